@@ -1,0 +1,313 @@
+//! Which device nodes the processes of a cgroup may open and make.
+//!
+//! v1 keeps a list in the kernel; v2 asks a small program of ours at each access (see `device_program`).
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+
+use model::Kind;
+
+use crate::device_program;
+use crate::group::{Cgroup, write_once};
+use crate::layout::Version;
+
+/// One line of a device policy; later lines override earlier ones, and what no line allows is denied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeviceRule {
+    pub verdict: Verdict,
+    pub kind: DeviceKind,
+    /// `None` is every number.
+    pub major: Option<u32>,
+    /// `None` is every number.
+    pub minor: Option<u32>,
+    pub access: Access,
+}
+
+/// What a rule says about the accesses it matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Allow,
+    Deny,
+}
+
+/// Which nodes a rule is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceKind {
+    All,
+    Char,
+    Block,
+}
+
+/// What is done with a node: any of read, write and mknod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access(u8);
+
+impl Access {
+    // The numbers are the kernel's (BPF_DEVCG_ACC_*).
+    pub const MKNOD: Access = Access(1);
+    pub const READ: Access = Access(2);
+    pub const WRITE: Access = Access(4);
+    pub const ALL: Access = Access(7);
+
+    pub const fn and(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+
+    pub(crate) fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Reads letters as OCI and CRI have them: any of `r`, `w` and `m`, at least one.
+    pub fn parse(letters: &str) -> Option<Access> {
+        let mut access = Access(0);
+        for letter in letters.chars() {
+            access = access.and(match letter {
+                'r' => Access::READ,
+                'w' => Access::WRITE,
+                'm' => Access::MKNOD,
+                _ => return None,
+            });
+        }
+        (access.0 != 0).then_some(access)
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let letters = [(Access::READ, "r"), (Access::WRITE, "w"), (Access::MKNOD, "m")];
+        letters.iter().filter(|(one, _)| self.0 & one.0 != 0).try_for_each(|(_, letter)| f.write_str(letter))
+    }
+}
+
+impl DeviceRule {
+    /// Allows `access` to the nodes of `kind` with these numbers.
+    pub const fn allow(kind: DeviceKind, major: Option<u32>, minor: Option<u32>, access: Access) -> Self {
+        Self { verdict: Verdict::Allow, kind, major, minor, access }
+    }
+
+    fn is_about_everything(&self) -> bool {
+        self.kind == DeviceKind::All && self.major.is_none() && self.minor.is_none() && self.access == Access::ALL
+    }
+
+    fn same_nodes(&self, other: &DeviceRule) -> bool {
+        self.kind == other.kind && self.major == other.major && self.minor == other.minor
+    }
+
+    fn overlaps(&self, other: &DeviceRule) -> bool {
+        let meet = |a: Option<u32>, b: Option<u32>| a.is_none() || b.is_none() || a == b;
+        let kinds = self.kind == other.kind || self.kind == DeviceKind::All || other.kind == DeviceKind::All;
+        kinds && meet(self.major, other.major) && meet(self.minor, other.minor) && self.access.0 & other.access.0 != 0
+    }
+}
+
+/// The rule as v1's files take it: `c 1:3 rwm`.
+impl fmt::Display for DeviceRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |n: Option<u32>| n.map_or_else(|| "*".to_owned(), |n| n.to_string());
+        let kind = match self.kind {
+            DeviceKind::All => "a",
+            DeviceKind::Char => "c",
+            DeviceKind::Block => "b",
+        };
+        write!(f, "{kind} {}:{} {}", number(self.major), number(self.minor), self.access)
+    }
+}
+
+/// What every container may use: making nodes, and the harmless ones that programs expect.
+pub fn default_rules() -> Vec<DeviceRule> {
+    use DeviceKind::{Block, Char};
+    let node = |major, minor| DeviceRule::allow(Char, Some(major), minor, Access::ALL);
+    vec![
+        DeviceRule::allow(Char, None, None, Access::MKNOD),
+        DeviceRule::allow(Block, None, None, Access::MKNOD),
+        node(1, Some(3)), // null
+        node(1, Some(5)), // zero
+        node(1, Some(7)), // full
+        node(1, Some(8)), // random
+        node(1, Some(9)), // urandom
+        node(5, Some(0)), // tty
+        node(5, Some(1)), // console
+        node(5, Some(2)), // ptmx
+        node(136, None),  // pts/*
+    ]
+}
+
+/// Everything, as a privileged container has it.
+pub fn allow_all() -> Vec<DeviceRule> {
+    vec![DeviceRule::allow(DeviceKind::All, None, None, Access::ALL)]
+}
+
+/// Why a device policy could not be put in force.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    #[error("device rule \"{0}\" takes back part of an earlier one, which cgroups cannot express")]
+    Partial(DeviceRule),
+    #[error("the host has no devices controller")]
+    NoController,
+    #[error("writing {value:?} to {path}")]
+    Write { path: PathBuf, value: String, source: io::Error },
+    #[error("{doing} for {path}")]
+    Program { doing: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl DeviceError {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Partial(_) => Kind::Invalid,
+            Self::NoController | Self::Write { .. } | Self::Program { .. } => Kind::Internal,
+        }
+    }
+}
+
+/// Rules boiled down to what both kernels can hold: one answer for everything, and exceptions that are all the opposite.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Policy {
+    pub(crate) otherwise: Verdict,
+    pub(crate) exceptions: Vec<DeviceRule>,
+}
+
+impl Policy {
+    pub(crate) fn new(rules: &[DeviceRule]) -> Result<Self, DeviceError> {
+        let mut policy = Policy { otherwise: Verdict::Deny, exceptions: Vec::new() };
+        for rule in rules {
+            if rule.is_about_everything() {
+                policy = Policy { otherwise: rule.verdict, exceptions: Vec::new() };
+                continue;
+            }
+            // v1 takes "a" for everything, whatever numbers stand behind it.
+            let kinds: &[DeviceKind] = match rule.kind {
+                DeviceKind::All => &[DeviceKind::Char, DeviceKind::Block],
+                DeviceKind::Char => &[DeviceKind::Char],
+                DeviceKind::Block => &[DeviceKind::Block],
+            };
+            for kind in kinds {
+                policy.add(DeviceRule { kind: *kind, ..*rule })?;
+            }
+        }
+        Ok(policy)
+    }
+
+    fn add(&mut self, rule: DeviceRule) -> Result<(), DeviceError> {
+        if rule.verdict != self.otherwise {
+            match self.exceptions.iter_mut().find(|exception| exception.same_nodes(&rule)) {
+                Some(exception) => exception.access = exception.access.and(rule.access),
+                None => self.exceptions.push(rule),
+            }
+            return Ok(());
+        }
+        // Back to the general answer: exceptions for the very same nodes shrink, any other overlap has no form.
+        for exception in self.exceptions.iter_mut().filter(|exception| exception.same_nodes(&rule)) {
+            exception.access = Access(exception.access.0 & !rule.access.0);
+        }
+        self.exceptions.retain(|exception| exception.access.0 != 0);
+        match self.exceptions.iter().find(|exception| exception.overlaps(&rule)) {
+            Some(_) => Err(DeviceError::Partial(rule)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Cgroup {
+    /// Puts a device policy in force, in place of the one before.
+    pub fn set_devices(&self, rules: &[DeviceRule]) -> Result<(), DeviceError> {
+        let policy = Policy::new(rules)?;
+        match self.layout().version() {
+            Version::V1 => self.set_device_list(&policy),
+            Version::V2 => self.set_device_program(&policy),
+        }
+    }
+
+    fn set_device_list(&self, policy: &Policy) -> Result<(), DeviceError> {
+        let dir = self.dir_of("devices").ok_or(DeviceError::NoController)?;
+        let (general, exception) = match policy.otherwise {
+            Verdict::Deny => ("devices.deny", "devices.allow"),
+            Verdict::Allow => ("devices.allow", "devices.deny"),
+        };
+        let write = |file: &str, value: String| {
+            let path = dir.join(file);
+            write_once(&path, &value).map_err(|source| DeviceError::Write { path, value, source })
+        };
+        write(general, "a".to_owned())?;
+        policy.exceptions.iter().try_for_each(|rule| write(exception, rule.to_string()))
+    }
+
+    /// The new program is attached before the old ones go, so there is no moment without one.
+    fn set_device_program(&self, policy: &Policy) -> Result<(), DeviceError> {
+        let path = self.unified_dir().ok_or(DeviceError::NoController)?;
+        let failed = |doing, source| DeviceError::Program { doing, path: path.clone(), source };
+        let dir = File::open(&path).map_err(|e| failed("opening the cgroup to set its device program", e))?;
+        let old = sys::bpf::device_programs(&dir).map_err(|e| failed("listing the device programs", e))?;
+        if policy.otherwise == Verdict::Deny || !policy.exceptions.is_empty() {
+            let program = device_program::assemble(policy);
+            let program = sys::bpf::load_device_program(&program)
+                .map_err(|e| failed("having the kernel check the device program", e))?;
+            sys::bpf::attach_device_program(&dir, &program)
+                .map_err(|e| failed("attaching the device program", e))?;
+        }
+        for program in &old {
+            sys::bpf::detach_device_program(&dir, program)
+                .map_err(|e| failed("detaching the former device program", e))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(verdict: Verdict, kind: DeviceKind, major: u32, minor: u32, access: &str) -> DeviceRule {
+        let access = Access::parse(access).unwrap();
+        DeviceRule { verdict, kind, major: Some(major), minor: Some(minor), access }
+    }
+
+    #[test]
+    fn rules_are_written_as_the_kernel_reads_them() {
+        assert_eq!(default_rules()[0].to_string(), "c *:* m");
+        assert_eq!(default_rules()[2].to_string(), "c 1:3 rwm");
+        assert_eq!(default_rules().last().unwrap().to_string(), "c 136:* rwm");
+    }
+
+    #[test]
+    fn access_is_made_of_letters() {
+        assert_eq!(Access::parse("mrw"), Some(Access::ALL));
+        assert_eq!(Access::parse("r"), Some(Access::READ));
+        assert_eq!(Access::parse(""), None);
+        assert_eq!(Access::parse("rx"), None);
+        assert_eq!(Access::READ.and(Access::MKNOD).to_string(), "rm");
+    }
+
+    #[test]
+    fn rules_for_the_same_node_are_one() {
+        let (allow, char) = (Verdict::Allow, DeviceKind::Char);
+        let policy = Policy::new(&[rule(allow, char, 1, 3, "r"), rule(allow, char, 1, 3, "w")]).unwrap();
+        assert_eq!(policy.exceptions, [rule(allow, char, 1, 3, "rw")]);
+    }
+
+    #[test]
+    fn a_rule_about_everything_starts_over() {
+        let mut rules = default_rules();
+        rules.extend(allow_all());
+        let policy = Policy::new(&rules).unwrap();
+        assert_eq!(policy, Policy { otherwise: Verdict::Allow, exceptions: vec![] });
+    }
+
+    #[test]
+    fn a_rule_about_both_kinds_of_some_numbers_becomes_two() {
+        let policy = Policy::new(&[rule(Verdict::Allow, DeviceKind::All, 7, 0, "rwm")]).unwrap();
+        let kinds: Vec<DeviceKind> = policy.exceptions.iter().map(|e| e.kind).collect();
+        assert_eq!(kinds, [DeviceKind::Char, DeviceKind::Block]);
+    }
+
+    #[test]
+    fn taking_back_the_same_node_works_and_part_of_a_wider_rule_is_refused() {
+        let (allow, deny, char) = (Verdict::Allow, Verdict::Deny, DeviceKind::Char);
+        let policy = Policy::new(&[rule(allow, char, 1, 3, "rwm"), rule(deny, char, 1, 3, "m")]).unwrap();
+        assert_eq!(policy.exceptions, [rule(allow, char, 1, 3, "rw")]);
+        let wide = DeviceRule::allow(char, Some(1), None, Access::ALL);
+        assert!(matches!(Policy::new(&[wide, rule(deny, char, 1, 3, "w")]), Err(DeviceError::Partial(_))));
+        assert!(Policy::new(&[wide, rule(deny, char, 2, 3, "w")]).is_ok(), "what is denied anyway may be denied");
+    }
+}

@@ -1,0 +1,425 @@
+//! A cgroup by its path, in every tree of the host at once: making it, removing it, and its files.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use model::Kind;
+use model::resources::{HugePageSize, LimitsPatch, Observed};
+use rustix::io::Errno;
+
+use crate::engine::{self, ApplyError};
+use crate::knob::{CgroupFs, Knob};
+use crate::layout::{HierarchyKind, Layout, Version};
+use crate::path::CgroupPath;
+
+/// A cgroup that may or may not exist yet. Cheap to clone; holds nothing open.
+#[derive(Debug, Clone)]
+pub struct Cgroup {
+    layout: Arc<Layout>,
+    path: CgroupPath,
+}
+
+/// The directories that a [`Cgroup::create`] had to make, parents first.
+#[derive(Debug, Default, PartialEq, Eq)]
+#[must_use = "only this knows what to take back"]
+pub struct Made(Vec<PathBuf>);
+
+/// A v1 tree as a container is to see it, read-only, under `/sys/fs/cgroup`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShownMount {
+    /// The directory name: `cpu`, `cpu,cpuacct` or `systemd`.
+    pub name: String,
+    /// The cgroup's own directory on the host.
+    pub dir: PathBuf,
+    /// Names that are to be symbolic links to `name`.
+    pub links: Vec<String>,
+}
+
+/// Why a cgroup could not be made, looked into or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupError {
+    #[error("making the cgroup directory {path}")]
+    Make { path: PathBuf, source: io::Error },
+    #[error("reading {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("writing {value:?} to {path}")]
+    Write { path: PathBuf, value: String, source: io::Error },
+    #[error("removing the cgroup directory {path}")]
+    Remove { path: PathBuf, source: io::Error },
+    #[error("killing process {pid}")]
+    Kill { pid: i32, source: io::Error },
+    #[error("the host has no freezer controller for cgroup {0}")]
+    NoFreezer(CgroupPath),
+    #[error("cgroup {path} is still not {wanted} after {:.1} s", after.as_secs_f64())]
+    TooSlow { path: CgroupPath, wanted: &'static str, after: Duration },
+}
+
+impl GroupError {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Remove { source, .. } if Errno::from_io_error(source) == Some(Errno::BUSY) => Kind::Busy,
+            Self::Make { source, .. } if Errno::from_io_error(source) == Some(Errno::AGAIN) => Kind::Exhausted,
+            Self::Make { .. } | Self::Read { .. } | Self::Write { .. } | Self::Remove { .. } | Self::Kill { .. } => {
+                Kind::Internal
+            }
+            Self::NoFreezer(_) => Kind::Unsupported,
+            Self::TooSlow { .. } => Kind::Deadline,
+        }
+    }
+}
+
+/// How long `remove` waits for the kernel to let go of what has just died.
+const REMOVE_WITHIN: Duration = Duration::from_secs(2);
+
+impl Cgroup {
+    pub fn new(layout: Arc<Layout>, path: CgroupPath) -> Self {
+        Self { layout, path }
+    }
+
+    pub fn path(&self) -> &CgroupPath {
+        &self.path
+    }
+
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The directory of this cgroup in each tree.
+    pub(crate) fn dirs(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        self.layout.mounts().into_iter().map(|mount| self.path.under(mount))
+    }
+
+    /// The directory in which files of `controller` are found.
+    pub(crate) fn dir_of(&self, controller: &str) -> Option<PathBuf> {
+        self.layout.mount_of(controller).map(|mount| self.path.under(mount))
+    }
+
+    /// The directory in the v2 tree, which a hybrid host has too.
+    pub(crate) fn unified_dir(&self) -> Option<PathBuf> {
+        self.layout.unified().map(|root| self.path.under(root))
+    }
+
+    /// Makes the cgroup in every tree, with the parents that are not there yet, ready to take processes and limits.
+    ///
+    /// What is there already is used as it is. A failure takes back what was made.
+    pub fn create(&self) -> Result<Made, GroupError> {
+        let mut made = Made::default();
+        match self.create_into(&mut made) {
+            Ok(()) => Ok(made),
+            Err(e) => {
+                // The first failure is the one to tell; directories without processes do not resist removal.
+                drop(made.undo());
+                Err(e)
+            }
+        }
+    }
+
+    fn create_into(&self, made: &mut Made) -> Result<(), GroupError> {
+        for mount in self.layout.mounts() {
+            make_dirs(&self.path.under(mount), made)?;
+        }
+        match self.layout.version() {
+            Version::V1 => self.prepare_v1(),
+            Version::V2 => self.delegate(),
+        }
+    }
+
+    /// On v1 a cpuset starts empty and takes no process, and before 5.11 a memory limit may not count for children.
+    fn prepare_v1(&self) -> Result<(), GroupError> {
+        if let Some(mount) = self.layout.mount_of("cpuset") {
+            for (parent, child) in self.levels(mount) {
+                for file in ["cpuset.cpus", "cpuset.mems"] {
+                    if read_file(&child.join(file))?.trim().is_empty() {
+                        let inherited = read_file(&parent.join(file))?;
+                        write_file(&child.join(file), inherited.trim())?;
+                    }
+                }
+            }
+        }
+        if let Some(dir) = self.dir_of("memory") {
+            let file = dir.join("memory.use_hierarchy");
+            if fs::read_to_string(&file).is_ok_and(|value| value.trim() == "0") {
+                write_file(&file, "1")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// On v2 each level has to hand its controllers on to the next.
+    ///
+    /// One that cannot be handed on is no failure here: a limit that needs it will say so.
+    fn delegate(&self) -> Result<(), GroupError> {
+        let Some(root) = self.layout.unified() else { return Ok(()) };
+        for (parent, _) in self.levels(root) {
+            let file = parent.join("cgroup.subtree_control");
+            let enabled = read_file(&file)?;
+            let offered = read_file(&parent.join("cgroup.controllers"))?;
+            for controller in offered.split_whitespace().filter(|c| !enabled.split_whitespace().any(|e| e == *c)) {
+                if let Err(e) = write_once(&file, &format!("+{controller}"))
+                    && matches!(Errno::from_io_error(&e), Some(Errno::NOENT | Errno::NODEV))
+                {
+                    return Err(GroupError::Write { path: file, value: format!("+{controller}"), source: e });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every step on the way from the top of a tree to this cgroup: a parent and its child.
+    fn levels(&self, mount: &Path) -> Vec<(PathBuf, PathBuf)> {
+        let mut levels = Vec::new();
+        let mut parent = mount.to_owned();
+        for name in self.path.as_str()[1..].split('/') {
+            let child = parent.join(name);
+            levels.push((parent, child.clone()));
+            parent = child;
+        }
+        levels
+    }
+
+    /// Whether the cgroup is there in any tree.
+    pub fn exists(&self) -> bool {
+        self.dirs().any(|dir| dir.is_dir())
+    }
+
+    /// Removes the cgroup and all below it from every tree; none of them may hold a live process.
+    ///
+    /// Thaws first: what is frozen cannot finish dying. That it is gone already is fine.
+    pub fn remove(&self) -> Result<(), GroupError> {
+        self.thaw_all()?;
+        let deadline = Instant::now() + REMOVE_WITHIN;
+        self.dirs().try_for_each(|dir| remove_tree(&dir, deadline))
+    }
+
+    /// Every file into which a process has to write itself to be in this cgroup.
+    pub fn join_files(&self) -> Vec<PathBuf> {
+        self.dirs().map(|dir| dir.join("cgroup.procs")).collect()
+    }
+
+    /// What a container in this cgroup is shown under `/sys/fs/cgroup`.
+    ///
+    /// Empty on v2, where a cgroup namespace does it. The v2 tree of a hybrid host is not shown: programs would take
+    /// the host for a v2 one.
+    pub fn mounts(&self) -> Vec<ShownMount> {
+        let Layout::V1 { hierarchies, .. } = &*self.layout else { return Vec::new() };
+        let shown = hierarchies.iter().map(|hierarchy| {
+            let (name, links) = match &hierarchy.kind {
+                HierarchyKind::Named(name) => (name.clone(), Vec::new()),
+                HierarchyKind::Controllers(names) if names.len() == 1 => (names.concat(), Vec::new()),
+                HierarchyKind::Controllers(names) => (names.join(","), names.clone()),
+            };
+            ShownMount { name, dir: self.path.under(&hierarchy.mount), links }
+        });
+        shown.collect()
+    }
+
+    /// Changes limits: whole or not at all, read back, and told as the kernel has them then.
+    pub fn apply(&self, patch: &LimitsPatch) -> Result<Observed, ApplyError> {
+        engine::apply(self, patch)
+    }
+
+    /// The limits in force.
+    pub fn observe(&self) -> Result<Observed, ApplyError> {
+        engine::observe(self)
+    }
+
+    /// How often the kernel has killed in this cgroup for lack of memory; `None` where nobody counts.
+    pub fn oom_kills(&self) -> Option<u64> {
+        let file = match self.layout.version() {
+            Version::V1 => "memory.oom_control",
+            Version::V2 => "memory.events",
+        };
+        let text = fs::read_to_string(self.dir_of("memory")?.join(file)).ok()?;
+        text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+    }
+}
+
+impl CgroupFs for Cgroup {
+    fn version(&self) -> Version {
+        self.layout.version()
+    }
+
+    fn exists(&self) -> bool {
+        Cgroup::exists(self)
+    }
+
+    fn read(&self, knob: &Knob) -> io::Result<String> {
+        let dir = self.dir_of(knob.controller()).ok_or(io::ErrorKind::NotFound)?;
+        let mut text = String::new();
+        File::open(dir.join(knob.file()))?.read_to_string(&mut text)?;
+        text.truncate(text.trim_end_matches('\n').len());
+        Ok(text)
+    }
+
+    fn write(&self, knob: &Knob, value: &str) -> io::Result<()> {
+        let dir = self.dir_of(knob.controller()).ok_or(io::ErrorKind::NotFound)?;
+        write_once(&dir.join(knob.file()), value)
+    }
+
+    fn location(&self, knob: &Knob) -> PathBuf {
+        self.dir_of(knob.controller()).map_or_else(|| knob.file().into(), |dir| dir.join(knob.file()))
+    }
+
+    fn huge_page_sizes(&self) -> Vec<HugePageSize> {
+        // Fixed when the kernel boots.
+        static SIZES: OnceLock<Vec<HugePageSize>> = OnceLock::new();
+        SIZES.get_or_init(|| huge_page_sizes(Path::new("/sys/kernel/mm/hugepages"))).clone()
+    }
+}
+
+impl Made {
+    /// Whether everything had been there before.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Removes what was made, and only that; goes on after a failure and tells the first.
+    pub fn undo(self) -> Result<(), GroupError> {
+        let deadline = Instant::now() + REMOVE_WITHIN;
+        let mut outcome = Ok(());
+        for dir in self.0.iter().rev() {
+            outcome = outcome.and(remove_dir(dir, deadline));
+        }
+        outcome
+    }
+}
+
+/// Makes `dir` and what is missing above it. A cgroup tree has no symbolic links that could lead elsewhere.
+fn make_dirs(dir: &Path, made: &mut Made) -> Result<(), GroupError> {
+    let failed = |source| GroupError::Make { path: dir.to_owned(), source };
+    match fs::create_dir(dir) {
+        Ok(()) => made.0.push(dir.to_owned()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            make_dirs(dir.parent().ok_or_else(|| failed(e))?, made)?;
+            fs::create_dir(dir).map_err(failed)?;
+            made.0.push(dir.to_owned());
+        }
+        Err(e) => return Err(failed(e)),
+    }
+    Ok(())
+}
+
+fn remove_tree(dir: &Path, deadline: Instant) -> Result<(), GroupError> {
+    for child in children(dir)? {
+        remove_tree(&child, deadline)?;
+    }
+    remove_dir(dir, deadline)
+}
+
+fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), GroupError> {
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match fs::remove_dir(dir) {
+            Ok(()) => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
+            Err(source) => return Err(GroupError::Remove { path: dir.to_owned(), source }),
+        }
+    }
+}
+
+/// The cgroups directly below; none where the directory is gone.
+pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, GroupError> {
+    let failed = |source| GroupError::Read { path: dir.to_owned(), source };
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if gone(&e) => return Ok(Vec::new()),
+        Err(e) => return Err(failed(e)),
+    };
+    let mut dirs = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        if entry.file_type().map_err(failed)?.is_dir() {
+            dirs.push(entry.path());
+        }
+    }
+    Ok(dirs)
+}
+
+/// Whether an error says that the cgroup has been removed.
+pub(crate) fn gone(e: &io::Error) -> bool {
+    matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::NODEV))
+}
+
+fn read_file(path: &Path) -> Result<String, GroupError> {
+    fs::read_to_string(path).map_err(|source| GroupError::Read { path: path.to_owned(), source })
+}
+
+pub(crate) fn write_file(path: &Path, value: &str) -> Result<(), GroupError> {
+    write_once(path, value).map_err(|source| GroupError::Write {
+        path: path.to_owned(),
+        value: value.to_owned(),
+        source,
+    })
+}
+
+/// Hands `value` to the kernel in one write: each is one request there, so it must not come in parts.
+pub(crate) fn write_once(path: &Path, value: &str) -> io::Result<()> {
+    let mut file = File::options().write(true).open(path)?;
+    // A write of nothing would not reach the kernel, an empty line clears a set.
+    let value = if value.is_empty() { "\n" } else { value };
+    loop {
+        match file.write(value.as_bytes()) {
+            Ok(n) if n == value.len() => return Ok(()),
+            Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+fn huge_page_sizes(dir: &Path) -> Vec<HugePageSize> {
+    let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    let kilobytes = names.filter_map(|name| name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok());
+    let mut sizes: Vec<HugePageSize> = kilobytes.filter_map(huge_page_size).collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+/// The name that the kernel gives to pages of so many kilobytes in a cgroup's files.
+fn huge_page_size(kilobytes: u64) -> Option<HugePageSize> {
+    let name = match kilobytes {
+        0..0x400 => format!("{kilobytes}KB"),
+        0x400..0x10_0000 => format!("{}MB", kilobytes >> 10),
+        0x10_0000.. => format!("{}GB", kilobytes >> 20),
+    };
+    HugePageSize::new(&name).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_pages_are_called_as_the_kernel_calls_them() {
+        for (kilobytes, name) in [(64, "64KB"), (2048, "2MB"), (524_288, "512MB"), (1_048_576, "1GB")] {
+            assert_eq!(huge_page_size(kilobytes).unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn a_container_sees_each_v1_tree_and_links_for_those_mounted_together() {
+        let text = b"33 24 0:30 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
+            34 24 0:31 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+            35 24 0:32 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n\
+            36 24 0:33 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        let layout = Layout::parse(text, "cpu 1 1 1\ncpuacct 1 1 1\nmemory 1 1 1\n").unwrap();
+        let group = Cgroup::new(Arc::new(layout), CgroupPath::new("/pod/c1").unwrap());
+        let shown = group.mounts();
+        assert_eq!(shown.len(), 3, "the v2 tree is not shown");
+        assert_eq!(shown[0].name, "cpu,cpuacct");
+        assert_eq!(shown[0].links, ["cpu", "cpuacct"]);
+        assert_eq!(shown[0].dir, Path::new("/sys/fs/cgroup/cpu,cpuacct/pod/c1"));
+        assert_eq!((shown[1].name.as_str(), shown[1].links.len()), ("memory", 0));
+        assert_eq!(shown[2].name, "systemd");
+        assert_eq!(group.join_files().len(), 4, "but processes join it");
+    }
+}

@@ -1,0 +1,48 @@
+//! crisp's resource engine: the cgroups of pods and containers, on v1, hybrid and v2 hosts.
+//!
+//! The nouns:
+//! - [`Layout`]: where this host keeps its cgroups. Found once, at start.
+//! - [`Cgroup`]: one cgroup by its [`CgroupPath`], in all trees at once. Makes and removes it, lists, freezes and kills
+//!   its processes, and names the files that a process must write itself into.
+//! - [`Knob`]: a file that holds one setting. [`CgroupFs`] is a set of them: the kernel's, or in memory for tests.
+//! - [`plan`]: a pure function from what the kernel holds and a [`LimitsPatch`](model::resources::LimitsPatch) to an
+//!   ordered list of [`Write`]s, or a refusal before the first one.
+//! - [`DeviceRule`]: which device nodes the processes may use.
+//!
+//! One flow, a container's cgroup from birth to death:
+//! ```text
+//! create ─▶ set_devices ─▶ apply(limits) ─▶ processes join by join_files ─▶ apply(change)… ─▶ kill_all ─▶ remove
+//! ```
+//! A change reads what is in force, plans, writes, reads back and compares. If anything fails, every earlier write is
+//! taken back, and the error names the file, the value and the kernel's answer.
+//!
+//! Limits: everything here blocks for the time of the file access, so an async caller moves it off its threads. Changes
+//! to one cgroup must not overlap; the caller holds a lock. Nothing is remembered between calls: the kernel is the store.
+#![forbid(unsafe_code)]
+
+mod device_program;
+mod devices;
+mod engine;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+mod group;
+mod knob;
+mod layout;
+mod path;
+mod plan;
+mod processes;
+#[cfg(test)]
+mod suite;
+#[cfg(test)]
+mod tests;
+mod v1;
+mod v2;
+
+pub use devices::{Access, DeviceError, DeviceKind, DeviceRule, allow_all, default_rules};
+pub use engine::{ApplyError, apply, carry_out, observe};
+pub use group::{Cgroup, GroupError, Made, ShownMount};
+pub use knob::{CgroupFs, Knob, Unreadable, Values};
+pub use layout::{DetectError, Hierarchy, HierarchyKind, Layout, Version};
+pub use path::{CgroupPath, InvalidPath};
+pub use plan::{Limit, Refused, Write, knobs, plan};
+pub use v2::weight;

@@ -1,0 +1,123 @@
+//! The path of a cgroup below the top of each tree, safe to join to a mount point.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// An absolute cgroup path such as `/kubepods/burstable/pod1/c1`; never the root, never leaving it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct CgroupPath(String);
+
+/// Why a text is no cgroup path.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("cgroup path {path:?} {fault}")]
+pub struct InvalidPath {
+    path: String,
+    fault: &'static str,
+}
+
+impl InvalidPath {
+    pub fn kind(&self) -> model::Kind {
+        model::Kind::Invalid
+    }
+}
+
+/// The longest name the kernel gives to a directory.
+const NAME_MAX: usize = 255;
+/// Together with a mount point and a file name this stays below PATH_MAX.
+const LENGTH_MAX: usize = 3072;
+
+impl CgroupPath {
+    /// Takes a path as it comes in a request; doubled and trailing slashes are dropped.
+    pub fn new(path: &str) -> Result<Self, InvalidPath> {
+        let invalid = |fault| InvalidPath { path: path.to_owned(), fault };
+        let relative = path.strip_prefix('/').ok_or_else(|| invalid("is not absolute"))?;
+        let names: Vec<&str> = relative.split('/').filter(|name| !name.is_empty()).collect();
+        if names.is_empty() {
+            return Err(invalid("names the root"));
+        }
+        if path.len() > LENGTH_MAX {
+            return Err(invalid("is too long"));
+        }
+        for name in &names {
+            if *name == "." || *name == ".." {
+                return Err(invalid("has a component that is no name"));
+            }
+            if name.len() > NAME_MAX {
+                return Err(invalid("has a component that is too long"));
+            }
+            if name.bytes().any(|b| b.is_ascii_control()) {
+                return Err(invalid("has a control character"));
+            }
+        }
+        Ok(Self(format!("/{}", names.join("/"))))
+    }
+
+    /// The path of the child `name`.
+    pub fn join(&self, name: &str) -> Result<Self, InvalidPath> {
+        if name.is_empty() || name.contains('/') {
+            return Err(InvalidPath { path: name.to_owned(), fault: "is not a single name" });
+        }
+        Self::new(&format!("{self}/{name}"))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The directory of this cgroup in the tree mounted at `mount`.
+    pub(crate) fn under(&self, mount: &Path) -> PathBuf {
+        mount.join(&self.0[1..])
+    }
+}
+
+impl fmt::Display for CgroupPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for CgroupPath {
+    type Error = InvalidPath;
+    fn try_from(path: String) -> Result<Self, InvalidPath> {
+        Self::new(&path)
+    }
+}
+
+impl From<CgroupPath> for String {
+    fn from(path: CgroupPath) -> String {
+        path.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_from_a_request_cannot_leave_the_tree() {
+        for bad in ["", "/", "//", "a", "a/b", "/a/../b", "/..", "/a/.", "/a\0b", "/a\nb"] {
+            assert!(CgroupPath::new(bad).is_err(), "{bad:?}");
+        }
+        assert!(CgroupPath::new(&format!("/{}", "x".repeat(256))).is_err());
+        assert!(CgroupPath::new(&"/xxxxxxx".repeat(500)).is_err());
+    }
+
+    #[test]
+    fn slashes_are_normalised() {
+        let path = CgroupPath::new("/kubepods//pod1/").unwrap();
+        assert_eq!(path.as_str(), "/kubepods/pod1");
+        assert_eq!(path.under(Path::new("/sys/fs/cgroup/cpu")), Path::new("/sys/fs/cgroup/cpu/kubepods/pod1"));
+    }
+
+    #[test]
+    fn a_child_is_one_name() {
+        let pod = CgroupPath::new("/pod").unwrap();
+        assert_eq!(pod.join("c1").unwrap().as_str(), "/pod/c1");
+        for bad in ["", "..", "a/b", "/"] {
+            assert!(pod.join(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Limits as cgroup v1 has them.
+
+use std::cmp::Ordering;
+
+use model::resources::{Bytes, CpuQuota, CpuSet, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, Observed};
+
+use crate::knob::{Knob, Unreadable, Values};
+use crate::plan::{Draft, Limit, Refused};
+
+pub(crate) fn knobs(patch: &LimitsPatch) -> Vec<Knob> {
+    let mut knobs = Vec::new();
+    if patch.memory.is_some() || patch.memory_swap.is_some() {
+        knobs.extend([Knob::MEMORY_LIMIT, Knob::MEMSW_LIMIT]);
+    }
+    if patch.cpu_quota.is_some() || patch.cpu_period.is_some() {
+        knobs.extend([Knob::CFS_QUOTA, Knob::CFS_PERIOD]);
+    }
+    knobs.extend(patch.cpu_shares.map(|_| Knob::CPU_SHARES));
+    knobs.extend(patch.cpuset_mems.as_ref().map(|_| Knob::CPUSET_MEMS));
+    knobs.extend(patch.cpuset_cpus.as_ref().map(|_| Knob::CPUSET_CPUS));
+    knobs.extend(patch.hugepages.keys().map(Knob::hugetlb_limit));
+    knobs
+}
+
+/// Memory comes first: it is what the kernel is most likely to refuse, and then nothing has to be taken back.
+pub(crate) fn plan(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
+    let LimitsPatch {
+        cpu_quota: _,
+        cpu_period: _,
+        cpu_shares,
+        memory: _,
+        memory_swap: _,
+        cpuset_cpus,
+        cpuset_mems,
+        hugepages,
+        unified,
+        oom_score_adj: _,
+    } = patch;
+    if !unified.is_empty() {
+        return Err(Refused::UnifiedOnV1(unified.keys().map(|k| k.as_str().to_owned()).collect()));
+    }
+    memory(draft, patch)?;
+    bandwidth(draft, patch)?;
+    if let Some(shares) = cpu_shares {
+        draft.set("cpu_shares", Knob::CPU_SHARES, shares.get().to_string())?;
+    }
+    if let Some(mems) = cpuset_mems {
+        draft.set("cpuset_mems", Knob::CPUSET_MEMS, mems.as_str())?;
+    }
+    if let Some(cpus) = cpuset_cpus {
+        draft.set("cpuset_cpus", Knob::CPUSET_CPUS, cpus.as_str())?;
+    }
+    for (size, limit) in hugepages {
+        let knob = Knob::hugetlb_limit(size);
+        // The kubelet forbids every size of the host, with or without the controller: nothing to forbid is no failure.
+        if draft.now(&knob).is_some() || *limit != Bytes(0) {
+            draft.set("hugepage_limits", knob, limit.to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// The kernel keeps memory ≤ memory + swap at all times, so the one that makes room goes first.
+fn memory(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
+    const MEMORY: &str = "memory_limit_in_bytes";
+    const SWAP: &str = "memory_swap_limit_in_bytes";
+    let Some(swap) = patch.memory_swap else {
+        let Some(memory) = patch.memory else { return Ok(()) };
+        // Without an allowance of its own, memory has to fit under the one in force, where the host counts swap at all.
+        if draft.now(&Knob::MEMSW_LIMIT).is_some() {
+            fits(memory.bytes(), draft.limit(SWAP, &Knob::MEMSW_LIMIT)?)?;
+        }
+        return draft.set(MEMORY, Knob::MEMORY_LIMIT, text(memory));
+    };
+    let memory = match patch.memory {
+        Some(memory) => memory.bytes(),
+        None => draft.limit(MEMORY, &Knob::MEMORY_LIMIT)?,
+    };
+    fits(memory, swap.bytes())?;
+    let had = draft.limit(SWAP, &Knob::MEMSW_LIMIT)?;
+    let raising = at_most(had, swap.bytes());
+    if raising {
+        draft.set(SWAP, Knob::MEMSW_LIMIT, text(swap))?;
+    }
+    if let Some(memory) = patch.memory {
+        draft.set(MEMORY, Knob::MEMORY_LIMIT, text(memory))?;
+    }
+    if !raising {
+        draft.set(SWAP, Knob::MEMSW_LIMIT, text(swap))?;
+    }
+    Ok(())
+}
+
+/// Whether a limit is no higher than another one.
+fn at_most(a: Option<Bytes>, b: Option<Bytes>) -> bool {
+    match (a, b) {
+        (_, None) => true,
+        (None, Some(_)) => false,
+        (Some(a), Some(b)) => a <= b,
+    }
+}
+
+fn fits(memory: Option<Bytes>, memory_swap: Option<Bytes>) -> Result<(), Refused> {
+    match memory_swap {
+        Some(memory_swap) if !at_most(memory, Some(memory_swap)) => {
+            Err(Refused::SwapBelowMemory { memory: Limit(memory), memory_swap })
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn text(limit: MemoryLimit) -> String {
+    limit.bytes().map_or_else(|| "-1".to_owned(), |bytes| bytes.to_string())
+}
+
+/// Quota and period are two files, and the kernel measures quota ÷ period against the parent after each write: the step
+/// between must not be larger than both ends.
+fn bandwidth(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
+    const QUOTA: &str = "cpu_quota";
+    const PERIOD: &str = "cpu_period";
+    let period = patch.cpu_period.map(|period| period.micros().to_string());
+    let quota = patch.cpu_quota.map(|quota| match quota {
+        CpuQuota::Unlimited => "-1".to_owned(),
+        CpuQuota::Micros(micros) => micros.to_string(),
+    });
+    let (quota, period) = match (quota, period) {
+        (Some(quota), Some(period)) => (quota, period),
+        (Some(quota), None) => return draft.set(QUOTA, Knob::CFS_QUOTA, quota),
+        (None, Some(period)) => return draft.set(PERIOD, Knob::CFS_PERIOD, period),
+        (None, None) => return Ok(()),
+    };
+    let had_quota = Knob::CFS_QUOTA.number(draft.need(QUOTA, &Knob::CFS_QUOTA)?)?;
+    let had_period = Knob::CFS_PERIOD.number(draft.need(PERIOD, &Knob::CFS_PERIOD)?)?;
+    let longer = Knob::CFS_PERIOD.number(&period)?.cmp(&had_period) == Ordering::Greater;
+    let more = Knob::CFS_QUOTA.number(&quota)?.cmp(&had_quota) == Ordering::Greater;
+    // While there is no quota the period means nothing; when both grow, a larger quota in the old, shorter period would
+    // be more than either end.
+    let period_first = had_quota < 0 || (longer && more);
+    if period_first {
+        draft.set(PERIOD, Knob::CFS_PERIOD, period)?;
+        draft.set(QUOTA, Knob::CFS_QUOTA, quota)
+    } else {
+        draft.set(QUOTA, Knob::CFS_QUOTA, quota)?;
+        draft.set(PERIOD, Knob::CFS_PERIOD, period)
+    }
+}
+
+/// The knobs that [`observe`] makes sense of.
+pub(crate) fn observed_knobs(sizes: &[HugePageSize]) -> Vec<Knob> {
+    let mut knobs = vec![
+        Knob::CFS_QUOTA,
+        Knob::CFS_PERIOD,
+        Knob::CPU_SHARES,
+        Knob::MEMORY_LIMIT,
+        Knob::MEMSW_LIMIT,
+        Knob::CPUSET_CPUS,
+        Knob::CPUSET_MEMS,
+        Knob::PIDS_MAX,
+    ];
+    knobs.extend(sizes.iter().map(Knob::hugetlb_limit));
+    knobs
+}
+
+pub(crate) fn observe(now: &Values, sizes: &[HugePageSize]) -> Result<Observed, Unreadable> {
+    let mut observed = Observed::default();
+    for (knob, value) in now {
+        match knob.file() {
+            "cpu.cfs_quota_us" => observed.cpu_quota = u64::try_from(knob.number(value)?).ok().map(Micros),
+            "cpu.cfs_period_us" => observed.cpu_period = u64::try_from(knob.number(value)?).ok().map(Micros),
+            "cpu.shares" => {
+                let shares = CpuShares::new(knob.number(value)?).map_err(|_| knob.unreadable(value))?;
+                observed.cpu_shares = Some(shares);
+            }
+            "memory.limit_in_bytes" => observed.memory = knob.limit(value)?,
+            "memory.memsw.limit_in_bytes" => observed.memory_swap = knob.limit(value)?,
+            "cpuset.cpus" => observed.cpuset_cpus = CpuSet::new(value).ok(),
+            "cpuset.mems" => observed.cpuset_mems = CpuSet::new(value).ok(),
+            "pids.max" => observed.pids = knob.limit(value)?.map(|n| n.0),
+            _ => {}
+        }
+    }
+    for size in sizes {
+        let knob = Knob::hugetlb_limit(size);
+        if let Some(value) = now.get(&knob)
+            && let Some(limit) = knob.limit(value)?
+        {
+            observed.hugepages.insert(size.clone(), limit);
+        }
+    }
+    Ok(observed)
+}

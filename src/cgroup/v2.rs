@@ -1,0 +1,213 @@
+//! Limits as cgroup v2 has them.
+
+use model::resources::{
+    Bytes, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, LimitsPatch, Micros, Observed,
+};
+
+use crate::knob::{Knob, Unreadable, Values};
+use crate::plan::{Draft, Limit, Refused};
+
+pub(crate) fn knobs(patch: &LimitsPatch) -> Vec<Knob> {
+    let mut knobs = Vec::new();
+    if patch.memory.is_some() || patch.memory_swap.is_some() {
+        knobs.extend([Knob::MEMORY_MAX, Knob::MEMORY_CURRENT, Knob::SWAP_MAX]);
+    }
+    if patch.cpu_quota.is_some() || patch.cpu_period.is_some() {
+        knobs.push(Knob::CPU_MAX);
+    }
+    knobs.extend(patch.cpu_shares.map(|_| Knob::CPU_WEIGHT));
+    knobs.extend(patch.cpuset_mems.as_ref().map(|_| Knob::CPUSET_MEMS));
+    knobs.extend(patch.cpuset_cpus.as_ref().map(|_| Knob::CPUSET_CPUS));
+    for size in patch.hugepages.keys() {
+        knobs.extend([Knob::hugetlb_max(size), Knob::hugetlb_reserved_max(size)]);
+    }
+    knobs.extend(patch.unified.keys().map(Knob::unified));
+    knobs
+}
+
+pub(crate) fn plan(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
+    let LimitsPatch {
+        cpu_quota: _,
+        cpu_period: _,
+        cpu_shares,
+        memory: _,
+        memory_swap: _,
+        cpuset_cpus,
+        cpuset_mems,
+        hugepages,
+        unified,
+        oom_score_adj: _,
+    } = patch;
+    memory(draft, patch)?;
+    bandwidth(draft, patch)?;
+    if let Some(shares) = cpu_shares {
+        draft.set("cpu_shares", Knob::CPU_WEIGHT, weight(*shares).to_string())?;
+    }
+    if let Some(mems) = cpuset_mems {
+        draft.set("cpuset_mems", Knob::CPUSET_MEMS, mems.as_str())?;
+    }
+    if let Some(cpus) = cpuset_cpus {
+        draft.set("cpuset_cpus", Knob::CPUSET_CPUS, cpus.as_str())?;
+    }
+    for (size, limit) in hugepages {
+        let (knob, reserved) = (Knob::hugetlb_max(size), Knob::hugetlb_reserved_max(size));
+        // The kubelet forbids every size of the host, with or without the controller: nothing to forbid is no failure.
+        if draft.now(&knob).is_none() && *limit == Bytes(0) {
+            continue;
+        }
+        draft.set("hugepage_limits", knob, limit.to_string())?;
+        if draft.now(&reserved).is_some() {
+            draft.set("hugepage_limits", reserved, limit.to_string())?;
+        }
+    }
+    // Last, so that a raw setting wins over the typed one for the same file.
+    for (key, value) in unified {
+        draft.set("unified", Knob::unified(key), value.as_str())?;
+    }
+    Ok(())
+}
+
+fn memory(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
+    const MEMORY: &str = "memory_limit_in_bytes";
+    const SWAP: &str = "memory_swap_limit_in_bytes";
+    if let Some(memory) = patch.memory {
+        let had = draft.limit(MEMORY, &Knob::MEMORY_MAX)?;
+        if let Some(limit) = memory.bytes()
+            && had.is_none_or(|had| limit < had)
+            && let Some(usage) = draft.now(&Knob::MEMORY_CURRENT)
+            && let Some(usage) = Knob::MEMORY_CURRENT.limit(usage)?
+            && limit < usage
+        {
+            // The kernel would make it fit by killing.
+            return Err(Refused::BelowUsage { limit, usage });
+        }
+        draft.set(MEMORY, Knob::MEMORY_MAX, text(memory.bytes()))?;
+    }
+    let Some(swap) = patch.memory_swap else { return Ok(()) };
+    let memory = match patch.memory {
+        Some(memory) => memory.bytes(),
+        None => draft.limit(MEMORY, &Knob::MEMORY_MAX)?,
+    };
+    // CRI gives memory and swap together, the kernel wants swap alone; no swap is a 0 that has to be written.
+    let alone = match (swap.bytes(), memory) {
+        (None, _) => None,
+        (Some(both), Some(memory)) if memory <= both => Some(Bytes(both.0 - memory.0)),
+        (Some(memory_swap), memory) => return Err(Refused::SwapBelowMemory { memory: Limit(memory), memory_swap }),
+    };
+    // A kernel that does not count swap has no such file. All or nothing of it is then what happens anyway.
+    if draft.now(&Knob::SWAP_MAX).is_none() && alone.is_none_or(|swap| swap == Bytes(0)) {
+        return Ok(());
+    }
+    draft.set(SWAP, Knob::SWAP_MAX, text(alone))
+}
+
+fn text(limit: Option<Bytes>) -> String {
+    limit.map_or_else(|| "max".to_owned(), |bytes| bytes.to_string())
+}
+
+/// Quota and period share a file, so what the patch leaves out is written as it is.
+fn bandwidth(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
+    let field = match (patch.cpu_quota, patch.cpu_period) {
+        (None, None) => return Ok(()),
+        (Some(_), _) => "cpu_quota",
+        (None, Some(_)) => "cpu_period",
+    };
+    let had = draft.need(field, &Knob::CPU_MAX)?;
+    let (had_quota, had_period) = had.trim().split_once(' ').ok_or_else(|| Knob::CPU_MAX.unreadable(had))?;
+    let quota = match patch.cpu_quota {
+        None => had_quota.to_owned(),
+        Some(CpuQuota::Unlimited) => "max".to_owned(),
+        Some(CpuQuota::Micros(micros)) => micros.to_string(),
+    };
+    let period = patch.cpu_period.map_or_else(|| had_period.to_owned(), |period| period.micros().to_string());
+    draft.set(field, Knob::CPU_MAX, format!("{quota} {period}"))
+}
+
+/// The weight for CRI's shares: ⌈10^((l² + 125·l) ÷ 612 − 7 ÷ 34)⌉ with l = log₂ shares.
+///
+/// A curve through the ends of both scales (2 → 1, 262144 → 10000) and their defaults (1024 → 100), as the low-level
+/// runtimes in use today have it.
+pub fn weight(shares: CpuShares) -> u16 {
+    let log = f64::from(shares.get()).log2();
+    let exponent = (log * log + 125.0 * log) / 612.0 - 7.0 / 34.0;
+    // Shares are 2 to 262144, so the curve stays between 1 and 10000; only rounding could leave it by a hair.
+    let weight = 10_f64.powf(exponent).ceil().clamp(1.0, 10_000.0);
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a whole number between 1 and 10000 fits"
+    )]
+    let weight = weight as u16;
+    weight
+}
+
+/// The knobs that [`observe`] makes sense of.
+pub(crate) fn observed_knobs(sizes: &[HugePageSize]) -> Vec<Knob> {
+    let mut knobs = vec![
+        Knob::CPU_MAX,
+        Knob::CPU_WEIGHT,
+        Knob::MEMORY_MAX,
+        Knob::SWAP_MAX,
+        Knob::CPUSET_CPUS,
+        Knob::CPUSET_MEMS,
+        Knob::PIDS_MAX,
+    ];
+    knobs.extend(sizes.iter().map(Knob::hugetlb_max));
+    knobs
+}
+
+pub(crate) fn observe(now: &Values, sizes: &[HugePageSize]) -> Result<Observed, Unreadable> {
+    let mut observed = Observed::default();
+    let mut swap = None;
+    for (knob, value) in now {
+        match knob.file() {
+            "cpu.max" => {
+                let (quota, period) = value.trim().split_once(' ').ok_or_else(|| knob.unreadable(value))?;
+                observed.cpu_quota = knob.limit(quota)?.map(|n| Micros(n.0));
+                observed.cpu_period = knob.limit(period)?.map(|n| Micros(n.0));
+            }
+            "cpu.weight" => {
+                let weight = u64::try_from(knob.number(value)?).ok().and_then(|n| CpuWeight::new(n).ok());
+                observed.cpu_weight = Some(weight.ok_or_else(|| knob.unreadable(value))?);
+            }
+            "memory.max" => observed.memory = knob.limit(value)?,
+            "memory.swap.max" => swap = knob.limit(value)?,
+            // Empty where the parent's set is in force.
+            "cpuset.cpus" => observed.cpuset_cpus = CpuSet::new(value).ok(),
+            "cpuset.mems" => observed.cpuset_mems = CpuSet::new(value).ok(),
+            "pids.max" => observed.pids = knob.limit(value)?.map(|n| n.0),
+            _ => {}
+        }
+    }
+    if let (Some(memory), Some(swap)) = (observed.memory, swap) {
+        observed.memory_swap = memory.0.checked_add(swap.0).map(Bytes);
+    }
+    for size in sizes {
+        let knob = Knob::hugetlb_max(size);
+        if let Some(value) = now.get(&knob)
+            && let Some(limit) = knob.limit(value)?
+        {
+            observed.hugepages.insert(size.clone(), limit);
+        }
+    }
+    Ok(observed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_become_weights_along_the_curve() {
+        // 1024 shares are the default of the one scale, 100 the default of the other.
+        for (shares, expected) in [(2, 1), (3, 2), (102, 17), (256, 35), (512, 59), (1024, 100), (2048, 174), (262_144, 10_000)] {
+            assert_eq!(weight(CpuShares::new(shares).unwrap()), expected, "{shares} shares");
+        }
+    }
+
+    #[test]
+    fn more_shares_never_weigh_less() {
+        let weights: Vec<u16> = (2..=262_144).step_by(17).map(|s| weight(CpuShares::new(s).unwrap())).collect();
+        assert!(weights.is_sorted());
+    }
+}

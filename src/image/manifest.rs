@@ -1,0 +1,343 @@
+//! Manifests and indexes, OCI and Docker schema 2: parsing within bounds, and the choice of a platform.
+
+use serde::Deserialize;
+
+use crate::digest::Digest;
+
+/// The media types we ask registries for.
+pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
+     application/vnd.docker.distribution.manifest.list.v2+json, \
+     application/vnd.oci.image.manifest.v1+json, \
+     application/vnd.docker.distribution.manifest.v2+json";
+
+/// Overlayfs takes its lower directories in one page of mount options.
+const LAYERS_MAX: usize = 256;
+const INDEX_ENTRIES_MAX: usize = 4096;
+
+/// Points to content by digest.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Descriptor {
+    #[serde(default)]
+    pub(crate) media_type: String,
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+    #[serde(default)]
+    pub(crate) platform: Option<Platform>,
+    #[serde(default)]
+    pub(crate) annotations: Option<std::collections::BTreeMap<String, String>>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Platform {
+    pub(crate) architecture: String,
+    pub(crate) os: String,
+    #[serde(default)]
+    pub(crate) variant: String,
+}
+
+/// What a tag or digest may point to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Document {
+    /// One image.
+    Manifest(Manifest),
+    /// One image per platform.
+    Index(Vec<Descriptor>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Manifest {
+    pub(crate) config: Descriptor,
+    /// Lowest first.
+    pub(crate) layers: Vec<Descriptor>,
+}
+
+/// A manifest, index or image config that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// It is not the JSON it should be.
+    #[error("parsing {what}")]
+    Json {
+        /// What was parsed.
+        what: &'static str,
+        /// What the parser said.
+        source: serde_json::Error,
+    },
+    /// A media type crisp does not handle.
+    #[error("media type {0:?} is not supported")]
+    MediaType(String),
+    /// Docker schema 1 or something newer than we know.
+    #[error("manifest schema version {0} is not supported")]
+    Schema(u64),
+    /// No entry for this machine.
+    #[error("no image for {wanted} among {}", offered.join(", "))]
+    NoPlatform {
+        /// The platform of this machine.
+        wanted: String,
+        /// What the index has.
+        offered: Vec<String>,
+    },
+    /// The image is for some other machine.
+    #[error("image is for {found}, this machine is {wanted}")]
+    WrongPlatform {
+        /// The platform of this machine.
+        wanted: String,
+        /// What the config says.
+        found: String,
+    },
+    /// An image without layers has no root filesystem.
+    #[error("image has no layers")]
+    NoLayers,
+    /// More layers than one overlay mount takes.
+    #[error("{0} layers are more than {LAYERS_MAX}")]
+    TooManyLayers(usize),
+    /// More entries than any honest index has.
+    #[error("{0} index entries are more than {INDEX_ENTRIES_MAX}")]
+    TooManyEntries(usize),
+    /// The config lists other layers than the manifest.
+    #[error("manifest has {layers} layers, config has {diff_ids} diff ids")]
+    LayerCount {
+        /// Layers of the manifest.
+        layers: usize,
+        /// Diff ids of the config.
+        diff_ids: usize,
+    },
+    /// A text of the config that cannot reach a process.
+    #[error("config field {0} holds a NUL byte")]
+    Nul(&'static str),
+    /// Indexes inside indexes inside indexes.
+    #[error("index nested too deep")]
+    Nested,
+}
+
+impl ManifestError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        match self {
+            Self::MediaType(_) | Self::Schema(_) => model::Kind::Unsupported,
+            Self::NoPlatform { .. } => model::Kind::NotFound,
+            Self::Json { .. }
+            | Self::WrongPlatform { .. }
+            | Self::NoLayers
+            | Self::TooManyLayers(_)
+            | Self::TooManyEntries(_)
+            | Self::LayerCount { .. }
+            | Self::Nul(_)
+            | Self::Nested => model::Kind::Invalid,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RawDocument {
+    schema_version: Option<u64>,
+    #[serde(default)]
+    media_type: Option<String>,
+    #[serde(default)]
+    config: Option<Descriptor>,
+    #[serde(default)]
+    layers: Option<Vec<Descriptor>>,
+    #[serde(default)]
+    manifests: Option<Vec<Descriptor>>,
+}
+
+impl Document {
+    /// Parses a manifest or an index and checks its shape.
+    ///
+    /// Something that could be read as both is refused: two readers must never see two different images.
+    pub(crate) fn parse(json: &[u8]) -> Result<Self, ManifestError> {
+        let what = "the manifest";
+        let raw: RawDocument =
+            serde_json::from_slice(json).map_err(|source| ManifestError::Json { what, source })?;
+        let media_type = raw.media_type.unwrap_or_default();
+        match raw.schema_version {
+            Some(2) => {}
+            other => return Err(ManifestError::Schema(other.unwrap_or(0))),
+        }
+        match (raw.config, raw.layers, raw.manifests) {
+            (Some(config), Some(layers), None) if is_manifest(&media_type) => {
+                Ok(Self::Manifest(Manifest::check(config, layers)?))
+            }
+            (None, None, Some(entries)) if is_index(&media_type) => {
+                if entries.len() > INDEX_ENTRIES_MAX {
+                    return Err(ManifestError::TooManyEntries(entries.len()));
+                }
+                Ok(Self::Index(entries))
+            }
+            _ => Err(ManifestError::MediaType(media_type)),
+        }
+    }
+}
+
+impl Manifest {
+    fn check(config: Descriptor, layers: Vec<Descriptor>) -> Result<Self, ManifestError> {
+        if !matches!(
+            config.media_type.as_str(),
+            "application/vnd.oci.image.config.v1+json" | "application/vnd.docker.container.image.v1+json"
+        ) {
+            return Err(ManifestError::MediaType(config.media_type));
+        }
+        if layers.is_empty() {
+            return Err(ManifestError::NoLayers);
+        }
+        if layers.len() > LAYERS_MAX {
+            return Err(ManifestError::TooManyLayers(layers.len()));
+        }
+        match layers.iter().find(|layer| !is_layer(&layer.media_type)) {
+            Some(layer) => Err(ManifestError::MediaType(layer.media_type.clone())),
+            None => Ok(Self { config, layers }),
+        }
+    }
+}
+
+fn is_manifest(media_type: &str) -> bool {
+    matches!(
+        media_type,
+        "" | "application/vnd.oci.image.manifest.v1+json" | "application/vnd.docker.distribution.manifest.v2+json"
+    )
+}
+
+fn is_index(media_type: &str) -> bool {
+    matches!(
+        media_type,
+        "" | "application/vnd.oci.image.index.v1+json" | "application/vnd.docker.distribution.manifest.list.v2+json"
+    )
+}
+
+/// Compression is told from the first bytes, so the suffix only has to be one we can handle.
+fn is_layer(media_type: &str) -> bool {
+    let base = media_type
+        .strip_prefix("application/vnd.oci.image.layer.v1.")
+        .or_else(|| media_type.strip_prefix("application/vnd.oci.image.layer.nondistributable.v1."));
+    match base {
+        Some(rest) => matches!(rest, "tar" | "tar+gzip" | "tar+zstd"),
+        None => matches!(
+            media_type.strip_prefix("application/vnd.docker.image.rootfs."),
+            Some(
+                "diff.tar"
+                    | "diff.tar.gzip"
+                    | "diff.tar.zstd"
+                    | "foreign.diff.tar"
+                    | "foreign.diff.tar.gzip"
+                    | "foreign.diff.tar.zstd"
+            )
+        ),
+    }
+}
+
+/// This machine in the words of an index: os, architecture and the variants it can run, best first.
+pub(crate) fn host() -> (&'static str, &'static str, &'static [&'static str]) {
+    match std::env::consts::ARCH {
+        "x86_64" => ("linux", "amd64", &["", "v1"]),
+        "aarch64" => ("linux", "arm64", &["v8", ""]),
+        "arm" => ("linux", "arm", &["v7", "v6", "v5", ""]),
+        "riscv64" => ("linux", "riscv64", &[""]),
+        "powerpc64" => ("linux", "ppc64le", &[""]),
+        other => ("linux", other, &[""]),
+    }
+}
+
+/// The entry of an index that fits this machine best.
+pub(crate) fn choose(entries: &[Descriptor]) -> Result<&Descriptor, ManifestError> {
+    let (os, architecture, variants) = host();
+    let fits = |entry: &&Descriptor, variant: &str| {
+        entry
+            .platform
+            .as_ref()
+            .is_some_and(|p| p.os == os && p.architecture == architecture && p.variant == variant)
+    };
+    variants
+        .iter()
+        .find_map(|variant| entries.iter().find(|entry| fits(entry, variant)))
+        // An index of one entry that names no platform can only mean that one.
+        .or(match entries {
+            [only] if only.platform.is_none() => Some(only),
+            _ => None,
+        })
+        .ok_or_else(|| ManifestError::NoPlatform {
+            wanted: format!("{os}/{architecture}"),
+            offered: entries
+                .iter()
+                .take(32)
+                .map(|entry| match &entry.platform {
+                    Some(p) => format!("{}/{}", p.os, p.architecture),
+                    None => "an entry without platform".to_owned(),
+                })
+                .collect(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn descriptor(media_type: &str) -> serde_json::Value {
+        serde_json::json!({"mediaType": media_type, "digest": Digest::of(b"x"), "size": 1})
+    }
+
+    fn manifest(config: &str, layers: &[&str]) -> serde_json::Value {
+        serde_json::json!({
+            "schemaVersion": 2,
+            "config": descriptor(config),
+            "layers": layers.iter().map(|l| descriptor(l)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn parse(value: &serde_json::Value) -> Result<Document, ManifestError> {
+        Document::parse(&serde_json::to_vec(value).unwrap())
+    }
+
+    const OCI: &str = "application/vnd.oci.image.config.v1+json";
+    const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+
+    #[test]
+    fn a_plain_manifest_parses() {
+        assert!(matches!(parse(&manifest(OCI, &[LAYER])), Ok(Document::Manifest(m)) if m.layers.len() == 1));
+    }
+
+    #[test]
+    fn a_document_that_is_both_manifest_and_index_is_refused() {
+        let mut both = manifest(OCI, &[LAYER]);
+        both["manifests"] = serde_json::json!([]);
+        assert!(matches!(parse(&both), Err(ManifestError::MediaType(_))));
+        let mut lying = manifest(OCI, &[LAYER]);
+        lying["mediaType"] = "application/vnd.oci.image.index.v1+json".into();
+        assert!(matches!(parse(&lying), Err(ManifestError::MediaType(_))));
+    }
+
+    #[test]
+    fn layerless_overlong_schema_1_and_encrypted_images_are_refused() {
+        assert!(matches!(parse(&manifest(OCI, &[])), Err(ManifestError::NoLayers)));
+        assert!(matches!(parse(&manifest(OCI, &[LAYER; 257])), Err(ManifestError::TooManyLayers(257))));
+        let mut old = manifest(OCI, &[LAYER]);
+        old["schemaVersion"] = 1.into();
+        assert!(matches!(parse(&old), Err(ManifestError::Schema(1))));
+        let encrypted = format!("{LAYER}+encrypted");
+        assert!(matches!(parse(&manifest(OCI, &[&encrypted])), Err(ManifestError::MediaType(_))));
+        assert!(matches!(parse(&manifest("application/x", &[LAYER])), Err(ManifestError::MediaType(_))));
+    }
+
+    #[test]
+    fn the_platform_of_this_machine_is_chosen() {
+        let (os, architecture, _) = host();
+        let entry = |os: &str, architecture: &str, size: u64| Descriptor {
+            media_type: String::new(),
+            digest: Digest::of(b"x"),
+            size,
+            platform: Some(Platform { architecture: architecture.into(), os: os.into(), variant: String::new() }),
+            annotations: None,
+        };
+        let entries = [entry("windows", architecture, 1), entry(os, "mips", 2), entry(os, architecture, 3)];
+        assert_eq!(choose(&entries).unwrap().size, 3);
+        let error = choose(&entries[..2]).unwrap_err();
+        assert!(error.to_string().contains("windows/"), "{error}");
+    }
+
+    #[test]
+    fn a_negative_or_missing_size_is_refused() {
+        let mut bad = manifest(OCI, &[LAYER]);
+        bad["layers"][0]["size"] = (-1).into();
+        assert!(matches!(parse(&bad), Err(ManifestError::Json { .. })));
+    }
+}

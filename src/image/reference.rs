@@ -1,0 +1,278 @@
+//! Names of images: `[registry[:port]/]path[:tag][@digest]`, normalised to one spelling.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::digest::Digest;
+
+const HUB: &str = "docker.io";
+const NAME_MAX: usize = 255;
+const TAG_MAX: usize = 128;
+
+/// An image name in full: a bare `busybox` is `docker.io/library/busybox:latest`.
+///
+/// With a digest the tag is dropped: the digest alone says what is meant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Reference {
+    registry: String,
+    path: String,
+    pick: Pick,
+}
+
+/// Which image of a repository is meant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Pick {
+    /// The one a tag points to now.
+    Tag(String),
+    /// This very one.
+    Digest(Digest),
+}
+
+/// Text that names no image.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("image reference {text:?}: {why}")]
+pub struct BadReference {
+    text: String,
+    why: &'static str,
+}
+
+impl BadReference {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        model::Kind::Invalid
+    }
+}
+
+impl Reference {
+    /// The registry's host name and port, as named (`docker.io`, not where its API lives).
+    pub fn registry(&self) -> &str {
+        &self.registry
+    }
+
+    /// The repository inside the registry, such as `library/busybox`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The tag or digest.
+    pub fn pick(&self) -> &Pick {
+        &self.pick
+    }
+
+    /// `registry/path` without tag or digest.
+    pub fn repository(&self) -> String {
+        format!("{}/{}", self.registry, self.path)
+    }
+
+    /// The same repository at `digest`.
+    pub fn at(&self, digest: &Digest) -> Self {
+        Self { pick: Pick::Digest(digest.clone()), ..self.clone() }
+    }
+}
+
+impl Pick {
+    /// The tag or digest as it stands in a registry URL.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Tag(tag) => tag,
+            Self::Digest(digest) => digest.as_str(),
+        }
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.pick {
+            Pick::Tag(tag) => write!(f, "{}/{}:{tag}", self.registry, self.path),
+            Pick::Digest(digest) => write!(f, "{}/{}@{digest}", self.registry, self.path),
+        }
+    }
+}
+
+impl FromStr for Reference {
+    type Err = BadReference;
+
+    fn from_str(text: &str) -> Result<Self, BadReference> {
+        parse(text).map_err(|why| BadReference { text: text.chars().take(512).collect(), why })
+    }
+}
+
+fn parse(text: &str) -> Result<Reference, &'static str> {
+    if text.is_empty() {
+        return Err("empty");
+    }
+    if text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
+        return Err("64 hex digits are an image id, not a name");
+    }
+    let (rest, digest) = match text.split_once('@') {
+        Some((rest, digest)) => (rest, Some(digest.parse::<Digest>().map_err(|_| "bad digest")?)),
+        None => (text, None),
+    };
+    // A colon after the last slash starts a tag; one before it belongs to a port.
+    let slash = rest.rfind('/').map_or(0, |at| at + 1);
+    let (name, tag) = match rest[slash..].find(':') {
+        Some(colon) => (&rest[..slash + colon], Some(&rest[slash + colon + 1..])),
+        None => (rest, None),
+    };
+    if tag.is_some_and(|tag| !is_tag(tag)) {
+        return Err("bad tag");
+    }
+    let (registry, path) = split_registry(name)?;
+    if registry.len() + 1 + path.len() > NAME_MAX {
+        return Err("name longer than 255 bytes");
+    }
+    if !path.split('/').all(is_path_component) {
+        return Err("a repository is lower-case letters and digits, separated by '/', '.', '_', '__' or '-'");
+    }
+    let pick = match (digest, tag) {
+        (Some(digest), _) => Pick::Digest(digest),
+        (None, Some(tag)) => Pick::Tag(tag.to_owned()),
+        (None, None) => Pick::Tag("latest".to_owned()),
+    };
+    Ok(Reference { registry, path, pick })
+}
+
+fn split_registry(name: &str) -> Result<(String, String), &'static str> {
+    let is_host = |first: &str| {
+        first == "localhost" || first.contains(['.', ':']) || first.bytes().any(|b| b.is_ascii_uppercase())
+    };
+    let (registry, path) = match name.split_once('/') {
+        Some((first, rest)) if is_host(first) => (first, rest),
+        _ => (HUB, name),
+    };
+    if !is_registry(registry) {
+        return Err("bad registry host or port");
+    }
+    let registry = match registry {
+        "index.docker.io" | "registry-1.docker.io" => HUB,
+        other => other,
+    };
+    let path =
+        if registry == HUB && !path.contains('/') { format!("library/{path}") } else { path.to_owned() };
+    Ok((registry.to_owned(), path))
+}
+
+fn is_registry(text: &str) -> bool {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let Some((address, after)) = rest.split_once(']') else { return false };
+        if address.parse::<std::net::Ipv6Addr>().is_err() {
+            return false;
+        }
+        match (after, after.strip_prefix(':')) {
+            ("", _) => return true,
+            (_, Some(port)) => return is_port(port),
+            (_, None) => return false,
+        }
+    } else {
+        match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        }
+    };
+    let label = |label: &str| {
+        !label.is_empty()
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    host.split('.').all(label) && port.is_none_or(is_port)
+}
+
+fn is_port(text: &str) -> bool {
+    (1..=5).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_digit())
+        && text.parse::<u16>().is_ok_and(|port| port != 0)
+}
+
+fn is_tag(text: &str) -> bool {
+    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    (1..=TAG_MAX).contains(&text.len())
+        && text.bytes().next().is_some_and(word)
+        && text.bytes().all(|b| word(b) || b == b'.' || b == b'-')
+}
+
+/// Runs of `[a-z0-9]` joined by `.`, `_`, `__` or any number of `-`.
+fn is_path_component(text: &str) -> bool {
+    let alnum = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    if !text.starts_with(alnum) || !text.ends_with(alnum) {
+        return false;
+    }
+    text.split(alnum)
+        .all(|between| matches!(between, "" | "." | "_" | "__") || between.bytes().all(|b| b == b'-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn full(text: &str) -> String {
+        text.parse::<Reference>().unwrap().to_string()
+    }
+
+    #[test]
+    fn short_names_mean_the_hub() {
+        assert_eq!(full("busybox"), "docker.io/library/busybox:latest");
+        assert_eq!(full("busybox:1.29-2"), "docker.io/library/busybox:1.29-2");
+        assert_eq!(full("bitnami/redis"), "docker.io/bitnami/redis:latest");
+        assert_eq!(full("index.docker.io/a"), "docker.io/library/a:latest");
+        assert_eq!(full("docker.io/a"), "docker.io/library/a:latest");
+    }
+
+    #[test]
+    fn registries_with_and_without_ports() {
+        assert_eq!(full("127.0.0.1:5000/pause:3.9"), "127.0.0.1:5000/pause:3.9");
+        assert_eq!(full("localhost/a"), "localhost/a:latest");
+        assert_eq!(full("localhost:1/a/b__c/d--e:T_1.x"), "localhost:1/a/b__c/d--e:T_1.x");
+        assert_eq!(full("[::1]:5000/a"), "[::1]:5000/a:latest");
+        assert_eq!(full("Foo/bar"), "Foo/bar:latest");
+    }
+
+    #[test]
+    fn a_digest_takes_the_place_of_the_tag() {
+        let digest = Digest::of(b"x");
+        let both: Reference = format!("a.b/c:tag@{digest}").parse().unwrap();
+        assert_eq!(both.to_string(), format!("a.b/c@{digest}"));
+        assert_eq!(both.pick(), &Pick::Digest(digest));
+    }
+
+    #[test]
+    fn what_breaks_the_grammar_is_refused() {
+        let long = format!("a.b/{}", "x".repeat(252));
+        let hex = "a".repeat(64);
+        let tag = format!("a:{}", "t".repeat(129));
+        for bad in [
+            "", "/", "a/", "/a", "a//b", "A", "a.b/C", "a:", "a:.x", "a:b c", "a@", "a@sha256:zz", "a.b:0/c",
+            "a.b:65536/c", "a.b:/c", "-a.b/c", "a..b/c", "../../etc", "a.b/../c", "a.b/c/..", "a___b", "a_", ".a",
+            "a._b", "[::1/a", "[zz]/a", "[::1]x/a", "a b", "a\n", "a\0", "ä", "http://a.b/c", "user@host/a", "a.b/",
+            "a?x", "a#x", "a%2e", &long, &hex, &tag,
+        ] {
+            assert!(bad.parse::<Reference>().is_err(), "{bad:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_makes_the_parser_panic(text in ".*") {
+            let _ = text.parse::<Reference>();
+        }
+
+        #[test]
+        fn the_normal_form_is_a_fixed_point(text in "([a-zA-Z0-9.-]{1,10}(:[0-9]{1,5})?/)?[a-z0-9._/-]{1,20}(:[a-zA-Z0-9_.-]{1,8})?") {
+            if let Ok(reference) = text.parse::<Reference>() {
+                let again: Reference = reference.to_string().parse().unwrap();
+                prop_assert_eq!(again, reference);
+            }
+        }
+
+        #[test]
+        fn what_parses_cannot_leave_its_place_in_a_url(text in "[ -~]{1,40}") {
+            if let Ok(reference) = text.parse::<Reference>() {
+                let path = reference.path();
+                prop_assert!(path.split('/').all(|part| !part.is_empty() && part != ".."));
+                prop_assert!(!path.contains(['?', '#', '%', '@', ':', ' ']));
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! A directory that nothing done through it can leave: every path is resolved by the kernel inside it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+/// Deep enough for any honest image, shallow enough to walk and remove recursively.
+pub(crate) const DEPTH_MAX: usize = 256;
+
+/// Paths inside the root that the kernel must resolve for us.
+const INSIDE: ResolveFlags =
+    ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
+
+#[derive(Debug)]
+pub(crate) struct Root {
+    fd: OwnedFd,
+    /// Where the root is, as the kernel spells it.
+    real: PathBuf,
+}
+
+impl Root {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let fd = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let real = spelled(fd.as_fd())?;
+        Ok(Self { fd, real })
+    }
+
+    /// Opens the directory at `path`; symbolic links on the way are followed inside the root.
+    pub(crate) fn directory(&self, path: &Path) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        // Nearly every path has no symbolic link in it, and then its depth is what it looks like.
+        let plain = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        match rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), plain) {
+            Ok(fd) => return Ok(fd),
+            Err(Errno::LOOP | Errno::XDEV) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let fd = retry(|| rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), INSIDE))?;
+        let real = spelled(fd.as_fd())?;
+        let depth = real.strip_prefix(&self.real).map_err(|_| Errno::XDEV)?.components().count();
+        if depth > DEPTH_MAX { Err(Errno::NAMETOOLONG.into()) } else { Ok(fd) }
+    }
+
+    /// Opens a regular file for reading, following symbolic links inside the root.
+    ///
+    /// What it is gets known before it is opened: opening a device or FIFO of an image could do anything.
+    pub(crate) fn regular(&self, path: &Path) -> io::Result<std::fs::File> {
+        let found = retry(|| {
+            rustix::fs::openat2(&self.fd, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE)
+        })?;
+        let stat = rustix::fs::fstat(&found)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        }
+        let file = rustix::fs::open(magic(found.as_fd()), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        Ok(file.into())
+    }
+}
+
+impl AsFd for Root {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// The kernel gives up on scoped lookups when something is renamed meanwhile, anywhere.
+fn retry<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 0..64 {
+        match open() {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            other => return other,
+        }
+    }
+    open()
+}
+
+fn magic(fd: BorrowedFd<'_>) -> PathBuf {
+    use std::os::fd::AsRawFd;
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+fn spelled(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
+    let target = rustix::fs::readlinkat(CWD, magic(fd), Vec::new())?;
+    Ok(PathBuf::from(OsStr::from_bytes(target.as_bytes())))
+}
+
+/// What stands at `name` in `directory` itself, if anything.
+pub(crate) fn look(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<rustix::fs::Stat>> {
+    match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Removes whatever is at `name`, with all below it, following nothing.
+pub(crate) fn remove(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+    match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
+        Ok(()) => return Ok(()),
+        Err(Errno::ISDIR) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let inside = rustix::fs::openat(directory, name, flags, Mode::empty())?;
+    for child in rustix::fs::Dir::read_from(&inside)? {
+        let child = child?;
+        let name = OsStr::from_bytes(child.file_name().to_bytes());
+        if name != "." && name != ".." {
+            remove(inside.as_fd(), name)?;
+        }
+    }
+    Ok(rustix::fs::unlinkat(directory, name, AtFlags::REMOVEDIR)?)
+}
+
+/// Disk space and inodes of a tree, counting each hard-linked file once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Weight {
+    pub(crate) bytes: u64,
+    pub(crate) inodes: u64,
+}
+
+/// Weighs the tree under `directory`, that directory included.
+pub(crate) fn weigh(directory: BorrowedFd<'_>) -> io::Result<Weight> {
+    let mut weight = Weight::default();
+    let mut linked = std::collections::HashSet::new();
+    add(&mut weight, &rustix::fs::fstat(directory)?);
+    weigh_into(directory, &mut weight, &mut linked)?;
+    Ok(weight)
+}
+
+fn weigh_into(
+    directory: BorrowedFd<'_>,
+    weight: &mut Weight,
+    linked: &mut std::collections::HashSet<u64>,
+) -> io::Result<()> {
+    for child in rustix::fs::Dir::read_from(directory)? {
+        let child = child?;
+        let name = OsStr::from_bytes(child.file_name().to_bytes());
+        if name == "." || name == ".." {
+            continue;
+        }
+        let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if is_directory || stat.st_nlink == 1 || linked.insert(stat.st_ino) {
+            add(weight, &stat);
+        }
+        if is_directory {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let inside = rustix::fs::openat(directory, name, flags, Mode::empty())?;
+            weigh_into(inside.as_fd(), weight, linked)?;
+        }
+    }
+    Ok(())
+}
+
+fn add(weight: &mut Weight, stat: &rustix::fs::Stat) {
+    weight.bytes = weight.bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
+    weight.inodes += 1;
+}

@@ -1,0 +1,408 @@
+//! The store on disk: which images and layers there are, and who uses them.
+//!
+//! ```text
+//! ROOT/lock            held by the one process that owns the store
+//!      images/HEX.json one record per image, by config digest
+//!      blobs/HEX       manifests and configs, as they came
+//!      layers/N/fs     a layer's files;  layers/N/layer.json its record
+//!      tmp/            work in progress and trash: emptied at every start
+//!      view/           where a thread of its own sees an overlay mounted
+//! ```
+//! A layer enters `layers/` by rename after one sync of the filesystem, an image record after that. Reference counts
+//! are never stored: they follow from the records and the holds.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::disk::{self, DiskError};
+use crate::image::Image;
+use crate::layer::{Layer, LayerRecord, Staged, number};
+use crate::reference::Reference;
+
+/// The format of records this version reads and writes.
+const VERSION: u32 = 1;
+/// Shorter hex prefixes of an id could be meant as a name.
+const ID_PREFIX_MIN: usize = 12;
+
+/// A store that could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it.
+    #[error("image store {} is in use by another process", .0.display())]
+    InUse(PathBuf),
+    /// Written by a newer crisp.
+    #[error("{} has format {found}, this version knows {VERSION}", path.display())]
+    Version {
+        /// The record.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+    },
+    /// A file or directory of the store failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+impl OpenError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        match self {
+            Self::InUse(_) => model::Kind::Busy,
+            Self::Version { .. } => model::Kind::Precondition,
+            Self::Disk(source) => source.kind(),
+        }
+    }
+}
+
+/// Layers that cannot be held.
+#[derive(Debug, thiserror::Error)]
+pub enum HoldError {
+    /// The image is not here (any more).
+    #[error("image {0} is not in the store")]
+    NoSuchImage(Digest),
+    /// The layer is not here.
+    #[error("layer {0:?} is not in the store")]
+    NoSuchLayer(String),
+}
+
+impl HoldError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        match self {
+            Self::NoSuchImage(_) | Self::NoSuchLayer(_) => model::Kind::NotFound,
+        }
+    }
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ImageRecord {
+    pub(crate) version: u32,
+    /// Counts up with every record written: where two claim a tag, the later one has it.
+    pub(crate) generation: u64,
+    pub(crate) image: Image,
+}
+
+/// Disk space the store takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usage {
+    /// The store's directory.
+    pub path: PathBuf,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Files and directories.
+    pub inodes: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shelf {
+    pub(crate) root: PathBuf,
+    pub(crate) state: Mutex<State>,
+    /// Held while an image is being added or removed.
+    pub(crate) change: Mutex<()>,
+    /// Keeps the lock file locked.
+    _lock: File,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) images: BTreeMap<Digest, Arc<Image>>,
+    /// Tags and digest references to image ids.
+    pub(crate) names: HashMap<String, Digest>,
+    pub(crate) layers: HashMap<Digest, Arc<Layer>>,
+    pub(crate) staged: HashMap<Digest, Weak<Staged>>,
+    holds: HashMap<String, BTreeSet<Digest>>,
+    /// Layers that work in progress counts on.
+    pins: HashMap<Digest, usize>,
+    next_number: u64,
+    pub(crate) generation: u64,
+    /// Before the first sweep we do not know who holds what, so nothing is freed.
+    swept: bool,
+}
+
+impl Shelf {
+    /// Opens or makes the store at `root` and drops what a crash left half done.
+    pub(crate) fn open(root: &Path) -> Result<Self, OpenError> {
+        disk::private_directory(root)?;
+        let root = std::fs::canonicalize(root).map_err(disk::at("resolving", root))?;
+        let lock_path = root.join("lock");
+        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = lock.map_err(disk::at("opening", &lock_path))?;
+        match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::InUse(root)),
+            Err(errno) => return Err(disk::at("locking", &lock_path)(errno.into()).into()),
+        }
+        disk::remove_tree(&root.join("tmp"))?;
+        for name in ["tmp", "images", "blobs", "layers", "view"] {
+            disk::private_directory(&root.join(name))?;
+        }
+        let mut state = State::default();
+        load_layers(&root.join("layers"), &mut state)?;
+        load_images(&root.join("images"), &mut state)?;
+        Ok(Self { root, state: Mutex::new(state), change: Mutex::new(()), _lock: lock })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn layers_dir(&self) -> PathBuf {
+        self.root.join("layers")
+    }
+
+    pub(crate) fn image_path(&self, id: &Digest) -> PathBuf {
+        self.root.join("images").join(format!("{}.json", id.hex()))
+    }
+
+    pub(crate) fn blob_path(&self, digest: &Digest) -> PathBuf {
+        self.root.join("blobs").join(digest.hex())
+    }
+
+    /// A number no layer has had since the store was opened.
+    pub(crate) fn fresh_number(&self) -> u64 {
+        let mut state = self.state();
+        state.next_number += 1;
+        state.next_number
+    }
+
+    pub(crate) fn find(&self, text: &str) -> Option<Arc<Image>> {
+        let state = self.state();
+        if let Ok(id) = text.parse::<Digest>() {
+            return state.images.get(&id).cloned();
+        }
+        if let Ok(reference) = text.parse::<Reference>()
+            && let Some(id) = state.names.get(&reference.to_string())
+        {
+            return state.images.get(id).cloned();
+        }
+        let prefix = text.strip_prefix("sha256:").unwrap_or(text);
+        if prefix.len() < ID_PREFIX_MIN || !prefix.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        let mut matching = state.images.values().filter(|image| image.id.hex().starts_with(prefix));
+        match (matching.next(), matching.next()) {
+            (Some(only), None) => Some(only.clone()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
+        let state = self.state();
+        let name = |chain_id| match state.layers.get(chain_id) {
+            Some(layer) => Ok(format!("{}/fs", layer.number)),
+            None => Err(HoldError::NoSuchImage(image.id.clone())),
+        };
+        image.chain.iter().rev().map(name).collect()
+    }
+
+    pub(crate) fn hold(&self, owner: &str, id: &Digest) -> Result<(), HoldError> {
+        let mut state = self.state();
+        let image = state.images.get(id).cloned().ok_or_else(|| HoldError::NoSuchImage(id.clone()))?;
+        state.holds.entry(owner.to_owned()).or_default().extend(image.chain.iter().cloned());
+        Ok(())
+    }
+
+    pub(crate) fn hold_lowers(&self, owner: &str, lowers: &[String]) -> Result<(), HoldError> {
+        let mut state = self.state();
+        let chain_ids = lowers.iter().map(|lower| {
+            let number = lower.strip_suffix("/fs").and_then(|number| number.parse().ok());
+            let found = state.layers.values().find(|layer| Some(layer.number) == number);
+            found.map(|layer| layer.record.chain_id.clone()).ok_or_else(|| HoldError::NoSuchLayer(lower.clone()))
+        });
+        let chain_ids = chain_ids.collect::<Result<Vec<_>, _>>()?;
+        state.holds.entry(owner.to_owned()).or_default().extend(chain_ids);
+        Ok(())
+    }
+
+    /// Drops a hold and frees what nobody uses any more.
+    pub(crate) fn release(&self, owner: &str) -> Result<(), DiskError> {
+        self.state().holds.remove(owner);
+        self.free()
+    }
+
+    /// Keeps layers from being freed while a pull or import counts on them.
+    pub(crate) fn pin(self: &Arc<Self>, chain: Vec<Digest>) -> Pin {
+        let mut state = self.state();
+        for chain_id in &chain {
+            *state.pins.entry(chain_id.clone()).or_default() += 1;
+        }
+        drop(state);
+        Pin { shelf: self.clone(), chain }
+    }
+
+    /// From now on unused layers are freed; the ones unused already are freed at once, with stray blobs.
+    pub(crate) fn sweep(&self) -> Result<(), DiskError> {
+        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        self.state().swept = true;
+        self.free()?;
+        let wanted: BTreeSet<Digest> = {
+            let state = self.state();
+            state.images.values().flat_map(|image| image.manifest.iter().chain([&image.id])).cloned().collect()
+        };
+        let wanted: BTreeSet<&str> = wanted.iter().map(Digest::hex).collect();
+        for path in entries(&self.root.join("blobs"))? {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if !wanted.contains(name) {
+                disk::remove_file(&path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees layers that no image, hold or pull uses: out of `layers/` by rename first, then removed.
+    pub(crate) fn free(&self) -> Result<(), DiskError> {
+        let unused = {
+            let mut state = self.state();
+            if !state.swept {
+                return Ok(());
+            }
+            state.take_unused()
+        };
+        if unused.is_empty() {
+            return Ok(());
+        }
+        let mut trash = Vec::with_capacity(unused.len());
+        for layer in &unused {
+            let from = self.layers_dir().join(layer.number.to_string());
+            let to = self.root.join("tmp").join(layer.number.to_string());
+            std::fs::rename(&from, &to).map_err(disk::at("moving away", &from))?;
+            trash.push(to);
+        }
+        disk::sync(&self.layers_dir())?;
+        trash.iter().try_for_each(|path| disk::remove_tree(path))
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        let state = self.state();
+        let add = |sum: (u64, u64), layer: &Arc<Layer>| {
+            (sum.0.saturating_add(layer.record.bytes), sum.1.saturating_add(layer.record.inodes))
+        };
+        let (bytes, inodes) = state.layers.values().fold((0, 0), add);
+        Usage { path: self.root.clone(), bytes, inodes }
+    }
+}
+
+impl State {
+    fn take_unused(&mut self) -> Vec<Arc<Layer>> {
+        let of_images = self.images.values().flat_map(|image| &image.chain);
+        let used: BTreeSet<&Digest> =
+            of_images.chain(self.holds.values().flatten()).chain(self.pins.keys()).collect();
+        let unused: Vec<Digest> =
+            self.layers.keys().filter(|chain_id| !used.contains(chain_id)).cloned().collect();
+        unused.iter().filter_map(|chain_id| self.layers.remove(chain_id)).collect()
+    }
+
+    /// Puts an image and its names into the maps; a tag it has leaves any other image, which is returned changed.
+    pub(crate) fn insert(&mut self, image: Arc<Image>) -> Vec<Arc<Image>> {
+        let mut robbed = Vec::new();
+        for name in image.repo_tags.iter().chain(&image.repo_digests) {
+            let before = self.names.insert(name.clone(), image.id.clone());
+            if let Some(other) = before.filter(|id| *id != image.id).and_then(|id| self.images.get_mut(&id)) {
+                let mut changed = Image::clone(other);
+                changed.repo_tags.retain(|tag| tag != name);
+                changed.repo_digests.retain(|digest| digest != name);
+                *other = Arc::new(changed);
+                robbed.push(other.clone());
+            }
+        }
+        self.images.insert(image.id.clone(), image);
+        robbed
+    }
+
+    /// Takes an image out of the maps.
+    pub(crate) fn take(&mut self, id: &Digest) {
+        self.names.retain(|_, named| named != id);
+        self.images.remove(id);
+    }
+}
+
+/// See [`Shelf::pin`].
+#[derive(Debug)]
+pub(crate) struct Pin {
+    shelf: Arc<Shelf>,
+    chain: Vec<Digest>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut state = self.shelf.state();
+        for chain_id in &self.chain {
+            if let Some(count) = state.pins.get_mut(chain_id) {
+                *count -= 1;
+                if *count == 0 {
+                    state.pins.remove(chain_id);
+                }
+            }
+        }
+        drop(state);
+        if let Err(error) = self.shelf.free() {
+            tracing::warn!(error = &error as &dyn std::error::Error, "unused layers stay until the next sweep");
+        }
+    }
+}
+
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, DiskError> {
+    let listed = std::fs::read_dir(directory).and_then(|entries| entries.map(|e| Ok(e?.path())).collect());
+    listed.map_err(disk::at("listing", directory))
+}
+
+fn load_layers(directory: &Path, state: &mut State) -> Result<(), OpenError> {
+    for path in entries(directory)? {
+        let Some(number) = number(&path) else {
+            tracing::warn!(path = %path.display(), "not a layer, left alone");
+            continue;
+        };
+        state.next_number = state.next_number.max(number);
+        let record_path = path.join("layer.json");
+        match disk::read_json::<LayerRecord>(&record_path) {
+            Ok(record) if record.version > VERSION => {
+                return Err(OpenError::Version { path: record_path, found: record.version });
+            }
+            Ok(record) => {
+                state.layers.insert(record.chain_id.clone(), Arc::new(Layer { number, record }));
+            }
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "layer without a readable record, left alone");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn load_images(directory: &Path, state: &mut State) -> Result<(), OpenError> {
+    let mut records = Vec::new();
+    for path in entries(directory)? {
+        if path.extension().is_some_and(|extension| extension == "new") {
+            disk::remove_file(&path)?;
+            continue;
+        }
+        match disk::read_json::<ImageRecord>(&path) {
+            Ok(record) if record.version > VERSION => {
+                return Err(OpenError::Version { path, found: record.version });
+            }
+            Ok(record) if !record.image.chain.iter().all(|layer| state.layers.contains_key(layer)) => {
+                tracing::warn!(image = %record.image.id, "image lacks layers and is dropped");
+                disk::remove_file(&path)?;
+            }
+            Ok(record) => records.push(record),
+            Err(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "image record cannot be read and is dropped");
+                disk::remove_file(&path)?;
+            }
+        }
+    }
+    records.sort_by_key(|record| record.generation);
+    for record in records {
+        state.generation = state.generation.max(record.generation);
+        // A crash between two records of a moved tag leaves both with it; the later one is right.
+        state.insert(Arc::new(record.image));
+    }
+    Ok(())
+}

@@ -1,0 +1,252 @@
+//! From a blob's bytes to a layer's files: digest, decompression, digest again, tar.
+
+use std::collections::BTreeSet;
+use std::io::{self, BufReader, Cursor, Read};
+use std::path::{Path, PathBuf};
+
+use crate::archive::{Archive, TarError};
+use crate::digest::{Digest, Hasher, Metered, PastCap};
+use crate::root::{Root, Weight, weigh};
+use crate::untar::{UntarError, untar};
+
+/// The largest window a zstd frame may ask for (2^27 = 128 MiB), which is also what the format's tools allow.
+const ZSTD_WINDOW_LOG: u32 = 27;
+const BUFFER: usize = 128 * 1024;
+
+/// Bounds on what an image may bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a manifest, index or image config.
+    pub document_bytes: u64,
+    /// Bytes of one layer as it is transferred.
+    pub layer_bytes: u64,
+    /// Bytes of one layer's tar stream once decompressed.
+    pub unpacked_bytes: u64,
+    /// Entries in one layer's tar stream.
+    pub entries: u64,
+    /// Layers that are downloaded and unpacked at once, over all pulls.
+    pub downloads: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            document_bytes: 4 << 20,
+            layer_bytes: 32 << 30,
+            unpacked_bytes: 128 << 30,
+            entries: 4 << 20,
+            downloads: 3,
+        }
+    }
+}
+
+/// A layer blob that did not become a layer.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// The blob is not the one asked for.
+    #[error("layer blob {wanted} came as {found}")]
+    Blob {
+        /// The digest in the manifest.
+        wanted: Digest,
+        /// The digest of what came.
+        found: Digest,
+    },
+    /// The blob's length is not what the manifest says.
+    #[error("layer blob {blob} is {wanted} bytes, {found} came")]
+    Length {
+        /// The blob.
+        blob: Digest,
+        /// The length in the manifest.
+        wanted: u64,
+        /// The length of what came.
+        found: u64,
+    },
+    /// The tar stream is not the one the image config names.
+    #[error("layer {wanted} unpacked to {found}")]
+    DiffId {
+        /// The diff id in the config.
+        wanted: Digest,
+        /// The digest of the tar stream.
+        found: Digest,
+    },
+    /// Larger than the configured bound.
+    #[error("layer is larger than {0} bytes")]
+    TooLarge(u64),
+    /// The tar stream could not be unpacked.
+    #[error(transparent)]
+    Untar(#[from] UntarError),
+    /// The blob could not be read or decompressed.
+    #[error("reading layer {layer}")]
+    Read {
+        /// The layer's diff id.
+        layer: Digest,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// The layer's own directory could not be used.
+    #[error("{doing} {}", path.display())]
+    Directory {
+        /// The step.
+        doing: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl UnpackError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        match self {
+            Self::Blob { .. } | Self::Length { .. } | Self::DiffId { .. } | Self::Read { .. } => {
+                model::Kind::Invalid
+            }
+            Self::TooLarge(_) => model::Kind::Exhausted,
+            Self::Untar(source) => source.kind(),
+            Self::Directory { source, .. } => crate::disk::io_kind(source),
+        }
+    }
+
+    /// Whether another source of the same blob may do better.
+    pub(crate) fn blames_source(&self) -> bool {
+        matches!(self, Self::Blob { .. } | Self::Length { .. })
+    }
+}
+
+/// The blob a layer is read from, where its digest is known.
+#[derive(Debug, Clone)]
+pub(crate) struct Blob {
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    pub(crate) implied: BTreeSet<PathBuf>,
+    pub(crate) weight: Weight,
+}
+
+/// Unpacks the layer read from `source` into the directory `into`.
+pub(crate) fn unpack(
+    source: impl Read,
+    blob: Option<&Blob>,
+    diff_id: &Digest,
+    into: &Path,
+    limits: &Limits,
+) -> Result<Unpacked, UnpackError> {
+    let root = Root::open(into).map_err(|source| UnpackError::Directory {
+        doing: "opening",
+        path: into.to_owned(),
+        source,
+    })?;
+    let (hasher, cap) = match blob {
+        Some(blob) => (blob.digest.hasher(), blob.size.min(limits.layer_bytes)),
+        None => (Hasher::sha256(), limits.layer_bytes),
+    };
+    if let Some(blob) = blob
+        && blob.size > limits.layer_bytes
+    {
+        return Err(UnpackError::TooLarge(limits.layer_bytes));
+    }
+    let mut stored = Metered::new(source, hasher, cap);
+    let unpacked = extract(&mut stored, diff_id, &root, limits);
+    // A broken stream most often means a wrong blob: say so, it is the better answer.
+    let blame = |error: &UnpackError| {
+        matches!(
+            error,
+            UnpackError::Read { .. } | UnpackError::DiffId { .. } | UnpackError::Untar(UntarError::Tar(_))
+        )
+    };
+    match &unpacked {
+        Err(error) if !blame(error) => return unpacked_or(unpacked, &root, into),
+        _ => {}
+    }
+    if let Some(blob) = blob {
+        let (found, length) = match stored.finish() {
+            Ok(finished) => finished,
+            // The source gave more than it should.
+            Err(error) if past_cap(&error) => {
+                return Err(UnpackError::Length {
+                    blob: blob.digest.clone(),
+                    wanted: blob.size,
+                    found: blob.size.saturating_add(1),
+                });
+            }
+            Err(source) => return Err(UnpackError::Read { layer: diff_id.clone(), source }),
+        };
+        if length != blob.size {
+            let blob = blob.clone();
+            return Err(UnpackError::Length { blob: blob.digest, wanted: blob.size, found: length });
+        }
+        if found != blob.digest {
+            return Err(UnpackError::Blob { wanted: blob.digest.clone(), found });
+        }
+    }
+    unpacked_or(unpacked, &root, into)
+}
+
+fn unpacked_or(
+    extracted: Result<BTreeSet<PathBuf>, UnpackError>,
+    root: &Root,
+    into: &Path,
+) -> Result<Unpacked, UnpackError> {
+    let implied = extracted?;
+    let weighed = root.directory(Path::new(".")).and_then(|fd| weigh(std::os::fd::AsFd::as_fd(&fd)));
+    let weight = weighed.map_err(|source| UnpackError::Directory {
+        doing: "weighing",
+        path: into.to_owned(),
+        source,
+    })?;
+    Ok(Unpacked { implied, weight })
+}
+
+fn extract(
+    stored: &mut impl Read,
+    diff_id: &Digest,
+    root: &Root,
+    limits: &Limits,
+) -> Result<BTreeSet<PathBuf>, UnpackError> {
+    let read = |source| UnpackError::Read { layer: diff_id.clone(), source };
+    let plain = BufReader::with_capacity(BUFFER, decompressed(stored).map_err(read)?);
+    let mut archive = Archive::new(Metered::new(plain, diff_id.hasher(), limits.unpacked_bytes));
+    let implied = match untar(&mut archive, root, limits.entries) {
+        Ok(implied) => implied,
+        Err(UntarError::Tar(TarError::Read(error))) if past_cap(&error) => {
+            return Err(UnpackError::TooLarge(limits.unpacked_bytes));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let (found, _) = match archive.into_source().finish() {
+        Ok(finished) => finished,
+        Err(error) if past_cap(&error) => return Err(UnpackError::TooLarge(limits.unpacked_bytes)),
+        Err(error) => return Err(read(error)),
+    };
+    if found == *diff_id { Ok(implied) } else { Err(UnpackError::DiffId { wanted: diff_id.clone(), found }) }
+}
+
+fn past_cap(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inside| inside.is::<PastCap>())
+}
+
+/// Decompresses by what the first bytes say: gzip, zstd or nothing.
+pub(crate) fn decompressed<'a>(source: &'a mut (impl Read + 'a)) -> io::Result<Box<dyn Read + 'a>> {
+    let mut first = Vec::with_capacity(4);
+    source.by_ref().take(4).read_to_end(&mut first)?;
+    let gzip = first.starts_with(&[0x1f, 0x8b]);
+    let zstd = first == [0x28, 0xb5, 0x2f, 0xfd];
+    let whole = BufReader::with_capacity(BUFFER, Cursor::new(first).chain(source));
+    if gzip {
+        Ok(Box::new(flate2::bufread::MultiGzDecoder::new(whole)))
+    } else if zstd {
+        let mut decoder = zstd::stream::read::Decoder::with_buffer(whole)?;
+        decoder.window_log_max(ZSTD_WINDOW_LOG)?;
+        Ok(Box::new(decoder))
+    } else {
+        Ok(Box::new(whole))
+    }
+}
+
+#[cfg(test)]
+#[path = "unpack_tests.rs"]
+mod tests;

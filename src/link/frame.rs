@@ -1,0 +1,61 @@
+//! Messages as bytes.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Bytes that are no message, or a message that is too long.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    #[error("a message of {0} bytes is too long for one packet")]
+    TooLong(usize),
+    #[error("not a message")]
+    Json(#[from] serde_json::Error),
+}
+
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
+    let bytes = serde_json::to_vec(message)?;
+    if bytes.len() > sys::packet::MAX { Err(FrameError::TooLong(bytes.len())) } else { Ok(bytes) }
+}
+
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
+    Ok(serde_json::from_slice(bytes)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Answer, Ask, Event, Failure, FailureKind, ToDaemon, ToShim};
+
+    #[test]
+    fn a_message_of_a_newer_side_with_more_fields_is_read() {
+        let newer = br#"{"number":4,"ask":{"hello":{"protocol":9,"release":"9.0","colour":"blue"}},"urgency":3}"#;
+        let ToShim { number: 4, ask: Ask::Hello { protocol: 9, .. } } = decode(newer).unwrap() else { panic!() };
+    }
+
+    #[test]
+    fn an_unknown_failure_kind_is_internal_and_an_unknown_ask_is_an_error() {
+        let newer = br#"{"answer":{"number":1,"answer":{"Err":{"kind":"too_blue","message":"m"}}}}"#;
+        let ToDaemon::Answer { answer: Err(failure), .. } = decode(newer).unwrap() else { panic!() };
+        assert_eq!(failure, Failure { kind: FailureKind::Internal, message: "m".into() });
+        assert!(decode::<ToShim>(br#"{"number":1,"ask":{"dance":{}}}"#).is_err());
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let message = ToDaemon::Event(Event::ExecExited { exec: 7, code: 3 });
+        let ToDaemon::Event(Event::ExecExited { exec: 7, code: 3 }) = decode(&encode(&message).unwrap()).unwrap()
+        else {
+            panic!()
+        };
+        let message = ToDaemon::Answer { number: 1, answer: Ok(Answer::Done) };
+        assert!(matches!(
+            decode(&encode(&message).unwrap()).unwrap(),
+            ToDaemon::Answer { number: 1, answer: Ok(Answer::Done) }
+        ));
+    }
+
+    #[test]
+    fn what_fits_no_packet_is_refused() {
+        assert!(matches!(encode(&"x".repeat(sys::packet::MAX)), Err(FrameError::TooLong(_))));
+    }
+}

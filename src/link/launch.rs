@@ -1,0 +1,62 @@
+//! What a shim needs for a container beside its OCI configuration.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// `launch.json` in the container's directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Launch {
+    pub rootfs: Overlay,
+    pub tty: bool,
+    /// Keep a stdin open for those who attach; else it is empty.
+    pub stdin: bool,
+    pub stdin_once: bool,
+    /// Longer log lines are split.
+    pub log_line_max: u32,
+    /// A compiled seccomp filter, 8 bytes for each instruction.
+    pub seccomp: Option<PathBuf>,
+    pub oom_score_adj: Option<i32>,
+    pub cgroup: CgroupView,
+}
+
+impl Launch {
+    pub const FILE: &str = "launch.json";
+
+    #[must_use]
+    pub fn path(container_dir: &Path) -> PathBuf {
+        container_dir.join(Self::FILE)
+    }
+}
+
+/// The container's root file system: read-only layers under one it may write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overlay {
+    /// `lower` is relative to it: mount options are limited to one page.
+    pub layers: PathBuf,
+    /// Top-most first.
+    pub lower: Vec<String>,
+    pub upper: PathBuf,
+    pub work: PathBuf,
+}
+
+/// The container's cgroups: where its processes go, and what it sees of them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CgroupView {
+    /// The file with the `oom_kill` count.
+    pub oom: Option<PathBuf>,
+    /// Every `cgroup.procs` that a process of the container writes itself into.
+    pub join: Vec<PathBuf>,
+    /// On version 1: the directories shown below `/sys/fs/cgroup`, read-only. Empty on version 2, where the cgroup
+    /// namespace shows the container its own.
+    pub shown: Vec<ShownController>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShownController {
+    /// Such as `cpu,cpuacct`.
+    pub name: String,
+    pub dir: PathBuf,
+    /// Other names for it, such as `cpu` and `cpuacct`.
+    pub aliases: Vec<String>,
+}

@@ -1,0 +1,176 @@
+//! Asks, answers and events.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use model::{ContainerId, Exit, Phase};
+use serde::{Deserialize, Serialize};
+
+/// From the daemon: an ask under a number that the answer repeats.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct ToShim {
+    pub number: u64,
+    pub ask: Ask,
+}
+
+/// From the shim.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToDaemon {
+    Answer { number: u64, answer: Result<Answer, Failure> },
+    Event(Event),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ask {
+    /// Always first on a connection.
+    Hello { protocol: u32, release: String },
+    /// Make what holds the pod together. Once in a shim's life.
+    Hold(HoldAsk),
+    /// Make a container, up to the point where only its program is missing. Descriptor: the log file, if it has one.
+    Create(CreateAsk),
+    /// Let a created container run its program.
+    Start { container: ContainerId },
+    /// Send a signal to the container's first process; nothing happens when it has ended.
+    Signal { container: ContainerId, signal: i32 },
+    /// Run one more program in a running container. Descriptors: as [`ExecAsk::stdio`] says.
+    Exec(ExecAsk),
+    /// Kill an exec and everything it started.
+    KillExec { exec: u64 },
+    /// Go on logging to another file. Descriptor: the file.
+    Reopen { container: ContainerId },
+    /// Kill what is left of a container and forget it.
+    Forget { container: ContainerId },
+    /// Tell all that is known.
+    Report,
+    /// Kill everything and end.
+    Leave,
+}
+
+/// What a pod needs before its first container.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct HoldAsk {
+    /// The pod's directory; the namespaces are pinned in it.
+    pub dir: PathBuf,
+    pub namespaces: PodNamespaces,
+    /// Set in the new UTS namespace.
+    pub hostname: String,
+    /// Written in the new namespaces, in the kernel's spelling with dots.
+    pub sysctls: BTreeMap<String, String>,
+    /// Size of the pod's `/dev/shm` in bytes.
+    pub shm_size: u64,
+    /// The score the shim itself takes, so that it is not the first to go when memory ends.
+    pub oom_score_adj: i32,
+}
+
+/// Which namespaces the pod has for itself; the others are the host's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodNamespaces {
+    pub network: bool,
+    pub ipc: bool,
+    pub uts: bool,
+    /// One PID namespace for all containers, with an init of the shim's in it.
+    pub pid: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CreateAsk {
+    pub container: ContainerId,
+    /// Has `config.json` (OCI) and `launch.json` ([`crate::Launch`]).
+    pub dir: PathBuf,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ExecAsk {
+    pub container: ContainerId,
+    /// Chosen by the daemon; the exit is told under it.
+    pub exec: u64,
+    pub args: Vec<String>,
+    pub stdio: Stdio,
+}
+
+/// Which descriptors come with an exec, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stdio {
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    Hello {
+        protocol: u32,
+        release: String,
+        pid: u32,
+    },
+    Held(Held),
+    /// The container's first process waits for its start. `warnings` are wishes that this host could not fulfil.
+    Created {
+        pid: u32,
+        warnings: Vec<String>,
+    },
+    ExecStarted {
+        pid: u32,
+    },
+    Report {
+        held: Option<Held>,
+        containers: Vec<ContainerReport>,
+    },
+    Done,
+}
+
+/// Where the pod's namespaces can be entered.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Held {
+    pub network: Option<PathBuf>,
+    pub ipc: Option<PathBuf>,
+    pub uts: Option<PathBuf>,
+    pub pid: Option<PathBuf>,
+    /// The mounted `/dev/shm` of the pod.
+    pub shm: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ContainerReport {
+    pub container: ContainerId,
+    pub phase: Phase,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// A container's first process ended, and all it printed is in the log.
+    Exited { container: ContainerId, exit: Exit },
+    ExecExited { exec: u64, code: i32 },
+    /// Output was lost since its log could not be written.
+    LogLost { container: ContainerId, bytes: u64, error: String },
+}
+
+/// An ask that came to nothing.
+#[derive(Debug, Clone, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
+#[error("{message}")]
+pub struct Failure {
+    pub kind: FailureKind,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// No such container or exec.
+    NotFound,
+    /// Not now: the container is in another phase.
+    Phase,
+    /// The container's program could not be executed: its own fault.
+    Program,
+    /// The ask itself cannot be fulfilled on this host.
+    Refused,
+    /// This shim does not know the ask.
+    Unsupported,
+    /// Anything else.
+    #[serde(other)]
+    Internal,
+}

@@ -1,0 +1,27 @@
+//! What things are in crisp: pods, containers, their states and limits.
+//!
+//! No I/O, no async, no wire types. A [`PodSpec`] or [`ContainerSpec`] is what was *asked*; a [`Phase`] is where a
+//! container stands; [`resources`] holds limits as asked ([`resources::LimitsPatch`]) and as the kernel keeps them
+//! ([`resources::Observed`]). Every failing operation elsewhere classes itself as a [`Kind`].
+//!
+//! The words are CRI's: pod, container, image. "Sandbox" only means *how* a pod is isolated.
+#![forbid(unsafe_code)]
+
+mod container;
+mod id;
+mod kind;
+mod phase;
+mod pod;
+pub mod resources;
+mod security;
+mod signal;
+
+pub use container::{ContainerMeta, ContainerSpec, Device, IdMapping, ImageName, Mount, MountSource, Propagation};
+pub use id::{ContainerId, IdError, PodId};
+pub use kind::{Classed, Kind};
+pub use phase::{Exit, Leftover, Phase, Trouble, WrongPhase};
+pub use pod::{Dns, PodMeta, PodPhase, PodSpec, PortMapping, Protocol};
+pub use security::{
+    Capabilities, ContainerSecurity, GroupsPolicy, Namespaces, NsMode, PodSecurity, Profile, SeLinux, UserNs, UserRef,
+};
+pub use signal::{Signal, UnknownSignal};

@@ -1,0 +1,129 @@
+//! The life of a container.
+
+use std::num::NonZeroU32;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+/// How a container's first process ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// The exit status, or 128 + the signal that killed it.
+    pub code: i32,
+    pub at: SystemTime,
+    /// The kernel's out-of-memory killer was at work in the container's cgroup.
+    pub oom: bool,
+    /// Why it never ran or was lost, where the exit status does not say it.
+    pub trouble: Option<Trouble>,
+}
+
+/// An end that was not the program's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Trouble {
+    /// The program could not be executed.
+    Start(String),
+    /// The process that watched over the pod died, and the container with it.
+    Lost(String),
+}
+
+/// Something that could not be taken back and is tried again later.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leftover {
+    pub step: String,
+    pub error: String,
+}
+
+/// Where a container stands.
+///
+/// ```text
+///  Created ──start──▶ Running ──exit──▶ Exited ──remove──▶ (gone)
+///     └───────exit (killed, or could not start)──▶┘
+///  Unknown: found after a crash in a state nobody can vouch for; only stop and remove are left
+/// ```
+///
+/// "Starting" and "removing" are no phases: they are the held work lock of the container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    Created { pid: NonZeroU32 },
+    Running { pid: NonZeroU32, started: SystemTime },
+    Exited { started: Option<SystemTime>, exit: Exit },
+    Unknown { left: Vec<Leftover> },
+}
+
+/// The step does not exist from this phase.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the container is {is}, so it cannot {cannot}")]
+pub struct WrongPhase {
+    pub is: &'static str,
+    pub cannot: &'static str,
+}
+
+impl Phase {
+    /// Created → Running.
+    pub fn start(&self, now: SystemTime) -> Result<Phase, WrongPhase> {
+        match self {
+            Phase::Created { pid } => Ok(Phase::Running { pid: *pid, started: now }),
+            Phase::Running { .. } | Phase::Exited { .. } | Phase::Unknown { .. } => {
+                Err(WrongPhase { is: self.name(), cannot: "start" })
+            }
+        }
+    }
+
+    /// Anything that had a process → Exited. The first exit told is the one that stays.
+    #[must_use]
+    pub fn exit(&self, exit: Exit) -> Phase {
+        match self {
+            Phase::Created { .. } | Phase::Unknown { .. } => Phase::Exited { started: None, exit },
+            Phase::Running { started, .. } => Phase::Exited { started: Some(*started), exit },
+            Phase::Exited { .. } => self.clone(),
+        }
+    }
+
+    /// The first process, while there is one.
+    #[must_use]
+    pub fn pid(&self) -> Option<NonZeroU32> {
+        match self {
+            Phase::Created { pid } | Phase::Running { pid, .. } => Some(*pid),
+            Phase::Exited { .. } | Phase::Unknown { .. } => None,
+        }
+    }
+
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Phase::Created { .. } => "created",
+            Phase::Running { .. } => "running",
+            Phase::Exited { .. } => "exited",
+            Phase::Unknown { .. } => "unknown",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(code: i32) -> Exit {
+        Exit { code, at: SystemTime::UNIX_EPOCH, oom: false, trouble: None }
+    }
+
+    #[test]
+    fn only_a_created_container_starts() {
+        let pid = NonZeroU32::new(7).unwrap();
+        let created = Phase::Created { pid };
+        let running = created.start(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(running, Phase::Running { pid, started: SystemTime::UNIX_EPOCH });
+        for phase in [running.clone(), running.exit(exit(0)), Phase::Unknown { left: vec![] }] {
+            assert!(phase.start(SystemTime::UNIX_EPOCH).is_err(), "{phase:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_exit_stays() {
+        let pid = NonZeroU32::new(7).unwrap();
+        let first = Phase::Created { pid }.exit(exit(3));
+        assert_eq!(first, Phase::Exited { started: None, exit: exit(3) });
+        assert_eq!(first.exit(exit(4)), first);
+        assert_eq!(first.pid(), None);
+    }
+}

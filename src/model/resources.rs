@@ -1,0 +1,529 @@
+//! What a container may use: the change that was asked for and what the kernel says is in force.
+//!
+//! Units are types, and a value that the kernel would refuse whatever the circumstances cannot be made.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A value that no kernel takes, with the field it was meant for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidLimits {
+    #[error("cpu_quota is {0}: must be -1 (unlimited) or at least 1000 microseconds")]
+    CpuQuota(i64),
+    #[error("cpu_period is {0}: must be 1000 to 1000000 microseconds")]
+    CpuPeriod(i64),
+    #[error("cpu_shares is {0}: must be 2 to 262144")]
+    CpuShares(i64),
+    #[error("cpu weight is {0}: must be 1 to 10000")]
+    CpuWeight(u64),
+    #[error("{field} is {value}: must be -1 (unlimited) or positive")]
+    Memory { field: &'static str, value: i64 },
+    #[error("cpu or memory node list {0:?} is malformed: must be like 0-3,7")]
+    CpuSet(String),
+    #[error("hugepage_limits.page_size is {0:?}: must be like 64KB, 2MB or 1GB")]
+    HugePageSize(String),
+    #[error("unified key {0:?} is no resource file: must match [a-z0-9_.]+ and not start with \"cgroup.\"")]
+    UnifiedKey(String),
+    #[error("oom_score_adj is {0}: must be -1000 to 1000")]
+    OomScoreAdj(i64),
+}
+
+/// An amount of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A span of CPU time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Micros(pub u64);
+
+impl fmt::Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// How much CPU time a group may use in each period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CpuQuota {
+    Unlimited,
+    Micros(Micros),
+}
+
+impl CpuQuota {
+    /// Takes CRI's number: -1 is unlimited. 0, CRI's "not specified", is refused: leave the field out instead.
+    pub fn new(value: i64) -> Result<Self, InvalidLimits> {
+        match u64::try_from(value) {
+            Ok(micros @ 1000..) => Ok(Self::Micros(Micros(micros))),
+            Err(_) if value == -1 => Ok(Self::Unlimited),
+            Ok(_) | Err(_) => Err(InvalidLimits::CpuQuota(value)),
+        }
+    }
+}
+
+/// The length of the period that a quota counts for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "i64", into = "i64")]
+pub struct CpuPeriod(u32);
+
+impl CpuPeriod {
+    pub fn new(value: i64) -> Result<Self, InvalidLimits> {
+        match u32::try_from(value) {
+            Ok(micros @ 1000..=1_000_000) => Ok(Self(micros)),
+            Ok(_) | Err(_) => Err(InvalidLimits::CpuPeriod(value)),
+        }
+    }
+
+    pub fn micros(self) -> Micros {
+        Micros(u64::from(self.0))
+    }
+}
+
+impl TryFrom<i64> for CpuPeriod {
+    type Error = InvalidLimits;
+    fn try_from(value: i64) -> Result<Self, InvalidLimits> {
+        Self::new(value)
+    }
+}
+
+impl From<CpuPeriod> for i64 {
+    fn from(period: CpuPeriod) -> i64 {
+        i64::from(period.0)
+    }
+}
+
+/// The weight of a group against its siblings as cgroup v1 and CRI count it; one CPU is 1024.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "i64", into = "i64")]
+pub struct CpuShares(u32);
+
+impl CpuShares {
+    /// The kernel would clamp values outside the range without a word, so they are refused.
+    pub fn new(value: i64) -> Result<Self, InvalidLimits> {
+        match u32::try_from(value) {
+            Ok(shares @ 2..=262_144) => Ok(Self(shares)),
+            Ok(_) | Err(_) => Err(InvalidLimits::CpuShares(value)),
+        }
+    }
+
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl TryFrom<i64> for CpuShares {
+    type Error = InvalidLimits;
+    fn try_from(value: i64) -> Result<Self, InvalidLimits> {
+        Self::new(value)
+    }
+}
+
+impl From<CpuShares> for i64 {
+    fn from(shares: CpuShares) -> i64 {
+        i64::from(shares.0)
+    }
+}
+
+/// The weight of a group against its siblings as cgroup v2 counts it; the default is 100.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct CpuWeight(u16);
+
+impl CpuWeight {
+    pub fn new(value: u64) -> Result<Self, InvalidLimits> {
+        match u16::try_from(value) {
+            Ok(weight @ 1..=10_000) => Ok(Self(weight)),
+            Ok(_) | Err(_) => Err(InvalidLimits::CpuWeight(value)),
+        }
+    }
+
+    pub fn get(self) -> u16 {
+        self.0
+    }
+}
+
+impl TryFrom<u64> for CpuWeight {
+    type Error = InvalidLimits;
+    fn try_from(value: u64) -> Result<Self, InvalidLimits> {
+        Self::new(value)
+    }
+}
+
+impl From<CpuWeight> for u64 {
+    fn from(weight: CpuWeight) -> u64 {
+        u64::from(weight.0)
+    }
+}
+
+/// A ceiling on memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MemoryLimit {
+    Unlimited,
+    Bytes(Bytes),
+}
+
+impl MemoryLimit {
+    /// Takes CRI's number for `field`: -1 is unlimited. 0, CRI's "not specified", is refused: leave the field out instead.
+    pub fn new(field: &'static str, value: i64) -> Result<Self, InvalidLimits> {
+        match u64::try_from(value) {
+            Ok(bytes @ 1..) => Ok(Self::Bytes(Bytes(bytes))),
+            Err(_) if value == -1 => Ok(Self::Unlimited),
+            Ok(_) | Err(_) => Err(InvalidLimits::Memory { field, value }),
+        }
+    }
+
+    /// The ceiling, or `None` where there is none.
+    pub fn bytes(self) -> Option<Bytes> {
+        match self {
+            Self::Unlimited => None,
+            Self::Bytes(bytes) => Some(bytes),
+        }
+    }
+}
+
+/// A set of CPUs or memory nodes, kept as it was written, for instance `0-3,7`; never empty.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct CpuSet {
+    text: String,
+    ranges: Vec<(u32, u32)>,
+}
+
+impl CpuSet {
+    /// The largest number taken: far above what any kernel is built for, small enough to count on.
+    const MAX: u32 = 1 << 20;
+
+    pub fn new(text: &str) -> Result<Self, InvalidLimits> {
+        let text = text.trim();
+        let mut ranges = text
+            .split(',')
+            .map(|part| {
+                let (low, high) = part.split_once('-').unwrap_or((part, part));
+                Some((index(low)?, index(high)?)).filter(|(low, high)| low <= high)
+            })
+            .collect::<Option<Vec<_>>>()
+            .ok_or_else(|| InvalidLimits::CpuSet(text.to_owned()))?;
+        ranges.sort_unstable();
+        let mut merged: Vec<(u32, u32)> = Vec::new();
+        for (low, high) in ranges {
+            match merged.last_mut() {
+                Some(last) if low <= last.1 + 1 => last.1 = last.1.max(high),
+                Some(_) | None => merged.push((low, high)),
+            }
+        }
+        Ok(Self { text: text.to_owned(), ranges: merged })
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether every member of `other` is also in this set.
+    pub fn contains(&self, other: &CpuSet) -> bool {
+        let within = |&(low, high): &(u32, u32)| self.ranges.iter().any(|r| r.0 <= low && high <= r.1);
+        other.ranges.iter().all(within)
+    }
+}
+
+fn index(text: &str) -> Option<u32> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten().filter(|n| *n <= CpuSet::MAX)
+}
+
+/// Two sets are equal when they have the same members, however they are written.
+impl PartialEq for CpuSet {
+    fn eq(&self, other: &Self) -> bool {
+        self.ranges == other.ranges
+    }
+}
+
+impl Eq for CpuSet {}
+
+impl TryFrom<String> for CpuSet {
+    type Error = InvalidLimits;
+    fn try_from(text: String) -> Result<Self, InvalidLimits> {
+        Self::new(&text)
+    }
+}
+
+impl From<CpuSet> for String {
+    fn from(set: CpuSet) -> String {
+        set.text
+    }
+}
+
+/// The size of a huge page as the kernel spells it in file names, for instance `2MB`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HugePageSize(String);
+
+impl HugePageSize {
+    pub fn new(text: &str) -> Result<Self, InvalidLimits> {
+        let number = ["KB", "MB", "GB"].iter().find_map(|unit| text.strip_suffix(unit));
+        match number {
+            Some(n) if (1..=4).contains(&n.len()) && n.bytes().all(|b| b.is_ascii_digit()) && !n.starts_with('0') => {
+                Ok(Self(text.to_owned()))
+            }
+            Some(_) | None => Err(InvalidLimits::HugePageSize(text.to_owned())),
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for HugePageSize {
+    type Error = InvalidLimits;
+    fn try_from(text: String) -> Result<Self, InvalidLimits> {
+        Self::new(&text)
+    }
+}
+
+impl From<HugePageSize> for String {
+    fn from(size: HugePageSize) -> String {
+        size.0
+    }
+}
+
+/// The name of a cgroup v2 resource file, for instance `memory.high`.
+///
+/// Files under `cgroup.` move, freeze and kill processes: they are not resources and cannot be named.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct UnifiedKey(String);
+
+impl UnifiedKey {
+    pub fn new(text: &str) -> Result<Self, InvalidLimits> {
+        let legal = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_' || b == b'.';
+        let named = text.split_once('.').is_some_and(|(controller, rest)| {
+            !controller.is_empty() && controller != "cgroup" && !rest.is_empty() && !rest.starts_with('.')
+        });
+        if named && text.bytes().all(legal) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(InvalidLimits::UnifiedKey(text.to_owned()))
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for UnifiedKey {
+    type Error = InvalidLimits;
+    fn try_from(text: String) -> Result<Self, InvalidLimits> {
+        Self::new(&text)
+    }
+}
+
+impl From<UnifiedKey> for String {
+    fn from(key: UnifiedKey) -> String {
+        key.0
+    }
+}
+
+/// How readily the kernel kills a process when memory runs out; 0 is a value like any other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "i64", into = "i64")]
+pub struct OomScoreAdj(i16);
+
+impl OomScoreAdj {
+    pub fn new(value: i64) -> Result<Self, InvalidLimits> {
+        match i16::try_from(value) {
+            Ok(adj @ -1000..=1000) => Ok(Self(adj)),
+            Ok(_) | Err(_) => Err(InvalidLimits::OomScoreAdj(value)),
+        }
+    }
+
+    pub fn get(self) -> i16 {
+        self.0
+    }
+}
+
+impl TryFrom<i64> for OomScoreAdj {
+    type Error = InvalidLimits;
+    fn try_from(value: i64) -> Result<Self, InvalidLimits> {
+        Self::new(value)
+    }
+}
+
+impl From<OomScoreAdj> for i64 {
+    fn from(adj: OomScoreAdj) -> i64 {
+        i64::from(adj.0)
+    }
+}
+
+/// A change to what a container may use: what is `None`, or not in a map, stays as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsPatch {
+    pub cpu_quota: Option<CpuQuota>,
+    pub cpu_period: Option<CpuPeriod>,
+    pub cpu_shares: Option<CpuShares>,
+    pub memory: Option<MemoryLimit>,
+    /// Memory and swap together, as CRI and cgroup v1 count it.
+    pub memory_swap: Option<MemoryLimit>,
+    pub cpuset_cpus: Option<CpuSet>,
+    pub cpuset_mems: Option<CpuSet>,
+    /// A limit of 0 forbids pages of that size.
+    pub hugepages: BTreeMap<HugePageSize, Bytes>,
+    /// Raw cgroup v2 files and their values.
+    pub unified: BTreeMap<UnifiedKey, String>,
+    /// Belongs to processes, not to a cgroup: whoever holds the processes applies it.
+    pub oom_score_adj: Option<OomScoreAdj>,
+}
+
+impl LimitsPatch {
+    /// This patch with everything that `later` names laid over it.
+    pub fn merged(mut self, later: &LimitsPatch) -> LimitsPatch {
+        let LimitsPatch {
+            cpu_quota,
+            cpu_period,
+            cpu_shares,
+            memory,
+            memory_swap,
+            cpuset_cpus,
+            cpuset_mems,
+            hugepages,
+            unified,
+            oom_score_adj,
+        } = later.clone();
+        self.hugepages.extend(hugepages);
+        self.unified.extend(unified);
+        LimitsPatch {
+            cpu_quota: cpu_quota.or(self.cpu_quota),
+            cpu_period: cpu_period.or(self.cpu_period),
+            cpu_shares: cpu_shares.or(self.cpu_shares),
+            memory: memory.or(self.memory),
+            memory_swap: memory_swap.or(self.memory_swap),
+            cpuset_cpus: cpuset_cpus.or(self.cpuset_cpus),
+            cpuset_mems: cpuset_mems.or(self.cpuset_mems),
+            hugepages: self.hugepages,
+            unified: self.unified,
+            oom_score_adj: oom_score_adj.or(self.oom_score_adj),
+        }
+    }
+}
+
+/// What the kernel says is in force now. `None` is "no limit", or that the host has no such controller.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Observed {
+    pub cpu_quota: Option<Micros>,
+    pub cpu_period: Option<Micros>,
+    /// Only on cgroup v1.
+    pub cpu_shares: Option<CpuShares>,
+    /// Only on cgroup v2.
+    pub cpu_weight: Option<CpuWeight>,
+    pub memory: Option<Bytes>,
+    /// Memory and swap together.
+    pub memory_swap: Option<Bytes>,
+    pub cpuset_cpus: Option<CpuSet>,
+    pub cpuset_mems: Option<CpuSet>,
+    pub hugepages: BTreeMap<HugePageSize, Bytes>,
+    pub pids: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quota_takes_minus_one_as_unlimited_and_refuses_what_the_kernel_refuses() {
+        assert_eq!(CpuQuota::new(-1), Ok(CpuQuota::Unlimited));
+        assert_eq!(CpuQuota::new(1000), Ok(CpuQuota::Micros(Micros(1000))));
+        for bad in [0, 999, -2, i64::MIN] {
+            assert_eq!(CpuQuota::new(bad), Err(InvalidLimits::CpuQuota(bad)));
+        }
+    }
+
+    #[test]
+    fn ranges_end_where_the_kernel_ends_them() {
+        assert!(CpuPeriod::new(1000).is_ok() && CpuPeriod::new(1_000_000).is_ok());
+        assert!(CpuPeriod::new(999).is_err() && CpuPeriod::new(1_000_001).is_err());
+        assert!(CpuShares::new(2).is_ok() && CpuShares::new(262_144).is_ok());
+        assert!(CpuShares::new(1).is_err() && CpuShares::new(262_145).is_err());
+        assert!(CpuWeight::new(1).is_ok() && CpuWeight::new(10_000).is_ok());
+        assert!(CpuWeight::new(0).is_err() && CpuWeight::new(10_001).is_err());
+        assert!(OomScoreAdj::new(-1000).is_ok() && OomScoreAdj::new(1001).is_err());
+    }
+
+    #[test]
+    fn memory_names_the_field_it_refuses() {
+        let refused = MemoryLimit::new("memory_limit_in_bytes", 0).unwrap_err();
+        assert_eq!(refused.to_string(), "memory_limit_in_bytes is 0: must be -1 (unlimited) or positive");
+    }
+
+    #[test]
+    fn sets_are_equal_by_their_members() {
+        assert_eq!(CpuSet::new("0-3,7").unwrap(), CpuSet::new("7,2-3,0,1").unwrap());
+        assert_ne!(CpuSet::new("0-3").unwrap(), CpuSet::new("0-4").unwrap());
+        assert_eq!(CpuSet::new("7,0-1\n").unwrap().as_str(), "7,0-1");
+        assert!(CpuSet::new("0-7").unwrap().contains(&CpuSet::new("0,3-5").unwrap()));
+        assert!(!CpuSet::new("0-1,4-7").unwrap().contains(&CpuSet::new("0-4").unwrap()));
+    }
+
+    #[test]
+    fn malformed_sets_are_refused() {
+        for bad in ["", "a", "1-", "-1", "3-1", "1,,2", "1 2", "0-4294967295", "+1", "0-3\n1"] {
+            assert!(CpuSet::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_unified_key_cannot_leave_its_cgroup_nor_move_processes() {
+        for good in ["memory.high", "hugetlb.2mb.max", "io.max", "memory.swap.max"] {
+            assert!(UnifiedKey::new(good).is_ok(), "{good}");
+        }
+        for bad in [
+            "",
+            "memory",
+            "../memory.max",
+            "/memory.max",
+            "a/b.c",
+            "memory..max",
+            ".memory",
+            "cgroup.procs",
+            "Memory.max",
+            "memory.max\n",
+        ] {
+            assert!(UnifiedKey::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn huge_page_sizes_are_file_name_parts() {
+        for good in ["64KB", "2MB", "1GB", "512MB"] {
+            assert!(HugePageSize::new(good).is_ok(), "{good}");
+        }
+        for bad in ["", "MB", "2M", "2mb", "../2MB", "02MB", "2 MB", "20480MB"] {
+            assert!(HugePageSize::new(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_later_patch_wins_only_where_it_speaks() {
+        let first = LimitsPatch {
+            memory: Some(MemoryLimit::Bytes(Bytes(1))),
+            cpu_shares: Some(CpuShares::new(512).unwrap()),
+            unified: [(UnifiedKey::new("memory.high").unwrap(), "max".to_owned())].into(),
+            ..LimitsPatch::default()
+        };
+        let later = LimitsPatch {
+            memory: Some(MemoryLimit::Bytes(Bytes(2))),
+            unified: [(UnifiedKey::new("memory.low").unwrap(), "0".to_owned())].into(),
+            ..LimitsPatch::default()
+        };
+        let both = first.merged(&later);
+        assert_eq!(both.memory, Some(MemoryLimit::Bytes(Bytes(2))));
+        assert_eq!(both.cpu_shares, Some(CpuShares::new(512).unwrap()));
+        assert_eq!(both.unified.len(), 2);
+    }
+}

@@ -1,0 +1,106 @@
+//! As whom, and how far apart from others, a pod and its containers run.
+
+use serde::{Deserialize, Serialize};
+
+use crate::container::IdMapping;
+
+/// How wide a namespace is shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NsMode {
+    /// One for the pod.
+    Pod,
+    /// One for each container.
+    Container,
+    /// The host's.
+    Node,
+    /// That of another container of the pod.
+    Target,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Namespaces {
+    pub network: NsMode,
+    pub pid: NsMode,
+    pub ipc: NsMode,
+    /// The container meant by [`NsMode::Target`].
+    pub target: Option<String>,
+    /// None: the host's user namespace.
+    pub user: Option<UserNs>,
+}
+
+/// A user namespace of the pod's own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserNs {
+    pub uids: Vec<IdMapping>,
+    pub gids: Vec<IdMapping>,
+}
+
+/// Who runs the container's program, where the request says so instead of the image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum UserRef {
+    Id(u32),
+    Name(String),
+}
+
+/// Whether the image's own group file adds to the groups asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GroupsPolicy {
+    Merge,
+    Strict,
+}
+
+/// A seccomp or AppArmor profile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Profile {
+    RuntimeDefault,
+    Unconfined,
+    Localhost(String),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeLinux {
+    pub user: String,
+    pub role: String,
+    pub kind: String,
+    pub level: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodSecurity {
+    pub namespaces: Namespaces,
+    pub selinux: Option<SeLinux>,
+    pub run_as_user: Option<u32>,
+    pub run_as_group: Option<u32>,
+    pub supplemental_groups: Vec<u32>,
+    pub groups_policy: GroupsPolicy,
+    pub readonly_rootfs: bool,
+    pub privileged: bool,
+    pub seccomp: Option<Profile>,
+    pub apparmor: Option<Profile>,
+}
+
+/// Capabilities as CRI names them: without `CAP_`, `ALL` for all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capabilities {
+    pub add: Vec<String>,
+    pub drop: Vec<String>,
+    pub add_ambient: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerSecurity {
+    pub capabilities: Capabilities,
+    pub privileged: bool,
+    pub namespaces: Namespaces,
+    pub selinux: Option<SeLinux>,
+    pub run_as: Option<UserRef>,
+    pub run_as_group: Option<u32>,
+    pub supplemental_groups: Vec<u32>,
+    pub groups_policy: GroupsPolicy,
+    pub readonly_rootfs: bool,
+    pub no_new_privs: bool,
+    pub masked_paths: Vec<String>,
+    pub readonly_paths: Vec<String>,
+    pub seccomp: Option<Profile>,
+    pub apparmor: Option<Profile>,
+}

@@ -1,0 +1,156 @@
+//! The daemon's settings: read from a file, overridden by the command line, checked, then never changed.
+//!
+//! [`RawConfig`] is the file, key by key; [`Config`] is what the daemon works with. A key nobody knows, or a value that
+//! cannot be, is refused by name before anything is done.
+
+mod raw;
+mod resolve;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cgroup::CgroupPath;
+
+pub use raw::RawConfig;
+pub use resolve::InvalidSetting;
+
+/// Used where no file is named, if it exists.
+pub const DEFAULT_FILE: &str = "/etc/crisp/crisp.toml";
+/// The file with every setting, its default and an explanation.
+pub const EXPLAINED: &str = include_str!("../../../runtime-config/crisp.toml");
+
+/// Ways to run a pod that a request may name; "" is the default.
+pub(crate) const HANDLERS: [&str; 2] = ["", "crisp"];
+
+/// Settings that were checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    pub listen: PathBuf,
+    /// Permission bits of the socket.
+    pub socket_mode: u32,
+    /// The numeric group of the socket; none: the daemon's own.
+    pub socket_group: Option<u32>,
+    pub root: PathBuf,
+    pub state: PathBuf,
+    pub log: LogConfig,
+    pub cgroup: CgroupConfig,
+    pub shim: PathBuf,
+    /// In bytes.
+    pub log_line_max: u32,
+    /// In bytes.
+    pub shm_size: u64,
+    /// In bytes, for stdout and stderr together.
+    pub exec_output_max: usize,
+    pub oom_score_adj: OomPolicy,
+    pub stop: StopConfig,
+    pub pinned: Vec<String>,
+    /// By host, with its port where it has one.
+    pub registries: BTreeMap<String, RegistryConfig>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    /// A level, or a list of them by part; known to parse.
+    pub level: String,
+    pub format: LogFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupConfig {
+    pub driver: CgroupDriver,
+    /// Above the cgroups of pods that come without one.
+    pub parent: CgroupPath,
+}
+
+/// Who makes cgroups, and how they are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CgroupDriver {
+    Cgroupfs,
+}
+
+/// What happens to a wish for an OOM score that the daemon may not set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OomPolicy {
+    /// Take the lowest score that is allowed, and warn.
+    Restrict,
+    /// Fail the request.
+    Require,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopConfig {
+    /// A longer grace period is cut to this.
+    pub grace_max: Duration,
+    /// How long a killed container may take to be gone.
+    pub kill_wait: Duration,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RegistryConfig {
+    /// Asked in this order before the registry itself, each a host with its port where it has one.
+    pub mirrors: Vec<String>,
+    pub plain_http: bool,
+}
+
+/// What the command line says on top of the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overrides {
+    pub listen: Option<PathBuf>,
+    pub root: Option<PathBuf>,
+    pub state: Option<PathBuf>,
+    pub log_level: Option<String>,
+    pub log_format: Option<String>,
+}
+
+/// The settings could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    #[error("reading the configuration {}", file.display())]
+    Read { file: PathBuf, source: io::Error },
+    #[error("the configuration {} is refused", file.display())]
+    Parse { file: PathBuf, source: toml::de::Error },
+    #[error("the configuration cannot be used")]
+    Invalid(#[from] InvalidSetting),
+}
+
+impl RawConfig {
+    /// Reads `file`, or the default one where none is named and it exists, and lays `overrides` over it.
+    pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
+        let mut raw = match file {
+            Some(file) => Self::read(file)?,
+            None => match Self::read(Path::new(DEFAULT_FILE)) {
+                Err(ConfigError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => Self::default(),
+                other => other?,
+            },
+        };
+        let Overrides { listen, root, state, log_level, log_format } = overrides;
+        raw.listen = listen.unwrap_or(raw.listen);
+        raw.root = root.unwrap_or(raw.root);
+        raw.state = state.unwrap_or(raw.state);
+        raw.log.level = log_level.unwrap_or(raw.log.level);
+        raw.log.format = log_format.unwrap_or(raw.log.format);
+        Ok(raw)
+    }
+
+    fn read(file: &Path) -> Result<Self, ConfigError> {
+        let text =
+            std::fs::read_to_string(file).map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
+        toml::from_str(&text).map_err(|source| ConfigError::Parse { file: file.to_owned(), source })
+    }
+
+    /// Checks every value.
+    pub fn resolve(self) -> Result<Config, ConfigError> {
+        Ok(resolve::resolve(self)?)
+    }
+}
+
+#[cfg(test)]
+mod tests;

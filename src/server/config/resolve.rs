@@ -1,0 +1,210 @@
+//! From what a file says to what the daemon uses.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cgroup::CgroupPath;
+use tracing_subscriber::EnvFilter;
+
+use super::raw::{RawCgroup, RawConfig, RawContainer, RawImage, RawLog, RawRegistry, RawShim, RawStop};
+use super::{CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, OomPolicy, RegistryConfig, StopConfig};
+
+/// A setting that cannot be what it is.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {problem}")]
+pub struct InvalidSetting {
+    pub key: String,
+    pub problem: String,
+}
+
+fn invalid(key: &str, problem: impl Display) -> InvalidSetting {
+    InvalidSetting { key: key.to_owned(), problem: problem.to_string() }
+}
+
+/// The kernel's room for the path of a socket, without its end.
+const SOCKET_PATH_MAX: usize = 107;
+const SHIM: &str = "crisp-shim";
+
+pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
+    let RawConfig {
+        listen,
+        socket_mode,
+        socket_group,
+        root,
+        state,
+        log,
+        cgroup,
+        shim: RawShim { path: shim },
+        container: RawContainer { log_line_max, shm_size, exec_output_max, oom_score_adj },
+        stop,
+        image: RawImage { pinned },
+        registries,
+    } = raw;
+    let listen = absolute("listen", listen)?;
+    if listen.as_os_str().len() > SOCKET_PATH_MAX {
+        return Err(invalid("listen", format_args!("is longer than {SOCKET_PATH_MAX} bytes")));
+    }
+    let (root, state) = (absolute("root", root)?, absolute("state", state)?);
+    if root.starts_with(&state) || state.starts_with(&root) {
+        return Err(invalid("state", format_args!("{} and root must not lie in each other", state.display())));
+    }
+    Ok(Config {
+        socket_mode: mode(&socket_mode)?,
+        socket_group: group(&socket_group)?,
+        listen,
+        root,
+        state,
+        log: log_config(log)?,
+        cgroup: cgroup_config(cgroup)?,
+        shim: shim_path(shim)?,
+        log_line_max: at_least("container.log_line_max", log_line_max, 256)?,
+        shm_size: at_least("container.shm_size", shm_size, 4096)?,
+        exec_output_max: usize::try_from(exec_output_max).map_err(|e| invalid("container.exec_output_max", e))?,
+        oom_score_adj: oom_policy(&oom_score_adj)?,
+        stop: stop_config(&stop)?,
+        pinned: pinned_images(pinned)?,
+        registries: registries_by_host(registries)?,
+    })
+}
+
+fn absolute(key: &str, path: PathBuf) -> Result<PathBuf, InvalidSetting> {
+    let climbs = path.components().any(|part| part == std::path::Component::ParentDir);
+    if !path.is_absolute() {
+        Err(invalid(key, format_args!("{path:?} is no absolute path")))
+    } else if climbs || path.parent().is_none() {
+        Err(invalid(key, format_args!("{path:?} must name something below / without \"..\"")))
+    } else {
+        Ok(path)
+    }
+}
+
+fn at_least<T: PartialOrd + Display>(key: &str, value: T, least: T) -> Result<T, InvalidSetting> {
+    if value < least { Err(invalid(key, format_args!("{value} is too little: at least {least}"))) } else { Ok(value) }
+}
+
+fn mode(text: &str) -> Result<u32, InvalidSetting> {
+    let key = "socket_mode";
+    let mode = u32::from_str_radix(text, 8).map_err(|_| invalid(key, format_args!("{text:?} is no octal number")))?;
+    if mode > 0o777 {
+        Err(invalid(key, format_args!("{text:?} has more than permission bits")))
+    } else if mode & 0o600 != 0o600 {
+        Err(invalid(key, format_args!("{text:?} shuts out the owner")))
+    } else if mode & 0o007 != 0 {
+        Err(invalid(key, format_args!("{text:?} would make every user of the node root: use socket_group")))
+    } else {
+        Ok(mode)
+    }
+}
+
+fn group(text: &str) -> Result<Option<u32>, InvalidSetting> {
+    let key = "socket_group";
+    if text.is_empty() {
+        return Ok(None);
+    }
+    if let Ok(number) = text.parse() {
+        return Ok(Some(number));
+    }
+    match nix::unistd::Group::from_name(text) {
+        Ok(Some(group)) => Ok(Some(group.gid.as_raw())),
+        Ok(None) => Err(invalid(key, format_args!("there is no group {text:?}"))),
+        Err(errno) => Err(invalid(key, format_args!("looking up the group {text:?}: {errno}"))),
+    }
+}
+
+fn log_config(RawLog { level, format }: RawLog) -> Result<LogConfig, InvalidSetting> {
+    EnvFilter::try_new(&level).map_err(|e| invalid("log.level", format_args!("{level:?}: {e}")))?;
+    let format = match format.as_str() {
+        "text" => LogFormat::Text,
+        "json" => LogFormat::Json,
+        other => return Err(invalid("log.format", format_args!("{other:?} is neither \"text\" nor \"json\""))),
+    };
+    Ok(LogConfig { level, format })
+}
+
+fn cgroup_config(RawCgroup { driver, parent }: RawCgroup) -> Result<CgroupConfig, InvalidSetting> {
+    let driver = match driver.as_str() {
+        "cgroupfs" => CgroupDriver::Cgroupfs,
+        "systemd" => return Err(invalid("cgroup.driver", "\"systemd\" is not supported yet: use \"cgroupfs\"")),
+        other => return Err(invalid("cgroup.driver", format_args!("{other:?} is unknown: use \"cgroupfs\""))),
+    };
+    let parent = CgroupPath::new(&parent).map_err(|e| invalid("cgroup.parent", e))?;
+    Ok(CgroupConfig { driver, parent })
+}
+
+/// The shim as it was named, or else beside this program, or else in PATH.
+fn shim_path(named: PathBuf) -> Result<PathBuf, InvalidSetting> {
+    let key = "shim.path";
+    if !named.as_os_str().is_empty() {
+        let named = absolute(key, named)?;
+        return if named.is_file() { Ok(named) } else { Err(invalid(key, format_args!("no file at {named:?}"))) };
+    }
+    let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join(SHIM)));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    beside
+        .into_iter()
+        .chain(std::env::split_paths(&path).filter(|dir| dir.is_absolute()).map(|dir| dir.join(SHIM)))
+        .find(|candidate| is_program(candidate))
+        .ok_or_else(|| invalid(key, format_args!("{SHIM} is neither beside this program nor in PATH")))
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+fn oom_policy(text: &str) -> Result<OomPolicy, InvalidSetting> {
+    match text {
+        "restrict" => Ok(OomPolicy::Restrict),
+        "require" => Ok(OomPolicy::Require),
+        other => {
+            let problem = format_args!("{other:?} is neither \"restrict\" nor \"require\"");
+            Err(invalid("container.oom_score_adj", problem))
+        }
+    }
+}
+
+fn stop_config(&RawStop { grace_max, kill_wait }: &RawStop) -> Result<StopConfig, InvalidSetting> {
+    /// A hundred years: more cannot be added to any clock in safety.
+    const LONGEST: u64 = 100 * 366 * 86_400;
+    for (key, seconds) in [("stop.grace_max", grace_max), ("stop.kill_wait", kill_wait)] {
+        if seconds > LONGEST {
+            return Err(invalid(key, format_args!("{seconds} is too long: at most {LONGEST}")));
+        }
+    }
+    let kill_wait = at_least("stop.kill_wait", kill_wait, 1)?;
+    Ok(StopConfig { grace_max: Duration::from_secs(grace_max), kill_wait: Duration::from_secs(kill_wait) })
+}
+
+fn pinned_images(pinned: Vec<String>) -> Result<Vec<String>, InvalidSetting> {
+    for (index, name) in pinned.iter().enumerate() {
+        name.parse::<image::Reference>().map_err(|e| invalid(&format!("image.pinned[{index}]"), e))?;
+    }
+    Ok(pinned)
+}
+
+fn registries_by_host(
+    raw: BTreeMap<String, RawRegistry>,
+) -> Result<BTreeMap<String, RegistryConfig>, InvalidSetting> {
+    raw.into_iter()
+        .map(|(name, RawRegistry { mirrors, plain_http })| {
+            let key = format!("registries.{name:?}");
+            host(&key, &name)?;
+            for mirror in &mirrors {
+                host(&format!("{key}.mirrors"), mirror)?;
+            }
+            Ok((name, RegistryConfig { mirrors, plain_http }))
+        })
+        .collect()
+}
+
+/// A host with its port where it has one; no scheme and no path.
+fn host(key: &str, text: &str) -> Result<(), InvalidSetting> {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']');
+    if !text.is_empty() && text.chars().all(legal) {
+        Ok(())
+    } else {
+        Err(invalid(key, format_args!("{text:?} is no host[:port]")))
+    }
+}

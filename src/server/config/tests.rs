@@ -1,0 +1,150 @@
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::raw::RawRegistry;
+use super::*;
+
+/// The defaults, with a shim that exists wherever the test runs.
+fn raw() -> RawConfig {
+    let mut raw = RawConfig::default();
+    raw.shim.path = std::env::current_exe().unwrap();
+    raw
+}
+
+fn refused(change: impl FnOnce(&mut RawConfig)) -> InvalidSetting {
+    let mut raw = raw();
+    change(&mut raw);
+    match raw.resolve() {
+        Err(ConfigError::Invalid(invalid)) => invalid,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Every key with the sections above it.
+fn keys(value: &toml::Value, above: &str, into: &mut BTreeSet<String>) {
+    match value {
+        toml::Value::Table(table) => table.iter().for_each(|(key, value)| keys(value, &format!("{above}.{key}"), into)),
+        _ => {
+            into.insert(above.to_owned());
+        }
+    }
+}
+
+#[test]
+fn the_explained_file_is_exactly_the_defaults() {
+    assert_eq!(toml::from_str::<RawConfig>(EXPLAINED).unwrap(), RawConfig::default());
+}
+
+#[test]
+fn the_explained_file_names_every_key_and_explains_it() {
+    let uncommented: String = EXPLAINED
+        .lines()
+        .map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line).to_owned() + "\n")
+        .collect();
+    let mut all = RawConfig::default();
+    all.registries.insert("registry.example:5000".to_owned(), RawRegistry::default());
+    assert_eq!(toml::from_str::<RawConfig>(&uncommented).unwrap(), all);
+
+    let (mut named, mut known) = (BTreeSet::new(), BTreeSet::new());
+    keys(&toml::from_str(&uncommented).unwrap(), "", &mut named);
+    keys(&toml::Value::try_from(&all).unwrap(), "", &mut known);
+    assert_eq!(named, known);
+
+    let lines: Vec<&str> = EXPLAINED.lines().collect();
+    for pair in lines.windows(2).filter(|pair| pair[1].contains(" = ") && !pair[1].starts_with("# ")) {
+        assert!(pair[0].starts_with("# "), "not explained: {}", pair[1]);
+    }
+}
+
+#[test]
+fn the_defaults_can_be_used() {
+    let config = raw().resolve().unwrap();
+    assert_eq!(config.socket_mode, 0o600);
+    assert_eq!(config.cgroup.parent.as_str(), "/crisp");
+    assert_eq!(config.log.format, LogFormat::Text);
+}
+
+#[test]
+fn what_is_printed_is_read_back() {
+    let mut raw = raw();
+    raw.registries.insert("a.example".to_owned(), RawRegistry { mirrors: vec!["b".to_owned()], plain_http: true });
+    raw.image.pinned.push("a.example/b:c".to_owned());
+    assert_eq!(toml::from_str::<RawConfig>(&toml::to_string(&raw).unwrap()).unwrap(), raw);
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_name_and_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("crisp.toml");
+    for (text, key) in [
+        ("lisen = \"/x\"", "lisen"),
+        ("[container]\n\ncolour = 3", "colour"),
+        ("[registries.\"a.example\"]\n\nx = 1", "x"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let error = RawConfig::load(Some(&file), Overrides::default()).unwrap_err();
+        let ConfigError::Parse { source, .. } = &error else { panic!("{error:?}") };
+        let line = text.lines().count();
+        assert!(error.to_string().contains("crisp.toml"), "{error}");
+        assert!(source.to_string().contains(&format!("unknown field `{key}`")), "{source}");
+        assert!(source.to_string().contains(&format!("line {line}")), "{source}");
+    }
+}
+
+#[test]
+fn a_named_file_must_exist() {
+    let error = RawConfig::load(Some(Path::new("/nonexistent/crisp.toml")), Overrides::default()).unwrap_err();
+    assert!(matches!(error, ConfigError::Read { .. }), "{error:?}");
+}
+
+#[test]
+fn the_command_line_goes_before_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("crisp.toml");
+    std::fs::write(&file, "listen = \"/a/sock\"\nroot = \"/a/root\"\n[log]\nlevel = \"warn\"").unwrap();
+    let overrides = Overrides {
+        listen: Some("/b/sock".into()),
+        root: None,
+        state: Some("/b/state".into()),
+        log_level: Some("debug".into()),
+        log_format: Some("json".into()),
+    };
+    let raw = RawConfig::load(Some(&file), overrides).unwrap();
+    assert_eq!((raw.listen, raw.root, raw.state), ("/b/sock".into(), "/a/root".into(), "/b/state".into()));
+    assert_eq!((raw.log.level.as_str(), raw.log.format.as_str()), ("debug", "json"));
+}
+
+#[test]
+fn values_that_cannot_be_are_refused_by_key() {
+    let cases: [(&str, InvalidSetting); 21] = [
+        ("listen", refused(|raw| raw.listen = "crisp.sock".into())),
+        ("listen", refused(|raw| raw.listen = format!("/{}", "x".repeat(107)).into())),
+        ("root", refused(|raw| raw.root = "/".into())),
+        ("root", refused(|raw| raw.root = "/var/../lib".into())),
+        ("state", refused(|raw| raw.state = raw.root.join("state"))),
+        ("socket_mode", refused(|raw| raw.socket_mode = "rw".into())),
+        ("socket_mode", refused(|raw| raw.socket_mode = "4600".into())),
+        ("socket_mode", refused(|raw| raw.socket_mode = "0060".into())),
+        ("socket_mode", refused(|raw| raw.socket_mode = "0666".into())),
+        ("socket_group", refused(|raw| raw.socket_group = "no such group".into())),
+        ("log.level", refused(|raw| raw.log.level = "crisp=loud".into())),
+        ("log.format", refused(|raw| raw.log.format = "xml".into())),
+        ("cgroup.driver", refused(|raw| raw.cgroup.driver = "systemd".into())),
+        ("cgroup.parent", refused(|raw| raw.cgroup.parent = "crisp".into())),
+        ("shim.path", refused(|raw| raw.shim.path = "/nonexistent/shim".into())),
+        ("container.log_line_max", refused(|raw| raw.container.log_line_max = 0)),
+        ("container.oom_score_adj", refused(|raw| raw.container.oom_score_adj = "maybe".into())),
+        ("stop.kill_wait", refused(|raw| raw.stop.kill_wait = 0)),
+        ("stop.grace_max", refused(|raw| raw.stop.grace_max = u64::MAX)),
+        ("image.pinned[0]", refused(|raw| raw.image.pinned = vec!["a b".into()])),
+        (
+            "registries.\"https://a.example\"",
+            refused(|raw| drop(raw.registries.insert("https://a.example".into(), RawRegistry::default()))),
+        ),
+    ];
+    for (key, invalid) in cases {
+        assert_eq!(invalid.key, key, "{invalid}");
+    }
+    let systemd = refused(|raw| raw.cgroup.driver = "systemd".into());
+    assert_eq!(systemd.to_string(), "cgroup.driver: \"systemd\" is not supported yet: use \"cgroupfs\"");
+}

@@ -1,0 +1,175 @@
+//! Containers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use model::{ContainerMeta, ContainerSpec, PodSpec};
+use wire::v1;
+
+use super::{Field, Refusal, Warnings, image, mount, pod, resources, security, signal};
+
+/// What CreateContainer asks for.
+#[derive(Debug)]
+pub(crate) struct Create {
+    pub(crate) pod: String,
+    pub(crate) spec: ContainerSpec,
+    /// The pod's configuration once more, where the client repeats it.
+    pub(crate) pod_spec: Option<PodSpec>,
+    pub(crate) warnings: Warnings,
+}
+
+/// What ExecSync asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Exec {
+    pub(crate) container: String,
+    pub(crate) command: Vec<String>,
+    /// None: as long as it takes.
+    pub(crate) timeout: Option<Duration>,
+}
+
+pub(crate) fn create(asked: v1::CreateContainerRequest) -> Result<Create, Refusal> {
+    let v1::CreateContainerRequest { pod_sandbox_id, config, sandbox_config } = asked;
+    let pod = id("pod_sandbox_id", pod_sandbox_id)?;
+    let at = Field::top("config");
+    let mut warnings = Warnings::new();
+    let spec = spec(at, at.required(config)?, &mut warnings)?;
+    // Its warnings were given when the pod was made.
+    let pod_spec = sandbox_config
+        .map(|config| pod::spec(Field::top("sandbox_config"), config, String::new(), &mut Warnings::new()))
+        .transpose()?;
+    Ok(Create { pod, spec, pod_spec, warnings })
+}
+
+/// An id, or the beginning of one: whose it is, is for the runtime to find out.
+pub(crate) fn id(field: &str, text: String) -> Result<String, Refusal> {
+    Field::top(field).filled(text)
+}
+
+/// The container to stop and its time to do so.
+pub(crate) fn stop(asked: v1::StopContainerRequest) -> Result<(String, Duration), Refusal> {
+    let v1::StopContainerRequest { container_id, timeout } = asked;
+    Ok((id("container_id", container_id)?, seconds("timeout", timeout)?))
+}
+
+pub(crate) fn exec(asked: v1::ExecSyncRequest) -> Result<Exec, Refusal> {
+    let v1::ExecSyncRequest { container_id, cmd, timeout } = asked;
+    let timeout = seconds("timeout", timeout)?;
+    let at = Field::top("cmd");
+    if cmd.first().is_none_or(String::is_empty) {
+        return Err(at.invalid("empty"));
+    }
+    Ok(Exec {
+        container: id("container_id", container_id)?,
+        command: words(at, cmd)?,
+        timeout: Some(timeout).filter(|timeout| !timeout.is_zero()),
+    })
+}
+
+fn seconds(field: &str, value: i64) -> Result<Duration, Refusal> {
+    let seconds = u64::try_from(value).map_err(|_| Field::top(field).invalid(format_args!("{value} is negative")))?;
+    Ok(Duration::from_secs(seconds))
+}
+
+fn spec(at: Field<'_>, config: v1::ContainerConfig, warnings: &mut Warnings) -> Result<ContainerSpec, Refusal> {
+    let v1::ContainerConfig {
+        metadata,
+        image: image_spec,
+        command,
+        args,
+        working_dir,
+        envs,
+        mounts,
+        devices,
+        labels,
+        annotations,
+        log_path,
+        stdin,
+        stdin_once,
+        tty,
+        linux,
+        windows,
+        cdi_devices,
+        stop_signal,
+        kubernetes_resources,
+    } = config;
+    at.at("windows").absent(windows)?;
+    if kubernetes_resources.is_some() {
+        let field = at.at("kubernetes_resources");
+        warnings.push(format!("{field}: requests and limits of the pod spec are not used yet"));
+    }
+    let v1::LinuxContainerConfig { resources: limits, security_context } = linux.unwrap_or_default();
+    let above = at.at("linux");
+    Ok(ContainerSpec {
+        meta: meta(at.at("metadata"), metadata)?,
+        image: image::required_name(at.at("image"), image_spec, warnings)?,
+        command: words(at.at("command"), command)?,
+        args: words(at.at("args"), args)?,
+        working_dir: match working_dir {
+            empty if empty.is_empty() => empty,
+            dir => at.at("working_dir").absolute(dir)?,
+        },
+        envs: each(at.at("envs"), envs, env)?,
+        mounts: each(at.at("mounts"), mounts, |at, mount| mount::mount(at, mount, warnings))?,
+        devices: each(at.at("devices"), devices, mount::device)?,
+        cdi_devices: each(at.at("CDI_devices"), cdi_devices, |at, v1::CdiDevice { name }| at.at("name").filled(name))?,
+        labels,
+        annotations,
+        log_path: log_file(at.at("log_path"), log_path)?,
+        stdin,
+        stdin_once,
+        tty,
+        resources: resources::limits(above.at("resources"), limits)?,
+        security: security::container(above.at("security_context"), security_context)?,
+        stop_signal: signal::signal(at.at("stop_signal"), stop_signal)?,
+    })
+}
+
+fn each<T, U>(
+    at: Field<'_>,
+    list: Vec<T>,
+    mut convert: impl FnMut(Field<'_>, T) -> Result<U, Refusal>,
+) -> Result<Vec<U>, Refusal> {
+    list.into_iter().enumerate().map(|(index, item)| convert(at.entry(index), item)).collect()
+}
+
+fn words(at: Field<'_>, list: Vec<String>) -> Result<Vec<String>, Refusal> {
+    each(at, list, |at, word| at.text(word))
+}
+
+fn meta(at: Field<'_>, metadata: Option<v1::ContainerMetadata>) -> Result<ContainerMeta, Refusal> {
+    let v1::ContainerMetadata { name, attempt } = at.required(metadata)?;
+    Ok(ContainerMeta { name: at.at("name").filled(name)?, attempt })
+}
+
+fn env(at: Field<'_>, pair: v1::KeyValue) -> Result<(String, String), Refusal> {
+    let v1::KeyValue { key, value } = pair;
+    let key = at.at("key").filled(key)?;
+    if key.contains('=') {
+        return Err(at.at("key").invalid(format_args!("{key:?} must not have \"=\" in it")));
+    }
+    // The value may be a secret: it must not show in the error.
+    let value = String::from_utf8(value).map_err(|_| at.at("value").unsupported("must be UTF-8 for now"))?;
+    Ok((key, at.at("value").text(value)?))
+}
+
+fn log_file(at: Field<'_>, path: String) -> Result<Option<PathBuf>, Refusal> {
+    if path.is_empty() {
+        return Ok(None);
+    }
+    if path.starts_with('/') {
+        return Err(at.invalid(format_args!("{path:?} must be relative to the pod's log_directory")));
+    }
+    if path.ends_with('/') || path.split('/').any(|part| part == "..") {
+        return Err(at.invalid(format_args!("{path:?} names no file below the pod's log_directory")));
+    }
+    Ok(Some(PathBuf::from(at.text(path)?)))
+}
+
+pub(super) fn meta_to_wire(meta: &ContainerMeta) -> v1::ContainerMetadata {
+    let ContainerMeta { name, attempt } = meta.clone();
+    v1::ContainerMetadata { name, attempt }
+}
+
+#[cfg(test)]
+#[path = "container_tests.rs"]
+mod tests;

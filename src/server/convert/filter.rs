@@ -1,0 +1,192 @@
+//! Which pods and containers a list is to have.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use wire::v1;
+
+use super::{Field, Refusal, status};
+use crate::store::record::{ContainerRecord, PodRecord};
+
+/// All conditions that are set must hold.
+#[derive(Debug)]
+pub(crate) struct PodFilter {
+    id: String,
+    state: Option<v1::PodSandboxState>,
+    labels: BTreeMap<String, String>,
+}
+
+/// All conditions that are set must hold.
+#[derive(Debug)]
+pub(crate) struct ContainerFilter {
+    id: String,
+    pod: String,
+    state: Option<v1::ContainerState>,
+    labels: BTreeMap<String, String>,
+}
+
+pub(crate) fn pods(asked: Option<v1::PodSandboxFilter>) -> Result<PodFilter, Refusal> {
+    let v1::PodSandboxFilter { id, state, label_selector: labels } = asked.unwrap_or_default();
+    let at = Field::top("filter.state.state");
+    let state = state.map(|v1::PodSandboxStateValue { state }| at.known(state)).transpose()?;
+    Ok(PodFilter { id, state, labels })
+}
+
+pub(crate) fn containers(asked: Option<v1::ContainerFilter>) -> Result<ContainerFilter, Refusal> {
+    let v1::ContainerFilter { id, state, pod_sandbox_id: pod, label_selector: labels } = asked.unwrap_or_default();
+    let at = Field::top("filter.state.state");
+    let state = state.map(|v1::ContainerStateValue { state }| at.known(state)).transpose()?;
+    Ok(ContainerFilter { id, pod, state, labels })
+}
+
+impl PodFilter {
+    pub(crate) fn apply(&self, all: Vec<Arc<PodRecord>>) -> Vec<Arc<PodRecord>> {
+        let Some(id) = meant(&self.id, all.iter().map(|pod| pod.id.as_str())) else { return Vec::new() };
+        let wanted = |pod: &PodRecord| {
+            id.is(pod.id.as_str())
+                && self.state.is_none_or(|state| state == status::pod_state(pod.phase))
+                && selected(&pod.spec.labels, &self.labels)
+        };
+        all.iter().filter(|pod| wanted(pod)).cloned().collect()
+    }
+}
+
+impl ContainerFilter {
+    pub(crate) fn apply(&self, all: Vec<Arc<ContainerRecord>>) -> Vec<Arc<ContainerRecord>> {
+        let id = meant(&self.id, all.iter().map(|container| container.id.as_str()));
+        let pod = meant(&self.pod, all.iter().map(|container| container.pod.as_str()));
+        let (Some(id), Some(pod)) = (id, pod) else { return Vec::new() };
+        let wanted = |container: &ContainerRecord| {
+            id.is(container.id.as_str())
+                && pod.is(container.pod.as_str())
+                && self.state.is_none_or(|state| state == status::container_state(&container.phase))
+                && selected(&container.spec.labels, &self.labels)
+        };
+        all.iter().filter(|container| wanted(container)).cloned().collect()
+    }
+}
+
+/// Which ids are let through.
+#[derive(Debug, PartialEq, Eq)]
+enum Meant<'a> {
+    Any,
+    One(&'a str),
+}
+
+impl Meant<'_> {
+    fn is(&self, id: &str) -> bool {
+        match self {
+            Self::Any => true,
+            Self::One(one) => *one == id,
+        }
+    }
+}
+
+/// The id that `text` names in full or by its beginning; none where none, or more than one, begins like that.
+fn meant<'a>(text: &str, ids: impl Iterator<Item = &'a str>) -> Option<Meant<'a>> {
+    if text.is_empty() {
+        return Some(Meant::Any);
+    }
+    let mut found = None;
+    for id in ids.filter(|id| id.starts_with(text)) {
+        if found.is_some_and(|other| other != id) {
+            return None;
+        }
+        found = Some(id);
+    }
+    found.map(Meant::One)
+}
+
+/// Every pair of `selector` is among `labels`.
+fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String>) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use model::{ContainerId, Phase, PodId, PodPhase};
+
+    use super::super::fixture;
+    use super::*;
+
+    fn pod(byte: u8, phase: PodPhase, app: &str) -> Arc<PodRecord> {
+        let mut record = fixture::pod_record();
+        record.id = PodId::from_bytes([byte; 32]);
+        record.phase = phase;
+        record.spec.labels = [("app".to_owned(), app.to_owned()), ("x".to_owned(), "y".to_owned())].into();
+        Arc::new(record)
+    }
+
+    fn container(byte: u8, pod: u8, phase: Phase) -> Arc<ContainerRecord> {
+        let mut record = fixture::container_record();
+        record.id = ContainerId::from_bytes([byte; 32]);
+        record.pod = PodId::from_bytes([pod; 32]);
+        record.phase = phase;
+        Arc::new(record)
+    }
+
+    fn found(id: &str, state: Option<i32>, labels: &[(&str, &str)]) -> Vec<String> {
+        let all = vec![
+            pod(0x11, PodPhase::Ready, "a"),
+            pod(0x12, PodPhase::NotReady, "a"),
+            pod(0x21, PodPhase::Ready, "b"),
+        ];
+        let filter = pods(Some(v1::PodSandboxFilter {
+            id: id.to_owned(),
+            state: state.map(|state| v1::PodSandboxStateValue { state }),
+            label_selector: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        }));
+        filter.unwrap().apply(all).iter().map(|pod| pod.id.as_str()[..2].to_owned()).collect()
+    }
+
+    #[test]
+    fn pods_are_found_by_id_state_and_labels() {
+        assert_eq!(found("", None, &[]), ["11", "12", "21"]);
+        assert_eq!(found(&"11".repeat(32), None, &[]), ["11"]);
+        assert_eq!(found("2", None, &[]), ["21"]);
+        assert_eq!(found("", Some(0), &[]), ["11", "21"]);
+        assert_eq!(found("", Some(1), &[]), ["12"]);
+        assert_eq!(found("", None, &[("app", "a"), ("x", "y")]), ["11", "12"]);
+        assert_eq!(found("", Some(0), &[("app", "a")]), ["11"]);
+    }
+
+    #[test]
+    fn what_nothing_or_too_much_matches_is_an_empty_list() {
+        for (id, labels) in [("1", &[][..]), ("ff", &[]), ("", &[("app", "c")]), ("", &[("none", "")])] {
+            assert!(found(id, None, labels).is_empty(), "{id} {labels:?}");
+        }
+    }
+
+    #[test]
+    fn containers_are_found_by_pod_and_state_too() {
+        let created = Phase::Created { pid: std::num::NonZeroU32::MIN };
+        let unknown = Phase::Unknown { left: Vec::new() };
+        let all = vec![
+            container(0x11, 0xa1, created.clone()),
+            container(0x12, 0xa1, unknown.clone()),
+            container(0x21, 0xa2, created),
+        ];
+        let found = |id: &str, pod: &str, state: Option<i32>| {
+            let filter = containers(Some(v1::ContainerFilter {
+                id: id.to_owned(),
+                pod_sandbox_id: pod.to_owned(),
+                state: state.map(|state| v1::ContainerStateValue { state }),
+                label_selector: BTreeMap::new(),
+            }));
+            let list = filter.unwrap().apply(all.clone());
+            list.iter().map(|container| container.id.as_str()[..2].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(found("", "", None), ["11", "12", "21"]);
+        assert_eq!(found("", "a1", None), ["11", "12"]);
+        assert_eq!(found("", "a", None), [""; 0]);
+        assert_eq!(found("", "a1", Some(3)), ["12"]);
+        assert_eq!(found("11", "a2", None), [""; 0]);
+        assert_eq!(found("2", "", Some(0)), ["21"]);
+    }
+
+    #[test]
+    fn an_unknown_state_is_refused() {
+        let filter = v1::PodSandboxFilter { state: Some(v1::PodSandboxStateValue { state: 7 }), ..Default::default() };
+        assert_eq!(pods(Some(filter)).unwrap_err().to_string(), "filter.state.state: 7 is no known value");
+    }
+}

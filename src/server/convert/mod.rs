@@ -1,0 +1,31 @@
+//! Between the wire and the model: the only place, with `grpc`, that knows wire types.
+//!
+//! Inwards every message is taken apart field by field, without `..`, so that a field added to the wire does not
+//! compile until someone decides about it. A field is honoured (it is in the model), refused with a [`Refusal`] that
+//! gives its full path, or, where CRI lets a runtime ignore it, noted as a warning that the handler logs:
+//!
+//! - `config.pod_resources`, `config.kubernetes_resources` (KEP-4112): accepted, not used yet
+//! - `image.image_ref`, set by runtimes only: ignored
+//! - `sandbox_config` of PullImage, which is for runtimes that store images by pod: ignored without a warning
+//!
+//! Refused as not supported yet: user namespaces, idmapped mounts, environment values that are not UTF-8. All Windows
+//! sections are refused as invalid.
+
+pub(crate) mod container;
+pub(crate) mod field;
+pub(crate) mod filter;
+pub(crate) mod image;
+pub(crate) mod mount;
+pub(crate) mod pod;
+pub(crate) mod resources;
+pub(crate) mod security;
+pub(crate) mod signal;
+pub(crate) mod status;
+
+#[cfg(test)]
+mod fixture;
+
+pub(crate) use field::{Field, Refusal};
+
+/// Wishes that were understood but are not fulfilled, for the log.
+pub(crate) type Warnings = Vec<String>;

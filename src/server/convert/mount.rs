@@ -1,0 +1,140 @@
+//! Mounts and devices.
+
+use std::path::PathBuf;
+
+use model::{Device, IdMapping, Mount, MountSource, Propagation};
+use wire::v1;
+
+use super::{Field, Refusal, Warnings, image};
+
+pub(super) fn mount(at: Field<'_>, asked: v1::Mount, warnings: &mut Warnings) -> Result<Mount, Refusal> {
+    let v1::Mount {
+        container_path,
+        host_path,
+        readonly,
+        selinux_relabel,
+        propagation,
+        uid_mappings,
+        gid_mappings,
+        recursive_read_only,
+        image,
+        image_sub_path,
+        mount_options,
+    } = asked;
+    for (name, mappings) in [("uidMappings", uid_mappings), ("gidMappings", gid_mappings)] {
+        if !mappings.is_empty() {
+            return Err(at.at(name).unsupported("idmapped mounts are not supported yet"));
+        }
+    }
+    let propagation = match at.at("propagation").known(propagation)? {
+        v1::MountPropagation::PropagationPrivate => Propagation::Private,
+        v1::MountPropagation::PropagationHostToContainer => Propagation::HostToContainer,
+        v1::MountPropagation::PropagationBidirectional => Propagation::Bidirectional,
+    };
+    if recursive_read_only && !(readonly && propagation == Propagation::Private) {
+        return Err(at.at("recursive_read_only").invalid("needs readonly and private propagation"));
+    }
+    Ok(Mount {
+        container_path: at.at("container_path").absolute(container_path)?,
+        source: source(at, host_path, image, image_sub_path, warnings)?,
+        readonly,
+        recursive_read_only,
+        selinux_relabel,
+        propagation,
+        uid_mappings: Vec::new(),
+        gid_mappings: Vec::new(),
+        options: mount_options
+            .into_iter()
+            .enumerate()
+            .map(|(index, option)| option_word(at.at("mount_options").entry(index), option))
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+/// A host path or an image, never both.
+fn source(
+    at: Field<'_>,
+    host_path: String,
+    image: Option<v1::ImageSpec>,
+    sub_path: String,
+    warnings: &mut Warnings,
+) -> Result<MountSource, Refusal> {
+    let image = image.filter(|image| *image != v1::ImageSpec::default());
+    match image {
+        Some(_) if !host_path.is_empty() => Err(at.at("host_path").invalid("set together with image")),
+        Some(spec) => {
+            let sub = at.at("image_sub_path");
+            if sub_path.starts_with('/') || sub_path.split('/').any(|part| part == "..") {
+                return Err(sub.invalid(format_args!("{sub_path:?} does not stay in the image")));
+            }
+            let image = image::name(at.at("image"), spec, warnings)?;
+            Ok(MountSource::Image { image, sub_path: sub.text(sub_path)? })
+        }
+        None if !sub_path.is_empty() => Err(at.at("image_sub_path").invalid("set without image")),
+        None => Ok(MountSource::Host(PathBuf::from(at.at("host_path").absolute(host_path)?))),
+    }
+}
+
+/// One word: a comma would smuggle in another.
+fn option_word(at: Field<'_>, option: String) -> Result<String, Refusal> {
+    let word = !option.is_empty() && option.bytes().all(|b| b.is_ascii_graphic() && b != b',');
+    if word { Ok(option) } else { Err(at.invalid(format_args!("{option:?} is no mount option"))) }
+}
+
+pub(super) fn device(at: Field<'_>, asked: v1::Device) -> Result<Device, Refusal> {
+    let v1::Device { container_path, host_path, permissions } = asked;
+    let rights = |c: char| matches!(c, 'r' | 'w' | 'm');
+    if permissions.is_empty() || !permissions.chars().all(rights) {
+        return Err(at.at("permissions").invalid(format_args!("{permissions:?} is not some of r, w, m")));
+    }
+    Ok(Device {
+        container_path: at.at("container_path").absolute(container_path)?,
+        host_path: PathBuf::from(at.at("host_path").absolute(host_path)?),
+        permissions,
+    })
+}
+
+pub(super) fn mount_to_wire(mount: &Mount) -> v1::Mount {
+    let Mount {
+        container_path,
+        source,
+        readonly,
+        recursive_read_only,
+        selinux_relabel,
+        propagation,
+        uid_mappings,
+        gid_mappings,
+        options,
+    } = mount;
+    let (host_path, image, image_sub_path) = match source {
+        MountSource::Host(path) => (path.display().to_string(), None, String::new()),
+        MountSource::Image { image, sub_path } => (String::new(), Some(image::name_to_wire(image)), sub_path.clone()),
+    };
+    let propagation = match propagation {
+        Propagation::Private => v1::MountPropagation::PropagationPrivate,
+        Propagation::HostToContainer => v1::MountPropagation::PropagationHostToContainer,
+        Propagation::Bidirectional => v1::MountPropagation::PropagationBidirectional,
+    };
+    v1::Mount {
+        container_path: container_path.clone(),
+        host_path,
+        readonly: *readonly,
+        selinux_relabel: *selinux_relabel,
+        propagation: propagation.into(),
+        uid_mappings: uid_mappings.iter().map(mapping_to_wire).collect(),
+        gid_mappings: gid_mappings.iter().map(mapping_to_wire).collect(),
+        recursive_read_only: *recursive_read_only,
+        image,
+        image_sub_path,
+        mount_options: options.clone(),
+    }
+}
+
+pub(super) fn mapping_to_wire(mapping: &IdMapping) -> v1::IdMapping {
+    let IdMapping { host, container, length } = *mapping;
+    v1::IdMapping { host_id: host, container_id: container, length }
+}
+
+#[cfg(test)]
+#[path = "mount_tests.rs"]
+mod tests;

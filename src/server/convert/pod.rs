@@ -1,0 +1,198 @@
+//! Pods.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use cgroup::CgroupPath;
+use model::resources::LimitsPatch;
+use model::{Dns, NsMode, PodMeta, PodSpec, PortMapping, Protocol};
+use wire::v1;
+
+use super::{Field, Refusal, Warnings, resources, security};
+use crate::config::HANDLERS;
+
+/// The kernel's room for a host name.
+const HOSTNAME_MAX: usize = 64;
+
+/// The pod that RunPodSandbox asks for.
+pub(crate) fn run(asked: v1::RunPodSandboxRequest) -> Result<(PodSpec, Warnings), Refusal> {
+    let v1::RunPodSandboxRequest { config, runtime_handler } = asked;
+    let handler = handler(Field::top("runtime_handler"), runtime_handler)?;
+    let at = Field::top("config");
+    let mut warnings = Warnings::new();
+    let spec = spec(at, at.required(config)?, handler, &mut warnings)?;
+    Ok((spec, warnings))
+}
+
+/// A handler that crisp has; "" is the default one.
+pub(super) fn handler(at: Field<'_>, name: String) -> Result<String, Refusal> {
+    if HANDLERS.contains(&name.as_str()) {
+        Ok(name)
+    } else {
+        Err(at.invalid(format_args!("there is no runtime handler {name:?}, only {HANDLERS:?}")))
+    }
+}
+
+pub(super) fn spec(
+    at: Field<'_>,
+    config: v1::PodSandboxConfig,
+    handler: String,
+    warnings: &mut Warnings,
+) -> Result<PodSpec, Refusal> {
+    let v1::PodSandboxConfig {
+        metadata,
+        hostname,
+        log_directory,
+        dns_config,
+        port_mappings,
+        labels,
+        annotations,
+        linux,
+        windows,
+        pod_resources,
+    } = config;
+    at.at("windows").absent(windows)?;
+    if pod_resources.is_some() {
+        warnings.push(format!("{}: the resources of the pod's containers are not used yet", at.at("pod_resources")));
+    }
+    let meta = meta(at.at("metadata"), metadata)?;
+    let above = at.at("linux");
+    let v1::LinuxPodSandboxConfig { cgroup_parent, security_context, sysctls, overhead, resources } =
+        linux.unwrap_or_default();
+    let security = security::pod(above.at("security_context"), security_context)?;
+    let sysctls_at = above.at("sysctls");
+    for (name, value) in &sysctls {
+        sysctl(sysctls_at, name, value, security.namespaces.network, security.namespaces.ipc)?;
+    }
+    Ok(PodSpec {
+        meta,
+        hostname: host_name(at.at("hostname"), hostname)?,
+        log_directory: log_dir(at.at("log_directory"), log_directory)?,
+        dns: dns_config.map(|dns| resolver(at.at("dns_config"), dns)).transpose()?,
+        port_mappings: port_mappings
+            .into_iter()
+            .enumerate()
+            .map(|(index, mapping)| port_mapping(at.at("port_mappings").entry(index), mapping))
+            .collect::<Result<_, _>>()?,
+        labels,
+        annotations,
+        cgroup_parent: cgroup_path(above.at("cgroup_parent"), &cgroup_parent)?,
+        sysctls,
+        overhead: pod_limits(above.at("overhead"), overhead)?,
+        resources: pod_limits(above.at("resources"), resources)?,
+        security,
+        handler,
+    })
+}
+
+fn meta(at: Field<'_>, metadata: Option<v1::PodSandboxMetadata>) -> Result<PodMeta, Refusal> {
+    let v1::PodSandboxMetadata { name, uid, namespace, attempt } = at.required(metadata)?;
+    Ok(PodMeta {
+        name: at.at("name").filled(name)?,
+        uid: at.at("uid").filled(uid)?,
+        namespace: at.at("namespace").filled(namespace)?,
+        attempt,
+    })
+}
+
+fn host_name(at: Field<'_>, name: String) -> Result<String, Refusal> {
+    if name.len() > HOSTNAME_MAX {
+        Err(at.invalid(format_args!("{} bytes are too long: at most {HOSTNAME_MAX}", name.len())))
+    } else if !name.bytes().all(|b| b.is_ascii_graphic() && b != b'/') {
+        Err(at.invalid(format_args!("{name:?} is no host name")))
+    } else {
+        Ok(name)
+    }
+}
+
+fn log_dir(at: Field<'_>, dir: String) -> Result<Option<PathBuf>, Refusal> {
+    if dir.is_empty() {
+        return Ok(None);
+    }
+    if dir.split('/').any(|part| part == "..") {
+        return Err(at.invalid(format_args!("{dir:?} must not have \"..\" in it")));
+    }
+    Ok(Some(PathBuf::from(at.absolute(dir)?)))
+}
+
+/// The words go into a file, one line each kind: a word with a blank or a line break would be more than itself.
+fn resolver(at: Field<'_>, dns: v1::DnsConfig) -> Result<Dns, Refusal> {
+    let v1::DnsConfig { servers, searches, options } = dns;
+    let words = |name, list: Vec<String>| -> Result<Vec<String>, Refusal> {
+        match list.iter().position(|word| word.is_empty() || !word.bytes().all(|b| b.is_ascii_graphic())) {
+            Some(index) => Err(at.at(name).entry(index).invalid(format_args!("{:?} is no word", list[index]))),
+            None => Ok(list),
+        }
+    };
+    Ok(Dns {
+        servers: words("servers", servers)?,
+        searches: words("searches", searches)?,
+        options: words("options", options)?,
+    })
+}
+
+fn port_mapping(at: Field<'_>, mapping: v1::PortMapping) -> Result<PortMapping, Refusal> {
+    let v1::PortMapping { protocol, container_port, host_port, host_ip } = mapping;
+    let port = |name, value: i32, least: u16| match u16::try_from(value) {
+        Ok(port) if port >= least => Ok(port),
+        Ok(_) | Err(_) => Err(at.at(name).invalid(format_args!("{value} is not {least} to 65535"))),
+    };
+    if !host_ip.is_empty() && host_ip.parse::<IpAddr>().is_err() {
+        return Err(at.at("host_ip").invalid(format_args!("{host_ip:?} is no address")));
+    }
+    Ok(PortMapping {
+        protocol: match at.at("protocol").known(protocol)? {
+            v1::Protocol::Tcp => Protocol::Tcp,
+            v1::Protocol::Udp => Protocol::Udp,
+            v1::Protocol::Sctp => Protocol::Sctp,
+        },
+        container_port: port("container_port", container_port, 1)?,
+        host_port: port("host_port", host_port, 0)?,
+        host_ip,
+    })
+}
+
+fn cgroup_path(at: Field<'_>, path: &str) -> Result<Option<String>, Refusal> {
+    if path.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(CgroupPath::new(path).map_err(|problem| at.invalid(problem))?.into()))
+}
+
+/// A pod's limits are for a cgroup, and a cgroup has no OOM score.
+fn pod_limits(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) -> Result<LimitsPatch, Refusal> {
+    Ok(LimitsPatch { oom_score_adj: None, ..resources::limits(at, asked)? })
+}
+
+/// Only what belongs to a namespace of the pod's own may be set: anything else would change the host.
+fn sysctl(at: Field<'_>, name: &str, value: &str, network: NsMode, ipc: NsMode) -> Result<(), Refusal> {
+    let refuse = |problem: &str| Err(at.invalid(format_args!("{name:?} {problem}")));
+    let legal = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b':' | b'@'))
+    };
+    if !name.split(['.', '/']).all(legal) {
+        return refuse("is no sysctl name");
+    }
+    if value.bytes().any(|b| b.is_ascii_control() && b != b'\t') {
+        return refuse("has a value with a control character");
+    }
+    let dotted = name.replace('/', ".");
+    let of_ipc = dotted.starts_with("fs.mqueue.")
+        || ["kernel.shm", "kernel.msg"].iter().any(|start| dotted.starts_with(start))
+        || dotted == "kernel.sem";
+    match (dotted.starts_with("net."), of_ipc) {
+        (true, _) if network == NsMode::Node => refuse("belongs to the network namespace, which is the host's here"),
+        (_, true) if ipc == NsMode::Node => refuse("belongs to the IPC namespace, which is the host's here"),
+        (false, false) => refuse("belongs to no namespace of a pod"),
+        (true, _) | (_, true) => Ok(()),
+    }
+}
+
+pub(super) fn meta_to_wire(meta: &PodMeta) -> v1::PodSandboxMetadata {
+    let PodMeta { name, uid, namespace, attempt } = meta.clone();
+    v1::PodSandboxMetadata { name, uid, namespace, attempt }
+}
+
+#[cfg(test)]
+#[path = "pod_tests.rs"]
+mod tests;

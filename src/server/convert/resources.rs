@@ -1,0 +1,172 @@
+//! Limits: as asked, and as the kernel has them.
+
+use model::resources::{
+    Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, InvalidLimits, LimitsPatch, MemoryLimit, Micros,
+    Observed, OomScoreAdj, UnifiedKey,
+};
+use wire::v1;
+
+use super::{Field, Refusal};
+
+/// Limits of a request: 0, "" and absent mean "not asked".
+///
+/// `oom_score_adj` cannot say that, as 0 is a score like any other: whoever sends limits sends a score.
+pub(super) fn limits(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) -> Result<LimitsPatch, Refusal> {
+    let Some(asked) = asked else { return Ok(LimitsPatch::default()) };
+    let v1::LinuxContainerResources {
+        cpu_period,
+        cpu_quota,
+        cpu_shares,
+        memory_limit_in_bytes,
+        oom_score_adj,
+        cpuset_cpus,
+        cpuset_mems,
+        hugepage_limits,
+        unified,
+        memory_swap_limit_in_bytes,
+    } = asked;
+    let memory = |field: &'static str| move |value| MemoryLimit::new(field, value);
+    let hugepages = hugepage_limits
+        .into_iter()
+        .enumerate()
+        .map(|(index, v1::HugepageLimit { page_size, limit })| {
+            let size = HugePageSize::new(&page_size).map_err(|e| refuse(at, &format!("hugepage_limits[{index}]"), &e))?;
+            Ok((size, Bytes(limit)))
+        })
+        .collect::<Result<_, Refusal>>()?;
+    let unified = unified
+        .into_iter()
+        .map(|(key, value)| {
+            let file = UnifiedKey::new(&key).map_err(|e| refuse(at, &format!("unified[{key:?}]"), &e))?;
+            Ok((file, at.at("unified").text(value)?))
+        })
+        .collect::<Result<_, Refusal>>()?;
+    Ok(LimitsPatch {
+        cpu_quota: number(at, "cpu_quota", cpu_quota, CpuQuota::new)?,
+        cpu_period: number(at, "cpu_period", cpu_period, CpuPeriod::new)?,
+        cpu_shares: number(at, "cpu_shares", cpu_shares, CpuShares::new)?,
+        memory: number(at, "memory_limit_in_bytes", memory_limit_in_bytes, memory("memory_limit_in_bytes"))?,
+        memory_swap: number(
+            at,
+            "memory_swap_limit_in_bytes",
+            memory_swap_limit_in_bytes,
+            memory("memory_swap_limit_in_bytes"),
+        )?,
+        cpuset_cpus: set(at, "cpuset_cpus", &cpuset_cpus)?,
+        cpuset_mems: set(at, "cpuset_mems", &cpuset_mems)?,
+        hugepages,
+        unified,
+        oom_score_adj: Some(OomScoreAdj::new(oom_score_adj).map_err(|e| refuse(at, "oom_score_adj", &e))?),
+    })
+}
+
+fn refuse(at: Field<'_>, name: &str, problem: &InvalidLimits) -> Refusal {
+    at.at(name).invalid(problem)
+}
+
+fn number<T>(
+    at: Field<'_>,
+    name: &str,
+    value: i64,
+    make: impl FnOnce(i64) -> Result<T, InvalidLimits>,
+) -> Result<Option<T>, Refusal> {
+    if value == 0 { Ok(None) } else { make(value).map(Some).map_err(|e| refuse(at, name, &e)) }
+}
+
+fn set(at: Field<'_>, name: &str, text: &str) -> Result<Option<CpuSet>, Refusal> {
+    if text.is_empty() { Ok(None) } else { CpuSet::new(text).map(Some).map_err(|e| refuse(at, name, &e)) }
+}
+
+/// What a status shows: the kernel's values, but each as it was asked for where it is what the asking turns into.
+///
+/// None where there is no CPU controller: the kubelet takes a set with a gap for "as before", so it is all or nothing.
+pub(super) fn in_force(asked: &LimitsPatch, now: &Observed) -> Option<v1::ContainerResources> {
+    let Observed {
+        cpu_quota,
+        cpu_period,
+        cpu_shares,
+        cpu_weight,
+        memory,
+        memory_swap,
+        cpuset_cpus,
+        cpuset_mems,
+        hugepages,
+        pids: _, // not in CRI
+    } = now;
+    let Micros(period) = (*cpu_period)?;
+    let shares = match (cpu_shares, cpu_weight) {
+        (Some(shares), _) => i64::from(*shares),
+        (None, Some(weight)) => shares_of(*weight, asked.cpu_shares),
+        (None, None) => return None,
+    };
+    let quota = match (cpu_quota, asked.cpu_quota) {
+        (Some(Micros(quota)), _) => signed(*quota),
+        (None, None) => 0,
+        (None, Some(CpuQuota::Unlimited | CpuQuota::Micros(_))) => -1,
+    };
+    let linux = v1::LinuxContainerResources {
+        cpu_period: signed(period),
+        cpu_quota: quota,
+        cpu_shares: shares,
+        memory_limit_in_bytes: memory_shown(asked.memory, *memory),
+        oom_score_adj: asked.oom_score_adj.map_or(0, i64::from),
+        cpuset_cpus: set_shown(asked.cpuset_cpus.as_ref(), cpuset_cpus.as_ref()),
+        cpuset_mems: set_shown(asked.cpuset_mems.as_ref(), cpuset_mems.as_ref()),
+        hugepage_limits: hugepages
+            .iter()
+            .map(|(size, Bytes(limit))| v1::HugepageLimit { page_size: size.as_str().to_owned(), limit: *limit })
+            .collect(),
+        unified: asked.unified.iter().map(|(key, value)| (key.as_str().to_owned(), value.clone())).collect(),
+        memory_swap_limit_in_bytes: memory_shown(asked.memory_swap, *memory_swap),
+    };
+    Some(v1::ContainerResources { linux: Some(linux), windows: None })
+}
+
+/// The asked shares where they make this weight, else the least that do: many shares make one weight.
+fn shares_of(weight: CpuWeight, asked: Option<CpuShares>) -> i64 {
+    let makes = |shares: CpuShares| cgroup::weight(shares).cmp(&weight.get());
+    if let Some(asked) = asked.filter(|shares| makes(*shares).is_eq()) {
+        return asked.into();
+    }
+    let (mut low, mut high) = (2, 262_144);
+    while low < high {
+        let middle = i64::midpoint(low, high);
+        match CpuShares::new(middle) {
+            Ok(shares) if makes(shares).is_lt() => low = middle + 1,
+            Ok(_) | Err(_) => high = middle,
+        }
+    }
+    low
+}
+
+/// The kernel counts in pages: a limit that is not a whole number of them is rounded down.
+fn memory_shown(asked: Option<MemoryLimit>, now: Option<Bytes>) -> i64 {
+    let asked = asked.and_then(MemoryLimit::bytes);
+    match (asked, now) {
+        (_, None) => 0,
+        (Some(Bytes(asked)), Some(Bytes(now))) if in_pages(asked) == now => signed(asked),
+        (_, Some(Bytes(now))) => signed(now),
+    }
+}
+
+fn in_pages(bytes: u64) -> u64 {
+    let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
+    bytes - bytes % page
+}
+
+fn set_shown(asked: Option<&CpuSet>, now: Option<&CpuSet>) -> String {
+    match (asked, now) {
+        (Some(asked), Some(now)) if asked == now => asked.as_str().to_owned(),
+        (_, Some(now)) => now.as_str().to_owned(),
+        (_, None) => String::new(),
+    }
+}
+
+/// CRI's numbers are signed; what does not fit is as good as no limit.
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+#[path = "resources_tests.rs"]
+mod tests;

@@ -1,0 +1,189 @@
+//! Pods and containers as status and lists show them.
+
+use std::net::IpAddr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use model::resources::Observed;
+use model::{Exit, Leftover, Phase, PodPhase, Trouble};
+use wire::v1;
+
+use super::{container, image, mount, pod, resources, security, signal};
+use crate::store::record::{ContainerRecord, ImageUsed, PodRecord, UserUsed};
+
+/// The program ended well.
+const COMPLETED: &str = "Completed";
+/// The program ended otherwise.
+const ERROR: &str = "Error";
+const OOM_KILLED: &str = "OOMKilled";
+/// The program could not be executed.
+const START_ERROR: &str = "StartError";
+/// The shim is gone, and the container with it.
+const SHIM_LOST: &str = "ShimLost";
+/// Nobody can tell what became of it.
+const UNKNOWN: &str = "Unknown";
+
+pub(crate) fn pod(record: &PodRecord) -> v1::PodSandboxStatus {
+    let PodRecord { version: _, id, spec, created, phase, held: _, cgroup: _, ips } = record;
+    let options = security::namespaces_to_wire(&spec.security.namespaces);
+    v1::PodSandboxStatus {
+        id: id.to_string(),
+        metadata: Some(pod::meta_to_wire(&spec.meta)),
+        state: pod_state(*phase).into(),
+        created_at: nanos(*created),
+        network: Some(network(ips)),
+        linux: Some(v1::LinuxPodSandboxStatus { namespaces: Some(v1::Namespace { options: Some(options) }) }),
+        labels: spec.labels.clone(),
+        annotations: spec.annotations.clone(),
+        runtime_handler: spec.handler.clone(),
+    }
+}
+
+pub(crate) fn pod_item(record: &PodRecord) -> v1::PodSandbox {
+    let PodRecord { version: _, id, spec, created, phase, held: _, cgroup: _, ips: _ } = record;
+    v1::PodSandbox {
+        id: id.to_string(),
+        metadata: Some(pod::meta_to_wire(&spec.meta)),
+        state: pod_state(*phase).into(),
+        created_at: nanos(*created),
+        labels: spec.labels.clone(),
+        annotations: spec.annotations.clone(),
+        runtime_handler: spec.handler.clone(),
+    }
+}
+
+/// `limits` are what the kernel says now; none where the container has no cgroup any more.
+pub(crate) fn container(record: &ContainerRecord, limits: Option<&Observed>) -> v1::ContainerStatus {
+    let ContainerRecord {
+        version: _,
+        id,
+        pod: _,
+        spec,
+        created,
+        phase,
+        image: ImageUsed { id: image_id, reference },
+        user: UserUsed { uid, gid, groups },
+        log,
+        stop_signal,
+        cgroup: _,
+    } = record;
+    let Moment { started, finished, code, reason, message } = moment(phase);
+    let user = v1::LinuxContainerUser {
+        uid: (*uid).into(),
+        gid: (*gid).into(),
+        supplemental_groups: groups.iter().map(|group| i64::from(*group)).collect(),
+    };
+    v1::ContainerStatus {
+        id: id.to_string(),
+        metadata: Some(container::meta_to_wire(&spec.meta)),
+        state: container_state(phase).into(),
+        created_at: nanos(*created),
+        started_at: started.map_or(0, nanos),
+        finished_at: finished.map_or(0, nanos),
+        exit_code: code,
+        image: Some(image::name_to_wire(&spec.image)),
+        image_ref: reference.clone(),
+        reason: reason.to_owned(),
+        message,
+        labels: spec.labels.clone(),
+        annotations: spec.annotations.clone(),
+        mounts: spec.mounts.iter().map(mount::mount_to_wire).collect(),
+        log_path: log.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
+        resources: limits.and_then(|now| resources::in_force(&spec.resources, now)),
+        image_id: image_id.clone(),
+        user: Some(v1::ContainerUser { linux: Some(user) }),
+        stop_signal: signal::to_wire(*stop_signal).into(),
+    }
+}
+
+pub(crate) fn container_item(record: &ContainerRecord) -> v1::Container {
+    let ContainerRecord {
+        version: _,
+        id,
+        pod,
+        spec,
+        created,
+        phase,
+        image: ImageUsed { id: image_id, reference },
+        user: _,
+        log: _,
+        stop_signal: _,
+        cgroup: _,
+    } = record;
+    v1::Container {
+        id: id.to_string(),
+        pod_sandbox_id: pod.to_string(),
+        metadata: Some(container::meta_to_wire(&spec.meta)),
+        image: Some(image::name_to_wire(&spec.image)),
+        image_ref: reference.clone(),
+        state: container_state(phase).into(),
+        created_at: nanos(*created),
+        labels: spec.labels.clone(),
+        annotations: spec.annotations.clone(),
+        image_id: image_id.clone(),
+    }
+}
+
+pub(super) fn pod_state(phase: PodPhase) -> v1::PodSandboxState {
+    match phase {
+        PodPhase::Ready => v1::PodSandboxState::SandboxReady,
+        PodPhase::NotReady => v1::PodSandboxState::SandboxNotready,
+    }
+}
+
+pub(super) fn container_state(phase: &Phase) -> v1::ContainerState {
+    match phase {
+        Phase::Created { .. } => v1::ContainerState::ContainerCreated,
+        Phase::Running { .. } => v1::ContainerState::ContainerRunning,
+        Phase::Exited { .. } => v1::ContainerState::ContainerExited,
+        Phase::Unknown { .. } => v1::ContainerState::ContainerUnknown,
+    }
+}
+
+fn network(ips: &[IpAddr]) -> v1::PodSandboxNetworkStatus {
+    let mut texts = ips.iter().map(IpAddr::to_string);
+    v1::PodSandboxNetworkStatus {
+        ip: texts.next().unwrap_or_default(),
+        additional_ips: texts.map(|ip| v1::PodIp { ip }).collect(),
+    }
+}
+
+/// What a phase is in the words of CRI.
+#[derive(Debug, Default)]
+struct Moment {
+    started: Option<SystemTime>,
+    finished: Option<SystemTime>,
+    code: i32,
+    reason: &'static str,
+    message: String,
+}
+
+fn moment(phase: &Phase) -> Moment {
+    match phase {
+        Phase::Created { pid: _ } => Moment::default(),
+        Phase::Running { pid: _, started } => Moment { started: Some(*started), ..Moment::default() },
+        Phase::Exited { started, exit: Exit { code, at, oom, trouble } } => {
+            let (reason, message) = match (trouble, oom, code) {
+                (Some(Trouble::Start(why)), _, _) => (START_ERROR, why.clone()),
+                (Some(Trouble::Lost(why)), _, _) => (SHIM_LOST, why.clone()),
+                (None, true, _) => (OOM_KILLED, String::new()),
+                (None, false, 0) => (COMPLETED, String::new()),
+                (None, false, _) => (ERROR, String::new()),
+            };
+            Moment { started: *started, finished: Some(*at), code: *code, reason, message }
+        }
+        Phase::Unknown { left } => Moment {
+            reason: UNKNOWN,
+            message: left.iter().map(|Leftover { step, error }| format!("{step}: {error}")).collect::<Vec<_>>().join("; "),
+            ..Moment::default()
+        },
+    }
+}
+
+/// Nanoseconds since 1970, as CRI counts time; 0 where a clock was set to before that.
+pub(crate) fn nanos(time: SystemTime) -> i64 {
+    time.duration_since(UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_nanos()).ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

@@ -1,0 +1,70 @@
+//! What is kept of a pod and of a container: enough for a new daemon to go on where the last one ended.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use link::Held;
+use model::{ContainerId, ContainerSpec, Phase, PodId, PodPhase, PodSpec, Signal};
+use serde::{Deserialize, Serialize};
+
+/// Grows when an older daemon could not read the records any more.
+pub(crate) const VERSION: u32 = 1;
+
+/// A pod that exists.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PodRecord {
+    pub(crate) version: u32,
+    pub(crate) id: PodId,
+    pub(crate) spec: PodSpec,
+    pub(crate) created: SystemTime,
+    pub(crate) phase: PodPhase,
+    /// Where its namespaces are.
+    pub(crate) held: Held,
+    pub(crate) cgroup: PodCgroup,
+    /// First the primary one. Empty with the host's network, or without any network.
+    pub(crate) ips: Vec<IpAddr>,
+}
+
+/// The cgroup above the pod's containers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct PodCgroup {
+    pub(crate) path: String,
+    /// crisp made it and removes it; else the client owns it and crisp never writes to it.
+    pub(crate) ours: bool,
+}
+
+/// A container that exists.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ContainerRecord {
+    pub(crate) version: u32,
+    pub(crate) id: ContainerId,
+    pub(crate) pod: PodId,
+    pub(crate) spec: ContainerSpec,
+    pub(crate) created: SystemTime,
+    pub(crate) phase: Phase,
+    pub(crate) image: ImageUsed,
+    pub(crate) user: UserUsed,
+    /// The log file's full path on the host.
+    pub(crate) log: Option<PathBuf>,
+    pub(crate) stop_signal: Signal,
+    pub(crate) cgroup: String,
+}
+
+/// The image as it was found when the container was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ImageUsed {
+    /// `sha256:…` of the image's configuration.
+    pub(crate) id: String,
+    /// A repository digest where it has one, else its id.
+    pub(crate) reference: String,
+}
+
+/// Who the container's first process is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UserUsed {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// All groups beside `gid`.
+    pub(crate) groups: Vec<u32>,
+}

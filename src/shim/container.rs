@@ -1,0 +1,108 @@
+//! A container, as the shim knows it.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use link::Launch;
+use model::{Exit, Phase};
+use nix::unistd::Pid;
+
+use crate::stdio::Streams;
+
+/// To whom an answer is owed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Caller {
+    pub(crate) connection: u64,
+    pub(crate) number: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Container {
+    pub(crate) dir: PathBuf,
+    pub(crate) launch: Launch,
+    pub(crate) streams: Streams,
+    pub(crate) state: State,
+}
+
+/// Where a container stands, with what only that moment needs.
+#[derive(Debug)]
+pub(crate) enum State {
+    Launching(Launching),
+    Created { pid: NonZeroU32, started: OwnedFd },
+    Starting { pid: NonZeroU32, started: OwnedFd, caller: Caller },
+    Settled(Phase),
+}
+
+#[derive(Debug)]
+pub(crate) struct Launching {
+    pub(crate) caller: Caller,
+    pub(crate) launcher: Pid,
+    pub(crate) report: OwnedFd,
+    pub(crate) started: OwnedFd,
+    /// libcontainer's words, in case it fails.
+    pub(crate) trace: Vec<String>,
+    /// What a stage of ours said: more telling than what libcontainer makes of it.
+    pub(crate) failure: Option<String>,
+}
+
+impl Container {
+    /// What the daemon is told. A launch that is not finished is no container yet.
+    pub(crate) fn phase(&self) -> Option<Phase> {
+        match &self.state {
+            State::Launching(_) => None,
+            State::Created { pid, .. } | State::Starting { pid, .. } => Some(Phase::Created { pid: *pid }),
+            State::Settled(phase) => Some(phase.clone()),
+        }
+    }
+
+    /// The first process, while there is one.
+    pub(crate) fn pid(&self) -> Option<NonZeroU32> {
+        self.phase().and_then(|phase| phase.pid())
+    }
+
+    /// How often the kernel's out-of-memory killer came.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        let Some(file) = &self.launch.cgroup.oom else { return 0 };
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        text.lines().find_map(|l| l.strip_prefix("oom_kill ")).and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// The processes in the container's cgroup.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        let Some(file) = self.launch.cgroup.join.first() else { return Vec::new() };
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        text.lines().filter_map(|l| l.parse().ok()).collect()
+    }
+
+    /// Kills whatever the first process left behind: in a PID namespace that others share, it does not die by itself.
+    pub(crate) fn kill_rest(&self) {
+        for _ in 0..100 {
+            let left = self.processes();
+            if left.is_empty() {
+                return;
+            }
+            for pid in left {
+                // The process may be gone already.
+                nix::sys::signal::kill(Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).ok();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// Keeps the exit where the daemon finds it even when the shim is gone.
+    pub(crate) fn write_exit(&self, exit: &Exit) -> io::Result<()> {
+        let (temporary, file) = (self.dir.join(".exit.json"), self.dir.join("exit.json"));
+        File::create(&temporary)?.write_all(&serde_json::to_vec(exit)?)?;
+        std::fs::rename(temporary, file)
+    }
+
+    /// Lets the first process run its program: it waits on libcontainer's socket for that.
+    pub(crate) fn signal_start(&self, id: &str) -> Result<(), String> {
+        let root: &Path = &self.dir.join("libcontainer").join(id);
+        let mut container = libcontainer::container::Container::load(root.to_owned()).map_err(|e| e.to_string())?;
+        container.start().map_err(|e| e.to_string())
+    }
+}

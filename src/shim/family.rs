@@ -1,0 +1,57 @@
+//! Who came from whom.
+
+use std::collections::HashSet;
+
+/// Parent and session of a process.
+struct Kin {
+    pid: i32,
+    parent: i32,
+    session: i32,
+}
+
+/// `root` and, among `all`, those that descend from it or belong to its session.
+pub(crate) fn of(root: i32, all: &[i32]) -> Vec<i32> {
+    let kin: Vec<Kin> = all.iter().filter_map(|pid| read(*pid)).collect();
+    let mut family = HashSet::from([root]);
+    loop {
+        let before = family.len();
+        for Kin { pid, parent, session } in &kin {
+            if *session == root || family.contains(parent) {
+                family.insert(*pid);
+            }
+        }
+        if family.len() == before {
+            return family.into_iter().collect();
+        }
+    }
+}
+
+fn read(pid: i32) -> Option<Kin> {
+    parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// The name in the second field may hold anything, closing brackets too: count from its last one.
+fn parse(pid: i32, stat: &str) -> Option<Kin> {
+    let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
+    let parent = fields.nth(1)?.parse().ok()?;
+    let session = fields.nth(1)?.parse().ok()?;
+    Some(Kin { pid, parent, session })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_full_of_brackets_does_not_confuse() {
+        let Kin { pid, parent, session } = parse(7, "7 (a) b) (c)) S 3 4 5 0 -1").unwrap();
+        assert_eq!((pid, parent, session), (7, 3, 5));
+    }
+
+    #[test]
+    fn a_process_is_in_its_own_family() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert!(of(own, &[own, 1]).contains(&own));
+        assert!(!of(own, &[own, 1]).contains(&1));
+    }
+}

@@ -1,0 +1,82 @@
+//! The options of an OCI mount, read once.
+
+use sys::mount::{Attributes, NODEV, NOEXEC, NOSUID, PRIVATE, RDONLY, Reach, SHARED, SLAVE};
+
+/// An option that crisp does not know is refused: ignoring it could open what it was to close.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("unknown mount option {0:?}")]
+pub(crate) struct UnknownOption(String);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MountOptions {
+    /// Of the mount itself.
+    pub(crate) top: Attributes,
+    /// Of the mount and all below it.
+    pub(crate) tree: Attributes,
+    /// How much of the source is taken.
+    pub(crate) reach: Reach,
+    /// Handed to the file system.
+    pub(crate) data: Vec<(String, Option<String>)>,
+}
+
+impl MountOptions {
+    pub(crate) fn read(options: &[String], file_system: bool) -> Result<Self, UnknownOption> {
+        let mut read =
+            Self { top: Attributes::default(), tree: Attributes::default(), reach: Reach::Top, data: Vec::new() };
+        for option in options {
+            match option.as_str() {
+                "rbind" => read.reach = Reach::Tree,
+                "bind" | "rw" | "defaults" | "suid" | "dev" | "exec" | "relatime" => {}
+                "ro" => read.top.set |= RDONLY,
+                "rro" => {
+                    read.top.set |= RDONLY;
+                    read.tree.set |= RDONLY;
+                }
+                "nosuid" => read.top.set |= NOSUID,
+                "nodev" => read.top.set |= NODEV,
+                "noexec" => read.top.set |= NOEXEC,
+                "private" => read.top.propagation = PRIVATE,
+                "rprivate" => read.tree.propagation = PRIVATE,
+                "slave" => read.top.propagation = SLAVE,
+                "rslave" => read.tree.propagation = SLAVE,
+                "shared" => read.top.propagation = SHARED,
+                "rshared" => read.tree.propagation = SHARED,
+                other if file_system => {
+                    let (key, value) = other.split_once('=').map_or((other, None), |(k, v)| (k, Some(v.to_owned())));
+                    read.data.push((key.to_owned(), value));
+                }
+                other => return Err(UnknownOption(other.to_owned())),
+            }
+        }
+        Ok(read)
+    }
+
+    /// The propagation wished for, from either form.
+    pub(crate) fn propagation(&self) -> u64 {
+        self.tree.propagation | self.top.propagation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(options: &[&str], file_system: bool) -> Result<MountOptions, UnknownOption> {
+        MountOptions::read(&options.iter().map(|o| (*o).to_owned()).collect::<Vec<_>>(), file_system)
+    }
+
+    #[test]
+    fn options_become_attributes_of_the_right_reach() {
+        let options = read(&["rbind", "ro", "nosuid", "rslave"], false).unwrap();
+        assert_eq!(options.top, Attributes { set: RDONLY | NOSUID, ..Attributes::default() });
+        assert_eq!(options.tree, Attributes { propagation: SLAVE, ..Attributes::default() });
+        assert_eq!(options.reach, Reach::Tree);
+        assert_eq!(read(&["rro"], false).unwrap().tree.set, RDONLY);
+    }
+
+    #[test]
+    fn an_unknown_option_is_refused_unless_a_file_system_may_know_it() {
+        assert_eq!(read(&["mode=755"], false), Err(UnknownOption("mode=755".into())));
+        assert_eq!(read(&["mode=755"], true).unwrap().data, [("mode".to_owned(), Some("755".to_owned()))]);
+    }
+}

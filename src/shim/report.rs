@@ -1,0 +1,80 @@
+//! What the processes of a launch tell the shim: one socket, many writers, each message whole.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use serde::{Deserialize, Serialize};
+
+/// From the launcher, or from the container's first process before it runs its program.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// libcontainer's own words about what went wrong; its errors say little.
+    Trace(String),
+    /// The terminal's master side comes beside this.
+    Console,
+    Created {
+        pid: u32,
+        warnings: Vec<String>,
+    },
+    Failed(String),
+}
+
+/// Sends, and gives up silently: the shim learns from the end of the process what it did not hear.
+pub(crate) fn tell(socket: impl AsFd, report: &Report, fds: &[BorrowedFd<'_>]) {
+    if let Ok(bytes) = link::encode(report) {
+        drop(sys::packet::send(socket, &bytes, fds));
+    }
+}
+
+/// The next report, if one is there; none at the end.
+pub(crate) fn hear(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<(Report, Vec<OwnedFd>)>> {
+    let Some((n, fds)) = sys::packet::receive(socket, buffer)? else { return Ok(None) };
+    let report = link::decode(&buffer[..n]).map_err(io::Error::other)?;
+    Ok(Some((report, fds)))
+}
+
+/// Carries libcontainer's error events to the shim, from whichever of its processes they come.
+pub(crate) mod trace {
+    use std::fmt::Write as _;
+    use std::os::fd::OwnedFd;
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
+
+    use super::{Report, tell};
+
+    #[derive(Debug)]
+    pub(crate) struct ToShim(pub(crate) OwnedFd);
+
+    struct Words(String);
+
+    impl Visit for Words {
+        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+            let space = if self.0.is_empty() { "" } else { " " };
+            let written = match field.name() {
+                "message" => write!(self.0, "{space}{value:?}"),
+                name => write!(self.0, "{space}{name}={value:?}"),
+            };
+            debug_assert!(written.is_ok(), "writing to a string cannot fail");
+        }
+    }
+
+    impl Subscriber for ToShim {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::ERROR
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, event: &Event<'_>) {
+            let mut words = Words(String::new());
+            event.record(&mut words);
+            tell(&self.0, &Report::Trace(words.0), &[]);
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+}

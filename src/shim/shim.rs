@@ -1,0 +1,233 @@
+//! The shim's one loop: what is ready is handled to its end, then the next.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::OwnedFd;
+
+use link::{Answer, Ask, Event, Failure, FailureKind, PROTOCOL, ToDaemon, ToShim};
+use model::ContainerId;
+use nix::sys::signalfd::SignalFd;
+use nix::unistd::Pid;
+
+use crate::connection::Connection;
+use crate::container::{Caller, Container};
+use crate::pod::Pod;
+use crate::poll::{Poller, Source};
+
+/// Buffers are shared by all connections and streams: there is one thread.
+const BUFFER: usize = sys::packet::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Shim {
+    pub(crate) poller: Poller,
+    listener: OwnedFd,
+    signals: SignalFd,
+    connections: HashMap<u64, Connection>,
+    next_connection: u64,
+    pub(crate) pod: Option<Pod>,
+    pub(crate) containers: BTreeMap<ContainerId, Container>,
+    pub(crate) execs: HashMap<u64, Exec>,
+    /// Children that ended while a launch was under way: one may turn out to be the new container's first process.
+    pub(crate) unclaimed: HashMap<i32, i32>,
+    pub(crate) buffer: Vec<u8>,
+    leaving: bool,
+}
+
+/// A program run by exec.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub(crate) container: ContainerId,
+    pub(crate) pid: Pid,
+    /// Until its program runs.
+    pub(crate) starting: Option<(OwnedFd, Caller)>,
+    /// Ended, and told when the start is answered.
+    pub(crate) ended: Option<i32>,
+}
+
+impl Shim {
+    pub(crate) fn new(listener: OwnedFd, signals: SignalFd) -> io::Result<Self> {
+        let mut poller = Poller::new()?;
+        poller.watch(&listener, Source::Listener)?;
+        poller.watch(&signals, Source::Signals)?;
+        Ok(Self {
+            poller,
+            listener,
+            signals,
+            connections: HashMap::new(),
+            next_connection: 0,
+            pod: None,
+            containers: BTreeMap::new(),
+            execs: HashMap::new(),
+            unclaimed: HashMap::new(),
+            buffer: vec![0; BUFFER],
+            leaving: false,
+        })
+    }
+
+    /// Runs until the daemon says leave, or goes before it said what to hold.
+    pub(crate) fn run(&mut self) -> io::Result<()> {
+        while !self.leaving {
+            for source in self.poller.wait()? {
+                self.handle(source)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, source: Source) -> io::Result<()> {
+        match source {
+            Source::Listener => self.accept(),
+            Source::Signals => self.signalled(),
+            Source::Connection(id) => self.hear(id),
+            Source::Report(container) => {
+                self.hear_launch(&container);
+                Ok(())
+            }
+            Source::Started(container) => {
+                self.hear_start(&container);
+                Ok(())
+            }
+            Source::Output(container, stream) => {
+                self.pump(&container, stream);
+                Ok(())
+            }
+            Source::ExecStarted(exec) => {
+                self.hear_exec(exec);
+                Ok(())
+            }
+        }
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        // A client that is not root, or gone already, is no reason to stop.
+        let Ok(socket) = sys::packet::accept(&self.listener) else { return Ok(()) };
+        self.next_connection += 1;
+        let id = self.next_connection;
+        self.poller.watch(&socket, Source::Connection(id))?;
+        self.connections.insert(id, Connection::new(socket));
+        Ok(())
+    }
+
+    fn signalled(&mut self) -> io::Result<()> {
+        // Only SIGCHLD acts. The others are taken so that nobody ends a pod by signalling its shim in passing.
+        while let Some(_signal) = self.signals.read_signal()? {}
+        self.reap();
+        Ok(())
+    }
+
+    fn hear(&mut self, id: u64) -> io::Result<()> {
+        loop {
+            let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+            if connection.flush().is_err() {
+                self.hang_up(id);
+                return Ok(());
+            }
+            self.watch_room(id)?;
+            let Some(connection) = self.connections.get(&id) else { return Ok(()) };
+            match sys::packet::receive(&connection.socket, &mut self.buffer) {
+                Ok(Some((n, fds))) => match link::decode::<ToShim>(&self.buffer[..n]) {
+                    Ok(ToShim { number, ask }) => self.ask(Caller { connection: id, number }, ask, fds),
+                    Err(error) => self.misunderstood(id, n, &error),
+                },
+                Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Ok(None) | Err(_) => {
+                    self.hang_up(id);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// An ask of a newer daemon's still gets an answer under its number.
+    fn misunderstood(&mut self, connection: u64, n: usize, error: &link::FrameError) {
+        #[derive(serde::Deserialize)]
+        struct Numbered {
+            number: u64,
+        }
+        if let Ok(Numbered { number }) = link::decode(&self.buffer[..n]) {
+            let message = format!("this shim ({}) does not know the ask: {error}", env!("CARGO_PKG_VERSION"));
+            self.answer(Caller { connection, number }, Err(Failure { kind: FailureKind::Unsupported, message }));
+        }
+    }
+
+    fn ask(&mut self, caller: Caller, ask: Ask, mut fds: Vec<OwnedFd>) {
+        let answer = match ask {
+            Ask::Hello { .. } => Ok(Answer::Hello {
+                protocol: PROTOCOL,
+                release: env!("CARGO_PKG_VERSION").to_owned(),
+                pid: std::process::id(),
+            }),
+            Ask::Hold(hold) => self.hold(&hold),
+            Ask::Report => Ok(self.report()),
+            Ask::Signal { container, signal } => self.signal(&container, signal),
+            Ask::Reopen { container } => self.reopen(&container, fds.pop()),
+            Ask::Forget { container } => self.forget(&container),
+            Ask::KillExec { exec } => self.kill_exec(exec),
+            Ask::Leave => {
+                self.leave();
+                Ok(Answer::Done)
+            }
+            // These answer when their work is done.
+            Ask::Create(create) => return self.create(caller, create, fds),
+            Ask::Start { container } => return self.start(caller, &container),
+            Ask::Exec(exec) => return self.exec(caller, &exec, fds),
+        };
+        self.answer(caller, answer);
+    }
+
+    pub(crate) fn answer(&mut self, caller: Caller, answer: Result<Answer, Failure>) {
+        self.send(caller.connection, &ToDaemon::Answer { number: caller.number, answer });
+    }
+
+    /// Tells every daemon that listens; one that comes later asks for a report.
+    pub(crate) fn tell(&mut self, event: Event) {
+        let message = ToDaemon::Event(event);
+        let all: Vec<u64> = self.connections.keys().copied().collect();
+        for id in all {
+            self.send(id, &message);
+        }
+    }
+
+    fn send(&mut self, id: u64, message: &ToDaemon) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.send(message).is_err() || self.watch_room(id).is_err() {
+            self.hang_up(id);
+        }
+    }
+
+    fn watch_room(&mut self, id: u64) -> io::Result<()> {
+        let Some(connection) = self.connections.get(&id) else { return Ok(()) };
+        self.poller.watch_room(&connection.socket, &Source::Connection(id), connection.is_behind())
+    }
+
+    fn hang_up(&mut self, id: u64) {
+        if let Some(connection) = self.connections.remove(&id) {
+            self.poller.forget(&connection.socket, &Source::Connection(id));
+        }
+        // A shim whose daemon died before it said what to hold is an orphan that nobody will look for.
+        if self.pod.is_none() && self.connections.is_empty() {
+            self.leaving = true;
+        }
+    }
+
+    /// Ends everything: the containers, what they left behind, the pod's init.
+    fn leave(&mut self) {
+        let all: Vec<ContainerId> = self.containers.keys().cloned().collect();
+        for container in all {
+            drop(self.forget(&container));
+        }
+        if let Some(init) = self.pod.as_ref().and_then(|pod| pod.init) {
+            nix::sys::signal::kill(init, nix::sys::signal::Signal::SIGKILL).ok();
+            nix::sys::wait::waitpid(init, None).ok();
+        }
+        self.leaving = true;
+    }
+}
+
+pub(crate) fn failure(kind: FailureKind, message: impl Into<String>) -> Failure {
+    Failure { kind, message: message.into() }
+}
+
+pub(crate) fn no_such(container: &ContainerId) -> Failure {
+    failure(FailureKind::NotFound, format!("the shim has no container {container}"))
+}

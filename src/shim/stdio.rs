@@ -1,0 +1,131 @@
+//! The container's standard streams, on the shim's side.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::launch::Ends;
+use crate::log::{Lines, LogFile, Lost, Stream};
+
+/// What the container prints, on its way to the log, and what it is told.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    stdout: Option<Source>,
+    stderr: Option<Source>,
+    /// Open as long as somebody may still attach and write.
+    _stdin: Option<OwnedFd>,
+    log: LogFile,
+}
+
+#[derive(Debug)]
+struct Source {
+    fd: OwnedFd,
+    lines: Lines,
+}
+
+/// What a read came to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// There may be more.
+    More,
+    /// Nothing more for now.
+    Dry,
+    /// Nothing more ever.
+    Ended,
+}
+
+/// Makes both sides. With a terminal, the container's side is opened inside of it later.
+pub(crate) fn connect(
+    tty: bool,
+    stdin: bool,
+    line_max: usize,
+    log: Option<std::fs::File>,
+    report: OwnedFd,
+    started: OwnedFd,
+) -> io::Result<(Streams, Ends)> {
+    let mut streams = Streams { stdout: None, stderr: None, _stdin: None, log: LogFile(log) };
+    let null = || -> io::Result<OwnedFd> {
+        Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into())
+    };
+    if tty {
+        return Ok((streams, Ends { stdin: null()?, stdout: null()?, stderr: null()?, report, started }));
+    }
+    let container_in = if stdin {
+        let (theirs, ours) = std::io::pipe()?;
+        streams._stdin = Some(ours.into());
+        theirs.into()
+    } else {
+        null()?
+    };
+    let output = |stream| -> io::Result<(Source, OwnedFd)> {
+        let (ours, theirs) = std::io::pipe()?;
+        let fd = OwnedFd::from(ours);
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok((Source { fd, lines: Lines::new(stream, line_max) }, theirs.into()))
+    };
+    let (stdout, container_out) = output(Stream::Stdout)?;
+    let (stderr, container_err) = output(Stream::Stderr)?;
+    streams.stdout = Some(stdout);
+    streams.stderr = Some(stderr);
+    Ok((streams, Ends { stdin: container_in, stdout: container_out, stderr: container_err, report, started }))
+}
+
+impl Streams {
+    /// The terminal that the container opened. Its output counts as stdout.
+    pub(crate) fn set_console(&mut self, master: OwnedFd, line_max: usize) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&master, true)?;
+        self.stdout = Some(Source { fd: master, lines: Lines::new(Stream::Stdout, line_max) });
+        Ok(())
+    }
+
+    pub(crate) fn fd(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
+        let source = match stream {
+            Stream::Stdout => &self.stdout,
+            Stream::Stderr => &self.stderr,
+        };
+        source.as_ref().map(|s| s.fd.as_fd())
+    }
+
+    /// Moves one buffer full of output to the log.
+    pub(crate) fn pump(&mut self, stream: Stream, buffer: &mut [u8]) -> (Flow, Option<Lost>) {
+        let slot = match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        };
+        let Some(source) = slot else { return (Flow::Ended, None) };
+        match rustix::io::read(&source.fd, &mut *buffer) {
+            Ok(n) if n > 0 => (Flow::More, source.lines.feed(&mut self.log, &buffer[..n]).err()),
+            Err(rustix::io::Errno::AGAIN) => (Flow::Dry, None),
+            Err(rustix::io::Errno::INTR) => (Flow::More, None),
+            // A terminal whose last user is gone answers EIO.
+            Ok(_) | Err(_) => {
+                let lost = source.lines.finish(&mut self.log).err();
+                *slot = None;
+                (Flow::Ended, lost)
+            }
+        }
+    }
+
+    /// Takes all that is still in the pipes, and closes them: the container is gone.
+    pub(crate) fn finish(&mut self, buffer: &mut [u8]) -> Vec<Lost> {
+        let mut all = Vec::new();
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            loop {
+                let (flow, lost) = self.pump(stream, buffer);
+                all.extend(lost);
+                if flow != Flow::More {
+                    break;
+                }
+            }
+        }
+        for Source { mut lines, .. } in [self.stdout.take(), self.stderr.take()].into_iter().flatten() {
+            all.extend(lines.finish(&mut self.log).err());
+        }
+        self.log = LogFile(None);
+        self._stdin = None;
+        all
+    }
+
+    pub(crate) fn reopen(&mut self, log: std::fs::File) {
+        self.log = LogFile(Some(log));
+    }
+}

@@ -1,0 +1,214 @@
+//! What the shim does when it is asked.
+
+use std::fs::File;
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use link::{Answer, ContainerReport, CreateAsk, ExecAsk, Failure, FailureKind, HoldAsk, Launch};
+use model::{ContainerId, Phase};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::container::{Caller, Container, Launching, State};
+use crate::exec::ExecEnds;
+use crate::log::Stream;
+use crate::poll::Source;
+use crate::shim::{Exec, Shim, failure, no_such};
+use crate::{launch, pod, stdio};
+
+type Answered = Result<Answer, Failure>;
+
+fn internal(error: impl std::fmt::Display) -> Failure {
+    failure(FailureKind::Internal, error.to_string())
+}
+
+impl Shim {
+    pub(crate) fn hold(&mut self, ask: &HoldAsk) -> Answered {
+        if self.pod.is_some() {
+            return Err(failure(FailureKind::Phase, "this shim holds a pod already"));
+        }
+        // Refused without CAP_SYS_RESOURCE; the shim is small, and crisp check tells of it.
+        drop(std::fs::write("/proc/self/oom_score_adj", ask.oom_score_adj.to_string()));
+        let pod = pod::hold(ask).map_err(|e| failure(FailureKind::Refused, e.to_string()))?;
+        let held = pod.held.clone();
+        self.pod = Some(pod);
+        Ok(Answer::Held(held))
+    }
+
+    pub(crate) fn report(&self) -> Answer {
+        let told = |(id, c): (&ContainerId, &Container)| {
+            c.phase().map(|phase| ContainerReport { container: id.clone(), phase })
+        };
+        Answer::Report {
+            held: self.pod.as_ref().map(|pod| pod.held.clone()),
+            containers: self.containers.iter().filter_map(told).collect(),
+        }
+    }
+
+    pub(crate) fn create(&mut self, caller: Caller, ask: CreateAsk, mut fds: Vec<OwnedFd>) {
+        if let Err(failed) = self.try_create(caller, &ask, fds.pop()) {
+            self.answer(caller, Err(failed));
+        }
+    }
+
+    fn try_create(&mut self, caller: Caller, ask: &CreateAsk, log: Option<OwnedFd>) -> Result<(), Failure> {
+        if self.containers.contains_key(&ask.container) {
+            return Err(failure(FailureKind::Phase, format!("container {} exists already", ask.container)));
+        }
+        let settings: Launch = launch::read(&ask.dir, Launch::FILE).map_err(internal)?;
+        let (report, their_report) = sys::packet::pair().map_err(internal)?;
+        let (started, their_started) = std::io::pipe().map_err(internal)?;
+        let line_max = usize::try_from(settings.log_line_max).unwrap_or(usize::MAX);
+        let (streams, ends) = stdio::connect(
+            settings.tty,
+            settings.stdin,
+            line_max,
+            log.map(File::from),
+            their_report,
+            their_started.into(),
+        )
+        .map_err(internal)?;
+        let launcher = launch::launch(ask, ends).map_err(internal)?;
+        let id = &ask.container;
+        self.poller.watch(&report, Source::Report(id.clone())).map_err(internal)?;
+        let state = State::Launching(Launching {
+            caller,
+            launcher,
+            report,
+            started: started.into(),
+            trace: Vec::new(),
+            failure: None,
+        });
+        self.containers.insert(id.clone(), Container { dir: ask.dir.clone(), launch: settings, streams, state });
+        Ok(())
+    }
+
+    /// Begins to read what the container prints.
+    pub(crate) fn watch_output(&mut self, id: &ContainerId) {
+        let Some(container) = self.containers.get(id) else { return };
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if let Some(fd) = container.streams.fd(stream)
+                && let Ok(fd) = fd.try_clone_to_owned()
+            {
+                // The copy is only for the borrow checker's sake: epoll keeps the open file, which both share.
+                drop(self.poller.watch(&fd, Source::Output(id.clone(), stream)));
+            }
+        }
+    }
+
+    pub(crate) fn start(&mut self, caller: Caller, id: &ContainerId) {
+        if let Err(failed) = self.try_start(caller, id) {
+            self.answer(caller, Err(failed));
+        }
+    }
+
+    fn try_start(&mut self, caller: Caller, id: &ContainerId) -> Result<(), Failure> {
+        let container = self.containers.get_mut(id).ok_or_else(|| no_such(id))?;
+        let State::Created { pid, .. } = container.state else {
+            let name = container.phase().map_or("being made", |phase| phase.name());
+            return Err(failure(FailureKind::Phase, format!("container {id} is {name}, not created")));
+        };
+        container.signal_start(id.as_str()).map_err(internal)?;
+        let State::Created { started, .. } =
+            std::mem::replace(&mut container.state, State::Settled(Phase::Created { pid }))
+        else {
+            return Ok(());
+        };
+        self.poller.watch(&started, Source::Started(id.clone())).map_err(internal)?;
+        container.state = State::Starting { pid, started, caller };
+        Ok(())
+    }
+
+    pub(crate) fn signal(&mut self, id: &ContainerId, signal: i32) -> Answered {
+        let container = self.containers.get(id).ok_or_else(|| no_such(id))?;
+        if let Some(pid) = container.pid() {
+            // Not through nix: it does not know the real-time signals. The pid is our child's, not yet reaped.
+            let signal = rustix::process::Signal::from_named_raw(signal);
+            let pid = i32::try_from(pid.get()).ok().and_then(rustix::process::Pid::from_raw);
+            if let (Some(pid), Some(signal)) = (pid, signal) {
+                rustix::process::kill_process(pid, signal).map_err(internal)?;
+            } else {
+                return Err(failure(FailureKind::Refused, "no such signal"));
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn reopen(&mut self, id: &ContainerId, log: Option<OwnedFd>) -> Answered {
+        let container = self.containers.get_mut(id).ok_or_else(|| no_such(id))?;
+        let log = log.ok_or_else(|| failure(FailureKind::Refused, "no log file came with the ask"))?;
+        container.streams.reopen(File::from(log));
+        Ok(Answer::Done)
+    }
+
+    /// Kills the container, if it lives, and reaps it. Its exit is not told: nobody asks any more.
+    pub(crate) fn forget(&mut self, id: &ContainerId) -> Answered {
+        let Some(mut container) = self.containers.remove(id) else { return Ok(Answer::Done) };
+        let mut dead: Vec<Pid> = Vec::new();
+        if let State::Launching(launching) = &container.state {
+            self.poller.forget(&launching.report, &Source::Report(id.clone()));
+            dead.push(launching.launcher);
+        }
+        dead.extend(container.pid().and_then(to_pid));
+        for pid in &dead {
+            kill(*pid, Signal::SIGKILL).ok();
+        }
+        container.kill_rest();
+        for pid in dead {
+            nix::sys::wait::waitpid(pid, None).ok();
+        }
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if let Some(fd) = container.streams.fd(stream) {
+                self.poller.forget(fd, &Source::Output(id.clone(), stream));
+            }
+        }
+        drop(container.streams.finish(&mut self.buffer));
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn exec(&mut self, caller: Caller, ask: &ExecAsk, fds: Vec<OwnedFd>) {
+        if let Err(failed) = self.try_exec(caller, ask, fds) {
+            self.answer(caller, Err(failed));
+        }
+    }
+
+    fn try_exec(&mut self, caller: Caller, ask: &ExecAsk, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+        let id = &ask.container;
+        let container = self.containers.get(id).ok_or_else(|| no_such(id))?;
+        let State::Settled(Phase::Running { pid, .. }) = &container.state else {
+            let name = container.phase().map_or("being made", |phase| phase.name());
+            return Err(failure(FailureKind::Phase, format!("container {id} is {name}, not running")));
+        };
+        let init = to_pid(*pid).ok_or_else(|| internal("the container's pid is out of range"))?;
+        let mut fds = fds.into_iter();
+        let mut next = |wanted: bool| if wanted { fds.next() } else { None };
+        let (started, theirs) = std::io::pipe().map_err(internal)?;
+        let ends = ExecEnds {
+            stdin: next(ask.stdio.stdin),
+            stdout: next(ask.stdio.stdout),
+            stderr: next(ask.stdio.stderr),
+            started: theirs.into(),
+        };
+        let pid = crate::exec::exec(ask, &container.dir, init, ends).map_err(internal)?;
+        let started = OwnedFd::from(started);
+        self.poller.watch(started.as_fd(), Source::ExecStarted(ask.exec)).map_err(internal)?;
+        let exec = Exec { container: id.clone(), pid, starting: Some((started, caller)), ended: None };
+        self.execs.insert(ask.exec, exec);
+        Ok(())
+    }
+
+    /// Kills the exec'd process and all that came from it: its session, and what descends from it.
+    pub(crate) fn kill_exec(&mut self, exec: u64) -> Answered {
+        let Some(exec) = self.execs.get(&exec) else { return Ok(Answer::Done) };
+        let root = exec.pid.as_raw();
+        let processes = self.containers.get(&exec.container).map(Container::processes).unwrap_or_default();
+        for pid in crate::family::of(root, &processes) {
+            kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+        }
+        Ok(Answer::Done)
+    }
+}
+
+pub(crate) fn to_pid(pid: NonZeroU32) -> Option<Pid> {
+    i32::try_from(pid.get()).ok().map(Pid::from_raw)
+}

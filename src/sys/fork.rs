@@ -1,0 +1,69 @@
+//! Splitting a process in two.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+
+use nix::unistd::{ForkResult, Pid};
+
+/// Runs `child` in a copy of this process and gives its pid to the caller.
+///
+/// Refused in a process with several threads: the copy would hold the locks of threads that it does not have.
+/// The child never returns into the caller's code: it exits with what `child` returns.
+pub fn fork(child: impl FnOnce() -> i32) -> io::Result<Pid> {
+    if threads()? != 1 {
+        return Err(io::Error::other("only a process with one thread may fork"));
+    }
+    // SAFETY: this is the only thread, so no lock is held by another one and the child may run any code.
+    match unsafe { nix::unistd::fork() }? {
+        ForkResult::Parent { child } => Ok(child),
+        ForkResult::Child => {
+            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(101);
+            exit_now(code)
+        }
+    }
+}
+
+/// Ends the process without running exit handlers or flushing what the parent may flush too.
+pub fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit has no preconditions; it does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Closes every descriptor from 3 on that is not in `keep`. For a forked child that owns nothing else: whatever held
+/// the others must never be used or dropped there.
+pub fn close_all_but(keep: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut kept: Vec<u32> = keep.iter().filter_map(|fd| u32::try_from(fd.as_raw_fd()).ok()).collect();
+    kept.sort_unstable();
+    let mut first = 3;
+    for fd in kept.into_iter().filter(|fd| *fd >= 3) {
+        if fd > first {
+            close_range(first, fd - 1)?;
+        }
+        first = fd + 1;
+    }
+    close_range(first, u32::MAX)
+}
+
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: the caller gave up all descriptors in the range, see `close_all_but`.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn threads() -> io::Result<usize> {
+    // The link count of the task directory is its number of threads plus the entries `.` and `..`.
+    let links = rustix::fs::stat("/proc/self/task")?.st_nlink;
+    usize::try_from(links).map(|n| n.saturating_sub(2)).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_with_threads_may_not_fork() {
+        // The test runner has a thread for each test besides the main one.
+        assert!(threads().unwrap() > 1);
+        assert!(fork(|| 0).is_err());
+    }
+}

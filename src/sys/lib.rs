@@ -1,0 +1,20 @@
+//! Thin, safe doors to the kernel that no crate offers. The only crate of crisp with `unsafe`.
+//!
+//! - [`fork`]: split the process in two, only where that is sound (one thread).
+//! - [`mount`]: `mount_setattr`, and detached mounts with their attributes.
+//! - [`seccomp`]: load a ready-made filter.
+//! - [`packet`]: sequenced packets over Unix sockets that carry file descriptors.
+//! - [`bpf`]: load and attach a device program.
+//! - [`memfd`]: a sealed copy of a program, which nobody can overwrite while it runs.
+//! - [`net`]: the loopback interface of a new namespace; [`signal`]: signals as a new program expects them.
+//!
+//! Each `unsafe` block does one thing and says why it is sound. Everything else in crisp forbids it.
+
+pub mod bpf;
+pub mod fork;
+pub mod memfd;
+pub mod mount;
+pub mod net;
+pub mod packet;
+pub mod seccomp;
+pub mod signal;

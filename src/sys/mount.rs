@@ -1,0 +1,68 @@
+//! The parts of the mount API that rustix does not have.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use rustix::mount::{OpenTreeFlags, open_tree};
+
+/// What `mount_setattr` is to change on a mount, or on a whole tree of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Attributes {
+    pub set: u64,
+    pub clear: u64,
+    /// One of `MS_PRIVATE`, `MS_SLAVE`, `MS_SHARED`, or 0 for no change.
+    pub propagation: u64,
+}
+
+pub const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+pub const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
+pub const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
+pub const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
+pub const PRIVATE: u64 = libc::MS_PRIVATE;
+pub const SLAVE: u64 = libc::MS_SLAVE;
+pub const SHARED: u64 = libc::MS_SHARED;
+
+/// How far a change or a copy reaches below the mount it is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// This mount alone.
+    Top,
+    /// This mount and all below it.
+    Tree,
+}
+
+/// Changes the attributes of the mount behind `mount`.
+pub fn set_attributes(mount: impl AsFd, attributes: Attributes, reach: Reach) -> io::Result<()> {
+    let attr = libc::mount_attr {
+        attr_set: attributes.set,
+        attr_clr: attributes.clear,
+        propagation: attributes.propagation,
+        userns_fd: 0,
+    };
+    let flags = libc::AT_EMPTY_PATH | if reach == Reach::Tree { libc::AT_RECURSIVE } else { 0 };
+    let empty: &CStr = c"";
+    // SAFETY: the descriptor is borrowed for the call, the path is a C string, and `attr` is a mount_attr of the size
+    // given, which the kernel only reads.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_fd().as_raw_fd(),
+            empty.as_ptr(),
+            flags,
+            &raw const attr,
+            size_of::<libc::mount_attr>(),
+        )
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A copy of the mount at `path` that is attached nowhere yet. Symbolic links are followed.
+pub fn detach_copy(path: &Path, reach: Reach) -> io::Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    if reach == Reach::Tree {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    Ok(open_tree(rustix::fs::CWD, path, flags)?)
+}

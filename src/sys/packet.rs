@@ -1,0 +1,111 @@
+//! Sequenced packets on Unix sockets: each send is one message, with file descriptors beside it.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+/// Longer messages are refused by both sides; what can be longer goes through files.
+pub const MAX: usize = 128 * 1024;
+/// More descriptors than this never travel with one message.
+pub const MAX_FDS: usize = 8;
+
+/// A listening socket at `path`, for root alone: the directory above must be 0700.
+pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    let address = SocketAddrUnix::new(path)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, 16)?;
+    Ok(socket)
+}
+
+/// Connects to a socket that [`listen`] made. Not blocking, as the one from [`accept`].
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Takes the next connection; only root may talk.
+pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
+    let socket = rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    let peer = rustix::net::sockopt::socket_peercred(&socket)?;
+    if peer.uid.is_root() { Ok(socket) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+}
+
+/// Two connected sockets.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Sends one message, whole or not at all.
+pub fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    if bytes.len() > MAX || fds.len() > MAX_FDS {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "message too long"));
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives one message into `buffer`; none at the end of the connection.
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<(usize, Vec<OwnedFd>)>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let got = rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut beside, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds = Vec::new();
+    for message in beside.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "message cut short"));
+    }
+    if got.bytes == 0 && fds.is_empty() { Ok(None) } else { Ok(Some((got.bytes, fds))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn a_message_arrives_whole_with_its_descriptors() {
+        let (a, b) = pair().unwrap();
+        let (read, write) = std::io::pipe().unwrap();
+        send(&a, b"hello", &[write.as_fd()]).unwrap();
+        drop(write);
+        let mut buffer = [0; 64];
+        let (n, mut fds) = receive(&b, &mut buffer).unwrap().unwrap();
+        assert_eq!(&buffer[..n], b"hello");
+        std::fs::File::from(fds.pop().unwrap()).write_all(b"x").unwrap();
+        assert_eq!(std::io::read_to_string(read).unwrap(), "x");
+        drop(a);
+        assert!(receive(&b, &mut buffer).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_message_that_does_not_fit_is_an_error_not_a_half() {
+        let (a, b) = pair().unwrap();
+        send(&a, &[7; 100], &[]).unwrap();
+        let mut buffer = [0; 64];
+        assert_eq!(receive(&b, &mut buffer).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+}
