@@ -1,1 +1,37 @@
-fn main(){}
+//! A running daemon as a kubelet sees it, on the kernel of this machine.
+//!
+//! [`harness`] starts `crisp serve` in directories and cgroups of its own and clears all of it away again, [`client`]
+//! talks to it, [`image`] makes what its containers run, and [`kernel`] says what is really there: whether something
+//! is gone is asked of the kernel, never of crisp. A daemon that a test is done with must leave nothing behind, so every
+//! test is a test of that too.
+//!
+//! `CRISP_BIN_DIR` names the directory with `crisp` and `crisp-shim`, built with failpoints. `CRISP_TEST_SLOW` multiplies
+//! every deadline and scales down what is only long.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod client;
+mod harness;
+mod image;
+mod kernel;
+mod registry;
+mod snapshot;
+
+mod cgroups;
+mod daemon;
+mod examples;
+mod exec;
+mod failpoints;
+mod failures;
+mod images;
+mod leak;
+mod libcontainer_gaps;
+mod lifecycle;
+mod lists;
+mod logs;
+mod mounts;
+mod namespaces;
+mod recover;
+mod requests;
+mod rights;
+mod stop;

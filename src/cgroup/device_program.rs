@@ -4,7 +4,7 @@
 
 use sys::bpf::Instruction;
 
-use crate::devices::{Access, DeviceKind, Policy, Verdict};
+use crate::devices::{Access, DeviceKind, DeviceRule, Policy, Verdict};
 
 // Registers: 0 is the answer; 1 points to the input at first and is scratch after; the others are ours.
 const ANSWER: u8 = 0;
@@ -18,21 +18,63 @@ const MINOR: u8 = 5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Op {
     /// Loads the input's 32-bit word at a byte offset.
-    Load { to: u8, offset: i16 },
-    Set { to: u8, value: u32 },
-    Copy { to: u8, from: u8 },
-    And { to: u8, value: u32 },
-    ShiftRight { to: u8, bits: u32 },
+    Load {
+        to: u8,
+        offset: i16,
+    },
+    Set {
+        to: u8,
+        value: u32,
+    },
+    Copy {
+        to: u8,
+        from: u8,
+    },
+    And {
+        to: u8,
+        value: u32,
+    },
+    ShiftRight {
+        to: u8,
+        bits: u32,
+    },
     /// Skips so many instructions if the register differs from the value.
-    SkipUnless { register: u8, value: u32, skip: i16 },
+    SkipUnless {
+        register: u8,
+        value: u32,
+        skip: i16,
+    },
     /// Skips so many instructions if the registers differ.
-    SkipUnlessSame { a: u8, b: u8, skip: i16 },
+    SkipUnlessSame {
+        a: u8,
+        b: u8,
+        skip: i16,
+    },
     /// Skips so many instructions if the register has the value.
-    SkipIf { register: u8, value: u32, skip: i16 },
+    SkipIf {
+        register: u8,
+        value: u32,
+        skip: i16,
+    },
     Exit,
 }
 
 impl Op {
+    /// Lets a conditional jump skip so many instructions.
+    fn aim(&mut self, distance: i16) {
+        match self {
+            Self::SkipUnless { skip, .. } | Self::SkipUnlessSame { skip, .. } | Self::SkipIf { skip, .. } => {
+                *skip = distance;
+            }
+            Self::Load { .. }
+            | Self::Set { .. }
+            | Self::Copy { .. }
+            | Self::And { .. }
+            | Self::ShiftRight { .. }
+            | Self::Exit => {}
+        }
+    }
+
     /// See the kernel's Documentation/bpf/standardization/instruction-set.rst.
     fn encode(self) -> Instruction {
         let op = |code, to, from, offset, value: u32| Instruction::new(code, to, from, offset, value.cast_signed());
@@ -64,43 +106,37 @@ fn ops(policy: &Policy) -> Vec<Op> {
         Op::Load { to: MAJOR, offset: 4 },
         Op::Load { to: MINOR, offset: 8 },
     ];
-    for exception in &policy.exceptions {
-        // Each test says how it fails; the distance to the next exception is known once they are all there.
-        let mut tests: Vec<fn(i16, u32) -> Op> = Vec::new();
-        let mut values: Vec<u32> = Vec::new();
-        let mut test = |make: fn(i16, u32) -> Op, value: u32| {
-            tests.push(make);
-            values.push(value);
-        };
-        match exception.kind {
-            DeviceKind::All => {}
-            DeviceKind::Block => test(|skip, value| Op::SkipUnless { register: KIND, value, skip }, 1),
-            DeviceKind::Char => test(|skip, value| Op::SkipUnless { register: KIND, value, skip }, 2),
-        }
-        if let Some(major) = exception.major {
-            test(|skip, value| Op::SkipUnless { register: MAJOR, value, skip }, major);
-        }
-        if let Some(minor) = exception.minor {
-            test(|skip, value| Op::SkipUnless { register: MINOR, value, skip }, minor);
-        }
-        if exception.access != Access::ALL {
-            test(|_, _| Op::Copy { to: SCRATCH, from: ACCESS }, 0);
-            test(|_, value| Op::And { to: SCRATCH, value }, u32::from(exception.access.bits()));
-            match exception.verdict {
-                // Allowed only if nothing is asked for beyond what the rule gives.
-                Verdict::Allow => test(|skip, _| Op::SkipUnlessSame { a: SCRATCH, b: ACCESS, skip }, 0),
-                // Denied as soon as anything is asked for that the rule takes.
-                Verdict::Deny => test(|skip, value| Op::SkipIf { register: SCRATCH, value, skip }, 0),
-            }
-        }
-        // At most six tests and two more instructions: the distance fits.
-        let distances = (2..).take(tests.len()).collect::<Vec<i16>>();
-        let block = tests.iter().zip(&values).zip(distances.iter().rev());
-        ops.extend(block.map(|((make, value), skip)| make(*skip, *value)));
-        ops.extend([Op::Set { to: ANSWER, value: answer(exception.verdict) }, Op::Exit]);
-    }
+    policy.exceptions.iter().for_each(|exception| ops.extend(block(exception)));
     ops.extend([Op::Set { to: ANSWER, value: answer(policy.otherwise) }, Op::Exit]);
     ops
+}
+
+/// Answers if the exception applies, or else runs on past its own end.
+fn block(exception: &DeviceRule) -> Vec<Op> {
+    let unless = |register, value| Op::SkipUnless { register, value, skip: 0 };
+    let mut block = Vec::new();
+    match exception.kind {
+        DeviceKind::All => {}
+        DeviceKind::Block => block.push(unless(KIND, 1)),
+        DeviceKind::Char => block.push(unless(KIND, 2)),
+    }
+    block.extend(exception.major.map(|major| unless(MAJOR, major)));
+    block.extend(exception.minor.map(|minor| unless(MINOR, minor)));
+    if exception.access != Access::ALL {
+        block.push(Op::Copy { to: SCRATCH, from: ACCESS });
+        block.push(Op::And { to: SCRATCH, value: u32::from(exception.access.bits()) });
+        block.push(match exception.verdict {
+            // Allowed only if nothing is asked for beyond what the rule gives.
+            Verdict::Allow => Op::SkipUnlessSame { a: SCRATCH, b: ACCESS, skip: 0 },
+            // Denied as soon as anything is asked for that the rule takes.
+            Verdict::Deny => Op::SkipIf { register: SCRATCH, value: 0, skip: 0 },
+        });
+    }
+    block.extend([Op::Set { to: ANSWER, value: answer(exception.verdict) }, Op::Exit]);
+    for (op, behind) in block.iter_mut().rev().zip(0..) {
+        op.aim(behind);
+    }
+    block
 }
 
 fn answer(verdict: Verdict) -> u32 {
@@ -113,7 +149,7 @@ fn answer(verdict: Verdict) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::devices::{DeviceRule, allow_all, default_rules};
+    use crate::devices::{allow_all, default_rules};
 
     const BLOCK: u32 = 1;
     const CHAR: u32 = 2;
@@ -153,7 +189,7 @@ mod tests {
         ops(&Policy::new(rules).unwrap())
     }
 
-    const RW: Access = Access::READ.and(Access::WRITE);
+    const RW: Access = Access::READ.with(Access::WRITE);
 
     #[test]
     fn the_defaults_let_the_harmless_nodes_through_and_no_other() {
@@ -173,7 +209,7 @@ mod tests {
         let program = program(&default_rules());
         assert!(run(&program, BLOCK, Access::MKNOD, 8, 0));
         assert!(run(&program, CHAR, Access::MKNOD, 1, 1));
-        assert!(!run(&program, BLOCK, Access::MKNOD.and(Access::READ), 8, 0));
+        assert!(!run(&program, BLOCK, Access::MKNOD.with(Access::READ), 8, 0));
     }
 
     #[test]

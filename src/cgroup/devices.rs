@@ -10,8 +10,9 @@ use std::path::PathBuf;
 use model::Kind;
 
 use crate::device_program;
-use crate::group::{Cgroup, write_once};
+use crate::group::Cgroup;
 use crate::layout::Version;
+use crate::tree::write_once;
 
 /// One line of a device policy; later lines override earlier ones, and what no line allows is denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +52,7 @@ impl Access {
     pub const WRITE: Access = Access(4);
     pub const ALL: Access = Access(7);
 
-    pub const fn and(self, other: Access) -> Access {
+    pub const fn with(self, other: Access) -> Access {
         Access(self.0 | other.0)
     }
 
@@ -63,7 +64,7 @@ impl Access {
     pub fn parse(letters: &str) -> Option<Access> {
         let mut access = Access(0);
         for letter in letters.chars() {
-            access = access.and(match letter {
+            access = access.with(match letter {
                 'r' => Access::READ,
                 'w' => Access::WRITE,
                 'm' => Access::MKNOD,
@@ -192,7 +193,7 @@ impl Policy {
     fn add(&mut self, rule: DeviceRule) -> Result<(), DeviceError> {
         if rule.verdict != self.otherwise {
             match self.exceptions.iter_mut().find(|exception| exception.same_nodes(&rule)) {
-                Some(exception) => exception.access = exception.access.and(rule.access),
+                Some(exception) => exception.access = exception.access.with(rule.access),
                 None => self.exceptions.push(rule),
             }
             return Ok(());
@@ -243,8 +244,7 @@ impl Cgroup {
             let program = device_program::assemble(policy);
             let program = sys::bpf::load_device_program(&program)
                 .map_err(|e| failed("having the kernel check the device program", e))?;
-            sys::bpf::attach_device_program(&dir, &program)
-                .map_err(|e| failed("attaching the device program", e))?;
+            sys::bpf::attach_device_program(&dir, &program).map_err(|e| failed("attaching the device program", e))?;
         }
         for program in &old {
             sys::bpf::detach_device_program(&dir, program)
@@ -276,7 +276,7 @@ mod tests {
         assert_eq!(Access::parse("r"), Some(Access::READ));
         assert_eq!(Access::parse(""), None);
         assert_eq!(Access::parse("rx"), None);
-        assert_eq!(Access::READ.and(Access::MKNOD).to_string(), "rm");
+        assert_eq!(Access::READ.with(Access::MKNOD).to_string(), "rm");
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! A cgroup by its path, in every tree of the host at once: making it, removing it, and its files.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use model::Kind;
@@ -14,7 +14,8 @@ use rustix::io::Errno;
 use crate::engine::{self, ApplyError};
 use crate::knob::{CgroupFs, Knob};
 use crate::layout::{HierarchyKind, Layout, Version};
-use crate::path::CgroupPath;
+use crate::path::{CgroupPath, InvalidPath};
+use crate::tree::{make_dirs, read_file, remove_dir, remove_tree, write_file, write_once};
 
 /// A cgroup that may or may not exist yet. Cheap to clone; holds nothing open.
 #[derive(Debug, Clone)]
@@ -51,7 +52,9 @@ pub enum GroupError {
     #[error("removing the cgroup directory {path}")]
     Remove { path: PathBuf, source: io::Error },
     #[error("killing process {pid}")]
-    Kill { pid: i32, source: io::Error },
+    Kill { pid: NonZeroU32, source: io::Error },
+    #[error("this process is itself in cgroup {0}, which it is to freeze or kill")]
+    Own(CgroupPath),
     #[error("the host has no freezer controller for cgroup {0}")]
     NoFreezer(CgroupPath),
     #[error("cgroup {path} is still not {wanted} after {:.1} s", after.as_secs_f64())]
@@ -66,6 +69,7 @@ impl GroupError {
             Self::Make { .. } | Self::Read { .. } | Self::Write { .. } | Self::Remove { .. } | Self::Kill { .. } => {
                 Kind::Internal
             }
+            Self::Own(_) => Kind::Precondition,
             Self::NoFreezer(_) => Kind::Unsupported,
             Self::TooSlow { .. } => Kind::Deadline,
         }
@@ -78,6 +82,11 @@ const REMOVE_WITHIN: Duration = Duration::from_secs(2);
 impl Cgroup {
     pub fn new(layout: Arc<Layout>, path: CgroupPath) -> Self {
         Self { layout, path }
+    }
+
+    /// The cgroup `name` directly below this one.
+    pub fn child(&self, name: &str) -> Result<Self, InvalidPath> {
+        Ok(Self { layout: Arc::clone(&self.layout), path: self.path.join(name)? })
     }
 
     pub fn path(&self) -> &CgroupPath {
@@ -120,7 +129,7 @@ impl Cgroup {
 
     fn create_into(&self, made: &mut Made) -> Result<(), GroupError> {
         for mount in self.layout.mounts() {
-            make_dirs(&self.path.under(mount), made)?;
+            make_dirs(&self.path.under(mount), &mut made.0)?;
         }
         match self.layout.version() {
             Version::V1 => self.prepare_v1(),
@@ -159,11 +168,7 @@ impl Cgroup {
             let enabled = read_file(&file)?;
             let offered = read_file(&parent.join("cgroup.controllers"))?;
             for controller in offered.split_whitespace().filter(|c| !enabled.split_whitespace().any(|e| e == *c)) {
-                if let Err(e) = write_once(&file, &format!("+{controller}"))
-                    && matches!(Errno::from_io_error(&e), Some(Errno::NOENT | Errno::NODEV))
-                {
-                    return Err(GroupError::Write { path: file, value: format!("+{controller}"), source: e });
-                }
+                drop(write_once(&file, &format!("+{controller}")));
             }
         }
         Ok(())
@@ -193,6 +198,18 @@ impl Cgroup {
         self.thaw_all()?;
         let deadline = Instant::now() + REMOVE_WITHIN;
         self.dirs().try_for_each(|dir| remove_tree(&dir, deadline))
+    }
+
+    /// Leaves a cgroup that belongs to somebody else, such as a pod's that the kubelet made.
+    ///
+    /// Owners of v1 cgroups do not know the v2 tree of a hybrid host: [`create`](Self::create) of a child made the
+    /// directory there, and nobody else would remove it. One that is still in use stays.
+    pub fn leave(&self) -> Result<(), GroupError> {
+        let Layout::V1 { unified: Some(root), .. } = &*self.layout else { return Ok(()) };
+        match remove_dir(&self.path.under(root), Instant::now()) {
+            Err(e) if e.kind() == Kind::Busy => Ok(()),
+            outcome => outcome,
+        }
     }
 
     /// Every file into which a process has to write itself to be in this cgroup.
@@ -227,13 +244,18 @@ impl Cgroup {
         engine::observe(self)
     }
 
-    /// How often the kernel has killed in this cgroup for lack of memory; `None` where nobody counts.
-    pub fn oom_kills(&self) -> Option<u64> {
+    /// The file in which the kernel counts its kills for lack of memory, in a line `oom_kill N`.
+    pub fn oom_file(&self) -> Option<PathBuf> {
         let file = match self.layout.version() {
             Version::V1 => "memory.oom_control",
             Version::V2 => "memory.events",
         };
-        let text = fs::read_to_string(self.dir_of("memory")?.join(file)).ok()?;
+        self.dir_of("memory").map(|dir| dir.join(file))
+    }
+
+    /// How often the kernel has killed in this cgroup for lack of memory; `None` where nobody counts.
+    pub fn oom_kills(&self) -> Option<u64> {
+        let text = fs::read_to_string(self.oom_file()?).ok()?;
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
     }
 }
@@ -288,97 +310,10 @@ impl Made {
     }
 }
 
-/// Makes `dir` and what is missing above it. A cgroup tree has no symbolic links that could lead elsewhere.
-fn make_dirs(dir: &Path, made: &mut Made) -> Result<(), GroupError> {
-    let failed = |source| GroupError::Make { path: dir.to_owned(), source };
-    match fs::create_dir(dir) {
-        Ok(()) => made.0.push(dir.to_owned()),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            make_dirs(dir.parent().ok_or_else(|| failed(e))?, made)?;
-            fs::create_dir(dir).map_err(failed)?;
-            made.0.push(dir.to_owned());
-        }
-        Err(e) => return Err(failed(e)),
-    }
-    Ok(())
-}
-
-fn remove_tree(dir: &Path, deadline: Instant) -> Result<(), GroupError> {
-    for child in children(dir)? {
-        remove_tree(&child, deadline)?;
-    }
-    remove_dir(dir, deadline)
-}
-
-fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), GroupError> {
-    let mut pause = Duration::from_millis(1);
-    loop {
-        match fs::remove_dir(dir) {
-            Ok(()) => return Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
-                thread::sleep(pause);
-                pause = (pause * 2).min(Duration::from_millis(50));
-            }
-            Err(source) => return Err(GroupError::Remove { path: dir.to_owned(), source }),
-        }
-    }
-}
-
-/// The cgroups directly below; none where the directory is gone.
-pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, GroupError> {
-    let failed = |source| GroupError::Read { path: dir.to_owned(), source };
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(e) if gone(&e) => return Ok(Vec::new()),
-        Err(e) => return Err(failed(e)),
-    };
-    let mut dirs = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(failed)?;
-        if entry.file_type().map_err(failed)?.is_dir() {
-            dirs.push(entry.path());
-        }
-    }
-    Ok(dirs)
-}
-
-/// Whether an error says that the cgroup has been removed.
-pub(crate) fn gone(e: &io::Error) -> bool {
-    matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::NODEV))
-}
-
-fn read_file(path: &Path) -> Result<String, GroupError> {
-    fs::read_to_string(path).map_err(|source| GroupError::Read { path: path.to_owned(), source })
-}
-
-pub(crate) fn write_file(path: &Path, value: &str) -> Result<(), GroupError> {
-    write_once(path, value).map_err(|source| GroupError::Write {
-        path: path.to_owned(),
-        value: value.to_owned(),
-        source,
-    })
-}
-
-/// Hands `value` to the kernel in one write: each is one request there, so it must not come in parts.
-pub(crate) fn write_once(path: &Path, value: &str) -> io::Result<()> {
-    let mut file = File::options().write(true).open(path)?;
-    // A write of nothing would not reach the kernel, an empty line clears a set.
-    let value = if value.is_empty() { "\n" } else { value };
-    loop {
-        match file.write(value.as_bytes()) {
-            Ok(n) if n == value.len() => return Ok(()),
-            Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-}
-
 fn huge_page_sizes(dir: &Path) -> Vec<HugePageSize> {
     let names = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let kilobytes = names.filter_map(|name| name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok());
+    let kilobytes =
+        names.filter_map(|name| name.to_str()?.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok());
     let mut sizes: Vec<HugePageSize> = kilobytes.filter_map(huge_page_size).collect();
     sizes.sort_unstable();
     sizes

@@ -35,10 +35,11 @@ mod processes;
 mod suite;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod v1;
 mod v2;
 
-pub use devices::{Access, DeviceError, DeviceKind, DeviceRule, allow_all, default_rules};
+pub use devices::{Access, DeviceError, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};
 pub use engine::{ApplyError, apply, carry_out, observe};
 pub use group::{Cgroup, GroupError, Made, ShownMount};
 pub use knob::{CgroupFs, Knob, Unreadable, Values};

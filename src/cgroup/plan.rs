@@ -23,7 +23,9 @@ pub struct Write {
 pub enum Refused {
     #[error("{field} needs the {} controller, and this host offers no {knob}", knob.controller())]
     Missing { field: &'static str, knob: Knob },
-    #[error("memory and swap together are limited to {memory_swap} bytes, less than the {memory} bytes of memory alone")]
+    #[error(
+        "memory and swap together are limited to {memory_swap} bytes, less than the {memory} bytes of memory alone"
+    )]
     SwapBelowMemory { memory: Limit, memory_swap: Bytes },
     #[error("the memory limit of {limit} bytes is below the current usage of {usage} bytes")]
     BelowUsage { limit: Bytes, usage: Bytes },

@@ -1,7 +1,8 @@
 //! The processes in a cgroup and in those below it: who they are, stopping, resuming and ending them.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fs;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,8 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::group::{Cgroup, GroupError, children, gone, write_file};
+use crate::group::{Cgroup, GroupError};
 use crate::layout::Version;
+use crate::tree::{children, gone, write_file};
 
 /// How long one round of killing waits for the processes to freeze: it only helps against forking, nothing rests on it.
 const FREEZE_BEFORE_KILL: Duration = Duration::from_millis(50);
@@ -19,8 +21,8 @@ impl Cgroup {
     /// Every process in this cgroup and below it, in whichever tree.
     ///
     /// A process that is only half in, because it joins one tree after the other, counts too. None where the cgroup is gone.
-    pub fn procs(&self) -> Result<HashSet<Pid>, GroupError> {
-        let mut pids = HashSet::new();
+    pub fn procs(&self) -> Result<BTreeSet<NonZeroU32>, GroupError> {
+        let mut pids = BTreeSet::new();
         self.dirs().try_for_each(|dir| collect(&dir, &mut pids))?;
         Ok(pids)
     }
@@ -37,6 +39,7 @@ impl Cgroup {
     ///
     /// Leaves the cgroup thawed. Fails when some are still there after `within`.
     pub fn kill_all(&self, within: Duration) -> Result<(), GroupError> {
+        self.refuse_own()?;
         let start = Instant::now();
         let mut pause = Duration::from_micros(200);
         while !self.is_empty()? {
@@ -72,10 +75,11 @@ impl Cgroup {
             Err(e) => return Err(e),
         }
         for pid in self.procs()? {
-            match kill_process(pid, Signal::KILL) {
+            let Some(target) = i32::try_from(pid.get()).ok().and_then(Pid::from_raw) else { continue };
+            match kill_process(target, Signal::KILL) {
                 // Gone on its own in the meantime.
                 Ok(()) | Err(Errno::SRCH) => {}
-                Err(e) => return Err(GroupError::Kill { pid: pid.as_raw_nonzero().get(), source: e.into() }),
+                Err(e) => return Err(GroupError::Kill { pid, source: e.into() }),
             }
         }
         self.thaw_all()
@@ -83,6 +87,7 @@ impl Cgroup {
 
     /// Stops every process in this cgroup and below it, and waits until they stand still.
     pub fn freeze(&self, within: Duration) -> Result<(), GroupError> {
+        self.refuse_own()?;
         let (file, value, _) = self.freezer()?;
         write_file(&file, value)?;
         let start = Instant::now();
@@ -93,6 +98,12 @@ impl Cgroup {
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())
+    }
+
+    /// Who freezes himself never gets to thaw.
+    fn refuse_own(&self) -> Result<(), GroupError> {
+        let own = self.procs()?.iter().any(|pid| pid.get() == std::process::id());
+        if own { Err(GroupError::Own(self.path().clone())) } else { Ok(()) }
     }
 
     /// Lets the processes of this cgroup go on; what froze itself below stays as it is.
@@ -146,11 +157,11 @@ impl Cgroup {
     }
 }
 
-fn collect(dir: &Path, pids: &mut HashSet<Pid>) -> Result<(), GroupError> {
+fn collect(dir: &Path, pids: &mut BTreeSet<NonZeroU32>) -> Result<(), GroupError> {
     let path = dir.join("cgroup.procs");
     match fs::read_to_string(&path) {
         // 0 stands for a process that our PID namespace cannot see.
-        Ok(text) => pids.extend(text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?))),
+        Ok(text) => pids.extend(text.lines().filter_map(|line| line.parse::<NonZeroU32>().ok())),
         // The processes of a threaded cgroup are listed further up.
         Err(e) if gone(&e) || Errno::from_io_error(&e) == Some(Errno::OPNOTSUPP) => {}
         Err(source) => return Err(GroupError::Read { path, source }),

@@ -1,8 +1,6 @@
 //! Limits as cgroup v2 has them.
 
-use model::resources::{
-    Bytes, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, LimitsPatch, Micros, Observed,
-};
+use model::resources::{Bytes, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, LimitsPatch, Micros, Observed};
 
 use crate::knob::{Knob, Unreadable, Values};
 use crate::plan::{Draft, Limit, Refused};
@@ -166,9 +164,9 @@ pub(crate) fn observe(now: &Values, sizes: &[HugePageSize]) -> Result<Observed, 
                 observed.cpu_quota = knob.limit(quota)?.map(|n| Micros(n.0));
                 observed.cpu_period = knob.limit(period)?.map(|n| Micros(n.0));
             }
+            // 0 where cpu.idle puts the group behind all others: no weight then.
             "cpu.weight" => {
-                let weight = u64::try_from(knob.number(value)?).ok().and_then(|n| CpuWeight::new(n).ok());
-                observed.cpu_weight = Some(weight.ok_or_else(|| knob.unreadable(value))?);
+                observed.cpu_weight = u64::try_from(knob.number(value)?).ok().and_then(|n| CpuWeight::new(n).ok());
             }
             "memory.max" => observed.memory = knob.limit(value)?,
             "memory.swap.max" => swap = knob.limit(value)?,
@@ -200,7 +198,9 @@ mod tests {
     #[test]
     fn shares_become_weights_along_the_curve() {
         // 1024 shares are the default of the one scale, 100 the default of the other.
-        for (shares, expected) in [(2, 1), (3, 2), (102, 17), (256, 35), (512, 59), (1024, 100), (2048, 174), (262_144, 10_000)] {
+        for (shares, expected) in
+            [(2, 1), (3, 2), (102, 17), (256, 35), (512, 59), (1024, 100), (2048, 174), (262_144, 10_000)]
+        {
             assert_eq!(weight(CpuShares::new(shares).unwrap()), expected, "{shares} shares");
         }
     }

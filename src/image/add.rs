@@ -55,17 +55,11 @@ impl Shelf {
     }
 
     /// Unpacks a layer beside the store. Nobody else may be unpacking the same one.
-    pub(crate) fn stage(
-        &self,
-        plan: &LayerPlan,
-        source: impl Read,
-        limits: &Limits,
-    ) -> Result<Ready, UnpackError> {
+    pub(crate) fn stage(&self, plan: &LayerPlan, source: impl Read, limits: &Limits) -> Result<Ready, UnpackError> {
         let number = self.fresh_number();
         let directory = self.root.join("tmp").join(number.to_string());
         let LayerPlan { chain_id, diff_id, parent, blob } = plan;
-        let mut staged =
-            Staged::new(number, directory.clone(), chain_id.clone(), diff_id.clone(), parent.clone());
+        let mut staged = Staged::new(number, directory.clone(), chain_id.clone(), diff_id.clone(), parent.clone());
         make_directory(&directory, 0o700)?;
         make_directory(&staged.files(), 0o755)?;
         let unpacked = unpack(source, blob.as_ref(), diff_id, &staged.files(), limits)?;
@@ -138,7 +132,14 @@ impl Shelf {
                 Some(self.layers_dir().join(layer.number.to_string()).join("fs"))
             }
         };
-        chain.iter().take_while(|below| *below != chain_id).filter_map(place).collect::<Vec<_>>().into_iter().rev().collect()
+        chain
+            .iter()
+            .take_while(|below| *below != chain_id)
+            .filter_map(place)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+            .collect()
     }
 
     fn record(&self, new: NewImage) -> Result<Arc<Image>, DiskError> {
@@ -222,6 +223,11 @@ impl Shelf {
 
     /// Removes an image by id with all its names, or one name of it; with its last tag an image goes too.
     pub(crate) fn remove(&self, text: &str) -> Result<(), DiskError> {
+        self.forget(text)?;
+        self.free()
+    }
+
+    fn forget(&self, text: &str) -> Result<(), DiskError> {
         let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(image) = self.find(text) else { return Ok(()) };
         let name = text.parse::<crate::reference::Reference>().map(|name| name.to_string());
@@ -248,7 +254,7 @@ impl Shelf {
         for digest in image.manifest.iter().chain([&image.id]) {
             disk::remove_file(&self.blob_path(digest))?;
         }
-        self.free()
+        Ok(())
     }
 }
 

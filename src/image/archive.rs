@@ -391,11 +391,7 @@ fn header_path(header: &[u8; BLOCK]) -> Vec<u8> {
     let name = until_nul(header[..100].to_vec());
     let prefix = until_nul(header[345..500].to_vec());
     // GNU tar uses "ustar  " and keeps other things where POSIX has the prefix.
-    if &header[257..263] == b"ustar\0" && !prefix.is_empty() {
-        [prefix, name].join(&b'/')
-    } else {
-        name
-    }
+    if &header[257..263] == b"ustar\0" && !prefix.is_empty() { [prefix, name].join(&b'/') } else { name }
 }
 
 fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {

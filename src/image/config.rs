@@ -78,8 +78,7 @@ impl ConfigBlob {
     /// Parses a config blob and checks that it is for this machine.
     pub(crate) fn parse(json: &[u8]) -> Result<Self, ManifestError> {
         let what = "the image config";
-        let raw: RawBlob =
-            serde_json::from_slice(json).map_err(|source| ManifestError::Json { what, source })?;
+        let raw: RawBlob = serde_json::from_slice(json).map_err(|source| ManifestError::Json { what, source })?;
         let (os, architecture, _) = host();
         if raw.os != os || raw.architecture != architecture {
             let found = format!("{}/{}", raw.os, raw.architecture);
@@ -123,10 +122,24 @@ impl ConfigBlob {
 }
 
 impl Config {
+    /// The image's user by number, where it is one.
+    pub fn uid(&self) -> Option<u32> {
+        crate::accounts::id(self.user_part())
+    }
+
+    /// The image's user by name; empty where it is a number or none.
+    pub fn username(&self) -> &str {
+        if self.uid().is_some() { "" } else { self.user_part() }
+    }
+
+    fn user_part(&self) -> &str {
+        self.user.split(':').next().unwrap_or_default()
+    }
+
     fn check(&self) -> Result<(), ManifestError> {
-        let lists = [("Env", &self.env), ("Entrypoint", &self.entrypoint), ("Cmd", &self.cmd), ("Volumes", &self.volumes)];
-        let texts =
-            [("User", &self.user), ("WorkingDir", &self.working_dir), ("StopSignal", &self.stop_signal)];
+        let lists =
+            [("Env", &self.env), ("Entrypoint", &self.entrypoint), ("Cmd", &self.cmd), ("Volumes", &self.volumes)];
+        let texts = [("User", &self.user), ("WorkingDir", &self.working_dir), ("StopSignal", &self.stop_signal)];
         let in_lists = lists.iter().flat_map(|(name, list)| list.iter().map(move |text| (*name, text)));
         match in_lists.chain(texts).find(|(_, text)| text.contains('\0')) {
             Some((name, _)) => Err(ManifestError::Nul(name)),
@@ -162,6 +175,18 @@ mod tests {
         let parsed = ConfigBlob::parse(&blob(serde_json::Value::Null)).unwrap();
         let second = Digest::of(format!("{} {}", Digest::of(b"1"), Digest::of(b"2")).as_bytes());
         assert_eq!(parsed.chain(), [Digest::of(b"1"), second]);
+    }
+
+    #[test]
+    fn the_user_is_a_number_or_a_name() {
+        let of = |user: &str| {
+            let config = Config { user: user.into(), ..Config::default() };
+            (config.uid(), config.username().to_owned())
+        };
+        assert_eq!(of(""), (None, String::new()));
+        assert_eq!(of("1000:5"), (Some(1000), String::new()));
+        assert_eq!(of("web:5"), (None, "web".into()));
+        assert_eq!(of("4294967296"), (None, "4294967296".into()));
     }
 
     #[test]

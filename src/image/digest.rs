@@ -123,12 +123,8 @@ impl Hasher {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    use fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    let digit = |value: u8| char::from_digit(value.into(), 16).unwrap_or('0');
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 /// Hashes and counts everything read through it, and refuses to go past `cap` bytes.
@@ -159,6 +155,10 @@ impl<R: Read> Metered<R> {
 
 impl<R: Read> Read for Metered<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // Once past the cap there is nothing more to be had.
+        if self.seen > self.cap {
+            return Err(io::Error::other(PastCap(self.cap)));
+        }
         let count = self.from.read(buffer)?;
         self.hasher.update(&buffer[..count]);
         self.seen = self.seen.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
@@ -178,7 +178,7 @@ mod tests {
         let good = Digest::of(b"");
         assert_eq!(good.hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_eq!(good.as_str().parse::<Digest>().unwrap(), good);
-        for bad in ["", "sha256:", "sha256:abc", "md5:d41d8cd98f00b204e9800998ecf8427e", &good.hex()[..]] {
+        for bad in ["", "sha256:", "sha256:abc", "md5:d41d8cd98f00b204e9800998ecf8427e", good.hex()] {
             assert!(bad.parse::<Digest>().is_err(), "{bad}");
         }
         assert!(good.as_str().to_uppercase().parse::<Digest>().is_err());

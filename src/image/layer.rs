@@ -123,10 +123,8 @@ fn copy_looks(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
         rustix::fs::fsetxattr(&to, name, &value[..length], XattrFlags::empty())?;
     }
     rustix::fs::fchmod(&to, Mode::from_raw_mode(stat.st_mode))?;
-    let time = |seconds, nanos: u64| rustix::fs::Timespec {
-        tv_sec: seconds,
-        tv_nsec: i64::try_from(nanos).unwrap_or(0),
-    };
+    let time =
+        |seconds, nanos: u64| rustix::fs::Timespec { tv_sec: seconds, tv_nsec: i64::try_from(nanos).unwrap_or(0) };
     let times = Timestamps {
         last_access: time(stat.st_atime, stat.st_atime_nsec),
         last_modification: time(stat.st_mtime, stat.st_mtime_nsec),

@@ -1,12 +1,70 @@
-//! x
+//! Images: pulled from registries or imported from files, unpacked into layers for overlayfs.
+//!
+//! A [`Store`] owns one directory. An [`Image`] in it is known by the digest of its config, has names (tags and digest
+//! references) and a chain of layers; a layer is a directory of files named by a short number and known by its chain
+//! id, so images share what they have in common. A container that runs from an image *holds* its layers: they stay
+//! when the image is removed, and go with the last hold.
+//!
+//! [`Store::pull`]: name → endpoints (mirrors first) → manifest for this machine → config → all missing layers at
+//! once, each streaming from the network through the digest of the blob, decompression and the digest of the tar
+//! stream into its own directory → one sync of the filesystem → renamed into place → image record written.
+//! [`Store::import`] does the same from an OCI layout or docker archive. A crash leaves the old state or the new one;
+//! the rest is swept when the store is opened.
+//!
+//! Everything that comes from outside is hostile: names follow a strict grammar, documents are read up to a bound,
+//! layers cannot reach out of their directory nor make memory grow, and credentials go only to the host they are for.
+//! The registry protocol is written here on top of an HTTP client, because the usual crate reads manifests and
+//! tokens without bound and leaves redirects to the client.
+//!
+//! Limits: sha256 and sha512 digests, at most 256 layers, no encrypted layers, no Docker schema 1.
 #![forbid(unsafe_code)]
-#![allow(dead_code, reason = "wip")]
+
+mod accounts;
+mod add;
 mod archive;
+mod auth;
 mod config;
 mod digest;
 mod disk;
+mod endpoint;
+#[cfg(test)]
+mod fixture;
+mod http;
+mod image;
+mod import;
+mod layer;
+mod load;
+mod looks;
 mod manifest;
+mod package;
+mod pull;
 mod reference;
+mod registry;
 mod root;
+mod shelf;
 mod sparse;
+mod store;
+mod turns;
+mod unpack;
 mod untar;
+mod user;
+mod view;
+
+pub use accounts::{Accounts, Group, Passwd};
+pub use archive::TarError;
+pub use config::Config;
+pub use digest::{BadDigest, Digest};
+pub use disk::DiskError;
+pub use endpoint::{BadEndpoint, Credentials, Endpoint, Registries, Registry};
+pub use image::Image;
+pub use import::ImportError;
+pub use manifest::ManifestError;
+pub use pull::PullError;
+pub use reference::{BadReference, Pick, Reference};
+pub use registry::FetchError;
+pub use shelf::{HoldError, OpenError, Usage};
+pub use store::{AccountsCause, AccountsError, Store};
+pub use unpack::{Limits, UnpackError};
+pub use untar::UntarError;
+pub use user::{User, UserAsk, UserError, resolve_user};
+pub use view::ViewError;

@@ -148,8 +148,7 @@ impl Document {
     /// Something that could be read as both is refused: two readers must never see two different images.
     pub(crate) fn parse(json: &[u8]) -> Result<Self, ManifestError> {
         let what = "the manifest";
-        let raw: RawDocument =
-            serde_json::from_slice(json).map_err(|source| ManifestError::Json { what, source })?;
+        let raw: RawDocument = serde_json::from_slice(json).map_err(|source| ManifestError::Json { what, source })?;
         let media_type = raw.media_type.unwrap_or_default();
         match raw.schema_version {
             Some(2) => {}
@@ -178,16 +177,20 @@ impl Manifest {
         ) {
             return Err(ManifestError::MediaType(config.media_type));
         }
-        if layers.is_empty() {
-            return Err(ManifestError::NoLayers);
-        }
-        if layers.len() > LAYERS_MAX {
-            return Err(ManifestError::TooManyLayers(layers.len()));
-        }
+        check_layer_count(layers.len())?;
         match layers.iter().find(|layer| !is_layer(&layer.media_type)) {
             Some(layer) => Err(ManifestError::MediaType(layer.media_type.clone())),
             None => Ok(Self { config, layers }),
         }
+    }
+}
+
+/// An image has at least one layer, and no more than one mount takes.
+pub(crate) fn check_layer_count(count: usize) -> Result<(), ManifestError> {
+    match count {
+        0 => Err(ManifestError::NoLayers),
+        1..=LAYERS_MAX => Ok(()),
+        _ => Err(ManifestError::TooManyLayers(count)),
     }
 }
 
@@ -242,10 +245,7 @@ pub(crate) fn host() -> (&'static str, &'static str, &'static [&'static str]) {
 pub(crate) fn choose(entries: &[Descriptor]) -> Result<&Descriptor, ManifestError> {
     let (os, architecture, variants) = host();
     let fits = |entry: &&Descriptor, variant: &str| {
-        entry
-            .platform
-            .as_ref()
-            .is_some_and(|p| p.os == os && p.architecture == architecture && p.variant == variant)
+        entry.platform.as_ref().is_some_and(|p| p.os == os && p.architecture == architecture && p.variant == variant)
     };
     variants
         .iter()

@@ -13,8 +13,7 @@ use rustix::io::Errno;
 pub(crate) const DEPTH_MAX: usize = 256;
 
 /// Paths inside the root that the kernel must resolve for us.
-const INSIDE: ResolveFlags =
-    ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
+const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
 
 #[derive(Debug)]
 pub(crate) struct Root {
@@ -51,9 +50,8 @@ impl Root {
     ///
     /// What it is gets known before it is opened: opening a device or FIFO of an image could do anything.
     pub(crate) fn regular(&self, path: &Path) -> io::Result<std::fs::File> {
-        let found = retry(|| {
-            rustix::fs::openat2(&self.fd, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE)
-        })?;
+        let found =
+            retry(|| rustix::fs::openat2(&self.fd, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE))?;
         let stat = rustix::fs::fstat(&found)?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));

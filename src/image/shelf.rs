@@ -21,11 +21,12 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::disk::{self, DiskError};
 use crate::image::Image;
-use crate::layer::{Layer, LayerRecord, Staged, number};
+use crate::layer::{Layer, Staged};
+use crate::load::{entries, load_images, load_layers};
 use crate::reference::Reference;
 
 /// The format of records this version reads and writes.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 /// Shorter hex prefixes of an id could be meant as a name.
 const ID_PREFIX_MIN: usize = 12;
 
@@ -118,7 +119,7 @@ pub(crate) struct State {
     holds: HashMap<String, BTreeSet<Digest>>,
     /// Layers that work in progress counts on.
     pins: HashMap<Digest, usize>,
-    next_number: u64,
+    pub(crate) next_number: u64,
     pub(crate) generation: u64,
     /// Before the first sweep we do not know who holds what, so nothing is freed.
     swept: bool,
@@ -237,14 +238,13 @@ impl Shelf {
 
     /// From now on unused layers are freed; the ones unused already are freed at once, with stray blobs.
     pub(crate) fn sweep(&self) -> Result<(), DiskError> {
-        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         self.state().swept = true;
         self.free()?;
-        let wanted: BTreeSet<Digest> = {
-            let state = self.state();
-            state.images.values().flat_map(|image| image.manifest.iter().chain([&image.id])).cloned().collect()
-        };
-        let wanted: BTreeSet<&str> = wanted.iter().map(Digest::hex).collect();
+        // No image may be added meanwhile: its blobs are there before its record.
+        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let images: Vec<Arc<Image>> = self.state().images.values().cloned().collect();
+        let digests = images.iter().flat_map(|image| image.manifest.iter().chain([&image.id]));
+        let wanted: BTreeSet<&str> = digests.map(Digest::hex).collect();
         for path in entries(&self.root.join("blobs"))? {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if !wanted.contains(name) {
@@ -290,10 +290,8 @@ impl Shelf {
 impl State {
     fn take_unused(&mut self) -> Vec<Arc<Layer>> {
         let of_images = self.images.values().flat_map(|image| &image.chain);
-        let used: BTreeSet<&Digest> =
-            of_images.chain(self.holds.values().flatten()).chain(self.pins.keys()).collect();
-        let unused: Vec<Digest> =
-            self.layers.keys().filter(|chain_id| !used.contains(chain_id)).cloned().collect();
+        let used: BTreeSet<&Digest> = of_images.chain(self.holds.values().flatten()).chain(self.pins.keys()).collect();
+        let unused: Vec<Digest> = self.layers.keys().filter(|chain_id| !used.contains(chain_id)).cloned().collect();
         unused.iter().filter_map(|chain_id| self.layers.remove(chain_id)).collect()
     }
 
@@ -344,65 +342,4 @@ impl Drop for Pin {
             tracing::warn!(error = &error as &dyn std::error::Error, "unused layers stay until the next sweep");
         }
     }
-}
-
-fn entries(directory: &Path) -> Result<Vec<PathBuf>, DiskError> {
-    let listed = std::fs::read_dir(directory).and_then(|entries| entries.map(|e| Ok(e?.path())).collect());
-    listed.map_err(disk::at("listing", directory))
-}
-
-fn load_layers(directory: &Path, state: &mut State) -> Result<(), OpenError> {
-    for path in entries(directory)? {
-        let Some(number) = number(&path) else {
-            tracing::warn!(path = %path.display(), "not a layer, left alone");
-            continue;
-        };
-        state.next_number = state.next_number.max(number);
-        let record_path = path.join("layer.json");
-        match disk::read_json::<LayerRecord>(&record_path) {
-            Ok(record) if record.version > VERSION => {
-                return Err(OpenError::Version { path: record_path, found: record.version });
-            }
-            Ok(record) => {
-                state.layers.insert(record.chain_id.clone(), Arc::new(Layer { number, record }));
-            }
-            Err(error) => {
-                let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "layer without a readable record, left alone");
-            }
-        }
-    }
-    Ok(())
-}
-
-fn load_images(directory: &Path, state: &mut State) -> Result<(), OpenError> {
-    let mut records = Vec::new();
-    for path in entries(directory)? {
-        if path.extension().is_some_and(|extension| extension == "new") {
-            disk::remove_file(&path)?;
-            continue;
-        }
-        match disk::read_json::<ImageRecord>(&path) {
-            Ok(record) if record.version > VERSION => {
-                return Err(OpenError::Version { path, found: record.version });
-            }
-            Ok(record) if !record.image.chain.iter().all(|layer| state.layers.contains_key(layer)) => {
-                tracing::warn!(image = %record.image.id, "image lacks layers and is dropped");
-                disk::remove_file(&path)?;
-            }
-            Ok(record) => records.push(record),
-            Err(error) => {
-                let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "image record cannot be read and is dropped");
-                disk::remove_file(&path)?;
-            }
-        }
-    }
-    records.sort_by_key(|record| record.generation);
-    for record in records {
-        state.generation = state.generation.max(record.generation);
-        // A crash between two records of a moved tag leaves both with it; the later one is right.
-        state.insert(Arc::new(record.image));
-    }
-    Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, BufReader, Cursor, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use crate::archive::{Archive, TarError};
@@ -52,7 +53,7 @@ pub enum UnpackError {
         found: Digest,
     },
     /// The blob's length is not what the manifest says.
-    #[error("layer blob {blob} is {wanted} bytes, {found} came")]
+    #[error("layer blob {blob} is {wanted} bytes long, but {found} came")]
     Length {
         /// The blob.
         blob: Digest,
@@ -99,9 +100,7 @@ impl UnpackError {
     /// The class of this error.
     pub fn kind(&self) -> model::Kind {
         match self {
-            Self::Blob { .. } | Self::Length { .. } | Self::DiffId { .. } | Self::Read { .. } => {
-                model::Kind::Invalid
-            }
+            Self::Blob { .. } | Self::Length { .. } | Self::DiffId { .. } | Self::Read { .. } => model::Kind::Invalid,
             Self::TooLarge(_) => model::Kind::Exhausted,
             Self::Untar(source) => source.kind(),
             Self::Directory { source, .. } => crate::disk::io_kind(source),
@@ -150,55 +149,43 @@ pub(crate) fn unpack(
         return Err(UnpackError::TooLarge(limits.layer_bytes));
     }
     let mut stored = Metered::new(source, hasher, cap);
-    let unpacked = extract(&mut stored, diff_id, &root, limits);
-    // A broken stream most often means a wrong blob: say so, it is the better answer.
-    let blame = |error: &UnpackError| {
-        matches!(
-            error,
-            UnpackError::Read { .. } | UnpackError::DiffId { .. } | UnpackError::Untar(UntarError::Tar(_))
-        )
-    };
-    match &unpacked {
-        Err(error) if !blame(error) => return unpacked_or(unpacked, &root, into),
-        _ => {}
+    let extracted = extract(&mut stored, diff_id, &root, limits);
+    if let Some(blob) = blob
+        && extracted.as_ref().err().is_none_or(|error| may_be_wrong_blob(error, blob))
+    {
+        check(stored, blob, diff_id)?;
     }
-    if let Some(blob) = blob {
-        let (found, length) = match stored.finish() {
-            Ok(finished) => finished,
-            // The source gave more than it should.
-            Err(error) if past_cap(&error) => {
-                return Err(UnpackError::Length {
-                    blob: blob.digest.clone(),
-                    wanted: blob.size,
-                    found: blob.size.saturating_add(1),
-                });
-            }
-            Err(source) => return Err(UnpackError::Read { layer: diff_id.clone(), source }),
-        };
-        if length != blob.size {
-            let blob = blob.clone();
-            return Err(UnpackError::Length { blob: blob.digest, wanted: blob.size, found: length });
-        }
-        if found != blob.digest {
-            return Err(UnpackError::Blob { wanted: blob.digest.clone(), found });
-        }
-    }
-    unpacked_or(unpacked, &root, into)
+    let implied = extracted?;
+    let weighed = root.directory(Path::new(".")).and_then(|fd| weigh(fd.as_fd()));
+    let weight =
+        weighed.map_err(|source| UnpackError::Directory { doing: "weighing", path: into.to_owned(), source })?;
+    Ok(Unpacked { implied, weight })
 }
 
-fn unpacked_or(
-    extracted: Result<BTreeSet<PathBuf>, UnpackError>,
-    root: &Root,
-    into: &Path,
-) -> Result<Unpacked, UnpackError> {
-    let implied = extracted?;
-    let weighed = root.directory(Path::new(".")).and_then(|fd| weigh(std::os::fd::AsFd::as_fd(&fd)));
-    let weight = weighed.map_err(|source| UnpackError::Directory {
-        doing: "weighing",
-        path: into.to_owned(),
-        source,
-    })?;
-    Ok(Unpacked { implied, weight })
+/// A stream that cannot be read most often means a wrong blob: saying so is the better answer.
+fn may_be_wrong_blob(error: &UnpackError, blob: &Blob) -> bool {
+    match error {
+        UnpackError::Read { .. } | UnpackError::DiffId { .. } => true,
+        UnpackError::Untar(error) => matches!(error, UntarError::Tar(_)),
+        UnpackError::TooLarge(cap) => *cap == blob.size,
+        UnpackError::Blob { .. } | UnpackError::Length { .. } | UnpackError::Directory { .. } => false,
+    }
+}
+
+/// Reads the rest of a blob and compares length and digest with what the manifest says.
+fn check(stored: Metered<impl Read>, blob: &Blob, diff_id: &Digest) -> Result<(), UnpackError> {
+    let Blob { digest, size: wanted } = blob.clone();
+    let (found, length) = match stored.finish() {
+        Ok(finished) => finished,
+        Err(error) if past_cap(&error).is_some() => {
+            return Err(UnpackError::Length { blob: digest, wanted, found: wanted.saturating_add(1) });
+        }
+        Err(source) => return Err(UnpackError::Read { layer: diff_id.clone(), source }),
+    };
+    if length != wanted {
+        return Err(UnpackError::Length { blob: digest, wanted, found: length });
+    }
+    if found == digest { Ok(()) } else { Err(UnpackError::Blob { wanted: digest, found }) }
 }
 
 fn extract(
@@ -212,21 +199,18 @@ fn extract(
     let mut archive = Archive::new(Metered::new(plain, diff_id.hasher(), limits.unpacked_bytes));
     let implied = match untar(&mut archive, root, limits.entries) {
         Ok(implied) => implied,
-        Err(UntarError::Tar(TarError::Read(error))) if past_cap(&error) => {
-            return Err(UnpackError::TooLarge(limits.unpacked_bytes));
-        }
+        Err(UntarError::Tar(TarError::Read(error))) => return Err(past_cap(&error).unwrap_or_else(|| read(error))),
         Err(error) => return Err(error.into()),
     };
-    let (found, _) = match archive.into_source().finish() {
-        Ok(finished) => finished,
-        Err(error) if past_cap(&error) => return Err(UnpackError::TooLarge(limits.unpacked_bytes)),
-        Err(error) => return Err(read(error)),
-    };
+    let finished = archive.into_source().finish();
+    let (found, _) = finished.map_err(|error| past_cap(&error).unwrap_or_else(|| read(error)))?;
     if found == *diff_id { Ok(implied) } else { Err(UnpackError::DiffId { wanted: diff_id.clone(), found }) }
 }
 
-fn past_cap(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inside| inside.is::<PastCap>())
+/// The error for a stream that went past its bound, whichever of the two streams it was.
+fn past_cap(error: &io::Error) -> Option<UnpackError> {
+    let PastCap(cap) = error.get_ref()?.downcast_ref()?;
+    Some(UnpackError::TooLarge(*cap))
 }
 
 /// Decompresses by what the first bytes say: gzip, zstd or nothing.

@@ -16,10 +16,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Uid, XattrFlags};
 use rustix::io::Errno;
 
-use crate::archive::{Archive, Entry, Mtime, TarError, What};
+use crate::archive::{Archive, Entry, TarError, What};
+use crate::looks::{dress, keeps_xattr, modified, restore_time, times};
 use crate::root::{DEPTH_MAX, Root, look, remove};
 
 const OPAQUE: &str = "trusted.overlay.opaque";
@@ -73,8 +74,7 @@ pub(crate) fn untar<R: Read>(
     root: &Root,
     entries_max: u64,
 ) -> Result<BTreeSet<PathBuf>, UntarError> {
-    let mut untar =
-        Untar { root, open: None, implied: BTreeSet::new(), buffer: vec![0; BUFFER].into_boxed_slice() };
+    let mut untar = Untar { root, open: None, implied: BTreeSet::new(), buffer: vec![0; BUFFER].into_boxed_slice() };
     let mut entries = 0u64;
     while let Some(entry) = archive.next()? {
         entries += 1;
@@ -102,11 +102,11 @@ struct Open {
 }
 
 /// Adds the step and the path to a kernel error.
-fn at<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> UntarError + 'a {
+pub(crate) fn at<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> UntarError + 'a {
     move |source| UntarError::Make { doing, path: path.to_string_lossy().into_owned(), source }
 }
 
-fn refused(path: &Path, why: &'static str) -> UntarError {
+pub(crate) fn refused(path: &Path, why: &'static str) -> UntarError {
     UntarError::Refused { path: path.to_string_lossy().into_owned(), why }
 }
 
@@ -181,9 +181,8 @@ impl Untar<'_> {
         archive: &mut Archive<R>,
     ) -> Result<(), UntarError> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = self.replacing(path, parent, name, |fd| {
-            Ok(rustix::fs::openat(fd, name, flags, Mode::RUSR | Mode::WUSR)?)
-        })?;
+        let fd =
+            self.replacing(path, parent, name, |fd| Ok(rustix::fs::openat(fd, name, flags, Mode::RUSR | Mode::WUSR)?))?;
         let mut file = File::from(fd);
         match &entry.segments {
             None => self.copy(archive, &mut file, entry.size, path)?,
@@ -214,13 +213,7 @@ impl Untar<'_> {
         Ok(())
     }
 
-    fn directory(
-        &mut self,
-        path: &Path,
-        parent: &Path,
-        name: &OsStr,
-        entry: &Entry,
-    ) -> Result<(), UntarError> {
+    fn directory(&mut self, path: &Path, parent: &Path, name: &OsStr, entry: &Entry) -> Result<(), UntarError> {
         let fd = self.enter(parent)?;
         let there = look(fd, name).map_err(at("looking at", path))?;
         let is_directory = there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir());
@@ -274,9 +267,7 @@ impl Untar<'_> {
         (major, minor): (u32, u32),
     ) -> Result<(), UntarError> {
         let device = rustix::fs::makedev(major, minor);
-        self.replacing(path, parent, name, |fd| {
-            Ok(rustix::fs::mknodat(fd, name, kind, Mode::empty(), device)?)
-        })?;
+        self.replacing(path, parent, name, |fd| Ok(rustix::fs::mknodat(fd, name, kind, Mode::empty(), device)?))?;
         self.dress_node(path, name, entry, true)
     }
 
@@ -420,52 +411,6 @@ fn is_reserved(name: &OsStr) -> bool {
 fn mark_opaque(fd: BorrowedFd<'_>, path: &Path) -> Result<(), UntarError> {
     rustix::fs::fsetxattr(fd, OPAQUE, b"y", XattrFlags::empty())
         .map_err(|errno| at("marking as opaque the directory of", path)(errno.into()))
-}
-
-/// Owner first: changing it clears set-id bits and capabilities.
-fn dress(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> Result<(), UntarError> {
-    rustix::fs::fchown(fd, Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))
-        .map_err(|errno| at("setting the owner of", path)(errno.into()))?;
-    for (name, value) in &entry.xattrs {
-        match keeps_xattr(name) {
-            Some(true) => rustix::fs::fsetxattr(fd, OsStr::from_bytes(name), value, XattrFlags::empty())
-                .map_err(|errno| at("setting an extended attribute of", path)(errno.into()))?,
-            Some(false) => {}
-            None => return Err(refused(path, "extended attribute that an image may not set")),
-        }
-    }
-    rustix::fs::fchmod(fd, Mode::from_raw_mode(entry.mode))
-        .map_err(|errno| at("setting the mode of", path)(errno.into()))?;
-    rustix::fs::futimens(fd, &times(entry.mtime)).map_err(|errno| at("setting the time of", path)(errno.into()))
-}
-
-/// Some(true): set it. Some(false): the host's security policy decides it, not an image. None: refuse.
-fn keeps_xattr(name: &[u8]) -> Option<bool> {
-    let starts = |prefix: &str| name.starts_with(prefix.as_bytes());
-    if name.contains(&0) {
-        None
-    } else if starts("user.") || name == b"security.capability" || starts("system.posix_acl_") {
-        Some(true)
-    } else if starts("security.") {
-        Some(false)
-    } else {
-        None
-    }
-}
-
-fn times(mtime: Mtime) -> Timestamps {
-    let time = Timespec { tv_sec: mtime.seconds, tv_nsec: i64::from(mtime.nanos) };
-    Timestamps { last_access: time, last_modification: time }
-}
-
-fn modified(stat: &rustix::fs::Stat) -> Timespec {
-    Timespec { tv_sec: stat.st_mtime, tv_nsec: i64::try_from(stat.st_mtime_nsec).unwrap_or(0) }
-}
-
-fn restore_time(fd: BorrowedFd<'_>, modified: Timespec) -> io::Result<()> {
-    let keep = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
-    let times = Timestamps { last_access: keep, last_modification: modified };
-    Ok(rustix::fs::futimens(fd, &times)?)
 }
 
 #[cfg(test)]

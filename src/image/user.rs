@@ -57,11 +57,9 @@ impl UserError {
     /// The class of this error.
     pub fn kind(&self) -> model::Kind {
         match self {
-            Self::Range { .. }
-            | Self::NoSuchUser(_)
-            | Self::NoSuchGroup(_)
-            | Self::GroupAlone
-            | Self::Malformed(_) => model::Kind::Invalid,
+            Self::Range { .. } | Self::NoSuchUser(_) | Self::NoSuchGroup(_) | Self::GroupAlone | Self::Malformed(_) => {
+                model::Kind::Invalid
+            }
         }
     }
 }
@@ -100,9 +98,7 @@ pub fn resolve_user(accounts: &Accounts, ask: UserAsk<'_>) -> Result<User, UserE
 fn split(image_user: &str) -> Result<(&str, Option<&str>), UserError> {
     match image_user.split_once(':') {
         None => Ok((image_user, None)),
-        Some((user, group)) if !user.is_empty() && !group.is_empty() && !group.contains(':') => {
-            Ok((user, Some(group)))
-        }
+        Some((user, group)) if !user.is_empty() && !group.is_empty() && !group.contains(':') => Ok((user, Some(group))),
         Some(_) => Err(UserError::Malformed(image_user.to_owned())),
     }
 }
@@ -181,7 +177,9 @@ mod tests {
 
     #[test]
     fn numbers_out_of_range_are_refused_and_never_taken_as_names() {
-        for bad in ["4294967296", "4294967295", "2147483648", "-1", "4294967296:0", "0:4294967296", "99999999999999999999"] {
+        for bad in
+            ["4294967296", "4294967295", "2147483648", "-1", "4294967296:0", "0:4294967296", "99999999999999999999"]
+        {
             assert!(matches!(image(bad), Err(UserError::Range { .. })), "{bad}");
         }
         assert_eq!(image("2147483647").unwrap().uid, 2_147_483_647);

@@ -69,8 +69,7 @@ fn mounted(layers_dir: &PathBuf, mount_point: &PathBuf, options: &str) -> Result
     // Relative names keep many layers within one page of mount options.
     rustix::process::chdir(layers_dir).map_err(failed("entering the layers directory"))?;
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
-    let options = std::ffi::CString::new(options)
-        .map_err(|e| ViewError::Mount("naming the layers", e.into()))?;
+    let options = std::ffi::CString::new(options).map_err(|e| ViewError::Mount("naming the layers", e.into()))?;
     mount("overlay", mount_point, "overlay", flags, options.as_c_str()).map_err(failed("mounting the layers"))?;
     Root::open(mount_point).map_err(|e| ViewError::Mount("opening the mounted layers", e))
 }

@@ -86,19 +86,6 @@ impl CpuPeriod {
     }
 }
 
-impl TryFrom<i64> for CpuPeriod {
-    type Error = InvalidLimits;
-    fn try_from(value: i64) -> Result<Self, InvalidLimits> {
-        Self::new(value)
-    }
-}
-
-impl From<CpuPeriod> for i64 {
-    fn from(period: CpuPeriod) -> i64 {
-        i64::from(period.0)
-    }
-}
-
 /// The weight of a group against its siblings as cgroup v1 and CRI count it; one CPU is 1024.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "i64", into = "i64")]
@@ -118,19 +105,6 @@ impl CpuShares {
     }
 }
 
-impl TryFrom<i64> for CpuShares {
-    type Error = InvalidLimits;
-    fn try_from(value: i64) -> Result<Self, InvalidLimits> {
-        Self::new(value)
-    }
-}
-
-impl From<CpuShares> for i64 {
-    fn from(shares: CpuShares) -> i64 {
-        i64::from(shares.0)
-    }
-}
-
 /// The weight of a group against its siblings as cgroup v2 counts it; the default is 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
@@ -146,19 +120,6 @@ impl CpuWeight {
 
     pub fn get(self) -> u16 {
         self.0
-    }
-}
-
-impl TryFrom<u64> for CpuWeight {
-    type Error = InvalidLimits;
-    fn try_from(value: u64) -> Result<Self, InvalidLimits> {
-        Self::new(value)
-    }
-}
-
-impl From<CpuWeight> for u64 {
-    fn from(weight: CpuWeight) -> u64 {
-        u64::from(weight.0)
     }
 }
 
@@ -246,19 +207,6 @@ impl PartialEq for CpuSet {
 
 impl Eq for CpuSet {}
 
-impl TryFrom<String> for CpuSet {
-    type Error = InvalidLimits;
-    fn try_from(text: String) -> Result<Self, InvalidLimits> {
-        Self::new(&text)
-    }
-}
-
-impl From<CpuSet> for String {
-    fn from(set: CpuSet) -> String {
-        set.text
-    }
-}
-
 /// The size of a huge page as the kernel spells it in file names, for instance `2MB`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -277,19 +225,6 @@ impl HugePageSize {
 
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl TryFrom<String> for HugePageSize {
-    type Error = InvalidLimits;
-    fn try_from(text: String) -> Result<Self, InvalidLimits> {
-        Self::new(&text)
-    }
-}
-
-impl From<HugePageSize> for String {
-    fn from(size: HugePageSize) -> String {
-        size.0
     }
 }
 
@@ -318,19 +253,6 @@ impl UnifiedKey {
     }
 }
 
-impl TryFrom<String> for UnifiedKey {
-    type Error = InvalidLimits;
-    fn try_from(text: String) -> Result<Self, InvalidLimits> {
-        Self::new(&text)
-    }
-}
-
-impl From<UnifiedKey> for String {
-    fn from(key: UnifiedKey) -> String {
-        key.0
-    }
-}
-
 /// How readily the kernel kills a process when memory runs out; 0 is a value like any other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "i64", into = "i64")]
@@ -349,17 +271,36 @@ impl OomScoreAdj {
     }
 }
 
-impl TryFrom<i64> for OomScoreAdj {
-    type Error = InvalidLimits;
-    fn try_from(value: i64) -> Result<Self, InvalidLimits> {
-        Self::new(value)
-    }
+/// Lets a checked type be stored as the plain one it is made from, and checks again when it is read.
+macro_rules! stored_as {
+    ($plain:ty: $($checked:ident by $make:expr, $take:expr;)*) => {$(
+        impl TryFrom<$plain> for $checked {
+            type Error = InvalidLimits;
+            fn try_from(value: $plain) -> Result<Self, InvalidLimits> {
+                $make(value)
+            }
+        }
+
+        impl From<$checked> for $plain {
+            fn from(value: $checked) -> $plain {
+                $take(value)
+            }
+        }
+    )*};
 }
 
-impl From<OomScoreAdj> for i64 {
-    fn from(adj: OomScoreAdj) -> i64 {
-        i64::from(adj.0)
-    }
+stored_as! { i64:
+    CpuPeriod by CpuPeriod::new, |period: CpuPeriod| i64::from(period.0);
+    CpuShares by CpuShares::new, |shares: CpuShares| i64::from(shares.0);
+    OomScoreAdj by OomScoreAdj::new, |adj: OomScoreAdj| i64::from(adj.0);
+}
+stored_as! { u64:
+    CpuWeight by CpuWeight::new, |weight: CpuWeight| u64::from(weight.0);
+}
+stored_as! { String:
+    CpuSet by |text: String| CpuSet::new(&text), |set: CpuSet| set.text;
+    HugePageSize by |text: String| HugePageSize::new(&text), |size: HugePageSize| size.0;
+    UnifiedKey by |text: String| UnifiedKey::new(&text), |key: UnifiedKey| key.0;
 }
 
 /// A change to what a container may use: what is `None`, or not in a map, stays as it is.

@@ -2,26 +2,28 @@
 
 use std::collections::HashSet;
 
-/// Parent and session of a process.
+/// Parent and session of a process, and whether it still runs or only waits to be reaped.
 struct Kin {
     pid: i32,
     parent: i32,
     session: i32,
+    alive: bool,
 }
 
-/// `root` and, among `all`, those that descend from it or belong to its session.
+/// `root` and, among `all`, those that descend from it or belong to its session, as far as they are alive.
 pub(crate) fn of(root: i32, all: &[i32]) -> Vec<i32> {
-    let kin: Vec<Kin> = all.iter().filter_map(|pid| read(*pid)).collect();
+    let mut kin: Vec<Kin> = all.iter().filter_map(|pid| read(*pid)).collect();
     let mut family = HashSet::from([root]);
     loop {
         let before = family.len();
-        for Kin { pid, parent, session } in &kin {
+        for Kin { pid, parent, session, .. } in &kin {
             if *session == root || family.contains(parent) {
                 family.insert(*pid);
             }
         }
         if family.len() == before {
-            return family.into_iter().collect();
+            kin.retain(|k| k.alive && family.contains(&k.pid));
+            return kin.into_iter().map(|k| k.pid).collect();
         }
     }
 }
@@ -33,9 +35,10 @@ fn read(pid: i32) -> Option<Kin> {
 /// The name in the second field may hold anything, closing brackets too: count from its last one.
 fn parse(pid: i32, stat: &str) -> Option<Kin> {
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
-    let parent = fields.nth(1)?.parse().ok()?;
+    let alive = !matches!(fields.next()?, "Z" | "X");
+    let parent = fields.next()?.parse().ok()?;
     let session = fields.nth(1)?.parse().ok()?;
-    Some(Kin { pid, parent, session })
+    Some(Kin { pid, parent, session, alive })
 }
 
 #[cfg(test)]
@@ -44,8 +47,9 @@ mod tests {
 
     #[test]
     fn a_name_full_of_brackets_does_not_confuse() {
-        let Kin { pid, parent, session } = parse(7, "7 (a) b) (c)) S 3 4 5 0 -1").unwrap();
-        assert_eq!((pid, parent, session), (7, 3, 5));
+        let Kin { pid, parent, session, alive } = parse(7, "7 (a) b) (c)) S 3 4 5 0 -1").unwrap();
+        assert_eq!((pid, parent, session, alive), (7, 3, 5, true));
+        assert!(!parse(7, "7 (a) Z 3 4 5 0 -1").unwrap().alive);
     }
 
     #[test]

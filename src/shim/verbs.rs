@@ -197,13 +197,20 @@ impl Shim {
         Ok(())
     }
 
-    /// Kills the exec'd process and all that came from it: its session, and what descends from it.
+    /// Kills the exec'd process and all that came from it, its session and what descends from it, and waits a moment
+    /// for their end. Several rounds: what was forked while one list was read is in the next.
     pub(crate) fn kill_exec(&mut self, exec: u64) -> Answered {
         let Some(exec) = self.execs.get(&exec) else { return Ok(Answer::Done) };
-        let root = exec.pid.as_raw();
-        let processes = self.containers.get(&exec.container).map(Container::processes).unwrap_or_default();
-        for pid in crate::family::of(root, &processes) {
-            kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+        let Some(container) = self.containers.get(&exec.container) else { return Ok(Answer::Done) };
+        for _ in 0..50 {
+            let family = crate::family::of(exec.pid.as_raw(), &container.processes());
+            if family.is_empty() {
+                break;
+            }
+            for pid in family {
+                kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
         Ok(Answer::Done)
     }

@@ -6,7 +6,6 @@
 mod raw;
 mod resolve;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -45,9 +44,9 @@ pub struct Config {
     pub exec_output_max: usize,
     pub oom_score_adj: OomPolicy,
     pub stop: StopConfig,
+    /// Names of images in full.
     pub pinned: Vec<String>,
-    /// By host, with its port where it has one.
-    pub registries: BTreeMap<String, RegistryConfig>,
+    pub registries: image::Registries,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,13 +90,6 @@ pub struct StopConfig {
     pub grace_max: Duration,
     /// How long a killed container may take to be gone.
     pub kill_wait: Duration,
-}
-
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct RegistryConfig {
-    /// Asked in this order before the registry itself, each a host with its port where it has one.
-    pub mirrors: Vec<String>,
-    pub plain_http: bool,
 }
 
 /// What the command line says on top of the file.

@@ -69,6 +69,7 @@ pub struct RawImage {
 #[serde(default, deny_unknown_fields)]
 pub struct RawRegistry {
     pub mirrors: Vec<String>,
+    pub mirrors_only: bool,
     pub plain_http: bool,
 }
 

@@ -9,7 +9,7 @@ use cgroup::CgroupPath;
 use tracing_subscriber::EnvFilter;
 
 use super::raw::{RawCgroup, RawConfig, RawContainer, RawImage, RawLog, RawRegistry, RawShim, RawStop};
-use super::{CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, OomPolicy, RegistryConfig, StopConfig};
+use super::{CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, OomPolicy, StopConfig};
 
 /// A setting that cannot be what it is.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,7 +64,7 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         exec_output_max: usize::try_from(exec_output_max).map_err(|e| invalid("container.exec_output_max", e))?,
         oom_score_adj: oom_policy(&oom_score_adj)?,
         stop: stop_config(&stop)?,
-        pinned: pinned_images(pinned)?,
+        pinned: pinned_images(&pinned)?,
         registries: registries_by_host(registries)?,
     })
 }
@@ -177,34 +177,34 @@ fn stop_config(&RawStop { grace_max, kill_wait }: &RawStop) -> Result<StopConfig
     Ok(StopConfig { grace_max: Duration::from_secs(grace_max), kill_wait: Duration::from_secs(kill_wait) })
 }
 
-fn pinned_images(pinned: Vec<String>) -> Result<Vec<String>, InvalidSetting> {
-    for (index, name) in pinned.iter().enumerate() {
-        name.parse::<image::Reference>().map_err(|e| invalid(&format!("image.pinned[{index}]"), e))?;
-    }
-    Ok(pinned)
+fn pinned_images(pinned: &[String]) -> Result<Vec<String>, InvalidSetting> {
+    let full = |(index, name): (usize, &String)| match name.parse::<image::Reference>() {
+        Ok(reference) => Ok(reference.to_string()),
+        Err(bad) => Err(invalid(&format!("image.pinned[{index}]"), bad)),
+    };
+    pinned.iter().enumerate().map(full).collect()
 }
 
-fn registries_by_host(
-    raw: BTreeMap<String, RawRegistry>,
-) -> Result<BTreeMap<String, RegistryConfig>, InvalidSetting> {
-    raw.into_iter()
-        .map(|(name, RawRegistry { mirrors, plain_http })| {
-            let key = format!("registries.{name:?}");
-            host(&key, &name)?;
-            for mirror in &mirrors {
-                host(&format!("{key}.mirrors"), mirror)?;
-            }
-            Ok((name, RegistryConfig { mirrors, plain_http }))
-        })
-        .collect()
+fn registries_by_host(raw: BTreeMap<String, RawRegistry>) -> Result<image::Registries, InvalidSetting> {
+    let resolved = raw.into_iter().map(|(name, RawRegistry { mirrors, mirrors_only, plain_http })| {
+        let key = format!("registries.{name:?}");
+        if name != "*" && !is_host(&name) {
+            return Err(invalid(&key, "is neither host[:port] nor \"*\""));
+        }
+        if mirrors_only && mirrors.is_empty() {
+            return Err(invalid(&format!("{key}.mirrors_only"), "there are no mirrors"));
+        }
+        let mirrors = mirrors
+            .iter()
+            .map(|url| url.parse::<image::Endpoint>().map_err(|bad| invalid(&format!("{key}.mirrors"), bad)))
+            .collect::<Result<_, _>>()?;
+        Ok((name, image::Registry { mirrors, mirrors_only, plain_http, credentials: None }))
+    });
+    Ok(image::Registries(resolved.collect::<Result<_, _>>()?))
 }
 
 /// A host with its port where it has one; no scheme and no path.
-fn host(key: &str, text: &str) -> Result<(), InvalidSetting> {
+fn is_host(text: &str) -> bool {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']');
-    if !text.is_empty() && text.chars().all(legal) {
-        Ok(())
-    } else {
-        Err(invalid(key, format_args!("{text:?} is no host[:port]")))
-    }
+    !text.is_empty() && text.chars().all(legal)
 }

@@ -20,6 +20,10 @@ fn refused(change: impl FnOnce(&mut RawConfig)) -> InvalidSetting {
     }
 }
 
+fn refused_registry(host: &str, registry: RawRegistry) -> InvalidSetting {
+    refused(|raw| drop(raw.registries.insert(host.to_owned(), registry)))
+}
+
 /// Every key with the sections above it.
 fn keys(value: &toml::Value, above: &str, into: &mut BTreeSet<String>) {
     match value {
@@ -65,9 +69,20 @@ fn the_defaults_can_be_used() {
 }
 
 #[test]
+fn registries_and_pinned_images_are_resolved() {
+    let mut raw = raw();
+    let registry = RawRegistry { mirrors: vec!["http://m:5000/x".to_owned()], ..RawRegistry::default() };
+    raw.registries.insert("*".to_owned(), registry);
+    raw.image.pinned.push("a.example/b".to_owned());
+    let config = raw.resolve().unwrap();
+    assert_eq!(config.registries.0["*"].mirrors, ["http://m:5000/x".parse().unwrap()]);
+    assert_eq!(config.pinned, ["a.example/b:latest"]);
+}
+
+#[test]
 fn what_is_printed_is_read_back() {
     let mut raw = raw();
-    raw.registries.insert("a.example".to_owned(), RawRegistry { mirrors: vec!["b".to_owned()], plain_http: true });
+    raw.registries.insert("a.example".to_owned(), RawRegistry { mirrors: vec!["http://b".to_owned()], mirrors_only: true, plain_http: true });
     raw.image.pinned.push("a.example/b:c".to_owned());
     assert_eq!(toml::from_str::<RawConfig>(&toml::to_string(&raw).unwrap()).unwrap(), raw);
 }
@@ -116,7 +131,7 @@ fn the_command_line_goes_before_the_file() {
 
 #[test]
 fn values_that_cannot_be_are_refused_by_key() {
-    let cases: [(&str, InvalidSetting); 21] = [
+    let cases: [(&str, InvalidSetting); 23] = [
         ("listen", refused(|raw| raw.listen = "crisp.sock".into())),
         ("listen", refused(|raw| raw.listen = format!("/{}", "x".repeat(107)).into())),
         ("root", refused(|raw| raw.root = "/".into())),
@@ -137,9 +152,14 @@ fn values_that_cannot_be_are_refused_by_key() {
         ("stop.kill_wait", refused(|raw| raw.stop.kill_wait = 0)),
         ("stop.grace_max", refused(|raw| raw.stop.grace_max = u64::MAX)),
         ("image.pinned[0]", refused(|raw| raw.image.pinned = vec!["a b".into()])),
+        ("registries.\"https://a.example\"", refused_registry("https://a.example", RawRegistry::default())),
         (
-            "registries.\"https://a.example\"",
-            refused(|raw| drop(raw.registries.insert("https://a.example".into(), RawRegistry::default()))),
+            "registries.\"a.example\".mirrors",
+            refused_registry("a.example", RawRegistry { mirrors: vec!["b:5000".into()], ..RawRegistry::default() }),
+        ),
+        (
+            "registries.\"a.example\".mirrors_only",
+            refused_registry("a.example", RawRegistry { mirrors_only: true, ..RawRegistry::default() }),
         ),
     ];
     for (key, invalid) in cases {

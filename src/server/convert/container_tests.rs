@@ -37,11 +37,7 @@ fn every_field_comes_through() {
     );
     assert_eq!(
         spec.devices,
-        [Device {
-            container_path: "/dev/fuse".into(),
-            host_path: "/dev/host-fuse".into(),
-            permissions: "mrw".into()
-        }]
+        [Device { container_path: "/dev/fuse".into(), host_path: "/dev/host-fuse".into(), permissions: "mrw".into() }]
     );
     assert_eq!(spec.cdi_devices, ["vendor.example/gpu=0"]);
     assert_eq!((spec.labels, spec.annotations), (map(&[("lk", "lv")]), map(&[("ak", "av")])));
@@ -64,8 +60,7 @@ fn every_field_comes_through() {
 fn a_container_needs_no_more_than_a_name_and_an_image() {
     let v1::ContainerConfig { metadata, image, .. } = container_config();
     let config = v1::ContainerConfig { metadata, image, ..Default::default() };
-    let request =
-        v1::CreateContainerRequest { pod_sandbox_id: "p".into(), config: Some(config), sandbox_config: None };
+    let request = v1::CreateContainerRequest { pod_sandbox_id: "p".into(), config: Some(config), sandbox_config: None };
     let Create { spec, pod_spec, warnings, .. } = create(request).unwrap();
     assert_eq!((spec.log_path, spec.stop_signal, pod_spec), (None, None, None));
     assert_eq!(spec.resources, model::resources::LimitsPatch::default());

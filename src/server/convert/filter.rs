@@ -6,7 +6,7 @@ use std::sync::Arc;
 use wire::v1;
 
 use super::{Field, Refusal, status};
-use crate::store::record::{ContainerRecord, PodRecord};
+use crate::store::{ContainerRecord, PodRecord};
 
 /// All conditions that are set must hold.
 #[derive(Debug)]
@@ -126,11 +126,8 @@ mod tests {
     }
 
     fn found(id: &str, state: Option<i32>, labels: &[(&str, &str)]) -> Vec<String> {
-        let all = vec![
-            pod(0x11, PodPhase::Ready, "a"),
-            pod(0x12, PodPhase::NotReady, "a"),
-            pod(0x21, PodPhase::Ready, "b"),
-        ];
+        let all =
+            vec![pod(0x11, PodPhase::Ready, "a"), pod(0x12, PodPhase::NotReady, "a"), pod(0x21, PodPhase::Ready, "b")];
         let filter = pods(Some(v1::PodSandboxFilter {
             id: id.to_owned(),
             state: state.map(|state| v1::PodSandboxStateValue { state }),

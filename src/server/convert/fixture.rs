@@ -9,7 +9,7 @@ use model::{ContainerId, Phase, PodId, PodPhase, Signal};
 use wire::v1;
 
 use super::{container, pod};
-use crate::store::record::{ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
+use crate::store::{ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
 
 pub(super) fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()

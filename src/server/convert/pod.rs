@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use cgroup::CgroupPath;
 use model::resources::LimitsPatch;
-use model::{Dns, NsMode, PodMeta, PodSpec, PortMapping, Protocol};
+use model::{Dns, PodMeta, PodSpec, PortMapping, Protocol};
 use wire::v1;
 
 use super::{Field, Refusal, Warnings, resources, security};
@@ -60,10 +60,6 @@ pub(super) fn spec(
     let v1::LinuxPodSandboxConfig { cgroup_parent, security_context, sysctls, overhead, resources } =
         linux.unwrap_or_default();
     let security = security::pod(above.at("security_context"), security_context)?;
-    let sysctls_at = above.at("sysctls");
-    for (name, value) in &sysctls {
-        sysctl(sysctls_at, name, value, security.namespaces.network, security.namespaces.ipc)?;
-    }
     Ok(PodSpec {
         meta,
         hostname: host_name(at.at("hostname"), hostname)?,
@@ -77,6 +73,7 @@ pub(super) fn spec(
         labels,
         annotations,
         cgroup_parent: cgroup_path(above.at("cgroup_parent"), &cgroup_parent)?,
+        // Which of them a pod may set depends on its namespaces: the runtime decides.
         sysctls,
         overhead: pod_limits(above.at("overhead"), overhead)?,
         resources: pod_limits(above.at("resources"), resources)?,
@@ -162,30 +159,6 @@ fn cgroup_path(at: Field<'_>, path: &str) -> Result<Option<String>, Refusal> {
 /// A pod's limits are for a cgroup, and a cgroup has no OOM score.
 fn pod_limits(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) -> Result<LimitsPatch, Refusal> {
     Ok(LimitsPatch { oom_score_adj: None, ..resources::limits(at, asked)? })
-}
-
-/// Only what belongs to a namespace of the pod's own may be set: anything else would change the host.
-fn sysctl(at: Field<'_>, name: &str, value: &str, network: NsMode, ipc: NsMode) -> Result<(), Refusal> {
-    let refuse = |problem: &str| Err(at.invalid(format_args!("{name:?} {problem}")));
-    let legal = |part: &str| {
-        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b':' | b'@'))
-    };
-    if !name.split(['.', '/']).all(legal) {
-        return refuse("is no sysctl name");
-    }
-    if value.bytes().any(|b| b.is_ascii_control() && b != b'\t') {
-        return refuse("has a value with a control character");
-    }
-    let dotted = name.replace('/', ".");
-    let of_ipc = dotted.starts_with("fs.mqueue.")
-        || ["kernel.shm", "kernel.msg"].iter().any(|start| dotted.starts_with(start))
-        || dotted == "kernel.sem";
-    match (dotted.starts_with("net."), of_ipc) {
-        (true, _) if network == NsMode::Node => refuse("belongs to the network namespace, which is the host's here"),
-        (_, true) if ipc == NsMode::Node => refuse("belongs to the IPC namespace, which is the host's here"),
-        (false, false) => refuse("belongs to no namespace of a pod"),
-        (true, _) | (_, true) => Ok(()),
-    }
 }
 
 pub(super) fn meta_to_wire(meta: &PodMeta) -> v1::PodSandboxMetadata {

@@ -1,5 +1,5 @@
 use model::resources::CpuShares;
-use model::{Classed as _, GroupsPolicy, Kind, Profile};
+use model::{Classed as _, GroupsPolicy, Kind, NsMode, Profile};
 
 use super::super::fixture::{map, pod_config, run_request};
 use super::*;
@@ -24,10 +24,7 @@ fn context(config: &mut v1::PodSandboxConfig) -> &mut v1::LinuxSandboxSecurityCo
 #[test]
 fn every_field_comes_through() {
     let (spec, warnings) = run(run_request()).unwrap();
-    assert_eq!(
-        spec.meta,
-        PodMeta { name: "web".into(), uid: "uid-1".into(), namespace: "default".into(), attempt: 3 }
-    );
+    assert_eq!(spec.meta, PodMeta { name: "web".into(), uid: "uid-1".into(), namespace: "default".into(), attempt: 3 });
     assert_eq!((spec.hostname.as_str(), spec.handler.as_str()), ("web-host", "crisp"));
     assert_eq!(spec.log_directory, Some("/var/log/pods/web".into()));
     assert_eq!(
@@ -40,12 +37,7 @@ fn every_field_comes_through() {
     );
     assert_eq!(
         spec.port_mappings,
-        [PortMapping {
-            protocol: Protocol::Udp,
-            container_port: 53,
-            host_port: 5353,
-            host_ip: "127.0.0.1".into()
-        }]
+        [PortMapping { protocol: Protocol::Udp, container_port: 53, host_port: 5353, host_ip: "127.0.0.1".into() }]
     );
     assert_eq!((spec.labels, spec.annotations), (map(&[("lk", "lv")]), map(&[("ak", "av")])));
     assert_eq!(spec.cgroup_parent.as_deref(), Some("/kubepods/pod1"));
@@ -119,7 +111,10 @@ fn values_that_cannot_be_are_refused_by_field() {
         ("config.linux.cgroup_parent:", refused(|c| linux(c).cgroup_parent = "/a/../b".into())),
         ("config.linux.resources.cpu_period:", refused(|c| linux(c).resources.as_mut().unwrap().cpu_period = 5)),
         ("config.linux.overhead.cpu_quota:", refused(|c| linux(c).overhead.as_mut().unwrap().cpu_quota = 5)),
-        ("config.linux.security_context.run_as_user:", refused(|c| context(c).run_as_user.as_mut().unwrap().value = -1)),
+        (
+            "config.linux.security_context.run_as_user:",
+            refused(|c| context(c).run_as_user.as_mut().unwrap().value = -1),
+        ),
         ("config.linux.security_context.run_as_group:", refused(|c| context(c).run_as_user = None)),
         (
             "config.linux.security_context.supplemental_groups[1]:",
@@ -135,31 +130,5 @@ fn values_that_cannot_be_are_refused_by_field() {
     ];
     for (field, said) in cases {
         assert!(said.starts_with(field), "{field} {said}");
-    }
-}
-
-#[test]
-fn only_sysctls_of_the_pods_own_namespaces_are_taken() {
-    let with = |name: &str, value: &str| {
-        refused(|c| linux(c).sysctls = map(&[(name, value)]))
-    };
-    for name in ["kernel.panic", "vm.swappiness", "fs.file-max", "kernel.hostname", "net", "net..x", "../x", ""] {
-        assert!(with(name, "1").starts_with("config.linux.sysctls: "), "{name}");
-    }
-    assert!(with("net.core.somaxconn", "1\n2").contains("control character"));
-    let on_the_host = |name: &str| {
-        refused(|c| {
-            linux(c).sysctls = map(&[(name, "1")]);
-            let options = context(c).namespace_options.as_mut().unwrap();
-            (options.network, options.ipc) = (v1::NamespaceMode::Node.into(), v1::NamespaceMode::Node.into());
-        })
-    };
-    assert!(on_the_host("net.core.somaxconn").contains("network namespace"));
-    assert!(on_the_host("fs.mqueue.msg_max").contains("IPC namespace"));
-    for name in ["net.ipv4.conf.eth0/100.forwarding", "kernel.sem", "kernel.msgmax", "fs.mqueue.msg_max"] {
-        let mut config = pod_config();
-        linux(&mut config).sysctls = map(&[(name, "1")]);
-        let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
-        assert!(run(request).is_ok(), "{name}");
     }
 }

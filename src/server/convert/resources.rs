@@ -1,8 +1,8 @@
 //! Limits: as asked, and as the kernel has them.
 
 use model::resources::{
-    Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, InvalidLimits, LimitsPatch, MemoryLimit, Micros,
-    Observed, OomScoreAdj, UnifiedKey,
+    Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, InvalidLimits, LimitsPatch, MemoryLimit,
+    Micros, Observed, OomScoreAdj, UnifiedKey,
 };
 use wire::v1;
 
@@ -30,7 +30,8 @@ pub(super) fn limits(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) 
         .into_iter()
         .enumerate()
         .map(|(index, v1::HugepageLimit { page_size, limit })| {
-            let size = HugePageSize::new(&page_size).map_err(|e| refuse(at, &format!("hugepage_limits[{index}]"), &e))?;
+            let size =
+                HugePageSize::new(&page_size).map_err(|e| refuse(at, &format!("hugepage_limits[{index}]"), &e))?;
             Ok((size, Bytes(limit)))
         })
         .collect::<Result<_, Refusal>>()?;

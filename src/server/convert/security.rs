@@ -232,11 +232,7 @@ fn capability(at: Field<'_>, text: &str) -> Result<String, Refusal> {
 }
 
 /// The profile, or the older field where there is none.
-fn seccomp_profile(
-    at: Field<'_>,
-    asked: Option<v1::SecurityProfile>,
-    older: &str,
-) -> Result<Option<Profile>, Refusal> {
+fn seccomp_profile(at: Field<'_>, asked: Option<v1::SecurityProfile>, older: &str) -> Result<Option<Profile>, Refusal> {
     let profile = profile(at, "seccomp", asked, "seccomp_profile_path", older)?;
     match profile {
         Some(Profile::Localhost(path)) if !path.starts_with('/') => {

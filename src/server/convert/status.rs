@@ -8,7 +8,7 @@ use model::{Exit, Leftover, Phase, PodPhase, Trouble};
 use wire::v1;
 
 use super::{container, image, mount, pod, resources, security, signal};
-use crate::store::record::{ContainerRecord, ImageUsed, PodRecord, UserUsed};
+use crate::store::{ContainerRecord, ImageUsed, PodRecord, UserUsed};
 
 /// The program ended well.
 const COMPLETED: &str = "Completed";
@@ -173,7 +173,11 @@ fn moment(phase: &Phase) -> Moment {
         }
         Phase::Unknown { left } => Moment {
             reason: UNKNOWN,
-            message: left.iter().map(|Leftover { step, error }| format!("{step}: {error}")).collect::<Vec<_>>().join("; "),
+            message: left
+                .iter()
+                .map(|Leftover { step, error }| format!("{step}: {error}"))
+                .collect::<Vec<_>>()
+                .join("; "),
             ..Moment::default()
         },
     }

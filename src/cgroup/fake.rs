@@ -1,0 +1,294 @@
+//! A cgroup in memory that follows the kernel's rules as far as the engine meets them.
+//!
+//! The same tests run on it and on the real kernel, which keeps it honest.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+
+use model::resources::{CpuSet, HugePageSize};
+use rustix::io::Errno;
+
+use crate::knob::{CgroupFs, Knob, huge_page_bytes, page};
+use crate::layout::Version;
+
+/// The pretended host has these CPUs and one memory node.
+const CPUS: &str = "0-7";
+const MEMS: &str = "0";
+const NO_LIMIT_V1: u64 = 9_223_372_036_854_771_712;
+
+/// One pretended cgroup, its parent and its host.
+#[derive(Debug)]
+pub struct FakeCgroup {
+    version: Version,
+    state: RefCell<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    files: BTreeMap<String, String>,
+    /// Memory that cannot be reclaimed.
+    usage: u64,
+    /// The parent's quota and period, where it has a limit.
+    parent: Option<(u64, u64)>,
+    /// How many more writes succeed, and what the next one meets then.
+    fault: Option<(usize, Errno)>,
+    log: Vec<(Knob, String)>,
+    oom_kills: u64,
+}
+
+impl FakeCgroup {
+    pub fn v1() -> Self {
+        let unlimited = NO_LIMIT_V1.to_string();
+        Self::with_files(
+            Version::V1,
+            &[
+                ("cpu.cfs_quota_us", "-1"),
+                ("cpu.cfs_period_us", "100000"),
+                ("cpu.shares", "1024"),
+                ("cpuset.cpus", CPUS),
+                ("cpuset.mems", MEMS),
+                ("hugetlb.2MB.limit_in_bytes", "9223372036852678656"),
+                ("memory.limit_in_bytes", &unlimited),
+                ("memory.memsw.limit_in_bytes", &unlimited),
+                ("pids.max", "max"),
+            ],
+        )
+    }
+
+    pub fn v2() -> Self {
+        Self::with_files(
+            Version::V2,
+            &[
+                ("cpu.max", "max 100000"),
+                ("cpu.weight", "100"),
+                ("cpuset.cpus", ""),
+                ("cpuset.mems", ""),
+                ("hugetlb.2MB.max", "max"),
+                ("hugetlb.2MB.rsvd.max", "max"),
+                ("memory.current", "0"),
+                ("memory.high", "max"),
+                ("memory.low", "0"),
+                ("memory.max", "max"),
+                ("memory.min", "0"),
+                ("memory.oom.group", "0"),
+                ("memory.swap.max", "max"),
+                ("pids.max", "max"),
+            ],
+        )
+    }
+
+    fn with_files(version: Version, files: &[(&str, &str)]) -> Self {
+        let files = files.iter().map(|(file, value)| ((*file).to_owned(), (*value).to_owned())).collect();
+        let state = State { files, usage: 0, parent: None, fault: None, log: Vec::new(), oom_kills: 0 };
+        Self { version, state: RefCell::new(state) }
+    }
+
+    /// Memory in use that cannot be given back.
+    #[must_use]
+    pub fn using(self, bytes: u64) -> Self {
+        let mut state = self.state.borrow_mut();
+        state.usage = bytes;
+        if let Some(current) = state.files.get_mut("memory.current") {
+            *current = bytes.to_string();
+        }
+        drop(state);
+        self
+    }
+
+    /// A parent whose processes may use so much CPU time in each period.
+    #[must_use]
+    pub fn under(self, quota: u64, period: u64) -> Self {
+        self.state.borrow_mut().parent = Some((quota, period));
+        self
+    }
+
+    /// A host without this file.
+    #[must_use]
+    pub fn without(self, file: &str) -> Self {
+        self.state.borrow_mut().files.remove(file);
+        self
+    }
+
+    /// Lets so many writes through and fails the one after, once.
+    pub fn fail_after(&self, writes: usize, errno: Errno) {
+        self.state.borrow_mut().fault = Some((writes, errno));
+    }
+
+    /// Removes the cgroup.
+    pub fn vanish(&self) {
+        self.state.borrow_mut().files.clear();
+    }
+
+    /// Every value now.
+    pub fn files(&self) -> BTreeMap<String, String> {
+        self.state.borrow().files.clone()
+    }
+
+    /// Every successful write so far.
+    pub fn log(&self) -> Vec<(Knob, String)> {
+        self.state.borrow().log.clone()
+    }
+
+    /// How many processes the pretended kernel has killed for lack of memory.
+    pub fn oom_kills(&self) -> u64 {
+        self.state.borrow().oom_kills
+    }
+}
+
+impl CgroupFs for FakeCgroup {
+    fn version(&self) -> Version {
+        self.version
+    }
+
+    fn exists(&self) -> bool {
+        !self.state.borrow().files.is_empty()
+    }
+
+    fn read(&self, knob: &Knob) -> io::Result<String> {
+        self.state.borrow().files.get(knob.file()).cloned().ok_or_else(|| Errno::NOENT.into())
+    }
+
+    fn write(&self, knob: &Knob, value: &str) -> io::Result<()> {
+        let mut state = self.state.borrow_mut();
+        match state.fault.take() {
+            Some((0, errno)) => return Err(errno.into()),
+            Some((more, errno)) => state.fault = Some((more - 1, errno)),
+            None => {}
+        }
+        if !state.files.contains_key(knob.file()) {
+            return Err(Errno::NOENT.into());
+        }
+        let kept = state.take(knob.file(), value.trim())?;
+        state.files.insert(knob.file().to_owned(), kept);
+        state.log.push((knob.clone(), value.to_owned()));
+        Ok(())
+    }
+
+    fn location(&self, knob: &Knob) -> PathBuf {
+        PathBuf::from("/fake").join(knob.file())
+    }
+
+    fn huge_page_sizes(&self) -> Vec<HugePageSize> {
+        HugePageSize::new("2MB").into_iter().collect()
+    }
+}
+
+impl State {
+    /// What the kernel makes of a value, or its refusal.
+    fn take(&mut self, file: &str, value: &str) -> Result<String, Errno> {
+        match file {
+            "cpu.cfs_quota_us" => self.take_quota(value),
+            "cpu.cfs_period_us" => self.take_period(value),
+            "cpu.shares" => Ok(number(value)?.clamp(2, 262_144).to_string()),
+            "cpu.max" => take_cpu_max(value),
+            "cpu.weight" => match number(value)? {
+                weight @ 1..=10_000 => Ok(weight.to_string()),
+                _ => Err(Errno::RANGE),
+            },
+            // v2 takes an empty set as "the parent's".
+            "cpuset.cpus" | "cpuset.mems" if value.is_empty() && self.files.contains_key("cpu.weight") => {
+                Ok(String::new())
+            }
+            "cpuset.cpus" => take_set(value, CPUS),
+            "cpuset.mems" => take_set(value, MEMS),
+            "memory.limit_in_bytes" => {
+                let limit = bytes_v1(value, page())?;
+                if limit > self.v1("memory.memsw.limit_in_bytes")? {
+                    return Err(Errno::INVAL);
+                }
+                if limit < self.usage { Err(Errno::BUSY) } else { Ok(limit.to_string()) }
+            }
+            "memory.memsw.limit_in_bytes" => {
+                let limit = bytes_v1(value, page())?;
+                if limit < self.v1("memory.limit_in_bytes")? {
+                    return Err(Errno::INVAL);
+                }
+                if limit < self.usage { Err(Errno::BUSY) } else { Ok(limit.to_string()) }
+            }
+            "memory.max" => {
+                let limit = bytes_v2(value, page())?;
+                if limit.parse::<u64>().is_ok_and(|limit| limit < self.usage) {
+                    self.oom_kills += 1;
+                }
+                Ok(limit)
+            }
+            "memory.current" => Err(Errno::INVAL),
+            "memory.oom.group" if !matches!(value, "0" | "1") => Err(Errno::INVAL),
+            "memory.oom.group" => Ok(value.to_owned()),
+            "pids.max" if value == "max" => Ok(value.to_owned()),
+            "pids.max" => Ok(number(value)?.to_string()),
+            _ => match file.strip_prefix("hugetlb.").and_then(|rest| rest.split_once('.')) {
+                Some((size, "limit_in_bytes")) => Ok(bytes_v1(value, huge_page_bytes(size))?.to_string()),
+                Some((size, _)) => bytes_v2(value, huge_page_bytes(size)),
+                None => bytes_v2(value, page()),
+            },
+        }
+    }
+
+    fn v1(&self, file: &str) -> Result<u64, Errno> {
+        self.files.get(file).map_or(Ok(NO_LIMIT_V1), |value| number(value))
+    }
+
+    fn take_quota(&self, value: &str) -> Result<String, Errno> {
+        let quota: i64 = value.parse().map_err(|_| Errno::INVAL)?;
+        let Ok(quota) = u64::try_from(quota) else { return Ok("-1".to_owned()) };
+        if quota < 1000 {
+            return Err(Errno::INVAL);
+        }
+        self.fits_parent(quota, self.v1("cpu.cfs_period_us")?)?;
+        Ok(quota.to_string())
+    }
+
+    fn take_period(&self, value: &str) -> Result<String, Errno> {
+        let period = number(value)?;
+        if !(1000..=1_000_000).contains(&period) {
+            return Err(Errno::INVAL);
+        }
+        if let Some(Ok(quota)) = self.files.get("cpu.cfs_quota_us").map(|quota| quota.parse::<u64>()) {
+            self.fits_parent(quota, period)?;
+        }
+        Ok(period.to_string())
+    }
+
+    fn fits_parent(&self, quota: u64, period: u64) -> Result<(), Errno> {
+        let ratio = |quota: u64, period: u64| (quota << 20) / period;
+        match self.parent {
+            Some(parent) if ratio(quota, period) > ratio(parent.0, parent.1) => Err(Errno::INVAL),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+fn number(value: &str) -> Result<u64, Errno> {
+    value.parse().map_err(|_| Errno::INVAL)
+}
+
+fn bytes_v1(value: &str, granule: u64) -> Result<u64, Errno> {
+    let bytes = if value == "-1" { NO_LIMIT_V1 } else { number(value)?.min(NO_LIMIT_V1) };
+    Ok(bytes - bytes % granule)
+}
+
+fn bytes_v2(value: &str, granule: u64) -> Result<String, Errno> {
+    if value == "max" {
+        return Ok(value.to_owned());
+    }
+    let bytes = number(value)?;
+    Ok(if bytes >= NO_LIMIT_V1 { "max".to_owned() } else { (bytes - bytes % granule).to_string() })
+}
+
+fn take_cpu_max(value: &str) -> Result<String, Errno> {
+    let (quota, period) = value.split_once(' ').unwrap_or((value, "100000"));
+    if !(1000..=1_000_000).contains(&number(period)?) || (quota != "max" && number(quota)? < 1000) {
+        return Err(Errno::INVAL);
+    }
+    Ok(format!("{quota} {period}"))
+}
+
+/// v1 refuses what the parent does not have; the pretended v2 host is as strict about numbers that no machine has.
+fn take_set(value: &str, parent: &str) -> Result<String, Errno> {
+    let set = CpuSet::new(value).map_err(|_| Errno::INVAL)?;
+    let parent = CpuSet::new(parent).map_err(|_| Errno::INVAL)?;
+    if parent.contains(&set) { Ok(set.as_str().to_owned()) } else { Err(Errno::RANGE) }
+}

@@ -1,0 +1,354 @@
+//! What the engine promises, tested on the fake and on the real kernel alike.
+
+use model::resources::{
+    Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, Observed, UnifiedKey,
+};
+
+use crate::engine::{ApplyError, apply, observe};
+use crate::fake::FakeCgroup;
+use crate::knob::CgroupFs;
+use crate::layout::Version;
+use crate::plan::Refused;
+use crate::tests::Throwaway;
+
+const MIB: u64 = 1 << 20;
+
+/// Makes a test of each function for each ground it has to hold on.
+macro_rules! on_every_ground {
+    ($($name:ident)*) => {
+        mod fake_v1 { $(#[test] fn $name() { super::$name(&super::FakeCgroup::v1()); })* }
+        mod fake_v2 { $(#[test] fn $name() { super::$name(&super::FakeCgroup::v2()); })* }
+        mod kernel {
+            $(
+                #[test]
+                #[ignore = "needs root"]
+                fn $name() { super::$name(&super::Throwaway::new().group); }
+            )*
+        }
+    };
+}
+
+on_every_ground! {
+    limits_are_in_force_once_applied
+    memory_and_swap_rise_and_fall_together
+    memory_alone_may_move_below_the_swap_limit
+    a_limit_that_is_not_whole_pages_is_taken
+    a_patch_leaves_alone_what_it_does_not_name
+    a_quota_can_be_lifted
+    quota_and_period_change_together_in_any_direction
+    applying_the_same_again_changes_nothing
+    less_for_memory_and_swap_than_for_memory_is_refused
+    forbidding_huge_pages_that_the_host_does_not_have_is_no_failure
+    raw_v2_settings_are_taken_on_v2_and_refused_on_v1
+    a_refused_write_takes_the_earlier_ones_back
+}
+
+fn memory(mib: u64) -> Option<MemoryLimit> {
+    Some(MemoryLimit::Bytes(Bytes(mib * MIB)))
+}
+
+fn quota(micros: i64) -> Option<CpuQuota> {
+    Some(CpuQuota::new(micros).unwrap())
+}
+
+fn both(mib: u64) -> LimitsPatch {
+    LimitsPatch { memory: memory(mib), memory_swap: memory(mib), ..LimitsPatch::default() }
+}
+
+fn everything() -> LimitsPatch {
+    LimitsPatch {
+        cpu_quota: quota(50_000),
+        cpu_period: Some(CpuPeriod::new(100_000).unwrap()),
+        cpu_shares: Some(CpuShares::new(512).unwrap()),
+        cpuset_cpus: Some(CpuSet::new("0").unwrap()),
+        cpuset_mems: Some(CpuSet::new("0").unwrap()),
+        ..both(64)
+    }
+}
+
+fn limits_are_in_force_once_applied(fs: &impl CgroupFs) {
+    let now = apply(fs, &everything()).unwrap();
+    assert_eq!(now.cpu_quota, Some(Micros(50_000)));
+    assert_eq!(now.cpu_period, Some(Micros(100_000)));
+    match fs.version() {
+        Version::V1 => assert_eq!(now.cpu_shares, Some(CpuShares::new(512).unwrap())),
+        Version::V2 => assert_eq!(now.cpu_weight.unwrap().get(), 59),
+    }
+    assert_eq!(now.memory, Some(Bytes(64 * MIB)));
+    assert_eq!(now.memory_swap, Some(Bytes(64 * MIB)));
+    assert_eq!(now.cpuset_cpus, Some(CpuSet::new("0").unwrap()));
+    assert_eq!(now, observe(fs).unwrap());
+}
+
+fn memory_and_swap_rise_and_fall_together(fs: &impl CgroupFs) {
+    for (memory_mib, swap_mib) in [(64, 64), (256, 256), (32, 32), (32, 128), (64, 64), (16, 512), (512, 512)] {
+        let patch = LimitsPatch { memory: memory(memory_mib), memory_swap: memory(swap_mib), ..LimitsPatch::default() };
+        let now = apply(fs, &patch).unwrap();
+        assert_eq!(now.memory, Some(Bytes(memory_mib * MIB)));
+        assert_eq!(now.memory_swap, Some(Bytes(swap_mib * MIB)), "{memory_mib} of {swap_mib}");
+    }
+    let unlimited = Some(MemoryLimit::Unlimited);
+    let now = apply(fs, &LimitsPatch { memory: unlimited, memory_swap: unlimited, ..LimitsPatch::default() }).unwrap();
+    assert_eq!((now.memory, now.memory_swap), (None, None));
+}
+
+fn memory_alone_may_move_below_the_swap_limit(fs: &impl CgroupFs) {
+    apply(fs, &both(64)).unwrap();
+    let now = apply(fs, &LimitsPatch { memory: memory(32), ..LimitsPatch::default() }).unwrap();
+    assert_eq!(now.memory, Some(Bytes(32 * MIB)));
+    // v1 limits the sum, v2 swap alone: each keeps what it holds.
+    let sum = match fs.version() {
+        Version::V1 => 64,
+        Version::V2 => 32,
+    };
+    assert_eq!(now.memory_swap, Some(Bytes(sum * MIB)));
+}
+
+fn a_limit_that_is_not_whole_pages_is_taken(fs: &impl CgroupFs) {
+    let patch = LimitsPatch { memory: Some(MemoryLimit::Bytes(Bytes(64 * MIB + 1))), ..LimitsPatch::default() };
+    assert_eq!(apply(fs, &patch).unwrap().memory, Some(Bytes(64 * MIB)));
+}
+
+fn a_patch_leaves_alone_what_it_does_not_name(fs: &impl CgroupFs) {
+    let before = apply(fs, &everything()).unwrap();
+    let mut cpus = LimitsPatch { cpuset_cpus: Some(CpuSet::new("0").unwrap()), ..LimitsPatch::default() };
+    assert_eq!(apply(fs, &cpus).unwrap(), before);
+    cpus.cpu_quota = quota(70_000);
+    assert_eq!(apply(fs, &cpus).unwrap(), Observed { cpu_quota: Some(Micros(70_000)), ..before.clone() });
+    let period = LimitsPatch { cpu_period: Some(CpuPeriod::new(50_000).unwrap()), ..LimitsPatch::default() };
+    let now = apply(fs, &period).unwrap();
+    assert_eq!((now.cpu_quota, now.cpu_period), (Some(Micros(70_000)), Some(Micros(50_000))));
+    assert_eq!(apply(fs, &LimitsPatch::default()).unwrap(), now);
+}
+
+fn a_quota_can_be_lifted(fs: &impl CgroupFs) {
+    apply(fs, &everything()).unwrap();
+    let now = apply(fs, &LimitsPatch { cpu_quota: quota(-1), ..LimitsPatch::default() }).unwrap();
+    assert_eq!((now.cpu_quota, now.cpu_period), (None, Some(Micros(100_000))));
+}
+
+fn quota_and_period_change_together_in_any_direction(fs: &impl CgroupFs) {
+    let ends = [(50_000, 100_000), (20_000, 20_000), (-1, 40_000), (200_000, 100_000), (10_000, 200_000), (1000, 1000)];
+    for (from_quota, from_period) in ends {
+        for (to_quota, to_period) in ends {
+            for (micros, period) in [(from_quota, from_period), (to_quota, to_period)] {
+                let cpu_period = Some(CpuPeriod::new(period).unwrap());
+                let patch = LimitsPatch { cpu_quota: quota(micros), cpu_period, ..LimitsPatch::default() };
+                let now = apply(fs, &patch).unwrap();
+                assert_eq!(now.cpu_quota, u64::try_from(micros).ok().map(Micros));
+                assert_eq!(now.cpu_period, u64::try_from(period).ok().map(Micros));
+            }
+        }
+    }
+}
+
+fn applying_the_same_again_changes_nothing(fs: &impl CgroupFs) {
+    let once = apply(fs, &everything()).unwrap();
+    assert_eq!(apply(fs, &everything()).unwrap(), once);
+}
+
+fn less_for_memory_and_swap_than_for_memory_is_refused(fs: &impl CgroupFs) {
+    let before = apply(fs, &both(64)).unwrap();
+    for patch in [
+        LimitsPatch { memory: memory(128), memory_swap: memory(96), ..LimitsPatch::default() },
+        LimitsPatch { memory_swap: memory(32), ..LimitsPatch::default() },
+        LimitsPatch { memory: Some(MemoryLimit::Unlimited), memory_swap: memory(96), ..LimitsPatch::default() },
+    ] {
+        let refused = apply(fs, &patch).unwrap_err();
+        assert!(matches!(refused, ApplyError::Refused(Refused::SwapBelowMemory { .. })), "{refused:?}");
+        assert_eq!(refused.kind(), model::Kind::Invalid);
+    }
+    assert_eq!(observe(fs).unwrap(), before);
+}
+
+fn forbidding_huge_pages_that_the_host_does_not_have_is_no_failure(fs: &impl CgroupFs) {
+    let size = HugePageSize::new("4KB").unwrap();
+    let mut patch = LimitsPatch { hugepages: [(size.clone(), Bytes(0))].into(), ..both(64) };
+    assert_eq!(apply(fs, &patch).unwrap().memory, Some(Bytes(64 * MIB)));
+    patch.hugepages.insert(size, Bytes(4096));
+    patch.memory = memory(32);
+    let refused = apply(fs, &patch).unwrap_err();
+    let ApplyError::Refused(reason) = refused else { panic!("{refused:?}") };
+    assert!(reason.to_string().starts_with("hugepage_limits needs the hugetlb controller"), "{reason}");
+    assert_eq!(observe(fs).unwrap().memory, Some(Bytes(64 * MIB)), "refused before the first write");
+}
+
+fn raw_v2_settings_are_taken_on_v2_and_refused_on_v1(fs: &impl CgroupFs) {
+    let unified = |key: &str, value: &str| [(UnifiedKey::new(key).unwrap(), value.to_owned())].into();
+    let high = LimitsPatch { unified: unified("memory.high", "33554432"), ..both(64) };
+    let outcome = apply(fs, &high);
+    if fs.version() == Version::V1 {
+        let refused = outcome.unwrap_err();
+        assert!(matches!(&refused, ApplyError::Refused(Refused::UnifiedOnV1(keys)) if keys == &["memory.high"]));
+        assert_eq!(observe(fs).unwrap().memory, None);
+        return;
+    }
+    outcome.unwrap();
+    assert_eq!(fs.read(&crate::Knob::named("memory.high")).unwrap(), "33554432");
+    let absent = apply(fs, &LimitsPatch { unified: unified("memory.nonsense", "1"), ..LimitsPatch::default() });
+    assert!(matches!(absent, Err(ApplyError::Refused(Refused::Missing { field: "unified", .. }))));
+    let now = apply(fs, &LimitsPatch { unified: unified("memory.max", "max"), ..both(64) }).unwrap();
+    assert_eq!(now.memory, None, "the raw setting wins");
+}
+
+fn a_refused_write_takes_the_earlier_ones_back(fs: &impl CgroupFs) {
+    let before = apply(fs, &everything()).unwrap();
+    let patch =
+        LimitsPatch { cpu_quota: quota(80_000), cpuset_cpus: Some(CpuSet::new("0-1048575").unwrap()), ..both(128) };
+    let failed = apply(fs, &patch).unwrap_err();
+    assert!(
+        matches!(&failed, ApplyError::Write { file, value, left, .. }
+            if file.ends_with("cpuset.cpus") && value == "0-1048575" && left.is_empty()),
+        "{failed:?}"
+    );
+    assert_eq!(observe(fs).unwrap(), before);
+}
+
+/// What only the fake can be brought to.
+mod faults {
+    use proptest::prelude::*;
+    use rustix::io::Errno;
+
+    use super::*;
+
+    #[test]
+    fn whichever_write_fails_everything_is_as_it_was() {
+        for ground in [FakeCgroup::v1, FakeCgroup::v2] {
+            let count = {
+                let fs = ground();
+                apply(&fs, &everything()).unwrap();
+                fs.log().len()
+            };
+            assert!(count >= 5);
+            for failing in 0..count {
+                let fs = ground();
+                let before = fs.files();
+                fs.fail_after(failing, Errno::IO);
+                let failed = apply(&fs, &everything()).unwrap_err();
+                assert!(matches!(&failed, ApplyError::Write { left, .. } if left.is_empty()), "{failed:?}");
+                assert_eq!(fs.files(), before, "after the failure of write {failing}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_again_is_not_even_written() {
+        for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
+            apply(&fs, &everything()).unwrap();
+            let writes = fs.log().len();
+            apply(&fs, &everything()).unwrap();
+            assert_eq!(fs.log().len(), writes);
+        }
+    }
+
+    #[test]
+    fn lowering_memory_below_usage_fails_on_both_and_kills_nobody() {
+        let v1 = FakeCgroup::v1().using(48 * MIB);
+        apply(&v1, &both(64)).unwrap();
+        let busy = apply(&v1, &both(32)).unwrap_err();
+        assert_eq!(busy.kind(), model::Kind::Precondition);
+        assert_eq!(observe(&v1).unwrap().memory, Some(Bytes(64 * MIB)));
+
+        let v2 = FakeCgroup::v2().using(48 * MIB);
+        apply(&v2, &both(64)).unwrap();
+        let refused = apply(&v2, &both(32)).unwrap_err();
+        assert!(matches!(refused, ApplyError::Refused(Refused::BelowUsage { usage: Bytes(_), limit: Bytes(_) })));
+        assert_eq!(v2.oom_kills(), 0);
+        apply(&v2, &both(50)).unwrap();
+    }
+
+    #[test]
+    fn a_vanished_cgroup_is_not_found() {
+        for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
+            fs.vanish();
+            assert_eq!(apply(&fs, &everything()).unwrap_err().kind(), model::Kind::NotFound);
+            assert_eq!(observe(&fs).unwrap_err().kind(), model::Kind::NotFound);
+        }
+    }
+
+    #[test]
+    fn a_missing_controller_is_named() {
+        let fs = FakeCgroup::v2().without("cpu.max");
+        let ApplyError::Refused(refused) = apply(&fs, &everything()).unwrap_err() else { panic!("not refused") };
+        assert_eq!(refused.to_string(), "cpu_quota needs the cpu controller, and this host offers no cpu.max");
+    }
+
+    #[test]
+    fn without_swap_accounting_no_swap_is_what_v2_has_anyway() {
+        let fs = FakeCgroup::v2().without("memory.swap.max");
+        apply(&fs, &both(64)).unwrap();
+        let some = LimitsPatch { memory: memory(64), memory_swap: memory(96), ..LimitsPatch::default() };
+        assert!(matches!(apply(&fs, &some), Err(ApplyError::Refused(Refused::Missing { .. }))));
+    }
+
+    #[test]
+    fn huge_pages_are_limited_with_their_reservations() {
+        let size = HugePageSize::new("2MB").unwrap();
+        let patch = LimitsPatch { hugepages: [(size.clone(), Bytes(4 * MIB))].into(), ..LimitsPatch::default() };
+        for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
+            assert!(observe(&fs).unwrap().hugepages.is_empty());
+            assert_eq!(apply(&fs, &patch).unwrap().hugepages.get(&size), Some(&Bytes(4 * MIB)));
+        }
+        let fs = FakeCgroup::v2();
+        apply(&fs, &patch).unwrap();
+        assert_eq!(fs.files()["hugetlb.2MB.rsvd.max"], "4194304");
+    }
+
+    prop_compose! {
+        fn size()(memory in 1..64_u64, more in 0..64_u64) -> LimitsPatch {
+            LimitsPatch {
+                memory: Some(MemoryLimit::Bytes(Bytes(memory * MIB))),
+                memory_swap: Some(MemoryLimit::Bytes(Bytes((memory + more) * MIB))),
+                ..LimitsPatch::default()
+            }
+        }
+    }
+
+    prop_compose! {
+        fn bandwidth()(quota in 1000..900_000_i64, period in 1000..=1_000_000_i64) -> (i64, i64) { (quota, period) }
+    }
+
+    fn bandwidth_patch((micros, period): (i64, i64)) -> LimitsPatch {
+        let cpu_period = Some(CpuPeriod::new(period).unwrap());
+        LimitsPatch { cpu_quota: quota(micros), cpu_period, ..LimitsPatch::default() }
+    }
+
+    proptest! {
+        // A file of past failures would land beside the crates and be taken for one of them.
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_size_follows_any_other(sizes in prop::collection::vec(size(), 1..6)) {
+            for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
+                for size in &sizes {
+                    let now = apply(&fs, size).unwrap();
+                    prop_assert_eq!(now.memory, size.memory.unwrap().bytes());
+                    prop_assert_eq!(now.memory_swap, size.memory_swap.unwrap().bytes());
+                }
+            }
+        }
+
+        #[test]
+        fn no_step_between_needs_more_cpu_than_both_ends(from in bandwidth(), to in bandwidth()) {
+            // A parent that has just room for the larger end.
+            let larger = if from.0 * to.1 > to.0 * from.1 { from } else { to };
+            let parent = (u64::try_from(larger.0).unwrap(), u64::try_from(larger.1).unwrap());
+            let fs = FakeCgroup::v1().under(parent.0, parent.1);
+            apply(&fs, &bandwidth_patch(from)).unwrap();
+            apply(&fs, &bandwidth_patch(to)).unwrap();
+        }
+
+        #[test]
+        fn undoing_an_applied_change_gives_the_old_values(from in size(), to in size(), failing in 0..3_usize) {
+            for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
+                apply(&fs, &from).unwrap();
+                let before = fs.files();
+                fs.fail_after(failing, Errno::IO);
+                let patch = LimitsPatch { cpu_quota: quota(12_345), ..to.clone() };
+                if apply(&fs, &patch).is_err() {
+                    prop_assert_eq!(fs.files(), before);
+                }
+            }
+        }
+    }
+}

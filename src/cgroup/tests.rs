@@ -1,0 +1,387 @@
+//! What a cgroup does on the real kernel, whichever version this host has.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use model::resources::{Bytes, LimitsPatch, MemoryLimit};
+
+use crate::{
+    Access, Cgroup, CgroupPath, DeviceKind, DeviceRule, GroupError, Layout, Version, allow_all, default_rules,
+};
+
+/// Emulated machines are slow: nothing should wait for this long elsewhere.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A cgroup of our own at the top of each tree, gone at the end of the test however it ends.
+pub(crate) struct Throwaway {
+    pub(crate) group: Cgroup,
+}
+
+impl Throwaway {
+    pub(crate) fn new() -> Self {
+        let throwaway = Self::not_yet();
+        assert!(!throwaway.group.create().unwrap().is_empty());
+        throwaway
+    }
+
+    fn not_yet() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("/crisp-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let layout = Arc::new(Layout::detect().unwrap());
+        Self { group: Cgroup::new(layout, CgroupPath::new(&name).unwrap()) }
+    }
+
+    fn child(&self, name: &str) -> Cgroup {
+        self.group.child(name).unwrap()
+    }
+
+    /// Starts a shell that joins the cgroup and then runs `script`.
+    fn shell(&self, script: &str) -> Command {
+        shell_in(&self.group, script)
+    }
+}
+
+fn shell_in(group: &Cgroup, script: &str) -> Command {
+    let mut command = Command::new("sh");
+    let joined = format!("for f in \"$@\"; do echo $$ > \"$f\" || exit 99; done\n{script}");
+    command.args(["-c", &joined, "sh"]).args(group.join_files()).stdin(Stdio::null());
+    command
+}
+
+impl Drop for Throwaway {
+    fn drop(&mut self) {
+        let gone = self.group.kill_all(PATIENCE).and_then(|()| self.group.remove());
+        if let Err(e) = gone
+            && !thread::panicking()
+        {
+            panic!("{} stays behind: {e:?}", self.group.path());
+        }
+    }
+}
+
+/// A child that does not outlive its test.
+struct Started(Child);
+
+impl Started {
+    fn by(command: &mut Command) -> Self {
+        Self(command.spawn().unwrap())
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        // No waiting: one that is frozen cannot die before the cgroup is thawed at its own end.
+        drop(self.0.try_wait());
+    }
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "never came: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn dirs(group: &Cgroup) -> Vec<PathBuf> {
+    group.join_files().iter().map(|file| file.parent().unwrap().to_owned()).collect()
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_cgroup_is_made_in_every_tree_with_its_parents_and_undone_alone() {
+    let top = Throwaway::new();
+    let leaf = top.child("pod").child("c1").unwrap();
+    assert!(!leaf.exists());
+    let made = leaf.create().unwrap();
+    assert!(dirs(&leaf).iter().all(|dir| dir.is_dir()));
+    assert!(leaf.create().unwrap().is_empty(), "the second time there is nothing to make");
+    made.undo().unwrap();
+    assert!(!leaf.exists() && !top.child("pod").exists() && top.group.exists());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn every_new_level_takes_processes_and_limits() {
+    let top = Throwaway::new();
+    let leaf = top.child("pod").child("c1").unwrap();
+    assert!(!leaf.create().unwrap().is_empty());
+    let memory = Some(MemoryLimit::Bytes(Bytes(64 << 20)));
+    assert_eq!(leaf.apply(&LimitsPatch { memory, ..LimitsPatch::default() }).unwrap().memory, Some(Bytes(64 << 20)));
+    let status = shell_in(&leaf, "exit 7").status().unwrap();
+    assert_eq!(status.code(), Some(7), "99 means that it could not join");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn processes_are_found_also_in_nested_cgroups() {
+    let top = Throwaway::new();
+    assert!(top.group.is_empty().unwrap());
+    let nested = top.child("nested");
+    assert!(!nested.create().unwrap().is_empty());
+    let child = Started::by(&mut shell_in(&nested, "exec sleep 1000"));
+    wait_until("the process in the nested cgroup", || !top.group.is_empty().unwrap());
+    wait_until("its number", || top.group.procs().unwrap().iter().any(|pid| pid.get() == child.0.id()));
+    // On v2 no process may live beside children that have controllers: nested ones are killed from above.
+    top.group.kill_all(PATIENCE).unwrap();
+    assert!(top.group.is_empty().unwrap() && nested.procs().unwrap().is_empty());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn killing_catches_those_that_never_stop_forking() {
+    let top = Throwaway::new();
+    let script = "for i in 1 2 3 4 5 6 7 8; do while :; do /bin/true; done & done; wait";
+    let _child = Started::by(&mut top.shell(script));
+    wait_until("eight loops", || top.group.procs().unwrap().len() > 8);
+    top.group.kill_all(PATIENCE).unwrap();
+    thread::sleep(Duration::from_millis(100));
+    assert!(top.group.is_empty().unwrap());
+    assert!(top.group.procs().unwrap().is_empty());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_frozen_stand_still_until_thawed_and_can_be_killed() {
+    let top = Throwaway::new();
+    let counter = std::env::temp_dir().join(format!("crisp-test-counter-{}", std::process::id()));
+    let script = format!("while :; do echo x >> {}; done", counter.display());
+    let _child = Started::by(&mut top.shell(&script));
+    let size = || fs::metadata(&counter).map_or(0, |meta| meta.len());
+    wait_until("the first lines", || size() > 0);
+    top.group.freeze(PATIENCE).unwrap();
+    assert!(top.group.is_frozen().unwrap());
+    let still = size();
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(size(), still);
+    top.group.thaw().unwrap();
+    wait_until("more lines", || size() > still);
+    top.group.freeze(PATIENCE).unwrap();
+    top.group.kill_all(PATIENCE).unwrap();
+    assert!(!top.group.is_frozen().unwrap());
+    fs::remove_file(&counter).unwrap();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn removing_takes_what_the_container_made_below() {
+    let top = Throwaway::new();
+    for dir in dirs(&top.group) {
+        fs::create_dir_all(dir.join("a/b/c")).unwrap();
+        fs::create_dir_all(dir.join("a/d")).unwrap();
+    }
+    top.child("a").freeze(PATIENCE).unwrap();
+    top.group.remove().unwrap();
+    assert!(!top.group.exists());
+    top.group.remove().unwrap();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn removing_lets_those_die_that_were_killed_while_frozen() {
+    let top = Throwaway::new();
+    let mut child = Started::by(&mut top.shell("exec sleep 1000"));
+    wait_until("the process", || !top.group.is_empty().unwrap());
+    top.group.freeze(PATIENCE).unwrap();
+    child.0.kill().unwrap();
+    top.group.remove().unwrap();
+    assert!(!top.group.exists());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn killing_leaves_also_an_empty_cgroup_thawed() {
+    let top = Throwaway::new();
+    top.group.freeze(PATIENCE).unwrap();
+    top.group.kill_all(PATIENCE).unwrap();
+    assert!(!top.group.is_frozen().unwrap());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_cgroup_with_a_live_process_is_not_removed() {
+    let top = Throwaway::new();
+    let mut child = Started::by(&mut top.shell("exec sleep 1000"));
+    wait_until("the process in every tree", || {
+        top.group.join_files().iter().all(|file| fs::read_to_string(file).is_ok_and(|text| !text.is_empty()))
+    });
+    let busy = top.group.remove().unwrap_err();
+    assert!(matches!(busy, GroupError::Remove { .. }), "{busy:?}");
+    assert_eq!(busy.kind(), model::Kind::Busy);
+    assert!(child.0.try_wait().unwrap().is_none(), "and the process lives");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_kill_for_lack_of_memory_is_counted() {
+    let top = Throwaway::new();
+    assert_eq!(top.group.oom_kills(), Some(0));
+    let memory = Some(MemoryLimit::Bytes(Bytes(16 << 20)));
+    top.group.apply(&LimitsPatch { memory, memory_swap: memory, ..LimitsPatch::default() }).unwrap();
+    let status = top.shell("exec tail /dev/zero").status().unwrap();
+    assert!(!status.success());
+    assert!(top.group.oom_kills().unwrap() >= 1);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_change_to_a_cgroup_that_is_gone_is_not_found() {
+    let never = Throwaway::not_yet();
+    let memory = Some(MemoryLimit::Bytes(Bytes(16 << 20)));
+    let failed = never.group.apply(&LimitsPatch { memory, ..LimitsPatch::default() }).unwrap_err();
+    assert_eq!(failed.kind(), model::Kind::NotFound, "{failed:?}");
+    assert!(never.group.procs().unwrap().is_empty() && never.group.is_empty().unwrap());
+    assert_eq!(never.group.oom_kills(), None);
+}
+
+/// Device nodes to try, in a directory of their own.
+struct Nodes(PathBuf);
+
+impl Nodes {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("crisp-test-nodes-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let dir = std::env::temp_dir().join(name);
+        fs::create_dir(&dir).unwrap();
+        Self(dir)
+    }
+
+    /// Makes a node from within `group` and tells whether that worked and whether it then could be opened.
+    fn make_and_open(&self, group: &Cgroup, kind: &str, major: u32, minor: u32) -> (bool, bool) {
+        let node = self.0.join(format!("{kind}{major}-{minor}"));
+        let node = node.display();
+        let script = format!(
+            "r=0; rm -f {node}; mknod {node} {kind} {major} {minor} || exit 1; (exec 3<{node}) 2>/dev/null && r=2; exit $((r + 4))"
+        );
+        let code = shell_in(group, &script).stderr(Stdio::null()).status().unwrap().code().unwrap();
+        assert_ne!(code, 99, "could not join");
+        (code & 4 != 0, code & 2 != 0)
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn devices_outside_the_policy_may_be_made_but_not_opened() {
+    let top = Throwaway::new();
+    let nodes = Nodes::new();
+    assert_eq!(nodes.make_and_open(&top.group, "c", 1, 7), (true, true), "no policy yet");
+    top.group.set_devices(&default_rules()).unwrap();
+    assert_eq!(nodes.make_and_open(&top.group, "c", 1, 3), (true, true), "null");
+    assert_eq!(nodes.make_and_open(&top.group, "c", 1, 7), (true, true), "full");
+    assert_eq!(nodes.make_and_open(&top.group, "c", 1, 11), (true, false), "kmsg");
+    assert_eq!(nodes.make_and_open(&top.group, "b", 7, 0), (true, false), "a block device");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_policy_takes_the_place_of_the_one_before() {
+    let top = Throwaway::new();
+    let nodes = Nodes::new();
+    let tighter = |rule: &DeviceRule| rule.minor != Some(7) && rule.minor.is_some();
+    let mut rules: Vec<DeviceRule> = default_rules().into_iter().filter(tighter).collect();
+    top.group.set_devices(&rules).unwrap();
+    assert_eq!(nodes.make_and_open(&top.group, "c", 1, 7), (false, false), "neither made nor opened");
+    rules.push(DeviceRule::allow(DeviceKind::Char, Some(1), Some(7), Access::ALL));
+    top.group.set_devices(&rules).unwrap();
+    assert_eq!(nodes.make_and_open(&top.group, "c", 1, 7), (true, true));
+    top.group.set_devices(&[]).unwrap();
+    assert_eq!(nodes.make_and_open(&top.group, "c", 1, 7), (false, false));
+    top.group.set_devices(&allow_all()).unwrap();
+    assert_eq!(nodes.make_and_open(&top.group, "c", 1, 7), (true, true));
+    if top.group.layout().version() == Version::V2 {
+        let dir = fs::File::open(dirs(&top.group).remove(0)).unwrap();
+        assert_eq!(sys::bpf::device_programs(&dir).unwrap().len(), 0, "no program is left behind");
+    }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn on_v1_a_process_is_in_every_tree_and_sees_one_directory_each() {
+    let top = Throwaway::new();
+    let Layout::V1 { hierarchies, unified } = top.group.layout() else {
+        assert!(top.group.mounts().is_empty());
+        assert_eq!(top.group.join_files().len(), 1);
+        return;
+    };
+    assert_eq!(top.group.mounts().len(), hierarchies.len());
+    assert_eq!(top.group.join_files().len(), hierarchies.len() + usize::from(unified.is_some()));
+    assert!(top.group.mounts().iter().all(|shown| shown.dir.join("cgroup.procs").exists()));
+    let seen = top.shell("cat /proc/$$/cgroup").stderr(Stdio::inherit()).output().unwrap();
+    let seen = String::from_utf8(seen.stdout).unwrap();
+    let path = top.group.path().as_str();
+    assert!(seen.lines().count() > hierarchies.len());
+    // Without a v2 mount there is no way into that tree, and everybody is at its top.
+    let joined = |line: &str| line.ends_with(path) || (unified.is_none() && line == "0::/");
+    assert!(seen.lines().all(joined), "{seen}");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn leaving_a_pod_that_others_own_removes_only_the_tree_they_do_not_know() {
+    let pod = Throwaway::new();
+    let container = pod.child("c1");
+    assert!(!container.create().unwrap().is_empty());
+    pod.group.leave().unwrap();
+    assert!(container.exists() && dirs(&pod.group).iter().all(|dir| dir.is_dir()), "in use: nothing happens");
+    container.remove().unwrap();
+    pod.group.leave().unwrap();
+    let there = dirs(&pod.group).iter().filter(|dir| dir.is_dir()).count();
+    let hybrid = matches!(pod.group.layout(), Layout::V1 { unified: Some(_), .. });
+    assert_eq!(there, dirs(&pod.group).len() - usize::from(hybrid));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn lowering_memory_below_what_cannot_be_given_back_fails_and_kills_nobody() {
+    let top = Throwaway::new();
+    let limit = |mib: u64| {
+        let limit = Some(MemoryLimit::Bytes(Bytes(mib << 20)));
+        LimitsPatch { memory: limit, memory_swap: limit, ..LimitsPatch::default() }
+    };
+    let before = top.group.apply(&limit(128)).unwrap();
+    let mut command = top.shell("x=$(head -c 30000000 /dev/zero | tr '\\0' a); echo ready; read x; exit 3");
+    let mut child = Started::by(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut line = String::new();
+    BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let failed = top.group.apply(&limit(8)).unwrap_err();
+    assert_eq!(failed.kind(), model::Kind::Precondition, "{failed:?}");
+    assert_eq!(top.group.observe().unwrap(), before);
+    assert_eq!(top.group.oom_kills(), Some(0));
+    drop(child.0.stdin.take());
+    assert_eq!(child.0.wait().unwrap().code(), Some(3), "it lived on");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn nobody_freezes_or_kills_the_cgroup_he_is_in() {
+    // In a process of its own: the one of the tests must not move.
+    let name = "CRISP_TEST_JOIN_AND_KILL";
+    if std::env::var_os(name).is_some() {
+        let path = CgroupPath::new(&std::env::var(name).unwrap()).unwrap();
+        let group = Cgroup::new(Arc::new(Layout::detect().unwrap()), path);
+        assert!(matches!(group.kill_all(PATIENCE), Err(GroupError::Own(_))));
+        assert!(matches!(group.freeze(PATIENCE), Err(GroupError::Own(_))));
+        return;
+    }
+    let top = Throwaway::new();
+    let test = "tests::nobody_freezes_or_kills_the_cgroup_he_is_in";
+    let program = std::env::current_exe().unwrap();
+    let script = format!("exec {} --include-ignored --exact {test}", program.display());
+    let output = top.shell(&script).env(name, top.group.path().as_str()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+}

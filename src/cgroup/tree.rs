@@ -1,0 +1,101 @@
+//! Directories and files of one cgroup tree.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::group::GroupError;
+
+/// Makes `dir` and what is missing above it. A cgroup tree has no symbolic links that could lead elsewhere.
+pub(crate) fn make_dirs(dir: &Path, made: &mut Vec<PathBuf>) -> Result<(), GroupError> {
+    let failed = |source| GroupError::Make { path: dir.to_owned(), source };
+    match fs::create_dir(dir) {
+        Ok(()) => made.push(dir.to_owned()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            make_dirs(dir.parent().ok_or_else(|| failed(e))?, made)?;
+            fs::create_dir(dir).map_err(failed)?;
+            made.push(dir.to_owned());
+        }
+        Err(e) => return Err(failed(e)),
+    }
+    Ok(())
+}
+
+/// Removes a cgroup and all below it, leaf first.
+pub(crate) fn remove_tree(dir: &Path, deadline: Instant) -> Result<(), GroupError> {
+    for child in children(dir)? {
+        remove_tree(&child, deadline)?;
+    }
+    remove_dir(dir, deadline)
+}
+
+/// Removes one directory, and waits until `deadline` for the kernel to let go of what has just died in it.
+pub(crate) fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), GroupError> {
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match fs::remove_dir(dir) {
+            Ok(()) => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
+                thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
+            Err(source) => return Err(GroupError::Remove { path: dir.to_owned(), source }),
+        }
+    }
+}
+
+/// The cgroups directly below; none where the directory is gone.
+pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, GroupError> {
+    let failed = |source| GroupError::Read { path: dir.to_owned(), source };
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if gone(&e) => return Ok(Vec::new()),
+        Err(e) => return Err(failed(e)),
+    };
+    let mut dirs = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        if entry.file_type().map_err(failed)?.is_dir() {
+            dirs.push(entry.path());
+        }
+    }
+    Ok(dirs)
+}
+
+/// Whether an error says that the cgroup has been removed.
+pub(crate) fn gone(e: &io::Error) -> bool {
+    matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::NODEV))
+}
+
+pub(crate) fn read_file(path: &Path) -> Result<String, GroupError> {
+    fs::read_to_string(path).map_err(|source| GroupError::Read { path: path.to_owned(), source })
+}
+
+pub(crate) fn write_file(path: &Path, value: &str) -> Result<(), GroupError> {
+    write_once(path, value).map_err(|source| GroupError::Write {
+        path: path.to_owned(),
+        value: value.to_owned(),
+        source,
+    })
+}
+
+/// Hands `value` to the kernel in one write: each is one request there, so it must not come in parts.
+pub(crate) fn write_once(path: &Path, value: &str) -> io::Result<()> {
+    let mut file = File::options().write(true).open(path)?;
+    // A write of nothing would not reach the kernel, an empty line clears a set.
+    let value = if value.is_empty() { "\n" } else { value };
+    loop {
+        match file.write(value.as_bytes()) {
+            Ok(n) if n == value.len() => return Ok(()),
+            Ok(_) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Where registries are: mirrors in order, schemes, and what is assumed of hosts nobody configured.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use reqwest::Url;
+
+/// How a client shows who it is. Never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// User name and password.
+    Basic {
+        /// User name.
+        username: String,
+        /// Password.
+        password: String,
+    },
+    /// A refresh token, exchanged for access tokens.
+    IdentityToken(String),
+    /// A bearer token, sent as it is.
+    RegistryToken(String),
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Basic { .. } => "Basic(hidden)",
+            Self::IdentityToken(_) => "IdentityToken(hidden)",
+            Self::RegistryToken(_) => "RegistryToken(hidden)",
+        })
+    }
+}
+
+/// A base URL that serves the registry API under `/v2/`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    url: Url,
+    /// Credentials for this endpoint itself.
+    pub credentials: Option<Credentials>,
+}
+
+/// Text that is no registry URL.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("registry endpoint {0:?} is not http://HOST[:PORT][/PATH] or https://...")]
+pub struct BadEndpoint(String);
+
+impl Endpoint {
+    /// Adds credentials for this endpoint.
+    #[must_use]
+    pub fn with_credentials(mut self, credentials: Credentials) -> Self {
+        self.credentials = Some(credentials);
+        self
+    }
+}
+
+impl FromStr for Endpoint {
+    type Err = BadEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, BadEndpoint> {
+        let bad = || BadEndpoint(text.chars().filter(|c| !c.is_control()).take(256).collect());
+        let mut url: Url = text.parse().map_err(|_| bad())?;
+        let plain =
+            url.username().is_empty() && url.password().is_none() && url.query().is_none() && url.fragment().is_none();
+        if !plain || !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
+            return Err(bad());
+        }
+        if !url.path().ends_with('/') {
+            let path = format!("{}/", url.path());
+            url.set_path(&path);
+        }
+        Ok(Self { url, credentials: None })
+    }
+}
+
+/// How one registry is reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Registry {
+    /// Tried in order before the registry itself.
+    pub mirrors: Vec<Endpoint>,
+    /// Only the mirrors may be used, never the registry itself.
+    pub mirrors_only: bool,
+    /// The registry itself speaks HTTP without TLS.
+    pub plain_http: bool,
+    /// Credentials for the registry itself, used where a pull brings none.
+    pub credentials: Option<Credentials>,
+}
+
+/// The registries that are configured, by the host name used in image names; `*` stands for all others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Registries(pub BTreeMap<String, Registry>);
+
+/// An endpoint for one pull, with the credentials it may see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Source {
+    pub(crate) url: Url,
+    pub(crate) credentials: Option<Credentials>,
+    /// The registry it stands in for.
+    pub(crate) mirrors: Option<String>,
+}
+
+impl Registries {
+    /// The endpoints to try for `host`, in order.
+    ///
+    /// Credentials given with a pull are the registry's own: a mirror on another host only gets those configured for it.
+    pub(crate) fn sources(&self, host: &str, given: Option<&Credentials>) -> Result<Vec<Source>, BadEndpoint> {
+        let default = Registry::default();
+        let registry = self.0.get(host).or_else(|| self.0.get("*")).unwrap_or(&default);
+        let own = own_endpoint(host, registry.plain_http)?;
+        let given = given.or(registry.credentials.as_ref());
+        let mut sources: Vec<Source> = registry
+            .mirrors
+            .iter()
+            .map(|mirror| Source {
+                url: mirror.url.clone(),
+                credentials: match &mirror.credentials {
+                    Some(credentials) => Some(credentials.clone()),
+                    None if mirror.url.origin() == own.url.origin() => given.cloned(),
+                    None => None,
+                },
+                mirrors: Some(host.to_owned()),
+            })
+            .collect();
+        if !registry.mirrors_only || sources.is_empty() {
+            sources.push(Source { url: own.url, credentials: given.cloned(), mirrors: None });
+        }
+        Ok(sources)
+    }
+}
+
+fn own_endpoint(host: &str, plain_http: bool) -> Result<Endpoint, BadEndpoint> {
+    let scheme = if plain_http || is_loopback(host) { "http" } else { "https" };
+    let host = if host == "docker.io" { "registry-1.docker.io" } else { host };
+    format!("{scheme}://{host}/").parse()
+}
+
+/// Loopback never leaves the machine, so it needs no TLS.
+pub(crate) fn is_loopback(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.split(':').next().unwrap_or(host),
+    };
+    name == "localhost" || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn urls(sources: &[Source]) -> Vec<&str> {
+        sources.iter().map(|source| source.url.as_str()).collect()
+    }
+
+    #[test]
+    fn unknown_hosts_use_tls_and_loopback_does_not() {
+        let none = Registries::default();
+        let of = |host: &str| none.sources(host, None).unwrap().remove(0).url.to_string();
+        assert_eq!(of("docker.io"), "https://registry-1.docker.io/");
+        assert_eq!(of("a.b:5000"), "https://a.b:5000/");
+        assert_eq!(of("127.0.0.1:5000"), "http://127.0.0.1:5000/");
+        assert_eq!(of("localhost"), "http://localhost/");
+        assert_eq!(of("[::1]:5000"), "http://[::1]:5000/");
+        assert_eq!(of("127.0.0.1.evil.example"), "https://127.0.0.1.evil.example/");
+    }
+
+    #[test]
+    fn mirrors_come_first_and_see_no_foreign_credentials() {
+        let given = Credentials::RegistryToken("secret".into());
+        let mirrors = vec![
+            "http://m1:5000/prefix".parse().unwrap(),
+            "https://m2".parse::<Endpoint>().unwrap().with_credentials(Credentials::IdentityToken("m2".into())),
+            "https://a.b/".parse().unwrap(),
+        ];
+        let mut registries = Registries::default();
+        registries.0.insert("a.b".into(), Registry { mirrors, ..Registry::default() });
+        let sources = registries.sources("a.b", Some(&given)).unwrap();
+        assert_eq!(urls(&sources), ["http://m1:5000/prefix/", "https://m2/", "https://a.b/", "https://a.b/"]);
+        let seen: Vec<_> = sources.iter().map(|source| source.credentials.clone()).collect();
+        let own = Some(Credentials::IdentityToken("m2".into()));
+        assert_eq!(seen, [None, own, Some(given.clone()), Some(given)]);
+    }
+
+    #[test]
+    fn a_star_stands_for_all_others_and_mirrors_only_leaves_the_registry_out() {
+        let mirror: Endpoint = "http://127.0.0.1:5000".parse().unwrap();
+        let mut registries = Registries::default();
+        let registry = Registry { mirrors: vec![mirror], mirrors_only: true, ..Registry::default() };
+        registries.0.insert("*".into(), registry);
+        assert_eq!(urls(&registries.sources("quay.io", None).unwrap()), ["http://127.0.0.1:5000/"]);
+    }
+
+    #[test]
+    fn urls_with_secrets_queries_or_other_schemes_are_refused() {
+        for bad in ["", "a.b", "ftp://a", "http://", "http://u:p@a", "http://a/?x", "http://a/#x", "file:///etc"] {
+            assert!(bad.parse::<Endpoint>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn credentials_do_not_print() {
+        let shown = format!("{:?}", Credentials::Basic { username: "me".into(), password: "hunter2".into() });
+        assert!(!shown.contains("hunter2"));
+    }
+}

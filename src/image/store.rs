@@ -1,0 +1,180 @@
+//! The store as the daemon uses it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use tokio::sync::Semaphore;
+
+use crate::accounts::{Accounts, FILE_MAX};
+use crate::digest::Digest;
+use crate::disk::{self, DiskError};
+use crate::endpoint::Registries;
+use crate::http::Http;
+use crate::image::Image;
+use crate::shelf::{HoldError, OpenError, Shelf, Usage};
+use crate::turns::Turns;
+use crate::unpack::Limits;
+use crate::view::{ViewError, read_files};
+
+/// All images of this machine. Cheap calls answer from memory; those that touch the disk say so.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) limits: Limits,
+    pub(crate) http: Arc<Http>,
+    /// One pull per name and one unpacking per layer at a time.
+    pub(crate) turns: Arc<Turns>,
+    pub(crate) downloads: Arc<Semaphore>,
+    registries: RwLock<Arc<Registries>>,
+    accounts: Mutex<HashMap<Digest, Arc<Accounts>>>,
+}
+
+/// Account files that could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("reading the accounts of image {image}")]
+pub struct AccountsError {
+    image: Digest,
+    source: AccountsCause,
+}
+
+/// Why account files could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum AccountsCause {
+    /// The image's layers are gone.
+    #[error(transparent)]
+    Gone(#[from] HoldError),
+    /// The image could not be looked into.
+    #[error(transparent)]
+    View(#[from] ViewError),
+}
+
+impl AccountsError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        match &self.source {
+            AccountsCause::Gone(source) => source.kind(),
+            AccountsCause::View(source) => source.kind(),
+        }
+    }
+}
+
+impl Store {
+    /// Opens the store at `root`, making it if need be. Only one process can have it open.
+    ///
+    /// What a crash left half done is removed here; layers nobody uses only by [`Store::sweep`].
+    pub fn open(root: &Path, registries: Registries, limits: Limits) -> Result<Self, OpenError> {
+        Ok(Self {
+            shelf: Arc::new(Shelf::open(root)?),
+            limits,
+            http: Arc::default(),
+            turns: Arc::default(),
+            downloads: Arc::new(Semaphore::new(limits.downloads.max(1))),
+            registries: RwLock::new(Arc::new(registries)),
+            accounts: Mutex::default(),
+        })
+    }
+
+    /// Uses other registry settings from the next pull on.
+    pub fn set_registries(&self, registries: Registries) {
+        *self.registries.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(registries);
+    }
+
+    pub(crate) fn registries(&self) -> Arc<Registries> {
+        self.registries.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Finds an image by id, by a unique prefix of it of at least 12 digits, by tag or by digest reference.
+    pub fn find(&self, text: &str) -> Option<Arc<Image>> {
+        self.shelf.find(text)
+    }
+
+    /// All images, by id.
+    pub fn list(&self) -> Vec<Arc<Image>> {
+        self.shelf.state().images.values().cloned().collect()
+    }
+
+    /// Removes an image: all of it if named by id, otherwise that name, and all of it with its last tag.
+    ///
+    /// It is no error if there is no such image. Layers stay as long as another image or a hold uses them. Blocks.
+    pub fn remove(&self, text: &str) -> Result<(), DiskError> {
+        let image = self.find(text);
+        self.shelf.remove(text)?;
+        if let Some(image) = image {
+            self.accounts.lock().unwrap_or_else(PoisonError::into_inner).remove(&image.id);
+        }
+        Ok(())
+    }
+
+    /// Pins or unpins an image; false if there is none with this id. Blocks.
+    pub fn set_pinned(&self, id: &Digest, pinned: bool) -> Result<bool, DiskError> {
+        self.shelf.set_pinned(id, pinned)
+    }
+
+    /// The directory that [`Store::lowers`] is relative to.
+    pub fn layers_dir(&self) -> PathBuf {
+        self.shelf.layers_dir()
+    }
+
+    /// An image's layer directories relative to [`Store::layers_dir`], top-most first.
+    pub fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
+        self.shelf.lowers(image)
+    }
+
+    /// Keeps an image's layers, whatever happens to the image, until `owner` is released.
+    pub fn hold(&self, owner: &str, id: &Digest) -> Result<(), HoldError> {
+        self.shelf.hold(owner, id)
+    }
+
+    /// [`Store::hold`] by layer directories: for containers found after a restart, whose image may be gone.
+    pub fn hold_lowers(&self, owner: &str, lowers: &[String]) -> Result<(), HoldError> {
+        self.shelf.hold_lowers(owner, lowers)
+    }
+
+    /// Ends all holds of `owner` and frees layers nobody else uses. Blocks.
+    pub fn release(&self, owner: &str) -> Result<(), DiskError> {
+        self.shelf.release(owner)
+    }
+
+    /// Frees layers nobody uses, now and from now on. To be called once all holds are known again. Blocks.
+    pub fn sweep(&self) -> Result<(), DiskError> {
+        self.shelf.sweep()
+    }
+
+    /// Space taken by layers.
+    pub fn usage(&self) -> Usage {
+        self.shelf.usage()
+    }
+
+    /// A manifest or image config as it came, if an image here has it. Blocks.
+    pub fn blob(&self, digest: &Digest) -> Result<Vec<u8>, DiskError> {
+        let path = self.shelf.blob_path(digest);
+        std::fs::read(&path).map_err(disk::at("reading", &path))
+    }
+
+    /// The users and groups of an image, as its own files have them. Blocks the first time.
+    pub fn accounts(&self, image: &Image) -> Result<Arc<Accounts>, AccountsError> {
+        let cached = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&image.id).cloned();
+        if let Some(accounts) = cached {
+            return Ok(accounts);
+        }
+        let failed = |source| AccountsError { image: image.id.clone(), source };
+        let lowers = self.lowers(image).map_err(|error| failed(error.into()))?;
+        let files = ["etc/passwd", "etc/group"];
+        let view = self.shelf.root.join("view");
+        let [passwd, group] =
+            read_files(&self.layers_dir(), &lowers, &view, files, FILE_MAX).map_err(|error| failed(error.into()))?;
+        let accounts = Accounts::parse(&passwd.unwrap_or_default(), &group.unwrap_or_default());
+        let accounts = Arc::new(accounts);
+        let mut cache = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only for images that are here: a removed one must not stay in memory.
+        if self.shelf.state().images.contains_key(&image.id) {
+            cache.insert(image.id.clone(), accounts.clone());
+        }
+        Ok(accounts)
+    }
+}
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

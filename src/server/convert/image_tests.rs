@@ -1,0 +1,154 @@
+use std::time::{Duration, UNIX_EPOCH};
+
+use super::super::fixture;
+use super::*;
+
+const NAME: &str = "a.example:5000/b:c";
+
+fn auth() -> v1::AuthConfig {
+    v1::AuthConfig {
+        username: "user".into(),
+        password: "pass".into(),
+        auth: BASE64_STANDARD.encode("auser:a:pass"),
+        server_address: "https://a.example:5000/v2/".into(),
+        identity_token: "identity".into(),
+        registry_token: "registry".into(),
+    }
+}
+
+fn pull_with(change: impl FnOnce(&mut v1::AuthConfig)) -> Result<Pull, Refusal> {
+    let mut auth = auth();
+    change(&mut auth);
+    let image = Some(v1::ImageSpec { image: NAME.into(), ..fixture::image() });
+    pull(v1::PullImageRequest { image, auth: Some(auth), sandbox_config: None })
+}
+
+fn basic(username: &str, password: &str) -> Option<Credentials> {
+    Some(Credentials::Basic { username: username.into(), password: password.into() })
+}
+
+fn image() -> Image {
+    let digest = |digit: &str| format!("sha256:{}", digit.repeat(64)).parse().unwrap();
+    Image {
+        id: digest("a"),
+        repo_tags: vec![NAME.into()],
+        repo_digests: vec![format!("a.example:5000/b@sha256:{}", "c".repeat(64))],
+        manifest: Some(digest("b")),
+        size: 7,
+        config: ::image::Config::default(),
+        chain: Vec::new(),
+        pinned: false,
+    }
+}
+
+#[test]
+fn the_strongest_credentials_are_used() {
+    let used = |change: fn(&mut v1::AuthConfig)| pull_with(change).unwrap().credentials;
+    assert_eq!(used(|_| ()), Some(Credentials::RegistryToken("registry".into())));
+    assert_eq!(used(|a| a.registry_token.clear()), Some(Credentials::IdentityToken("identity".into())));
+    let no_tokens = |a: &mut v1::AuthConfig| (a.registry_token, a.identity_token) = Default::default();
+    let basic_auth = pull_with(no_tokens).unwrap();
+    assert_eq!(basic_auth.credentials, basic("auser", "a:pass"));
+    assert!(basic_auth.warnings.is_empty());
+    let plain = pull_with(|a| {
+        no_tokens(a);
+        a.auth.clear();
+    });
+    assert_eq!(plain.unwrap().credentials, basic("user", "pass"));
+    assert_eq!(pull_with(|a| *a = v1::AuthConfig::default()).unwrap().credentials, None);
+}
+
+#[test]
+fn credentials_for_another_registry_are_not_used() {
+    for other in ["b.example", "https://a.example", "a.example:5001"] {
+        let Pull { credentials, warnings, .. } = pull_with(|a| a.server_address = other.into()).unwrap();
+        assert_eq!(credentials, None, "{other}");
+        assert_eq!(warnings.len(), 1, "{other}");
+    }
+    for same in ["", "a.example:5000", "http://a.example:5000"] {
+        assert!(pull_with(|a| a.server_address = same.into()).unwrap().credentials.is_some(), "{same}");
+    }
+}
+
+#[test]
+fn bad_credentials_are_refused_without_showing_them() {
+    let only_auth = |text: &str| {
+        let text = text.to_owned();
+        pull_with(|a| *a = v1::AuthConfig { auth: text, ..v1::AuthConfig::default() })
+    };
+    for bad in ["s3cret!", &BASE64_STANDARD.encode("s3cret"), &BASE64_STANDARD.encode([0xff])] {
+        let said = only_auth(bad).unwrap_err().to_string();
+        assert_eq!(said, "auth.auth: is not base64 of username:password");
+    }
+    let nameless = pull_with(|a| *a = v1::AuthConfig { password: "s3cret".into(), ..v1::AuthConfig::default() });
+    assert_eq!(nameless.unwrap_err().to_string(), "auth.username: empty, but there is a password");
+}
+
+#[test]
+fn a_pull_needs_a_name() {
+    let with = |image| pull(v1::PullImageRequest { image, auth: None, sandbox_config: None }).map(|pull| pull.name);
+    assert_eq!(with(None).unwrap_err().to_string(), "image: missing");
+    assert_eq!(with(Some(v1::ImageSpec::default())).unwrap_err().to_string(), "image.image: empty");
+    let bad = v1::ImageSpec { image: "A B".into(), ..v1::ImageSpec::default() };
+    assert!(with(Some(bad)).unwrap_err().to_string().starts_with("image.image: "));
+    let good = v1::ImageSpec { image: NAME.into(), ..v1::ImageSpec::default() };
+    assert_eq!(with(Some(good)).unwrap().image, NAME);
+}
+
+#[test]
+fn an_empty_filter_is_no_filter() {
+    assert_eq!(filter(None), None);
+    assert_eq!(filter(Some(v1::ImageFilter { image: None })), None);
+    assert_eq!(filter(Some(v1::ImageFilter { image: Some(v1::ImageSpec::default()) })), None);
+    assert_eq!(filter(Some(v1::ImageFilter { image: Some(fixture::image()) })), Some("sha256:abc".into()));
+}
+
+#[test]
+fn an_image_shows_every_field() {
+    let id = format!("sha256:{}", "a".repeat(64));
+    assert_eq!(
+        to_wire(&image(), &[]),
+        v1::Image {
+            id: id.clone(),
+            repo_tags: vec![NAME.into()],
+            repo_digests: image().repo_digests,
+            size: 7,
+            uid: None,
+            username: String::new(),
+            spec: Some(v1::ImageSpec { image: id, ..v1::ImageSpec::default() }),
+            pinned: false,
+        }
+    );
+}
+
+#[test]
+fn an_images_user_is_a_number_or_a_name() {
+    let user = |text: &str| {
+        let mut image = image();
+        image.config.user = text.into();
+        let shown = to_wire(&image, &[]);
+        (shown.uid.map(|uid| uid.value), shown.username)
+    };
+    assert_eq!(user("1003:1004"), (Some(1003), String::new()));
+    assert_eq!(user("www-data:1004"), (None, "www-data".into()));
+    assert_eq!(user("0"), (Some(0), String::new()));
+    assert_eq!(user(""), (None, String::new()));
+}
+
+#[test]
+fn an_image_is_pinned_by_mark_or_by_name() {
+    assert!(to_wire(&image(), &[NAME.into()]).pinned);
+    assert!(to_wire(&image(), &image().repo_digests).pinned);
+    assert!(!to_wire(&image(), &["a.example:5000/b:d".into()]).pinned);
+    assert!(to_wire(&Image { pinned: true, ..image() }, &[]).pinned);
+    assert_eq!(to_wire(&Image { size: 0, ..image() }, &[]).size, 1);
+}
+
+#[test]
+fn usage_names_the_directory_and_has_its_numbers() {
+    let usage = Usage { path: "/var/lib/crisp/images".into(), bytes: 5, inodes: 6 };
+    let shown = usage_to_wire(&usage, UNIX_EPOCH + Duration::from_secs(1));
+    assert_eq!(shown.timestamp, 1_000_000_000);
+    assert_eq!(shown.fs_id.unwrap().mountpoint, "/var/lib/crisp/images");
+    assert_eq!((shown.used_bytes.unwrap().value, shown.inodes_used.unwrap().value), (5, 6));
+}

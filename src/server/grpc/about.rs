@@ -1,0 +1,82 @@
+//! What crisp says of itself: version, features, readiness.
+
+use wire::v1;
+
+use crate::config::{CgroupDriver, HANDLERS};
+use crate::runtime::Condition;
+
+pub(super) fn version() -> v1::VersionResponse {
+    v1::VersionResponse {
+        // The kubelet's runtime API, which has never had another version.
+        version: "0.1.0".to_owned(),
+        runtime_name: "crisp".to_owned(),
+        runtime_version: env!("CARGO_PKG_VERSION").to_owned(),
+        runtime_api_version: "v1".to_owned(),
+    }
+}
+
+pub(super) fn condition(condition: Condition) -> v1::RuntimeCondition {
+    let Condition { name, ok, reason, message } = condition;
+    v1::RuntimeCondition { r#type: name.to_owned(), status: ok, reason, message }
+}
+
+pub(super) fn handlers() -> Vec<v1::RuntimeHandler> {
+    let features = v1::RuntimeHandlerFeatures {
+        recursive_read_only_mounts: has_mount_setattr(&rustix::system::uname().release().to_string_lossy()),
+        user_namespaces: false,
+    };
+    HANDLERS.map(|name| v1::RuntimeHandler { name: name.to_owned(), features: Some(features) }).into()
+}
+
+pub(super) fn features() -> v1::RuntimeFeatures {
+    v1::RuntimeFeatures {
+        supplemental_groups_policy: true,
+        user_namespaces_host_network: false,
+        mount_options: false,
+    }
+}
+
+pub(super) fn runtime_config(driver: CgroupDriver) -> v1::RuntimeConfigResponse {
+    let driver = match driver {
+        CgroupDriver::Cgroupfs => v1::CgroupDriver::Cgroupfs,
+    };
+    v1::RuntimeConfigResponse { linux: Some(v1::LinuxRuntimeConfiguration { cgroup_driver: driver.into() }) }
+}
+
+/// Whether a kernel of this release can make a whole tree of mounts read-only: since 5.12.
+fn has_mount_setattr(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (5, 12)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn read_only_trees_need_a_kernel_that_has_them() {
+        for (release, has) in [("6.18.5", true), ("5.12.0-rc1", true), ("5.4.0-42-generic", false), ("10", true), ("", false)]
+        {
+            assert_eq!(has_mount_setattr(release), has, "{release}");
+        }
+    }
+
+    #[test]
+    fn the_version_is_what_the_kubelet_asks_for() {
+        let v1::VersionResponse { version, runtime_name, runtime_version, runtime_api_version } = version();
+        assert_eq!((version.as_str(), runtime_name.as_str(), runtime_api_version.as_str()), ("0.1.0", "crisp", "v1"));
+        assert!(!runtime_version.is_empty());
+    }
+
+    #[test]
+    fn the_driver_is_said_and_not_left_to_the_zero_value() {
+        let linux = runtime_config(CgroupDriver::Cgroupfs).linux.unwrap();
+        assert_eq!(linux.cgroup_driver(), v1::CgroupDriver::Cgroupfs);
+    }
+
+    #[test]
+    fn the_default_handler_is_among_the_handlers() {
+        assert_eq!(handlers().iter().map(|handler| handler.name.as_str()).collect::<Vec<_>>(), ["", "crisp"]);
+    }
+}

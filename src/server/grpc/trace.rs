@@ -1,0 +1,226 @@
+//! One span for each request, and one line in the log at its end.
+//!
+//! The span has the call's name; the handlers add the ids of the pod and container it is about. Reads are logged at
+//! debug, changes at info, failures at error with the whole chain. What a client expects to fail now and then (a look
+//! for something that is gone, a call that does not exist yet) stays at debug. Requests and responses themselves
+//! are never logged: they carry secrets.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tonic::codegen::http::{Request, Response};
+use tonic::{Code, Status};
+use tower::{Layer, Service};
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span};
+
+/// Calls that change something. ExecSync does too, but probes call it every few seconds.
+const CHANGES: [&str; 18] = [
+    "RunPodSandbox",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+    "CreateContainer",
+    "StartContainer",
+    "StopContainer",
+    "RemoveContainer",
+    "UpdateContainerResources",
+    "UpdatePodSandboxResources",
+    "ReopenContainerLog",
+    "UpdateRuntimeConfig",
+    "CheckpointContainer",
+    "CheckpointPod",
+    "RestorePod",
+    "Exec",
+    "Attach",
+    "PullImage",
+    "RemoveImage",
+];
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TraceLayer;
+
+impl<S> Layer<S> for TraceLayer {
+    type Service = Trace<S>;
+
+    fn layer(&self, inner: S) -> Trace<S> {
+        Trace { inner }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Trace<S> {
+    inner: S,
+}
+
+impl<S, I, O> Service<Request<I>> for Trace<S>
+where
+    S: Service<Request<I>, Response = Response<O>>,
+    S::Future: Send + 'static,
+    O: 'static,
+{
+    type Response = Response<O>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<I>) -> Self::Future {
+        let rpc = request.uri().path().rsplit('/').next().unwrap_or_default();
+        let span = tracing::info_span!("rpc", name = rpc, pod = Empty, container = Empty);
+        let pending = Pending::new(rpc, span.clone());
+        let call = self.inner.call(request);
+        let traced = async move {
+            let response = call.await;
+            pending.answered(response.as_ref().ok().and_then(|r| Status::from_header_map(r.headers())));
+            response
+        };
+        Box::pin(traced.instrument(span))
+    }
+}
+
+/// A request that has no answer yet. Dropped without one, the caller hung up.
+struct Pending {
+    changes: bool,
+    began: Instant,
+    span: Span,
+    open: bool,
+}
+
+impl Pending {
+    fn new(rpc: &str, span: Span) -> Self {
+        Self { changes: CHANGES.contains(&rpc), began: Instant::now(), span, open: true }
+    }
+
+    fn answered(mut self, failure: Option<Status>) {
+        self.open = false;
+        let took = self.began.elapsed();
+        match failure.filter(|status| status.code() != Code::Ok) {
+            None if self.changes => tracing::info!(took = ?rounded(took), "done"),
+            None => tracing::debug!(took = ?rounded(took), "done"),
+            Some(status) => {
+                let (code, error) = (status.code(), status.message());
+                if expected(self.changes, code) {
+                    tracing::debug!(took = ?rounded(took), ?code, error, "refused");
+                } else {
+                    tracing::error!(took = ?rounded(took), ?code, error, "failed");
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if self.open {
+            self.span.in_scope(|| tracing::debug!(after = ?rounded(self.began.elapsed()), "the caller hung up"));
+        }
+    }
+}
+
+/// Whether clients live with this failure every day.
+fn expected(changes: bool, code: Code) -> bool {
+    code == Code::Unimplemented || (code == Code::NotFound && !changes)
+}
+
+/// Microseconds are exact enough to read.
+fn rounded(took: Duration) -> Duration {
+    Duration::from_micros(u64::try_from(took.as_micros()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use tower::service_fn;
+    use tracing_subscriber::fmt::MakeWriter;
+
+    use super::*;
+
+    /// What was logged, line by line.
+    #[derive(Debug, Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl MakeWriter<'_> for Lines {
+        type Writer = Lines;
+
+        fn make_writer(&self) -> Lines {
+            self.clone()
+        }
+    }
+
+    fn logged(rpc: &str, answer: Result<(), Status>) -> String {
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_ansi(false)
+            .with_writer(lines.clone())
+            .finish();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            let mut service = TraceLayer.layer(service_fn(move |_: Request<()>| {
+                let answer = answer.clone();
+                async move {
+                    Span::current().record("pod", "abc");
+                    Ok::<_, Infallible>(match answer {
+                        Ok(()) => Response::new(String::new()),
+                        Err(status) => status.into_http(),
+                    })
+                }
+            }));
+            let request = Request::builder().uri(format!("/runtime.v1.RuntimeService/{rpc}")).body(()).unwrap();
+            runtime.block_on(service.call(request)).unwrap();
+        });
+        String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn a_change_is_one_line_at_info_with_name_and_ids() {
+        let line = logged("RunPodSandbox", Ok(()));
+        assert_eq!(line.lines().count(), 1, "{line}");
+        assert!(line.contains(" INFO rpc{name=\"RunPodSandbox\" pod=\"abc\"}: "), "{line}");
+        assert!(line.contains("done took="), "{line}");
+    }
+
+    #[test]
+    fn a_look_is_at_debug() {
+        assert!(logged("ListContainers", Ok(())).contains("DEBUG rpc{"));
+        assert!(logged("ContainerStatus", Err(Status::not_found("gone"))).contains("DEBUG rpc{"));
+        assert!(logged("Exec", Err(Status::unimplemented("later"))).contains("DEBUG rpc{"));
+    }
+
+    #[test]
+    fn a_failure_is_one_error_with_its_chain() {
+        let line = logged("StartContainer", Err(Status::not_found("starting: no such container")));
+        assert_eq!(line.lines().count(), 1, "{line}");
+        assert!(line.contains("ERROR rpc{") && line.contains("NotFound"), "{line}");
+        assert!(line.contains("starting: no such container"), "{line}");
+    }
+
+    #[test]
+    fn a_caller_who_leaves_is_noted() {
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::DEBUG)
+            .with_writer(lines.clone())
+            .finish();
+        tracing::subscriber::with_default(subscriber, || drop(Pending::new("Version", Span::none())));
+        assert!(String::from_utf8(lines.0.lock().unwrap().clone()).unwrap().contains("the caller hung up"));
+    }
+}

@@ -1,0 +1,30 @@
+//! The daemon: a container runtime behind the two services of CRI.
+//!
+//! ```text
+//! grpc → convert → runtime → { image, cgroup, store, shim, oci, seccomp } → sys, link → model
+//! ```
+//!
+//! A request comes in through [`serve`], gets a span in `grpc`, is taken apart and checked in `convert`, which turns
+//! wire messages into specs, and reaches a verb of `runtime`. Records of pods and containers are in `store`; what
+//! runs is held by one shim for each pod, so that this process may end at any moment: the next one reads the records,
+//! finds the shims and goes on.
+//!
+//! [`config`] is read once. [`offline`] has what the command line does to an image store that no daemon has open.
+//!
+//! Limits: the calls that answer UNIMPLEMENTED are those of `grpc` that say so.
+#![forbid(unsafe_code)]
+
+pub(crate) mod chain;
+pub mod config;
+pub(crate) mod convert;
+pub(crate) mod fault;
+pub(crate) mod grpc;
+pub mod logging;
+pub(crate) mod oci;
+pub mod offline;
+pub(crate) mod runtime;
+pub(crate) mod seccomp;
+pub mod serve;
+pub(crate) mod shim;
+pub(crate) mod socket;
+pub(crate) mod store;

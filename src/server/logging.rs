@@ -1,0 +1,30 @@
+//! Where the daemon's log goes: to stderr, as text or as JSON.
+
+use std::io::{self, IsTerminal as _};
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::config::{LogConfig, LogFormat};
+
+/// The log could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum LoggingError {
+    #[error("log.level")]
+    Level(#[from] tracing_subscriber::filter::ParseError),
+    #[error("setting up the log")]
+    Init(#[from] tracing_subscriber::util::TryInitError),
+}
+
+/// Sets up the log of this process, once.
+pub fn init(config: &LogConfig) -> Result<(), LoggingError> {
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::try_new(&config.level)?)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal());
+    match config.format {
+        LogFormat::Text => log.finish().try_init()?,
+        LogFormat::Json => log.json().flatten_event(true).finish().try_init()?,
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! The OCI configuration of a container: a pure function of what was asked, the image and the pod.
+//!
+//! It is written in full and in the standard's words, as hooks and people expect to find it. How much of it libcontainer
+//! is told, and what crisp does itself, is the shim's business.
+
+mod capabilities;
+mod mounts;
+mod process;
+
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use cgroup::Version;
+use link::Held;
+use model::{Classed, ContainerSpec, Kind, NsMode, PodSpec};
+use oci_spec::OciSpecError;
+use oci_spec::runtime::{
+    LinuxBuilder, LinuxDevice, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, RootBuilder, Spec,
+    SpecBuilder,
+};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OciError {
+    #[error("config.command: neither the container nor its image {image} says what to run")]
+    NoCommand { image: String },
+    #[error("config.linux.security_context.capabilities: there is no capability {0:?}")]
+    UnknownCapability(String),
+    #[error("config.linux.security_context.capabilities.add_ambient_capabilities: {0} is not among the capabilities of the container")]
+    AmbientAlone(String),
+    #[error("config.linux.security_context.namespace_options.{0}: the pod has no such namespace")]
+    NoNamespace(&'static str),
+    #[error("config.working_dir: {0:?} is not absolute")]
+    WorkingDir(String),
+    #[error("building the OCI configuration")]
+    Build(#[from] OciSpecError),
+}
+
+impl Classed for OciError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::NoCommand { .. } | Self::UnknownCapability(_) | Self::AmbientAlone(_) | Self::WorkingDir(_) => {
+                Kind::Invalid
+            }
+            Self::NoNamespace(_) => Kind::Precondition,
+            Self::Build(_) => Kind::Internal,
+        }
+    }
+}
+
+/// Everything that decides a configuration.
+#[derive(Debug)]
+pub(crate) struct Given<'a> {
+    pub(crate) pod: &'a PodSpec,
+    pub(crate) held: &'a Held,
+    pub(crate) pod_dir: &'a Path,
+    pub(crate) container: &'a ContainerSpec,
+    pub(crate) image: &'a image::Image,
+    pub(crate) user: &'a image::User,
+    /// All groups beside the primary one.
+    pub(crate) groups: &'a [u32],
+    pub(crate) cgroup: &'a str,
+    pub(crate) cgroups: Version,
+    /// Mount sources, in the order of the container's mounts.
+    pub(crate) sources: &'a [PathBuf],
+    pub(crate) devices: &'a [LinuxDevice],
+    /// The first process of the container whose PID namespace is to be joined.
+    pub(crate) target: Option<u32>,
+}
+
+/// The capabilities a container has, by name, for whoever has to decide by them.
+pub(crate) use capabilities::effective as capabilities_of;
+
+pub(crate) fn build(given: &Given<'_>) -> Result<Spec, OciError> {
+    let security = &given.container.security;
+    let mut linux = LinuxBuilder::default()
+        .namespaces(namespaces(given)?)
+        .cgroups_path(given.cgroup)
+        .devices(given.devices.to_vec())
+        .masked_paths(if security.privileged { Vec::new() } else { security.masked_paths.clone() })
+        .readonly_paths(if security.privileged { Vec::new() } else { security.readonly_paths.clone() })
+        .build()?;
+    linux.set_resources(None);
+    let mut spec = SpecBuilder::default()
+        .version("1.2.0")
+        .root(RootBuilder::default().path("rootfs").readonly(security.readonly_rootfs).build()?)
+        .process(process::process(given)?)
+        .mounts(mounts::mounts(given)?)
+        .hostname(given.pod.hostname.clone())
+        .linux(linux)
+        .build()?;
+    spec.set_annotations(Some(given.container.annotations.clone().into_iter().collect()));
+    Ok(spec)
+}
+
+/// Those of the pod by path, the container's own without one, the host's left out.
+fn namespaces(given: &Given<'_>) -> Result<Vec<LinuxNamespace>, OciError> {
+    let asked = &given.container.security.namespaces;
+    let mut all = vec![namespace(LinuxNamespaceType::Mount, None)?];
+    let mut join = |kind, name, mode: NsMode, held: &Option<PathBuf>| -> Result<(), OciError> {
+        if mode != NsMode::Node {
+            let path = held.as_ref().ok_or(OciError::NoNamespace(name))?;
+            all.push(namespace(kind, Some(path))?);
+        }
+        Ok(())
+    };
+    join(LinuxNamespaceType::Network, "network", asked.network, &given.held.network)?;
+    join(LinuxNamespaceType::Ipc, "ipc", asked.ipc, &given.held.ipc)?;
+    if let Some(uts) = &given.held.uts {
+        all.push(namespace(LinuxNamespaceType::Uts, Some(uts))?);
+    }
+    match asked.pid {
+        NsMode::Container => all.push(namespace(LinuxNamespaceType::Pid, None)?),
+        NsMode::Node => {}
+        NsMode::Pod => {
+            let path = given.held.pid.as_ref().ok_or(OciError::NoNamespace("pid"))?;
+            all.push(namespace(LinuxNamespaceType::Pid, Some(path))?);
+        }
+        NsMode::Target => {
+            let pid = given.target.ok_or(OciError::NoNamespace("target_id"))?;
+            all.push(namespace(LinuxNamespaceType::Pid, Some(Path::new(&format!("/proc/{pid}/ns/pid"))))?);
+        }
+    }
+    if given.cgroups == Version::V2 {
+        all.push(namespace(LinuxNamespaceType::Cgroup, None)?);
+    }
+    Ok(all)
+}
+
+fn namespace(kind: LinuxNamespaceType, path: Option<&Path>) -> Result<LinuxNamespace, OciSpecError> {
+    let builder = LinuxNamespaceBuilder::default().typ(kind);
+    match path {
+        Some(path) => builder.path(path).build(),
+        None => builder.build(),
+    }
+}

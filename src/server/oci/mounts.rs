@@ -1,0 +1,76 @@
+//! What a container finds mounted.
+
+use std::path::{Path, PathBuf};
+
+use model::{NsMode, Propagation};
+use oci_spec::runtime::{Mount, MountBuilder};
+
+use super::{Given, OciError};
+
+/// The kernel's file systems, then the pod's files, then the container's own mounts from the top down. A mount of the
+/// container's replaces one of ours at the same place.
+pub(super) fn mounts(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
+    let mut all = kernel(given)?;
+    all.extend(of_pod(given)?);
+    let mut own = Vec::new();
+    for (asked, source) in given.container.mounts.iter().zip(given.sources) {
+        let destination = Path::new(&asked.container_path);
+        all.retain(|m| m.destination() != destination);
+        let mut options = vec!["rbind"];
+        options.push(match (asked.readonly, asked.recursive_read_only) {
+            (true, true) => "rro",
+            (true, false) => "ro",
+            (false, _) => "rw",
+        });
+        options.push(match asked.propagation {
+            Propagation::Private => "rprivate",
+            Propagation::HostToContainer => "rslave",
+            Propagation::Bidirectional => "rshared",
+        });
+        own.push(mount(destination, "bind", source, &options)?);
+    }
+    // Stable: among mounts of the same depth the order asked for stays.
+    own.sort_by_key(|m| m.destination().components().count());
+    all.extend(own);
+    Ok(all)
+}
+
+fn kernel(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
+    let access = if given.container.security.privileged { "rw" } else { "ro" };
+    let simple = |path: &'static str, kind, options: &[&str]| mount(Path::new(path), kind, Path::new(kind), options);
+    let devpts = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"];
+    Ok(vec![
+        simple("/proc", "proc", &["nosuid", "noexec", "nodev"])?,
+        simple("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"])?,
+        simple("/dev/pts", "devpts", &devpts)?,
+        simple("/dev/mqueue", "mqueue", &["nosuid", "noexec", "nodev"])?,
+        simple("/sys", "sysfs", &["nosuid", "noexec", "nodev", access])?,
+        simple("/sys/fs/cgroup", "cgroup", &["nosuid", "noexec", "nodev", "relatime", access])?,
+    ])
+}
+
+fn of_pod(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
+    let mut all = Vec::new();
+    let shm = match given.container.security.namespaces.ipc {
+        NsMode::Node => Some(PathBuf::from("/dev/shm")),
+        NsMode::Pod | NsMode::Container | NsMode::Target => given.held.shm.clone(),
+    };
+    if let Some(shm) = shm {
+        all.push(mount(Path::new("/dev/shm"), "bind", &shm, &["rbind", "rw", "rprivate", "nosuid", "nodev", "noexec"])?);
+    }
+    let access = if given.container.security.readonly_rootfs { "ro" } else { "rw" };
+    for name in ["resolv.conf", "hostname", "hosts"] {
+        let file = given.pod_dir.join(name);
+        all.push(mount(&Path::new("/etc").join(name), "bind", &file, &["rbind", "rprivate", access])?);
+    }
+    Ok(all)
+}
+
+fn mount(destination: &Path, kind: &str, source: &Path, options: &[&str]) -> Result<Mount, OciError> {
+    Ok(MountBuilder::default()
+        .destination(destination)
+        .typ(kind)
+        .source(source)
+        .options(options.iter().map(|o| (*o).to_owned()).collect::<Vec<_>>())
+        .build()?)
+}

@@ -1,0 +1,82 @@
+//! The container's program: what, where, as whom.
+
+use std::path::PathBuf;
+
+use oci_spec::runtime::{LinuxCapabilitiesBuilder, Process, ProcessBuilder, UserBuilder};
+
+use super::{Given, OciError, capabilities};
+
+const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+pub(super) fn process(given: &Given<'_>) -> Result<Process, OciError> {
+    let security = &given.container.security;
+    let sets = capabilities::sets(security)?;
+    let capabilities = LinuxCapabilitiesBuilder::default()
+        .bounding(sets.bounding.clone())
+        .effective(sets.bounding.clone())
+        .permitted(sets.bounding)
+        .inheritable(sets.ambient.clone())
+        .ambient(sets.ambient)
+        .build()?;
+    let user = UserBuilder::default()
+        .uid(given.user.uid)
+        .gid(given.user.gid)
+        .additional_gids(given.groups.to_vec())
+        .umask(0o022u32)
+        .build()?;
+    let mut process = ProcessBuilder::default()
+        .terminal(given.container.tty)
+        .cwd(working_dir(given)?)
+        .args(args(given)?)
+        .env(env(given))
+        .user(user)
+        .capabilities(capabilities)
+        .no_new_privileges(security.no_new_privs)
+        .build()?;
+    process.set_rlimits(None);
+    Ok(process)
+}
+
+/// The container's command replaces the image's entrypoint and its command; the container's arguments replace the
+/// image's command.
+fn args(given: &Given<'_>) -> Result<Vec<String>, OciError> {
+    let (asked, image) = (given.container, &given.image.config);
+    let (entrypoint, rest) = if asked.command.is_empty() {
+        (&image.entrypoint, if asked.args.is_empty() { &image.cmd } else { &asked.args })
+    } else {
+        (&asked.command, &asked.args)
+    };
+    let all: Vec<String> = entrypoint.iter().chain(rest).cloned().collect();
+    if all.is_empty() { Err(OciError::NoCommand { image: asked.image.image.clone() }) } else { Ok(all) }
+}
+
+fn working_dir(given: &Given<'_>) -> Result<PathBuf, OciError> {
+    let asked = &given.container.working_dir;
+    let dir = if asked.is_empty() { &given.image.config.working_dir } else { asked };
+    match dir.as_str() {
+        "" => Ok(PathBuf::from("/")),
+        absolute if absolute.starts_with('/') => Ok(PathBuf::from(absolute)),
+        relative => Err(OciError::WorkingDir(relative.to_owned())),
+    }
+}
+
+/// The image's variables, overridden by the container's; what a program expects is added where both are silent.
+fn env(given: &Given<'_>) -> Vec<String> {
+    let mut env: Vec<String> = Vec::new();
+    let mut set = |variable: String| {
+        let name = variable.split('=').next().unwrap_or_default().to_owned() + "=";
+        match env.iter_mut().find(|e| e.starts_with(&name)) {
+            Some(old) => *old = variable,
+            None => env.push(variable),
+        }
+    };
+    set(PATH.to_owned());
+    set(format!("HOSTNAME={}", given.pod.hostname));
+    if given.container.tty {
+        set("TERM=xterm".to_owned());
+    }
+    set(format!("HOME={}", given.user.home));
+    given.image.config.env.iter().filter(|e| e.contains('=')).cloned().for_each(&mut set);
+    given.container.envs.iter().map(|(k, v)| format!("{k}={v}")).for_each(&mut set);
+    env
+}

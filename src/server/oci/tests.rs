@@ -1,0 +1,205 @@
+use super::*;
+
+mod given {
+    use model::resources::LimitsPatch;
+    use model::{
+        Capabilities, ContainerMeta, ContainerSecurity, GroupsPolicy, ImageName, Namespaces, PodMeta, PodSecurity,
+    };
+
+    use super::*;
+
+    pub(super) fn namespaces() -> Namespaces {
+        Namespaces { network: NsMode::Pod, pid: NsMode::Container, ipc: NsMode::Pod, target: None, user: None }
+    }
+
+    pub(super) fn pod() -> PodSpec {
+        PodSpec {
+            meta: PodMeta { name: "p".into(), uid: "u".into(), namespace: "n".into(), attempt: 0 },
+            hostname: "web-0".into(),
+            log_directory: None,
+            dns: None,
+            port_mappings: vec![],
+            labels: Default::default(),
+            annotations: Default::default(),
+            cgroup_parent: None,
+            sysctls: Default::default(),
+            overhead: LimitsPatch::default(),
+            resources: LimitsPatch::default(),
+            security: PodSecurity {
+                namespaces: namespaces(),
+                selinux: None,
+                run_as_user: None,
+                run_as_group: None,
+                supplemental_groups: vec![],
+                groups_policy: GroupsPolicy::Merge,
+                readonly_rootfs: false,
+                privileged: false,
+                seccomp: None,
+                apparmor: None,
+            },
+            handler: String::new(),
+        }
+    }
+
+    pub(super) fn container() -> ContainerSpec {
+        let image = ImageName {
+            image: "busybox".into(),
+            user_specified: String::new(),
+            annotations: Default::default(),
+            handler: String::new(),
+        };
+        ContainerSpec {
+            meta: ContainerMeta { name: "c".into(), attempt: 0 },
+            image,
+            command: vec![],
+            args: vec![],
+            working_dir: String::new(),
+            envs: vec![],
+            mounts: vec![],
+            devices: vec![],
+            cdi_devices: vec![],
+            labels: Default::default(),
+            annotations: Default::default(),
+            log_path: None,
+            stdin: false,
+            stdin_once: false,
+            tty: false,
+            resources: LimitsPatch::default(),
+            security: ContainerSecurity {
+                capabilities: Capabilities::default(),
+                privileged: false,
+                namespaces: namespaces(),
+                selinux: None,
+                run_as: None,
+                run_as_group: None,
+                supplemental_groups: vec![],
+                groups_policy: GroupsPolicy::Merge,
+                readonly_rootfs: false,
+                no_new_privs: false,
+                masked_paths: vec!["/proc/kcore".into()],
+                readonly_paths: vec!["/proc/sys".into()],
+                seccomp: None,
+                apparmor: None,
+            },
+            stop_signal: None,
+        }
+    }
+
+    pub(super) fn image() -> image::Image {
+        serde_json::from_value(serde_json::json!({
+            "id": format!("sha256:{}", "0".repeat(64)), "repo_tags": [], "repo_digests": [], "manifest": null, "size": 1,
+            "config": {"user": "", "env": ["A=image", "PATH=/image"], "entrypoint": ["/entry"], "cmd": ["one", "two"],
+                "working_dir": "/work", "stop_signal": "", "volumes": [], "labels": {}, "exposed_ports": [],
+                "os": "linux", "architecture": "amd64"},
+            "chain": [], "pinned": false,
+        }))
+        .unwrap()
+    }
+}
+
+fn built(container: &ContainerSpec, sources: &[PathBuf]) -> Result<Spec, OciError> {
+    let (pod, image) = (given::pod(), given::image());
+    let user = image::User { uid: 1000, gid: 100, groups: vec![], home: "/home/u".into() };
+    let held = Held {
+        network: Some("/run/net".into()),
+        ipc: Some("/run/ipc".into()),
+        uts: Some("/run/uts".into()),
+        pid: None,
+        shm: Some("/run/shm".into()),
+    };
+    build(&Given {
+        pod: &pod,
+        held: &held,
+        pod_dir: Path::new("/run/pod"),
+        container,
+        image: &image,
+        user: &user,
+        groups: &[5, 7],
+        cgroup: "/pod/c",
+        cgroups: Version::V1,
+        sources,
+        devices: &[],
+        target: None,
+    })
+}
+
+fn args(container: &ContainerSpec) -> Vec<String> {
+    built(container, &[]).unwrap().process().clone().unwrap().args().clone().unwrap()
+}
+
+#[test]
+fn command_and_arguments_replace_the_images_as_in_kubernetes() {
+    let mut container = given::container();
+    assert_eq!(args(&container), ["/entry", "one", "two"]);
+    container.args = vec!["x".into()];
+    assert_eq!(args(&container), ["/entry", "x"]);
+    container.command = vec!["cmd".into()];
+    assert_eq!(args(&container), ["cmd", "x"]);
+    container.args.clear();
+    assert_eq!(args(&container), ["cmd"]);
+}
+
+#[test]
+fn the_containers_variables_win_and_expected_ones_are_there() {
+    let mut container = given::container();
+    container.envs = vec![("A".into(), "container".into()), ("B".into(), "x=y".into())];
+    let env = built(&container, &[]).unwrap().process().clone().unwrap().env().clone().unwrap();
+    assert_eq!(env, ["PATH=/image", "HOSTNAME=web-0", "HOME=/home/u", "A=container", "B=x=y"]);
+}
+
+#[test]
+fn a_mount_of_the_container_replaces_ours_and_parents_come_first() {
+    let mut container = given::container();
+    let mount = |path: &str, propagation| model::Mount {
+        container_path: path.into(),
+        source: model::MountSource::Host("/src".into()),
+        readonly: true,
+        recursive_read_only: false,
+        selinux_relabel: false,
+        propagation,
+        uid_mappings: vec![],
+        gid_mappings: vec![],
+        options: vec![],
+    };
+    container.mounts = vec![
+        mount("/data/deep", model::Propagation::Bidirectional),
+        mount("/etc/hosts", model::Propagation::Private),
+        mount("/data", model::Propagation::HostToContainer),
+    ];
+    let sources: Vec<PathBuf> = ["/a", "/b", "/c"].map(PathBuf::from).to_vec();
+    let spec = built(&container, &sources).unwrap();
+    let mounts: Vec<_> = spec.mounts().iter().flatten().collect();
+    let hosts: Vec<_> = mounts.iter().filter(|m| m.destination() == Path::new("/etc/hosts")).collect();
+    assert_eq!(hosts.len(), 1);
+    assert_eq!(hosts[0].source().as_deref(), Some(Path::new("/b")));
+    let tail: Vec<_> = mounts.iter().rev().take(3).rev().map(|m| m.destination().display().to_string()).collect();
+    assert_eq!(tail, ["/data", "/data/deep", "/etc/hosts"]);
+    let deep = mounts.iter().find(|m| m.destination() == Path::new("/data/deep")).unwrap();
+    assert_eq!(deep.options().as_ref().unwrap(), &["rbind", "ro", "rshared"]);
+}
+
+#[test]
+fn capabilities_are_added_and_dropped_by_name_and_unknown_ones_refused() {
+    let mut container = given::container();
+    let has = |container: &ContainerSpec, name| {
+        let capabilities = capabilities_of(&container.security).unwrap();
+        capabilities.iter().any(|c| c.to_string().ends_with(name))
+    };
+    assert!(has(&container, "CHOWN") && !has(&container, "NET_ADMIN"));
+    container.security.capabilities.add = vec!["NET_ADMIN".into()];
+    container.security.capabilities.drop = vec!["ALL".into()];
+    assert!(!has(&container, "CHOWN") && has(&container, "NET_ADMIN"));
+    container.security.capabilities.add = vec!["FLY".into()];
+    assert!(matches!(built(&container, &[]), Err(OciError::UnknownCapability(name)) if name == "FLY"));
+}
+
+#[test]
+fn a_privileged_container_has_nothing_hidden() {
+    let mut container = given::container();
+    container.security.privileged = true;
+    let spec = built(&container, &[]).unwrap();
+    let linux = spec.linux().as_ref().unwrap();
+    assert_eq!(linux.masked_paths().as_deref().unwrap_or_default(), &[] as &[String]);
+    let sys = spec.mounts().iter().flatten().find(|m| m.destination() == Path::new("/sys")).unwrap();
+    assert!(sys.options().as_ref().unwrap().contains(&"rw".to_owned()));
+}

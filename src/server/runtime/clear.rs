@@ -1,0 +1,202 @@
+//! The one way out: clearing away a pod or a container, whatever of it exists.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use link::Ask;
+use model::{ContainerId, Leftover, PodId};
+use nix::mount::{MntFlags, umount2};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+
+use super::{Runtime, blocking};
+use crate::shim::Client;
+use crate::store::disk;
+
+/// Written first: the parts of a pod or container that do not lie in its directory.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Intent {
+    /// The cgroup that is ours to remove.
+    pub(super) cgroup: Option<String>,
+}
+
+impl Intent {
+    pub(super) const FILE: &str = "intent.json";
+}
+
+/// Something to clear away later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Dirt {
+    Pod(PodId),
+    Container(PodId, ContainerId),
+}
+
+/// How long killed processes may take to be gone.
+const KILL_WITHIN: Duration = Duration::from_secs(10);
+/// How long a shim may take to say goodbye.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Collects what failed, and goes on.
+#[derive(Debug, Default)]
+struct Steps(Vec<Leftover>);
+
+impl Steps {
+    fn did<E: std::error::Error>(&mut self, step: &str, outcome: Result<(), E>) {
+        if let Err(error) = outcome {
+            let error = crate::chain::chain(&error);
+            self.0.push(Leftover { step: step.to_owned(), error });
+        }
+    }
+}
+
+impl Runtime {
+    /// Clears away a container: its processes, cgroup, directories and its hold on the image. What fails is tried
+    /// again later.
+    pub(super) async fn clear_container(self: &Arc<Self>, pod: &PodId, id: &ContainerId) -> Vec<Leftover> {
+        let mut steps = Steps::default();
+        if let Some(shim) = self.shim_of(pod) {
+            // A shim that is gone has no container to forget.
+            shim.tell(Ask::Forget { container: id.clone() }).await.ok();
+        }
+        let (runtime, dir, owner) = (self.clone(), self.layout.container(pod, id), id.clone());
+        let left = blocking(move || {
+            match disk::read_json::<Intent>(&dir.join(Intent::FILE)) {
+                Ok(intent) => {
+                    if let Some(path) = intent.and_then(|i| i.cgroup) {
+                        runtime.clear_cgroup(&mut steps, &path);
+                    }
+                }
+                Err(error) => steps.did("reading what to clear", Err(error)),
+            }
+            steps.did("removing its writable layer", disk::remove_dir(&runtime.layout.writable(&owner)));
+            steps.did("releasing its image", runtime.images.release(owner.as_str()));
+            if steps.0.is_empty() {
+                // Last, since it says what to clear.
+                steps.did("removing its directory", disk::remove_dir(&dir));
+            }
+            steps.0
+        })
+        .await;
+        self.remember(Dirt::Container(pod.clone(), id.clone()), &left);
+        left
+    }
+
+    /// Clears away a pod and what is left of its containers: shim, mounts, cgroup, directory.
+    pub(super) async fn clear_pod(self: &Arc<Self>, id: &PodId) -> Vec<Leftover> {
+        let dir = self.layout.pod(id);
+        let mut left = Vec::new();
+        for name in disk::names_in(&self.layout.containers(id)).unwrap_or_default() {
+            if let Ok(container) = ContainerId::try_from(name) {
+                left.extend(self.clear_container(id, &container).await);
+            }
+        }
+        self.end_shim(id).await;
+        let runtime = self.clone();
+        let mut steps = Steps(left);
+        let left = blocking(move || {
+            for (step, outcome) in unmount_all(&dir) {
+                steps.did(step, outcome);
+            }
+            match disk::read_json::<Intent>(&dir.join(Intent::FILE)) {
+                Ok(intent) => {
+                    if let Some(path) = intent.and_then(|i| i.cgroup) {
+                        runtime.clear_cgroup(&mut steps, &path);
+                    }
+                }
+                Err(error) => steps.did("reading what to clear", Err(error)),
+            }
+            if steps.0.is_empty() {
+                steps.did("removing its directory", disk::remove_dir(&dir));
+            }
+            steps.0
+        })
+        .await;
+        self.remember(Dirt::Pod(id.clone()), &left);
+        left
+    }
+
+    /// Ends a pod's shim and all it watches over.
+    pub(super) async fn end_shim(&self, id: &PodId) {
+        let dir = self.layout.pod(id);
+        let known = self.shims.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        let shim = match known {
+            Some(shim) => Some(shim),
+            None => Client::connect(&dir.join("shim.sock"), mpsc::unbounded_channel().0).await.ok(),
+        };
+        if let Some(shim) = shim {
+            tokio::time::timeout(LEAVE_WITHIN, shim.tell(Ask::Leave)).await.ok();
+        }
+        blocking(move || kill_shim(&dir)).await;
+    }
+
+    fn clear_cgroup(&self, steps: &mut Steps, path: &str) {
+        let cgroup = match self.cgroup(path) {
+            Ok(cgroup) => cgroup,
+            Err(error) => return steps.did("finding its cgroup", Err(error)),
+        };
+        if cgroup.exists() {
+            steps.did("killing what runs in its cgroup", cgroup.kill_all(KILL_WITHIN));
+            steps.did("removing its cgroup", cgroup.remove());
+        }
+    }
+
+    fn remember(&self, dirt: Dirt, left: &[Leftover]) {
+        let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        dirty.retain(|d| *d != dirt);
+        if !left.is_empty() {
+            tracing::warn!(?dirt, ?left, "something could not be cleared away; trying again later");
+            dirty.push(dirt);
+        }
+    }
+
+    /// Tries again what could not be cleared.
+    pub(super) fn clean_now_and_then(self: Arc<Self>) {
+        let runtime = Arc::downgrade(&self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+                let Some(runtime) = runtime.upgrade() else { return };
+                let dirty = runtime.dirty.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                for dirt in dirty {
+                    match dirt {
+                        Dirt::Pod(pod) => runtime.clear_pod(&pod).await,
+                        Dirt::Container(pod, container) => runtime.clear_container(&pod, &container).await,
+                    };
+                }
+            }
+        });
+    }
+}
+
+/// Takes away what a shim mounted for its pod.
+pub(super) fn unmount_all(dir: &Path) -> [(&'static str, std::io::Result<()>); 2] {
+    [
+        ("unmounting its network namespace", unmount(&dir.join("netns"))),
+        ("unmounting its shared memory", unmount(&dir.join("shm"))),
+    ]
+}
+
+/// What is not mounted needs no unmounting.
+fn unmount(path: &Path) -> Result<(), std::io::Error> {
+    match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+        Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Kills a shim that did not leave by itself, by the pid noted at its start, if that is still a shim.
+fn kill_shim(dir: &Path) {
+    let note: PathBuf = dir.join("shim.pid");
+    let Some(pid) = std::fs::read_to_string(note).ok().and_then(|t| t.trim().parse::<i32>().ok()) else { return };
+    let Some(pid) = rustix::process::Pid::from_raw(pid) else { return };
+    // The descriptor names this very process, so what is read next is about it, or it is gone.
+    let Ok(process) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
+    let comm = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
+    if comm.trim_end() == "crisp-shim" {
+        rustix::process::pidfd_send_signal(&process, rustix::process::Signal::KILL).ok();
+        let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
+        let patience = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
+        rustix::event::poll(&mut ended, Some(&patience)).ok();
+    }
+}

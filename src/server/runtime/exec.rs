@@ -1,0 +1,196 @@
+//! ExecSync.
+
+use std::io::{self, PipeReader};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use link::{Answer, Ask, ExecAsk, FailureKind, Stdio};
+use model::{Classed, ContainerId, Kind, Phase};
+use tokio::net::unix::pipe::Receiver;
+
+use super::{LookError, Runtime};
+use crate::shim::{AskError, Client};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExecError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("container {container} is {phase}, so nothing can be executed in it")]
+    NotRunning { container: ContainerId, phase: &'static str },
+    #[error("making pipes")]
+    Pipe(#[source] io::Error),
+    #[error("failed to exec in container {container}")]
+    Program { container: ContainerId, source: AskError },
+    #[error("executing in container {container}")]
+    Shim { container: ContainerId, source: AskError },
+    #[error("the command did not end within {0:?} and was killed")]
+    Timeout(Duration),
+}
+
+impl Classed for ExecError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::NotRunning { .. } => Kind::Precondition,
+            Self::Pipe(_) => Kind::Internal,
+            Self::Program { .. } => Kind::Internal,
+            Self::Shim { source, .. } => source.kind(),
+            Self::Timeout(_) => Kind::Deadline,
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ExecOutput {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) code: i32,
+}
+
+/// How long a killed command may take to be gone.
+const KILL_WITHIN: Duration = Duration::from_secs(10);
+
+impl Runtime {
+    /// Runs a command in a container and waits for its end, not for that of what it left in the background.
+    pub(crate) async fn exec_sync(
+        self: &Arc<Self>,
+        id: &str,
+        command: Vec<String>,
+        timeout: Option<Duration>,
+    ) -> Result<ExecOutput, ExecError> {
+        let record = self.container(id)?;
+        let container = record.id.clone();
+        let Phase::Running { .. } = record.phase else {
+            return Err(ExecError::NotRunning { container, phase: record.phase.name() });
+        };
+        let Some(shim) = self.shim_of(&record.pod) else {
+            return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });
+        };
+        let (out, their_out) = std::io::pipe().map_err(ExecError::Pipe)?;
+        let (err, their_err) = std::io::pipe().map_err(ExecError::Pipe)?;
+        let (exec, mut ended) = shim.expect_exec();
+        let stdio = Stdio { stdin: false, stdout: true, stderr: true };
+        let ask = ExecAsk { container: container.clone(), exec, args: command, stdio };
+        let asked = shim.ask(Ask::Exec(ask), &[their_out.as_fd(), their_err.as_fd()]).await;
+        drop((their_out, their_err));
+        match asked {
+            Ok(Answer::ExecStarted { .. }) => {}
+            Ok(_) => return Err(ExecError::Shim { container, source: AskError::Mismatch }),
+            Err(source) => {
+                shim.forget_exec(exec);
+                let program = matches!(&source, AskError::Failed(f) if f.kind == FailureKind::Program);
+                return Err(if program {
+                    ExecError::Program { container, source }
+                } else {
+                    ExecError::Shim { container, source }
+                });
+            }
+        }
+        // Whatever happens to the request, the command does not outlive it.
+        let mut leash = Leash { shim: &shim, exec: Some(exec) };
+        let cap = self.config.exec_output_max;
+        let run = collect(out, err, cap, &mut ended);
+        let outcome = match timeout {
+            Some(limit) => match tokio::time::timeout(limit, run).await {
+                Ok(outcome) => outcome,
+                Err(_) => {
+                    leash.pull().await;
+                    tokio::time::timeout(KILL_WITHIN, &mut ended).await.ok();
+                    shim.forget_exec(exec);
+                    return Err(ExecError::Timeout(limit));
+                }
+            },
+            None => run.await,
+        };
+        leash.exec = None;
+        let output = outcome.map_err(ExecError::Pipe)?;
+        output.ok_or(ExecError::Shim { container, source: AskError::Gone })
+    }
+}
+
+/// Kills the command when it is dropped.
+struct Leash<'a> {
+    shim: &'a Client,
+    exec: Option<u64>,
+}
+
+impl Leash<'_> {
+    /// Kills, and waits until the shim has done it.
+    async fn pull(&mut self) {
+        if let Some(exec) = self.exec.take() {
+            // A shim that is gone took the command with it, or its burial will.
+            self.shim.tell(Ask::KillExec { exec }).await.ok();
+        }
+    }
+}
+
+impl Drop for Leash<'_> {
+    fn drop(&mut self) {
+        if let Some(exec) = self.exec.take() {
+            let shim = self.shim.clone();
+            tokio::spawn(async move { shim.tell(Ask::KillExec { exec }).await });
+        }
+    }
+}
+
+/// Reads both streams until the command has ended and nothing more is in them; none when the shim died.
+async fn collect(
+    out: PipeReader,
+    err: PipeReader,
+    cap: usize,
+    ended: &mut tokio::sync::oneshot::Receiver<i32>,
+) -> io::Result<Option<ExecOutput>> {
+    let mut out = Capture::new(out)?;
+    let mut err = Capture::new(err)?;
+    let code = loop {
+        let room = cap.saturating_sub(out.bytes.len() + err.bytes.len());
+        tokio::select! {
+            biased;
+            read = out.read(room), if !out.over => read?,
+            read = err.read(room), if !err.over => read?,
+            code = &mut *ended => break code,
+        }
+    };
+    let Ok(code) = code else { return Ok(None) };
+    // A child in the background may hold the pipes open for ever: only what is there is taken.
+    while !out.over && out.take(cap.saturating_sub(out.bytes.len() + err.bytes.len()))? {}
+    while !err.over && err.take(cap.saturating_sub(out.bytes.len() + err.bytes.len()))? {}
+    Ok(Some(ExecOutput { stdout: out.bytes, stderr: err.bytes, code }))
+}
+
+/// One stream, as far as it is kept.
+struct Capture {
+    pipe: Receiver,
+    bytes: Vec<u8>,
+    over: bool,
+}
+
+impl Capture {
+    fn new(pipe: PipeReader) -> io::Result<Self> {
+        Ok(Self { pipe: Receiver::from_owned_fd(pipe.into())?, bytes: Vec::new(), over: false })
+    }
+
+    /// Waits for output. What is beyond the cap is read and dropped, so that the command is not held up.
+    async fn read(&mut self, room: usize) -> io::Result<()> {
+        self.pipe.readable().await?;
+        self.take(room).map(drop)
+    }
+
+    /// Takes one buffer full, if there is any; tells whether there may be more.
+    fn take(&mut self, room: usize) -> io::Result<bool> {
+        let mut buffer = [0; 16 * 1024];
+        match self.pipe.try_read(&mut buffer) {
+            Ok(0) => {
+                self.over = true;
+                Ok(false)
+            }
+            Ok(n) => {
+                self.bytes.extend_from_slice(&buffer[..n.min(room)]);
+                Ok(true)
+            }
+            Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}

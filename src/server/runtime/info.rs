@@ -1,0 +1,48 @@
+//! What is told on a verbose request: more than CRI has fields for.
+
+use serde_json::{Value, json};
+
+use super::Runtime;
+use crate::store::{ContainerRecord, PodRecord, disk};
+
+impl Runtime {
+    pub(crate) fn info(&self) -> Value {
+        json!({
+            "release": env!("CARGO_PKG_VERSION"),
+            "root": self.config.root,
+            "state": self.config.state,
+            "cgroups": format!("{:?}", self.cgroups.version()),
+            "pods": self.pods.all().len(),
+            "containers": self.containers.all().len(),
+            "shims": self.shims.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len(),
+        })
+    }
+
+    pub(crate) fn pod_info(&self, pod: &PodRecord) -> Value {
+        let dir = self.pod_dir(&pod.id);
+        let shim = std::fs::read_to_string(dir.join("shim.pid")).ok().and_then(|t| t.trim().parse::<u32>().ok());
+        json!({
+            "directory": dir,
+            "shim": shim,
+            "namespaces": pod.held,
+            "cgroup": pod.cgroup,
+            "config": pod.spec,
+        })
+    }
+
+    pub(crate) fn container_info(&self, container: &ContainerRecord) -> Value {
+        let dir = self.layout.container(&container.pod, &container.id);
+        let spec = disk::read_json::<Value>(&dir.join("config.json")).ok().flatten();
+        json!({
+            "pid": container.phase.pid(),
+            "pod": container.pod,
+            "directory": dir,
+            "writableLayer": self.layout.writable(&container.id),
+            "cgroup": container.cgroup,
+            "user": container.user,
+            "stopSignal": container.stop_signal.to_string(),
+            "config": container.spec,
+            "runtimeSpec": spec,
+        })
+    }
+}

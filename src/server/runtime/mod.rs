@@ -1,0 +1,147 @@
+//! The daemon's verbs, one file each: what a request does to pods and containers.
+//!
+//! A pod or container exists once its record is written. Before anything else is made, an *intent* says what may have
+//! to be cleared away, and [`clear`] clears it: after a failure, after a crash, and when it is removed. There is one way
+//! out for all three, and each step of it is content with finding nothing to do.
+
+mod clear;
+mod conditions;
+mod create;
+mod devices;
+mod exec;
+mod files;
+mod info;
+mod look;
+mod recover;
+mod remove;
+mod remove_pod;
+mod reopen_log;
+mod run_pod;
+mod start;
+mod stop;
+mod stop_pod;
+mod sysctl;
+mod watch;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use model::{ContainerMeta, PodId, PodMeta};
+
+use crate::config::Config;
+use crate::seccomp::Filters;
+use crate::shim::{Client, Program, SpawnError};
+use crate::store::{ContainerRecord, DiskError, Layout, Names, PodRecord, Table, disk};
+
+pub(crate) use conditions::Condition;
+pub(crate) use create::CreateError;
+pub(crate) use exec::{ExecError, ExecOutput};
+pub(crate) use look::LookError;
+pub(crate) use remove::RemoveError;
+pub(crate) use remove_pod::RemovePodError;
+pub(crate) use reopen_log::ReopenError;
+pub(crate) use run_pod::RunPodError;
+pub(crate) use start::StartError;
+pub(crate) use stop::StopError;
+pub(crate) use stop_pod::StopPodError;
+
+/// The daemon could not begin.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error("finding the host's cgroups")]
+    Cgroups(#[from] cgroup::DetectError),
+    #[error(transparent)]
+    Shim(#[from] SpawnError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+/// All that the verbs work on.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    config: Config,
+    layout: Layout,
+    cgroups: Arc<cgroup::Layout>,
+    images: Arc<image::Store>,
+    shim: Program,
+    filters: Filters,
+    pods: Table<PodRecord>,
+    containers: Table<ContainerRecord>,
+    pod_names: Names<PodMeta>,
+    container_names: Names<(PodId, ContainerMeta)>,
+    /// The shims of the pods that are ready.
+    shims: Mutex<HashMap<PodId, Client>>,
+    /// What could not be cleared away yet.
+    dirty: Mutex<Vec<clear::Dirt>>,
+}
+
+impl Runtime {
+    /// Takes up what an earlier daemon left: its pods go on, its half-done work is cleared away.
+    pub(crate) async fn open(config: Config, images: Arc<image::Store>) -> Result<Arc<Self>, OpenError> {
+        let layout = Layout { state: config.state.clone(), root: config.root.clone() };
+        disk::private_dir(&layout.pods())?;
+        disk::private_dir(&layout.writables())?;
+        let filters = layout.state.join("seccomp");
+        disk::private_dir(&filters)?;
+        let runtime = Arc::new(Self {
+            cgroups: Arc::new(cgroup::Layout::detect()?),
+            shim: Program::load(&config.shim)?,
+            filters: Filters::new(filters),
+            config,
+            layout,
+            images,
+            pods: Table::default(),
+            containers: Table::default(),
+            pod_names: Names::default(),
+            container_names: Names::default(),
+            shims: Mutex::default(),
+            dirty: Mutex::default(),
+        });
+        runtime.recover().await?;
+        runtime.clone().clean_now_and_then();
+        Ok(runtime)
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) fn images(&self) -> &Arc<image::Store> {
+        &self.images
+    }
+
+    /// The shim of a pod, unless it is gone.
+    fn shim_of(&self, pod: &PodId) -> Option<Client> {
+        self.shims.lock().unwrap_or_else(PoisonError::into_inner).get(pod).cloned()
+    }
+
+    fn cgroup(&self, path: &str) -> Result<cgroup::Cgroup, cgroup::InvalidPath> {
+        Ok(cgroup::Cgroup::new(self.cgroups.clone(), cgroup::CgroupPath::new(path)?))
+    }
+
+    fn pod_dir(&self, id: &PodId) -> std::path::PathBuf {
+        self.layout.pod(id)
+    }
+}
+
+/// Runs work that blocks for a moment (files, mounts, cgroups) where it does not hold up the others.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}
+
+/// 32 random bytes for an id.
+fn random() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    // The kernel's generator does not fail once the system has booted.
+    while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(32) {}
+    bytes
+}
+
+/// Whether `path` stays below what it is joined to.
+fn is_beneath(path: &Path) -> bool {
+    path.components().all(|c| matches!(c, std::path::Component::Normal(_)))
+}

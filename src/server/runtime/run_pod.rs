@@ -1,0 +1,184 @@
+//! RunPodSandbox.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use link::{Answer, Ask, Held, HoldAsk, PodNamespaces};
+use model::{Classed, Kind, NsMode, PodId, PodPhase, PodSpec, Profile};
+use tokio::sync::mpsc;
+
+use super::clear::Intent;
+use super::sysctl::{self, SysctlError};
+use super::{Runtime, blocking, files, random};
+use crate::config::HANDLERS;
+use crate::fault::{self, Fault};
+use crate::shim::{AskError, Client, ShimEvent, SpawnError};
+use crate::store::{DiskError, NameTaken, PodCgroup, PodRecord, VERSION, disk};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunPodError {
+    #[error("runtime_handler: there is no handler {0:?}")]
+    NoSuchHandler(String),
+    #[error(transparent)]
+    Sysctl(#[from] SysctlError),
+    #[error("config.linux.security_context.{0}")]
+    Security(&'static str),
+    #[error(transparent)]
+    NameTaken(#[from] NameTaken),
+    #[error("config.linux.cgroup_parent")]
+    CgroupParent(#[source] cgroup::InvalidPath),
+    #[error("making the pod's cgroup")]
+    Cgroup(#[from] cgroup::GroupError),
+    #[error("config.linux.resources")]
+    Limits(#[from] cgroup::ApplyError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    #[error("holding the pod")]
+    Hold(#[from] AskError),
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+impl Classed for RunPodError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::NoSuchHandler(_) | Self::CgroupParent(_) => Kind::Invalid,
+            Self::Sysctl(e) => e.kind(),
+            Self::Security(_) => Kind::Unsupported,
+            Self::NameTaken(e) => e.kind(),
+            Self::Cgroup(e) => e.kind(),
+            Self::Limits(e) => e.kind(),
+            Self::Disk(e) => e.kind(),
+            Self::Spawn(e) => e.kind(),
+            Self::Hold(e) => e.kind(),
+            Self::Fault(_) => Kind::Internal,
+        }
+    }
+}
+
+/// The shim is among the last that the kernel's out-of-memory killer takes.
+const SHIM_OOM_SCORE: i32 = -998;
+
+impl Runtime {
+    pub(crate) async fn run_pod(self: &Arc<Self>, spec: PodSpec) -> Result<PodId, RunPodError> {
+        check(&spec)?;
+        let id = PodId::from_bytes(random());
+        let name = self.pod_names.reserve(spec.meta.clone(), id.as_str())?;
+        match self.make_pod(&id, spec).await {
+            Ok(()) => {
+                name.keep();
+                Ok(id)
+            }
+            Err(error) => {
+                self.clear_pod(&id).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn make_pod(self: &Arc<Self>, id: &PodId, spec: PodSpec) -> Result<(), RunPodError> {
+        let dir = self.pod_dir(id);
+        let cgroup = self.pod_cgroup(id, &spec)?;
+        fault::at("run_pod.begin")?;
+        disk::private_dir(&dir)?;
+        let intent = Intent { cgroup: cgroup.ours.then(|| cgroup.path.clone()) };
+        disk::write_json(&dir.join(Intent::FILE), &intent)?;
+        fault::at("run_pod.intent")?;
+        if cgroup.ours {
+            let group = self.cgroup(&cgroup.path).map_err(RunPodError::CgroupParent)?;
+            let limits = spec.resources.clone();
+            blocking(move || -> Result<(), RunPodError> {
+                // Taken back by `clear_pod`, which the intent tells of it.
+                drop(group.create()?);
+                group.apply(&limits)?;
+                Ok(())
+            })
+            .await?;
+        }
+        fault::at("run_pod.cgroup")?;
+        files::write(&dir, &spec)?;
+        self.shim.spawn(&dir)?;
+        fault::at("run_pod.shim")?;
+        let (sender, events) = mpsc::unbounded_channel();
+        let shim = Client::connect(&dir.join("shim.sock"), sender).await?;
+        let held = self.hold(&shim, id, &spec).await?;
+        fault::at("run_pod.hold")?;
+        self.publish_pod(id, spec, held, cgroup, shim, events)?;
+        Ok(())
+    }
+
+    /// From here on the pod exists.
+    fn publish_pod(
+        self: &Arc<Self>,
+        id: &PodId,
+        spec: PodSpec,
+        held: Held,
+        cgroup: PodCgroup,
+        shim: Client,
+        events: mpsc::UnboundedReceiver<ShimEvent>,
+    ) -> Result<(), RunPodError> {
+        let record = PodRecord {
+            version: VERSION,
+            id: id.clone(),
+            spec,
+            created: SystemTime::now(),
+            phase: PodPhase::Ready,
+            held,
+            cgroup,
+            ips: Vec::new(),
+        };
+        disk::write_json(&self.pod_dir(id).join("pod.json"), &record)?;
+        self.pods.insert(record);
+        self.attach(id.clone(), shim, events);
+        Ok(())
+    }
+
+    async fn hold(&self, shim: &Client, id: &PodId, spec: &PodSpec) -> Result<Held, AskError> {
+        let spaces = &spec.security.namespaces;
+        let ask = HoldAsk {
+            dir: self.pod_dir(id),
+            namespaces: PodNamespaces {
+                network: spaces.network != NsMode::Node,
+                ipc: spaces.ipc != NsMode::Node,
+                uts: spaces.network != NsMode::Node,
+                pid: spaces.pid == NsMode::Pod,
+            },
+            hostname: spec.hostname.clone(),
+            sysctls: spec.sysctls.clone(),
+            shm_size: self.config.shm_size,
+            oom_score_adj: SHIM_OOM_SCORE,
+        };
+        match shim.ask(Ask::Hold(ask), &[]).await? {
+            Answer::Held(held) => Ok(held),
+            _ => Err(AskError::Mismatch),
+        }
+    }
+
+    /// The client's, which crisp never writes, or one of our own.
+    fn pod_cgroup(&self, id: &PodId, spec: &PodSpec) -> Result<PodCgroup, RunPodError> {
+        let (path, ours) = match &spec.cgroup_parent {
+            Some(parent) => (cgroup::CgroupPath::new(parent), false),
+            None => (self.config.cgroup.parent.join(&format!("pod{id}")), true),
+        };
+        let path = path.map_err(RunPodError::CgroupParent)?;
+        Ok(PodCgroup { path: path.as_str().to_owned(), ours })
+    }
+}
+
+/// Refuses what no step could fulfil.
+fn check(spec: &PodSpec) -> Result<(), RunPodError> {
+    if !HANDLERS.contains(&spec.handler.as_str()) {
+        return Err(RunPodError::NoSuchHandler(spec.handler.clone()));
+    }
+    sysctl::check(spec)?;
+    // The pod itself runs no program, so its profiles and its user confine nothing: they are only remembered.
+    if spec.security.selinux.is_some() && !std::path::Path::new("/sys/fs/selinux/enforce").exists() {
+        return Err(RunPodError::Security("selinux_options: this host has no SELinux"));
+    }
+    if matches!(&spec.security.apparmor, Some(Profile::Localhost(_))) && !super::create::has_apparmor() {
+        return Err(RunPodError::Security("apparmor: this host has no AppArmor"));
+    }
+    Ok(())
+}

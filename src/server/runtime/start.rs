@@ -1,0 +1,68 @@
+//! StartContainer.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use link::{Ask, FailureKind};
+use model::{Classed, ContainerId, Kind, Phase, WrongPhase};
+
+use super::{LookError, Runtime};
+use crate::shim::AskError;
+use crate::store::DiskError;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error(transparent)]
+    Phase(#[from] WrongPhase),
+    #[error("the pod of container {0} is not ready")]
+    PodNotReady(ContainerId),
+    #[error("failed to start container {container}")]
+    Program { container: ContainerId, source: AskError },
+    #[error("starting container {container}")]
+    Shim { container: ContainerId, source: AskError },
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+impl Classed for StartError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::Phase(_) | Self::PodNotReady(_) => Kind::Precondition,
+            // The peers call it unknown; the request was fine, the container is not.
+            Self::Program { .. } => Kind::Internal,
+            Self::Shim { source, .. } => source.kind(),
+            Self::Disk(e) => e.kind(),
+        }
+    }
+}
+
+impl Runtime {
+    pub(crate) async fn start(self: &Arc<Self>, id: &str) -> Result<(), StartError> {
+        let entry = self.container_entry(id)?;
+        let _turn = entry.work().await;
+        let record = entry.look();
+        record.phase.start(SystemTime::now())?;
+        let shim = self.shim_of(&record.pod).ok_or_else(|| StartError::PodNotReady(record.id.clone()))?;
+        let asked = shim.tell(Ask::Start { container: record.id.clone() }).await;
+        asked.map_err(|source| match source {
+            AskError::Failed(ref failure) if failure.kind == FailureKind::Program => {
+                StartError::Program { container: record.id.clone(), source }
+            }
+            _ => StartError::Shim { container: record.id.clone(), source },
+        })?;
+        let now = SystemTime::now();
+        entry.update(&self.layout, |record| {
+            record.phase = match &record.phase {
+                // It may have ended before its start was told.
+                Phase::Exited { started: None, exit } => {
+                    Phase::Exited { started: Some(now.min(exit.at)), exit: exit.clone() }
+                }
+                other => other.start(now).unwrap_or_else(|_| other.clone()),
+            };
+        })?;
+        Ok(())
+    }
+}

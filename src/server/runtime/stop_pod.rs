@@ -1,0 +1,57 @@
+//! StopPodSandbox.
+
+use std::sync::Arc;
+
+use model::{Classed, Kind, PodPhase};
+
+use super::{LookError, Runtime, StopError};
+use crate::store::{DiskError, Entry, PodRecord};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StopPodError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("ending the pod's containers")]
+    Container(#[from] StopError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+impl Classed for StopPodError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::Container(e) => e.kind(),
+            Self::Disk(e) => e.kind(),
+        }
+    }
+}
+
+impl Runtime {
+    /// Ends all containers of a pod, its namespaces and its shim. One that does not exist is stopped.
+    pub(crate) async fn stop_pod(self: &Arc<Self>, id: &str) -> Result<(), StopPodError> {
+        match self.pod_entry(id) {
+            Ok(entry) => {
+                let _turn = entry.work().await;
+                self.stop_pod_entry(&entry).await
+            }
+            Err(LookError::NoSuchPod(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The caller has the pod's turn.
+    pub(super) async fn stop_pod_entry(self: &Arc<Self>, entry: &Arc<Entry<PodRecord>>) -> Result<(), StopPodError> {
+        let pod = entry.look();
+        for container in self.containers_of(&pod) {
+            self.kill(&container).await?;
+        }
+        if pod.phase == PodPhase::Ready {
+            self.end_shim(&pod.id).await;
+            let dir = self.pod_dir(&pod.id);
+            super::blocking(move || super::clear::unmount_all(&dir)).await;
+            entry.update(&self.layout, |record| record.phase = PodPhase::NotReady)?;
+        }
+        Ok(())
+    }
+}

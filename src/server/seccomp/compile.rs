@@ -1,0 +1,261 @@
+//! From a profile to instructions.
+//!
+//! ```text
+//! which ABI? ── native ──▶ which number? ── a range of numbers with one answer ──▶ answer
+//!     │  └──── 32-bit ───▶ the same for its own numbers      └── or tests of arguments ──▶ answer
+//!     └── any other: the process ends
+//! ```
+//!
+//! Numbers next to each other with the same answer are one range; the range is found by halving. Nothing is loaded
+//! for calls that are always allowed but ABI and number, so the kernel (5.11 and later) works these out once, at
+//! load, and does not run the filter for them at all.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::profile::{Action, Argument, CapSet, Kernel, Profile, ProfileError, Test};
+use super::program::{If, Label, Program};
+use super::syscalls::{self, Abi};
+
+/// The kernel's `BPF_MAXINSNS`.
+const MOST_INSTRUCTIONS: usize = 4096;
+const INSTRUCTION: usize = 8;
+
+// Where things are in the kernel's `seccomp_data`, little-endian.
+const NUMBER: u32 = 0;
+const ARCHITECTURE: u32 = 4;
+const ARGUMENTS: u32 = 16;
+
+/// From here on numbers of the x86-64 ABI mean x32 calls.
+const X32: u32 = 0x4000_0000;
+/// From here on numbers of the Arm ABI are for private use, not newer calls.
+const PRIVATE: u32 = 0xf_0000;
+
+/// A filter in the kernel's form.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Compiled {
+    pub(crate) bytes: Vec<u8>,
+    /// Names in the profile that no system call has: newer than this crisp, of other machines, or misspelt.
+    pub(crate) unknown: Vec<String>,
+}
+
+/// What the filter is for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Machine {
+    pub(super) abi: Abi,
+    pub(super) kernel: Kernel,
+}
+
+impl Machine {
+    fn this() -> Self {
+        let release = rustix::system::uname().release().to_string_lossy().into_owned();
+        Self { abi: Abi::NATIVE, kernel: Kernel::read(&release).unwrap_or(Kernel(0, 0)) }
+    }
+}
+
+/// Makes the filter for this machine and a container with such capabilities.
+pub(crate) fn compile(profile: &Profile, caps: &CapSet) -> Result<Compiled, ProfileError> {
+    compile_for(Machine::this(), profile, caps)
+}
+
+pub(super) fn compile_for(machine: Machine, profile: &Profile, caps: &CapSet) -> Result<Compiled, ProfileError> {
+    let native = machine.abi;
+    let narrow = Some(native.narrow()).filter(|narrow| profile.lists(native.listed_as(), narrow.listed_as()));
+    let mut writer = Writer::default();
+    let foreign = writer.program.end(Action::KillProcess);
+    // Written backward: what is asked first comes last.
+    let mut next = foreign;
+    for abi in narrow.into_iter().chain([native]) {
+        let start = writer.abi(&ranges(machine, abi, profile, caps), abi.is_wide());
+        next = writer.program.branch(If::Equal, abi.audit(), start, next);
+    }
+    writer.program.go(next);
+    writer.program.load(ARCHITECTURE);
+    let bytes = writer.program.bytes();
+    let instructions = bytes.len() / INSTRUCTION;
+    if instructions > MOST_INSTRUCTIONS {
+        return Err(ProfileError::TooLong(instructions));
+    }
+    let names: BTreeSet<&String> = profile.rules.iter().flat_map(|rule| &rule.names).collect();
+    let unknown = names.into_iter().filter(|name| !syscalls::is_known(name)).cloned().collect();
+    Ok(Compiled { bytes, unknown })
+}
+
+/// An answer, if the tests hold.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Case {
+    arguments: Vec<Argument>,
+    action: Action,
+}
+
+/// The cases of a system call in the order they are tried, and the answer if none applies.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Decision {
+    cases: Vec<Case>,
+    otherwise: Action,
+}
+
+impl Decision {
+    fn always(action: Action) -> Self {
+        Self { cases: Vec::new(), otherwise: action }
+    }
+
+    fn of(cases: Vec<Case>, otherwise: Action) -> Self {
+        match cases.iter().find(|case| case.arguments.is_empty()) {
+            Some(case) => Self::always(case.action),
+            None => Self { cases, otherwise },
+        }
+    }
+}
+
+/// The decision from each number up to the next one, over all numbers.
+fn ranges(machine: Machine, abi: Abi, profile: &Profile, caps: &CapSet) -> Vec<(u32, Decision)> {
+    let decisions = decisions(machine, abi, profile, caps);
+    let names = profile.rules.iter().flat_map(|rule| &rule.names);
+    let newest = names.filter_map(|name| syscalls::number(abi, name)).filter(|number| *number < PRIVATE).max();
+    let unnamed = |number: u32| {
+        let newer = newest.is_some_and(|newest| number > newest) && !profile.otherwise.permits();
+        let x32 = abi == Abi::X86_64 && number >= X32;
+        Decision::always(if newer || x32 { Action::ENOSYS } else { profile.otherwise })
+    };
+    let mut starts: BTreeSet<u32> = decisions.keys().flat_map(|number| [*number, number + 1]).collect();
+    starts.extend([0, X32]);
+    starts.extend(newest.map(|newest| newest + 1));
+    let mut ranges: Vec<(u32, Decision)> = Vec::new();
+    for start in starts {
+        let decision = decisions.get(&start).cloned().unwrap_or_else(|| unnamed(start));
+        if ranges.last().is_none_or(|(_, before)| *before != decision) {
+            ranges.push((start, decision));
+        }
+    }
+    ranges
+}
+
+fn decisions(machine: Machine, abi: Abi, profile: &Profile, caps: &CapSet) -> BTreeMap<u32, Decision> {
+    let mut cases: BTreeMap<u32, Vec<Case>> = BTreeMap::new();
+    let applies = |action| action != profile.otherwise;
+    for rule in profile.rules.iter().filter(|rule| applies(rule.action)) {
+        if !rule.applies(caps, machine.abi.machine(), machine.kernel) {
+            continue;
+        }
+        for name in &rule.names {
+            let case = Case { arguments: rule.arguments.clone(), action: rule.action };
+            if let Some(number) = syscalls::number(abi, name) {
+                cases.entry(number).or_default().push(case);
+            }
+            // What these calls are given lies in memory, out of a filter's sight. So a rule with tests allows nothing
+            // there, and refuses whatever the arguments are.
+            if let Some((by, index)) = syscalls::multiplexed(abi, name)
+                && let Some(number) = syscalls::number(abi, by)
+                && (rule.arguments.is_empty() || !rule.action.permits())
+            {
+                let test = Test::Masked { mask: 0xffff, is: index.into() };
+                let case = Case { arguments: vec![Argument { index: 0, test }], action: rule.action };
+                cases.entry(number).or_default().push(case);
+            }
+        }
+    }
+    cases.into_iter().map(|(number, cases)| (number, Decision::of(cases, profile.otherwise))).collect()
+}
+
+/// Writes decisions; those with tests only once.
+#[derive(Default)]
+struct Writer {
+    program: Program,
+    written: HashMap<(Decision, bool), Label>,
+}
+
+impl Writer {
+    fn abi(&mut self, ranges: &[(u32, Decision)], wide: bool) -> Label {
+        let search = self.search(ranges, wide);
+        self.program.go(search);
+        self.program.load(NUMBER)
+    }
+
+    /// Finds the loaded number's range by halving.
+    fn search(&mut self, ranges: &[(u32, Decision)], wide: bool) -> Label {
+        match ranges {
+            [] => self.program.end(Action::KillProcess),
+            [(_, decision)] => self.decide(decision, wide),
+            _ => {
+                let (low, high) = ranges.split_at(ranges.len() / 2);
+                let first_high = high[0].0;
+                let high = self.search(high, wide);
+                let low = self.search(low, wide);
+                self.program.branch(If::AtLeast, first_high, high, low)
+            }
+        }
+    }
+
+    fn decide(&mut self, decision: &Decision, wide: bool) -> Label {
+        if decision.cases.is_empty() {
+            return self.program.end(decision.otherwise);
+        }
+        let key = (decision.clone(), wide);
+        if let Some(label) = self.written.get(&key) {
+            return *label;
+        }
+        let mut next = self.program.end(decision.otherwise);
+        for case in decision.cases.iter().rev() {
+            let mut held = self.program.end(case.action);
+            for argument in case.arguments.iter().rev() {
+                held = self.test(*argument, wide, held, next);
+            }
+            next = held;
+        }
+        self.written.insert(key, next);
+        next
+    }
+
+    /// Goes to `yes` if the test holds, and to `no` if not. Where arguments have 32 bits, the values are cut to them.
+    fn test(&mut self, argument: Argument, wide: bool, yes: Label, no: Label) -> Label {
+        let at = ARGUMENTS + 8 * argument.index;
+        match argument.test {
+            Test::Is(value) => self.equal(at, (u64::MAX, value), wide, yes, no),
+            Test::IsNot(value) => self.equal(at, (u64::MAX, value), wide, no, yes),
+            Test::Masked { mask, is } => self.equal(at, (mask, is), wide, yes, no),
+            Test::Above(value) => self.greater(at, If::Greater, value, wide, yes, no),
+            Test::AtMost(value) => self.greater(at, If::Greater, value, wide, no, yes),
+            Test::AtLeast(value) => self.greater(at, If::AtLeast, value, wide, yes, no),
+            Test::Below(value) => self.greater(at, If::AtLeast, value, wide, no, yes),
+        }
+    }
+
+    fn equal(&mut self, at: u32, (mask, is): (u64, u64), wide: bool, yes: Label, no: Label) -> Label {
+        let (mask, is) = (halves(mask), halves(is));
+        let low = self.half_equal(at, mask.0, is.0, yes, no);
+        if wide { self.half_equal(at + 4, mask.1, is.1, low, no) } else { low }
+    }
+
+    fn half_equal(&mut self, at: u32, mask: u32, is: u32, yes: Label, no: Label) -> Label {
+        if (mask, is) == (0, 0) {
+            return yes;
+        }
+        self.program.branch(If::Equal, is, yes, no);
+        if mask != u32::MAX {
+            self.program.mask(mask);
+        }
+        self.program.load(at)
+    }
+
+    fn greater(&mut self, at: u32, asked: If, value: u64, wide: bool, yes: Label, no: Label) -> Label {
+        let (low, high) = halves(value);
+        self.program.branch(asked, low, yes, no);
+        let low = self.program.load(at);
+        if !wide {
+            return low;
+        }
+        let same = self.program.branch(If::Equal, high, low, no);
+        self.program.branch(If::Greater, high, yes, same);
+        self.program.load(at + 4)
+    }
+}
+
+/// The low and the high half.
+fn halves(value: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
+    (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
+}
+
+#[cfg(test)]
+#[path = "compile_tests.rs"]
+mod tests;

@@ -1,0 +1,140 @@
+use std::time::{Duration, Instant};
+
+use sys::seccomp::{Instruction, from_bytes};
+
+use super::super::compile::{Machine, compile_for};
+use super::super::interpret::{Call, run};
+use super::super::profile::{CapSet, Kernel};
+use super::super::syscalls;
+use super::*;
+
+const EPERM_ANSWER: u32 = 0x0005_0001;
+const ENOSYS: u32 = 0x0005_0026;
+const ALLOW: u32 = 0x7fff_0000;
+
+fn filter(abi: Abi, caps: &[&str]) -> Vec<Instruction> {
+    let machine = Machine { abi, kernel: Kernel(6, 1) };
+    let compiled = compile_for(machine, &runtime_default(), &caps.iter().collect::<CapSet>()).unwrap();
+    from_bytes(&compiled.bytes).unwrap()
+}
+
+fn answer(filter: &[Instruction], abi: Abi, name: &str, first: u64) -> u32 {
+    let number = syscalls::number(abi, name).unwrap_or_else(|| panic!("{name}"));
+    run(filter, &Call::new(abi, number, [first, 0, 0, 0, 0, 0])).0
+}
+
+#[test]
+fn every_name_in_it_is_a_system_call_and_is_there_once() {
+    let machine = Machine { abi: Abi::X86_64, kernel: Kernel(6, 1) };
+    assert_eq!(compile_for(machine, &runtime_default(), &CapSet::default()).unwrap().unknown, Vec::<String>::new());
+    let mut names: Vec<&str> = ORDINARY.iter().flat_map(|group| group.split_whitespace()).collect();
+    let with: Vec<&str> = WITH_CAPABILITY.iter().flat_map(|(_, group)| group.split_whitespace()).collect();
+    assert_eq!(names.iter().find(|name| with.contains(name)), None);
+    let count = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), count);
+}
+
+#[test]
+fn ordinary_programs_and_the_way_to_them_are_allowed() {
+    let everywhere = "read write close chdir fchdir execve execveat exit exit_group setgroups setuid setgid setresuid \
+                      setresgid capset prctl dup3 openat wait4 kill mmap mprotect brk futex rt_sigaction \
+                      rt_sigprocmask rt_sigreturn getdents64 getrandom epoll_pwait connect accept4 pipe2 ptrace \
+                      clock_gettime seccomp statx prlimit64 sched_yield close_range memfd_create newfstatat \
+                      process_vm_readv set_robust_list rseq";
+    for machine in [Abi::X86_64, Abi::Aarch64] {
+        let filter = filter(machine, &[]);
+        for abi in [machine, machine.narrow()] {
+            for name in everywhere.split_whitespace().filter(|name| syscalls::number(abi, name).is_some()) {
+                assert_eq!(answer(&filter, abi, name, 0), ALLOW, "{name} on {abi:?}");
+            }
+            assert_eq!(answer(&filter, abi, "clone", 0x0001_2011), ALLOW, "a fork on {abi:?}");
+            assert_eq!(answer(&filter, abi, "clone", 0x003d_0f00), ALLOW, "a thread on {abi:?}");
+        }
+    }
+}
+
+#[test]
+fn what_has_led_out_of_containers_is_refused_whatever_the_capabilities() {
+    let never = "keyctl add_key request_key io_uring_setup io_uring_enter io_uring_register userfaultfd kexec_load \
+                 kexec_file_load swapon swapoff nfsservctl move_pages migrate_pages _sysctl uselib ustat sysfs";
+    let all: Vec<&str> = WITH_CAPABILITY.iter().map(|(cap, _)| *cap).collect();
+    for machine in [Abi::X86_64, Abi::Aarch64] {
+        for caps in [&[][..], &all] {
+            let filter = filter(machine, caps);
+            for abi in [machine, machine.narrow()] {
+                for name in never.split_whitespace().filter(|name| syscalls::number(abi, name).is_some()) {
+                    assert_eq!(answer(&filter, abi, name, 0), EPERM_ANSWER, "{name} on {abi:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn each_capability_opens_its_own_calls_and_no_others() {
+    for (cap, opened) in WITH_CAPABILITY {
+        let (without, with) = (filter(Abi::X86_64, &[]), filter(Abi::X86_64, &[cap]));
+        for name in WITH_CAPABILITY.iter().flat_map(|(_, names)| names.split_whitespace()) {
+            // With a namespace flag, lest clone be allowed anyway.
+            let Some(number) = syscalls::number(Abi::X86_64, name) else { continue };
+            let call = Call::new(Abi::X86_64, number, [NAMESPACES, 0, 0, 0, 0, 0]);
+            let shut = if name == "clone3" { ENOSYS } else { EPERM_ANSWER };
+            let open = opened.split_whitespace().any(|o| o == name);
+            assert_eq!(run(&without, &call).0, shut, "{name}");
+            assert_eq!(run(&with, &call).0, if open { ALLOW } else { shut }, "{name} with {cap}");
+        }
+    }
+}
+
+#[test]
+fn new_namespaces_take_the_right_to_administer() {
+    let flags = [0x0002_0000, 0x0200_0000, 0x0400_0000, 0x0800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
+    let (without, with) = (filter(Abi::X86_64, &[]), filter(Abi::X86_64, &["CAP_SYS_ADMIN"]));
+    for flag in flags {
+        assert_eq!(answer(&without, Abi::X86_64, "clone", flag | 17), EPERM_ANSWER, "{flag:#x}");
+        assert_eq!(answer(&with, Abi::X86_64, "clone", flag | 17), ALLOW, "{flag:#x}");
+    }
+}
+
+#[test]
+fn sockets_and_personalities_are_of_the_known_kinds() {
+    let filter = filter(Abi::X86_64, &["SYS_ADMIN"]);
+    let socket = |family| answer(&filter, Abi::X86_64, "socket", family);
+    for (name, family) in [("unix", 1), ("inet", 2), ("inet6", 10), ("netlink", 16), ("packet", 17), ("xdp", 44)] {
+        assert_eq!(socket(family), ALLOW, "{name}");
+    }
+    for (name, family) in [("alg", 38), ("vsock", 40), ("decnet", 12), ("next", 46), ("wide", (1 << 32) + 1)] {
+        assert_eq!(socket(family), EPERM_ANSWER, "{name}");
+    }
+    assert_eq!(answer(&filter, Abi::I386, "socket", 2), ALLOW);
+    assert_eq!(answer(&filter, Abi::I386, "socket", 38), EPERM_ANSWER);
+    assert_eq!(answer(&filter, Abi::I386, "socketcall", 1), EPERM_ANSWER, "the family cannot be seen there");
+    assert_eq!(answer(&filter, Abi::I386, "socketcall", 3), ALLOW);
+    let personality = |value| answer(&filter, Abi::X86_64, "personality", value);
+    assert!(PERSONALITIES.iter().all(|known| personality(*known) == ALLOW));
+    assert_eq!(personality(0x0004_0000), EPERM_ANSWER, "without a random address space");
+}
+
+#[test]
+fn a_call_of_tomorrow_is_not_there_rather_than_refused() {
+    let filter = filter(Abi::X86_64, &[]);
+    for number in [500, 9999, 0x4000_0000, u32::MAX] {
+        assert_eq!(run(&filter, &Call::new(Abi::X86_64, number, [0; 6])).0, ENOSYS, "{number}");
+    }
+}
+
+#[test]
+fn the_filter_is_short_and_soon_made() {
+    let started = Instant::now();
+    let filter = filter(Abi::X86_64, &[]);
+    assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+    assert!(filter.len() < 600, "{} instructions", filter.len());
+    let steps = |name| {
+        let number = syscalls::number(Abi::X86_64, name).unwrap();
+        run(&filter, &Call::new(Abi::X86_64, number, [0; 6])).1
+    };
+    let longest = syscalls::names().filter(|name| syscalls::number(Abi::X86_64, name).is_some()).map(steps).max();
+    assert!(longest.unwrap() < 40, "{longest:?} steps");
+}

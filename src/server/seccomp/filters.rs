@@ -1,0 +1,162 @@
+//! One file for each distinct filter, made when it is first wanted.
+
+use std::collections::HashMap;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use model::{Classed, Kind};
+use rustix::fs::{Mode, OFlags};
+use sha2::{Digest as _, Sha256};
+
+use super::compile::compile;
+use super::default::runtime_default;
+use super::profile::{CapSet, LONGEST, Profile, ProfileError};
+use crate::store::disk::{self, DiskError};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SeccompError {
+    #[error("the seccomp profile {0} does not exist")]
+    Missing(PathBuf),
+    #[error("the seccomp profile {0} is no regular file")]
+    NotAFile(PathBuf),
+    #[error("reading the seccomp profile {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("the seccomp profile {path}")]
+    Localhost { path: PathBuf, source: ProfileError },
+    #[error("the default seccomp profile")]
+    Default(#[source] ProfileError),
+    #[error("keeping a seccomp filter")]
+    Keep(#[from] DiskError),
+}
+
+impl Classed for SeccompError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Missing(_) | Self::NotAFile(_) => Kind::Invalid,
+            Self::Localhost { source, .. } => source.kind(),
+            Self::Read { .. } | Self::Default(_) => Kind::Internal,
+            Self::Keep(source) => source.kind(),
+        }
+    }
+}
+
+/// Which profile a container asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted<'a> {
+    RuntimeDefault,
+    /// A file with a profile, by its absolute path.
+    Localhost(&'a Path),
+}
+
+/// What changes when someone edits a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp([i64; 4], [u64; 3]);
+
+impl Stamp {
+    fn of(file: &Metadata) -> Self {
+        let times = [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()];
+        Self(times, [file.dev(), file.ino(), file.size()])
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Key {
+    localhost: Option<PathBuf>,
+    caps: CapSet,
+}
+
+#[derive(Debug)]
+struct Made {
+    /// Of the profile that it was made from.
+    stamp: Option<Stamp>,
+    filter: PathBuf,
+}
+
+/// The filters of this daemon. Blocks for as long as reading, compiling and writing one takes.
+#[derive(Debug)]
+pub(crate) struct Filters {
+    dir: PathBuf,
+    made: Mutex<HashMap<Key, Made>>,
+}
+
+impl Filters {
+    /// Keeps them in `dir`, which is made when there is something to keep.
+    pub(crate) fn new(dir: PathBuf) -> Self {
+        Self { dir, made: Mutex::default() }
+    }
+
+    /// The file with the filter for a container with such capabilities. An edited profile is compiled anew; files
+    /// stay, because containers that run may still be entered with them.
+    pub(crate) fn path_for(&self, wanted: Wanted<'_>, caps: &CapSet) -> Result<PathBuf, SeccompError> {
+        let (localhost, stamp) = match wanted {
+            Wanted::RuntimeDefault => (None, None),
+            Wanted::Localhost(path) => {
+                let found = fs::metadata(path).map_err(|source| unreadable(path, source))?;
+                (Some(path.to_owned()), Some(Stamp::of(&found)))
+            }
+        };
+        let key = Key { localhost, caps: caps.clone() };
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = made.get(&key)
+            && known.stamp == stamp
+            && known.filter.exists()
+        {
+            return Ok(known.filter.clone());
+        }
+        let (compiled, stamp) = match wanted {
+            Wanted::RuntimeDefault => (compile(&runtime_default(), caps).map_err(SeccompError::Default)?, None),
+            Wanted::Localhost(path) => {
+                let failed = |source| SeccompError::Localhost { path: path.to_owned(), source };
+                let (json, stamp) = read(path)?;
+                (Profile::read(&json).and_then(|profile| compile(&profile, caps)).map_err(failed)?, Some(stamp))
+            }
+        };
+        if !compiled.unknown.is_empty() {
+            tracing::debug!(profile = ?wanted, names = ?compiled.unknown, "skipped unknown system calls");
+        }
+        let filter = self.keep(&compiled.bytes)?;
+        made.insert(key, Made { stamp, filter: filter.clone() });
+        Ok(filter)
+    }
+
+    /// Named by its content, so one written by an earlier daemon serves again.
+    fn keep(&self, bytes: &[u8]) -> Result<PathBuf, DiskError> {
+        let short: String = Sha256::digest(bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let path = self.dir.join(short + ".bpf");
+        if fs::read(&path).is_ok_and(|kept| kept == bytes) {
+            return Ok(path);
+        }
+        disk::private_dir(&self.dir)?;
+        disk::write(&path, bytes)?;
+        Ok(path)
+    }
+}
+
+/// All of the file, with the stamp of just what was read. Waits for nobody: a pipe is no profile.
+fn read(path: &Path) -> Result<(Vec<u8>, Stamp), SeccompError> {
+    let failed = |source| unreadable(path, source);
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?);
+    let found = file.metadata().map_err(failed)?;
+    if !found.is_file() {
+        return Err(SeccompError::NotAFile(path.to_owned()));
+    }
+    let mut json = Vec::new();
+    // One byte more than allowed, so that too long a profile is seen to be so.
+    file.take(LONGEST + 1).read_to_end(&mut json).map_err(failed)?;
+    Ok((json, Stamp::of(&found)))
+}
+
+fn unreadable(path: &Path, source: io::Error) -> SeccompError {
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => SeccompError::Missing(path.to_owned()),
+        _ => SeccompError::Read { path: path.to_owned(), source },
+    }
+}
+
+#[cfg(test)]
+#[path = "filters_tests.rs"]
+mod tests;

@@ -1,0 +1,33 @@
+//! System call filters: from a profile to the bytes that the shim hands to the kernel.
+//!
+//! A [`Profile`] says what to answer to which system call. `json` reads those that "Localhost" names, `default` holds
+//! crisp's own. [`compile()`] turns one into classic BPF for this machine and a container's capabilities. [`Filters`]
+//! keeps the result in a file for each distinct filter: containers with the same profile and capabilities share it,
+//! and the shim only reads bytes.
+//!
+//! How a profile is understood, where the format leaves it open (each as the common runtimes do):
+//! - a rule without conditions on arguments beats those with; of several such the first counts
+//! - rules with conditions are tried in the profile's order; those that only repeat the default are left out
+//! - system calls newer than all that the profile names answer ENOSYS where it refuses by default, so that programs
+//!   fall back instead of giving up
+//! - a foreign ABI ends the process, except the machine's 32-bit one if the profile lists it; x32 answers ENOSYS
+//!
+//! Limits: x86-64 and 64-bit Arm machines; no `SCMP_ACT_NOTIFY`; 1 MiB of JSON; the kernel's 4096 instructions.
+
+mod compile;
+mod default;
+mod filters;
+mod json;
+mod profile;
+mod program;
+mod syscalls;
+
+pub(crate) use compile::{Compiled, compile};
+pub(crate) use default::runtime_default;
+pub(crate) use filters::{Filters, SeccompError, Wanted};
+pub(crate) use profile::{CapSet, Profile, ProfileError};
+
+#[cfg(test)]
+mod interpret;
+#[cfg(test)]
+mod kernel_tests;

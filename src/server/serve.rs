@@ -1,0 +1,161 @@
+//! From settings to a running daemon, and to its end.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use sd_notify::NotifyState;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use wire::v1::image_service_server::ImageServiceServer;
+use wire::v1::runtime_service_server::RuntimeServiceServer;
+
+use crate::config::Config;
+use crate::grpc::{ImageApi, REQUEST_MAX, RuntimeApi, TraceLayer};
+use crate::runtime::Runtime;
+use crate::socket::{self, Socket, SocketError};
+
+/// How long requests may take to end once the daemon was told to stop.
+const LAST_REQUESTS: Duration = Duration::from_secs(10);
+/// The pause after a connection could not be accepted, as when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The daemon could not begin, or not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("another daemon uses the state directory {}", .0.display())]
+    StateInUse(PathBuf),
+    #[error("locking the state directory {}", dir.display())]
+    Lock { dir: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    #[error("opening the image store")]
+    Images(#[from] image::OpenError),
+    #[error("taking up the pods of the state directory")]
+    Runtime(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("starting threads")]
+    Threads(#[source] io::Error),
+    #[error("waiting for signals")]
+    Signals(#[source] io::Error),
+    #[error("accepting connections")]
+    Listen(#[source] io::Error),
+    #[error("serving requests")]
+    Serve(#[from] tonic::transport::Error),
+}
+
+/// Serves until the process is told to end by SIGTERM or SIGINT.
+pub fn serve(config: Config) -> Result<(), ServeError> {
+    let threads = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        // Blocking work is short; a burst must not leave idle threads and their stacks behind.
+        .max_blocking_threads(64)
+        .thread_keep_alive(Duration::from_secs(2))
+        .enable_all()
+        .build()
+        .map_err(ServeError::Threads)?;
+    let outcome = threads.block_on(run(config));
+    // What still runs is safe to leave: the next daemon goes on from the records.
+    threads.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+async fn run(config: Config) -> Result<(), ServeError> {
+    let _state = claim(&config)?;
+    let (socket, listener) = Socket::bind(&config.listen, config.socket_mode, config.socket_group)?;
+    let listen = config.listen.clone();
+    let store = image::Store::open(&images_dir(&config.root), config.registries.clone(), image::Limits::default())?;
+    let runtime = Runtime::open(config, Arc::new(store)).await.map_err(|error| ServeError::Runtime(error.into()))?;
+    answer(runtime, listener, &listen).await?;
+    drop(socket);
+    Ok(())
+}
+
+/// The image store below a root directory.
+pub(crate) fn images_dir(root: &Path) -> PathBuf {
+    root.join("images")
+}
+
+/// Makes sure that this daemon is the only one in its state directory, for as long as the file is open.
+fn claim(config: &Config) -> Result<File, ServeError> {
+    // The socket's directory has to let its group through; anything else of ours is for root alone.
+    let shared = config.listen.parent() == Some(&config.state);
+    socket::make_dir(&config.state, if shared { 0o711 } else { 0o700 })?;
+    let path = config.state.join("lock");
+    let locked = File::options().create(true).truncate(false).write(true).open(&path).and_then(|file| {
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(file)
+    });
+    locked.map_err(|source| match Errno::from_io_error(&source) {
+        Some(Errno::WOULDBLOCK) => ServeError::StateInUse(config.state.clone()),
+        _ => ServeError::Lock { dir: config.state.clone(), source },
+    })
+}
+
+/// Answers requests until a signal comes, then lets the running ones end.
+async fn answer(runtime: Arc<Runtime>, listener: StdListener, listen: &Path) -> Result<(), ServeError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+    let listener = UnixListener::from_std(listener).map_err(ServeError::Listen)?;
+    let incoming = UnixListenerStream::new(listener).then(|accepted| async move {
+        if let Err(error) = &accepted {
+            tracing::warn!(%error, "a connection could not be accepted");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+        accepted
+    });
+    let runtime_api = RuntimeServiceServer::new(RuntimeApi::new(Arc::clone(&runtime)));
+    let image_api = ImageServiceServer::new(ImageApi::new(runtime));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let server = Server::builder()
+        .layer(TraceLayer)
+        .add_service(runtime_api.max_decoding_message_size(REQUEST_MAX))
+        .add_service(image_api.max_decoding_message_size(REQUEST_MAX))
+        .serve_with_incoming_shutdown(incoming, async { stopped.await.unwrap_or_default() });
+    let mut server = std::pin::pin!(server);
+
+    tell_ready(listen);
+    tokio::select! {
+        ended = &mut server => return Ok(ended?),
+        _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
+    }
+    notify(NotifyState::Stopping);
+    // Fails only when the server is gone already, which is what is wanted.
+    stop.send(()).ok();
+    match tokio::time::timeout(LAST_REQUESTS, server).await {
+        Ok(ended) => Ok(ended?),
+        Err(_) => {
+            tracing::warn!("requests still run after {LAST_REQUESTS:?}: they are left to the next daemon");
+            Ok(())
+        }
+    }
+}
+
+/// Tells the service manager, and whoever reads stdout, that requests are answered from now on.
+fn tell_ready(listen: &Path) {
+    notify(NotifyState::Ready);
+    tracing::info!(socket = %listen.display(), release = env!("CARGO_PKG_VERSION"), "ready");
+    let mut out = io::stdout();
+    let told = writeln!(out, "crisp ready: {}", listen.display()).and_then(|()| out.flush());
+    if let Err(error) = told {
+        tracing::debug!(%error, "nobody reads stdout");
+    }
+}
+
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "the service manager could not be told");
+    }
+}
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod tests;

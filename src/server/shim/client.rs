@@ -1,0 +1,224 @@
+//! A connection to a shim: asks and answers by number, events as they come.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use link::{Answer, Ask, Event, Failure, FailureKind, OLDEST, PROTOCOL, ToDaemon, ToShim};
+use model::{Classed, ContainerId, Exit, Kind};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AskError {
+    #[error("connecting to the shim at {path}")]
+    Connect { path: PathBuf, source: io::Error },
+    #[error("the pod's shim is gone")]
+    Gone,
+    #[error("the pod's shim did not answer within {0:?}")]
+    Silent(Duration),
+    #[error("the pod's shim ({release}) speaks protocol {protocol}, which this daemon does not")]
+    Foreign { release: String, protocol: u32 },
+    #[error("talking to the shim")]
+    Frame(#[from] link::FrameError),
+    #[error("sending to the shim")]
+    Send(#[source] io::Error),
+    #[error("the shim answered something else than was asked")]
+    Mismatch,
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+impl Classed for AskError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Connect { .. } | Self::Gone | Self::Silent(_) => Kind::Unavailable,
+            Self::Foreign { .. } => Kind::Unsupported,
+            Self::Frame(_) | Self::Send(_) | Self::Mismatch => Kind::Internal,
+            Self::Failed(failure) => match failure.kind {
+                FailureKind::NotFound => Kind::NotFound,
+                FailureKind::Phase => Kind::Precondition,
+                FailureKind::Program => Kind::Invalid,
+                FailureKind::Unsupported => Kind::Unsupported,
+                FailureKind::Refused | FailureKind::Internal => Kind::Internal,
+            },
+        }
+    }
+}
+
+/// What a shim tells unasked.
+#[derive(Debug)]
+pub(crate) enum ShimEvent {
+    Exited { container: ContainerId, exit: Exit },
+    LogLost { container: ContainerId, bytes: u64, error: String },
+    /// The connection ended: the shim is dead.
+    Gone,
+}
+
+type Waiting = Mutex<HashMap<u64, oneshot::Sender<Result<Answer, Failure>>>>;
+
+/// A handle to a shim; clones share the connection, which ends with the last of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Client(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    socket: Arc<UnixStream>,
+    next: AtomicU64,
+    waiting: Arc<Waiting>,
+    execs: Arc<Mutex<HashMap<u64, oneshot::Sender<i32>>>>,
+    /// Set when the shim is of another time and cannot be driven.
+    foreign: Option<(String, u32)>,
+    reader: tokio::task::AbortHandle,
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.reader.abort();
+    }
+}
+
+/// A shim answers everything but a create or a start at once; those wait for programs of the user's.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+impl Client {
+    /// Connects, and learns who is there.
+    pub(crate) async fn connect(path: &Path, events: mpsc::UnboundedSender<ShimEvent>) -> Result<Self, AskError> {
+        let failed = |source| AskError::Connect { path: path.to_owned(), source };
+        let socket = sys::packet::connect(path).map_err(failed)?;
+        // Not a stream but a sequence of packets; tokio only waits for it, what is sent and received is ours.
+        let socket = Arc::new(UnixStream::from_std(socket.into()).map_err(failed)?);
+        let waiting: Arc<Waiting> = Arc::default();
+        let execs: Arc<Mutex<HashMap<u64, oneshot::Sender<i32>>>> = Arc::default();
+        let reader = Reader { socket: socket.clone(), waiting: waiting.clone(), execs: execs.clone(), events };
+        let reader = tokio::spawn(reader.run()).abort_handle();
+        let mut shared = Shared { socket, next: AtomicU64::new(1), waiting, execs, foreign: None, reader };
+        let hello = Ask::Hello { protocol: PROTOCOL, release: env!("CARGO_PKG_VERSION").to_owned() };
+        match shared.ask(hello, &[]).await? {
+            Answer::Hello { protocol, release, .. } => {
+                if release != env!("CARGO_PKG_VERSION") {
+                    tracing::info!(shim = release, protocol, "the shim is of another release");
+                }
+                if !(OLDEST..=PROTOCOL).contains(&protocol) {
+                    shared.foreign = Some((release, protocol));
+                }
+            }
+            _ => return Err(AskError::Mismatch),
+        }
+        Ok(Self(Arc::new(shared)))
+    }
+
+    pub(crate) async fn ask(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<Answer, AskError> {
+        if let Some((release, protocol)) = &self.0.foreign {
+            return Err(AskError::Foreign { release: release.clone(), protocol: *protocol });
+        }
+        self.0.ask(ask, fds).await
+    }
+
+    /// Asks for something whose answer is only that it was done.
+    pub(crate) async fn tell(&self, ask: Ask) -> Result<(), AskError> {
+        match self.ask(ask, &[]).await? {
+            Answer::Done => Ok(()),
+            _ => Err(AskError::Mismatch),
+        }
+    }
+
+    /// A number for an exec, and its exit code to come. An error there means the shim is gone.
+    pub(crate) fn expect_exec(&self) -> (u64, oneshot::Receiver<i32>) {
+        let number = self.0.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, receiver) = oneshot::channel();
+        self.0.execs.lock().unwrap_or_else(PoisonError::into_inner).insert(number, sender);
+        (number, receiver)
+    }
+
+    pub(crate) fn forget_exec(&self, number: u64) {
+        self.0.execs.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+    }
+}
+
+impl Shared {
+    async fn ask(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<Answer, AskError> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let bytes = link::encode(&ToShim { number, ask })?;
+        let (sender, receiver) = oneshot::channel();
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, sender);
+        let forget = Forget { waiting: &self.waiting, number };
+        let sent = self.socket.async_io(Interest::WRITABLE, || sys::packet::send(&*self.socket, &bytes, fds)).await;
+        sent.map_err(|e| match e.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => AskError::Gone,
+            _ => AskError::Send(e),
+        })?;
+        let answer = tokio::time::timeout(PATIENCE, receiver).await.map_err(|_| AskError::Silent(PATIENCE))?;
+        drop(forget);
+        Ok(answer.map_err(|_| AskError::Gone)??)
+    }
+}
+
+/// An answer that nobody waits for any more is not kept.
+struct Forget<'a> {
+    waiting: &'a Waiting,
+    number: u64,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+    }
+}
+
+struct Reader {
+    socket: Arc<UnixStream>,
+    waiting: Arc<Waiting>,
+    execs: Arc<Mutex<HashMap<u64, oneshot::Sender<i32>>>>,
+    events: mpsc::UnboundedSender<ShimEvent>,
+}
+
+impl Reader {
+    async fn run(self) {
+        let mut buffer = vec![0; sys::packet::MAX];
+        loop {
+            let read = self.socket.async_io(Interest::READABLE, || sys::packet::receive(&*self.socket, &mut buffer));
+            match read.await {
+                Ok(Some((n, _))) => match link::decode(&buffer[..n]) {
+                    Ok(message) => self.take(message),
+                    // A newer shim tells of something this daemon has no word for.
+                    Err(error) => tracing::warn!(%error, "a shim said something unknown"),
+                },
+                Ok(None) | Err(_) => break,
+            }
+        }
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.execs.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.events.send(ShimEvent::Gone).ok();
+    }
+
+    fn take(&self, message: ToDaemon) {
+        let event = match message {
+            ToDaemon::Answer { number, answer } => {
+                let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+                if let Some(sender) = waiting {
+                    sender.send(answer).ok();
+                }
+                return;
+            }
+            ToDaemon::Event(Event::ExecExited { exec, code }) => {
+                let waiting = self.execs.lock().unwrap_or_else(PoisonError::into_inner).remove(&exec);
+                if let Some(sender) = waiting {
+                    sender.send(code).ok();
+                }
+                return;
+            }
+            ToDaemon::Event(Event::Exited { container, exit }) => ShimEvent::Exited { container, exit },
+            ToDaemon::Event(Event::LogLost { container, bytes, error }) => {
+                ShimEvent::LogLost { container, bytes, error }
+            }
+        };
+        // Nobody listens only when the daemon ends.
+        self.events.send(event).ok();
+    }
+}

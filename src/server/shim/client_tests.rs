@@ -1,0 +1,82 @@
+//! The daemon's side against a shim that is played here.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use link::{Answer, Ask, Event, PROTOCOL, ToDaemon, ToShim};
+use model::Classed as _;
+use tokio::sync::mpsc;
+
+use super::client::{AskError, Client, ShimEvent};
+
+/// Accepts one connection and answers the greeting as a shim of `protocol` would, then does what `then` says.
+fn play(path: &Path, protocol: u32, then: impl FnOnce(OwnedFd) + Send + 'static) -> std::thread::JoinHandle<()> {
+    let listener = sys::packet::listen(path).unwrap();
+    std::thread::spawn(move || {
+        wait(&listener);
+        let socket = sys::packet::accept(&listener).unwrap();
+        let ToShim { number, ask } = hear(&socket);
+        assert!(matches!(ask, Ask::Hello { .. }));
+        say(&socket, &ToDaemon::Answer {
+            number,
+            answer: Ok(Answer::Hello { protocol, release: "9.9.9".into(), pid: 1 }),
+        });
+        then(socket);
+    })
+}
+
+fn wait(fd: &OwnedFd) {
+    let mut ready = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut ready, None).unwrap();
+}
+
+fn hear(socket: &OwnedFd) -> ToShim {
+    wait(socket);
+    let mut buffer = vec![0; sys::packet::MAX];
+    let (n, _) = sys::packet::receive(socket, &mut buffer).unwrap().unwrap();
+    link::decode(&buffer[..n]).unwrap()
+}
+
+fn say(socket: &OwnedFd, message: &ToDaemon) {
+    sys::packet::send(socket, &link::encode(message).unwrap(), &[]).unwrap();
+}
+
+#[tokio::test]
+async fn an_older_release_of_the_same_protocol_keeps_serving() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let shim = play(&path, PROTOCOL, |socket| {
+        let ToShim { number, .. } = hear(&socket);
+        say(&socket, &ToDaemon::Answer { number, answer: Ok(Answer::Done) });
+    });
+    let client = Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
+    client.tell(Ask::Report).await.unwrap();
+    shim.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_shim_of_an_unknown_protocol_is_left_alone_with_a_clear_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let shim = play(&path, PROTOCOL + 1, drop);
+    let client = Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
+    let error = client.tell(Ask::Report).await.unwrap_err();
+    assert!(matches!(error, AskError::Foreign { .. }), "{error}");
+    assert_eq!(error.kind(), model::Kind::Unsupported);
+    shim.join().unwrap();
+}
+
+#[tokio::test]
+async fn what_is_asked_of_a_dying_shim_fails_at_once_and_its_end_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let shim = play(&path, PROTOCOL, |socket| {
+        hear(&socket);
+        say(&socket, &ToDaemon::Event(Event::ExecExited { exec: 5, code: 0 }));
+    });
+    let (sender, mut events) = mpsc::unbounded_channel();
+    let client = Client::connect(&path, sender).await.unwrap();
+    assert!(matches!(client.tell(Ask::Report).await, Err(AskError::Gone)));
+    assert!(matches!(events.recv().await, Some(ShimEvent::Gone)));
+    shim.join().unwrap();
+}

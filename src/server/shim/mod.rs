@@ -1,0 +1,10 @@
+//! The daemon's side of the shims: starting one, talking to it, finding it again.
+
+mod client;
+mod spawn;
+
+pub(crate) use client::{AskError, Client, ShimEvent};
+pub(crate) use spawn::{Program, SpawnError};
+
+#[cfg(test)]
+mod client_tests;

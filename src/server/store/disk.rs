@@ -1,0 +1,136 @@
+//! Where things lie, and how records are written.
+//!
+//! ```text
+//! STATE/pods/POD/            all of a pod's runtime state; on a tmpfs, so no record outlives a reboot
+//!   intent.json              written before anything else is made: what to clear away
+//!   pod.json                 the record; the pod exists once it is there
+//!   shim.sock shim.pid shim.log netns shm/ resolv.conf hostname
+//!   containers/CONTAINER/    the same for a container
+//!     intent.json container.json config.json launch.json exit.json rootfs/ libcontainer/
+//! ROOT/containers/CONTAINER/ its writable layer: upper/ work/
+//! ```
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use model::{Classed, ContainerId, Kind, PodId};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DiskError {
+    #[error("making the directory {path}")]
+    MakeDir { path: PathBuf, source: io::Error },
+    #[error("writing {path}")]
+    Write { path: PathBuf, source: io::Error },
+    #[error("reading {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("removing {path}")]
+    Remove { path: PathBuf, source: io::Error },
+}
+
+impl Classed for DiskError {
+    fn kind(&self) -> Kind {
+        let (Self::MakeDir { source, .. }
+        | Self::Write { source, .. }
+        | Self::Read { source, .. }
+        | Self::Remove { source, .. }) = self;
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Kind::Exhausted,
+            _ => Kind::Internal,
+        }
+    }
+}
+
+/// The two directories of one daemon.
+#[derive(Debug, Clone)]
+pub(crate) struct Layout {
+    pub(crate) state: PathBuf,
+    pub(crate) root: PathBuf,
+}
+
+impl Layout {
+    pub(crate) fn pods(&self) -> PathBuf {
+        self.state.join("pods")
+    }
+
+    pub(crate) fn pod(&self, id: &PodId) -> PathBuf {
+        self.pods().join(id.as_str())
+    }
+
+    pub(crate) fn containers(&self, pod: &PodId) -> PathBuf {
+        self.pod(pod).join("containers")
+    }
+
+    pub(crate) fn container(&self, pod: &PodId, id: &ContainerId) -> PathBuf {
+        self.containers(pod).join(id.as_str())
+    }
+
+    /// Where all writable layers are.
+    pub(crate) fn writables(&self) -> PathBuf {
+        self.root.join("containers")
+    }
+
+    pub(crate) fn writable(&self, id: &ContainerId) -> PathBuf {
+        self.writables().join(id.as_str())
+    }
+}
+
+/// Makes `path` and what is above it, for root alone.
+pub(crate) fn private_dir(path: &Path) -> Result<(), DiskError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
+    made.map_err(|source| DiskError::MakeDir { path: path.to_owned(), source })
+}
+
+/// Makes `path` as a container's user shall see it: the root of a file system is open to all.
+pub(crate) fn public_dir(path: &Path) -> Result<(), DiskError> {
+    let failed = |source| DiskError::MakeDir { path: path.to_owned(), source };
+    DirBuilder::new().mode(0o755).create(path).map_err(failed)
+}
+
+/// Writes whole or not at all. Not synced: the state directory does not outlive the kernel.
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), DiskError> {
+    let bytes = serde_json::to_vec(value).map_err(|e| DiskError::Write { path: path.to_owned(), source: e.into() })?;
+    write(path, &bytes)
+}
+
+pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
+    let failed = |source| DiskError::Write { path: path.to_owned(), source };
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let mut file = File::create(&temporary).map_err(failed)?;
+    file.write_all(bytes).map_err(failed)?;
+    fs::rename(&temporary, path).map_err(failed)
+}
+
+/// What is in the file; none when there is no such file.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, DiskError> {
+    let failed = |source| DiskError::Read { path: path.to_owned(), source };
+    match fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| failed(e.into())),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// The names in a directory; none when it does not exist.
+pub(crate) fn names_in(path: &Path) -> Result<Vec<String>, DiskError> {
+    let failed = |source| DiskError::Read { path: path.to_owned(), source };
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    entries.map(|e| e.map(|e| e.file_name().to_string_lossy().into_owned()).map_err(failed)).collect()
+}
+
+/// Removes a directory and all in it; one that is not there is no failure.
+pub(crate) fn remove_dir(path: &Path) -> Result<(), DiskError> {
+    match fs::remove_dir_all(path) {
+        Ok(()) => Ok(()),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(DiskError::Remove { path: path.to_owned(), source }),
+    }
+}

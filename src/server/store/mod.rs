@@ -1,0 +1,15 @@
+//! What the daemon knows: in memory for looking, on disk for the next daemon.
+//!
+//! A [`Table`] holds the [`Entry`] of every pod or container. An entry has one lock for doing and one cell for looking,
+//! so a status never waits behind a slow stop. [`disk`] keeps each record in a file of its own, in a directory that
+//! holds all that belongs to the pod or container: whoever finds the directory can clear it all away.
+
+pub(crate) mod disk;
+pub(crate) mod names;
+pub(crate) mod record;
+pub(crate) mod table;
+
+pub(crate) use disk::{DiskError, Layout};
+pub(crate) use names::{NameTaken, Names, Reserved};
+pub(crate) use record::{ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
+pub(crate) use table::{Ambiguous, Entry, Record, Table};

@@ -1,0 +1,88 @@
+//! Names that only one pod or container may have at a time.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use model::{Classed, Kind};
+
+/// The name belongs to another.
+#[derive(Debug, thiserror::Error)]
+#[error("the name {name:?} is taken by {owner}")]
+pub(crate) struct NameTaken {
+    pub(crate) name: String,
+    pub(crate) owner: String,
+}
+
+impl Classed for NameTaken {
+    fn kind(&self) -> Kind {
+        Kind::Exists
+    }
+}
+
+/// Names and the ids of their owners.
+#[derive(Debug)]
+pub(crate) struct Names<N>(Arc<Mutex<HashMap<N, String>>>);
+
+impl<N> Default for Names<N> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+/// A name held for something that does not exist yet. Dropping it gives the name back, whatever happened meanwhile,
+/// so no reservation outlives its request.
+#[derive(Debug)]
+#[must_use = "dropping it gives the name back"]
+pub(crate) struct Reserved<N: Hash + Eq> {
+    names: Arc<Mutex<HashMap<N, String>>>,
+    name: Option<N>,
+}
+
+impl<N: Hash + Eq + Clone + std::fmt::Debug> Names<N> {
+    pub(crate) fn reserve(&self, name: N, owner: &str) -> Result<Reserved<N>, NameTaken> {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = names.get(&name) {
+            return Err(NameTaken { name: format!("{name:?}"), owner: other.clone() });
+        }
+        names.insert(name.clone(), owner.to_owned());
+        Ok(Reserved { names: self.0.clone(), name: Some(name) })
+    }
+
+    /// Gives up the name of something that is gone.
+    pub(crate) fn release(&self, name: &N) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+}
+
+impl<N: Hash + Eq> Reserved<N> {
+    /// The owner exists now: the name stays until [`Names::release`].
+    pub(crate) fn keep(mut self) {
+        self.name = None;
+    }
+}
+
+impl<N: Hash + Eq> Drop for Reserved<N> {
+    fn drop(&mut self) {
+        if let Some(name) = self.name.take() {
+            self.names.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reservation_ends_with_its_request() {
+        let names = Names::default();
+        let first = names.reserve("a", "1").unwrap();
+        assert_eq!(names.reserve("a", "2").unwrap_err().owner, "1");
+        drop(first);
+        names.reserve("a", "3").unwrap().keep();
+        assert_eq!(names.reserve("a", "4").unwrap_err().owner, "3");
+        names.release(&"a");
+        drop(names.reserve("a", "5").unwrap());
+    }
+}

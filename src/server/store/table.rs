@@ -1,0 +1,164 @@
+//! Entries by id, for those who do and those who look.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use serde::Serialize;
+use tokio::sync::{Mutex, MutexGuard, watch};
+
+use super::disk::{self, DiskError, Layout};
+use super::record::{ContainerRecord, PodRecord};
+
+/// A prefix that fits several ids.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} fits several ids")]
+pub(crate) struct Ambiguous(String);
+
+/// Something that is kept in a file.
+pub(crate) trait Record: Serialize + Clone {
+    fn id(&self) -> &str;
+    fn file(&self, layout: &Layout) -> PathBuf;
+}
+
+impl Record for PodRecord {
+    fn id(&self) -> &str {
+        self.id.as_str()
+    }
+    fn file(&self, layout: &Layout) -> PathBuf {
+        layout.pod(&self.id).join("pod.json")
+    }
+}
+
+impl Record for ContainerRecord {
+    fn id(&self) -> &str {
+        self.id.as_str()
+    }
+    fn file(&self, layout: &Layout) -> PathBuf {
+        layout.container(&self.pod, &self.id).join("container.json")
+    }
+}
+
+/// One lock for doing, one cell for looking: status never queues behind a slow stop.
+#[derive(Debug)]
+pub(crate) struct Entry<R> {
+    work: Mutex<()>,
+    seen: watch::Sender<Arc<R>>,
+}
+
+impl<R: Record> Entry<R> {
+    pub(crate) fn new(record: R) -> Self {
+        Self { work: Mutex::new(()), seen: watch::Sender::new(Arc::new(record)) }
+    }
+
+    /// What is true now.
+    pub(crate) fn look(&self) -> Arc<R> {
+        self.seen.borrow().clone()
+    }
+
+    /// Waits for one's turn to change it by more than a step.
+    pub(crate) async fn work(&self) -> MutexGuard<'_, ()> {
+        self.work.lock().await
+    }
+
+    /// Changes the record and writes it, as one step; the change is seen even when writing fails.
+    pub(crate) fn update(&self, layout: &Layout, change: impl FnOnce(&mut R)) -> Result<(), DiskError> {
+        let mut written = Ok(());
+        self.seen.send_modify(|seen| {
+            let mut record = R::clone(seen);
+            change(&mut record);
+            written = disk::write_json(&record.file(layout), &record);
+            *seen = Arc::new(record);
+        });
+        written
+    }
+
+    /// Waits until `done` is true of the record.
+    pub(crate) async fn wait_until(&self, mut done: impl FnMut(&R) -> bool) {
+        // The sender is in self, so the channel cannot close.
+        self.seen.subscribe().wait_for(|record| done(record)).await.ok();
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Table<R>(RwLock<BTreeMap<String, Arc<Entry<R>>>>);
+
+impl<R: Record> Default for Table<R> {
+    fn default() -> Self {
+        Self(RwLock::new(BTreeMap::new()))
+    }
+}
+
+impl<R: Record> Table<R> {
+    pub(crate) fn insert(&self, record: R) -> Arc<Entry<R>> {
+        let id = record.id().to_owned();
+        let entry = Arc::new(Entry::new(record));
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(id, entry.clone());
+        entry
+    }
+
+    pub(crate) fn remove(&self, id: &str) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// By id, or by a beginning of it that fits only one.
+    pub(crate) fn find(&self, id: &str) -> Result<Option<Arc<Entry<R>>>, Ambiguous> {
+        let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = map.get(id) {
+            return Ok(Some(entry.clone()));
+        }
+        if id.is_empty() {
+            return Ok(None);
+        }
+        let mut fits = map.range(id.to_owned()..).take_while(|(key, _)| key.starts_with(id));
+        match (fits.next(), fits.next()) {
+            (Some(_), Some(_)) => Err(Ambiguous(id.to_owned())),
+            (first, _) => Ok(first.map(|(_, entry)| entry.clone())),
+        }
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Entry<R>>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Serialize, Debug)]
+    struct Word(String);
+    impl Record for Word {
+        fn id(&self) -> &str {
+            &self.0
+        }
+        fn file(&self, layout: &Layout) -> PathBuf {
+            layout.state.join(&self.0)
+        }
+    }
+
+    #[test]
+    fn a_prefix_finds_the_only_one_it_fits() {
+        let table = Table::default();
+        for word in ["abc", "abd", "b"] {
+            table.insert(Word(word.into()));
+        }
+        let found = |id| table.find(id).map(|e| e.map(|e| e.look().0.clone()));
+        assert_eq!(found("abc").unwrap().as_deref(), Some("abc"));
+        assert_eq!(found("abd").unwrap().as_deref(), Some("abd"));
+        assert!(found("ab").is_err());
+        assert_eq!(found("b").unwrap().as_deref(), Some("b"));
+        assert_eq!(found("c").unwrap(), None);
+        assert_eq!(found("").unwrap(), None);
+    }
+
+    #[test]
+    fn a_change_is_on_disk_when_it_is_seen() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout { state: dir.path().to_owned(), root: dir.path().to_owned() };
+        let entry = Entry::new(Word("a".into()));
+        entry.update(&layout, |w| w.0 = "z".into()).unwrap();
+        assert_eq!(entry.look().0, "z");
+        assert_eq!(std::fs::read_to_string(dir.path().join("z")).unwrap(), "\"z\"");
+    }
+}

@@ -1,0 +1,223 @@
+//! The daemon itself: its settings, its socket, its beginning and its end.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener;
+
+use tonic::{Code, Response, Status};
+use wire::v1;
+
+use crate::client::{Asked, Client};
+use crate::harness::{Daemon, Ground, seconds, wait_for};
+
+/// Runs `crisp serve`, which must refuse, and answers what it says.
+fn refused(ground: &Ground) -> String {
+    let mut process = ground.serve().spawn().unwrap();
+    let ended = wait_for("the daemon to refuse", seconds(20), || process.try_wait().unwrap());
+    assert!(!ended.success());
+    ground.read_log()
+}
+
+#[test]
+fn a_setting_that_nobody_knows_is_refused_by_name() {
+    for (settings, key) in [("colour = \"blue\"", "colour"), ("[log]\nvolume = 11", "volume")] {
+        let words = refused(&Ground::with_settings(settings));
+        assert!(words.contains(key) && words.contains("crisp.toml"), "{words}");
+    }
+    let words = refused(&Ground::with_settings("socket_mode = \"0666\""));
+    assert!(words.contains("socket_mode"), "{words}");
+}
+
+#[test]
+fn the_socket_of_a_dead_daemon_is_taken_over() {
+    let ground = Ground::new();
+    drop(UnixListener::bind(ground.socket()).unwrap());
+    let mut daemon = Daemon::on(ground);
+    assert!(daemon.client().pods().is_empty());
+    daemon.restart();
+    assert!(daemon.client().pods().is_empty());
+}
+
+#[test]
+fn the_socket_of_a_living_daemon_is_left_alone() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let other = Ground::new();
+    let text = fs::read_to_string(other.config()).unwrap();
+    let theirs = format!("{:?}", other.socket());
+    fs::write(other.config(), text.replace(&theirs, &format!("{:?}", daemon.ground.socket()))).unwrap();
+    let words = refused(&other);
+    assert!(words.contains(&daemon.ground.socket().display().to_string()), "{words}");
+    assert_eq!(daemon.client().pods()[0].id, pod.id);
+    assert_eq!(Client::connect(&daemon.ground.socket()).pods().len(), 1);
+}
+
+#[test]
+fn a_file_that_is_no_socket_is_not_replaced() {
+    let ground = Ground::new();
+    fs::write(ground.socket(), "precious").unwrap();
+    let words = refused(&ground);
+    assert!(words.contains("socket"), "{words}");
+    assert_eq!(fs::read_to_string(ground.socket()).unwrap(), "precious");
+}
+
+#[test]
+fn a_second_daemon_on_the_same_directories_is_refused() {
+    let daemon = Daemon::start();
+    let text = fs::read_to_string(daemon.ground.config()).unwrap();
+    let own = format!("{:?}", daemon.ground.socket());
+    let elsewhere = daemon.ground.dir().join("other.sock");
+    fs::write(daemon.ground.config(), text.replace(&own, &format!("{elsewhere:?}"))).unwrap();
+    let words = refused(&daemon.ground);
+    assert!(words.contains(&daemon.ground.state().display().to_string()), "{words}");
+    assert!(!elsewhere.exists());
+}
+
+#[test]
+fn two_daemons_run_side_by_side() {
+    let (first, second) = (Daemon::start(), Daemon::start());
+    let (a, b) = (first.run_pod("pod"), second.run_pod("pod"));
+    let (x, y) = (first.client().run_idle(&a, "main"), second.client().run_idle(&b, "main"));
+    assert_eq!(first.client().pods()[0].id, a.id);
+    assert_eq!(second.client().pods()[0].id, b.id);
+    assert_eq!(second.client().try_status(&x).unwrap_err().code(), Code::NotFound);
+    first.client().remove_pod(&a.id).unwrap();
+    first.ground.wait_until_empty(Some(first.pid()));
+    assert_eq!(second.client().exec_script(&y, "echo here"), "here\n");
+}
+
+#[test]
+fn the_socket_is_roots_alone_unless_configured_otherwise() {
+    let daemon = Daemon::start();
+    let meta = fs::metadata(daemon.ground.socket()).unwrap();
+    assert_eq!((meta.permissions().mode() & 0o777, meta.uid(), meta.gid()), (0o600, 0, 0));
+    let daemon = Daemon::with_settings("socket_mode = \"0660\"\nsocket_group = \"1234\"");
+    let meta = fs::metadata(daemon.ground.socket()).unwrap();
+    assert_eq!((meta.permissions().mode() & 0o777, meta.uid(), meta.gid()), (0o660, 0, 1234));
+}
+
+#[test]
+fn no_directory_of_the_daemons_lets_others_in() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    daemon.client().run_idle(&pod, "main");
+    for dir in [daemon.ground.state().join("pods"), daemon.ground.root().join("containers"), daemon.ground.root().join("images")] {
+        for above in [&dir, dir.parent().unwrap()] {
+            let mode = fs::metadata(above).unwrap().permissions().mode() & 0o777;
+            assert_eq!(mode & 0o066, 0, "{} is {mode:o}", above.display());
+        }
+        let mode = fs::metadata(&dir).unwrap().permissions().mode() & 0o777;
+        assert_eq!(mode & 0o077, 0, "{} is {mode:o}", dir.display());
+    }
+}
+
+#[test]
+fn a_daemon_told_to_end_ends_well_and_its_containers_go_on() {
+    let mut daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let id = daemon.client().run_idle(&pod, "main");
+    let pids = daemon.pids(&id);
+    assert!(daemon.terminate().success());
+    assert!(!daemon.ground.socket().exists(), "the socket is gone");
+    assert_eq!(crate::kernel::pids_in(&id, daemon.ground.cgroup()), pids);
+    daemon.revive();
+    assert_eq!(daemon.client().status(&id).state(), v1::ContainerState::ContainerRunning);
+}
+
+#[test]
+fn logs_can_be_json_and_tell_of_pods_and_containers() {
+    let mut daemon = Daemon::with_settings("[log]\nformat = \"json\"\nlevel = \"debug\"");
+    let pod = daemon.run_pod("pod");
+    let id = daemon.client().run_idle(&pod, "main");
+    daemon.client().try_status("0123").unwrap_err();
+    daemon.client().remove_pod(&pod.id).unwrap();
+    daemon.terminate();
+    let text = daemon.ground.read_log();
+    assert!(!text.is_empty());
+    for line in text.lines() {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+        assert!(value["timestamp"].is_string() && value["level"].is_string(), "{line}");
+    }
+    assert!(text.contains(&pod.id) && text.contains(&id), "{text}");
+}
+
+#[test]
+fn secrets_do_not_reach_the_log() {
+    let mut daemon = Daemon::with_settings("[log]\nlevel = \"trace\"");
+    let pod = daemon.run_pod("pod");
+    let mut config = crate::client::container("main", &["true"]);
+    config.envs.push(v1::KeyValue { key: "PASSWORD".into(), value: b"hunter2hunter2".to_vec() });
+    daemon.client().finish_config(&pod, config);
+    let auth = v1::AuthConfig { username: "u".into(), password: "swordfish99".into(), ..Default::default() };
+    let image = v1::ImageSpec { image: "127.0.0.1:1/none:1".into(), ..Default::default() };
+    let pull = v1::PullImageRequest { image: Some(image), auth: Some(auth), sandbox_config: None };
+    daemon.client().image_call(|mut c| async move { c.pull_image(pull).await }).unwrap_err();
+    daemon.client().remove_everything();
+    daemon.terminate();
+    let text = daemon.ground.read_log();
+    assert!(!text.contains("hunter2hunter2") && !text.contains("swordfish99"), "{text}");
+}
+
+#[test]
+fn settings_can_be_given_on_the_command_line() {
+    let ground = Ground::new();
+    let socket = ground.dir().join("elsewhere.sock");
+    let mut command = ground.serve();
+    command.arg("--listen").arg(&socket);
+    let mut process = command.spawn().unwrap();
+    wait_for("the daemon to answer", seconds(20), || socket.exists().then_some(()));
+    let answer = Client::connect(&socket).call(|mut c| async move { c.version(v1::VersionRequest::default()).await });
+    assert_eq!(answer.unwrap().runtime_name, "crisp");
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
+
+/// What every call that no release has reached yet answers.
+fn planned<T>(name: &str, answer: Asked<T>) {
+    let Err(refusal) = answer else { panic!("{name} is implemented: test it, and take it off this list") };
+    assert_eq!(refusal.code(), Code::Unimplemented, "{name}: {refusal:?}");
+    assert!(refusal.message().contains(name), "{name}: {refusal:?}");
+}
+
+/// Streams are asked for their first answer.
+async fn first<T>(answer: Result<Response<tonic::Streaming<T>>, Status>) -> Asked<Response<Option<T>>> {
+    answer?.into_inner().message().await.map(Response::new)
+}
+
+macro_rules! planned {
+    ($client:expr, $($name:literal $method:ident),* $(,)?) => {
+        $(planned($name, $client.call(|mut c| async move { c.$method(Default::default()).await }));)*
+    };
+}
+
+macro_rules! planned_streams {
+    ($client:expr, $($name:literal $method:ident),* $(,)?) => {
+        $(planned($name, $client.call(|mut c| async move { first(c.$method(wire_default()).await).await }));)*
+    };
+}
+
+fn wire_default<T: Default>() -> T {
+    T::default()
+}
+
+#[test]
+fn every_call_answers_and_those_to_come_say_so() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    planned!(client,
+        "Exec" exec, "Attach" attach, "PortForward" port_forward,
+        "UpdateContainerResources" update_container_resources,
+        "UpdatePodSandboxResources" update_pod_sandbox_resources,
+        "ContainerStats" container_stats, "ListContainerStats" list_container_stats,
+        "PodSandboxStats" pod_sandbox_stats, "ListPodSandboxStats" list_pod_sandbox_stats,
+        "ListMetricDescriptors" list_metric_descriptors, "ListPodSandboxMetrics" list_pod_sandbox_metrics,
+        "CheckpointContainer" checkpoint_container, "CheckpointPod" checkpoint_pod, "RestorePod" restore_pod,
+    );
+    planned_streams!(client,
+        "StreamPodSandboxes" stream_pod_sandboxes, "StreamContainers" stream_containers,
+        "StreamContainerStats" stream_container_stats, "StreamPodSandboxStats" stream_pod_sandbox_stats,
+        "StreamPodSandboxMetrics" stream_pod_sandbox_metrics, "GetContainerEvents" get_container_events,
+    );
+    client.call(|mut c| async move { c.update_runtime_config(Default::default()).await }).unwrap();
+    client.image_call(|mut c| async move { c.image_fs_info(v1::ImageFsInfoRequest {}).await }).unwrap();
+}

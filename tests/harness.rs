@@ -1,0 +1,430 @@
+//! `crisp serve`, started for one test and cleared away after it.
+
+use std::fs::{self, File};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::client::Client;
+use crate::image::{Archive, Template};
+use crate::kernel;
+use crate::snapshot::Snapshot;
+
+/// How much slower than usual this machine is.
+pub(crate) fn slow() -> u32 {
+    match std::env::var("CRISP_TEST_SLOW") {
+        Ok(text) => text.parse().expect("CRISP_TEST_SLOW is a whole number"),
+        Err(_) => 1,
+    }
+}
+
+/// `seconds` on an ordinary machine.
+pub(crate) fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds) * slow()
+}
+
+/// A number of repetitions that would only take long on a slow machine.
+pub(crate) fn times(usual: usize, when_slow: usize) -> usize {
+    if slow() > 1 { when_slow } else { usual }
+}
+
+/// Asks again and again until there is an answer.
+pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begin.elapsed() < limit, "waited {limit:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A program under test.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let dir = std::env::var_os("CRISP_BIN_DIR").expect("CRISP_BIN_DIR names the directory with crisp and crisp-shim");
+    let path = Path::new(&dir).join(name);
+    assert!(path.is_file(), "there is no {}", path.display());
+    path
+}
+
+pub(crate) fn kill(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        kill_process(pid, signal).ok();
+    }
+}
+
+/// Directories and a cgroup for one daemon at a time. All of it goes away with this, and so does whatever runs in it.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    dir: TempDir,
+    cgroup: String,
+    settings: String,
+    _template: Arc<Template>,
+}
+
+impl Ground {
+    /// With the test image in its store.
+    pub(crate) fn new() -> Self {
+        Self::with_settings("")
+    }
+
+    /// `settings` are lines for the end of the configuration file.
+    pub(crate) fn with_settings(settings: &str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        assert!(rustix::process::geteuid().is_root(), "these tests need root");
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let template = Template::get();
+        let dir = tempfile::Builder::new().prefix("crisp-").tempdir().unwrap();
+        let cgroup = format!("/crisp-e2e-{}-{number}", std::process::id());
+        let ground = Self { dir, cgroup, settings: settings.to_owned(), _template: template.clone() };
+        fs::create_dir(ground.logs()).unwrap();
+        template.copy_to(&ground.root());
+        ground.write_config();
+        ground
+    }
+
+    fn write_config(&self) {
+        let text = format!(
+            "listen = {:?}\nroot = {:?}\nstate = {:?}\n{}\n[cgroup]\nparent = {:?}\n[shim]\npath = {:?}\n",
+            self.socket(),
+            self.root(),
+            self.state(),
+            self.settings,
+            self.cgroup,
+            program("crisp-shim"),
+        );
+        fs::write(self.config(), text).unwrap();
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn cgroup(&self) -> &str {
+        &self.cgroup
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.dir().join("root")
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.dir().join("state")
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir().join("crisp.sock")
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.dir().join("crisp.toml")
+    }
+
+    /// For the logs of pods.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.dir().join("logs")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir().join("daemon.log")
+    }
+
+    /// All that daemons here have logged.
+    pub(crate) fn read_log(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    /// A command of the program under test, not yet started.
+    pub(crate) fn crisp(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program("crisp"));
+        command.args(arguments).env_remove("CRISP_FAILPOINTS").current_dir("/").stdin(Stdio::null());
+        command
+    }
+
+    /// `crisp serve`, not yet started.
+    pub(crate) fn serve(&self) -> Command {
+        let mut command = self.crisp(&["serve", "--config"]);
+        command.arg(self.config()).stdout(Stdio::piped());
+        command.stderr(File::options().create(true).append(true).open(self.log()).unwrap());
+        command
+    }
+
+    /// Puts an image into the store; no daemon may be running.
+    pub(crate) fn import(&self, archive: &Archive) {
+        archive.import_to(&self.root());
+    }
+
+    pub(crate) fn snapshot(&self, daemon: Option<i32>) -> Snapshot {
+        Snapshot::take(self, daemon)
+    }
+
+    /// Waits until the kernel lists the same as `before`.
+    pub(crate) fn wait_until_like(&self, before: &Snapshot, daemon: Option<i32>) {
+        let begin = Instant::now();
+        loop {
+            let now = self.snapshot(daemon);
+            if now == *before {
+                return;
+            }
+            let words = now.difference(before);
+            assert!(begin.elapsed() < seconds(5), "the kernel does not list what it should:\n{words}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until nothing is left that a daemon made for pods and containers.
+    pub(crate) fn wait_until_empty(&self, daemon: Option<i32>) {
+        let mut now = self.snapshot(daemon);
+        if !now.is_empty() {
+            now.clear();
+            self.wait_until_like(&now, daemon);
+        }
+    }
+
+    /// A cgroup for a pod, made as the kubelet makes it: in every hierarchy, before the pod.
+    pub(crate) fn pod_cgroup(&self, name: &str) -> String {
+        let path = format!("{}/{name}", self.cgroup);
+        for (_, point) in kernel::hierarchies() {
+            let mut dir = point;
+            for part in path.trim_start_matches('/').split('/') {
+                give_controllers(&dir);
+                dir.push(part);
+                if !dir.exists() {
+                    fs::create_dir(&dir).unwrap();
+                    fill_cpuset(&dir);
+                }
+            }
+            give_controllers(&dir);
+        }
+        path
+    }
+
+    /// Takes away what does not outlive the kernel.
+    pub(crate) fn power_off(&self) {
+        self.clear();
+        fs::remove_dir_all(self.state()).unwrap();
+    }
+
+    fn clear(&self) {
+        self.thaw();
+        let begin = Instant::now();
+        loop {
+            let left = kernel::processes_of(self.dir(), &self.cgroup, None);
+            if left.is_empty() {
+                break;
+            }
+            assert!(begin.elapsed() < seconds(10), "these cannot be killed: {left:?}");
+            left.iter().for_each(|process| kill(process.pid, Signal::KILL));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for point in kernel::mounts_under(self.dir()).iter().rev() {
+            unmount(point, UnmountFlags::DETACH).ok();
+        }
+        let begin = Instant::now();
+        loop {
+            let mut left = kernel::cgroups_under(&self.cgroup);
+            left.extend(kernel::hierarchies().into_iter().map(|(_, point)| point.join(&self.cgroup[1..])));
+            // Those below before those above.
+            left.sort_by_key(|dir| std::cmp::Reverse(dir.components().count()));
+            left.retain(|dir| fs::remove_dir(dir).is_err() && dir.exists());
+            if left.is_empty() {
+                break;
+            }
+            assert!(begin.elapsed() < seconds(10), "these cannot be removed: {left:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The killed can only go when they are not frozen.
+    fn thaw(&self) {
+        for dir in kernel::cgroups_under(&self.cgroup) {
+            for (file, word) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
+                if dir.join(file).exists() {
+                    fs::write(dir.join(file), word).ok();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.show();
+        }
+        self.clear();
+    }
+}
+
+impl Ground {
+    /// What helps to understand a failure.
+    fn show(&self) {
+        let tail = |text: &str| text.lines().rev().take(60).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n");
+        eprintln!("---- daemon's log\n{}", tail(&self.read_log()));
+        for pod in fs::read_dir(self.state().join("pods")).into_iter().flatten().flatten() {
+            let text = fs::read_to_string(pod.path().join("shim.log")).unwrap_or_default();
+            if !text.is_empty() {
+                eprintln!("---- shim of {}\n{}", pod.file_name().to_string_lossy(), tail(&text));
+            }
+        }
+    }
+}
+
+/// On version 2, lets the children of `dir` have its controllers.
+fn give_controllers(dir: &Path) {
+    let Ok(controllers) = fs::read_to_string(dir.join("cgroup.controllers")) else { return };
+    for name in controllers.split_whitespace() {
+        fs::write(dir.join("cgroup.subtree_control"), format!("+{name}")).ok();
+    }
+}
+
+/// On version 1, a new cpuset has no CPUs, and takes no process.
+fn fill_cpuset(dir: &Path) {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let above = dir.parent().unwrap().join(file);
+        if dir.join("cpuset.cpu_exclusive").exists() {
+            fs::write(dir.join(file), fs::read_to_string(above).unwrap()).unwrap();
+        }
+    }
+}
+
+/// A daemon that answers.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) ground: Ground,
+    process: Child,
+    client: Client,
+}
+
+impl Daemon {
+    pub(crate) fn start() -> Self {
+        Self::on(Ground::new())
+    }
+
+    /// `settings` are lines for the configuration file.
+    pub(crate) fn with_settings(settings: &str) -> Self {
+        Self::on(Ground::with_settings(settings))
+    }
+
+    pub(crate) fn on(ground: Ground) -> Self {
+        Self::with_failpoints(ground, "")
+    }
+
+    pub(crate) fn with_failpoints(ground: Ground, failpoints: &str) -> Self {
+        let (process, client) = launch(&ground, failpoints);
+        Self { ground, process, client }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.process.id()).unwrap()
+    }
+
+    /// Ends the daemon without giving it a chance to do anything.
+    pub(crate) fn kill9(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Waits for the end of a daemon that is about to end.
+    pub(crate) fn wait_ended(&mut self) -> ExitStatus {
+        let process = &mut self.process;
+        wait_for("the daemon to end", seconds(10), || process.try_wait().unwrap())
+    }
+
+    /// Asks the daemon to end, and waits until it did.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        kill(self.pid(), Signal::TERM);
+        self.wait_ended()
+    }
+
+    /// Starts a daemon in place of one that has ended.
+    pub(crate) fn revive(&mut self) {
+        assert!(self.process.try_wait().unwrap().is_some(), "the last daemon still runs");
+        (self.process, self.client) = launch(&self.ground, "");
+    }
+
+    /// A daemon killed at a bad moment, and its successor.
+    pub(crate) fn restart(&mut self) {
+        self.kill9();
+        self.revive();
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.ground.snapshot(Some(self.pid()))
+    }
+
+    pub(crate) fn wait_until_like(&self, before: &Snapshot) {
+        self.ground.wait_until_like(before, Some(self.pid()));
+    }
+
+    /// The pids of the shims.
+    pub(crate) fn shims(&self) -> Vec<i32> {
+        let all = kernel::processes_of(self.ground.dir(), self.ground.cgroup(), Some(self.pid()));
+        all.into_iter().filter(|process| process.name == "crisp-shim").map(|process| process.pid).collect()
+    }
+
+    /// The processes of a container, its first one first.
+    pub(crate) fn pids(&self, container: &str) -> Vec<i32> {
+        kernel::pids_in(container, self.ground.cgroup())
+    }
+
+    fn is_running(&mut self) -> bool {
+        self.process.try_wait().is_ok_and(|status| status.is_none())
+    }
+}
+
+impl Drop for Daemon {
+    /// Whatever a test was about: a daemon that has removed its pods has left nothing behind.
+    fn drop(&mut self) {
+        let check = !std::thread::panicking() && self.is_running();
+        if check {
+            self.client.remove_everything();
+            self.ground.wait_until_empty(Some(self.pid()));
+        }
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// Starts a daemon and waits until it says that it is ready.
+fn launch(ground: &Ground, failpoints: &str) -> (Child, Client) {
+    let mut process = ground.serve().env("CRISP_FAILPOINTS", failpoints).spawn().unwrap();
+    let output = BufReader::new(process.stdout.take().unwrap());
+    match first_line(output) {
+        Some(line) if line.contains("ready") => {}
+        other => {
+            process.kill().ok();
+            process.wait().ok();
+            panic!("the daemon said {other:?} and not that it is ready:\n{}", ground.read_log());
+        }
+    }
+    assert!(fs::metadata(ground.socket()).unwrap().file_type().is_socket());
+    (process, Client::connect(&ground.socket()))
+}
+
+/// The first line of `output`, if it comes in time; the rest is read so that the writer never waits.
+fn first_line(mut output: impl BufRead + Send + 'static) -> Option<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        if output.read_line(&mut line).is_ok_and(|n| n > 0) {
+            sender.send(line).ok();
+        }
+        drop(sender);
+        output.read_to_end(&mut Vec::new()).ok();
+    });
+    receiver.recv_timeout(seconds(20)).ok()
+}

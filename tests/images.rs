@@ -1,0 +1,215 @@
+//! Images: pulled from a registry, imported, listed, removed.
+
+use tonic::Code;
+use wire::v1;
+
+use crate::client::{Asked, Client, container};
+use crate::harness::{Daemon, Ground, program};
+use crate::image::{Archive, BOX, import};
+use crate::registry::Registry;
+
+impl Client {
+    fn pull(&self, image: &str) -> Asked<String> {
+        let image = Some(v1::ImageSpec { image: image.into(), ..Default::default() });
+        let request = v1::PullImageRequest { image, ..Default::default() };
+        self.image_call(|mut c| async move { c.pull_image(request).await }).map(|answer| answer.image_ref)
+    }
+
+    fn image(&self, image: &str) -> Option<v1::Image> {
+        let image = Some(v1::ImageSpec { image: image.into(), ..Default::default() });
+        let request = v1::ImageStatusRequest { image, verbose: true };
+        self.image_call(|mut c| async move { c.image_status(request).await }).unwrap().image
+    }
+
+    fn images(&self) -> Vec<v1::Image> {
+        self.image_call(|mut c| async move { c.list_images(v1::ListImagesRequest::default()).await }).unwrap().images
+    }
+
+    fn remove_image(&self, image: &str) -> Asked<()> {
+        let image = Some(v1::ImageSpec { image: image.into(), ..Default::default() });
+        self.image_call(|mut c| async move { c.remove_image(v1::RemoveImageRequest { image }).await }).map(drop)
+    }
+}
+
+/// A container of `image` that has run, and what it printed.
+fn run(daemon: &Daemon, image: &str) -> String {
+    let pod = daemon.run_pod("pod");
+    let mut config = container("main", &["sh", "-c", "echo $WHICH"]);
+    config.image.as_mut().unwrap().image = image.into();
+    let ended = daemon.client().finish_config(&pod, config);
+    daemon.client().remove_pod(&pod.id).unwrap();
+    ended.stdout
+}
+
+#[test]
+fn an_image_is_pulled_by_tag_and_by_digest() {
+    let registry = Registry::start();
+    let archive = |which: &str| Archive::new("x").with("Env", serde_json::json!(["PATH=/bin", format!("WHICH={which}")]));
+    let first = registry.push(&archive("first"), "some/box", "1");
+    let second = registry.push(&archive("second"), "some/box", "2");
+    let daemon = Daemon::with_settings(&format!("[registries.{:?}]\nplain_http = true\n", registry.host()));
+    let client = daemon.client();
+    let tag = format!("{}/some/box:1", registry.host());
+    let digest = format!("{}/some/box@{second}", registry.host());
+    assert_eq!(client.image(&tag), None);
+
+    let id = client.pull(&tag).unwrap();
+    let image = client.image(&tag).unwrap();
+    assert_eq!(image.id, id);
+    assert!(id.starts_with("sha256:"));
+    assert_eq!(image.repo_tags, [tag.clone()]);
+    assert_eq!(image.repo_digests, [format!("{}/some/box@{first}", registry.host())]);
+    assert!(image.size > 100_000, "{}", image.size);
+    assert_eq!(client.image(&id).unwrap(), image);
+    assert_eq!(client.pull(&tag).unwrap(), id, "a second pull changes nothing");
+
+    let by_digest = client.pull(&digest).unwrap();
+    assert_ne!(by_digest, id);
+    assert_eq!(client.image(&digest).unwrap().repo_digests, [digest.clone()]);
+    assert_eq!(client.images().len(), 3);
+    assert_eq!(run(&daemon, &tag), "first\n");
+    assert_eq!(run(&daemon, &digest), "second\n");
+    assert_eq!(run(&daemon, &id), "first\n");
+}
+
+#[test]
+fn a_tag_that_moved_is_followed() {
+    let registry = Registry::start();
+    let archive = |which: &str| Archive::new("x").with("Env", serde_json::json!(["PATH=/bin", format!("WHICH={which}")]));
+    registry.push(&archive("old"), "box", "latest");
+    let daemon = Daemon::with_settings(&format!("[registries.{:?}]\nplain_http = true\n", registry.host()));
+    let name = format!("{}/box", registry.host());
+    let old = daemon.client().pull(&name).unwrap();
+    registry.push(&archive("new"), "box", "latest");
+    let new = daemon.client().pull(&name).unwrap();
+    assert_ne!(old, new);
+    assert_eq!(daemon.client().image(&name).unwrap().id, new);
+    assert_eq!(run(&daemon, &name), "new\n");
+}
+
+#[test]
+fn what_a_registry_does_not_have_is_not_found() {
+    let registry = Registry::start();
+    registry.push(&Archive::new("x"), "box", "1");
+    assert!(registry.has("box", "1"));
+    let daemon = Daemon::with_settings(&format!("[registries.{:?}]\nplain_http = true\n", registry.host()));
+    for name in ["box:2", "other:1"] {
+        let name = format!("{}/{name}", registry.host());
+        let refusal = daemon.client().pull(&name).unwrap_err();
+        assert_eq!(refusal.code(), Code::NotFound, "{refusal:?}");
+        assert!(refusal.message().contains(&name), "{refusal:?}");
+    }
+    let host = registry.host();
+    drop(registry);
+    let refusal = daemon.client().pull(&format!("{host}/box:1")).unwrap_err();
+    assert_eq!(refusal.code(), Code::Unavailable, "{refusal:?}");
+}
+
+#[test]
+fn two_pulls_of_one_image_at_once_both_end_well() {
+    let registry = Registry::start();
+    registry.push(&Archive::new("x"), "box", "1");
+    let daemon = Daemon::with_settings(&format!("[registries.{:?}]\nplain_http = true\n", registry.host()));
+    let name = format!("{}/box:1", registry.host());
+    let socket = daemon.ground.socket();
+    let ids: Vec<String> = std::thread::scope(|threads| {
+        let pulls: Vec<_> = (0..4).map(|_| threads.spawn(|| Client::connect(&socket).pull(&name).unwrap())).collect();
+        pulls.into_iter().map(|pull| pull.join().unwrap()).collect()
+    });
+    assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+}
+
+#[test]
+fn an_image_that_is_removed_is_gone_with_all_its_names() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let image = client.image(BOX).unwrap();
+    for _ in 0..2 {
+        client.remove_image(&image.id).unwrap();
+    }
+    client.remove_image("crisp.test/never:1").unwrap();
+    assert!(client.images().is_empty());
+    assert_eq!(client.image(BOX), None);
+    let pod = daemon.run_pod("pod");
+    assert_eq!(client.try_create(&pod, container("main", &["true"])).unwrap_err().code(), Code::NotFound);
+}
+
+#[test]
+fn an_image_in_use_stays_usable_for_those_who_use_it() {
+    let mut daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let id = daemon.client().run_idle(&pod, "main");
+    let created = daemon.client().create(&pod, "created", &["sh", "-c", "echo fine"]);
+    // Either way is good: refused, or gone from the list while its files stay.
+    let removed = daemon.client().remove_image(BOX);
+    if let Err(refusal) = &removed {
+        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+    }
+    daemon.restart();
+    let client = daemon.client();
+    client.start(&created).unwrap();
+    client.wait_exited(&created);
+    assert_eq!(client.lines(&created)[0].text, "fine");
+    assert_eq!(client.exec_script(&id, "cat /etc/passwd | head -n 1"), "root:x:0:0:root:/root:/bin/sh\n");
+}
+
+#[test]
+fn images_survive_the_daemon() {
+    let mut daemon = Daemon::start();
+    let before = daemon.client().images();
+    assert_eq!(before.len(), 1);
+    daemon.restart();
+    assert_eq!(daemon.client().images(), before);
+}
+
+#[test]
+fn a_docker_archive_is_imported_like_an_oci_layout() {
+    let ground = Ground::new();
+    let file = ground.dir().join("box.tar");
+    let archive = Archive::new("crisp.test/saved:2").with("Env", serde_json::json!(["PATH=/bin", "WHICH=saved"]));
+    archive.write_docker_archive(&file);
+    import(&file, &ground.root());
+    let daemon = Daemon::on(ground);
+    assert_eq!(daemon.client().image("crisp.test/saved:2").unwrap().repo_tags, ["crisp.test/saved:2"]);
+    assert_eq!(run(&daemon, "crisp.test/saved:2"), "saved\n");
+}
+
+#[test]
+fn an_archive_that_is_none_is_refused_by_name_and_so_is_a_store_in_use() {
+    let daemon = Daemon::start();
+    let bad = daemon.ground.dir().join("bad.tar");
+    std::fs::write(&bad, "this is no archive").unwrap();
+    let layout = daemon.ground.dir().join("layout");
+    std::fs::create_dir(&layout).unwrap();
+    Archive::new("crisp.test/more:1").write_layout(&layout);
+    let free = Ground::new();
+    for (root, file, words) in [(free.root(), &bad, "bad.tar"), (daemon.ground.root(), &layout, "daemon")] {
+        let output = std::process::Command::new(program("crisp"))
+            .args(["image", "import", "--root"])
+            .arg(root)
+            .arg(file)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn what_an_image_wants_is_heeded() {
+    let ground = Ground::new();
+    let archive = Archive::new("crisp.test/wishes:1")
+        .with("User", serde_json::json!("user"))
+        .with("WorkingDir", serde_json::json!("/made/for/it"))
+        .with("Entrypoint", serde_json::json!(["sh", "-c"]))
+        .with("Cmd", serde_json::json!(["pwd; id -u; id -g; echo $HOME"]));
+    ground.import(&archive);
+    let daemon = Daemon::on(ground);
+    let pod = daemon.run_pod("pod");
+    let mut config = container("main", &[]);
+    config.image.as_mut().unwrap().image = "crisp.test/wishes:1".into();
+    assert_eq!(daemon.client().finish_config(&pod, config.clone()).stdout, "/made/for/it\n1000\n1000\n/home/user\n");
+    config.metadata.as_mut().unwrap().name = "other".into();
+    config.args = vec!["echo other".into()];
+    assert_eq!(daemon.client().finish_config(&pod, config).stdout, "other\n");
+}

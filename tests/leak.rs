@@ -1,0 +1,128 @@
+//! Many pods, and nothing left of them.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::client::{Client, container};
+use crate::harness::{Daemon, seconds, times, wait_for};
+use crate::kernel;
+
+/// Runs `count` pods with a container each, a few at a time, and leaves them running.
+fn start_pods(daemon: &Daemon, count: usize) {
+    let next = AtomicUsize::new(0);
+    let socket = daemon.ground.socket();
+    std::thread::scope(|threads| {
+        for _ in 0..4 {
+            threads.spawn(|| {
+                let client = Client::connect(&socket);
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count {
+                        return;
+                    }
+                    let pod = client.run_pod_of(daemon.pod_config(&format!("pod-{number}")));
+                    client.run_config(&pod, container("main", &["sleep", "100000"]));
+                }
+            });
+        }
+    });
+}
+
+fn remove_pods(daemon: &Daemon) {
+    let pods = daemon.client().pods();
+    let socket = daemon.ground.socket();
+    std::thread::scope(|threads| {
+        for part in pods.chunks(pods.len().div_ceil(4)) {
+            let socket = &socket;
+            threads.spawn(move || {
+                let client = Client::connect(socket);
+                for pod in part {
+                    client.stop_pod(&pod.id).unwrap();
+                    client.remove_pod(&pod.id).unwrap();
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn many_pods_leave_nothing_in_the_kernel_and_nothing_in_the_daemon() {
+    let daemon = Daemon::start();
+    let (few, many) = (times(20, 5), times(200, 20));
+    // The first pods make what stays: threads, buffers, an allocator's arenas.
+    for _ in 0..2 {
+        start_pods(&daemon, few);
+        remove_pods(&daemon);
+    }
+    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    settle(&daemon, None);
+    let before = kernel::holding(daemon.pid());
+
+    start_pods(&daemon, many);
+    assert_eq!((daemon.client().pods().len(), daemon.client().containers().len()), (many, many));
+    assert_eq!(daemon.shims().len(), many);
+    let peak = kernel::holding(daemon.pid());
+    remove_pods(&daemon);
+    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    settle(&daemon, Some(before));
+    let after = kernel::holding(daemon.pid());
+    assert!(after.fds <= before.fds, "descriptors: {before:?}, then {after:?}");
+    assert!(after.threads <= before.threads, "threads: {before:?}, then {after:?}");
+    assert!(after.rss * 10 <= before.rss * 11, "memory: {before:?}, {peak:?} at most, then {after:?}");
+}
+
+/// Waits until the daemon has let go of what a burst of work needed.
+fn settle(daemon: &Daemon, goal: Option<kernel::Holding>) {
+    match goal {
+        None => std::thread::sleep(seconds(3)),
+        Some(goal) => wait_for("the daemon to be as it was", seconds(15), || {
+            let now = kernel::holding(daemon.pid());
+            (now.fds <= goal.fds && now.threads <= goal.threads).then_some(())
+        }),
+    }
+}
+
+#[test]
+fn many_containers_in_one_pod_leave_nothing_in_its_shim() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let round = |name: &str| {
+        let ended = client.script(&pod, name, "echo some output");
+        client.remove(&ended.id).unwrap();
+        client.remove(&client.create(&pod, name, &["true"])).unwrap();
+    };
+    round("first");
+    let snapshot = daemon.snapshot();
+    let shim = daemon.shims()[0];
+    let before = kernel::holding(shim);
+    for _ in 0..times(50, 5) {
+        round("main");
+    }
+    daemon.wait_until_like(&snapshot);
+    let after = kernel::holding(shim);
+    assert_eq!((after.fds, after.threads), (before.fds, before.threads));
+    assert!(after.rss <= before.rss + 512, "memory: {before:?}, then {after:?}");
+}
+
+#[test]
+fn many_commands_leave_nothing_in_the_shim_and_the_daemon() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let round = || {
+        assert_eq!(client.exec_script(&id, "echo some output"), "some output\n");
+        client.try_exec(&id, &["no-such-program"], 0).unwrap_err();
+    };
+    round();
+    let snapshot = daemon.snapshot();
+    let shim = daemon.shims()[0];
+    let before = (kernel::holding(shim), kernel::holding(daemon.pid()).fds);
+    for _ in 0..times(100, 5) {
+        round();
+    }
+    daemon.wait_until_like(&snapshot);
+    let after = (kernel::holding(shim), kernel::holding(daemon.pid()).fds);
+    assert_eq!((after.0.fds, after.0.threads, after.1), (before.0.fds, before.0.threads, before.1));
+    assert!(after.0.rss <= before.0.rss + 512, "memory: {before:?}, then {after:?}");
+}

@@ -1,0 +1,87 @@
+//! All that a daemon has made, at one moment, to be compared with another.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::harness::Ground;
+use crate::kernel;
+
+/// What the kernel lists for one daemon. Processes are listed by name, since their numbers say nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    mounts: Vec<PathBuf>,
+    cgroups: Vec<PathBuf>,
+    processes: Vec<String>,
+    files: Vec<PathBuf>,
+}
+
+impl Snapshot {
+    pub(crate) fn take(ground: &Ground, daemon: Option<i32>) -> Self {
+        let (mut files, mut mounts) = (Vec::new(), Vec::new());
+        // What is mounted is listed as a mount, not file by file.
+        mounts.extend(kernel::mounts_under(&ground.state()));
+        mounts.extend(kernel::mounts_under(&ground.root()));
+        walk(&ground.state().join("pods"), &mounts, &mut files);
+        walk(&ground.root().join("containers"), &mounts, &mut files);
+        files.sort();
+        mounts.sort();
+        let processes = kernel::processes_of(ground.dir(), ground.cgroup(), daemon);
+        let mut processes: Vec<String> = processes.into_iter().map(|process| process.name).collect();
+        processes.sort();
+        Self { mounts, cgroups: kernel::cgroups_under(ground.cgroup()), processes, files }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.mounts.is_empty() && self.cgroups.is_empty() && self.processes.is_empty() && self.files.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self { mounts: Vec::new(), cgroups: Vec::new(), processes: Vec::new(), files: Vec::new() };
+    }
+
+    /// What is here and was not in `before`, or the other way round, in words.
+    pub(crate) fn difference(&self, before: &Self) -> String {
+        let mut words = String::new();
+        let texts = |list: &[PathBuf]| list.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        for (name, now, then) in [
+            ("mount", texts(&self.mounts), texts(&before.mounts)),
+            ("cgroup", texts(&self.cgroups), texts(&before.cgroups)),
+            ("process", self.processes.clone(), before.processes.clone()),
+            ("file", texts(&self.files), texts(&before.files)),
+        ] {
+            for new in subtract(&now, &then) {
+                writeln!(words, "  {name} is left: {new}").unwrap();
+            }
+            for gone in subtract(&then, &now) {
+                writeln!(words, "  {name} is missing: {gone}").unwrap();
+            }
+        }
+        words
+    }
+}
+
+/// What is in `left` more often than in `right`.
+fn subtract(left: &[String], right: &[String]) -> Vec<String> {
+    let mut rest = right.to_vec();
+    let mut more = Vec::new();
+    for item in left {
+        match rest.iter().position(|other| other == item) {
+            Some(index) => drop(rest.swap_remove(index)),
+            None => more.push(item.clone()),
+        }
+    }
+    more
+}
+
+/// Logs and the like grow; only what exists counts.
+fn walk(dir: &Path, mounts: &[PathBuf], found: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(dir) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        found.push(path.clone());
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) && !mounts.contains(&path) {
+            walk(&path, mounts, found);
+        }
+    }
+}
