@@ -295,7 +295,8 @@ pub(crate) fn log_lines(path: impl AsRef<Path>) -> Vec<Line> {
         let mut next = || words.next().unwrap_or_else(|| panic!("no line of a log: {line:?}"));
         Line { time: next(), stream: next(), tag: next(), text: next() }
     };
-    text.lines().map(line).collect()
+    // Not `lines`, which takes a carriage return for part of the line's end.
+    text.split_terminator('\n').map(line).collect()
 }
 
 /// What was printed to one stream, put together again.

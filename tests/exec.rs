@@ -32,7 +32,7 @@ fn a_command_over_its_time_is_killed_with_all_it_started() {
     let id = client.run_idle(&pod, "main");
     let before = daemon.pids(&id);
     let begin = Instant::now();
-    let script = "trap '' TERM; sleep 1000 & (setsid sleep 1000 &) ; sleep 1000";
+    let script = "trap '' TERM; sleep 1000 & setsid sleep 1000 & setsid sh -c 'sleep 1000' & sleep 1000";
     let refusal = client.try_exec(&id, &["sh", "-c", script], 1).unwrap_err();
     assert_eq!(refusal.code(), Code::DeadlineExceeded, "{refusal:?}");
     assert!(begin.elapsed() < seconds(10), "{:?}", begin.elapsed());

@@ -1,7 +1,7 @@
 //! `crisp serve`, started for one test and cleared away after it.
 
 use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader, Read as _};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -346,6 +346,8 @@ impl Daemon {
 
     /// Asks the daemon to end, and waits until it did.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
+        // A connection that nobody reads from would be waited for.
+        self.client = Client::connect(&self.ground.socket());
         kill(self.pid(), Signal::TERM);
         self.wait_ended()
     }

@@ -36,6 +36,7 @@ pub(crate) struct Archive {
     config: Value,
     /// Symbolic links on top of busybox's files: name and target.
     links: Vec<(String, String)>,
+    dirs: Vec<String>,
 }
 
 /// A piece of an image, as registries and layouts keep it.
@@ -60,7 +61,7 @@ const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 impl Archive {
     pub(crate) fn new(name: &str) -> Self {
         let config = json!({ "Env": ["PATH=/bin", "FROM_IMAGE=yes"], "Cmd": ["sh"] });
-        Self { name: name.to_owned(), config, links: Vec::new() }
+        Self { name: name.to_owned(), config, links: Vec::new(), dirs: Vec::new() }
     }
 
     /// With a setting in the words of the image's configuration, such as `StopSignal`.
@@ -71,6 +72,11 @@ impl Archive {
 
     pub(crate) fn with_link(mut self, name: &str, target: &str) -> Self {
         self.links.push((name.to_owned(), target.to_owned()));
+        self
+    }
+
+    pub(crate) fn with_dir(mut self, path: &str) -> Self {
+        self.dirs.push(path.trim_start_matches('/').to_owned());
         self
     }
 
@@ -98,9 +104,13 @@ impl Archive {
 
     fn layer(&self) -> Vec<u8> {
         let mut tar = tar::Builder::new(Vec::new());
-        for (dir, mode) in [("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777), ("proc", 0o555), ("sys", 0o555), ("dev", 0o755)] {
-            let mut header = header(tar::EntryType::Directory, mode);
-            tar.append_data(&mut header, dir, &[][..]).unwrap();
+        let mut dirs = vec![("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777)];
+        dirs.extend(["proc", "sys", "dev"].iter().map(|dir| (*dir, 0o755)));
+        dirs.extend(self.dirs.iter().map(|dir| (dir.as_str(), 0o755)));
+        // A link takes the place of a directory.
+        dirs.retain(|(dir, _)| self.links.iter().all(|(name, _)| name != dir));
+        for (dir, mode) in dirs {
+            tar.append_data(&mut header(tar::EntryType::Directory, mode), dir, &[][..]).unwrap();
         }
         let busybox = fs::read(BUSYBOX).expect("the package busybox-static is installed");
         for (name, mode, bytes) in

@@ -33,7 +33,8 @@ impl Client {
 
 /// A container of `image` that has run, and what it printed.
 fn run(daemon: &Daemon, image: &str) -> String {
-    let pod = daemon.run_pod("pod");
+    let name = format!("pod-of-{}", image.replace(['/', ':', '@'], "-"));
+    let pod = daemon.run_pod_with(&name, |config| config.hostname = "pod".into());
     let mut config = container("main", &["sh", "-c", "echo $WHICH"]);
     config.image.as_mut().unwrap().image = image.into();
     let ended = daemon.client().finish_config(&pod, config);
@@ -91,7 +92,6 @@ fn a_tag_that_moved_is_followed() {
 fn what_a_registry_does_not_have_is_not_found() {
     let registry = Registry::start();
     registry.push(&Archive::new("x"), "box", "1");
-    assert!(registry.has("box", "1"));
     let daemon = Daemon::with_settings(&format!("[registries.{:?}]\nplain_http = true\n", registry.host()));
     for name in ["box:2", "other:1"] {
         let name = format!("{}/{name}", registry.host());
@@ -211,5 +211,6 @@ fn what_an_image_wants_is_heeded() {
     assert_eq!(daemon.client().finish_config(&pod, config.clone()).stdout, "/made/for/it\n1000\n1000\n/home/user\n");
     config.metadata.as_mut().unwrap().name = "other".into();
     config.args = vec!["echo other".into()];
+    config.log_path = "other.log".into();
     assert_eq!(daemon.client().finish_config(&pod, config).stdout, "other\n");
 }

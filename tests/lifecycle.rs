@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tonic::Code;
 use wire::v1;
 
-use crate::client::container;
+use crate::client::{container, namespaces, pod_namespaces, security};
 use crate::harness::Daemon;
 use crate::image::BOX;
 
@@ -99,8 +99,12 @@ fn exit_codes_are_the_programs_own_or_tell_the_signal() {
 #[test]
 fn a_first_process_killed_by_a_signal_exits_with_128_and_the_signal() {
     let daemon = Daemon::start();
-    let pod = daemon.run_pod("pod");
-    let id = daemon.client().run_idle(&pod, "main");
+    // The first process of a PID namespace of its own could only be killed by SIGKILL.
+    let shared = || namespaces(v1::NamespaceMode::Pod);
+    let pod = daemon.run_pod_with("pod", |config| *pod_namespaces(config) = shared());
+    let mut config = container("main", &["sleep", "1000"]);
+    security(&mut config).namespace_options = Some(shared());
+    let id = daemon.client().run_config(&pod, config);
     crate::harness::kill(daemon.pids(&id)[0], rustix::process::Signal::SEGV);
     let status = daemon.client().wait_exited(&id);
     assert_eq!((status.exit_code, status.reason.as_str()), (139, "Error"));

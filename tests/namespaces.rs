@@ -5,7 +5,7 @@ use std::fs;
 use wire::v1;
 
 use crate::client::{container, namespaces, pod_namespaces, security};
-use crate::harness::Daemon;
+use crate::harness::{Daemon, seconds, wait_for};
 use crate::kernel;
 
 /// The namespace `kind` of a container's first process.
@@ -60,7 +60,7 @@ fn a_pod_may_share_one_pid_namespace_with_an_init_of_its_own() {
     // What is left by a container that ended is reaped.
     run("c", "sh -c 'sleep 0.1 & exit 0'; sleep 0.3");
     let zombies = || client.exec_script(&b, "cat /proc/[0-9]*/stat 2>/dev/null | grep -c ') Z ' || true");
-    crate::harness::wait_for("zombies to be reaped", crate::harness::seconds(5), || (zombies() == "0\n").then_some(()));
+    wait_for("zombies to be reaped", seconds(5), || (zombies() == "0\n").then_some(()));
 }
 
 #[test]
@@ -145,9 +145,12 @@ fn loopback_is_up_in_the_pods_network() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let (a, b) = (client.run_idle(&pod, "a"), client.run_idle(&pod, "b"));
-    client.exec_script(&a, "(echo pong | nc -l -p 7777 -s 127.0.0.1 > /dev/null 2>&1 &) ; sleep 0.2");
-    assert_eq!(client.exec_script(&b, "nc 127.0.0.1 7777 < /dev/null"), "pong\n");
+    client.run(&pod, "server", &["nc", "-ll", "-p", "7777", "-e", "echo", "pong"]);
+    let id = client.run_idle(&pod, "main");
+    let answer = wait_for("the server to listen", seconds(10), || {
+        Some(client.exec(&id, &["nc", "127.0.0.1", "7777"])).filter(|done| done.code == 0)
+    });
+    assert_eq!(answer.stdout, "pong\n");
 }
 
 #[test]

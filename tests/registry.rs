@@ -19,12 +19,11 @@ pub(crate) struct Registry {
     _dir: TempDir,
 }
 
-/// An answer to a request: its status, its header and its body.
+/// An answer to a request.
 #[derive(Debug)]
 struct Answer {
     status: u16,
     header: String,
-    body: String,
 }
 
 impl Registry {
@@ -97,15 +96,9 @@ impl Registry {
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).ok()?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        let (header, body) = text.split_once("\r\n\r\n")?;
+        let (header, _) = text.split_once("\r\n\r\n")?;
         let status = header.split(' ').nth(1)?.parse().ok()?;
-        Some(Answer { status, header: header.to_owned(), body: body.to_owned() })
-    }
-
-    /// Whether the registry still has the manifest.
-    pub(crate) fn has(&self, repository: &str, tag: &str) -> bool {
-        let answer = self.ask("GET", &format!("/v2/{repository}/manifests/{tag}"), "", &[]);
-        answer.status == 200 && !answer.body.is_empty()
+        Some(Answer { status, header: header.to_owned() })
     }
 }
 

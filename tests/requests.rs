@@ -41,7 +41,7 @@ const PODS: &[(&str, Code, PodChange)] = &[
     ("config.dns_config.servers[0]", Code::InvalidArgument, |c| {
         c.dns_config = Some(v1::DnsConfig { servers: vec!["1.1.1.1\nnameserver 6.6.6.6".into()], ..Default::default() });
     }),
-    ("namespace_options.pid", Code::InvalidArgument, |c| pod_namespaces(c).pid = v1::NamespaceMode::Target.into()),
+    ("namespace_options", Code::InvalidArgument, |c| pod_namespaces(c).pid = v1::NamespaceMode::Target.into()),
     ("namespace_options.network", Code::InvalidArgument, |c| pod_namespaces(c).network = 17),
     ("userns_options", Code::Unimplemented, |c| {
         let ids = v1::IdMapping { host_id: 100_000, container_id: 0, length: 65_536 };

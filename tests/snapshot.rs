@@ -24,6 +24,8 @@ impl Snapshot {
         mounts.extend(kernel::mounts_under(&ground.root()));
         walk(&ground.state().join("pods"), &mounts, &mut files);
         walk(&ground.root().join("containers"), &mounts, &mut files);
+        // The place for containers is made with the first of them.
+        files.retain(|path| !path.ends_with("containers"));
         files.sort();
         mounts.sort();
         let processes = kernel::processes_of(ground.dir(), ground.cgroup(), daemon);

@@ -257,7 +257,8 @@ pub(crate) fn route(routes: &HashMap<String, Vec<u8>>, request: &Seen) -> Answer
 async fn serve(mut stream: TcpStream, handler: Arc<Handler>, seen: Arc<Mutex<Vec<Seen>>>) {
     let mut bytes = Vec::new();
     while !bytes.windows(4).any(|window| window == b"\r\n\r\n") {
-        if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 {
+        // A client that starts with TLS will never send a request we can read.
+        if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 || bytes[0] == 0x16 {
             return;
         }
     }

@@ -250,21 +250,33 @@ impl Pull {
         Err(self.unusable(ManifestError::Nested))
     }
 
-    /// Gets all layers ready; the first that fails ends the others.
+    /// Gets all layers ready; the first that fails ends the others, and with the answer all of them have ended.
     async fn layers(self: &Arc<Self>, plans: Vec<LayerPlan>) -> Result<Vec<Ready>, PullError> {
         let mut tasks = JoinSet::new();
-        let mut layers = Vec::with_capacity(plans.len());
+        // Every unpacker holds a sender: nothing can be received once the last of them is gone.
+        let (alive, mut gone) = mpsc::channel::<()>(1);
         for plan in plans {
-            let pull = self.clone();
-            tasks.spawn(async move { pull.layer(plan).await });
+            let (pull, alive) = (self.clone(), alive.clone());
+            tasks.spawn(async move { pull.layer(plan, alive).await });
         }
+        drop(alive);
+        let mut layers = Vec::with_capacity(tasks.len());
+        let mut outcome = Ok(());
         while let Some(done) = tasks.join_next().await {
-            layers.push(done.map_err(|_| self.cut())??);
+            match done.unwrap_or_else(|_| Err(self.cut())) {
+                Ok(ready) => layers.push(ready),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
         }
-        Ok(layers)
+        tasks.shutdown().await;
+        gone.recv().await;
+        outcome.map(|()| layers)
     }
 
-    async fn layer(self: Arc<Self>, plan: LayerPlan) -> Result<Ready, PullError> {
+    async fn layer(self: Arc<Self>, plan: LayerPlan, alive: mpsc::Sender<()>) -> Result<Ready, PullError> {
         let _turn = self.turns.take(plan.chain_id.as_str()).await;
         if let Some(ready) = self.shelf.ready(&plan.chain_id) {
             return Ok(ready);
@@ -272,7 +284,7 @@ impl Pull {
         let _permit = self.downloads.acquire().await.map_err(|_| self.cut())?;
         let mut start = 0;
         loop {
-            match self.clone().download(&plan, start).await {
+            match self.clone().download(&plan, start, alive.clone()).await {
                 Err(PullError::Unpack { source, .. }) if source.blames_source() && start + 1 < self.remotes.len() => {
                     give_up_on(&self.remotes[start], &source);
                     start += 1;
@@ -283,16 +295,22 @@ impl Pull {
     }
 
     /// Streams one layer from the network into the unpacker, starting with endpoint `start`.
-    async fn download(self: Arc<Self>, plan: &LayerPlan, start: usize) -> Result<Ready, PullError> {
+    async fn download(
+        self: Arc<Self>,
+        plan: &LayerPlan,
+        start: usize,
+        alive: mpsc::Sender<()>,
+    ) -> Result<Ready, PullError> {
         let Some(blob) = plan.blob.clone() else { return Err(self.cut()) };
         let (sender, receiver) = mpsc::channel(PIECES);
         let (unpacker, layer) = (self.clone(), plan.clone());
         let unpacking = tokio::task::spawn_blocking(move || {
             let source = Pipe { receiver, piece: Bytes::new() };
-            unpacker.shelf.stage(&layer, source, &unpacker.limits)
+            // If nobody waits any more, the layer is dropped, and removed by that, before the sender is.
+            (unpacker.shelf.stage(&layer, source, &unpacker.limits), alive)
         });
         let fetched = self.stream(&blob, start, sender).await;
-        let unpacked = unpacking.await.map_err(|_| self.cut())?;
+        let (unpacked, _alive) = unpacking.await.map_err(|_| self.cut())?;
         // If the network failed, the unpacker only saw the stream break off.
         fetched.map_err(|source| PullError::Fetch { image: self.image.to_string(), source })?;
         unpacked.map_err(|source| PullError::Unpack { image: self.image.to_string(), source })

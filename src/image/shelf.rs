@@ -193,19 +193,15 @@ impl Shelf {
     }
 
     pub(crate) fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
-        let state = self.state();
-        let name = |chain_id| match state.layers.get(chain_id) {
-            Some(layer) => Ok(format!("{}/fs", layer.number)),
-            None => Err(HoldError::NoSuchImage(image.id.clone())),
-        };
-        image.chain.iter().rev().map(name).collect()
+        self.state().lowers(image)
     }
 
-    pub(crate) fn hold(&self, owner: &str, id: &Digest) -> Result<(), HoldError> {
+    pub(crate) fn hold(&self, owner: &str, id: &Digest) -> Result<Vec<String>, HoldError> {
         let mut state = self.state();
         let image = state.images.get(id).cloned().ok_or_else(|| HoldError::NoSuchImage(id.clone()))?;
+        let lowers = state.lowers(&image)?;
         state.holds.entry(owner.to_owned()).or_default().extend(image.chain.iter().cloned());
-        Ok(())
+        Ok(lowers)
     }
 
     pub(crate) fn hold_lowers(&self, owner: &str, lowers: &[String]) -> Result<(), HoldError> {
@@ -288,6 +284,14 @@ impl Shelf {
 }
 
 impl State {
+    fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
+        let name = |chain_id| match self.layers.get(chain_id) {
+            Some(layer) => Ok(format!("{}/fs", layer.number)),
+            None => Err(HoldError::NoSuchImage(image.id.clone())),
+        };
+        image.chain.iter().rev().map(name).collect()
+    }
+
     fn take_unused(&mut self) -> Vec<Arc<Layer>> {
         let of_images = self.images.values().flat_map(|image| &image.chain);
         let used: BTreeSet<&Digest> = of_images.chain(self.holds.values().flatten()).chain(self.pins.keys()).collect();

@@ -121,8 +121,8 @@ impl Store {
         self.shelf.lowers(image)
     }
 
-    /// Keeps an image's layers, whatever happens to the image, until `owner` is released.
-    pub fn hold(&self, owner: &str, id: &Digest) -> Result<(), HoldError> {
+    /// Keeps an image's layers, whatever happens to the image, until `owner` is released; gives its [`Store::lowers`].
+    pub fn hold(&self, owner: &str, id: &Digest) -> Result<Vec<String>, HoldError> {
         self.shelf.hold(owner, id)
     }
 

@@ -179,7 +179,7 @@ fn removing_frees_what_no_image_and_no_container_uses() {
     let one = add(&store, &[base(), top("1")], "a.b/x:1");
     let two = add(&store, &[base(), top("2")], "a.b/x:2");
     assert_eq!(names(&store.layers_dir()).len(), 3);
-    store.hold("container", &two.id).unwrap();
+    assert_eq!(store.hold("container", &two.id).unwrap(), store.lowers(&two).unwrap());
     store.remove(one.id.as_str()).unwrap();
     assert_eq!((store.find("a.b/x:1"), names(&store.layers_dir()).len()), (None, 2));
     store.remove("a.b/x:2").unwrap();

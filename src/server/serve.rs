@@ -88,11 +88,7 @@ fn claim(config: &Config) -> Result<File, ServeError> {
     // The socket's directory has to let its group through; anything else of ours is for root alone.
     let shared = config.listen.parent() == Some(&config.state);
     socket::make_dir(&config.state, if shared { 0o711 } else { 0o700 })?;
-    let path = config.state.join("lock");
-    let locked = File::options().create(true).truncate(false).write(true).open(&path).and_then(|file| {
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(file)
-    });
+    let locked = socket::lock(&config.state.join("lock"), FlockOperation::NonBlockingLockExclusive);
     locked.map_err(|source| match Errno::from_io_error(&source) {
         Some(Errno::WOULDBLOCK) => ServeError::StateInUse(config.state.clone()),
         _ => ServeError::Lock { dir: config.state.clone(), source },

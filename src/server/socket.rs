@@ -5,8 +5,9 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _,
+};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -46,7 +47,10 @@ impl Socket {
         // The group needs a way to the socket, but nobody needs to see what else is there.
         make_dir(dir, 0o711)?;
         // Two daemons that find the same stale file must not take over from each other.
-        let _turn = lock(dir, FlockOperation::LockExclusive).map_err(failed("locking", dir))?;
+        let mut turn = path.as_os_str().to_owned();
+        turn.push(".lock");
+        let turn = PathBuf::from(turn);
+        let _turn = lock(&turn, FlockOperation::LockExclusive).map_err(failed("locking", &turn))?;
         clear_stale(path)?;
 
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -108,9 +112,11 @@ pub(crate) fn make_dir(dir: &Path, mode: u32) -> Result<(), SocketError> {
     }
 }
 
-/// Opens `path` and locks it; the lock goes with the file.
+/// Locks the file `path`, which stays; the lock goes with what is returned.
+///
+/// For the owner alone: whoever can open a file can lock it, and keep a daemon from starting.
 pub(crate) fn lock(path: &Path, operation: FlockOperation) -> io::Result<File> {
-    let file = File::open(path)?;
+    let file = File::options().create(true).truncate(false).write(true).mode(0o600).open(path)?;
     rustix::fs::flock(&file, operation)?;
     Ok(file)
 }

@@ -81,3 +81,12 @@ fn an_existing_directory_keeps_its_mode() {
     make_dir(dir.path(), 0o711).unwrap();
     assert_eq!(mode(dir.path()), 0o750);
 }
+
+#[test]
+fn only_the_owner_can_open_a_lock() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("lock");
+    let _held = lock(&path, FlockOperation::NonBlockingLockExclusive).unwrap();
+    assert_eq!(mode(&path), 0o600);
+    assert!(lock(&path, FlockOperation::NonBlockingLockExclusive).is_err());
+}

@@ -112,6 +112,10 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
     let readonly = spec.root().as_ref().is_some_and(|r| r.readonly() == Some(true));
     let stages = Stages::new(staged, process, readonly, filter, launch.tty, ends.report, ends.started);
     let pid = build(ask, &bundle, [ends.stdin, ends.stdout, ends.stderr], stages)?;
+    // libcontainer joins the controllers of version 1, but neither named trees nor the version 2 tree beside them.
+    for file in &launch.cgroup.join {
+        std::fs::write(file, pid.to_string()).map_err(step("joining the cgroups"))?;
+    }
     if let Some(score) = launch.oom_score_adj
         && let Err(error) = std::fs::write(format!("/proc/{pid}/oom_score_adj"), score.to_string())
     {

@@ -82,7 +82,10 @@ fn registries_and_pinned_images_are_resolved() {
 #[test]
 fn what_is_printed_is_read_back() {
     let mut raw = raw();
-    raw.registries.insert("a.example".to_owned(), RawRegistry { mirrors: vec!["http://b".to_owned()], mirrors_only: true, plain_http: true });
+    raw.registries.insert(
+        "a.example".to_owned(),
+        RawRegistry { mirrors: vec!["http://b".to_owned()], mirrors_only: true, plain_http: true },
+    );
     raw.image.pinned.push("a.example/b:c".to_owned());
     assert_eq!(toml::from_str::<RawConfig>(&toml::to_string(&raw).unwrap()).unwrap(), raw);
 }

@@ -29,11 +29,7 @@ pub(super) fn handlers() -> Vec<v1::RuntimeHandler> {
 }
 
 pub(super) fn features() -> v1::RuntimeFeatures {
-    v1::RuntimeFeatures {
-        supplemental_groups_policy: true,
-        user_namespaces_host_network: false,
-        mount_options: false,
-    }
+    v1::RuntimeFeatures { supplemental_groups_policy: true, user_namespaces_host_network: false, mount_options: false }
 }
 
 pub(super) fn runtime_config(driver: CgroupDriver) -> v1::RuntimeConfigResponse {
@@ -56,7 +52,8 @@ mod tests {
 
     #[test]
     fn read_only_trees_need_a_kernel_that_has_them() {
-        for (release, has) in [("6.18.5", true), ("5.12.0-rc1", true), ("5.4.0-42-generic", false), ("10", true), ("", false)]
+        for (release, has) in
+            [("6.18.5", true), ("5.12.0-rc1", true), ("5.4.0-42-generic", false), ("10", true), ("", false)]
         {
             assert_eq!(has_mount_setattr(release), has, "{release}");
         }

@@ -196,7 +196,8 @@ impl RuntimeService for RuntimeApi {
         let convert::container::Exec { container, command, timeout } = exec;
         about_container(&container);
         // Not to its end: a command is killed when its caller hangs up.
-        let output = self.runtime.exec_sync(&container, command, timeout).await.map_err(status::of)?;
+        // Boxed, since it holds the buffers that the output is read through.
+        let output = Box::pin(self.runtime.exec_sync(&container, command, timeout)).await.map_err(status::of)?;
         let ExecOutput { stdout, stderr, code } = output;
         Ok(Response::new(ExecSyncResponse { stdout, stderr, exit_code: code }))
     }

@@ -1,9 +1,9 @@
 //! From an error to a gRPC status: the one place that chooses codes.
 
-use std::error::Error;
-
 use model::{Classed, Kind};
 use tonic::{Code, Status};
+
+use crate::chain::chain;
 
 /// The error's class as a code, and its whole chain as the message.
 pub(super) fn of<E: Classed>(error: E) -> Status {
@@ -24,18 +24,6 @@ fn code(kind: Kind) -> Code {
         Kind::Unsupported => Code::Unimplemented,
         Kind::Internal => Code::Internal,
     }
-}
-
-/// The texts of the error and of everything that caused it.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

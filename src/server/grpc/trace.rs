@@ -216,10 +216,8 @@ mod tests {
     #[test]
     fn a_caller_who_leaves_is_noted() {
         let lines = Lines::default();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::DEBUG)
-            .with_writer(lines.clone())
-            .finish();
+        let subscriber =
+            tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_writer(lines.clone()).finish();
         tracing::subscriber::with_default(subscriber, || drop(Pending::new("Version", Span::none())));
         assert!(String::from_utf8(lines.0.lock().unwrap().clone()).unwrap().contains("the caller hung up"));
     }

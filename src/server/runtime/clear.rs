@@ -17,8 +17,10 @@ use crate::store::disk;
 /// Written first: the parts of a pod or container that do not lie in its directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Intent {
-    /// The cgroup that is ours to remove.
-    pub(super) cgroup: Option<String>,
+    /// Its cgroup.
+    pub(super) cgroup: String,
+    /// Whether that is ours to remove, or somebody else's to leave.
+    pub(super) ours: bool,
 }
 
 impl Intent {
@@ -61,14 +63,7 @@ impl Runtime {
         }
         let (runtime, dir, owner) = (self.clone(), self.layout.container(pod, id), id.clone());
         let left = blocking(move || {
-            match disk::read_json::<Intent>(&dir.join(Intent::FILE)) {
-                Ok(intent) => {
-                    if let Some(path) = intent.and_then(|i| i.cgroup) {
-                        runtime.clear_cgroup(&mut steps, &path);
-                    }
-                }
-                Err(error) => steps.did("reading what to clear", Err(error)),
-            }
+            runtime.clear_intended(&mut steps, &dir);
             steps.did("removing its writable layer", disk::remove_dir(&runtime.layout.writable(&owner)));
             steps.did("releasing its image", runtime.images.release(owner.as_str()));
             if steps.0.is_empty() {
@@ -98,14 +93,7 @@ impl Runtime {
             for (step, outcome) in unmount_all(&dir) {
                 steps.did(step, outcome);
             }
-            match disk::read_json::<Intent>(&dir.join(Intent::FILE)) {
-                Ok(intent) => {
-                    if let Some(path) = intent.and_then(|i| i.cgroup) {
-                        runtime.clear_cgroup(&mut steps, &path);
-                    }
-                }
-                Err(error) => steps.did("reading what to clear", Err(error)),
-            }
+            runtime.clear_intended(&mut steps, &dir);
             if steps.0.is_empty() {
                 steps.did("removing its directory", disk::remove_dir(&dir));
             }
@@ -130,12 +118,20 @@ impl Runtime {
         blocking(move || kill_shim(&dir)).await;
     }
 
-    fn clear_cgroup(&self, steps: &mut Steps, path: &str) {
-        let cgroup = match self.cgroup(path) {
+    /// The cgroup that an intent tells of.
+    fn clear_intended(&self, steps: &mut Steps, dir: &Path) {
+        let intent = match disk::read_json::<Intent>(&dir.join(Intent::FILE)) {
+            Ok(Some(intent)) => intent,
+            Ok(None) => return,
+            Err(error) => return steps.did("reading what to clear", Err(error)),
+        };
+        let cgroup = match self.cgroup(&intent.cgroup) {
             Ok(cgroup) => cgroup,
             Err(error) => return steps.did("finding its cgroup", Err(error)),
         };
-        if cgroup.exists() {
+        if !intent.ours {
+            steps.did("leaving its cgroup", cgroup.leave());
+        } else if cgroup.exists() {
             steps.did("killing what runs in its cgroup", cgroup.kill_all(KILL_WITHIN));
             steps.did("removing its cgroup", cgroup.remove());
         }

@@ -284,7 +284,7 @@ impl Runtime {
         let dir = self.layout.container(&draft.pod.id, &draft.id);
         fault::at("create.begin")?;
         disk::private_dir(&dir)?;
-        let intent = Intent { cgroup: Some(draft.cgroup.path().as_str().to_owned()) };
+        let intent = Intent { cgroup: draft.cgroup.path().as_str().to_owned(), ours: true };
         disk::write_json(&dir.join(Intent::FILE), &intent)?;
         fault::at("create.intent")?;
         self.images.hold(draft.id.as_str(), &draft.image.id)?;

@@ -154,10 +154,13 @@ async fn collect(
     };
     let Ok(code) = code else { return Ok(None) };
     // A child in the background may hold the pipes open for ever: only what is there is taken.
-    while !out.over && out.take(cap.saturating_sub(out.bytes.len() + err.bytes.len()))? {}
-    while !err.over && err.take(cap.saturating_sub(out.bytes.len() + err.bytes.len()))? {}
+    out.drain(cap.saturating_sub(err.bytes.len()))?;
+    err.drain(cap.saturating_sub(out.bytes.len()))?;
     Ok(Some(ExecOutput { stdout: out.bytes, stderr: err.bytes, code }))
 }
+
+/// What is read at a time.
+const CHUNK: usize = 64 * 1024;
 
 /// One stream, as far as it is kept.
 struct Capture {
@@ -174,23 +177,33 @@ impl Capture {
     /// Waits for output. What is beyond the cap is read and dropped, so that the command is not held up.
     async fn read(&mut self, room: usize) -> io::Result<()> {
         self.pipe.readable().await?;
-        self.take(room).map(drop)
-    }
-
-    /// Takes one buffer full, if there is any; tells whether there may be more.
-    fn take(&mut self, room: usize) -> io::Result<bool> {
-        let mut buffer = [0; 16 * 1024];
+        let mut buffer = vec![0; CHUNK];
         match self.pipe.try_read(&mut buffer) {
-            Ok(0) => {
-                self.over = true;
-                Ok(false)
-            }
             Ok(n) => {
-                self.bytes.extend_from_slice(&buffer[..n.min(room)]);
-                Ok(true)
+                self.keep(&buffer[..n], room);
+                Ok(())
             }
-            Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Takes what is there now. Asks the kernel: what tokio knows of the pipe may be older than its last bytes.
+    fn drain(&mut self, cap: usize) -> io::Result<()> {
+        let mut buffer = vec![0; CHUNK];
+        while !self.over {
+            match rustix::io::read(&self.pipe, &mut buffer) {
+                Ok(n) => self.keep(&buffer[..n], cap.saturating_sub(self.bytes.len())),
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, bytes: &[u8], room: usize) {
+        self.over = bytes.is_empty();
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 }

@@ -35,14 +35,9 @@ use crate::shim::{Client, Program, SpawnError};
 use crate::store::{ContainerRecord, DiskError, Layout, Names, PodRecord, Table, disk};
 
 pub(crate) use conditions::Condition;
-pub(crate) use create::CreateError;
-pub(crate) use exec::{ExecError, ExecOutput};
+pub(crate) use exec::ExecOutput;
 pub(crate) use look::LookError;
 pub(crate) use remove::RemoveError;
-pub(crate) use remove_pod::RemovePodError;
-pub(crate) use reopen_log::ReopenError;
-pub(crate) use run_pod::RunPodError;
-pub(crate) use start::StartError;
 pub(crate) use stop::StopError;
 pub(crate) use stop_pod::StopPodError;
 

@@ -83,7 +83,7 @@ impl Runtime {
         let cgroup = self.pod_cgroup(id, &spec)?;
         fault::at("run_pod.begin")?;
         disk::private_dir(&dir)?;
-        let intent = Intent { cgroup: cgroup.ours.then(|| cgroup.path.clone()) };
+        let intent = Intent { cgroup: cgroup.path.clone(), ours: cgroup.ours };
         disk::write_json(&dir.join(Intent::FILE), &intent)?;
         fault::at("run_pod.intent")?;
         if cgroup.ours {

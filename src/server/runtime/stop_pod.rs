@@ -49,7 +49,8 @@ impl Runtime {
         if pod.phase == PodPhase::Ready {
             self.end_shim(&pod.id).await;
             let dir = self.pod_dir(&pod.id);
-            super::blocking(move || super::clear::unmount_all(&dir)).await;
+            // What resists is tried again when the pod is removed.
+            drop(super::blocking(move || super::clear::unmount_all(&dir)).await);
             entry.update(&self.layout, |record| record.phase = PodPhase::NotReady)?;
         }
         Ok(())

@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use sys::seccomp::{Instruction, from_bytes};
 
+use super::super::default::runtime_default;
 use super::super::interpret::{Call, run};
 use super::super::profile::{Listed, Rule, When};
 use super::*;
@@ -114,7 +115,7 @@ fn check(machine: Machine, profile: &Profile, arguments: [u64; 6], numbers: impl
 
 #[test]
 fn every_call_of_every_abi_gets_the_answer_of_the_default_profile() {
-    let profile = super::super::runtime_default();
+    let profile = runtime_default();
     let profile = Profile { rules: without_caps(&profile), ..profile };
     for machine in [X86, ARM] {
         check(machine, &profile, [1, 0, 0, 0, 0, 0], all_numbers);

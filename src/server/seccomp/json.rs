@@ -49,7 +49,7 @@ impl Profile {
 
 /// Several tests of one argument are alternatives, by an old custom: they become a rule each.
 fn rules(raw: RawRule) -> Result<Vec<Rule>, ProfileError> {
-    let RawRule { name, names, action: asked, errno_ret, errno: errno_name, args, comment: _, includes, excludes } =
+    let RawRule { name, names, action: asked, errno_ret, errno: errno_name, args, _comment: _, includes, excludes } =
         raw;
     let names = match (name.filter(|name| !name.is_empty()), names.unwrap_or_default()) {
         (None, names) => names,
@@ -204,7 +204,8 @@ struct RawRule {
     errno_ret: Option<u32>,
     errno: Option<String>,
     args: Option<Vec<RawArgument>>,
-    comment: Option<String>,
+    #[serde(rename = "comment")]
+    _comment: Option<String>,
     includes: Option<RawWhen>,
     excludes: Option<RawWhen>,
 }

@@ -1,7 +1,7 @@
 //! System call filters: from a profile to the bytes that the shim hands to the kernel.
 //!
-//! A [`Profile`] says what to answer to which system call. `json` reads those that "Localhost" names, `default` holds
-//! crisp's own. [`compile()`] turns one into classic BPF for this machine and a container's capabilities. [`Filters`]
+//! A `Profile` says what to answer to which system call. `json` reads those that "Localhost" names, `default` holds
+//! crisp's own. `compile` turns one into classic BPF for this machine and a container's capabilities. [`Filters`]
 //! keeps the result in a file for each distinct filter: containers with the same profile and capabilities share it,
 //! and the shim only reads bytes.
 //!
@@ -22,10 +22,7 @@ mod profile;
 mod program;
 mod syscalls;
 
-pub(crate) use compile::{Compiled, compile};
-pub(crate) use default::runtime_default;
 pub(crate) use filters::{Filters, SeccompError, Wanted};
-pub(crate) use profile::{CapSet, Profile, ProfileError};
 
 #[cfg(test)]
 mod interpret;

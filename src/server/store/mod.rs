@@ -10,6 +10,6 @@ pub(crate) mod record;
 pub(crate) mod table;
 
 pub(crate) use disk::{DiskError, Layout};
-pub(crate) use names::{NameTaken, Names, Reserved};
+pub(crate) use names::{NameTaken, Names};
 pub(crate) use record::{ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
-pub(crate) use table::{Ambiguous, Entry, Record, Table};
+pub(crate) use table::{Ambiguous, Entry, Table};
