@@ -56,9 +56,6 @@ fn many_pods_leave_nothing_in_the_kernel_and_nothing_in_the_daemon() {
     daemon.ground.wait_until_empty(Some(daemon.pid()));
     settle(&daemon, None);
     let before = kernel::holding(daemon.pid());
-    for _ in 0..4 { start_pods(&daemon, many); eprintln!("P {:?}", kernel::holding(daemon.pid())); remove_pods(&daemon); std::thread::sleep(seconds(4)); eprintln!("R {:?}", kernel::holding(daemon.pid())); 
-    eprintln!("{}", std::fs::read_to_string(format!("/proc/{}/smaps_rollup", daemon.pid())).unwrap().lines().filter(|l| l.starts_with("Anon") || l.starts_with("Rss") || l.starts_with("Private")).collect::<Vec<_>>().join(" ")); 
-    eprintln!("{}", std::fs::read_to_string(format!("/proc/{}/smaps", daemon.pid())).unwrap().lines().filter(|l| l.contains("-") && l.contains(" ") || l.starts_with("Rss")).collect::<Vec<_>>().join("\n").replace("\nRss:", " Rss").lines().filter(|l| l.split("Rss").nth(1).is_some_and(|r| r.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) > 300)).collect::<Vec<_>>().join("\n")); }
 
     start_pods(&daemon, many);
     assert_eq!((daemon.client().pods().len(), daemon.client().containers().len()), (many, many));

@@ -62,14 +62,18 @@ pub(crate) fn become_program(process: &Process, args: &[String], filter: Option<
         // A directory that root may not enter, on a network file system perhaps, may be open to the user.
         enter(process.cwd())?;
     }
+    let filter = filter.map(sys::seccomp::from_bytes).transpose().map_err(step("reading the seccomp filter"))?;
+    let drop_rest = || capset(sets.effective, sets.permitted, sets.inheritable).map_err(step("dropping capabilities"));
+    let load = |filter: Option<Vec<_>>| filter.map_or(Ok(()), |f| sys::seccomp::load(&f));
     if process.no_new_privileges() == Some(true) {
         rustix::thread::set_no_new_privs(true).map_err(step("setting no_new_privs"))?;
+        drop_rest()?;
+        load(filter).map_err(step("loading the seccomp filter"))?;
+    } else {
+        // Loading needs a capability now, so the filter has to let capset pass.
+        load(filter).map_err(step("loading the seccomp filter"))?;
+        drop_rest()?;
     }
-    if let Some(bytes) = filter {
-        let filter = sys::seccomp::from_bytes(bytes).map_err(step("reading the seccomp filter"))?;
-        sys::seccomp::load(&filter).map_err(step("loading the seccomp filter"))?;
-    }
-    capset(sets.effective, sets.permitted, sets.inheritable).map_err(step("dropping capabilities"))?;
     let path = env.iter().find_map(|e| e.strip_prefix("PATH="));
     Err(execute(program, path, &argv, &envp))
 }

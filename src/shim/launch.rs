@@ -15,7 +15,7 @@ use link::{CreateAsk, Launch, Overlay};
 use nix::sched::CloneFlags;
 use nix::unistd::Pid;
 use oci_spec::runtime::{Capabilities, Spec};
-use rustix::fs::{Gid, Uid};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::CapabilitySet;
 
@@ -39,6 +39,8 @@ pub(crate) enum LaunchError {
     Libcontainer(String),
     #[error("the configuration has no {0}")]
     Lacks(&'static str),
+    #[error("/{0} of the image is not a directory")]
+    NotADirectory(&'static str),
 }
 
 fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> LaunchError {
@@ -104,6 +106,7 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(step("making mounts private"))?;
     mount_overlay(&launch.rootfs, &rootfs)?;
+    no_links(&rootfs)?;
 
     let bundle = dir.join("libcontainer");
     std::fs::create_dir_all(&bundle).map_err(step("making the bundle"))?;
@@ -160,6 +163,23 @@ fn mount_overlay(overlay: &Overlay, onto: &Path) -> Result<(), LaunchError> {
     mount("overlay", onto, "overlay", MountFlags::empty(), Some(data.as_c_str()))
         .map_err(step("mounting the layers"))?;
     rustix::process::chdir("/").map_err(step("leaving the layers"))
+}
+
+/// libcontainer mounts and makes nodes at these places from outside of the root: a link of the image's there would lead
+/// it to the host's own.
+fn no_links(rootfs: &Path) -> Result<(), LaunchError> {
+    let root = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(rootfs, root, Mode::empty()).map_err(step("opening the root"))?;
+    for place in ["proc", "sys", "dev"] {
+        match rustix::fs::statat(&root, place, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Directory => {
+                return Err(LaunchError::NotADirectory(place));
+            }
+            Ok(_) | Err(rustix::io::Errno::NOENT) => {}
+            Err(errno) => return Err(step("looking into the root")(errno)),
+        }
+    }
+    Ok(())
 }
 
 fn held_by_name(held: CapabilitySet) -> Capabilities {

@@ -91,6 +91,32 @@ pub(super) fn pod(at: Field<'_>, asked: Option<v1::LinuxSandboxSecurityContext>)
     })
 }
 
+/// A client that says nothing about security gets the kernel's secrets hidden. One that does, as the kubelet always
+/// does, lists what it wants hidden: an empty list then means nothing.
+fn silent() -> v1::LinuxContainerSecurityContext {
+    let owned = |paths: &[&str]| paths.iter().map(|p| (*p).to_owned()).collect();
+    v1::LinuxContainerSecurityContext {
+        masked_paths: owned(&MASKED),
+        readonly_paths: owned(&READONLY),
+        ..v1::LinuxContainerSecurityContext::default()
+    }
+}
+
+const MASKED: [&str; 11] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/firmware",
+];
+const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
 #[expect(deprecated, reason = "the older profile fields are still understood")]
 pub(super) fn container(
     at: Field<'_>,
@@ -114,7 +140,7 @@ pub(super) fn container(
         apparmor,
         apparmor_profile: old_apparmor,
         seccomp_profile_path,
-    } = asked.unwrap_or_default();
+    } = asked.unwrap_or_else(silent);
     let run_as = match optional_id(at.at("run_as_user"), run_as_user)? {
         Some(_) if !run_as_username.is_empty() => {
             return Err(at.at("run_as_username").invalid("set together with run_as_user"));

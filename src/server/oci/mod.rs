@@ -29,8 +29,12 @@ pub(crate) enum OciError {
     UnknownCapability(String),
     #[error("config.linux.security_context.capabilities.add_ambient_capabilities: {0} is not among the capabilities of the container")]
     AmbientAlone(String),
-    #[error("config.linux.security_context.namespace_options.{0}: the pod has no such namespace")]
-    NoNamespace(&'static str),
+    #[error("config.linux.security_context.namespace_options.{0}: the host's was asked for, but the pod has its own")]
+    NotThePods(&'static str),
+    #[error("config.linux.security_context.namespace_options.target_id: there is no such container")]
+    NoTarget,
+    #[error("config.mounts: container_path: nothing may be mounted over {0}")]
+    MountOver(String),
     #[error("config.working_dir: {0:?} is not absolute")]
     WorkingDir(String),
     #[error("building the OCI configuration")]
@@ -40,10 +44,13 @@ pub(crate) enum OciError {
 impl Classed for OciError {
     fn kind(&self) -> Kind {
         match self {
-            Self::NoCommand { .. } | Self::UnknownCapability(_) | Self::AmbientAlone(_) | Self::WorkingDir(_) => {
-                Kind::Invalid
-            }
-            Self::NoNamespace(_) => Kind::Precondition,
+            Self::NoCommand { .. }
+            | Self::UnknownCapability(_)
+            | Self::AmbientAlone(_)
+            | Self::WorkingDir(_)
+            | Self::MountOver(_) => Kind::Invalid,
+            Self::NotThePods(_) => Kind::Invalid,
+            Self::NoTarget => Kind::Precondition,
             Self::Build(_) => Kind::Internal,
         }
     }
@@ -94,31 +101,34 @@ pub(crate) fn build(given: &Given<'_>) -> Result<Spec, OciError> {
     Ok(spec)
 }
 
-/// Those of the pod by path, the container's own without one, the host's left out.
+/// Network, IPC and UTS are the pod's, whatever those are; the PID namespace is as the container asks.
 fn namespaces(given: &Given<'_>) -> Result<Vec<LinuxNamespace>, OciError> {
     let asked = &given.container.security.namespaces;
     let mut all = vec![namespace(LinuxNamespaceType::Mount, None)?];
-    let mut join = |kind, name, mode: NsMode, held: &Option<PathBuf>| -> Result<(), OciError> {
-        if mode != NsMode::Node {
-            let path = held.as_ref().ok_or(OciError::NoNamespace(name))?;
-            all.push(namespace(kind, Some(path))?);
+    for (kind, name, mode, held) in [
+        (LinuxNamespaceType::Network, "network", asked.network, &given.held.network),
+        (LinuxNamespaceType::Ipc, "ipc", asked.ipc, &given.held.ipc),
+        (LinuxNamespaceType::Uts, "uts", NsMode::Pod, &given.held.uts),
+    ] {
+        match (mode, held) {
+            (NsMode::Node, Some(_)) => return Err(OciError::NotThePods(name)),
+            (_, Some(path)) => all.push(namespace(kind, Some(path))?),
+            (_, None) => {}
         }
-        Ok(())
-    };
-    join(LinuxNamespaceType::Network, "network", asked.network, &given.held.network)?;
-    join(LinuxNamespaceType::Ipc, "ipc", asked.ipc, &given.held.ipc)?;
-    if let Some(uts) = &given.held.uts {
-        all.push(namespace(LinuxNamespaceType::Uts, Some(uts))?);
     }
     match asked.pid {
         NsMode::Container => all.push(namespace(LinuxNamespaceType::Pid, None)?),
         NsMode::Node => {}
-        NsMode::Pod => {
-            let path = given.held.pid.as_ref().ok_or(OciError::NoNamespace("pid"))?;
-            all.push(namespace(LinuxNamespaceType::Pid, Some(path))?);
-        }
+        // A pod that shares none gives each container its own; that is also what a client that is silent asks for.
+        NsMode::Pod => match (&given.held.pid, given.pod.security.namespaces.pid) {
+            (Some(path), _) => all.push(namespace(LinuxNamespaceType::Pid, Some(path))?),
+            (None, NsMode::Node) => {}
+            (None, NsMode::Pod | NsMode::Container | NsMode::Target) => {
+                all.push(namespace(LinuxNamespaceType::Pid, None)?);
+            }
+        },
         NsMode::Target => {
-            let pid = given.target.ok_or(OciError::NoNamespace("target_id"))?;
+            let pid = given.target.ok_or(OciError::NoTarget)?;
             all.push(namespace(LinuxNamespaceType::Pid, Some(Path::new(&format!("/proc/{pid}/ns/pid"))))?);
         }
     }

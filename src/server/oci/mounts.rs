@@ -1,8 +1,8 @@
 //! What a container finds mounted.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use model::{NsMode, Propagation};
+use model::Propagation;
 use oci_spec::runtime::{Mount, MountBuilder};
 
 use super::{Given, OciError};
@@ -15,6 +15,9 @@ pub(super) fn mounts(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
     let mut own = Vec::new();
     for (asked, source) in given.container.mounts.iter().zip(given.sources) {
         let destination = Path::new(&asked.container_path);
+        if destination == Path::new("/") || destination == Path::new("/proc") {
+            return Err(OciError::MountOver(asked.container_path.clone()));
+        }
         all.retain(|m| m.destination() != destination);
         let mut options = vec!["rbind"];
         options.push(match (asked.readonly, asked.recursive_read_only) {
@@ -51,13 +54,9 @@ fn kernel(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
 
 fn of_pod(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
     let mut all = Vec::new();
-    let shm = match given.container.security.namespaces.ipc {
-        NsMode::Node => Some(PathBuf::from("/dev/shm")),
-        NsMode::Pod | NsMode::Container | NsMode::Target => given.held.shm.clone(),
-    };
-    if let Some(shm) = shm {
-        all.push(mount(Path::new("/dev/shm"), "bind", &shm, &["rbind", "rw", "rprivate", "nosuid", "nodev", "noexec"])?);
-    }
+    // With the host's IPC namespace goes the host's shared memory.
+    let shm = given.held.shm.as_deref().unwrap_or(Path::new("/dev/shm"));
+    all.push(mount(Path::new("/dev/shm"), "bind", shm, &["rbind", "rw", "rprivate", "nosuid", "nodev", "noexec"])?);
     let access = if given.container.security.readonly_rootfs { "ro" } else { "rw" };
     for name in ["resolv.conf", "hostname", "hosts"] {
         let file = given.pod_dir.join(name);

@@ -40,6 +40,8 @@ pub(crate) enum CreateError {
     NoLayers(String),
     #[error("config.{0}")]
     Unsupported(&'static str),
+    #[error("config.linux.security_context.privileged: the pod is not privileged")]
+    PrivilegedAlone,
     #[error("config.mounts: {path}")]
     MountSource { path: PathBuf, source: io::Error },
     #[error("config.linux.security_context.namespace_options.target_id: container {0:?} is not running in this pod")]
@@ -87,7 +89,7 @@ impl Classed for CreateError {
             Self::NameTaken(e) => e.kind(),
             Self::NoSuchImage(_) => Kind::NotFound,
             Self::Unsupported(_) => Kind::Unsupported,
-            Self::MountSource { .. } => Kind::Invalid,
+            Self::MountSource { .. } | Self::PrivilegedAlone => Kind::Invalid,
             Self::Accounts(e) => e.kind(),
             Self::User(e) => e.kind(),
             Self::Devices(e) => e.kind(),
@@ -158,6 +160,9 @@ impl Runtime {
     /// Everything that can be refused, before the first change.
     fn draft(&self, id: ContainerId, pod: Arc<PodRecord>, spec: ContainerSpec) -> Result<Draft, CreateError> {
         supported(&spec)?;
+        if spec.security.privileged && !pod.spec.security.privileged {
+            return Err(CreateError::PrivilegedAlone);
+        }
         let image = self.images.find(&spec.image.image);
         let image = image.ok_or_else(|| CreateError::NoSuchImage(spec.image.image.clone()))?;
         if image.chain.is_empty() {

@@ -95,8 +95,8 @@ impl Runtime {
             let Ok(Some(entry)) = self.containers.find(report.container.as_str()) else { continue };
             let told = entry.update(&self.layout, |record| {
                 record.phase = match (&record.phase, report.phase) {
-                    (Phase::Exited { .. }, _) => record.phase.clone(),
-                    // The shim's word on when it started is as good as ours.
+                    // What was told once stays: a start does not move.
+                    (Phase::Exited { .. }, _) | (Phase::Running { .. }, Phase::Running { .. }) => record.phase.clone(),
                     (Phase::Running { started, .. }, Phase::Exited { exit, .. }) => {
                         Phase::Exited { started: Some(*started), exit }
                     }

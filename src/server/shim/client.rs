@@ -1,5 +1,6 @@
 //! A connection to a shim: asks and answers by number, events as they come.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -178,17 +179,24 @@ struct Reader {
     events: mpsc::UnboundedSender<ShimEvent>,
 }
 
+thread_local! {
+    /// Shared by all connections: with one for each, a node full of pods would pay for nothing but room.
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; sys::packet::MAX]);
+}
+
 impl Reader {
     async fn run(self) {
-        let mut buffer = vec![0; sys::packet::MAX];
+        let receive = || {
+            BUFFER.with_borrow_mut(|buffer| {
+                let got = sys::packet::receive(&*self.socket, buffer)?;
+                Ok(got.map(|(n, _)| link::decode(&buffer[..n])))
+            })
+        };
         loop {
-            let read = self.socket.async_io(Interest::READABLE, || sys::packet::receive(&*self.socket, &mut buffer));
-            match read.await {
-                Ok(Some((n, _))) => match link::decode(&buffer[..n]) {
-                    Ok(message) => self.take(message),
-                    // A newer shim tells of something this daemon has no word for.
-                    Err(error) => tracing::warn!(%error, "a shim said something unknown"),
-                },
+            match self.socket.async_io(Interest::READABLE, receive).await {
+                Ok(Some(Ok(message))) => self.take(message),
+                // A newer shim tells of something this daemon has no word for.
+                Ok(Some(Err(error))) => tracing::warn!(%error, "a shim said something unknown"),
                 Ok(None) | Err(_) => break,
             }
         }
