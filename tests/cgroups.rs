@@ -37,11 +37,7 @@ fn a_container_is_directly_below_the_pods_cgroup_in_every_hierarchy() {
     }
     client.remove_pod(&pod.id).unwrap();
     // The kubelet's own cgroup is the kubelet's to remove.
-    for (_, point) in kernel::hierarchies() {
-        let dir = point.join(&parent[1..]);
-        assert!(dir.is_dir(), "{} is gone", dir.display());
-        fs::remove_dir(dir).unwrap();
-    }
+    daemon.ground.remove_pod_cgroup(&parent);
 }
 
 #[test]
@@ -93,9 +89,7 @@ fn limits_are_in_the_kernel_as_asked_and_status_says_so() {
     assert_eq!((shown.cpu_period, shown.cpu_quota, shown.cpu_shares), (100_000, 25_000, 512));
     assert_eq!(shown.memory_limit_in_bytes, 64 << 20);
     client.remove_pod(&pod.id).unwrap();
-    for (_, point) in kernel::hierarchies() {
-        fs::remove_dir(point.join(&parent[1..])).unwrap();
-    }
+    daemon.ground.remove_pod_cgroup(&parent);
 }
 
 #[test]

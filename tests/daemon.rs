@@ -101,7 +101,11 @@ fn no_directory_of_the_daemons_lets_others_in() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     daemon.client().run_idle(&pod, "main");
-    for dir in [daemon.ground.state().join("pods"), daemon.ground.root().join("containers"), daemon.ground.root().join("images")] {
+    for dir in [
+        daemon.ground.state().join("pods"),
+        daemon.ground.root().join("containers"),
+        daemon.ground.root().join("images"),
+    ] {
         for above in [&dir, dir.parent().unwrap()] {
             let mode = fs::metadata(above).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode & 0o066, 0, "{} is {mode:o}", above.display());

@@ -170,7 +170,8 @@ fn a_client_that_hangs_up_leaves_no_command_behind_when_its_time_is_over() {
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
     let before = daemon.pids(&id).len();
-    let request = v1::ExecSyncRequest { container_id: id.clone(), cmd: vec!["sleep".into(), "1000".into()], timeout: 2 };
+    let request =
+        v1::ExecSyncRequest { container_id: id.clone(), cmd: vec!["sleep".into(), "1000".into()], timeout: 2 };
     let hung_up = client.call(|mut c| async move {
         let mut request = tonic::Request::new(request);
         request.set_timeout(std::time::Duration::from_millis(500));

@@ -13,8 +13,7 @@ const CREATE: [&str; 6] =
 
 /// The failpoints that the source has, as it was when this was compiled.
 fn in_source(text: &str) -> Vec<&str> {
-    let mut found: Vec<_> =
-        text.split("fault::at(\"").skip(1).map(|rest| rest.split_once('"').unwrap().0).collect();
+    let mut found: Vec<_> = text.split("fault::at(\"").skip(1).map(|rest| rest.split_once('"').unwrap().0).collect();
     found.sort_unstable();
     found
 }
@@ -112,8 +111,6 @@ fn a_pod_in_a_cgroup_of_the_kubelets_that_fails_leaves_that_as_it_was() {
             daemon.revive();
         }
         daemon.wait_until_like(&before);
-        for (_, point) in crate::kernel::hierarchies() {
-            std::fs::remove_dir(point.join(&parent[1..])).unwrap();
-        }
+        daemon.ground.remove_pod_cgroup(&parent);
     }
 }

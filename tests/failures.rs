@@ -113,7 +113,8 @@ fn a_device_that_is_missing_is_named() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let mut config = container("main", &["true"]);
-    let device = v1::Device { container_path: "/dev/x".into(), host_path: "/dev/no-such".into(), permissions: "rw".into() };
+    let device =
+        v1::Device { container_path: "/dev/x".into(), host_path: "/dev/no-such".into(), permissions: "rw".into() };
     config.devices.push(device);
     let (refusal, id) = refusal(&daemon, &pod, config);
     assert!(refusal.message().contains("/dev/no-such") && id.is_none(), "{refusal:?}");
@@ -126,7 +127,11 @@ fn a_failed_create_leaves_nothing_behind() {
     let before = daemon.snapshot();
     let mut config = container("main", &["true"]);
     // Found out by the shim, when all else is made.
-    config.mounts.push(v1::Mount { container_path: "/proc/self".into(), host_path: "/tmp".into(), ..Default::default() });
+    config.mounts.push(v1::Mount {
+        container_path: "/proc/self".into(),
+        host_path: "/tmp".into(),
+        ..Default::default()
+    });
     for _ in 0..3 {
         daemon.client().try_create(&pod, config.clone()).unwrap_err();
         daemon.wait_until_like(&before);

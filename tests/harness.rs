@@ -190,11 +190,10 @@ impl Ground {
         }
     }
 
-    /// A cgroup for a pod, made as the kubelet makes it: in every hierarchy, before the pod.
+    /// A cgroup for a pod, made as the kubelet makes it: before the pod, and not in the v2 tree of a hybrid host.
     pub(crate) fn pod_cgroup(&self, name: &str) -> String {
         let path = format!("{}/{name}", self.cgroup);
-        for (_, point) in kernel::hierarchies() {
-            let mut dir = point;
+        for mut dir in Self::kubelets_trees() {
             for part in path.trim_start_matches('/').split('/') {
                 give_controllers(&dir);
                 dir.push(part);
@@ -206,6 +205,19 @@ impl Ground {
             give_controllers(&dir);
         }
         path
+    }
+
+    /// Removes such a cgroup, which must be there and empty.
+    pub(crate) fn remove_pod_cgroup(&self, path: &str) {
+        for tree in Self::kubelets_trees() {
+            let dir = tree.join(&path[1..]);
+            fs::remove_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+        }
+    }
+
+    fn kubelets_trees() -> impl Iterator<Item = PathBuf> {
+        let v2 = kernel::is_v2();
+        kernel::hierarchies().into_iter().filter(move |(name, _)| v2 || name != "unified").map(|(_, point)| point)
     }
 
     /// Takes away what does not outlive the kernel.
@@ -268,7 +280,9 @@ impl Drop for Ground {
 impl Ground {
     /// What helps to understand a failure.
     fn show(&self) {
-        let tail = |text: &str| text.lines().rev().take(60).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n");
+        let tail = |text: &str| {
+            text.lines().rev().take(60).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
+        };
         eprintln!("---- daemon's log\n{}", tail(&self.read_log()));
         for pod in fs::read_dir(self.state().join("pods")).into_iter().flatten().flatten() {
             let text = fs::read_to_string(pod.path().join("shim.log")).unwrap_or_default();

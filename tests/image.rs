@@ -20,9 +20,9 @@ pub(crate) const BOX: &str = "crisp.test/box:1";
 
 /// What the shell does not know by itself, or a test runs without a shell.
 const APPLETS: [&str; 34] = [
-    "[", "cat", "chmod", "chown", "cp", "dd", "echo", "env", "false", "grep", "head", "hostname", "id", "ip", "kill", "ln",
-    "ls", "mkdir", "mount", "nc", "ps", "pwd", "readlink", "rm", "seq", "sh", "sleep", "sort", "stat", "touch", "true",
-    "umount", "wc", "yes",
+    "[", "cat", "chmod", "chown", "cp", "dd", "echo", "env", "false", "grep", "head", "hostname", "id", "ip", "kill",
+    "ln", "ls", "mkdir", "mount", "nc", "ps", "pwd", "readlink", "rm", "seq", "sh", "sleep", "sort", "stat", "touch",
+    "true", "umount", "wc", "yes",
 ];
 const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:a user:/home/user:/bin/sh\n";
 const GROUP: &str = "root:x:0:\nuser:x:1000:\nextra:x:2000:user\nmore:x:3000:user\n";
@@ -113,9 +113,11 @@ impl Archive {
             tar.append_data(&mut header(tar::EntryType::Directory, mode), dir, &[][..]).unwrap();
         }
         let busybox = fs::read(BUSYBOX).expect("the package busybox-static is installed");
-        for (name, mode, bytes) in
-            [("bin/busybox", 0o755, &busybox[..]), ("etc/passwd", 0o644, PASSWD.as_bytes()), ("etc/group", 0o644, GROUP.as_bytes())]
-        {
+        for (name, mode, bytes) in [
+            ("bin/busybox", 0o755, &busybox[..]),
+            ("etc/passwd", 0o644, PASSWD.as_bytes()),
+            ("etc/group", 0o644, GROUP.as_bytes()),
+        ] {
             let mut header = header(tar::EntryType::Regular, mode);
             header.set_size(u64::try_from(bytes.len()).unwrap());
             tar.append_data(&mut header, name, bytes).unwrap();
@@ -145,7 +147,8 @@ impl Archive {
     /// Writes what `docker save` would.
     pub(crate) fn write_docker_archive(&self, file: &Path) {
         let Pieces { config, tar, .. } = self.pieces();
-        let manifest = json!([{ "Config": format!("{}.json", config.hex()), "RepoTags": [self.name], "Layers": ["l/layer.tar"] }]);
+        let manifest =
+            json!([{ "Config": format!("{}.json", config.hex()), "RepoTags": [self.name], "Layers": ["l/layer.tar"] }]);
         let mut archive = tar::Builder::new(fs::File::create(file).unwrap());
         let parts = [
             (format!("{}.json", config.hex()), config.bytes),

@@ -45,7 +45,8 @@ fn run(daemon: &Daemon, image: &str) -> String {
 #[test]
 fn an_image_is_pulled_by_tag_and_by_digest() {
     let registry = Registry::start();
-    let archive = |which: &str| Archive::new("x").with("Env", serde_json::json!(["PATH=/bin", format!("WHICH={which}")]));
+    let archive =
+        |which: &str| Archive::new("x").with("Env", serde_json::json!(["PATH=/bin", format!("WHICH={which}")]));
     let first = registry.push(&archive("first"), "some/box", "1");
     let second = registry.push(&archive("second"), "some/box", "2");
     let daemon = Daemon::with_settings(&format!("[registries.{:?}]\nplain_http = true\n", registry.host()));
@@ -58,7 +59,7 @@ fn an_image_is_pulled_by_tag_and_by_digest() {
     let image = client.image(&tag).unwrap();
     assert_eq!(image.id, id);
     assert!(id.starts_with("sha256:"));
-    assert_eq!(image.repo_tags, [tag.clone()]);
+    assert_eq!(image.repo_tags, std::slice::from_ref(&tag));
     assert_eq!(image.repo_digests, [format!("{}/some/box@{first}", registry.host())]);
     assert!(image.size > 100_000, "{}", image.size);
     assert_eq!(client.image(&id).unwrap(), image);
@@ -66,7 +67,7 @@ fn an_image_is_pulled_by_tag_and_by_digest() {
 
     let by_digest = client.pull(&digest).unwrap();
     assert_ne!(by_digest, id);
-    assert_eq!(client.image(&digest).unwrap().repo_digests, [digest.clone()]);
+    assert_eq!(client.image(&digest).unwrap().repo_digests, std::slice::from_ref(&digest));
     assert_eq!(client.images().len(), 3);
     assert_eq!(run(&daemon, &tag), "first\n");
     assert_eq!(run(&daemon, &digest), "second\n");
@@ -76,7 +77,8 @@ fn an_image_is_pulled_by_tag_and_by_digest() {
 #[test]
 fn a_tag_that_moved_is_followed() {
     let registry = Registry::start();
-    let archive = |which: &str| Archive::new("x").with("Env", serde_json::json!(["PATH=/bin", format!("WHICH={which}")]));
+    let archive =
+        |which: &str| Archive::new("x").with("Env", serde_json::json!(["PATH=/bin", format!("WHICH={which}")]));
     registry.push(&archive("old"), "box", "latest");
     let daemon = Daemon::with_settings(&format!("[registries.{:?}]\nplain_http = true\n", registry.host()));
     let name = format!("{}/box", registry.host());

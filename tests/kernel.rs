@@ -99,7 +99,9 @@ pub(crate) fn processes_of(dir: &Path, parent: &str, daemon: Option<i32>) -> Vec
     let in_cgroup = |pid: i32| {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         let below = format!("{parent}/");
-        text.lines().filter_map(|line| line.splitn(3, ':').nth(2)).any(|path| path.starts_with(&below) || path == parent)
+        text.lines()
+            .filter_map(|line| line.splitn(3, ':').nth(2))
+            .any(|path| path.starts_with(&below) || path == parent)
     };
     let shims: BTreeSet<i32> = all.iter().filter(|p| p.name == "crisp-shim").map(|p| p.pid).collect();
     let mut ours: BTreeSet<i32> = BTreeSet::new();

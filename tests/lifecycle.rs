@@ -154,7 +154,11 @@ fn a_name_is_free_again_after_a_failure() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let mut bad = container("main", &["true"]);
-    bad.mounts.push(v1::Mount { container_path: "/x".into(), host_path: "/etc/passwd/not-below-a-file".into(), ..Default::default() });
+    bad.mounts.push(v1::Mount {
+        container_path: "/x".into(),
+        host_path: "/etc/passwd/not-below-a-file".into(),
+        ..Default::default()
+    });
     for _ in 0..2 {
         let refusal = client.try_create(&pod, bad.clone()).unwrap_err();
         assert_ne!(refusal.code(), Code::AlreadyExists, "{refusal:?}");

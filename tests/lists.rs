@@ -96,7 +96,10 @@ fn containers_are_listed_by_id_pod_state_and_label() {
     assert_eq!(shop.containers(state(v1::ContainerState::ContainerRunning)), ["other", "running"]);
     assert_eq!(shop.containers(state(v1::ContainerState::ContainerExited)), ["exited"]);
     assert!(shop.containers(state(v1::ContainerState::ContainerCreated)).is_empty());
-    assert_eq!(shop.containers(v1::ContainerFilter { label_selector: labels(&[("role", "done")]), ..all() }), ["exited"]);
+    assert_eq!(
+        shop.containers(v1::ContainerFilter { label_selector: labels(&[("role", "done")]), ..all() }),
+        ["exited"]
+    );
 }
 
 #[test]

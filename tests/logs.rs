@@ -82,7 +82,8 @@ fn reopening_goes_on_in_a_new_file_without_a_gap() {
     client.exec_script(&id, "echo > /tmp/go");
     client.wait_exited(&id);
     let (first, second) = (text_of(&log_lines(&old), "stdout"), text_of(&log_lines(&log), "stdout"));
-    let numbers: Vec<u32> = first.lines().chain(second.lines()).filter(|l| *l != "half").map(|l| l.parse().unwrap()).collect();
+    let numbers: Vec<u32> =
+        first.lines().chain(second.lines()).filter(|l| *l != "half").map(|l| l.parse().unwrap()).collect();
     assert_eq!(numbers, (1..=4000).collect::<Vec<_>>());
     assert!(!second.is_empty());
 }
@@ -93,7 +94,8 @@ fn logs_reopened_while_a_container_prints_lose_nothing() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let count = times(20_000, 1000);
-    let id = client.run(&pod, "main", &["sh", "-c", &format!("seq 1 {count}; sleep 0.2; seq {} {}", count + 1, 2 * count)]);
+    let id =
+        client.run(&pod, "main", &["sh", "-c", &format!("seq 1 {count}; sleep 0.2; seq {} {}", count + 1, 2 * count)]);
     let log = client.status(&id).log_path;
     let mut parts = Vec::new();
     for n in 0..5 {
@@ -200,9 +202,7 @@ fn a_child_that_keeps_the_pipe_does_not_hold_up_the_exit() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run(&pod, "main", &["sh", "-c", "(sleep 1000 &); echo done; exit 4"]);
-    let status = wait_for("the exit", seconds(10), || {
-        Some(client.status(&id)).filter(|status| status.finished_at > 0)
-    });
+    let status = wait_for("the exit", seconds(10), || Some(client.status(&id)).filter(|status| status.finished_at > 0));
     assert_eq!(status.exit_code, 4);
     assert_eq!(client.lines(&id).last().unwrap().text, "done");
 }

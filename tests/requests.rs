@@ -39,7 +39,8 @@ const PODS: &[(&str, Code, PodChange)] = &[
         c.port_mappings.push(v1::PortMapping { container_port: 70_000, ..Default::default() });
     }),
     ("config.dns_config.servers[0]", Code::InvalidArgument, |c| {
-        c.dns_config = Some(v1::DnsConfig { servers: vec!["1.1.1.1\nnameserver 6.6.6.6".into()], ..Default::default() });
+        c.dns_config =
+            Some(v1::DnsConfig { servers: vec!["1.1.1.1\nnameserver 6.6.6.6".into()], ..Default::default() });
     }),
     ("namespace_options", Code::InvalidArgument, |c| pod_namespaces(c).pid = v1::NamespaceMode::Target.into()),
     ("namespace_options.network", Code::InvalidArgument, |c| pod_namespaces(c).network = 17),
@@ -110,7 +111,8 @@ const CONTAINERS: &[(&str, Code, ContainerChange)] = &[
         c.mounts.push(v1::Mount { recursive_read_only: true, ..mount("/x", "/tmp") });
     }),
     ("config.devices[0].permissions", Code::InvalidArgument, |c| {
-        let device = v1::Device { container_path: "/dev/x".into(), host_path: "/dev/null".into(), permissions: "q".into() };
+        let device =
+            v1::Device { container_path: "/dev/x".into(), host_path: "/dev/null".into(), permissions: "q".into() };
         c.devices.push(device);
     }),
     ("CDI_devices", Code::Unimplemented, |c| c.cdi_devices.push(v1::CdiDevice { name: "a.test/b=c".into() })),

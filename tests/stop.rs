@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde_json::json;
 use wire::v1;
 
-use crate::client::{container, security, namespaces, pod_namespaces};
+use crate::client::{container, namespaces, pod_namespaces, security};
 use crate::harness::{Daemon, Ground, seconds, wait_for};
 use crate::image::Archive;
 use crate::kernel;
@@ -15,7 +15,11 @@ fn a_container_that_heeds_the_signal_ends_in_its_own_way() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let id = client.run(&pod, "main", &["sh", "-c", "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 1000 & wait; done"]);
+    let id = client.run(
+        &pod,
+        "main",
+        &["sh", "-c", "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 1000 & wait; done"],
+    );
     client.wait_printed(&id, "up");
     let begin = Instant::now();
     client.stop(&id, 60).unwrap();
@@ -48,7 +52,11 @@ fn no_time_means_the_kill_comes_at_once() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let id = client.run(&pod, "main", &["sh", "-c", "trap 'echo heard; exit 0' TERM; echo up; while :; do sleep 1000 & wait; done"]);
+    let id = client.run(
+        &pod,
+        "main",
+        &["sh", "-c", "trap 'echo heard; exit 0' TERM; echo up; while :; do sleep 1000 & wait; done"],
+    );
     client.wait_printed(&id, "up");
     client.stop(&id, 0).unwrap();
     assert_eq!(client.status(&id).exit_code, 137);
@@ -76,7 +84,8 @@ fn the_signal_is_the_requests_or_the_images_or_term() {
     let daemon = Daemon::on(ground);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let script = "for s in TERM USR1 USR2; do trap \"echo $s; exit 0\" $s; done; echo up; while :; do sleep 1000 & wait; done";
+    let script =
+        "for s in TERM USR1 USR2; do trap \"echo $s; exit 0\" $s; done; echo up; while :; do sleep 1000 & wait; done";
     for (name, image, asked, heard) in [
         ("plain", None, v1::Signal::RuntimeDefault, "TERM"),
         ("image", Some("crisp.test/stop:1"), v1::Signal::RuntimeDefault, "USR1"),

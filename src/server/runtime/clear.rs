@@ -147,8 +147,8 @@ impl Runtime {
     }
 
     /// Tries again what could not be cleared.
-    pub(super) fn clean_now_and_then(self: Arc<Self>) {
-        let runtime = Arc::downgrade(&self);
+    pub(super) fn clean_now_and_then(self: &Arc<Self>) {
+        let runtime = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(Duration::from_secs(30)).await;
@@ -160,6 +160,20 @@ impl Runtime {
                         Dirt::Container(pod, container) => runtime.clear_container(&pod, &container).await,
                     };
                 }
+            }
+        });
+    }
+}
+
+impl Runtime {
+    /// After a burst of removals, gives back the memory that the pods needed.
+    pub(super) fn trim_after_removals(self: &Arc<Self>) {
+        let runtime = self.clone();
+        tokio::spawn(async move {
+            loop {
+                runtime.removed.notified().await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                blocking(sys::memory::trim).await;
             }
         });
     }

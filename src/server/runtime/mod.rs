@@ -69,6 +69,8 @@ pub(crate) struct Runtime {
     shims: Mutex<HashMap<PodId, Client>>,
     /// What could not be cleared away yet.
     dirty: Mutex<Vec<clear::Dirt>>,
+    /// Told of every removal.
+    removed: tokio::sync::Notify,
 }
 
 impl Runtime {
@@ -92,9 +94,11 @@ impl Runtime {
             container_names: Names::default(),
             shims: Mutex::default(),
             dirty: Mutex::default(),
+            removed: tokio::sync::Notify::new(),
         });
         runtime.recover().await?;
-        runtime.clone().clean_now_and_then();
+        runtime.clean_now_and_then();
+        runtime.trim_after_removals();
         Ok(runtime)
     }
 

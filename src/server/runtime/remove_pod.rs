@@ -52,6 +52,7 @@ impl Runtime {
         }
         self.pods.remove(id.as_str());
         self.pod_names.release(&pod.spec.meta);
+        self.removed.notify_one();
         Ok(())
     }
 }
