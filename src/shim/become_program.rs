@@ -51,6 +51,7 @@ pub(crate) fn become_program(process: &Process, args: &[String], filter: Option<
     let env = process.env().as_deref().unwrap_or_default();
     let envp = env.iter().map(|e| CString::new(e.as_bytes())).collect::<Result<Vec<_>, _>>()?;
 
+    sys::keyring::join_new().map_err(step("joining a new session keyring"))?;
     sys::signal::reset().map_err(step("resetting signals"))?;
     set_limits(process)?;
     let umask = process.user().umask().unwrap_or(0o022);

@@ -4,8 +4,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use link::ToDaemon;
-
 /// A daemon that is so far behind is better off with a new connection and a report.
 const MAX_WAITING: usize = 4096;
 
@@ -21,8 +19,7 @@ impl Connection {
     }
 
     /// Sends, or queues; an error ends the connection.
-    pub(crate) fn send(&mut self, message: &ToDaemon) -> io::Result<()> {
-        let bytes = link::encode(message).map_err(io::Error::other)?;
+    pub(crate) fn send(&mut self, bytes: Vec<u8>) -> io::Result<()> {
         if self.waiting.len() >= MAX_WAITING {
             return Err(io::Error::other("the daemon does not listen"));
         }

@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::fs::{Gid, Mode, OFlags, Uid};
+use rustix::mount::OpenTreeFlags;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 
-use crate::stage::find_or_make;
+use crate::stage::{attach, find_or_make};
 
 /// The two sides of a terminal of the container's own devpts.
 #[derive(Debug)]
@@ -23,9 +24,9 @@ pub(crate) fn open(uid: u32) -> io::Result<Console> {
     unlockpt(&master)?;
     let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     rustix::fs::fchown(&slave, Some(Uid::from_raw(uid)), None::<Gid>)?;
-    let name = rustix::pty::ptsname(&master, Vec::new())?;
-    drop(find_or_make(Path::new("/dev/console"), false)?);
-    rustix::mount::mount_bind(name.as_c_str(), c"/dev/console")?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let shown = rustix::mount::open_tree(&slave, "", flags)?;
+    attach(shown, find_or_make(Path::new("/dev/console"), false)?)?;
     Ok(Console { master, slave })
 }
 

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use link::Launch;
 use model::{Exit, Phase};
@@ -25,6 +26,15 @@ pub(crate) struct Container {
     pub(crate) launch: Launch,
     pub(crate) streams: Streams,
     pub(crate) state: State,
+    pub(crate) lost: LostOutput,
+}
+
+/// Output that could not be logged and was not told of yet.
+#[derive(Debug, Default)]
+pub(crate) struct LostOutput {
+    pub(crate) bytes: u64,
+    pub(crate) error: String,
+    pub(crate) told: Option<Instant>,
 }
 
 /// Where a container stands, with what only that moment needs.
@@ -79,14 +89,21 @@ impl Container {
 
     /// Kills whatever the first process left behind: in a PID namespace that others share, it does not die by itself.
     pub(crate) fn kill_rest(&self) {
+        for file in &self.launch.cgroup.join {
+            // Version 2 does it at once, and below too; where the file is missing, the rounds below have to do.
+            let at_once = file.with_file_name("cgroup.kill");
+            if at_once.exists() {
+                std::fs::write(at_once, "1").ok();
+            }
+        }
         for _ in 0..100 {
             let left = self.processes();
             if left.is_empty() {
                 return;
             }
-            for pid in left {
+            for pid in left.into_iter().filter(|pid| *pid > 1) {
                 // The process may be gone already.
-                nix::sys::signal::kill(Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).ok();
+                sys::signal::send(pid, 9).ok();
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -102,7 +119,10 @@ impl Container {
     /// Lets the first process run its program: it waits on libcontainer's socket for that.
     pub(crate) fn signal_start(&self, id: &str) -> Result<(), String> {
         let root: &Path = &self.dir.join("libcontainer").join(id);
-        let mut container = libcontainer::container::Container::load(root.to_owned()).map_err(|e| e.to_string())?;
-        container.start().map_err(|e| e.to_string())
+        let loaded = libcontainer::container::Container::load(root.to_owned());
+        let started = loaded.and_then(|mut container| container.start());
+        // Its way back from the container's directory is missing where it fails.
+        rustix::process::chdir("/").ok();
+        started.map_err(|e| e.to_string())
     }
 }

@@ -1,22 +1,28 @@
 //! One more program in a running container. libcontainer's own way loses seccomp and groups, so this is ours.
+//!
+//! The shim itself enters the container's namespaces for the moment of the fork, so the new process never shows the
+//! host's files to the container: it is born inside, with all it needs from outside already open.
 
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
 
 use link::{ExecAsk, Launch};
-use nix::sched::CloneFlags;
+use nix::sched::{CloneFlags, setns};
 use nix::unistd::Pid;
-use oci_spec::runtime::Spec;
+use oci_spec::runtime::{Process, Spec};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid as RPid, PidfdFlags, pidfd_open};
+use sys::fork::OneThread;
 
 use crate::become_program::become_program;
-use crate::launch::read;
+use crate::launch::{LaunchError, read, set_oom_score};
+use crate::stages::{NOT_RUN, say_why};
 
-/// Where an exec goes and what it is connected to.
+/// What an exec is connected to; none is `/dev/null`.
 #[derive(Debug)]
 pub(crate) struct ExecEnds {
-    /// None is `/dev/null`.
     pub(crate) stdin: Option<OwnedFd>,
     pub(crate) stdout: Option<OwnedFd>,
     pub(crate) stderr: Option<OwnedFd>,
@@ -24,79 +30,129 @@ pub(crate) struct ExecEnds {
     pub(crate) started: OwnedFd,
 }
 
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExecError {
+    #[error(transparent)]
+    Read(#[from] LaunchError),
+    #[error("the configuration has no process")]
+    NoProcess,
+    #[error("{step}: {source}")]
+    Step { step: &'static str, source: io::Error },
+}
+
+fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> ExecError {
+    move |source| ExecError::Step { step, source: source.into() }
+}
+
+/// Everything that has to come from outside of the container.
+struct Prepared {
+    process: Process,
+    filter: Option<Vec<u8>>,
+    /// The files that put a process into the container's cgroups.
+    cgroups: Vec<File>,
+    /// Where its score is set: in the host's view of processes.
+    proc: OwnedFd,
+    oom_score_adj: i32,
+    null: OwnedFd,
+}
+
+/// The namespaces of a container that differ from the host's, or may.
+const SPACES: [(CloneFlags, &str); 6] = [
+    (CloneFlags::CLONE_NEWPID, "pid"),
+    (CloneFlags::CLONE_NEWNET, "net"),
+    (CloneFlags::CLONE_NEWIPC, "ipc"),
+    (CloneFlags::CLONE_NEWUTS, "uts"),
+    (CloneFlags::CLONE_NEWCGROUP, "cgroup"),
+    // Last on the way back: it brings the host's root.
+    (CloneFlags::CLONE_NEWNS, "mnt"),
+];
+
 /// Starts `ask` in the container whose first process is `init`. The new process is a child of this one.
-pub(crate) fn exec(ask: &ExecAsk, dir: &Path, init: Pid, ends: ExecEnds) -> io::Result<Pid> {
-    let init = RPid::from_raw(init.as_raw()).ok_or(io::ErrorKind::InvalidInput)?;
-    let container = pidfd_open(init, PidfdFlags::empty())?;
-    let own = std::fs::File::open("/proc/self/ns/pid")?;
-    // Only children are moved by this; the way back is always open.
-    nix::sched::setns(&container, CloneFlags::CLONE_NEWPID)?;
-    let child = sys::fork::fork(|| {
-        let error = run(ask, dir, &container, &ends);
-        rustix::io::write(&ends.started, error.as_bytes()).ok();
-        127
+pub(crate) fn exec(ask: &ExecAsk, dir: &Path, init: Pid, ends: ExecEnds) -> Result<Pid, ExecError> {
+    let prepared = prepare(dir)?;
+    let alone = OneThread::check().map_err(step("forking"))?;
+    let init = RPid::from_raw(init.as_raw()).ok_or(io::ErrorKind::InvalidInput).map_err(step("finding the container"))?;
+    let container = pidfd_open(init, PidfdFlags::empty()).map_err(step("finding the container"))?;
+    let mut home = Vec::new();
+    for (flag, name) in SPACES {
+        let own = File::open(format!("/proc/self/ns/{name}")).map_err(step("opening the host's namespaces"))?;
+        home.push((flag, own));
+    }
+    let all = SPACES.iter().fold(CloneFlags::empty(), |all, (flag, _)| all | *flag);
+    setns(&container, all).map_err(step("entering the container's namespaces"))?;
+    let child = sys::fork::fork(alone, move || {
+        say_why(&ends.started, &run(ask, prepared, &ends));
+        NOT_RUN
     });
-    nix::sched::setns(own, CloneFlags::CLONE_NEWPID)?;
-    child
-}
-
-/// Returns why the program does not run.
-fn run(ask: &ExecAsk, dir: &Path, container: &OwnedFd, ends: &ExecEnds) -> String {
-    match enter(dir, container, ends) {
-        Ok((spec, filter)) => {
-            let Some(process) = spec.process() else { return "the configuration has no process".to_owned() };
-            match become_program(process, &ask.args, filter.as_deref()) {
-                Ok(never) => match never {},
-                Err(error) => error.to_string(),
-            }
+    for (flag, own) in home {
+        if let Err(errno) = setns(own, flag) {
+            // A shim that stays inside a container serves nobody, and could be held by it.
+            crate::say(format_args!("the way back from a container is closed: {errno}"));
+            std::process::abort();
         }
-        Err(message) => message,
     }
+    child.map_err(step("forking"))
 }
 
-fn enter(dir: &Path, container: &OwnedFd, ends: &ExecEnds) -> Result<(Spec, Option<Vec<u8>>), String> {
-    let failed = |step: &'static str| move |e: io::Error| format!("{step}: {e}");
-    let mut keep = vec![container.as_fd(), ends.started.as_fd()];
+fn prepare(dir: &Path) -> Result<Prepared, ExecError> {
+    let spec: Spec = read(dir, "config.json")?;
+    let launch: Launch = read(dir, Launch::FILE)?;
+    let filter = launch.seccomp.as_ref().map(std::fs::read).transpose().map_err(step("reading the seccomp filter"))?;
+    let open = |file| File::options().write(true).open(file);
+    let cgroups = launch.cgroup.join.iter().map(open).collect::<io::Result<_>>();
+    let null = File::options().read(true).write(true).open("/dev/null").map_err(step("opening /dev/null"))?;
+    Ok(Prepared {
+        process: spec.process().clone().ok_or(ExecError::NoProcess)?,
+        filter,
+        cgroups: cgroups.map_err(step("opening the container's cgroups"))?,
+        proc: File::open("/proc").map_err(step("opening /proc"))?.into(),
+        oom_score_adj: launch.oom_score_adj.unwrap_or(0),
+        null: null.into(),
+    })
+}
+
+/// In the new process, inside the container. Returns why the program does not run.
+fn run(ask: &ExecAsk, prepared: Prepared, ends: &ExecEnds) -> String {
+    let Prepared { process, filter, cgroups, proc, oom_score_adj, null } = prepared;
+    let mut keep = vec![ends.started.as_fd(), proc.as_fd(), null.as_fd()];
+    keep.extend(cgroups.iter().map(|file| file.as_fd()));
     keep.extend([&ends.stdin, &ends.stdout, &ends.stderr].into_iter().flatten().map(|fd| fd.as_fd()));
-    sys::fork::close_all_but(&keep).map_err(failed("closing descriptors"))?;
-    // Read while the host's files are still there.
-    let spec: Spec = read(dir, "config.json").map_err(|e| e.to_string())?;
-    let launch: Launch = read(dir, Launch::FILE).map_err(|e| e.to_string())?;
-    let filter = launch.seccomp.as_ref().map(std::fs::read).transpose().map_err(failed("reading the seccomp filter"))?;
-    join(&launch.cgroup.join)?;
-    if let Some(score) = launch.oom_score_adj {
-        // The container's own warning told of it already.
-        drop(std::fs::write("/proc/self/oom_score_adj", score.to_string()));
+    let settled = sys::fork::close_all_but(&keep).map_err(step("closing descriptors"));
+    let settled = settled.and_then(|()| settle(&process, cgroups, &proc, oom_score_adj, &null, ends));
+    if let Err(error) = settled {
+        return error.to_string();
     }
-    let spaces = CloneFlags::CLONE_NEWNS
-        | CloneFlags::CLONE_NEWNET
-        | CloneFlags::CLONE_NEWIPC
-        | CloneFlags::CLONE_NEWUTS
-        | CloneFlags::CLONE_NEWCGROUP;
-    nix::sched::setns(container, spaces).map_err(|e| failed("entering the namespaces")(e.into()))?;
-    rustix::process::setsid().map_err(|e| failed("starting a session")(e.into()))?;
-    let nothing = std::fs::File::options().read(true).write(true).open("/dev/null");
-    let nothing = OwnedFd::from(nothing.map_err(failed("opening /dev/null"))?);
-    let stdio = failed("connecting the standard streams");
-    rustix::stdio::dup2_stdin(ends.stdin.as_ref().unwrap_or(&nothing))
-        .and_then(|()| rustix::stdio::dup2_stdout(ends.stdout.as_ref().unwrap_or(&nothing)))
-        .and_then(|()| rustix::stdio::dup2_stderr(ends.stderr.as_ref().unwrap_or(&nothing)))
-        .map_err(|e| stdio(e.into()))?;
-    for fd in [&ends.stdout, &ends.stderr].into_iter().flatten() {
-        if let Some(process) = spec.process() {
-            let user = process.user();
-            let (uid, gid) = (rustix::fs::Uid::from_raw(user.uid()), rustix::fs::Gid::from_raw(user.gid()));
-            // Fails for files the caller opened on a read-only file system: then reopening is not possible, no more.
-            rustix::fs::fchown(fd, Some(uid), Some(gid)).ok();
-        }
+    match become_program(&process, &ask.args, filter.as_deref()) {
+        Ok(never) => match never {},
+        Err(error) => error.to_string(),
     }
-    Ok((spec, filter))
 }
 
-/// Puts this process into every cgroup of the container.
-fn join(files: &[PathBuf]) -> Result<(), String> {
-    for file in files {
-        std::fs::write(file, "0").map_err(|e| format!("joining {}: {e}", file.display()))?;
+fn settle(
+    process: &Process,
+    cgroups: Vec<File>,
+    proc: &OwnedFd,
+    oom_score_adj: i32,
+    null: &OwnedFd,
+    ends: &ExecEnds,
+) -> Result<(), ExecError> {
+    for mut file in cgroups {
+        file.write_all(b"0").map_err(step("joining the container's cgroups"))?;
+    }
+    // The container's own warning told of it already, where it is not possible.
+    let score = rustix::fs::openat(proc, "self/oom_score_adj", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    score.map(|fd| set_oom_score(File::from(fd), oom_score_adj)).ok();
+    rustix::process::setsid().map_err(step("starting a session"))?;
+    let stdio = step("connecting the standard streams");
+    rustix::stdio::dup2_stdin(ends.stdin.as_ref().unwrap_or(null))
+        .and_then(|()| rustix::stdio::dup2_stdout(ends.stdout.as_ref().unwrap_or(null)))
+        .and_then(|()| rustix::stdio::dup2_stderr(ends.stderr.as_ref().unwrap_or(null)))
+        .map_err(stdio)?;
+    let (uid, gid) = (process.user().uid(), process.user().gid());
+    for fd in [&ends.stdout, &ends.stderr].into_iter().flatten() {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        // Fails for files the caller opened on a read-only file system: then reopening is not possible, no more.
+        rustix::fs::fchown(fd, Some(uid), Some(gid)).ok();
     }
     Ok(())
 }

@@ -13,11 +13,12 @@ use nix::unistd::Pid;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 use rustix::process::WaitOptions;
 use rustix::thread::{CapabilitySet, CapabilitySets};
+use sys::fork::OneThread;
 
 /// Starts it, and waits until it is confined.
 pub(crate) fn start(dir: &Path, held: &Held) -> io::Result<Pid> {
     let (mut confined, tell) = std::io::pipe()?;
-    let pid = sys::fork::fork(move || {
+    let pid = sys::fork::fork(OneThread::check()?, move || {
         let keep = [std::os::fd::AsFd::as_fd(&tell)];
         let ready = sys::fork::close_all_but(&keep).and_then(|()| confine(dir, held));
         if let Err(error) = ready {

@@ -4,7 +4,8 @@
 //! goes away with the container. All that libcontainer does to the process that calls it (working directory, dumpable
 //! flag, memory) goes away with the child. The container's first process becomes a child of the shim.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
@@ -18,9 +19,10 @@ use oci_spec::runtime::{Capabilities, Spec};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::CapabilitySet;
+use sys::fork::OneThread;
 
 use crate::become_program::{ALL, bit, clamped_limits, held};
-use crate::report::{Report, tell, trace};
+use crate::report::{Report, short, tell, trace};
 use crate::split::{for_libcontainer, own_mounts};
 use crate::stage::prepare;
 use crate::stages::Stages;
@@ -61,7 +63,7 @@ pub(crate) struct Ends {
 
 /// Starts the launch. What comes of it is told through [`Ends::report`].
 pub(crate) fn launch(ask: &CreateAsk, ends: Ends) -> io::Result<Pid> {
-    sys::fork::fork(move || {
+    sys::fork::fork(OneThread::check()?, move || {
         let keep = [&ends.stdin, &ends.stdout, &ends.stderr, &ends.report, &ends.started].map(|fd| fd.as_fd());
         let report = match sys::fork::close_all_but(&keep).and_then(|()| ends.report.try_clone()) {
             Ok(report) => report,
@@ -73,7 +75,7 @@ pub(crate) fn launch(ask: &CreateAsk, ends: Ends) -> io::Result<Pid> {
                 0
             }
             Err(error) => {
-                tell(&report, &Report::Failed(error.to_string()), &[]);
+                tell(&report, &Report::Failed(short(error.to_string())), &[]);
                 1
             }
         }
@@ -119,12 +121,21 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
     for file in &launch.cgroup.join {
         std::fs::write(file, pid.to_string()).map_err(step("joining the cgroups"))?;
     }
-    if let Some(score) = launch.oom_score_adj
-        && let Err(error) = std::fs::write(format!("/proc/{pid}/oom_score_adj"), score.to_string())
+    let asked = launch.oom_score_adj;
+    let file = File::options().read(true).write(true).open(format!("/proc/{pid}/oom_score_adj"));
+    if let Err(error) = file.and_then(|file| set_oom_score(file, asked.unwrap_or(0)))
+        && let Some(score) = asked
     {
         warnings.push(format!("oom_score_adj {score} could not be set: {error}"));
     }
     Ok((pid, warnings))
+}
+
+/// Sets a score through an open `oom_score_adj`: the shim's own, which is among the last to be killed, is not for
+/// containers.
+pub(crate) fn set_oom_score(mut file: File, score: i32) -> io::Result<()> {
+    let now = io::read_to_string(&file)?;
+    if now.trim() == score.to_string() { Ok(()) } else { file.write_all(score.to_string().as_bytes()) }
 }
 
 fn build(ask: &CreateAsk, bundle: &Path, stdio: [OwnedFd; 3], stages: Rc<Stages>) -> Result<u32, LaunchError> {

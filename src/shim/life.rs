@@ -2,22 +2,24 @@
 
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use link::{Answer, Event, FailureKind};
 use model::{ContainerId, Exit, Phase, Trouble};
-use rustix::process::WaitOptions;
+use rustix::process::{WaitOptions, WaitStatus};
 
 use crate::container::{Launching, State};
 use crate::log::{Lost, Stream};
 use crate::poll::Source;
-use crate::report::{Report, hear};
-use crate::shim::{Shim, failure};
+use crate::report::{Report, WORDS_MAX, hear, short};
+use crate::shim::{ExecKey, Shim, failure};
 use crate::stdio::Flow;
 use crate::verbs::to_pid;
 
 /// The exit code of a container whose program could not be executed, as the peers report it.
 const START_FAILED: i32 = 128;
+/// How long killed processes may take to be collected before the shim goes on without them.
+const REAP_WITHIN: Duration = Duration::from_secs(5);
 
 impl Shim {
     /// Reads what a launch has to say so far.
@@ -29,8 +31,8 @@ impl Shim {
                 Ok(Some((Report::Trace(words), _))) => launching.trace.push(words),
                 Ok(Some((Report::Console, mut fds))) => {
                     let max = usize::try_from(container.launch.log_line_max).unwrap_or(usize::MAX);
-                    if let Some(master) = fds.pop()
-                        && let Err(error) = container.streams.set_console(master, max)
+                    if let (Some(slave), Some(master)) = (fds.pop(), fds.pop())
+                        && let Err(error) = container.streams.set_console(master, slave, max)
                     {
                         launching.failure = Some(format!("taking the terminal: {error}"));
                     }
@@ -75,7 +77,7 @@ impl Shim {
             if !new.is_empty() {
                 message = format!("{message} ({})", new.join("; "));
             }
-            self.answer(caller, Err(failure(FailureKind::Refused, message)));
+            self.answer(caller, Err(failure(FailureKind::Refused, short(message))));
         }
         self.drop_unclaimed();
     }
@@ -95,7 +97,7 @@ impl Shim {
             return;
         };
         self.poller.forget(&started, &Source::Started(id.clone()));
-        let words = read_all(started);
+        let words = why_not(&started);
         if words.is_empty() {
             container.state = State::Settled(Phase::Running { pid, started: SystemTime::now() });
             self.answer(caller, Ok(Answer::Done));
@@ -108,56 +110,82 @@ impl Shim {
         }
     }
 
-    pub(crate) fn hear_exec(&mut self, number: u64) {
-        let Some(exec) = self.execs.get_mut(&number) else { return };
+    pub(crate) fn hear_exec(&mut self, key: ExecKey) {
+        let Some(exec) = self.execs.get_mut(&key) else { return };
         let Some((started, caller)) = exec.starting.take() else { return };
-        self.poller.forget(&started, &Source::ExecStarted(number));
-        let words = read_all(started);
+        self.poller.forget(&started, &Source::ExecStarted(key));
+        let words = why_not(&started);
         let ended = exec.ended;
         if words.is_empty() {
             let pid = u32::try_from(exec.pid.as_raw()).unwrap_or(0);
             self.answer(caller, Ok(Answer::ExecStarted { pid }));
             if let Some(code) = ended {
-                self.exec_ended(number, code);
+                self.exec_ended(key, code);
             }
         } else {
-            if ended.is_some() {
-                self.execs.remove(&number);
-            }
+            self.execs.remove(&key);
             self.answer(caller, Err(failure(FailureKind::Program, words)));
         }
     }
 
     /// Moves some output to the log.
     pub(crate) fn pump(&mut self, id: &ContainerId, stream: Stream) {
+        let Self { poller, containers, buffer, .. } = self;
+        let Some(container) = containers.get_mut(id) else { return };
+        let (flow, lost) = container.streams.pump(stream, buffer);
+        if flow == Flow::Ended
+            && let Some(fd) = container.streams.fd(stream)
+        {
+            poller.forget(fd, &Source::Output(id.clone(), stream));
+            container.streams.close(stream);
+        }
+        self.note_lost(id, lost);
+    }
+
+    /// Sums up what is lost, and tells of it now and then: a full disk is not told of with every line.
+    fn note_lost(&mut self, id: &ContainerId, lost: impl IntoIterator<Item = Lost>) {
         let Some(container) = self.containers.get_mut(id) else { return };
-        let watched = container.streams.fd(stream).and_then(|fd| fd.try_clone_to_owned().ok());
-        let (flow, lost) = container.streams.pump(stream, &mut self.buffer);
-        if let (Flow::Ended, Some(fd)) = (flow, watched) {
-            self.poller.forget(fd, &Source::Output(id.clone(), stream));
-        }
-        self.tell_lost(id, lost);
-    }
-
-    fn tell_lost(&mut self, id: &ContainerId, lost: impl IntoIterator<Item = Lost>) {
         for Lost { bytes, error } in lost {
-            self.tell(Event::LogLost { container: id.clone(), bytes, error: error.to_string() });
+            container.lost.bytes += bytes;
+            container.lost.error = short(error.to_string());
+        }
+        let quiet = container.lost.told.is_none_or(|told| told.elapsed() >= Duration::from_secs(1));
+        if container.lost.bytes > 0 && quiet {
+            self.tell_lost(id);
         }
     }
 
-    /// Collects ended children, after the launches have said what they had to say.
-    pub(crate) fn reap(&mut self) {
-        let launching: Vec<ContainerId> =
-            self.containers.iter().filter(|(_, c)| matches!(c.state, State::Launching(_))).map(|(i, _)| i.clone()).collect();
-        for id in &launching {
-            self.hear_launch(id);
+    fn tell_lost(&mut self, id: &ContainerId) {
+        let Some(container) = self.containers.get_mut(id) else { return };
+        if container.lost.bytes > 0 {
+            let bytes = std::mem::take(&mut container.lost.bytes);
+            let error = container.lost.error.clone();
+            container.lost.told = Some(Instant::now());
+            self.tell(Event::LogLost { container: id.clone(), bytes, error });
         }
+    }
+
+    /// Collects ended children.
+    pub(crate) fn reap(&mut self) {
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            let code = status
-                .exit_status()
-                .or_else(|| status.terminating_signal().map(|signal| 128 + signal))
-                .unwrap_or(255);
-            self.child_ended(pid.as_raw_nonzero().get(), code);
+            self.child_ended(pid.as_raw_nonzero().get(), code(status));
+        }
+    }
+
+    /// Collects whoever ends until `pids` are gone, or too much time is. Any child, not those alone: the first process of
+    /// a namespace ends only when all others in it are collected, and execs are ours to collect.
+    pub(crate) fn reap_until(&mut self, mut pids: Vec<i32>) {
+        let deadline = Instant::now() + REAP_WITHIN;
+        while !pids.is_empty() && Instant::now() < deadline {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    let pid = pid.as_raw_nonzero().get();
+                    pids.retain(|p| *p != pid);
+                    self.child_ended(pid, code(status));
+                }
+                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Err(_) => return,
+            }
         }
     }
 
@@ -166,13 +194,22 @@ impl Shim {
         if let Some(id) = self.containers.iter().find(|(_, c)| is_init(c)).map(|(id, _)| id.clone()) {
             return self.ended(&id, code);
         }
-        if let Some(number) = self.execs.iter().find(|(_, e)| e.pid.as_raw() == pid).map(|(n, _)| *n) {
-            return self.exec_ended(number, code);
+        if let Some(key) = self.execs.iter().find(|(_, e)| e.pid.as_raw() == pid).map(|(key, _)| *key) {
+            return self.exec_ended(key, code);
         }
         let launching = |c: &crate::container::Container| matches!(&c.state, State::Launching(l) if l.launcher.as_raw() == pid);
         if let Some(id) = self.containers.iter().find(|(_, c)| launching(c)).map(|(id, _)| id.clone()) {
-            // It told nothing more, or hear_launch would have settled it.
-            return self.launch_failed(&id);
+            // All that it said is in the socket by now.
+            self.hear_launch(&id);
+            if self.containers.get(&id).is_some_and(|c| matches!(c.state, State::Launching(_))) {
+                self.launch_failed(&id);
+            }
+            return;
+        }
+        if let Some(pod) = &mut self.pod
+            && pod.init.is_some_and(|init| init.as_raw() == pid)
+        {
+            pod.init = None;
         }
         if self.containers.values().any(|c| matches!(c.state, State::Launching(_))) {
             self.unclaimed.insert(pid, code);
@@ -195,35 +232,41 @@ impl Shim {
 
     /// Brings a container to its end: nothing of it runs, all it printed is in the log, and the daemon knows.
     fn settle(&mut self, id: &ContainerId, exit: Exit) {
-        let Some(container) = self.containers.get_mut(id) else { return };
-        container.kill_rest();
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            if let Some(fd) = container.streams.fd(stream) {
-                self.poller.forget(fd, &Source::Output(id.clone(), stream));
-            }
+        if let Some(container) = self.containers.get(id) {
+            container.kill_rest();
         }
+        self.forget_output(id);
+        let Some(container) = self.containers.get_mut(id) else { return };
         let lost = container.streams.finish(&mut self.buffer);
         let phase = container.phase().unwrap_or(Phase::Unknown { left: Vec::new() });
         container.state = State::Settled(phase.exit(exit.clone()));
         if let Err(error) = container.write_exit(&exit) {
-            eprintln!("writing the exit of {id}: {error}");
+            crate::say(format_args!("writing the exit of {id}: {error}"));
         }
-        self.tell_lost(id, lost);
+        self.note_lost(id, lost);
+        self.tell_lost(id);
         self.tell(Event::Exited { container: id.clone(), exit });
     }
 
-    fn exec_ended(&mut self, number: u64, code: i32) {
-        let Some(exec) = self.execs.get_mut(&number) else { return };
+    fn exec_ended(&mut self, key: ExecKey, code: i32) {
+        let Some(exec) = self.execs.get_mut(&key) else { return };
         if exec.starting.is_some() {
             exec.ended = Some(code);
-            return self.hear_exec(number);
+            return self.hear_exec(key);
         }
-        self.execs.remove(&number);
-        self.tell(Event::ExecExited { exec: number, code });
+        self.execs.remove(&key);
+        self.tell_one(key.0, Event::ExecExited { exec: key.1, code });
     }
 }
 
-/// What is in a pipe whose other end says little, and then closes.
-fn read_all(pipe: OwnedFd) -> String {
-    std::io::read_to_string(std::fs::File::from(pipe)).unwrap_or_else(|e| e.to_string())
+/// The exit status, or 128 and the signal.
+fn code(status: WaitStatus) -> i32 {
+    status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)).unwrap_or(255)
+}
+
+/// Why a program does not run; nothing when it does. Never waits: the words come in one write, before the pipe closes.
+fn why_not(started: &OwnedFd) -> String {
+    let mut words = [0; WORDS_MAX];
+    let n = rustix::io::read(started, &mut words).unwrap_or(0);
+    String::from_utf8_lossy(&words[..n]).into_owned()
 }

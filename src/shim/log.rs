@@ -6,7 +6,7 @@
 //! ```
 
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
+use std::io::{self, Write};
 use std::time::SystemTime;
 
 use chrono::{DateTime, SecondsFormat, Utc};
@@ -111,17 +111,43 @@ fn stamp() -> String {
 
 /// A log file, or none: then everything is dropped, as was asked.
 #[derive(Debug)]
-pub(crate) struct LogFile(pub(crate) Option<File>);
+pub(crate) struct LogFile {
+    file: Option<File>,
+    /// The last write ended in the middle of an entry.
+    torn: bool,
+}
+
+impl LogFile {
+    pub(crate) fn new(file: Option<File>) -> Self {
+        Self { file, torn: false }
+    }
+
+    /// Writes whole entries. One that a full disk cut short is ended before the next begins.
+    fn append(&mut self, entries: &[u8]) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        if self.torn {
+            file.write_all(b"\n")?;
+            self.torn = false;
+        }
+        let mut rest = entries;
+        while !rest.is_empty() {
+            match file.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    self.torn = rest[n - 1] != b'\n';
+                    rest = &rest[n..];
+                }
+                Err(again) if again.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
 
 impl Write for LogFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.as_mut().map_or(Ok(bytes.len()), |file| file.write(bytes))
-    }
-    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        match &mut self.0 {
-            Some(file) => file.write_vectored(parts),
-            None => Ok(parts.iter().map(|p| p.len()).sum()),
-        }
+        self.append(bytes).map(|()| bytes.len())
     }
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -162,6 +188,18 @@ mod tests {
         assert_eq!(entries(&[b"abc", b"\n"], 3), ["stderr F abc"]);
         assert_eq!(entries(&[b"abc", b"d\n"], 3), ["stderr P abc", "stderr F d"]);
         assert_eq!(entries(&[b"abcdef"], 3), ["stderr P abc", "stderr F def"]);
+    }
+
+    #[test]
+    fn an_entry_after_a_torn_one_begins_on_its_own_line() {
+        let file = tempfile::tempfile().unwrap();
+        let mut log = LogFile { file: Some(file.try_clone().unwrap()), torn: true };
+        Lines::new(Stream::Stdout, 10).feed(&mut log, b"x\n").unwrap();
+        assert!(!log.torn);
+        let mut text = String::new();
+        io::Seek::rewind(&mut &file).unwrap();
+        io::Read::read_to_string(&mut &file, &mut text).unwrap();
+        assert!(text.starts_with('\n') && text.ends_with(" stdout F x\n"), "{text:?}");
     }
 
     #[test]

@@ -31,7 +31,7 @@ mod stages;
 mod stdio;
 mod verbs;
 
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::ExitCode;
 
@@ -43,10 +43,15 @@ fn main() -> ExitCode {
     match prepare().and_then(|(listener, signals)| shim::Shim::new(listener, signals)?.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("crisp-shim: {error}");
+            say(format_args!("ended: {error}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes to the shim's log, if it can be written: a shim must not end because nobody can read why it complains.
+fn say(words: std::fmt::Arguments<'_>) {
+    writeln!(io::stderr(), "crisp-shim: {words}").ok();
 }
 
 /// Makes this process fit to stand over a pod.
@@ -57,6 +62,7 @@ fn prepare() -> io::Result<(OwnedFd, SignalFd)> {
     rustix::thread::set_name(c"crisp-shim")?;
     // Fails for a process that leads its group already, which is as good.
     rustix::process::setsid().ok();
+    sys::keyring::join_new()?;
     rustix::process::chdir("/")?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;

@@ -61,7 +61,9 @@ pub(crate) fn hold(ask: &HoldAsk) -> Result<Pod, HoldError> {
     }
     let init = if ask.namespaces.pid { Some(start_init(ask, &held)?) } else { None };
     if let Some(pid) = init {
-        held.pid = Some(PathBuf::from(format!("/proc/{pid}/ns/pid")));
+        // By descriptor: a pid could be another process's one day.
+        let ns = std::fs::File::open(format!("/proc/{pid}/ns/pid")).map_err(step("keeping the PID namespace"))?;
+        held.pid = Some(named(ns.into(), &mut kept));
     }
     Ok(Pod { held, init, _namespaces: kept })
 }
@@ -99,10 +101,13 @@ fn open_ns(name: &str) -> io::Result<OwnedFd> {
 
 /// Keeps the current namespace alive by a descriptor, and says where others find it.
 fn keep(name: &str, kept: &mut Vec<OwnedFd>) -> io::Result<PathBuf> {
-    let fd = open_ns(name)?;
+    Ok(named(open_ns(name)?, kept))
+}
+
+fn named(fd: OwnedFd, kept: &mut Vec<OwnedFd>) -> PathBuf {
     let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()));
     kept.push(fd);
-    Ok(path)
+    path
 }
 
 fn shared_memory(dir: &Path, size: u64) -> Result<PathBuf, HoldError> {

@@ -8,6 +8,7 @@ use model::ContainerId;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::log::Stream;
+use crate::shim::ExecKey;
 
 /// What a descriptor is there for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub(crate) enum Source {
     Report(ContainerId),
     Started(ContainerId),
     Output(ContainerId, Stream),
-    ExecStarted(u64),
+    ExecStarted(ExecKey),
 }
 
 #[derive(Debug)]
@@ -33,7 +34,7 @@ impl Poller {
         Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, sources: HashMap::new(), next: 0 })
     }
 
-    /// Watches `fd` for input until [`Poller::forget`]. Closing the last copy of a descriptor ends its watch too.
+    /// Watches `fd` for input until [`Poller::forget`], which has to be told the same descriptor.
     pub(crate) fn watch(&mut self, fd: impl AsFd, source: Source) -> io::Result<()> {
         self.next += 1;
         epoll::add(&self.epoll, fd, EventData::new_u64(self.next), EventFlags::IN)?;
@@ -51,7 +52,7 @@ impl Poller {
     /// Ends the watch of a descriptor that is about to be closed.
     pub(crate) fn forget(&mut self, fd: impl AsFd, source: &Source) {
         self.sources.retain(|_, s| s != source);
-        // Already gone when its last copy was closed.
+        // Nothing to delete where it was never watched.
         epoll::delete(&self.epoll, fd).ok();
     }
 

@@ -19,6 +19,19 @@ pub(crate) enum Report {
     Failed(String),
 }
 
+/// No text in a message is longer: a message has to fit into a packet, whatever a container does to its words.
+pub(crate) const WORDS_MAX: usize = 4096;
+
+/// The beginning of a text, as long as it may be.
+pub(crate) fn short(mut words: String) -> String {
+    if words.len() > WORDS_MAX {
+        let end = (0..=WORDS_MAX).rev().find(|i| words.is_char_boundary(*i)).unwrap_or(0);
+        words.truncate(end);
+        words.push('…');
+    }
+    words
+}
+
 /// Sends, and gives up silently: the shim learns from the end of the process what it did not hear.
 pub(crate) fn tell(socket: impl AsFd, report: &Report, fds: &[BorrowedFd<'_>]) {
     if let Ok(bytes) = link::encode(report) {
@@ -42,7 +55,7 @@ pub(crate) mod trace {
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Level, Metadata, Subscriber};
 
-    use super::{Report, tell};
+    use super::{Report, short, tell};
 
     #[derive(Debug)]
     pub(crate) struct ToShim(pub(crate) OwnedFd);
@@ -72,7 +85,7 @@ pub(crate) mod trace {
         fn event(&self, event: &Event<'_>) {
             let mut words = Words(String::new());
             event.record(&mut words);
-            tell(&self.0, &Report::Trace(words.0), &[]);
+            tell(&self.0, &Report::Trace(short(words.0)), &[]);
         }
         fn enter(&self, _: &Id) {}
         fn exit(&self, _: &Id) {}

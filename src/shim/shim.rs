@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use link::{Answer, Ask, Event, Failure, FailureKind, PROTOCOL, ToDaemon, ToShim};
 use model::ContainerId;
@@ -26,12 +27,15 @@ pub(crate) struct Shim {
     next_connection: u64,
     pub(crate) pod: Option<Pod>,
     pub(crate) containers: BTreeMap<ContainerId, Container>,
-    pub(crate) execs: HashMap<u64, Exec>,
+    pub(crate) execs: HashMap<ExecKey, Exec>,
     /// Children that ended while a launch was under way: one may turn out to be the new container's first process.
     pub(crate) unclaimed: HashMap<i32, i32>,
     pub(crate) buffer: Vec<u8>,
     leaving: bool,
 }
+
+/// The connection that asked for an exec, and the number it gave it: each daemon counts for itself.
+pub(crate) type ExecKey = (u64, u64);
 
 /// A program run by exec.
 #[derive(Debug)]
@@ -68,72 +72,58 @@ impl Shim {
     pub(crate) fn run(&mut self) -> io::Result<()> {
         while !self.leaving {
             for source in self.poller.wait()? {
-                self.handle(source)?;
+                self.handle(source);
             }
         }
         Ok(())
     }
 
-    fn handle(&mut self, source: Source) -> io::Result<()> {
+    fn handle(&mut self, source: Source) {
         match source {
             Source::Listener => self.accept(),
             Source::Signals => self.signalled(),
             Source::Connection(id) => self.hear(id),
-            Source::Report(container) => {
-                self.hear_launch(&container);
-                Ok(())
-            }
-            Source::Started(container) => {
-                self.hear_start(&container);
-                Ok(())
-            }
-            Source::Output(container, stream) => {
-                self.pump(&container, stream);
-                Ok(())
-            }
-            Source::ExecStarted(exec) => {
-                self.hear_exec(exec);
-                Ok(())
-            }
+            Source::Report(container) => self.hear_launch(&container),
+            Source::Started(container) => self.hear_start(&container),
+            Source::Output(container, stream) => self.pump(&container, stream),
+            Source::ExecStarted(exec) => self.hear_exec(exec),
         }
     }
 
-    fn accept(&mut self) -> io::Result<()> {
-        // A client that is not root, or gone already, is no reason to stop.
-        let Ok(socket) = sys::packet::accept(&self.listener) else { return Ok(()) };
+    fn accept(&mut self) {
+        let Ok(socket) = sys::packet::accept(&self.listener) else {
+            // A client that is not root, or gone already. Where descriptors are out, the listener stays ready.
+            return std::thread::sleep(Duration::from_millis(1));
+        };
         self.next_connection += 1;
         let id = self.next_connection;
-        self.poller.watch(&socket, Source::Connection(id))?;
-        self.connections.insert(id, Connection::new(socket));
-        Ok(())
+        // A connection that cannot be watched is closed; the daemon comes again.
+        if self.poller.watch(&socket, Source::Connection(id)).is_ok() {
+            self.connections.insert(id, Connection::new(socket));
+        }
     }
 
-    fn signalled(&mut self) -> io::Result<()> {
+    fn signalled(&mut self) {
         // Only SIGCHLD acts. The others are taken so that nobody ends a pod by signalling its shim in passing.
-        while let Some(_signal) = self.signals.read_signal()? {}
+        while let Ok(Some(_signal)) = self.signals.read_signal() {}
         self.reap();
-        Ok(())
     }
 
-    fn hear(&mut self, id: u64) -> io::Result<()> {
+    fn hear(&mut self, id: u64) {
         loop {
-            let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
+            let Some(connection) = self.connections.get_mut(&id) else { return };
             if connection.flush().is_err() {
-                self.hang_up(id);
-                return Ok(());
+                return self.hang_up(id);
             }
-            self.watch_room(id)?;
-            let Some(connection) = self.connections.get(&id) else { return Ok(()) };
+            self.watch_room(id);
+            let Some(connection) = self.connections.get(&id) else { return };
             match sys::packet::receive(&connection.socket, &mut self.buffer) {
                 Ok(Some((n, fds))) => match link::decode::<ToShim>(&self.buffer[..n]) {
                     Ok(ToShim { number, ask }) => self.ask(Caller { connection: id, number }, ask, fds),
                     Err(error) => self.misunderstood(id, n, &error),
                 },
-                Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-                Ok(None) | Err(_) => {
-                    self.hang_up(id);
-                    return Ok(());
-                }
+                Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(None) | Err(_) => return self.hang_up(id),
             }
         }
     }
@@ -162,7 +152,7 @@ impl Shim {
             Ask::Signal { container, signal } => self.signal(&container, signal),
             Ask::Reopen { container } => self.reopen(&container, fds.pop()),
             Ask::Forget { container } => self.forget(&container),
-            Ask::KillExec { exec } => self.kill_exec(exec),
+            Ask::KillExec { exec } => self.kill_exec((caller.connection, exec)),
             Ask::Leave => {
                 self.leave();
                 Ok(Answer::Done)
@@ -188,21 +178,43 @@ impl Shim {
         }
     }
 
+    /// Tells the daemon that asked, if it still listens.
+    pub(crate) fn tell_one(&mut self, connection: u64, event: Event) {
+        self.send(connection, &ToDaemon::Event(event));
+    }
+
     fn send(&mut self, id: u64, message: &ToDaemon) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if connection.send(message).is_err() || self.watch_room(id).is_err() {
-            self.hang_up(id);
+        let bytes = match (link::encode(message), message) {
+            (Ok(bytes), _) => bytes,
+            (Err(error), ToDaemon::Answer { number, .. }) => {
+                let answer = Err(failure(FailureKind::Internal, format!("the answer cannot be sent: {error}")));
+                link::encode(&ToDaemon::Answer { number: *number, answer }).unwrap_or_default()
+            }
+            (Err(error), ToDaemon::Event(_)) => return crate::say(format_args!("an event cannot be sent: {error}")),
+        };
+        match connection.send(bytes) {
+            Ok(()) => self.watch_room(id),
+            Err(_) => self.hang_up(id),
         }
     }
 
-    fn watch_room(&mut self, id: u64) -> io::Result<()> {
-        let Some(connection) = self.connections.get(&id) else { return Ok(()) };
-        self.poller.watch_room(&connection.socket, &Source::Connection(id), connection.is_behind())
+    fn watch_room(&mut self, id: u64) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let watched = self.poller.watch_room(&connection.socket, &Source::Connection(id), connection.is_behind());
+        if watched.is_err() {
+            self.hang_up(id);
+        }
     }
 
     fn hang_up(&mut self, id: u64) {
         if let Some(connection) = self.connections.remove(&id) {
             self.poller.forget(&connection.socket, &Source::Connection(id));
+        }
+        // Nobody waits for its commands any more, or would end them when their time is over.
+        let orphans: Vec<ExecKey> = self.execs.keys().filter(|(connection, _)| *connection == id).copied().collect();
+        for exec in orphans {
+            self.kill_exec(exec).ok();
         }
         // A shim whose daemon died before it said what to hold is an orphan that nobody will look for.
         if self.pod.is_none() && self.connections.is_empty() {
@@ -214,11 +226,11 @@ impl Shim {
     fn leave(&mut self) {
         let all: Vec<ContainerId> = self.containers.keys().cloned().collect();
         for container in all {
-            drop(self.forget(&container));
+            self.forget(&container).ok();
         }
-        if let Some(init) = self.pod.as_ref().and_then(|pod| pod.init) {
-            nix::sys::signal::kill(init, nix::sys::signal::Signal::SIGKILL).ok();
-            nix::sys::wait::waitpid(init, None).ok();
+        if let Some(init) = self.pod.as_mut().and_then(|pod| pod.init.take()) {
+            sys::signal::send(init.as_raw(), 9).ok();
+            self.reap_until(vec![init.as_raw()]);
         }
         self.leaving = true;
     }

@@ -8,11 +8,12 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use link::{CgroupView, ShownController};
 use oci_spec::runtime::Mount;
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, openat2};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, openat2};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
     fsmount, fsopen, move_mount,
@@ -105,7 +106,7 @@ fn bind(mount: &Mount, options: &MountOptions) -> Result<What, StageError> {
 
 /// Whether mounts under `path` are told to others (`shared`), or at least come in from others.
 fn propagates(path: &Path, shared: bool) -> io::Result<bool> {
-    let stat = rustix::fs::statx(CWD, path, rustix::fs::AtFlags::empty(), StatxFlags::MNT_ID)?;
+    let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
     let id = stat.stx_mnt_id.to_string();
     let table = std::fs::read_to_string("/proc/self/mountinfo")?;
     let line = table.lines().find(|line| line.split(' ').next() == Some(&id));
@@ -169,14 +170,16 @@ pub(crate) fn settle(staged: &[Staged]) -> Result<(), StageError> {
             }
             What::CgroupV1 { tmpfs, controllers, readonly } => {
                 let onto = find_or_make(target, true).map_err(step("preparing the target"))?;
+                allowed(target, &onto)?;
                 attach(tmpfs, onto).map_err(step("attaching"))?;
-                settle_controllers(target, tmpfs, controllers).map_err(step("showing the controllers"))?;
+                settle_controllers(tmpfs, controllers).map_err(step("showing the controllers"))?;
                 let set = if *readonly { sys::mount::RDONLY } else { 0 };
                 let attributes = Attributes { set, ..Attributes::default() };
                 set_attributes(tmpfs, attributes, Reach::Top).map_err(step("making it read-only"))?;
             }
             What::CgroupV2 { readonly } => {
                 let onto = find_or_make(target, true).map_err(step("preparing the target"))?;
+                allowed(target, &onto)?;
                 attach(cgroup_v2(*readonly).map_err(step("mounting cgroup2"))?, onto).map_err(step("attaching"))?;
             }
         }
@@ -191,14 +194,12 @@ pub(crate) fn seal_root() -> Result<(), StageError> {
     set_attributes(root, attributes, Reach::Top).map_err(StageError::Root)
 }
 
-fn settle_controllers(
-    target: &Path,
-    tmpfs: &OwnedFd,
-    controllers: &[(ShownController, OwnedFd)],
-) -> io::Result<()> {
+fn settle_controllers(tmpfs: &OwnedFd, controllers: &[(ShownController, OwnedFd)]) -> io::Result<()> {
     for (shown, tree) in controllers {
         rustix::fs::mkdirat(tmpfs, &shown.name, Mode::from_raw_mode(0o755))?;
-        attach(tree, open_in_root(&target.join(&shown.name))?)?;
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let onto = openat2(tmpfs, &shown.name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how)?;
+        attach(tree, onto)?;
         for alias in shown.aliases.iter().filter(|a| **a != shown.name) {
             rustix::fs::symlinkat(&shown.name, tmpfs, alias)?;
         }
@@ -215,7 +216,7 @@ fn cgroup_v2(readonly: bool) -> io::Result<OwnedFd> {
     Ok(fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
 }
 
-fn attach(mount: impl AsFd, onto: OwnedFd) -> io::Result<()> {
+pub(crate) fn attach(mount: impl AsFd, onto: OwnedFd) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(mount, "", onto, "", flags)?)
 }
@@ -225,7 +226,13 @@ fn attach(mount: impl AsFd, onto: OwnedFd) -> io::Result<()> {
 fn allowed(target: &Path, onto: &OwnedFd) -> Result<(), StageError> {
     const REPLACEABLE: [&str; 7] = ["cpuinfo", "diskstats", "loadavg", "meminfo", "stat", "swaps", "uptime"];
     let forbidden = || StageError::Forbidden(target.to_owned());
-    if target.components().all(|c| matches!(c, Component::RootDir | Component::CurDir)) {
+    // By what was found, not by its name: a link of the image may lead to the root.
+    let identity = |fd: &OwnedFd| {
+        let flags = StatxFlags::INO | StatxFlags::MNT_ID;
+        rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, flags).map(|s| (s.stx_mnt_id, s.stx_ino))
+    };
+    let root = open_in_root(Path::new("/")).map_err(|_| forbidden())?;
+    if identity(&root).map_err(|_| forbidden())? == identity(onto).map_err(|_| forbidden())? {
         return Err(forbidden());
     }
     let kind = rustix::fs::fstatfs(onto).map_err(|_| forbidden())?.f_type;
@@ -243,8 +250,16 @@ fn open_in_root(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat2(root, relative, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how)?)
 }
 
-/// The target, made as a directory or an empty file where it is missing.
+/// As many links as the kernel itself would follow.
+const LINKS_MAX: usize = 40;
+
+/// The target, made as a directory or an empty file where it is missing. A link of the image's that leads to nothing is
+/// followed, inside the root, and what it names is made.
 pub(crate) fn find_or_make(path: &Path, directory: bool) -> io::Result<OwnedFd> {
+    make(path, directory, LINKS_MAX)
+}
+
+fn make(path: &Path, directory: bool, links: usize) -> io::Result<OwnedFd> {
     match open_in_root(path) {
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {}
         found => return found,
@@ -254,12 +269,21 @@ pub(crate) fn find_or_make(path: &Path, directory: bool) -> io::Result<OwnedFd> 
         Some(Component::Normal(name)) => name,
         _ => return Err(io::ErrorKind::InvalidInput.into()),
     };
-    let above = find_or_make(parent, true)?;
-    if directory {
-        rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o755))?;
+    let above = make(parent, true, links)?;
+    let made = if directory {
+        rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o755))
     } else {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        drop(rustix::fs::openat(&above, name, flags, Mode::from_raw_mode(0o644))?);
+        rustix::fs::openat(&above, name, flags, Mode::from_raw_mode(0o644)).map(drop)
+    };
+    match made {
+        Ok(()) => open_in_root(path),
+        Err(rustix::io::Errno::EXIST) if links > 0 => {
+            let target = rustix::fs::readlinkat(&above, name, Vec::new())?;
+            let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+            // Joining an absolute one gives that one; either is looked up from the root of the container again.
+            make(&parent.join(target), directory, links - 1)
+        }
+        Err(errno) => Err(errno.into()),
     }
-    open_in_root(path)
 }

@@ -11,7 +11,7 @@ use oci_spec::runtime::Process;
 
 use crate::become_program::become_program;
 use crate::console::{self, Console};
-use crate::report::{Report, tell};
+use crate::report::{Report, WORDS_MAX, tell};
 use crate::stage::{Staged, find_or_make, seal_root, settle};
 
 /// All that the stages need, carried into the container by fork.
@@ -44,15 +44,16 @@ impl Stages {
 
     /// After libcontainer has entered the root, before the container counts as created.
     fn before(&self) -> Result<(), String> {
+        if self.tty {
+            // Before the volumes: one of them could lie over the places where terminals are.
+            let uid = self.process.user().uid();
+            let Console { master, slave } = console::open(uid).map_err(|e| format!("opening a terminal: {e}"))?;
+            tell(&self.report, &Report::Console, &[master.as_fd(), slave.as_fd()]);
+            self.slave.replace(Some(slave));
+        }
         settle(&self.staged).map_err(|e| e.to_string())?;
         let cwd = self.process.cwd();
         drop(find_or_make(cwd, true).map_err(|e| format!("working directory {}: {e}", cwd.display()))?);
-        if self.tty {
-            let uid = self.process.user().uid();
-            let Console { master, slave } = console::open(uid).map_err(|e| format!("opening a terminal: {e}"))?;
-            tell(&self.report, &Report::Console, &[master.as_fd()]);
-            self.slave.replace(Some(slave));
-        }
         if self.readonly_root { seal_root().map_err(|e| e.to_string()) } else { Ok(()) }
     }
 
@@ -69,6 +70,14 @@ impl Stages {
             Err(error) => error.to_string(),
         }
     }
+}
+
+/// The exit status of a process that did not become a program.
+pub(crate) const NOT_RUN: i32 = 127;
+
+/// Tells the shim why no program runs. One write that fits into an empty pipe: it neither blocks nor comes in parts.
+pub(crate) fn say_why(started: &OwnedFd, words: &str) {
+    rustix::io::write(started, &words.as_bytes()[..words.len().min(WORDS_MAX)]).ok();
 }
 
 /// The handle that libcontainer clones.
@@ -89,9 +98,8 @@ impl Executor for Runs {
     }
 
     fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
-        let message = self.0.after();
-        // The pipe takes this at once: it is empty, and the text is shorter than it.
-        rustix::io::write(&self.0.started, message.as_bytes()).ok();
-        Err(ExecutorError::Other(message))
+        say_why(&self.0.started, &self.0.after());
+        // Back in libcontainer nothing good can follow: the filter may be loaded and the rights are gone.
+        sys::fork::exit_now(NOT_RUN)
     }
 }

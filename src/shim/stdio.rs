@@ -13,6 +13,8 @@ pub(crate) struct Streams {
     stderr: Option<Source>,
     /// Open as long as somebody may still attach and write.
     _stdin: Option<OwnedFd>,
+    /// The container's side of its terminal: held so that the terminal lives while nobody in there has it open.
+    _slave: Option<OwnedFd>,
     log: LogFile,
 }
 
@@ -21,6 +23,9 @@ struct Source {
     fd: OwnedFd,
     lines: Lines,
 }
+
+/// The most that an unprivileged program can make a pipe hold.
+const PIPE_MAX: usize = 1024 * 1024;
 
 /// What a read came to.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +47,7 @@ pub(crate) fn connect(
     report: OwnedFd,
     started: OwnedFd,
 ) -> io::Result<(Streams, Ends)> {
-    let mut streams = Streams { stdout: None, stderr: None, _stdin: None, log: LogFile(log) };
+    let mut streams = Streams { stdout: None, stderr: None, _stdin: None, _slave: None, log: LogFile::new(log) };
     let null = || -> io::Result<OwnedFd> {
         Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into())
     };
@@ -71,8 +76,9 @@ pub(crate) fn connect(
 
 impl Streams {
     /// The terminal that the container opened. Its output counts as stdout.
-    pub(crate) fn set_console(&mut self, master: OwnedFd, line_max: usize) -> io::Result<()> {
+    pub(crate) fn set_console(&mut self, master: OwnedFd, slave: OwnedFd, line_max: usize) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&master, true)?;
+        self._slave = Some(slave);
         self.stdout = Some(Source { fd: master, lines: Lines::new(Stream::Stdout, line_max) });
         Ok(())
     }
@@ -97,19 +103,25 @@ impl Streams {
             Err(rustix::io::Errno::AGAIN) => (Flow::Dry, None),
             Err(rustix::io::Errno::INTR) => (Flow::More, None),
             // A terminal whose last user is gone answers EIO.
-            Ok(_) | Err(_) => {
-                let lost = source.lines.finish(&mut self.log).err();
-                *slot = None;
-                (Flow::Ended, lost)
-            }
+            Ok(_) | Err(_) => (Flow::Ended, source.lines.finish(&mut self.log).err()),
         }
     }
 
-    /// Takes all that is still in the pipes, and closes them: the container is gone.
+    /// Closes a stream that has ended.
+    pub(crate) fn close(&mut self, stream: Stream) {
+        match stream {
+            Stream::Stdout => self.stdout = None,
+            Stream::Stderr => self.stderr = None,
+        }
+    }
+
+    /// Takes all that is still in the pipes, and closes them: the container is gone. No more than a pipe can hold is its
+    /// own; whoever else still writes has got hold of its streams and is not waited for.
     pub(crate) fn finish(&mut self, buffer: &mut [u8]) -> Vec<Lost> {
+        self._slave = None;
         let mut all = Vec::new();
         for stream in [Stream::Stdout, Stream::Stderr] {
-            loop {
+            for _ in 0..PIPE_MAX.div_ceil(buffer.len()) {
                 let (flow, lost) = self.pump(stream, buffer);
                 all.extend(lost);
                 if flow != Flow::More {
@@ -120,12 +132,12 @@ impl Streams {
         for Source { mut lines, .. } in [self.stdout.take(), self.stderr.take()].into_iter().flatten() {
             all.extend(lines.finish(&mut self.log).err());
         }
-        self.log = LogFile(None);
+        self.log = LogFile::new(None);
         self._stdin = None;
         all
     }
 
     pub(crate) fn reopen(&mut self, log: std::fs::File) {
-        self.log = LogFile(Some(log));
+        self.log = LogFile::new(Some(log));
     }
 }

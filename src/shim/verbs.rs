@@ -2,18 +2,17 @@
 
 use std::fs::File;
 use std::num::NonZeroU32;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use link::{Answer, ContainerReport, CreateAsk, ExecAsk, Failure, FailureKind, HoldAsk, Launch};
 use model::{ContainerId, Phase};
-use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::container::{Caller, Container, Launching, State};
+use crate::container::{Caller, Container, Launching, LostOutput, State};
 use crate::exec::ExecEnds;
 use crate::log::Stream;
 use crate::poll::Source;
-use crate::shim::{Exec, Shim, failure, no_such};
+use crate::shim::{Exec, ExecKey, Shim, failure, no_such};
 use crate::{launch, pod, stdio};
 
 type Answered = Result<Answer, Failure>;
@@ -58,6 +57,7 @@ impl Shim {
         let settings: Launch = launch::read(&ask.dir, Launch::FILE).map_err(internal)?;
         let (report, their_report) = sys::packet::pair().map_err(internal)?;
         let (started, their_started) = std::io::pipe().map_err(internal)?;
+        rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
         let line_max = usize::try_from(settings.log_line_max).unwrap_or(usize::MAX);
         let (streams, ends) = stdio::connect(
             settings.tty,
@@ -68,9 +68,10 @@ impl Shim {
             their_started.into(),
         )
         .map_err(internal)?;
-        let launcher = launch::launch(ask, ends).map_err(internal)?;
         let id = &ask.container;
-        self.poller.watch(&report, Source::Report(id.clone())).map_err(internal)?;
+        let source = Source::Report(id.clone());
+        self.poller.watch(&report, source.clone()).map_err(internal)?;
+        let launcher = launch::launch(ask, ends).inspect_err(|_| self.poller.forget(&report, &source)).map_err(internal)?;
         let state = State::Launching(Launching {
             caller,
             launcher,
@@ -79,19 +80,32 @@ impl Shim {
             trace: Vec::new(),
             failure: None,
         });
-        self.containers.insert(id.clone(), Container { dir: ask.dir.clone(), launch: settings, streams, state });
+        let container =
+            Container { dir: ask.dir.clone(), launch: settings, streams, state, lost: LostOutput::default() };
+        self.containers.insert(id.clone(), container);
         Ok(())
     }
 
     /// Begins to read what the container prints.
     pub(crate) fn watch_output(&mut self, id: &ContainerId) {
-        let Some(container) = self.containers.get(id) else { return };
+        let Self { poller, containers, .. } = self;
+        let Some(container) = containers.get(id) else { return };
         for stream in [Stream::Stdout, Stream::Stderr] {
             if let Some(fd) = container.streams.fd(stream)
-                && let Ok(fd) = fd.try_clone_to_owned()
+                && let Err(error) = poller.watch(fd, Source::Output(id.clone(), stream))
             {
-                // The copy is only for the borrow checker's sake: epoll keeps the open file, which both share.
-                drop(self.poller.watch(&fd, Source::Output(id.clone(), stream)));
+                crate::say(format_args!("the output of {id} cannot be watched: {error}"));
+            }
+        }
+    }
+
+    /// Ends the watches of a container's output, before it is closed.
+    pub(crate) fn forget_output(&mut self, id: &ContainerId) {
+        let Self { poller, containers, .. } = self;
+        let Some(container) = containers.get(id) else { return };
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if let Some(fd) = container.streams.fd(stream) {
+                poller.forget(fd, &Source::Output(id.clone(), stream));
             }
         }
     }
@@ -121,15 +135,9 @@ impl Shim {
 
     pub(crate) fn signal(&mut self, id: &ContainerId, signal: i32) -> Answered {
         let container = self.containers.get(id).ok_or_else(|| no_such(id))?;
-        if let Some(pid) = container.pid() {
-            // Not through nix: it does not know the real-time signals. The pid is our child's, not yet reaped.
-            let signal = rustix::process::Signal::from_named_raw(signal);
-            let pid = i32::try_from(pid.get()).ok().and_then(rustix::process::Pid::from_raw);
-            if let (Some(pid), Some(signal)) = (pid, signal) {
-                rustix::process::kill_process(pid, signal).map_err(internal)?;
-            } else {
-                return Err(failure(FailureKind::Refused, "no such signal"));
-            }
+        // Our child, not yet reaped: its pid is nobody else's. One that has ended needs no signal.
+        if let Some(pid) = container.pid().and_then(to_pid) {
+            sys::signal::send(pid.as_raw(), signal).map_err(|e| failure(FailureKind::Refused, format!("{signal}: {e}")))?;
         }
         Ok(Answer::Done)
     }
@@ -143,25 +151,26 @@ impl Shim {
 
     /// Kills the container, if it lives, and reaps it. Its exit is not told: nobody asks any more.
     pub(crate) fn forget(&mut self, id: &ContainerId) -> Answered {
+        self.forget_output(id);
         let Some(mut container) = self.containers.remove(id) else { return Ok(Answer::Done) };
-        let mut dead: Vec<Pid> = Vec::new();
-        if let State::Launching(launching) = &container.state {
-            self.poller.forget(&launching.report, &Source::Report(id.clone()));
-            dead.push(launching.launcher);
+        let mut dead: Vec<i32> = container.pid().and_then(to_pid).map(Pid::as_raw).into_iter().collect();
+        match &container.state {
+            State::Launching(Launching { caller, launcher, report, .. }) => {
+                self.poller.forget(report, &Source::Report(id.clone()));
+                dead.push(launcher.as_raw());
+                self.answer(*caller, Err(failure(FailureKind::Phase, "the container was removed meanwhile")));
+            }
+            State::Starting { started, caller, .. } => {
+                self.poller.forget(started, &Source::Started(id.clone()));
+                self.answer(*caller, Err(failure(FailureKind::Phase, "the container was removed meanwhile")));
+            }
+            State::Created { .. } | State::Settled(_) => {}
         }
-        dead.extend(container.pid().and_then(to_pid));
         for pid in &dead {
-            kill(*pid, Signal::SIGKILL).ok();
+            sys::signal::send(*pid, 9).ok();
         }
         container.kill_rest();
-        for pid in dead {
-            nix::sys::wait::waitpid(pid, None).ok();
-        }
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            if let Some(fd) = container.streams.fd(stream) {
-                self.poller.forget(fd, &Source::Output(id.clone(), stream));
-            }
-        }
+        self.reap_until(dead);
         drop(container.streams.finish(&mut self.buffer));
         Ok(Answer::Done)
     }
@@ -189,18 +198,24 @@ impl Shim {
             stderr: next(ask.stdio.stderr),
             started: theirs.into(),
         };
-        let pid = crate::exec::exec(ask, &container.dir, init, ends).map_err(internal)?;
         let started = OwnedFd::from(started);
-        self.poller.watch(started.as_fd(), Source::ExecStarted(ask.exec)).map_err(internal)?;
+        rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
+        let key = (caller.connection, ask.exec);
+        self.poller.watch(&started, Source::ExecStarted(key)).map_err(internal)?;
+        let pid = crate::exec::exec(ask, &container.dir, init, ends)
+            .inspect_err(|_| self.poller.forget(&started, &Source::ExecStarted(key)))
+            .map_err(internal)?;
         let exec = Exec { container: id.clone(), pid, starting: Some((started, caller)), ended: None };
-        self.execs.insert(ask.exec, exec);
+        self.execs.insert(key, exec);
         Ok(())
     }
 
     /// Kills the exec'd process and all that came from it, its session and what descends from it, and waits a moment
     /// for their end. Several rounds: what was forked while one list was read is in the next.
-    pub(crate) fn kill_exec(&mut self, exec: u64) -> Answered {
+    pub(crate) fn kill_exec(&mut self, exec: ExecKey) -> Answered {
         let Some(exec) = self.execs.get(&exec) else { return Ok(Answer::Done) };
+        // Our child, whether it has joined the container's cgroup yet or not.
+        sys::signal::send(exec.pid.as_raw(), 9).ok();
         let Some(container) = self.containers.get(&exec.container) else { return Ok(Answer::Done) };
         for _ in 0..50 {
             let family = crate::family::of(exec.pid.as_raw(), &container.processes());
@@ -208,7 +223,7 @@ impl Shim {
                 break;
             }
             for pid in family {
-                kill(Pid::from_raw(pid), Signal::SIGKILL).ok();
+                sys::signal::send(pid, 9).ok();
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

@@ -5,14 +5,22 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use nix::unistd::{ForkResult, Pid};
 
+/// The proof that this process has one thread, as far as it starts no other while it holds this.
+#[derive(Debug)]
+pub struct OneThread(());
+
+impl OneThread {
+    /// Looks it up in `/proc`, so not for a process that has left the host's mounts.
+    pub fn check() -> io::Result<Self> {
+        if threads()? == 1 { Ok(Self(())) } else { Err(io::Error::other("only a process with one thread may fork")) }
+    }
+}
+
 /// Runs `child` in a copy of this process and gives its pid to the caller.
 ///
-/// Refused in a process with several threads: the copy would hold the locks of threads that it does not have.
+/// Not for a process with several threads: the copy would hold the locks of threads that it does not have.
 /// The child never returns into the caller's code: it exits with what `child` returns.
-pub fn fork(child: impl FnOnce() -> i32) -> io::Result<Pid> {
-    if threads()? != 1 {
-        return Err(io::Error::other("only a process with one thread may fork"));
-    }
+pub fn fork(_proof: OneThread, child: impl FnOnce() -> i32) -> io::Result<Pid> {
     // SAFETY: this is the only thread, so no lock is held by another one and the child may run any code.
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(child),
@@ -64,6 +72,6 @@ mod tests {
     fn a_process_with_threads_may_not_fork() {
         // The test runner has a thread for each test besides the main one.
         assert!(threads().unwrap() > 1);
-        assert!(fork(|| 0).is_err());
+        assert!(OneThread::check().is_err());
     }
 }

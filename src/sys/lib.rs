@@ -6,13 +6,14 @@
 //! - [`packet`]: sequenced packets over Unix sockets that carry file descriptors.
 //! - [`bpf`]: load and attach a device program.
 //! - [`memfd`]: a sealed copy of a program, which nobody can overwrite while it runs.
-//! - [`memory`]: give free memory back.
+//! - [`memory`]: give free memory back. [`keyring`]: share no keys.
 //! - [`net`]: the loopback interface of a new namespace; [`signal`]: signals as a new program expects them.
 //!
 //! Each `unsafe` block does one thing and says why it is sound. Everything else in crisp forbids it.
 
 pub mod bpf;
 pub mod fork;
+pub mod keyring;
 pub mod memfd;
 pub mod memory;
 pub mod mount;

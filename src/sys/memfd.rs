@@ -9,7 +9,12 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 /// Copies `program` into sealed memory. A process started from it cannot have its program overwritten through
 /// `/proc/PID/exe`, whatever a container does; all processes started from one copy share its pages.
 pub fn sealed(name: &str, mut program: File) -> io::Result<OwnedFd> {
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Asked for where the kernel knows the flag (6.3): a host may make memory not executable by default.
+    let fd = match memfd_create(name, flags | MemfdFlags::EXEC) {
+        Err(rustix::io::Errno::INVAL) => memfd_create(name, flags)?,
+        other => other?,
+    };
     let mut copy = File::from(fd);
     io::copy(&mut program, &mut copy)?;
     fcntl_add_seals(&copy, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
