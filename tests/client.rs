@@ -164,7 +164,10 @@ impl Client {
 
     /// A container that does nothing until it is stopped, and then ends at once.
     pub(crate) fn run_idle(&self, pod: &Pod, name: &str) -> String {
-        self.run(pod, name, &IDLE)
+        let id = self.run(pod, name, &IDLE);
+        // From now on nothing changes in it by itself.
+        self.wait_printed(&id, "idle");
+        id
     }
 
     pub(crate) fn stop(&self, id: &str, grace: i64) -> Asked<()> {
@@ -259,7 +262,7 @@ impl Client {
 }
 
 /// Waits to be stopped: a shell as the first process of a PID namespace ignores what it has no trap for.
-pub(crate) const IDLE: [&str; 3] = ["sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done"];
+pub(crate) const IDLE: [&str; 3] = ["sh", "-c", "trap 'exit 0' TERM; sleep 100000 & echo idle; wait"];
 
 /// The configuration of a container that runs `command` in the test image, as the kubelet fills it.
 pub(crate) fn container(name: &str, command: &[&str]) -> v1::ContainerConfig {

@@ -8,7 +8,8 @@ use tonic::{Code, Response, Status};
 use wire::v1;
 
 use crate::client::{Asked, Client};
-use crate::harness::{Daemon, Ground, seconds, wait_for};
+use crate::ground::Ground;
+use crate::harness::{Daemon, seconds, wait_for};
 
 /// Runs `crisp serve`, which must refuse, and answers what it says.
 fn refused(ground: &Ground) -> String {

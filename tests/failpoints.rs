@@ -3,7 +3,8 @@
 use tonic::Code;
 
 use crate::client::container;
-use crate::harness::{Daemon, Ground};
+use crate::ground::Ground;
+use crate::harness::Daemon;
 
 /// Every failpoint of RunPodSandbox, in order.
 const RUN_POD: [&str; 5] = ["run_pod.begin", "run_pod.intent", "run_pod.cgroup", "run_pod.shim", "run_pod.hold"];
@@ -42,9 +43,11 @@ fn a_pod_that_fails_at_any_step_leaves_nothing() {
             daemon.ground.wait_until_empty(Some(daemon.pid()));
         }
         assert!(daemon.client().pods().is_empty());
-        daemon.restart();
-        assert!(daemon.client().pods().is_empty());
-        daemon.run_pod("pod");
+        if point == RUN_POD[RUN_POD.len() - 1] {
+            daemon.restart();
+            assert!(daemon.client().pods().is_empty());
+            daemon.run_pod("pod");
+        }
     }
 }
 
@@ -73,10 +76,12 @@ fn a_container_that_fails_at_any_step_leaves_nothing() {
             daemon.wait_until_like(&before);
         }
         assert!(daemon.client().containers().is_empty());
-        daemon.restart();
-        assert!(daemon.client().containers().is_empty());
-        daemon.wait_until_like(&before);
-        assert_eq!(daemon.client().script(&pod, "main", "echo fine").stdout, "fine\n");
+        if point == CREATE[CREATE.len() - 1] {
+            daemon.restart();
+            assert!(daemon.client().containers().is_empty());
+            daemon.wait_until_like(&before);
+            assert_eq!(daemon.client().script(&pod, "main", "echo fine").stdout, "fine\n");
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use tonic::Code;
 use wire::v1;
 
 use crate::client::{Pod, container, security};
-use crate::harness::Daemon;
+use crate::harness::{Daemon, seconds, wait_for};
 
 /// Creates and starts; answers the first refusal, and the container's id where there is one.
 fn refusal(daemon: &Daemon, pod: &Pod, config: v1::ContainerConfig) -> (tonic::Status, Option<String>) {
@@ -138,4 +138,37 @@ fn a_failed_create_leaves_nothing_behind() {
     }
     assert!(daemon.client().containers().is_empty());
     assert_eq!(daemon.client().script(&pod, "main", "echo fine").stdout, "fine\n");
+}
+
+#[test]
+fn a_client_that_hangs_up_leaves_nothing_half_made() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let hasty = |name: &str, millis: u64| {
+        let request =
+            v1::RunPodSandboxRequest { config: Some(daemon.pod_config(name)), runtime_handler: String::new() };
+        client.call(|mut c| async move {
+            let mut request = tonic::Request::new(request);
+            request.set_timeout(std::time::Duration::from_millis(millis));
+            c.run_pod_sandbox(request).await
+        })
+    };
+    for millis in [1, 2, 4, 8, 16, 32] {
+        let name = format!("pod-{millis}");
+        let answer = hasty(&name, millis);
+        // Made to its end or not at all: then the name is free, and a pod of it is whole.
+        let pod = wait_for("the pod to be there or not", seconds(10), || {
+            match client.try_run_pod(daemon.pod_config(&name)) {
+                Ok(id) => Some(id),
+                Err(refusal) if refusal.code() == Code::AlreadyExists => {
+                    client.pods().into_iter().find(|pod| pod.metadata.as_ref().unwrap().name == name).map(|pod| pod.id)
+                }
+                Err(refusal) => panic!("{refusal:?} after {answer:?}"),
+            }
+        });
+        let pod = Pod { id: pod, config: daemon.pod_config(&name) };
+        assert_eq!(client.script(&pod, "main", "echo fine").stdout, "fine\n");
+        client.remove_pod(&pod.id).unwrap();
+    }
+    daemon.ground.wait_until_empty(Some(daemon.pid()));
 }

@@ -4,7 +4,8 @@ use tonic::Code;
 use wire::v1;
 
 use crate::client::{Asked, Client, container};
-use crate::harness::{Daemon, Ground, program};
+use crate::ground::Ground;
+use crate::harness::{Daemon, program};
 use crate::image::{Archive, BOX, import};
 use crate::registry::Registry;
 

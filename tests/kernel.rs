@@ -165,10 +165,13 @@ pub(crate) struct Holding {
     pub(crate) threads: usize,
     /// Resident memory in KiB.
     pub(crate) rss: u64,
+    /// The part of it that is no file's.
+    pub(crate) anonymous: u64,
 }
 
 pub(crate) fn holding(pid: i32) -> Holding {
     let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).unwrap().count();
-    let rss = status(pid)["VmRSS"].trim_end_matches(" kB").parse().unwrap();
-    Holding { fds: count("fd"), threads: count("task"), rss }
+    let status = status(pid);
+    let memory = |key: &str| status[key].trim_end_matches(" kB").parse().unwrap();
+    Holding { fds: count("fd"), threads: count("task"), rss: memory("VmRSS"), anonymous: memory("RssAnon") }
 }

@@ -10,7 +10,8 @@ use sha2::{Digest as _, Sha256};
 use wire::v1;
 
 use crate::client::{Pod, container, security};
-use crate::harness::{Daemon, Ground, program};
+use crate::ground::Ground;
+use crate::harness::{Daemon, program};
 use crate::image::Archive;
 use crate::kernel;
 

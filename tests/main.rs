@@ -1,6 +1,6 @@
 //! A running daemon as a kubelet sees it, on the kernel of this machine.
 //!
-//! [`harness`] starts `crisp serve` in directories and cgroups of its own and clears all of it away again, [`client`]
+//! [`harness`] starts `crisp serve` in directories and cgroups of its own ([`ground`]) and clears all of it away, [`client`]
 //! talks to it, [`image`] makes what its containers run, and [`kernel`] says what is really there: whether something
 //! is gone is asked of the kernel, never of crisp. A daemon that a test is done with must leave nothing behind, so every
 //! test is a test of that too.
@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod client;
+mod ground;
 mod harness;
 mod image;
 mod kernel;

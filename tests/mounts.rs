@@ -8,7 +8,8 @@ use wire::v1;
 use wire::v1::MountPropagation;
 
 use crate::client::{container, security};
-use crate::harness::{Daemon, Ground};
+use crate::ground::Ground;
+use crate::harness::{Daemon, times};
 use crate::image::Archive;
 use crate::kernel;
 
@@ -213,12 +214,13 @@ fn links_in_an_image_do_not_lead_mounts_out_of_it() {
 
 #[test]
 fn links_where_the_kernels_file_systems_belong_do_not_lead_to_the_host() {
-    const NAMES: [&str; 4] = ["proc", "sys", "dev", "dev/shm"];
+    const NAMES: [&str; 4] = ["dev", "proc", "sys", "dev/shm"];
     let ground = Ground::new();
     let outside = ground.dir().join("outside");
     fs::create_dir(&outside).unwrap();
     let image = |name: &str| format!("crisp.test/no-{}:1", name.replace('/', "-"));
-    for name in NAMES {
+    let names = &NAMES[..times(NAMES.len(), 1)];
+    for name in names {
         // The place exists in the image as well, so that following the link inside would do no harm.
         let target = outside.display().to_string();
         ground.import(&Archive::new(&image(name)).with_dir(&target).with_link(name, &target));
@@ -226,7 +228,7 @@ fn links_where_the_kernels_file_systems_belong_do_not_lead_to_the_host() {
     let daemon = Daemon::on(ground);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    for name in NAMES {
+    for name in names {
         let mut config = container(&name.replace('/', "-"), &["cat", "/proc/self/comm"]);
         config.image.as_mut().unwrap().image = image(name);
         // Refused, or mounted where the link leads inside the container; never on the host.

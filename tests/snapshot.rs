@@ -4,10 +4,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::harness::Ground;
+use crate::ground::Ground;
 use crate::kernel;
 
-/// What the kernel lists for one daemon. Processes are listed by name, since their numbers say nothing.
+/// What the kernel lists for one daemon. Processes are listed by kind, since their numbers say nothing and the names of
+/// those in containers change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     mounts: Vec<PathBuf>,
@@ -29,7 +30,7 @@ impl Snapshot {
         files.sort();
         mounts.sort();
         let processes = kernel::processes_of(ground.dir(), ground.cgroup(), daemon);
-        let mut processes: Vec<String> = processes.into_iter().map(|process| process.name).collect();
+        let mut processes: Vec<String> = processes.into_iter().map(|process| kind(process.name)).collect();
         processes.sort();
         Self { mounts, cgroups: kernel::cgroups_under(ground.cgroup()), processes, files }
     }
@@ -61,6 +62,10 @@ impl Snapshot {
         }
         words
     }
+}
+
+fn kind(name: String) -> String {
+    if name.starts_with("crisp-") { name } else { "of a container".to_owned() }
 }
 
 /// What is in `left` more often than in `right`.

@@ -6,7 +6,8 @@ use serde_json::json;
 use wire::v1;
 
 use crate::client::{container, namespaces, pod_namespaces, security};
-use crate::harness::{Daemon, Ground, seconds, wait_for};
+use crate::ground::Ground;
+use crate::harness::{Daemon, seconds, wait_for};
 use crate::image::Archive;
 use crate::kernel;
 

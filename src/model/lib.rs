@@ -22,6 +22,7 @@ pub use kind::{Classed, Kind};
 pub use phase::{Exit, Leftover, Phase, Trouble, WrongPhase};
 pub use pod::{Dns, PodMeta, PodPhase, PodSpec, PortMapping, Protocol};
 pub use security::{
-    Capabilities, ContainerSecurity, GroupsPolicy, Namespaces, NsMode, PodSecurity, Profile, SeLinux, UserNs, UserRef,
+    CAPABILITIES, Capabilities, ContainerSecurity, GroupsPolicy, Namespaces, NsMode, PodSecurity, Profile, SeLinux,
+    UserNs, UserRef,
 };
 pub use signal::{Signal, UnknownSignal};

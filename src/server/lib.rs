@@ -14,6 +14,7 @@
 //! Limits: the calls that answer UNIMPLEMENTED are those of `grpc` that say so.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub(crate) mod chain;
 pub mod config;
 pub(crate) mod convert;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use crisp::config::{Overrides, RawConfig};
-use crisp::{logging, offline, serve};
+use crisp::{bench, logging, offline, serve};
 
 /// A Kubernetes container runtime that resizes pods in place.
 #[derive(Debug, Parser)]
@@ -23,6 +23,8 @@ enum Verb {
     Serve(Settings),
     /// Print the settings that `serve` would use with the same options.
     Config(Settings),
+    /// Measure the life of pods, with this or any other CRI runtime.
+    Bench(bench::Plan),
     /// Look after images while no daemon runs.
     #[command(subcommand)]
     Image(ImageVerb),
@@ -98,6 +100,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             raw.resolve()?;
             Ok(())
         }
+        Verb::Bench(plan) => Ok(bench::bench(plan)?),
         Verb::Image(ImageVerb::Import { file, name, settings }) => {
             let root = settings.load()?.root;
             show(&offline::import(&root, &file, name.as_deref())?)

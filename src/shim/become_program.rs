@@ -10,9 +10,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use oci_spec::runtime::{Capabilities, Capability, LinuxCapabilities, PosixRlimitType, Process};
+use oci_spec::runtime::{Capabilities, LinuxCapabilities, PosixRlimitType, Process};
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use crate::capability::{bits, held};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BecomeError {
@@ -181,9 +183,7 @@ fn capset(effective: CapabilitySet, permitted: CapabilitySet, inheritable: Capab
 fn wanted(capabilities: Option<&LinuxCapabilities>) -> Sets {
     let held = held();
     let set = |of: fn(&LinuxCapabilities) -> &Option<Capabilities>| {
-        let names = capabilities.and_then(|c| of(c).as_ref()).into_iter().flatten();
-        let bits = names.fold(0, |all, one| all | bit(*one));
-        CapabilitySet::from_bits_retain(bits) & held
+        capabilities.and_then(|c| of(c).as_ref()).map_or(CapabilitySet::empty(), bits) & held
     };
     Sets {
         bounding: set(LinuxCapabilities::bounding),
@@ -193,60 +193,6 @@ fn wanted(capabilities: Option<&LinuxCapabilities>) -> Sets {
         ambient: set(LinuxCapabilities::ambient),
     }
 }
-
-/// The capabilities of this process: the most that a container can get.
-pub(crate) fn held() -> CapabilitySet {
-    rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |c| c.permitted)
-}
-
-/// The bit of a capability. The names are the kernel's, in the kernel's order.
-pub(crate) fn bit(capability: Capability) -> u64 {
-    1 << ALL.iter().position(|c| *c == capability).unwrap_or(63)
-}
-
-pub(crate) const ALL: [Capability; 41] = [
-    Capability::Chown,
-    Capability::DacOverride,
-    Capability::DacReadSearch,
-    Capability::Fowner,
-    Capability::Fsetid,
-    Capability::Kill,
-    Capability::Setgid,
-    Capability::Setuid,
-    Capability::Setpcap,
-    Capability::LinuxImmutable,
-    Capability::NetBindService,
-    Capability::NetBroadcast,
-    Capability::NetAdmin,
-    Capability::NetRaw,
-    Capability::IpcLock,
-    Capability::IpcOwner,
-    Capability::SysModule,
-    Capability::SysRawio,
-    Capability::SysChroot,
-    Capability::SysPtrace,
-    Capability::SysPacct,
-    Capability::SysAdmin,
-    Capability::SysBoot,
-    Capability::SysNice,
-    Capability::SysResource,
-    Capability::SysTime,
-    Capability::SysTtyConfig,
-    Capability::Mknod,
-    Capability::Lease,
-    Capability::AuditWrite,
-    Capability::AuditControl,
-    Capability::Setfcap,
-    Capability::MacOverride,
-    Capability::MacAdmin,
-    Capability::Syslog,
-    Capability::WakeAlarm,
-    Capability::BlockSuspend,
-    Capability::AuditRead,
-    Capability::Perfmon,
-    Capability::Bpf,
-    Capability::CheckpointRestore,
-];
 
 /// Looks for the program as a shell would, and runs it.
 fn execute(program: &str, path: Option<&str>, argv: &[CString], envp: &[CString]) -> BecomeError {
@@ -278,17 +224,4 @@ fn execute(program: &str, path: Option<&str>, argv: &[CString], envp: &[CString]
         }
     }
     failed(&worst)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn capabilities_have_the_kernels_numbers() {
-        assert_eq!(bit(Capability::Chown), 1);
-        assert_eq!(bit(Capability::SysAdmin), CapabilitySet::SYS_ADMIN.bits());
-        assert_eq!(bit(Capability::Setfcap), CapabilitySet::SETFCAP.bits());
-        assert_eq!(bit(Capability::CheckpointRestore), 1 << 40);
-    }
 }

@@ -15,13 +15,13 @@ use libcontainer::syscall::syscall::SyscallType;
 use link::{CreateAsk, Launch, Overlay};
 use nix::sched::CloneFlags;
 use nix::unistd::Pid;
-use oci_spec::runtime::{Capabilities, Spec};
+use oci_spec::runtime::Spec;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-use rustix::thread::CapabilitySet;
 use sys::fork::OneThread;
 
-use crate::become_program::{ALL, bit, clamped_limits, held};
+use crate::become_program::clamped_limits;
+use crate::capability;
 use crate::report::{Report, short, tell, trace};
 use crate::split::{for_libcontainer, own_mounts};
 use crate::stage::prepare;
@@ -112,7 +112,7 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
 
     let bundle = dir.join("libcontainer");
     std::fs::create_dir_all(&bundle).map_err(step("making the bundle"))?;
-    let slim = for_libcontainer(&spec, rootfs, held_by_name(held()))?;
+    let slim = for_libcontainer(&spec, rootfs, capability::names(capability::held()))?;
     slim.save(bundle.join("config.json")).map_err(|e| LaunchError::Libcontainer(e.to_string()))?;
     let readonly = spec.root().as_ref().is_some_and(|r| r.readonly() == Some(true));
     let stages = Stages::new(staged, process, readonly, filter, launch.tty, ends.report, ends.started);
@@ -191,10 +191,6 @@ fn no_links(rootfs: &Path) -> Result<(), LaunchError> {
         }
     }
     Ok(())
-}
-
-fn held_by_name(held: CapabilitySet) -> Capabilities {
-    ALL.into_iter().filter(|c| held.bits() & bit(*c) != 0).collect()
 }
 
 pub(crate) fn read<T: serde::de::DeserializeOwned>(dir: &Path, file: &'static str) -> Result<T, LaunchError> {

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod become_program;
+mod capability;
 mod connection;
 mod console;
 mod container;

@@ -97,6 +97,9 @@ fn spec(at: Field<'_>, config: v1::ContainerConfig, warnings: &mut Warnings) -> 
         let field = at.at("kubernetes_resources");
         warnings.push(format!("{field}: requests and limits of the pod spec are not used yet"));
     }
+    if stdin_once {
+        warnings.push(format!("{}: stdin stays open after the first who attached, for now", at.at("stdin_once")));
+    }
     let v1::LinuxContainerConfig { resources: limits, security_context } = linux.unwrap_or_default();
     let above = at.at("linux");
     Ok(ContainerSpec {

@@ -53,7 +53,11 @@ fn every_field_comes_through() {
         }
     );
     assert_eq!(spec.stop_signal, Some(Signal::try_from(37).unwrap()));
-    assert_eq!(warnings, ["config.kubernetes_resources: requests and limits of the pod spec are not used yet"]);
+    let expected = [
+        "config.kubernetes_resources: requests and limits of the pod spec are not used yet",
+        "config.stdin_once: stdin stays open after the first who attached, for now",
+    ];
+    assert_eq!(warnings, expected);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! gives its full path, or, where CRI lets a runtime ignore it, noted as a warning that the handler logs:
 //!
 //! - `config.pod_resources`, `config.kubernetes_resources` (KEP-4112): accepted, not used yet
+//! - `config.port_mappings` with a host port, `config.stdin_once`: accepted, without effect yet
 //! - `image.image_ref`, set by runtimes only: ignored
 //! - `sandbox_config` of PullImage, which is for runtimes that store images by pod: ignored without a warning
 //!

@@ -54,7 +54,11 @@ fn every_field_comes_through() {
     assert_eq!(security.selinux.unwrap().kind, "t");
     assert_eq!(security.seccomp, Some(Profile::Localhost("/profiles/s.json".into())));
     assert_eq!(security.apparmor, Some(Profile::Localhost("aa".into())));
-    assert_eq!(warnings, ["config.pod_resources: the resources of the pod's containers are not used yet"]);
+    let expected = [
+        "config.pod_resources: the resources of the pod's containers are not used yet",
+        "config.port_mappings: no port of the host is mapped yet",
+    ];
+    assert_eq!(warnings, expected);
 }
 
 #[test]

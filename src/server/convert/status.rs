@@ -23,7 +23,7 @@ const SHIM_LOST: &str = "ShimLost";
 const UNKNOWN: &str = "Unknown";
 
 pub(crate) fn pod(record: &PodRecord) -> v1::PodSandboxStatus {
-    let PodRecord { version: _, id, spec, created, phase, held: _, cgroup: _, ips } = record;
+    let PodRecord { version: _, id, spec, created, phase, hostname: _, held: _, cgroup: _, ips } = record;
     let options = security::namespaces_to_wire(&spec.security.namespaces);
     v1::PodSandboxStatus {
         id: id.to_string(),
@@ -39,7 +39,7 @@ pub(crate) fn pod(record: &PodRecord) -> v1::PodSandboxStatus {
 }
 
 pub(crate) fn pod_item(record: &PodRecord) -> v1::PodSandbox {
-    let PodRecord { version: _, id, spec, created, phase, held: _, cgroup: _, ips: _ } = record;
+    let PodRecord { version: _, id, spec, created, phase, hostname: _, held: _, cgroup: _, ips: _ } = record;
     v1::PodSandbox {
         id: id.to_string(),
         metadata: Some(pod::meta_to_wire(&spec.meta)),
@@ -60,7 +60,7 @@ pub(crate) fn container(record: &ContainerRecord, limits: Option<&Observed>) -> 
         spec,
         created,
         phase,
-        image: ImageUsed { id: image_id, reference },
+        image: ImageUsed { id: image_id, name, reference },
         user: UserUsed { uid, gid, groups },
         log,
         stop_signal,
@@ -80,7 +80,8 @@ pub(crate) fn container(record: &ContainerRecord, limits: Option<&Observed>) -> 
         started_at: started.map_or(0, nanos),
         finished_at: finished.map_or(0, nanos),
         exit_code: code,
-        image: Some(image::name_to_wire(&spec.image)),
+        // What the kubelet shows to people, which asks for it by id.
+        image: Some(v1::ImageSpec { image: name.clone(), ..image::name_to_wire(&spec.image) }),
         image_ref: reference.clone(),
         reason: reason.to_owned(),
         message,
@@ -103,7 +104,7 @@ pub(crate) fn container_item(record: &ContainerRecord) -> v1::Container {
         spec,
         created,
         phase,
-        image: ImageUsed { id: image_id, reference },
+        image: ImageUsed { id: image_id, name: _, reference },
         user: _,
         log: _,
         stop_signal: _,

@@ -74,7 +74,7 @@ fn a_containers_status_has_every_field() {
             started_at: 201 * SECOND + 5,
             finished_at: 0,
             exit_code: 0,
-            image: config.image,
+            image: Some(v1::ImageSpec { image: "busybox".into(), ..config.image.unwrap() }),
             image_ref: "a.example/b@sha256:def".into(),
             reason: String::new(),
             message: String::new(),

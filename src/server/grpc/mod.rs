@@ -43,7 +43,12 @@ async fn outcome<T, E: Classed>(task: JoinHandle<Result<T, E>>) -> Result<T, Sta
 
 /// The one answer of what crisp does not do yet.
 fn not_yet<T>(rpc: &str, what: &str) -> Result<T, Status> {
-    Err(Status::unimplemented(format!("{rpc} is not implemented yet: {what}")))
+    Err(Status::unimplemented(format!("{}: {what}", missing(rpc))))
+}
+
+/// How the answer of a call that is not there begins; one that only refuses a field says something else.
+fn missing(rpc: &str) -> String {
+    format!("{rpc} is not implemented yet")
 }
 
 /// Puts the pod's id into the span of the request.

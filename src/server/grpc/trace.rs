@@ -1,9 +1,9 @@
 //! One span for each request, and one line in the log at its end.
 //!
 //! The span has the call's name; the handlers add the ids of the pod and container it is about. Reads are logged at
-//! debug, changes at info, failures at error with the whole chain. What a client expects to fail now and then (a look
-//! for something that is gone, a call that does not exist yet) stays at debug. Requests and responses themselves
-//! are never logged: they carry secrets.
+//! debug, changes at info, failures at error with the whole chain. A change that asks for something crisp does not have
+//! is a warning. What a client expects to fail now and then (a look for something that is gone, a call that does not
+//! exist yet) stays at debug. Requests and responses themselves are never logged: they carry secrets.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,7 +14,9 @@ use tonic::codegen::http::{Request, Response};
 use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::field::Empty;
-use tracing::{Instrument as _, Span};
+use tracing::{Instrument as _, Level, Span};
+
+use super::missing;
 
 /// Calls that change something. ExecSync does too, but probes call it every few seconds.
 const CHANGES: [&str; 18] = [
@@ -84,6 +86,7 @@ where
 
 /// A request that has no answer yet. Dropped without one, the caller hung up.
 struct Pending {
+    rpc: String,
     changes: bool,
     began: Instant,
     span: Span,
@@ -92,7 +95,7 @@ struct Pending {
 
 impl Pending {
     fn new(rpc: &str, span: Span) -> Self {
-        Self { changes: CHANGES.contains(&rpc), began: Instant::now(), span, open: true }
+        Self { rpc: rpc.to_owned(), changes: CHANGES.contains(&rpc), began: Instant::now(), span, open: true }
     }
 
     fn answered(mut self, failure: Option<Status>) {
@@ -103,12 +106,25 @@ impl Pending {
             None => tracing::debug!(took = ?rounded(took), "done"),
             Some(status) => {
                 let (code, error) = (status.code(), status.message());
-                if expected(self.changes, code) {
-                    tracing::debug!(took = ?rounded(took), ?code, error, "refused");
-                } else {
-                    tracing::error!(took = ?rounded(took), ?code, error, "failed");
+                let took = rounded(took);
+                match self.level(&status) {
+                    Level::DEBUG => tracing::debug!(?took, ?code, error, "refused"),
+                    Level::WARN => tracing::warn!(?took, ?code, error, "refused"),
+                    _ => tracing::error!(?took, ?code, error, "failed"),
                 }
             }
+        }
+    }
+}
+
+impl Pending {
+    /// How loud a failure is: clients live with some every day.
+    fn level(&self, failure: &Status) -> Level {
+        match failure.code() {
+            Code::NotFound | Code::Unimplemented if !self.changes => Level::DEBUG,
+            Code::Unimplemented if failure.message().starts_with(&missing(&self.rpc)) => Level::DEBUG,
+            Code::Unimplemented => Level::WARN,
+            _ => Level::ERROR,
         }
     }
 }
@@ -119,11 +135,6 @@ impl Drop for Pending {
             self.span.in_scope(|| tracing::debug!(after = ?rounded(self.began.elapsed()), "the caller hung up"));
         }
     }
-}
-
-/// Whether clients live with this failure every day.
-fn expected(changes: bool, code: Code) -> bool {
-    code == Code::Unimplemented || (code == Code::NotFound && !changes)
 }
 
 /// Microseconds are exact enough to read.
@@ -202,7 +213,14 @@ mod tests {
     fn a_look_is_at_debug() {
         assert!(logged("ListContainers", Ok(())).contains("DEBUG rpc{"));
         assert!(logged("ContainerStatus", Err(Status::not_found("gone"))).contains("DEBUG rpc{"));
-        assert!(logged("Exec", Err(Status::unimplemented("later"))).contains("DEBUG rpc{"));
+        let later = super::super::not_yet::<()>("Exec", "later");
+        assert!(logged("Exec", later).contains("DEBUG rpc{"));
+    }
+
+    #[test]
+    fn a_wish_that_is_refused_is_a_warning() {
+        let line = logged("CreateContainer", Err(Status::unimplemented("config.CDI_devices: not supported yet")));
+        assert!(line.contains(" WARN rpc{") && line.contains("config.CDI_devices"), "{line}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which capabilities a container has.
 
-use model::ContainerSecurity;
+use model::{CAPABILITIES, ContainerSecurity};
 use oci_spec::runtime::{Capabilities, Capability};
 
 use super::OciError;
@@ -23,50 +23,8 @@ const DEFAULT: [Capability; 14] = [
     Capability::SysChroot,
 ];
 
-/// In the kernel's order, up to its newest.
-const ALL: [Capability; 41] = [
-    Capability::Chown,
-    Capability::DacOverride,
-    Capability::DacReadSearch,
-    Capability::Fowner,
-    Capability::Fsetid,
-    Capability::Kill,
-    Capability::Setgid,
-    Capability::Setuid,
-    Capability::Setpcap,
-    Capability::LinuxImmutable,
-    Capability::NetBindService,
-    Capability::NetBroadcast,
-    Capability::NetAdmin,
-    Capability::NetRaw,
-    Capability::IpcLock,
-    Capability::IpcOwner,
-    Capability::SysModule,
-    Capability::SysRawio,
-    Capability::SysChroot,
-    Capability::SysPtrace,
-    Capability::SysPacct,
-    Capability::SysAdmin,
-    Capability::SysBoot,
-    Capability::SysNice,
-    Capability::SysResource,
-    Capability::SysTime,
-    Capability::SysTtyConfig,
-    Capability::Mknod,
-    Capability::Lease,
-    Capability::AuditWrite,
-    Capability::AuditControl,
-    Capability::Setfcap,
-    Capability::MacOverride,
-    Capability::MacAdmin,
-    Capability::Syslog,
-    Capability::WakeAlarm,
-    Capability::BlockSuspend,
-    Capability::AuditRead,
-    Capability::Perfmon,
-    Capability::Bpf,
-    Capability::CheckpointRestore,
-];
+/// Stands for every capability.
+const ALL: &str = "ALL";
 
 #[derive(Debug)]
 pub(super) struct Sets {
@@ -91,13 +49,13 @@ pub(super) fn sets(security: &ContainerSecurity) -> Result<Sets, OciError> {
 /// Default, without what is dropped, with what is added; `ALL` counts first on either side. Privileged has all.
 pub(crate) fn effective(security: &ContainerSecurity) -> Result<Capabilities, OciError> {
     if security.privileged {
-        return Ok(ALL.into_iter().collect());
+        return Ok(all().collect());
     }
     let (add, drop) = (&security.capabilities.add, &security.capabilities.drop);
-    let is_all = |name: &&String| name.eq_ignore_ascii_case("all");
+    let is_all = |name: &&String| *name == ALL;
     let mut set: Capabilities = DEFAULT.into_iter().collect();
     if add.iter().any(|n| is_all(&n)) {
-        set.extend(ALL);
+        set.extend(all());
     }
     if drop.iter().any(|n| is_all(&n)) {
         set.clear();
@@ -113,13 +71,26 @@ pub(crate) fn effective(security: &ContainerSecurity) -> Result<Capabilities, Oc
     Ok(set)
 }
 
-/// Reads `NET_ADMIN`, `CAP_NET_ADMIN` or `ALL`, in any case.
-fn named(name: &str) -> Result<Vec<Capability>, OciError> {
-    let upper = name.to_ascii_uppercase();
-    if upper == "ALL" {
-        return Ok(ALL.to_vec());
+fn all() -> impl Iterator<Item = Capability> {
+    CAPABILITIES.iter().filter_map(|name| name.parse().ok())
+}
+
+/// Reads a name without `CAP_`, or `ALL`.
+fn named(name: &str) -> Result<Capabilities, OciError> {
+    if name == ALL {
+        return Ok(all().collect());
     }
-    let upper = upper.strip_prefix("CAP_").unwrap_or(&upper);
-    let found = ALL.into_iter().find(|c| c.to_string() == format!("CAP_{upper}") || c.to_string() == upper);
-    found.map(|c| vec![c]).ok_or_else(|| OciError::UnknownCapability(name.to_owned()))
+    let found: Capability = name.parse().map_err(|_| OciError::UnknownCapability(name.to_owned()))?;
+    Ok(Capabilities::from([found]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_capability_has_its_word_in_oci() {
+        assert_eq!(all().count(), CAPABILITIES.len());
+        assert!(all().zip(CAPABILITIES).all(|(capability, name)| capability.to_string() == name));
+    }
 }

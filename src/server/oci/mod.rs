@@ -27,7 +27,7 @@ pub(crate) enum OciError {
     NoCommand { image: String },
     #[error("config.linux.security_context.capabilities: there is no capability {0:?}")]
     UnknownCapability(String),
-    #[error("config.linux.security_context.capabilities.add_ambient_capabilities: {0} is not among the capabilities of the container")]
+    #[error("config.linux.security_context.capabilities.add_ambient_capabilities: the container has no {0}")]
     AmbientAlone(String),
     #[error("config.linux.security_context.namespace_options.{0}: the host's was asked for, but the pod has its own")]
     NotThePods(&'static str),
@@ -60,6 +60,7 @@ impl Classed for OciError {
 #[derive(Debug)]
 pub(crate) struct Given<'a> {
     pub(crate) pod: &'a PodSpec,
+    pub(crate) hostname: &'a str,
     pub(crate) held: &'a Held,
     pub(crate) pod_dir: &'a Path,
     pub(crate) container: &'a ContainerSpec,
@@ -94,7 +95,7 @@ pub(crate) fn build(given: &Given<'_>) -> Result<Spec, OciError> {
         .root(RootBuilder::default().path("rootfs").readonly(security.readonly_rootfs).build()?)
         .process(process::process(given)?)
         .mounts(mounts::mounts(given)?)
-        .hostname(given.pod.hostname.clone())
+        .hostname(given.hostname)
         .linux(linux)
         .build()?;
     spec.set_annotations(Some(given.container.annotations.clone().into_iter().collect()));

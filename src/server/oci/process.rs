@@ -1,5 +1,6 @@
 //! The container's program: what, where, as whom.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use oci_spec::runtime::{LinuxCapabilitiesBuilder, Process, ProcessBuilder, UserBuilder};
@@ -63,15 +64,19 @@ fn working_dir(given: &Given<'_>) -> Result<PathBuf, OciError> {
 /// The image's variables, overridden by the container's; what a program expects is added where both are silent.
 fn env(given: &Given<'_>) -> Vec<String> {
     let mut env: Vec<String> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     let mut set = |variable: String| {
-        let name = variable.split('=').next().unwrap_or_default().to_owned() + "=";
-        match env.iter_mut().find(|e| e.starts_with(&name)) {
-            Some(old) => *old = variable,
-            None => env.push(variable),
+        let name = variable.split('=').next().unwrap_or_default();
+        match places.get(name) {
+            Some(place) => env[*place] = variable,
+            None => {
+                places.insert(name.to_owned(), env.len());
+                env.push(variable);
+            }
         }
     };
     set(PATH.to_owned());
-    set(format!("HOSTNAME={}", given.pod.hostname));
+    set(format!("HOSTNAME={}", given.hostname));
     if given.container.tty {
         set("TERM=xterm".to_owned());
     }

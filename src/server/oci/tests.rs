@@ -109,6 +109,7 @@ fn built(container: &ContainerSpec, sources: &[PathBuf]) -> Result<Spec, OciErro
     };
     build(&Given {
         pod: &pod,
+        hostname: "web-0",
         held: &held,
         pod_dir: Path::new("/run/pod"),
         container,
@@ -147,10 +148,8 @@ fn the_containers_variables_win_and_expected_ones_are_there() {
     assert_eq!(env, ["PATH=/image", "HOSTNAME=web-0", "HOME=/home/u", "A=container", "B=x=y"]);
 }
 
-#[test]
-fn a_mount_of_the_container_replaces_ours_and_parents_come_first() {
-    let mut container = given::container();
-    let mount = |path: &str, propagation| model::Mount {
+fn volume(path: &str, propagation: model::Propagation) -> model::Mount {
+    model::Mount {
         container_path: path.into(),
         source: model::MountSource::Host("/src".into()),
         readonly: true,
@@ -160,11 +159,20 @@ fn a_mount_of_the_container_replaces_ours_and_parents_come_first() {
         uid_mappings: vec![],
         gid_mappings: vec![],
         options: vec![],
-    };
+    }
+}
+
+fn destinations(spec: &Spec) -> Vec<&str> {
+    spec.mounts().iter().flatten().map(|m| m.destination().to_str().unwrap()).collect()
+}
+
+#[test]
+fn a_mount_of_the_container_replaces_ours_and_parents_come_first() {
+    let mut container = given::container();
     container.mounts = vec![
-        mount("/data/deep", model::Propagation::Bidirectional),
-        mount("/etc/hosts", model::Propagation::Private),
-        mount("/data", model::Propagation::HostToContainer),
+        volume("/data/deep", model::Propagation::Bidirectional),
+        volume("/etc/hosts", model::Propagation::Private),
+        volume("/data", model::Propagation::HostToContainer),
     ];
     let sources: Vec<PathBuf> = ["/a", "/b", "/c"].map(PathBuf::from).to_vec();
     let spec = built(&container, &sources).unwrap();
@@ -172,10 +180,22 @@ fn a_mount_of_the_container_replaces_ours_and_parents_come_first() {
     let hosts: Vec<_> = mounts.iter().filter(|m| m.destination() == Path::new("/etc/hosts")).collect();
     assert_eq!(hosts.len(), 1);
     assert_eq!(hosts[0].source().as_deref(), Some(Path::new("/b")));
-    let tail: Vec<_> = mounts.iter().rev().take(3).rev().map(|m| m.destination().display().to_string()).collect();
-    assert_eq!(tail, ["/data", "/data/deep", "/etc/hosts"]);
+    let order = destinations(&spec);
+    let place = |path: &str| order.iter().position(|p| *p == path).unwrap();
+    assert!(place("/data") < place("/data/deep") && place("/data/deep") < place("/etc/hosts"), "{order:?}");
     let deep = mounts.iter().find(|m| m.destination() == Path::new("/data/deep")).unwrap();
     assert_eq!(deep.options().as_ref().unwrap(), &["rbind", "ro", "rshared"]);
+}
+
+#[test]
+fn a_volume_hides_nothing_that_is_mounted_below_it() {
+    let mut container = given::container();
+    container.mounts = ["/dev", "/etc", "/sys"].map(|path| volume(path, model::Propagation::Private)).to_vec();
+    let sources = vec![PathBuf::from("/src"); 3];
+    let kernel = ["/proc", "/dev", "/dev/pts", "/dev/mqueue", "/sys"];
+    let volumes = ["/dev", "/etc", "/sys"];
+    let ours = ["/dev/shm", "/etc/resolv.conf", "/etc/hostname", "/etc/hosts", "/sys/fs/cgroup"];
+    assert_eq!(destinations(&built(&container, &sources).unwrap()), [&kernel[..], &volumes, &ours].concat());
 }
 
 #[test]

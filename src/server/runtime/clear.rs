@@ -1,6 +1,6 @@
 //! The one way out: clearing away a pod or a container, whatever of it exists.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::{Runtime, blocking};
-use crate::shim::Client;
+use crate::shim::{Client, note};
 use crate::store::disk;
 
 /// Written first: the parts of a pod or container that do not lie in its directory.
@@ -58,8 +58,8 @@ impl Runtime {
     pub(super) async fn clear_container(self: &Arc<Self>, pod: &PodId, id: &ContainerId) -> Vec<Leftover> {
         let mut steps = Steps::default();
         if let Some(shim) = self.shim_of(pod) {
-            // A shim that is gone has no container to forget.
-            shim.tell(Ask::Forget { container: id.clone() }).await.ok();
+            // A shim that is gone has no container to forget, and one that hangs holds nothing up: the kernel is told too.
+            tokio::time::timeout(KILL_WITHIN, shim.tell(Ask::Forget { container: id.clone() })).await.ok();
         }
         let (runtime, dir, owner) = (self.clone(), self.layout.container(pod, id), id.clone());
         let left = blocking(move || {
@@ -108,14 +108,16 @@ impl Runtime {
     pub(super) async fn end_shim(&self, id: &PodId) {
         let dir = self.layout.pod(id);
         let known = self.shims.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
-        let shim = match known {
-            Some(shim) => Some(shim),
-            None => Client::connect(&dir.join("shim.sock"), mpsc::unbounded_channel().0).await.ok(),
+        let left = async {
+            let shim = match known {
+                Some(shim) => shim,
+                None => Client::connect(&dir.join("shim.sock"), mpsc::unbounded_channel().0).await?,
+            };
+            shim.tell(Ask::Leave).await
         };
-        if let Some(shim) = shim {
-            tokio::time::timeout(LEAVE_WITHIN, shim.tell(Ask::Leave)).await.ok();
-        }
-        blocking(move || kill_shim(&dir)).await;
+        // One that does not leave is ended by force.
+        tokio::time::timeout(LEAVE_WITHIN, left).await.ok();
+        blocking(move || note::end(&dir)).await;
     }
 
     /// The cgroup that an intent tells of.
@@ -163,15 +165,14 @@ impl Runtime {
             }
         });
     }
-}
 
-impl Runtime {
     /// After a burst of removals, gives back the memory that the pods needed.
-    pub(super) fn trim_after_removals(self: &Arc<Self>) {
-        let runtime = self.clone();
+    pub(super) fn trim_after_removals(&self) {
+        // Not the whole runtime, which would never end then.
+        let removed = self.removed.clone();
         tokio::spawn(async move {
             loop {
-                runtime.removed.notified().await;
+                removed.notified().await;
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 blocking(sys::memory::trim).await;
             }
@@ -192,21 +193,5 @@ fn unmount(path: &Path) -> Result<(), std::io::Error> {
     match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
         Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => Ok(()),
         Err(errno) => Err(errno.into()),
-    }
-}
-
-/// Kills a shim that did not leave by itself, by the pid noted at its start, if that is still a shim.
-fn kill_shim(dir: &Path) {
-    let note: PathBuf = dir.join("shim.pid");
-    let Some(pid) = std::fs::read_to_string(note).ok().and_then(|t| t.trim().parse::<i32>().ok()) else { return };
-    let Some(pid) = rustix::process::Pid::from_raw(pid) else { return };
-    // The descriptor names this very process, so what is read next is about it, or it is gone.
-    let Ok(process) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) else { return };
-    let comm = std::fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero())).unwrap_or_default();
-    if comm.trim_end() == "crisp-shim" {
-        rustix::process::pidfd_send_signal(&process, rustix::process::Signal::KILL).ok();
-        let mut ended = [rustix::event::PollFd::new(&process, rustix::event::PollFlags::IN)];
-        let patience = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
-        rustix::event::poll(&mut ended, Some(&patience)).ok();
     }
 }

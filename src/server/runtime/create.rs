@@ -1,28 +1,26 @@
 //! CreateContainer.
 
-use std::fs::File;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use link::{Answer, Ask, CgroupView, CreateAsk, Launch, Overlay, ShownController};
-use model::{
-    Classed, ContainerId, ContainerSpec, GroupsPolicy, Kind, MountSource, NsMode, Phase, PodId, PodPhase, PodSpec,
-    Profile, Signal, UserRef,
-};
+use model::{Classed, ContainerId, ContainerSpec, ImageName, Kind, Phase, PodId, PodPhase, PodSpec};
 
 use super::clear::Intent;
-use super::devices::{self, Devices, DevicesError};
-use super::reopen_log::{self, LogError};
-use super::{LookError, Runtime, blocking, random};
+use super::devices::DevicesError;
+use super::draft::Draft;
+use super::reopen_log::LogError;
+use super::watch::written_exit;
+use super::{LookError, Runtime, blocking, random, sweep};
 use crate::fault::{self, Fault};
-use crate::oci::{self, Given, OciError};
-use crate::seccomp::{SeccompError, Wanted};
+use crate::oci::OciError;
+use crate::seccomp::SeccompError;
 use crate::shim::AskError;
-use crate::store::{ContainerRecord, DiskError, ImageUsed, NameTaken, PodRecord, UserUsed, VERSION, disk};
+use crate::store::{ContainerRecord, DiskError, ImageUsed, NameTaken, UserUsed, VERSION, disk};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CreateError {
@@ -107,23 +105,6 @@ impl Classed for CreateError {
     }
 }
 
-/// What was found out before anything is made.
-struct Draft {
-    id: ContainerId,
-    spec: ContainerSpec,
-    pod: Arc<PodRecord>,
-    image: Arc<image::Image>,
-    user: image::User,
-    groups: Vec<u32>,
-    stop_signal: Signal,
-    devices: Devices,
-    seccomp: Option<PathBuf>,
-    log: Option<(PathBuf, File)>,
-    sources: Vec<PathBuf>,
-    target: Option<u32>,
-    cgroup: cgroup::Cgroup,
-}
-
 impl Runtime {
     pub(crate) async fn create(
         self: &Arc<Self>,
@@ -134,6 +115,9 @@ impl Runtime {
         let entry = self.pod_entry(pod)?;
         // A pod that is being stopped takes no more containers.
         let _turn = entry.work().await;
+        if !self.pods.has(&entry) {
+            return Err(LookError::NoSuchPod(pod.to_owned()).into());
+        }
         let pod = entry.look();
         if pod.phase != PodPhase::Ready {
             return Err(CreateError::PodNotReady(pod.id.clone()));
@@ -154,111 +138,6 @@ impl Runtime {
                 self.clear_container(&pod.id, &id).await;
                 Err(error)
             }
-        }
-    }
-
-    /// Everything that can be refused, before the first change.
-    fn draft(&self, id: ContainerId, pod: Arc<PodRecord>, spec: ContainerSpec) -> Result<Draft, CreateError> {
-        supported(&spec)?;
-        if spec.security.privileged && !pod.spec.security.privileged {
-            return Err(CreateError::PrivilegedAlone);
-        }
-        let image = self.images.find(&spec.image.image);
-        let image = image.ok_or_else(|| CreateError::NoSuchImage(spec.image.image.clone()))?;
-        if image.chain.is_empty() {
-            return Err(CreateError::NoLayers(spec.image.image.clone()));
-        }
-        let (user, groups) = self.user(&spec, &image)?;
-        let stop_signal = match (spec.stop_signal, image.config.stop_signal.as_str()) {
-            (Some(asked), _) => asked,
-            (None, "") => Signal::TERM,
-            (None, image) => Signal::parse(image)?,
-        };
-        let devices = devices::of(&spec)?;
-        let seccomp = self.seccomp(&spec)?;
-        let target = self.target(&pod, &spec)?;
-        let sources = spec.mounts.iter().map(mount_source).collect::<Result<_, _>>()?;
-        let cgroup = self.cgroup(&pod.cgroup.path)?.path().join(id.as_str())?;
-        let cgroup = cgroup::Cgroup::new(self.cgroups.clone(), cgroup);
-        let log = match (&pod.spec.log_directory, &spec.log_path) {
-            (Some(directory), Some(path)) => Some((directory.join(path), reopen_log::open(directory, path)?)),
-            (None, _) | (_, None) => None,
-        };
-        let draft = Draft {
-            id, spec, pod, image, user, groups, stop_signal, devices, seccomp, log, sources, target, cgroup,
-        };
-        // Refuses what the configuration cannot say; the real one is built once the rest is there.
-        self.configure(&draft)?;
-        Ok(draft)
-    }
-
-    fn configure(&self, draft: &Draft) -> Result<oci_spec::runtime::Spec, OciError> {
-        oci::build(&Given {
-            pod: &draft.pod.spec,
-            held: &draft.pod.held,
-            pod_dir: &self.pod_dir(&draft.pod.id),
-            container: &draft.spec,
-            image: &draft.image,
-            user: &draft.user,
-            groups: &draft.groups,
-            cgroup: draft.cgroup.path().as_str(),
-            cgroups: self.cgroups.version(),
-            sources: &draft.sources,
-            devices: &draft.devices.nodes,
-            target: draft.target,
-        })
-    }
-
-    fn user(&self, spec: &ContainerSpec, image: &image::Image) -> Result<(image::User, Vec<u32>), CreateError> {
-        let security = &spec.security;
-        let (id, name) = match &security.run_as {
-            Some(UserRef::Id(id)) => (Some(i64::from(*id)), ""),
-            Some(UserRef::Name(name)) => (None, name.as_str()),
-            None => (None, ""),
-        };
-        let ask = image::UserAsk {
-            run_as_user: id,
-            run_as_username: name,
-            run_as_group: security.run_as_group.map(i64::from),
-            image_user: &image.config.user,
-        };
-        let accounts = self.images.accounts(image)?;
-        let user = image::resolve_user(&accounts, ask)?;
-        let mut groups = security.supplemental_groups.clone();
-        if security.groups_policy == GroupsPolicy::Merge {
-            groups.extend(&user.groups);
-        }
-        // The primary group is among them: programs such as `id` and `newgrp` expect it, and so do the peers.
-        groups.push(user.gid);
-        groups.sort_unstable();
-        groups.dedup();
-        Ok((user, groups))
-    }
-
-    fn seccomp(&self, spec: &ContainerSpec) -> Result<Option<PathBuf>, CreateError> {
-        if spec.security.privileged {
-            return Ok(None);
-        }
-        let wanted = match &spec.security.seccomp {
-            None | Some(Profile::Unconfined) => return Ok(None),
-            Some(Profile::RuntimeDefault) => Wanted::RuntimeDefault,
-            Some(Profile::Localhost(path)) => Wanted::Localhost(Path::new(path)),
-        };
-        let capabilities = oci::capabilities_of(&spec.security)?.iter().map(ToString::to_string).collect();
-        Ok(Some(self.filters.path_for(wanted, &capabilities)?))
-    }
-
-    /// The first process of the container whose PID namespace is asked for.
-    fn target(&self, pod: &PodRecord, spec: &ContainerSpec) -> Result<Option<u32>, CreateError> {
-        let spaces = &spec.security.namespaces;
-        if spaces.pid != NsMode::Target {
-            return Ok(None);
-        }
-        let name = spaces.target.clone().unwrap_or_default();
-        let target = self.container(&name).ok().filter(|c| c.pod == pod.id);
-        match target.map(|c| c.phase.clone()) {
-            Some(Phase::Running { pid, .. }) => Ok(Some(pid.get())),
-            _ => Err(CreateError::Target(name)),
         }
     }
 
@@ -295,6 +174,7 @@ impl Runtime {
         self.images.hold(draft.id.as_str(), &draft.image.id)?;
         let writable = self.layout.writable(&draft.id);
         disk::private_dir(&writable)?;
+        sweep::note_owner(&writable, &dir)?;
         let overlay = Overlay {
             layers: self.images.layers_dir(),
             lower: self.images.lowers(&draft.image)?,
@@ -338,6 +218,7 @@ impl Runtime {
     /// From here on the container exists.
     fn publish_container(&self, draft: Draft, pid: NonZeroU32) -> Result<(), CreateError> {
         let Draft { id, spec, pod, image, user, groups, stop_signal, log, cgroup, .. } = draft;
+        let name = shown_name(&spec.image, &image);
         let reference = image.repo_digests.first().cloned().unwrap_or_else(|| image.id.to_string());
         let record = ContainerRecord {
             version: VERSION,
@@ -346,71 +227,63 @@ impl Runtime {
             spec,
             created: SystemTime::now(),
             phase: Phase::Created { pid },
-            image: ImageUsed { id: image.id.to_string(), reference },
+            image: ImageUsed { id: image.id.to_string(), name, reference },
             user: UserUsed { uid: user.uid, gid: user.gid, groups },
             log: log.map(|(path, _)| path),
             stop_signal,
             cgroup: cgroup.path().as_str().to_owned(),
         };
-        disk::write_json(&self.layout.container(&record.pod, &record.id).join("container.json"), &record)?;
-        self.containers.insert(record);
+        let dir = self.layout.container(&record.pod, &record.id);
+        disk::write_json(&dir.join("container.json"), &record)?;
+        let entry = self.containers.insert(record);
+        // What a shim tells of a container that is not here yet is lost. It writes an exit down before it tells of it,
+        // so this look misses none; and if the shim itself is gone, nobody will tell.
+        if let Some(exit) = written_exit(&dir) {
+            self.exited(&entry.look().id, exit);
+        } else if self.shim_of(&pod.id).is_none() {
+            self.containers.remove(entry.look().id.as_str());
+            return Err(CreateError::PodNotReady(pod.id.clone()));
+        }
         Ok(())
     }
 }
 
-/// Refuses what this release cannot do, by the field's name.
-fn supported(spec: &ContainerSpec) -> Result<(), CreateError> {
-    let security = &spec.security;
-    if !spec.cdi_devices.is_empty() {
-        return Err(CreateError::Unsupported("CDI_devices: CDI is not supported yet"));
+/// What people call the image that was asked for: the kubelet asks by id.
+fn shown_name(asked: &ImageName, image: &image::Image) -> String {
+    let digits = asked.image.strip_prefix("sha256:").unwrap_or(&asked.image);
+    if !image.id.hex().starts_with(digits) {
+        asked.image.clone()
+    } else if !asked.user_specified.is_empty() {
+        asked.user_specified.clone()
+    } else {
+        image.repo_tags.first().unwrap_or(&asked.image).clone()
     }
-    if security.namespaces.user.is_some() {
-        return Err(CreateError::Unsupported("linux.security_context.namespace_options.userns_options: not supported yet"));
-    }
-    if security.selinux.is_some() && !Path::new("/sys/fs/selinux/enforce").exists() {
-        return Err(CreateError::Unsupported("linux.security_context.selinux_options: this host has no SELinux"));
-    }
-    if security.selinux.is_some() {
-        return Err(CreateError::Unsupported("linux.security_context.selinux_options: not supported yet"));
-    }
-    match &security.apparmor {
-        Some(Profile::Localhost(_)) if !has_apparmor() => {
-            return Err(CreateError::Unsupported("linux.security_context.apparmor: this host has no AppArmor"));
-        }
-        Some(Profile::Localhost(_)) => {
-            return Err(CreateError::Unsupported("linux.security_context.apparmor: not supported yet"));
-        }
-        // A default that the host does not have confines nothing, here as with the peers.
-        Some(Profile::RuntimeDefault | Profile::Unconfined) | None => {}
-    }
-    for mount in &spec.mounts {
-        if matches!(mount.source, MountSource::Image { .. }) {
-            return Err(CreateError::Unsupported("mounts: image volumes are not supported yet"));
-        }
-        if !mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty() {
-            return Err(CreateError::Unsupported("mounts: id mappings are not supported yet"));
-        }
-        if !mount.options.is_empty() {
-            return Err(CreateError::Unsupported("mounts: mount_options are not supported yet"));
-        }
-    }
-    Ok(())
 }
 
-pub(super) fn has_apparmor() -> bool {
-    std::fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|t| t.starts_with('Y'))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Where a mount comes from. A directory that is missing is made, as the peers do.
-fn mount_source(mount: &model::Mount) -> Result<PathBuf, CreateError> {
-    let MountSource::Host(path) = &mount.source else {
-        return Err(CreateError::Unsupported("mounts: image volumes are not supported yet"));
-    };
-    let failed = |source| CreateError::MountSource { path: path.clone(), source };
-    match std::fs::metadata(path) {
-        Ok(_) => {}
-        Err(missing) if missing.kind() == io::ErrorKind::NotFound => std::fs::create_dir_all(path).map_err(failed)?,
-        Err(error) => return Err(failed(error)),
+    #[test]
+    fn an_image_asked_for_by_id_is_shown_by_its_name() {
+        let id = format!("sha256:{}", "ab".repeat(32));
+        let mut image: image::Image = serde_json::from_value(serde_json::json!({
+            "id": id, "repo_tags": ["a.example/b:1"], "repo_digests": [], "manifest": null, "size": 1,
+            "config": {"user": "", "env": [], "entrypoint": [], "cmd": [], "working_dir": "", "stop_signal": "",
+                "volumes": [], "labels": {}, "exposed_ports": [], "os": "linux", "architecture": "amd64"},
+            "chain": [], "pinned": false,
+        }))
+        .unwrap();
+        let asked = |image: &str, user_specified: &str| ImageName {
+            image: image.to_owned(),
+            user_specified: user_specified.to_owned(),
+            annotations: Default::default(),
+            handler: String::new(),
+        };
+        assert_eq!(shown_name(&asked("a.example/b:1", "c"), &image), "a.example/b:1");
+        assert_eq!(shown_name(&asked(&id, "b"), &image), "b");
+        assert_eq!(shown_name(&asked("abab", ""), &image), "a.example/b:1");
+        image.repo_tags.clear();
+        assert_eq!(shown_name(&asked(&id, ""), &image), id);
     }
-    Ok(path.clone())
 }

@@ -17,8 +17,6 @@ pub(crate) enum DevicesError {
     NotADevice(PathBuf),
     #[error("config.devices: permissions {0:?} are not of r, w and m")]
     Permissions(String),
-    #[error("config.devices: the container path {0:?} is not absolute")]
-    ContainerPath(String),
     #[error("describing a device")]
     Build(#[from] OciSpecError),
 }
@@ -26,7 +24,7 @@ pub(crate) enum DevicesError {
 impl Classed for DevicesError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Host { .. } | Self::NotADevice(_) | Self::Permissions(_) | Self::ContainerPath(_) => Kind::Invalid,
+            Self::Host { .. } | Self::NotADevice(_) | Self::Permissions(_) => Kind::Invalid,
             Self::Build(_) => Kind::Internal,
         }
     }
@@ -40,27 +38,37 @@ pub(super) struct Devices {
 }
 
 pub(super) fn of(spec: &ContainerSpec) -> Result<Devices, DevicesError> {
-    if spec.security.privileged {
-        return Ok(Devices { nodes: all_of_host(Path::new("/dev"))?, rules: allow_all() });
-    }
-    let mut devices = Devices { nodes: Vec::new(), rules: default_rules() };
+    let privileged = spec.security.privileged;
+    let mut devices = if privileged {
+        Devices { nodes: below(Path::new("/dev"), Path::new("/dev"), &OWN)?, rules: allow_all() }
+    } else {
+        Devices { nodes: Vec::new(), rules: default_rules() }
+    };
     for asked in &spec.devices {
-        if !asked.container_path.starts_with('/') {
-            return Err(DevicesError::ContainerPath(asked.container_path.clone()));
+        let access =
+            Access::parse(&asked.permissions).ok_or_else(|| DevicesError::Permissions(asked.permissions.clone()))?;
+        for node in found(&asked.host_path, Path::new(&asked.container_path))? {
+            if !privileged {
+                devices.rules.push(rule(&node, access));
+            }
+            devices.nodes.retain(|other| other.path() != node.path());
+            devices.nodes.push(node);
         }
-        let access = Access::parse(&asked.permissions)
-            .ok_or_else(|| DevicesError::Permissions(asked.permissions.clone()))?;
-        let host = &asked.host_path;
-        let real = host.canonicalize().map_err(|source| DevicesError::Host { path: host.clone(), source })?;
-        let node = describe(&real, Path::new(&asked.container_path))?;
-        let node = node.ok_or_else(|| DevicesError::NotADevice(host.clone()))?;
-        let kind = if node.typ() == LinuxDeviceType::B { DeviceKind::Block } else { DeviceKind::Char };
-        let number = |n: i64| u32::try_from(n).ok();
-        let (major, minor) = (number(node.major()), number(node.minor()));
-        devices.rules.push(DeviceRule { verdict: Verdict::Allow, kind, major, minor, access });
-        devices.nodes.push(node);
     }
     Ok(devices)
+}
+
+fn rule(node: &LinuxDevice, access: Access) -> DeviceRule {
+    let kind = if node.typ() == LinuxDeviceType::B { DeviceKind::Block } else { DeviceKind::Char };
+    let number = |n: i64| u32::try_from(n).ok();
+    DeviceRule { verdict: Verdict::Allow, kind, major: number(node.major()), minor: number(node.minor()), access }
+}
+
+/// The device at `host`, or all of those below it if that is a directory.
+fn found(host: &Path, inside: &Path) -> Result<Vec<LinuxDevice>, DevicesError> {
+    let real = host.canonicalize().map_err(|source| DevicesError::Host { path: host.to_owned(), source })?;
+    let nodes = if real.is_dir() { below(&real, inside, &[])? } else { Vec::from_iter(describe(&real, inside)?) };
+    if nodes.is_empty() { Err(DevicesError::NotADevice(host.to_owned())) } else { Ok(nodes) }
 }
 
 /// The node at `host` as it shall be at `inside`; none when it is no device.
@@ -87,26 +95,44 @@ fn describe(host: &Path, inside: &Path) -> Result<Option<LinuxDevice>, DevicesEr
     Ok(Some(node))
 }
 
-/// All device nodes of the host, for a privileged container, but for those that each container has of its own.
-fn all_of_host(dir: &Path) -> Result<Vec<LinuxDevice>, DevicesError> {
-    const OWN: [&str; 12] =
-        ["pts", "shm", "fd", "mqueue", "console", "ptmx", "null", "zero", "full", "random", "urandom", "tty"];
+/// What each container has of its own in `/dev`.
+const OWN: [&str; 12] =
+    ["pts", "shm", "fd", "mqueue", "console", "ptmx", "null", "zero", "full", "random", "urandom", "tty"];
+
+/// All device nodes below `dir`, as they shall be below `inside`, but for the entries of `dir` named in `without`.
+fn below(dir: &Path, inside: &Path, without: &[&str]) -> Result<Vec<LinuxDevice>, DevicesError> {
     let failed = |source| DevicesError::Host { path: dir.to_owned(), source };
     let mut nodes = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        let path = entry.path();
-        let top = dir == Path::new("/dev");
-        if top && entry.file_name().to_str().is_some_and(|name| OWN.contains(&name)) {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| without.contains(&name)) {
             continue;
         }
+        let (path, inside) = (entry.path(), inside.join(&name));
         // A node may go while the directory is read: then it is not there.
         let Ok(kind) = entry.file_type() else { continue };
         if kind.is_dir() {
-            nodes.extend(all_of_host(&path)?);
-        } else if let Ok(Some(node)) = describe(&path, &path) {
+            nodes.extend(below(&path, &inside, &[])?);
+        } else if let Ok(Some(node)) = describe(&path, &inside) {
             nodes.push(node);
         }
     }
     Ok(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_found_by_its_name_or_through_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/null", dir.path().join("link")).unwrap();
+        let node = found(&dir.path().join("link"), Path::new("/dev/nothing")).unwrap();
+        assert_eq!((node.len(), node[0].path().as_path()), (1, Path::new("/dev/nothing")));
+        assert!(matches!(found(dir.path(), Path::new("/dev/x")), Err(DevicesError::NotADevice(_))), "links only");
+        let all = found(Path::new("/dev"), Path::new("/dev/host")).unwrap();
+        assert!(all.iter().any(|node| node.path() == Path::new("/dev/host/null")));
+    }
 }

@@ -24,6 +24,8 @@ pub(crate) enum ExecError {
     Program { container: ContainerId, source: AskError },
     #[error("executing in container {container}")]
     Shim { container: ContainerId, source: AskError },
+    #[error("cmd: too long")]
+    TooLong(#[source] link::FrameError),
     #[error("the command did not end within {0:?} and was killed")]
     Timeout(Duration),
 }
@@ -33,8 +35,8 @@ impl Classed for ExecError {
         match self {
             Self::Look(e) => e.kind(),
             Self::NotRunning { .. } => Kind::Precondition,
-            Self::Pipe(_) => Kind::Internal,
-            Self::Program { .. } => Kind::Internal,
+            Self::Pipe(_) | Self::Program { .. } => Kind::Internal,
+            Self::TooLong(_) => Kind::Invalid,
             Self::Shim { source, .. } => source.kind(),
             Self::Timeout(_) => Kind::Deadline,
         }
@@ -70,6 +72,8 @@ impl Runtime {
         let (out, their_out) = std::io::pipe().map_err(ExecError::Pipe)?;
         let (err, their_err) = std::io::pipe().map_err(ExecError::Pipe)?;
         let (exec, mut ended) = shim.expect_exec();
+        // Whatever happens to the request, the command does not outlive it.
+        let mut leash = Leash { shim: &shim, exec: Some(exec) };
         let stdio = Stdio { stdin: false, stdout: true, stderr: true };
         let ask = ExecAsk { container: container.clone(), exec, args: command, stdio };
         let asked = shim.ask(Ask::Exec(ask), &[their_out.as_fd(), their_err.as_fd()]).await;
@@ -77,18 +81,8 @@ impl Runtime {
         match asked {
             Ok(Answer::ExecStarted { .. }) => {}
             Ok(_) => return Err(ExecError::Shim { container, source: AskError::Mismatch }),
-            Err(source) => {
-                shim.forget_exec(exec);
-                let program = matches!(&source, AskError::Failed(f) if f.kind == FailureKind::Program);
-                return Err(if program {
-                    ExecError::Program { container, source }
-                } else {
-                    ExecError::Shim { container, source }
-                });
-            }
+            Err(source) => return Err(leash.refused(container, source)),
         }
-        // Whatever happens to the request, the command does not outlive it.
-        let mut leash = Leash { shim: &shim, exec: Some(exec) };
         let cap = self.config.exec_output_max;
         let run = collect(out, err, cap, &mut ended);
         let outcome = match timeout {
@@ -103,8 +97,8 @@ impl Runtime {
             },
             None => run.await,
         };
-        leash.exec = None;
         let output = outcome.map_err(ExecError::Pipe)?;
+        leash.exec = None;
         output.ok_or(ExecError::Shim { container, source: AskError::Gone })
     }
 }
@@ -123,11 +117,28 @@ impl Leash<'_> {
             self.shim.tell(Ask::KillExec { exec }).await.ok();
         }
     }
+
+    /// The ask failed: who said so knows of no command to kill, who said nothing may.
+    fn refused(&mut self, container: ContainerId, source: AskError) -> ExecError {
+        if let AskError::Failed(_) | AskError::Frame(link::FrameError::TooLong(_)) = &source
+            && let Some(exec) = self.exec.take()
+        {
+            self.shim.forget_exec(exec);
+        }
+        match source {
+            AskError::Failed(ref failure) if failure.kind == FailureKind::Program => {
+                ExecError::Program { container, source }
+            }
+            AskError::Frame(too_long @ link::FrameError::TooLong(_)) => ExecError::TooLong(too_long),
+            _ => ExecError::Shim { container, source },
+        }
+    }
 }
 
 impl Drop for Leash<'_> {
     fn drop(&mut self) {
         if let Some(exec) = self.exec.take() {
+            self.shim.forget_exec(exec);
             let shim = self.shim.clone();
             tokio::spawn(async move { shim.tell(Ask::KillExec { exec }).await });
         }
@@ -145,11 +156,18 @@ async fn collect(
     let mut err = Capture::new(err)?;
     let code = loop {
         let room = cap.saturating_sub(out.bytes.len() + err.bytes.len());
+        // Either stream may have the turn: a background process that floods one must not hold up the other.
+        let read = async {
+            tokio::select! {
+                read = out.read(room), if !out.over => read,
+                read = err.read(room), if !err.over => read,
+                else => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
-            read = out.read(room), if !out.over => read?,
-            read = err.read(room), if !err.over => read?,
             code = &mut *ended => break code,
+            read = read => read?,
         }
     };
     let Ok(code) = code else { return Ok(None) };
@@ -161,6 +179,8 @@ async fn collect(
 
 /// What is read at a time.
 const CHUNK: usize = 64 * 1024;
+/// The largest pipe that the kernel gives to ordinary users.
+const PIPE_MAX: usize = 1024 * 1024;
 
 /// One stream, as far as it is kept.
 struct Capture {
@@ -188,10 +208,14 @@ impl Capture {
         }
     }
 
-    /// Takes what is there now. Asks the kernel: what tokio knows of the pipe may be older than its last bytes.
+    /// Takes what is there now. Asks the kernel: what tokio knows of the pipe may be older than its last bytes. No more
+    /// than a pipe can hold: somebody in the background may write as fast as this reads.
     fn drain(&mut self, cap: usize) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
-        while !self.over {
+        for _ in 0..PIPE_MAX / CHUNK {
+            if self.over {
+                break;
+            }
             match rustix::io::read(&self.pipe, &mut buffer) {
                 Ok(n) => self.keep(&buffer[..n], cap.saturating_sub(self.bytes.len())),
                 Err(rustix::io::Errno::AGAIN) => break,

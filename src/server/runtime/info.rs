@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Runtime;
+use crate::shim::note;
 use crate::store::{ContainerRecord, PodRecord, disk};
 
 impl Runtime {
@@ -20,10 +21,9 @@ impl Runtime {
 
     pub(crate) fn pod_info(&self, pod: &PodRecord) -> Value {
         let dir = self.pod_dir(&pod.id);
-        let shim = std::fs::read_to_string(dir.join("shim.pid")).ok().and_then(|t| t.trim().parse::<u32>().ok());
         json!({
             "directory": dir,
-            "shim": shim,
+            "shim": note::pid(&dir),
             "namespaces": pod.held,
             "cgroup": pod.cgroup,
             "config": pod.spec,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use model::resources::Observed;
-use model::{Classed, Kind};
+use model::{Classed, Kind, PodId};
 
 use super::Runtime;
 use crate::store::{Ambiguous, ContainerRecord, Entry, PodRecord};
@@ -52,8 +52,8 @@ impl Runtime {
         self.containers.all().iter().map(|entry| entry.look()).collect()
     }
 
-    pub(super) fn containers_of(&self, pod: &PodRecord) -> Vec<Arc<Entry<ContainerRecord>>> {
-        self.containers.all().into_iter().filter(|entry| entry.look().pod == pod.id).collect()
+    pub(super) fn containers_of(&self, pod: &PodId) -> Vec<Arc<Entry<ContainerRecord>>> {
+        self.containers.all().into_iter().filter(|entry| entry.look().pod == *pod).collect()
     }
 
     /// The limits that the kernel has in force for a container; none when it has no cgroup any more.

@@ -8,6 +8,7 @@ mod clear;
 mod conditions;
 mod create;
 mod devices;
+mod draft;
 mod exec;
 mod files;
 mod info;
@@ -20,11 +21,11 @@ mod run_pod;
 mod start;
 mod stop;
 mod stop_pod;
+mod sweep;
 mod sysctl;
 mod watch;
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use model::{ContainerMeta, PodId, PodMeta};
@@ -70,7 +71,7 @@ pub(crate) struct Runtime {
     /// What could not be cleared away yet.
     dirty: Mutex<Vec<clear::Dirt>>,
     /// Told of every removal.
-    removed: tokio::sync::Notify,
+    removed: Arc<tokio::sync::Notify>,
 }
 
 impl Runtime {
@@ -94,7 +95,7 @@ impl Runtime {
             container_names: Names::default(),
             shims: Mutex::default(),
             dirty: Mutex::default(),
-            removed: tokio::sync::Notify::new(),
+            removed: Arc::default(),
         });
         runtime.recover().await?;
         runtime.clean_now_and_then();
@@ -138,9 +139,4 @@ fn random() -> [u8; 32] {
     // The kernel's generator does not fail once the system has booted.
     while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(32) {}
     bytes
-}
-
-/// Whether `path` stays below what it is joined to.
-fn is_beneath(path: &Path) -> bool {
-    path.components().all(|c| matches!(c, std::path::Component::Normal(_)))
 }

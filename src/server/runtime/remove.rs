@@ -44,6 +44,9 @@ impl Runtime {
 
     pub(super) async fn remove_entry(self: &Arc<Self>, entry: &Arc<Entry<ContainerRecord>>) -> Result<(), RemoveError> {
         let _turn = entry.work().await;
+        if !self.containers.has(entry) {
+            return Ok(());
+        }
         let record = entry.look();
         let container = record.id.clone();
         self.kill(entry).await.map_err(|source| RemoveError::Stop { container: container.clone(), source })?;
@@ -52,7 +55,7 @@ impl Runtime {
             return Err(RemoveError::Left { container, left });
         }
         self.containers.remove(container.as_str());
-        self.container_names.release(&(record.pod.clone(), record.spec.meta.clone()));
+        self.container_names.release(&(record.pod.clone(), record.spec.meta.clone()), container.as_str());
         Ok(())
     }
 }

@@ -39,10 +39,13 @@ impl Runtime {
             Err(error) => return Err(error.into()),
         };
         let _turn = entry.work().await;
+        if !self.pods.has(&entry) {
+            return Ok(());
+        }
         let pod = entry.look();
         let id = pod.id.clone();
         self.stop_pod_entry(&entry).await.map_err(|source| RemovePodError::Stop { pod: id.clone(), source })?;
-        for container in self.containers_of(&pod) {
+        for container in self.containers_of(&id) {
             let removed = self.remove_entry(&container).await;
             removed.map_err(|source| RemovePodError::Container { pod: id.clone(), source })?;
         }
@@ -51,7 +54,7 @@ impl Runtime {
             return Err(RemovePodError::Left { pod: id, left });
         }
         self.pods.remove(id.as_str());
-        self.pod_names.release(&pod.spec.meta);
+        self.pod_names.release(&pod.spec.meta, id.as_str());
         self.removed.notify_one();
         Ok(())
     }

@@ -4,21 +4,19 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use link::{Answer, Ask, Held, HoldAsk, PodNamespaces};
+use model::resources::LimitsPatch;
 use model::{Classed, Kind, NsMode, PodId, PodPhase, PodSpec, Profile};
 use tokio::sync::mpsc;
 
 use super::clear::Intent;
 use super::sysctl::{self, SysctlError};
 use super::{Runtime, blocking, files, random};
-use crate::config::HANDLERS;
 use crate::fault::{self, Fault};
 use crate::shim::{AskError, Client, ShimEvent, SpawnError};
 use crate::store::{DiskError, NameTaken, PodCgroup, PodRecord, VERSION, disk};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunPodError {
-    #[error("runtime_handler: there is no handler {0:?}")]
-    NoSuchHandler(String),
     #[error(transparent)]
     Sysctl(#[from] SysctlError),
     #[error("config.linux.security_context.{0}")]
@@ -44,7 +42,7 @@ pub(crate) enum RunPodError {
 impl Classed for RunPodError {
     fn kind(&self) -> Kind {
         match self {
-            Self::NoSuchHandler(_) | Self::CgroupParent(_) => Kind::Invalid,
+            Self::CgroupParent(_) => Kind::Invalid,
             Self::Sysctl(e) => e.kind(),
             Self::Security(_) => Kind::Unsupported,
             Self::NameTaken(e) => e.kind(),
@@ -89,6 +87,9 @@ impl Runtime {
         if cgroup.ours {
             let group = self.cgroup(&cgroup.path).map_err(RunPodError::CgroupParent)?;
             let limits = spec.resources.clone();
+            if spec.overhead != LimitsPatch::default() {
+                tracing::warn!(pod = %id, "config.linux.overhead is not added to the limits of the pod yet");
+            }
             blocking(move || -> Result<(), RunPodError> {
                 // Taken back by `clear_pod`, which the intent tells of it.
                 drop(group.create()?);
@@ -98,44 +99,44 @@ impl Runtime {
             .await?;
         }
         fault::at("run_pod.cgroup")?;
-        files::write(&dir, &spec)?;
+        let hostname = files::hostname(&spec);
+        files::write(&dir, &spec, &hostname)?;
         self.shim.spawn(&dir)?;
         fault::at("run_pod.shim")?;
         let (sender, events) = mpsc::unbounded_channel();
         let shim = Client::connect(&dir.join("shim.sock"), sender).await?;
-        let held = self.hold(&shim, id, &spec).await?;
+        let held = self.hold(&shim, id, &spec, &hostname).await?;
         fault::at("run_pod.hold")?;
-        self.publish_pod(id, spec, held, cgroup, shim, events)?;
-        Ok(())
-    }
-
-    /// From here on the pod exists.
-    fn publish_pod(
-        self: &Arc<Self>,
-        id: &PodId,
-        spec: PodSpec,
-        held: Held,
-        cgroup: PodCgroup,
-        shim: Client,
-        events: mpsc::UnboundedReceiver<ShimEvent>,
-    ) -> Result<(), RunPodError> {
         let record = PodRecord {
             version: VERSION,
             id: id.clone(),
             spec,
             created: SystemTime::now(),
             phase: PodPhase::Ready,
+            hostname,
             held,
             cgroup,
             ips: Vec::new(),
         };
-        disk::write_json(&self.pod_dir(id).join("pod.json"), &record)?;
-        self.pods.insert(record);
-        self.attach(id.clone(), shim, events);
+        self.publish_pod(record, shim, events)?;
         Ok(())
     }
 
-    async fn hold(&self, shim: &Client, id: &PodId, spec: &PodSpec) -> Result<Held, AskError> {
+    /// From here on the pod exists.
+    fn publish_pod(
+        self: &Arc<Self>,
+        record: PodRecord,
+        shim: Client,
+        events: mpsc::UnboundedReceiver<ShimEvent>,
+    ) -> Result<(), DiskError> {
+        let id = record.id.clone();
+        disk::write_json(&self.pod_dir(&id).join("pod.json"), &record)?;
+        self.pods.insert(record);
+        self.attach(id, shim, events);
+        Ok(())
+    }
+
+    async fn hold(&self, shim: &Client, id: &PodId, spec: &PodSpec, hostname: &str) -> Result<Held, AskError> {
         let spaces = &spec.security.namespaces;
         let ask = HoldAsk {
             dir: self.pod_dir(id),
@@ -145,7 +146,7 @@ impl Runtime {
                 uts: spaces.network != NsMode::Node,
                 pid: spaces.pid == NsMode::Pod,
             },
-            hostname: spec.hostname.clone(),
+            hostname: hostname.to_owned(),
             sysctls: spec.sysctls.clone(),
             shm_size: self.config.shm_size,
             oom_score_adj: SHIM_OOM_SCORE,
@@ -169,15 +170,12 @@ impl Runtime {
 
 /// Refuses what no step could fulfil.
 fn check(spec: &PodSpec) -> Result<(), RunPodError> {
-    if !HANDLERS.contains(&spec.handler.as_str()) {
-        return Err(RunPodError::NoSuchHandler(spec.handler.clone()));
-    }
     sysctl::check(spec)?;
     // The pod itself runs no program, so its profiles and its user confine nothing: they are only remembered.
-    if spec.security.selinux.is_some() && !std::path::Path::new("/sys/fs/selinux/enforce").exists() {
+    if spec.security.selinux.is_some() && !super::draft::has_selinux() {
         return Err(RunPodError::Security("selinux_options: this host has no SELinux"));
     }
-    if matches!(&spec.security.apparmor, Some(Profile::Localhost(_))) && !super::create::has_apparmor() {
+    if matches!(&spec.security.apparmor, Some(Profile::Localhost(_))) && !super::draft::has_apparmor() {
         return Err(RunPodError::Security("apparmor: this host has no AppArmor"));
     }
     Ok(())

@@ -1,11 +1,12 @@
 //! StartContainer.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use link::{Ask, FailureKind};
 use model::{Classed, ContainerId, Kind, Phase, WrongPhase};
 
+use super::stop::is_over;
 use super::{LookError, Runtime};
 use crate::shim::AskError;
 use crate::store::DiskError;
@@ -39,20 +40,28 @@ impl Classed for StartError {
     }
 }
 
+/// How long the end of a container that could not start may take to be told.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
+
 impl Runtime {
     pub(crate) async fn start(self: &Arc<Self>, id: &str) -> Result<(), StartError> {
         let entry = self.container_entry(id)?;
         let _turn = entry.work().await;
+        if !self.containers.has(&entry) {
+            return Err(LookError::NoSuchContainer(id.to_owned()).into());
+        }
         let record = entry.look();
         record.phase.start(SystemTime::now())?;
         let shim = self.shim_of(&record.pod).ok_or_else(|| StartError::PodNotReady(record.id.clone()))?;
-        let asked = shim.tell(Ask::Start { container: record.id.clone() }).await;
-        asked.map_err(|source| match source {
-            AskError::Failed(ref failure) if failure.kind == FailureKind::Program => {
-                StartError::Program { container: record.id.clone(), source }
+        if let Err(source) = shim.tell(Ask::Start { container: record.id.clone() }).await {
+            let container = record.id.clone();
+            if !matches!(&source, AskError::Failed(failure) if failure.kind == FailureKind::Program) {
+                return Err(StartError::Shim { container, source });
             }
-            _ => StartError::Shim { container: record.id.clone(), source },
-        })?;
+            // Its end comes on another way: who looks after this error shall not find it created.
+            tokio::time::timeout(TOLD_WITHIN, entry.wait_until(is_over)).await.ok();
+            return Err(StartError::Program { container, source });
+        }
         let now = SystemTime::now();
         entry.update(&self.layout, |record| {
             record.phase = match &record.phase {

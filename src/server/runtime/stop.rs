@@ -5,32 +5,34 @@ use std::time::Duration;
 
 use link::Ask;
 use model::{Classed, ContainerId, Kind, Phase, Signal};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
+use super::watch::last_words;
 use super::{LookError, Runtime, blocking};
-use crate::shim::AskError;
+use crate::chain::chain;
 use crate::store::{ContainerRecord, Entry};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StopError {
     #[error(transparent)]
     Look(#[from] LookError),
-    #[error("sending {signal} to container {container}")]
-    Signal { container: ContainerId, signal: Signal, source: AskError },
-    #[error("container {container} is still there {after:?} after it was killed")]
-    Stuck { container: ContainerId, after: Duration },
+    #[error("the cgroup of container {container}")]
+    CgroupPath { container: ContainerId, source: cgroup::InvalidPath },
+    #[error("container {container} is still there after it was killed")]
+    Stuck { container: ContainerId, source: cgroup::GroupError },
 }
 
 impl Classed for StopError {
     fn kind(&self) -> Kind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::Signal { source, .. } => source.kind(),
+            Self::CgroupPath { .. } => Kind::Internal,
             Self::Stuck { .. } => Kind::Deadline,
         }
     }
 }
 
-fn is_over(record: &ContainerRecord) -> bool {
+pub(super) fn is_over(record: &ContainerRecord) -> bool {
     match record.phase {
         Phase::Exited { .. } | Phase::Unknown { .. } => true,
         Phase::Created { .. } | Phase::Running { .. } => false,
@@ -48,7 +50,9 @@ impl Runtime {
         let grace = grace.min(self.config.stop.grace_max);
         let record = entry.look();
         if matches!(record.phase, Phase::Running { .. }) && !grace.is_zero() {
-            self.signal(&record, record.stop_signal).await?;
+            if !self.signal(&record, record.stop_signal).await {
+                self.signal_past_the_shim(&record);
+            }
             if tokio::time::timeout(grace, entry.wait_until(is_over)).await.is_ok() {
                 return Ok(());
             }
@@ -56,38 +60,47 @@ impl Runtime {
         self.kill(&entry).await
     }
 
-    /// Ends everything in the container's cgroup, now.
+    /// Ends everything in the container's cgroup, now. What the kernel says counts: a shim that is missing, silent or of
+    /// another time keeps no container alive, and none in the books.
     pub(super) async fn kill(self: &Arc<Self>, entry: &Arc<Entry<ContainerRecord>>) -> Result<(), StopError> {
         let record = entry.look();
         if is_over(&record) {
             return Ok(());
         }
-        let foreign = match self.signal(&record, Signal::KILL).await {
-            Err(StopError::Signal { source: AskError::Foreign { .. }, .. }) => true,
-            other => other.map(|()| false)?,
-        };
-        if let Ok(cgroup) = self.cgroup(&record.cgroup) {
-            let wait = self.config.stop.kill_wait;
-            // A process that cannot be killed shows below: the container does not end.
-            blocking(move || cgroup.kill_all(wait)).await.ok();
+        let heard = self.signal(&record, Signal::KILL).await;
+        let container = record.id.clone();
+        let cgroup = self.cgroup(&record.cgroup);
+        let cgroup = cgroup.map_err(|source| StopError::CgroupPath { container: container.clone(), source })?;
+        let wait = self.config.stop.kill_wait;
+        let emptied = blocking(move || cgroup.kill_all(wait)).await;
+        if heard && tokio::time::timeout(wait, entry.wait_until(is_over)).await.is_ok() {
+            return Ok(());
         }
-        if foreign {
-            // A shim of another time may not tell, but it writes down what it saw.
-            let dir = self.layout.container(&record.pod, &record.id);
-            self.exited(&record.id, super::watch::last_words(&dir));
-        }
-        let after = self.config.stop.kill_wait;
-        let ended = tokio::time::timeout(after, entry.wait_until(is_over)).await;
-        ended.map_err(|_| StopError::Stuck { container: record.id.clone(), after })
+        emptied.map_err(|source| StopError::Stuck { container: container.clone(), source })?;
+        self.exited(&container, last_words(&self.layout.container(&record.pod, &container)));
+        Ok(())
     }
 
-    async fn signal(&self, record: &ContainerRecord, signal: Signal) -> Result<(), StopError> {
-        let Some(shim) = self.shim_of(&record.pod) else { return Ok(()) };
-        let ask = Ask::Signal { container: record.id.clone(), signal: signal.number() };
-        match shim.tell(ask).await {
-            // Its end is on the way, or it is buried with its shim.
-            Ok(()) | Err(AskError::Gone) => Ok(()),
-            Err(source) => Err(StopError::Signal { container: record.id.clone(), signal, source }),
+    /// Whether the shim sent the signal, so that it will tell of the container's end.
+    async fn signal(&self, record: &ContainerRecord, signal: Signal) -> bool {
+        let Some(shim) = self.shim_of(&record.pod) else { return false };
+        let asked = shim.tell(Ask::Signal { container: record.id.clone(), signal: signal.number() }).await;
+        if let Err(error) = &asked {
+            tracing::warn!(container = %record.id, %signal, error = chain(error), "the shim did not send a signal");
+        }
+        asked.is_ok()
+    }
+
+    /// Sends the stop signal without the shim, to the first process, if that is still one of the container's.
+    fn signal_past_the_shim(&self, record: &ContainerRecord) {
+        let Some(pid) = record.phase.pid() else { return };
+        let number = i32::try_from(pid.get()).ok().and_then(Pid::from_raw);
+        let signal = rustix::process::Signal::from_named_raw(record.stop_signal.number());
+        let (Some(number), Some(signal), Ok(cgroup)) = (number, signal, self.cgroup(&record.cgroup)) else { return };
+        // Opened first: the number cannot pass to another while it is looked for.
+        let Ok(process) = pidfd_open(number, PidfdFlags::empty()) else { return };
+        if cgroup.procs().is_ok_and(|all| all.contains(&pid)) {
+            pidfd_send_signal(&process, signal).ok();
         }
     }
 }

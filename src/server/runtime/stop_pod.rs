@@ -33,7 +33,7 @@ impl Runtime {
         match self.pod_entry(id) {
             Ok(entry) => {
                 let _turn = entry.work().await;
-                self.stop_pod_entry(&entry).await
+                if self.pods.has(&entry) { self.stop_pod_entry(&entry).await } else { Ok(()) }
             }
             Err(LookError::NoSuchPod(_)) => Ok(()),
             Err(error) => Err(error.into()),
@@ -43,14 +43,16 @@ impl Runtime {
     /// The caller has the pod's turn.
     pub(super) async fn stop_pod_entry(self: &Arc<Self>, entry: &Arc<Entry<PodRecord>>) -> Result<(), StopPodError> {
         let pod = entry.look();
-        for container in self.containers_of(&pod) {
+        for container in self.containers_of(&pod.id) {
             self.kill(&container).await?;
         }
         if pod.phase == PodPhase::Ready {
             self.end_shim(&pod.id).await;
-            let dir = self.pod_dir(&pod.id);
-            // What resists is tried again when the pod is removed.
-            drop(super::blocking(move || super::clear::unmount_all(&dir)).await);
+        }
+        let dir = self.pod_dir(&pod.id);
+        // What resists is tried again when the pod is removed.
+        drop(super::blocking(move || super::clear::unmount_all(&dir)).await);
+        if pod.phase == PodPhase::Ready {
             entry.update(&self.layout, |record| record.phase = PodPhase::NotReady)?;
         }
         Ok(())

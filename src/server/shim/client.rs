@@ -35,6 +35,15 @@ pub(crate) enum AskError {
     Failed(#[from] Failure),
 }
 
+impl AskError {
+    /// Whether this proves that nobody is behind the socket any more. Whatever else goes wrong may pass: the shim is
+    /// busy, stopped, of another time, or this process has run out of descriptors.
+    pub(crate) fn is_dead(&self) -> bool {
+        let Self::Connect { source, .. } = self else { return false };
+        matches!(source.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+    }
+}
+
 impl Classed for AskError {
     fn kind(&self) -> Kind {
         match self {
@@ -55,13 +64,20 @@ impl Classed for AskError {
 /// What a shim tells unasked.
 #[derive(Debug)]
 pub(crate) enum ShimEvent {
-    Exited { container: ContainerId, exit: Exit },
-    LogLost { container: ContainerId, bytes: u64, error: String },
-    /// The connection ended: the shim is dead.
+    Exited {
+        container: ContainerId,
+        exit: Exit,
+    },
+    LogLost {
+        container: ContainerId,
+        bytes: u64,
+        error: String,
+    },
+    /// The connection ended: the shim is dead, or found this daemon too slow.
     Gone,
 }
 
-type Waiting = Mutex<HashMap<u64, oneshot::Sender<Result<Answer, Failure>>>>;
+type Waiting = Mutex<HashMap<u64, oneshot::Sender<Result<Answer, AskError>>>>;
 
 /// A handle to a shim; clones share the connection, which ends with the last of them.
 #[derive(Debug, Clone)]
@@ -84,8 +100,18 @@ impl Drop for Shared {
     }
 }
 
-/// A shim answers everything but a create or a start at once; those wait for programs of the user's.
+/// For asks that a shim in good health answers at once.
+const SOON: Duration = Duration::from_secs(5);
+/// For asks that wait for programs, or for the end of processes.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+fn patience(ask: &Ask) -> Duration {
+    match ask {
+        Ask::Hello { .. } | Ask::Report | Ask::Signal { .. } => SOON,
+        Ask::Hold(_) | Ask::Create(_) | Ask::Start { .. } | Ask::Exec(_) | Ask::KillExec { .. } => PATIENCE,
+        Ask::Reopen { .. } | Ask::Forget { .. } | Ask::Leave => PATIENCE,
+    }
+}
 
 impl Client {
     /// Connects, and learns who is there.
@@ -145,18 +171,22 @@ impl Client {
 impl Shared {
     async fn ask(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<Answer, AskError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let patience = patience(&ask);
         let bytes = link::encode(&ToShim { number, ask })?;
         let (sender, receiver) = oneshot::channel();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, sender);
-        let forget = Forget { waiting: &self.waiting, number };
-        let sent = self.socket.async_io(Interest::WRITABLE, || sys::packet::send(&*self.socket, &bytes, fds)).await;
-        sent.map_err(|e| match e.kind() {
-            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => AskError::Gone,
-            _ => AskError::Send(e),
-        })?;
-        let answer = tokio::time::timeout(PATIENCE, receiver).await.map_err(|_| AskError::Silent(PATIENCE))?;
-        drop(forget);
-        Ok(answer.map_err(|_| AskError::Gone)??)
+        let _forget = Forget { waiting: &self.waiting, number };
+        let answered = async {
+            let sent = self.socket.async_io(Interest::WRITABLE, || sys::packet::send(&*self.socket, &bytes, fds)).await;
+            sent.map_err(|e| match e.kind() {
+                io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => {
+                    AskError::Gone
+                }
+                _ => AskError::Send(e),
+            })?;
+            receiver.await.map_err(|_| AskError::Gone)?
+        };
+        tokio::time::timeout(patience, answered).await.map_err(|_| AskError::Silent(patience))?
     }
 }
 
@@ -189,14 +219,15 @@ impl Reader {
         let receive = || {
             BUFFER.with_borrow_mut(|buffer| {
                 let got = sys::packet::receive(&*self.socket, buffer)?;
-                Ok(got.map(|(n, _)| link::decode(&buffer[..n])))
+                Ok(got.map(|(n, _)| link::decode(&buffer[..n]).map_err(|error| (error, number_of(&buffer[..n])))))
             })
         };
         loop {
             match self.socket.async_io(Interest::READABLE, receive).await {
                 Ok(Some(Ok(message))) => self.take(message),
-                // A newer shim tells of something this daemon has no word for.
-                Ok(Some(Err(error))) => tracing::warn!(%error, "a shim said something unknown"),
+                // A newer shim says something that this daemon has no word for.
+                Ok(Some(Err((error, Some(number))))) => self.answer(number, Err(error.into())),
+                Ok(Some(Err((error, None)))) => tracing::warn!(%error, "a shim told of something unknown"),
                 Ok(None) | Err(_) => break,
             }
         }
@@ -205,15 +236,16 @@ impl Reader {
         self.events.send(ShimEvent::Gone).ok();
     }
 
+    fn answer(&self, number: u64, answer: Result<Answer, AskError>) {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        if let Some(sender) = waiting {
+            sender.send(answer).ok();
+        }
+    }
+
     fn take(&self, message: ToDaemon) {
         let event = match message {
-            ToDaemon::Answer { number, answer } => {
-                let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
-                if let Some(sender) = waiting {
-                    sender.send(answer).ok();
-                }
-                return;
-            }
+            ToDaemon::Answer { number, answer } => return self.answer(number, answer.map_err(AskError::from)),
             ToDaemon::Event(Event::ExecExited { exec, code }) => {
                 let waiting = self.execs.lock().unwrap_or_else(PoisonError::into_inner).remove(&exec);
                 if let Some(sender) = waiting {
@@ -229,4 +261,17 @@ impl Reader {
         // Nobody listens only when the daemon ends.
         self.events.send(event).ok();
     }
+}
+
+/// Which ask is answered by a message whose rest cannot be read.
+fn number_of(bytes: &[u8]) -> Option<u64> {
+    #[derive(serde::Deserialize)]
+    struct Numbered {
+        answer: Number,
+    }
+    #[derive(serde::Deserialize)]
+    struct Number {
+        number: u64,
+    }
+    link::decode::<Numbered>(bytes).ok().map(|message| message.answer.number)
 }

@@ -12,17 +12,17 @@ use super::client::{AskError, Client, ShimEvent};
 /// Accepts one connection and answers the greeting as a shim of `protocol` would, then does what `then` says.
 fn play(path: &Path, protocol: u32, then: impl FnOnce(OwnedFd) + Send + 'static) -> std::thread::JoinHandle<()> {
     let listener = sys::packet::listen(path).unwrap();
-    std::thread::spawn(move || {
-        wait(&listener);
-        let socket = sys::packet::accept(&listener).unwrap();
-        let ToShim { number, ask } = hear(&socket);
-        assert!(matches!(ask, Ask::Hello { .. }));
-        say(&socket, &ToDaemon::Answer {
-            number,
-            answer: Ok(Answer::Hello { protocol, release: "9.9.9".into(), pid: 1 }),
-        });
-        then(socket);
-    })
+    std::thread::spawn(move || then(greet(&listener, protocol)))
+}
+
+fn greet(listener: &OwnedFd, protocol: u32) -> OwnedFd {
+    wait(listener);
+    let socket = sys::packet::accept(listener).unwrap();
+    let ToShim { number, ask } = hear(&socket);
+    assert!(matches!(ask, Ask::Hello { .. }));
+    let answer = Ok(Answer::Hello { protocol, release: "9.9.9".into(), pid: 1 });
+    say(&socket, &ToDaemon::Answer { number, answer });
+    socket
 }
 
 fn wait(fd: &OwnedFd) {
@@ -78,5 +78,58 @@ async fn what_is_asked_of_a_dying_shim_fails_at_once_and_its_end_is_told() {
     let client = Client::connect(&path, sender).await.unwrap();
     assert!(matches!(client.tell(Ask::Report).await, Err(AskError::Gone)));
     assert!(matches!(events.recv().await, Some(ShimEvent::Gone)));
+    shim.join().unwrap();
+}
+
+#[tokio::test]
+async fn only_a_socket_without_a_listener_proves_a_shim_dead() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let connect = async || Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap_err();
+    assert!(connect().await.is_dead(), "there is no socket");
+    let listener = sys::packet::listen(&path).unwrap();
+    // It listens, but takes no connection: stopped, perhaps.
+    let queue: Vec<OwnedFd> = std::iter::from_fn(|| sys::packet::connect(&path).ok()).collect();
+    let busy = connect().await;
+    assert!(matches!(busy, AskError::Connect { .. }) && !busy.is_dead(), "{busy}");
+    drop((queue, listener));
+    assert!(connect().await.is_dead(), "nobody listens");
+    for passing in [AskError::Gone, AskError::Mismatch, AskError::Send(std::io::ErrorKind::OutOfMemory.into())] {
+        assert!(!passing.is_dead(), "{passing}");
+    }
+}
+
+#[tokio::test]
+async fn a_shim_that_hung_up_is_found_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let listener = sys::packet::listen(&path).unwrap();
+    let shim = std::thread::spawn(move || {
+        for _ in 0..2 {
+            greet(&listener, PROTOCOL);
+        }
+    });
+    for _ in 0..2 {
+        let (sender, mut events) = mpsc::unbounded_channel();
+        let _client = Client::connect(&path, sender).await.unwrap();
+        assert!(matches!(events.recv().await, Some(ShimEvent::Gone)));
+    }
+    shim.join().unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_fails_its_ask_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let shim = play(&path, PROTOCOL, |socket| {
+        let ToShim { number, .. } = hear(&socket);
+        let newer = format!(r#"{{"answer":{{"number":{number},"answer":{{"Ok":{{"danced":3}}}}}}}}"#);
+        sys::packet::send(&socket, newer.as_bytes(), &[]).unwrap();
+        hear(&socket);
+    });
+    let client = Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
+    let error = client.tell(Ask::Leave).await.unwrap_err();
+    assert!(matches!(error, AskError::Frame(_)), "{error}");
+    assert!(matches!(client.tell(Ask::Leave).await, Err(AskError::Gone)));
     shim.join().unwrap();
 }

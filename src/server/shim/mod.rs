@@ -1,6 +1,7 @@
 //! The daemon's side of the shims: starting one, talking to it, finding it again.
 
 mod client;
+pub(crate) mod note;
 mod spawn;
 
 pub(crate) use client::{AskError, Client, ShimEvent};

@@ -8,6 +8,8 @@ use std::process::Stdio;
 
 use model::{Classed, Kind};
 
+use super::note;
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SpawnError {
     #[error("loading the shim program {path}")]
@@ -16,8 +18,8 @@ pub(crate) enum SpawnError {
     Listen { path: PathBuf, source: io::Error },
     #[error("starting the shim")]
     Start(#[source] io::Error),
-    #[error("noting the shim's process in {path}")]
-    Note { path: PathBuf, source: io::Error },
+    #[error("noting the shim's process in {dir}")]
+    Note { dir: PathBuf, source: io::Error },
 }
 
 impl Classed for SpawnError {
@@ -56,10 +58,9 @@ impl Program {
             .stderr(Stdio::from(log))
             .spawn()
             .map_err(SpawnError::Start)?;
-        let note = dir.join("shim.pid");
-        let noted = std::fs::write(&note, child.id().map(|pid| pid.to_string()).unwrap_or_default());
+        let noted = child.id().map_or(Ok(()), |pid| note::write(dir, pid));
         // Somebody has to reap it. Its end is noticed by the end of its connection.
         tokio::spawn(async move { child.wait().await });
-        noted.map_err(|source| SpawnError::Note { path: note, source })
+        noted.map_err(|source| SpawnError::Note { dir: dir.to_owned(), source })
     }
 }

@@ -4,10 +4,10 @@
 //! STATE/pods/POD/            all of a pod's runtime state; on a tmpfs, so no record outlives a reboot
 //!   intent.json              written before anything else is made: what to clear away
 //!   pod.json                 the record; the pod exists once it is there
-//!   shim.sock shim.pid shim.log netns shm/ resolv.conf hostname
+//!   shim.sock shim.pid shim.start shim.log netns shm/ resolv.conf hostname hosts
 //!   containers/CONTAINER/    the same for a container
 //!     intent.json container.json config.json launch.json exit.json rootfs/ libcontainer/
-//! ROOT/containers/CONTAINER/ its writable layer: upper/ work/
+//! ROOT/containers/CONTAINER/ its writable layer: upper/ work/, and owner: the path of the directory above
 //! ```
 
 use std::fs::{self, DirBuilder, File};

@@ -49,9 +49,12 @@ impl<N: Hash + Eq + Clone + std::fmt::Debug> Names<N> {
         Ok(Reserved { names: self.0.clone(), name: Some(name) })
     }
 
-    /// Gives up the name of something that is gone.
-    pub(crate) fn release(&self, name: &N) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    /// Gives up the name of something that is gone; nothing happens when another has it by now.
+    pub(crate) fn release(&self, name: &N, owner: &str) {
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if names.get(name).is_some_and(|has| has == owner) {
+            names.remove(name);
+        }
     }
 }
 
@@ -82,7 +85,9 @@ mod tests {
         drop(first);
         names.reserve("a", "3").unwrap().keep();
         assert_eq!(names.reserve("a", "4").unwrap_err().owner, "3");
-        names.release(&"a");
+        names.release(&"a", "1");
+        assert_eq!(names.reserve("a", "4").unwrap_err().owner, "3", "the name is another's by now");
+        names.release(&"a", "3");
         drop(names.reserve("a", "5").unwrap());
     }
 }

@@ -19,6 +19,8 @@ pub(crate) struct PodRecord {
     pub(crate) spec: PodSpec,
     pub(crate) created: SystemTime,
     pub(crate) phase: PodPhase,
+    /// The one asked for, else the host's.
+    pub(crate) hostname: String,
     /// Where its namespaces are.
     pub(crate) held: Held,
     pub(crate) cgroup: PodCgroup,
@@ -56,6 +58,8 @@ pub(crate) struct ContainerRecord {
 pub(crate) struct ImageUsed {
     /// `sha256:…` of the image's configuration.
     pub(crate) id: String,
+    /// What people call it, also where the client asked by id.
+    pub(crate) name: String,
     /// A repository digest where it has one, else its id.
     pub(crate) reference: String,
 }

@@ -101,6 +101,12 @@ impl<R: Record> Table<R> {
         self.0.write().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
+    /// Whether `entry` is still here: one that was found before a wait may be gone after it.
+    pub(crate) fn has(&self, entry: &Arc<Entry<R>>) -> bool {
+        let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        map.get(entry.look().id()).is_some_and(|found| Arc::ptr_eq(found, entry))
+    }
+
     /// By id, or by a beginning of it that fits only one.
     pub(crate) fn find(&self, id: &str) -> Result<Option<Arc<Entry<R>>>, Ambiguous> {
         let map = self.0.read().unwrap_or_else(PoisonError::into_inner);

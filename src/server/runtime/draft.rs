@@ -1,0 +1,213 @@
+//! What CreateContainer finds out before it makes anything: all that can be refused is refused here.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use model::{ContainerId, ContainerSpec, GroupsPolicy, MountSource, NsMode, Phase, Profile, Signal, UserRef};
+
+use super::create::CreateError;
+use super::devices::{self, Devices};
+use super::{Runtime, reopen_log};
+use crate::oci::{self, Given, OciError};
+use crate::seccomp::Wanted;
+use crate::store::PodRecord;
+
+/// What was found out before anything is made.
+#[derive(Debug)]
+pub(super) struct Draft {
+    pub(super) id: ContainerId,
+    pub(super) spec: ContainerSpec,
+    pub(super) pod: Arc<PodRecord>,
+    pub(super) image: Arc<image::Image>,
+    pub(super) user: image::User,
+    pub(super) groups: Vec<u32>,
+    pub(super) stop_signal: Signal,
+    pub(super) devices: Devices,
+    pub(super) seccomp: Option<PathBuf>,
+    pub(super) log: Option<(PathBuf, File)>,
+    pub(super) sources: Vec<PathBuf>,
+    pub(super) target: Option<u32>,
+    pub(super) cgroup: cgroup::Cgroup,
+}
+
+impl Runtime {
+    /// Everything that can be refused, before the first change.
+    pub(super) fn draft(
+        &self,
+        id: ContainerId,
+        pod: Arc<PodRecord>,
+        spec: ContainerSpec,
+    ) -> Result<Draft, CreateError> {
+        supported(&spec)?;
+        if spec.security.privileged && !pod.spec.security.privileged {
+            return Err(CreateError::PrivilegedAlone);
+        }
+        let image = self.images.find(&spec.image.image);
+        let image = image.ok_or_else(|| CreateError::NoSuchImage(spec.image.image.clone()))?;
+        if image.chain.is_empty() {
+            return Err(CreateError::NoLayers(spec.image.image.clone()));
+        }
+        let (user, groups) = self.user(&spec, &image)?;
+        let stop_signal = match (spec.stop_signal, image.config.stop_signal.as_str()) {
+            (Some(asked), _) => asked,
+            (None, "") => Signal::TERM,
+            (None, image) => Signal::parse(image)?,
+        };
+        let devices = devices::of(&spec)?;
+        let seccomp = self.seccomp(&spec)?;
+        let target = self.target(&pod, &spec)?;
+        let sources: Vec<PathBuf> = spec.mounts.iter().map(host_path).collect::<Result<_, _>>()?;
+        sources.iter().try_for_each(|path| make_source(path))?;
+        let cgroup = self.cgroup(&pod.cgroup.path)?.child(id.as_str())?;
+        let log = match (&pod.spec.log_directory, &spec.log_path) {
+            (Some(directory), Some(path)) => Some((directory.join(path), reopen_log::open(directory, path)?)),
+            (None, _) | (_, None) => None,
+        };
+        warn_of_unfulfilled(&id, &pod, &spec);
+        let draft =
+            Draft { id, spec, pod, image, user, groups, stop_signal, devices, seccomp, log, sources, target, cgroup };
+        // Refuses what the configuration cannot say; the real one is built once the rest is there.
+        self.configure(&draft)?;
+        Ok(draft)
+    }
+
+    pub(super) fn configure(&self, draft: &Draft) -> Result<oci_spec::runtime::Spec, OciError> {
+        oci::build(&Given {
+            pod: &draft.pod.spec,
+            hostname: &draft.pod.hostname,
+            held: &draft.pod.held,
+            pod_dir: &self.pod_dir(&draft.pod.id),
+            container: &draft.spec,
+            image: &draft.image,
+            user: &draft.user,
+            groups: &draft.groups,
+            cgroup: draft.cgroup.path().as_str(),
+            cgroups: self.cgroups.version(),
+            sources: &draft.sources,
+            devices: &draft.devices.nodes,
+            target: draft.target,
+        })
+    }
+
+    fn user(&self, spec: &ContainerSpec, image: &image::Image) -> Result<(image::User, Vec<u32>), CreateError> {
+        let security = &spec.security;
+        let (id, name) = match &security.run_as {
+            Some(UserRef::Id(id)) => (Some(i64::from(*id)), ""),
+            Some(UserRef::Name(name)) => (None, name.as_str()),
+            None => (None, ""),
+        };
+        let ask = image::UserAsk {
+            run_as_user: id,
+            run_as_username: name,
+            run_as_group: security.run_as_group.map(i64::from),
+            image_user: &image.config.user,
+        };
+        let accounts = self.images.accounts(image)?;
+        let user = image::resolve_user(&accounts, ask)?;
+        let mut groups = security.supplemental_groups.clone();
+        if security.groups_policy == GroupsPolicy::Merge {
+            groups.extend(&user.groups);
+        }
+        // The primary group is among them: programs such as `id` and `newgrp` expect it, and so do the peers.
+        groups.push(user.gid);
+        groups.sort_unstable();
+        groups.dedup();
+        Ok((user, groups))
+    }
+
+    fn seccomp(&self, spec: &ContainerSpec) -> Result<Option<PathBuf>, CreateError> {
+        if spec.security.privileged {
+            return Ok(None);
+        }
+        let wanted = match &spec.security.seccomp {
+            None | Some(Profile::Unconfined) => return Ok(None),
+            Some(Profile::RuntimeDefault) => Wanted::RuntimeDefault,
+            Some(Profile::Localhost(path)) => Wanted::Localhost(Path::new(path)),
+        };
+        let capabilities = oci::capabilities_of(&spec.security)?.iter().map(ToString::to_string).collect();
+        Ok(Some(self.filters.path_for(wanted, &capabilities)?))
+    }
+
+    /// The first process of the container whose PID namespace is asked for.
+    fn target(&self, pod: &PodRecord, spec: &ContainerSpec) -> Result<Option<u32>, CreateError> {
+        let spaces = &spec.security.namespaces;
+        if spaces.pid != NsMode::Target {
+            return Ok(None);
+        }
+        let name = spaces.target.clone().unwrap_or_default();
+        let target = self.container(&name).ok().filter(|c| c.pod == pod.id);
+        match target.map(|c| c.phase.clone()) {
+            Some(Phase::Running { pid, .. }) => Ok(Some(pid.get())),
+            _ => Err(CreateError::Target(name)),
+        }
+    }
+}
+
+/// Refuses what this release cannot do, by the field's name.
+fn supported(spec: &ContainerSpec) -> Result<(), CreateError> {
+    let security = &spec.security;
+    if !spec.cdi_devices.is_empty() {
+        return Err(CreateError::Unsupported("CDI_devices: CDI is not supported yet"));
+    }
+    if security.selinux.is_some() && !has_selinux() {
+        return Err(CreateError::Unsupported("linux.security_context.selinux_options: this host has no SELinux"));
+    }
+    if security.selinux.is_some() {
+        return Err(CreateError::Unsupported("linux.security_context.selinux_options: not supported yet"));
+    }
+    match &security.apparmor {
+        Some(Profile::Localhost(_)) if !has_apparmor() => {
+            return Err(CreateError::Unsupported("linux.security_context.apparmor: this host has no AppArmor"));
+        }
+        Some(Profile::Localhost(_)) => {
+            return Err(CreateError::Unsupported("linux.security_context.apparmor: not supported yet"));
+        }
+        // A default that the host does not have confines nothing, here as with the peers; of one it has we warn.
+        Some(Profile::RuntimeDefault | Profile::Unconfined) | None => {}
+    }
+    if spec.mounts.iter().any(|mount| !mount.options.is_empty()) {
+        return Err(CreateError::Unsupported("mounts: mount_options are not supported yet"));
+    }
+    Ok(())
+}
+
+/// Tells of wishes that are granted in all but this.
+fn warn_of_unfulfilled(container: &ContainerId, pod: &PodRecord, spec: &ContainerSpec) {
+    if spec.security.apparmor == Some(Profile::RuntimeDefault) && has_apparmor() {
+        tracing::warn!(%container, "config.linux.security_context.apparmor: the default profile is not applied yet");
+    }
+    if spec.mounts.iter().any(|mount| mount.selinux_relabel) && has_selinux() {
+        tracing::warn!(%container, "config.mounts: selinux_relabel: volumes are not relabelled yet");
+    }
+    if spec.log_path.is_some() && pod.spec.log_directory.is_none() {
+        tracing::warn!(%container, "config.log_path: the pod has no log_directory, so nothing is logged");
+    }
+}
+
+pub(super) fn has_selinux() -> bool {
+    Path::new("/sys/fs/selinux/enforce").exists()
+}
+
+pub(super) fn has_apparmor() -> bool {
+    std::fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|t| t.starts_with('Y'))
+}
+
+/// Where a mount comes from.
+fn host_path(mount: &model::Mount) -> Result<PathBuf, CreateError> {
+    match &mount.source {
+        MountSource::Host(path) => Ok(path.clone()),
+        MountSource::Image { .. } => Err(CreateError::Unsupported("mounts: image volumes are not supported yet")),
+    }
+}
+
+/// A directory that is to be mounted and is missing is made, as the peers do.
+fn make_source(path: &Path) -> Result<(), CreateError> {
+    let made = match std::fs::metadata(path) {
+        Ok(_) => Ok(()),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => std::fs::create_dir_all(path),
+        Err(error) => Err(error),
+    };
+    made.map_err(|source| CreateError::MountSource { path: path.to_owned(), source })
+}

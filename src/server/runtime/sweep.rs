@@ -1,0 +1,90 @@
+//! What containers left on the disk that outlives a reboot: their writable layers, and the image layers below them.
+//!
+//! A writable layer says whose it is. As long as its owner's directory is there it is left alone, with the image layers
+//! that it stands on, whoever made the container: this daemon, one of another release, one with another state directory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Runtime;
+use crate::chain::chain;
+use crate::store::{DiskError, disk};
+
+/// The file in a writable layer's directory that has the path of its container's directory.
+const OWNER: &str = "owner";
+
+/// Notes whose the writable layer in `writable` is.
+pub(super) fn note_owner(writable: &Path, container: &Path) -> Result<(), DiskError> {
+    use std::os::unix::ffi::OsStrExt as _;
+    disk::write(&writable.join(OWNER), container.as_os_str().as_bytes())
+}
+
+/// The directory of the container that the layer in `writable` belongs to; none when that is gone.
+fn owner(writable: &Path) -> Result<Option<PathBuf>, DiskError> {
+    use std::os::unix::ffi::OsStringExt as _;
+    let file = writable.join(OWNER);
+    let owner = match std::fs::read(&file) {
+        Ok(bytes) => PathBuf::from(std::ffi::OsString::from_vec(bytes)),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(DiskError::Read { path: file, source }),
+    };
+    match owner.try_exists() {
+        Ok(there) => Ok(there.then_some(owner)),
+        Err(source) => Err(DiskError::Read { path: owner, source }),
+    }
+}
+
+impl Runtime {
+    /// Holds the image layers of every container there is, and removes what belongs to none. Nothing is removed that
+    /// could not be judged.
+    pub(super) fn sweep(&self) {
+        let writables = self.layout.writables();
+        let names = match disk::names_in(&writables) {
+            Ok(names) => names,
+            Err(error) => return tracing::error!(error = chain(&error), "unused layers stay: none could be judged"),
+        };
+        let mut sure = true;
+        for name in names {
+            if let Err(error) = self.judge(&name, &writables.join(&name)) {
+                sure = false;
+                tracing::error!(name, error = chain(&error), "a writable layer cannot be judged, so no layer is freed");
+            }
+        }
+        if sure && let Err(error) = self.images.sweep() {
+            tracing::warn!(error = chain(&error), "unused image layers stay behind");
+        }
+    }
+
+    fn judge(&self, name: &str, writable: &Path) -> Result<(), DiskError> {
+        let Some(owner) = owner(writable)? else {
+            return disk::remove_dir(writable);
+        };
+        // One that was never finished may have none yet: then it holds nothing either.
+        if let Some(launch) = disk::read_json::<link::Launch>(&link::Launch::path(&owner))?
+            && let Err(error) = self.images.hold_lowers(name, &launch.rootfs.lower)
+        {
+            tracing::warn!(container = name, error = chain(&error), "the container's layers could not be held");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_belongs_to_its_container_for_as_long_as_that_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (writable, container) = (dir.path().join("layer"), dir.path().join("container"));
+        std::fs::create_dir(&writable).unwrap();
+        assert_eq!(owner(&writable).unwrap(), None, "nobody wrote down whose it is");
+        note_owner(&writable, &container).unwrap();
+        assert_eq!(owner(&writable).unwrap(), None, "the container is gone");
+        std::fs::create_dir(&container).unwrap();
+        assert_eq!(owner(&writable).unwrap(), Some(container));
+        std::fs::remove_file(writable.join(OWNER)).unwrap();
+        std::fs::create_dir(writable.join(OWNER)).unwrap();
+        assert!(owner(&writable).is_err(), "what cannot be read says nothing");
+    }
+}

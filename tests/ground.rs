@@ -1,0 +1,266 @@
+//! Where a daemon lives, and how all of it goes away.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::harness::{kill, pause, program, seconds};
+use crate::image::{Archive, Template};
+use crate::kernel;
+use crate::snapshot::Snapshot;
+
+/// Directories and a cgroup for one daemon at a time. All of it goes away with this, and so does whatever runs in it.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    dir: TempDir,
+    cgroup: String,
+    settings: String,
+    _template: Arc<Template>,
+}
+
+impl Ground {
+    /// With the test image in its store.
+    pub(crate) fn new() -> Self {
+        Self::with_settings("")
+    }
+
+    /// `settings` are lines for the end of the configuration file.
+    pub(crate) fn with_settings(settings: &str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        assert!(rustix::process::geteuid().is_root(), "these tests need root");
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let template = Template::get();
+        let dir = tempfile::Builder::new().prefix("crisp-").tempdir().unwrap();
+        let cgroup = format!("/crisp-e2e-{}-{number}", std::process::id());
+        let ground = Self { dir, cgroup, settings: settings.to_owned(), _template: template.clone() };
+        fs::create_dir(ground.logs()).unwrap();
+        template.copy_to(&ground.root());
+        ground.write_config();
+        ground
+    }
+
+    fn write_config(&self) {
+        let text = format!(
+            "listen = {:?}\nroot = {:?}\nstate = {:?}\n{}\n[cgroup]\nparent = {:?}\n[shim]\npath = {:?}\n",
+            self.socket(),
+            self.root(),
+            self.state(),
+            self.settings,
+            self.cgroup,
+            program("crisp-shim"),
+        );
+        fs::write(self.config(), text).unwrap();
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn cgroup(&self) -> &str {
+        &self.cgroup
+    }
+
+    pub(crate) fn root(&self) -> PathBuf {
+        self.dir().join("root")
+    }
+
+    pub(crate) fn state(&self) -> PathBuf {
+        self.dir().join("state")
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir().join("crisp.sock")
+    }
+
+    pub(crate) fn config(&self) -> PathBuf {
+        self.dir().join("crisp.toml")
+    }
+
+    /// For the logs of pods.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.dir().join("logs")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.dir().join("daemon.log")
+    }
+
+    /// All that daemons here have logged.
+    pub(crate) fn read_log(&self) -> String {
+        fs::read_to_string(self.log()).unwrap_or_default()
+    }
+
+    /// A command of the program under test, not yet started.
+    pub(crate) fn crisp(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program("crisp"));
+        command.args(arguments).env_remove("CRISP_FAILPOINTS").current_dir("/").stdin(Stdio::null());
+        command
+    }
+
+    /// `crisp serve`, not yet started.
+    pub(crate) fn serve(&self) -> Command {
+        let mut command = self.crisp(&["serve", "--config"]);
+        command.arg(self.config()).stdout(Stdio::piped());
+        command.stderr(File::options().create(true).append(true).open(self.log()).unwrap());
+        command
+    }
+
+    /// Puts an image into the store; no daemon may be running.
+    pub(crate) fn import(&self, archive: &Archive) {
+        archive.import_to(&self.root());
+    }
+
+    pub(crate) fn snapshot(&self, daemon: Option<i32>) -> Snapshot {
+        Snapshot::take(self, daemon)
+    }
+
+    /// Waits until the kernel lists the same as `before`.
+    pub(crate) fn wait_until_like(&self, before: &Snapshot, daemon: Option<i32>) {
+        let begin = Instant::now();
+        loop {
+            let now = self.snapshot(daemon);
+            if now == *before {
+                return;
+            }
+            let words = now.difference(before);
+            assert!(begin.elapsed() < seconds(5), "the kernel does not list what it should:\n{words}");
+            pause();
+        }
+    }
+
+    /// Waits until nothing is left that a daemon made for pods and containers.
+    pub(crate) fn wait_until_empty(&self, daemon: Option<i32>) {
+        let mut now = self.snapshot(daemon);
+        if !now.is_empty() {
+            now.clear();
+            self.wait_until_like(&now, daemon);
+        }
+    }
+
+    /// A cgroup for a pod, made as the kubelet makes it: before the pod, and not in the v2 tree of a hybrid host.
+    pub(crate) fn pod_cgroup(&self, name: &str) -> String {
+        let path = format!("{}/{name}", self.cgroup);
+        for mut dir in Self::kubelets_trees() {
+            for part in path.trim_start_matches('/').split('/') {
+                give_controllers(&dir);
+                dir.push(part);
+                if !dir.exists() {
+                    fs::create_dir(&dir).unwrap();
+                    fill_cpuset(&dir);
+                }
+            }
+            give_controllers(&dir);
+        }
+        path
+    }
+
+    /// Removes such a cgroup, which must be there and empty.
+    pub(crate) fn remove_pod_cgroup(&self, path: &str) {
+        for tree in Self::kubelets_trees() {
+            let dir = tree.join(&path[1..]);
+            fs::remove_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+        }
+    }
+
+    fn kubelets_trees() -> impl Iterator<Item = PathBuf> {
+        let v2 = kernel::is_v2();
+        kernel::hierarchies().into_iter().filter(move |(name, _)| v2 || name != "unified").map(|(_, point)| point)
+    }
+
+    /// Takes away what does not outlive the kernel.
+    pub(crate) fn power_off(&self) {
+        self.clear();
+        fs::remove_dir_all(self.state()).unwrap();
+    }
+
+    fn clear(&self) {
+        self.thaw();
+        let begin = Instant::now();
+        loop {
+            let left = kernel::processes_of(self.dir(), &self.cgroup, None);
+            if left.is_empty() {
+                break;
+            }
+            assert!(begin.elapsed() < seconds(10), "these cannot be killed: {left:?}");
+            left.iter().for_each(|process| kill(process.pid, Signal::KILL));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for point in kernel::mounts_under(self.dir()).iter().rev() {
+            unmount(point, UnmountFlags::DETACH).ok();
+        }
+        let begin = Instant::now();
+        loop {
+            let mut left = kernel::cgroups_under(&self.cgroup);
+            left.extend(kernel::hierarchies().into_iter().map(|(_, point)| point.join(&self.cgroup[1..])));
+            // Those below before those above.
+            left.sort_by_key(|dir| std::cmp::Reverse(dir.components().count()));
+            left.retain(|dir| fs::remove_dir(dir).is_err() && dir.exists());
+            if left.is_empty() {
+                break;
+            }
+            assert!(begin.elapsed() < seconds(10), "these cannot be removed: {left:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The killed can only go when they are not frozen.
+    fn thaw(&self) {
+        for dir in kernel::cgroups_under(&self.cgroup) {
+            for (file, word) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
+                if dir.join(file).exists() {
+                    fs::write(dir.join(file), word).ok();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.show();
+        }
+        self.clear();
+    }
+}
+
+impl Ground {
+    /// What helps to understand a failure.
+    fn show(&self) {
+        let tail = |text: &str| {
+            text.lines().rev().take(60).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>().join("\n")
+        };
+        eprintln!("---- daemon's log\n{}", tail(&self.read_log()));
+        for pod in fs::read_dir(self.state().join("pods")).into_iter().flatten().flatten() {
+            let text = fs::read_to_string(pod.path().join("shim.log")).unwrap_or_default();
+            if !text.is_empty() {
+                eprintln!("---- shim of {}\n{}", pod.file_name().to_string_lossy(), tail(&text));
+            }
+        }
+    }
+}
+
+/// On version 2, lets the children of `dir` have its controllers.
+fn give_controllers(dir: &Path) {
+    let Ok(controllers) = fs::read_to_string(dir.join("cgroup.controllers")) else { return };
+    for name in controllers.split_whitespace() {
+        fs::write(dir.join("cgroup.subtree_control"), format!("+{name}")).ok();
+    }
+}
+
+/// On version 1, a new cpuset has no CPUs, and takes no process.
+fn fill_cpuset(dir: &Path) {
+    for file in ["cpuset.cpus", "cpuset.mems"] {
+        let above = dir.parent().unwrap().join(file);
+        if dir.join("cpuset.cpu_exclusive").exists() {
+            fs::write(dir.join(file), fs::read_to_string(above).unwrap()).unwrap();
+        }
+    }
+}
