@@ -180,3 +180,16 @@ fn a_client_that_hangs_up_leaves_no_command_behind_when_its_time_is_over() {
     assert!(hung_up.is_err());
     wait_for("the command to go", seconds(10), || (daemon.pids(&id).len() == before).then_some(()));
 }
+
+#[test]
+fn a_command_that_is_too_long_is_named() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let long = "x".repeat(200_000);
+    let refusal = client.try_exec(&id, &["echo", &long], 5).unwrap_err();
+    assert_eq!(refusal.code(), tonic::Code::InvalidArgument, "{refusal:?}");
+    assert!(refusal.message().contains("cmd"), "{refusal:?}");
+    assert_eq!(client.exec_script(&id, "echo fine"), "fine\n");
+}

@@ -35,4 +35,5 @@ mod namespaces;
 mod recover;
 mod requests;
 mod rights;
+mod shims;
 mod stop;

@@ -257,3 +257,28 @@ fn what_is_masked_is_hidden_and_what_is_read_only_is_not_written() {
     let write = client.exec(&id, &["sh", "-c", "echo x > /sys/kernel/mm/ksm/run || touch /sys/x"]);
     assert!(write.code != 0 && write.stderr.contains("Read-only file system"), "{write:?}");
 }
+
+#[test]
+fn volumes_over_etc_and_dev_hide_nothing_of_the_pods() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let etc = daemon.ground.dir().join("etc");
+    fs::create_dir(&etc).unwrap();
+    let mut config = container(
+        "main",
+        &[
+            "/bin/sh",
+            "-c",
+            "cat /etc/hostname; grep -c ' /dev/shm ' /proc/mounts; ls /dev/null /dev/fd/ > /dev/null && echo dev",
+        ],
+    );
+    config.mounts.push(v1::Mount {
+        container_path: "/etc".into(),
+        host_path: etc.display().to_string(),
+        ..Default::default()
+    });
+    config.mounts.push(v1::Mount { container_path: "/dev".into(), host_path: "/dev".into(), ..Default::default() });
+    let ended = client.finish_config(&pod, config);
+    assert!(ended.stdout.ends_with("dev\n"), "{}", ended.stdout);
+}

@@ -184,3 +184,20 @@ fn names_are_looked_up_as_the_pod_says() {
     let text = client.exec_script(&id, "cat /etc/resolv.conf | sort");
     assert_eq!(text, "nameserver 10.9.8.7\noptions ndots:5\nsearch a.test b.test\n");
 }
+
+#[test]
+fn a_pod_without_a_hostname_has_the_hosts() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned();
+    let pod = daemon.run_pod_with("pod", |config| {
+        config.hostname.clear();
+        config.dns_config = Some(v1::DnsConfig::default());
+    });
+    let text =
+        client.script(&pod, "main", "hostname; cat /etc/hostname; echo $HOSTNAME; wc -c < /etc/resolv.conf").stdout;
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines[..3], [&name, &name, &name]);
+    let host = fs::read("/etc/resolv.conf").unwrap_or_default().len();
+    assert_eq!(lines[3].trim(), host.to_string());
+}

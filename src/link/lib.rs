@@ -17,7 +17,7 @@ mod message;
 pub use frame::{FrameError, decode, encode};
 pub use launch::{CgroupView, Launch, Overlay, ShownController};
 pub use message::{
-    Answer, Ask, ContainerReport, CreateAsk, Event, ExecAsk, Failure, FailureKind, HoldAsk, Held, PodNamespaces, Stdio,
+    Answer, Ask, ContainerReport, CreateAsk, Event, ExecAsk, Failure, FailureKind, Held, HoldAsk, PodNamespaces, Stdio,
     ToDaemon, ToShim,
 };
 

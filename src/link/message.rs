@@ -143,10 +143,20 @@ pub struct ContainerReport {
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// A container's first process ended, and all it printed is in the log.
-    Exited { container: ContainerId, exit: Exit },
-    ExecExited { exec: u64, code: i32 },
+    Exited {
+        container: ContainerId,
+        exit: Exit,
+    },
+    ExecExited {
+        exec: u64,
+        code: i32,
+    },
     /// Output was lost since its log could not be written.
-    LogLost { container: ContainerId, bytes: u64, error: String },
+    LogLost {
+        container: ContainerId,
+        bytes: u64,
+        error: String,
+    },
 }
 
 /// An ask that came to nothing.

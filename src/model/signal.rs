@@ -108,7 +108,8 @@ mod tests {
 
     #[test]
     fn images_write_signals_in_many_ways() {
-        for (text, number) in [("SIGQUIT", 3), ("quit", 3), ("9", 9), ("SIGRTMIN+3", 37), ("rtmax-1", 63), ("CLD", 17)] {
+        for (text, number) in [("SIGQUIT", 3), ("quit", 3), ("9", 9), ("SIGRTMIN+3", 37), ("rtmax-1", 63), ("CLD", 17)]
+        {
             assert_eq!(Signal::parse(text).unwrap().number(), number, "{text}");
         }
         for bad in ["", "SIG", "0", "65", "-1", "RTMIN+31", "RTMAX-99", "RTMIN3", "NOPE"] {

@@ -47,7 +47,11 @@ struct Sets {
 }
 
 /// Runs `process` in place of this one. Returns only on failure, and then the process is good for nothing else.
-pub(crate) fn become_program(process: &Process, args: &[String], filter: Option<&[u8]>) -> Result<Infallible, BecomeError> {
+pub(crate) fn become_program(
+    process: &Process,
+    args: &[String],
+    filter: Option<&[u8]>,
+) -> Result<Infallible, BecomeError> {
     let program = args.first().ok_or(BecomeError::Lacks("program"))?;
     let argv = args.iter().map(|a| CString::new(a.as_bytes())).collect::<Result<Vec<_>, _>>()?;
     let env = process.env().as_deref().unwrap_or_default();
@@ -119,7 +123,11 @@ pub(crate) fn clamped_limits(process: &Process) -> Vec<String> {
     for limit in process.rlimits().iter().flatten() {
         let hard = clamp(limit.hard(), rustix::process::getrlimit(resource(limit.typ())).maximum);
         if hard != limit.hard() {
-            words.push(format!("{:?} is held at {hard}, {} was asked: CAP_SYS_RESOURCE is missing", limit.typ(), limit.hard()));
+            words.push(format!(
+                "{:?} is held at {hard}, {} was asked: CAP_SYS_RESOURCE is missing",
+                limit.typ(),
+                limit.hard()
+            ));
         }
     }
     words

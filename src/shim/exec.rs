@@ -71,7 +71,8 @@ const SPACES: [(CloneFlags, &str); 6] = [
 pub(crate) fn exec(ask: &ExecAsk, dir: &Path, init: Pid, ends: ExecEnds) -> Result<Pid, ExecError> {
     let prepared = prepare(dir)?;
     let alone = OneThread::check().map_err(step("forking"))?;
-    let init = RPid::from_raw(init.as_raw()).ok_or(io::ErrorKind::InvalidInput).map_err(step("finding the container"))?;
+    let init =
+        RPid::from_raw(init.as_raw()).ok_or(io::ErrorKind::InvalidInput).map_err(step("finding the container"))?;
     let container = pidfd_open(init, PidfdFlags::empty()).map_err(step("finding the container"))?;
     let mut home = Vec::new();
     for (flag, name) in SPACES {

@@ -67,10 +67,7 @@ fn confine(dir: &Path, held: &Held) -> io::Result<()> {
         }
     }
     let none = CapabilitySet::empty();
-    rustix::thread::set_capabilities(
-        None,
-        CapabilitySets { effective: none, permitted: none, inheritable: none },
-    )?;
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     rustix::thread::set_no_new_privs(true)?;
     Ok(())
 }

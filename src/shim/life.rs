@@ -197,7 +197,8 @@ impl Shim {
         if let Some(key) = self.execs.iter().find(|(_, e)| e.pid.as_raw() == pid).map(|(key, _)| *key) {
             return self.exec_ended(key, code);
         }
-        let launching = |c: &crate::container::Container| matches!(&c.state, State::Launching(l) if l.launcher.as_raw() == pid);
+        let launching =
+            |c: &crate::container::Container| matches!(&c.state, State::Launching(l) if l.launcher.as_raw() == pid);
         if let Some(id) = self.containers.iter().find(|(_, c)| launching(c)).map(|(id, _)| id.clone()) {
             // All that it said is in the socket by now.
             self.hear_launch(&id);

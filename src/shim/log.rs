@@ -89,17 +89,8 @@ impl Lines {
     }
 
     fn entry(&mut self, to: &mut Vec<u8>, now: &str, tag: &str, rest: &[u8]) {
-        let parts = [
-            now.as_bytes(),
-            b" ",
-            self.stream.name().as_bytes(),
-            b" ",
-            tag.as_bytes(),
-            b" ",
-            &self.held,
-            rest,
-            b"\n",
-        ];
+        let parts =
+            [now.as_bytes(), b" ", self.stream.name().as_bytes(), b" ", tag.as_bytes(), b" ", &self.held, rest, b"\n"];
         parts.iter().for_each(|part| to.extend_from_slice(part));
         self.held.clear();
     }
@@ -169,7 +160,10 @@ mod tests {
         text.lines()
             .map(|l| {
                 let (time, rest) = l.split_once(' ').unwrap();
-                assert!(DateTime::parse_from_rfc3339(time).is_ok() && time.ends_with('Z') && time.len() == 30, "{time}");
+                assert!(
+                    DateTime::parse_from_rfc3339(time).is_ok() && time.ends_with('Z') && time.len() == 30,
+                    "{time}"
+                );
                 rest.to_owned()
             })
             .collect()

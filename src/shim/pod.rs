@@ -40,16 +40,13 @@ pub(crate) fn hold(ask: &HoldAsk) -> Result<Pod, HoldError> {
     flags.set(CloneFlags::CLONE_NEWNET, ask.namespaces.network);
     flags.set(CloneFlags::CLONE_NEWIPC, ask.namespaces.ipc);
     flags.set(CloneFlags::CLONE_NEWUTS, ask.namespaces.uts);
-    let home = [
-        (CloneFlags::CLONE_NEWNET, "net"),
-        (CloneFlags::CLONE_NEWIPC, "ipc"),
-        (CloneFlags::CLONE_NEWUTS, "uts"),
-    ]
-    .into_iter()
-    .filter(|(flag, _)| flags.contains(*flag))
-    .map(|(flag, name)| Ok((flag, open_ns(name)?)))
-    .collect::<io::Result<Vec<_>>>()
-    .map_err(step("opening the host's namespaces"))?;
+    let home =
+        [(CloneFlags::CLONE_NEWNET, "net"), (CloneFlags::CLONE_NEWIPC, "ipc"), (CloneFlags::CLONE_NEWUTS, "uts")]
+            .into_iter()
+            .filter(|(flag, _)| flags.contains(*flag))
+            .map(|(flag, name)| Ok((flag, open_ns(name)?)))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(step("opening the host's namespaces"))?;
     nix::sched::unshare(flags).map_err(step("making the namespaces"))?;
     let made = furnish(ask, &mut held, &mut kept);
     for (flag, ns) in home {

@@ -49,10 +49,19 @@ pub(crate) struct Staged {
 
 #[derive(Debug)]
 enum What {
-    Tree { mount: OwnedFd, directory: bool },
-    CgroupV1 { tmpfs: OwnedFd, controllers: Vec<(ShownController, OwnedFd)>, readonly: bool },
+    Tree {
+        mount: OwnedFd,
+        directory: bool,
+    },
+    CgroupV1 {
+        tmpfs: OwnedFd,
+        controllers: Vec<(ShownController, OwnedFd)>,
+        readonly: bool,
+    },
     /// Can only be made inside the container's cgroup namespace.
-    CgroupV2 { readonly: bool },
+    CgroupV2 {
+        readonly: bool,
+    },
 }
 
 /// Opens all sources. Runs in the host's mount namespace.

@@ -48,9 +48,8 @@ pub(crate) fn connect(
     started: OwnedFd,
 ) -> io::Result<(Streams, Ends)> {
     let mut streams = Streams { stdout: None, stderr: None, _stdin: None, _slave: None, log: LogFile::new(log) };
-    let null = || -> io::Result<OwnedFd> {
-        Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into())
-    };
+    let null =
+        || -> io::Result<OwnedFd> { Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into()) };
     if tty {
         return Ok((streams, Ends { stdin: null()?, stdout: null()?, stderr: null()?, report, started }));
     }

@@ -71,7 +71,8 @@ impl Shim {
         let id = &ask.container;
         let source = Source::Report(id.clone());
         self.poller.watch(&report, source.clone()).map_err(internal)?;
-        let launcher = launch::launch(ask, ends).inspect_err(|_| self.poller.forget(&report, &source)).map_err(internal)?;
+        let launcher =
+            launch::launch(ask, ends).inspect_err(|_| self.poller.forget(&report, &source)).map_err(internal)?;
         let state = State::Launching(Launching {
             caller,
             launcher,
@@ -137,7 +138,8 @@ impl Shim {
         let container = self.containers.get(id).ok_or_else(|| no_such(id))?;
         // Our child, not yet reaped: its pid is nobody else's. One that has ended needs no signal.
         if let Some(pid) = container.pid().and_then(to_pid) {
-            sys::signal::send(pid.as_raw(), signal).map_err(|e| failure(FailureKind::Refused, format!("{signal}: {e}")))?;
+            sys::signal::send(pid.as_raw(), signal)
+                .map_err(|e| failure(FailureKind::Refused, format!("{signal}: {e}")))?;
         }
         Ok(Answer::Done)
     }
@@ -214,11 +216,13 @@ impl Shim {
     /// for their end. Several rounds: what was forked while one list was read is in the next.
     pub(crate) fn kill_exec(&mut self, exec: ExecKey) -> Answered {
         let Some(exec) = self.execs.get(&exec) else { return Ok(Answer::Done) };
-        // Our child, whether it has joined the container's cgroup yet or not.
-        sys::signal::send(exec.pid.as_raw(), 9).ok();
-        let Some(container) = self.containers.get(&exec.container) else { return Ok(Answer::Done) };
+        let root = exec.pid.as_raw();
+        let container = self.containers.get(&exec.container);
         for _ in 0..50 {
-            let family = crate::family::of(exec.pid.as_raw(), &container.processes());
+            // Listed before anybody is killed: who is left by a dead parent is nobody's descendant any more.
+            let family = container.map(|c| crate::family::of(root, &c.processes())).unwrap_or_default();
+            // Our child, whether it has joined the container's cgroup yet or not.
+            sys::signal::send(root, 9).ok();
             if family.is_empty() {
                 break;
             }

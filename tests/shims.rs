@@ -1,0 +1,114 @@
+//! Trouble between the daemon and its shims.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use wire::v1::{ContainerState, PodSandboxState};
+
+use crate::harness::{Daemon, kill, seconds, wait_for};
+use crate::kernel;
+
+fn shim_of(daemon: &Daemon, pod: &str) -> i32 {
+    let note = daemon.ground.state().join("pods").join(pod).join("shim.pid");
+    fs::read_to_string(note).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_shim_that_stands_still_loses_nothing() {
+    let mut daemon = Daemon::start();
+    let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
+    let id = daemon.client().run_idle(&pod, "main");
+    let fine = daemon.client().run_idle(&other, "main");
+    let shim = shim_of(&daemon, &pod.id);
+    kill(shim, Signal::STOP);
+    daemon.kill9();
+    let begin = Instant::now();
+    daemon.revive();
+    assert!(begin.elapsed() < seconds(15));
+    assert_eq!(daemon.client().exec_script(&fine, "echo alive"), "alive\n");
+    assert_eq!(daemon.client().status(&id).state(), ContainerState::ContainerRunning);
+    kill(shim, Signal::CONT);
+    wait_for("the shim to be found", seconds(20), || daemon.client().try_exec(&id, &["true"], 5).is_ok().then_some(()));
+    assert_eq!(daemon.client().pod_status(&pod.id).state(), PodSandboxState::SandboxReady);
+}
+
+#[test]
+fn a_pod_whose_shim_stands_still_is_removed() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    daemon.client().run_idle(&pod, "main");
+    let id = daemon.client().run(&pod, "polite", &["sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done"]);
+    let shim = shim_of(&daemon, &pod.id);
+    kill(shim, Signal::STOP);
+    let begin = Instant::now();
+    daemon.client().stop(&id, 2).unwrap();
+    assert_eq!(daemon.client().status(&id).state(), ContainerState::ContainerExited);
+    daemon.client().remove_pod(&pod.id).unwrap();
+    assert!(begin.elapsed() < seconds(60));
+    assert!(!kernel::is_alive(shim));
+}
+
+#[test]
+fn an_end_that_was_never_written_down_is_found_out() {
+    let mut daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let id = daemon.client().run_idle(&pod, "main");
+    let file = daemon.ground.state().join("pods").join(&pod.id).join("containers").join(&id).join("container.json");
+    let running = fs::read(&file).unwrap();
+    daemon.client().stop_pod(&pod.id).unwrap();
+    let exit = file.with_file_name("exit.json");
+    fs::remove_file(&exit).unwrap();
+    daemon.kill9();
+    fs::write(&file, running).unwrap();
+    daemon.revive();
+    let status = daemon.client().status(&id);
+    assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 255));
+    daemon.client().remove_pod(&pod.id).unwrap();
+}
+
+#[test]
+fn the_shim_of_another_pod_is_not_ended() {
+    let daemon = Daemon::start();
+    let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
+    let id = daemon.client().run_idle(&other, "main");
+    daemon.client().stop_pod(&pod.id).unwrap();
+    let dir = daemon.ground.state().join("pods").join(&pod.id);
+    assert!(!dir.join("shim.pid").exists() && !dir.join("shim.start").exists());
+    fs::write(dir.join("shim.start"), "77").unwrap();
+    fs::write(dir.join("shim.pid"), shim_of(&daemon, &other.id).to_string()).unwrap();
+    daemon.client().remove_pod(&pod.id).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(daemon.client().exec_script(&id, "echo alive"), "alive\n");
+}
+
+#[test]
+fn the_layer_of_a_container_with_a_strange_record_stays() {
+    let mut daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let id = daemon.client().run_idle(&pod, "main");
+    let file = daemon.ground.state().join("pods").join(&pod.id).join("containers").join(&id).join("container.json");
+    let text = fs::read_to_string(&file).unwrap();
+    daemon.kill9();
+    fs::write(&file, text.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
+    daemon.revive();
+    assert!(daemon.ground.root().join("containers").join(&id).join("upper").is_dir());
+    assert!(daemon.client().containers().is_empty());
+    daemon.kill9();
+    fs::write(&file, text).unwrap();
+    daemon.revive();
+    assert_eq!(daemon.client().exec_script(&id, "ls /bin > /dev/null; echo alive"), "alive\n");
+}
+
+#[test]
+fn a_container_that_ends_as_it_is_made_is_exited_and_removable() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    for round in 0..10 {
+        let id = client.create(&pod, &format!("main-{round}"), &["true"]);
+        kill(daemon.pids(&id)[0], Signal::KILL);
+        client.wait_exited(&id);
+        client.remove(&id).unwrap();
+    }
+}
