@@ -19,7 +19,7 @@ pub enum LoggingError {
 /// Sets up the log of this process, once.
 pub fn init(config: &LogConfig) -> Result<(), LoggingError> {
     let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_new(&config.level)?)
+        .with_env_filter(EnvFilter::try_new(filter(&config.level))?)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
     match config.format {
@@ -27,4 +27,24 @@ pub fn init(config: &LogConfig) -> Result<(), LoggingError> {
         LogFormat::Json => log.json().flatten_event(true).finish().try_init()?,
     }
     Ok(())
+}
+
+/// A level alone is about crisp's own parts: the libraries below it would drown them in frames and handshakes.
+fn filter(level: &str) -> String {
+    match level.to_ascii_lowercase().as_str() {
+        talkative @ ("debug" | "trace") => format!("info,crisp={talkative},image={talkative},cgroup={talkative}"),
+        _ => level.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_alone_keeps_the_libraries_quiet_and_a_list_is_taken_as_it_is() {
+        assert_eq!(filter("Debug"), "info,crisp=debug,image=debug,cgroup=debug");
+        assert_eq!(filter("warn"), "warn");
+        assert_eq!(filter("debug,h2=trace"), "debug,h2=trace");
+    }
 }
