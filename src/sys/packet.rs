@@ -2,9 +2,10 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -18,8 +19,7 @@ pub const MAX_FDS: usize = 8;
 /// A listening socket at `path`, for root alone: the directory above must be 0700.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
-    let address = SocketAddrUnix::new(path)?;
-    rustix::net::bind(&socket, &address)?;
+    at(path, |address| rustix::net::bind(&socket, address))?;
     rustix::net::listen(&socket, 16)?;
     Ok(socket)
 }
@@ -27,8 +27,19 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
 /// Connects to a socket that [`listen`] made. Not blocking, as the one from [`accept`].
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    at(path, |address| rustix::net::connect(&socket, address))?;
     Ok(socket)
+}
+
+/// Names a socket by its directory's descriptor: an address holds 107 bytes, a path may be longer.
+fn at(path: &Path, act: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>) -> io::Result<()> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    let short = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+    Ok(act(&SocketAddrUnix::new(&short)?)?)
 }
 
 /// Takes the next connection; only root may talk.
@@ -99,6 +110,20 @@ mod tests {
         assert_eq!(std::io::read_to_string(read).unwrap(), "x");
         drop(a);
         assert!(receive(&b, &mut buffer).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_socket_may_lie_deeper_than_an_address_is_long() {
+        let top = std::env::temp_dir().join(format!("crisp-packet-{}", std::process::id()));
+        let deep = top.join("x".repeat(100)).join("y".repeat(100));
+        std::fs::create_dir_all(&deep).unwrap();
+        let listener = listen(&deep.join("s"));
+        let connected = connect(&deep.join("s"));
+        let missing = connect(&deep.join("none"));
+        std::fs::remove_dir_all(top).unwrap();
+        drop(listener.unwrap());
+        connected.unwrap();
+        assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
