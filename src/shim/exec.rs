@@ -19,6 +19,7 @@ use sys::fork::OneThread;
 use crate::become_program::become_program;
 use crate::launch::{LaunchError, read, set_oom_score};
 use crate::stages::{NOT_RUN, say_why};
+use crate::stdio::null;
 
 /// What an exec is connected to; none is `/dev/null`.
 #[derive(Debug)]
@@ -101,14 +102,13 @@ fn prepare(dir: &Path) -> Result<Prepared, ExecError> {
     let filter = launch.seccomp.as_ref().map(std::fs::read).transpose().map_err(step("reading the seccomp filter"))?;
     let open = |file| File::options().write(true).open(file);
     let cgroups = launch.cgroup.join.iter().map(open).collect::<io::Result<_>>();
-    let null = File::options().read(true).write(true).open("/dev/null").map_err(step("opening /dev/null"))?;
     Ok(Prepared {
         process: spec.process().clone().ok_or(ExecError::NoProcess)?,
         filter,
         cgroups: cgroups.map_err(step("opening the container's cgroups"))?,
         proc: File::open("/proc").map_err(step("opening /proc"))?.into(),
         oom_score_adj: launch.oom_score_adj.unwrap_or(0),
-        null: null.into(),
+        null: null().map_err(step("opening /dev/null"))?,
     })
 }
 

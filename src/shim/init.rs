@@ -47,7 +47,7 @@ fn confine(dir: &Path, held: &Held) -> io::Result<()> {
             nix::sched::setns(std::fs::File::open(path)?, flag)?;
         }
     }
-    let null = std::fs::File::options().read(true).write(true).open("/dev/null")?;
+    let null = crate::stdio::null()?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;

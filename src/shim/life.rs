@@ -20,6 +20,8 @@ use crate::verbs::to_pid;
 const START_FAILED: i32 = 128;
 /// How long killed processes may take to be collected before the shim goes on without them.
 const REAP_WITHIN: Duration = Duration::from_secs(5);
+/// How often at most a container's lost output is told.
+const TELL_LOST_EVERY: Duration = Duration::from_secs(10);
 
 impl Shim {
     /// Reads what a launch has to say so far.
@@ -149,7 +151,7 @@ impl Shim {
             container.lost.bytes += bytes;
             container.lost.error = short(error.to_string());
         }
-        let quiet = container.lost.told.is_none_or(|told| told.elapsed() >= Duration::from_secs(1));
+        let quiet = container.lost.told.is_none_or(|told| told.elapsed() >= TELL_LOST_EVERY);
         if container.lost.bytes > 0 && quiet {
             self.tell_lost(id);
         }

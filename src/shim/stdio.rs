@@ -38,6 +38,11 @@ pub(crate) enum Flow {
     Ended,
 }
 
+/// The host's `/dev/null`, to read and to write.
+pub(crate) fn null() -> io::Result<OwnedFd> {
+    Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into())
+}
+
 /// Makes both sides. With a terminal, the container's side is opened inside of it later.
 pub(crate) fn connect(
     tty: bool,
@@ -48,8 +53,6 @@ pub(crate) fn connect(
     started: OwnedFd,
 ) -> io::Result<(Streams, Ends)> {
     let mut streams = Streams { stdout: None, stderr: None, _stdin: None, _slave: None, log: LogFile::new(log) };
-    let null =
-        || -> io::Result<OwnedFd> { Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into()) };
     if tty {
         return Ok((streams, Ends { stdin: null()?, stdout: null()?, stderr: null()?, report, started }));
     }

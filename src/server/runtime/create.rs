@@ -171,13 +171,13 @@ impl Runtime {
         let intent = Intent { cgroup: draft.cgroup.path().as_str().to_owned(), ours: true };
         disk::write_json(&dir.join(Intent::FILE), &intent)?;
         fault::at("create.intent")?;
-        self.images.hold(draft.id.as_str(), &draft.image.id)?;
+        let lower = self.images.hold(draft.id.as_str(), &draft.image.id)?;
         let writable = self.layout.writable(&draft.id);
         disk::private_dir(&writable)?;
         sweep::note_owner(&writable, &dir)?;
         let overlay = Overlay {
             layers: self.images.layers_dir(),
-            lower: self.images.lowers(&draft.image)?,
+            lower,
             upper: writable.join("upper"),
             work: writable.join("work"),
         };
@@ -186,12 +186,11 @@ impl Runtime {
         fault::at("create.layer")?;
         // Taken back by `clear_container`, which the intent tells of it.
         drop(draft.cgroup.create()?);
-        draft.cgroup.set_devices(&draft.devices.rules)?;
+        draft.cgroup.set_devices(&draft.device_rules)?;
         draft.cgroup.apply(&draft.spec.resources)?;
         fault::at("create.cgroup")?;
         let launch = self.launch(&draft, overlay);
-        let spec = self.configure(&draft)?;
-        disk::write_json(&dir.join("config.json"), &spec)?;
+        disk::write_json(&dir.join("config.json"), &draft.config)?;
         disk::write_json(&Launch::path(&dir), &launch)?;
         fault::at("create.bundle")?;
         Ok((dir, draft))

@@ -10,7 +10,7 @@ use model::{ContainerId, ContainerSpec, GroupsPolicy, MountSource, NsMode, Phase
 use super::create::CreateError;
 use super::devices::{self, Devices};
 use super::{Runtime, reopen_log};
-use crate::oci::{self, Given, OciError};
+use crate::oci::{self, Given};
 use crate::seccomp::Wanted;
 use crate::store::PodRecord;
 
@@ -24,12 +24,12 @@ pub(super) struct Draft {
     pub(super) user: image::User,
     pub(super) groups: Vec<u32>,
     pub(super) stop_signal: Signal,
-    pub(super) devices: Devices,
+    pub(super) device_rules: Vec<cgroup::DeviceRule>,
     pub(super) seccomp: Option<PathBuf>,
     pub(super) log: Option<(PathBuf, File)>,
-    pub(super) sources: Vec<PathBuf>,
-    pub(super) target: Option<u32>,
     pub(super) cgroup: cgroup::Cgroup,
+    /// Its OCI configuration; boxed, since a draft is carried through requests that wait.
+    pub(super) config: Box<oci_spec::runtime::Spec>,
 }
 
 impl Runtime {
@@ -55,40 +55,34 @@ impl Runtime {
             (None, "") => Signal::TERM,
             (None, image) => Signal::parse(image)?,
         };
-        let devices = devices::of(&spec)?;
+        let Devices { nodes, rules: device_rules } = devices::of(&spec)?;
         let seccomp = self.seccomp(&spec)?;
-        let target = self.target(&pod, &spec)?;
         let sources: Vec<PathBuf> = spec.mounts.iter().map(host_path).collect::<Result<_, _>>()?;
-        sources.iter().try_for_each(|path| make_source(path))?;
         let cgroup = self.cgroup(&pod.cgroup.path)?.child(id.as_str())?;
+        let config = oci::build(&Given {
+            pod: &pod.spec,
+            hostname: &pod.hostname,
+            held: &pod.held,
+            pod_dir: &self.pod_dir(&pod.id),
+            container: &spec,
+            image: &image,
+            user: &user,
+            groups: &groups,
+            cgroup: cgroup.path().as_str(),
+            cgroups: self.cgroups.version(),
+            sources: &sources,
+            devices: &nodes,
+            target: self.target(&pod, &spec)?,
+        })?;
+        // From here on something may be made: missing sources and the log, as the peers do.
+        sources.iter().try_for_each(|path| make_source(path))?;
         let log = match (&pod.spec.log_directory, &spec.log_path) {
             (Some(directory), Some(path)) => Some((directory.join(path), reopen_log::open(directory, path)?)),
             (None, _) | (_, None) => None,
         };
         warn_of_unfulfilled(&id, &pod, &spec);
-        let draft =
-            Draft { id, spec, pod, image, user, groups, stop_signal, devices, seccomp, log, sources, target, cgroup };
-        // Refuses what the configuration cannot say; the real one is built once the rest is there.
-        self.configure(&draft)?;
-        Ok(draft)
-    }
-
-    pub(super) fn configure(&self, draft: &Draft) -> Result<oci_spec::runtime::Spec, OciError> {
-        oci::build(&Given {
-            pod: &draft.pod.spec,
-            hostname: &draft.pod.hostname,
-            held: &draft.pod.held,
-            pod_dir: &self.pod_dir(&draft.pod.id),
-            container: &draft.spec,
-            image: &draft.image,
-            user: &draft.user,
-            groups: &draft.groups,
-            cgroup: draft.cgroup.path().as_str(),
-            cgroups: self.cgroups.version(),
-            sources: &draft.sources,
-            devices: &draft.devices.nodes,
-            target: draft.target,
-        })
+        let config = Box::new(config);
+        Ok(Draft { id, spec, pod, image, user, groups, stop_signal, device_rules, seccomp, log, cgroup, config })
     }
 
     fn user(&self, spec: &ContainerSpec, image: &image::Image) -> Result<(image::User, Vec<u32>), CreateError> {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use link::{Answer, Ask};
 use model::{ContainerId, Exit, Phase, PodId, PodPhase, Trouble};
@@ -20,8 +20,6 @@ const LOST: i32 = 255;
 /// The pauses between two tries to reach a shim.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// How often at most a container's lost output is told.
-const TELL_EVERY: Duration = Duration::from_secs(10);
 
 impl Runtime {
     /// Takes a pod's shim into service.
@@ -29,15 +27,13 @@ impl Runtime {
         self.shims.lock().unwrap_or_else(PoisonError::into_inner).insert(pod.clone(), shim);
         let runtime = Arc::downgrade(self);
         tokio::spawn(async move {
-            let mut losses = Losses::default();
             while let Some(event) = events.recv().await {
                 let Some(runtime) = runtime.upgrade() else { return };
                 match event {
-                    ShimEvent::Exited { container, exit } => {
-                        losses.settle(&container);
-                        runtime.exited(&container, exit);
+                    ShimEvent::Exited { container, exit } => runtime.exited(&container, exit),
+                    ShimEvent::LogLost { container, bytes, error } => {
+                        tracing::warn!(%container, bytes, error, "output could not be logged");
                     }
-                    ShimEvent::LogLost { container, bytes, error } => losses.add(container, bytes, &error),
                     ShimEvent::Gone => return runtime.shim_gone(&pod).await,
                 }
             }
@@ -177,42 +173,4 @@ pub(super) fn last_words(dir: &Path) -> Exit {
         oom: false,
         trouble: Some(Trouble::Lost("the process that watched over the pod did not see it end".to_owned())),
     })
-}
-
-/// Output that could not be logged, summed up: a full disk is told of now and then, not with every line.
-#[derive(Debug, Default)]
-struct Losses(HashMap<ContainerId, Loss>);
-
-#[derive(Debug)]
-struct Loss {
-    told: Instant,
-    bytes: u64,
-    error: String,
-}
-
-impl Losses {
-    fn add(&mut self, container: ContainerId, bytes: u64, error: &str) {
-        let Some(loss) = self.0.get_mut(&container) else {
-            tell_loss(&container, bytes, error);
-            self.0.insert(container, Loss { told: Instant::now(), bytes: 0, error: error.to_owned() });
-            return;
-        };
-        loss.bytes += bytes;
-        error.clone_into(&mut loss.error);
-        if loss.told.elapsed() >= TELL_EVERY {
-            tell_loss(&container, loss.bytes, error);
-            *loss = Loss { told: Instant::now(), bytes: 0, error: String::new() };
-        }
-    }
-
-    /// The container has ended: what was not told yet is told now.
-    fn settle(&mut self, container: &ContainerId) {
-        if let Some(Loss { bytes: bytes @ 1.., error, .. }) = self.0.remove(container) {
-            tell_loss(container, bytes, &error);
-        }
-    }
-}
-
-fn tell_loss(container: &ContainerId, bytes: u64, error: &str) {
-    tracing::warn!(%container, bytes, error, "output could not be logged");
 }
