@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use link::{ExecAsk, Launch};
-use nix::sched::{CloneFlags, setns};
+use nix::sched::setns;
 use nix::unistd::Pid;
 use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{Mode, OFlags};
@@ -17,6 +17,7 @@ use rustix::process::{Pid as RPid, PidfdFlags, pidfd_open};
 use sys::fork::OneThread;
 
 use crate::become_program::become_program;
+use crate::home::Home;
 use crate::launch::{LaunchError, read, set_oom_score};
 use crate::stages::{NOT_RUN, say_why};
 use crate::stdio::null;
@@ -57,17 +58,6 @@ struct Prepared {
     null: OwnedFd,
 }
 
-/// The namespaces of a container that differ from the host's, or may.
-const SPACES: [(CloneFlags, &str); 6] = [
-    (CloneFlags::CLONE_NEWPID, "pid"),
-    (CloneFlags::CLONE_NEWNET, "net"),
-    (CloneFlags::CLONE_NEWIPC, "ipc"),
-    (CloneFlags::CLONE_NEWUTS, "uts"),
-    (CloneFlags::CLONE_NEWCGROUP, "cgroup"),
-    // Last on the way back: it brings the host's root.
-    (CloneFlags::CLONE_NEWNS, "mnt"),
-];
-
 /// Starts `ask` in the container whose first process is `init`. The new process is a child of this one.
 pub(crate) fn exec(ask: &ExecAsk, dir: &Path, init: Pid, ends: ExecEnds) -> Result<Pid, ExecError> {
     let prepared = prepare(dir)?;
@@ -75,24 +65,13 @@ pub(crate) fn exec(ask: &ExecAsk, dir: &Path, init: Pid, ends: ExecEnds) -> Resu
     let init =
         RPid::from_raw(init.as_raw()).ok_or(io::ErrorKind::InvalidInput).map_err(step("finding the container"))?;
     let container = pidfd_open(init, PidfdFlags::empty()).map_err(step("finding the container"))?;
-    let mut home = Vec::new();
-    for (flag, name) in SPACES {
-        let own = File::open(format!("/proc/self/ns/{name}")).map_err(step("opening the host's namespaces"))?;
-        home.push((flag, own));
-    }
-    let all = SPACES.iter().fold(CloneFlags::empty(), |all, (flag, _)| all | *flag);
-    setns(&container, all).map_err(step("entering the container's namespaces"))?;
+    let home = Home::of(Home::kinds()).map_err(step("opening the host's namespaces"))?;
+    setns(&container, Home::kinds()).map_err(step("entering the container's namespaces"))?;
     let child = sys::fork::fork(alone, move || {
         say_why(&ends.started, &run(ask, prepared, &ends));
         NOT_RUN
     });
-    for (flag, own) in home {
-        if let Err(errno) = setns(own, flag) {
-            // A shim that stays inside a container serves nobody, and could be held by it.
-            crate::say(format_args!("the way back from a container is closed: {errno}"));
-            std::process::abort();
-        }
-    }
+    home.go_back();
     child.map_err(step("forking"))
 }
 

@@ -17,6 +17,7 @@ mod console;
 mod container;
 mod exec;
 mod family;
+mod home;
 mod init;
 mod launch;
 mod life;

@@ -9,6 +9,7 @@ use nix::sched::CloneFlags;
 use nix::unistd::Pid;
 use rustix::mount::{MountFlags, mount, mount_bind};
 
+use crate::home::Home;
 use crate::init;
 
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +33,7 @@ pub(crate) struct Pod {
     _namespaces: Vec<OwnedFd>,
 }
 
-/// Makes the namespaces by entering new ones and going back: a process with one thread can do both without a child.
+/// Makes the namespaces by entering new ones and going back.
 pub(crate) fn hold(ask: &HoldAsk) -> Result<Pod, HoldError> {
     let mut held = Held::default();
     let mut kept = Vec::new();
@@ -40,18 +41,10 @@ pub(crate) fn hold(ask: &HoldAsk) -> Result<Pod, HoldError> {
     flags.set(CloneFlags::CLONE_NEWNET, ask.namespaces.network);
     flags.set(CloneFlags::CLONE_NEWIPC, ask.namespaces.ipc);
     flags.set(CloneFlags::CLONE_NEWUTS, ask.namespaces.uts);
-    let home =
-        [(CloneFlags::CLONE_NEWNET, "net"), (CloneFlags::CLONE_NEWIPC, "ipc"), (CloneFlags::CLONE_NEWUTS, "uts")]
-            .into_iter()
-            .filter(|(flag, _)| flags.contains(*flag))
-            .map(|(flag, name)| Ok((flag, open_ns(name)?)))
-            .collect::<io::Result<Vec<_>>>()
-            .map_err(step("opening the host's namespaces"))?;
+    let home = Home::of(flags).map_err(step("opening the host's namespaces"))?;
     nix::sched::unshare(flags).map_err(step("making the namespaces"))?;
     let made = furnish(ask, &mut held, &mut kept);
-    for (flag, ns) in home {
-        nix::sched::setns(ns, flag).map_err(step("going back to the host's namespaces"))?;
-    }
+    home.go_back();
     made?;
     if ask.namespaces.ipc {
         held.shm = Some(shared_memory(&ask.dir, ask.shm_size)?);
@@ -118,9 +111,9 @@ fn shared_memory(dir: &Path, size: u64) -> Result<PathBuf, HoldError> {
 
 /// The next child is the first process of a new PID namespace; later ones are the host's again.
 fn start_init(ask: &HoldAsk, held: &Held) -> Result<Pid, HoldError> {
-    let own = std::fs::File::open("/proc/self/ns/pid").map_err(step("opening the host's PID namespace"))?;
+    let home = Home::of(CloneFlags::CLONE_NEWPID).map_err(step("opening the host's PID namespace"))?;
     nix::sched::unshare(CloneFlags::CLONE_NEWPID).map_err(step("making the PID namespace"))?;
     let pid = init::start(&ask.dir, held);
-    nix::sched::setns(own, CloneFlags::CLONE_NEWPID).map_err(step("going back to the host's PID namespace"))?;
+    home.go_back();
     pid.map_err(step("starting the pod's init"))
 }
