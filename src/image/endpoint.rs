@@ -7,6 +7,10 @@ use std::str::FromStr;
 
 use reqwest::Url;
 
+use crate::logins::Logins;
+use crate::reference::HUB;
+use crate::tls::Tls;
+
 /// How a client shows who it is. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
@@ -83,13 +87,26 @@ pub struct Registry {
     pub mirrors_only: bool,
     /// The registry itself speaks HTTP without TLS.
     pub plain_http: bool,
-    /// Credentials for the registry itself, used where a pull brings none.
-    pub credentials: Option<Credentials>,
+    /// How TLS is done with this host, also where it is a mirror of another registry.
+    pub tls: Tls,
 }
 
-/// The registries that are configured, by the host name used in image names; `*` stands for all others.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Registries(pub BTreeMap<String, Registry>);
+/// The registries that are configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Registries {
+    /// By the host name used in image names, with its port; `*` stands for all others.
+    pub hosts: BTreeMap<String, Registry>,
+    /// Credentials by registry, used where a pull brings none.
+    pub logins: Logins,
+    /// Registries that are asked in this order for an image whose name has none.
+    pub search: Vec<String>,
+}
+
+impl Default for Registries {
+    fn default() -> Self {
+        Self { hosts: BTreeMap::new(), logins: Logins::default(), search: vec![HUB.to_owned()] }
+    }
+}
 
 /// An endpoint for one pull, with the credentials it may see.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,9 +123,9 @@ impl Registries {
     /// Credentials given with a pull are the registry's own: a mirror on another host only gets those configured for it.
     pub(crate) fn sources(&self, host: &str, given: Option<&Credentials>) -> Result<Vec<Source>, BadEndpoint> {
         let default = Registry::default();
-        let registry = self.0.get(host).or_else(|| self.0.get("*")).unwrap_or(&default);
+        let registry = self.hosts.get(host).or_else(|| self.hosts.get("*")).unwrap_or(&default);
         let own = own_endpoint(host, registry.plain_http)?;
-        let given = given.or(registry.credentials.as_ref());
+
         let mut sources: Vec<Source> = registry
             .mirrors
             .iter()
@@ -173,7 +190,7 @@ mod tests {
             "https://a.b/".parse().unwrap(),
         ];
         let mut registries = Registries::default();
-        registries.0.insert("a.b".into(), Registry { mirrors, ..Registry::default() });
+        registries.hosts.insert("a.b".into(), Registry { mirrors, ..Registry::default() });
         let sources = registries.sources("a.b", Some(&given)).unwrap();
         assert_eq!(urls(&sources), ["http://m1:5000/prefix/", "https://m2/", "https://a.b/", "https://a.b/"]);
         let seen: Vec<_> = sources.iter().map(|source| source.credentials.clone()).collect();
@@ -186,7 +203,7 @@ mod tests {
         let mirror: Endpoint = "http://127.0.0.1:5000".parse().unwrap();
         let mut registries = Registries::default();
         let registry = Registry { mirrors: vec![mirror], mirrors_only: true, ..Registry::default() };
-        registries.0.insert("*".into(), registry);
+        registries.hosts.insert("*".into(), registry);
         assert_eq!(urls(&registries.sources("quay.io", None).unwrap()), ["http://127.0.0.1:5000/"]);
     }
 

@@ -309,7 +309,10 @@ async fn mirrors_are_tried_in_order_and_a_lying_one_is_passed_over() {
         [dead, format!("http://{}", empty.host), format!("http://{}", lying.host), format!("http://{}", good.host)];
     let mirrors = mirrors.iter().map(|url| url.parse().unwrap()).collect();
     let registry = Registry { mirrors, mirrors_only: true, ..Registry::default() };
-    ground.store.set_registries(Registries([("registry.example".to_owned(), registry)].into()));
+    ground.store.set_registries(Registries {
+        hosts: [("registry.example".to_owned(), registry)].into(),
+        ..Registries::default()
+    });
     let image = ground.store.pull("registry.example/x:1", Some(me())).await.unwrap();
     assert_eq!(image.repo_tags, ["registry.example/x:1"]);
     assert_eq!(ground.read(&image, "top"), "x");
@@ -361,7 +364,10 @@ async fn an_endpoint_with_tls_never_falls_back_to_plain_http() {
     let ground = Ground::new();
     let mirrors = vec![format!("https://{}", server.host).parse().unwrap()];
     let registry = Registry { mirrors, mirrors_only: true, ..Registry::default() };
-    ground.store.set_registries(Registries([("registry.example".to_owned(), registry)].into()));
+    ground.store.set_registries(Registries {
+        hosts: [("registry.example".to_owned(), registry)].into(),
+        ..Registries::default()
+    });
     let error = ground.store.pull("registry.example/x:1", Some(me())).await.unwrap_err();
     assert!(matches!(error.kind(), model::Kind::Unavailable | model::Kind::Internal), "{error:?}");
     assert!(server.seen().iter().all(|seen| seen.method.is_empty() || !seen.path.starts_with("/v2")));

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::digest::Digest;
 
-const HUB: &str = "docker.io";
+pub(crate) const HUB: &str = "docker.io";
 const NAME_MAX: usize = 255;
 const TAG_MAX: usize = 128;
 

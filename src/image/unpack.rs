@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::{self, BufReader, Cursor, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::archive::{Archive, TarError};
 use crate::digest::{Digest, Hasher, Metered, PastCap};
@@ -27,6 +28,11 @@ pub struct Limits {
     pub entries: u64,
     /// Layers that are downloaded and unpacked at once, over all pulls.
     pub downloads: usize,
+    /// Bytes that all pulls together hold between network and disk, decoders' windows included; each layer gets an
+    /// equal share.
+    pub memory_bytes: u64,
+    /// A transfer that brings nothing for this long is broken off and resumed.
+    pub stall: Duration,
 }
 
 impl Default for Limits {
@@ -37,6 +43,8 @@ impl Default for Limits {
             unpacked_bytes: 128 << 30,
             entries: 4 << 20,
             downloads: 3,
+            memory_bytes: 128 << 20,
+            stall: Duration::from_secs(60),
         }
     }
 }

@@ -198,9 +198,9 @@ fn registries_by_host(raw: BTreeMap<String, RawRegistry>) -> Result<image::Regis
             .iter()
             .map(|url| url.parse::<image::Endpoint>().map_err(|bad| invalid(&format!("{key}.mirrors"), bad)))
             .collect::<Result<_, _>>()?;
-        Ok((name, image::Registry { mirrors, mirrors_only, plain_http, credentials: None }))
+        Ok((name, image::Registry { mirrors, mirrors_only, plain_http, tls: image::Tls::default() }))
     });
-    Ok(image::Registries(resolved.collect::<Result<_, _>>()?))
+    Ok(image::Registries { hosts: resolved.collect::<Result<_, _>>()?, ..image::Registries::default() })
 }
 
 /// A host with its port where it has one; no scheme and no path.

@@ -75,7 +75,7 @@ fn registries_and_pinned_images_are_resolved() {
     raw.registries.insert("*".to_owned(), registry);
     raw.image.pinned.push("a.example/b".to_owned());
     let config = raw.resolve().unwrap();
-    assert_eq!(config.registries.0["*"].mirrors, ["http://m:5000/x".parse().unwrap()]);
+    assert_eq!(config.registries.hosts["*"].mirrors, ["http://m:5000/x".parse().unwrap()]);
     assert_eq!(config.pinned, ["a.example/b:latest"]);
 }
 
