@@ -105,7 +105,8 @@ impl Credentials {
 /// The URL that gives a token to read `repository`.
 pub(crate) fn token_url(realm: &str, service: Option<&str>, repository: &str) -> Option<Url> {
     let mut url: Url = realm.parse().ok()?;
-    if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
+    let plain = url.username().is_empty() && url.password().is_none();
+    if !plain || !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
         return None;
     }
     {

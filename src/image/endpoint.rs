@@ -11,6 +11,9 @@ use crate::logins::Logins;
 use crate::reference::HUB;
 use crate::tls::Tls;
 
+/// Where the API of [`HUB`] is.
+const HUB_API: &str = "registry-1.docker.io";
+
 /// How a client shows who it is. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
@@ -118,13 +121,20 @@ pub(crate) struct Source {
 }
 
 impl Registries {
-    /// The endpoints to try for `host`, in order.
+    /// The endpoints to try for a repository, in order.
     ///
-    /// Credentials given with a pull are the registry's own: a mirror on another host only gets those configured for it.
-    pub(crate) fn sources(&self, host: &str, given: Option<&Credentials>) -> Result<Vec<Source>, BadEndpoint> {
+    /// Credentials `given` with a pull are the registry's own: a mirror on another host only gets those configured for
+    /// that host.
+    pub(crate) fn sources(
+        &self,
+        host: &str,
+        path: &str,
+        given: Option<&Credentials>,
+    ) -> Result<Vec<Source>, BadEndpoint> {
         let default = Registry::default();
         let registry = self.hosts.get(host).or_else(|| self.hosts.get("*")).unwrap_or(&default);
-        let own = own_endpoint(host, registry.plain_http)?;
+        let own = self.own_endpoint(host, registry.plain_http)?;
+        let credentials = given.or_else(|| self.logins.find(host, path));
 
         let mut sources: Vec<Source> = registry
             .mirrors
@@ -132,27 +142,50 @@ impl Registries {
             .map(|mirror| Source {
                 url: mirror.url.clone(),
                 credentials: match &mirror.credentials {
-                    Some(credentials) => Some(credentials.clone()),
-                    None if mirror.url.origin() == own.url.origin() => given.cloned(),
-                    None => None,
-                },
+                    Some(credentials) => Some(credentials),
+                    None if mirror.url.origin() == own.url.origin() => credentials,
+                    None => self.logins.find(&host_name(&mirror.url), path),
+                }
+                .cloned(),
                 mirrors: Some(host.to_owned()),
             })
             .collect();
         if !registry.mirrors_only || sources.is_empty() {
-            sources.push(Source { url: own.url, credentials: given.cloned(), mirrors: None });
+            sources.push(Source { url: own.url, credentials: credentials.cloned(), mirrors: None });
         }
         Ok(sources)
     }
+
+    /// The certificates configured for the very host and port of `url`, and the name they are configured under.
+    pub(crate) fn tls(&self, url: &Url) -> Option<(&str, &Tls)> {
+        let (host, port) = (url.host_str()?, url.port_or_known_default()?);
+        let is_same = |name: &str| {
+            let name = if name == HUB { HUB_API } else { name };
+            let (plain, default) = (name.eq_ignore_ascii_case(host), url.port().is_none());
+            (plain && default) || name.eq_ignore_ascii_case(&format!("{host}:{port}"))
+        };
+        let mut own = self.hosts.iter().filter(|(_, registry)| registry.tls != Tls::default());
+        own.find(|(name, _)| is_same(name)).map(|(name, registry)| (name.as_str(), &registry.tls))
+    }
+
+    fn own_endpoint(&self, host: &str, plain_http: bool) -> Result<Endpoint, BadEndpoint> {
+        // Loopback never leaves the machine, so it needs no TLS; certificates for it say that it is wanted.
+        let has_tls = self.hosts.get(host).is_some_and(|registry| registry.tls != Tls::default());
+        let scheme = if plain_http || (is_loopback(host) && !has_tls) { "http" } else { "https" };
+        let host = if host == HUB { HUB_API } else { host };
+        format!("{scheme}://{host}/").parse()
+    }
 }
 
-fn own_endpoint(host: &str, plain_http: bool) -> Result<Endpoint, BadEndpoint> {
-    let scheme = if plain_http || is_loopback(host) { "http" } else { "https" };
-    let host = if host == "docker.io" { "registry-1.docker.io" } else { host };
-    format!("{scheme}://{host}/").parse()
+/// A URL's host as image names have it, with its port unless that is the scheme's own.
+fn host_name(url: &Url) -> String {
+    match (url.host_str().unwrap_or_default(), url.port()) {
+        (HUB_API, None) => HUB.to_owned(),
+        (host, None) => host.to_owned(),
+        (host, Some(port)) => format!("{host}:{port}"),
+    }
 }
 
-/// Loopback never leaves the machine, so it needs no TLS.
 pub(crate) fn is_loopback(host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or(rest),
@@ -172,7 +205,7 @@ mod tests {
     #[test]
     fn unknown_hosts_use_tls_and_loopback_does_not() {
         let none = Registries::default();
-        let of = |host: &str| none.sources(host, None).unwrap().remove(0).url.to_string();
+        let of = |host: &str| none.sources(host, "x", None).unwrap().remove(0).url.to_string();
         assert_eq!(of("docker.io"), "https://registry-1.docker.io/");
         assert_eq!(of("a.b:5000"), "https://a.b:5000/");
         assert_eq!(of("127.0.0.1:5000"), "http://127.0.0.1:5000/");
@@ -191,7 +224,7 @@ mod tests {
         ];
         let mut registries = Registries::default();
         registries.hosts.insert("a.b".into(), Registry { mirrors, ..Registry::default() });
-        let sources = registries.sources("a.b", Some(&given)).unwrap();
+        let sources = registries.sources("a.b", "x", Some(&given)).unwrap();
         assert_eq!(urls(&sources), ["http://m1:5000/prefix/", "https://m2/", "https://a.b/", "https://a.b/"]);
         let seen: Vec<_> = sources.iter().map(|source| source.credentials.clone()).collect();
         let own = Some(Credentials::IdentityToken("m2".into()));
@@ -204,7 +237,54 @@ mod tests {
         let mut registries = Registries::default();
         let registry = Registry { mirrors: vec![mirror], mirrors_only: true, ..Registry::default() };
         registries.hosts.insert("*".into(), registry);
-        assert_eq!(urls(&registries.sources("quay.io", None).unwrap()), ["http://127.0.0.1:5000/"]);
+        assert_eq!(urls(&registries.sources("quay.io", "x", None).unwrap()), ["http://127.0.0.1:5000/"]);
+    }
+
+    #[test]
+    fn logins_are_used_by_host_where_a_pull_brings_nothing() {
+        let logins = br#"{"auths": {"a.b": {"registrytoken": "own"}, "m.x:5000": {"registrytoken": "mirror"},
+            "docker.io/team": {"registrytoken": "team"}}}"#;
+        let mirrors = ["http://m.x:5000", "https://m.x", "https://a.b"].map(|url| url.parse().unwrap());
+        let registry = Registry { mirrors: mirrors.into(), ..Registry::default() };
+        let hosts = [("a.b".to_owned(), registry)].into();
+        let registries = Registries { hosts, logins: Logins::parse(logins).unwrap(), ..Registries::default() };
+        let token = |text: &str| Some(Credentials::RegistryToken(text.into()));
+        let seen = |host, path, given| {
+            let sources = registries.sources(host, path, given).unwrap();
+            sources.into_iter().map(|source| source.credentials).collect::<Vec<_>>()
+        };
+        assert_eq!(seen("a.b", "x", None), [token("mirror"), None, token("own"), token("own")]);
+        let given = token("given");
+        assert_eq!(seen("a.b", "x", given.as_ref()), [token("mirror"), None, given.clone(), given.clone()]);
+        assert_eq!(seen("docker.io", "team/x", None), [token("team")]);
+        assert_eq!(seen("docker.io", "other/x", None), [None]);
+    }
+
+    #[test]
+    fn certificates_are_for_one_host_and_port() {
+        let authority = rcgen::generate_simple_self_signed(["a.b".to_owned()]).unwrap().cert.pem();
+        let tls = Tls::default().with_authorities(authority.as_bytes()).unwrap();
+        let registry = Registry { tls, ..Registry::default() };
+        let names = ["a.b", "c.d:5000", "docker.io", "[::1]:5000", "*"];
+        let hosts = names.map(|name| (name.to_owned(), registry.clone())).into();
+        let registries = Registries { hosts, ..Registries::default() };
+        let found = |url: &str| registries.tls(&url.parse().unwrap()).map(|(name, _)| name.to_owned());
+        for (url, name) in [
+            ("https://a.b/v2/", Some("a.b")),
+            ("https://A.B:443/", Some("a.b")),
+            ("https://a.b:5000/", None),
+            ("https://x.a.b/", None),
+            ("https://a.b.c/", None),
+            ("https://c.d:5000/", Some("c.d:5000")),
+            ("https://c.d/", None),
+            ("https://registry-1.docker.io/", Some("docker.io")),
+            ("https://[::1]:5000/", Some("[::1]:5000")),
+            ("https://elsewhere.example/", None),
+        ] {
+            assert_eq!(found(url).as_deref(), name, "{url}");
+        }
+        let own = registries.sources("[::1]:5000", "x", None).unwrap().remove(0);
+        assert_eq!(own.url.as_str(), "https://[::1]:5000/", "certificates on loopback mean TLS");
     }
 
     #[test]

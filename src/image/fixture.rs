@@ -4,8 +4,11 @@ use std::collections::HashMap;
 use std::io::Write as _;
 use std::sync::{Arc, Mutex};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 use crate::digest::Digest;
 use crate::manifest::host;
@@ -164,13 +167,15 @@ impl Seen {
     }
 }
 
-/// What the test registry answers; `cut` closes the connection after that many bytes of the body.
+/// What the test registry answers; `cut` closes the connection after that many bytes of the body, `pace` sends the body
+/// in pieces of so many bytes with a pause after each.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
     pub(crate) cut: Option<usize>,
+    pub(crate) pace: Option<(usize, Duration)>,
 }
 
 impl Answer {
@@ -199,6 +204,21 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn start(handler: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
+        Self::listen(None, handler).await
+    }
+
+    /// [`Server::start`] with TLS.
+    pub(crate) async fn secure(
+        tls: rustls::ServerConfig,
+        handler: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        Self::listen(Some(Arc::new(tls).into()), handler).await
+    }
+
+    async fn listen(
+        tls: Option<TlsAcceptor>,
+        handler: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = listener.local_addr().unwrap().to_string();
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -206,7 +226,23 @@ impl Server {
         let handler: Arc<Handler> = Arc::new(handler);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, handler.clone(), seen.clone()));
+                let (tls, handler, seen) = (tls.clone(), handler.clone(), seen.clone());
+                tokio::spawn(async move {
+                    match tls {
+                        None => serve(stream, handler, seen).await,
+                        Some(tls) => {
+                            let accepted = tls.accept(stream).into_fallible().await;
+                            match accepted {
+                                Ok(stream) => serve(stream, handler, seen).await,
+                                // The client is to read our reasons before the connection is gone.
+                                Err((_, mut stream)) => {
+                                    drop(stream.shutdown().await);
+                                    drop(stream.read_to_end(&mut Vec::new()).await);
+                                }
+                            }
+                        }
+                    }
+                });
             }
         });
         server
@@ -254,7 +290,7 @@ pub(crate) fn route(routes: &HashMap<String, Vec<u8>>, request: &Seen) -> Answer
     }
 }
 
-async fn serve(mut stream: TcpStream, handler: Arc<Handler>, seen: Arc<Mutex<Vec<Seen>>>) {
+async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, handler: Arc<Handler>, seen: Arc<Mutex<Vec<Seen>>>) {
     let mut bytes = Vec::new();
     while !bytes.windows(4).any(|window| window == b"\r\n\r\n") {
         // A client that starts with TLS will never send a request we can read.
@@ -296,6 +332,17 @@ async fn serve(mut stream: TcpStream, handler: Arc<Handler>, seen: Arc<Mutex<Vec
     seen.lock().unwrap().push(request);
     let sent = answer.cut.unwrap_or(body.len()).min(body.len());
     // The client may have had enough before we are done.
-    drop(stream.write_all(&[head.as_bytes(), &body[..sent]].concat()).await);
+    match answer.pace {
+        None => drop(stream.write_all(&[head.as_bytes(), &body[..sent]].concat()).await),
+        Some((size, pause)) => {
+            drop(stream.write_all(head.as_bytes()).await);
+            for piece in body[..sent].chunks(size) {
+                if stream.write_all(piece).await.is_err() || stream.flush().await.is_err() {
+                    break;
+                }
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
     drop(stream.shutdown().await);
 }

@@ -1,4 +1,4 @@
-//! The HTTP clients of all pulls.
+//! The HTTP clients of all pulls that go by one set of registries.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,63 +6,88 @@ use std::time::Duration;
 
 use reqwest::{Client, Url};
 
-use crate::endpoint::is_loopback;
+use crate::endpoint::{Registries, is_loopback};
+use crate::tls;
+use crate::traffic::Meter;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// A transfer may take as long as it wants, as long as something keeps coming.
-const STALL_TIMEOUT: Duration = Duration::from_secs(60);
+/// More than any registry sends; together with the client's own bound of some 400 KiB on the head of an answer.
+const HEADERS_MAX: usize = 100;
 
-/// Made when first needed: TLS roots are not read for registries without TLS.
-#[derive(Debug, Default)]
-pub(crate) struct Http(Mutex<HashMap<Way, Client>>);
+/// The registries, and the clients to reach them: new registries come with new clients, so that no certificate or
+/// open connection outlives the settings it belongs to.
+#[derive(Debug)]
+pub(crate) struct Http {
+    pub(crate) registries: Registries,
+    /// A transfer may take as long as it wants, but not be silent for longer than this.
+    pub(crate) stall: Duration,
+    pub(crate) meter: Arc<Meter>,
+    /// Made when first needed: TLS roots are not read for registries without TLS.
+    clients: Mutex<HashMap<Way, Client>>,
+}
 
 /// How a server is reached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Way {
-    tls: bool,
+    trust: Trust,
     /// Past any proxy the environment names: what is on this machine must not be asked for elsewhere.
     direct: bool,
+}
+
+/// Which certificates are taken and shown.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Trust {
+    /// No TLS.
+    Plain,
+    /// The machine's own CAs; nothing is shown.
+    Machine,
+    /// What is configured for the host of this name.
+    Host(String),
 }
 
 /// A client that could not be made.
 pub(crate) type ClientError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Http {
-    /// The client for a server.
+    pub(crate) fn new(registries: Registries, stall: Duration, meter: Arc<Meter>) -> Self {
+        Self { registries, stall, meter, clients: Mutex::default() }
+    }
+
+    /// The client for a server, which is for no other where certificates are configured for this one.
     pub(crate) fn client(&self, url: &Url) -> Result<Client, ClientError> {
-        let way = Way { tls: url.scheme() == "https", direct: url.host_str().is_some_and(is_loopback) };
-        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = self.registries.tls(url);
+        let trust = match (url.scheme(), own) {
+            ("https", Some((host, _))) => Trust::Host(host.to_owned()),
+            ("https", None) => Trust::Machine,
+            _ => Trust::Plain,
+        };
+        let way = Way { trust, direct: url.host_str().is_some_and(is_loopback) };
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(client) = clients.get(&way) {
             return Ok(client.clone());
         }
-        let client = build(way)?;
+        let config = match &way.trust {
+            Trust::Plain => tls::without_trust()?,
+            Trust::Machine => tls::client_config(None)?,
+            Trust::Host(_) => tls::client_config(own.map(|(_, tls)| tls))?,
+        };
+        let client = self.build(way.direct, config)?;
         clients.insert(way, client.clone());
         Ok(client)
     }
-}
 
-fn build(way: Way) -> Result<Client, ClientError> {
-    let builder = Client::builder()
-        .user_agent(concat!("crisp/", env!("CARGO_PKG_VERSION")))
-        .redirect(reqwest::redirect::Policy::none())
-        .referer(false)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .read_timeout(STALL_TIMEOUT)
-        .pool_idle_timeout(Duration::from_secs(30))
-        .tls_backend_preconfigured(tls_config(way.tls)?);
-    let builder = if way.direct { builder.no_proxy() } else { builder };
-    Ok(builder.build()?)
-}
-
-fn tls_config(with_roots: bool) -> Result<rustls::ClientConfig, ClientError> {
-    let mut roots = rustls::RootCertStore::empty();
-    if with_roots {
-        let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if added == 0 {
-            return Err("this machine has no CA certificates".into());
-        }
+    fn build(&self, direct: bool, tls: rustls::ClientConfig) -> Result<Client, ClientError> {
+        let builder = Client::builder()
+            .user_agent(concat!("crisp/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::none())
+            .referer(false)
+            // One transfer per connection: its buffer is bounded, and a slow one holds up no other.
+            .http1_only()
+            .http1_max_headers(HEADERS_MAX)
+            .connect_timeout(CONNECT_TIMEOUT.min(self.stall))
+            .pool_idle_timeout(Duration::from_secs(30))
+            .tls_backend_preconfigured(tls);
+        let builder = if direct { builder.no_proxy() } else { builder };
+        Ok(builder.build()?)
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(config.with_root_certificates(roots).with_no_client_auth())
 }

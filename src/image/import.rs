@@ -13,7 +13,7 @@ use crate::disk::{self, DiskError};
 use crate::image::Image;
 use crate::manifest::{Descriptor, ManifestError};
 use crate::package::Package;
-use crate::pull::plan;
+use crate::plan::plan;
 use crate::reference::{BadReference, Pick, Reference};
 use crate::store::Store;
 use crate::unpack::{UnpackError, decompressed};

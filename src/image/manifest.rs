@@ -64,13 +64,13 @@ pub enum ManifestError {
         source: serde_json::Error,
     },
     /// A media type crisp does not handle.
-    #[error("media type {0:?} is not supported")]
+    #[error("media type {:?} is not supported", short(.0))]
     MediaType(String),
     /// Docker schema 1 or something newer than we know.
     #[error("manifest schema version {0} is not supported")]
     Schema(u64),
     /// No entry for this machine.
-    #[error("no image for {wanted} among {}", offered.join(", "))]
+    #[error("no image for {wanted} among {}", offered.iter().map(|one| short(one)).collect::<Vec<_>>().join(", "))]
     NoPlatform {
         /// The platform of this machine.
         wanted: String,
@@ -78,7 +78,7 @@ pub enum ManifestError {
         offered: Vec<String>,
     },
     /// The image is for some other machine.
-    #[error("image is for {found}, this machine is {wanted}")]
+    #[error("image is for {}, this machine is {wanted}", short(found))]
     WrongPlatform {
         /// The platform of this machine.
         wanted: String,
@@ -108,6 +108,11 @@ pub enum ManifestError {
     /// Indexes inside indexes inside indexes.
     #[error("index nested too deep")]
     Nested,
+}
+
+/// As much of a text from outside as a message may repeat.
+fn short(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).take(100).collect()
 }
 
 impl ManifestError {
@@ -332,6 +337,31 @@ mod tests {
         assert_eq!(choose(&entries).unwrap().size, 3);
         let error = choose(&entries[..2]).unwrap_err();
         assert!(error.to_string().contains("windows/"), "{error}");
+    }
+
+    #[test]
+    fn an_error_repeats_little_of_what_came() {
+        let long = "x\n".repeat(1 << 20);
+        let mut bad = manifest(OCI, &[LAYER]);
+        bad["mediaType"] = long.clone().into();
+        let entry = |os: &str| serde_json::json!({"digest": Digest::of(b"x"), "size": 1, "platform": {"os": os, "architecture": os}});
+        let index = serde_json::json!({"schemaVersion": 2, "manifests": vec![entry(&long); 3]});
+        let Ok(Document::Index(entries)) = parse(&index) else { panic!("an index") };
+        for error in [parse(&bad).unwrap_err(), choose(&entries).unwrap_err()] {
+            let text = error.to_string();
+            assert!(text.len() < 1000 && !text.contains('\n'), "{}", text.len());
+        }
+    }
+
+    #[test]
+    fn json_nested_without_end_is_refused() {
+        for key in ["x", "config", "layers", "manifests", "mediaType"] {
+            for (open, close) in [("[", "]"), (r#"{"platform":"#, "}")] {
+                let nested = format!("{}1{}", open.repeat(100_000), close.repeat(100_000));
+                let deep = format!(r#"{{"schemaVersion":2,"{key}":{nested}}}"#);
+                assert!(Document::parse(deep.as_bytes()).is_err());
+            }
+        }
     }
 
     #[test]

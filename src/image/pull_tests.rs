@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 use std::path::Path;
+use std::time::Duration;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
@@ -220,7 +221,7 @@ async fn a_redirect_to_another_host_carries_no_secret_and_its_challenge_is_not_a
 async fn redirects_in_a_circle_end() {
     let server = Server::start(|request| Answer::status(302).with("location", request.path.clone())).await;
     let error = Ground::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
-    assert!(matches!(error, PullError::Fetch { source: FetchError::Protocol { .. }, .. }), "{error:?}");
+    assert!(chain(&error).contains("too many redirects"), "{error:?}");
     assert!(server.seen().len() < 20);
 }
 

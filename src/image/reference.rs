@@ -64,6 +64,32 @@ impl Reference {
         format!("{}/{}", self.registry, self.path)
     }
 
+    /// What `text` can mean, likeliest first and never nothing: itself if it names a registry, otherwise that name in
+    /// each of the registries to `search`.
+    pub fn candidates(text: &str, search: &[String]) -> Result<Vec<Self>, BadReference> {
+        let bad = |why| bad(text, why);
+        let parts = Parts::of(text).map_err(bad)?;
+        if let Some(registry) = parts.registry {
+            return Ok(vec![parts.at(registry).map_err(bad)?]);
+        }
+        let mut found = Vec::with_capacity(search.len());
+        for registry in search {
+            let reference = parts.at(registry).map_err(bad)?;
+            if !found.contains(&reference) {
+                found.push(reference);
+            }
+        }
+        if found.is_empty() {
+            return Err(bad("names no registry, and none is configured to search for such names"));
+        }
+        Ok(found)
+    }
+
+    /// Whether `text` is a registry as image names have it: a host name, with its port if need be.
+    pub fn is_registry(text: &str) -> bool {
+        is_registry(text)
+    }
+
     /// The same repository at `digest`.
     pub fn at(&self, digest: &Digest) -> Self {
         Self { pick: Pick::Digest(digest.clone()), ..self.clone() }
@@ -93,65 +119,82 @@ impl FromStr for Reference {
     type Err = BadReference;
 
     fn from_str(text: &str) -> Result<Self, BadReference> {
-        parse(text).map_err(|why| BadReference { text: text.chars().take(512).collect(), why })
+        let parts = Parts::of(text).map_err(|why| bad(text, why))?;
+        parts.at(parts.registry.unwrap_or(HUB)).map_err(|why| bad(text, why))
     }
 }
 
-fn parse(text: &str) -> Result<Reference, &'static str> {
-    if text.is_empty() {
-        return Err("empty");
-    }
-    if text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
-        return Err("64 hex digits are an image id, not a name");
-    }
-    let (rest, digest) = match text.split_once('@') {
-        Some((rest, digest)) => (rest, Some(digest.parse::<Digest>().map_err(|_| "bad digest")?)),
-        None => (text, None),
-    };
-    // A colon after the last slash starts a tag; one before it belongs to a port.
-    let slash = rest.rfind('/').map_or(0, |at| at + 1);
-    let (name, tag) = match rest[slash..].find(':') {
-        Some(colon) => (&rest[..slash + colon], Some(&rest[slash + colon + 1..])),
-        None => (rest, None),
-    };
-    if tag.is_some_and(|tag| !is_tag(tag)) {
-        return Err("bad tag");
-    }
-    let (registry, path) = split_registry(name)?;
-    if registry.len() + 1 + path.len() > NAME_MAX {
-        return Err("name longer than 255 bytes");
-    }
-    if !path.split('/').all(is_path_component) {
-        return Err("a repository is lower-case letters and digits, separated by '/', '.', '_', '__' or '-'");
-    }
-    let pick = match (digest, tag) {
-        (Some(digest), _) => Pick::Digest(digest),
-        (None, Some(tag)) => Pick::Tag(tag.to_owned()),
-        (None, None) => Pick::Tag("latest".to_owned()),
-    };
-    Ok(Reference { registry, path, pick })
+fn bad(text: &str, why: &'static str) -> BadReference {
+    BadReference { text: text.chars().take(512).collect(), why }
 }
 
-fn split_registry(name: &str) -> Result<(String, String), &'static str> {
-    let is_host = |first: &str| {
-        first == "localhost" || first.contains(['.', ':']) || first.bytes().any(|b| b.is_ascii_uppercase())
-    };
-    let (registry, path) = match name.split_once('/') {
-        Some((first, rest)) if is_host(first) => (first, rest),
-        _ => (HUB, name),
-    };
-    if !is_registry(registry) {
-        return Err("bad registry host or port");
-    }
-    let registry = match registry {
-        "index.docker.io" | "registry-1.docker.io" => HUB,
-        other => other,
-    };
-    let path = if registry == HUB && !path.contains('/') { format!("library/{path}") } else { path.to_owned() };
-    Ok((registry.to_owned(), path))
+/// A name as it is written.
+struct Parts<'a> {
+    registry: Option<&'a str>,
+    path: &'a str,
+    pick: Pick,
 }
 
-fn is_registry(text: &str) -> bool {
+impl<'a> Parts<'a> {
+    fn of(text: &'a str) -> Result<Self, &'static str> {
+        if text.is_empty() {
+            return Err("empty");
+        }
+        if text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
+            return Err("64 hex digits are an image id, not a name");
+        }
+        let (rest, digest) = match text.split_once('@') {
+            Some((rest, digest)) => (rest, Some(digest.parse::<Digest>().map_err(|_| "bad digest")?)),
+            None => (text, None),
+        };
+        // A colon after the last slash starts a tag; one before it belongs to a port.
+        let slash = rest.rfind('/').map_or(0, |at| at + 1);
+        let (name, tag) = match rest[slash..].find(':') {
+            Some(colon) => (&rest[..slash + colon], Some(&rest[slash + colon + 1..])),
+            None => (rest, None),
+        };
+        if tag.is_some_and(|tag| !is_tag(tag)) {
+            return Err("bad tag");
+        }
+        let is_host = |first: &str| {
+            first == "localhost" || first.contains(['.', ':']) || first.bytes().any(|b| b.is_ascii_uppercase())
+        };
+        let (registry, path) = match name.split_once('/') {
+            Some((first, rest)) if is_host(first) => (Some(first), rest),
+            _ => (None, name),
+        };
+        let pick = match (digest, tag) {
+            (Some(digest), _) => Pick::Digest(digest),
+            (None, Some(tag)) => Pick::Tag(tag.to_owned()),
+            (None, None) => Pick::Tag("latest".to_owned()),
+        };
+        Ok(Self { registry, path, pick })
+    }
+
+    /// The name in full, in a registry.
+    fn at(&self, registry: &str) -> Result<Reference, &'static str> {
+        if !is_registry(registry) {
+            return Err("bad registry host or port");
+        }
+        let registry = match registry {
+            "index.docker.io" | "registry-1.docker.io" => HUB,
+            other => other,
+        };
+        let path = match self.path {
+            path if registry == HUB && !path.contains('/') => format!("library/{path}"),
+            path => path.to_owned(),
+        };
+        if registry.len() + 1 + path.len() > NAME_MAX {
+            return Err("name longer than 255 bytes");
+        }
+        if !is_path(&path) {
+            return Err("a repository is lower-case letters and digits, separated by '/', '.', '_', '__' or '-'");
+        }
+        Ok(Reference { registry: registry.to_owned(), path, pick: self.pick.clone() })
+    }
+}
+
+pub(crate) fn is_registry(text: &str) -> bool {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let Some((address, after)) = rest.split_once(']') else { return false };
         if address.parse::<std::net::Ipv6Addr>().is_err() {
@@ -190,6 +233,11 @@ fn is_tag(text: &str) -> bool {
         && text.bytes().all(|b| word(b) || b == b'.' || b == b'-')
 }
 
+/// A repository's path: components separated by `/`.
+pub(crate) fn is_path(text: &str) -> bool {
+    text.split('/').all(is_path_component)
+}
+
 /// Runs of `[a-z0-9]` joined by `.`, `_`, `__` or any number of `-`.
 fn is_path_component(text: &str) -> bool {
     let alnum = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -216,6 +264,26 @@ mod tests {
         assert_eq!(full("bitnami/redis"), "docker.io/bitnami/redis:latest");
         assert_eq!(full("index.docker.io/a"), "docker.io/library/a:latest");
         assert_eq!(full("docker.io/a"), "docker.io/library/a:latest");
+    }
+
+    #[test]
+    fn a_short_name_can_be_in_every_registry_that_is_searched() {
+        let all = |text: &str, search: &[&str]| {
+            let search: Vec<String> = search.iter().map(|&registry| registry.to_owned()).collect();
+            let found = Reference::candidates(text, &search);
+            found.map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let search = ["a.b:5000", "docker.io", "index.docker.io", "quay.io"];
+        let found = ["a.b:5000/x:1", "docker.io/library/x:1", "quay.io/x:1"];
+        assert_eq!(all("x:1", &search).unwrap(), found);
+        let found = ["a.b:5000/x/y:latest", "docker.io/x/y:latest", "quay.io/x/y:latest"];
+        assert_eq!(all("x/y", &search).unwrap(), found);
+        assert_eq!(all("localhost/x", &search).unwrap(), ["localhost/x:latest"]);
+        assert_eq!(all("a.b/x", &[]).unwrap(), ["a.b/x:latest"]);
+        assert!(all("x", &[]).unwrap_err().to_string().contains("names no registry"));
+        for (text, search) in [("x", "a b"), ("x", "https://a.b"), ("x", "a.b/c"), ("X", "a.b"), ("", "a.b")] {
+            assert!(all(text, &[search]).is_err(), "{text:?} {search:?}");
+        }
     }
 
     #[test]

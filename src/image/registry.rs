@@ -2,106 +2,25 @@
 //!
 //! Redirects are followed by hand, because that is where secrets leak: the `Authorization` header goes to the
 //! endpoint's own origin and nowhere else, and only the endpoint itself may ask for it. Token servers are an exception
-//! by design of the protocol: the registry names one, and it gets the credentials to trade them for a token.
+//! by design of the protocol: the registry names one, and it gets the credentials to trade them for a token. Client
+//! certificates go by the host that is asked, so that they need no such rule.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytes::Bytes;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RANGE, WWW_AUTHENTICATE};
-use reqwest::{Method, Response, StatusCode, Url};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
 
+use crate::answer::{Answer, Pieces};
 use crate::auth::{Challenge, TokenAnswer, basic, refresh_form, token_url};
 use crate::digest::Digest;
 use crate::endpoint::{Credentials, Source};
+use crate::fetch::{FetchError, shown};
 use crate::http::Http;
-use crate::manifest;
+use crate::manifest::{self, Descriptor};
+use crate::retry::Backoff;
 
 const REDIRECTS_MAX: usize = 5;
 const TOKEN_MAX: u64 = 1 << 20;
-
-/// A registry request that failed.
-#[derive(Debug, thiserror::Error)]
-pub enum FetchError {
-    /// The HTTP client could not be set up.
-    #[error("setting up the registry client")]
-    Client(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The request could not be sent, or its answer broke off.
-    #[error("asking {url}")]
-    Transfer {
-        /// Where.
-        url: String,
-        /// What happened.
-        source: reqwest::Error,
-    },
-    /// The registry said no.
-    #[error("{url} answered {status}")]
-    Status {
-        /// Where.
-        url: String,
-        /// What it said.
-        status: StatusCode,
-    },
-    /// The registry wants other credentials, or any.
-    #[error("{url} does not accept the credentials given, or needs some")]
-    Unauthorized {
-        /// Where.
-        url: String,
-    },
-    /// A challenge, token answer or redirect that makes no sense or is not safe to follow.
-    #[error("{url}: {why}")]
-    Protocol {
-        /// Where.
-        url: String,
-        /// What is wrong.
-        why: &'static str,
-    },
-    /// More than we are willing to keep in memory.
-    #[error("{url} sent more than {limit} bytes")]
-    TooLarge {
-        /// Where.
-        url: String,
-        /// The bound.
-        limit: u64,
-    },
-    /// Content that is not what its digest says.
-    #[error("{url} sent {found} for {wanted}")]
-    Digest {
-        /// Where.
-        url: String,
-        /// What was asked for.
-        wanted: Digest,
-        /// What came.
-        found: Digest,
-    },
-    /// A blob that ended early, however often we asked.
-    #[error("blob {blob} broke off after {came} bytes")]
-    Short {
-        /// The blob.
-        blob: Digest,
-        /// How far we got.
-        came: u64,
-    },
-}
-
-impl FetchError {
-    /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
-        match self {
-            Self::Client(_) => model::Kind::Internal,
-            Self::Transfer { .. } | Self::Short { .. } => model::Kind::Unavailable,
-            Self::Status { status, .. } => match *status {
-                StatusCode::NOT_FOUND => model::Kind::NotFound,
-                StatusCode::FORBIDDEN => model::Kind::Denied,
-                StatusCode::TOO_MANY_REQUESTS => model::Kind::Unavailable,
-                status if status.is_server_error() => model::Kind::Unavailable,
-                _ => model::Kind::Internal,
-            },
-            Self::Unauthorized { .. } => model::Kind::Unauthenticated,
-            Self::Protocol { .. } | Self::Digest { .. } => model::Kind::Invalid,
-            Self::TooLarge { .. } => model::Kind::Exhausted,
-        }
-    }
-}
 
 /// One repository at one endpoint.
 #[derive(Debug)]
@@ -111,14 +30,6 @@ pub(crate) struct Remote {
     repository: String,
     /// The `Authorization` value that last worked.
     authorization: Mutex<Option<HeaderValue>>,
-}
-
-/// What an error may say about a URL: redirect targets carry secrets in their query.
-fn shown(url: &Url) -> String {
-    let mut url = url.clone();
-    url.set_query(None);
-    url.set_fragment(None);
-    url.into()
 }
 
 impl Remote {
@@ -131,10 +42,16 @@ impl Remote {
         shown(&self.source.url)
     }
 
+    /// Whether it is the registry itself.
+    pub(crate) fn is_own(&self) -> bool {
+        self.source.mirrors.is_none()
+    }
+
     /// The digest a tag or digest stands for now, if the registry says so.
     pub(crate) async fn resolve(&self, pick: &str) -> Result<Option<Digest>, FetchError> {
         let url = self.url("manifests", pick)?;
-        let response = match self.ask(Method::HEAD, url, &accept_manifests()).await {
+        let headers = accept_manifests();
+        let response = match self.patiently(|| self.ask(Method::HEAD, url.clone(), &headers)).await {
             Ok(response) => response,
             // Some registries cannot: the manifest itself will tell.
             Err(FetchError::Status { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => return Ok(None),
@@ -144,31 +61,26 @@ impl Remote {
         Ok(header.and_then(|text| text.parse().ok()))
     }
 
-    /// A manifest or index with its digest, which is the one asked for if `pick` is one.
+    /// What a tag or digest points to, with its digest, which is the one asked for if `pick` is one.
     pub(crate) async fn manifest(&self, pick: &str, cap: u64) -> Result<(Digest, Vec<u8>), FetchError> {
         let url = self.url("manifests", pick)?;
-        let response = self.ask(Method::GET, url.clone(), &accept_manifests()).await?;
-        let content = whole(response, &url, cap).await?;
+        let content = self.whole(&url, &accept_manifests(), cap).await?;
         match pick.parse::<Digest>() {
-            Ok(wanted) if !wanted.matches(&content) => {
-                Err(FetchError::Digest { url: shown(&url), wanted, found: Digest::of(&content) })
-            }
-            Ok(wanted) => Ok((wanted, content)),
+            Ok(wanted) => Ok((wanted.clone(), verified(&url, &wanted, content)?)),
             Err(_) => Ok((Digest::of(&content), content)),
         }
     }
 
-    /// A small blob, whole.
-    pub(crate) async fn document(&self, digest: &Digest, cap: u64) -> Result<Vec<u8>, FetchError> {
-        let url = self.url("blobs", digest.as_str())?;
-        let response = self.ask(Method::GET, url.clone(), &HeaderMap::new()).await?;
-        let content = whole(response, &url, cap).await?;
-        if digest.matches(&content) {
-            Ok(content)
-        } else {
-            let (wanted, found) = (digest.clone(), Digest::of(&content));
-            Err(FetchError::Digest { url: shown(&url), wanted, found })
-        }
+    /// The manifest that an entry of an index points to.
+    pub(crate) async fn entry(&self, entry: &Descriptor, cap: u64) -> Result<Vec<u8>, FetchError> {
+        let url = self.url("manifests", entry.digest.as_str())?;
+        self.described(&url, &accept_manifests(), entry, cap).await
+    }
+
+    /// A small blob.
+    pub(crate) async fn document(&self, blob: &Descriptor, cap: u64) -> Result<Vec<u8>, FetchError> {
+        let url = self.url("blobs", blob.digest.as_str())?;
+        self.described(&url, &HeaderMap::new(), blob, cap).await
     }
 
     /// A blob from byte `offset` on, in pieces.
@@ -179,7 +91,7 @@ impl Remote {
             let range = HeaderValue::try_from(format!("bytes={offset}-"));
             headers.insert(RANGE, range.map_err(|error| FetchError::Client(error.into()))?);
         }
-        let response = self.ask(Method::GET, url.clone(), &headers).await?;
+        let response = self.patiently(|| self.ask(Method::GET, url.clone(), &headers)).await?;
         // A server that ignores the range sends everything again.
         let skip = match response.status() {
             StatusCode::PARTIAL_CONTENT if starts_at(&response, offset) => 0,
@@ -188,7 +100,53 @@ impl Remote {
             }
             _ => offset,
         };
-        Ok(Pieces { response, url: shown(&url), skip })
+        Ok(Pieces { answer: Answer::new(response, url, self.http.stall), skip })
+    }
+
+    /// Content of the digest and the size that `descriptor` says.
+    async fn described(
+        &self,
+        url: &Url,
+        headers: &HeaderMap,
+        descriptor: &Descriptor,
+        cap: u64,
+    ) -> Result<Vec<u8>, FetchError> {
+        let Descriptor { digest, size: wanted, .. } = descriptor;
+        if *wanted > cap {
+            return Err(FetchError::TooLarge { url: shown(url), limit: cap });
+        }
+        let content = verified(url, digest, self.whole(url, headers, *wanted).await?)?;
+        match u64::try_from(content.len()).unwrap_or(u64::MAX) {
+            found if found == *wanted => Ok(content),
+            found => Err(FetchError::Size { url: shown(url), wanted: *wanted, found }),
+        }
+    }
+
+    /// The answer to a GET, whole.
+    async fn whole(&self, url: &Url, headers: &HeaderMap, cap: u64) -> Result<Vec<u8>, FetchError> {
+        self.patiently(|| async {
+            let response = self.ask(Method::GET, url.clone(), headers).await?;
+            Answer::new(response, url.clone(), self.http.stall).whole(cap).await
+        })
+        .await
+    }
+
+    /// Does `work` again, with pauses, as long as its failures may pass.
+    async fn patiently<T, F>(&self, work: impl Fn() -> F) -> Result<T, FetchError>
+    where
+        F: Future<Output = Result<T, FetchError>>,
+    {
+        let mut backoff = Backoff::default();
+        loop {
+            let error = match work().await {
+                Err(error) if error.passes() => error,
+                other => return other,
+            };
+            let Some(pause) = backoff.pause(error.wait()) else { return Err(error) };
+            tracing::debug!(%error, ?pause, "asking again");
+            self.http.meter.retried();
+            tokio::time::sleep(pause).await;
+        }
     }
 
     fn url(&self, kind: &str, what: &str) -> Result<Url, FetchError> {
@@ -201,6 +159,18 @@ impl Remote {
         Ok(url)
     }
 
+    fn client(&self, url: &Url) -> Result<Client, FetchError> {
+        self.http.client(url).map_err(FetchError::Client)
+    }
+
+    /// Sends a request; the head of the answer has to come whole in the time given.
+    async fn send(&self, url: &Url, request: RequestBuilder) -> Result<Response, FetchError> {
+        match tokio::time::timeout(self.http.stall, request.send()).await {
+            Ok(answer) => answer.map_err(|source| FetchError::transfer(url, source)),
+            Err(_) => Err(FetchError::Stalled { url: shown(url), after: self.http.stall }),
+        }
+    }
+
     /// Sends a request, answers one challenge, follows redirects; any answer but success is an error.
     async fn ask(&self, method: Method, start: Url, headers: &HeaderMap) -> Result<Response, FetchError> {
         let mut url = start.clone();
@@ -208,17 +178,12 @@ impl Remote {
         let mut challenged = false;
         loop {
             let ours = url.origin() == self.source.url.origin();
-            let mut request = self
-                .http
-                .client(&url)
-                .map_err(FetchError::Client)?
-                .request(method.clone(), url.clone())
-                .headers(headers.clone());
+            let mut request = self.client(&url)?.request(method.clone(), url.clone()).headers(headers.clone());
             let authorization = self.authorization.lock().unwrap_or_else(PoisonError::into_inner).clone();
             if let Some(value) = authorization.filter(|_| ours) {
                 request = request.header(AUTHORIZATION, value);
             }
-            let response = request.send().await.map_err(|source| transfer(&url, source))?;
+            let response = self.send(&url, request).await?;
             let status = response.status();
             if status.is_success() {
                 return Ok(response);
@@ -235,7 +200,7 @@ impl Remote {
                 url = start.clone();
                 redirects = 0;
             } else {
-                return Err(FetchError::Status { url: shown(&url), status });
+                return Err(FetchError::status(&url, &response));
             }
         }
     }
@@ -271,7 +236,7 @@ impl Remote {
         if asked_by.scheme() == "https" && url.scheme() != "https" {
             return Err(protocol("token realm without TLS"));
         }
-        let client = self.http.client(&url).map_err(FetchError::Client)?;
+        let client = self.client(&url)?;
         let request = match credentials {
             Some(Credentials::Basic { username, password }) => {
                 client.get(url.clone()).header(AUTHORIZATION, basic(username, password))
@@ -287,15 +252,15 @@ impl Remote {
             }
             Some(Credentials::RegistryToken(_)) | None => client.get(url.clone()),
         };
-        let response = request.send().await.map_err(|source| transfer(&url, source))?;
+        let response = self.send(&url, request).await?;
         match response.status() {
             status if status.is_success() => {}
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
                 return Err(FetchError::Unauthorized { url: shown(&url) });
             }
-            status => return Err(FetchError::Status { url: shown(&url), status }),
+            _ => return Err(FetchError::status(&url, &response)),
         }
-        let answer = whole(response, &url, TOKEN_MAX).await?;
+        let answer = Answer::new(response, url, self.http.stall).whole(TOKEN_MAX).await?;
         let answer: Option<TokenAnswer> = serde_json::from_slice(&answer).ok();
         answer.and_then(TokenAnswer::token).ok_or_else(|| protocol("token server sent no token"))
     }
@@ -305,8 +270,11 @@ fn accept_manifests() -> HeaderMap {
     HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(manifest::ACCEPT))])
 }
 
-fn transfer(url: &Url, source: reqwest::Error) -> FetchError {
-    FetchError::Transfer { url: shown(url), source: source.without_url() }
+fn verified(url: &Url, wanted: &Digest, content: Vec<u8>) -> Result<Vec<u8>, FetchError> {
+    if wanted.matches(&content) {
+        return Ok(content);
+    }
+    Err(FetchError::Digest { url: shown(url), wanted: wanted.clone(), found: Digest::of(&content) })
 }
 
 fn next_hop(url: &Url, response: &Response, redirects: usize) -> Result<Url, FetchError> {
@@ -318,6 +286,10 @@ fn next_hop(url: &Url, response: &Response, redirects: usize) -> Result<Url, Fet
     let Some(next) = location.and_then(|location| url.join(location).ok()) else {
         return refuse("redirect to nowhere");
     };
+    // The HTTP client would make an `Authorization` header of them.
+    if !next.username().is_empty() || next.password().is_some() {
+        return refuse("redirect with credentials in it");
+    }
     match (url.scheme(), next.scheme()) {
         ("https", "https") | ("http", "http" | "https") => Ok(next),
         _ => refuse("redirect to a less safe scheme"),
@@ -327,47 +299,4 @@ fn next_hop(url: &Url, response: &Response, redirects: usize) -> Result<Url, Fet
 fn starts_at(response: &Response, offset: u64) -> bool {
     let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
     range.is_some_and(|range| range.starts_with(&format!("bytes {offset}-")))
-}
-
-async fn whole(mut response: Response, url: &Url, cap: u64) -> Result<Vec<u8>, FetchError> {
-    let too_large = || FetchError::TooLarge { url: shown(url), limit: cap };
-    if response.content_length().is_some_and(|length| length > cap) {
-        return Err(too_large());
-    }
-    let mut content = Vec::new();
-    while let Some(piece) = response.chunk().await.map_err(|source| transfer(url, source))? {
-        content.extend_from_slice(&piece);
-        if u64::try_from(content.len()).map_or(true, |length| length > cap) {
-            return Err(too_large());
-        }
-    }
-    Ok(content)
-}
-
-/// A blob on its way.
-#[derive(Debug)]
-pub(crate) struct Pieces {
-    response: Response,
-    url: String,
-    skip: u64,
-}
-
-impl Pieces {
-    /// The next piece, None at the end.
-    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
-        loop {
-            let piece = self
-                .response
-                .chunk()
-                .await
-                .map_err(|source| FetchError::Transfer { url: self.url.clone(), source: source.without_url() })?;
-            let Some(mut piece) = piece else { return Ok(None) };
-            let skipped = usize::try_from(self.skip).unwrap_or(usize::MAX).min(piece.len());
-            self.skip -= u64::try_from(skipped).unwrap_or(0);
-            let piece = piece.split_off(skipped);
-            if !piece.is_empty() {
-                return Ok(Some(piece));
-            }
-        }
-    }
 }

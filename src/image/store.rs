@@ -12,7 +12,9 @@ use crate::disk::{self, DiskError};
 use crate::endpoint::Registries;
 use crate::http::Http;
 use crate::image::Image;
+use crate::reference::Reference;
 use crate::shelf::{HoldError, OpenError, Shelf, Usage};
+use crate::traffic::{Meter, Traffic};
 use crate::turns::Turns;
 use crate::unpack::Limits;
 use crate::view::{ViewError, read_files};
@@ -22,11 +24,12 @@ use crate::view::{ViewError, read_files};
 pub struct Store {
     pub(crate) shelf: Arc<Shelf>,
     pub(crate) limits: Limits,
-    pub(crate) http: Arc<Http>,
     /// One pull per name and one unpacking per layer at a time.
     pub(crate) turns: Arc<Turns>,
     pub(crate) downloads: Arc<Semaphore>,
-    registries: RwLock<Arc<Registries>>,
+    pub(crate) meter: Arc<Meter>,
+    /// The registries and how they are reached.
+    http: RwLock<Arc<Http>>,
     accounts: Mutex<HashMap<Digest, Arc<Accounts>>>,
 }
 
@@ -64,29 +67,49 @@ impl Store {
     ///
     /// What a crash left half done is removed here; layers nobody uses only by [`Store::sweep`].
     pub fn open(root: &Path, registries: Registries, limits: Limits) -> Result<Self, OpenError> {
+        let meter = Arc::<Meter>::default();
         Ok(Self {
             shelf: Arc::new(Shelf::open(root)?),
             limits,
-            http: Arc::default(),
             turns: Arc::default(),
             downloads: Arc::new(Semaphore::new(limits.downloads.max(1))),
-            registries: RwLock::new(Arc::new(registries)),
+            http: RwLock::new(Arc::new(Http::new(registries, limits.stall, meter.clone()))),
+            meter,
             accounts: Mutex::default(),
         })
     }
 
     /// Uses other registry settings from the next pull on.
     pub fn set_registries(&self, registries: Registries) {
-        *self.registries.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(registries);
+        let mut http = self.http.write().unwrap_or_else(PoisonError::into_inner);
+        if http.registries != registries {
+            *http = Arc::new(Http::new(registries, self.limits.stall, self.meter.clone()));
+        }
     }
 
-    pub(crate) fn registries(&self) -> Arc<Registries> {
-        self.registries.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn http(&self) -> Arc<Http> {
+        self.http.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What pulls have moved since the store was opened, and are moving.
+    pub fn traffic(&self) -> Traffic {
+        self.meter.traffic()
     }
 
     /// Finds an image by id, by a unique prefix of it of at least 12 digits, by tag or by digest reference.
+    ///
+    /// A name without a registry is looked for under each of those that are searched.
     pub fn find(&self, text: &str) -> Option<Arc<Image>> {
-        self.shelf.find(text)
+        self.shelf.find(&self.full_name(text))
+    }
+
+    /// The name or id that `text` stands for here.
+    fn full_name(&self, text: &str) -> String {
+        let candidates = Reference::candidates(text, &self.http().registries.search).unwrap_or_default();
+        let mut names = candidates.iter().map(ToString::to_string);
+        let known = names.find(|name| self.shelf.find(name).is_some());
+        // What is not a name here can only be an id, or the beginning of one.
+        known.unwrap_or_else(|| format!("sha256:{}", text.strip_prefix("sha256:").unwrap_or(text)))
     }
 
     /// All images, by id.
@@ -98,8 +121,9 @@ impl Store {
     ///
     /// It is no error if there is no such image. Layers stay as long as another image or a hold uses them. Blocks.
     pub fn remove(&self, text: &str) -> Result<(), DiskError> {
-        let image = self.find(text);
-        self.shelf.remove(text)?;
+        let text = self.full_name(text);
+        let image = self.find(&text);
+        self.shelf.remove(&text)?;
         if let Some(image) = image {
             self.accounts.lock().unwrap_or_else(PoisonError::into_inner).remove(&image.id);
         }

@@ -1,0 +1,28 @@
+//! What layers an image needs, from its manifest and its config.
+
+use crate::add::LayerPlan;
+use crate::config::ConfigBlob;
+use crate::manifest::{Descriptor, ManifestError, check_layer_count};
+use crate::unpack::Blob;
+
+/// Puts the layers' blobs, lowest first, and the config's diff ids together.
+pub(crate) fn plan<'a>(
+    layers: impl ExactSizeIterator<Item = Option<&'a Descriptor>>,
+    config: &ConfigBlob,
+) -> Result<Vec<LayerPlan>, ManifestError> {
+    let diff_ids = config.diff_ids.len();
+    if layers.len() != diff_ids {
+        return Err(ManifestError::LayerCount { layers: layers.len(), diff_ids });
+    }
+    check_layer_count(diff_ids)?;
+    let chain = config.chain();
+    let parents = std::iter::once(None).chain(chain.iter().cloned().map(Some));
+    let plans = chain.iter().zip(&config.diff_ids).zip(parents).zip(layers);
+    let plans = plans.map(|(((chain_id, diff_id), parent), layer)| LayerPlan {
+        chain_id: chain_id.clone(),
+        diff_id: diff_id.clone(),
+        parent,
+        blob: layer.map(|layer| Blob { digest: layer.digest.clone(), size: layer.size }),
+    });
+    Ok(plans.collect())
+}

@@ -1,0 +1,83 @@
+//! How long to wait before a registry is asked again, and how often.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::{Duration, SystemTime};
+
+const RETRIES: u32 = 3;
+const FIRST_PAUSE: Duration = Duration::from_millis(300);
+/// The longest that a server's own wish is followed.
+const ASKED_MAX: Duration = Duration::from_secs(30);
+/// All pauses for one thing together.
+const TOTAL_MAX: Duration = Duration::from_secs(60);
+
+/// The pauses between tries of one thing: each twice as long as the one before, none the same on two machines.
+#[derive(Debug, Default)]
+pub(crate) struct Backoff {
+    tries: u32,
+    waited: Duration,
+}
+
+impl Backoff {
+    /// The pause before the next try, at least what the server `asked` for; None once it has been tried enough.
+    pub(crate) fn pause(&mut self, asked: Option<Duration>) -> Option<Duration> {
+        if self.tries == RETRIES {
+            return None;
+        }
+        let own = jittered(FIRST_PAUSE * 2u32.pow(self.tries));
+        let pause = asked.unwrap_or_default().min(ASKED_MAX).max(own);
+        self.tries += 1;
+        self.waited += pause;
+        (self.waited <= TOTAL_MAX).then_some(pause)
+    }
+}
+
+/// Between two thirds and all of `pause`: machines that failed together must not come back together.
+fn jittered(pause: Duration) -> Duration {
+    let random = u32::try_from(RandomState::new().hash_one(()) % 1024).unwrap_or(0);
+    pause * 2 / 3 + pause / 3 * random / 1024
+}
+
+/// The wish in a `Retry-After` header: seconds, or a date.
+pub(crate) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    match value.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => Some(httpdate::parse_http_date(value).ok()?.duration_since(now).unwrap_or_default()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_and_end() {
+        let mut backoff = Backoff::default();
+        for base in [300, 600, 1200] {
+            let pause = backoff.pause(None).unwrap().as_millis();
+            assert!((base * 2 / 3 - 1..=base).contains(&pause), "{pause} of {base}");
+        }
+        assert_eq!(backoff.pause(None), None);
+    }
+
+    #[test]
+    fn a_server_that_asks_for_time_gets_it_up_to_a_bound() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.pause(Some(Duration::from_secs(5))), Some(Duration::from_secs(5)));
+        assert_eq!(backoff.pause(Some(Duration::from_secs(86_400))), Some(ASKED_MAX));
+        assert_eq!(backoff.pause(Some(Duration::MAX)), None, "beyond what all pauses may take");
+    }
+
+    #[test]
+    fn retry_after_is_read_as_seconds_or_as_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let read = |value: &str| retry_after(value, now);
+        assert_eq!(read("120"), Some(Duration::from_secs(120)));
+        assert_eq!(read(" 0 "), Some(Duration::ZERO));
+        assert_eq!(read("Sun, 06 Nov 1994 08:49:47 GMT"), Some(Duration::from_secs(10)));
+        assert_eq!(read("Sun, 06 Nov 1994 08:00:00 GMT"), Some(Duration::ZERO), "in the past");
+        for bad in ["", "-1", "soon", "99999999999999999999999"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
+}
