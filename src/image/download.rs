@@ -68,9 +68,7 @@ impl Pull {
             let outcome;
             (outcome, held) = self.clone().download(&plan, start + skipped, held).await?;
             match outcome {
-                Err(PullError::Unpack { source, .. })
-                    if source.blames_source() && skipped + 1 < self.remotes.len() =>
-                {
+                Err(PullError::Unpack { source, .. }) if source.blames_source() && skipped + 1 < self.remotes.len() => {
                     tracing::warn!(image = %self.image, error = &source as &dyn std::error::Error, "trying the next endpoint");
                 }
                 Ok(ready) => {

@@ -182,7 +182,8 @@ pub(crate) fn shown(url: &Url) -> String {
 fn certificate_trouble(error: &(dyn Error + 'static)) -> Option<&'static str> {
     match tls_error(error)? {
         rustls::Error::InvalidCertificate(problem) => Some(match problem {
-            CertificateError::UnknownIssuer => {
+            // The second: by another CA of the same name.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
                 "its certificate is signed by no CA that is known here; \
                  if it is to be trusted, name its CA in `ca` of this registry"
             }

@@ -159,6 +159,8 @@ pub(crate) struct Seen {
     pub(crate) path: String,
     pub(crate) headers: HashMap<String, String>,
     pub(crate) body: String,
+    /// The client showed a certificate.
+    pub(crate) certified: bool,
 }
 
 impl Seen {
@@ -168,7 +170,7 @@ impl Seen {
 }
 
 /// What the test registry answers; `cut` closes the connection after that many bytes of the body, `pace` sends the body
-/// in pieces of so many bytes with a pause after each.
+/// in pieces of so many bytes with a pause after each, `never` sends nothing at all.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -176,6 +178,7 @@ pub(crate) struct Answer {
     pub(crate) body: Vec<u8>,
     pub(crate) cut: Option<usize>,
     pub(crate) pace: Option<(usize, Duration)>,
+    pub(crate) never: bool,
 }
 
 impl Answer {
@@ -215,10 +218,7 @@ impl Server {
         Self::listen(Some(Arc::new(tls).into()), handler).await
     }
 
-    async fn listen(
-        tls: Option<TlsAcceptor>,
-        handler: impl Fn(&Seen) -> Answer + Send + Sync + 'static,
-    ) -> Self {
+    async fn listen(tls: Option<TlsAcceptor>, handler: impl Fn(&Seen) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let host = listener.local_addr().unwrap().to_string();
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -229,11 +229,14 @@ impl Server {
                 let (tls, handler, seen) = (tls.clone(), handler.clone(), seen.clone());
                 tokio::spawn(async move {
                     match tls {
-                        None => serve(stream, handler, seen).await,
+                        None => serve(stream, false, handler, seen).await,
                         Some(tls) => {
                             let accepted = tls.accept(stream).into_fallible().await;
                             match accepted {
-                                Ok(stream) => serve(stream, handler, seen).await,
+                                Ok(stream) => {
+                                    let certified = stream.get_ref().1.peer_certificates().is_some();
+                                    serve(stream, certified, handler, seen).await;
+                                }
                                 // The client is to read our reasons before the connection is gone.
                                 Err((_, mut stream)) => {
                                     drop(stream.shutdown().await);
@@ -290,7 +293,12 @@ pub(crate) fn route(routes: &HashMap<String, Vec<u8>>, request: &Seen) -> Answer
     }
 }
 
-async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, handler: Arc<Handler>, seen: Arc<Mutex<Vec<Seen>>>) {
+async fn serve(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    certified: bool,
+    handler: Arc<Handler>,
+    seen: Arc<Mutex<Vec<Seen>>>,
+) {
     let mut bytes = Vec::new();
     while !bytes.windows(4).any(|window| window == b"\r\n\r\n") {
         // A client that starts with TLS will never send a request we can read.
@@ -311,6 +319,7 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, handler: Arc<Han
         path: first.next().unwrap_or_default().to_owned(),
         headers,
         body: body.to_owned(),
+        certified,
     };
     let length = request.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
     while request.body.len() < length {
@@ -331,6 +340,9 @@ async fn serve(mut stream: impl AsyncRead + AsyncWrite + Unpin, handler: Arc<Han
     let body = if request.method == "HEAD" { &[][..] } else { &answer.body[..] };
     seen.lock().unwrap().push(request);
     let sent = answer.cut.unwrap_or(body.len()).min(body.len());
+    if answer.never {
+        return std::future::pending().await;
+    }
     // The client may have had enough before we are done.
     match answer.pace {
         None => drop(stream.write_all(&[head.as_bytes(), &body[..sent]].concat()).await),

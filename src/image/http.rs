@@ -91,3 +91,7 @@ impl Http {
         Ok(builder.build()?)
     }
 }
+
+#[cfg(test)]
+#[path = "tls_tests.rs"]
+mod tests;

@@ -32,6 +32,8 @@ mod endpoint;
 mod fetch;
 #[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod ground;
 mod http;
 mod image;
 mod import;

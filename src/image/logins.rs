@@ -165,7 +165,8 @@ mod tests {
 
     #[test]
     fn every_spelling_of_a_registry_is_found() {
-        let spellings = ["a.b:5000", "https://a.b:5000", "http://A.B:5000/", "https://a.b:5000/v1/", "https://a.b:5000/v2"];
+        let spellings =
+            ["a.b:5000", "https://a.b:5000", "http://A.B:5000/", "https://a.b:5000/v1/", "https://a.b:5000/v2"];
         for spelling in spellings {
             let logins = parse(&json!({"auths": {spelling: entry("me")}})).unwrap();
             assert_eq!(logins.find("a.b:5000", "x/y"), Some(&basic("me")), "{spelling}");

@@ -349,3 +349,7 @@ impl Pull {
 #[cfg(test)]
 #[path = "pull_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "search_tests.rs"]
+mod search_tests;

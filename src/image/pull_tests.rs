@@ -1,54 +1,12 @@
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::Duration;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use super::*;
 use crate::endpoint::{Registries, Registry};
 use crate::fixture::{Answer, Made, Seen, Server, Tar, gzip, route, routes};
-
-struct Ground {
-    store: Arc<Store>,
-    directory: tempfile::TempDir,
-}
-
-impl Ground {
-    fn new() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let store = Store::open(directory.path(), Registries::default(), Limits::default()).unwrap();
-        store.sweep().unwrap();
-        Self { store: Arc::new(store), directory }
-    }
-
-    /// What is left under `directory` of the store.
-    fn list(&self, directory: &str) -> Vec<String> {
-        let entries = std::fs::read_dir(self.directory.path().join(directory)).unwrap();
-        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-        names.sort();
-        names
-    }
-
-    fn read(&self, image: &Image, path: &str) -> String {
-        let lowers = self.store.lowers(image).unwrap();
-        let found = lowers.iter().map(|lower| self.store.layers_dir().join(lower).join(path));
-        let found = found.into_iter().find(|path| path.exists());
-        std::fs::read_to_string(found.unwrap_or_else(|| panic!("{path} is in no layer"))).unwrap()
-    }
-
-    fn empty(&self) {
-        for directory in ["layers", "images", "tmp"] {
-            assert_eq!(self.list(directory), Vec::<String>::new(), "{directory}");
-        }
-    }
-}
-
-fn base() -> Vec<u8> {
-    Tar::default().dir("etc").file("etc/base", b"base").end()
-}
-
-fn made(text: &str) -> Made {
-    Made::new(&[base(), Tar::default().file("top", text.as_bytes()).end()], gzip)
-}
+use crate::ground::{Ground, guarded, made, me};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_is_pulled_whole_and_asked_for_again_with_one_request() {
@@ -72,7 +30,7 @@ async fn an_image_is_pulled_whole_and_asked_for_again_with_one_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_callers_at_once_fetch_each_layer_once() {
+async fn many_callers_at_once_fetch_everything_once() {
     let (one, two) = (made("one"), made("two"));
     let server = Server::of(&[("x:1", &one), ("x:2", &two)]).await;
     let ground = Ground::new();
@@ -83,11 +41,62 @@ async fn many_callers_at_once_fetch_each_layer_once() {
     for pull in pulls.collect::<Vec<_>>() {
         pull.await.unwrap().unwrap();
     }
-    for layer in one.layers.iter().chain(&two.layers) {
-        assert_eq!(server.count("GET", Digest::of(layer).as_str()), 1);
+    for blob in one.blobs().chain(two.blobs()) {
+        assert_eq!(server.count("GET", Digest::of(blob).as_str()), 1);
     }
+    assert_eq!((server.count("HEAD", "manifests"), server.count("GET", "manifests")), (20, 2));
     assert_eq!(ground.list("layers").len(), 3);
     assert_eq!(ground.store.list().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_at_once_need_the_right_each_for_itself() {
+    let made = made("x");
+    let server = guarded(&made, "Basic realm=\"r\"", &crate::auth::basic("me", "secret")).await;
+    let ground = Ground::new();
+    let pulls = (0..10).map(|at| {
+        let (store, name) = (ground.store.clone(), format!("{}/x:1", server.host));
+        tokio::spawn(async move { store.pull(&name, (at % 2 == 0).then(me)).await.is_ok() })
+    });
+    for (at, pull) in pulls.collect::<Vec<_>>().into_iter().enumerate() {
+        assert_eq!(pull.await.unwrap(), at % 2 == 0, "{at}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_who_goes_away_leaves_the_others_their_image() {
+    let made = made("x");
+    let images = routes(&[("x:1", &made), ("y:1", &made)]);
+    let calls = AtomicUsize::new(0);
+    let slow = Digest::of(&made.layers[1]).to_string();
+    let server = Server::start(move |request| {
+        // The first to ask for the layer gets a few bytes of it and no more.
+        let first = request.path.contains(&slow) && calls.fetch_add(1, Ordering::Relaxed) == 0;
+        Answer { pace: first.then_some((10, Duration::from_secs(3600))), ..route(&images, request) }
+    })
+    .await;
+    let ground = Ground::new();
+    let start = |name: &str| {
+        let (store, name) = (ground.store.clone(), format!("{}/{name}:1", server.host));
+        tokio::spawn(async move { store.pull(&name, None).await })
+    };
+    let first = start("x");
+    while !ground.store.traffic().pulling.iter().any(|pull| pull.bytes > 10 && pull.layers == 1) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    // Some wait for the same image, others for the same layer of another one.
+    let others: Vec<_> = ["x", "x", "y", "y"].map(start).into();
+    while server.count("HEAD", "manifests") < 5 || ground.store.traffic().pulling.len() < 5 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(others.iter().all(|other| !other.is_finished()));
+    first.abort();
+    for other in others {
+        assert_eq!(other.await.unwrap().unwrap().id, made.id());
+    }
+    assert_eq!(server.count("GET", Digest::of(&made.layers[1]).as_str()), 2);
+    assert_eq!(ground.list("tmp"), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -132,20 +141,6 @@ async fn the_entry_of_an_index_for_this_machine_is_pulled() {
     assert_eq!(image.id, made.id());
     assert_eq!(image.repo_digests, [format!("{}/x@{}", server.host, Digest::of(&index))]);
     assert_eq!(image.manifest, Some(Digest::of(&made.manifest)));
-}
-
-/// A registry that wants `Authorization: wanted` and otherwise answers `challenge`.
-async fn guarded(made: &Made, challenge: impl Into<String>, wanted: &str) -> Server {
-    let (routes, challenge, wanted) = (routes(&[("x:1", made)]), challenge.into(), wanted.to_owned());
-    Server::start(move |request| match request.header("authorization") {
-        Some(value) if value == wanted => route(&routes, request),
-        _ => Answer::status(401).with("www-authenticate", challenge.clone()),
-    })
-    .await
-}
-
-fn me() -> Credentials {
-    Credentials::Basic { username: "me".into(), password: "secret".into() }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -300,3 +300,7 @@ fn starts_at(response: &Response, offset: u64) -> bool {
     let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
     range.is_some_and(|range| range.starts_with(&format!("bytes {offset}-")))
 }
+
+#[cfg(test)]
+#[path = "registry_tests.rs"]
+mod tests;

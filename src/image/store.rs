@@ -105,10 +105,13 @@ impl Store {
 
     /// The name or id that `text` stands for here.
     fn full_name(&self, text: &str) -> String {
+        if text.parse::<Digest>().is_ok() {
+            return text.to_owned();
+        }
         let candidates = Reference::candidates(text, &self.http().registries.search).unwrap_or_default();
         let mut names = candidates.iter().map(ToString::to_string);
         let known = names.find(|name| self.shelf.find(name).is_some());
-        // What is not a name here can only be an id, or the beginning of one.
+        // What is not a name here can only be the beginning of an id.
         known.unwrap_or_else(|| format!("sha256:{}", text.strip_prefix("sha256:").unwrap_or(text)))
     }
 

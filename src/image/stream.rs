@@ -86,3 +86,7 @@ impl<'a> Stream<'a> {
 fn short(blob: &Digest, came: u64) -> FetchError {
     FetchError::Short { blob: blob.clone(), came }
 }
+
+#[cfg(test)]
+#[path = "stream_tests.rs"]
+mod tests;

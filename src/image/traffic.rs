@@ -193,3 +193,7 @@ impl Drop for Progress {
         self.meter.pulling().remove(&self.number);
     }
 }
+
+#[cfg(test)]
+#[path = "traffic_tests.rs"]
+mod tests;
