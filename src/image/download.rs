@@ -7,7 +7,8 @@ use tokio::task::JoinSet;
 
 use crate::add::{LayerPlan, Ready};
 use crate::pipe::pipe;
-use crate::pull::{Pull, PullError};
+use crate::pull::Pull;
+use crate::pull_error::PullError;
 use crate::stream::Stream;
 use crate::turns::Turn;
 

@@ -134,7 +134,9 @@ impl FetchError {
     /// Whether the same request may have another answer in a moment.
     pub(crate) fn passes(&self) -> bool {
         match self {
-            Self::Transfer { .. } | Self::Stalled { .. } | Self::Short { .. } => true,
+            // A host that let us wait for a connection has been asked more than once already, by the kernel.
+            Self::Transfer { source, .. } => !(source.is_connect() && source.is_timeout()),
+            Self::Stalled { .. } | Self::Short { .. } => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 429 | 500 | 502 | 503 | 504),
             Self::Client(_)
             | Self::Certificate { .. }

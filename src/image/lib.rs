@@ -8,6 +8,7 @@
 //! [`Store::pull`]: name → endpoints (mirrors first) → manifest for this machine → config → all missing layers at
 //! once, each streaming from the network through the digest of the blob, decompression and the digest of the tar
 //! stream into its own directory → one sync of the filesystem → renamed into place → image record written.
+//! What may pass is tried again with growing pauses, then at the next endpoint; a blob goes on where it broke off.
 //! [`Store::import`] does the same from an OCI layout or docker archive. A crash leaves the old state or the new one;
 //! the rest is swept when the store is opened.
 //!
@@ -46,6 +47,7 @@ mod package;
 mod pipe;
 mod plan;
 mod pull;
+mod pull_error;
 mod reference;
 mod registry;
 mod retry;
@@ -73,7 +75,7 @@ pub use image::Image;
 pub use import::ImportError;
 pub use logins::{BadLogins, Logins};
 pub use manifest::ManifestError;
-pub use pull::PullError;
+pub use pull_error::PullError;
 pub use reference::{BadReference, Pick, Reference};
 pub use shelf::{HoldError, OpenError, Usage};
 pub use store::{AccountsCause, AccountsError, Store};

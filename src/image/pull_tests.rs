@@ -265,18 +265,21 @@ async fn a_broken_transfer_is_resumed_where_it_broke() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blob_that_never_comes_is_given_up() {
-    let made = made("x");
-    let routes = routes(&[("x:1", &made)]);
-    let server = Server::start(move |request| {
-        let cut = request.path.contains("/blobs/").then_some(0);
-        Answer { cut, ..route(&routes, request) }
-    })
-    .await;
-    let ground = Ground::new();
-    let error = ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
-    assert_eq!(error.kind(), model::Kind::Unavailable, "{error:?}");
-    ground.empty();
+async fn a_blob_that_never_comes_or_comes_byte_by_byte_is_given_up() {
+    for bytes in [0, 1] {
+        let made = made("x");
+        let (routes, layers) = (routes(&[("x:1", &made)]), made.layers.clone());
+        let server = Server::start(move |request| {
+            let is_layer = layers.iter().any(|layer| request.path.contains(Digest::of(layer).as_str()));
+            Answer { cut: is_layer.then_some(bytes), ..route(&routes, request) }
+        })
+        .await;
+        let ground = Ground::new();
+        let error = ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
+        assert_eq!(error.kind(), model::Kind::Unavailable, "{error:?}");
+        assert!(server.count("GET", "/blobs/") < 10);
+        ground.empty();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

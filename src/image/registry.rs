@@ -136,7 +136,7 @@ impl Remote {
     where
         F: Future<Output = Result<T, FetchError>>,
     {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new();
         loop {
             let error = match work().await {
                 Err(error) if error.passes() => error,

@@ -5,7 +5,7 @@ use crate::digest::Digest;
 use crate::fetch::chain;
 use crate::fixture::{Answer, Made, Seen, Server, route, routes};
 use crate::ground::{Ground, guarded, made, me};
-use crate::pull::PullError;
+use crate::pull_error::PullError;
 
 async fn refused(server: &Server) -> PullError {
     let ground = Ground::new();

@@ -3,21 +3,29 @@
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, SystemTime};
 
+use tokio::time::Instant;
+
 const RETRIES: u32 = 3;
-const FIRST_PAUSE: Duration = Duration::from_millis(300);
+/// Tests that fail on purpose would mostly sleep.
+const FIRST_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 30 } else { 300 });
 /// The longest that a server's own wish is followed.
 const ASKED_MAX: Duration = Duration::from_secs(30);
-/// All pauses for one thing together.
+/// Nothing is tried for the third time, or later, after this: other endpoints, and the caller, wait too.
 const TOTAL_MAX: Duration = Duration::from_secs(60);
 
 /// The pauses between tries of one thing: each twice as long as the one before, none the same on two machines.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Backoff {
     tries: u32,
-    waited: Duration,
+    began: Instant,
 }
 
 impl Backoff {
+    /// The first try begins.
+    pub(crate) fn new() -> Self {
+        Self { tries: 0, began: Instant::now() }
+    }
+
     /// The pause before the next try, at least what the server `asked` for; None once it has been tried enough.
     pub(crate) fn pause(&mut self, asked: Option<Duration>) -> Option<Duration> {
         if self.tries == RETRIES {
@@ -26,8 +34,7 @@ impl Backoff {
         let own = jittered(FIRST_PAUSE * 2u32.pow(self.tries));
         let pause = asked.unwrap_or_default().min(ASKED_MAX).max(own);
         self.tries += 1;
-        self.waited += pause;
-        (self.waited <= TOTAL_MAX).then_some(pause)
+        (self.tries == 1 || self.began.elapsed() + pause <= TOTAL_MAX).then_some(pause)
     }
 }
 
@@ -52,20 +59,31 @@ mod tests {
 
     #[test]
     fn pauses_double_and_end() {
-        let mut backoff = Backoff::default();
-        for base in [300, 600, 1200] {
-            let pause = backoff.pause(None).unwrap().as_millis();
-            assert!((base * 2 / 3 - 1..=base).contains(&pause), "{pause} of {base}");
+        let mut backoff = Backoff::new();
+        for base in [FIRST_PAUSE, FIRST_PAUSE * 2, FIRST_PAUSE * 4] {
+            let pause = backoff.pause(None).unwrap();
+            assert!((base * 2 / 3..=base).contains(&pause), "{pause:?} of {base:?}");
         }
         assert_eq!(backoff.pause(None), None);
     }
 
-    #[test]
-    fn a_server_that_asks_for_time_gets_it_up_to_a_bound() {
-        let mut backoff = Backoff::default();
-        assert_eq!(backoff.pause(Some(Duration::from_secs(5))), Some(Duration::from_secs(5)));
-        assert_eq!(backoff.pause(Some(Duration::from_secs(86_400))), Some(ASKED_MAX));
-        assert_eq!(backoff.pause(Some(Duration::MAX)), None, "beyond what all pauses may take");
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_asks_for_time_gets_it_up_to_a_bound() {
+        let mut backoff = Backoff::new();
+        for (asked, given) in [(5, Some(Duration::from_secs(5))), (86_400, Some(ASKED_MAX)), (u64::MAX, None)] {
+            let pause = backoff.pause(Some(Duration::from_secs(asked)));
+            assert_eq!(pause, given);
+            tokio::time::advance(pause.unwrap_or_default()).await;
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_took_long_to_fail_is_tried_once_more() {
+        let mut backoff = Backoff::new();
+        tokio::time::advance(Duration::from_secs(300)).await;
+        assert!(backoff.pause(None).is_some());
+        tokio::time::advance(Duration::from_secs(300)).await;
+        assert_eq!(backoff.pause(None), None);
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl<'a> Stream<'a> {
 
     /// Asks one endpoint for the rest of the blob, again and again as long as that brings something.
     async fn ask(&mut self, remote: &Remote) -> Result<(), FetchError> {
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new();
         loop {
             let before = self.came;
             let pieces = remote.blob(&self.blob.digest, self.came).await?;
@@ -59,7 +59,7 @@ impl<'a> Stream<'a> {
                 other => return other,
             };
             if self.came - before >= WORTH_IT {
-                backoff = Backoff::default();
+                backoff = Backoff::new();
             }
             let Some(pause) = backoff.pause(None) else { return Err(error) };
             tracing::debug!(blob = %self.blob.digest, came = self.came, %error, ?pause, "asking for the rest of a blob");

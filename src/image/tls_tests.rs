@@ -130,7 +130,7 @@ async fn a_self_signed_certificate_is_trusted_when_it_is_named_as_the_ca() {
         for (name, works) in [("127.0.0.1", true), ("registry.example", false)] {
             let key = KeyPair::generate().unwrap();
             let mut parameters = CertificateParams::new([name.to_owned()]).unwrap();
-            parameters.is_ca = is_ca.clone();
+            parameters.is_ca = is_ca;
             let certificate = parameters.self_signed(&key).unwrap().pem();
             let server = registry(&Pair { certificate: certificate.clone(), key: key.serialize_pem() }, None).await;
             let named = Tls::default().with_authorities(certificate.as_bytes()).unwrap();

@@ -89,3 +89,78 @@ async fn a_layer_that_has_to_come_again_is_not_progress() {
     let bytes: u64 = made.layers.iter().map(|layer| layer.len() as u64).sum();
     assert_eq!(ground.store.traffic().bytes, 2 * bytes);
 }
+
+/// Notes the level and message of all that is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<(tracing::Level, String)>>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("image")
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0.push_str(&format!("{field}={value:?} "));
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        self.0.lock().unwrap().push((*event.metadata().level(), text.0));
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+impl Log {
+    /// What an operator sees of what was logged since the last time.
+    fn take(&self) -> Vec<String> {
+        let all = std::mem::take(&mut *self.0.lock().unwrap());
+        all.into_iter().filter(|(level, _)| *level <= tracing::Level::INFO).map(|(_, text)| text).collect()
+    }
+}
+
+#[tokio::test]
+async fn the_log_tells_of_a_pull_once_when_it_ends_and_not_at_all_when_there_was_nothing_to_do() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let server = Server::of(&[("x:1", &made("x"))]).await;
+    let ground = Ground::new();
+    let name = format!("{}/x:1", server.host);
+    ground.store.pull(&name, None).await.unwrap();
+    let lines = log.take();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    for part in ["pulled", &name, "bytes=", "layers=2", "seconds="] {
+        assert!(lines[0].contains(part), "{part} in {lines:?}");
+    }
+    ground.store.pull(&name, None).await.unwrap();
+    assert_eq!(log.take(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_tells_every_ten_seconds_how_far_a_pull_is() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
+    let progress = Arc::<Meter>::default().begin();
+    progress.name(&"a.b/x:1".parse().unwrap());
+    progress.expect([100, 200].into_iter());
+    progress.came(30);
+    progress.told(tokio::time::sleep(Duration::from_secs(25))).await;
+    let lines = log.take();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    for part in ["pulling", "a.b/x:1", "bytes=30", "total=300", "layers=0", "layers_total=2"] {
+        assert!(lines[1].contains(part), "{part} in {lines:?}");
+    }
+}
