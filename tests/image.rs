@@ -1,19 +1,17 @@
-//! Images for tests, made of busybox: one program without libraries.
+//! Images for tests, made of busybox, which is one program without libraries.
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
 
 use crate::harness::program;
+use crate::layer::Layer;
 
 /// The image that every daemon here has.
 pub(crate) const BOX: &str = "crisp.test/box:1";
@@ -28,7 +26,7 @@ const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:a user:/ho
 const GROUP: &str = "root:x:0:\nuser:x:1000:\nextra:x:2000:user\nmore:x:3000:user\n";
 const BUSYBOX: &str = "/bin/busybox";
 
-/// An image in the form of an OCI layout.
+/// An image: busybox, or nothing, and layers on top of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Archive {
     pub(crate) name: String,
@@ -37,6 +35,12 @@ pub(crate) struct Archive {
     /// Symbolic links on top of busybox's files: name and target.
     links: Vec<(String, String)>,
     dirs: Vec<String>,
+    /// Without busybox there are only the layers on top.
+    busybox: bool,
+    above: Vec<Layer>,
+    architecture: &'static str,
+    /// In the words of Docker instead of OCI.
+    docker: bool,
 }
 
 /// A piece of an image, as registries and layouts keep it.
@@ -47,21 +51,39 @@ pub(crate) struct Blob {
 }
 
 /// An image in pieces.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Pieces {
-    pub(crate) layer: Blob,
+    /// Lowest first.
+    pub(crate) layers: Vec<Blob>,
     pub(crate) config: Blob,
     pub(crate) manifest: Blob,
-    /// The layer as it was before it was compressed.
-    tar: Vec<u8>,
+    /// The manifest's media type.
+    pub(crate) kind: &'static str,
 }
 
-const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+
+/// This machine in the words of images.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
 
 impl Archive {
     pub(crate) fn new(name: &str) -> Self {
         let config = json!({ "Env": ["PATH=/bin", "FROM_IMAGE=yes"], "Cmd": ["sh"] });
-        Self { name: name.to_owned(), config, links: Vec::new(), dirs: Vec::new() }
+        let (links, dirs, above) = (Vec::new(), Vec::new(), Vec::new());
+        let architecture = architecture();
+        Self { name: name.to_owned(), config, links, dirs, busybox: true, above, architecture, docker: false }
+    }
+
+    /// An image of this one layer, in which nothing can be run.
+    pub(crate) fn bare(layer: Layer) -> Self {
+        Self { busybox: false, ..Self::new("bare") }.on_top(layer)
     }
 
     /// With a setting in the words of the image's configuration, such as `StopSignal`.
@@ -80,64 +102,91 @@ impl Archive {
         self
     }
 
-    pub(crate) fn pieces(&self) -> Pieces {
-        let tar = self.layer();
-        let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
-        gzip.write_all(&tar).unwrap();
-        let layer = Blob::new(gzip.finish().unwrap());
-        let architecture = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
-        let config = Blob::of(&json!({
-            "architecture": architecture, "os": "linux", "config": self.config,
-            "rootfs": { "type": "layers", "diff_ids": [digest(&tar)] },
-        }));
-        let manifest = Blob::of(&json!({
-            "schemaVersion": 2, "mediaType": MANIFEST,
-            "config": config.descriptor("application/vnd.oci.image.config.v1+json"),
-            "layers": [layer.descriptor("application/vnd.oci.image.layer.v1.tar+gzip")],
-        }));
-        Pieces { layer, config, manifest, tar }
+    pub(crate) fn on_top(mut self, layer: Layer) -> Self {
+        self.above.push(layer);
+        self
     }
 
-    fn layer(&self) -> Vec<u8> {
-        let mut tar = tar::Builder::new(Vec::new());
+    pub(crate) fn for_architecture(mut self, architecture: &'static str) -> Self {
+        self.architecture = architecture;
+        self
+    }
+
+    pub(crate) fn in_docker_words(mut self) -> Self {
+        self.docker = true;
+        self
+    }
+
+    /// Lowest first.
+    fn layers(&self) -> Vec<(Layer, Blob)> {
+        // To compress busybox takes longer than most tests.
+        static BARE_BOX: OnceLock<(Layer, Blob)> = OnceLock::new();
+        let mut layers = Vec::new();
+        if self.busybox && self.links.is_empty() && self.dirs.is_empty() {
+            layers.push(BARE_BOX.get_or_init(|| with_blob(self.lowest())).clone());
+        } else if self.busybox {
+            layers.push(with_blob(self.lowest()));
+        }
+        layers.extend(self.above.iter().cloned().map(with_blob));
+        layers
+    }
+
+    /// The `config` blob, with these layers.
+    pub(crate) fn config(&self, diff_ids: &[String]) -> Blob {
+        Blob::of(&json!({
+            "architecture": self.architecture, "os": "linux", "config": self.config,
+            "rootfs": { "type": "layers", "diff_ids": diff_ids },
+        }))
+    }
+
+    pub(crate) fn pieces(&self) -> Pieces {
+        let layers = self.layers();
+        let diff_ids: Vec<String> = layers.iter().map(|(layer, _)| layer.diff_id()).collect();
+        let config = self.config(&diff_ids);
+        let (kind, config_kind) = match self.docker {
+            false => (MANIFEST, "application/vnd.oci.image.config.v1+json"),
+            true => (DOCKER_MANIFEST, "application/vnd.docker.container.image.v1+json"),
+        };
+        let descriptors: Vec<Value> =
+            layers.iter().map(|(layer, blob)| blob.descriptor(layer.kind(self.docker))).collect();
+        let manifest = Blob::of(&json!({
+            "schemaVersion": 2, "mediaType": kind, "config": config.descriptor(config_kind), "layers": descriptors,
+        }));
+        Pieces { layers: layers.into_iter().map(|(_, blob)| blob).collect(), config, manifest, kind }
+    }
+
+    fn lowest(&self) -> Layer {
         let mut dirs = vec![("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777)];
         dirs.extend(["proc", "sys", "dev"].iter().map(|dir| (*dir, 0o755)));
         dirs.extend(self.dirs.iter().map(|dir| (dir.as_str(), 0o755)));
         // A link takes the place of a directory.
         dirs.retain(|(dir, _)| self.links.iter().all(|(name, _)| name != dir));
-        for (dir, mode) in dirs {
-            tar.append_data(&mut header(tar::EntryType::Directory, mode), dir, &[][..]).unwrap();
-        }
         let busybox = fs::read(BUSYBOX).expect("the package busybox-static is installed");
-        for (name, mode, bytes) in [
-            ("bin/busybox", 0o755, &busybox[..]),
-            ("etc/passwd", 0o644, PASSWD.as_bytes()),
-            ("etc/group", 0o644, GROUP.as_bytes()),
-        ] {
-            let mut header = header(tar::EntryType::Regular, mode);
-            header.set_size(u64::try_from(bytes.len()).unwrap());
-            tar.append_data(&mut header, name, bytes).unwrap();
-        }
-        let applets = APPLETS.iter().map(|name| (format!("bin/{name}"), "busybox".to_owned()));
-        for (name, target) in applets.chain(self.links.clone()) {
-            tar.append_link(&mut header(tar::EntryType::Symlink, 0o777), name, target).unwrap();
-        }
-        tar.into_inner().unwrap()
+        Layer::new(|tar| {
+            for (dir, mode) in dirs {
+                tar.dir(dir, mode);
+            }
+            tar.file("bin/busybox", 0o755, &busybox);
+            tar.file("etc/passwd", 0o644, PASSWD.as_bytes());
+            tar.file("etc/group", 0o644, GROUP.as_bytes());
+            for name in APPLETS {
+                tar.symlink(&format!("bin/{name}"), "busybox");
+            }
+            for (name, target) in &self.links {
+                tar.symlink(name, target);
+            }
+        })
     }
 
     /// Writes an OCI layout into `dir`.
     pub(crate) fn write_layout(&self, dir: &Path) {
-        let Pieces { layer, config, manifest, .. } = self.pieces();
+        let Pieces { layers, config, manifest, kind } = self.pieces();
         let blobs = dir.join("blobs/sha256");
         fs::create_dir_all(&blobs).unwrap();
-        for blob in [&layer, &config, &manifest] {
+        for blob in layers.iter().chain([&config, &manifest]) {
             fs::write(blobs.join(blob.hex()), &blob.bytes).unwrap();
         }
-        let mut descriptor = manifest.descriptor(MANIFEST);
+        let mut descriptor = manifest.descriptor(kind);
         descriptor["annotations"] = json!({ "org.opencontainers.image.ref.name": self.name });
         fs::write(dir.join("oci-layout"), br#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
         let index = json!({ "schemaVersion": 2, "manifests": [descriptor] });
@@ -146,21 +195,19 @@ impl Archive {
 
     /// Writes what `docker save` would.
     pub(crate) fn write_docker_archive(&self, file: &Path) {
-        let Pieces { config, tar, .. } = self.pieces();
-        let manifest =
-            json!([{ "Config": format!("{}.json", config.hex()), "RepoTags": [self.name], "Layers": ["l/layer.tar"] }]);
-        let mut archive = tar::Builder::new(fs::File::create(file).unwrap());
-        let parts = [
-            (format!("{}.json", config.hex()), config.bytes),
-            ("l/layer.tar".to_owned(), tar),
-            ("manifest.json".to_owned(), manifest.to_string().into_bytes()),
-        ];
-        for (name, bytes) in parts {
-            let mut header = header(tar::EntryType::Regular, 0o644);
-            header.set_size(u64::try_from(bytes.len()).unwrap());
-            archive.append_data(&mut header, name, &bytes[..]).unwrap();
-        }
-        archive.finish().unwrap();
+        let Pieces { config, .. } = self.pieces();
+        let layers = self.layers();
+        let names: Vec<String> = (0..layers.len()).map(|number| format!("{number}/layer.tar")).collect();
+        let about = format!("{}.json", config.hex());
+        let manifest = json!([{ "Config": about, "RepoTags": [self.name], "Layers": names }]).to_string();
+        let archive = Layer::new(|tar| {
+            tar.file(&about, 0o644, &config.bytes);
+            for (name, (layer, _)) in names.iter().zip(&layers) {
+                tar.file(name, 0o644, layer.tar());
+            }
+            tar.file("manifest.json", 0o644, manifest.as_bytes());
+        });
+        fs::write(file, archive.tar()).unwrap();
     }
 
     /// Puts the image into the store at `root`, with which no daemon may be at work.
@@ -181,16 +228,12 @@ pub(crate) fn import(from: &Path, root: &Path) {
     assert!(output.status.success(), "importing {}: {}", from.display(), String::from_utf8_lossy(&output.stderr));
 }
 
-fn header(kind: tar::EntryType, mode: u32) -> tar::Header {
-    let mut header = tar::Header::new_gnu();
-    header.set_entry_type(kind);
-    header.set_mode(mode);
-    header.set_size(0);
-    header.set_mtime(1_700_000_000);
-    header
+fn with_blob(layer: Layer) -> (Layer, Blob) {
+    let blob = layer.blob();
+    (layer, blob)
 }
 
-fn digest(bytes: &[u8]) -> String {
+pub(crate) fn digest(bytes: &[u8]) -> String {
     let hash = Sha256::digest(bytes);
     hash.iter().fold("sha256:".to_owned(), |mut text, byte| {
         write!(text, "{byte:02x}").unwrap();
@@ -199,11 +242,11 @@ fn digest(bytes: &[u8]) -> String {
 }
 
 impl Blob {
-    fn new(bytes: Vec<u8>) -> Self {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
         Self { digest: digest(&bytes), bytes }
     }
 
-    fn of(value: &Value) -> Self {
+    pub(crate) fn of(value: &Value) -> Self {
         Self::new(value.to_string().into_bytes())
     }
 
@@ -211,7 +254,7 @@ impl Blob {
         self.digest.trim_start_matches("sha256:")
     }
 
-    fn descriptor(&self, kind: &str) -> Value {
+    pub(crate) fn descriptor(&self, kind: &str) -> Value {
         json!({ "mediaType": kind, "digest": self.digest, "size": self.bytes.len() })
     }
 }

@@ -10,23 +10,23 @@ use crate::image::{Archive, BOX, import};
 use crate::registry::Registry;
 
 impl Client {
-    fn pull(&self, image: &str) -> Asked<String> {
+    pub(crate) fn pull(&self, image: &str) -> Asked<String> {
         let image = Some(v1::ImageSpec { image: image.into(), ..Default::default() });
         let request = v1::PullImageRequest { image, ..Default::default() };
         self.image_call(|mut c| async move { c.pull_image(request).await }).map(|answer| answer.image_ref)
     }
 
-    fn image(&self, image: &str) -> Option<v1::Image> {
+    pub(crate) fn image(&self, image: &str) -> Option<v1::Image> {
         let image = Some(v1::ImageSpec { image: image.into(), ..Default::default() });
         let request = v1::ImageStatusRequest { image, verbose: true };
         self.image_call(|mut c| async move { c.image_status(request).await }).unwrap().image
     }
 
-    fn images(&self) -> Vec<v1::Image> {
+    pub(crate) fn images(&self) -> Vec<v1::Image> {
         self.image_call(|mut c| async move { c.list_images(v1::ListImagesRequest::default()).await }).unwrap().images
     }
 
-    fn remove_image(&self, image: &str) -> Asked<()> {
+    pub(crate) fn remove_image(&self, image: &str) -> Asked<()> {
         let image = Some(v1::ImageSpec { image: image.into(), ..Default::default() });
         self.image_call(|mut c| async move { c.remove_image(v1::RemoveImageRequest { image }).await }).map(drop)
     }

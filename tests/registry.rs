@@ -1,22 +1,35 @@
-//! A real registry on a loopback port of its own.
+//! A real registry on a loopback port of its own, and more doors to the same shelves.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::harness::{seconds, wait_for};
-use crate::image::{Archive, Blob};
+use crate::image::{Archive, Blob, Pieces};
+
+/// The one account of a registry with passwords.
+pub(crate) const USER: &str = "mallory";
+pub(crate) const PASSWORD: &str = "open sesame";
+/// Made once by bcrypt with as little work as it allows.
+const HASH: &str = "$2b$04$abcdefghijklmnopqrstuu/LVz6MZlItEy42I2juLihZ66HnQx/cy";
+
+pub(crate) const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+pub(crate) const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 
 /// Debian's docker-registry, running.
 #[derive(Debug)]
 pub(crate) struct Registry {
     process: Child,
     port: u16,
-    _dir: TempDir,
+    /// Pushed to and pulled from; several registries can have the same.
+    shelves: Arc<TempDir>,
 }
 
 /// An answer to a request.
@@ -28,16 +41,44 @@ struct Answer {
 
 impl Registry {
     pub(crate) fn start() -> Self {
-        let dir = TempDir::new().unwrap();
+        Self::launch(Arc::new(TempDir::new().unwrap()), "", "")
+    }
+
+    /// Another one with the same images that lets in nobody but [`USER`].
+    pub(crate) fn with_password(&self) -> Self {
+        let file = self.shelves.path().join("htpasswd");
+        fs::write(&file, format!("{USER}:{HASH}\n")).unwrap();
+        self.beside("", &format!("auth: {{htpasswd: {{realm: shelves, path: {file:?}}}}}\n"))
+    }
+
+    /// Another one with the same images that lets in whom the server at `realm` has given a token, signed by a
+    /// certificate in the file `roots`.
+    pub(crate) fn with_tokens(&self, realm: &str, roots: &Path) -> Self {
+        let token = format!("realm: {realm:?}, service: shelves, issuer: door, rootcertbundle: {roots:?}");
+        self.beside("", &format!("auth: {{token: {{{token}}}}}\n"))
+    }
+
+    /// Another one with the same images that speaks TLS; with `clients` only to those who show one of these.
+    pub(crate) fn with_tls(&self, certificate: &Path, key: &Path, clients: Option<&Path>) -> Self {
+        let clients = clients.map(|file| format!(", clientcas: [{file:?}]")).unwrap_or_default();
+        self.beside(&format!(", tls: {{certificate: {certificate:?}, key: {key:?}{clients}}}"), "")
+    }
+
+    fn beside(&self, http: &str, more: &str) -> Self {
+        Self::launch(self.shelves.clone(), http, more)
+    }
+
+    fn launch(shelves: Arc<TempDir>, http: &str, more: &str) -> Self {
         // Free a moment ago; the next one to ask gets another.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let config = format!(
-            "version: 0.1\nlog: {{level: warn}}\nstorage: {{filesystem: {{rootdirectory: {:?}}}}}\nhttp: {{addr: \"127.0.0.1:{port}\"}}\n",
-            dir.path().join("blobs"),
+            "version: 0.1\nlog: {{level: warn}}\nstorage: {{filesystem: {{rootdirectory: {:?}}}}}\n\
+             http: {{addr: \"127.0.0.1:{port}\"{http}}}\n{more}",
+            shelves.path().join("blobs"),
         );
-        let file = dir.path().join("config.yml");
+        let file = shelves.path().join(format!("{port}.yml"));
         fs::write(&file, config).unwrap();
-        let log = fs::File::create(dir.path().join("log")).unwrap();
+        let log = fs::File::create(shelves.path().join(format!("{port}.log"))).unwrap();
         let process = Command::new("docker-registry")
             .arg("serve")
             .arg(file)
@@ -46,9 +87,13 @@ impl Registry {
             .stderr(log)
             .spawn()
             .expect("the package docker-registry is installed");
-        let registry = Self { process, port, _dir: dir };
-        wait_for("the registry to answer", seconds(20), || registry.try_ask("GET", "/v2/", "", &[]));
+        let registry = Self { process, port, shelves };
+        wait_for("the registry to answer", seconds(20), || TcpStream::connect(("127.0.0.1", port)).ok());
         registry
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     pub(crate) fn host(&self) -> String {
@@ -57,15 +102,40 @@ impl Registry {
 
     /// Pushes an image as `repository:tag` and answers its digest.
     pub(crate) fn push(&self, archive: &Archive, repository: &str, tag: &str) -> String {
-        let pieces = archive.pieces();
-        for blob in [&pieces.layer, &pieces.config] {
+        self.push_pieces(&archive.pieces(), repository, tag)
+    }
+
+    pub(crate) fn push_pieces(&self, pieces: &Pieces, repository: &str, tag: &str) -> String {
+        let Pieces { layers, config, manifest, kind } = pieces;
+        for blob in layers.iter().chain([config]) {
             self.push_blob(repository, blob);
         }
-        let kind = "application/vnd.oci.image.manifest.v1+json";
-        let path = format!("/v2/{repository}/manifests/{tag}");
-        let answer = self.ask("PUT", &path, kind, &pieces.manifest.bytes);
+        self.push_manifest(repository, tag, kind, manifest)
+    }
+
+    /// Pushes an index of what is there already: media type, blob and architecture of each.
+    pub(crate) fn push_index(
+        &self,
+        kind: &str,
+        entries: &[(&str, &Blob, &str)],
+        repository: &str,
+        tag: &str,
+    ) -> Blob {
+        let entry = |(kind, blob, architecture): &(&str, &Blob, &str)| -> Value {
+            let mut descriptor = blob.descriptor(kind);
+            descriptor["platform"] = json!({ "os": "linux", "architecture": architecture });
+            descriptor
+        };
+        let entries: Vec<Value> = entries.iter().map(entry).collect();
+        let index = Blob::of(&json!({ "schemaVersion": 2, "mediaType": kind, "manifests": entries }));
+        self.push_manifest(repository, tag, kind, &index);
+        index
+    }
+
+    fn push_manifest(&self, repository: &str, tag: &str, kind: &str, manifest: &Blob) -> String {
+        let answer = self.ask("PUT", &format!("/v2/{repository}/manifests/{tag}"), kind, &manifest.bytes);
         assert_eq!(answer.status, 201, "{answer:?}");
-        pieces.manifest.digest
+        manifest.digest.clone()
     }
 
     fn push_blob(&self, repository: &str, blob: &Blob) {
@@ -107,4 +177,9 @@ impl Drop for Registry {
         self.process.kill().ok();
         self.process.wait().ok();
     }
+}
+
+/// A loopback address at which nobody answers.
+pub(crate) fn nobody() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }

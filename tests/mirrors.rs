@@ -1,0 +1,159 @@
+//! Mirrors in order, and other hosts that a registry sends a pull to: what is asked of whom, and who sees a secret.
+
+use serde_json::json;
+use tonic::Code;
+use wire::v1::AuthConfig;
+
+use crate::harness::Daemon;
+use crate::image::Archive;
+use crate::layer::Layer;
+use crate::proxy::{Act, Proxy, Request, Way};
+use crate::registry::{PASSWORD, Registry, USER, nobody};
+
+fn credentials() -> AuthConfig {
+    AuthConfig { username: USER.into(), password: PASSWORD.into(), ..Default::default() }
+}
+
+/// Settings for one registry.
+fn mirrored(host: &str, mirrors: &[String], only: bool) -> String {
+    let mirrors: Vec<String> = mirrors.iter().map(|mirror| format!("http://{mirror}")).collect();
+    format!("[registries.{host:?}]\nmirrors = {mirrors:?}\nmirrors_only = {only}\n")
+}
+
+fn shows_a_secret(request: &Request) -> bool {
+    request.header("authorization").is_some() || request.header("cookie").is_some()
+}
+
+fn two_layers() -> Archive {
+    Archive::new("x").on_top(Layer::noise("noise", 10_000, 3))
+}
+
+#[test]
+fn mirrors_are_asked_in_order_until_one_has_the_image() {
+    let (empty, full) = (Registry::start(), Registry::start());
+    full.push(&two_layers(), "some/box", "1");
+    let second = Proxy::before(&empty, |_| Act::pass());
+    let third = Proxy::before(&full, |_| Act::pass());
+    let fourth = Proxy::before(&full, |_| Act::pass());
+    let mirrors = [nobody(), second.host(), third.host(), fourth.host()];
+    let daemon = Daemon::with_settings(&mirrored("registry.test:5000", &mirrors, true));
+    let client = daemon.client();
+    let image = "registry.test:5000/some/box:1";
+    let id = client.pull_as(image, credentials()).unwrap();
+    assert_eq!(client.image(&id).unwrap().repo_tags, [image], "the mirrors do not show in the name");
+    assert_eq!(daemon.print_in(image, "wc -c < /noise"), "10000\n");
+    assert!(second.count(Request::is_manifest) > 0);
+    assert!(third.count(|request| request.path.contains("ns=registry.test")) > 0, "a mirror knows whose image it is");
+    assert_eq!(fourth.requests().len(), 0);
+    let missing = client.pull("registry.test:5000/some/box:2").unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound, "{missing:?}");
+    for mirror in [&second, &third, &fourth] {
+        assert_eq!(mirror.count(shows_a_secret), 0);
+    }
+}
+
+#[test]
+fn after_the_mirrors_comes_the_registry_unless_only_mirrors_may_be_asked() {
+    let (empty, full) = (Registry::start(), Registry::start());
+    full.push(&two_layers(), "box", "1");
+    let locked = full.with_password();
+    let own = Proxy::before(&locked, |_| Act::pass());
+    let mirror = Proxy::before(&empty, |_| Act::pass());
+    let image = format!("{}/box:1", own.host());
+    let mirrors = [mirror.host(), nobody()];
+
+    let only = Daemon::with_settings(&mirrored(&own.host(), &mirrors, true));
+    let refusal = only.client().pull_as(&image, credentials()).unwrap_err();
+    assert!([Code::NotFound, Code::Unavailable].contains(&refusal.code()), "{refusal:?}");
+    assert_eq!(own.requests().len(), 0);
+    only.check_nothing_left();
+
+    let daemon = Daemon::with_settings(&mirrored(&own.host(), &mirrors, false));
+    daemon.client().pull_as(&image, credentials()).unwrap();
+    assert_eq!(daemon.print_in(&image, "wc -c < /noise"), "10000\n");
+    assert!(own.count(shows_a_secret) > 0);
+    assert_eq!(mirror.count(shows_a_secret), 0, "the registry's password is not a mirror's");
+}
+
+#[test]
+fn what_a_mirror_has_changed_is_taken_from_the_next() {
+    let registry = Registry::start();
+    let digest = registry.push(&two_layers(), "box", "1");
+    let other = Archive::bare(Layer::noise("file", 100, 4)).pieces();
+    // By a digest nobody can be given another manifest; layers and config are known by theirs as well.
+    let changes_blobs = |request: &Request| Act::Pass(if request.is_blob() { Way::Flip(100) } else { Way::Whole });
+    let mirror = Proxy::before(&registry, changes_blobs);
+    let daemon = Daemon::with_settings(&mirrored(&registry.host(), &[mirror.host()], false));
+    let client = daemon.client();
+    for image in [format!("{}/box:1", registry.host()), format!("{}/box@{digest}", registry.host())] {
+        let id = client.pull(&image).unwrap();
+        assert_eq!(daemon.print_in(&image, "wc -c < /noise"), "10000\n");
+        client.remove_image(&id).unwrap();
+        mirror.rule({
+            let other = other.clone();
+            move |request| match request.is_manifest() {
+                true => Act::document(other.kind, other.manifest.bytes.clone()),
+                false => Act::pass(),
+            }
+        });
+    }
+    daemon.check_nothing_left();
+}
+
+#[test]
+fn where_a_registry_sends_a_pull_no_password_goes() {
+    let open = Registry::start();
+    open.push(&two_layers(), "box", "1");
+    let locked = open.with_password();
+    let elsewhere = Proxy::before(&open, |_| Act::pass());
+    let away = elsewhere.host();
+    let front = Proxy::before(&locked, move |request| match request.is_blob() {
+        true => Act::redirect(format!("http://{away}{}", request.path)),
+        false => Act::pass(),
+    });
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let image = format!("{}/box:1", front.host());
+    let id = client.pull_as(&image, credentials()).unwrap();
+    assert_eq!(elsewhere.count(Request::is_blob), 2, "the config and the one layer that was not here");
+    assert!(front.count(shows_a_secret) > 0);
+    assert_eq!(elsewhere.count(shows_a_secret), 0);
+    client.remove_image(&id).unwrap();
+
+    // One that asks for a password there gets none, and its token server is not gone to.
+    let listener = Proxy::alone(|_| Act::json(json!({ "token": "x" })));
+    for scheme in ["Basic".to_owned(), format!("Bearer realm=\"http://{}/token\",service=\"x\"", listener.host())] {
+        let ask = scheme.clone();
+        elsewhere.rule(move |_| Act::Answer("401 Unauthorized", vec![("WWW-Authenticate", ask.clone())], Vec::new()));
+        let refusal = client.pull_as(&image, credentials()).unwrap_err();
+        assert!(refusal.message().contains(&elsewhere.host()), "{refusal:?}");
+        assert_ne!(refusal.code(), Code::NotFound);
+    }
+    assert_eq!((listener.requests().len(), elsewhere.count(shows_a_secret)), (0, 0));
+
+    let round = front.host();
+    front.rule(move |request| Act::redirect(format!("http://{round}{}", request.path)));
+    let refusal = client.pull_as(&image, credentials()).unwrap_err();
+    assert!(refusal.message().contains("redirect"), "{refusal:?}");
+    daemon.check_nothing_left();
+}
+
+#[test]
+fn places_that_a_manifest_names_for_a_layer_are_not_gone_to() {
+    let listener = Proxy::alone(|_| Act::status("404 Not Found"));
+    let mut pieces = two_layers().pieces();
+    let mut manifest: serde_json::Value = serde_json::from_slice(&pieces.manifest.bytes).unwrap();
+    for layer in manifest["layers"].as_array_mut().unwrap() {
+        layer["mediaType"] = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip".into();
+        layer["urls"] = json!([format!("http://{}/layer", listener.host())]);
+    }
+    pieces.manifest = crate::image::Blob::of(&manifest);
+    let registry = Proxy::of(pieces);
+    let daemon = Daemon::start();
+    let image = format!("{}/box:1", registry.host());
+    // The registry has the layers: what it says of other places does not matter.
+    daemon.client().pull_as(&image, credentials()).unwrap();
+    registry.rule(|_| Act::status("404 Not Found"));
+    assert_eq!(daemon.client().pull(&format!("{}/box:2", registry.host())).unwrap_err().code(), Code::NotFound);
+    assert_eq!(listener.requests().len(), 0);
+}

@@ -1,0 +1,121 @@
+//! Who may pull: user names and passwords, from the request or from a file.
+
+use std::fs;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::json;
+use tonic::Code;
+use wire::v1::AuthConfig;
+
+use crate::client::Client;
+use crate::harness::Daemon;
+use crate::image::Archive;
+use crate::layer::Layer;
+use crate::registry::{PASSWORD, Registry, USER, nobody};
+
+/// An image that only has to arrive.
+fn small() -> Archive {
+    Archive::bare(Layer::noise("file", 1000, 1))
+}
+
+fn password(username: &str, password: &str) -> AuthConfig {
+    AuthConfig { username: username.into(), password: password.into(), ..Default::default() }
+}
+
+fn encoded(password: &str) -> String {
+    STANDARD.encode(format!("{USER}:{password}"))
+}
+
+/// The pull is refused for want of credentials, in words that name the registry and no secret.
+fn refused(client: &Client, image: &str, auth: AuthConfig) {
+    let refusal = client.pull_as(image, auth.clone()).unwrap_err();
+    assert_eq!(refusal.code(), Code::Unauthenticated, "{auth:?}: {refusal:?}");
+    assert!(refusal.message().contains(image.split('/').next().unwrap()), "{refusal:?}");
+    assert!(auth.password.is_empty() || !refusal.message().contains(&auth.password), "{refusal:?}");
+}
+
+#[test]
+fn a_password_opens_a_registry_in_every_form_a_request_can_carry_it() {
+    let open = Registry::start();
+    open.push(&small(), "box", "1");
+    let locked = open.with_password();
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let image = format!("{}/box:1", locked.host());
+    let with_server = |server: String| AuthConfig { server_address: server, ..password(USER, PASSWORD) };
+    let bad = [
+        AuthConfig::default(),
+        password(USER, "open barley"),
+        password("ali", PASSWORD),
+        password(USER, ""),
+        AuthConfig { auth: encoded("open barley"), ..Default::default() },
+        with_server("registry.test".into()),
+        with_server(nobody()),
+        AuthConfig { registry_token: "neither".into(), ..Default::default() },
+        AuthConfig { identity_token: "this".into(), ..Default::default() },
+    ];
+    for auth in &bad {
+        refused(client, &image, auth.clone());
+    }
+    daemon.check_nothing_left();
+    let good = [
+        password(USER, PASSWORD),
+        AuthConfig { auth: encoded(PASSWORD), ..Default::default() },
+        with_server(locked.host()),
+        with_server(format!("http://{}/v1/", locked.host())),
+    ];
+    for auth in good {
+        let id = client.pull_as(&image, auth).unwrap();
+        assert_eq!(client.image(&image).unwrap().id, id);
+        // What one may have is not another's: the image is here, and still not theirs.
+        refused(client, &image, bad[0].clone());
+        refused(client, &image, bad[1].clone());
+        client.remove_image(&id).unwrap();
+    }
+    let malformed = AuthConfig { auth: "!".into(), ..Default::default() };
+    assert_eq!(client.pull_as(&image, malformed).unwrap_err().code(), Code::InvalidArgument);
+    assert!(!daemon.ground.read_log().contains(PASSWORD));
+}
+
+#[test]
+fn credentials_come_from_a_file_that_may_change_at_any_time() {
+    let open = Registry::start();
+    open.push(&small(), "box", "1");
+    let locked = open.with_password();
+    let image = format!("{}/box:1", locked.host());
+    let dir = tempfile::TempDir::new().unwrap();
+    let file = dir.path().join("config.json");
+    let write = |host: &str, word: &str| {
+        fs::write(&file, json!({ "auths": { host: { "auth": encoded(word) } } }).to_string()).unwrap();
+    };
+    write(&locked.host(), "open barley");
+    let daemon = Daemon::with_settings(&format!("[image]\ncredentials = {file:?}"));
+    let client = daemon.client();
+    refused(client, &image, AuthConfig::default());
+    write(&locked.host(), PASSWORD);
+    let id = client.pull(&image).unwrap();
+    // What a request brings is for this pull and comes first.
+    refused(client, &image, password(USER, "open barley"));
+    client.remove_image(&id).unwrap();
+    write("registry.test", PASSWORD);
+    refused(client, &image, AuthConfig::default());
+    write(&format!("https://{}/v2/", locked.host()), PASSWORD);
+    client.pull(&image).unwrap();
+    let said = daemon.ground.read_log();
+    assert!(!said.contains(PASSWORD) && !said.contains(&encoded(PASSWORD)), "{said}");
+}
+
+#[test]
+fn a_short_name_is_looked_for_where_the_settings_say() {
+    let (first, second) = (Registry::start(), Registry::start());
+    first.push(&small(), "other", "1");
+    second.push(&small(), "box", "1");
+    let daemon = Daemon::with_settings(&format!("[image]\nsearch = [{:?}, {:?}]", first.host(), second.host()));
+    let client = daemon.client();
+    let id = client.pull("box:1").unwrap();
+    assert_eq!(client.image(&id).unwrap().repo_tags, [format!("{}/box:1", second.host())]);
+    client.pull("other:1").unwrap();
+    assert_eq!(client.image(&id).unwrap().repo_tags.len(), 2, "the same image by another name");
+    assert_eq!(client.pull("neither:1").unwrap_err().code(), Code::NotFound);
+}
