@@ -117,13 +117,13 @@ fn links_of_a_layer_lead_nowhere_but_into_its_image() {
         let layer = Layer::new(|tar| {
             tar.dir(there.trim_start_matches('/'), 0o755);
             tar.symlink("way", target);
-            tar.file("way/file", 0o666, b"caged");
+            tar.file("way/file", 0o666, b"caged\n");
             tar.file("way/dir/.wh.x", 0o666, b"");
             tar.dir("way/dir", 0o777);
             tar.file("way/.wh..wh..opq", 0o666, b"");
         });
         match pull(&daemon, &registry, &format!("link-{number}"), layer) {
-            Ok(image) => assert_eq!(daemon.print_in(&image, &format!("cat {there}/file")), "caged"),
+            Ok(image) => assert_eq!(daemon.print_in(&image, &format!("cat {there}/file")), "caged\n"),
             Err(refusal) => assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}"),
         }
         canary.check(target);
