@@ -4,14 +4,17 @@ use std::time::{Duration, Instant};
 
 use tonic::{Code, Status};
 
-use crate::harness::{Daemon, seconds};
+use crate::harness::{Daemon, seconds, slow};
 use crate::image::{Archive, Blob, Pieces};
 use crate::layer::Layer;
 use crate::proxy::{Act, Proxy, Request, Way};
 use crate::registry::Registry;
 
-/// Waits no longer than a second for anything to come.
-const HASTY: &str = "[image]\nstall_timeout = 1";
+/// Waits no longer than a second for anything to come, a little longer where all takes longer.
+fn hasty() -> String {
+    format!("[image]\nstall_timeout = {}", slow().min(5))
+}
+
 const LARGE: usize = 1 << 20;
 
 /// A daemon that pulls one image through a proxy.
@@ -90,7 +93,7 @@ fn a_connection_that_is_always_cut_ends_the_pull() {
 
 #[test]
 fn a_stalled_transfer_is_resumed_and_one_that_stalls_always_given_up() {
-    let line = Line::with_settings(HASTY, LARGE, |request| match request.nth {
+    let line = Line::with_settings(&hasty(), LARGE, |request| match request.nth {
         0 => Act::Pass(Way::Stall(300_000)),
         _ => Act::pass(),
     });
@@ -103,7 +106,7 @@ fn a_stalled_transfer_is_resumed_and_one_that_stalls_always_given_up() {
 
 #[test]
 fn a_slow_transfer_is_not_a_stalled_one() {
-    let line = Line::with_settings(HASTY, 10_000, |_| Act::Pass(Way::Slow(1500, Duration::from_millis(300))));
+    let line = Line::with_settings(&hasty(), 10_000, |_| Act::Pass(Way::Slow(1500, Duration::from_millis(300))));
     let begin = Instant::now();
     line.arrives();
     assert!(begin.elapsed() > Duration::from_secs(2), "it was slow");
@@ -140,9 +143,8 @@ fn a_registry_that_is_busy_is_asked_again_when_it_says() {
 
 #[test]
 fn a_registry_that_ignores_ranges_is_read_past_what_is_known() {
-    let first = |later: Way| {
-        move |request: &Request| Act::Pass(if request.nth == 0 { Way::Cut(300_000) } else { later })
-    };
+    let first =
+        |later: Way| move |request: &Request| Act::Pass(if request.nth == 0 { Way::Cut(300_000) } else { later });
     let line = Line::new(LARGE, first(Way::NoRange));
     line.arrives();
     // One that says it heeds them and does not sends something else than was asked for.
@@ -182,7 +184,7 @@ const OK_BODY: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
 
 #[test]
 fn what_never_ends_is_not_read_to_the_end() {
-    let line = Line::with_settings(HASTY, 1000, |_| Act::pass());
+    let line = Line::with_settings(&hasty(), 1000, |_| Act::pass());
     let now = Duration::ZERO;
     // Headers, a manifest, a config, a layer.
     let headers = format!("X-More: {}\r\n", "x".repeat(1000)).into_bytes();
@@ -207,7 +209,7 @@ fn what_never_ends_is_not_read_to_the_end() {
 
 #[test]
 fn headers_that_come_a_byte_at_a_time_are_not_waited_for() {
-    let line = Line::with_settings(HASTY, 1000, |_| Act::pass());
+    let line = Line::with_settings(&hasty(), 1000, |_| Act::pass());
     line.proxy.rule(|_| Act::Endless("HTTP/1.1 200 OK\r\nX: ", b"x".to_vec(), Duration::from_millis(200)));
     let refusal = line.fails();
     assert!([Code::Unavailable, Code::DeadlineExceeded].contains(&refusal.code()), "{refusal:?}");

@@ -87,7 +87,8 @@ impl Layer {
 /// Bytes without any order, always the same for the same seed.
 pub(crate) fn noise(size: usize, seed: u64) -> Vec<u8> {
     let mut random = Random::new(seed);
-    let mut bytes: Vec<u8> = std::iter::repeat_with(|| random.next().to_le_bytes()).take(size / 8 + 1).flatten().collect();
+    let mut bytes: Vec<u8> =
+        std::iter::repeat_with(|| random.next().to_le_bytes()).take(size / 8 + 1).flatten().collect();
     bytes.truncate(size);
     bytes
 }

@@ -223,7 +223,8 @@ impl House {
         request.body = String::from_utf8_lossy(&body).into_owned();
         let index = {
             let mut seen = lock(&self.seen);
-            request.nth = seen.iter().filter(|other| (&other.verb, &other.path) == (&request.verb, &request.path)).count();
+            request.nth =
+                seen.iter().filter(|other| (&other.verb, &other.path) == (&request.verb, &request.path)).count();
             seen.push(request.clone());
             seen.len() - 1
         };
@@ -252,7 +253,8 @@ impl House {
         let port = self.upstream.expect("a registry is behind this proxy");
         let mut upstream = TcpStream::connect(("127.0.0.1", port))?;
         upstream.set_read_timeout(Some(seconds(PATIENCE)))?;
-        let mut ask = format!("{} {} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n", request.verb, request.path);
+        let mut ask =
+            format!("{} {} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n", request.verb, request.path);
         let without = ["host", "connection"];
         let range = matches!(way, Way::NoRange | Way::FalseRange).then_some("range");
         for (name, value) in &request.headers {

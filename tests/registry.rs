@@ -1,11 +1,12 @@
 //! A real registry on a loopback port of its own, and more doors to the same shelves.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -30,6 +31,8 @@ pub(crate) struct Registry {
     port: u16,
     /// Pushed to and pulled from; several registries can have the same.
     shelves: Arc<TempDir>,
+    /// Repository and digest of what need not be pushed again.
+    pushed: Mutex<HashSet<(String, String)>>,
 }
 
 /// An answer to a request.
@@ -87,7 +90,7 @@ impl Registry {
             .stderr(log)
             .spawn()
             .expect("the package docker-registry is installed");
-        let registry = Self { process, port, shelves };
+        let registry = Self { process, port, shelves, pushed: Mutex::default() };
         wait_for("the registry to answer", seconds(20), || TcpStream::connect(("127.0.0.1", port)).ok());
         registry
     }
@@ -114,13 +117,7 @@ impl Registry {
     }
 
     /// Pushes an index of what is there already: media type, blob and architecture of each.
-    pub(crate) fn push_index(
-        &self,
-        kind: &str,
-        entries: &[(&str, &Blob, &str)],
-        repository: &str,
-        tag: &str,
-    ) -> Blob {
+    pub(crate) fn push_index(&self, kind: &str, entries: &[(&str, &Blob, &str)], repository: &str, tag: &str) -> Blob {
         let entry = |(kind, blob, architecture): &(&str, &Blob, &str)| -> Value {
             let mut descriptor = blob.descriptor(kind);
             descriptor["platform"] = json!({ "os": "linux", "architecture": architecture });
@@ -139,6 +136,9 @@ impl Registry {
     }
 
     fn push_blob(&self, repository: &str, blob: &Blob) {
+        if !self.pushed.lock().unwrap().insert((repository.to_owned(), blob.digest.clone())) {
+            return;
+        }
         let begun = self.ask("POST", &format!("/v2/{repository}/blobs/uploads/"), "", &[]);
         let location = begun.header.lines().find_map(|line| line.strip_prefix("Location: ")).unwrap().trim();
         let path = location.split_once(&self.host()).map_or(location, |(_, path)| path);

@@ -30,7 +30,7 @@ impl Client {
 impl Daemon {
     /// The store holds so many layers, nothing half done, and takes as much room as the daemon says.
     pub(crate) fn check_store(&self, layers: usize) {
-        let store = self.ground.root().join("images");
+        let store = self.ground.root().join("images").canonicalize().unwrap();
         let names = |dir: &str| -> Vec<_> {
             fs::read_dir(store.join(dir)).unwrap().map(|entry| entry.unwrap().file_name()).collect()
         };
@@ -61,7 +61,12 @@ impl Daemon {
         self.print_with(image, script, |_| ())
     }
 
-    pub(crate) fn print_with(&self, image: &str, script: &str, change: impl FnOnce(&mut v1::ContainerConfig)) -> String {
+    pub(crate) fn print_with(
+        &self,
+        image: &str,
+        script: &str,
+        change: impl FnOnce(&mut v1::ContainerConfig),
+    ) -> String {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let pod = self.run_pod(&format!("print-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
         let mut config = container("main", &["sh", "-c", script]);

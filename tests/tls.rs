@@ -87,6 +87,8 @@ fn a_certificate_is_trusted_for_the_registry_it_is_configured_for() {
     let daemon = Daemon::with_settings(&settings(&registry, &ca(&authority.file())));
     let id = daemon.client().pull(IMAGE).unwrap();
     assert_eq!(daemon.client().image(&id).unwrap().repo_tags, [IMAGE]);
+    // Also by its own name: where there are certificates there is TLS, even on loopback.
+    assert_eq!(daemon.client().pull(&format!("{}/box:1", registry.host())).unwrap(), id);
 
     let misnamed = authority.sign("elsewhere.test");
     let other = full_registry().with_tls(&misnamed.certificate, &misnamed.key, None);
