@@ -96,7 +96,7 @@ fn one_who_hangs_up_leaves_nothing_and_takes_nothing_from_others() {
     let registry = Registry::start();
     let layer = Layer::noise("noise", 200_000, 12);
     registry.push(&Archive::bare(layer.clone()), "box", "1");
-    registry.push(&Archive::bare(layer.clone()).with("Env", serde_json::json!(["OTHER=1"])), "other", "1");
+    registry.push(&Archive::bare(layer.clone()).with("Env", serde_json::json!(["OTHER=1"])), "box", "other");
     let blob = layer.blob();
     let mine = blob.clone();
     // Whoever comes first does not get it.
@@ -105,7 +105,7 @@ fn one_who_hangs_up_leaves_nothing_and_takes_nothing_from_others() {
     });
     let daemon = Daemon::start();
     let socket = daemon.ground.socket();
-    let (image, other) = (format!("{}/box:1", proxy.host()), format!("{}/other:1", proxy.host()));
+    let (image, other) = (format!("{}/box:1", proxy.host()), format!("{}/box:other", proxy.host()));
     let soon = Duration::from_millis(500) * slow();
     assert_eq!(pull_for(&socket, &image, soon).unwrap_err().code(), Code::Cancelled);
     daemon.check_nothing_left();
