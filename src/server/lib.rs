@@ -9,7 +9,7 @@
 //! runs is held by one shim for each pod, so that this process may end at any moment: the next one reads the records,
 //! finds the shims and goes on.
 //!
-//! [`config`] is read once. [`offline`] has what the command line does to an image store that no daemon has open.
+//! [`config`] is read once, but for how registries are reached. [`offline`] has what the command line does to an image store that no daemon has open.
 //!
 //! Limits: the calls that answer UNIMPLEMENTED are those of `grpc` that say so.
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ pub(crate) mod convert;
 pub(crate) mod fault;
 pub(crate) mod grpc;
 pub mod logging;
+pub(crate) mod metrics;
 pub(crate) mod oci;
 pub mod offline;
 pub(crate) mod runtime;

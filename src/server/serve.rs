@@ -18,8 +18,9 @@ use tonic::transport::Server;
 use wire::v1::image_service_server::ImageServiceServer;
 use wire::v1::runtime_service_server::RuntimeServiceServer;
 
-use crate::config::Config;
+use crate::config::{Config, Live};
 use crate::grpc::{ImageApi, REQUEST_MAX, RuntimeApi, TraceLayer};
+use crate::metrics;
 use crate::runtime::Runtime;
 use crate::socket::{self, Socket, SocketError};
 
@@ -37,6 +38,8 @@ pub enum ServeError {
     Lock { dir: PathBuf, source: io::Error },
     #[error(transparent)]
     Socket(#[from] SocketError),
+    #[error("metrics.listen")]
+    Metrics(#[from] metrics::ListenError),
     #[error("opening the image store")]
     Images(#[from] image::OpenError),
     #[error("taking up the pods of the state directory")]
@@ -70,10 +73,16 @@ pub fn serve(config: Config) -> Result<(), ServeError> {
 async fn run(config: Config) -> Result<(), ServeError> {
     let _state = claim(&config)?;
     let (socket, listener) = Socket::bind(&config.listen, config.socket_mode, config.socket_group)?;
+    let metrics = match &config.metrics {
+        Some(listen) => Some(metrics::Listener::bind(listen).await?),
+        None => None,
+    };
     let listen = config.listen.clone();
-    let store = image::Store::open(&images_dir(&config.root), config.registries.clone(), image::Limits::default())?;
+    let registries = Live::new(config.origin.clone(), config.registries.clone());
+    let store = image::Store::open(&images_dir(&config.root), config.registries.clone(), config.pull)?;
     let runtime = Runtime::open(config, Arc::new(store)).await.map_err(|error| ServeError::Runtime(error.into()))?;
-    answer(runtime, listener, &listen).await?;
+    let _telling = metrics.map(|listener| metrics::tell(listener, Arc::clone(&runtime)));
+    answer(runtime, registries, listener, &listen).await?;
     drop(socket);
     Ok(())
 }
@@ -96,7 +105,12 @@ fn claim(config: &Config) -> Result<File, ServeError> {
 }
 
 /// Answers requests until a signal comes, then lets the running ones end.
-async fn answer(runtime: Arc<Runtime>, listener: StdListener, listen: &Path) -> Result<(), ServeError> {
+async fn answer(
+    runtime: Arc<Runtime>,
+    registries: Live,
+    listener: StdListener,
+    listen: &Path,
+) -> Result<(), ServeError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
     let listener = UnixListener::from_std(listener).map_err(ServeError::Listen)?;
@@ -108,7 +122,7 @@ async fn answer(runtime: Arc<Runtime>, listener: StdListener, listen: &Path) -> 
         accepted
     });
     let runtime_api = RuntimeServiceServer::new(RuntimeApi::new(Arc::clone(&runtime)));
-    let image_api = ImageServiceServer::new(ImageApi::new(runtime));
+    let image_api = ImageServiceServer::new(ImageApi::new(runtime, registries));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let server = Server::builder()
         .layer(TraceLayer)

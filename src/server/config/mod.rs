@@ -1,17 +1,24 @@
 //! The daemon's settings: read from a file, overridden by the command line, checked, then never changed.
 //!
 //! [`RawConfig`] is the file, key by key; [`Config`] is what the daemon works with. A key nobody knows, or a value that
-//! cannot be, is refused by name before anything is done.
+//! cannot be, is refused by name before anything is done. Only how registries are reached is looked at again while the
+//! daemon runs: [`Live`].
 
+mod live;
+mod pinned;
 mod raw;
+mod registries;
 mod resolve;
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cgroup::CgroupPath;
 
+pub(crate) use live::Live;
+pub use pinned::Pinned;
 pub use raw::RawConfig;
 pub use resolve::InvalidSetting;
 
@@ -44,9 +51,22 @@ pub struct Config {
     pub exec_output_max: usize,
     pub oom_score_adj: OomPolicy,
     pub stop: StopConfig,
-    /// Names of images in full.
-    pub pinned: Vec<String>,
+    pub pinned: Pinned,
+    pub pull: image::Limits,
+    /// As they were at the start.
     pub registries: image::Registries,
+    /// None: nobody is told.
+    pub metrics: Option<MetricsListen>,
+    pub origin: Origin,
+}
+
+/// Where metrics are told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MetricsListen {
+    /// An address of this machine alone.
+    Loopback(SocketAddr),
+    /// A socket for root alone.
+    Socket(PathBuf),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +122,20 @@ pub struct Overrides {
     pub log_format: Option<String>,
 }
 
+/// Where settings came from, to look there again.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The file that was named; none: the default one, if it exists.
+    pub file: Option<PathBuf>,
+    pub overrides: Overrides,
+}
+
+impl Origin {
+    fn path(&self) -> &Path {
+        self.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE))
+    }
+}
+
 /// The settings could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -123,6 +157,7 @@ impl RawConfig {
                 other => other?,
             },
         };
+        raw.origin = Origin { file: file.map(Path::to_owned), overrides: overrides.clone() };
         let Overrides { listen, root, state, log_level, log_format } = overrides;
         raw.listen = listen.unwrap_or(raw.listen);
         raw.root = root.unwrap_or(raw.root);

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::Origin;
+
 /// All keys of `runtime-config/crisp.toml`; the `Default`s here and the values there are the same, as a test proves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -20,7 +22,11 @@ pub struct RawConfig {
     pub container: RawContainer,
     pub stop: RawStop,
     pub image: RawImage,
+    pub metrics: RawMetrics,
     pub registries: BTreeMap<String, RawRegistry>,
+    /// Where all of it came from: no setting.
+    #[serde(skip)]
+    pub origin: Origin,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,10 +65,21 @@ pub struct RawStop {
     pub kill_wait: u64,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawImage {
     pub pinned: Vec<String>,
+    pub search: Vec<String>,
+    pub credentials: PathBuf,
+    pub downloads: usize,
+    pub pull_memory: u64,
+    pub stall_timeout: u64,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawMetrics {
+    pub listen: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +88,9 @@ pub struct RawRegistry {
     pub mirrors: Vec<String>,
     pub mirrors_only: bool,
     pub plain_http: bool,
+    pub ca: PathBuf,
+    pub client_cert: PathBuf,
+    pub client_key: PathBuf,
 }
 
 impl Default for RawConfig {
@@ -87,7 +107,9 @@ impl Default for RawConfig {
             container: RawContainer::default(),
             stop: RawStop::default(),
             image: RawImage::default(),
+            metrics: RawMetrics::default(),
             registries: BTreeMap::new(),
+            origin: Origin::default(),
         }
     }
 }
@@ -118,5 +140,18 @@ impl Default for RawContainer {
 impl Default for RawStop {
     fn default() -> Self {
         Self { grace_max: 86_400, kill_wait: 10 }
+    }
+}
+
+impl Default for RawImage {
+    fn default() -> Self {
+        Self {
+            pinned: Vec::new(),
+            search: vec!["docker.io".into()],
+            credentials: PathBuf::new(),
+            downloads: 3,
+            pull_memory: 128 << 20,
+            stall_timeout: 60,
+        }
     }
 }

@@ -1,15 +1,16 @@
 //! From what a file says to what the daemon uses.
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cgroup::CgroupPath;
 use tracing_subscriber::EnvFilter;
 
-use super::raw::{RawCgroup, RawConfig, RawContainer, RawImage, RawLog, RawRegistry, RawShim, RawStop};
-use super::{CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, OomPolicy, StopConfig};
+use super::raw::{RawCgroup, RawConfig, RawContainer, RawImage, RawLog, RawMetrics, RawShim, RawStop};
+use super::registries;
+use super::{CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, MetricsListen, OomPolicy, Pinned, StopConfig};
 
 /// A setting that cannot be what it is.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +20,7 @@ pub struct InvalidSetting {
     pub problem: String,
 }
 
-fn invalid(key: &str, problem: impl Display) -> InvalidSetting {
+pub(super) fn invalid(key: &str, problem: impl Display) -> InvalidSetting {
     InvalidSetting { key: key.to_owned(), problem: problem.to_string() }
 }
 
@@ -39,12 +40,15 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         shim: RawShim { path: shim },
         container: RawContainer { log_line_max, shm_size, exec_output_max, oom_score_adj },
         stop,
-        image: RawImage { pinned },
+        image,
+        metrics: RawMetrics { listen: metrics },
         registries,
+        origin,
     } = raw;
-    let listen = absolute("listen", listen)?;
-    if listen.as_os_str().len() > SOCKET_PATH_MAX {
-        return Err(invalid("listen", format_args!("is longer than {SOCKET_PATH_MAX} bytes")));
+    let listen = socket("listen", listen)?;
+    let metrics = metrics_listen(&metrics)?;
+    if metrics == Some(MetricsListen::Socket(listen.clone())) {
+        return Err(invalid("metrics.listen", "is the socket that clients talk to"));
     }
     let (root, state) = (absolute("root", root)?, absolute("state", state)?);
     if root.starts_with(&state) || state.starts_with(&root) {
@@ -64,12 +68,64 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         exec_output_max: usize::try_from(exec_output_max).map_err(|e| invalid("container.exec_output_max", e))?,
         oom_score_adj: oom_policy(&oom_score_adj)?,
         stop: stop_config(&stop)?,
-        pinned: pinned_images(&pinned)?,
-        registries: registries_by_host(registries)?,
+        pull: pull_limits(&image)?,
+        registries: registries::resolve(&image, &registries)?,
+        pinned: Pinned::parse(&image.pinned)?,
+        metrics,
+        origin,
     })
 }
 
-fn absolute(key: &str, path: PathBuf) -> Result<PathBuf, InvalidSetting> {
+/// A path for a socket.
+fn socket(key: &str, path: PathBuf) -> Result<PathBuf, InvalidSetting> {
+    if path.as_os_str().len() > SOCKET_PATH_MAX {
+        return Err(invalid(key, format_args!("is longer than {SOCKET_PATH_MAX} bytes")));
+    }
+    absolute(key, path)
+}
+
+/// Whoever may ask is told what runs on this node, so nobody outside of it may.
+fn metrics_listen(text: &str) -> Result<Option<MetricsListen>, InvalidSetting> {
+    let key = "metrics.listen";
+    if text.is_empty() {
+        return Ok(None);
+    }
+    if text.starts_with('/') {
+        return Ok(Some(MetricsListen::Socket(socket(key, text.into())?)));
+    }
+    match text.parse::<SocketAddr>() {
+        Err(_) => Err(invalid(key, format_args!("{text:?} is neither ADDRESS:PORT nor an absolute path"))),
+        Ok(address) if !address.ip().is_loopback() => {
+            Err(invalid(key, format_args!("{address} can be reached from other machines: use a loopback address")))
+        }
+        Ok(address) if address.port() == 0 => Err(invalid(key, format_args!("{address} has no port"))),
+        Ok(address) => Ok(Some(MetricsListen::Loopback(address))),
+    }
+}
+
+fn pull_limits(image: &RawImage) -> Result<image::Limits, InvalidSetting> {
+    /// Each download has a task, a connection and a thread.
+    const DOWNLOADS_MAX: usize = 64;
+    /// What a day's patience comes to.
+    const STALL_MAX: u64 = 86_400;
+    let &RawImage { pinned: _, search: _, credentials: _, downloads, pull_memory, stall_timeout } = image;
+    let downloads = at_least("image.downloads", downloads, 1)?;
+    let stall = at_least("image.stall_timeout", stall_timeout, 1)?;
+    if downloads > DOWNLOADS_MAX {
+        return Err(invalid("image.downloads", format_args!("{downloads} is too much: at most {DOWNLOADS_MAX}")));
+    }
+    if stall > STALL_MAX {
+        return Err(invalid("image.stall_timeout", format_args!("{stall} is too long: at most {STALL_MAX}")));
+    }
+    Ok(image::Limits {
+        downloads,
+        memory_bytes: at_least("image.pull_memory", pull_memory, 16 << 20)?,
+        stall: Duration::from_secs(stall),
+        ..image::Limits::default()
+    })
+}
+
+pub(super) fn absolute(key: &str, path: PathBuf) -> Result<PathBuf, InvalidSetting> {
     let climbs = path.components().any(|part| part == std::path::Component::ParentDir);
     if !path.is_absolute() {
         Err(invalid(key, format_args!("{path:?} is no absolute path")))
@@ -175,36 +231,4 @@ fn stop_config(&RawStop { grace_max, kill_wait }: &RawStop) -> Result<StopConfig
     }
     let kill_wait = at_least("stop.kill_wait", kill_wait, 1)?;
     Ok(StopConfig { grace_max: Duration::from_secs(grace_max), kill_wait: Duration::from_secs(kill_wait) })
-}
-
-fn pinned_images(pinned: &[String]) -> Result<Vec<String>, InvalidSetting> {
-    let full = |(index, name): (usize, &String)| match name.parse::<image::Reference>() {
-        Ok(reference) => Ok(reference.to_string()),
-        Err(bad) => Err(invalid(&format!("image.pinned[{index}]"), bad)),
-    };
-    pinned.iter().enumerate().map(full).collect()
-}
-
-fn registries_by_host(raw: BTreeMap<String, RawRegistry>) -> Result<image::Registries, InvalidSetting> {
-    let resolved = raw.into_iter().map(|(name, RawRegistry { mirrors, mirrors_only, plain_http })| {
-        let key = format!("registries.{name:?}");
-        if name != "*" && !is_host(&name) {
-            return Err(invalid(&key, "is neither host[:port] nor \"*\""));
-        }
-        if mirrors_only && mirrors.is_empty() {
-            return Err(invalid(&format!("{key}.mirrors_only"), "there are no mirrors"));
-        }
-        let mirrors = mirrors
-            .iter()
-            .map(|url| url.parse::<image::Endpoint>().map_err(|bad| invalid(&format!("{key}.mirrors"), bad)))
-            .collect::<Result<_, _>>()?;
-        Ok((name, image::Registry { mirrors, mirrors_only, plain_http, tls: image::Tls::default() }))
-    });
-    Ok(image::Registries { hosts: resolved.collect::<Result<_, _>>()?, ..image::Registries::default() })
-}
-
-/// A host with its port where it has one; no scheme and no path.
-fn is_host(text: &str) -> bool {
-    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']');
-    !text.is_empty() && text.chars().all(legal)
 }

@@ -76,7 +76,26 @@ fn registries_and_pinned_images_are_resolved() {
     raw.image.pinned.push("a.example/b".to_owned());
     let config = raw.resolve().unwrap();
     assert_eq!(config.registries.hosts["*"].mirrors, ["http://m:5000/x".parse().unwrap()]);
-    assert_eq!(config.pinned, ["a.example/b:latest"]);
+    assert_eq!(config.pinned, Pinned::parse(&["a.example/b:latest".to_owned()]).unwrap());
+}
+
+#[test]
+fn what_bounds_pulls_and_where_metrics_are_told_is_resolved() {
+    let mut raw = raw();
+    assert_eq!(raw.clone().resolve().unwrap().pull, image::Limits::default());
+    assert_eq!(raw.clone().resolve().unwrap().metrics, None);
+    (raw.image.downloads, raw.image.pull_memory, raw.image.stall_timeout) = (5, 64 << 20, 7);
+    for (text, listen) in [
+        ("127.0.0.1:9099", MetricsListen::Loopback(([127, 0, 0, 1], 9099).into())),
+        ("[::1]:1", MetricsListen::Loopback("[::1]:1".parse().unwrap())),
+        ("/run/x.sock", MetricsListen::Socket("/run/x.sock".into())),
+    ] {
+        raw.metrics.listen = text.to_owned();
+        let config = raw.clone().resolve().unwrap();
+        assert_eq!(config.metrics, Some(listen));
+        let image::Limits { downloads, memory_bytes, stall, .. } = config.pull;
+        assert_eq!((downloads, memory_bytes, stall), (5, 64 << 20, Duration::from_secs(7)));
+    }
 }
 
 #[test]
@@ -84,7 +103,14 @@ fn what_is_printed_is_read_back() {
     let mut raw = raw();
     raw.registries.insert(
         "a.example".to_owned(),
-        RawRegistry { mirrors: vec!["http://b".to_owned()], mirrors_only: true, plain_http: true },
+        RawRegistry {
+            mirrors: vec!["http://b".to_owned()],
+            mirrors_only: true,
+            plain_http: true,
+            ca: "/ca".into(),
+            client_cert: "/cert".into(),
+            client_key: "/key".into(),
+        },
     );
     raw.image.pinned.push("a.example/b:c".to_owned());
     assert_eq!(toml::from_str::<RawConfig>(&toml::to_string(&raw).unwrap()).unwrap(), raw);
@@ -134,7 +160,7 @@ fn the_command_line_goes_before_the_file() {
 
 #[test]
 fn values_that_cannot_be_are_refused_by_key() {
-    let cases: [(&str, InvalidSetting); 23] = [
+    let cases: [(&str, InvalidSetting); 37] = [
         ("listen", refused(|raw| raw.listen = "crisp.sock".into())),
         ("listen", refused(|raw| raw.listen = format!("/{}", "x".repeat(107)).into())),
         ("root", refused(|raw| raw.root = "/".into())),
@@ -155,6 +181,20 @@ fn values_that_cannot_be_are_refused_by_key() {
         ("stop.kill_wait", refused(|raw| raw.stop.kill_wait = 0)),
         ("stop.grace_max", refused(|raw| raw.stop.grace_max = u64::MAX)),
         ("image.pinned[0]", refused(|raw| raw.image.pinned = vec!["a b".into()])),
+        ("image.pinned[0]", refused(|raw| raw.image.pinned = vec!["pause:*".into()])),
+        ("image.search", refused(|raw| raw.image.search.clear())),
+        ("image.search[0]", refused(|raw| raw.image.search = vec!["https://a.example".into()])),
+        ("image.credentials", refused(|raw| raw.image.credentials = "/nonexistent/config.json".into())),
+        ("image.downloads", refused(|raw| raw.image.downloads = 0)),
+        ("image.downloads", refused(|raw| raw.image.downloads = 65)),
+        ("image.pull_memory", refused(|raw| raw.image.pull_memory = 1 << 20)),
+        ("image.stall_timeout", refused(|raw| raw.image.stall_timeout = 0)),
+        ("image.stall_timeout", refused(|raw| raw.image.stall_timeout = u64::MAX)),
+        ("metrics.listen", refused(|raw| raw.metrics.listen = "0.0.0.0:9099".into())),
+        ("metrics.listen", refused(|raw| raw.metrics.listen = "127.0.0.1:0".into())),
+        ("metrics.listen", refused(|raw| raw.metrics.listen = "localhost:9099".into())),
+        ("metrics.listen", refused(|raw| raw.metrics.listen = format!("/{}", "x".repeat(107)))),
+        ("metrics.listen", refused(|raw| raw.metrics.listen = raw.listen.display().to_string())),
         ("registries.\"https://a.example\"", refused_registry("https://a.example", RawRegistry::default())),
         (
             "registries.\"a.example\".mirrors",

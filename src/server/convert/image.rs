@@ -3,12 +3,11 @@
 use std::time::SystemTime;
 
 use ::image::{Credentials, Image, Reference, Usage};
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
-use model::ImageName;
+use model::{ImageName, PodMeta};
 use wire::v1;
 
 use super::{Field, Refusal, Warnings, pod, status};
+use crate::config::Pinned;
 
 pub(super) fn required_name(
     at: Field<'_>,
@@ -19,12 +18,17 @@ pub(super) fn required_name(
 }
 
 pub(super) fn name(at: Field<'_>, asked: v1::ImageSpec, warnings: &mut Warnings) -> Result<ImageName, Refusal> {
+    let name = name_or_none(at, asked, warnings)?;
+    if name.image.is_empty() { Err(at.at("image").invalid("empty")) } else { Ok(name) }
+}
+
+fn name_or_none(at: Field<'_>, asked: v1::ImageSpec, warnings: &mut Warnings) -> Result<ImageName, Refusal> {
     let v1::ImageSpec { image, annotations, user_specified_image, runtime_handler, image_ref } = asked;
     if !image_ref.is_empty() {
         warnings.push(format!("{}: set by runtimes only, ignored", at.at("image_ref")));
     }
     Ok(ImageName {
-        image: at.at("image").filled(image)?,
+        image: at.at("image").text(image)?,
         user_specified: user_specified_image,
         annotations,
         handler: pod::handler(at.at("runtime_handler"), runtime_handler)?,
@@ -47,6 +51,8 @@ pub(super) fn name_to_wire(name: &ImageName) -> v1::ImageSpec {
 pub(crate) struct Pull {
     pub(crate) name: ImageName,
     pub(crate) credentials: Option<Credentials>,
+    /// The pod that waits for it, where the caller says.
+    pub(crate) pod: Option<PodMeta>,
     pub(crate) warnings: Warnings,
 }
 
@@ -58,23 +64,31 @@ pub(crate) fn asked(image: Option<v1::ImageSpec>) -> Result<(ImageName, Warnings
 }
 
 /// The one image that a list is to have; none: all.
-pub(crate) fn filter(asked: Option<v1::ImageFilter>) -> Option<String> {
+pub(crate) fn filter(asked: Option<v1::ImageFilter>) -> Result<(Option<String>, Warnings), Refusal> {
+    let mut warnings = Warnings::new();
     let v1::ImageFilter { image } = asked.unwrap_or_default();
-    // An image is looked up by its name alone.
-    let v1::ImageSpec { image, annotations: _, user_specified_image: _, runtime_handler: _, image_ref: _ } = image?;
-    Some(image).filter(|name| !name.is_empty())
+    let Some(image) = image else { return Ok((None, warnings)) };
+    let at = Field::top("filter");
+    let at = at.at("image");
+    let name = name_or_none(at, image, &mut warnings)?.image;
+    Ok((Some(name).filter(|name| !name.is_empty()), warnings))
 }
 
 pub(crate) fn pull(request: v1::PullImageRequest) -> Result<Pull, Refusal> {
-    // The pod is for runtimes that keep images by pod.
-    let v1::PullImageRequest { image, auth, sandbox_config: _ } = request;
+    let v1::PullImageRequest { image, auth, sandbox_config } = request;
     let (name, mut warnings) = asked(image)?;
     let reference: Reference = name.image.parse().map_err(|bad| Field::top("image.image").invalid(bad))?;
     let credentials = match auth {
         Some(auth) => credentials(Field::top("auth"), auth, &reference, &mut warnings)?,
         None => None,
     };
-    Ok(Pull { name, credentials, warnings })
+    // Checked like any pod; what of it crisp does not do yet was told when the pod was run.
+    let mut told = Warnings::new();
+    let pod = match sandbox_config {
+        Some(config) => Some(pod::spec(Field::top("sandbox_config"), config, name.handler.clone(), &mut told)?.meta),
+        None => None,
+    };
+    Ok(Pull { name, credentials, pod, warnings })
 }
 
 /// The strongest of the ways in `auth`. No part of it may show in an error or a warning.
@@ -97,12 +111,8 @@ fn credentials(
         return Ok(Some(Credentials::IdentityToken(identity_token)));
     }
     if !auth.is_empty() {
-        let decoded = BASE64_STANDARD.decode(auth.trim_end()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
-        let pair = decoded.as_deref().and_then(|text| text.split_once(':'));
-        let (username, password) = pair.ok_or_else(|| at.at("auth").invalid("is not base64 of username:password"))?;
-        // Some tools pad the password.
-        let password = password.trim_end_matches('\0').to_owned();
-        return Ok(Some(Credentials::Basic { username: username.to_owned(), password }));
+        let pair = Credentials::from_docker_auth(&auth);
+        return pair.map(Some).ok_or_else(|| at.at("auth").invalid("is not base64 of username:password"));
     }
     match (username.is_empty(), password.is_empty()) {
         (true, true) => Ok(None),
@@ -119,22 +129,20 @@ fn is_registry_of(server: &str, image: &Reference) -> bool {
     format!("{host}/x/y").parse::<Reference>().is_ok_and(|name| name.registry() == image.registry())
 }
 
-/// An image as lists and status show it; `pinned` are the names that the operator wants kept.
-pub(crate) fn to_wire(image: &Image, pinned: &[String]) -> v1::Image {
+/// An image as lists and status show it; `pinned` are those that the operator wants kept.
+pub(crate) fn to_wire(image: &Image, pinned: &Pinned) -> v1::Image {
     let Image { id, repo_tags, repo_digests, manifest: _, size, config, chain: _, pinned: marked } = image;
-    let user = config.user.split(':').next().unwrap_or_default();
-    let uid = user.parse().ok().map(|value| v1::Int64Value { value });
-    let username = if uid.is_some() { String::new() } else { user.to_owned() };
     v1::Image {
         id: id.to_string(),
         repo_tags: repo_tags.clone(),
         repo_digests: repo_digests.clone(),
         // An image of nothing at all has a size too: 0 is no answer.
         size: (*size).max(1),
-        uid,
-        username,
+        // The kubelet lets a number run that is not 0: one that is no user must not look like one.
+        uid: config.uid().map(|uid| v1::Int64Value { value: uid.into() }),
+        username: config.username().to_owned(),
         spec: Some(v1::ImageSpec { image: id.to_string(), ..v1::ImageSpec::default() }),
-        pinned: *marked || repo_tags.iter().chain(repo_digests).any(|name| pinned.contains(name)),
+        pinned: *marked || pinned.matches(image),
     }
 }
 

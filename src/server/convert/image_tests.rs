@@ -1,5 +1,8 @@
 use std::time::{Duration, UNIX_EPOCH};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
 use super::super::fixture;
 use super::*;
 
@@ -97,17 +100,75 @@ fn a_pull_needs_a_name() {
 
 #[test]
 fn an_empty_filter_is_no_filter() {
-    assert_eq!(filter(None), None);
-    assert_eq!(filter(Some(v1::ImageFilter { image: None })), None);
-    assert_eq!(filter(Some(v1::ImageFilter { image: Some(v1::ImageSpec::default()) })), None);
-    assert_eq!(filter(Some(v1::ImageFilter { image: Some(fixture::image()) })), Some("sha256:abc".into()));
+    let wanted = |image| filter(Some(v1::ImageFilter { image })).map(|(name, _)| name);
+    assert_eq!(filter(None), Ok((None, Vec::new())));
+    assert_eq!(wanted(None), Ok(None));
+    assert_eq!(wanted(Some(v1::ImageSpec::default())), Ok(None));
+    assert_eq!(wanted(Some(fixture::image())), Ok(Some("sha256:abc".into())));
+}
+
+#[test]
+fn a_filter_is_checked_like_any_image() {
+    let with = |change: fn(&mut v1::ImageSpec)| {
+        let mut image = v1::ImageSpec::default();
+        change(&mut image);
+        filter(Some(v1::ImageFilter { image: Some(image) }))
+    };
+    let refused = with(|image| image.runtime_handler = "other".into()).unwrap_err().to_string();
+    assert!(refused.starts_with("filter.image.runtime_handler: "), "{refused}");
+    assert_eq!(with(|image| image.image_ref = "x".into()).unwrap().1.len(), 1);
+    assert_eq!(
+        with(|image| image.image = "a\0b".into()).unwrap_err().to_string(),
+        "filter.image.image: contains a zero byte"
+    );
+}
+
+#[test]
+fn an_image_for_a_handler_that_is_not_there_is_refused() {
+    let image = v1::ImageSpec { image: NAME.into(), runtime_handler: "other".into(), ..v1::ImageSpec::default() };
+    let refused = pull(v1::PullImageRequest { image: Some(image.clone()), auth: None, sandbox_config: None });
+    assert!(refused.unwrap_err().to_string().starts_with("image.runtime_handler: "));
+    assert!(asked(Some(image)).is_err());
+}
+
+#[test]
+fn the_pod_of_a_pull_is_checked_and_known() {
+    let with = |config| {
+        let image = Some(v1::ImageSpec { image: NAME.into(), ..v1::ImageSpec::default() });
+        pull(v1::PullImageRequest { image, auth: None, sandbox_config: config })
+    };
+    assert_eq!(with(None).unwrap().pod, None);
+    let metadata = v1::PodSandboxMetadata { name: "n".into(), uid: "u".into(), namespace: "s".into(), attempt: 3 };
+    let config = v1::PodSandboxConfig { metadata: Some(metadata.clone()), ..Default::default() };
+    let expected = PodMeta { name: "n".into(), uid: "u".into(), namespace: "s".into(), attempt: 3 };
+    assert_eq!(with(Some(config.clone())).unwrap().pod, Some(expected));
+    let nameless = v1::PodSandboxMetadata { uid: String::new(), ..metadata };
+    for (config, words) in [
+        (v1::PodSandboxConfig::default(), "sandbox_config.metadata: missing"),
+        (v1::PodSandboxConfig { metadata: Some(nameless), ..Default::default() }, "sandbox_config.metadata.uid: empty"),
+        (
+            v1::PodSandboxConfig { log_directory: "logs".into(), ..config },
+            "sandbox_config.log_directory: \"logs\" is no absolute path",
+        ),
+    ] {
+        assert_eq!(with(Some(config)).unwrap_err().to_string(), words);
+    }
+}
+
+#[test]
+fn padding_of_credentials_is_no_part_of_them() {
+    let padded = BASE64_STANDARD.encode("user:pass\0\0");
+    for auth in [padded.clone(), format!("{padded}\0\0"), format!("{padded}\n")] {
+        let given = pull_with(|a| *a = v1::AuthConfig { auth, ..v1::AuthConfig::default() });
+        assert_eq!(given.unwrap().credentials, basic("user", "pass"));
+    }
 }
 
 #[test]
 fn an_image_shows_every_field() {
     let id = format!("sha256:{}", "a".repeat(64));
     assert_eq!(
-        to_wire(&image(), &[]),
+        to_wire(&image(), &Pinned::default()),
         v1::Image {
             id: id.clone(),
             repo_tags: vec![NAME.into()],
@@ -126,22 +187,26 @@ fn an_images_user_is_a_number_or_a_name() {
     let user = |text: &str| {
         let mut image = image();
         image.config.user = text.into();
-        let shown = to_wire(&image, &[]);
+        let shown = to_wire(&image, &Pinned::default());
         (shown.uid.map(|uid| uid.value), shown.username)
     };
     assert_eq!(user("1003:1004"), (Some(1003), String::new()));
     assert_eq!(user("www-data:1004"), (None, "www-data".into()));
     assert_eq!(user("0"), (Some(0), String::new()));
     assert_eq!(user(""), (None, String::new()));
+    for no_user in ["4294967296", "2147483648", "-1", "+1"] {
+        assert_eq!(user(no_user), (None, no_user.to_owned()));
+    }
 }
 
 #[test]
 fn an_image_is_pinned_by_mark_or_by_name() {
-    assert!(to_wire(&image(), &[NAME.into()]).pinned);
-    assert!(to_wire(&image(), &image().repo_digests).pinned);
-    assert!(!to_wire(&image(), &["a.example:5000/b:d".into()]).pinned);
-    assert!(to_wire(&Image { pinned: true, ..image() }, &[]).pinned);
-    assert_eq!(to_wire(&Image { size: 0, ..image() }, &[]).size, 1);
+    let pinned = |name: &str| Pinned::parse(&[name.to_owned()]).unwrap();
+    assert!(to_wire(&image(), &pinned(NAME)).pinned);
+    assert!(to_wire(&image(), &pinned(&image().repo_digests[0])).pinned);
+    assert!(!to_wire(&image(), &pinned("a.example:5000/b:d")).pinned);
+    assert!(to_wire(&Image { pinned: true, ..image() }, &Pinned::default()).pinned);
+    assert_eq!(to_wire(&Image { size: 0, ..image() }, &Pinned::default()).size, 1);
 }
 
 #[test]

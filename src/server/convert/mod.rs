@@ -7,7 +7,8 @@
 //! - `config.pod_resources`, `config.kubernetes_resources` (KEP-4112): accepted, not used yet
 //! - `config.port_mappings` with a host port, `config.stdin_once`: accepted, without effect yet
 //! - `image.image_ref`, set by runtimes only: ignored
-//! - `sandbox_config` of PullImage, which is for runtimes that store images by pod: ignored without a warning
+//! - `sandbox_config` of PullImage: checked like any other, and names the pod in the log; images are the same for all pods
+//! - `annotations` and `user_specified_image` of an image: kept with a container; they say nothing about which image it is
 //!
 //! Refused as not supported yet: user namespaces, idmapped mounts, environment values that are not UTF-8. All Windows
 //! sections are refused as invalid.
@@ -16,6 +17,7 @@ pub(crate) mod container;
 pub(crate) mod field;
 pub(crate) mod filter;
 pub(crate) mod image;
+pub(crate) mod image_info;
 pub(crate) mod mount;
 pub(crate) mod pod;
 pub(crate) mod resources;

@@ -1,30 +1,76 @@
 //! ImageService.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use model::{Classed, Kind};
-use serde_json::json;
+use model::{Classed, Kind, PodMeta};
+use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 use wire::v1::image_service_server::ImageService;
 use wire::v1::*;
 
-use super::{Answer, log_warnings, not_yet, outcome, status, verbose};
+use super::{Answer, about_image, about_pod, filesystem, log_warnings, outcome, status};
+use crate::chain::chain;
+use crate::config::Live;
 use crate::convert;
 use crate::runtime::Runtime;
+
+/// Images in one message of a stream.
+const CHUNK: usize = 100;
 
 #[derive(Debug)]
 pub(crate) struct ImageApi {
     runtime: Arc<Runtime>,
+    registries: Arc<Live>,
 }
 
 impl ImageApi {
-    pub(crate) fn new(runtime: Arc<Runtime>) -> Self {
-        Self { runtime }
+    pub(crate) fn new(runtime: Arc<Runtime>, registries: Live) -> Self {
+        Self { runtime, registries: Arc::new(registries) }
     }
 
     fn show(&self, image: &::image::Image) -> Image {
         convert::image::to_wire(image, &self.runtime.config().pinned)
+    }
+
+    fn list(&self, filter: Option<ImageFilter>) -> Result<Vec<Arc<::image::Image>>, Status> {
+        let (name, warnings) = convert::image::filter(filter).map_err(status::of)?;
+        log_warnings(&warnings);
+        let store = self.runtime.images();
+        Ok(match name {
+            Some(name) => store.find(&name).into_iter().collect(),
+            None => store.list(),
+        })
+    }
+
+    /// Uses the registries as they are configured now. What is wrong with their files fails no pull: the last good
+    /// settings stay.
+    async fn look_at_registries(&self) {
+        let (registries, store) = (Arc::clone(&self.registries), Arc::clone(self.runtime.images()));
+        let look = move || registries.refresh(|new| store.set_registries(new));
+        match tokio::task::spawn_blocking(look).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                let error = chain(&error);
+                tracing::warn!(error, "the registries' new settings are not used: the last good ones stay");
+            }
+            Err(_) => tracing::error!("looking at the registries' settings ended in a panic"),
+        }
+    }
+
+    /// What a verbose status tells beside the image.
+    async fn info(&self, image: Arc<::image::Image>) -> String {
+        let store = Arc::clone(self.runtime.images());
+        let pinned = self.show(&image).pinned;
+        let tell = move || {
+            // An image that is being removed has its documents no more.
+            let config = store.blob(&image.id).ok();
+            let manifest = image.manifest.as_ref().and_then(|digest| store.blob(digest).ok());
+            let info = convert::image_info::info(&image, pinned, config.as_deref(), manifest.as_deref());
+            serde_json::to_string(&info).unwrap_or_default()
+        };
+        tokio::task::spawn_blocking(tell).await.unwrap_or_default()
     }
 }
 
@@ -48,33 +94,50 @@ impl Classed for ImageError {
 
 #[tonic::async_trait]
 impl ImageService for ImageApi {
-    type StreamImagesStream = tokio_stream::Empty<Result<StreamImagesResponse, Status>>;
+    type StreamImagesStream = Pin<Box<dyn Stream<Item = Result<StreamImagesResponse, Status>> + Send>>;
 
     async fn list_images(&self, request: Request<ListImagesRequest>) -> Answer<ListImagesResponse> {
         let ListImagesRequest { filter } = request.into_inner();
-        let store = self.runtime.images();
-        let images = match convert::image::filter(filter) {
-            Some(name) => store.find(&name).into_iter().collect(),
-            None => store.list(),
-        };
+        let images = self.list(filter)?;
         Ok(Response::new(ListImagesResponse { images: images.iter().map(|image| self.show(image)).collect() }))
     }
 
+    async fn stream_images(&self, request: Request<StreamImagesRequest>) -> Answer<Self::StreamImagesStream> {
+        let StreamImagesRequest { filter } = request.into_inner();
+        let mut rest = self.list(filter)?.into_iter();
+        let pinned = self.runtime.config().pinned.clone();
+        // Each chunk is made when the client is ready for it; there is none without an image.
+        let chunks = std::iter::from_fn(move || {
+            let chunk = rest.by_ref().take(CHUNK).map(|image| convert::image::to_wire(&image, &pinned));
+            let images: Vec<_> = chunk.collect();
+            (!images.is_empty()).then_some(Ok(StreamImagesResponse { images }))
+        });
+        Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
+    }
+
     async fn image_status(&self, request: Request<ImageStatusRequest>) -> Answer<ImageStatusResponse> {
-        let ImageStatusRequest { image, verbose: wanted } = request.into_inner();
+        let ImageStatusRequest { image, verbose } = request.into_inner();
         let (name, warnings) = convert::image::asked(image).map_err(status::of)?;
+        about_image(&name.image);
         log_warnings(&warnings);
         let found = self.runtime.images().find(&name.image);
-        Ok(Response::new(ImageStatusResponse {
-            image: found.as_ref().map(|image| self.show(image)),
-            info: found.map(|image| verbose(wanted, || json!(*image))).unwrap_or_default(),
-        }))
+        let image = found.as_ref().map(|image| self.show(image));
+        let info = match found.filter(|_| verbose) {
+            Some(image) => [("info".to_owned(), self.info(image).await)].into(),
+            None => Default::default(),
+        };
+        Ok(Response::new(ImageStatusResponse { image, info }))
     }
 
     async fn pull_image(&self, request: Request<PullImageRequest>) -> Answer<PullImageResponse> {
         let pull = convert::image::pull(request.into_inner()).map_err(status::of)?;
-        let convert::image::Pull { name, credentials, warnings } = pull;
+        let convert::image::Pull { name, credentials, pod, warnings } = pull;
+        about_image(&name.image);
+        if let Some(PodMeta { name, uid, namespace, attempt: _ }) = pod {
+            about_pod(&format!("{namespace}/{name} {uid}"));
+        }
         log_warnings(&warnings);
+        self.look_at_registries().await;
         // Not to its end: the caller hangs up when it no longer wants the image, and the store abandons the pull.
         let pulled = self.runtime.images().pull(&name.image, credentials).await;
         let image = pulled.map_err(|error| status::of(ImageError::from(error)))?;
@@ -84,25 +147,26 @@ impl ImageService for ImageApi {
     async fn remove_image(&self, request: Request<RemoveImageRequest>) -> Answer<RemoveImageResponse> {
         let RemoveImageRequest { image } = request.into_inner();
         let (name, warnings) = convert::image::asked(image).map_err(status::of)?;
+        about_image(&name.image);
         log_warnings(&warnings);
         let store = Arc::clone(self.runtime.images());
         let Some(image) = store.find(&name.image) else { return Ok(Response::new(RemoveImageResponse {})) };
-        // By id: CRI removes an image with all its names, whichever was given.
+        // By id: CRI removes an image with all its names, whichever was given, and also one that is pinned, which only
+        // says what the kubelet collects by itself. Containers keep the layers they run from.
         let remove = move || store.remove(image.id.as_str()).map_err(ImageError::from);
         outcome(tokio::task::spawn_blocking(remove)).await?;
         Ok(Response::new(RemoveImageResponse {}))
     }
 
     async fn image_fs_info(&self, _: Request<ImageFsInfoRequest>) -> Answer<ImageFsInfoResponse> {
-        let usage = self.runtime.images().usage();
-        let filesystem = convert::image::usage_to_wire(&usage, SystemTime::now());
+        let (images, now) = (self.runtime.images().usage(), SystemTime::now());
+        let containers = filesystem::of_containers(&images, &self.runtime.writables()).unwrap_or_else(|error| {
+            tracing::warn!(%error, "where containers write is told as where images are");
+            images.clone()
+        });
         Ok(Response::new(ImageFsInfoResponse {
-            image_filesystems: vec![filesystem],
-            container_filesystems: Vec::new(),
+            image_filesystems: vec![convert::image::usage_to_wire(&images, now)],
+            container_filesystems: vec![convert::image::usage_to_wire(&containers, now)],
         }))
-    }
-
-    async fn stream_images(&self, _: Request<StreamImagesRequest>) -> Answer<Self::StreamImagesStream> {
-        not_yet("StreamImages", "use ListImages; lists in chunks are planned")
     }
 }

@@ -1,6 +1,7 @@
 //! The two CRI services: each handler converts, calls the runtime, converts back.
 
 mod about;
+mod filesystem;
 mod image;
 mod runtime;
 mod status;
@@ -59,6 +60,11 @@ fn about_pod(id: &str) {
 /// Puts the container's id into the span of the request.
 fn about_container(id: &str) {
     Span::current().record("container", id);
+}
+
+/// Puts the image's name into the span of the request.
+fn about_image(name: &str) {
+    Span::current().record("image", name);
 }
 
 fn log_warnings(warnings: &Warnings) {

@@ -1,6 +1,6 @@
 //! One span for each request, and one line in the log at its end.
 //!
-//! The span has the call's name; the handlers add the ids of the pod and container it is about. Reads are logged at
+//! The span has the call's name; the handlers add the ids of the pod and container, or the image, it is about. Reads are logged at
 //! debug, changes at info, failures at error with the whole chain. A change that asks for something crisp does not have
 //! is a warning. What a client expects to fail now and then (a look for something that is gone, a call that does not
 //! exist yet) stays at debug. Requests and responses themselves are never logged: they carry secrets.
@@ -72,7 +72,7 @@ where
 
     fn call(&mut self, request: Request<I>) -> Self::Future {
         let rpc = request.uri().path().rsplit('/').next().unwrap_or_default();
-        let span = tracing::info_span!("rpc", name = rpc, pod = Empty, container = Empty);
+        let span = tracing::info_span!("rpc", name = rpc, pod = Empty, container = Empty, image = Empty);
         let pending = Pending::new(rpc, span.clone());
         let call = self.inner.call(request);
         let traced = async move {

@@ -218,7 +218,7 @@ impl Runtime {
     fn publish_container(&self, draft: Draft, pid: NonZeroU32) -> Result<(), CreateError> {
         let Draft { id, spec, pod, image, user, groups, stop_signal, log, cgroup, .. } = draft;
         let name = shown_name(&spec.image, &image);
-        let reference = image.repo_digests.first().cloned().unwrap_or_else(|| image.id.to_string());
+        let reference = shown_reference(&name, &image);
         let record = ContainerRecord {
             version: VERSION,
             id,
@@ -259,6 +259,13 @@ fn shown_name(asked: &ImageName, image: &image::Image) -> String {
     }
 }
 
+/// The digest under which the image is known in the repository of `name`, else in any; its id where it is in none.
+fn shown_reference(name: &str, image: &image::Image) -> String {
+    let repository = name.parse::<image::Reference>().map(|name| name.repository() + "@").unwrap_or_default();
+    let same = image.repo_digests.iter().find(|digest| digest.starts_with(&repository));
+    same.or(image.repo_digests.first()).cloned().unwrap_or_else(|| image.id.to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -284,5 +291,11 @@ mod tests {
         assert_eq!(shown_name(&asked("abab", ""), &image), "a.example/b:1");
         image.repo_tags.clear();
         assert_eq!(shown_name(&asked(&id, ""), &image), id);
+        assert_eq!(shown_reference(&id, &image), id);
+        image.repo_digests =
+            vec![format!("a.example/bc@{id}"), format!("b.example/c@{id}"), format!("c.example/d@{id}")];
+        for (name, digest) in [("b.example/c:1", 1), ("a.example/b", 0), ("e.example/f:1", 0), (id.as_str(), 0)] {
+            assert_eq!(shown_reference(name, &image), image.repo_digests[digest], "{name}");
+        }
     }
 }

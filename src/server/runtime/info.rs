@@ -16,6 +16,29 @@ impl Runtime {
             "pods": self.pods.all().len(),
             "containers": self.containers.all().len(),
             "shims": self.shims.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len(),
+            "images": self.images_info(),
+        })
+    }
+
+    fn images_info(&self) -> Value {
+        let image::Usage { path, bytes, inodes } = self.images.usage();
+        let pulling = self.images.traffic().pulling;
+        let pull = |pull: &image::Pulling| {
+            json!({
+                "image": pull.image,
+                "seconds": pull.since.as_secs(),
+                "bytes": pull.bytes,
+                "totalBytes": pull.total,
+                "layers": pull.layers,
+                "totalLayers": pull.layers_total,
+            })
+        };
+        json!({
+            "store": path,
+            "count": self.images.list().len(),
+            "bytes": bytes,
+            "inodes": inodes,
+            "pulls": pulling.iter().map(pull).collect::<Vec<_>>(),
         })
     }
 

@@ -111,6 +111,11 @@ impl Runtime {
         &self.images
     }
 
+    /// Where the writable layers of containers are.
+    pub(crate) fn writables(&self) -> std::path::PathBuf {
+        self.layout.writables()
+    }
+
     /// The shim of a pod, unless it is gone.
     fn shim_of(&self, pod: &PodId) -> Option<Client> {
         self.shims.lock().unwrap_or_else(PoisonError::into_inner).get(pod).cloned()

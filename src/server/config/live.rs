@@ -1,0 +1,210 @@
+//! Registries may change while the daemon runs: passwords, certificates and mirrors do, and pods do not wait for it.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use image::Registries;
+
+use super::{ConfigError, Origin, RawConfig, registries};
+
+/// How registries are reached, as the files on disk have it. Nothing watches them: whoever is about to pull looks.
+#[derive(Debug)]
+pub(crate) struct Live {
+    origin: Origin,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    /// What each file looked like when it was read. Empty before the first look: what was read at the start may have
+    /// changed since.
+    files: BTreeMap<PathBuf, Option<Stamp>>,
+    /// The last settings that could be used.
+    good: Registries,
+}
+
+/// What tells a changed file from an unchanged one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stamp {
+    file: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    /// None where there is no such file, or none that we may see.
+    fn of(path: &Path) -> Option<Self> {
+        let meta = std::fs::metadata(path).ok()?;
+        Some(Self {
+            file: (meta.dev(), meta.ino()),
+            size: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        })
+    }
+}
+
+impl Live {
+    pub(crate) fn new(origin: Origin, registries: Registries) -> Self {
+        Self { origin, seen: Mutex::new(Seen { files: BTreeMap::new(), good: registries }) }
+    }
+
+    /// Looks whether any file has changed, and hands over the new settings if they are others. Blocks for a moment.
+    ///
+    /// Settings that cannot be used change nothing and are an error once, until the files change again.
+    pub(crate) fn refresh(&self, apply: impl FnOnce(Registries)) -> Result<(), ConfigError> {
+        // Held to the end, so that the last to look is also the last to apply.
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if !seen.files.is_empty() && seen.files.iter().all(|(path, stamp)| Stamp::of(path) == *stamp) {
+            return Ok(());
+        }
+        seen.files.clear();
+        let registries = self.read(&mut seen.files)?;
+        if registries != seen.good {
+            seen.good = registries.clone();
+            apply(registries);
+        }
+        Ok(())
+    }
+
+    /// Each file is looked at before it is read: what changes meanwhile is seen the next time.
+    fn read(&self, files: &mut BTreeMap<PathBuf, Option<Stamp>>) -> Result<Registries, ConfigError> {
+        let Origin { file, overrides } = &self.origin;
+        let mut look = |path: &Path| {
+            files.insert(path.to_owned(), Stamp::of(path));
+        };
+        look(self.origin.path());
+        let raw = RawConfig::load(file.as_deref(), overrides.clone())?;
+        registries::files(&raw.image, &raw.registries).iter().for_each(|path| look(path));
+        Ok(registries::resolve(&raw.image, &raw.registries)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A configuration file that can be changed, and who looks at it.
+    struct Ground {
+        dir: TempDir,
+        live: Live,
+    }
+
+    impl Ground {
+        fn new(text: &str) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let file = Some(dir.path().join("crisp.toml"));
+            let live = Live::new(Origin { file, ..Origin::default() }, Registries::default());
+            let ground = Self { dir, live };
+            ground.write("crisp.toml", text);
+            ground
+        }
+
+        fn path(&self, name: &str) -> PathBuf {
+            self.dir.path().join(name)
+        }
+
+        /// As editors do: aside, and renamed into place.
+        fn write(&self, name: &str, text: &str) {
+            let aside = self.path("aside");
+            fs::write(&aside, text).unwrap();
+            fs::set_permissions(&aside, fs::Permissions::from_mode(0o600)).unwrap();
+            fs::rename(aside, self.path(name)).unwrap();
+        }
+
+        /// What changed, if anything.
+        fn look(&self) -> Result<Option<Registries>, String> {
+            let mut new = None;
+            self.live.refresh(|registries| new = Some(registries)).map_err(|error| crate::chain::chain(&error))?;
+            Ok(new)
+        }
+
+        fn login(&self) -> String {
+            format!("[image]\ncredentials = {:?}\n", self.path("login.json"))
+        }
+    }
+
+    fn mirror(port: u16) -> String {
+        format!("[registries.\"a.example\"]\nmirrors = [\"http://127.0.0.1:{port}\"]\n")
+    }
+
+    #[test]
+    fn a_change_is_seen_once_and_no_change_is_none() {
+        let ground = Ground::new("");
+        assert_eq!(ground.look(), Ok(None));
+        ground.write("crisp.toml", &mirror(1));
+        let new = ground.look().unwrap().unwrap();
+        assert_eq!(new.hosts["a.example"].mirrors, ["http://127.0.0.1:1".parse().unwrap()]);
+        assert_eq!(ground.look(), Ok(None));
+        ground.write("crisp.toml", &mirror(1));
+        assert_eq!(ground.look(), Ok(None), "another file that says the same");
+    }
+
+    #[test]
+    fn what_changed_before_the_first_look_is_seen() {
+        let ground = Ground::new(&mirror(1));
+        assert!(ground.look().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_bad_file_is_told_once_and_changes_nothing() {
+        let ground = Ground::new(&mirror(1));
+        ground.look().unwrap();
+        for (bad, words) in [("colour = 1", "colour"), ("[registries.\"a b\"]", "registries.\"a b\"")] {
+            ground.write("crisp.toml", bad);
+            let said = ground.look().unwrap_err();
+            assert!(said.contains(words), "{said}");
+            assert_eq!(ground.look(), Ok(None), "told already");
+        }
+        ground.write("crisp.toml", &mirror(1));
+        assert_eq!(ground.look(), Ok(None), "nothing had changed");
+        fs::remove_file(ground.path("crisp.toml")).unwrap();
+        assert!(ground.look().unwrap_err().contains("crisp.toml"));
+        ground.write("crisp.toml", &mirror(2));
+        assert!(ground.look().unwrap().is_some());
+    }
+
+    #[test]
+    fn a_file_that_the_settings_name_is_looked_at_too() {
+        let ground = Ground::new("");
+        let auth = |password: &str| {
+            use base64::Engine as _;
+            let auth = base64::prelude::BASE64_STANDARD.encode(format!("me:{password}"));
+            format!("{{\"auths\": {{\"a.example\": {{\"auth\": \"{auth}\"}}}}}}")
+        };
+        ground.write("crisp.toml", &ground.login());
+        let said = ground.look().unwrap_err();
+        assert!(said.contains("image.credentials") && said.contains("login.json"), "{said}");
+        ground.write("login.json", &auth("one"));
+        let one = ground.look().unwrap().expect("the file that was missing has appeared");
+        ground.write("login.json", &auth("two"));
+        let two = ground.look().unwrap().expect("the password has changed");
+        assert_ne!(one.logins, two.logins);
+        ground.write("login.json", "no JSON");
+        assert!(ground.look().is_err());
+        fs::remove_file(ground.path("login.json")).unwrap();
+        assert!(ground.look().is_err(), "it is another error now");
+        assert_eq!(ground.look(), Ok(None));
+        ground.write("crisp.toml", "");
+        assert_eq!(ground.look().unwrap(), Some(Registries::default()));
+    }
+
+    #[test]
+    fn a_mode_that_changed_is_a_change() {
+        let ground = Ground::new("");
+        ground.write("crisp.toml", &ground.login());
+        ground.write("login.json", "{}");
+        assert_eq!(ground.look(), Ok(None));
+        fs::set_permissions(ground.path("login.json"), fs::Permissions::from_mode(0o644)).unwrap();
+        let said = ground.look().unwrap_err();
+        assert!(said.contains("0644"), "{said}");
+    }
+}

@@ -1,0 +1,99 @@
+//! Which images the kubelet is told not to collect.
+
+use image::{Image, Reference};
+
+use super::resolve::{InvalidSetting, invalid};
+
+/// Names of images, in full, and beginnings of names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pinned(Vec<Pattern>);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Pattern {
+    Name(String),
+    Beginning(String),
+}
+
+impl Pinned {
+    pub(crate) fn parse(names: &[String]) -> Result<Self, InvalidSetting> {
+        let pattern = |(index, name): (usize, &String)| {
+            let key = format!("image.pinned[{index}]");
+            match name.strip_suffix('*') {
+                Some(beginning) => from_beginning(&key, beginning),
+                None => match name.parse::<Reference>() {
+                    Ok(reference) => Ok(Pattern::Name(reference.to_string())),
+                    Err(bad) => Err(invalid(&key, bad)),
+                },
+            }
+        };
+        names.iter().enumerate().map(pattern).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether any name of `image` is among these.
+    pub fn matches(&self, image: &Image) -> bool {
+        image.repo_tags.iter().chain(&image.repo_digests).any(|name| {
+            self.0.iter().any(|pattern| match pattern {
+                Pattern::Name(pinned) => pinned == name,
+                Pattern::Beginning(beginning) => name.starts_with(beginning),
+            })
+        })
+    }
+}
+
+/// Names are compared in full, so a beginning has to be one of a full name.
+fn from_beginning(key: &str, beginning: &str) -> Result<Pattern, InvalidSetting> {
+    // Whatever stands for the rest: only with some rest is it a name.
+    let example: Reference = format!("{beginning}x").parse().map_err(|bad| invalid(key, bad))?;
+    if !example.to_string().starts_with(beginning) {
+        return Err(invalid(key, format_args!("\"{beginning}*\" must begin with the name of a registry")));
+    }
+    Ok(Pattern::Beginning(beginning.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(names: &[&str]) -> Image {
+        let id = format!("sha256:{}", "ab".repeat(32));
+        Image {
+            id: id.parse().unwrap(),
+            repo_tags: names.iter().map(|name| (*name).to_owned()).collect(),
+            repo_digests: vec![format!("a.example/b@{id}")],
+            manifest: None,
+            size: 1,
+            config: image::Config::default(),
+            chain: Vec::new(),
+            pinned: false,
+        }
+    }
+
+    fn pins(pattern: &str, names: &[&str]) -> bool {
+        Pinned::parse(&[pattern.to_owned()]).unwrap().matches(&image(names))
+    }
+
+    #[test]
+    fn a_name_matches_itself_in_any_spelling() {
+        assert!(pins("pause", &["x.example/y:1", "docker.io/library/pause:latest"]));
+        assert!(!pins("pause", &["docker.io/library/pause:1"]));
+        assert!(pins(&format!("a.example/b@sha256:{}", "ab".repeat(32)), &[]));
+    }
+
+    #[test]
+    fn a_star_at_the_end_matches_any_rest() {
+        assert!(pins("a.example/pause:*", &["a.example/pause:3.9"]));
+        assert!(!pins("a.example/pause:*", &["a.example/pause-not:3.9"]));
+        assert!(pins("a.example/team/*", &["a.example/team/x/y:1"]));
+        assert!(!pins("a.example/team/*", &["a.example/teams/x:1"]));
+        assert!(pins("a.example:5000/p*", &["a.example:5000/pause:1"]));
+        assert!(pins("*", &["a.example/b:1"]));
+    }
+
+    #[test]
+    fn a_star_elsewhere_and_a_short_beginning_are_refused() {
+        for bad in ["*/pause:1", "a.example/*/pause", "pause:*", "a.example*", "a.example/A*", "a.example/b@*"] {
+            let refused = Pinned::parse(&["a".to_owned(), bad.to_owned()]).unwrap_err();
+            assert_eq!(refused.key, "image.pinned[1]", "{bad}");
+        }
+    }
+}

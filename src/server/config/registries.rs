@@ -1,0 +1,173 @@
+//! How registries are reached: from what the settings say, and the files they name.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+
+use super::raw::{RawImage, RawRegistry};
+use super::resolve::{InvalidSetting, absolute, invalid};
+
+/// More than any credentials or certificates need.
+const FILE_MAX: u64 = 4 << 20;
+/// Stands for all registries that have no section of their own.
+const OTHERS: &str = "*";
+
+/// Who may read a file that settings name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Readers {
+    Anyone,
+    /// It holds a secret.
+    OwnerAlone,
+}
+
+pub(super) fn resolve(
+    image: &RawImage,
+    hosts: &BTreeMap<String, RawRegistry>,
+) -> Result<image::Registries, InvalidSetting> {
+    let hosts = hosts.iter().map(|(name, raw)| Ok((name.clone(), registry(name, raw)?)));
+    Ok(image::Registries {
+        hosts: hosts.collect::<Result<_, _>>()?,
+        logins: logins(&image.credentials)?,
+        search: search(&image.search)?,
+    })
+}
+
+/// The files that [`resolve`] reads.
+pub(super) fn files(image: &RawImage, hosts: &BTreeMap<String, RawRegistry>) -> Vec<PathBuf> {
+    let certificates = hosts.values().flat_map(|raw| [&raw.ca, &raw.client_cert, &raw.client_key]);
+    certificates.chain([&image.credentials]).filter(|path| !is_empty(path)).cloned().collect()
+}
+
+fn registry(name: &str, raw: &RawRegistry) -> Result<image::Registry, InvalidSetting> {
+    let RawRegistry { mirrors, mirrors_only, plain_http, ca, client_cert, client_key } = raw;
+    let key = format!("registries.{name:?}");
+    if name != OTHERS && !is_host(name) {
+        return Err(invalid(&key, "is neither host[:port] nor \"*\""));
+    }
+    if *mirrors_only && mirrors.is_empty() {
+        return Err(invalid(&format!("{key}.mirrors_only"), "there are no mirrors"));
+    }
+    let endpoint = |url: &String| url.parse::<image::Endpoint>().map_err(|bad| invalid(&format!("{key}.mirrors"), bad));
+    let mirrors = mirrors.iter().map(endpoint).collect::<Result<_, _>>()?;
+    let tls = Certificates { key: &key, ca, client_cert, client_key };
+    if name == OTHERS {
+        tls.absent()?;
+    }
+    Ok(image::Registry { mirrors, mirrors_only: *mirrors_only, plain_http: *plain_http, tls: tls.read()? })
+}
+
+/// The files of one registry, below the settings' key `key`.
+struct Certificates<'a> {
+    key: &'a str,
+    ca: &'a Path,
+    client_cert: &'a Path,
+    client_key: &'a Path,
+}
+
+impl Certificates<'_> {
+    /// Trust and identity are for hosts that someone has named.
+    fn absent(&self) -> Result<(), InvalidSetting> {
+        let all = [("ca", self.ca), ("client_cert", self.client_cert), ("client_key", self.client_key)];
+        match all.iter().find(|(_, path)| !is_empty(path)) {
+            Some((name, _)) => Err(invalid(&self.of(name), "is for one registry: give it a section of its own")),
+            None => Ok(()),
+        }
+    }
+
+    fn read(&self) -> Result<image::Tls, InvalidSetting> {
+        let mut tls = image::Tls::default();
+        if !is_empty(self.ca) {
+            let key = self.of("ca");
+            let pem = read(&key, self.ca, Readers::Anyone)?;
+            tls = tls.with_authorities(&pem).map_err(|bad| unusable(&key, self.ca, bad))?;
+        }
+        match (is_empty(self.client_cert), is_empty(self.client_key)) {
+            (true, true) => Ok(tls),
+            (false, true) => Err(invalid(&self.of("client_cert"), "needs client_key beside it")),
+            (true, false) => Err(invalid(&self.of("client_key"), "needs client_cert beside it")),
+            (false, false) => {
+                let chain = read(&self.of("client_cert"), self.client_cert, Readers::Anyone)?;
+                let secret = read(&self.of("client_key"), self.client_key, Readers::OwnerAlone)?;
+                // Each alone first, to know which of them to blame.
+                let own = image::Tls::default().with_authorities(&chain);
+                own.map_err(|bad| unusable(&self.of("client_cert"), self.client_cert, bad))?;
+                tls.with_client(&chain, &secret).map_err(|bad| unusable(&self.of("client_key"), self.client_key, bad))
+            }
+        }
+    }
+
+    fn of(&self, name: &str) -> String {
+        format!("{}.{name}", self.key)
+    }
+}
+
+fn logins(file: &Path) -> Result<image::Logins, InvalidSetting> {
+    let key = "image.credentials";
+    if is_empty(file) {
+        return Ok(image::Logins::default());
+    }
+    let json = read(key, file, Readers::OwnerAlone)?;
+    image::Logins::parse(&json).map_err(|bad| unusable(key, file, bad))
+}
+
+fn search(registries: &[String]) -> Result<Vec<String>, InvalidSetting> {
+    let key = |index| format!("image.search[{index}]");
+    for (index, name) in registries.iter().enumerate() {
+        // Only what a name can begin with: a single word would be taken for a part of the path.
+        if !format!("{name}/x/y").parse::<image::Reference>().is_ok_and(|example| example.registry() == name) {
+            return Err(invalid(&key(index), format_args!("{name:?} is no registry: host[:port]")));
+        }
+        if registries[..index].contains(name) {
+            return Err(invalid(&key(index), format_args!("{name:?} is there already")));
+        }
+    }
+    if registries.is_empty() {
+        return Err(invalid("image.search", "empty: an image without a registry in its name could never be found"));
+    }
+    Ok(registries.to_vec())
+}
+
+fn read(key: &str, path: &Path, readers: Readers) -> Result<Vec<u8>, InvalidSetting> {
+    let path = absolute(key, path.to_owned())?;
+    let failed = |error: io::Error| invalid(key, format_args!("reading {}: {error}", path.display()));
+    // Not to wait for whoever writes to a pipe.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
+    let file = File::from(file);
+    let meta = file.metadata().map_err(failed)?;
+    let mode = meta.permissions().mode() & 0o777;
+    if !meta.is_file() {
+        return Err(unusable(key, &path, "is no file"));
+    }
+    if readers == Readers::OwnerAlone && mode & 0o077 != 0 {
+        return Err(unusable(key, &path, format_args!("holds a secret, but has mode {mode:04o}: use 0600")));
+    }
+    let mut content = Vec::new();
+    file.take(FILE_MAX + 1).read_to_end(&mut content).map_err(failed)?;
+    if u64::try_from(content.len()).map_or(true, |length| length > FILE_MAX) {
+        return Err(unusable(key, &path, format_args!("is longer than {FILE_MAX} bytes")));
+    }
+    Ok(content)
+}
+
+fn unusable(key: &str, path: &Path, why: impl std::fmt::Display) -> InvalidSetting {
+    invalid(key, format_args!("{} {why}", path.display()))
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.as_os_str().is_empty()
+}
+
+/// A host with its port where it has one; no scheme and no path.
+fn is_host(text: &str) -> bool {
+    let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']');
+    !text.is_empty() && text.chars().all(legal)
+}
+
+#[cfg(test)]
+#[path = "registries_tests.rs"]
+mod tests;

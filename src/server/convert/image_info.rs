@@ -1,0 +1,143 @@
+//! What a verbose ImageStatus tells of an image.
+
+use ::image::{Digest, Image};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// A larger image config is not shown: clients take only so much in one message, and parsed it is many times its size.
+const CONFIG_MAX: usize = 512 << 10;
+
+/// `chainID` and `imageSpec` are what tools look for.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ImageInfo<'a> {
+    /// Of all its layers together.
+    #[serde(rename = "chainID")]
+    chain_id: Option<&'a Digest>,
+    /// The image config as it came; null where it is too large to be shown, or gone.
+    image_spec: Option<Value>,
+    labels: &'a std::collections::BTreeMap<String, String>,
+    manifest_digest: Option<&'a Digest>,
+    /// Lowest first.
+    layers: Vec<LayerInfo<'a>>,
+    repo_tags: &'a [String],
+    repo_digests: &'a [String],
+    /// Disk space of its layers.
+    size: u64,
+    pinned: bool,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct LayerInfo<'a> {
+    #[serde(rename = "chainID")]
+    chain_id: &'a Digest,
+    /// Of the blob in the registry, which an imported docker archive has not.
+    #[serde(flatten)]
+    blob: Option<Blob>,
+}
+
+/// As a manifest describes it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Blob {
+    #[serde(default)]
+    media_type: String,
+    digest: Digest,
+    size: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Manifest {
+    layers: Vec<Blob>,
+}
+
+/// `config` and `manifest` are the image's documents as they came.
+pub(crate) fn info<'a>(
+    image: &'a Image,
+    pinned: bool,
+    config: Option<&[u8]>,
+    manifest: Option<&[u8]>,
+) -> ImageInfo<'a> {
+    let Image { id: _, repo_tags, repo_digests, manifest: digest, size, config: known, chain, pinned: _ } = image;
+    let config = config.filter(|json| json.len() <= CONFIG_MAX);
+    let manifest: Manifest = manifest.and_then(|json| serde_json::from_slice(json).ok()).unwrap_or_default();
+    let blobs = manifest.layers.into_iter().map(Some).chain(std::iter::repeat(None));
+    ImageInfo {
+        chain_id: chain.last(),
+        image_spec: config.and_then(|json| serde_json::from_slice(json).ok()),
+        labels: &known.labels,
+        manifest_digest: digest.as_ref(),
+        layers: chain.iter().zip(blobs).map(|(chain_id, blob)| LayerInfo { chain_id, blob }).collect(),
+        repo_tags,
+        repo_digests,
+        size: *size,
+        pinned,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn digest(digit: char) -> Digest {
+        format!("sha256:{}", digit.to_string().repeat(64)).parse().unwrap()
+    }
+
+    fn image() -> Image {
+        Image {
+            id: digest('a'),
+            repo_tags: vec!["a.example/b:c".into()],
+            repo_digests: vec![format!("a.example/b@{}", digest('b'))],
+            manifest: Some(digest('b')),
+            size: 7,
+            config: ::image::Config { labels: [("k".into(), "v".into())].into(), ..Default::default() },
+            chain: vec![digest('c'), digest('d')],
+            pinned: false,
+        }
+    }
+
+    #[test]
+    fn an_image_tells_what_it_is_made_of() {
+        let manifest = json!({"layers": [
+            {"mediaType": "tar", "digest": digest('1'), "size": 1},
+            {"mediaType": "tar", "digest": digest('2'), "size": 2},
+        ]});
+        let config = json!({"os": "linux", "config": {"Env": ["A=b"]}, "history": [{}]});
+        let (manifest, config) = (manifest.to_string(), config.to_string());
+        let image = image();
+        let shown = info(&image, true, Some(config.as_bytes()), Some(manifest.as_bytes()));
+        assert_eq!(
+            serde_json::to_value(shown).unwrap(),
+            json!({
+                "chainID": digest('d'),
+                "imageSpec": {"os": "linux", "config": {"Env": ["A=b"]}, "history": [{}]},
+                "labels": {"k": "v"},
+                "manifestDigest": digest('b'),
+                "layers": [
+                    {"chainID": digest('c'), "mediaType": "tar", "digest": digest('1'), "size": 1},
+                    {"chainID": digest('d'), "mediaType": "tar", "digest": digest('2'), "size": 2},
+                ],
+                "repoTags": ["a.example/b:c"],
+                "repoDigests": [format!("a.example/b@{}", digest('b'))],
+                "size": 7,
+                "pinned": true,
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_missing_senseless_or_too_large_is_left_out() {
+        let image = Image { manifest: None, ..image() };
+        let bare = serde_json::to_value(info(&image, false, None, None)).unwrap();
+        assert_eq!(bare["imageSpec"], Value::Null);
+        assert_eq!(bare["layers"], json!([{"chainID": digest('c')}, {"chainID": digest('d')}]));
+        let large = format!("{{\"x\": \"{}\"}}", "y".repeat(CONFIG_MAX));
+        for bad in [large.as_bytes(), b"{", "[".repeat(1000).as_bytes()] {
+            let shown = info(&image, false, Some(bad), Some(bad));
+            assert!(serde_json::to_string(&shown).unwrap().len() < 2000);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Images: pulls and the store.
+
+use std::collections::BTreeMap;
+
+use image::{Pulling, Traffic, Usage};
+
+use super::text::{Kind, Text};
+
+pub(super) fn tell(text: &mut Text, traffic: &Traffic, usage: &Usage, images: usize) {
+    let Traffic { succeeded, failed, bytes, layers, retries, pulling } = traffic;
+    let mut pulls = text.family("crisp_image_pulls_total", Kind::Counter, "Pulls that ended, by how they did.");
+    pulls.sample(&[("outcome", "succeeded")], succeeded);
+    pulls.sample(&[("outcome", "failed")], failed);
+    for (name, help, value) in [
+        ("crisp_image_pull_bytes_total", "Bytes of images that came over the network.", bytes),
+        ("crisp_image_pull_layers_total", "Layers that were pulled and unpacked.", layers),
+        ("crisp_image_pull_retries_total", "Requests to registries that were tried again.", retries),
+    ] {
+        text.family(name, Kind::Counter, help).sample(&[], value);
+    }
+    text.family("crisp_image_pulls_in_progress", Kind::Gauge, "Pulls that are under way.").sample(&[], pulling.len());
+    progress(text, pulling);
+
+    let Usage { path: _, bytes, inodes } = usage;
+    text.family("crisp_image_store_bytes", Kind::Gauge, "Disk space that images take.").sample(&[], bytes);
+    text.family("crisp_image_store_inodes", Kind::Gauge, "Files and directories of images.").sample(&[], inodes);
+    text.family("crisp_images", Kind::Gauge, "Images in the store.").sample(&[], images);
+}
+
+/// Two pulls of one image at the same time are told as one: a sample is known by its labels alone.
+fn progress(text: &mut Text, pulling: &[Pulling]) {
+    let mut by_image: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for Pulling { image, since: _, bytes, total, layers: _, layers_total: _ } in pulling {
+        let known = by_image.entry(image).or_default();
+        *known = (known.0.max(*bytes), known.1.max(*total));
+    }
+    let came = "Bytes of layers that a pull under way has brought so far.";
+    let mut family = text.family("crisp_image_pull_progress_bytes", Kind::Gauge, came);
+    by_image.iter().for_each(|(image, (bytes, _))| family.sample(&[("image", image)], bytes));
+    let whole = "Bytes of layers that a pull under way has to bring; 0 while that is not known.";
+    let mut family = text.family("crisp_image_pull_progress_total_bytes", Kind::Gauge, whole);
+    by_image.iter().for_each(|(image, (_, total))| family.sample(&[("image", image)], total));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn pulling(image: &str, bytes: u64, total: u64) -> Pulling {
+        let since = Duration::from_secs(1);
+        Pulling { image: image.to_owned(), since, bytes, total, layers: 0, layers_total: 1 }
+    }
+
+    #[test]
+    fn every_number_is_told_once() {
+        let pulling =
+            vec![pulling("a.example/x:1", 1, 10), pulling("a.example/y:1", 2, 0), pulling("a.example/x:1", 3, 10)];
+        let traffic = Traffic { succeeded: 11, failed: 12, bytes: 13, layers: 14, retries: 15, pulling };
+        let usage = Usage { path: "/x".into(), bytes: 16, inodes: 17 };
+        let mut text = Text::default();
+        tell(&mut text, &traffic, &usage, 18);
+        let text = String::from(text);
+        let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            samples,
+            [
+                "crisp_image_pulls_total{outcome=\"succeeded\"} 11",
+                "crisp_image_pulls_total{outcome=\"failed\"} 12",
+                "crisp_image_pull_bytes_total 13",
+                "crisp_image_pull_layers_total 14",
+                "crisp_image_pull_retries_total 15",
+                "crisp_image_pulls_in_progress 3",
+                "crisp_image_pull_progress_bytes{image=\"a.example/x:1\"} 3",
+                "crisp_image_pull_progress_bytes{image=\"a.example/y:1\"} 2",
+                "crisp_image_pull_progress_total_bytes{image=\"a.example/x:1\"} 10",
+                "crisp_image_pull_progress_total_bytes{image=\"a.example/y:1\"} 0",
+                "crisp_image_store_bytes 16",
+                "crisp_image_store_inodes 17",
+                "crisp_images 18",
+            ]
+        );
+        let helps: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")).collect();
+        let names: BTreeSet<&str> = helps.iter().filter_map(|help| help.split(' ').next()).collect();
+        assert_eq!(names.len(), helps.len(), "a family is begun twice");
+    }
+}

@@ -1,0 +1,110 @@
+//! Prometheus' text format, version 0.0.4.
+
+use std::fmt::{Display, Write as _};
+
+/// How the values of a family change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Upwards only, from zero at the daemon's start.
+    Counter,
+    Gauge,
+}
+
+/// Families, one after another.
+#[derive(Debug, Default)]
+pub(super) struct Text(String);
+
+/// A family that samples are added to.
+#[derive(Debug)]
+pub(super) struct Family<'a> {
+    text: &'a mut String,
+    name: &'static str,
+}
+
+impl Text {
+    /// Begins a family, which must not have been begun before.
+    pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        line(&mut self.0, format_args!("# HELP {name} {}", escaped(help, false)));
+        line(&mut self.0, format_args!("# TYPE {name} {kind}"));
+        Family { text: &mut self.0, name }
+    }
+}
+
+impl Family<'_> {
+    /// Adds a sample; no two of a family may have the same labels.
+    pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.text.push_str(self.name);
+        for (index, (name, value)) in labels.iter().enumerate() {
+            let begin = if index == 0 { '{' } else { ',' };
+            self.text.push(begin);
+            self.text.push_str(name);
+            self.text.push_str("=\"");
+            self.text.push_str(&escaped(value, true));
+            self.text.push('"');
+        }
+        if !labels.is_empty() {
+            self.text.push('}');
+        }
+        line(self.text, format_args!(" {value}"));
+    }
+}
+
+impl From<Text> for String {
+    fn from(text: Text) -> Self {
+        text.0
+    }
+}
+
+fn line(text: &mut String, words: std::fmt::Arguments<'_>) {
+    // A string takes whatever is written to it.
+    writeln!(text, "{words}").ok();
+}
+
+/// What would end a value early is written in two characters.
+fn escaped(text: &str, quotes: bool) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\\' => safe.push_str("\\\\"),
+            '\n' => safe.push_str("\\n"),
+            '"' if quotes => safe.push_str("\\\""),
+            other => safe.push(other),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn families_are_written_as_the_format_has_them() {
+        let mut text = Text::default();
+        text.family("a_total", Kind::Counter, "All of a.").sample(&[], 7);
+        let mut b = text.family("b", Kind::Gauge, "Some b.");
+        b.sample(&[("x", "1"), ("y", "2")], 0.5);
+        b.sample(&[("x", "2"), ("y", "2")], u64::MAX);
+        text.family("none", Kind::Gauge, "Without samples.");
+        assert_eq!(
+            String::from(text),
+            "# HELP a_total All of a.\n# TYPE a_total counter\na_total 7\n\
+             # HELP b Some b.\n# TYPE b gauge\nb{x=\"1\",y=\"2\"} 0.5\nb{x=\"2\",y=\"2\"} 18446744073709551615\n\
+             # HELP none Without samples.\n# TYPE none gauge\n"
+        );
+    }
+
+    #[test]
+    fn nothing_in_a_label_or_help_can_end_it() {
+        let mut text = Text::default();
+        text.family("a", Kind::Gauge, "back\\slash\n\"quote\"").sample(&[("l", "a\\b\"c\nd} 1")], 1);
+        assert_eq!(
+            String::from(text),
+            "# HELP a back\\\\slash\\n\"quote\"\n# TYPE a gauge\na{l=\"a\\\\b\\\"c\\nd} 1\"} 1\n"
+        );
+    }
+}
