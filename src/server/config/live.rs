@@ -70,6 +70,11 @@ impl Live {
         Ok(())
     }
 
+    /// The registries that are asked for an image whose name has none.
+    pub(crate) fn search(&self) -> Vec<String> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).good.search.clone()
+    }
+
     /// Each file is looked at before it is read: what changes meanwhile is seen the next time.
     fn read(&self, files: &mut BTreeMap<PathBuf, Option<Stamp>>) -> Result<Registries, ConfigError> {
         let Origin { file, overrides } = &self.origin;
@@ -201,7 +206,7 @@ mod tests {
     fn a_mode_that_changed_is_a_change() {
         let ground = Ground::new("");
         ground.write("crisp.toml", &ground.login());
-        ground.write("login.json", "{}");
+        ground.write("login.json", "{\"auths\": {}}");
         assert_eq!(ground.look(), Ok(None));
         fs::set_permissions(ground.path("login.json"), fs::Permissions::from_mode(0o644)).unwrap();
         let said = ground.look().unwrap_err();

@@ -125,9 +125,6 @@ fn search(registries: &[String]) -> Result<Vec<String>, InvalidSetting> {
             return Err(invalid(&key(index), format_args!("{name:?} is there already")));
         }
     }
-    if registries.is_empty() {
-        return Err(invalid("image.search", "empty: an image without a registry in its name could never be found"));
-    }
     Ok(registries.to_vec())
 }
 

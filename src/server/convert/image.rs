@@ -9,6 +9,9 @@ use wire::v1;
 use super::{Field, Refusal, Warnings, pod, status};
 use crate::config::Pinned;
 
+/// What clients take for the registry of a name that has none.
+const HUB: &str = "docker.io";
+
 pub(super) fn required_name(
     at: Field<'_>,
     asked: Option<v1::ImageSpec>,
@@ -74,12 +77,13 @@ pub(crate) fn filter(asked: Option<v1::ImageFilter>) -> Result<(Option<String>, 
     Ok((Some(name).filter(|name| !name.is_empty()), warnings))
 }
 
-pub(crate) fn pull(request: v1::PullImageRequest) -> Result<Pull, Refusal> {
+/// `search` are the registries that a name without one is looked for in.
+pub(crate) fn pull(request: v1::PullImageRequest, search: &[String]) -> Result<Pull, Refusal> {
     let v1::PullImageRequest { image, auth, sandbox_config } = request;
     let (name, mut warnings) = asked(image)?;
-    let reference: Reference = name.image.parse().map_err(|bad| Field::top("image.image").invalid(bad))?;
+    let meant = Reference::candidates(&name.image, search).map_err(|bad| Field::top("image.image").invalid(bad))?;
     let credentials = match auth {
-        Some(auth) => credentials(Field::top("auth"), auth, &reference, &mut warnings)?,
+        Some(auth) => credentials(Field::top("auth"), auth, owner(&meant), &mut warnings)?,
         None => None,
     };
     // Checked like any pod; what of it crisp does not do yet was told when the pod was run.
@@ -91,17 +95,26 @@ pub(crate) fn pull(request: v1::PullImageRequest) -> Result<Pull, Refusal> {
     Ok(Pull { name, credentials, pod, warnings })
 }
 
+/// The registry that credentials are for which come with a name: where it can mean several, that which clients take it
+/// for.
+fn owner(meant: &[Reference]) -> &str {
+    match meant {
+        [only] => only.registry(),
+        _ => HUB,
+    }
+}
+
 /// The strongest of the ways in `auth`. No part of it may show in an error or a warning.
 fn credentials(
     at: Field<'_>,
     auth: v1::AuthConfig,
-    image: &Reference,
+    registry: &str,
     warnings: &mut Warnings,
 ) -> Result<Option<Credentials>, Refusal> {
     let v1::AuthConfig { username, password, auth, server_address, identity_token, registry_token } = auth;
-    if !server_address.is_empty() && !is_registry_of(&server_address, image) {
+    if !server_address.is_empty() && !is_registry(&server_address, registry) {
         let field = at.at("server_address");
-        warnings.push(format!("{field}: is not the registry of {image}, so the credentials are not used"));
+        warnings.push(format!("{field}: is not {registry}, so the credentials are not used"));
         return Ok(None);
     }
     if !registry_token.is_empty() {
@@ -121,12 +134,12 @@ fn credentials(
     }
 }
 
-/// Whether `server`, as docker's configuration files write it, is the registry that has `image`.
-fn is_registry_of(server: &str, image: &Reference) -> bool {
+/// Whether `server`, as docker's configuration files write it, is `registry`.
+fn is_registry(server: &str, registry: &str) -> bool {
     let bare = server.trim_start_matches("https://").trim_start_matches("http://");
     let host = bare.split('/').next().unwrap_or(bare);
     // As a name's registry it is brought to the same spelling.
-    format!("{host}/x/y").parse::<Reference>().is_ok_and(|name| name.registry() == image.registry())
+    format!("{host}/x/y").parse::<Reference>().is_ok_and(|name| name.registry() == registry)
 }
 
 /// An image as lists and status show it; `pinned` are those that the operator wants kept.

@@ -26,6 +26,10 @@ fn pull_with(change: impl FnOnce(&mut v1::AuthConfig)) -> Result<Pull, Refusal> 
     pull(v1::PullImageRequest { image, auth: Some(auth), sandbox_config: None })
 }
 
+fn pull(request: v1::PullImageRequest) -> Result<Pull, Refusal> {
+    super::pull(request, &["docker.io".to_owned()])
+}
+
 fn basic(username: &str, password: &str) -> Option<Credentials> {
     Some(Credentials::Basic { username: username.into(), password: password.into() })
 }
@@ -71,6 +75,23 @@ fn credentials_for_another_registry_are_not_used() {
     for same in ["", "a.example:5000", "http://a.example:5000"] {
         assert!(pull_with(|a| a.server_address = same.into()).unwrap().credentials.is_some(), "{same}");
     }
+}
+
+#[test]
+fn credentials_for_a_name_without_a_registry_go_where_they_are_for() {
+    let used = |server: &str, search: &[&str]| {
+        let search: Vec<String> = search.iter().map(|registry| (*registry).to_owned()).collect();
+        let auth = v1::AuthConfig { server_address: server.into(), ..auth() };
+        let image = Some(v1::ImageSpec { image: "busybox".into(), ..v1::ImageSpec::default() });
+        super::pull(v1::PullImageRequest { image, auth: Some(auth), sandbox_config: None }, &search)
+            .map(|pull| pull.credentials.is_some())
+    };
+    assert_eq!(used("https://index.docker.io/v1/", &["docker.io"]), Ok(true));
+    assert_eq!(used("docker.io", &["a.example"]), Ok(false), "they would go to a.example");
+    assert_eq!(used("a.example", &["a.example"]), Ok(true));
+    assert_eq!(used("a.example", &["a.example", "docker.io"]), Ok(false));
+    assert_eq!(used("docker.io", &["a.example", "docker.io"]), Ok(true));
+    assert!(used("", &[]).unwrap_err().to_string().starts_with("image.image: "));
 }
 
 #[test]

@@ -130,14 +130,14 @@ impl ImageService for ImageApi {
     }
 
     async fn pull_image(&self, request: Request<PullImageRequest>) -> Answer<PullImageResponse> {
-        let pull = convert::image::pull(request.into_inner()).map_err(status::of)?;
+        self.look_at_registries().await;
+        let pull = convert::image::pull(request.into_inner(), &self.registries.search()).map_err(status::of)?;
         let convert::image::Pull { name, credentials, pod, warnings } = pull;
         about_image(&name.image);
         if let Some(PodMeta { name, uid, namespace, attempt: _ }) = pod {
             about_pod(&format!("{namespace}/{name} {uid}"));
         }
         log_warnings(&warnings);
-        self.look_at_registries().await;
         // Not to its end: the caller hangs up when it no longer wants the image, and the store abandons the pull.
         let pulled = self.runtime.images().pull(&name.image, credentials).await;
         let image = pulled.map_err(|error| status::of(ImageError::from(error)))?;
