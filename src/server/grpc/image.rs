@@ -12,7 +12,7 @@ use wire::v1::*;
 
 use super::{Answer, about_image, about_pod, filesystem, log_warnings, outcome, status};
 use crate::chain::chain;
-use crate::config::Live;
+use crate::config::{Live, Pinned};
 use crate::convert;
 use crate::runtime::Runtime;
 
@@ -92,6 +92,16 @@ impl Classed for ImageError {
     }
 }
 
+/// A list in pieces, none of them empty, each made when the client is ready for it.
+fn chunks(images: Vec<Arc<::image::Image>>, pinned: Pinned) -> impl Iterator<Item = StreamImagesResponse> {
+    let mut rest = images.into_iter();
+    std::iter::from_fn(move || {
+        let images = rest.by_ref().take(CHUNK).map(|image| convert::image::to_wire(&image, &pinned));
+        let images: Vec<Image> = images.collect();
+        (!images.is_empty()).then_some(StreamImagesResponse { images })
+    })
+}
+
 #[tonic::async_trait]
 impl ImageService for ImageApi {
     type StreamImagesStream = Pin<Box<dyn Stream<Item = Result<StreamImagesResponse, Status>> + Send>>;
@@ -104,15 +114,8 @@ impl ImageService for ImageApi {
 
     async fn stream_images(&self, request: Request<StreamImagesRequest>) -> Answer<Self::StreamImagesStream> {
         let StreamImagesRequest { filter } = request.into_inner();
-        let mut rest = self.list(filter)?.into_iter();
-        let pinned = self.runtime.config().pinned.clone();
-        // Each chunk is made when the client is ready for it; there is none without an image.
-        let chunks = std::iter::from_fn(move || {
-            let chunk = rest.by_ref().take(CHUNK).map(|image| convert::image::to_wire(&image, &pinned));
-            let images: Vec<_> = chunk.collect();
-            (!images.is_empty()).then_some(Ok(StreamImagesResponse { images }))
-        });
-        Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
+        let chunks = chunks(self.list(filter)?, self.runtime.config().pinned.clone());
+        Ok(Response::new(Box::pin(tokio_stream::iter(chunks.map(Ok)))))
     }
 
     async fn image_status(&self, request: Request<ImageStatusRequest>) -> Answer<ImageStatusResponse> {
@@ -168,5 +171,37 @@ impl ImageService for ImageApi {
             image_filesystems: vec![convert::image::usage_to_wire(&images, now)],
             container_filesystems: vec![convert::image::usage_to_wire(&containers, now)],
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn images(count: usize) -> Vec<Arc<::image::Image>> {
+        let image = |number| {
+            Arc::new(::image::Image {
+                id: format!("sha256:{number:064x}").parse().unwrap(),
+                repo_tags: Vec::new(),
+                repo_digests: Vec::new(),
+                manifest: None,
+                size: 1,
+                config: ::image::Config::default(),
+                chain: Vec::new(),
+                pinned: false,
+            })
+        };
+        (0..count).map(image).collect()
+    }
+
+    #[test]
+    fn a_stream_has_each_image_once_and_no_empty_chunk() {
+        for (count, sizes) in [(0, &[][..]), (1, &[1]), (CHUNK, &[CHUNK]), (2 * CHUNK + 1, &[CHUNK, CHUNK, 1])] {
+            let all = images(count);
+            let chunks: Vec<_> = chunks(all.clone(), Pinned::default()).collect();
+            assert_eq!(chunks.iter().map(|chunk| chunk.images.len()).collect::<Vec<_>>(), sizes);
+            let ids: Vec<_> = chunks.iter().flat_map(|chunk| &chunk.images).map(|image| image.id.clone()).collect();
+            assert_eq!(ids, all.iter().map(|image| image.id.to_string()).collect::<Vec<_>>());
+        }
     }
 }

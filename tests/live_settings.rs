@@ -1,0 +1,154 @@
+//! Registries that change while the daemon runs, and what it tells of itself.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tonic::Code;
+use wire::v1;
+
+use crate::ground::Ground;
+use crate::harness::Daemon;
+use crate::image::Archive;
+use crate::registry::{PASSWORD, Registry, USER};
+
+/// The configuration file of a running daemon, with more lines at its end.
+fn add_settings(daemon: &Daemon, before: &str, more: &str) {
+    let aside = daemon.ground.dir().join("aside.toml");
+    fs::write(&aside, format!("{before}\n{more}")).unwrap();
+    fs::rename(aside, daemon.ground.config()).unwrap();
+}
+
+#[test]
+fn a_mirror_added_to_the_settings_of_a_running_daemon_is_used() {
+    let registry = Registry::start();
+    for tag in ["1", "2", "3"] {
+        registry.push(&Archive::new("x").with("Env", json!([format!("A={tag}")])), "box", tag);
+    }
+    let mut daemon = Daemon::start();
+    let before = fs::read_to_string(daemon.ground.config()).unwrap();
+    daemon.client().pull("mirrored.test/box:1").unwrap_err();
+    let mirror =
+        format!("[registries.\"mirrored.test\"]\nmirrors = [\"http://{}\"]\nmirrors_only = true\n", registry.host());
+    add_settings(&daemon, &before, &mirror);
+    daemon.client().pull("mirrored.test/box:1").unwrap();
+
+    // What cannot be used changes nothing, and is told once.
+    add_settings(&daemon, &before, "[registries.\"mirrored.test\"]\ncolour = 1\n");
+    daemon.client().pull("mirrored.test/box:2").unwrap();
+    daemon.client().pull("mirrored.test/box:3").unwrap();
+    fs::remove_file(daemon.ground.config()).unwrap();
+    daemon.client().pull("mirrored.test/box:3").unwrap();
+    let log = daemon.ground.read_log();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("last good ones stay")).collect();
+    assert_eq!(told.len(), 2, "{log}");
+    assert!(told[0].contains("colour") && told[1].contains("crisp.toml"), "{told:?}");
+
+    add_settings(&daemon, &before, "");
+    daemon.client().remove_image("mirrored.test/box:1").unwrap();
+    daemon.client().pull("mirrored.test/box:1").unwrap_err();
+    add_settings(&daemon, &before, &mirror);
+    daemon.restart();
+    daemon.client().pull("mirrored.test/box:1").unwrap();
+}
+
+/// A file as `docker login` writes it.
+fn log_in(file: &Path, host: &str, password: &str) {
+    let auths = json!({ "auths": { host: { "auth": base64(&format!("{USER}:{password}")) } } });
+    let aside = file.with_extension("aside");
+    fs::write(&aside, auths.to_string()).unwrap();
+    fs::set_permissions(&aside, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::rename(aside, file).unwrap();
+}
+
+fn base64(text: &str) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let chunk = |bytes: &[u8]| {
+        let bits = bytes.iter().chain(&[0, 0]).take(3).fold(0_usize, |bits, byte| bits << 8 | usize::from(*byte));
+        let digit = |at: usize| if at > bytes.len() { '=' } else { char::from(DIGITS[bits >> (18 - 6 * at) & 63]) };
+        (0..4).map(digit).collect::<String>()
+    };
+    text.as_bytes().chunks(3).map(chunk).collect()
+}
+
+#[test]
+fn a_password_changed_in_the_credentials_file_is_used() {
+    let registry = Registry::start();
+    registry.push(&Archive::new("x"), "box", "1");
+    let closed = registry.with_password();
+    let ground = Ground::new();
+    let file = ground.dir().join("login.json");
+    log_in(&file, &closed.host(), "wrong");
+    let settings = fs::read_to_string(ground.config()).unwrap() + &format!("[image]\ncredentials = {file:?}\n");
+    fs::write(ground.config(), settings).unwrap();
+    let daemon = Daemon::on(ground);
+    let name = format!("{}/box:1", closed.host());
+    assert_eq!(daemon.client().pull(&name).unwrap_err().code(), Code::Unauthenticated);
+    log_in(&file, &closed.host(), PASSWORD);
+    let id = daemon.client().pull(&name).unwrap();
+    log_in(&file, &closed.host(), "wrong");
+    daemon.client().pull(&name).unwrap_err();
+    log_in(&file, "other.test", PASSWORD);
+    daemon.client().pull(&name).unwrap_err();
+    // What comes with the request goes before the file; what is empty there is nothing.
+    let pull = |auth| {
+        let image = Some(v1::ImageSpec { image: name.clone(), ..Default::default() });
+        let request = v1::PullImageRequest { image, auth: Some(auth), sandbox_config: None };
+        daemon.client().image_call(|mut c| async move { c.pull_image(request).await }).map(|answer| answer.image_ref)
+    };
+    let auth = v1::AuthConfig { username: USER.into(), password: PASSWORD.into(), ..Default::default() };
+    assert_eq!(pull(auth.clone()).unwrap(), id);
+    pull(v1::AuthConfig { server_address: "other.test".into(), ..auth }).unwrap_err();
+    log_in(&file, &closed.host(), PASSWORD);
+    assert_eq!(pull(v1::AuthConfig::default()).unwrap(), id);
+    let log = daemon.ground.read_log();
+    assert!(!log.contains(PASSWORD) && !log.contains(&base64(&format!("{USER}:{PASSWORD}"))), "{log}");
+}
+
+/// The page of a daemon's metrics.
+fn scrape(socket: &Path) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    page.to_owned()
+}
+
+#[test]
+fn metrics_and_info_tell_of_pulls_and_images() {
+    let registry = Registry::start();
+    registry.push(&Archive::new("x").with("Env", json!(["A=b"])), "box", "1");
+    let ground = Ground::new();
+    let socket = ground.dir().join("metrics.sock");
+    let settings = fs::read_to_string(ground.config()).unwrap() + &format!("[metrics]\nlisten = {socket:?}\n");
+    fs::write(ground.config(), settings).unwrap();
+    let mut daemon = Daemon::on(ground);
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    daemon.client().pull(&format!("{}/box:1", registry.host())).unwrap();
+    daemon.client().pull(&format!("{}/box:2", registry.host())).unwrap_err();
+    let page = scrape(&socket);
+    let value = |sample: &str| {
+        let line = page.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {sample}:\n{page}")).parse::<u64>().unwrap()
+    };
+    assert_eq!(value("crisp_image_pulls_total{outcome=\"succeeded\"}"), 1);
+    assert_eq!(value("crisp_image_pulls_total{outcome=\"failed\"}"), 1);
+    assert_eq!(value("crisp_image_pulls_in_progress"), 0);
+    assert_eq!(value("crisp_images"), 2);
+    assert!(value("crisp_image_store_bytes") > 100_000 && value("crisp_image_store_inodes") > 10);
+    assert!(page.contains("crisp_build_info{version="), "{page}");
+
+    let request = v1::StatusRequest { verbose: true };
+    let info = daemon.client().call(|mut c| async move { c.status(request).await }).unwrap().info;
+    let info: Value = serde_json::from_str(&info["info"]).unwrap();
+    assert_eq!(info["images"]["store"], json!(daemon.ground.root().join("images")));
+    assert_eq!((&info["images"]["count"], &info["images"]["pulls"]), (&json!(2), &json!([])));
+    assert_eq!(info["images"]["bytes"], json!(value("crisp_image_store_bytes")));
+    assert!(daemon.terminate().success());
+    assert!(!socket.exists());
+}
