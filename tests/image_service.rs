@@ -185,9 +185,9 @@ fn a_pull_knows_its_pod_and_refuses_what_it_cannot_heed() {
     fn pod(request: &mut v1::PullImageRequest) -> &mut v1::PodSandboxConfig {
         request.sandbox_config.as_mut().unwrap()
     }
-    let cases: [(&str, fn(&mut v1::PullImageRequest)); 6] = [
+    type Change = fn(&mut v1::PullImageRequest);
+    let cases: [(&str, Change); 5] = [
         ("image.runtime_handler", |r| image(r).runtime_handler = "kata".into()),
-        ("sandbox_config.metadata", |r| pod(r).metadata = None),
         ("sandbox_config.metadata.uid", |r| pod(r).metadata.as_mut().unwrap().uid.clear()),
         ("auth.auth", |r| r.auth = Some(v1::AuthConfig { auth: "?".into(), ..Default::default() })),
         ("image.image", |r| image(r).image = "UPPER".into()),
@@ -199,6 +199,7 @@ fn a_pull_knows_its_pod_and_refuses_what_it_cannot_heed() {
         assert!(refusal.message().starts_with(&format!("{field}: ")), "{refusal:?}");
     }
     pull(|_| ()).unwrap();
+    pull(|r| pod(r).metadata = None).unwrap();
     let log = daemon.ground.read_log();
     let done =
         log.lines().find(|line| line.contains("PullImage") && line.contains("done")).unwrap_or_else(|| panic!("{log}"));

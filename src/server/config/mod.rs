@@ -2,7 +2,7 @@
 //!
 //! [`RawConfig`] is the file, key by key; [`Config`] is what the daemon works with. A key nobody knows, or a value that
 //! cannot be, is refused by name before anything is done. Only how registries are reached is looked at again while the
-//! daemon runs: [`Live`].
+//! daemon runs, by `Live`.
 
 mod live;
 mod pinned;

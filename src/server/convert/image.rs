@@ -12,6 +12,10 @@ use crate::config::Pinned;
 /// What clients take for the registry of a name that has none.
 const HUB: &str = "docker.io";
 
+/// Characters of an image's user that are shown. Images are made by anyone: a few with users of megabytes would make a list
+/// that is longer than clients take.
+const USERNAME_MAX: usize = 256;
+
 pub(super) fn required_name(
     at: Field<'_>,
     asked: Option<v1::ImageSpec>,
@@ -86,12 +90,10 @@ pub(crate) fn pull(request: v1::PullImageRequest, search: &[String]) -> Result<P
         Some(auth) => credentials(Field::top("auth"), auth, owner(&meant), &mut warnings)?,
         None => None,
     };
-    // Checked like any pod; what of it crisp does not do yet was told when the pod was run.
-    let mut told = Warnings::new();
-    let pod = match sandbox_config {
-        Some(config) => Some(pod::spec(Field::top("sandbox_config"), config, name.handler.clone(), &mut told)?.meta),
-        None => None,
-    };
+    // Of the pod only its name matters here, which some clients leave out; all else is checked when it is run.
+    let at = Field::top("sandbox_config");
+    let metadata = sandbox_config.and_then(|config| config.metadata);
+    let pod = metadata.map(|metadata| pod::meta(at.at("metadata"), Some(metadata))).transpose()?;
     Ok(Pull { name, credentials, pod, warnings })
 }
 
@@ -153,7 +155,7 @@ pub(crate) fn to_wire(image: &Image, pinned: &Pinned) -> v1::Image {
         size: (*size).max(1),
         // The kubelet lets a number run that is not 0: one that is no user must not look like one.
         uid: config.uid().map(|uid| v1::Int64Value { value: uid.into() }),
-        username: config.username().to_owned(),
+        username: config.username().chars().take(USERNAME_MAX).collect(),
         spec: Some(v1::ImageSpec { image: id.to_string(), ..v1::ImageSpec::default() }),
         pinned: *marked || pinned.matches(image),
     }

@@ -1,11 +1,13 @@
 //! What a verbose ImageStatus tells of an image.
 
+use std::collections::BTreeMap;
+
 use ::image::{Digest, Image};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// A larger image config is not shown: clients take only so much in one message, and parsed it is many times its size.
-const CONFIG_MAX: usize = 512 << 10;
+/// A larger document is not shown: clients take only so much in one message, and parsed it is many times its size.
+const DOCUMENT_MAX: usize = 512 << 10;
 
 /// `chainID` and `imageSpec` are what tools look for.
 #[derive(Debug, Serialize)]
@@ -16,7 +18,7 @@ pub(crate) struct ImageInfo<'a> {
     chain_id: Option<&'a Digest>,
     /// The image config as it came; null where it is too large to be shown, or gone.
     image_spec: Option<Value>,
-    labels: &'a std::collections::BTreeMap<String, String>,
+    labels: Option<&'a BTreeMap<String, String>>,
     manifest_digest: Option<&'a Digest>,
     /// Lowest first.
     layers: Vec<LayerInfo<'a>>,
@@ -60,13 +62,14 @@ pub(crate) fn info<'a>(
     manifest: Option<&[u8]>,
 ) -> ImageInfo<'a> {
     let Image { id: _, repo_tags, repo_digests, manifest: digest, size, config: known, chain, pinned: _ } = image;
-    let config = config.filter(|json| json.len() <= CONFIG_MAX);
+    let config = config.filter(|json| json.len() <= DOCUMENT_MAX);
+    let manifest = manifest.filter(|json| json.len() <= DOCUMENT_MAX);
     let manifest: Manifest = manifest.and_then(|json| serde_json::from_slice(json).ok()).unwrap_or_default();
     let blobs = manifest.layers.into_iter().map(Some).chain(std::iter::repeat(None));
     ImageInfo {
         chain_id: chain.last(),
         image_spec: config.and_then(|json| serde_json::from_slice(json).ok()),
-        labels: &known.labels,
+        labels: config.map(|_| &known.labels),
         manifest_digest: digest.as_ref(),
         layers: chain.iter().zip(blobs).map(|(chain_id, blob)| LayerInfo { chain_id, blob }).collect(),
         repo_tags,
@@ -134,7 +137,7 @@ mod tests {
         let bare = serde_json::to_value(info(&image, false, None, None)).unwrap();
         assert_eq!(bare["imageSpec"], Value::Null);
         assert_eq!(bare["layers"], json!([{"chainID": digest('c')}, {"chainID": digest('d')}]));
-        let large = format!("{{\"x\": \"{}\"}}", "y".repeat(CONFIG_MAX));
+        let large = format!("{{\"x\": \"{}\"}}", "y".repeat(DOCUMENT_MAX));
         for bad in [large.as_bytes(), b"{", "[".repeat(1000).as_bytes()] {
             let shown = info(&image, false, Some(bad), Some(bad));
             assert!(serde_json::to_string(&shown).unwrap().len() < 2000);

@@ -7,7 +7,8 @@
 //! - `config.pod_resources`, `config.kubernetes_resources` (KEP-4112): accepted, not used yet
 //! - `config.port_mappings` with a host port, `config.stdin_once`: accepted, without effect yet
 //! - `image.image_ref`, set by runtimes only: ignored
-//! - `sandbox_config` of PullImage: checked like any other, and names the pod in the log; images are the same for all pods
+//! - `sandbox_config` of PullImage: its metadata names the pod in the log; the rest has no effect, as images are the same for
+//!   all pods
 //! - `annotations` and `user_specified_image` of an image: kept with a container; they say nothing about which image it is
 //!
 //! Refused as not supported yet: user namespaces, idmapped mounts, environment values that are not UTF-8. All Windows

@@ -85,7 +85,7 @@ pub(super) fn spec(
     })
 }
 
-fn meta(at: Field<'_>, metadata: Option<v1::PodSandboxMetadata>) -> Result<PodMeta, Refusal> {
+pub(super) fn meta(at: Field<'_>, metadata: Option<v1::PodSandboxMetadata>) -> Result<PodMeta, Refusal> {
     let v1::PodSandboxMetadata { name, uid, namespace, attempt } = at.required(metadata)?;
     Ok(PodMeta {
         name: at.at("name").filled(name)?,
