@@ -26,18 +26,22 @@ struct Held {
 impl Pull {
     /// Gets all layers ready; the first that fails ends the others, and with the answer all of them have ended.
     pub(crate) async fn layers(self: &Arc<Self>, plans: Vec<LayerPlan>) -> Result<Vec<Ready>, PullError> {
+        let (mut layers, mut missing) = (Vec::with_capacity(plans.len()), Vec::new());
+        for plan in plans {
+            match self.shelf.ready(&plan.chain_id) {
+                Some(ready) => layers.push(ready),
+                None => missing.push(plan),
+            }
+        }
+        self.progress.expect(missing.iter().map(size));
         let mut tasks = JoinSet::new();
         // Every unpacker holds a sender: nothing can be received once the last of them is gone.
         let (alive, mut gone) = mpsc::channel::<()>(1);
-        let missing = plans.iter().filter(|plan| self.shelf.ready(&plan.chain_id).is_none());
-        let sizes: Vec<u64> = missing.filter_map(|plan| plan.blob.as_ref().map(|blob| blob.size)).collect();
-        self.progress.expect(sizes.into_iter());
-        for plan in plans {
+        for plan in missing {
             let (pull, alive) = (self.clone(), alive.clone());
             tasks.spawn(async move { pull.layer(plan, alive).await });
         }
         drop(alive);
-        let mut layers = Vec::with_capacity(tasks.len());
         let mut outcome = Ok(());
         while let Some(done) = tasks.join_next().await {
             match done.unwrap_or_else(|_| Err(self.cut())) {
@@ -54,12 +58,9 @@ impl Pull {
     }
 
     async fn layer(self: Arc<Self>, plan: LayerPlan, alive: mpsc::Sender<()>) -> Result<Ready, PullError> {
-        if let Some(ready) = self.shelf.ready(&plan.chain_id) {
-            return Ok(ready);
-        }
         let turn = self.turns.take(plan.chain_id.as_str()).await;
         if let Some(ready) = self.shelf.ready(&plan.chain_id) {
-            self.progress.spared(plan.blob.map_or(0, |blob| blob.size));
+            self.progress.spared(size(&plan));
             return Ok(ready);
         }
         let place = self.downloads.clone().acquire_owned().await.map_err(|_| self.cut())?;
@@ -108,4 +109,8 @@ impl Pull {
         }
         Ok((outcome, held))
     }
+}
+
+fn size(plan: &LayerPlan) -> u64 {
+    plan.blob.as_ref().map_or(0, |blob| blob.size)
 }

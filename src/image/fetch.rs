@@ -120,6 +120,7 @@ impl FetchError {
             }
             Self::Status { status, .. } => match *status {
                 StatusCode::NOT_FOUND => model::Kind::NotFound,
+                StatusCode::UNAUTHORIZED => model::Kind::Unauthenticated,
                 StatusCode::FORBIDDEN => model::Kind::Denied,
                 StatusCode::TOO_MANY_REQUESTS => model::Kind::Unavailable,
                 status if status.is_server_error() => model::Kind::Unavailable,

@@ -25,6 +25,8 @@ mod add;
 mod answer;
 mod archive;
 mod auth;
+#[cfg(test)]
+mod authority;
 mod config;
 mod digest;
 mod disk;
@@ -85,3 +87,6 @@ pub use unpack::{Limits, UnpackError};
 pub use untar::UntarError;
 pub use user::{User, UserAsk, UserError, resolve_user};
 pub use view::ViewError;
+
+#[cfg(test)]
+mod real_tests;

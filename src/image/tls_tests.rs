@@ -1,87 +1,12 @@
-use std::sync::Arc;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 
-use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
-use rustls::RootCertStore;
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::server::WebPkiClientVerifier;
-
+use crate::authority::{Authority, Demand, Pair, server_config};
 use crate::endpoint::{Credentials, Registries, Registry};
 use crate::fetch::chain;
 use crate::fixture::{Answer, Seen, Server, route, routes};
 use crate::ground::{Ground, made, me};
 use crate::tls::Tls;
 use crate::unpack::Limits;
-
-/// A CA that signs for servers and clients.
-struct Authority {
-    pem: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-/// A certificate and its key, in PEM.
-struct Pair {
-    certificate: String,
-    key: String,
-}
-
-impl Authority {
-    fn new() -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut parameters = CertificateParams::new(Vec::new()).unwrap();
-        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let pem = parameters.self_signed(&key).unwrap().pem();
-        Self { pem, issuer: Issuer::new(parameters, key) }
-    }
-
-    fn sign(&self, name: &str, purpose: ExtendedKeyUsagePurpose) -> Pair {
-        let key = KeyPair::generate().unwrap();
-        let mut parameters = CertificateParams::new([name.to_owned()]).unwrap();
-        parameters.extended_key_usages.push(purpose);
-        let certificate = parameters.signed_by(&key, &self.issuer).unwrap();
-        Pair { certificate: certificate.pem(), key: key.serialize_pem() }
-    }
-
-    fn server(&self, name: &str) -> Pair {
-        self.sign(name, ExtendedKeyUsagePurpose::ServerAuth)
-    }
-
-    fn trusted(&self) -> Tls {
-        Tls::default().with_authorities(self.pem.as_bytes()).unwrap()
-    }
-
-    /// Trusted, and shown a certificate that it signed.
-    fn known(&self) -> Tls {
-        let Pair { certificate, key } = self.sign("node", ExtendedKeyUsagePurpose::ClientAuth);
-        self.trusted().with_client(certificate.as_bytes(), key.as_bytes()).unwrap()
-    }
-}
-
-/// Whether clients have to show a certificate of `authority`, or only may.
-struct Demand<'a> {
-    authority: &'a Authority,
-    must: bool,
-}
-
-fn server_config(pair: &Pair, demand: Option<Demand<'_>>) -> rustls::ServerConfig {
-    let provider = Arc::new(ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider.clone());
-    let config = config.with_safe_default_protocol_versions().unwrap();
-    let config = match demand {
-        None => config.with_no_client_auth(),
-        Some(Demand { authority, must }) => {
-            let mut roots = RootCertStore::empty();
-            roots.add(CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap()).unwrap();
-            let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-            let builder = if must { builder } else { builder.allow_unauthenticated() };
-            config.with_client_cert_verifier(builder.build().unwrap())
-        }
-    };
-    let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<_, _>>().unwrap();
-    let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
-    config.with_single_cert(chain, key).unwrap()
-}
 
 /// What is configured for some hosts; those that are not named speak TLS too.
 fn registries<const N: usize>(hosts: [(&Server, Tls); N]) -> Registries {
