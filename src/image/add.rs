@@ -62,8 +62,8 @@ impl Shelf {
         let mut staged = Staged::new(number, directory.clone(), chain_id.clone(), diff_id.clone(), parent.clone());
         make_directory(&directory, 0o700)?;
         make_directory(&staged.files(), 0o755)?;
-        let unpacked = unpack(source, blob.as_ref(), diff_id, &staged.files(), limits)?;
-        staged.unpacked(unpacked.implied, unpacked.weight);
+        let unpacked = unpack(source, blob.as_ref(), diff_id, &directory, limits)?;
+        staged.unpacked(unpacked);
         let staged = Arc::new(staged);
         let mut state = self.state();
         state.staged.retain(|_, staged| staged.strong_count() > 0);

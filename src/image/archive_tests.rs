@@ -98,19 +98,6 @@ fn the_owner_that_means_nobody_is_refused() {
     assert!(matches!(entries(&bytes), Err(TarError::Number("uid"))));
 }
 
-#[test]
-fn numbers_are_octal_or_base_256() {
-    assert_eq!(number(b"0000644\0"), Some(0o644));
-    assert_eq!(number(b"  644 \0\0"), Some(0o644));
-    assert_eq!(number(b"\0\0\0\0"), Some(0));
-    assert_eq!(number(b"9"), None);
-    assert_eq!(number(&[0x80, 0, 0, 0, 0, 0, 1, 0]), Some(256));
-    assert_eq!(number(&[0xff; 12]), None);
-    assert_eq!(signed(&[0xff; 12]), Some(-1));
-    assert_eq!(signed(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x00]), Some(-256));
-    assert_eq!(number(&[0xbf; 12]), None);
-}
-
 fn sparse_entry(tar: Tar, path: &str, data: &[u8]) -> Result<(Entry, Vec<u8>), TarError> {
     let bytes = tar.file(path, data).end();
     let mut archive = Archive::new(&bytes[..]);

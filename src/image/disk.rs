@@ -29,9 +29,10 @@ pub(crate) fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> 
     move |source| DiskError { doing, path, source }
 }
 
-/// A full disk or quota is the operator's to solve, the rest is ours.
+/// A full disk or quota is the operator's to solve, a bad layer its maker's, the rest is ours.
 pub(crate) fn io_kind(error: &io::Error) -> model::Kind {
     match error.kind() {
+        _ if error.get_ref().is_some_and(|inner| inner.is::<crate::link::BadLink>()) => model::Kind::Invalid,
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => model::Kind::Exhausted,
         _ => model::Kind::Internal,
     }

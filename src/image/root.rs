@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
@@ -31,19 +31,24 @@ impl Root {
 
     /// Opens the directory at `path`; symbolic links on the way are followed inside the root.
     pub(crate) fn directory(&self, path: &Path) -> io::Result<OwnedFd> {
+        self.locate(path).map(|(fd, _)| fd)
+    }
+
+    /// [`Root::directory`], with the path it has when no symbolic link is on the way.
+    pub(crate) fn locate(&self, path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
         // Nearly every path has no symbolic link in it, and then its depth is what it looks like.
         let plain = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         match rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), plain) {
-            Ok(fd) => return Ok(fd),
+            Ok(fd) => return Ok((fd, path.components().filter(|part| *part != Component::CurDir).collect())),
             Err(Errno::LOOP | Errno::XDEV) => {}
             Err(errno) => return Err(errno.into()),
         }
         let fd = retry(|| rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), INSIDE))?;
         let real = spelled(fd.as_fd())?;
-        let depth = real.strip_prefix(&self.real).map_err(|_| Errno::XDEV)?.components().count();
-        if depth > DEPTH_MAX { Err(Errno::NAMETOOLONG.into()) } else { Ok(fd) }
+        let real = real.strip_prefix(&self.real).map_err(|_| Errno::XDEV)?;
+        if real.components().count() > DEPTH_MAX { Err(Errno::NAMETOOLONG.into()) } else { Ok((fd, real.to_owned())) }
     }
 
     /// Opens a regular file for reading, following symbolic links inside the root.
@@ -86,6 +91,11 @@ fn magic(fd: BorrowedFd<'_>) -> PathBuf {
 fn spelled(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
     let target = rustix::fs::readlinkat(CWD, magic(fd), Vec::new())?;
     Ok(PathBuf::from(OsStr::from_bytes(target.as_bytes())))
+}
+
+/// Whether an error is the kernel's answer `errno`.
+pub(crate) fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
 }
 
 /// What stands at `name` in `directory` itself, if anything.

@@ -5,6 +5,7 @@
 //!      images/HEX.json one record per image, by config digest
 //!      blobs/HEX       manifests and configs, as they came
 //!      layers/N/fs     a layer's files;  layers/N/layer.json its record
+//!      layers/N/tape   what its tar stream had beside them;  layers/N/lost/ content that the stream itself replaced
 //!      tmp/            work in progress and trash: emptied at every start
 //!      view/           where a thread of its own sees an overlay mounted
 //! ```

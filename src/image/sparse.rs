@@ -2,7 +2,9 @@
 
 use std::io::Read;
 
-use crate::archive::{Archive, TarError, decimal, number};
+use crate::archive::{Archive, TarError};
+use crate::header::number;
+use crate::pax::decimal;
 
 /// 16 bytes each, so a map takes 1 MiB at most.
 const SEGMENTS_MAX: usize = 1 << 16;

@@ -1,13 +1,13 @@
 //! From a blob's bytes to a layer's files: digest, decompression, digest again, tar.
 
-use std::collections::BTreeSet;
 use std::io::{self, BufReader, Cursor, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::archive::{Archive, TarError};
+use crate::archive::TarError;
 use crate::digest::{Digest, Hasher, Metered, PastCap};
+use crate::layer::Pending;
 use crate::root::{Root, Weight, weigh};
 use crate::untar::{UntarError, untar};
 
@@ -130,11 +130,12 @@ pub(crate) struct Blob {
 
 #[derive(Debug)]
 pub(crate) struct Unpacked {
-    pub(crate) implied: BTreeSet<PathBuf>,
+    pub(crate) pending: Pending,
+    /// Of the whole layer directory, tape and all; a file of a layer below weighs there alone.
     pub(crate) weight: Weight,
 }
 
-/// Unpacks the layer read from `source` into the directory `into`.
+/// Unpacks the layer read from `source` into `fs` of the directory `into`, and its tape beside that.
 pub(crate) fn unpack(
     source: impl Read,
     blob: Option<&Blob>,
@@ -142,11 +143,6 @@ pub(crate) fn unpack(
     into: &Path,
     limits: &Limits,
 ) -> Result<Unpacked, UnpackError> {
-    let root = Root::open(into).map_err(|source| UnpackError::Directory {
-        doing: "opening",
-        path: into.to_owned(),
-        source,
-    })?;
     let (hasher, cap) = match blob {
         Some(blob) => (blob.digest.hasher(), blob.size.min(limits.layer_bytes)),
         None => (Hasher::sha256(), limits.layer_bytes),
@@ -157,17 +153,18 @@ pub(crate) fn unpack(
         return Err(UnpackError::TooLarge(limits.layer_bytes));
     }
     let mut stored = Metered::new(source, hasher, cap);
-    let extracted = extract(&mut stored, diff_id, &root, limits);
+    let extracted = extract(&mut stored, diff_id, into, limits);
     if let Some(blob) = blob
         && extracted.as_ref().err().is_none_or(|error| may_be_wrong_blob(error, blob))
     {
         check(stored, blob, diff_id)?;
     }
-    let implied = extracted?;
-    let weighed = root.directory(Path::new(".")).and_then(|fd| weigh(fd.as_fd()));
-    let weight =
+    let pending = extracted?;
+    let weighed = Root::open(into).and_then(|root| weigh(root.directory(Path::new("."))?.as_fd()));
+    let mut weight =
         weighed.map_err(|source| UnpackError::Directory { doing: "weighing", path: into.to_owned(), source })?;
-    Ok(Unpacked { implied, weight })
+    weight.inodes = weight.inodes.saturating_sub(u64::try_from(pending.links.len()).unwrap_or(u64::MAX));
+    Ok(Unpacked { pending, weight })
 }
 
 /// A stream that cannot be read most often means a wrong blob: saying so is the better answer.
@@ -196,23 +193,18 @@ fn check(stored: Metered<impl Read>, blob: &Blob, diff_id: &Digest) -> Result<()
     if found == digest { Ok(()) } else { Err(UnpackError::Blob { wanted: digest, found }) }
 }
 
-fn extract(
-    stored: &mut impl Read,
-    diff_id: &Digest,
-    root: &Root,
-    limits: &Limits,
-) -> Result<BTreeSet<PathBuf>, UnpackError> {
+fn extract(stored: &mut impl Read, diff_id: &Digest, into: &Path, limits: &Limits) -> Result<Pending, UnpackError> {
     let read = |source| UnpackError::Read { layer: diff_id.clone(), source };
     let plain = BufReader::with_capacity(BUFFER, decompressed(stored).map_err(read)?);
-    let mut archive = Archive::new(Metered::new(plain, diff_id.hasher(), limits.unpacked_bytes));
-    let implied = match untar(&mut archive, root, limits.entries) {
-        Ok(implied) => implied,
+    let stream = Metered::new(plain, diff_id.hasher(), limits.unpacked_bytes);
+    let (pending, stream) = match untar(stream, into, limits.entries) {
+        Ok(unpacked) => unpacked,
         Err(UntarError::Tar(TarError::Read(error))) => return Err(past_cap(&error).unwrap_or_else(|| read(error))),
         Err(error) => return Err(error.into()),
     };
-    let finished = archive.into_source().finish();
+    let finished = stream.finish();
     let (found, _) = finished.map_err(|error| past_cap(&error).unwrap_or_else(|| read(error)))?;
-    if found == *diff_id { Ok(implied) } else { Err(UnpackError::DiffId { wanted: diff_id.clone(), found }) }
+    if found == *diff_id { Ok(pending) } else { Err(UnpackError::DiffId { wanted: diff_id.clone(), found }) }
 }
 
 /// The error for a stream that went past its bound, whichever of the two streams it was.

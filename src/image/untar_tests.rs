@@ -1,7 +1,10 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::fixture::{Head, Tar};
+use crate::whiteout::OPAQUE;
 
 /// A place to unpack to, with something beside it that must never change.
 struct Ground {
@@ -11,24 +14,26 @@ struct Ground {
 impl Ground {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        std::fs::create_dir(directory.path().join("root")).unwrap();
+        std::fs::create_dir_all(directory.path().join("layer/fs")).unwrap();
         std::fs::create_dir(directory.path().join("outside")).unwrap();
         std::fs::write(directory.path().join("outside/file"), "untouched").unwrap();
         Self { directory }
     }
 
     fn root(&self) -> PathBuf {
-        self.directory.path().join("root")
+        self.directory.path().join("layer/fs")
     }
 
     fn at(&self, path: &str) -> PathBuf {
         self.root().join(path)
     }
 
-    fn unpack(&self, tar: Tar) -> Result<BTreeSet<PathBuf>, UntarError> {
+    fn unpack(&self, tar: Tar) -> Result<Pending, UntarError> {
         let bytes = tar.end();
-        let root = Root::open(&self.root()).unwrap();
-        let outcome = untar(&mut Archive::new(&bytes[..]), &root, 1000);
+        let layer = self.directory.path().join("layer");
+        // Some tests unpack one stream over another; the tape is the last one's.
+        drop(std::fs::remove_file(layer.join("tape")));
+        let outcome = untar(&bytes[..], &layer, 1000).map(|(pending, _)| pending);
         let beside: Vec<_> = std::fs::read_dir(self.directory.path()).unwrap().collect();
         assert_eq!(beside.len(), 2, "something was made beside the root");
         let outside: Vec<_> = std::fs::read_dir(self.directory.path().join("outside")).unwrap().collect();
@@ -55,7 +60,7 @@ impl Ground {
     }
 }
 
-fn refused(outcome: Result<BTreeSet<PathBuf>, UntarError>) -> bool {
+fn refused(outcome: Result<Pending, UntarError>) -> bool {
     matches!(outcome, Err(UntarError::Refused { .. }))
 }
 
@@ -71,7 +76,7 @@ fn files_directories_and_links_come_out_with_their_times() {
         .symlink("d/s", "/nowhere/at/all")
         .link("d/h", "d/e/f")
         .entry("d/e/g", &Head { mtime: 44, ..Head::default() }, b"x");
-    assert_eq!(ground.unpack(tar).unwrap(), BTreeSet::new());
+    assert_eq!(ground.unpack(tar).unwrap(), Pending::default());
     assert_eq!(ground.text("d/h"), "content");
     assert_eq!(ground.stat("d/h").ino(), ground.stat("d/e/f").ino());
     assert_eq!(std::fs::read_link(ground.at("d/s")).unwrap(), Path::new("/nowhere/at/all"));
@@ -83,8 +88,8 @@ fn files_directories_and_links_come_out_with_their_times() {
 #[test]
 fn directories_that_are_not_listed_are_made_and_named() {
     let ground = Ground::new();
-    let implied = ground.unpack(Tar::default().file("a/b/c", b"").dir("a/")).unwrap();
-    assert_eq!(implied, BTreeSet::from([PathBuf::from("a/b")]));
+    let pending = ground.unpack(Tar::default().file("a/b/c", b"").dir("a/")).unwrap();
+    assert_eq!(pending.implied, BTreeSet::from([PathBuf::from("a/b")]));
 }
 
 #[test]
@@ -165,21 +170,45 @@ fn symbolic_links_on_the_way_are_followed_inside_the_root_only() {
 }
 
 #[test]
-fn hard_links_reach_only_what_this_layer_has() {
+fn hard_links_reach_only_what_this_layer_has_and_others_wait() {
     let ground = Ground::new();
-    let outside = ground.directory.path().join("outside/file");
-    for target in ["../outside/file", outside.to_str().unwrap(), "/etc/passwd", "", ".", "missing"] {
-        let outcome = ground.unpack(Tar::default().link("h", target));
-        assert!(outcome.is_err(), "{target}");
+    for target in ["../outside/file", "", "."] {
+        assert!(refused(ground.unpack(Tar::default().link("h", target))), "{target}");
     }
-    let tar = Tar::default().symlink("s", "../outside").link("h", "s/file");
-    assert!(ground.unpack(tar).is_err());
+    let outside = ground.directory.path().join("outside/file");
+    for target in [outside.to_str().unwrap(), "/etc/passwd", "missing"] {
+        let pending = ground.unpack(Tar::default().link("h", target)).unwrap();
+        let target = PathBuf::from(target.trim_start_matches('/'));
+        assert_eq!(pending.links.into_iter().collect::<Vec<_>>(), [(PathBuf::from("h"), target)]);
+        assert_eq!((ground.stat("h").len(), ground.stat("h").nlink()), (0, 1));
+    }
+    let pending = ground.unpack(Tar::default().symlink("s", "../outside").link("h", "s/file")).unwrap();
+    assert_eq!((pending.links.len(), ground.stat("h").len()), (1, 0));
     // A link to a symbolic link is a second name of the link, not of its target.
     ground.unpack(Tar::default().symlink("p", "../outside/file").link("q", "p")).unwrap();
     assert!(ground.stat("q").is_symlink());
     ground.unpack(Tar::default().file("me", b"still here").link("me", "me")).unwrap();
     assert_eq!(ground.text("me"), "still here");
-    assert!(ground.unpack(Tar::default().dir("d").link("e", "d")).is_err());
+    assert!(refused(ground.unpack(Tar::default().dir("d").link("e", "d"))));
+    assert!(refused(ground.unpack(Tar::default().file("f", b"").link("e", "f/x"))));
+}
+
+#[test]
+fn a_link_to_a_layer_below_is_forgotten_with_its_place() {
+    let tar = Tar::default()
+        .link("a", "below")
+        .link("b", "a")
+        .link("d/c", "below")
+        .link("kept", "d/c")
+        .file("a", b"mine")
+        .file("d", b"mine");
+    let pending = Ground::new().unpack(tar).unwrap();
+    let below = PathBuf::from("below");
+    assert_eq!(
+        pending.links.into_iter().collect::<Vec<_>>(),
+        [(PathBuf::from("b"), below.clone()), (PathBuf::from("kept"), below)]
+    );
+    assert_eq!(pending.implied, BTreeSet::new());
 }
 
 #[test]
