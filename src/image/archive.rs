@@ -2,9 +2,10 @@
 
 use std::io::{self, Read};
 
-use crate::header::{self, BLOCK, Block, checked_id, number, signed, until_nul};
+pub(crate) use crate::entry::{Entry, Mtime, What};
+use crate::header::{self, BLOCK, Block, number, until_nul};
 use crate::pax::Extras;
-use crate::sparse::{self, Segment};
+use crate::sparse;
 
 /// Long names and PAX records of one entry are kept in memory; xattr values are at most 64 KiB each.
 const EXTENSION_MAX: u64 = 1 << 20;
@@ -18,41 +19,6 @@ pub(crate) struct Archive<R> {
     /// Zeros that fill its last block.
     padding: u64,
     position: u64,
-}
-
-/// One entry's metadata.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) path: Vec<u8>,
-    /// Target of a symbolic or hard link.
-    pub(crate) link: Vec<u8>,
-    pub(crate) what: What,
-    pub(crate) mode: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) mtime: Mtime,
-    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Length of the file once written; data bytes in the stream are fewer if it is sparse.
-    pub(crate) size: u64,
-    /// Where the data of a sparse file goes.
-    pub(crate) segments: Option<Vec<Segment>>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
-    File,
-    Directory,
-    Symlink,
-    HardLink,
-    CharDevice { major: u32, minor: u32 },
-    BlockDevice { major: u32, minor: u32 },
-    Fifo,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Mtime {
-    pub(crate) seconds: i64,
-    pub(crate) nanos: u32,
 }
 
 /// A stream that is no tar archive we can read.
@@ -133,62 +99,19 @@ impl<R: Read> Archive<R> {
                 b'g' => self.open(size),
                 b'L' => extras.path = Some(until_nul(self.extension(size)?)),
                 b'K' => extras.link = Some(until_nul(self.extension(size)?)),
-                _ => return self.entry(&header, size, extras).map(Some),
+                _ => {
+                    let stored = extras.size.unwrap_or(size);
+                    let sparse = std::mem::take(&mut extras.sparse);
+                    let mut entry = Entry::new(&header, extras)?;
+                    if entry.what == What::File {
+                        self.open(stored);
+                        entry.size = stored;
+                        self.sparse(&header, &mut entry, sparse)?;
+                    }
+                    return Ok(Some(entry));
+                }
             }
         }
-    }
-
-    fn entry(&mut self, header: &Block, size: u64, extras: Extras) -> Result<Entry, TarError> {
-        let path = extras.path.unwrap_or_else(|| header::path(header));
-        let device = |kind: fn(u32, u32) -> What| -> Result<What, TarError> {
-            let part = |range: std::ops::Range<usize>, name| {
-                number(&header[range]).and_then(|n| u32::try_from(n).ok()).ok_or(TarError::Number(name))
-            };
-            Ok(kind(part(329..337, "devmajor")?, part(337..345, "devminor")?))
-        };
-        let flag = header[156];
-        let what = match flag {
-            // In the oldest format a trailing slash is all that marks a directory.
-            0 if path.ends_with(b"/") => What::Directory,
-            0 | b'0' | b'7' | b'S' => What::File,
-            b'1' => What::HardLink,
-            b'2' => What::Symlink,
-            b'3' => device(|major, minor| What::CharDevice { major, minor })?,
-            b'4' => device(|major, minor| What::BlockDevice { major, minor })?,
-            b'5' => What::Directory,
-            b'6' => What::Fifo,
-            other => return Err(TarError::Type(other)),
-        };
-        let id = |given: Option<u32>, range: std::ops::Range<usize>, name| match given {
-            Some(id) => Ok(id),
-            None => number(&header[range]).and_then(checked_id).ok_or(TarError::Number(name)),
-        };
-        let uid = id(extras.uid, 108..116, "uid")?;
-        let gid = id(extras.gid, 116..124, "gid")?;
-        let mode = number(&header[100..108]).ok_or(TarError::Number("mode"))? & 0o7777;
-        let mtime = match extras.mtime {
-            Some(mtime) => mtime,
-            None => Mtime { seconds: signed(&header[136..148]).ok_or(TarError::Number("mtime"))?, nanos: 0 },
-        };
-        let mut entry = Entry {
-            path,
-            link: extras.link.unwrap_or_else(|| until_nul(header[157..257].to_vec())),
-            what,
-            mode: u32::try_from(mode).map_err(|_| TarError::Number("mode"))?,
-            uid,
-            gid,
-            mtime,
-            xattrs: extras.xattrs,
-            size: 0,
-            segments: None,
-        };
-        if what == What::File {
-            let stored = extras.size.unwrap_or(size);
-            self.open(stored);
-            entry.size = stored;
-            self.sparse(header, &mut entry, extras.sparse)?;
-        }
-        Ok(entry)
     }
 
     fn sparse(&mut self, header: &Block, entry: &mut Entry, pax: sparse::Pax) -> Result<(), TarError> {

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::fixture::{Head, Tar};
+use crate::sparse::Segment;
 
 fn entries(bytes: &[u8]) -> Result<Vec<Entry>, TarError> {
     let mut archive = Archive::new(bytes);

@@ -28,16 +28,22 @@ mod archive;
 mod auth;
 #[cfg(test)]
 mod authority;
+#[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(not(feature = "fuzzing"), expect(unreachable_pub, reason = "public for the fuzzer alone"))]
+mod canary;
 mod config;
 mod digest;
 mod disk;
 mod download;
 mod endpoint;
+mod entry;
 mod fetch;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
 mod ground;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod header;
 mod http;
 mod image;

@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use rustix::fs::{Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
 
 use crate::archive::{Entry, Mtime};
 use crate::untar::{UntarError, at, refused};
@@ -19,8 +20,13 @@ pub(crate) fn dress(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> Result<()
         .map_err(|errno| at("setting the owner of", path)(errno.into()))?;
     for (name, value) in &entry.xattrs {
         match keeps_xattr(name) {
-            Some(true) => rustix::fs::fsetxattr(fd, OsStr::from_bytes(name), value, XattrFlags::empty())
-                .map_err(|errno| at("setting an extended attribute of", path)(errno.into()))?,
+            Some(true) => match rustix::fs::fsetxattr(fd, OsStr::from_bytes(name), value, XattrFlags::empty()) {
+                // A name too long, or a value that is not what the name promises.
+                Err(Errno::INVAL | Errno::RANGE) => {
+                    return Err(refused(path, "extended attribute that the kernel does not take"));
+                }
+                other => other.map_err(|errno| at("setting an extended attribute of", path)(errno.into()))?,
+            },
             Some(false) => {}
             None => return Err(refused(path, "extended attribute that an image may not set")),
         }

@@ -35,7 +35,12 @@ impl Map {
             end = segment.offset.checked_add(segment.length).ok_or(TarError::Sparse)?;
             total = total.checked_add(segment.length).ok_or(TarError::Sparse)?;
         }
-        if end > self.size || total != data { Err(TarError::Sparse) } else { Ok(()) }
+        // The kernel counts in signed numbers.
+        if end > self.size || total != data || i64::try_from(self.size).is_err() {
+            Err(TarError::Sparse)
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -13,16 +13,19 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
 
 use crate::archive::{Archive, Entry, TarError, What};
 use crate::layer::Pending;
 use crate::looks::{dress, keeps_xattr, times};
-use crate::root::{DEPTH_MAX, Root, look};
+use crate::root::{DEPTH_MAX, Root, is, look};
 use crate::site::{Site, Spot};
 use crate::tape::{Tape, Taped};
 use crate::whiteout::{is_whiteout, mark_opaque};
 
 const BUFFER: usize = 128 * 1024;
+/// What the kernel says to names, sizes and links that no filesystem takes: the layer's fault.
+const NOT_OURS: [Errno; 6] = [Errno::LOOP, Errno::NAMETOOLONG, Errno::FBIG, Errno::TOOBIG, Errno::XDEV, Errno::MLINK];
 
 /// A layer that was not unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -58,11 +61,8 @@ impl UntarError {
     pub fn kind(&self) -> model::Kind {
         match self {
             Self::Tar(_) | Self::Refused { .. } => model::Kind::Invalid,
-            Self::Make { source, .. } => match source.kind() {
-                // A file or name that no filesystem of ours takes is the image's fault.
-                io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidFilename => model::Kind::Invalid,
-                _ => crate::disk::io_kind(source),
-            },
+            Self::Make { source, .. } if NOT_OURS.iter().any(|errno| is(source, *errno)) => model::Kind::Invalid,
+            Self::Make { source, .. } => crate::disk::io_kind(source),
             Self::TooMany(_) => model::Kind::Exhausted,
         }
     }
@@ -269,3 +269,7 @@ impl Untar<'_> {
 #[cfg(test)]
 #[path = "untar_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "hostile_tests.rs"]
+mod hostile_tests;

@@ -1,0 +1,65 @@
+//! Doors to what reads untrusted bytes, for the fuzzer in `tests/fuzz`. Not part of what ships.
+
+use std::path::{Path, PathBuf};
+
+use crate::auth::{Challenge, token_url};
+pub use crate::canary::Canary;
+use crate::config::ConfigBlob;
+use crate::digest::{Digest, Hasher, Metered};
+use crate::endpoint::Credentials;
+use crate::layer::Staged;
+use crate::manifest::{Document, choose};
+use crate::pull::plan;
+use crate::reference::Reference;
+use crate::unpack::Unpacked;
+use crate::untar::untar;
+
+const BYTES_MAX: u64 = 1 << 20;
+const ENTRIES_MAX: u64 = 256;
+
+/// Unpacks a tar stream into the directory `layer` on top of the layers' files `below`; whether that went well.
+pub fn unpack(stream: &[u8], layer: &Path, below: &[PathBuf]) -> bool {
+    let metered = Metered::new(stream, Hasher::sha256(), BYTES_MAX);
+    let Ok((pending, metered)) = untar(metered, layer, ENTRIES_MAX) else { return false };
+    let Ok((diff_id, length)) = metered.finish() else { return false };
+    assert_eq!(Some(length), u64::try_from(stream.len()).ok(), "bytes of the stream were left unread");
+    let mut staged = Staged::new(1, layer.to_owned(), diff_id.clone(), diff_id, None);
+    // The caller removes the directory.
+    staged.keep();
+    staged.unpacked(Unpacked { pending, weight: crate::root::Weight::default() });
+    // A link to nothing is found out only here; what was unpacked is whole nonetheless.
+    let adopted = staged.adopt(below);
+    assert_eq!(adopted.is_ok(), staged.adopt(below).is_ok(), "adopting twice is not adopting once");
+    true
+}
+
+/// Reads `data` as each of the documents and headers that a registry sends.
+pub fn documents(data: &[u8]) {
+    let config = ConfigBlob::parse(data);
+    if let Ok(config) = &config {
+        assert_eq!(config.chain().len(), config.diff_ids.len());
+        drop(plan(config.diff_ids.iter().map(|_| None), config));
+    }
+    match Document::parse(data) {
+        Ok(Document::Manifest(manifest)) => {
+            assert!(!manifest.layers.is_empty(), "an image without layers");
+            let diff_ids = manifest.layers.iter().map(|layer| layer.digest.clone()).collect();
+            let config = ConfigBlob { config: crate::Config::default(), diff_ids };
+            let plans = plan(manifest.layers.iter().map(Some), &config);
+            assert_eq!(plans.map(|plans| plans.len()).ok(), Some(manifest.layers.len()));
+        }
+        Ok(Document::Index(entries)) => drop(choose(&entries)),
+        Err(error) => drop((error.kind(), error.to_string())),
+    }
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    if let Ok(name) = text.parse::<Reference>() {
+        assert_eq!(name.to_string().parse::<Reference>().as_ref(), Ok(&name), "a name does not survive being written");
+    }
+    if let Ok(digest) = text.parse::<Digest>() {
+        assert_eq!(digest.as_str(), text);
+    }
+    if let Some(Challenge::Bearer { realm, service }) = Challenge::read(text.lines()) {
+        drop(token_url(&realm, service.as_deref(), "library/some"));
+    }
+    drop(Credentials::from_docker_auth(text));
+}

@@ -1,0 +1,57 @@
+use std::path::Path;
+
+use super::*;
+use crate::mutate::Dice;
+
+const ROUNDS: usize = 4000;
+
+fn seeds(name: &str) -> Vec<(String, Vec<u8>)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut seeds: Vec<_> = entries
+        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(&path).unwrap()))
+        .collect();
+    seeds.sort();
+    assert!(seeds.len() >= 12, "only {} seeds of {name}", seeds.len());
+    seeds
+}
+
+#[test]
+#[ignore = "needs root"]
+fn no_layer_like_the_seeds_reaches_out_or_is_written_out_otherwise() {
+    let (ground, seeds) = (Ground::default(), seeds("tar"));
+    let whole = seeds.iter().filter(|(_, seed)| ground.tar(seed)).count();
+    assert!(whole >= seeds.len() / 2, "only {whole} seeds unpack");
+    let mut dice = Dice::new(1);
+    let mut unpacked = 0;
+    for round in 0..ROUNDS {
+        let (name, seed) = &seeds[round % seeds.len()];
+        let (_, other) = &seeds[dice.below(seeds.len())];
+        let mutant = mutate::tar(seed, other, &mut dice);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ground.tar(&mutant)));
+        match outcome {
+            Ok(whole) => unpacked += usize::from(whole),
+            Err(_) => panic!("mutant of {name} in round {round}, kept as {}", keep(&mutant).display()),
+        }
+    }
+    assert!(unpacked > ROUNDS / 10, "only {unpacked} of {ROUNDS} mutants unpack: they try nothing");
+}
+
+#[test]
+fn no_document_like_the_seeds_makes_the_readers_panic() {
+    let seeds = seeds("manifest");
+    seeds.iter().for_each(|(_, seed)| manifest(seed));
+    let mut dice = Dice::new(2);
+    for round in 0..ROUNDS * 4 {
+        let (_, seed) = &seeds[round % seeds.len()];
+        let (_, other) = &seeds[dice.below(seeds.len())];
+        manifest(&mutate::text(seed, other, &mut dice));
+    }
+}
+
+/// Keeps a mutant that failed, to be looked at and made a seed.
+fn keep(mutant: &[u8]) -> std::path::PathBuf {
+    let (_, path) = tempfile::Builder::new().prefix("crisp-mutant.").tempfile().unwrap().keep().unwrap();
+    std::fs::write(&path, mutant).unwrap();
+    path
+}
