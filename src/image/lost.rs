@@ -19,14 +19,12 @@ pub(crate) struct Lost {
     fd: Option<OwnedFd>,
 }
 
-/// Where the replaced files of `layer` are, if it has any.
-pub(crate) fn directory(layer: &Path) -> PathBuf {
-    layer.join("lost")
-}
+/// Where the replaced files of a layer are, beside its own, if it has any.
+pub(crate) const LOST: &str = "lost";
 
 impl Lost {
     pub(crate) fn new(layer: &Path) -> Self {
-        Self { path: directory(layer), fd: None }
+        Self { path: layer.join(LOST), fd: None }
     }
 
     /// Gives all files at or below `name` that have content a second name here.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags};
 
-use crate::lost;
+use crate::lost::LOST;
 use crate::root::{DEPTH_MAX, Root, look};
 use crate::tape::{END, FILE, MAGIC, RAW, RUN, TapeError, WINDOW_LOG, path as tape_path};
 
@@ -152,7 +152,7 @@ impl Files {
     fn open(layer: &Path) -> Result<Self, TapeError> {
         let open = |path: PathBuf| Root::open(&path).map_err(|source| (path, source));
         let root = open(layer.join("fs")).map_err(|(path, source)| TapeError::Read { path, source })?;
-        let lost = match open(lost::directory(layer)) {
+        let lost = match open(layer.join(LOST)) {
             Ok(lost) => Some(lost),
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => None,
             Err((path, source)) => return Err(TapeError::Read { path, source }),

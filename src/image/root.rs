@@ -133,12 +133,14 @@ pub(crate) struct Weight {
     pub(crate) inodes: u64,
 }
 
-/// Weighs the tree under `directory`, that directory included.
-pub(crate) fn weigh(directory: BorrowedFd<'_>) -> io::Result<Weight> {
+/// Weighs the tree under `directory`, that directory included, and what else is in the directory `also`.
+pub(crate) fn weigh(directory: BorrowedFd<'_>, also: Option<BorrowedFd<'_>>) -> io::Result<Weight> {
     let mut weight = Weight::default();
     let mut linked = std::collections::HashSet::new();
     add(&mut weight, &rustix::fs::fstat(directory)?);
-    weigh_into(directory, &mut weight, &mut linked)?;
+    for directory in [directory].into_iter().chain(also) {
+        weigh_into(directory, &mut weight, &mut linked)?;
+    }
     Ok(weight)
 }
 

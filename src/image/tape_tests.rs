@@ -84,6 +84,12 @@ fn replaced_content_is_kept_for_the_tape() {
         .collect();
     lost.sort();
     assert_eq!(lost, ["in a directory", "one", "two!"]);
+    let id = crate::Digest::of(&tar);
+    let again = tempfile::tempdir().unwrap();
+    std::fs::create_dir(again.path().join("fs")).unwrap();
+    let unpacked = crate::unpack::unpack(&tar[..], None, &id, again.path(), &crate::Limits::default()).unwrap();
+    // The root, eight entries that stayed and the three that did not: all take space.
+    assert_eq!(unpacked.weight.inodes, 12);
 }
 
 #[test]

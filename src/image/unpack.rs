@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::archive::TarError;
 use crate::digest::{Digest, Hasher, Metered, PastCap};
 use crate::layer::Pending;
+use crate::lost::LOST;
 use crate::root::{Root, Weight, weigh};
 use crate::untar::{UntarError, untar};
 
@@ -131,7 +132,7 @@ pub(crate) struct Blob {
 #[derive(Debug)]
 pub(crate) struct Unpacked {
     pub(crate) pending: Pending,
-    /// Of the whole layer directory, tape and all; a file of a layer below weighs there alone.
+    /// Of the layer's files and those that it replaced; a file of a layer below weighs there alone.
     pub(crate) weight: Weight,
 }
 
@@ -160,11 +161,24 @@ pub(crate) fn unpack(
         check(stored, blob, diff_id)?;
     }
     let pending = extracted?;
-    let weighed = Root::open(into).and_then(|root| weigh(root.directory(Path::new("."))?.as_fd()));
-    let mut weight =
-        weighed.map_err(|source| UnpackError::Directory { doing: "weighing", path: into.to_owned(), source })?;
-    weight.inodes = weight.inodes.saturating_sub(u64::try_from(pending.links.len()).unwrap_or(u64::MAX));
+    let weight = weigh_layer(into, &pending).map_err(|source| UnpackError::Directory {
+        doing: "weighing",
+        path: into.to_owned(),
+        source,
+    })?;
     Ok(Unpacked { pending, weight })
+}
+
+fn weigh_layer(layer: &Path, pending: &Pending) -> io::Result<Weight> {
+    let layer = Root::open(layer)?;
+    let lost = match layer.directory(Path::new(LOST)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        other => Some(other?),
+    };
+    let mut weight = weigh(layer.directory(Path::new("fs"))?.as_fd(), lost.as_ref().map(AsFd::as_fd))?;
+    // What stands in for links will be gone.
+    weight.inodes = weight.inodes.saturating_sub(u64::try_from(pending.links.len()).unwrap_or(u64::MAX));
+    Ok(weight)
 }
 
 /// A stream that cannot be read most often means a wrong blob: saying so is the better answer.

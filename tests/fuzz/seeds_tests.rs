@@ -3,7 +3,7 @@ use std::path::Path;
 use super::*;
 use crate::mutate::Dice;
 
-const ROUNDS: usize = 4000;
+const ROUNDS: usize = 3000;
 
 fn seeds(name: &str) -> Vec<(String, Vec<u8>)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
