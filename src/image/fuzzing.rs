@@ -9,7 +9,7 @@ use crate::digest::{Digest, Hasher, Metered};
 use crate::endpoint::Credentials;
 use crate::layer::Staged;
 use crate::manifest::{Document, choose};
-use crate::pull::plan;
+use crate::plan::plan;
 use crate::reference::Reference;
 use crate::unpack::Unpacked;
 use crate::untar::untar;

@@ -22,8 +22,8 @@
 
 mod accounts;
 mod add;
-mod answer;
 mod adopt;
+mod answer;
 mod archive;
 mod auth;
 #[cfg(test)]
@@ -40,10 +40,10 @@ mod entry;
 mod fetch;
 #[cfg(test)]
 mod fixture;
-#[cfg(test)]
-mod ground;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+#[cfg(test)]
+mod ground;
 mod header;
 mod http;
 mod image;
@@ -56,15 +56,15 @@ mod looks;
 mod lost;
 mod manifest;
 mod package;
+mod pax;
 mod pipe;
 mod plan;
-mod pax;
 mod pull;
 mod pull_error;
 mod reference;
 mod registry;
-mod retry;
 mod replay;
+mod retry;
 mod root;
 mod shelf;
 mod site;
