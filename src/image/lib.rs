@@ -32,6 +32,7 @@ mod authority;
 #[cfg_attr(not(feature = "fuzzing"), expect(unreachable_pub, reason = "public for the fuzzer alone"))]
 mod canary;
 mod config;
+mod copy;
 mod digest;
 mod disk;
 mod download;
@@ -81,6 +82,7 @@ mod untar;
 mod user;
 mod view;
 mod whiteout;
+mod volume;
 
 pub use accounts::{Accounts, Group, Passwd};
 pub use archive::TarError;
@@ -107,3 +109,4 @@ pub use view::ViewError;
 
 #[cfg(test)]
 mod real_tests;
+pub use volume::{Found, Volume, VolumeError};
