@@ -1,5 +1,6 @@
 //! What a shim needs for a container beside its OCI configuration.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -8,6 +9,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Launch {
     pub rootfs: Overlay,
+    /// The images that are mounted in the container: the layers of each by its id, as in [`Overlay::lower`].
+    #[serde(default)]
+    pub images: BTreeMap<String, Vec<String>>,
     pub tty: bool,
     /// Keep a stdin open for those who attach; else it is empty.
     pub stdin: bool,

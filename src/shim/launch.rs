@@ -22,6 +22,7 @@ use sys::fork::OneThread;
 
 use crate::become_program::clamped_limits;
 use crate::capability;
+use crate::image_mount;
 use crate::report::{Report, short, tell, trace};
 use crate::split::{for_libcontainer, own_mounts};
 use crate::stage::prepare;
@@ -98,7 +99,8 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
                 .map_err(step("handing the standard streams to the user"))?;
         }
     }
-    let staged = prepare(&own_mounts(&spec), &launch.cgroup)?;
+    let mounts = own_mounts(&spec);
+    let mut staged = prepare(&mounts, &launch.cgroup)?;
     let tracer = trace::ToShim(ends.report.try_clone().map_err(step("copying a descriptor"))?);
     drop(tracing::subscriber::set_global_default(tracer));
 
@@ -107,6 +109,7 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(step("making mounts private"))?;
+    staged.extend(image_mount::prepare(&mounts, &launch, &rootfs)?);
     mount_overlay(&launch.rootfs, &rootfs)?;
     no_links(&rootfs)?;
 

@@ -18,6 +18,7 @@ mod container;
 mod exec;
 mod family;
 mod home;
+mod image_mount;
 mod init;
 mod launch;
 mod life;

@@ -43,9 +43,20 @@ pub(crate) enum StageError {
 /// A mount on its way into the container.
 #[derive(Debug)]
 pub(crate) struct Staged {
+    /// When its turn is among all of them.
+    turn: usize,
     target: PathBuf,
     what: What,
 }
+
+impl Staged {
+    pub(crate) fn image(turn: usize, target: PathBuf, mount: OwnedFd, directory: bool) -> Self {
+        Self { turn, target, what: What::Tree { mount, directory } }
+    }
+}
+
+/// The type of a mount that shows an image, which [`crate::image_mount`] prepares.
+pub(crate) const IMAGE: &str = "image";
 
 #[derive(Debug)]
 enum What {
@@ -64,12 +75,13 @@ enum What {
     },
 }
 
-/// Opens all sources. Runs in the host's mount namespace.
+/// Opens all sources but those of images. Runs in the host's mount namespace.
 pub(crate) fn prepare(mounts: &[Mount], cgroup: &CgroupView) -> Result<Vec<Staged>, StageError> {
-    mounts.iter().map(|mount| prepare_one(mount, cgroup)).collect()
+    let ours = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() != Some(IMAGE));
+    ours.map(|(turn, mount)| prepare_one(turn, mount, cgroup)).collect()
 }
 
-fn prepare_one(mount: &Mount, cgroup: &CgroupView) -> Result<Staged, StageError> {
+fn prepare_one(turn: usize, mount: &Mount, cgroup: &CgroupView) -> Result<Staged, StageError> {
     let target = mount.destination().clone();
     let kind = mount.typ().as_deref().unwrap_or("bind");
     let options = mount.options().as_deref().unwrap_or_default();
@@ -83,7 +95,7 @@ fn prepare_one(mount: &Mount, cgroup: &CgroupView) -> Result<Staged, StageError>
         "cgroup" => cgroup_v1(&target, cgroup, readonly)?,
         other => return Err(StageError::Type(target, other.to_owned())),
     };
-    Ok(Staged { target, what })
+    Ok(Staged { turn, target, what })
 }
 
 fn bind(mount: &Mount, options: &MountOptions) -> Result<What, StageError> {
@@ -169,7 +181,9 @@ fn cgroup_v1(target: &Path, cgroup: &CgroupView, readonly: bool) -> Result<What,
 
 /// Puts everything in its place. Runs in the container, as root, after it entered its root.
 pub(crate) fn settle(staged: &[Staged]) -> Result<(), StageError> {
-    for Staged { target, what } in staged {
+    let mut in_turn: Vec<&Staged> = staged.iter().collect();
+    in_turn.sort_by_key(|one| one.turn);
+    for Staged { turn: _, target, what } in in_turn {
         let step = |step| move |source: io::Error| StageError::Step { target: target.clone(), step, source };
         match what {
             What::Tree { mount, directory } => {

@@ -159,7 +159,6 @@ pub(super) fn image_mount() -> v1::Mount {
         container_path: "/model".to_owned(),
         host_path: String::new(),
         recursive_read_only: false,
-        propagation: v1::MountPropagation::PropagationBidirectional.into(),
         image: Some(image()),
         image_sub_path: "weights".to_owned(),
         ..host_mount()
@@ -240,6 +239,7 @@ pub(super) fn container_record() -> ContainerRecord {
             name: "busybox".to_owned(),
             reference: "a.example/b@sha256:def".to_owned(),
         },
+        mounted: map(&[("sha256:abc", "sha256:abcdef")]),
         user: UserUsed { uid: 1000, gid: 2000, groups: vec![7, 8] },
         log: Some("/var/log/pods/web/main/0.log".into()),
         stop_signal: Signal::TERM,

@@ -1,5 +1,6 @@
 //! Mounts and devices.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use model::{Device, IdMapping, Mount, MountSource, Propagation};
@@ -33,6 +34,13 @@ pub(super) fn mount(at: Field<'_>, asked: v1::Mount, warnings: &mut Warnings) ->
     };
     if recursive_read_only && !(readonly && propagation == Propagation::Private) {
         return Err(at.at("recursive_read_only").invalid("needs readonly and private propagation"));
+    }
+    let of_image = image.as_ref().is_some_and(|image| *image != v1::ImageSpec::default());
+    if of_image && !readonly {
+        return Err(at.at("readonly").invalid("an image is mounted read-only"));
+    }
+    if of_image && propagation != Propagation::Private {
+        return Err(at.at("propagation").invalid("no mount crosses into an image or out of it"));
     }
     Ok(Mount {
         container_path: at.at("container_path").absolute(container_path)?,
@@ -94,7 +102,8 @@ pub(super) fn device(at: Field<'_>, asked: v1::Device) -> Result<Device, Refusal
     })
 }
 
-pub(super) fn mount_to_wire(mount: &Mount) -> v1::Mount {
+/// `mounted` has the id of each image, by the name it was asked for.
+pub(super) fn mount_to_wire(mount: &Mount, mounted: &BTreeMap<String, String>) -> v1::Mount {
     let Mount {
         container_path,
         source,
@@ -108,7 +117,11 @@ pub(super) fn mount_to_wire(mount: &Mount) -> v1::Mount {
     } = mount;
     let (host_path, image, image_sub_path) = match source {
         MountSource::Host(path) => (path.display().to_string(), None, String::new()),
-        MountSource::Image { image, sub_path } => (String::new(), Some(image::name_to_wire(image)), sub_path.clone()),
+        MountSource::Image { image, sub_path } => {
+            let image_ref = mounted.get(&image.image).cloned().unwrap_or_default();
+            let image = v1::ImageSpec { image_ref, ..image::name_to_wire(image) };
+            (String::new(), Some(image), sub_path.clone())
+        }
     };
     let propagation = match propagation {
         Propagation::Private => v1::MountPropagation::PropagationPrivate,

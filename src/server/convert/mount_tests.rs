@@ -16,7 +16,7 @@ fn refused(change: impl FnOnce(&mut v1::Mount)) -> Refusal {
 #[test]
 fn what_is_asked_is_shown() {
     for asked in [host_mount(), image_mount()] {
-        assert_eq!(mount_to_wire(&convert(asked.clone()).unwrap()), asked);
+        assert_eq!(mount_to_wire(&convert(asked.clone()).unwrap(), &BTreeMap::new()), asked);
     }
 }
 
@@ -46,6 +46,24 @@ fn an_image_mount_stays_in_its_image() {
         let asked = v1::Mount { image_sub_path: bad.into(), ..image_mount() };
         assert!(convert(asked).unwrap_err().to_string().contains("does not stay in the image"), "{bad}");
     }
+}
+
+#[test]
+fn the_image_that_was_mounted_is_told() {
+    let mounted = BTreeMap::from([(image().image, "sha256:used".to_owned())]);
+    let shown = mount_to_wire(&convert(image_mount()).unwrap(), &mounted).image.unwrap();
+    assert_eq!(shown, v1::ImageSpec { image_ref: "sha256:used".into(), ..image() });
+}
+
+#[test]
+fn an_image_is_mounted_read_only_and_no_mount_crosses_into_it() {
+    let writable = convert(v1::Mount { readonly: false, ..image_mount() }).unwrap_err();
+    assert_eq!(writable.to_string(), "config.mounts[0].readonly: an image is mounted read-only");
+    for propagation in [1, 2] {
+        let crossing = convert(v1::Mount { propagation, ..image_mount() }).unwrap_err();
+        assert!(crossing.to_string().starts_with("config.mounts[0].propagation: no mount crosses"), "{crossing}");
+    }
+    assert!(convert(v1::Mount { recursive_read_only: true, ..image_mount() }).unwrap().recursive_read_only);
 }
 
 #[test]

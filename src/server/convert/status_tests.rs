@@ -63,7 +63,8 @@ fn a_pod_without_addresses_has_an_empty_one() {
 
 #[test]
 fn a_containers_status_has_every_field() {
-    let config = container_config();
+    let mut config = container_config();
+    config.mounts[1].image.as_mut().unwrap().image_ref = "sha256:abcdef".into();
     assert_eq!(
         container(&container_record(), None),
         v1::ContainerStatus {

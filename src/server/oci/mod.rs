@@ -35,7 +35,7 @@ pub(crate) enum OciError {
     NoTarget,
     #[error("config.mounts: container_path: nothing may be mounted over {0}")]
     MountOver(String),
-    #[error("config.working_dir: {0:?} is not absolute")]
+    #[error("the image's working directory {0:?} is not absolute")]
     WorkingDir(String),
     #[error("building the OCI configuration")]
     Build(#[from] OciSpecError),
@@ -70,8 +70,10 @@ pub(crate) struct Given<'a> {
     pub(crate) groups: &'a [u32],
     pub(crate) cgroup: &'a str,
     pub(crate) cgroups: Version,
-    /// Mount sources, in the order of the container's mounts.
+    /// Mount sources, in the order of the container's mounts: a path on the host, or an image's id and a path in it.
     pub(crate) sources: &'a [PathBuf],
+    /// What the image declares; none of them where a mount of the container's or one of ours is.
+    pub(crate) volumes: &'a [image::Volume],
     pub(crate) devices: &'a [LinuxDevice],
     /// The first process of the container whose PID namespace is to be joined.
     pub(crate) target: Option<u32>,

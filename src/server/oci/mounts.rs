@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use model::Propagation;
+use model::{MountSource, Propagation};
 use oci_spec::runtime::{Mount, MountBuilder};
 
 use super::{Given, OciError};
@@ -18,18 +18,14 @@ pub(super) fn mounts(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
             return Err(OciError::MountOver(asked.container_path.clone()));
         }
         ours.retain(|m| m.destination() != destination);
-        let mut options = vec!["rbind"];
-        options.push(match (asked.readonly, asked.recursive_read_only) {
-            (true, true) => "rro",
-            (true, false) => "ro",
-            (false, _) => "rw",
+        own.push(match asked.source {
+            MountSource::Host(_) => bind(asked, source)?,
+            // Programs may be run from it, as Kubernetes has it.
+            MountSource::Image { .. } => mount(destination, "image", source, &["ro", "nosuid", "nodev"])?,
         });
-        options.push(match asked.propagation {
-            Propagation::Private => "rprivate",
-            Propagation::HostToContainer => "rslave",
-            Propagation::Bidirectional => "rshared",
-        });
-        own.push(mount(destination, "bind", source, &options)?);
+    }
+    for volume in given.volumes {
+        ours.push(mount(&volume.path, "bind", &volume.directory, &["rbind", "rw", "rprivate"])?);
     }
     // Stable: among mounts of the same depth the order asked for stays.
     ours.extend(own);
@@ -37,6 +33,20 @@ pub(super) fn mounts(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
     let mut all = kernel(given)?;
     all.extend(ours);
     Ok(all)
+}
+
+fn bind(asked: &model::Mount, source: &Path) -> Result<Mount, OciError> {
+    let access = match (asked.readonly, asked.recursive_read_only) {
+        (true, true) => "rro",
+        (true, false) => "ro",
+        (false, _) => "rw",
+    };
+    let propagation = match asked.propagation {
+        Propagation::Private => "rprivate",
+        Propagation::HostToContainer => "rslave",
+        Propagation::Bidirectional => "rshared",
+    };
+    mount(Path::new(&asked.container_path), "bind", source, &["rbind", access, propagation])
 }
 
 fn kernel(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {

@@ -119,6 +119,7 @@ fn built(container: &ContainerSpec, sources: &[PathBuf]) -> Result<Spec, OciErro
         cgroup: "/pod/c",
         cgroups: Version::V1,
         sources,
+        volumes: &[],
         devices: &[],
         target: None,
     })

@@ -1,5 +1,6 @@
 //! CreateContainer.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd as _;
@@ -14,6 +15,7 @@ use super::clear::Intent;
 use super::devices::DevicesError;
 use super::draft::Draft;
 use super::reopen_log::LogError;
+use super::volumes::{DeclaredError, MountError};
 use super::watch::written_exit;
 use super::{LookError, Runtime, blocking, random, sweep};
 use crate::fault::{self, Fault};
@@ -42,6 +44,13 @@ pub(crate) enum CreateError {
     PrivilegedAlone,
     #[error("config.mounts: {path}")]
     MountSource { path: PathBuf, source: io::Error },
+    /// In the word that CRI has for it, which clients may look for.
+    #[error("ImageVolumeMountFailed")]
+    ImageMount(#[source] MountError),
+    #[error("the volumes of the container's image")]
+    Declared(#[from] DeclaredError),
+    #[error("filling the volumes of the container's image")]
+    Volumes(#[from] image::VolumeError),
     #[error("config.linux.security_context.namespace_options.target_id: container {0:?} is not running in this pod")]
     Target(String),
     #[error("the image's stop signal")]
@@ -88,6 +97,9 @@ impl Classed for CreateError {
             Self::NoSuchImage(_) => Kind::NotFound,
             Self::Unsupported(_) => Kind::Unsupported,
             Self::MountSource { .. } | Self::PrivilegedAlone => Kind::Invalid,
+            Self::ImageMount(e) => e.kind(),
+            Self::Declared(e) => e.kind(),
+            Self::Volumes(e) => e.kind(),
             Self::Accounts(e) => e.kind(),
             Self::User(e) => e.kind(),
             Self::Devices(e) => e.kind(),
@@ -171,7 +183,10 @@ impl Runtime {
         let intent = Intent { cgroup: draft.cgroup.path().as_str().to_owned(), ours: true };
         disk::write_json(&dir.join(Intent::FILE), &intent)?;
         fault::at("create.intent")?;
-        let lower = self.images.hold(draft.id.as_str(), &draft.image.id)?;
+        let hold = |image: &image::Image| self.images.hold(draft.id.as_str(), &image.id);
+        let lower = hold(&draft.image)?;
+        let images = draft.mounted.values().map(|image| Ok((image.id.to_string(), hold(image)?)));
+        let images = images.collect::<Result<BTreeMap<_, _>, image::HoldError>>()?;
         let writable = self.layout.writable(&draft.id);
         disk::private_dir(&writable)?;
         sweep::note_owner(&writable, &dir)?;
@@ -184,22 +199,26 @@ impl Runtime {
         disk::private_dir(&overlay.work)?;
         disk::public_dir(&overlay.upper)?;
         fault::at("create.layer")?;
+        disk::private_dir(&writable.join("volumes"))?;
+        self.images.fill(&overlay.lower, &draft.volumes)?;
+        fault::at("create.volumes")?;
         // Taken back by `clear_container`, which the intent tells of it.
         drop(draft.cgroup.create()?);
         draft.cgroup.set_devices(&draft.device_rules)?;
         draft.cgroup.apply(&draft.spec.resources)?;
         fault::at("create.cgroup")?;
-        let launch = self.launch(&draft, overlay);
+        let launch = self.launch(&draft, overlay, images);
         disk::write_json(&dir.join("config.json"), &draft.config)?;
         disk::write_json(&Launch::path(&dir), &launch)?;
         fault::at("create.bundle")?;
         Ok((dir, draft))
     }
 
-    fn launch(&self, draft: &Draft, rootfs: Overlay) -> Launch {
+    fn launch(&self, draft: &Draft, rootfs: Overlay, images: BTreeMap<String, Vec<String>>) -> Launch {
         let shown = draft.cgroup.mounts().into_iter();
         Launch {
             rootfs,
+            images,
             tty: draft.spec.tty,
             stdin: draft.spec.stdin,
             stdin_once: draft.spec.stdin_once,
@@ -216,7 +235,7 @@ impl Runtime {
 
     /// From here on the container exists.
     fn publish_container(&self, draft: Draft, pid: NonZeroU32) -> Result<(), CreateError> {
-        let Draft { id, spec, pod, image, user, groups, stop_signal, log, cgroup, .. } = draft;
+        let Draft { id, spec, pod, image, mounted, user, groups, stop_signal, log, cgroup, .. } = draft;
         let name = shown_name(&spec.image, &image);
         let reference = shown_reference(&name, &image);
         let record = ContainerRecord {
@@ -227,6 +246,7 @@ impl Runtime {
             created: SystemTime::now(),
             phase: Phase::Created { pid },
             image: ImageUsed { id: image.id.to_string(), name, reference },
+            mounted: mounted.into_iter().map(|(name, image)| (name, image.id.to_string())).collect(),
             user: UserUsed { uid: user.uid, gid: user.gid, groups },
             log: log.map(|(path, _)| path),
             stop_signal,

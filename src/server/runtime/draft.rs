@@ -1,5 +1,6 @@
 //! What CreateContainer finds out before it makes anything: all that can be refused is refused here.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use model::{ContainerId, ContainerSpec, GroupsPolicy, MountSource, NsMode, Phase
 
 use super::create::CreateError;
 use super::devices::{self, Devices};
-use super::{Runtime, reopen_log};
+use super::{Runtime, reopen_log, volumes};
 use crate::oci::{self, Given};
 use crate::seccomp::Wanted;
 use crate::store::PodRecord;
@@ -21,6 +22,10 @@ pub(super) struct Draft {
     pub(super) spec: ContainerSpec,
     pub(super) pod: Arc<PodRecord>,
     pub(super) image: Arc<image::Image>,
+    /// The images that its mounts name, by these names.
+    pub(super) mounted: BTreeMap<String, Arc<image::Image>>,
+    /// The volumes that its own image declares.
+    pub(super) volumes: Vec<image::Volume>,
     pub(super) user: image::User,
     pub(super) groups: Vec<u32>,
     pub(super) stop_signal: Signal,
@@ -57,7 +62,10 @@ impl Runtime {
         };
         let Devices { nodes, rules: device_rules } = devices::of(&spec)?;
         let seccomp = self.seccomp(&spec)?;
-        let sources: Vec<PathBuf> = spec.mounts.iter().map(host_path).collect::<Result<_, _>>()?;
+        let mounted = self.mounted(&spec.mounts).map_err(CreateError::ImageMount)?;
+        let sources: Vec<PathBuf> = spec.mounts.iter().map(|mount| volumes::source(mount, &mounted)).collect();
+        let above = self.layout.writable(&id).join("volumes");
+        let volumes = volumes::declared(&image.config.volumes, &spec.mounts, &above)?;
         let cgroup = self.cgroup(&pod.cgroup.path)?.child(id.as_str())?;
         let config = oci::build(&Given {
             pod: &pod.spec,
@@ -71,18 +79,34 @@ impl Runtime {
             cgroup: cgroup.path().as_str(),
             cgroups: self.cgroups.version(),
             sources: &sources,
+            volumes: &volumes,
             devices: &nodes,
             target: self.target(&pod, &spec)?,
         })?;
         // From here on something may be made: missing sources and the log, as the peers do.
-        sources.iter().try_for_each(|path| make_source(path))?;
+        spec.mounts.iter().try_for_each(|mount| make_source(&mount.source))?;
         let log = match (&pod.spec.log_directory, &spec.log_path) {
             (Some(directory), Some(path)) => Some((directory.join(path), reopen_log::open(directory, path)?)),
             (None, _) | (_, None) => None,
         };
         warn_of_unfulfilled(&id, &pod, &spec);
         let config = Box::new(config);
-        Ok(Draft { id, spec, pod, image, user, groups, stop_signal, device_rules, seccomp, log, cgroup, config })
+        Ok(Draft {
+            id,
+            spec,
+            pod,
+            image,
+            mounted,
+            volumes,
+            user,
+            groups,
+            stop_signal,
+            device_rules,
+            seccomp,
+            log,
+            cgroup,
+            config,
+        })
     }
 
     fn user(&self, spec: &ContainerSpec, image: &image::Image) -> Result<(image::User, Vec<u32>), CreateError> {
@@ -188,16 +212,12 @@ pub(super) fn has_apparmor() -> bool {
     std::fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|t| t.starts_with('Y'))
 }
 
-/// Where a mount comes from.
-fn host_path(mount: &model::Mount) -> Result<PathBuf, CreateError> {
-    match &mount.source {
-        MountSource::Host(path) => Ok(path.clone()),
-        MountSource::Image { .. } => Err(CreateError::Unsupported("mounts: image volumes are not supported yet")),
-    }
-}
-
 /// A directory that is to be mounted and is missing is made, as the peers do.
-fn make_source(path: &Path) -> Result<(), CreateError> {
+fn make_source(source: &MountSource) -> Result<(), CreateError> {
+    let path = match source {
+        MountSource::Host(path) => path,
+        MountSource::Image { .. } => return Ok(()),
+    };
     let made = match std::fs::metadata(path) {
         Ok(_) => Ok(()),
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => std::fs::create_dir_all(path),

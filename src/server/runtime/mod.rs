@@ -23,6 +23,7 @@ mod stop;
 mod stop_pod;
 mod sweep;
 mod sysctl;
+mod volumes;
 mod watch;
 
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
 //! What is kept of a pod and of a container: enough for a new daemon to go on where the last one ended.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::SystemTime;
@@ -46,6 +47,9 @@ pub(crate) struct ContainerRecord {
     pub(crate) created: SystemTime,
     pub(crate) phase: Phase,
     pub(crate) image: ImageUsed,
+    /// The images that its mounts name, as they were asked for, and the id that each had.
+    #[serde(default)]
+    pub(crate) mounted: BTreeMap<String, String>,
     pub(crate) user: UserUsed,
     /// The log file's full path on the host.
     pub(crate) log: Option<PathBuf>,

@@ -1,0 +1,75 @@
+//! Mounts that show an image: all its layers as one, or a file or directory among them, never to be written.
+//!
+//! Made in the launcher's own mount namespace, so none of it is ever seen on the host, and taken from there as detached
+//! mounts for [`crate::stage`] to put in their places. Each container has an overlay of its own, also for an image of
+//! one layer: with the layer itself, two containers would share its FIFOs, sockets and file locks.
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
+
+use link::Launch;
+use oci_spec::runtime::Mount;
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount};
+
+use crate::stage::{IMAGE, StageError, Staged};
+
+/// Opens the images among `mounts`. `spare` is an empty directory, which is mounted over meanwhile.
+pub(crate) fn prepare(mounts: &[Mount], launch: &Launch, spare: &Path) -> Result<Vec<Staged>, StageError> {
+    let images = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() == Some(IMAGE));
+    images.map(|(turn, mount)| prepare_one(turn, mount, launch, spare)).collect()
+}
+
+fn prepare_one(turn: usize, mount: &Mount, launch: &Launch, spare: &Path) -> Result<Staged, StageError> {
+    let target = mount.destination().clone();
+    let from = mount.source().clone().unwrap_or_default();
+    let failed = |source| StageError::Source { target: target.clone(), from: from.clone(), source };
+    // The source is an image's id, and perhaps a path in it.
+    let mut parts = from.components();
+    let id = parts.next().and_then(|id| id.as_os_str().to_str()).unwrap_or_default();
+    let layers = launch.images.get(id).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
+    let (tree, directory) = show(&launch.rootfs.layers, layers, parts.as_path(), spare).map_err(failed)?;
+    Ok(Staged::image(turn, target, tree, directory))
+}
+
+/// What the layers have at `path`, as a detached mount, and whether that is a directory.
+fn show(above: &Path, layers: &[String], path: &Path, spare: &Path) -> io::Result<(OwnedFd, bool)> {
+    // The layers are named relative to it: options are limited to one page.
+    rustix::process::chdir(above)?;
+    let empty = open(spare)?;
+    let mut options = format!("lowerdir={}", layers.join(":"));
+    if layers.len() == 1 {
+        // Without an upper layer an overlay has two lower ones at least.
+        write!(options, ":/proc/self/fd/{}", empty.as_raw_fd()).map_err(io::Error::other)?;
+    }
+    let options = std::ffi::CString::new(options)?;
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    mount("overlay", spare, "overlay", flags, Some(options.as_c_str()))?;
+    let taken = take(spare, path);
+    unmount(spare, UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")?;
+    taken
+}
+
+fn take(root: &Path, path: &Path) -> io::Result<(OwnedFd, bool)> {
+    let root = open(root)?;
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
+    let found = loop {
+        match openat2(&root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
+            // Something was renamed meanwhile, anywhere.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            found => break found?,
+        }
+    };
+    let directory = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) == FileType::Directory;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    Ok((open_tree(&found, "", flags)?, directory))
+}
+
+fn open(directory: &Path) -> io::Result<OwnedFd> {
+    Ok(rustix::fs::open(directory, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
