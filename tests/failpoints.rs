@@ -9,8 +9,15 @@ use crate::harness::Daemon;
 /// Every failpoint of RunPodSandbox, in order.
 const RUN_POD: [&str; 5] = ["run_pod.begin", "run_pod.intent", "run_pod.cgroup", "run_pod.shim", "run_pod.hold"];
 /// Every failpoint of CreateContainer, in order.
-const CREATE: [&str; 6] =
-    ["create.begin", "create.intent", "create.layer", "create.cgroup", "create.bundle", "create.launch"];
+const CREATE: [&str; 7] = [
+    "create.begin",
+    "create.intent",
+    "create.layer",
+    "create.volumes",
+    "create.cgroup",
+    "create.bundle",
+    "create.launch",
+];
 
 /// The failpoints that the source has, as it was when this was compiled.
 fn in_source(text: &str) -> Vec<&str> {

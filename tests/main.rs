@@ -33,6 +33,8 @@ mod hostile_documents;
 mod hostile_images;
 mod image_formats;
 mod image_service;
+mod image_config;
+mod image_volumes;
 mod images;
 mod leak;
 mod libcontainer_gaps;

@@ -1,0 +1,1 @@
+//! What an image's configuration and its own files make of a container, and what they must not.
