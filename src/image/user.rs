@@ -72,7 +72,8 @@ pub fn resolve_user(accounts: &Accounts, ask: UserAsk<'_>) -> Result<User, UserE
     if ask.run_as_group.is_some() && !explicit {
         return Err(UserError::GroupAlone);
     }
-    let (user, group) = split(ask.image_user)?;
+    // What the image says is not even read where the container says something.
+    let (user, group) = if explicit { ("", None) } else { split(ask.image_user)? };
     let (uid, entry) = match ask.run_as_user {
         Some(uid) => {
             let uid = in_range("run_as_user", uid)?;
@@ -82,10 +83,10 @@ pub fn resolve_user(accounts: &Accounts, ask: UserAsk<'_>) -> Result<User, UserE
         None if user.is_empty() => (0, accounts.by_uid(0)),
         None => numeric_or_named(accounts, user)?,
     };
-    let gid = match (ask.run_as_group, explicit, group) {
-        (Some(gid), _, _) => in_range("run_as_group", gid)?,
-        (None, false, Some(group)) => group_id(accounts, group)?,
-        _ => entry.map_or(0, |entry| entry.gid),
+    let gid = match (ask.run_as_group, group) {
+        (Some(gid), _) => in_range("run_as_group", gid)?,
+        (None, Some(group)) => group_id(accounts, group)?,
+        (None, None) => entry.map_or(0, |entry| entry.gid),
     };
     let mut groups: Vec<u32> = entry.map(|entry| accounts.groups_of(&entry.name).collect()).unwrap_or_default();
     groups.sort_unstable();
@@ -202,6 +203,8 @@ mod tests {
     fn what_the_container_asks_wins_over_the_image() {
         let ask = UserAsk { run_as_user: Some(1000), image_user: "0:29", ..UserAsk::default() };
         assert_eq!(resolve_user(&accounts(), ask).unwrap().gid, 1000);
+        let ask = UserAsk { run_as_user: Some(1000), image_user: "a:b:c", ..UserAsk::default() };
+        assert_eq!(resolve_user(&accounts(), ask).unwrap().uid, 1000);
         let ask = UserAsk { run_as_username: "web", run_as_group: Some(3), ..UserAsk::default() };
         let user = resolve_user(&accounts(), ask).unwrap();
         assert_eq!((user.uid, user.gid), (1000, 3));

@@ -81,7 +81,8 @@ fn env(given: &Given<'_>) -> Vec<String> {
         set("TERM=xterm".to_owned());
     }
     set(format!("HOME={}", given.user.home));
-    given.image.config.env.iter().filter(|e| e.contains('=')).cloned().for_each(&mut set);
+    // What has no name is no variable.
+    given.image.config.env.iter().filter(|e| e.find('=') > Some(0)).cloned().for_each(&mut set);
     given.container.envs.iter().map(|(k, v)| format!("{k}={v}")).for_each(&mut set);
     env
 }
