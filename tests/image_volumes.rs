@@ -18,6 +18,8 @@ use crate::layer::{Layer, Tar, header};
 
 const DATA: &str = "crisp.test/data:1";
 const VOLUMES: &str = "crisp.test/volumes:1";
+/// A capability of a file, as the kernel keeps it.
+const NET_RAW: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// An image that is data and nothing else.
 fn data(name: &str, fill: impl FnOnce(&mut Tar)) -> Archive {
@@ -275,8 +277,8 @@ fn volume_layers(archive: Archive) -> Archive {
         tar.entry(header(EntryType::Fifo, "data/fifo", 0o600), &[]);
         tar.dir("data/below", 0o711);
         tar.file("data/below/gone", 0o644, b"");
-        tar.xattr("user.note", b"kept");
-        tar.file("data/noted", 0o600, b"");
+        tar.xattr("security.capability", &NET_RAW);
+        tar.file("data/able", 0o600, b"");
     });
     archive.on_top(lower).on_top(Layer::new(|tar| tar.file("data/below/.wh.gone", 0o644, b"")))
 }
@@ -292,11 +294,11 @@ fn a_volume_of_the_image_begins_as_a_copy_and_is_written_beside_a_read_only_root
     let id = daemon.client().run_config(&pod, config);
     let client = daemon.client();
     assert!(client.status(&id).mounts.is_empty(), "only what was asked for is told");
-    let look = "cd /data; stat -c '%n %a %u:%g %F %Y' file noted below fifo link new /relative";
+    let look = "cd /data; stat -c '%n %a %u:%g %F %Y' file able below fifo link new /relative";
     let changed = crate::layer::CHANGED;
     let expected = format!(
         "file 640 0:0 regular file {changed}\n\
-        noted 600 0:0 regular empty file {changed}\nbelow 711 0:0 directory {changed}\n\
+        able 600 0:0 regular empty file {changed}\nbelow 711 0:0 directory {changed}\n\
         fifo 600 0:0 fifo {changed}\nlink 777 0:0 symbolic link {changed}\n"
     );
     let seen = client.exec_script(&id, look);
@@ -313,8 +315,9 @@ fn a_volume_of_the_image_begins_as_a_copy_and_is_written_beside_a_read_only_root
     let other = client.run_config(&pod, of(VOLUMES, "other", &IDLE));
     assert_eq!(client.exec_script(&other, "ls /data/mine 2> /dev/null || echo none"), "none\n");
     let volume = daemon.ground.root().join("containers").join(&id).join("volumes/0");
-    let mut value = [0; 8];
-    assert_eq!(rustix::fs::getxattr(volume.join("noted"), "user.note", &mut value[..]), Ok(4));
+    let mut value = [0; 32];
+    assert_eq!(rustix::fs::getxattr(volume.join("able"), "security.capability", &mut value[..]), Ok(NET_RAW.len()));
+    assert_eq!(value[..NET_RAW.len()], NET_RAW);
     daemon.restart();
     assert_eq!(daemon.client().exec_script(&id, "cat /data/mine"), "mine\n");
     daemon.client().remove(&id).unwrap();

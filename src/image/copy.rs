@@ -20,7 +20,7 @@ const XATTR_MAX: usize = 64 * 1024;
 
 /// Copies all that is in the directory `from`, and its looks, to the directory `to`. `links` is an empty directory on
 /// the file system of `to`, which the caller removes afterwards.
-pub(crate) fn copy_tree(from: BorrowedFd<'_>, to: BorrowedFd<'_>, links: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn copy_tree(from: OwnedFd, to: BorrowedFd<'_>, links: BorrowedFd<'_>) -> io::Result<()> {
     Copy { links, names: vec![0; XATTR_MAX], value: vec![0; XATTR_MAX] }.directory(from, to)
 }
 
@@ -32,9 +32,11 @@ struct Copy<'a> {
 }
 
 impl Copy<'_> {
-    fn directory(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
-        for entry in rustix::fs::Dir::read_from(from)? {
-            let entry = entry?;
+    /// Two descriptors for each level, and an image has [`crate::root::DEPTH_MAX`] of those at most.
+    fn directory(&mut self, from: OwnedFd, to: BorrowedFd<'_>) -> io::Result<()> {
+        let mut entries = rustix::fs::Dir::new(from)?;
+        while let Some(entry) = entries.read() {
+            let (entry, from) = (entry?, entries.fd()?);
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." {
                 continue;
@@ -54,14 +56,14 @@ impl Copy<'_> {
             }
         }
         // Last, since all that was made in it changed its time.
-        self.dress(from, to, &rustix::fs::fstat(from)?)
+        self.dress(entries.fd()?, to, &entries.stat()?)
     }
 
     fn below(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
         rustix::fs::mkdirat(to, name, Mode::RWXU)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = |above| rustix::fs::openat(above, name, flags, Mode::empty());
-        self.directory(open(from)?.as_fd(), open(to)?.as_fd())
+        self.directory(open(from)?, open(to)?.as_fd())
     }
 
     fn regular(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> io::Result<()> {

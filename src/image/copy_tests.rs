@@ -11,7 +11,7 @@ fn copied(from: &Path) -> tempfile::TempDir {
     fs::create_dir(&copy).unwrap();
     fs::create_dir(&links).unwrap();
     let open = |path: &Path| open_directory(path).unwrap();
-    copy_tree(open(from).as_fd(), open(&copy).as_fd(), open(&links).as_fd()).unwrap();
+    copy_tree(open(from), open(&copy).as_fd(), open(&links).as_fd()).unwrap();
     above
 }
 

@@ -124,7 +124,7 @@ fn fill_one(root: &Root, volume: &Volume) -> Result<(), VolumeError> {
     let from = root.directory(inside).map_err(finding)?;
     let links = directory.with_extension("links");
     make(&links, 0o700)?;
-    let copy = || copy_tree(from.as_fd(), open_directory(directory)?.as_fd(), open_directory(&links)?.as_fd());
+    let copy = || copy_tree(from, open_directory(directory)?.as_fd(), open_directory(&links)?.as_fd());
     copy().map_err(|source| VolumeError::Copy { path: path.clone(), source })?;
     Ok(disk::remove_tree(&links)?)
 }

@@ -98,6 +98,10 @@ mod given {
 }
 
 fn built(container: &ContainerSpec, sources: &[PathBuf]) -> Result<Spec, OciError> {
+    built_with(container, sources, &[])
+}
+
+fn built_with(container: &ContainerSpec, sources: &[PathBuf], volumes: &[image::Volume]) -> Result<Spec, OciError> {
     let (pod, image) = (given::pod(), given::image());
     let user = image::User { uid: 1000, gid: 100, groups: vec![], home: "/home/u".into() };
     let held = Held {
@@ -119,7 +123,7 @@ fn built(container: &ContainerSpec, sources: &[PathBuf]) -> Result<Spec, OciErro
         cgroup: "/pod/c",
         cgroups: Version::V1,
         sources,
-        volumes: &[],
+        volumes,
         devices: &[],
         target: None,
     })
@@ -186,6 +190,25 @@ fn a_mount_of_the_container_replaces_ours_and_parents_come_first() {
     assert!(place("/data") < place("/data/deep") && place("/data/deep") < place("/etc/hosts"), "{order:?}");
     let deep = mounts.iter().find(|m| m.destination() == Path::new("/data/deep")).unwrap();
     assert_eq!(deep.options().as_ref().unwrap(), &["rbind", "ro", "rshared"]);
+}
+
+#[test]
+fn images_and_volumes_of_the_image_stand_among_the_others_by_depth() {
+    let mut container = given::container();
+    let mut of_image = volume("/v/image", model::Propagation::Private);
+    of_image.source = model::MountSource::Image { image: container.image.clone(), sub_path: "x".into() };
+    container.mounts = vec![volume("/v/image/below", model::Propagation::Private), of_image];
+    container.security.readonly_rootfs = true;
+    let sources = ["/src", "sha256:abc/x"].map(PathBuf::from);
+    let volumes = [image::Volume { path: "/v".into(), directory: "/root/volumes/0".into() }];
+    let spec = built_with(&container, &sources, &volumes).unwrap();
+    let all: Vec<_> = spec.mounts().iter().flatten().filter(|m| m.destination().starts_with("/v")).collect();
+    let words = |at: usize| (all[at].typ().as_deref().unwrap(), all[at].options().as_ref().unwrap().join(","));
+    assert_eq!(destinations(&spec).iter().filter(|path| path.starts_with("/v")).count(), 3);
+    assert_eq!(words(0), ("bind", "rbind,rw,rprivate".to_owned()), "writable beside a read-only root");
+    assert_eq!(words(1), ("image", "ro,nosuid,nodev".to_owned()));
+    assert_eq!(all[1].source().as_deref(), Some(Path::new("sha256:abc/x")));
+    assert_eq!(all[2].destination(), Path::new("/v/image/below"));
 }
 
 #[test]

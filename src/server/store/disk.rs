@@ -7,7 +7,8 @@
 //!   shim.sock shim.pid shim.start shim.log netns shm/ resolv.conf hostname hosts
 //!   containers/CONTAINER/    the same for a container
 //!     intent.json container.json config.json launch.json exit.json rootfs/ libcontainer/
-//! ROOT/containers/CONTAINER/ its writable layer: upper/ work/, and owner: the path of the directory above
+//! ROOT/containers/CONTAINER/ its writable layer: upper/ work/, and owner: the path of the directory above;
+//!                            volumes/N: what its image declares, in the order of their paths
 //! ```
 
 use std::fs::{self, DirBuilder, File};
