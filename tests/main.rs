@@ -25,6 +25,7 @@ mod broken_transfers;
 mod cgroups;
 mod daemon;
 mod disk_full;
+mod declared_volumes;
 mod examples;
 mod exec;
 mod failpoints;
