@@ -219,7 +219,7 @@ fn a_docker_archive_is_imported_like_an_oci_layout() {
 }
 
 #[test]
-fn an_archive_that_is_none_is_refused_by_name_and_so_is_a_store_in_use() {
+fn an_archive_that_is_none_is_refused_by_name_and_so_is_a_store_whose_daemon_cannot_be_found() {
     let daemon = Daemon::start();
     let bad = daemon.ground.dir().join("bad.tar");
     std::fs::write(&bad, "this is no archive").unwrap();
@@ -227,10 +227,12 @@ fn an_archive_that_is_none_is_refused_by_name_and_so_is_a_store_in_use() {
     std::fs::create_dir(&layout).unwrap();
     Archive::new("crisp.test/more:1").write_layout(&layout);
     let free = Ground::new();
-    for (root, file, words) in [(free.root(), &bad, "bad.tar"), (daemon.ground.root(), &layout, "daemon")] {
+    for (root, file, words) in [(free.root(), &bad, "bad.tar"), (daemon.ground.root(), &layout, "no daemon answers")] {
         let output = std::process::Command::new(program("crisp"))
             .args(["image", "import", "--root"])
             .arg(root)
+            .arg("--listen")
+            .arg(free.dir().join("nobody.sock"))
             .arg(file)
             .output()
             .unwrap();

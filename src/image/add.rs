@@ -2,13 +2,15 @@
 
 use std::io::Read;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use crate::config::Config;
 use crate::digest::Digest;
 use crate::disk::{self, DiskError};
 use crate::image::Image;
 use crate::layer::{Layer, Staged};
+use crate::load::beside;
 use crate::shelf::{ImageRecord, Shelf};
 use crate::unpack::{Blob, Limits, UnpackError, unpack};
 
@@ -16,7 +18,8 @@ use crate::unpack::{Blob, Limits, UnpackError, unpack};
 #[derive(Debug, Clone)]
 pub(crate) enum Ready {
     Kept,
-    Staged(Arc<Staged>),
+    /// With the losses when unpacking began.
+    Staged(Arc<Staged>, u64),
 }
 
 /// Which layer is to be unpacked.
@@ -51,64 +54,88 @@ impl Shelf {
         if state.layers.contains_key(chain_id) {
             return Some(Ready::Kept);
         }
-        state.staged.get(chain_id).and_then(Weak::upgrade).map(Ready::Staged)
+        let (staged, losses) = state.staged.get(chain_id)?;
+        let sound = *losses == self.losses.load(Ordering::Acquire);
+        staged.upgrade().filter(|_| sound).map(|staged| Ready::Staged(staged, *losses))
     }
 
     /// Unpacks a layer beside the store. Nobody else may be unpacking the same one.
     pub(crate) fn stage(&self, plan: &LayerPlan, source: impl Read, limits: &Limits) -> Result<Ready, UnpackError> {
+        let losses = self.losses.load(Ordering::Acquire);
         let number = self.fresh_number();
         let directory = self.root.join("tmp").join(number.to_string());
         let LayerPlan { chain_id, diff_id, parent, blob } = plan;
         let mut staged = Staged::new(number, directory.clone(), chain_id.clone(), diff_id.clone(), parent.clone());
         make_directory(&directory, 0o700)?;
         make_directory(&staged.files(), 0o755)?;
+        disk::step(&self.root, "layer begun");
         let unpacked = unpack(source, blob.as_ref(), diff_id, &directory, limits)?;
         staged.unpacked(unpacked);
+        disk::step(&self.root, "layer unpacked");
         let staged = Arc::new(staged);
         let mut state = self.state();
-        state.staged.retain(|_, staged| staged.strong_count() > 0);
-        state.staged.insert(chain_id.clone(), Arc::downgrade(&staged));
-        Ok(Ready::Staged(staged))
+        state.staged.retain(|_, (staged, _)| staged.strong_count() > 0);
+        state.staged.insert(chain_id.clone(), (Arc::downgrade(&staged), losses));
+        Ok(Ready::Staged(staged, losses))
     }
 
     /// Makes an image and its layers part of the store: visible, whole and durable.
     pub(crate) fn add(&self, new: NewImage, layers: &[Ready]) -> Result<Arc<Image>, DiskError> {
         let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.state().images.contains_key(&new.id);
-        let fresh: Vec<&Arc<Staged>> = layers
-            .iter()
-            .filter_map(|ready| match ready {
-                Ready::Staged(staged) => Some(staged),
-                Ready::Kept => None,
-            })
-            .filter(|staged| !self.state().layers.contains_key(&staged.record.chain_id))
-            .collect();
-        for staged in &fresh {
-            let below = self.below(&new.chain, &staged.record.chain_id, &fresh);
+        let staged = layers.iter().filter_map(|ready| match ready {
+            Ready::Staged(staged, losses) => Some((staged, *losses)),
+            Ready::Kept => None,
+        });
+        let staged = staged.filter(|(staged, _)| !self.state().layers.contains_key(&staged.record.chain_id));
+        let (fresh, losses): (Vec<&Arc<Staged>>, Vec<u64>) = staged.unzip();
+        if losses.iter().any(|then| *then != self.losses.load(Ordering::Acquire)) {
+            let lost = std::io::Error::other("the disk lost what was written while layers were unpacked");
+            return Err(disk::at("syncing", &self.root)(lost));
+        }
+        let (id, manifest) = (new.id.clone(), new.manifest.as_ref().map(|(digest, _)| digest.clone()));
+        let added = self.add_changing(new, &fresh, known);
+        if added.is_err() && !self.state().images.contains_key(&id) {
+            for digest in manifest.iter().chain([&id]) {
+                // Nobody's now; what cannot be removed is swept at the next start.
+                std::fs::remove_file(self.blob_path(digest)).ok();
+            }
+        }
+        added
+    }
+
+    fn add_changing(&self, new: NewImage, fresh: &[&Arc<Staged>], known: bool) -> Result<Arc<Image>, DiskError> {
+        for staged in fresh {
+            let below = self.below(&new.chain, &staged.record.chain_id, fresh);
             staged.adopt(&below).map_err(disk::at("preparing", &staged.directory))?;
             let record = serde_json::to_vec(&staged.record)
                 .map_err(|error| disk::at("encoding the record of", &staged.directory)(error.into()))?;
             let path = staged.directory.join("layer.json");
             std::fs::write(&path, record).map_err(disk::at("writing", &path))?;
+            disk::step(&self.root, "layer record written");
         }
         if !known {
             let manifest = new.manifest.iter().map(|(digest, json)| (digest, json));
             for (digest, json) in manifest.chain([(&new.id, &new.config_json)]) {
                 let path = self.blob_path(digest);
                 std::fs::write(&path, json).map_err(disk::at("writing", &path))?;
+                disk::step(&self.root, "blob written");
             }
         }
         if !known || !fresh.is_empty() {
             self.sync_all()?;
+            disk::step(&self.root, "all synced");
         }
-        self.keep(&fresh)?;
+        self.keep(fresh)?;
         self.record(new)
     }
 
     /// One sync of the whole filesystem is far cheaper than one of each file.
     fn sync_all(&self) -> Result<(), DiskError> {
-        let directory = std::fs::File::open(&self.root).map_err(disk::at("opening", &self.root))?;
-        rustix::fs::syncfs(&directory).map_err(|errno| disk::at("syncing", &self.root)(errno.into()))
+        rustix::fs::syncfs(&self.disk).map_err(|errno| {
+            self.losses.fetch_add(1, Ordering::AcqRel);
+            disk::at("syncing", &self.root)(errno.into())
+        })
     }
 
     fn keep(&self, fresh: &[&Arc<Staged>]) -> Result<(), DiskError> {
@@ -116,7 +143,9 @@ impl Shelf {
             let to = self.layers_dir().join(staged.number.to_string());
             std::fs::rename(&staged.directory, &to).map_err(disk::at("moving into place", &to))?;
             staged.keep();
-            let layer = Layer { number: staged.number, record: staged.record.clone() };
+            disk::step(&self.root, "layer in place");
+            let beside = beside(&to).unwrap_or_default();
+            let layer = Layer { number: staged.number, record: staged.record.clone(), beside };
             self.state().layers.insert(layer.record.chain_id.clone(), Arc::new(layer));
         }
         if fresh.is_empty() { Ok(()) } else { disk::sync(&self.layers_dir()) }
@@ -181,7 +210,11 @@ impl Shelf {
         write(&image, generation)?;
         let robbed = self.state().insert(image.clone());
         for other in robbed {
-            write(&other, generation.saturating_sub(1))?;
+            // The later record has the tag in any case, so this one may as well be written another time.
+            if let Err(error) = write(&other, generation.saturating_sub(1)) {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a moved tag stays in an older record");
+            }
+            disk::step(&self.root, "tag taken from the other");
         }
         Ok(image)
     }
@@ -224,7 +257,7 @@ impl Shelf {
     /// Removes an image by id with all its names, or one name of it; with its last tag an image goes too.
     pub(crate) fn remove(&self, text: &str) -> Result<(), DiskError> {
         self.forget(text)?;
-        self.free()
+        self.free().map(drop)
     }
 
     fn forget(&self, text: &str) -> Result<(), DiskError> {
@@ -248,11 +281,18 @@ impl Shelf {
                 return Ok(());
             }
         }
+        self.drop_image(&image)
+    }
+
+    /// Takes an image out of the store; its layers are freed later. The caller holds the change lock.
+    pub(crate) fn drop_image(&self, image: &Image) -> Result<(), DiskError> {
         disk::remove_file(&self.image_path(&image.id))?;
+        disk::step(&self.root, "image record removed");
         disk::sync(&self.root.join("images"))?;
         self.state().take(&image.id);
         for digest in image.manifest.iter().chain([&image.id]) {
             disk::remove_file(&self.blob_path(digest))?;
+            disk::step(&self.root, "blob removed");
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::digest::{Digest, Hasher};
+use crate::digest::Digest;
 use crate::manifest::{ManifestError, host};
 
 /// The part of an image config that matters to a container. Values are as the image has them: untrusted.
@@ -107,17 +107,17 @@ impl ConfigBlob {
     pub(crate) fn chain(&self) -> Vec<Digest> {
         let mut chain: Vec<Digest> = Vec::with_capacity(self.diff_ids.len());
         for diff_id in &self.diff_ids {
-            let next = match chain.last() {
-                None => diff_id.clone(),
-                Some(below) => {
-                    let mut hasher = Hasher::sha256();
-                    hasher.update(format!("{below} {diff_id}").as_bytes());
-                    hasher.finish()
-                }
-            };
-            chain.push(next);
+            chain.push(chain_id(chain.last(), diff_id));
         }
         chain
+    }
+}
+
+/// The chain id of a layer with `diff_id` on top of the one called `below`.
+pub(crate) fn chain_id(below: Option<&Digest>, diff_id: &Digest) -> Digest {
+    match below {
+        None => diff_id.clone(),
+        Some(below) => Digest::of(format!("{below} {diff_id}").as_bytes()),
     }
 }
 

@@ -4,8 +4,10 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::root::Weight;
 
 /// A file of the store that could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -41,14 +43,26 @@ pub(crate) fn io_kind(error: &io::Error) -> model::Kind {
 /// Writes `content` to `path` in one step: after a crash the old content or the new is there, whole.
 pub(crate) fn write(path: &Path, content: &[u8]) -> Result<(), DiskError> {
     let aside = path.with_extension("new");
-    let mut file = File::create(&aside).map_err(at("creating", &aside))?;
-    file.write_all(content).map_err(at("writing", &aside))?;
-    file.sync_all().map_err(at("syncing", &aside))?;
-    fs::rename(&aside, path).map_err(at("renaming into place", path))?;
+    let placed = write_aside(&aside, content).and_then(|()| {
+        step(path, "record written aside");
+        fs::rename(&aside, path).map_err(at("renaming into place", path))
+    });
+    if placed.is_err() {
+        // What is left of it on a failing disk is removed when the store is opened.
+        fs::remove_file(&aside).ok();
+    }
+    placed?;
+    step(path, "record in place");
     match path.parent() {
         Some(directory) => sync(directory),
         None => Ok(()),
     }
+}
+
+fn write_aside(aside: &Path, content: &[u8]) -> Result<(), DiskError> {
+    let mut file = File::create(aside).map_err(at("creating", aside))?;
+    file.write_all(content).map_err(at("writing", aside))?;
+    file.sync_all().map_err(at("syncing", aside))
 }
 
 /// [`write`] of a value as JSON.
@@ -57,9 +71,38 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Dis
     write(path, &json)
 }
 
-pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, DiskError> {
-    let json = fs::read(path).map_err(at("reading", path))?;
-    serde_json::from_slice(&json).map_err(|error| at("parsing", path)(error.into()))
+/// What was found where a record should be.
+pub(crate) enum Found<T> {
+    Record(T),
+    /// Of a format that only a newer crisp knows.
+    Newer(u32),
+    /// Missing, empty, damaged, or on a bad part of the disk: it will not get better.
+    Spoilt(DiskError),
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+/// Reads a record of a format up to `known`. An error is one that may pass, such as too many open files.
+pub(crate) fn read_record<T: DeserializeOwned>(path: &Path, known: u32) -> Result<Found<T>, DiskError> {
+    let json = match fs::read(path) {
+        Ok(json) => json,
+        Err(error) if error.kind() == io::ErrorKind::NotFound || is_io_error(&error) => {
+            return Ok(Found::Spoilt(at("reading", path)(error)));
+        }
+        Err(error) => return Err(at("reading", path)(error)),
+    };
+    // The format first: the rest of a newer one may look like damage.
+    let parsed = serde_json::from_slice::<Versioned>(&json).and_then(|Versioned { version }| {
+        if version > known { Ok(Found::Newer(version)) } else { serde_json::from_slice(&json).map(Found::Record) }
+    });
+    Ok(parsed.unwrap_or_else(|error| Found::Spoilt(at("parsing", path)(error.into()))))
+}
+
+fn is_io_error(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 /// Makes renames and removals in `directory` durable.
@@ -89,3 +132,41 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), DiskError> {
         _ => Ok(()),
     }
 }
+
+/// What a file or directory takes by itself.
+pub(crate) fn weigh_one(path: &Path) -> Result<Weight, DiskError> {
+    Ok(weight_of(&fs::symlink_metadata(path).map_err(at("weighing", path))?))
+}
+
+/// What the entries of a directory take by themselves, but for the one called `except`.
+pub(crate) fn weigh_entries(directory: &Path, except: &str) -> Result<Weight, DiskError> {
+    let mut weight = Weight::default();
+    let mut add = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) => {
+            weight.add(weight_of(&metadata));
+            Ok(())
+        }
+        // Gone since it was listed.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    };
+    let weighed = fs::read_dir(directory).and_then(|mut entries| {
+        entries
+            .try_for_each(|entry| entry.and_then(|entry| if entry.file_name() == except { Ok(()) } else { add(entry) }))
+    });
+    weighed.map_err(at("weighing", directory))?;
+    Ok(weight)
+}
+
+fn weight_of(metadata: &fs::Metadata) -> Weight {
+    use std::os::unix::fs::MetadataExt;
+    Weight { bytes: metadata.blocks().saturating_mul(512), inodes: 1 }
+}
+
+/// A moment at which the process may die: tests look at what is on disk then.
+#[cfg(not(test))]
+#[inline]
+pub(crate) fn step(_: &Path, _: &'static str) {}
+
+#[cfg(test)]
+pub(crate) use crate::steps::step;

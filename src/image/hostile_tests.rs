@@ -68,7 +68,7 @@ fn attempt(name: &str, stream: &[u8], wanted: &Outcome) {
         (Err(error), _) => panic!("{name}: {error:?}"),
     };
     let mut staged = Staged::new(1, layer.clone(), Digest::of(b""), Digest::of(b""), None);
-    staged.unpacked(Unpacked { pending, weight: crate::root::Weight::default() });
+    staged.unpacked(Unpacked { pending, weight: crate::root::Weight::default(), tar_bytes: 0 });
     let adopted = staged.adopt(&[]);
     canary.check();
     match (adopted, wanted) {

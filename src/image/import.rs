@@ -3,9 +3,13 @@
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::add::{NewImage, Ready};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{FileType, Mode, OFlags};
+
+use crate::add::{LayerPlan, NewImage, Ready};
 use crate::archive::TarError;
 use crate::config::ConfigBlob;
 use crate::digest::Digest;
@@ -14,7 +18,9 @@ use crate::image::Image;
 use crate::manifest::{Descriptor, ManifestError};
 use crate::package::Package;
 use crate::plan::plan;
+use crate::progress::{Counter, Watch};
 use crate::reference::{BadReference, Pick, Reference};
+use crate::spool::SpoolError;
 use crate::store::Store;
 use crate::unpack::{UnpackError, decompressed};
 
@@ -39,6 +45,12 @@ pub enum ImportError {
         /// What is wrong with it.
         source: TarError,
     },
+    /// Neither a file nor a directory nor a pipe.
+    #[error("{} is neither an archive nor a directory", .0.display())]
+    NoFile(PathBuf),
+    /// The caller gave up.
+    #[error("the import was given up")]
+    GivenUp,
     /// Neither an OCI layout nor a docker archive.
     #[error("{} has neither index.json nor manifest.json", .0.display())]
     Unknown(PathBuf),
@@ -101,9 +113,13 @@ impl ImportError {
         match self {
             Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => model::Kind::NotFound,
             Self::Read { source, .. } => disk::io_kind(source),
-            Self::Tar { .. } | Self::Unknown(_) | Self::Missing { .. } | Self::Digest { .. } | Self::Name(_) => {
-                model::Kind::Invalid
-            }
+            Self::Tar { .. }
+            | Self::NoFile(_)
+            | Self::Unknown(_)
+            | Self::Missing { .. }
+            | Self::Digest { .. }
+            | Self::Name(_) => model::Kind::Invalid,
+            Self::GivenUp => model::Kind::Unavailable,
             Self::TooLarge { .. } => model::Kind::Exhausted,
             Self::Reference(source) => source.kind(),
             Self::Manifest { source, .. } => source.kind(),
@@ -127,13 +143,14 @@ pub(crate) struct Found {
 impl Store {
     /// Imports all images of an OCI layout (directory or tar) or docker archive, or the only one under `name`.
     ///
-    /// Names come from the archive otherwise. Blocks; not to be called on an async thread.
-    pub fn import(&self, path: &Path, name: Option<&str>) -> Result<Vec<Arc<Image>>, ImportError> {
+    /// Names come from the archive otherwise. A pipe is read to its end first. Where it fails, images before the one
+    /// that failed stay. Blocks; not to be called on an async thread.
+    pub fn import(&self, path: &Path, name: Option<&str>, watch: Watch<'_>) -> Result<Vec<Arc<Image>>, ImportError> {
         let name = name.map(str::parse::<Reference>).transpose()?;
         if name.as_ref().is_some_and(|name| matches!(name.pick(), Pick::Digest(_))) {
             return Err(ImportError::Name("an imported image can be named by tag only"));
         }
-        let package = self.open_package(path)?;
+        let package = self.open_package(path, watch)?;
         let cap = self.limits.document_bytes;
         let mut found = match package.has("index.json") {
             true => package.oci_images(cap)?,
@@ -146,43 +163,58 @@ impl Store {
             };
             only.tags = vec![name.to_string()];
         }
-        found.into_iter().map(|image| self.import_one(&package, image)).collect()
+        let mut total = 0u64;
+        for (layer, _) in found.iter().flat_map(|image| &image.layers) {
+            total = total.saturating_add(package.open(layer)?.1);
+        }
+        let counter = Counter::new(total, watch);
+        found.into_iter().map(|image| self.import_one(&package, image, &counter)).collect()
     }
 
-    fn open_package(&self, path: &Path) -> Result<Package, ImportError> {
+    fn open_package(&self, path: &Path, watch: Watch<'_>) -> Result<Package, ImportError> {
         let read = |source| ImportError::Read { path: path.to_owned(), what: "the start".to_owned(), source };
         if path.is_dir() {
             return Ok(Package::directory(path));
         }
-        let mut file = File::open(path).map_err(read)?;
-        let mut first = [0; 2];
-        let start = file.read(&mut first).and_then(|count| file.rewind().map(|()| count)).map_err(read)?;
-        if start == 2 && (first == [0x1f, 0x8b] || first == [0x28, 0xb5]) {
-            file = self.inflated(file, path)?;
+        // Opening a pipe must not wait for its other end.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut file: File = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| read(errno.into()))?.into();
+        let stat = rustix::fs::fstat(&file).map_err(|errno| read(errno.into()))?;
+        let counter = Counter::new(u64::try_from(stat.st_size).unwrap_or(0), watch);
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {
+                let mut first = [0; 2];
+                let start = file.read(&mut first).and_then(|count| file.rewind().map(|()| count)).map_err(read)?;
+                if start == 2 && (first == [0x1f, 0x8b] || first == [0x28, 0xb5]) {
+                    file = self.spooled(counter.reading(file), path, &counter)?;
+                }
+            }
+            FileType::Fifo => {
+                file = self.spooled(counter.reading(Patient { pipe: file, counter: &counter }), path, &counter)?;
+            }
+            _ => return Err(ImportError::NoFile(path.to_owned())),
         }
         Package::tar(path, file).map_err(|source| ImportError::Tar { path: path.to_owned(), source })
     }
 
-    /// A compressed archive cannot be read at random: it is decompressed into a file without a name first.
-    fn inflated(&self, mut file: File, path: &Path) -> Result<File, ImportError> {
-        let read =
-            |source| ImportError::Read { path: path.to_owned(), what: "the compressed content".to_owned(), source };
-        let place = self.shelf.root.join("tmp").join(format!("import-{}", self.shelf.fresh_number()));
-        let open = File::options().create_new(true).read(true).write(true).open(&place);
-        let mut plain = open.map_err(disk::at("creating", &place))?;
-        disk::remove_file(&place)?;
-        let cap = self.limits.unpacked_bytes;
-        let mut from = decompressed(&mut file).map_err(read)?.take(cap.saturating_add(1));
-        let copied = io::copy(&mut from, &mut plain).map_err(read)?;
-        if copied > cap {
-            let name = "the decompressed content".to_owned();
-            return Err(ImportError::TooLarge { path: path.to_owned(), name, limit: cap });
+    /// A compressed archive, or one that comes through a pipe, cannot be read at random: it is spooled first.
+    fn spooled(&self, mut from: impl Read, path: &Path, counter: &Counter<'_>) -> Result<File, ImportError> {
+        let read = |source| ImportError::Read { path: path.to_owned(), what: "the content".to_owned(), source };
+        let mut spool = self.shelf.spool()?;
+        let mut plain = decompressed(&mut from).map_err(read)?;
+        match spool.fill(&mut plain, self.limits.unpacked_bytes) {
+            Ok(()) => Ok(spool.rewound()?),
+            Err(_) if counter.is_stopped() => Err(ImportError::GivenUp),
+            Err(SpoolError::Read(error)) => Err(read(error)),
+            Err(SpoolError::TooLarge(limit)) => {
+                let name = "the decompressed content".to_owned();
+                Err(ImportError::TooLarge { path: path.to_owned(), name, limit })
+            }
+            Err(SpoolError::Disk(error)) => Err(error.into()),
         }
-        plain.rewind().map_err(read)?;
-        Ok(plain)
     }
 
-    fn import_one(&self, package: &Package, found: Found) -> Result<Arc<Image>, ImportError> {
+    fn import_one(&self, package: &Package, found: Found, counter: &Counter<'_>) -> Result<Arc<Image>, ImportError> {
         let Found { tags, digests, manifest, config_digest, config_json, layers } = found;
         let unusable = |source| ImportError::Manifest { path: package.path().to_owned(), source };
         if let Some(image) = self.shelf.name(&config_digest, &tags, &digests)? {
@@ -193,20 +225,95 @@ impl Store {
         let plans = plan(blobs, &config).map_err(unusable)?;
         let chain: Vec<Digest> = plans.iter().map(|plan| plan.chain_id.clone()).collect();
         let _pin = self.shelf.pin(chain.clone());
-        let mut ready: Vec<Ready> = Vec::with_capacity(plans.len());
-        for (plan, (name, _)) in plans.iter().zip(&layers) {
-            let _turn = self.turns.take_blocking(plan.chain_id.as_str());
-            ready.push(match self.shelf.ready(&plan.chain_id) {
-                Some(have) => have,
-                None => {
-                    let unpacked = self.shelf.stage(plan, package.open(name)?, &self.limits);
-                    unpacked.map_err(|source| ImportError::Unpack { path: package.path().to_owned(), source })?
-                }
-            });
-        }
+        let work: Vec<(&LayerPlan, &str)> =
+            plans.iter().zip(&layers).map(|(plan, (name, _))| (plan, name.as_str())).collect();
+        let ready = self.unpack_all(package, &work, counter)?;
         let config = config.config;
         let new = NewImage { id: config_digest, config_json, config, manifest, chain, tags, digests };
         Ok(self.shelf.add(new, &ready)?)
+    }
+
+    /// Gets all layers ready, several at a time; the first that fails ends the others.
+    fn unpack_all(
+        &self,
+        package: &Package,
+        work: &[(&LayerPlan, &str)],
+        counter: &Counter<'_>,
+    ) -> Result<Vec<Ready>, ImportError> {
+        let next = AtomicUsize::new(0);
+        let done = Mutex::new((Vec::with_capacity(work.len()), None));
+        std::thread::scope(|threads| {
+            for _ in 0..self.limits.downloads.clamp(1, work.len().max(1)) {
+                threads.spawn(|| {
+                    while let Some((plan, name)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let unpacked = self.unpack_one(package, plan, name, counter);
+                        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                        match unpacked {
+                            Ok(ready) => done.0.push(ready),
+                            Err(error) => {
+                                // Those that are stopped by this one come after it.
+                                done.1.get_or_insert(if counter.is_stopped() { ImportError::GivenUp } else { error });
+                                counter.stop();
+                                return;
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        match done.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            (ready, None) => Ok(ready),
+            (_, Some(error)) => Err(error),
+        }
+    }
+
+    fn unpack_one(
+        &self,
+        package: &Package,
+        plan: &LayerPlan,
+        name: &str,
+        counter: &Counter<'_>,
+    ) -> Result<Ready, ImportError> {
+        let given_up = |_| ImportError::GivenUp;
+        let _turn = self.turns.take_blocking(plan.chain_id.as_str());
+        let (source, size) = package.open(name)?;
+        let mut source = counter.reading(source);
+        let ready = match self.shelf.ready(&plan.chain_id) {
+            Some(have) => have,
+            None => {
+                let unpacked = self.shelf.stage(plan, &mut source, &self.limits);
+                unpacked.map_err(|source| ImportError::Unpack { path: package.path().to_owned(), source })?
+            }
+        };
+        counter.bytes(size.saturating_sub(source.seen())).map_err(given_up)?;
+        counter.layer().map_err(given_up)?;
+        Ok(ready)
+    }
+}
+
+/// A pipe whose writer may be slow for ever: whether anybody still wants the import is asked now and then.
+struct Patient<'a> {
+    pipe: File,
+    counter: &'a Counter<'a>,
+}
+
+/// How long a pipe is waited for between two questions.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.pipe.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return other,
+            }
+            self.counter.bytes(0)?;
+            let mut ready = [PollFd::new(&self.pipe, PollFlags::IN)];
+            match rustix::event::poll(&mut ready, Some(&PATIENCE)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
     }
 }
 

@@ -1,6 +1,9 @@
+use std::ops::ControlFlow;
+
 use super::*;
 use crate::endpoint::Registries;
 use crate::fixture::{Made, Tar, gzip};
+use crate::progress::{Progress, unwatched};
 use crate::unpack::Limits;
 
 struct Ground {
@@ -61,14 +64,14 @@ fn an_oci_layout_is_imported_from_a_directory_and_from_an_archive() {
     for (name, content) in &files {
         ground.write(&format!("layout/{name}"), content);
     }
-    let images = ground.store.import(&ground.directory.path().join("layout"), None).unwrap();
+    let images = ground.store.import(&ground.directory.path().join("layout"), None, &unwatched).unwrap();
     assert_eq!((images.len(), &images[0].id), (1, &made.id()));
     assert_eq!(images[0].repo_tags, ["a.b/c:1"]);
     assert_eq!(images[0].repo_digests, [format!("a.b/c@{}", Digest::of(&made.manifest))]);
     for packed in [archive(&files), gzip(&archive(&files)), zstd::encode_all(&archive(&files)[..], 1).unwrap()] {
         let ground = Ground::new();
         let path = ground.write("image.tar", &packed);
-        let images = ground.store.import(&path, Some("other")).unwrap();
+        let images = ground.store.import(&path, Some("other"), &unwatched).unwrap();
         assert_eq!(images[0].repo_tags, ["docker.io/library/other:latest"]);
         assert_eq!(ground.store.lowers(&images[0]).unwrap().len(), 2);
         assert!(std::fs::read_dir(ground.directory.path().join("store/tmp")).unwrap().next().is_none());
@@ -80,7 +83,7 @@ fn a_bare_tag_is_no_name() {
     let (ground, made) = (Ground::new(), made());
     let files = oci_files(&made, serde_json::json!({"org.opencontainers.image.ref.name": "latest"}));
     let path = ground.write("image.tar", &archive(&files));
-    let image = ground.store.import(&path, None).unwrap().remove(0);
+    let image = ground.store.import(&path, None, &unwatched).unwrap().remove(0);
     assert!(image.repo_tags.is_empty());
     assert_eq!(ground.store.find(image.id.as_str()), Some(image));
 }
@@ -100,7 +103,7 @@ fn a_docker_archive_is_imported_with_linked_layers() {
         .end();
     let ground = Ground::new();
     let path = ground.write("image.tar", &bytes);
-    let image = ground.store.import(&path, None).unwrap().remove(0);
+    let image = ground.store.import(&path, None, &unwatched).unwrap().remove(0);
     assert_eq!(image.repo_tags, ["docker.io/library/busybox:1"]);
     assert!(image.repo_digests.is_empty());
     assert_eq!(ground.store.lowers(&image).unwrap().len(), 2);
@@ -115,7 +118,7 @@ fn archives_that_lie_are_refused() {
         let mut files = oci_files(&made, serde_json::json!({}));
         change(&mut files);
         let path = ground.write("image.tar", &archive(&files));
-        let outcome = ground.store.import(&path, None);
+        let outcome = ground.store.import(&path, None, &unwatched);
         assert!(ground.store.list().is_empty());
         outcome.unwrap_err()
     };
@@ -150,7 +153,7 @@ fn a_layout_directory_cannot_point_outside_itself() {
     let outside = ground.write("outside", &made.layers[0]);
     std::fs::remove_file(&blob).unwrap();
     std::os::unix::fs::symlink(&outside, &blob).unwrap();
-    let error = ground.store.import(&ground.directory.path().join("layout"), None).unwrap_err();
+    let error = ground.store.import(&ground.directory.path().join("layout"), None, &unwatched).unwrap_err();
     assert!(matches!(error, ImportError::Missing { .. }), "{error:?}");
 }
 
@@ -159,8 +162,74 @@ fn a_name_for_several_images_or_by_digest_is_refused() {
     let (ground, made) = (Ground::new(), made());
     let path = ground.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
     let digest = format!("a@{}", Digest::of(b""));
-    assert!(matches!(ground.store.import(&path, Some(&digest)), Err(ImportError::Name(_))));
-    assert_eq!(ground.store.import(&path.join("no"), None).unwrap_err().kind(), model::Kind::Internal);
+    assert!(matches!(ground.store.import(&path, Some(&digest), &unwatched), Err(ImportError::Name(_))));
+    assert_eq!(ground.store.import(&path.join("no"), None, &unwatched).unwrap_err().kind(), model::Kind::Internal);
     let absent = ground.directory.path().join("absent");
-    assert_eq!(ground.store.import(&absent, None).unwrap_err().kind(), model::Kind::NotFound);
+    assert_eq!(ground.store.import(&absent, None, &unwatched).unwrap_err().kind(), model::Kind::NotFound);
+}
+
+#[test]
+fn progress_is_told_and_an_import_can_be_given_up() {
+    let (ground, made) = (Ground::new(), made());
+    let path = ground.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
+    let seen = Mutex::new(Vec::new());
+    let watch = |progress: Progress| {
+        let mut seen = seen.lock().unwrap();
+        seen.push(progress);
+        if seen.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    };
+    assert!(matches!(ground.store.import(&path, None, &watch), Err(ImportError::GivenUp)));
+    assert!(ground.store.list().is_empty());
+    assert!(std::fs::read_dir(ground.directory.path().join("store/tmp")).unwrap().next().is_none());
+    seen.lock().unwrap().clear();
+    let watch = |progress: Progress| {
+        seen.lock().unwrap().push(progress);
+        ControlFlow::Continue(())
+    };
+    ground.store.import(&path, None, &watch).unwrap();
+    let total = made.layers.iter().map(|layer| layer.len() as u64).sum();
+    assert_eq!(*seen.lock().unwrap().last().unwrap(), Progress { bytes: total, total, layers: 2 });
+}
+
+#[test]
+fn an_archive_comes_through_a_pipe_of_a_slow_writer() {
+    let (ground, made) = (Ground::new(), made());
+    let bytes = gzip(&archive(&oci_files(&made, serde_json::json!({}))));
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader)));
+    let image = std::thread::scope(|threads| {
+        threads.spawn(move || {
+            for part in bytes.chunks(500) {
+                std::io::Write::write_all(&mut writer, part).unwrap();
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        });
+        ground.store.import(&path, Some("a.b/c:1"), &unwatched).unwrap().remove(0)
+    });
+    assert_eq!((&image.id, &image.repo_tags[..]), (&made.id(), &["a.b/c:1".to_owned()][..]));
+}
+
+#[test]
+fn a_pipe_that_brings_nothing_can_be_given_up_and_a_device_is_no_archive() {
+    let ground = Ground::new();
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader)));
+    let outcome = ground.store.import(&path, None, &|_| ControlFlow::Break(()));
+    assert!(matches!(outcome, Err(ImportError::Read { .. } | ImportError::GivenUp)), "{outcome:?}");
+    let outcome = ground.store.import(Path::new("/dev/zero"), None, &unwatched);
+    assert!(matches!(outcome, Err(ImportError::NoFile(_))), "{outcome:?}");
+}
+
+#[test]
+fn many_layers_are_unpacked_at_once_and_stay_in_order() {
+    let tars: Vec<_> = (0..12).map(|at| Tar::default().file(&format!("f{at}"), &[at; 5000]).end()).collect();
+    let made = Made::new(&tars, gzip);
+    let ground = Ground::new();
+    let path = ground.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
+    let image = ground.store.import(&path, Some("x"), &unwatched).unwrap().remove(0);
+    let lowers = ground.store.lowers(&image).unwrap();
+    for (at, lower) in lowers.iter().rev().enumerate() {
+        let file = ground.store.layers_dir().join(lower).join(format!("f{at}"));
+        assert_eq!(std::fs::read(file).unwrap(), [u8::try_from(at).unwrap(); 5000]);
+    }
 }

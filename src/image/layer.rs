@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 use crate::disk;
+use crate::root::Weight;
 use crate::unpack::Unpacked;
 
 /// A layer's own record, `layer.json` beside its files.
@@ -19,6 +20,9 @@ pub(crate) struct LayerRecord {
     pub(crate) parent: Option<Digest>,
     pub(crate) bytes: u64,
     pub(crate) inodes: u64,
+    /// Length of the tar stream it came as; records of the first release have none.
+    #[serde(default)]
+    pub(crate) tar_bytes: Option<u64>,
 }
 
 /// A layer that images and containers can use.
@@ -27,6 +31,16 @@ pub(crate) struct Layer {
     /// Its directory under `layers/`.
     pub(crate) number: u64,
     pub(crate) record: LayerRecord,
+    /// What its directory takes apart from its files.
+    pub(crate) beside: Weight,
+}
+
+impl Layer {
+    pub(crate) fn weight(&self) -> Weight {
+        let mut weight = Weight { bytes: self.record.bytes, inodes: self.record.inodes };
+        weight.add(self.beside);
+        weight
+    }
 }
 
 /// An unpacked layer that is not yet part of the store; dropped without being kept, it is removed.
@@ -73,7 +87,7 @@ impl Staged {
         diff_id: Digest,
         parent: Option<Digest>,
     ) -> Self {
-        let record = LayerRecord { version: 1, chain_id, diff_id, parent, bytes: 0, inodes: 0 };
+        let record = LayerRecord { version: 1, chain_id, diff_id, parent, bytes: 0, inodes: 0, tar_bytes: None };
         Self { number, directory, record, pending: Pending::default(), kept: AtomicBool::new(false) }
     }
 
@@ -85,6 +99,7 @@ impl Staged {
         self.pending = unpacked.pending;
         self.record.bytes = unpacked.weight.bytes;
         self.record.inodes = unpacked.weight.inodes;
+        self.record.tar_bytes = Some(unpacked.tar_bytes);
     }
 
     /// From now on the directory is the store's: dropping this does not remove it.

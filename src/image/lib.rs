@@ -9,7 +9,8 @@
 //! once, each streaming from the network through the digest of the blob, decompression and the digest of the tar
 //! stream into its own directory → one sync of the filesystem → renamed into place → image record written.
 //! What may pass is tried again with growing pauses, then at the next endpoint; a blob goes on where it broke off.
-//! [`Store::import`] does the same from an OCI layout or docker archive. A crash leaves the old state or the new one;
+//! [`Store::import`] does the same from an OCI layout or docker archive, and [`Store::export`] writes one from which
+//! another store gets the very same image. [`Store::prune`] removes what nobody uses. A crash leaves the old state or the new one;
 //! the rest is swept when the store is opened.
 //!
 //! Everything that comes from outside is hostile: names follow a strict grammar, documents are read up to a bound,
@@ -33,14 +34,19 @@ mod authority;
 mod canary;
 mod config;
 mod copy;
+#[cfg(test)]
+mod crash_tests;
 mod digest;
 mod disk;
 mod download;
 mod endpoint;
 mod entry;
+mod export;
 mod fetch;
 #[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod full_tests;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 #[cfg(test)]
@@ -56,12 +62,17 @@ mod logins;
 mod looks;
 mod lost;
 mod manifest;
+mod pack;
 mod package;
 mod pax;
 mod pipe;
 mod plan;
+mod progress;
+mod prune;
 mod pull;
 mod pull_error;
+#[cfg(test)]
+mod race_tests;
 mod reference;
 mod registry;
 mod replay;
@@ -70,7 +81,12 @@ mod root;
 mod shelf;
 mod site;
 mod sparse;
+mod spool;
 mod stack;
+#[cfg(test)]
+mod steps;
+#[cfg(test)]
+mod stock;
 mod store;
 mod stream;
 mod tape;
@@ -79,10 +95,11 @@ mod traffic;
 mod turns;
 mod unpack;
 mod untar;
+mod usage;
 mod user;
 mod view;
-mod whiteout;
 mod volume;
+mod whiteout;
 
 pub use accounts::{Accounts, Group, Passwd};
 pub use archive::TarError;
@@ -90,20 +107,24 @@ pub use config::Config;
 pub use digest::{BadDigest, Digest};
 pub use disk::DiskError;
 pub use endpoint::{BadEndpoint, Credentials, Endpoint, Registries, Registry};
+pub use export::{Compress, ExportError};
 pub use fetch::{FetchError, Tried};
 pub use image::Image;
 pub use import::ImportError;
 pub use logins::{BadLogins, Logins};
 pub use manifest::ManifestError;
+pub use progress::{Progress, Watch, unwatched};
+pub use prune::{PruneError, Pruned};
 pub use pull_error::PullError;
 pub use reference::{BadReference, Pick, Reference};
-pub use shelf::{HoldError, OpenError, Usage};
+pub use shelf::{HoldError, OpenError};
 pub use store::{AccountsCause, AccountsError, Store};
 pub use tape::{TapeError, replay};
 pub use tls::{BadTls, Tls};
 pub use traffic::{Pulling, Traffic};
 pub use unpack::{Limits, UnpackError};
 pub use untar::UntarError;
+pub use usage::Usage;
 pub use user::{User, UserAsk, UserError, resolve_user};
 pub use view::ViewError;
 

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -80,14 +81,17 @@ impl Package {
         }
     }
 
-    /// Opens a part by a name that came from the package, which is as little trusted as the rest of it.
-    pub(crate) fn open(&self, name: &str) -> Result<Box<dyn Read + '_>, ImportError> {
+    /// Opens a part by a name that came from the package, which is as little trusted as the rest of it; gives its size.
+    pub(crate) fn open(&self, name: &str) -> Result<(Box<dyn Read + '_>, u64), ImportError> {
         let read = |source| ImportError::Read { path: self.path.clone(), what: name.to_owned(), source };
         match &self.from {
             From::Directory => {
                 let inside = Root::open(&self.path).map_err(read)?;
                 match inside.regular(Path::new(name)) {
-                    Ok(file) => Ok(Box::new(file)),
+                    Ok(file) => {
+                        let size = file.metadata().map_err(read)?.len();
+                        Ok((Box::new(file), size))
+                    }
                     Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.missing(name)),
                     Err(error) => Err(read(error)),
                 }
@@ -99,7 +103,7 @@ impl Package {
                     match members.get(wanted).ok_or_else(|| self.missing(wanted))? {
                         Member::Link(target) => wanted = target,
                         Member::Data { offset, size } => {
-                            return Ok(Box::new(Window { file, at: *offset, left: *size }));
+                            return Ok((Box::new(Window { file, at: *offset, left: *size }), *size));
                         }
                     }
                 }
@@ -110,7 +114,7 @@ impl Package {
 
     fn read(&self, name: &str, cap: u64) -> Result<Vec<u8>, ImportError> {
         let mut content = Vec::new();
-        let mut from = self.open(name)?.take(cap.saturating_add(1));
+        let mut from = self.open(name)?.0.take(cap.saturating_add(1));
         let read = from.read_to_end(&mut content);
         read.map_err(|source| ImportError::Read { path: self.path.clone(), what: name.to_owned(), source })?;
         if u64::try_from(content.len()).map_or(true, |length| length > cap) {
@@ -263,8 +267,8 @@ struct Window<'a> {
 impl Read for Window<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
-        self.file.seek(SeekFrom::Start(self.at))?;
-        let count = self.file.read(&mut buffer[..most])?;
+        // Other threads read elsewhere in the same file.
+        let count = self.file.read_at(&mut buffer[..most], self.at)?;
         let read = u64::try_from(count).unwrap_or(u64::MAX);
         self.at += read;
         self.left -= read;

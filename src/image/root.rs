@@ -133,6 +133,13 @@ pub(crate) struct Weight {
     pub(crate) inodes: u64,
 }
 
+impl Weight {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.inodes = self.inodes.saturating_add(other.inodes);
+    }
+}
+
 /// Weighs the tree under `directory`, that directory included, and what else is in the directory `also`.
 pub(crate) fn weigh(directory: BorrowedFd<'_>, also: Option<BorrowedFd<'_>>) -> io::Result<Weight> {
     let mut weight = Weight::default();

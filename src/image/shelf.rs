@@ -9,12 +9,14 @@
 //!      tmp/            work in progress and trash: emptied at every start
 //!      view/           where a thread of its own sees an overlay mounted
 //! ```
-//! A layer enters `layers/` by rename after one sync of the filesystem, an image record after that. Reference counts
-//! are never stored: they follow from the records and the holds.
+//! A layer enters `layers/` by rename after one sync of the filesystem, an image record after that; it leaves in the
+//! opposite order, and its directory by rename into `tmp/`. Reference counts are never stored: they follow from the
+//! records and the holds. Whatever a crash leaves is then either whole, or nobody's and swept.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use serde::{Deserialize, Serialize};
@@ -23,8 +25,9 @@ use crate::digest::Digest;
 use crate::disk::{self, DiskError};
 use crate::image::Image;
 use crate::layer::{Layer, Staged};
-use crate::load::{entries, load_images, load_layers};
+use crate::load::{clear, entries, load_images, load_layers, nobody};
 use crate::reference::Reference;
+use crate::root::Weight;
 
 /// The format of records this version reads and writes.
 pub(crate) const VERSION: u32 = 1;
@@ -89,23 +92,16 @@ pub(crate) struct ImageRecord {
     pub(crate) image: Image,
 }
 
-/// Disk space the store takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Usage {
-    /// The store's directory.
-    pub path: PathBuf,
-    /// Bytes on disk.
-    pub bytes: u64,
-    /// Files and directories.
-    pub inodes: u64,
-}
-
 #[derive(Debug)]
 pub(crate) struct Shelf {
     pub(crate) root: PathBuf,
     pub(crate) state: Mutex<State>,
     /// Held while an image is being added or removed.
     pub(crate) change: Mutex<()>,
+    /// The root directory, open from the start: the kernel tells of lost writes only who was there before.
+    pub(crate) disk: File,
+    /// How often the kernel said that writes were lost. What was being unpacked at that time cannot be trusted.
+    pub(crate) losses: AtomicU64,
     /// Keeps the lock file locked.
     _lock: File,
 }
@@ -116,7 +112,8 @@ pub(crate) struct State {
     /// Tags and digest references to image ids.
     pub(crate) names: HashMap<String, Digest>,
     pub(crate) layers: HashMap<Digest, Arc<Layer>>,
-    pub(crate) staged: HashMap<Digest, Weak<Staged>>,
+    /// Layers that are unpacked, and the losses when that began.
+    pub(crate) staged: HashMap<Digest, (Weak<Staged>, u64)>,
     holds: HashMap<String, BTreeSet<Digest>>,
     /// Layers that work in progress counts on.
     pins: HashMap<Digest, usize>,
@@ -139,14 +136,22 @@ impl Shelf {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::InUse(root)),
             Err(errno) => return Err(disk::at("locking", &lock_path)(errno.into()).into()),
         }
-        disk::remove_tree(&root.join("tmp"))?;
         for name in ["tmp", "images", "blobs", "layers", "view"] {
             disk::private_directory(&root.join(name))?;
         }
+        let disk = File::open(&root).map_err(disk::at("opening", &root))?;
         let mut state = State::default();
+        clear(&root.join("tmp"), &mut state)?;
         load_layers(&root.join("layers"), &mut state)?;
         load_images(&root.join("images"), &mut state)?;
-        Ok(Self { root, state: Mutex::new(state), change: Mutex::new(()), _lock: lock })
+        Ok(Self {
+            root,
+            state: Mutex::new(state),
+            change: Mutex::new(()),
+            disk,
+            losses: AtomicU64::new(0),
+            _lock: lock,
+        })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
@@ -205,22 +210,25 @@ impl Shelf {
         Ok(lowers)
     }
 
+    /// Holds all of `lowers` that are here, also when one is missing: the container may run on.
     pub(crate) fn hold_lowers(&self, owner: &str, lowers: &[String]) -> Result<(), HoldError> {
         let mut state = self.state();
-        let chain_ids = lowers.iter().map(|lower| {
+        let mut missing = None;
+        for lower in lowers {
             let number = lower.strip_suffix("/fs").and_then(|number| number.parse().ok());
             let found = state.layers.values().find(|layer| Some(layer.number) == number);
-            found.map(|layer| layer.record.chain_id.clone()).ok_or_else(|| HoldError::NoSuchLayer(lower.clone()))
-        });
-        let chain_ids = chain_ids.collect::<Result<Vec<_>, _>>()?;
-        state.holds.entry(owner.to_owned()).or_default().extend(chain_ids);
-        Ok(())
+            match found.map(|layer| layer.record.chain_id.clone()) {
+                Some(chain_id) => drop(state.holds.entry(owner.to_owned()).or_default().insert(chain_id)),
+                None => missing = missing.or_else(|| Some(lower.clone())),
+            }
+        }
+        missing.map_or(Ok(()), |lower| Err(HoldError::NoSuchLayer(lower)))
     }
 
     /// Drops a hold and frees what nobody uses any more.
     pub(crate) fn release(&self, owner: &str) -> Result<(), DiskError> {
         self.state().holds.remove(owner);
-        self.free()
+        self.free().map(drop)
     }
 
     /// Keeps layers from being freed while a pull or import counts on them.
@@ -251,36 +259,43 @@ impl Shelf {
         Ok(())
     }
 
-    /// Frees layers that no image, hold or pull uses: out of `layers/` by rename first, then removed.
-    pub(crate) fn free(&self) -> Result<(), DiskError> {
+    /// Frees layers that no image, hold or pull uses, and says what they took.
+    ///
+    /// Each leaves `layers/` by rename first, so that none is ever there in part. One that cannot leave is kept on the
+    /// books, and tried again with the next.
+    pub(crate) fn free(&self) -> Result<Weight, DiskError> {
         let unused = {
             let mut state = self.state();
             if !state.swept {
-                return Ok(());
+                return Ok(Weight::default());
             }
             state.take_unused()
         };
         if unused.is_empty() {
-            return Ok(());
+            return Ok(Weight::default());
         }
-        let mut trash = Vec::with_capacity(unused.len());
-        for layer in &unused {
+        let (mut freed, mut trash, mut outcome) = (Weight::default(), Vec::with_capacity(unused.len()), Ok(()));
+        for layer in unused {
             let from = self.layers_dir().join(layer.number.to_string());
             let to = self.root.join("tmp").join(layer.number.to_string());
-            std::fs::rename(&from, &to).map_err(disk::at("moving away", &from))?;
-            trash.push(to);
+            match std::fs::rename(&from, &to) {
+                Ok(()) => {
+                    disk::step(&self.root, "layer moved away");
+                    freed.add(layer.weight());
+                    trash.push(to);
+                }
+                Err(error) => {
+                    self.state().put_back(&layer);
+                    outcome = outcome.and(Err(disk::at("moving away", &from)(error)));
+                }
+            }
         }
-        disk::sync(&self.layers_dir())?;
-        trash.iter().try_for_each(|path| disk::remove_tree(path))
-    }
-
-    pub(crate) fn usage(&self) -> Usage {
-        let state = self.state();
-        let add = |sum: (u64, u64), layer: &Arc<Layer>| {
-            (sum.0.saturating_add(layer.record.bytes), sum.1.saturating_add(layer.record.inodes))
-        };
-        let (bytes, inodes) = state.layers.values().fold((0, 0), add);
-        Usage { path: self.root.clone(), bytes, inodes }
+        outcome = outcome.and(disk::sync(&self.layers_dir()));
+        for path in trash {
+            outcome = outcome.and(disk::remove_tree(&path));
+            disk::step(&self.root, "layer removed");
+        }
+        outcome.map(|()| freed)
     }
 }
 
@@ -295,9 +310,34 @@ impl State {
 
     fn take_unused(&mut self) -> Vec<Arc<Layer>> {
         let of_images = self.images.values().flat_map(|image| &image.chain);
-        let used: BTreeSet<&Digest> = of_images.chain(self.holds.values().flatten()).chain(self.pins.keys()).collect();
+        let used: BTreeSet<&Digest> = of_images.chain(self.in_hand()).collect();
         let unused: Vec<Digest> = self.layers.keys().filter(|chain_id| !used.contains(chain_id)).cloned().collect();
         unused.iter().filter_map(|chain_id| self.layers.remove(chain_id)).collect()
+    }
+
+    /// Puts a layer that could not leave back on the books; a new one may have taken its name meanwhile.
+    fn put_back(&mut self, layer: &Arc<Layer>) {
+        let mut layer = Layer::clone(layer);
+        if self.layers.contains_key(&layer.record.chain_id) {
+            layer.record.chain_id = nobody(layer.number);
+        }
+        self.layers.insert(layer.record.chain_id.clone(), Arc::new(layer));
+    }
+
+    /// Whether a container or work in progress counts on an image.
+    pub(crate) fn in_use(&self, image: &Image) -> bool {
+        let Some(top) = image.chain.last() else { return false };
+        self.pins.contains_key(top) || self.holds.values().any(|held| held.contains(top))
+    }
+
+    /// Layers that containers or work in progress count on.
+    pub(crate) fn in_hand(&self) -> impl Iterator<Item = &Digest> {
+        self.holds.values().flatten().chain(self.pins.keys())
+    }
+
+    /// Whether it is known who uses what.
+    pub(crate) fn is_swept(&self) -> bool {
+        self.swept
     }
 
     /// Puts an image and its names into the maps; a tag it has leaves any other image, which is returned changed.

@@ -13,10 +13,11 @@ use crate::endpoint::Registries;
 use crate::http::Http;
 use crate::image::Image;
 use crate::reference::Reference;
-use crate::shelf::{HoldError, OpenError, Shelf, Usage};
+use crate::shelf::{HoldError, OpenError, Shelf};
 use crate::traffic::{Meter, Traffic};
 use crate::turns::Turns;
 use crate::unpack::Limits;
+use crate::usage::Usage;
 use crate::view::{ViewError, read_files};
 
 /// All images of this machine. Cheap calls answer from memory; those that touch the disk say so.
@@ -128,9 +129,13 @@ impl Store {
         let image = self.find(&text);
         self.shelf.remove(&text)?;
         if let Some(image) = image {
-            self.accounts.lock().unwrap_or_else(PoisonError::into_inner).remove(&image.id);
+            self.forget_accounts(&image.id);
         }
         Ok(())
+    }
+
+    pub(crate) fn forget_accounts(&self, id: &Digest) {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
     /// Pins or unpins an image; false if there is none with this id. Blocks.
@@ -168,7 +173,7 @@ impl Store {
         self.shelf.sweep()
     }
 
-    /// Space taken by layers.
+    /// Space the store takes, as `du` would count it. Looks at a few small directories.
     pub fn usage(&self) -> Usage {
         self.shelf.usage()
     }

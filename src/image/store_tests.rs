@@ -1,60 +1,10 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
-use crate::add::{LayerPlan, NewImage};
-use crate::config::ConfigBlob;
-use crate::fixture::{Head, Made, Tar};
+use crate::add::LayerPlan;
+use crate::fixture::{Head, Tar};
+use crate::stock::{add, base, names, open, top, try_open, walk};
 use crate::user::{UserAsk, resolve_user};
-
-fn open(path: &Path) -> Store {
-    Store::open(path, Registries::default(), Limits::default()).unwrap()
-}
-
-/// Adds an image of these layers, lowest first, the way a pull does.
-fn add(store: &Store, tars: &[Vec<u8>], name: &str) -> Arc<Image> {
-    let made = Made::new(tars, |tar| tar.to_vec());
-    let blob = ConfigBlob::parse(&made.config).unwrap();
-    let chain = blob.chain();
-    let _pin = store.shelf.pin(chain.clone());
-    let mut ready = Vec::new();
-    for (at, tar) in tars.iter().enumerate() {
-        let plan = LayerPlan {
-            chain_id: chain[at].clone(),
-            diff_id: blob.diff_ids[at].clone(),
-            parent: at.checked_sub(1).map(|below| chain[below].clone()),
-            blob: None,
-        };
-        ready.push(match store.shelf.ready(&plan.chain_id) {
-            Some(have) => have,
-            None => store.shelf.stage(&plan, &tar[..], &store.limits).unwrap(),
-        });
-    }
-    let new = NewImage {
-        id: made.id(),
-        config_json: made.config.clone(),
-        config: blob.config,
-        manifest: Some((Digest::of(&made.manifest), made.manifest.clone())),
-        chain,
-        tags: vec![name.to_owned()],
-        digests: vec![format!("a.b/x@{}", Digest::of(&made.manifest))],
-    };
-    store.shelf.add(new, &ready).unwrap()
-}
-
-fn names(directory: &Path) -> Vec<String> {
-    let mut names: Vec<_> =
-        std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
-
-fn base() -> Vec<u8> {
-    Tar::default().file("base", b"base").end()
-}
-
-fn top(text: &str) -> Vec<u8> {
-    Tar::default().file("top", text.as_bytes()).end()
-}
 
 #[test]
 fn one_process_owns_a_store() {
@@ -125,7 +75,7 @@ fn a_layer_that_no_record_reached_is_swept_but_only_when_told() {
     assert!(names(&directory.path().join("blobs")).is_empty());
     store.release("container").unwrap();
     assert!(names(&store.layers_dir()).is_empty());
-    assert_eq!(store.usage().bytes, 0);
+    assert_eq!(store.usage().bytes, walk(directory.path()).bytes);
 }
 
 #[test]
@@ -149,7 +99,7 @@ fn a_store_of_a_newer_version_is_refused() {
     let path = directory.path().join("images").join(format!("{}.json", image.id.hex()));
     let text = std::fs::read_to_string(&path).unwrap().replace("\"version\":1", "\"version\":2");
     std::fs::write(&path, text).unwrap();
-    let outcome = Store::open(directory.path(), Registries::default(), Limits::default());
+    let outcome = try_open(directory.path());
     assert!(matches!(outcome, Err(OpenError::Version { found: 2, .. })));
     assert!(path.exists());
 }
@@ -247,6 +197,87 @@ fn a_disk_that_fails_while_adding_leaves_the_store_as_it_was() {
     assert!(store.shelf.stage(&plan, &b"garbage".repeat(100)[..], &store.limits).is_err());
     assert!(names(&directory.path().join("tmp")).is_empty());
     assert!(store.shelf.ready(&plan.chain_id).is_none());
+}
+
+#[test]
+fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    store.sweep().unwrap();
+    let tars = [base(), top("1")];
+    let chain = crate::fixture::Made::new(&tars, |tar| tar.to_vec());
+    let blob = crate::config::ConfigBlob::parse(&chain.config).unwrap();
+    let plan =
+        LayerPlan { chain_id: blob.chain()[0].clone(), diff_id: blob.diff_ids[0].clone(), parent: None, blob: None };
+    let staged = store.shelf.stage(&plan, &tars[0][..], &store.limits).unwrap();
+    assert!(store.shelf.ready(&plan.chain_id).is_some());
+    store.shelf.losses.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+    assert!(store.shelf.ready(&plan.chain_id).is_none(), "nobody else may count on it");
+    let new = crate::add::NewImage {
+        id: chain.id(),
+        config_json: chain.config.clone(),
+        config: blob.config.clone(),
+        manifest: None,
+        chain: vec![plan.chain_id.clone()],
+        tags: Vec::new(),
+        digests: Vec::new(),
+    };
+    assert!(store.shelf.add(new, std::slice::from_ref(&staged)).is_err());
+    drop(staged);
+    assert!(names(&directory.path().join("tmp")).is_empty() && names(&directory.path().join("blobs")).is_empty());
+    add(&store, &tars, "a.b/x:1");
+}
+
+#[test]
+fn usage_is_what_du_says_also_while_layers_wait_to_be_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let check = |what: &str| {
+        let (usage, real) = (store.usage(), walk(directory.path()));
+        assert_eq!((usage.bytes, usage.inodes), (real.bytes, real.inodes), "{what}");
+    };
+    check("empty");
+    let big = (0..50).fold(Tar::default(), |tar, at| tar.file(&format!("d/f{at}"), &vec![7; at * 997])).end();
+    let image = add(&store, &[base(), big], "a.b/x:1");
+    check("one image");
+    add(&store, &[base(), top("2")], "a.b/x:1");
+    check("a shared layer, a moved tag");
+    let tar = top("staged");
+    let plan = LayerPlan { chain_id: Digest::of(&tar), diff_id: Digest::of(&tar), parent: None, blob: None };
+    let staged = store.shelf.stage(&plan, &tar[..], &store.limits).unwrap();
+    check("a staged layer");
+    drop(staged);
+    store.sweep().unwrap();
+    store.remove(image.id.as_str()).unwrap();
+    check("one removed");
+}
+
+#[test]
+fn pruning_removes_what_nobody_holds_pins_or_wants() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let images: Vec<_> = ["held", "pinned", "wanted", "spare", "spare too"]
+        .iter()
+        .map(|name| add(&store, &[base(), top(name)], &format!("a.b/{}:1", name.replace(' ', "-"))))
+        .collect();
+    let keep = |image: &Image| image.id == images[2].id;
+    assert!(matches!(store.prune(keep), Err(crate::PruneError::Unknown)), "who holds what is not known yet");
+    assert_eq!(store.list().len(), 5);
+    store.hold("container", &images[0].id).unwrap();
+    store.set_pinned(&images[1].id, true).unwrap();
+    store.sweep().unwrap();
+    let before = store.usage().bytes;
+    let would = store.prunable(keep).unwrap();
+    let ids = |pruned: &crate::Pruned| pruned.images.iter().map(|image| image.id.clone()).collect::<Vec<_>>();
+    let mut expected = vec![images[3].id.clone(), images[4].id.clone()];
+    expected.sort();
+    assert_eq!((ids(&would), store.usage().bytes), (expected, before));
+    let pruned = store.prune(keep).unwrap();
+    assert_eq!(pruned, would);
+    assert!(pruned.bytes > 0 && before - store.usage().bytes >= pruned.bytes);
+    assert_eq!((store.list().len(), names(&store.layers_dir()).len()), (3, 4));
+    store.release("container").unwrap();
+    assert_eq!(store.prune(keep).unwrap().images, [images[0].clone()]);
 }
 
 #[test]

@@ -109,7 +109,12 @@ impl UnpackError {
     /// The class of this error.
     pub fn kind(&self) -> model::Kind {
         match self {
-            Self::Blob { .. } | Self::Length { .. } | Self::DiffId { .. } | Self::Read { .. } => model::Kind::Invalid,
+            Self::Blob { .. } | Self::Length { .. } | Self::DiffId { .. } => model::Kind::Invalid,
+            // What is read may be written down on the way, and then the disk can be full.
+            Self::Read { source, .. } if crate::disk::io_kind(source) == model::Kind::Exhausted => {
+                model::Kind::Exhausted
+            }
+            Self::Read { .. } => model::Kind::Invalid,
             Self::TooLarge(_) => model::Kind::Exhausted,
             Self::Untar(source) => source.kind(),
             Self::Directory { source, .. } => crate::disk::io_kind(source),
@@ -134,6 +139,8 @@ pub(crate) struct Unpacked {
     pub(crate) pending: Pending,
     /// Of the layer's files and those that it replaced; a file of a layer below weighs there alone.
     pub(crate) weight: Weight,
+    /// Length of the tar stream.
+    pub(crate) tar_bytes: u64,
 }
 
 /// Unpacks the layer read from `source` into `fs` of the directory `into`, and its tape beside that.
@@ -160,13 +167,13 @@ pub(crate) fn unpack(
     {
         check(stored, blob, diff_id)?;
     }
-    let pending = extracted?;
+    let (pending, tar_bytes) = extracted?;
     let weight = weigh_layer(into, &pending).map_err(|source| UnpackError::Directory {
         doing: "weighing",
         path: into.to_owned(),
         source,
     })?;
-    Ok(Unpacked { pending, weight })
+    Ok(Unpacked { pending, weight, tar_bytes })
 }
 
 fn weigh_layer(layer: &Path, pending: &Pending) -> io::Result<Weight> {
@@ -207,7 +214,12 @@ fn check(stored: Metered<impl Read>, blob: &Blob, diff_id: &Digest) -> Result<()
     if found == digest { Ok(()) } else { Err(UnpackError::Blob { wanted: digest, found }) }
 }
 
-fn extract(stored: &mut impl Read, diff_id: &Digest, into: &Path, limits: &Limits) -> Result<Pending, UnpackError> {
+fn extract(
+    stored: &mut impl Read,
+    diff_id: &Digest,
+    into: &Path,
+    limits: &Limits,
+) -> Result<(Pending, u64), UnpackError> {
     let read = |source| UnpackError::Read { layer: diff_id.clone(), source };
     let plain = BufReader::with_capacity(BUFFER, decompressed(stored).map_err(read)?);
     let stream = Metered::new(plain, diff_id.hasher(), limits.unpacked_bytes);
@@ -217,8 +229,8 @@ fn extract(stored: &mut impl Read, diff_id: &Digest, into: &Path, limits: &Limit
         Err(error) => return Err(error.into()),
     };
     let finished = stream.finish();
-    let (found, _) = finished.map_err(|error| past_cap(&error).unwrap_or_else(|| read(error)))?;
-    if found == *diff_id { Ok(pending) } else { Err(UnpackError::DiffId { wanted: diff_id.clone(), found }) }
+    let (found, length) = finished.map_err(|error| past_cap(&error).unwrap_or_else(|| read(error)))?;
+    if found == *diff_id { Ok((pending, length)) } else { Err(UnpackError::DiffId { wanted: diff_id.clone(), found }) }
 }
 
 /// The error for a stream that went past its bound, whichever of the two streams it was.

@@ -9,13 +9,15 @@
 //! runs is held by one shim for each pod, so that this process may end at any moment: the next one reads the records,
 //! finds the shims and goes on.
 //!
-//! [`config`] is read once, but for how registries are reached. [`offline`] has what the command line does to an image store that no daemon has open.
+//! [`config`] is read once, but for how registries are reached. [`cli`] has `crisp image`, which works on a store with or
+//! without a daemon.
 //!
 //! Limits: the calls that answer UNIMPLEMENTED are those of `grpc` that say so.
 #![forbid(unsafe_code)]
 
 pub mod bench;
 pub(crate) mod chain;
+pub mod cli;
 pub mod config;
 pub(crate) mod convert;
 pub(crate) mod fault;
@@ -23,7 +25,6 @@ pub(crate) mod grpc;
 pub mod logging;
 pub(crate) mod metrics;
 pub(crate) mod oci;
-pub mod offline;
 pub(crate) mod runtime;
 pub(crate) mod seccomp;
 pub mod serve;

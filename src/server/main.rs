@@ -2,12 +2,11 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
-use crisp::config::{Overrides, RawConfig};
-use crisp::{bench, logging, offline, serve};
+use clap::{Parser, Subcommand};
+use crisp::cli::{self, ImageArgs, ImageError, Settings};
+use crisp::{bench, logging, serve};
 
 /// A Kubernetes container runtime that resizes pods in place.
 #[derive(Debug, Parser)]
@@ -25,54 +24,8 @@ enum Verb {
     Config(Settings),
     /// Measure the life of pods, with this or any other CRI runtime.
     Bench(bench::Plan),
-    /// Look after images while no daemon runs.
-    #[command(subcommand)]
-    Image(ImageVerb),
-}
-
-#[derive(Debug, Subcommand)]
-enum ImageVerb {
-    /// Put the images of an OCI layout or docker archive into the store.
-    Import {
-        file: PathBuf,
-        /// The name of the only image in the file, instead of what the file says.
-        #[arg(long)]
-        name: Option<String>,
-        #[command(flatten)]
-        settings: Settings,
-    },
-    /// List the images of the store.
-    Ls(Settings),
-}
-
-#[derive(Debug, Args)]
-struct Settings {
-    /// The configuration file [default: /etc/crisp/crisp.toml, if it exists].
-    #[arg(long)]
-    config: Option<PathBuf>,
-    /// The socket to listen on.
-    #[arg(long)]
-    listen: Option<PathBuf>,
-    /// The directory of images and layers.
-    #[arg(long)]
-    root: Option<PathBuf>,
-    /// The directory of what runs.
-    #[arg(long)]
-    state: Option<PathBuf>,
-    /// The least level that is logged: error, warn, info, debug, trace, also by part.
-    #[arg(long)]
-    log_level: Option<String>,
-    /// How the log is written: text or json.
-    #[arg(long)]
-    log_format: Option<String>,
-}
-
-impl Settings {
-    fn load(self) -> anyhow::Result<RawConfig> {
-        let Self { config, listen, root, state, log_level, log_format } = self;
-        let overrides = Overrides { listen, root, state, log_level, log_format };
-        Ok(RawConfig::load(config.as_deref(), overrides)?)
-    }
+    /// Look after images, whether a daemon runs or not.
+    Image(ImageArgs),
 }
 
 fn main() -> ExitCode {
@@ -81,7 +34,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // The log may not be set up yet, and an operator looks here first.
             writeln!(io::stderr(), "crisp: {error:#}").ok();
-            ExitCode::FAILURE
+            error.downcast_ref().map_or(ExitCode::FAILURE, |error: &ImageError| ExitCode::from(error.exit_code()))
         }
     }
 }
@@ -101,20 +54,6 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Ok(())
         }
         Verb::Bench(plan) => Ok(bench::bench(plan)?),
-        Verb::Image(ImageVerb::Import { file, name, settings }) => {
-            let root = settings.load()?.root;
-            show(&offline::import(&root, &file, name.as_deref())?)
-        }
-        Verb::Image(ImageVerb::Ls(settings)) => show(&offline::list(&settings.load()?.root)?),
+        Verb::Image(args) => Ok(cli::image(args)?),
     }
-}
-
-/// One line for each image: its id, size and names.
-fn show(images: &[std::sync::Arc<image::Image>]) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    for image in images {
-        let names = image.repo_tags.iter().chain(&image.repo_digests).map(String::as_str);
-        writeln!(out, "{} {} {}", image.id, image.size, names.collect::<Vec<_>>().join(" "))?;
-    }
-    Ok(())
 }

@@ -15,11 +15,12 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
+use wire::admin::images_server::ImagesServer;
 use wire::v1::image_service_server::ImageServiceServer;
 use wire::v1::runtime_service_server::RuntimeServiceServer;
 
 use crate::config::{Config, Live};
-use crate::grpc::{ImageApi, REQUEST_MAX, RuntimeApi, TraceLayer};
+use crate::grpc::{AdminApi, ImageApi, REQUEST_MAX, RuntimeApi, TraceLayer};
 use crate::metrics;
 use crate::runtime::Runtime;
 use crate::socket::{self, Socket, SocketError};
@@ -122,12 +123,14 @@ async fn answer(
         accepted
     });
     let runtime_api = RuntimeServiceServer::new(RuntimeApi::new(Arc::clone(&runtime)));
-    let image_api = ImageServiceServer::new(ImageApi::new(runtime, registries));
+    let image_api = ImageServiceServer::new(ImageApi::new(Arc::clone(&runtime), registries));
+    let admin_api = ImagesServer::new(AdminApi::new(runtime));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let server = Server::builder()
         .layer(TraceLayer)
         .add_service(runtime_api.max_decoding_message_size(REQUEST_MAX))
         .add_service(image_api.max_decoding_message_size(REQUEST_MAX))
+        .add_service(admin_api)
         .serve_with_incoming_shutdown(incoming, async { stopped.await.unwrap_or_default() });
     let mut server = std::pin::pin!(server);
 

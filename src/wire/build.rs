@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-/// The files with the two services; everything else is imported by them.
-const SERVICES: [&str; 2] = ["cri/runtime_service.proto", "cri/image_service.proto"];
+/// The files with the services; everything else is imported by them.
+const SERVICES: [&str; 3] = ["cri/runtime_service.proto", "cri/image_service.proto", "admin/images.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     // Asked for now, not when this was compiled: checkouts may share what is built.

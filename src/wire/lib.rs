@@ -5,7 +5,8 @@
 //! [`ImageService`](v1::image_service_server::ImageService) for a server, and
 //! [`RuntimeServiceClient`](v1::runtime_service_client::RuntimeServiceClient) and
 //! [`ImageServiceClient`](v1::image_service_client::ImageServiceClient) for a client. [`Quantity`] is
-//! the one type from elsewhere: an amount as a pod spec writes it.
+//! the one type from elsewhere: an amount as a pod spec writes it. [`admin`] is the package `crisp.admin.v1`, our own:
+//! what `crisp image` asks of a running daemon.
 //!
 //! Flow: `build.rs` compiles the files with protox and hands them to prost and tonic; a server turns a
 //! message into our own types at once and a response back at the very end, so that nothing else has to
@@ -21,6 +22,7 @@ mod redact;
 #[cfg(test)]
 mod tests;
 
+pub use generated::crisp::admin::v1 as admin;
 pub use generated::k8s::io::apimachinery::pkg::api::resource::Quantity;
 pub use generated::runtime::v1;
 
@@ -33,6 +35,14 @@ pub use generated::runtime::v1;
     reason = "the generators' style is not ours to change"
 )]
 mod generated {
+    pub(crate) mod crisp {
+        pub(crate) mod admin {
+            /// The package `crisp.admin.v1`.
+            pub mod v1 {
+                tonic::include_proto!("crisp.admin.v1");
+            }
+        }
+    }
     pub(crate) mod runtime {
         /// The package `runtime.v1`.
         pub mod v1 {

@@ -14,6 +14,7 @@
 //! Refused as not supported yet: user namespaces, idmapped mounts, environment values that are not UTF-8. All Windows
 //! sections are refused as invalid.
 
+pub(crate) mod admin;
 pub(crate) mod container;
 pub(crate) mod field;
 pub(crate) mod filter;

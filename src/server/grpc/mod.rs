@@ -1,6 +1,7 @@
-//! The two CRI services: each handler converts, calls the runtime, converts back.
+//! The two CRI services and our own for operators: each handler converts, calls the runtime, converts back.
 
 mod about;
+mod admin;
 mod filesystem;
 mod image;
 mod runtime;
@@ -16,6 +17,7 @@ use tonic::{Response, Status};
 use tracing::{Instrument as _, Span};
 
 use crate::convert::Warnings;
+pub(crate) use admin::AdminApi;
 pub(crate) use image::ImageApi;
 pub(crate) use runtime::RuntimeApi;
 pub(crate) use trace::TraceLayer;

@@ -19,7 +19,7 @@ use tracing::{Instrument as _, Level, Span};
 use super::missing;
 
 /// Calls that change something. ExecSync does too, but probes call it every few seconds.
-const CHANGES: [&str; 18] = [
+const CHANGES: [&str; 19] = [
     "RunPodSandbox",
     "StopPodSandbox",
     "RemovePodSandbox",
@@ -38,6 +38,7 @@ const CHANGES: [&str; 18] = [
     "Attach",
     "PullImage",
     "RemoveImage",
+    "Prune",
 ];
 
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,35 @@
+//! Tests that want to see what the disk has at every step of an operation, as a crash there would leave it.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+type Look = Arc<dyn Fn(&'static str) + Send + Sync>;
+
+static LOOKS: Mutex<Option<HashMap<PathBuf, Look>>> = Mutex::new(None);
+
+/// Calls `look` at every step of the store at `root`, until it is dropped.
+pub(crate) fn at_each_step(root: &Path, look: impl Fn(&'static str) + Send + Sync + 'static) -> Looking {
+    let root = std::fs::canonicalize(root).unwrap();
+    let mut looks = LOOKS.lock().unwrap_or_else(PoisonError::into_inner);
+    looks.get_or_insert_default().insert(root.clone(), Arc::new(look));
+    Looking(root)
+}
+
+pub(crate) struct Looking(PathBuf);
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        let mut looks = LOOKS.lock().unwrap_or_else(PoisonError::into_inner);
+        looks.get_or_insert_default().remove(&self.0);
+    }
+}
+
+pub(crate) fn step(path: &Path, name: &'static str) {
+    let looks = LOOKS.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = looks.as_ref().and_then(|looks| path.ancestors().find_map(|above| looks.get(above)).cloned());
+    drop(looks);
+    if let Some(look) = found {
+        look(name);
+    }
+}

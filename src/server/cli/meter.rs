@@ -1,0 +1,63 @@
+//! How far something is: a bar on a terminal, a line now and then elsewhere, nothing where it is not wanted.
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ::image::Progress;
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Between two lines where nobody looks on.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+const STYLE: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+
+pub(super) enum Meter {
+    Bar(ProgressBar, &'static str),
+    Lines(Mutex<Instant>, &'static str),
+    Silent,
+}
+
+impl Meter {
+    /// `doing` is how lines begin.
+    pub(super) fn new(doing: &'static str, quiet: bool) -> Self {
+        if quiet {
+            Self::Silent
+        } else if io::stderr().is_terminal() {
+            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+            // The template is ours: one that did not parse would only look plainer.
+            bar.set_style(ProgressStyle::with_template(STYLE).unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar.set_message(doing);
+            Self::Bar(bar, doing)
+        } else {
+            Self::Lines(Mutex::new(Instant::now()), doing)
+        }
+    }
+
+    pub(super) fn tell(&self, progress: Progress) {
+        let Progress { bytes, total, layers } = progress;
+        match self {
+            Self::Bar(bar, doing) => {
+                bar.set_length(total.max(bytes));
+                bar.set_position(bytes);
+                bar.set_message(format!("{doing}, {layers} layers done"));
+            }
+            Self::Lines(last, doing) => {
+                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                if last.elapsed() >= LINE_EVERY {
+                    *last = Instant::now();
+                    let (bytes, total) = (HumanBytes(bytes), HumanBytes(total));
+                    // Work does not stop because nobody can be told of it.
+                    writeln!(io::stderr(), "{doing}: {bytes} of {total}, {layers} layers done").ok();
+                }
+            }
+            Self::Silent => {}
+        }
+    }
+
+    /// Takes the bar away.
+    pub(super) fn clear(&self) {
+        if let Self::Bar(bar, _) = self {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Images of a store that no daemon has open.
+//!
+//! Containers outlive the daemon that made them. As long as there may be one, no layer is freed here: only a daemon
+//! finds out which of them run.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use ::image::{Compress, Image, Limits, OpenError, Registries, Store};
+use wire::{admin, v1};
+
+use super::image::ImageError;
+use super::interrupt::Interrupt;
+use super::meter::Meter;
+use super::output::Output;
+use crate::config::{ConfigError, Pinned, RawConfig};
+use crate::convert;
+use crate::serve::images_dir;
+use crate::store::{DiskError, Layout, disk};
+
+/// The store, opened by us.
+pub(super) struct Offline {
+    store: Store,
+    layout: Layout,
+    pinned: Pinned,
+}
+
+impl Offline {
+    pub(super) fn open(config: &RawConfig) -> Result<Self, ImageError> {
+        let pinned = Pinned::parse(&config.image.pinned).map_err(ConfigError::from)?;
+        let registries = Registries { search: config.image.search.clone(), ..Registries::default() };
+        let store = Store::open(&images_dir(&config.root), registries, Limits::default())?;
+        let layout = Layout { state: config.state.clone(), root: config.root.clone() };
+        Ok(Self { store, layout, pinned })
+    }
+
+    pub(super) fn list(&self) -> Vec<v1::Image> {
+        self.store.list().iter().map(|image| convert::image::to_wire(image, &self.pinned)).collect()
+    }
+
+    /// Something of a container that may still run.
+    fn container(&self) -> Result<Option<PathBuf>, DiskError> {
+        let first = |dir: PathBuf| disk::names_in(&dir).map(|names| names.first().map(|name| dir.join(name)));
+        if let Some(writable) = first(self.layout.writables())? {
+            return Ok(Some(writable));
+        }
+        for pod in disk::names_in(&self.layout.pods())? {
+            if let Some(container) = first(self.layout.pods().join(pod).join("containers"))? {
+                return Ok(Some(container));
+            }
+        }
+        Ok(None)
+    }
+
+    fn known_container(&self) -> Result<Option<PathBuf>, ImageError> {
+        self.container().map_err(|error| ImageError::Containers(error.into()))
+    }
+
+    /// Removes an image with all its names; false if there is none.
+    pub(super) fn remove(&self, name: &str) -> Result<bool, ImageError> {
+        let Some(image) = self.store.find(name) else { return Ok(false) };
+        if self.known_container()?.is_none() {
+            self.store.sweep().map_err(ImageError::Remove)?;
+        }
+        self.store.remove(image.id.as_str()).map_err(ImageError::Remove)?;
+        Ok(true)
+    }
+
+    pub(super) fn import(
+        &self,
+        path: &Path,
+        name: Option<&str>,
+        meter: &Meter,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<admin::Image>, ImageError> {
+        let imported = self.store.import(path, name, &|progress| {
+            meter.tell(progress);
+            going_on(interrupt)
+        });
+        let images =
+            imported.map_err(|error| if interrupt.is_stopped() { ImageError::Interrupted } else { error.into() })?;
+        Ok(images.iter().map(|image| convert::admin::to_wire(image)).collect())
+    }
+
+    pub(super) fn export(
+        &self,
+        names: &[String],
+        compress: Compress,
+        output: &mut Output,
+        meter: &Meter,
+        interrupt: &Interrupt,
+    ) -> Result<(), ImageError> {
+        let exported = self.store.export(names, compress, output, &|progress| {
+            meter.tell(progress);
+            going_on(interrupt)
+        });
+        exported.map_err(|error| match error {
+            _ if interrupt.is_stopped() => ImageError::Interrupted,
+            ::image::ExportError::Write(source) => output.failed(source),
+            other => other.into(),
+        })
+    }
+
+    pub(super) fn prune(&self, all: bool, dry_run: bool) -> Result<admin::PruneResponse, ImageError> {
+        if let Some(container) = self.known_container()? {
+            return Err(ImageError::MayRun(container));
+        }
+        self.store.sweep().map_err(ImageError::Remove)?;
+        let keep = |image: &Image| {
+            (!all && !image.repo_tags.is_empty()) || convert::image::to_wire(image, &self.pinned).pinned
+        };
+        let pruned = if dry_run { self.store.prunable(keep) } else { self.store.prune(keep) };
+        Ok(convert::admin::pruned_to_wire(&pruned?))
+    }
+}
+
+fn going_on(interrupt: &Interrupt) -> ControlFlow<()> {
+    if interrupt.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// Whether the store could not be opened because it is a daemon's, or only a daemon may.
+pub(super) fn is_daemons(error: &OpenError) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    let mut denied = false;
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<std::io::Error>();
+        denied |= io.is_some_and(|io| io.kind() == std::io::ErrorKind::PermissionDenied);
+        cause = error.source();
+    }
+    denied || matches!(error, OpenError::InUse(_))
+}

@@ -1,0 +1,204 @@
+//! crisp.admin.v1.Images: what `crisp image` asks of a running daemon.
+
+use std::io;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ::image::{ExportError, ImportError, Progress, PruneError};
+use model::{Classed, Kind};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+use tracing::Span;
+use wire::admin::images_server::Images;
+use wire::admin::*;
+
+use super::{Answer, outcome, status};
+use crate::convert;
+use crate::convert::admin::{progress_to_wire, pruned_to_wire, to_wire};
+use crate::runtime::Runtime;
+
+/// Messages on their way to a caller; more would only be memory.
+const WAITING: usize = 4;
+/// Bytes of an archive in one message.
+const PIECE: usize = 256 * 1024;
+/// How often a caller is told how far its work is.
+const TELL_EVERY: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(crate) struct AdminApi {
+    runtime: Arc<Runtime>,
+}
+
+impl AdminApi {
+    pub(crate) fn new(runtime: Arc<Runtime>) -> Self {
+        Self { runtime }
+    }
+}
+
+/// Images that could not be imported, exported or pruned.
+#[derive(Debug, thiserror::Error)]
+enum AdminError {
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    #[error(transparent)]
+    Prune(#[from] PruneError),
+}
+
+impl Classed for AdminError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Import(error) => error.kind(),
+            Self::Export(error) => error.kind(),
+            Self::Prune(error) => error.kind(),
+        }
+    }
+}
+
+type Sender<T> = mpsc::Sender<Result<T, Status>>;
+type Stream<T> = ReceiverStream<Result<T, Status>>;
+
+/// Does long work where it may block, and streams what it sends. How it ended is logged here: for the request itself,
+/// all is done once the stream has begun.
+fn streamed<T: Send + 'static>(
+    work: impl FnOnce(&Sender<T>) -> Result<(), AdminError> + Send + 'static,
+) -> Answer<Stream<T>> {
+    let (sender, receiver) = mpsc::channel(WAITING);
+    let span = Span::current();
+    tokio::task::spawn_blocking(move || {
+        let _in_span = span.enter();
+        let began = Instant::now();
+        match work(&sender) {
+            Ok(()) => tracing::info!(took = ?began.elapsed(), "done"),
+            Err(_) if sender.is_closed() => tracing::info!(after = ?began.elapsed(), "the caller hung up"),
+            Err(error) => {
+                let failure = status::of(error);
+                tracing::error!(took = ?began.elapsed(), code = ?failure.code(), error = failure.message(), "failed");
+                // Gone since we looked, perhaps.
+                sender.blocking_send(Err(failure)).ok();
+            }
+        }
+    });
+    Ok(Response::new(ReceiverStream::new(receiver)))
+}
+
+/// How far the work is, told now and then.
+struct Teller(Mutex<(Instant, Progress)>);
+
+impl Teller {
+    fn new() -> Self {
+        Self(Mutex::new((Instant::now(), Progress::default())))
+    }
+
+    /// Takes note; says whether it is time to tell.
+    fn note(&self, progress: Progress) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        last.1 = progress;
+        let due = last.0.elapsed() >= TELL_EVERY;
+        if due {
+            last.0 = Instant::now();
+        }
+        due
+    }
+
+    fn last(&self) -> Progress {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1
+    }
+}
+
+/// Goes on as long as somebody listens.
+fn while_open<T>(sender: &Sender<T>) -> ControlFlow<()> {
+    if sender.is_closed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+#[tonic::async_trait]
+impl Images for AdminApi {
+    type ImportStream = Stream<ImportProgress>;
+    type ExportStream = Stream<Chunk>;
+
+    async fn import(&self, request: Request<ImportRequest>) -> Answer<Self::ImportStream> {
+        let convert::admin::Import { path, name } = convert::admin::import(request.into_inner()).map_err(status::of)?;
+        let store = Arc::clone(self.runtime.images());
+        streamed(move |sender| {
+            let teller = Teller::new();
+            let watch = |progress| {
+                if teller.note(progress) {
+                    // One that is not taken in time is followed by a newer one.
+                    sender.try_send(Ok(progress_to_wire(progress, Vec::new()))).ok();
+                }
+                while_open(sender)
+            };
+            let images = store.import(&path, name.as_deref(), &watch)?;
+            let images = images.iter().map(|image| to_wire(image)).collect();
+            sender.blocking_send(Ok(progress_to_wire(teller.last(), images))).ok();
+            Ok(())
+        })
+    }
+
+    async fn export(&self, request: Request<ExportRequest>) -> Answer<Self::ExportStream> {
+        let asked = convert::admin::export(request.into_inner()).map_err(status::of)?;
+        let convert::admin::Export { names, compress } = asked;
+        let store = Arc::clone(self.runtime.images());
+        streamed(move |sender| {
+            let teller = Teller::new();
+            let watch = |progress| {
+                if teller.note(progress) {
+                    sender.try_send(Ok(chunk(Vec::new(), progress))).ok();
+                }
+                while_open(sender)
+            };
+            let mut pieces = Pieces { sender, teller: &teller, piece: Vec::with_capacity(PIECE) };
+            Ok(store.export(&names, compress, &mut pieces, &watch)?)
+        })
+    }
+
+    async fn prune(&self, request: Request<PruneRequest>) -> Answer<PruneResponse> {
+        let PruneRequest { all, dry_run } = request.into_inner();
+        let runtime = Arc::clone(&self.runtime);
+        let prune = move || {
+            let pinned = &runtime.config().pinned;
+            let keep = |image: &::image::Image| {
+                (!all && !image.repo_tags.is_empty()) || convert::image::to_wire(image, pinned).pinned
+            };
+            let store = runtime.images();
+            let pruned = if dry_run { store.prunable(keep) } else { store.prune(keep) };
+            pruned.map_err(AdminError::from)
+        };
+        let pruned = outcome(tokio::task::spawn_blocking(prune)).await?;
+        Ok(Response::new(pruned_to_wire(&pruned)))
+    }
+}
+
+fn chunk(data: Vec<u8>, progress: Progress) -> Chunk {
+    Chunk { data, bytes: progress.bytes, total: progress.total }
+}
+
+/// An archive on its way, cut into messages.
+struct Pieces<'a> {
+    sender: &'a Sender<Chunk>,
+    teller: &'a Teller,
+    piece: Vec<u8>,
+}
+
+impl io::Write for Pieces<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = bytes.len().min(PIECE - self.piece.len());
+        self.piece.extend_from_slice(&bytes[..count]);
+        if self.piece.len() == PIECE {
+            self.flush()?;
+        }
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.piece.is_empty() {
+            return Ok(());
+        }
+        let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE));
+        let sent = self.sender.blocking_send(Ok(chunk(piece, self.teller.last())));
+        sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}

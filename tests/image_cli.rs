@@ -1,0 +1,274 @@
+//! `crisp image`, with a daemon and without.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde_json::{Value, json};
+
+use crate::client::container;
+use crate::ground::Ground;
+use crate::harness::{Daemon, kill, seconds, wait_for};
+use crate::image::{Archive, BOX};
+
+impl Ground {
+    /// `crisp image` on this ground's store, whoever has it.
+    fn image(&self, arguments: &[&str]) -> Command {
+        let mut command = self.crisp(&["image", "--config"]);
+        command.arg(self.config()).args(arguments);
+        command
+    }
+
+    fn image_ok(&self, arguments: &[&str]) -> String {
+        let output = self.image(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {}", errors(&output));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn image_fails(&self, arguments: &[&str]) -> String {
+        let output = self.image(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}", errors(&output));
+        errors(&output)
+    }
+
+    fn listed(&self) -> Value {
+        serde_json::from_str(&self.image_ok(&["ls", "--json"])).unwrap()
+    }
+
+    /// Names of the store's layers, and of what is in work.
+    fn layers(&self) -> (usize, usize) {
+        let count = |name: &str| fs::read_dir(self.root().join("images").join(name)).unwrap().count();
+        (count("layers"), count("tmp"))
+    }
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn saved(ground: &Ground, name: &str, which: &str) -> std::path::PathBuf {
+    let file = ground.dir().join(format!("{which}.tar"));
+    let env = json!(["PATH=/bin", format!("WHICH={which}")]);
+    Archive::new(name).with("Env", env).with_dir(which).write_docker_archive(&file);
+    file
+}
+
+fn run(daemon: &Daemon, image: &str) -> String {
+    // A log of its own for each.
+    let pod = daemon.run_pod(&image.replace(['/', ':'], "-"));
+    let mut config = container("main", &["sh", "-c", "echo $WHICH"]);
+    config.image.as_mut().unwrap().image = image.into();
+    let ended = daemon.client().finish_config(&pod, config);
+    daemon.client().remove_pod(&pod.id).unwrap();
+    ended.stdout
+}
+
+#[test]
+fn an_archive_is_imported_while_the_daemon_runs_and_containers_run_from_it() {
+    let daemon = Daemon::start();
+    let ground = &daemon.ground;
+    let file = saved(ground, "crisp.test/live:1", "live");
+    let printed = ground.image_ok(&["import", path(&file)]);
+    assert!(printed.starts_with("sha256:") && printed.ends_with(" crisp.test/live:1\n"), "{printed}");
+    assert_eq!(run(&daemon, "crisp.test/live:1"), "live\n");
+    // Through a pipe, under another name, and compressed on the way.
+    let mut gzip = Command::new("gzip").arg("-c").arg(&file).stdout(Stdio::piped()).spawn().unwrap();
+    let mut piped = ground.image(&["import", "-", "--name", "crisp.test/piped:1", "--quiet"]);
+    let output = piped.stdin(gzip.stdout.take().unwrap()).output().unwrap();
+    gzip.wait().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+    assert_eq!(errors(&output), "");
+    assert_eq!(run(&daemon, "crisp.test/piped:1"), "live\n");
+    let output = ground.image(&["import", "-"]).stdin(File::open(&file).unwrap()).output().unwrap();
+    assert!(output.status.success(), "{}", errors(&output));
+    let said = ground.image_fails(&["import", path(&ground.dir().join("absent.tar"))]);
+    assert!(said.contains("absent.tar") && said.contains("No such file"), "{said}");
+    assert_eq!(ground.layers().1, 0);
+}
+
+#[test]
+fn an_export_of_one_daemon_is_the_same_image_in_another_store() {
+    let from = Daemon::start();
+    let to = Ground::new();
+    to.image_ok(&["rm", BOX]);
+    let listed = from.ground.listed();
+    let id = listed[0]["id"].as_str().unwrap().to_owned();
+    for (compress, name) in
+        [(&[][..], "plain.tar"), (&["--compress", "gzip"], "gzip.tar"), (&["--compress", "zstd"], "zstd.tar")]
+    {
+        let file = to.dir().join(name);
+        from.ground.image_ok(&[&["export", "-o", path(&file)], compress, &[BOX]].concat());
+        let printed = to.image_ok(&["import", path(&file)]);
+        assert_eq!(printed, format!("{id} {BOX}\n"));
+        assert_eq!(to.listed()[0]["tags"], listed[0]["tags"]);
+        to.image_ok(&["rm", &id]);
+        assert_eq!(to.layers(), (0, 0), "without containers a store gives its space back at once");
+    }
+    // From one to the other without a file, and without a daemon on either side.
+    let to_daemon = Daemon::on(to);
+    let mut export = from.ground.image(&["export", BOX]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut import = to_daemon.ground.image(&["import", "-"]);
+    let output = import.stdin(export.stdout.take().unwrap()).output().unwrap();
+    assert!(export.wait().unwrap().success() && output.status.success(), "{}", errors(&output));
+    assert_eq!(to_daemon.ground.listed()[0]["id"], *id);
+    assert_eq!(run(&to_daemon, BOX), "\n");
+    let said =
+        from.ground.image_fails(&["export", "-o", path(&from.ground.dir().join("no.tar")), "crisp.test/never:1"]);
+    assert!(said.contains("there is no image \"crisp.test/never:1\""), "{said}");
+    assert!(!from.ground.dir().join("no.tar").exists());
+}
+
+#[test]
+fn pruning_keeps_what_is_used_pinned_or_tagged() {
+    let daemon = Daemon::with_settings("[image]\npinned = [\"crisp.test/pinned:1\"]\n");
+    let ground = &daemon.ground;
+    for which in ["pinned", "spare", "old"] {
+        ground.image_ok(&["import", path(&saved(ground, &format!("crisp.test/{which}:1"), which))]);
+    }
+    // The tag moves on, and the old one has none left.
+    ground.image_ok(&["import", path(&saved(ground, "crisp.test/new:1", "new")), "--name", "crisp.test/old:1"]);
+    let pod = daemon.run_pod("pod");
+    let id = daemon.client().run_idle(&pod, "main");
+    let names = || {
+        let mut names: Vec<String> =
+            ground.listed().as_array().unwrap().iter().map(|image| image["tags"].to_string()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names().len(), 5);
+    let would = ground.image_ok(&["prune", "--dry-run"]);
+    assert_eq!((would.lines().count(), names().len()), (1, 5));
+    let output = ground.image(&["prune"]).output().unwrap();
+    assert!(errors(&output).starts_with("freed ") && errors(&output).contains("1 images"), "{}", errors(&output));
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), would);
+    assert_eq!(names().len(), 4);
+    ground.image_ok(&["prune", "--all"]);
+    assert_eq!(names(), [format!("[{BOX:?}]"), "[\"crisp.test/pinned:1\"]".to_owned()]);
+    assert_eq!(ground.layers(), (2, 0));
+    assert_eq!(daemon.client().exec_script(&id, "echo fine"), "fine\n");
+}
+
+#[test]
+fn without_a_daemon_nothing_is_taken_from_containers_that_run_on() {
+    let mut daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let id = daemon.client().run_idle(&pod, "main");
+    daemon.kill9();
+    let ground = &daemon.ground;
+    ground.image_ok(&["import", path(&saved(ground, "crisp.test/more:1", "more"))]);
+    let said = ground.image_fails(&["prune", "--all"]);
+    assert!(said.contains("containers may still run") && said.contains("start it first"), "{said}");
+    assert_eq!(ground.listed().as_array().unwrap().len(), 2);
+    ground.image_ok(&["rm", BOX, "crisp.test/more:1"]);
+    assert_eq!(ground.layers().0, 2, "a daemon decides");
+    daemon.revive();
+    assert_eq!(daemon.client().exec_script(&id, "cat /etc/passwd | head -n 1"), "root:x:0:0:root:/root:/bin/sh\n");
+    assert_eq!(daemon.ground.layers().0, 1, "what no container uses went with the start");
+}
+
+#[test]
+fn images_are_listed_and_removed_with_and_without_a_daemon() {
+    let mut daemon = Daemon::start();
+    for turn in 0..2 {
+        let ground = &daemon.ground;
+        let file = saved(ground, "crisp.test/two:1", "two");
+        ground.image_ok(&["import", path(&file)]);
+        ground.image_ok(&["import", path(&file), "--name", "crisp.test/two:2"]);
+        let table = ground.image_ok(&["ls"]);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].starts_with("NAME") && lines.len() == 4, "{table}");
+        assert!(lines[1].starts_with(BOX) && lines[1].contains(" MiB") || lines[1].contains(" KiB"), "{table}");
+        let ids = ground.image_ok(&["ls", "-q"]);
+        assert_eq!(ids.lines().count(), 2);
+        let listed = ground.listed();
+        let two = listed.as_array().unwrap().iter().find(|image| image["tags"].as_array().unwrap().len() == 2).unwrap();
+        assert_eq!(two["tags"], json!(["crisp.test/two:1", "crisp.test/two:2"]));
+        assert_eq!(two["pinned"], json!(false));
+        assert!(two["size"].as_u64().unwrap() > 100_000);
+        let said = ground.image_fails(&["rm", "crisp.test/never:1", "crisp.test/two:2", "crisp.test/nor:1"]);
+        assert!(said.contains("there is no image crisp.test/never:1, crisp.test/nor:1"), "{said}");
+        assert_eq!(ground.listed().as_array().unwrap().len(), 1, "the others went");
+        assert_eq!(ground.image(&["rm"]).output().unwrap().status.code(), Some(2));
+        if turn == 0 {
+            assert!(daemon.terminate().success());
+        }
+    }
+}
+
+/// A full file system at a path, for as long as this is there.
+struct Full<'a>(&'a Path);
+
+impl<'a> Full<'a> {
+    fn new(path: &'a Path) -> Self {
+        fs::create_dir(path).unwrap();
+        mount("tmpfs", path, "tmpfs", MountFlags::empty(), c"size=64k").unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Full<'_> {
+    fn drop(&mut self) {
+        unmount(self.0, UnmountFlags::DETACH).ok();
+    }
+}
+
+#[test]
+fn an_export_to_a_full_disk_says_so_and_leaves_nothing() {
+    let mut daemon = Daemon::start();
+    let place = daemon.ground.dir().join("small");
+    let full = Full::new(&place);
+    for turn in 0..2 {
+        let file = place.join("image.tar");
+        let said = daemon.ground.image_fails(&["export", "-o", path(&file), BOX]);
+        assert!(said.contains("small/image.tar: No space left on device"), "{said}");
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 0, "{:?}", fs::read_dir(&place).unwrap().collect::<Vec<_>>());
+        if turn == 0 {
+            assert!(daemon.terminate().success());
+        }
+    }
+    drop(full);
+}
+
+#[test]
+fn work_whose_caller_leaves_is_given_up_and_nothing_of_it_stays() {
+    let daemon = Daemon::start();
+    let ground = &daemon.ground;
+    // Nobody ever writes, and then the one who waits is gone.
+    for signal in [rustix::process::Signal::KILL, rustix::process::Signal::INT] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let mut import = ground.image(&["import", "-"]).stdin(reader).stderr(Stdio::null()).spawn().unwrap();
+        wait_for("the import to begin", seconds(20), || {
+            let held = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+            held.flatten()
+                .any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().contains("tmp/spool-")))
+                .then_some(())
+        });
+        kill(i32::try_from(import.id()).unwrap(), signal);
+        let status = import.wait().unwrap();
+        assert_eq!(status.code(), (signal == rustix::process::Signal::INT).then_some(130));
+        wait_for("the daemon to give up", seconds(20), || {
+            let held = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+            (!held
+                .flatten()
+                .any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().contains("tmp/spool-"))))
+            .then_some(())
+        });
+        drop(writer);
+    }
+    assert_eq!(ground.layers(), (1, 0));
+    // An export that nobody reads does not hold up the daemon, and its layers are free once it is given up.
+    let mut export = ground.image(&["export", BOX]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for("the export to write", seconds(20), || {
+        let waits = fs::read_to_string(format!("/proc/{}/wchan", export.id())).unwrap_or_default();
+        (waits.contains("pipe") || waits == "0").then_some(())
+    });
+    export.kill().unwrap();
+    export.wait().unwrap();
+    ground.image_ok(&["rm", BOX]);
+    wait_for("the layers to be freed", seconds(20), || (ground.layers() == (0, 0)).then_some(()));
+}
