@@ -22,8 +22,9 @@ enum Verb {
     Serve(Settings),
     /// Print the settings that `serve` would use with the same options.
     Config(Settings),
-    /// Measure the life of pods, with this or any other CRI runtime.
-    Bench(bench::Plan),
+    /// Measure this or any other CRI runtime.
+    #[command(subcommand)]
+    Bench(bench::Bench),
     /// Look after images, whether a daemon runs or not.
     Image(ImageArgs),
 }
@@ -53,7 +54,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             raw.resolve()?;
             Ok(())
         }
-        Verb::Bench(plan) => Ok(bench::bench(plan)?),
+        Verb::Bench(what) => Ok(bench::bench(what)?),
         Verb::Image(args) => Ok(cli::image(args)?),
     }
 }

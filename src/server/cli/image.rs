@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use ::image::{BadReference, Compress, ExportError, ImportError, OpenError, PruneError};
+use ::image::{Compress, ExportError, ImportError, OpenError, PruneError};
 use indicatif::HumanBytes;
 use wire::{admin, v1};
 
