@@ -12,6 +12,7 @@ use rustix::fs::{FileType, Mode, OFlags};
 use crate::add::{LayerPlan, NewImage, Ready};
 use crate::archive::TarError;
 use crate::config::ConfigBlob;
+use crate::decompress::decompressed;
 use crate::digest::Digest;
 use crate::disk::{self, DiskError};
 use crate::image::Image;
@@ -22,7 +23,7 @@ use crate::progress::{Counter, Watch};
 use crate::reference::{BadReference, Pick, Reference};
 use crate::spool::SpoolError;
 use crate::store::Store;
-use crate::unpack::{UnpackError, decompressed};
+use crate::unpack::UnpackError;
 
 /// An archive that could not be imported.
 #[derive(Debug, thiserror::Error)]
@@ -201,7 +202,7 @@ impl Store {
     fn spooled(&self, mut from: impl Read, path: &Path, counter: &Counter<'_>) -> Result<File, ImportError> {
         let read = |source| ImportError::Read { path: path.to_owned(), what: "the content".to_owned(), source };
         let mut spool = self.shelf.spool()?;
-        let mut plain = decompressed(&mut from).map_err(read)?;
+        let mut plain = decompressed(&mut from, &self.limits).map_err(read)?;
         match spool.fill(&mut plain, self.limits.unpacked_bytes) {
             Ok(()) => Ok(spool.rewound()?),
             Err(_) if counter.is_stopped() => Err(ImportError::GivenUp),

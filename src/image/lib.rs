@@ -36,6 +36,7 @@ mod config;
 mod copy;
 #[cfg(test)]
 mod crash_tests;
+mod decompress;
 mod digest;
 mod disk;
 mod download;

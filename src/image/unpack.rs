@@ -1,19 +1,18 @@
 //! From a blob's bytes to a layer's files: digest, decompression, digest again, tar.
 
-use std::io::{self, BufReader, Cursor, Read};
+use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::archive::TarError;
+use crate::decompress::{WindowTooLarge, decompressed};
 use crate::digest::{Digest, Hasher, Metered, PastCap};
 use crate::layer::Pending;
 use crate::lost::LOST;
 use crate::root::{Root, Weight, weigh};
 use crate::untar::{UntarError, untar};
 
-/// The largest window a zstd frame may ask for (2^27 = 128 MiB), which is also what the format's tools allow.
-const ZSTD_WINDOW_LOG: u32 = 27;
 const BUFFER: usize = 128 * 1024;
 
 /// Bounds on what an image may bring.
@@ -82,6 +81,9 @@ pub enum UnpackError {
     /// Larger than the configured bound.
     #[error("layer is larger than {0} bytes")]
     TooLarge(u64),
+    /// Compressed so that more memory is needed than a layer may have.
+    #[error("layer cannot be decompressed in {0} bytes of memory, a layer's part of image.pull_memory")]
+    Window(u64),
     /// The tar stream could not be unpacked.
     #[error(transparent)]
     Untar(#[from] UntarError),
@@ -115,7 +117,7 @@ impl UnpackError {
                 model::Kind::Exhausted
             }
             Self::Read { .. } => model::Kind::Invalid,
-            Self::TooLarge(_) => model::Kind::Exhausted,
+            Self::TooLarge(_) | Self::Window(_) => model::Kind::Exhausted,
             Self::Untar(source) => source.kind(),
             Self::Directory { source, .. } => crate::disk::io_kind(source),
         }
@@ -194,7 +196,10 @@ fn may_be_wrong_blob(error: &UnpackError, blob: &Blob) -> bool {
         UnpackError::Read { .. } | UnpackError::DiffId { .. } => true,
         UnpackError::Untar(error) => matches!(error, UntarError::Tar(_)),
         UnpackError::TooLarge(cap) => *cap == blob.size,
-        UnpackError::Blob { .. } | UnpackError::Length { .. } | UnpackError::Directory { .. } => false,
+        UnpackError::Blob { .. }
+        | UnpackError::Length { .. }
+        | UnpackError::Window(_)
+        | UnpackError::Directory { .. } => false,
     }
 }
 
@@ -221,7 +226,7 @@ fn extract(
     limits: &Limits,
 ) -> Result<(Pending, u64), UnpackError> {
     let read = |source| UnpackError::Read { layer: diff_id.clone(), source };
-    let plain = BufReader::with_capacity(BUFFER, decompressed(stored).map_err(read)?);
+    let plain = BufReader::with_capacity(BUFFER, decompressed(stored, limits).map_err(read)?);
     let stream = Metered::new(plain, diff_id.hasher(), limits.unpacked_bytes);
     let (pending, stream) = match untar(stream, into, limits.entries) {
         Ok(unpacked) => unpacked,
@@ -233,28 +238,11 @@ fn extract(
     if found == *diff_id { Ok((pending, length)) } else { Err(UnpackError::DiffId { wanted: diff_id.clone(), found }) }
 }
 
-/// The error for a stream that went past its bound, whichever of the two streams it was.
+/// The error for a stream that went past a bound: of its length, whichever of the two streams it was, or of memory.
 fn past_cap(error: &io::Error) -> Option<UnpackError> {
-    let PastCap(cap) = error.get_ref()?.downcast_ref()?;
-    Some(UnpackError::TooLarge(*cap))
-}
-
-/// Decompresses by what the first bytes say: gzip, zstd or nothing.
-pub(crate) fn decompressed<'a>(source: &'a mut (impl Read + 'a)) -> io::Result<Box<dyn Read + 'a>> {
-    let mut first = Vec::with_capacity(4);
-    source.by_ref().take(4).read_to_end(&mut first)?;
-    let gzip = first.starts_with(&[0x1f, 0x8b]);
-    let zstd = first == [0x28, 0xb5, 0x2f, 0xfd];
-    let whole = BufReader::with_capacity(BUFFER, Cursor::new(first).chain(source));
-    if gzip {
-        Ok(Box::new(flate2::bufread::MultiGzDecoder::new(whole)))
-    } else if zstd {
-        let mut decoder = zstd::stream::read::Decoder::with_buffer(whole)?;
-        decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-        Ok(Box::new(decoder))
-    } else {
-        Ok(Box::new(whole))
-    }
+    let cause = error.get_ref()?;
+    let length = cause.downcast_ref().map(|PastCap(cap)| UnpackError::TooLarge(*cap));
+    length.or_else(|| cause.downcast_ref().map(|WindowTooLarge(window)| UnpackError::Window(*window)))
 }
 
 #[cfg(test)]

@@ -69,12 +69,16 @@ fn a_bomb_stops_at_the_bound() {
 }
 
 #[test]
-fn a_zstd_frame_that_wants_a_huge_window_is_refused() {
+fn a_zstd_layer_that_wants_more_memory_than_its_share_is_refused_by_the_settings_name() {
     let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
-    encoder.window_log(30).unwrap();
+    encoder.window_log(26).unwrap();
     encoder.include_contentsize(false).unwrap();
     std::io::Write::write_all(&mut encoder, &tar()).unwrap();
     let packed = encoder.finish().unwrap();
-    let outcome = try_unpack(&packed, None, &Digest::of(&tar()), &Limits::default());
-    assert!(outcome.is_err());
+    let limits = Limits { memory_bytes: 32 << 20, downloads: 2, ..Limits::default() };
+    let error = try_unpack(&packed, Some(&blob_of(&packed)), &Digest::of(&tar()), &limits).unwrap_err();
+    assert!(matches!(error, UnpackError::Window(8_388_608)), "{error:?}");
+    assert!(error.to_string().contains("image.pull_memory"), "{error}");
+    let limits = Limits { memory_bytes: 256 << 20, ..limits };
+    assert!(try_unpack(&packed, None, &Digest::of(&tar()), &limits).is_ok());
 }
