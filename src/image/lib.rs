@@ -9,6 +9,7 @@
 //! once, each streaming from the network through the digest of the blob, decompression and the digest of the tar
 //! stream into its own directory → one sync of the filesystem → renamed into place → image record written.
 //! What may pass is tried again with growing pauses, then at the next endpoint; a blob goes on where it broke off.
+//! Beside its files a layer keeps a tape of the rest of its tar stream, so that it can be written out as it came.
 //! [`Store::import`] does the same from an OCI layout or docker archive, and [`Store::export`] writes one from which
 //! another store gets the very same image. [`Store::prune`] removes what nobody uses. A crash leaves the old state or the new one;
 //! the rest is swept when the store is opened.
