@@ -1,6 +1,7 @@
 //! Where a daemon lives, and how all of it goes away.
 
 use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -245,6 +246,12 @@ impl Ground {
             }
         }
     }
+}
+
+/// Writes a file that nobody but root may read.
+pub(crate) fn write_secret(file: &Path, content: &str) {
+    File::options().create(true).truncate(true).write(true).mode(0o600).open(file).unwrap();
+    fs::write(file, content).unwrap();
 }
 
 /// On version 2, lets the children of `dir` have its controllers.

@@ -1,7 +1,5 @@
 //! Who may pull: user names and passwords, from the request or from a file.
 
-use std::fs;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
@@ -9,6 +7,7 @@ use tonic::Code;
 use wire::v1::AuthConfig;
 
 use crate::client::Client;
+use crate::ground::write_secret;
 use crate::harness::Daemon;
 use crate::image::Archive;
 use crate::layer::Layer;
@@ -87,7 +86,7 @@ fn credentials_come_from_a_file_that_may_change_at_any_time() {
     let dir = tempfile::TempDir::new().unwrap();
     let file = dir.path().join("config.json");
     let write = |host: &str, word: &str| {
-        fs::write(&file, json!({ "auths": { host: { "auth": encoded(word) } } }).to_string()).unwrap();
+        write_secret(&file, &json!({ "auths": { host: { "auth": encoded(word) } } }).to_string());
     };
     write(&locked.host(), "open barley");
     let daemon = Daemon::with_settings(&format!("[image]\ncredentials = {file:?}"));

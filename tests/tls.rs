@@ -7,6 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose
 use tempfile::TempDir;
 use tonic::Code;
 
+use crate::ground::write_secret;
 use crate::harness::Daemon;
 use crate::image::Archive;
 use crate::layer::Layer;
@@ -48,7 +49,7 @@ impl Authority {
         let file = |end: &str| self.dir.path().join(format!("{name}{end}"));
         let pair = Pair { certificate: file(".pem"), key: file(".key") };
         fs::write(&pair.certificate, certificate.pem()).unwrap();
-        fs::write(&pair.key, key.serialize_pem()).unwrap();
+        write_secret(&pair.key, &key.serialize_pem());
         pair
     }
 }
