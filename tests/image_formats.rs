@@ -174,3 +174,14 @@ fn two_containers_of_one_image_share_no_environment() {
     assert_eq!(with("COMMON", "mine"), "COMMON=mine\n");
     assert_eq!(with("ONLY_TWO", "other"), "COMMON=yes\nONLY_TWO=other\n");
 }
+
+#[test]
+fn a_hard_link_may_lead_to_a_file_of_a_layer_below() {
+    let registry = Registry::start();
+    let above = Layer::new(|tar| tar.hard_link("linked", "dir/file"));
+    registry.push(&Archive::new("x").on_top(file("dir/file", "below\n")).on_top(above), "box", "1");
+    let daemon = Daemon::start();
+    let image = format!("{}/box:1", registry.host());
+    daemon.client().pull(&image).unwrap();
+    assert_eq!(daemon.print_in(&image, "cat /linked /dir/file"), "below\nbelow\n");
+}
