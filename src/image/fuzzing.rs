@@ -2,17 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::auth::{Challenge, token_url};
-pub use crate::canary::Canary;
 use crate::config::ConfigBlob;
 use crate::digest::{Digest, Hasher, Metered};
-use crate::endpoint::Credentials;
-use crate::layer::Staged;
+pub use crate::layer::canary::Canary;
+use crate::layer::staged::Staged;
+use crate::layer::unpack::Unpacked;
+use crate::layer::untar::untar;
 use crate::manifest::{Document, choose};
 use crate::plan::plan;
 use crate::reference::Reference;
-use crate::unpack::Unpacked;
-use crate::untar::untar;
+use crate::registry::auth::{Challenge, token_url};
+use crate::registry::endpoint::Credentials;
 
 const BYTES_MAX: u64 = 1 << 20;
 const ENTRIES_MAX: u64 = 256;
@@ -26,7 +26,7 @@ pub fn unpack(stream: &[u8], layer: &Path, below: &[PathBuf]) -> bool {
     let mut staged = Staged::new(1, layer.to_owned(), diff_id.clone(), diff_id, None);
     // The caller removes the directory.
     staged.keep();
-    staged.unpacked(Unpacked { pending, weight: crate::root::Weight::default(), tar_bytes: 0 });
+    staged.unpacked(Unpacked { pending, weight: crate::layer::root::Weight::default(), tar_bytes: 0 });
     // A link to nothing is found out only here; what was unpacked is whole nonetheless.
     let adopted = staged.adopt(below);
     assert_eq!(adopted.is_ok(), staged.adopt(below).is_ok(), "adopting twice is not adopting once");

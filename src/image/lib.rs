@@ -22,114 +22,46 @@
 //! Limits: sha256 and sha512 digests, at most 256 layers, no encrypted layers, no Docker schema 1.
 #![forbid(unsafe_code)]
 
-mod accounts;
-mod add;
-mod adopt;
-mod answer;
-mod archive;
-mod auth;
-#[cfg(test)]
-mod authority;
-#[cfg(any(test, feature = "fuzzing"))]
-#[cfg_attr(not(feature = "fuzzing"), expect(unreachable_pub, reason = "public for the fuzzer alone"))]
-mod canary;
 mod config;
-mod copy;
-#[cfg(test)]
-mod crash_tests;
-mod decompress;
 mod digest;
-mod disk;
-mod download;
-mod endpoint;
-mod entry;
-mod export;
-mod fetch;
 #[cfg(test)]
 mod fixture;
-#[cfg(test)]
-mod full_tests;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-#[cfg(test)]
-mod ground;
-mod header;
-mod http;
 mod image;
-mod import;
 mod layer;
-mod link;
-mod load;
-mod logins;
-mod looks;
-mod lost;
 mod manifest;
-mod pack;
 mod package;
-mod pax;
-mod pipe;
 mod plan;
-mod progress;
-mod prune;
-mod pull;
-mod pull_error;
-#[cfg(test)]
-mod race_tests;
 mod reference;
 mod registry;
-mod replay;
-mod retry;
-mod root;
-mod shelf;
-mod site;
-mod sparse;
-mod spool;
-mod stack;
-#[cfg(test)]
-mod steps;
-#[cfg(test)]
-mod stock;
 mod store;
-mod stream;
-mod tape;
-mod tls;
-mod traffic;
-mod turns;
-mod unpack;
-mod untar;
-mod usage;
-mod user;
 mod view;
-mod volume;
-mod whiteout;
 
-pub use accounts::{Accounts, Group, Passwd};
-pub use archive::TarError;
 pub use config::Config;
 pub use digest::{BadDigest, Digest};
-pub use disk::DiskError;
-pub use endpoint::{BadEndpoint, Credentials, Endpoint, Registries, Registry};
-pub use export::{Compress, ExportError};
-pub use fetch::{FetchError, Tried};
 pub use image::Image;
-pub use import::ImportError;
-pub use logins::{BadLogins, Logins};
+pub use layer::archive::TarError;
+pub use layer::tape::{TapeError, replay};
+pub use layer::unpack::{Limits, UnpackError};
+pub use layer::untar::UntarError;
 pub use manifest::ManifestError;
-pub use progress::{Progress, Watch, unwatched};
-pub use prune::{PruneError, Pruned};
-pub use pull_error::PullError;
+pub use package::export::{Compress, ExportError};
+pub use package::import::ImportError;
+pub use package::progress::{Progress, Watch, unwatched};
 pub use reference::{BadReference, Pick, Reference};
-pub use shelf::{HoldError, OpenError};
+pub use registry::endpoint::{BadEndpoint, Credentials, Endpoint, Registries, Registry};
+pub use registry::fetch::{FetchError, Tried};
+pub use registry::logins::{BadLogins, Logins};
+pub use registry::pull_error::PullError;
+pub use registry::tls::{BadTls, Tls};
+pub use registry::traffic::{Pulling, Traffic};
+pub use store::disk::DiskError;
+pub use store::prune::{PruneError, Pruned};
+pub use store::shelf::{HoldError, OpenError};
+pub use store::usage::Usage;
 pub use store::{AccountsCause, AccountsError, Store};
-pub use tape::{TapeError, replay};
-pub use tls::{BadTls, Tls};
-pub use traffic::{Pulling, Traffic};
-pub use unpack::{Limits, UnpackError};
-pub use untar::UntarError;
-pub use usage::Usage;
-pub use user::{User, UserAsk, UserError, resolve_user};
-pub use view::ViewError;
-
-#[cfg(test)]
-mod real_tests;
-pub use volume::{Found, Volume, VolumeError};
+pub use view::accounts::{Accounts, Group, Passwd};
+pub use view::overlay::ViewError;
+pub use view::user::{User, UserAsk, UserError, resolve_user};
+pub use view::volume::{Found, Volume, VolumeError};

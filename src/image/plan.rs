@@ -1,9 +1,9 @@
 //! What layers an image needs, from its manifest and its config.
 
-use crate::add::LayerPlan;
 use crate::config::ConfigBlob;
+use crate::layer::unpack::Blob;
 use crate::manifest::{Descriptor, ManifestError, check_layer_count};
-use crate::unpack::Blob;
+use crate::store::add::LayerPlan;
 
 /// Puts the layers' blobs, lowest first, and the config's diff ids together.
 pub(crate) fn plan<'a>(

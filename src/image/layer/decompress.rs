@@ -1,0 +1,108 @@
+//! Decompression of what images are made of, in the memory that is given for it.
+
+use std::io::{self, BufReader, Cursor, Read};
+
+use crate::layer::unpack::Limits;
+
+const BUFFER: usize = 128 * 1024;
+/// What zstd itself can do, as powers of two.
+const WINDOW_LOGS: (u32, u32) = (10, 31);
+/// How zstd counts its errors: down from 0, this one for a window above the bound.
+const WINDOW_TOO_LARGE: usize = 0usize.wrapping_sub(16);
+
+/// A zstd frame wants a larger window than there is memory for; carried inside an `io::Error`.
+#[derive(Debug, thiserror::Error)]
+#[error("a zstd frame wants a window of more than {0} bytes, a layer's part of image.pull_memory")]
+pub(crate) struct WindowTooLarge(pub(crate) u64);
+
+/// Decompresses by what the first bytes say: gzip, zstd or nothing.
+pub(crate) fn decompressed<'a>(source: &'a mut (impl Read + 'a), limits: &Limits) -> io::Result<Box<dyn Read + 'a>> {
+    let mut first = Vec::with_capacity(4);
+    source.by_ref().take(4).read_to_end(&mut first)?;
+    let gzip = first.starts_with(&[0x1f, 0x8b]);
+    let zstd = first == [0x28, 0xb5, 0x2f, 0xfd];
+    let whole = BufReader::with_capacity(BUFFER, Cursor::new(first).chain(source));
+    if gzip {
+        Ok(Box::new(flate2::bufread::MultiGzDecoder::new(whole)))
+    } else if zstd {
+        let mut decoder = zstd::stream::read::Decoder::with_buffer(whole)?;
+        let log = window_log(limits);
+        decoder.window_log_max(log)?;
+        Ok(Box::new(Windowed { decoder, window: 1 << log }))
+    } else {
+        Ok(Box::new(whole))
+    }
+}
+
+/// The largest window, as a power of two: three quarters of a layer's memory, the rest is for what comes and goes.
+fn window_log(limits: &Limits) -> u32 {
+    let (least, most) = WINDOW_LOGS;
+    (limits.share() / 4 * 3).max(1).ilog2().clamp(least, most)
+}
+
+/// Tells a window that is too large from a stream that is broken.
+struct Windowed<R> {
+    decoder: R,
+    window: u64,
+}
+
+impl<R: Read> Read for Windowed<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.decoder.read(buffer).map_err(|error| {
+            let too_large = zstd::zstd_safe::get_error_name(WINDOW_TOO_LARGE);
+            if error.to_string() == too_large { io::Error::other(WindowTooLarge(self.window)) } else { error }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    /// A frame whose window is 2^`log`, though it holds little.
+    fn frame(log: u32) -> Vec<u8> {
+        let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
+        encoder.window_log(log).unwrap();
+        encoder.include_contentsize(false).unwrap();
+        encoder.write_all(b"content").unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn read(mut packed: &[u8], limits: &Limits) -> io::Result<Vec<u8>> {
+        let mut plain = Vec::new();
+        decompressed(&mut packed, limits)?.read_to_end(&mut plain)?;
+        Ok(plain)
+    }
+
+    #[test]
+    fn a_window_is_bounded_by_a_layers_share_of_the_memory() {
+        let limits = Limits { memory_bytes: 64 << 20, downloads: 2, ..Limits::default() };
+        assert_eq!(read(&frame(24), &limits).unwrap(), b"content");
+        let error = read(&frame(25), &limits).unwrap_err();
+        assert!(error.get_ref().is_some_and(|inner| inner.is::<WindowTooLarge>()), "{error}");
+        assert!(error.to_string().contains("more than 16777216 bytes"), "{error}");
+        // Frames may follow each other, and each is bounded.
+        let error = read(&[frame(20), frame(25)].concat(), &limits).unwrap_err();
+        assert!(error.to_string().contains("image.pull_memory"), "{error}");
+    }
+
+    #[test]
+    fn a_broken_stream_is_not_taken_for_one_that_wants_too_much() {
+        let mut broken = frame(20);
+        let last = broken.len() - 1;
+        broken[last] ^= 0xff;
+        broken.truncate(last);
+        let error = read(&broken, &Limits::default()).unwrap_err();
+        assert!(!error.get_ref().is_some_and(|inner| inner.is::<WindowTooLarge>()), "{error}");
+    }
+
+    #[test]
+    fn the_least_and_the_most_memory_make_windows_that_zstd_takes() {
+        for memory_bytes in [0, u64::MAX] {
+            let limits = Limits { memory_bytes, ..Limits::default() };
+            assert_eq!(read(&frame(10), &limits).unwrap(), b"content");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What an entry looks like: owner, mode, attributes and time.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use crate::layer::archive::{Entry, Mtime};
+use crate::layer::untar::{UntarError, at, refused};
+
+/// Sets everything on an open file or directory.
+///
+/// Owner first: changing it clears set-id bits and capabilities.
+pub(crate) fn dress(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> Result<(), UntarError> {
+    rustix::fs::fchown(fd, Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))
+        .map_err(|errno| at("setting the owner of", path)(errno.into()))?;
+    for (name, value) in &entry.xattrs {
+        match keeps_xattr(name) {
+            Some(true) => match rustix::fs::fsetxattr(fd, OsStr::from_bytes(name), value, XattrFlags::empty()) {
+                // A name too long, or a value that is not what the name promises.
+                Err(Errno::INVAL | Errno::RANGE) => {
+                    return Err(refused(path, "extended attribute that the kernel does not take"));
+                }
+                other => other.map_err(|errno| at("setting an extended attribute of", path)(errno.into()))?,
+            },
+            Some(false) => {}
+            None => return Err(refused(path, "extended attribute that an image may not set")),
+        }
+    }
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(entry.mode))
+        .map_err(|errno| at("setting the mode of", path)(errno.into()))?;
+    rustix::fs::futimens(fd, &times(entry.mtime)).map_err(|errno| at("setting the time of", path)(errno.into()))
+}
+
+/// Some(true): set it. Some(false): the host's security policy decides it, not an image. None: refuse.
+pub(crate) fn keeps_xattr(name: &[u8]) -> Option<bool> {
+    let starts = |prefix: &str| name.starts_with(prefix.as_bytes());
+    if name.contains(&0) {
+        None
+    } else if starts("user.") || name == b"security.capability" || starts("system.posix_acl_") {
+        Some(true)
+    } else if starts("security.") {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+pub(crate) fn times(mtime: Mtime) -> Timestamps {
+    let time = Timespec { tv_sec: mtime.seconds, tv_nsec: i64::from(mtime.nanos) };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+pub(crate) fn modified(stat: &rustix::fs::Stat) -> Timespec {
+    Timespec { tv_sec: stat.st_mtime, tv_nsec: i64::try_from(stat.st_mtime_nsec).unwrap_or(0) }
+}
+
+pub(crate) fn restore_time(fd: BorrowedFd<'_>, modified: Timespec) -> io::Result<()> {
+    let keep = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let times = Timestamps { last_access: keep, last_modification: modified };
+    Ok(rustix::fs::futimens(fd, &times)?)
+}

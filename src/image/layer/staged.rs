@@ -1,0 +1,124 @@
+//! Layers on disk: staged while they are unpacked, kept once they are whole and synced.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::layer::root::Weight;
+use crate::layer::unpack::Unpacked;
+use crate::store::disk;
+
+/// A layer's own record, `layer.json` beside its files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LayerRecord {
+    pub(crate) version: u32,
+    pub(crate) chain_id: Digest,
+    pub(crate) diff_id: Digest,
+    pub(crate) parent: Option<Digest>,
+    pub(crate) bytes: u64,
+    pub(crate) inodes: u64,
+    /// Length of the tar stream it came as; records of the first release have none.
+    #[serde(default)]
+    pub(crate) tar_bytes: Option<u64>,
+}
+
+/// A layer that images and containers can use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Layer {
+    /// Its directory under `layers/`.
+    pub(crate) number: u64,
+    pub(crate) record: LayerRecord,
+    /// What its directory takes apart from its files.
+    pub(crate) beside: Weight,
+}
+
+impl Layer {
+    pub(crate) fn weight(&self) -> Weight {
+        let mut weight = Weight { bytes: self.record.bytes, inodes: self.record.inodes };
+        weight.add(self.beside);
+        weight
+    }
+}
+
+/// An unpacked layer that is not yet part of the store; dropped without being kept, it is removed.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    pub(crate) number: u64,
+    pub(crate) directory: PathBuf,
+    pub(crate) record: LayerRecord,
+    pub(crate) pending: Pending,
+    kept: AtomicBool,
+}
+
+/// What unpacking leaves to be done once the layers below are there. Paths are without symbolic links on the way.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pending {
+    /// Directories that the layer implies but does not list.
+    pub(crate) implied: BTreeSet<PathBuf>,
+    /// Hard links to files of layers below, and their targets; an empty file stands in for each.
+    pub(crate) links: BTreeMap<PathBuf, PathBuf>,
+}
+
+impl Pending {
+    /// Forgets about `path` and all below it, which has been removed.
+    pub(crate) fn forget(&mut self, path: &Path) {
+        // An order by component has them side by side.
+        let within = |below: &&PathBuf| below.starts_with(path);
+        let implied: Vec<PathBuf> = self.implied.range(path.to_owned()..).take_while(within).cloned().collect();
+        let links = self.links.range(path.to_owned()..).map(|(link, _)| link).take_while(within);
+        let links: Vec<PathBuf> = links.cloned().collect();
+        for path in implied {
+            self.implied.remove(&path);
+        }
+        for path in links {
+            self.links.remove(&path);
+        }
+    }
+}
+
+impl Staged {
+    pub(crate) fn new(
+        number: u64,
+        directory: PathBuf,
+        chain_id: Digest,
+        diff_id: Digest,
+        parent: Option<Digest>,
+    ) -> Self {
+        let record = LayerRecord { version: 1, chain_id, diff_id, parent, bytes: 0, inodes: 0, tar_bytes: None };
+        Self { number, directory, record, pending: Pending::default(), kept: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn files(&self) -> PathBuf {
+        self.directory.join("fs")
+    }
+
+    pub(crate) fn unpacked(&mut self, unpacked: Unpacked) {
+        self.pending = unpacked.pending;
+        self.record.bytes = unpacked.weight.bytes;
+        self.record.inodes = unpacked.weight.inodes;
+        self.record.tar_bytes = Some(unpacked.tar_bytes);
+    }
+
+    /// From now on the directory is the store's: dropping this does not remove it.
+    pub(crate) fn keep(&self) {
+        self.kept.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if !self.kept.load(Ordering::Acquire)
+            && let Err(error) = disk::remove_tree(&self.directory)
+        {
+            tracing::warn!(error = &error as &dyn std::error::Error, "a half-unpacked layer stays until restart");
+        }
+    }
+}
+
+/// The number in a layer directory's name.
+pub(crate) fn number(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.parse().ok()
+}

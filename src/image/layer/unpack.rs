@@ -1,0 +1,250 @@
+//! From a blob's bytes to a layer's files: digest, decompression, digest again, tar.
+
+use std::io::{self, BufReader, Read};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::digest::{Digest, Hasher, Metered, PastCap};
+use crate::layer::archive::TarError;
+use crate::layer::decompress::{WindowTooLarge, decompressed};
+use crate::layer::lost::LOST;
+use crate::layer::root::{Root, Weight, weigh};
+use crate::layer::staged::Pending;
+use crate::layer::untar::{UntarError, untar};
+
+const BUFFER: usize = 128 * 1024;
+
+/// Bounds on what an image may bring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a manifest, index or image config.
+    pub document_bytes: u64,
+    /// Bytes of one layer as it is transferred.
+    pub layer_bytes: u64,
+    /// Bytes of one layer's tar stream once decompressed.
+    pub unpacked_bytes: u64,
+    /// Entries in one layer's tar stream.
+    pub entries: u64,
+    /// Layers that are downloaded and unpacked at once, over all pulls.
+    pub downloads: usize,
+    /// Bytes that all pulls together hold between network and disk, decoders' windows included; each layer gets an
+    /// equal share.
+    pub memory_bytes: u64,
+    /// A transfer that brings nothing for this long is broken off and resumed.
+    pub stall: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            document_bytes: 4 << 20,
+            layer_bytes: 32 << 30,
+            unpacked_bytes: 128 << 30,
+            entries: 4 << 20,
+            downloads: 3,
+            memory_bytes: 128 << 20,
+            stall: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A layer blob that did not become a layer.
+#[derive(Debug, thiserror::Error)]
+pub enum UnpackError {
+    /// The blob is not the one asked for.
+    #[error("layer blob {wanted} came as {found}")]
+    Blob {
+        /// The digest in the manifest.
+        wanted: Digest,
+        /// The digest of what came.
+        found: Digest,
+    },
+    /// The blob's length is not what the manifest says.
+    #[error("layer blob {blob} is {wanted} bytes long, but {found} came")]
+    Length {
+        /// The blob.
+        blob: Digest,
+        /// The length in the manifest.
+        wanted: u64,
+        /// The length of what came.
+        found: u64,
+    },
+    /// The tar stream is not the one the image config names.
+    #[error("layer {wanted} unpacked to {found}")]
+    DiffId {
+        /// The diff id in the config.
+        wanted: Digest,
+        /// The digest of the tar stream.
+        found: Digest,
+    },
+    /// Larger than the configured bound.
+    #[error("layer is larger than {0} bytes")]
+    TooLarge(u64),
+    /// Compressed so that more memory is needed than a layer may have.
+    #[error("layer cannot be decompressed in {0} bytes of memory, a layer's part of image.pull_memory")]
+    Window(u64),
+    /// The tar stream could not be unpacked.
+    #[error(transparent)]
+    Untar(#[from] UntarError),
+    /// The blob could not be read or decompressed.
+    #[error("reading layer {layer}")]
+    Read {
+        /// The layer's diff id.
+        layer: Digest,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// The layer's own directory could not be used.
+    #[error("{doing} {}", path.display())]
+    Directory {
+        /// The step.
+        doing: &'static str,
+        /// The directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+impl UnpackError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        match self {
+            Self::Blob { .. } | Self::Length { .. } | Self::DiffId { .. } => model::Kind::Invalid,
+            // What is read may be written down on the way, and then the disk can be full.
+            Self::Read { source, .. } if crate::store::disk::io_kind(source) == model::Kind::Exhausted => {
+                model::Kind::Exhausted
+            }
+            Self::Read { .. } => model::Kind::Invalid,
+            Self::TooLarge(_) | Self::Window(_) => model::Kind::Exhausted,
+            Self::Untar(source) => source.kind(),
+            Self::Directory { source, .. } => crate::store::disk::io_kind(source),
+        }
+    }
+
+    /// Whether another source of the same blob may do better.
+    pub(crate) fn blames_source(&self) -> bool {
+        matches!(self, Self::Blob { .. } | Self::Length { .. })
+    }
+}
+
+/// The blob a layer is read from, where its digest is known.
+#[derive(Debug, Clone)]
+pub(crate) struct Blob {
+    pub(crate) digest: Digest,
+    pub(crate) size: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    pub(crate) pending: Pending,
+    /// Of the layer's files and those that it replaced; a file of a layer below weighs there alone.
+    pub(crate) weight: Weight,
+    /// Length of the tar stream.
+    pub(crate) tar_bytes: u64,
+}
+
+/// Unpacks the layer read from `source` into `fs` of the directory `into`, and its tape beside that.
+pub(crate) fn unpack(
+    source: impl Read,
+    blob: Option<&Blob>,
+    diff_id: &Digest,
+    into: &Path,
+    limits: &Limits,
+) -> Result<Unpacked, UnpackError> {
+    let (hasher, cap) = match blob {
+        Some(blob) => (blob.digest.hasher(), blob.size.min(limits.layer_bytes)),
+        None => (Hasher::sha256(), limits.layer_bytes),
+    };
+    if let Some(blob) = blob
+        && blob.size > limits.layer_bytes
+    {
+        return Err(UnpackError::TooLarge(limits.layer_bytes));
+    }
+    let mut stored = Metered::new(source, hasher, cap);
+    let extracted = extract(&mut stored, diff_id, into, limits);
+    if let Some(blob) = blob
+        && extracted.as_ref().err().is_none_or(|error| may_be_wrong_blob(error, blob))
+    {
+        check(stored, blob, diff_id)?;
+    }
+    let (pending, tar_bytes) = extracted?;
+    let weight = weigh_layer(into, &pending).map_err(|source| UnpackError::Directory {
+        doing: "weighing",
+        path: into.to_owned(),
+        source,
+    })?;
+    Ok(Unpacked { pending, weight, tar_bytes })
+}
+
+fn weigh_layer(layer: &Path, pending: &Pending) -> io::Result<Weight> {
+    let layer = Root::open(layer)?;
+    let lost = match layer.directory(Path::new(LOST)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        other => Some(other?),
+    };
+    let mut weight = weigh(layer.directory(Path::new("fs"))?.as_fd(), lost.as_ref().map(AsFd::as_fd))?;
+    // What stands in for links will be gone.
+    weight.inodes = weight.inodes.saturating_sub(u64::try_from(pending.links.len()).unwrap_or(u64::MAX));
+    Ok(weight)
+}
+
+/// A stream that cannot be read most often means a wrong blob: saying so is the better answer.
+fn may_be_wrong_blob(error: &UnpackError, blob: &Blob) -> bool {
+    match error {
+        UnpackError::Read { .. } | UnpackError::DiffId { .. } => true,
+        UnpackError::Untar(error) => matches!(error, UntarError::Tar(_)),
+        UnpackError::TooLarge(cap) => *cap == blob.size,
+        UnpackError::Blob { .. }
+        | UnpackError::Length { .. }
+        | UnpackError::Window(_)
+        | UnpackError::Directory { .. } => false,
+    }
+}
+
+/// Reads the rest of a blob and compares length and digest with what the manifest says.
+fn check(stored: Metered<impl Read>, blob: &Blob, diff_id: &Digest) -> Result<(), UnpackError> {
+    let Blob { digest, size: wanted } = blob.clone();
+    let (found, length) = match stored.finish() {
+        Ok(finished) => finished,
+        Err(error) if past_cap(&error).is_some() => {
+            return Err(UnpackError::Length { blob: digest, wanted, found: wanted.saturating_add(1) });
+        }
+        Err(source) => return Err(UnpackError::Read { layer: diff_id.clone(), source }),
+    };
+    if length != wanted {
+        return Err(UnpackError::Length { blob: digest, wanted, found: length });
+    }
+    if found == digest { Ok(()) } else { Err(UnpackError::Blob { wanted: digest, found }) }
+}
+
+fn extract(
+    stored: &mut impl Read,
+    diff_id: &Digest,
+    into: &Path,
+    limits: &Limits,
+) -> Result<(Pending, u64), UnpackError> {
+    let read = |source| UnpackError::Read { layer: diff_id.clone(), source };
+    let plain = BufReader::with_capacity(BUFFER, decompressed(stored, limits).map_err(read)?);
+    let stream = Metered::new(plain, diff_id.hasher(), limits.unpacked_bytes);
+    let (pending, stream) = match untar(stream, into, limits.entries) {
+        Ok(unpacked) => unpacked,
+        Err(UntarError::Tar(TarError::Read(error))) => return Err(past_cap(&error).unwrap_or_else(|| read(error))),
+        Err(error) => return Err(error.into()),
+    };
+    let finished = stream.finish();
+    let (found, length) = finished.map_err(|error| past_cap(&error).unwrap_or_else(|| read(error)))?;
+    if found == *diff_id { Ok((pending, length)) } else { Err(UnpackError::DiffId { wanted: diff_id.clone(), found }) }
+}
+
+/// The error for a stream that went past a bound: of its length, whichever of the two streams it was, or of memory.
+fn past_cap(error: &io::Error) -> Option<UnpackError> {
+    let cause = error.get_ref()?;
+    let length = cause.downcast_ref().map(|PastCap(cap)| UnpackError::TooLarge(*cap));
+    length.or_else(|| cause.downcast_ref().map(|WindowTooLarge(window)| UnpackError::Window(*window)))
+}
+
+#[cfg(test)]
+#[path = "unpack_tests.rs"]
+mod tests;

@@ -1,0 +1,275 @@
+//! Unpacking one layer's tar stream into a directory for overlayfs.
+//!
+//! The stream is hostile until shown otherwise. Every parent directory is opened by the kernel inside the layer's
+//! root, the last component is only ever created, replaced or linked relative to that descriptor and never followed,
+//! and no device of an image is opened. Whiteouts become what overlayfs expects: a character device 0:0, or the
+//! opaque mark on a directory. All that is not file content goes onto the layer's tape.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::io::Errno;
+
+use crate::layer::archive::{Archive, Entry, TarError, What};
+use crate::layer::looks::{dress, keeps_xattr, times};
+use crate::layer::root::{DEPTH_MAX, Root, is, look};
+use crate::layer::site::{Site, Spot};
+use crate::layer::staged::Pending;
+use crate::layer::tape::{Tape, Taped};
+use crate::layer::whiteout::{is_whiteout, mark_opaque};
+
+const BUFFER: usize = 128 * 1024;
+/// What the kernel says to names, sizes and links that no filesystem takes: the layer's fault.
+const NOT_OURS: [Errno; 6] = [Errno::LOOP, Errno::NAMETOOLONG, Errno::FBIG, Errno::TOOBIG, Errno::XDEV, Errno::MLINK];
+
+/// A layer that was not unpacked.
+#[derive(Debug, thiserror::Error)]
+pub enum UntarError {
+    /// The stream is not a tar archive we can read.
+    #[error(transparent)]
+    Tar(#[from] TarError),
+    /// An entry that no honest layer has.
+    #[error("layer entry {path:?}: {why}")]
+    Refused {
+        /// The entry's path.
+        path: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The kernel refused to make an entry.
+    #[error("{doing} layer entry {path:?}")]
+    Make {
+        /// The step.
+        doing: &'static str,
+        /// The entry's path.
+        path: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// More entries than allowed.
+    #[error("layer has more than {0} entries")]
+    TooMany(u64),
+}
+
+impl UntarError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        match self {
+            Self::Tar(_) | Self::Refused { .. } => model::Kind::Invalid,
+            Self::Make { source, .. } if NOT_OURS.iter().any(|errno| is(source, *errno)) => model::Kind::Invalid,
+            Self::Make { source, .. } => crate::store::disk::io_kind(source),
+            Self::TooMany(_) => model::Kind::Exhausted,
+        }
+    }
+}
+
+/// Unpacks the tar stream `source` into `fs` of the directory `layer`, and its tape beside that.
+///
+/// Reads to the very end of the stream; gives what is left to do, and the source.
+pub(crate) fn untar<R: Read>(source: R, layer: &Path, entries_max: u64) -> Result<(Pending, R), UntarError> {
+    let files = layer.join("fs");
+    let root = Root::open(&files).map_err(at("opening", &files))?;
+    let tape = Tape::create(layer).map_err(at("making the tape of", layer))?;
+    let mut archive = Archive::new(Taped::new(source, tape));
+    let mut untar = Untar { site: Site::new(&root, layer), buffer: vec![0; BUFFER].into_boxed_slice() };
+    let mut entries = 0u64;
+    while let Some(entry) = archive.next()? {
+        entries += 1;
+        if entries > entries_max {
+            return Err(UntarError::TooMany(entries_max));
+        }
+        untar.entry(&entry, &mut archive)?;
+    }
+    untar.site.leave()?;
+    let (source, tape) = archive.into_source().finish().map_err(TarError::Read)?;
+    tape.end().map_err(at("writing the tape of", layer))?;
+    Ok((untar.site.pending, source))
+}
+
+struct Untar<'a> {
+    site: Site<'a>,
+    buffer: Box<[u8]>,
+}
+
+/// Adds the step and the path to a kernel error.
+pub(crate) fn at<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> UntarError + 'a {
+    move |source| UntarError::Make { doing, path: path.to_string_lossy().into_owned(), source }
+}
+
+pub(crate) fn refused(path: &Path, why: &'static str) -> UntarError {
+    UntarError::Refused { path: path.to_string_lossy().into_owned(), why }
+}
+
+/// The path of an entry relative to the root: no `..`, no empty parts, not too deep.
+pub(crate) fn inside(raw: &[u8]) -> Result<PathBuf, UntarError> {
+    // A path can be a mebibyte long; whoever reads the refusal needs its beginning.
+    let shown = Path::new(OsStr::from_bytes(&raw[..raw.len().min(256)]));
+    if raw.contains(&0) {
+        return Err(refused(shown, "NUL in a path"));
+    }
+    let mut path = PathBuf::new();
+    let mut depth = 0;
+    for part in raw.split(|&b| b == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => return Err(refused(shown, "'..' in a path")),
+            _ => {
+                depth += 1;
+                if depth > DEPTH_MAX {
+                    return Err(refused(shown, "path too deep"));
+                }
+                path.push(OsStr::from_bytes(part));
+            }
+        }
+    }
+    Ok(path)
+}
+
+impl Untar<'_> {
+    fn entry<R: Read>(&mut self, entry: &Entry, archive: &mut Archive<Taped<R>>) -> Result<(), UntarError> {
+        let path = inside(&entry.path)?;
+        let Some(spot) = Spot::new(&path) else { return self.whole_root(entry) };
+        if let Some(hidden) = spot.name.as_bytes().strip_prefix(b".wh.") {
+            return self.site.whiteout(&spot, hidden);
+        }
+        match entry.what {
+            What::File => self.file(&spot, entry, archive),
+            What::Directory => self.directory(&spot, entry),
+            What::HardLink => self.site.hard_link(&spot, &entry.link),
+            What::Symlink => {
+                let target = OsString::from_vec(entry.link.clone());
+                if target.is_empty() || entry.link.contains(&0) {
+                    return Err(refused(&path, "symbolic link to nothing"));
+                }
+                self.site.replacing(&spot, |fd| Ok(rustix::fs::symlinkat(&target, fd, spot.name)?))?;
+                self.dress_node(&spot, entry, false)
+            }
+            What::CharDevice { major: 0, minor: 0 } => {
+                // Overlayfs takes it for a whiteout, and whoever reads the layer otherwise sees another image.
+                Err(refused(&path, "character device 0:0"))
+            }
+            What::CharDevice { major, minor } => {
+                self.node(&spot, entry, FileType::CharacterDevice, rustix::fs::makedev(major, minor))
+            }
+            What::BlockDevice { major, minor } => {
+                self.node(&spot, entry, FileType::BlockDevice, rustix::fs::makedev(major, minor))
+            }
+            What::Fifo => self.node(&spot, entry, FileType::Fifo, 0),
+        }
+    }
+
+    /// An entry for the root itself: only its looks can be set.
+    fn whole_root(&mut self, entry: &Entry) -> Result<(), UntarError> {
+        let path = Path::new(".");
+        if entry.what != What::Directory {
+            return Err(refused(path, "the root of a layer is a directory"));
+        }
+        self.site.leave()?;
+        let fd = self.site.root.directory(path).map_err(at("opening", path))?;
+        dress(fd.as_fd(), entry, path)
+    }
+
+    fn file<R: Read>(
+        &mut self,
+        spot: &Spot<'_>,
+        entry: &Entry,
+        archive: &mut Archive<Taped<R>>,
+    ) -> Result<(), UntarError> {
+        let Spot { path, name, .. } = *spot;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = self.site.replacing(spot, |fd| Ok(rustix::fs::openat(fd, name, flags, Mode::RUSR | Mode::WUSR)?))?;
+        let mut file = File::from(fd);
+        if archive.left() > 0 {
+            let stat = rustix::fs::fstat(&file).map_err(|errno| at("looking at", path)(errno.into()))?;
+            archive.source().tape.file(&self.site.real(spot)?, stat.st_ino);
+        }
+        match &entry.segments {
+            None => self.copy(archive, &mut file, 0, entry.size, path)?,
+            Some(segments) => {
+                for segment in segments {
+                    file.seek(SeekFrom::Start(segment.offset)).map_err(at("writing", path))?;
+                    self.copy(archive, &mut file, segment.offset, segment.length, path)?;
+                }
+                file.set_len(entry.size).map_err(at("writing", path))?;
+            }
+        }
+        archive.source().tape.check().map_err(at("putting on tape", path))?;
+        dress(file.as_fd(), entry, path)
+    }
+
+    /// Copies `length` bytes of content, which stand at `offset` of the file.
+    fn copy<R: Read>(
+        &mut self,
+        archive: &mut Archive<Taped<R>>,
+        file: &mut File,
+        offset: u64,
+        mut length: u64,
+        path: &Path,
+    ) -> Result<(), UntarError> {
+        archive.source().tape.run(offset, length);
+        while length > 0 {
+            let most = usize::try_from(length).unwrap_or(BUFFER).min(BUFFER);
+            let count = archive.read(&mut self.buffer[..most]).map_err(TarError::Read)?;
+            file.write_all(&self.buffer[..count]).map_err(at("writing", path))?;
+            length = length.saturating_sub(u64::try_from(count).unwrap_or(u64::MAX));
+        }
+        Ok(())
+    }
+
+    fn directory(&mut self, spot: &Spot<'_>, entry: &Entry) -> Result<(), UntarError> {
+        let Spot { path, name, .. } = *spot;
+        let fd = self.site.enter(spot.parent)?;
+        let there = look(fd, name).map_err(at("looking at", path))?;
+        let is_directory = there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir());
+        if !is_directory {
+            let hides = there.is_some_and(|stat| is_whiteout(&stat));
+            self.site.replacing(spot, |fd| Ok(rustix::fs::mkdirat(fd, name, Mode::RWXU)?))?;
+            let made = self.site.child(spot)?;
+            if hides {
+                mark_opaque(made.as_fd(), path)?;
+            }
+        }
+        let real = self.site.real(spot)?;
+        self.site.pending.implied.remove(&real);
+        let made = self.site.child(spot)?;
+        dress(made.as_fd(), entry, path)
+    }
+
+    fn node(&mut self, spot: &Spot<'_>, entry: &Entry, kind: FileType, device: u64) -> Result<(), UntarError> {
+        let name = spot.name;
+        self.site.replacing(spot, |fd| Ok(rustix::fs::mknodat(fd, name, kind, Mode::empty(), device)?))?;
+        self.dress_node(spot, entry, true)
+    }
+
+    /// Owner, mode and time of something that must not be opened.
+    fn dress_node(&mut self, spot: &Spot<'_>, entry: &Entry, mode: bool) -> Result<(), UntarError> {
+        let Spot { path, name, parent } = *spot;
+        if entry.xattrs.iter().any(|(name, _)| keeps_xattr(name) != Some(false)) {
+            return Err(refused(path, "extended attribute on neither file nor directory"));
+        }
+        let fd = self.site.enter(parent)?;
+        let owner = (Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)));
+        rustix::fs::chownat(fd, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| at("setting the owner of", path)(errno.into()))?;
+        if mode {
+            // Not a symbolic link, just made by us: nothing to follow.
+            rustix::fs::chmodat(fd, name, Mode::from_raw_mode(entry.mode), AtFlags::empty())
+                .map_err(|errno| at("setting the mode of", path)(errno.into()))?;
+        }
+        rustix::fs::utimensat(fd, name, &times(entry.mtime), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(|errno| at("setting the time of", path)(errno.into()))
+    }
+}
+
+#[cfg(test)]
+#[path = "untar_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "hostile_tests.rs"]
+mod hostile_tests;

@@ -1,0 +1,97 @@
+//! The HTTP clients of all pulls that go by one set of registries.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use reqwest::{Client, Url};
+
+use crate::registry::endpoint::{Registries, is_loopback};
+use crate::registry::tls;
+use crate::registry::traffic::Meter;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
+/// More than any registry sends; together with the client's own bound of some 400 KiB on the head of an answer.
+const HEADERS_MAX: usize = 100;
+
+/// The registries, and the clients to reach them: new registries come with new clients, so that no certificate or
+/// open connection outlives the settings it belongs to.
+#[derive(Debug)]
+pub(crate) struct Http {
+    pub(crate) registries: Registries,
+    /// A transfer may take as long as it wants, but not be silent for longer than this.
+    pub(crate) stall: Duration,
+    pub(crate) meter: Arc<Meter>,
+    /// Made when first needed: TLS roots are not read for registries without TLS.
+    clients: Mutex<HashMap<Way, Client>>,
+}
+
+/// How a server is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Way {
+    trust: Trust,
+    /// Past any proxy the environment names: what is on this machine must not be asked for elsewhere.
+    direct: bool,
+}
+
+/// Which certificates are taken and shown.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Trust {
+    /// No TLS.
+    Plain,
+    /// The machine's own CAs; nothing is shown.
+    Machine,
+    /// What is configured for the host of this name.
+    Host(String),
+}
+
+/// A client that could not be made.
+pub(crate) type ClientError = Box<dyn std::error::Error + Send + Sync>;
+
+impl Http {
+    pub(crate) fn new(registries: Registries, stall: Duration, meter: Arc<Meter>) -> Self {
+        Self { registries, stall, meter, clients: Mutex::default() }
+    }
+
+    /// The client for a server, which is for no other where certificates are configured for this one.
+    pub(crate) fn client(&self, url: &Url) -> Result<Client, ClientError> {
+        let own = self.registries.tls(url);
+        let trust = match (url.scheme(), own) {
+            ("https", Some((host, _))) => Trust::Host(host.to_owned()),
+            ("https", None) => Trust::Machine,
+            _ => Trust::Plain,
+        };
+        let way = Way { trust, direct: url.host_str().is_some_and(is_loopback) };
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(client) = clients.get(&way) {
+            return Ok(client.clone());
+        }
+        let config = match &way.trust {
+            Trust::Plain => tls::without_trust()?,
+            Trust::Machine => tls::client_config(None)?,
+            Trust::Host(_) => tls::client_config(own.map(|(_, tls)| tls))?,
+        };
+        let client = self.build(way.direct, config)?;
+        clients.insert(way, client.clone());
+        Ok(client)
+    }
+
+    fn build(&self, direct: bool, tls: rustls::ClientConfig) -> Result<Client, ClientError> {
+        let builder = Client::builder()
+            .user_agent(concat!("crisp/", env!("CARGO_PKG_VERSION")))
+            .redirect(reqwest::redirect::Policy::none())
+            .referer(false)
+            // One transfer per connection: its buffer is bounded, and a slow one holds up no other.
+            .http1_only()
+            .http1_max_headers(HEADERS_MAX)
+            .connect_timeout(CONNECT_TIMEOUT.min(self.stall))
+            .pool_idle_timeout(Duration::from_secs(30))
+            .tls_backend_preconfigured(tls);
+        let builder = if direct { builder.no_proxy() } else { builder };
+        Ok(builder.build()?)
+    }
+}
+
+#[cfg(test)]
+#[path = "tls_tests.rs"]
+mod tests;

@@ -1,0 +1,273 @@
+//! Pulling an image: manifest, config, then all missing layers at once, each streamed into its directory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::sync::Semaphore;
+
+use crate::config::ConfigBlob;
+use crate::digest::Digest;
+use crate::image::Image;
+use crate::layer::unpack::Limits;
+use crate::manifest::{Document, Manifest, ManifestError, choose};
+use crate::plan::plan;
+use crate::reference::{HUB, Pick, Reference};
+use crate::registry::endpoint::Credentials;
+use crate::registry::fetch::{FetchError, Tried, Try, chain};
+use crate::registry::http::Http;
+use crate::registry::pull_error::PullError;
+use crate::registry::remote::Remote;
+use crate::registry::traffic::{Meter, Progress};
+use crate::registry::turns::Turns;
+use crate::store::Store;
+use crate::store::add::NewImage;
+use crate::store::shelf::Shelf;
+
+/// One image from one registry; everything its layers share.
+#[derive(Debug)]
+pub(crate) struct Pull {
+    pub(crate) image: Reference,
+    /// Where it may be, best first.
+    pub(crate) remotes: Vec<Remote>,
+    /// The number of the endpoint that had what was last asked for.
+    start: AtomicUsize,
+    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) turns: Arc<Turns>,
+    pub(crate) downloads: Arc<Semaphore>,
+    pub(crate) limits: Limits,
+    pub(crate) meter: Arc<Meter>,
+    pub(crate) progress: Arc<Progress>,
+}
+
+/// What a registry has under a name.
+struct Top {
+    digest: Digest,
+    /// Its content, where only that could tell.
+    json: Option<Vec<u8>>,
+}
+
+impl Store {
+    /// Pulls an image unless the registry says that we have it already.
+    ///
+    /// Each caller asks the registry with its own credentials, so that nobody gets an image by another's right; then
+    /// those who need the same one wait for each other. Dropping the future abandons the pull and what it had unpacked.
+    ///
+    /// A name without a registry is looked for in those that are searched, and the first that has it decides. The
+    /// credentials are for the one registry that the name can mean; if there are several, for docker.io, which is what
+    /// clients take such names for.
+    pub async fn pull(&self, name: &str, credentials: Option<Credentials>) -> Result<Arc<Image>, PullError> {
+        let http = self.http();
+        let candidates = Reference::candidates(name, &http.registries.search)?;
+        let alone = candidates.len() == 1;
+        let progress = Arc::new(self.meter.begin());
+        let mut tried = Vec::new();
+        for image in candidates {
+            let given = credentials.as_ref().filter(|_| alone || image.registry() == HUB);
+            let pull = Arc::new(self.pull_of(&http, image, given, &progress)?);
+            match pull.top().await {
+                Ok(top) => return pull.get(top).await,
+                Err(error) if !alone && error.is_absence() => tried.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(PullError::Search { name: name.to_owned(), tried })
+    }
+
+    fn pull_of(
+        &self,
+        http: &Arc<Http>,
+        image: Reference,
+        given: Option<&Credentials>,
+        progress: &Arc<Progress>,
+    ) -> Result<Pull, PullError> {
+        progress.name(&image);
+        let sources = http.registries.sources(image.registry(), image.path(), given)?;
+        let remotes = sources.into_iter().map(|source| Remote::new(http.clone(), source, image.path()));
+        Ok(Pull {
+            remotes: remotes.collect(),
+            start: AtomicUsize::new(0),
+            shelf: self.shelf.clone(),
+            turns: self.turns.clone(),
+            downloads: self.downloads.clone(),
+            limits: self.limits,
+            meter: self.meter.clone(),
+            progress: progress.clone(),
+            image,
+        })
+    }
+}
+
+impl Pull {
+    /// What the name stands for now.
+    async fn top(&self) -> Result<Top, PullError> {
+        let pick = self.image.pick().as_str();
+        if let Some(digest) = self.first(|remote| remote.resolve(pick)).await? {
+            return Ok(Top { digest, json: None });
+        }
+        let (digest, json) = self.document(pick).await?;
+        Ok(Top { digest, json: Some(json) })
+    }
+
+    /// Brings the image here if it is not, and says in the log how that goes.
+    async fn get(self: Arc<Self>, top: Top) -> Result<Arc<Image>, PullError> {
+        let progress = self.progress.clone();
+        let (image, is_new) = progress.told(self.run(top)).await?;
+        progress.succeed();
+        match is_new {
+            true => progress.tell_end(),
+            false => tracing::debug!(image = %self.image, "is here already"),
+        }
+        Ok(image)
+    }
+
+    /// The image, and whether anything had to be fetched for it.
+    async fn run(self: &Arc<Self>, top: Top) -> Result<(Arc<Image>, bool), PullError> {
+        if let Some(image) = self.known(&top.digest).await? {
+            return Ok((image, false));
+        }
+        let _turn = self.turns.take(&self.image.to_string()).await;
+        // Whoever had the turn before may have brought it.
+        if let Some(image) = self.known(&top.digest).await? {
+            return Ok((image, false));
+        }
+        let (top, json) = match top {
+            Top { digest, json: Some(json) } => (digest, json),
+            Top { json: None, .. } => self.document(self.image.pick().as_str()).await?,
+        };
+        let (digest, json, manifest) = self.manifest(top.clone(), json).await?;
+        let names = self.names(&top);
+        let id = manifest.config.digest.clone();
+        if let Some(image) = self.blocking(move |pull| pull.shelf.name(&id, &names.0, &names.1)).await?? {
+            return Ok((image, false));
+        }
+        let cap = self.limits.document_bytes;
+        let config_json = self.first(|remote| remote.document(&manifest.config, cap)).await?;
+        let blob = ConfigBlob::parse(&config_json).map_err(|source| self.unusable(source))?;
+        let plans = plan(manifest.layers.iter().map(Some), &blob).map_err(|source| self.unusable(source))?;
+        let chain: Vec<Digest> = plans.iter().map(|plan| plan.chain_id.clone()).collect();
+        let pin = self.shelf.pin(chain.clone());
+        let layers = self.layers(plans).await?;
+        let (tags, digests) = self.names(&top);
+        let new = NewImage {
+            id: manifest.config.digest,
+            config_json,
+            config: blob.config,
+            manifest: Some((digest, json)),
+            chain,
+            tags,
+            digests,
+        };
+        let added = self.blocking(move |pull| {
+            let added = pull.shelf.add(new, &layers);
+            drop(pin);
+            added
+        });
+        Ok((added.await??, true))
+    }
+
+    /// Runs `work` where it may block, to its end.
+    async fn blocking<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl FnOnce(Arc<Self>) -> T + Send + 'static,
+    ) -> Result<T, PullError> {
+        let pull = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(pull)).await;
+        done.map_err(|_| self.cut())
+    }
+
+    /// The names an image gets when what was asked for has the digest `top`.
+    fn names(&self, top: &Digest) -> (Vec<String>, Vec<String>) {
+        let tags = match self.image.pick() {
+            Pick::Tag(_) => vec![self.image.to_string()],
+            Pick::Digest(_) => Vec::new(),
+        };
+        (tags, vec![self.image.at(top).to_string()])
+    }
+
+    /// An image we had from this repository under this very digest.
+    async fn known(self: &Arc<Self>, top: &Digest) -> Result<Option<Arc<Image>>, PullError> {
+        let (tags, digests) = self.names(top);
+        let Some(image) = digests.first().and_then(|name| self.shelf.find(name)) else { return Ok(None) };
+        if image.has_names(&tags, &digests) {
+            return Ok(Some(image));
+        }
+        Ok(self.blocking(move |pull| pull.shelf.name(&image.id, &tags, &digests)).await??)
+    }
+
+    pub(crate) fn cut(&self) -> PullError {
+        PullError::Cut(self.image.to_string())
+    }
+
+    fn unusable(&self, source: ManifestError) -> PullError {
+        PullError::Manifest { image: self.image.to_string(), source }
+    }
+
+    /// The number of the endpoint to begin with.
+    pub(crate) fn start(&self) -> usize {
+        self.start.load(Ordering::Relaxed)
+    }
+
+    /// All endpoints, beginning with number `start` and going round.
+    pub(crate) fn endpoints(&self, start: usize) -> impl Iterator<Item = &Remote> {
+        let count = self.remotes.len();
+        self.remotes.iter().cycle().skip(start % count.max(1)).take(count)
+    }
+
+    /// The answer of the first endpoint that has one, beginning with the one that had the last.
+    async fn first<'a, T, F>(&'a self, ask: impl Fn(&'a Remote) -> F) -> Result<T, PullError>
+    where
+        F: Future<Output = Result<T, FetchError>>,
+    {
+        let mut tried = Vec::new();
+        let start = self.start();
+        for (skipped, remote) in self.endpoints(start).enumerate() {
+            match ask(remote).await {
+                Ok(answer) => {
+                    self.coped(remote, tried);
+                    self.start.store((start + skipped) % self.remotes.len(), Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Err(error) => tried.push(Try::new(remote, error)),
+            }
+        }
+        Err(PullError::Fetch { image: self.image.to_string(), source: Tried::new(tried) })
+    }
+
+    /// Says in the log that `remote` had what others should have had.
+    pub(crate) fn coped(&self, remote: &Remote, tried: Vec<Try>) {
+        let tried = Tried::new(tried);
+        // A mirror need not have everything.
+        if tried.errors().any(|error| error.kind() != model::Kind::NotFound) {
+            let (image, endpoint) = (&self.image, remote.name());
+            tracing::warn!(%image, endpoint, error = chain(&tried), "an endpoint failed and another one did not");
+        }
+    }
+
+    /// A manifest or index, and its digest.
+    async fn document(&self, pick: &str) -> Result<(Digest, Vec<u8>), PullError> {
+        self.first(|remote| remote.manifest(pick, self.limits.document_bytes)).await
+    }
+
+    /// The manifest for this machine, through an index (of an index) if need be.
+    async fn manifest(&self, mut digest: Digest, mut json: Vec<u8>) -> Result<(Digest, Vec<u8>, Manifest), PullError> {
+        for _ in 0..3 {
+            match Document::parse(&json).map_err(|source| self.unusable(source))? {
+                Document::Manifest(manifest) => return Ok((digest, json, manifest)),
+                Document::Index(entries) => {
+                    let chosen = choose(&entries).map_err(|source| self.unusable(source))?;
+                    json = self.first(|remote| remote.entry(chosen, self.limits.document_bytes)).await?;
+                    digest = chosen.digest.clone();
+                }
+            }
+        }
+        Err(self.unusable(ManifestError::Nested))
+    }
+}
+
+#[cfg(test)]
+#[path = "pull_tests.rs"]
+mod tests;
+
+#[cfg(test)]
+#[path = "search_tests.rs"]
+mod search_tests;

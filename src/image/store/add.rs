@@ -1,0 +1,307 @@
+//! Adding layers and images to the store, and removing images, so that a crash leaves the old or the new state.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use crate::config::Config;
+use crate::digest::Digest;
+use crate::image::Image;
+use crate::layer::staged::{Layer, Staged};
+use crate::layer::unpack::{Blob, Limits, UnpackError, unpack};
+use crate::store::disk::{self, DiskError};
+use crate::store::load::beside;
+use crate::store::shelf::{ImageRecord, Shelf};
+
+/// A layer that is in the store, or unpacked and about to be.
+#[derive(Debug, Clone)]
+pub(crate) enum Ready {
+    Kept,
+    /// With the losses when unpacking began.
+    Staged(Arc<Staged>, u64),
+}
+
+/// Which layer is to be unpacked.
+#[derive(Debug, Clone)]
+pub(crate) struct LayerPlan {
+    pub(crate) chain_id: Digest,
+    pub(crate) diff_id: Digest,
+    /// Chain id of the layer below.
+    pub(crate) parent: Option<Digest>,
+    /// Unknown for layers of docker archives.
+    pub(crate) blob: Option<Blob>,
+}
+
+/// An image to be added, its layers being ready.
+#[derive(Debug)]
+pub(crate) struct NewImage {
+    pub(crate) id: Digest,
+    pub(crate) config_json: Vec<u8>,
+    pub(crate) config: Config,
+    /// Digest and content of the manifest, where there is one.
+    pub(crate) manifest: Option<(Digest, Vec<u8>)>,
+    /// Chain ids, lowest first.
+    pub(crate) chain: Vec<Digest>,
+    pub(crate) tags: Vec<String>,
+    pub(crate) digests: Vec<String>,
+}
+
+impl Shelf {
+    /// A layer that is here already, kept or staged by somebody else.
+    pub(crate) fn ready(&self, chain_id: &Digest) -> Option<Ready> {
+        let state = self.state();
+        if state.layers.contains_key(chain_id) {
+            return Some(Ready::Kept);
+        }
+        let (staged, losses) = state.staged.get(chain_id)?;
+        let sound = *losses == self.losses.load(Ordering::Acquire);
+        staged.upgrade().filter(|_| sound).map(|staged| Ready::Staged(staged, *losses))
+    }
+
+    /// Unpacks a layer beside the store. Nobody else may be unpacking the same one.
+    pub(crate) fn stage(&self, plan: &LayerPlan, source: impl Read, limits: &Limits) -> Result<Ready, UnpackError> {
+        let losses = self.losses.load(Ordering::Acquire);
+        let number = self.fresh_number();
+        let directory = self.root.join("tmp").join(number.to_string());
+        let LayerPlan { chain_id, diff_id, parent, blob } = plan;
+        let mut staged = Staged::new(number, directory.clone(), chain_id.clone(), diff_id.clone(), parent.clone());
+        make_directory(&directory, 0o700)?;
+        make_directory(&staged.files(), 0o755)?;
+        disk::step(&self.root, "layer begun");
+        let unpacked = unpack(source, blob.as_ref(), diff_id, &directory, limits)?;
+        staged.unpacked(unpacked);
+        disk::step(&self.root, "layer unpacked");
+        let staged = Arc::new(staged);
+        let mut state = self.state();
+        state.staged.retain(|_, (staged, _)| staged.strong_count() > 0);
+        state.staged.insert(chain_id.clone(), (Arc::downgrade(&staged), losses));
+        Ok(Ready::Staged(staged, losses))
+    }
+
+    /// Makes an image and its layers part of the store: visible, whole and durable.
+    pub(crate) fn add(&self, new: NewImage, layers: &[Ready]) -> Result<Arc<Image>, DiskError> {
+        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.state().images.contains_key(&new.id);
+        let staged = layers.iter().filter_map(|ready| match ready {
+            Ready::Staged(staged, losses) => Some((staged, *losses)),
+            Ready::Kept => None,
+        });
+        let staged = staged.filter(|(staged, _)| !self.state().layers.contains_key(&staged.record.chain_id));
+        let (fresh, losses): (Vec<&Arc<Staged>>, Vec<u64>) = staged.unzip();
+        if losses.iter().any(|then| *then != self.losses.load(Ordering::Acquire)) {
+            let lost = std::io::Error::other("the disk lost what was written while layers were unpacked");
+            return Err(disk::at("syncing", &self.root)(lost));
+        }
+        let (id, manifest) = (new.id.clone(), new.manifest.as_ref().map(|(digest, _)| digest.clone()));
+        let added = self.add_changing(new, &fresh, known);
+        if added.is_err() && !self.state().images.contains_key(&id) {
+            for digest in manifest.iter().chain([&id]) {
+                // Nobody's now; what cannot be removed is swept at the next start.
+                std::fs::remove_file(self.blob_path(digest)).ok();
+            }
+        }
+        added
+    }
+
+    fn add_changing(&self, new: NewImage, fresh: &[&Arc<Staged>], known: bool) -> Result<Arc<Image>, DiskError> {
+        for staged in fresh {
+            let below = self.below(&new.chain, &staged.record.chain_id, fresh);
+            staged.adopt(&below).map_err(disk::at("preparing", &staged.directory))?;
+            let record = serde_json::to_vec(&staged.record)
+                .map_err(|error| disk::at("encoding the record of", &staged.directory)(error.into()))?;
+            let path = staged.directory.join("layer.json");
+            std::fs::write(&path, record).map_err(disk::at("writing", &path))?;
+            disk::step(&self.root, "layer record written");
+        }
+        if !known {
+            let manifest = new.manifest.iter().map(|(digest, json)| (digest, json));
+            for (digest, json) in manifest.chain([(&new.id, &new.config_json)]) {
+                let path = self.blob_path(digest);
+                std::fs::write(&path, json).map_err(disk::at("writing", &path))?;
+                disk::step(&self.root, "blob written");
+            }
+        }
+        if !known || !fresh.is_empty() {
+            self.sync_all()?;
+            disk::step(&self.root, "all synced");
+        }
+        self.keep(fresh)?;
+        self.record(new)
+    }
+
+    /// One sync of the whole filesystem is far cheaper than one of each file.
+    fn sync_all(&self) -> Result<(), DiskError> {
+        rustix::fs::syncfs(&self.disk).map_err(|errno| {
+            self.losses.fetch_add(1, Ordering::AcqRel);
+            disk::at("syncing", &self.root)(errno.into())
+        })
+    }
+
+    fn keep(&self, fresh: &[&Arc<Staged>]) -> Result<(), DiskError> {
+        for staged in fresh {
+            let to = self.layers_dir().join(staged.number.to_string());
+            std::fs::rename(&staged.directory, &to).map_err(disk::at("moving into place", &to))?;
+            staged.keep();
+            disk::step(&self.root, "layer in place");
+            let beside = beside(&to).unwrap_or_default();
+            let layer = Layer { number: staged.number, record: staged.record.clone(), beside };
+            self.state().layers.insert(layer.record.chain_id.clone(), Arc::new(layer));
+        }
+        if fresh.is_empty() { Ok(()) } else { disk::sync(&self.layers_dir()) }
+    }
+
+    /// Directories of the layers under `chain_id`, nearest first.
+    fn below(&self, chain: &[Digest], chain_id: &Digest, fresh: &[&Arc<Staged>]) -> Vec<PathBuf> {
+        let state = self.state();
+        let place = |below: &Digest| match fresh.iter().find(|staged| staged.record.chain_id == *below) {
+            Some(staged) => Some(staged.files()),
+            None => {
+                let layer = state.layers.get(below)?;
+                Some(self.layers_dir().join(layer.number.to_string()).join("fs"))
+            }
+        };
+        chain
+            .iter()
+            .take_while(|below| *below != chain_id)
+            .filter_map(place)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .rev()
+            .collect()
+    }
+
+    fn record(&self, new: NewImage) -> Result<Arc<Image>, DiskError> {
+        let mut state = self.state();
+        let image = match state.images.get(&new.id) {
+            Some(known) => {
+                let mut image = Image::clone(known);
+                image.add_names(&new.tags, &new.digests);
+                image
+            }
+            None => {
+                let bytes = new.chain.iter().filter_map(|layer| state.layers.get(layer));
+                let mut image = Image {
+                    id: new.id,
+                    repo_tags: Vec::new(),
+                    repo_digests: Vec::new(),
+                    manifest: new.manifest.map(|(digest, _)| digest),
+                    size: bytes.map(|layer| layer.record.bytes).sum(),
+                    config: new.config,
+                    chain: new.chain,
+                    pinned: false,
+                };
+                image.add_names(&new.tags, &new.digests);
+                image
+            }
+        };
+        state.generation += 1;
+        let generation = state.generation;
+        drop(state);
+        self.publish(Arc::new(image), generation)
+    }
+
+    /// Writes an image's record, then shows it; an image that loses a tag by this is written after it.
+    fn publish(&self, image: Arc<Image>, generation: u64) -> Result<Arc<Image>, DiskError> {
+        let write = |image: &Image, generation| {
+            let record = ImageRecord { version: 1, generation, image: image.clone() };
+            disk::write_json(&self.image_path(&image.id), &record)
+        };
+        write(&image, generation)?;
+        let robbed = self.state().insert(image.clone());
+        for other in robbed {
+            // The later record has the tag in any case, so this one may as well be written another time.
+            if let Err(error) = write(&other, generation.saturating_sub(1)) {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a moved tag stays in an older record");
+            }
+            disk::step(&self.root, "tag taken from the other");
+        }
+        Ok(image)
+    }
+
+    /// Adds names to an image that is here; says None if it is not.
+    pub(crate) fn name(
+        &self,
+        id: &Digest,
+        tags: &[String],
+        digests: &[String],
+    ) -> Result<Option<Arc<Image>>, DiskError> {
+        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        let Some(known) = state.images.get(id).cloned() else { return Ok(None) };
+        if known.has_names(tags, digests) {
+            return Ok(Some(known));
+        }
+        let mut image = Image::clone(&known);
+        image.add_names(tags, digests);
+        state.generation += 1;
+        let generation = state.generation;
+        drop(state);
+        self.publish(Arc::new(image), generation).map(Some)
+    }
+
+    /// Sets whether an image is pinned; false if there is no such image.
+    pub(crate) fn set_pinned(&self, id: &Digest, pinned: bool) -> Result<bool, DiskError> {
+        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        let Some(known) = state.images.get(id).cloned() else { return Ok(false) };
+        if known.pinned == pinned {
+            return Ok(true);
+        }
+        state.generation += 1;
+        let generation = state.generation;
+        drop(state);
+        self.publish(Arc::new(Image { pinned, ..Image::clone(&known) }), generation).map(|_| true)
+    }
+
+    /// Removes an image by id with all its names, or one name of it; with its last tag an image goes too.
+    pub(crate) fn remove(&self, text: &str) -> Result<(), DiskError> {
+        self.forget(text)?;
+        self.free().map(drop)
+    }
+
+    fn forget(&self, text: &str) -> Result<(), DiskError> {
+        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(image) = self.find(text) else { return Ok(()) };
+        let name = text.parse::<crate::reference::Reference>().map(|name| name.to_string());
+        let named = name.ok().filter(|name| self.state().names.get(name) == Some(&image.id));
+        if let Some(name) = named {
+            let mut rest = Image::clone(&image);
+            rest.repo_tags.retain(|tag| *tag != name);
+            rest.repo_digests.retain(|digest| *digest != name);
+            let was_tag = rest.repo_tags.len() < image.repo_tags.len();
+            let gone = rest.repo_tags.is_empty() && (was_tag || rest.repo_digests.is_empty());
+            if !gone {
+                let mut state = self.state();
+                state.generation += 1;
+                let generation = state.generation;
+                drop(state);
+                self.publish(Arc::new(rest), generation)?;
+                self.state().names.remove(&name);
+                return Ok(());
+            }
+        }
+        self.drop_image(&image)
+    }
+
+    /// Takes an image out of the store; its layers are freed later. The caller holds the change lock.
+    pub(crate) fn drop_image(&self, image: &Image) -> Result<(), DiskError> {
+        disk::remove_file(&self.image_path(&image.id))?;
+        disk::step(&self.root, "image record removed");
+        disk::sync(&self.root.join("images"))?;
+        self.state().take(&image.id);
+        for digest in image.manifest.iter().chain([&image.id]) {
+            disk::remove_file(&self.blob_path(digest))?;
+            disk::step(&self.root, "blob removed");
+        }
+        Ok(())
+    }
+}
+
+fn make_directory(path: &std::path::Path, mode: u32) -> Result<(), UnpackError> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    let fail = |source| UnpackError::Directory { doing: "creating", path: path.to_owned(), source };
+    std::fs::DirBuilder::new().mode(mode).create(path).map_err(fail)?;
+    // The umask may have taken some of it.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(fail)
+}

@@ -1,0 +1,136 @@
+//! Reading the store's records when it is opened.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::config::chain_id;
+use crate::digest::Digest;
+use crate::layer::root::{Root, Weight, weigh};
+use crate::layer::staged::{Layer, LayerRecord, number};
+use crate::store::disk::{self, DiskError, Found};
+use crate::store::shelf::{ImageRecord, OpenError, State, VERSION};
+
+/// What is in a directory.
+pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>, DiskError> {
+    let listed = std::fs::read_dir(directory).and_then(|entries| entries.map(|e| Ok(e?.path())).collect());
+    listed.map_err(disk::at("listing", directory))
+}
+
+/// Removes what a crash left in `tmp/`. What cannot be removed is left, and its number is not used again.
+pub(crate) fn clear(directory: &Path, state: &mut State) -> Result<(), DiskError> {
+    for path in entries(directory)? {
+        let removed =
+            if path.is_dir() && !path.is_symlink() { disk::remove_tree(&path) } else { disk::remove_file(&path) };
+        if let Err(error) = removed {
+            let error: &dyn std::error::Error = &error;
+            tracing::warn!(error, "a rest of earlier work stays until the next start");
+            state.next_number = state.next_number.max(number(&path).unwrap_or_default());
+        }
+    }
+    Ok(())
+}
+
+/// Reads the records of all layers.
+///
+/// One whose record is damaged belongs to no image any more, but a container may run from its files: it stays, under
+/// a name that only its number leads to, until a sweep finds that nobody holds it.
+pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), OpenError> {
+    let mut paths = entries(directory)?;
+    // Of two with the same name, the older has it.
+    paths.sort_by_key(|path| number(path));
+    for path in paths {
+        let Some(number) = number(&path) else {
+            tracing::warn!(path = %path.display(), "not a layer, left alone");
+            continue;
+        };
+        state.next_number = state.next_number.max(number);
+        let record_path = path.join("layer.json");
+        let record = match disk::read_record::<LayerRecord>(&record_path, VERSION)? {
+            Found::Newer(found) => return Err(OpenError::Version { path: record_path, found }),
+            Found::Record(record) if chain_id(record.parent.as_ref(), &record.diff_id) != record.chain_id => {
+                tracing::warn!(path = %record_path.display(), "layer's record contradicts itself: its images are dropped");
+                nameless(number, &path)?
+            }
+            Found::Record(record) if state.layers.contains_key(&record.chain_id) => {
+                tracing::warn!(path = %path.display(), chain_id = %record.chain_id, "layer is there twice");
+                LayerRecord { chain_id: nobody(number), ..record }
+            }
+            Found::Record(record) => record,
+            Found::Spoilt(error) => {
+                let error: &dyn std::error::Error = &error;
+                tracing::warn!(error, "layer without a readable record: its images are dropped");
+                nameless(number, &path)?
+            }
+        };
+        let beside = beside(&path)?;
+        state.layers.insert(record.chain_id.clone(), Arc::new(Layer { number, record, beside }));
+    }
+    Ok(())
+}
+
+/// What a layer's directory takes apart from its files.
+pub(crate) fn beside(path: &Path) -> Result<Weight, DiskError> {
+    let mut weight = disk::weigh_one(path)?;
+    weight.add(disk::weigh_entries(path, "fs")?);
+    Ok(weight)
+}
+
+/// A chain id that no image can have.
+pub(crate) fn nobody(number: u64) -> Digest {
+    Digest::of(format!("layer {number} of nobody").as_bytes())
+}
+
+/// The record of a layer of which nothing is known but what it takes.
+fn nameless(number: u64, path: &Path) -> Result<LayerRecord, DiskError> {
+    let files = path.join("fs");
+    let weighed = Root::open(&files).and_then(|root| weigh(root.directory(Path::new("."))?.as_fd(), None));
+    let Weight { bytes, inodes } = match weighed {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Weight::default(),
+        other => other.map_err(disk::at("weighing", &files))?,
+    };
+    let id = nobody(number);
+    Ok(LayerRecord {
+        version: VERSION,
+        chain_id: id.clone(),
+        diff_id: id,
+        parent: None,
+        bytes,
+        inodes,
+        tar_bytes: None,
+    })
+}
+
+/// Reads the records of all images, whose layers are known by now.
+pub(crate) fn load_images(directory: &Path, state: &mut State) -> Result<(), OpenError> {
+    let mut records = Vec::new();
+    for path in entries(directory)? {
+        if path.extension().is_some_and(|extension| extension == "new") {
+            disk::remove_file(&path)?;
+            continue;
+        }
+        let why = match disk::read_record::<ImageRecord>(&path, VERSION)? {
+            Found::Newer(found) => return Err(OpenError::Version { path, found }),
+            Found::Record(record) if path.file_stem().and_then(|stem| stem.to_str()) != Some(record.image.id.hex()) => {
+                "image record has another image's name and is dropped"
+            }
+            Found::Record(record) if !record.image.chain.iter().all(|layer| state.layers.contains_key(layer)) => {
+                "image lacks layers and is dropped"
+            }
+            Found::Record(record) => {
+                records.push(record);
+                continue;
+            }
+            Found::Spoilt(_) => "image record cannot be read and is dropped",
+        };
+        tracing::warn!(path = %path.display(), "{why}");
+        disk::remove_file(&path)?;
+    }
+    records.sort_by_key(|record| record.generation);
+    for record in records {
+        state.generation = state.generation.max(record.generation);
+        // A crash between two records of a moved tag leaves both with it; the later one is right.
+        state.insert(Arc::new(record.image));
+    }
+    Ok(())
+}

@@ -1,0 +1,230 @@
+//! The store as the daemon uses it.
+
+pub(crate) mod add;
+#[cfg(test)]
+pub(crate) mod crash_tests;
+pub(crate) mod disk;
+#[cfg(test)]
+pub(crate) mod full_tests;
+pub(crate) mod load;
+pub(crate) mod prune;
+#[cfg(test)]
+pub(crate) mod race_tests;
+pub(crate) mod shelf;
+pub(crate) mod spool;
+#[cfg(test)]
+pub(crate) mod steps;
+#[cfg(test)]
+pub(crate) mod stock;
+pub(crate) mod usage;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use tokio::sync::Semaphore;
+
+use crate::digest::Digest;
+use crate::image::Image;
+use crate::layer::unpack::Limits;
+use crate::reference::Reference;
+use crate::registry::endpoint::Registries;
+use crate::registry::http::Http;
+use crate::registry::traffic::{Meter, Traffic};
+use crate::registry::turns::Turns;
+use crate::store::disk::DiskError;
+use crate::store::shelf::{HoldError, OpenError, Shelf};
+use crate::store::usage::Usage;
+use crate::view::accounts::{Accounts, FILE_MAX};
+use crate::view::overlay::{ViewError, read_files};
+
+/// All images of this machine. Cheap calls answer from memory; those that touch the disk say so.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) limits: Limits,
+    /// One pull per name and one unpacking per layer at a time.
+    pub(crate) turns: Arc<Turns>,
+    pub(crate) downloads: Arc<Semaphore>,
+    pub(crate) meter: Arc<Meter>,
+    /// The registries and how they are reached.
+    http: RwLock<Arc<Http>>,
+    accounts: Mutex<HashMap<Digest, Arc<Accounts>>>,
+}
+
+/// Account files that could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("reading the accounts of image {image}")]
+pub struct AccountsError {
+    image: Digest,
+    source: AccountsCause,
+}
+
+/// Why account files could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum AccountsCause {
+    /// The image's layers are gone.
+    #[error(transparent)]
+    Gone(#[from] HoldError),
+    /// The image could not be looked into.
+    #[error(transparent)]
+    View(#[from] ViewError),
+}
+
+impl AccountsError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        match &self.source {
+            AccountsCause::Gone(source) => source.kind(),
+            AccountsCause::View(source) => source.kind(),
+        }
+    }
+}
+
+impl Store {
+    /// Opens the store at `root`, making it if need be. Only one process can have it open.
+    ///
+    /// What a crash left half done is removed here; layers nobody uses only by [`Store::sweep`].
+    pub fn open(root: &Path, registries: Registries, limits: Limits) -> Result<Self, OpenError> {
+        let meter = Arc::<Meter>::default();
+        Ok(Self {
+            shelf: Arc::new(Shelf::open(root)?),
+            limits,
+            turns: Arc::default(),
+            downloads: Arc::new(Semaphore::new(limits.downloads.max(1))),
+            http: RwLock::new(Arc::new(Http::new(registries, limits.stall, meter.clone()))),
+            meter,
+            accounts: Mutex::default(),
+        })
+    }
+
+    /// Uses other registry settings from the next pull on.
+    pub fn set_registries(&self, registries: Registries) {
+        let mut http = self.http.write().unwrap_or_else(PoisonError::into_inner);
+        if http.registries != registries {
+            *http = Arc::new(Http::new(registries, self.limits.stall, self.meter.clone()));
+        }
+    }
+
+    pub(crate) fn http(&self) -> Arc<Http> {
+        self.http.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What pulls have moved since the store was opened, and are moving.
+    pub fn traffic(&self) -> Traffic {
+        self.meter.traffic()
+    }
+
+    /// Finds an image by id, by a unique prefix of it of at least 12 digits, by tag or by digest reference.
+    ///
+    /// A name without a registry is looked for under each of those that are searched.
+    pub fn find(&self, text: &str) -> Option<Arc<Image>> {
+        self.shelf.find(&self.full_name(text))
+    }
+
+    /// The name or id that `text` stands for here.
+    fn full_name(&self, text: &str) -> String {
+        if text.parse::<Digest>().is_ok() {
+            return text.to_owned();
+        }
+        let candidates = Reference::candidates(text, &self.http().registries.search).unwrap_or_default();
+        let mut names = candidates.iter().map(ToString::to_string);
+        let known = names.find(|name| self.shelf.find(name).is_some());
+        // What is not a name here can only be the beginning of an id.
+        known.unwrap_or_else(|| format!("sha256:{}", text.strip_prefix("sha256:").unwrap_or(text)))
+    }
+
+    /// All images, by id.
+    pub fn list(&self) -> Vec<Arc<Image>> {
+        self.shelf.state().images.values().cloned().collect()
+    }
+
+    /// Removes an image: all of it if named by id, otherwise that name, and all of it with its last tag.
+    ///
+    /// It is no error if there is no such image. Layers stay as long as another image or a hold uses them. Blocks.
+    pub fn remove(&self, text: &str) -> Result<(), DiskError> {
+        let text = self.full_name(text);
+        let image = self.find(&text);
+        self.shelf.remove(&text)?;
+        if let Some(image) = image {
+            self.forget_accounts(&image.id);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn forget_accounts(&self, id: &Digest) {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// Pins or unpins an image; false if there is none with this id. Blocks.
+    pub fn set_pinned(&self, id: &Digest, pinned: bool) -> Result<bool, DiskError> {
+        self.shelf.set_pinned(id, pinned)
+    }
+
+    /// The directory that [`Store::lowers`] is relative to.
+    pub fn layers_dir(&self) -> PathBuf {
+        self.shelf.layers_dir()
+    }
+
+    /// An image's layer directories relative to [`Store::layers_dir`], top-most first.
+    pub fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
+        self.shelf.lowers(image)
+    }
+
+    /// Keeps an image's layers, whatever happens to the image, until `owner` is released; gives its [`Store::lowers`].
+    pub fn hold(&self, owner: &str, id: &Digest) -> Result<Vec<String>, HoldError> {
+        self.shelf.hold(owner, id)
+    }
+
+    /// [`Store::hold`] by layer directories: for containers found after a restart, whose image may be gone.
+    pub fn hold_lowers(&self, owner: &str, lowers: &[String]) -> Result<(), HoldError> {
+        self.shelf.hold_lowers(owner, lowers)
+    }
+
+    /// Ends all holds of `owner` and frees layers nobody else uses. Blocks.
+    pub fn release(&self, owner: &str) -> Result<(), DiskError> {
+        self.shelf.release(owner)
+    }
+
+    /// Frees layers nobody uses, now and from now on. To be called once all holds are known again. Blocks.
+    pub fn sweep(&self) -> Result<(), DiskError> {
+        self.shelf.sweep()
+    }
+
+    /// Space the store takes, as `du` would count it. Looks at a few small directories.
+    pub fn usage(&self) -> Usage {
+        self.shelf.usage()
+    }
+
+    /// A manifest or image config as it came, if an image here has it. Blocks.
+    pub fn blob(&self, digest: &Digest) -> Result<Vec<u8>, DiskError> {
+        let path = self.shelf.blob_path(digest);
+        std::fs::read(&path).map_err(disk::at("reading", &path))
+    }
+
+    /// The users and groups of an image, as its own files have them. Blocks the first time.
+    pub fn accounts(&self, image: &Image) -> Result<Arc<Accounts>, AccountsError> {
+        let cached = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&image.id).cloned();
+        if let Some(accounts) = cached {
+            return Ok(accounts);
+        }
+        let failed = |source| AccountsError { image: image.id.clone(), source };
+        let lowers = self.lowers(image).map_err(|error| failed(error.into()))?;
+        let files = ["etc/passwd", "etc/group"];
+        let view = self.shelf.root.join("view");
+        let [passwd, group] =
+            read_files(&self.layers_dir(), &lowers, &view, files, FILE_MAX).map_err(|error| failed(error.into()))?;
+        let accounts = Accounts::parse(&passwd.unwrap_or_default(), &group.unwrap_or_default());
+        let accounts = Arc::new(accounts);
+        let mut cache = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only for images that are here: a removed one must not stay in memory.
+        if self.shelf.state().images.contains_key(&image.id) {
+            cache.insert(image.id.clone(), accounts.clone());
+        }
+        Ok(accounts)
+    }
+}
+
+#[cfg(test)]
+#[path = "store_tests.rs"]
+mod tests;

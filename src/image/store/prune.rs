@@ -1,0 +1,95 @@
+//! Removing images that nobody uses.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, PoisonError};
+
+use crate::digest::Digest;
+use crate::image::Image;
+use crate::store::Store;
+use crate::store::disk::DiskError;
+use crate::store::shelf::{Shelf, State};
+
+/// What was removed, or would be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pruned {
+    /// The images, by id.
+    pub images: Vec<Arc<Image>>,
+    /// Disk space that their layers took and nobody else needs.
+    pub bytes: u64,
+}
+
+/// Images that could not be pruned.
+#[derive(Debug, thiserror::Error)]
+pub enum PruneError {
+    /// Before the first sweep nobody knows which container uses what.
+    #[error("it is not known yet which images are in use")]
+    Unknown,
+    /// The store failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+impl PruneError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        match self {
+            Self::Unknown => model::Kind::Precondition,
+            Self::Disk(source) => source.kind(),
+        }
+    }
+}
+
+impl Store {
+    /// Removes images that no container and no work in progress uses, that are not pinned and that `keep` does not want.
+    ///
+    /// Only after [`Store::sweep`]. Blocks.
+    pub fn prune(&self, keep: impl Fn(&Image) -> bool) -> Result<Pruned, PruneError> {
+        let pruned = self.shelf.prune(keep)?;
+        for image in &pruned.images {
+            self.forget_accounts(&image.id);
+        }
+        Ok(pruned)
+    }
+
+    /// What [`Store::prune`] would remove now.
+    pub fn prunable(&self, keep: impl Fn(&Image) -> bool) -> Result<Pruned, PruneError> {
+        let state = self.shelf.state();
+        let images = state.prunable(keep)?;
+        let gone: BTreeSet<&Digest> = images.iter().map(|image| &image.id).collect();
+        let stay = state.images.values().filter(|image| !gone.contains(&image.id));
+        let needed: BTreeSet<&Digest> = stay.flat_map(|image| &image.chain).chain(state.in_hand()).collect();
+        let freed: BTreeSet<&Digest> =
+            images.iter().flat_map(|image| &image.chain).filter(|chain_id| !needed.contains(chain_id)).collect();
+        let bytes = freed.iter().filter_map(|chain_id| state.layers.get(*chain_id)).map(|layer| layer.weight().bytes);
+        let bytes = bytes.sum();
+        Ok(Pruned { images, bytes })
+    }
+}
+
+impl Shelf {
+    fn prune(&self, keep: impl Fn(&Image) -> bool) -> Result<Pruned, PruneError> {
+        let mut pruned = Pruned::default();
+        let change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        // Asked again for each: a container may have come to use it while the one before was removed.
+        let unused = self.state().prunable(keep)?;
+        for image in unused {
+            if !self.state().in_use(&image) {
+                self.drop_image(&image)?;
+                pruned.images.push(image);
+            }
+        }
+        drop(change);
+        pruned.bytes = self.free()?.bytes;
+        Ok(pruned)
+    }
+}
+
+impl State {
+    fn prunable(&self, keep: impl Fn(&Image) -> bool) -> Result<Vec<Arc<Image>>, PruneError> {
+        if !self.is_swept() {
+            return Err(PruneError::Unknown);
+        }
+        let unused = self.images.values().filter(|image| !image.pinned && !self.in_use(image) && !keep(image));
+        Ok(unused.cloned().collect())
+    }
+}

@@ -1,0 +1,83 @@
+//! Many threads on one store.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::fixture::Tar;
+use crate::package::progress::unwatched;
+use crate::store::stock::{add, base, names, open, top, walk};
+
+/// A layer nobody else has, with enough files to take a moment to unpack.
+fn own(of: usize) -> Vec<u8> {
+    (0..20).fold(Tar::default(), |tar, at| tar.file(&format!("own-{of}-{at}"), &[1; 3000])).end()
+}
+
+#[test]
+fn images_come_and_go_while_others_share_their_layers_and_containers_hold_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    store.sweep().unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let workers: Vec<_> = (0..4)
+            .map(|worker| {
+                let store = &store;
+                threads.spawn(move || {
+                    for round in 0..25 {
+                        // All share the base, two and two the second layer.
+                        let tars = [base(), top(&format!("{}", worker % 2)), own(worker)];
+                        let name = format!("a.b/x:{worker}");
+                        let image = add(store, &tars, &name);
+                        let owner = format!("container-{worker}-{round}");
+                        // Somebody prunes: then there is nothing to hold, and that is said.
+                        let Ok(lowers) = store.hold(&owner, &image.id) else { continue };
+                        if round % 2 == 0 {
+                            store.remove(&name).unwrap();
+                        }
+                        for (at, file) in
+                            [format!("own-{worker}-3"), "top".to_owned(), "base".to_owned()].iter().enumerate()
+                        {
+                            assert!(store.layers_dir().join(&lowers[at]).join(file).is_file(), "{owner} lost {file}");
+                        }
+                        store.release(&owner).unwrap();
+                    }
+                })
+            })
+            .collect();
+        threads.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                store.prune(|image| image.repo_tags.iter().any(|tag| tag.ends_with(":1"))).unwrap();
+                store.usage();
+                std::thread::yield_now();
+            }
+        });
+        threads.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                for image in store.list() {
+                    // It may be removed at any moment, but never half of it.
+                    let id = [image.id.to_string()];
+                    if let Err(error) = store.export(&id, crate::Compress::No, &mut std::io::sink(), &unwatched) {
+                        let kind = error.kind();
+                        assert!(matches!(kind, model::Kind::NotFound | model::Kind::Internal), "{error:?}");
+                        assert!(
+                            !matches!(error, crate::ExportError::Tape { .. } | crate::ExportError::Changed { .. }),
+                            "{error:?}"
+                        );
+                    }
+                }
+            }
+        });
+        let outcomes: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        done.store(true, Ordering::Relaxed);
+        outcomes.into_iter().for_each(|outcome| outcome.unwrap());
+    });
+    for image in store.list() {
+        store.lowers(&image).unwrap();
+    }
+    store.prune(|_| false).unwrap();
+    assert!(store.list().is_empty());
+    for empty in ["layers", "images", "blobs", "tmp"] {
+        assert!(names(&directory.path().join(empty)).is_empty(), "{empty}");
+    }
+    let (usage, real) = (store.usage(), walk(directory.path()));
+    assert_eq!((usage.bytes, usage.inodes), (real.bytes, real.inodes));
+}

@@ -1,0 +1,351 @@
+use std::os::unix::fs::MetadataExt;
+
+use super::*;
+use crate::fixture::{Head, Tar};
+use crate::store::add::LayerPlan;
+use crate::store::stock::{add, base, names, open, top, try_open, walk};
+use crate::view::user::{UserAsk, resolve_user};
+
+#[test]
+fn one_process_owns_a_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let second = Store::open(directory.path(), Registries::default(), Limits::default());
+    assert!(matches!(second, Err(OpenError::InUse(_))));
+    drop(store);
+    open(directory.path());
+    assert_eq!(std::fs::metadata(directory.path()).unwrap().mode() & 0o7777, 0o700);
+}
+
+#[test]
+fn images_are_found_by_every_name_they_have() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let image = add(&store, &[base()], "docker.io/library/x:latest");
+    let hex = image.id.hex();
+    let digest_name = image.repo_digests[0].clone();
+    for name in [
+        "x",
+        "x:latest",
+        "docker.io/library/x",
+        image.id.as_str(),
+        hex,
+        &hex[..12],
+        &format!("sha256:{}", &hex[..20]),
+        &digest_name,
+    ] {
+        assert_eq!(store.find(name), Some(image.clone()), "{name}");
+    }
+    for name in ["", "y", "x:2", &hex[..11], "a.b/x", "sha256:", &hex.replace(&hex[..1], "g")] {
+        assert_eq!(store.find(name), None, "{name}");
+    }
+}
+
+#[test]
+fn everything_is_there_after_reopening_and_a_crash_leaves_no_rest() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let image = add(&store, &[base(), top("1")], "a.b/x:1");
+    let (lowers, usage) = (store.lowers(&image).unwrap(), store.usage());
+    assert_eq!(lowers, ["2/fs", "1/fs"]);
+    drop(store);
+    // A crash in the middle of unpacking, and in the middle of writing a record.
+    std::fs::create_dir_all(directory.path().join("tmp/77/fs/half")).unwrap();
+    std::fs::write(directory.path().join("images/abc.new"), "{").unwrap();
+    let store = open(directory.path());
+    assert_eq!(store.list(), std::slice::from_ref(&image));
+    assert_eq!((store.lowers(&image).unwrap(), store.usage()), (lowers, usage));
+    assert!(names(&directory.path().join("tmp")).is_empty());
+    assert_eq!(names(&directory.path().join("images")).len(), 1);
+}
+
+#[test]
+fn a_layer_that_no_record_reached_is_swept_but_only_when_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let image = add(&store, &[base(), top("1")], "a.b/x:1");
+    drop(store);
+    std::fs::remove_file(directory.path().join("images").join(format!("{}.json", image.id.hex()))).unwrap();
+    let store = open(directory.path());
+    assert_eq!(names(&store.layers_dir()).len(), 2, "holds are not known yet");
+    store.hold_lowers("container", &["1/fs".to_owned()]).unwrap();
+    assert!(store.hold_lowers("container", &["9/fs".to_owned()]).is_err());
+    store.sweep().unwrap();
+    assert_eq!(names(&store.layers_dir()), ["1"]);
+    assert!(names(&directory.path().join("blobs")).is_empty());
+    store.release("container").unwrap();
+    assert!(names(&store.layers_dir()).is_empty());
+    assert_eq!(store.usage().bytes, walk(directory.path()).bytes);
+}
+
+#[test]
+fn an_image_that_lost_a_layer_is_dropped_at_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    add(&store, &[base(), top("1")], "a.b/x:1");
+    drop(store);
+    std::fs::remove_dir_all(directory.path().join("layers/1")).unwrap();
+    let store = open(directory.path());
+    assert!(store.list().is_empty());
+    assert!(names(&directory.path().join("images")).is_empty());
+}
+
+#[test]
+fn a_store_of_a_newer_version_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let image = add(&store, &[base()], "a.b/x:1");
+    drop(store);
+    let path = directory.path().join("images").join(format!("{}.json", image.id.hex()));
+    let text = std::fs::read_to_string(&path).unwrap().replace("\"version\":1", "\"version\":2");
+    std::fs::write(&path, text).unwrap();
+    let outcome = try_open(directory.path());
+    assert!(matches!(outcome, Err(OpenError::Version { found: 2, .. })));
+    assert!(path.exists());
+}
+
+#[test]
+fn a_tag_that_two_records_claim_belongs_to_the_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let first = add(&store, &[base()], "a.b/x:1");
+    let old_record = directory.path().join("images").join(format!("{}.json", first.id.hex()));
+    let before = std::fs::read(&old_record).unwrap();
+    let second = add(&store, &[top("2")], "a.b/x:1");
+    assert!(store.find(first.id.as_str()).unwrap().repo_tags.is_empty());
+    drop(store);
+    // As if the crash came between the two records.
+    std::fs::write(&old_record, before).unwrap();
+    let store = open(directory.path());
+    assert_eq!(store.find("a.b/x:1").unwrap().id, second.id);
+    assert!(store.find(first.id.as_str()).unwrap().repo_tags.is_empty());
+}
+
+#[test]
+fn removing_frees_what_no_image_and_no_container_uses() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    store.sweep().unwrap();
+    let one = add(&store, &[base(), top("1")], "a.b/x:1");
+    let two = add(&store, &[base(), top("2")], "a.b/x:2");
+    assert_eq!(names(&store.layers_dir()).len(), 3);
+    assert_eq!(store.hold("container", &two.id).unwrap(), store.lowers(&two).unwrap());
+    store.remove(one.id.as_str()).unwrap();
+    assert_eq!((store.find("a.b/x:1"), names(&store.layers_dir()).len()), (None, 2));
+    store.remove("a.b/x:2").unwrap();
+    assert!(store.list().is_empty());
+    assert_eq!(names(&store.layers_dir()).len(), 2, "the container still runs");
+    assert!(store.hold("late", &two.id).is_err());
+    store.release("container").unwrap();
+    assert!(names(&store.layers_dir()).is_empty());
+    assert!(names(&directory.path().join("blobs")).is_empty());
+    store.remove(one.id.as_str()).unwrap();
+    store.remove("never/was").unwrap();
+}
+
+#[test]
+fn removing_one_of_several_tags_keeps_the_image() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let image = add(&store, &[base()], "a.b/x:1");
+    add(&store, &[base()], "a.b/x:2");
+    store.remove("a.b/x:1").unwrap();
+    assert_eq!(store.find("a.b/x:1"), None);
+    let digest_name = image.repo_digests[0].clone();
+    store.remove(&digest_name).unwrap();
+    let rest = store.find("a.b/x:2").unwrap();
+    assert_eq!((rest.repo_tags.len(), rest.repo_digests.len()), (1, 0));
+    drop(store);
+    let store = open(directory.path());
+    assert_eq!(store.find("a.b/x:2"), Some(rest));
+    store.remove("a.b/x:2").unwrap();
+    assert!(store.list().is_empty());
+}
+
+#[test]
+fn pinning_survives_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let image = add(&store, &[base()], "a.b/x:1");
+    assert!(store.set_pinned(&image.id, true).unwrap());
+    drop(store);
+    let store = open(directory.path());
+    assert!(store.find("a.b/x:1").unwrap().pinned);
+    assert!(!store.set_pinned(&Digest::of(b"none"), true).unwrap());
+}
+
+#[test]
+fn directories_a_layer_implies_look_as_in_the_layer_below() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let below = Head { kind: b'5', mode: 0o1711, mtime: 77, ..Head::default() };
+    let lower = Tar::default().entry("d", &below, b"").file("f", b"").end();
+    let upper = Tar::default().file("d/new/x", b"").file("f2/y", b"").end();
+    let image = add(&store, &[lower, upper], "a.b/x:1");
+    let fs = store.layers_dir().join(&store.lowers(&image).unwrap()[0]);
+    let stat = std::fs::metadata(fs.join("d")).unwrap();
+    assert_eq!((stat.mode() & 0o7777, stat.mtime()), (0o1711, 77));
+    assert_eq!(std::fs::metadata(fs.join("d/new")).unwrap().mode() & 0o7777, 0o755);
+}
+
+#[test]
+fn a_disk_that_fails_while_adding_leaves_the_store_as_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    // No tar stream: unpacking fails after its directory was made.
+    let plan = LayerPlan { chain_id: Digest::of(b"c"), diff_id: Digest::of(b"d"), parent: None, blob: None };
+    assert!(store.shelf.stage(&plan, &b"garbage".repeat(100)[..], &store.limits).is_err());
+    assert!(names(&directory.path().join("tmp")).is_empty());
+    assert!(store.shelf.ready(&plan.chain_id).is_none());
+}
+
+#[test]
+fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    store.sweep().unwrap();
+    let tars = [base(), top("1")];
+    let chain = crate::fixture::Made::new(&tars, |tar| tar.to_vec());
+    let blob = crate::config::ConfigBlob::parse(&chain.config).unwrap();
+    let plan =
+        LayerPlan { chain_id: blob.chain()[0].clone(), diff_id: blob.diff_ids[0].clone(), parent: None, blob: None };
+    let staged = store.shelf.stage(&plan, &tars[0][..], &store.limits).unwrap();
+    assert!(store.shelf.ready(&plan.chain_id).is_some());
+    store.shelf.losses.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+    assert!(store.shelf.ready(&plan.chain_id).is_none(), "nobody else may count on it");
+    let new = crate::store::add::NewImage {
+        id: chain.id(),
+        config_json: chain.config.clone(),
+        config: blob.config.clone(),
+        manifest: None,
+        chain: vec![plan.chain_id.clone()],
+        tags: Vec::new(),
+        digests: Vec::new(),
+    };
+    assert!(store.shelf.add(new, std::slice::from_ref(&staged)).is_err());
+    drop(staged);
+    assert!(names(&directory.path().join("tmp")).is_empty() && names(&directory.path().join("blobs")).is_empty());
+    add(&store, &tars, "a.b/x:1");
+}
+
+#[test]
+fn usage_is_what_du_says_also_while_layers_wait_to_be_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let check = |what: &str| {
+        let (usage, real) = (store.usage(), walk(directory.path()));
+        assert_eq!((usage.bytes, usage.inodes), (real.bytes, real.inodes), "{what}");
+    };
+    check("empty");
+    let big = (0..50).fold(Tar::default(), |tar, at| tar.file(&format!("d/f{at}"), &vec![7; at * 997])).end();
+    let image = add(&store, &[base(), big], "a.b/x:1");
+    check("one image");
+    add(&store, &[base(), top("2")], "a.b/x:1");
+    check("a shared layer, a moved tag");
+    let tar = top("staged");
+    let plan = LayerPlan { chain_id: Digest::of(&tar), diff_id: Digest::of(&tar), parent: None, blob: None };
+    let staged = store.shelf.stage(&plan, &tar[..], &store.limits).unwrap();
+    check("a staged layer");
+    drop(staged);
+    store.sweep().unwrap();
+    store.remove(image.id.as_str()).unwrap();
+    check("one removed");
+}
+
+#[test]
+fn pruning_removes_what_nobody_holds_pins_or_wants() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let images: Vec<_> = ["held", "pinned", "wanted", "spare", "spare too"]
+        .iter()
+        .map(|name| add(&store, &[base(), top(name)], &format!("a.b/{}:1", name.replace(' ', "-"))))
+        .collect();
+    let keep = |image: &Image| image.id == images[2].id;
+    assert!(matches!(store.prune(keep), Err(crate::PruneError::Unknown)), "who holds what is not known yet");
+    assert_eq!(store.list().len(), 5);
+    store.hold("container", &images[0].id).unwrap();
+    store.set_pinned(&images[1].id, true).unwrap();
+    store.sweep().unwrap();
+    let before = store.usage().bytes;
+    let would = store.prunable(keep).unwrap();
+    let ids = |pruned: &crate::Pruned| pruned.images.iter().map(|image| image.id.clone()).collect::<Vec<_>>();
+    let mut expected = vec![images[3].id.clone(), images[4].id.clone()];
+    expected.sort();
+    assert_eq!((ids(&would), store.usage().bytes), (expected, before));
+    let pruned = store.prune(keep).unwrap();
+    assert_eq!(pruned, would);
+    assert!(pruned.bytes > 0 && before - store.usage().bytes >= pruned.bytes);
+    assert_eq!((store.list().len(), names(&store.layers_dir()).len()), (3, 4));
+    store.release("container").unwrap();
+    assert_eq!(store.prune(keep).unwrap().images, [images[0].clone()]);
+}
+
+#[test]
+fn accounts_of_a_single_layer_are_read_without_a_mount() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let layer = Tar::default()
+        .dir("etc")
+        .file("etc/real", b"web:x:5:6::/srv:\n")
+        .symlink("etc/passwd", "/etc/real")
+        .symlink("etc/group", "../../../../../../etc/group-of-the-host")
+        .end();
+    let image = add(&store, &[layer], "a.b/x:1");
+    let accounts = store.accounts(&image).unwrap();
+    let user = resolve_user(&accounts, UserAsk { image_user: &image.config.user, ..UserAsk::default() }).unwrap();
+    assert_eq!((user.uid, user.gid, user.home.as_str()), (5, 6, "/srv"));
+    assert!(Arc::ptr_eq(&accounts, &store.accounts(&image).unwrap()));
+}
+
+#[test]
+fn oversized_and_odd_account_files_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    // 2 GiB of nothing, as a sparse file.
+    let records: &[(&str, &[u8])] = &[("GNU.sparse.size", b"2147483648"), ("GNU.sparse.map", b"0,1")];
+    let huge = Tar::default().dir("etc").pax(records).file("etc/group", b"x").end();
+    let error = store.accounts(&add(&store, &[huge], "a.b/x:1")).unwrap_err();
+    assert_eq!(error.kind(), model::Kind::Invalid, "{error:?}");
+    // Opening a FIFO would wait for ever.
+    let fifo = Head { kind: b'6', ..Head::default() };
+    let fifo = Tar::default().dir("etc").entry("etc/passwd", &fifo, b"").end();
+    let error = store.accounts(&add(&store, &[fifo], "a.b/x:2")).unwrap_err();
+    assert_eq!(error.kind(), model::Kind::Invalid, "{error:?}");
+    let directory_instead = Tar::default().dir("etc").dir("etc/passwd").end();
+    assert!(store.accounts(&add(&store, &[directory_instead], "a.b/x:3")).is_err());
+}
+
+#[test]
+#[ignore = "needs root"]
+fn accounts_are_seen_as_the_layers_show_them_together_and_nothing_shows_on_the_host() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let before = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let lower = Tar::default()
+        .dir("etc")
+        .file("etc/passwd", b"web:x:1:1::/old:\n")
+        .file("etc/group", b"audio:x:29:web\n")
+        .file("etc/shadowed", b"web:x:1000:1000::/new:\n")
+        .end();
+    // The name moves to a file of the layer below, and the group file is hidden.
+    let upper = Tar::default().symlink("etc/passwd", "shadowed").file("etc/.wh.group", b"").end();
+    let image = add(&store, &[lower, upper], "a.b/x:1");
+    let user = resolve_user(&store.accounts(&image).unwrap(), UserAsk { image_user: "web", ..UserAsk::default() });
+    let user = user.unwrap();
+    assert_eq!((user.uid, user.groups, user.home.as_str()), (1000, vec![], "/new"));
+    assert_eq!(std::fs::read_to_string("/proc/self/mountinfo").unwrap(), before);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn many_layers_fit_one_mount() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let tars: Vec<_> = (0..200).map(|at| Tar::default().file(&format!("f{at}"), b"").end()).collect();
+    let mut tars = [vec![Tar::default().file("etc/passwd", b"web:x:3:4::/:\n").end()], tars].concat();
+    tars.push(Tar::default().file("last", b"").end());
+    let image = add(&store, &tars, "a.b/x:1");
+    assert_eq!(store.lowers(&image).unwrap().len(), 202);
+    let user = resolve_user(&store.accounts(&image).unwrap(), UserAsk { image_user: "web", ..UserAsk::default() });
+    assert_eq!(user.unwrap().uid, 3);
+}

@@ -1,0 +1,40 @@
+//! What the store takes on disk.
+
+use std::path::PathBuf;
+
+use crate::layer::root::Weight;
+use crate::store::disk;
+use crate::store::load::beside;
+use crate::store::shelf::Shelf;
+
+/// Disk space the store takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usage {
+    /// The store's directory.
+    pub path: PathBuf,
+    /// Bytes on disk.
+    pub bytes: u64,
+    /// Files and directories.
+    pub inodes: u64,
+}
+
+impl Shelf {
+    /// What the store takes on disk, which is what `du` would say: layers are weighed once, the rest is a few files.
+    ///
+    /// A layer still being unpacked is not known yet, and files without a name are in no directory.
+    pub(crate) fn usage(&self) -> Usage {
+        let own = [disk::weigh_one(&self.root)];
+        let entries = ["", "images", "blobs"].map(|name| disk::weigh_entries(&self.root.join(name), ""));
+        let mut weight = Weight::default();
+        // What cannot be looked at now counts as nothing.
+        own.into_iter().chain(entries).flatten().for_each(|part| weight.add(part));
+        let state = self.state();
+        state.layers.values().for_each(|layer| weight.add(layer.weight()));
+        let staged = state.staged.iter().filter(|(chain_id, _)| !state.layers.contains_key(chain_id));
+        for staged in staged.filter_map(|(_, (staged, _))| staged.upgrade()) {
+            weight.add(Weight { bytes: staged.record.bytes, inodes: staged.record.inodes });
+            weight.add(beside(&staged.directory).unwrap_or_default());
+        }
+        Usage { path: self.root.clone(), bytes: weight.bytes, inodes: weight.inodes }
+    }
+}
