@@ -74,7 +74,8 @@ impl Phase {
     pub fn exit(&self, exit: Exit) -> Phase {
         match self {
             Phase::Created { .. } | Phase::Unknown { .. } => Phase::Exited { started: None, exit },
-            Phase::Running { started, .. } => Phase::Exited { started: Some(*started), exit },
+            // Who heard of the start late must not have it begin after its end.
+            Phase::Running { started, .. } => Phase::Exited { started: Some(exit.at.min(*started)), exit },
             Phase::Exited { .. } => self.clone(),
         }
     }
@@ -125,5 +126,12 @@ mod tests {
         assert_eq!(first, Phase::Exited { started: None, exit: exit(3) });
         assert_eq!(first.exit(exit(4)), first);
         assert_eq!(first.pid(), None);
+    }
+
+    #[test]
+    fn a_start_that_was_heard_of_late_is_not_after_the_end() {
+        let late = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
+        let running = Phase::Running { pid: NonZeroU32::new(7).unwrap(), started: late };
+        assert_eq!(running.exit(exit(0)), Phase::Exited { started: Some(SystemTime::UNIX_EPOCH), exit: exit(0) });
     }
 }

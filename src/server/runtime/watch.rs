@@ -155,7 +155,7 @@ fn news(known: &Phase, told: Phase) -> Phase {
     match (known, told) {
         // What was told once stays: a start does not move.
         (Phase::Exited { .. }, _) | (Phase::Running { .. }, Phase::Running { .. }) => known.clone(),
-        (Phase::Running { started, .. }, Phase::Exited { exit, .. }) => Phase::Exited { started: Some(*started), exit },
+        (Phase::Running { .. }, Phase::Exited { exit, .. }) => known.exit(exit),
         (_, told) => told,
     }
 }
