@@ -1,5 +1,20 @@
 //! Images: pulled from a registry, imported, listed, removed.
 
+mod broken_transfers;
+mod cli;
+mod crash;
+mod disk_full;
+mod formats;
+mod hostile;
+mod hostile_documents;
+mod live_settings;
+mod mirrors;
+mod registries;
+mod service;
+mod shared;
+mod tls;
+mod tokens;
+
 use serde_json::Value;
 use tonic::{Code, Response};
 use wire::v1;
