@@ -2,6 +2,7 @@
 
 mod about;
 mod admin;
+mod deadline;
 mod filesystem;
 mod image;
 mod runtime;

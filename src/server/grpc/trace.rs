@@ -16,7 +16,7 @@ use tower::{Layer, Service};
 use tracing::field::Empty;
 use tracing::{Instrument as _, Level, Span};
 
-use super::missing;
+use super::{deadline, missing};
 
 /// Calls that change something. ExecSync does too, but probes call it every few seconds.
 const CHANGES: [&str; 19] = [
@@ -61,7 +61,8 @@ impl<S, I, O> Service<Request<I>> for Trace<S>
 where
     S: Service<Request<I>, Response = Response<O>>,
     S::Future: Send + 'static,
-    O: 'static,
+    S::Error: 'static,
+    O: Default + 'static,
 {
     type Response = Response<O>;
     type Error = S::Error;
@@ -75,7 +76,8 @@ where
         let rpc = request.uri().path().rsplit('/').next().unwrap_or_default();
         let span = tracing::info_span!("rpc", name = rpc, pod = Empty, container = Empty, image = Empty);
         let pending = Pending::new(rpc, span.clone());
-        let call = self.inner.call(request);
+        let limit = deadline::of(request.headers());
+        let call = deadline::within(limit, self.inner.call(request));
         let traced = async move {
             let response = call.await;
             pending.answered(response.as_ref().ok().and_then(|r| Status::from_header_map(r.headers())));
