@@ -20,6 +20,8 @@ use model::{Classed, ContainerId, Kind, PodId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::tree;
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DiskError {
     #[error("making the directory {path}")]
@@ -127,11 +129,7 @@ pub(crate) fn names_in(path: &Path) -> Result<Vec<String>, DiskError> {
     entries.map(|e| e.map(|e| e.file_name().to_string_lossy().into_owned()).map_err(failed)).collect()
 }
 
-/// Removes a directory and all in it; one that is not there is no failure.
+/// Removes a directory and all in it, whoever made that; one that is not there is no failure.
 pub(crate) fn remove_dir(path: &Path) -> Result<(), DiskError> {
-    match fs::remove_dir_all(path) {
-        Ok(()) => Ok(()),
-        Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(source) => Err(DiskError::Remove { path: path.to_owned(), source }),
-    }
+    tree::remove(path).map_err(|source| DiskError::Remove { path: path.to_owned(), source })
 }

@@ -8,6 +8,7 @@ pub(crate) mod disk;
 pub(crate) mod names;
 pub(crate) mod record;
 pub(crate) mod table;
+mod tree;
 
 pub(crate) use disk::{DiskError, Layout};
 pub(crate) use names::{NameTaken, Names};
