@@ -1,6 +1,7 @@
 //! What was asked of a container.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,13 @@ use crate::signal::Signal;
 pub struct ContainerMeta {
     pub name: String,
     pub attempt: u32,
+}
+
+impl fmt::Display for ContainerMeta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, attempt } = self;
+        write!(f, "{name} (attempt {attempt})")
+    }
 }
 
 /// An image as the client names it.

@@ -1,6 +1,7 @@
 //! What was asked of a pod.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,13 @@ pub struct PodMeta {
     pub uid: String,
     pub namespace: String,
     pub attempt: u32,
+}
+
+impl fmt::Display for PodMeta {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, uid, namespace, attempt } = self;
+        write!(f, "{namespace}/{name} (uid {uid}, attempt {attempt})")
+    }
 }
 
 /// A pod as the client asked for it. Kept verbatim, since status has to give it back.

@@ -59,8 +59,9 @@ pub enum ServeError {
 pub fn serve(config: Config) -> Result<(), ServeError> {
     let threads = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        // Blocking work is short; a burst must not leave idle threads and their stacks behind.
-        .max_blocking_threads(64)
+        // A burst must not leave idle threads and their stacks behind. Layers that come over the network keep a thread
+        // for as long as that takes, so theirs are on top of those for short work.
+        .max_blocking_threads(64 + config.pull.downloads)
         .thread_keep_alive(Duration::from_secs(2))
         .enable_all()
         .build()

@@ -124,7 +124,7 @@ pub(crate) fn clamped_limits(process: &Process) -> Vec<String> {
         let hard = clamp(limit.hard(), rustix::process::getrlimit(resource(limit.typ())).maximum);
         if hard != limit.hard() {
             words.push(format!(
-                "{:?} is held at {hard}, {} was asked: CAP_SYS_RESOURCE is missing",
+                "{} is held at {hard}, {} was asked: CAP_SYS_RESOURCE is missing",
                 limit.typ(),
                 limit.hard()
             ));

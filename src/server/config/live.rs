@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use image::Registries;
 
@@ -14,6 +14,8 @@ use super::{ConfigError, Origin, RawConfig, registries};
 pub(crate) struct Live {
     origin: Origin,
     seen: Mutex<Seen>,
+    /// Of the last settings that could be used; apart from them, since asking for it must not wait for files.
+    search: RwLock<Vec<String>>,
 }
 
 #[derive(Debug)]
@@ -49,7 +51,8 @@ impl Stamp {
 
 impl Live {
     pub(crate) fn new(origin: Origin, registries: Registries) -> Self {
-        Self { origin, seen: Mutex::new(Seen { files: BTreeMap::new(), good: registries }) }
+        let search = RwLock::new(registries.search.clone());
+        Self { origin, seen: Mutex::new(Seen { files: BTreeMap::new(), good: registries }), search }
     }
 
     /// Looks whether any file has changed, and hands over the new settings if they are others. Blocks for a moment.
@@ -65,6 +68,7 @@ impl Live {
         let registries = self.read(&mut seen.files)?;
         if registries != seen.good {
             seen.good = registries.clone();
+            self.search.write().unwrap_or_else(PoisonError::into_inner).clone_from(&registries.search);
             apply(registries);
         }
         Ok(())
@@ -72,7 +76,7 @@ impl Live {
 
     /// The registries that are asked for an image whose name has none.
     pub(crate) fn search(&self) -> Vec<String> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).good.search.clone()
+        self.search.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Each file is looked at before it is read: what changes meanwhile is seen the next time.

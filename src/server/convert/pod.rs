@@ -29,7 +29,7 @@ pub(super) fn handler(at: Field<'_>, name: String) -> Result<String, Refusal> {
     if HANDLERS.contains(&name.as_str()) {
         Ok(name)
     } else {
-        Err(at.invalid(format_args!("there is no runtime handler {name:?}, only {HANDLERS:?}")))
+        Err(at.invalid(format_args!("there is no runtime handler {name:?}, only \"crisp\", which is also the default")))
     }
 }
 

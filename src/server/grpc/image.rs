@@ -10,7 +10,7 @@ use tonic::{Request, Response, Status};
 use wire::v1::image_service_server::ImageService;
 use wire::v1::*;
 
-use super::{Answer, about_image, about_pod, filesystem, log_warnings, outcome, status};
+use super::{Answer, about_image, about_pod, filesystem, log_warnings, looked_up, outcome, status};
 use crate::chain::chain;
 use crate::config::{Live, Pinned};
 use crate::convert;
@@ -162,8 +162,15 @@ impl ImageService for ImageApi {
     }
 
     async fn image_fs_info(&self, _: Request<ImageFsInfoRequest>) -> Answer<ImageFsInfoResponse> {
-        let (images, now) = (self.runtime.images().usage(), SystemTime::now());
-        let containers = filesystem::of_containers(&images, &self.runtime.writables()).unwrap_or_else(|error| {
+        let runtime = Arc::clone(&self.runtime);
+        let look = move || {
+            let images = runtime.images().usage();
+            let containers = filesystem::of_containers(&images, &runtime.writables());
+            (images, containers)
+        };
+        let (images, containers) = looked_up(look).await?;
+        let now = SystemTime::now();
+        let containers = containers.unwrap_or_else(|error| {
             tracing::warn!(%error, "where containers write is told as where images are");
             images.clone()
         });

@@ -41,8 +41,17 @@ where
 async fn outcome<T, E: Classed>(task: JoinHandle<Result<T, E>>) -> Result<T, Status> {
     match task.await {
         Ok(done) => done.map_err(status::of),
-        Err(_) => Err(Status::internal("the request ended in a panic, which the daemon's log has")),
+        Err(_) => Err(panicked()),
     }
+}
+
+/// What `look` finds out; it may look at the disk.
+async fn looked_up<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    tokio::task::spawn_blocking(look).await.map_err(|_| panicked())
+}
+
+fn panicked() -> Status {
+    Status::internal("the request ended in a panic, which the daemon's log has")
 }
 
 /// The one answer of what crisp does not do yet.

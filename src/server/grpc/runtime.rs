@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 use wire::v1::runtime_service_server::RuntimeService;
 use wire::v1::*;
 
-use super::{Answer, about, about_container, about_pod, log_warnings, not_yet, status, to_the_end, verbose};
+use super::{Answer, about, about_container, about_pod, log_warnings, looked_up, not_yet, status, to_the_end, verbose};
 use crate::convert;
 use crate::convert::container::id;
 use crate::runtime::{ExecOutput, Runtime};
@@ -47,11 +47,16 @@ impl RuntimeService for RuntimeApi {
 
     async fn status(&self, request: Request<StatusRequest>) -> Answer<StatusResponse> {
         let StatusRequest { verbose: wanted } = request.into_inner();
+        let runtime = Arc::clone(&self.runtime);
+        let info = match wanted {
+            true => looked_up(move || verbose(true, || runtime.info())).await?,
+            false => Default::default(),
+        };
         Ok(Response::new(StatusResponse {
             status: Some(RuntimeStatus {
                 conditions: self.runtime.conditions().into_iter().map(about::condition).collect(),
             }),
-            info: verbose(wanted, || self.runtime.info()),
+            info,
             runtime_handlers: about::handlers(),
             features: Some(about::features()),
         }))

@@ -84,7 +84,7 @@ impl Listener {
                 let page = Arc::clone(&page);
                 tokio::spawn(async move {
                     let _place = place;
-                    talk(stream, &*page, patience).await;
+                    talk(stream, page, patience).await;
                 })
             };
             let accepted = match &self {
@@ -105,10 +105,12 @@ trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 /// Reads one request and answers it. A client that goes away, or is too slow, is none of our trouble.
-async fn talk(mut stream: Box<dyn Stream>, page: &(impl Fn() -> String + Sync), patience: Duration) {
+async fn talk(mut stream: Box<dyn Stream>, page: Arc<impl Fn() -> String + Send + Sync + 'static>, patience: Duration) {
     let talk = async {
         let head = read_head(&mut stream).await?;
-        stream.write_all(answer(head.as_deref(), page).as_bytes()).await?;
+        // What is told is looked up on the disk, too.
+        let answer = tokio::task::spawn_blocking(move || answer(head.as_deref(), &*page)).await?;
+        stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await
     };
     match tokio::time::timeout(patience, talk).await {

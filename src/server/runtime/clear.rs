@@ -155,6 +155,8 @@ impl Runtime {
             loop {
                 tokio::time::sleep(Duration::from_secs(30)).await;
                 let Some(runtime) = runtime.upgrade() else { return };
+                let again = Arc::clone(&runtime);
+                blocking(move || again.sweep_again()).await;
                 let dirty = runtime.dirty.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 for dirt in dirty {
                     match dirt {

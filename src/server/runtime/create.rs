@@ -138,7 +138,11 @@ impl Runtime {
             return Err(CreateError::OtherPod(pod.id.clone()));
         }
         let id = ContainerId::from_bytes(random());
-        let name = self.container_names.reserve((pod.id.clone(), spec.meta.clone()), id.as_str())?;
+        let name = self.container_names.reserve(
+            (pod.id.clone(), spec.meta.clone()),
+            |(_, name)| name.to_string(),
+            id.as_str(),
+        )?;
         let (runtime, draft_id, draft_pod) = (self.clone(), id.clone(), pod.clone());
         let draft = blocking(move || runtime.draft(draft_id, draft_pod, spec)).await?;
         match self.make_container(draft).await {

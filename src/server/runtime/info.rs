@@ -12,7 +12,10 @@ impl Runtime {
             "release": env!("CARGO_PKG_VERSION"),
             "root": self.config.root,
             "state": self.config.state,
-            "cgroups": format!("{:?}", self.cgroups.version()),
+            "cgroups": match self.cgroups.version() {
+                cgroup::Version::V1 => "v1",
+                cgroup::Version::V2 => "v2",
+            },
             "pods": self.pods.all().len(),
             "containers": self.containers.all().len(),
             "shims": self.shims.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len(),

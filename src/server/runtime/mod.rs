@@ -71,6 +71,8 @@ pub(crate) struct Runtime {
     shims: Mutex<HashMap<PodId, Client>>,
     /// What could not be cleared away yet.
     dirty: Mutex<Vec<clear::Dirt>>,
+    /// Writable layers of which nobody knows yet whose they are.
+    unjudged: Mutex<Vec<String>>,
     /// Told of every removal.
     removed: Arc<tokio::sync::Notify>,
 }
@@ -96,6 +98,7 @@ impl Runtime {
             container_names: Names::default(),
             shims: Mutex::default(),
             dirty: Mutex::default(),
+            unjudged: Mutex::default(),
             removed: Arc::default(),
         });
         runtime.recover().await?;

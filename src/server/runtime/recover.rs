@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{ContainerId, PodId, PodPhase};
+use model::{ContainerId, PodId, PodMeta, PodPhase};
 use tokio::task::JoinSet;
 
 use super::{OpenError, Runtime, blocking};
@@ -48,7 +48,7 @@ impl Runtime {
     fn take_up(&self, record: PodRecord) -> Vec<ContainerId> {
         let id = record.id.clone();
         // Taken only once: two records with one name cannot have been written.
-        if let Ok(name) = self.pod_names.reserve(record.spec.meta.clone(), id.as_str()) {
+        if let Ok(name) = self.pod_names.reserve(record.spec.meta.clone(), PodMeta::to_string, id.as_str()) {
             name.keep();
         }
         self.pods.insert(record);
@@ -70,7 +70,7 @@ impl Runtime {
 
     fn take_up_container(&self, record: ContainerRecord) {
         let name = (record.pod.clone(), record.spec.meta.clone());
-        if let Ok(name) = self.container_names.reserve(name, record.id.as_str()) {
+        if let Ok(name) = self.container_names.reserve(name, |(_, name)| name.to_string(), record.id.as_str()) {
             name.keep();
         }
         self.containers.insert(record);

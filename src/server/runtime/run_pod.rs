@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use link::{Answer, Ask, Held, HoldAsk, PodNamespaces};
 use model::resources::LimitsPatch;
-use model::{Classed, Kind, NsMode, PodId, PodPhase, PodSpec, Profile};
+use model::{Classed, Kind, NsMode, PodId, PodMeta, PodPhase, PodSpec, Profile};
 use tokio::sync::mpsc;
 
 use super::clear::Intent;
@@ -63,7 +63,7 @@ impl Runtime {
     pub(crate) async fn run_pod(self: &Arc<Self>, spec: PodSpec) -> Result<PodId, RunPodError> {
         check(&spec)?;
         let id = PodId::from_bytes(random());
-        let name = self.pod_names.reserve(spec.meta.clone(), id.as_str())?;
+        let name = self.pod_names.reserve(spec.meta.clone(), PodMeta::to_string, id.as_str())?;
         match self.make_pod(&id, spec).await {
             Ok(()) => {
                 name.keep();

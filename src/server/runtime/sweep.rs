@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use super::Runtime;
 use crate::chain::chain;
@@ -38,21 +39,36 @@ impl Runtime {
     /// Holds the image layers of every container there is, and removes what belongs to none. Nothing is removed that
     /// could not be judged.
     pub(super) fn sweep(&self) {
-        let writables = self.layout.writables();
-        let names = match disk::names_in(&writables) {
-            Ok(names) => names,
-            Err(error) => return tracing::error!(error = chain(&error), "unused layers stay: none could be judged"),
-        };
-        let mut sure = true;
-        for name in names {
-            if let Err(error) = self.judge(&name, &writables.join(&name)) {
-                sure = false;
-                tracing::error!(name, error = chain(&error), "a writable layer cannot be judged, so no layer is freed");
-            }
+        match disk::names_in(&self.layout.writables()) {
+            Ok(names) => self.judge_all(names),
+            Err(error) => tracing::error!(error = chain(&error), "unused layers stay: none could be judged"),
         }
-        if sure && let Err(error) = self.images.sweep() {
+    }
+
+    /// Tries again what [`Runtime::sweep`] could not judge. Only that: since then containers are being made.
+    pub(super) fn sweep_again(&self) {
+        let names = std::mem::take(&mut *self.unjudged.lock().unwrap_or_else(PoisonError::into_inner));
+        if !names.is_empty() {
+            self.judge_all(names);
+        }
+    }
+
+    fn judge_all(&self, names: Vec<String>) {
+        let writables = self.layout.writables();
+        let judged = |name: &String| match self.judge(name, &writables.join(name)) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!(name, error = chain(&error), "a writable layer cannot be judged, so no layer is freed");
+                false
+            }
+        };
+        let unjudged: Vec<String> = names.into_iter().filter(|name| !judged(name)).collect();
+        if unjudged.is_empty()
+            && let Err(error) = self.images.sweep()
+        {
             tracing::warn!(error = chain(&error), "unused image layers stay behind");
         }
+        *self.unjudged.lock().unwrap_or_else(PoisonError::into_inner) = unjudged;
     }
 
     fn judge(&self, name: &str, writable: &Path) -> Result<(), DiskError> {

@@ -8,7 +8,7 @@ use model::{Classed, Kind};
 
 /// The name belongs to another.
 #[derive(Debug, thiserror::Error)]
-#[error("the name {name:?} is taken by {owner}")]
+#[error("the name {name} is taken by {owner}")]
 pub(crate) struct NameTaken {
     pub(crate) name: String,
     pub(crate) owner: String,
@@ -39,11 +39,17 @@ pub(crate) struct Reserved<N: Hash + Eq> {
     name: Option<N>,
 }
 
-impl<N: Hash + Eq + Clone + std::fmt::Debug> Names<N> {
-    pub(crate) fn reserve(&self, name: N, owner: &str) -> Result<Reserved<N>, NameTaken> {
+impl<N: Hash + Eq + Clone> Names<N> {
+    /// Takes a name, or tells in the words of `shown` that it is taken.
+    pub(crate) fn reserve(
+        &self,
+        name: N,
+        shown: impl FnOnce(&N) -> String,
+        owner: &str,
+    ) -> Result<Reserved<N>, NameTaken> {
         let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(other) = names.get(&name) {
-            return Err(NameTaken { name: format!("{name:?}"), owner: other.clone() });
+            return Err(NameTaken { name: shown(&name), owner: other.clone() });
         }
         names.insert(name.clone(), owner.to_owned());
         Ok(Reserved { names: self.0.clone(), name: Some(name) })
@@ -80,14 +86,18 @@ mod tests {
     #[test]
     fn a_reservation_ends_with_its_request() {
         let names = Names::default();
-        let first = names.reserve("a", "1").unwrap();
-        assert_eq!(names.reserve("a", "2").unwrap_err().owner, "1");
+        let first = names.reserve("a", |name| (*name).to_owned(), "1").unwrap();
+        assert_eq!(names.reserve("a", |name| (*name).to_owned(), "2").unwrap_err().owner, "1");
         drop(first);
-        names.reserve("a", "3").unwrap().keep();
-        assert_eq!(names.reserve("a", "4").unwrap_err().owner, "3");
+        names.reserve("a", |name| (*name).to_owned(), "3").unwrap().keep();
+        assert_eq!(names.reserve("a", |name| (*name).to_owned(), "4").unwrap_err().owner, "3");
         names.release(&"a", "1");
-        assert_eq!(names.reserve("a", "4").unwrap_err().owner, "3", "the name is another's by now");
+        assert_eq!(
+            names.reserve("a", |name| (*name).to_owned(), "4").unwrap_err().owner,
+            "3",
+            "the name is another's by now"
+        );
         names.release(&"a", "3");
-        drop(names.reserve("a", "5").unwrap());
+        drop(names.reserve("a", |name| (*name).to_owned(), "5").unwrap());
     }
 }
