@@ -91,7 +91,10 @@ fn what_is_missing_is_named() {
 fn an_unknown_handler_is_refused() {
     let request = v1::RunPodSandboxRequest { config: Some(pod_config()), runtime_handler: "kata".into() };
     let refusal = run(request).unwrap_err();
-    assert_eq!(refusal.to_string(), "runtime_handler: there is no runtime handler \"kata\", only [\"\", \"crisp\"]");
+    assert_eq!(
+        refusal.to_string(),
+        "runtime_handler: there is no runtime handler \"kata\", only \"crisp\", which is also the default"
+    );
 }
 
 #[test]
