@@ -4,12 +4,14 @@ use std::fs;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
+
+use nix::unistd::Pid;
 
 /// A daemon's process. What it starts to help it is not counted.
 #[derive(Debug)]
 pub(super) struct Daemon {
-    /// Its directory under `/proc`.
-    proc: String,
+    pid: Pid,
 }
 
 impl Daemon {
@@ -17,44 +19,34 @@ impl Daemon {
     pub(super) fn behind(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         let pid = rustix::net::sockopt::socket_peercred(&stream)?.pid;
-        Ok(Self { proc: format!("/proc/{}", pid.as_raw_nonzero()) })
+        Ok(Self { pid: Pid::from_raw(pid.as_raw_pid()) })
     }
 
     /// Lets [`Daemon::peak_mib`] begin anew.
     pub(super) fn forget_peak(&self) -> io::Result<()> {
-        fs::write(format!("{}/clear_refs", self.proc), "5")
+        fs::write(format!("/proc/{}/clear_refs", self.pid), "5")
     }
 
     /// The most memory that was resident at any moment, in MiB.
     pub(super) fn peak_mib(&self) -> io::Result<f64> {
-        let status = fs::read_to_string(format!("{}/status", self.proc))?;
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<f64>().ok());
-        kib.map(|kib| kib / 1024.0).ok_or_else(|| unknown("VmHWM"))
+        kib.map(|kib| kib / 1024.0).ok_or_else(|| io::Error::other("the kernel does not tell VmHWM"))
     }
 
-    /// Processor time used so far, in milliseconds.
-    pub(super) fn cpu_millis(&self) -> io::Result<f64> {
-        let stat = fs::read_to_string(format!("{}/stat", self.proc))?;
-        // The second field is the program's name and may hold anything, up to the last parenthesis.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks = |at: usize| fields.get(at).and_then(|text| text.parse::<f64>().ok());
-        // utime and stime, fields 14 and 15.
-        let (user, system) = ticks(11).zip(ticks(12)).ok_or_else(|| unknown("utime"))?;
-        let per_second = rustix::param::clock_ticks_per_second();
-        Ok((user + system) * 1000.0 / u32::try_from(per_second).map_or(100.0, f64::from))
+    /// Processor time used so far, by all threads that there are and were.
+    pub(super) fn cpu(&self) -> io::Result<Duration> {
+        let clock = nix::time::clock_getcpuclockid(self.pid)?;
+        Ok(clock.now()?.into())
     }
-}
-
-fn unknown(field: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("the kernel does not tell {field}"))
 }
 
 #[cfg(test)]
 mod tests {
     use std::hint::black_box;
     use std::os::unix::net::UnixListener;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
 
@@ -64,15 +56,15 @@ mod tests {
         let socket = dir.path().join("s");
         let _listener = UnixListener::bind(&socket).unwrap();
         let daemon = Daemon::behind(&socket).unwrap();
-        assert_eq!(daemon.proc, format!("/proc/{}", std::process::id()));
+        assert_eq!(daemon.pid, Pid::this());
         daemon.forget_peak().unwrap();
-        let before = daemon.cpu_millis().unwrap();
+        let before = daemon.cpu().unwrap();
         drop(black_box(vec![1u8; 64 << 20]));
         let begin = Instant::now();
         while begin.elapsed() < Duration::from_millis(50) {
             black_box(0);
         }
         assert!(daemon.peak_mib().unwrap() >= 64.0);
-        assert!(daemon.cpu_millis().unwrap() > before);
+        assert!(daemon.cpu().unwrap() > before);
     }
 }

@@ -40,11 +40,11 @@ pub(super) fn print(out: &mut impl Write, measured: &Measured) -> io::Result<()>
     let Some((_, first)) = measured.first() else { return Ok(()) };
     for (socket, figures) in measured {
         writeln!(out, "{}", socket.display())?;
-        writeln!(out, "{:<24}{:>12}{:>12}{:>12}{:>10}", "", "p50", "p90", "p99", "ratio")?;
+        writeln!(out, "{:<26}{:>12}{:>12}{:>12}{:>10}", "", "p50", "p90", "p99", "ratio")?;
         for (name, values) in &figures.0 {
             let [p50, p90, p99] = [50, 90, 99].map(|percent| percentile(values, percent));
             let ratio = p50 / percentile(first.of(name), 50);
-            writeln!(out, "{name:<24}{p50:>12.3}{p90:>12.3}{p99:>12.3}{ratio:>10.2}")?;
+            writeln!(out, "{name:<26}{p50:>12.3}{p90:>12.3}{p99:>12.3}{ratio:>10.2}")?;
         }
     }
     Ok(())

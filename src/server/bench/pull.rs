@@ -1,5 +1,6 @@
 //! `crisp bench pull`: an image pulled while absent, pulled again, and looked at.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -81,17 +82,24 @@ impl Runtime {
     }
 
     async fn pull_absent(&mut self, image: &str) -> Result<(), BenchError> {
-        let failed = |source| BenchError::Daemon { socket: self.socket.clone(), source };
-        self.daemon.forget_peak().map_err(failed)?;
-        let before = self.daemon.cpu_millis().map_err(failed)?;
+        self.daemon.forget_peak().map_err(self.unknown())?;
+        let before = self.cpu()?;
         let took = self.pull(image).await?;
-        let failed = |source| BenchError::Daemon { socket: self.socket.clone(), source };
-        let cpu = self.daemon.cpu_millis().map_err(failed)? - before;
-        let peak = self.daemon.peak_mib().map_err(failed)?;
+        let used = self.cpu()? - before;
+        let peak = self.daemon.peak_mib().map_err(self.unknown())?;
         self.figures.add_time("pull absent ms", took);
-        self.figures.add("  peak memory MiB", peak);
-        self.figures.add("  processor ms", cpu);
+        self.figures.add_time("pull absent processor ms", used);
+        self.figures.add("pull absent peak MiB", peak);
         Ok(())
+    }
+
+    fn cpu(&self) -> Result<Duration, BenchError> {
+        self.daemon.cpu().map_err(self.unknown())
+    }
+
+    fn unknown(&self) -> impl FnOnce(io::Error) -> BenchError {
+        let socket = self.socket.clone();
+        move |source| BenchError::Daemon { socket, source }
     }
 
     async fn pull_present(&mut self, image: &str) -> Result<(), BenchError> {
@@ -105,18 +113,26 @@ impl Runtime {
     /// Calls that only look, alone and many at once. Version is what a call costs that does nothing.
     async fn look(&mut self, image: &str) -> Result<(), BenchError> {
         let request = v1::ImageStatusRequest { image: spec(image), verbose: false };
+        let before = self.cpu()?;
         for _ in 0..CALLS {
             let begin = Instant::now();
             let answer = self.images.image_status(request.clone()).await;
-            answer.map_err(step("ImageStatus", &self.socket))?;
             self.figures.add_time("ImageStatus ms", begin.elapsed());
+            answer.map_err(step("ImageStatus", &self.socket))?;
+        }
+        self.figures.add_time("ImageStatus processor ms", (self.cpu()? - before) / CALLS);
+        for _ in 0..CALLS {
             let begin = Instant::now();
             let answer = self.pods.version(v1::VersionRequest::default()).await;
-            answer.map_err(step("Version", &self.socket))?;
             self.figures.add_time("Version ms", begin.elapsed());
+            answer.map_err(step("Version", &self.socket))?;
         }
+        self.look_at_once(request).await
+    }
+
+    async fn look_at_once(&mut self, request: v1::ImageStatusRequest) -> Result<(), BenchError> {
         let mut callers = JoinSet::new();
-        let begin = Instant::now();
+        let (begin, before) = (Instant::now(), self.cpu()?);
         for _ in 0..AT_ONCE {
             let (mut images, request) = (self.images.clone(), request.clone());
             callers.spawn(async move {
@@ -129,8 +145,10 @@ impl Runtime {
         for answer in callers.join_all().await {
             answer.map_err(step("ImageStatus", &self.socket))?;
         }
-        let calls = f64::from(CALLS / AT_ONCE * AT_ONCE);
-        self.figures.add("ImageStatus per second", calls / begin.elapsed().as_secs_f64());
+        let (took, used) = (begin.elapsed(), self.cpu()? - before);
+        let calls = CALLS / AT_ONCE * AT_ONCE;
+        self.figures.add("ImageStatus per second", f64::from(calls) / took.as_secs_f64());
+        self.figures.add_time("  processor ms of each", used / calls);
         Ok(())
     }
 }
