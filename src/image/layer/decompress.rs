@@ -4,7 +4,7 @@ use std::io::{self, BufReader, Cursor, Read};
 
 use crate::layer::unpack::Limits;
 
-const BUFFER: usize = 128 * 1024;
+const BUFFER: usize = 64 * 1024;
 /// What zstd itself can do, as powers of two.
 const WINDOW_LOGS: (u32, u32) = (10, 31);
 /// How zstd counts its errors: down from 0, this one for a window above the bound.

@@ -13,7 +13,7 @@ use crate::layer::root::{Root, Weight, weigh};
 use crate::layer::staged::Pending;
 use crate::layer::untar::{UntarError, untar};
 
-const BUFFER: usize = 128 * 1024;
+const BUFFER: usize = 64 * 1024;
 
 /// Bounds on what an image may bring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
