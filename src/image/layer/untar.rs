@@ -23,7 +23,7 @@ use crate::layer::staged::Pending;
 use crate::layer::tape::{Tape, Taped};
 use crate::layer::whiteout::{is_whiteout, mark_opaque};
 
-const BUFFER: usize = 128 * 1024;
+const BUFFER: usize = 64 * 1024;
 /// What the kernel says to names, sizes and links that no filesystem takes: the layer's fault.
 const NOT_OURS: [Errno; 6] = [Errno::LOOP, Errno::NAMETOOLONG, Errno::FBIG, Errno::TOOBIG, Errno::XDEV, Errno::MLINK];
 

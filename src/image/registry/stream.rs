@@ -75,7 +75,7 @@ impl<'a> Stream<'a> {
             let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
             self.came = self.came.saturating_add(length);
             self.pull.progress.came(length);
-            if !self.to.send(piece).await || self.came > *size {
+            if !self.to.send(&piece).await || self.came > *size {
                 return Ok(());
             }
         }

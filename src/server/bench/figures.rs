@@ -27,12 +27,12 @@ impl Figures {
     }
 }
 
-/// The value below which `percent` of `values` lie.
+/// The least of `values` that `percent` of them do not exceed.
 fn percentile(values: &[f64], percent: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
-    let last = sorted.len().saturating_sub(1);
-    sorted.get(last * percent / 100).copied().unwrap_or_default()
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
 }
 
 /// Prints percentiles for each runtime, and the ratio of its medians to those of the first.
@@ -59,6 +59,7 @@ mod tests {
         let values: Vec<f64> = (1..=11).rev().map(f64::from).collect();
         assert_eq!(percentile(&values, 50), 6.0);
         assert_eq!(percentile(&values, 90), 10.0);
+        assert_eq!(percentile(&values[..3], 90), 11.0);
         assert_eq!(percentile(&[], 50), 0.0);
     }
 
@@ -77,8 +78,8 @@ mod tests {
         print(&mut out, &measured).unwrap();
         let text = String::from_utf8(out).unwrap();
         let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(words[2], ["walk", "2.000", "2.000", "2.000", "1.00"]);
-        assert_eq!(words[6], ["walk", "5.000", "5.000", "5.000", "2.50"]);
+        assert_eq!(words[2], ["walk", "2.000", "30.000", "30.000", "1.00"]);
+        assert_eq!(words[6], ["walk", "5.000", "9.000", "9.000", "2.50"]);
         assert_eq!(words[7], ["run", "0.500", "0.500", "0.500", "1.00"]);
     }
 }
