@@ -27,6 +27,8 @@ use crate::socket::{self, Socket, SocketError};
 
 /// How long requests may take to end once the daemon was told to stop.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
+/// Blocks of memory as large as those that hold what comes from a registry, and hardly any others, in bytes.
+const LARGE: i32 = 256 << 10;
 /// The pause after a connection could not be accepted, as when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -57,6 +59,9 @@ pub enum ServeError {
 
 /// Serves until the process is told to end by SIGTERM or SIGINT.
 pub fn serve(config: Config) -> Result<(), ServeError> {
+    if !sys::memory::return_from(LARGE) {
+        tracing::debug!("large blocks of memory stay with the allocator");
+    }
     let threads = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         // A burst must not leave idle threads and their stacks behind. Layers that come over the network keep a thread
