@@ -3,14 +3,16 @@
 use std::collections::HashSet;
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 use crate::harness::{seconds, wait_for};
 use crate::image::{Archive, Blob, Pieces};
@@ -72,16 +74,18 @@ impl Registry {
     }
 
     fn launch(shelves: Arc<TempDir>, http: &str, more: &str) -> Self {
-        // Free a moment ago; the next one to ask gets another.
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        // Its first words tell the port that the kernel gave it.
         let config = format!(
-            "version: 0.1\nlog: {{level: warn}}\nstorage: {{filesystem: {{rootdirectory: {:?}}}}}\n\
-             http: {{addr: \"127.0.0.1:{port}\"{http}}}\n{more}",
+            "version: 0.1\nlog: {{level: info, accesslog: {{disabled: true}}}}\n\
+             storage: {{filesystem: {{rootdirectory: {:?}}}}}\nhttp: {{addr: \"127.0.0.1:0\"{http}}}\n{more}",
             shelves.path().join("blobs"),
         );
-        let file = shelves.path().join(format!("{port}.yml"));
+        let file = shelves.path().join(format!("{number}.yml"));
         fs::write(&file, config).unwrap();
-        let log = fs::File::create(shelves.path().join(format!("{port}.log"))).unwrap();
+        let said = shelves.path().join(format!("{number}.log"));
+        let log = fs::File::create(&said).unwrap();
         let process = Command::new("docker-registry")
             .arg("serve")
             .arg(file)
@@ -90,8 +94,14 @@ impl Registry {
             .stderr(log)
             .spawn()
             .expect("the package docker-registry is installed");
-        let registry = Self { process, port, shelves, pushed: Mutex::default() };
-        wait_for("the registry to answer", seconds(20), || TcpStream::connect(("127.0.0.1", port)).ok());
+        let mut registry = Self { process, port: 0, shelves, pushed: Mutex::default() };
+        registry.port = wait_for("the registry to listen", seconds(20), || {
+            let said = fs::read_to_string(&said).unwrap();
+            if let Some(status) = registry.process.try_wait().unwrap() {
+                panic!("the registry ended, {status}:\n{said}");
+            }
+            port_in(&said)
+        });
         registry
     }
 
@@ -179,7 +189,25 @@ impl Drop for Registry {
     }
 }
 
-/// A loopback address at which nobody answers.
-pub(crate) fn nobody() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+/// The port in a registry's log, once that line is whole.
+fn port_in(said: &str) -> Option<u16> {
+    let (_, after) = said.split_once("listening on 127.0.0.1:")?;
+    let (port, _) = after.split_once(|other: char| !other.is_ascii_digit())?;
+    port.parse().ok()
+}
+
+/// A loopback port where nobody listens, and nobody else can as long as this is there.
+#[derive(Debug)]
+pub(crate) struct Nobody(TcpSocket);
+
+impl Nobody {
+    pub(crate) fn new() -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        Self(socket)
+    }
+
+    pub(crate) fn host(&self) -> String {
+        self.0.local_addr().unwrap().to_string()
+    }
 }

@@ -8,7 +8,7 @@ use crate::harness::Daemon;
 use crate::image::Archive;
 use crate::layer::Layer;
 use crate::proxy::{Act, Proxy, Request, Way};
-use crate::registry::{PASSWORD, Registry, USER, nobody};
+use crate::registry::{Nobody, PASSWORD, Registry, USER};
 
 fn credentials() -> AuthConfig {
     AuthConfig { username: USER.into(), password: PASSWORD.into(), ..Default::default() }
@@ -35,7 +35,8 @@ fn mirrors_are_asked_in_order_until_one_has_the_image() {
     let second = Proxy::before(&empty, |_| Act::pass());
     let third = Proxy::before(&full, |_| Act::pass());
     let fourth = Proxy::before(&full, |_| Act::pass());
-    let mirrors = [nobody(), second.host(), third.host(), fourth.host()];
+    let nobody = Nobody::new();
+    let mirrors = [nobody.host(), second.host(), third.host(), fourth.host()];
     let daemon = Daemon::with_settings(&mirrored("registry.test:5000", &mirrors, true));
     let client = daemon.client();
     let image = "registry.test:5000/some/box:1";
@@ -62,7 +63,8 @@ fn after_the_mirrors_comes_the_registry_unless_only_mirrors_may_be_asked() {
     let own = Proxy::before(&locked, |_| Act::pass());
     let mirror = Proxy::before(&empty, |_| Act::pass());
     let image = format!("{}/box:1", own.host());
-    let mirrors = [mirror.host(), nobody()];
+    let nobody = Nobody::new();
+    let mirrors = [mirror.host(), nobody.host()];
 
     let only = Daemon::with_settings(&mirrored(&own.host(), &mirrors, true));
     let refusal = only.client().pull_as(&image, credentials()).unwrap_err();
