@@ -7,13 +7,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tonic::Code;
 use wire::v1;
 
 use crate::ground::Ground;
 use crate::harness::Daemon;
 use crate::image::Archive;
-use crate::registry::{PASSWORD, Registry, USER};
+use crate::registry::Registry;
 
 /// The configuration file of a running daemon, with more lines at its end.
 fn add_settings(daemon: &Daemon, before: &str, more: &str) {
@@ -53,59 +52,6 @@ fn a_mirror_added_to_the_settings_of_a_running_daemon_is_used() {
     add_settings(&daemon, &before, &mirror);
     daemon.restart();
     daemon.client().pull("mirrored.test/box:1").unwrap();
-}
-
-/// A file as `docker login` writes it.
-fn log_in(file: &Path, host: &str, password: &str) {
-    let auths = json!({ "auths": { host: { "auth": base64(&format!("{USER}:{password}")) } } });
-    let aside = file.with_extension("aside");
-    fs::write(&aside, auths.to_string()).unwrap();
-    fs::set_permissions(&aside, fs::Permissions::from_mode(0o600)).unwrap();
-    fs::rename(aside, file).unwrap();
-}
-
-fn base64(text: &str) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let chunk = |bytes: &[u8]| {
-        let bits = bytes.iter().chain(&[0, 0]).take(3).fold(0_usize, |bits, byte| bits << 8 | usize::from(*byte));
-        let digit = |at: usize| if at > bytes.len() { '=' } else { char::from(DIGITS[bits >> (18 - 6 * at) & 63]) };
-        (0..4).map(digit).collect::<String>()
-    };
-    text.as_bytes().chunks(3).map(chunk).collect()
-}
-
-#[test]
-fn a_password_changed_in_the_credentials_file_is_used() {
-    let registry = Registry::start();
-    registry.push(&Archive::new("x"), "box", "1");
-    let closed = registry.with_password();
-    let ground = Ground::new();
-    let file = ground.dir().join("login.json");
-    log_in(&file, &closed.host(), "wrong");
-    let settings = fs::read_to_string(ground.config()).unwrap() + &format!("[image]\ncredentials = {file:?}\n");
-    fs::write(ground.config(), settings).unwrap();
-    let daemon = Daemon::on(ground);
-    let name = format!("{}/box:1", closed.host());
-    assert_eq!(daemon.client().pull(&name).unwrap_err().code(), Code::Unauthenticated);
-    log_in(&file, &closed.host(), PASSWORD);
-    let id = daemon.client().pull(&name).unwrap();
-    log_in(&file, &closed.host(), "wrong");
-    daemon.client().pull(&name).unwrap_err();
-    log_in(&file, "other.test", PASSWORD);
-    daemon.client().pull(&name).unwrap_err();
-    // What comes with the request goes before the file; what is empty there is nothing.
-    let pull = |auth| {
-        let image = Some(v1::ImageSpec { image: name.clone(), ..Default::default() });
-        let request = v1::PullImageRequest { image, auth: Some(auth), sandbox_config: None };
-        daemon.client().image_call(|mut c| async move { c.pull_image(request).await }).map(|answer| answer.image_ref)
-    };
-    let auth = v1::AuthConfig { username: USER.into(), password: PASSWORD.into(), ..Default::default() };
-    assert_eq!(pull(auth.clone()).unwrap(), id);
-    pull(v1::AuthConfig { server_address: "other.test".into(), ..auth }).unwrap_err();
-    log_in(&file, &closed.host(), PASSWORD);
-    assert_eq!(pull(v1::AuthConfig::default()).unwrap(), id);
-    let log = daemon.ground.read_log();
-    assert!(!log.contains(PASSWORD) && !log.contains(&base64(&format!("{USER}:{PASSWORD}"))), "{log}");
 }
 
 /// The page of a daemon's metrics.

@@ -1,5 +1,7 @@
 //! Who may pull: user names and passwords, from the request or from a file.
 
+use std::fs;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
@@ -11,7 +13,7 @@ use crate::ground::write_secret;
 use crate::harness::Daemon;
 use crate::image::Archive;
 use crate::layer::Layer;
-use crate::registry::{PASSWORD, Registry, USER, nobody};
+use crate::registry::{PASSWORD, Registry, USER};
 
 /// An image that only has to arrive.
 fn small() -> Archive {
@@ -50,7 +52,7 @@ fn a_password_opens_a_registry_in_every_form_a_request_can_carry_it() {
         password(USER, ""),
         AuthConfig { auth: encoded("open barley"), ..Default::default() },
         with_server("registry.test".into()),
-        with_server(nobody()),
+        with_server(open.host()),
         AuthConfig { registry_token: "neither".into(), ..Default::default() },
         AuthConfig { identity_token: "this".into(), ..Default::default() },
     ];
@@ -86,7 +88,9 @@ fn credentials_come_from_a_file_that_may_change_at_any_time() {
     let dir = tempfile::TempDir::new().unwrap();
     let file = dir.path().join("config.json");
     let write = |host: &str, word: &str| {
-        write_secret(&file, &json!({ "auths": { host: { "auth": encoded(word) } } }).to_string());
+        let aside = dir.path().join("aside");
+        write_secret(&aside, &json!({ "auths": { host: { "auth": encoded(word) } } }).to_string());
+        fs::rename(&aside, &file).unwrap();
     };
     write(&locked.host(), "open barley");
     let daemon = Daemon::with_settings(&format!("[image]\ncredentials = {file:?}"));
@@ -94,8 +98,12 @@ fn credentials_come_from_a_file_that_may_change_at_any_time() {
     refused(client, &image, AuthConfig::default());
     write(&locked.host(), PASSWORD);
     let id = client.pull(&image).unwrap();
-    // What a request brings is for this pull and comes first.
+    // What a request brings is for this pull and comes first; what is empty there is nothing.
     refused(client, &image, password(USER, "open barley"));
+    assert_eq!(client.pull_as(&image, AuthConfig::default()).unwrap(), id);
+    write(&locked.host(), "open barley");
+    refused(client, &image, AuthConfig::default());
+    assert_eq!(client.pull_as(&image, password(USER, PASSWORD)).unwrap(), id);
     client.remove_image(&id).unwrap();
     write("registry.test", PASSWORD);
     refused(client, &image, AuthConfig::default());
