@@ -106,10 +106,13 @@ fn a_stalled_transfer_is_resumed_and_one_that_stalls_always_given_up() {
 
 #[test]
 fn a_slow_transfer_is_not_a_stalled_one() {
-    let line = Line::with_settings(&hasty(), 10_000, |_| Act::Pass(Way::Slow(1500, Duration::from_millis(300))));
+    // Long enough that a pause on a busy machine is none, and still less than all of it takes.
+    let stall = seconds(3);
+    let settings = format!("[image]\nstall_timeout = {}", stall.as_secs());
+    let line = Line::with_settings(&settings, 10_000, move |_| Act::Pass(Way::Slow(800, stall / 10)));
     let begin = Instant::now();
     line.arrives();
-    assert!(begin.elapsed() > Duration::from_secs(2), "it was slow");
+    assert!(begin.elapsed() > stall, "it was slow");
     assert_eq!(line.proxy.count(|request| request.is_for(&line.layer)), 1);
 }
 
