@@ -229,6 +229,9 @@ impl Drop for Ground {
             self.show();
         }
         self.clear();
+        // Unlike what the standard library does, this needs neither stack nor descriptors for each level of directories;
+        // they can be more than there is of either.
+        Command::new("rm").arg("-rf").arg(self.dir()).status().ok();
     }
 }
 

@@ -83,12 +83,14 @@ fn subtract(left: &[String], right: &[String]) -> Vec<String> {
 
 /// Logs and the like grow; only what exists counts.
 fn walk(dir: &Path, mounts: &[PathBuf], found: &mut Vec<PathBuf>) {
-    let Ok(entries) = fs::read_dir(dir) else { return };
-    for entry in entries.flatten() {
-        let path = entry.path();
-        found.push(path.clone());
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) && !mounts.contains(&path) {
-            walk(&path, mounts, found);
+    let mut ahead = vec![dir.to_owned()];
+    while let Some(dir) = ahead.pop() {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let path = entry.path();
+            found.push(path.clone());
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && !mounts.contains(&path) {
+                ahead.push(path);
+            }
         }
     }
 }
