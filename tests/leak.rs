@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::client::{Client, container};
+use wire::v1;
+
+use crate::client::{Client, container, security};
 use crate::harness::{Daemon, seconds, times, wait_for};
 use crate::kernel;
 
@@ -126,4 +128,22 @@ fn many_commands_leave_nothing_in_the_shim_and_the_daemon() {
     let after = (kernel::holding(shim), kernel::holding(daemon.pid()).fds);
     assert_eq!((after.0.fds, after.0.threads, after.1), (before.0.fds, before.0.threads, before.1));
     assert!(after.0.anonymous <= before.0.anonymous + 256, "memory: {before:?}, then {after:?}");
+}
+
+#[test]
+fn a_container_that_nests_directories_without_end_can_be_removed() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    // No path can name the lowest of them: 20 000 in chains of 900, each moved to the end of the next.
+    let script = "cd /tmp; chain=$(for i in $(seq 900); do printf d/; done); mkdir 0; \
+                  for i in $(seq 22); do mkdir -p $i/$chain && busybox mv $((i - 1)) $i/$chain || exit; done; ls";
+    let mut config = container("main", &["sh", "-c", script]);
+    security(&mut config).run_as_user = Some(v1::Int64Value { value: 1000 });
+    let ended = client.finish_config(&pod, config);
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("22\n", ""));
+    client.remove_pod(&pod.id).unwrap();
+    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    let pod = daemon.run_pod("other");
+    assert_eq!(client.script(&pod, "main", "echo fine").stdout, "fine\n");
 }
