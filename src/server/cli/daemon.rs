@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use ::image::{Compress, Progress};
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use wire::admin::images_client::ImagesClient;
@@ -24,6 +25,7 @@ pub(super) struct Daemon {
     channel: Channel,
 }
 
+/// A call that was not begun.
 fn failed(status: Status) -> ImageError {
     match status.code() {
         // Our own calls are there in every daemon of this release.
@@ -72,20 +74,8 @@ impl Daemon {
     ) -> Result<Vec<admin::Image>, ImageError> {
         let path = path.to_str().ok_or_else(|| ImageError::Path(path.to_owned()))?.to_owned();
         let ask = admin::ImportRequest { path, name: name.unwrap_or_default().to_owned() };
-        let mut told = self.admin().import(ask).await.map_err(failed)?.into_inner();
-        let mut images = Vec::new();
-        loop {
-            // Dropping the stream tells the daemon that nobody wants it any more.
-            let message = tokio::select! {
-                message = told.message() => message.map_err(failed)?,
-                () = interrupt.stopped() => return Err(ImageError::Interrupted),
-            };
-            let Some(admin::ImportProgress { bytes, total, layers, images: found }) = message else {
-                return Ok(images);
-            };
-            meter.tell(Progress { bytes, total, layers });
-            images.extend(found);
-        }
+        let told = self.admin().import(ask).await.map_err(failed)?.into_inner();
+        imported(told, meter, interrupt).await
     }
 
     pub(super) async fn export(
@@ -102,20 +92,110 @@ impl Daemon {
             Compress::Zstd => admin::Compression::Zstd,
         };
         let ask = admin::ExportRequest { names: names.to_vec(), compression: compression.into() };
-        let mut pieces = self.admin().export(ask).await.map_err(failed)?.into_inner();
-        loop {
-            let message = tokio::select! {
-                message = pieces.message() => message.map_err(failed)?,
-                () = interrupt.stopped() => return Err(ImageError::Interrupted),
-            };
-            let Some(admin::Chunk { data, bytes, total }) = message else { return Ok(()) };
-            output.write_all(&data).map_err(|error| output.failed(error))?;
-            meter.tell(Progress { bytes, total, layers: 0 });
-        }
+        let pieces = self.admin().export(ask).await.map_err(failed)?.into_inner();
+        exported(pieces, output, meter, interrupt).await
     }
 
     pub(super) async fn prune(&self, all: bool, dry_run: bool) -> Result<admin::PruneResponse, ImageError> {
         let ask = admin::PruneRequest { all, dry_run };
         Ok(self.admin().prune(ask).await.map_err(failed)?.into_inner())
+    }
+}
+
+/// The next message of a stream that has not said that it is done. Dropping the stream tells the daemon that nobody wants
+/// it any more.
+async fn next<T>(
+    stream: &mut (impl Stream<Item = Result<T, Status>> + Unpin),
+    interrupt: &Interrupt,
+) -> Result<T, ImageError> {
+    let message = tokio::select! {
+        message = stream.next() => message,
+        () = interrupt.stopped() => return Err(ImageError::Interrupted),
+    };
+    message.ok_or(ImageError::CutShort)?.map_err(|status| ImageError::Daemon(Box::new(status)))
+}
+
+/// The images that an import ends with.
+async fn imported(
+    mut told: impl Stream<Item = Result<admin::ImportProgress, Status>> + Unpin,
+    meter: &Meter,
+    interrupt: &Interrupt,
+) -> Result<Vec<admin::Image>, ImageError> {
+    loop {
+        let admin::ImportProgress { bytes, total, layers, images, done } = next(&mut told, interrupt).await?;
+        meter.tell(Progress { bytes, total, layers });
+        if done {
+            return Ok(images);
+        }
+    }
+}
+
+/// Writes an archive until it is whole.
+async fn exported(
+    mut pieces: impl Stream<Item = Result<admin::Chunk, Status>> + Unpin,
+    output: &mut Output,
+    meter: &Meter,
+    interrupt: &Interrupt,
+) -> Result<(), ImageError> {
+    loop {
+        let admin::Chunk { data, bytes, total, done } = next(&mut pieces, interrupt).await?;
+        output.write_all(&data).map_err(|error| output.failed(error))?;
+        meter.tell(Progress { bytes, total, layers: 0 });
+        if done {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use tokio_stream::iter;
+
+    use super::*;
+
+    fn piece(data: &[u8], done: bool) -> Result<admin::Chunk, Status> {
+        Ok(admin::Chunk { data: data.to_vec(), done, ..admin::Chunk::default() })
+    }
+
+    #[tokio::test]
+    async fn an_archive_is_whole_only_when_the_daemon_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, interrupt) = (dir.path().join("a.tar"), Arc::<Interrupt>::default());
+        let mut output = Output::open(Some(&file), interrupt.clone()).unwrap();
+        let cut = exported(iter([piece(b"a", false)]), &mut output, &Meter::Silent, &interrupt).await;
+        assert!(matches!(cut, Err(ImageError::CutShort)), "{cut:?}");
+        drop(output);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let mut output = Output::open(Some(&file), interrupt.clone()).unwrap();
+        let pieces = [piece(b"a", false), piece(b"b", false), piece(b"", true)];
+        exported(iter(pieces), &mut output, &Meter::Silent, &interrupt).await.unwrap();
+        output.finish().unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"ab");
+    }
+
+    #[tokio::test]
+    async fn an_import_is_done_only_when_the_daemon_says_so() {
+        let image = admin::Image { id: "a".into(), ..admin::Image::default() };
+        let told = |done| {
+            let last = admin::ImportProgress { images: vec![image.clone()], done, ..admin::ImportProgress::default() };
+            iter([Ok(admin::ImportProgress::default()), Ok(last)])
+        };
+        let interrupt = Interrupt::default();
+        let cut = imported(told(false), &Meter::Silent, &interrupt).await;
+        assert!(matches!(cut, Err(ImageError::CutShort)), "{cut:?}");
+        let images = imported(told(true), &Meter::Silent, &interrupt).await.unwrap();
+        assert_eq!(images, [image.clone()]);
+    }
+
+    #[tokio::test]
+    async fn what_a_daemon_says_within_a_stream_is_its_own() {
+        let told = iter([Err(Status::unimplemented("media type text/plain"))]);
+        let error = imported(told, &Meter::Silent, &Interrupt::default()).await.unwrap_err();
+        assert_eq!(error.to_string(), "media type text/plain");
+        let opening = failed(Status::unimplemented("unknown service")).to_string();
+        assert!(opening.contains("no crisp of this release"), "{opening}");
     }
 }

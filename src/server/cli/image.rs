@@ -1,6 +1,8 @@
 //! `crisp image` and its verbs.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Seek as _, Write as _};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use ::image::{Compress, ExportError, ImportError, OpenError, PruneError};
@@ -10,7 +12,7 @@ use wire::{admin, v1};
 use super::daemon::Daemon;
 use super::interrupt::{self, Interrupt};
 use super::meter::Meter;
-use super::offline::{Offline, is_daemons};
+use super::offline::{Absent, Offline, is_daemons};
 use super::output::Output;
 use super::settings::Settings;
 use super::show::{Form, list, short};
@@ -45,7 +47,7 @@ enum ImageVerb {
     /// The images have the same ids wherever they are imported. One that is named by tag goes under that tag, one that is
     /// named by id under all its tags.
     Export {
-        /// The file to write, which is whole or not there; - is stdout.
+        /// The file to write, which is whole or not there and for its owner alone; - is stdout.
         #[arg(short, long)]
         output: Option<PathBuf>,
         /// Compress the layers: the archive gets smaller, and takes much longer.
@@ -101,6 +103,8 @@ pub enum ImageError {
     Config(#[from] ConfigError),
     #[error("starting")]
     Start(#[source] io::Error),
+    #[error("there is no image store at {}", .0.display())]
+    NoStore(PathBuf),
     #[error("opening the image store")]
     Open(#[from] OpenError),
     #[error(
@@ -112,10 +116,14 @@ pub enum ImageError {
     Daemon(Box<tonic::Status>),
     #[error("what listens on the socket is no crisp of this release: {}", .0.message())]
     OtherDaemon(Box<tonic::Status>),
+    #[error("the daemon ended before it was done: its log says why")]
+    CutShort,
     #[error("{0:?} cannot be told to the daemon: it is not UTF-8")]
     Path(PathBuf),
     #[error("the archive would come from a terminal: give a file, or pipe one in")]
     FromTerminal,
+    #[error("stdin is a file that is not at its beginning: give a file by its path, or pipe the rest of it in")]
+    MidFile,
     #[error("the archive would go to a terminal: give a file by -o, or pipe it on")]
     ToTerminal,
     #[error("finding {}", path.display())]
@@ -163,8 +171,8 @@ enum Place {
 
 impl Place {
     /// A store that nobody has open is ours; else its daemon is asked.
-    async fn find(config: &RawConfig) -> Result<Self, ImageError> {
-        let error = match Offline::open(config) {
+    async fn find(config: &RawConfig, absent: Absent) -> Result<Self, ImageError> {
+        let error = match Offline::open(config, absent) {
             Ok(offline) => return Ok(Self::Offline(Box::new(offline))),
             Err(ImageError::Open(error)) if is_daemons(&error) => error,
             Err(other) => return Err(other),
@@ -185,7 +193,9 @@ pub fn image(args: ImageArgs) -> Result<(), ImageError> {
 }
 
 async fn run(verb: ImageVerb, config: &RawConfig) -> Result<(), ImageError> {
-    let place = Place::find(config).await?;
+    // Only an import has something to put into a new store; elsewhere it would hide that the wrong one is named.
+    let absent = if matches!(verb, ImageVerb::Import { .. }) { Absent::Make } else { Absent::Refuse };
+    let place = Place::find(config, absent).await?;
     match verb {
         ImageVerb::Import { file, name, quiet } => import(&place, &file, name.as_deref(), quiet).await,
         ImageVerb::Export { output, compress, quiet, names } => {
@@ -221,8 +231,12 @@ async fn import(place: &Place, file: &Path, name: Option<&str>, quiet: bool) -> 
         if io::stdin().is_terminal() {
             return Err(ImageError::FromTerminal);
         }
+        let stdin = PathBuf::from(format!("/proc/{}/fd/0", std::process::id()));
+        if is_mid_file(io::stdin()).map_err(|source| ImageError::Input { path: stdin.clone(), source })? {
+            return Err(ImageError::MidFile);
+        }
         // The daemon reads our stdin itself, and keeps what it needs of it where it may.
-        PathBuf::from(format!("/proc/{}/fd/0", std::process::id()))
+        stdin
     } else {
         std::path::absolute(file).map_err(|source| ImageError::Input { path: file.to_owned(), source })?
     };
@@ -235,6 +249,12 @@ async fn import(place: &Place, file: &Path, name: Option<&str>, quiet: bool) -> 
     meter.clear();
     let mut out = io::stdout().lock();
     imported?.iter().try_for_each(|image| writeln!(out, "{}", line(image))).map_err(ImageError::Print)
+}
+
+/// Whether `file` has been read from: opened anew by its path, as imports do, it would begin at its beginning.
+fn is_mid_file(file: impl AsFd) -> io::Result<bool> {
+    let mut file = File::from(file.as_fd().try_clone_to_owned()?);
+    Ok(file.metadata()?.is_file() && file.stream_position()? != 0)
 }
 
 async fn export(
@@ -288,4 +308,19 @@ async fn prune(place: &Place, all: bool, dry_run: bool) -> Result<(), ImageError
 fn line(image: &admin::Image) -> String {
     let names = if image.tags.is_empty() { short(&image.id).to_owned() } else { image.tags.join(" ") };
     format!("{} {names}", image.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_file_that_was_read_from_is_mid_file() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"ab").unwrap();
+        assert!(is_mid_file(&file).unwrap());
+        file.rewind().unwrap();
+        assert!(!is_mid_file(&file).unwrap());
+        assert!(!is_mid_file(io::pipe().unwrap().0).unwrap());
+    }
 }

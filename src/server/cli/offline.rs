@@ -25,11 +25,23 @@ pub(super) struct Offline {
     pinned: Pinned,
 }
 
+/// What to do about a store that does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Absent {
+    Make,
+    Refuse,
+}
+
 impl Offline {
-    pub(super) fn open(config: &RawConfig) -> Result<Self, ImageError> {
+    pub(super) fn open(config: &RawConfig, absent: Absent) -> Result<Self, ImageError> {
+        let dir = images_dir(&config.root);
+        // Where we may not look, opening says so.
+        if absent == Absent::Refuse && matches!(dir.try_exists(), Ok(false)) {
+            return Err(ImageError::NoStore(dir));
+        }
         let pinned = Pinned::parse(&config.image.pinned).map_err(ConfigError::from)?;
         let registries = Registries { search: config.image.search.clone(), ..Registries::default() };
-        let store = Store::open(&images_dir(&config.root), registries, Limits::default())?;
+        let store = Store::open(&dir, registries, Limits::default())?;
         let layout = Layout { state: config.state.clone(), root: config.root.clone() };
         Ok(Self { store, layout, pinned })
     }
@@ -106,9 +118,7 @@ impl Offline {
             return Err(ImageError::MayRun(container));
         }
         self.store.sweep().map_err(ImageError::Remove)?;
-        let keep = |image: &Image| {
-            (!all && !image.repo_tags.is_empty()) || convert::image::to_wire(image, &self.pinned).pinned
-        };
+        let keep = |image: &Image| self.pinned.spares(image, all);
         let pruned = if dry_run { self.store.prunable(keep) } else { self.store.prune(keep) };
         Ok(convert::admin::pruned_to_wire(&pruned?))
     }

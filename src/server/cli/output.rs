@@ -3,11 +3,15 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal as _, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::image::ImageError;
 use super::interrupt::Interrupt;
+
+/// Images may hold secrets: who else may read one is for its owner to say.
+const MODE: u32 = 0o600;
 
 pub(super) enum Output {
     Stdout(io::StdoutLock<'static>),
@@ -44,7 +48,7 @@ impl Output {
         name.push(path.file_name().unwrap_or_default());
         name.push(format!(".{}", std::process::id()));
         let aside = path.with_file_name(name);
-        let file = File::options().create_new(true).write(true).open(&aside).map_err(failed)?;
+        let file = File::options().create_new(true).write(true).mode(MODE).open(&aside).map_err(failed)?;
         interrupt.half_written(Some(&aside));
         Ok(Self::File { path: path.to_owned(), aside, file, interrupt, whole: false })
     }

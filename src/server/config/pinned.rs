@@ -29,8 +29,17 @@ impl Pinned {
         names.iter().enumerate().map(pattern).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether any name of `image` is among these.
-    pub fn matches(&self, image: &Image) -> bool {
+    /// Whether `image` is to be kept: it is marked, or any name of it is among these.
+    pub fn keeps(&self, image: &Image) -> bool {
+        image.pinned || self.matches(image)
+    }
+
+    /// Whether pruning leaves `image` alone even if nobody uses it; pruning `all` spares no tags.
+    pub fn spares(&self, image: &Image, all: bool) -> bool {
+        self.keeps(image) || (!all && !image.repo_tags.is_empty())
+    }
+
+    fn matches(&self, image: &Image) -> bool {
         image.repo_tags.iter().chain(&image.repo_digests).any(|name| {
             self.0.iter().any(|pattern| match pattern {
                 Pattern::Name(pinned) => pinned == name,
@@ -77,6 +86,16 @@ mod tests {
         assert!(pins("pause", &["x.example/y:1", "docker.io/library/pause:latest"]));
         assert!(!pins("pause", &["docker.io/library/pause:1"]));
         assert!(pins(&format!("a.example/b@sha256:{}", "ab".repeat(32)), &[]));
+    }
+
+    #[test]
+    fn pruning_spares_what_is_kept_and_tags_unless_it_is_for_all() {
+        let pinned = Pinned::parse(&["a.example/b:1".to_owned()]).unwrap();
+        let spared = |image: &Image| (pinned.spares(image, false), pinned.spares(image, true));
+        assert_eq!(spared(&image(&["a.example/b:1"])), (true, true));
+        assert_eq!(spared(&Image { pinned: true, ..image(&[]) }), (true, true));
+        assert_eq!(spared(&image(&["a.example/c:1"])), (true, false));
+        assert_eq!(spared(&image(&[])), (false, false));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What an operator asks for, beside CRI.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ::image::{Compress, Image, Progress, Pruned};
 use wire::admin;
@@ -38,9 +39,15 @@ pub(crate) fn export(request: admin::ExportRequest) -> Result<Export, Refusal> {
     Ok(Export { names, compress })
 }
 
-pub(crate) fn progress_to_wire(progress: Progress, images: Vec<admin::Image>) -> admin::ImportProgress {
+pub(crate) fn progress_to_wire(progress: Progress) -> admin::ImportProgress {
     let Progress { bytes, total, layers } = progress;
-    admin::ImportProgress { bytes, total, layers, images }
+    admin::ImportProgress { bytes, total, layers, ..admin::ImportProgress::default() }
+}
+
+/// The last message of an import.
+pub(crate) fn imported_to_wire(progress: Progress, images: &[Arc<Image>]) -> admin::ImportProgress {
+    let images = images.iter().map(|image| to_wire(image)).collect();
+    admin::ImportProgress { images, done: true, ..progress_to_wire(progress) }
 }
 
 pub(crate) fn pruned_to_wire(pruned: &Pruned) -> admin::PruneResponse {

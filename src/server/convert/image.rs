@@ -146,7 +146,7 @@ fn is_registry(server: &str, registry: &str) -> bool {
 
 /// An image as lists and status show it; `pinned` are those that the operator wants kept.
 pub(crate) fn to_wire(image: &Image, pinned: &Pinned) -> v1::Image {
-    let Image { id, repo_tags, repo_digests, manifest: _, size, config, chain: _, pinned: marked } = image;
+    let Image { id, repo_tags, repo_digests, manifest: _, size, config, chain: _, pinned: _ } = image;
     v1::Image {
         id: id.to_string(),
         repo_tags: repo_tags.clone(),
@@ -157,7 +157,7 @@ pub(crate) fn to_wire(image: &Image, pinned: &Pinned) -> v1::Image {
         uid: config.uid().map(|uid| v1::Int64Value { value: uid.into() }),
         username: config.username().chars().take(USERNAME_MAX).collect(),
         spec: Some(v1::ImageSpec { image: id.to_string(), ..v1::ImageSpec::default() }),
-        pinned: *marked || pinned.matches(image),
+        pinned: pinned.keeps(image),
     }
 }
 

@@ -7,33 +7,36 @@ use std::time::{Duration, Instant};
 
 use ::image::{ExportError, ImportError, Progress, PruneError};
 use model::{Classed, Kind};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
-use tracing::Span;
+use tracing::{Instrument as _, Span};
 use wire::admin::images_server::Images;
 use wire::admin::*;
 
 use super::{Answer, outcome, status};
 use crate::convert;
-use crate::convert::admin::{progress_to_wire, pruned_to_wire, to_wire};
+use crate::convert::admin::{imported_to_wire, progress_to_wire, pruned_to_wire};
 use crate::runtime::Runtime;
 
 /// Messages on their way to a caller; more would only be memory.
 const WAITING: usize = 4;
 /// Bytes of an archive in one message.
 const PIECE: usize = 256 * 1024;
+/// Exports and imports at a time: each has a thread for as long as its caller, or a pipe, takes.
+const STREAMS: usize = 4;
 /// How often a caller is told how far its work is.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct AdminApi {
     runtime: Arc<Runtime>,
+    streams: Arc<Semaphore>,
 }
 
 impl AdminApi {
     pub(crate) fn new(runtime: Arc<Runtime>) -> Self {
-        Self { runtime }
+        Self { runtime, streams: Arc::new(Semaphore::new(STREAMS)) }
     }
 }
 
@@ -46,6 +49,8 @@ enum AdminError {
     Export(#[from] ExportError),
     #[error(transparent)]
     Prune(#[from] PruneError),
+    #[error("there are already {STREAMS} exports and imports: try again when one has ended")]
+    TooMany,
 }
 
 impl Classed for AdminError {
@@ -54,6 +59,7 @@ impl Classed for AdminError {
             Self::Import(error) => error.kind(),
             Self::Export(error) => error.kind(),
             Self::Prune(error) => error.kind(),
+            Self::TooMany => Kind::Exhausted,
         }
     }
 }
@@ -61,27 +67,38 @@ impl Classed for AdminError {
 type Sender<T> = mpsc::Sender<Result<T, Status>>;
 type Stream<T> = ReceiverStream<Result<T, Status>>;
 
-/// Does long work where it may block, and streams what it sends. How it ended is logged here: for the request itself,
-/// all is done once the stream has begun.
+/// A place among those who may stream.
+fn place(streams: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Status> {
+    Arc::clone(streams).try_acquire_owned().map_err(|_| status::of(AdminError::TooMany))
+}
+
+/// Does long work where it may block, and streams what it sends; `place` is free again once the work has ended, whoever
+/// still listens. How it ended is logged here: for the request itself, all is done once the stream has begun.
 fn streamed<T: Send + 'static>(
+    place: OwnedSemaphorePermit,
     work: impl FnOnce(&Sender<T>) -> Result<(), AdminError> + Send + 'static,
 ) -> Answer<Stream<T>> {
     let (sender, receiver) = mpsc::channel(WAITING);
-    let span = Span::current();
-    tokio::task::spawn_blocking(move || {
-        let _in_span = span.enter();
-        let began = Instant::now();
-        match work(&sender) {
-            Ok(()) => tracing::info!(took = ?began.elapsed(), "done"),
-            Err(_) if sender.is_closed() => tracing::info!(after = ?began.elapsed(), "the caller hung up"),
-            Err(error) => {
-                let failure = status::of(error);
-                tracing::error!(took = ?began.elapsed(), code = ?failure.code(), error = failure.message(), "failed");
-                // Gone since we looked, perhaps.
-                sender.blocking_send(Err(failure)).ok();
-            }
+    let (span, began) = (Span::current(), Instant::now());
+    let task = tokio::task::spawn_blocking({
+        let (span, sender) = (span.clone(), sender.clone());
+        move || {
+            let (_place, _in_span) = (place, span.enter());
+            work(&sender)
         }
     });
+    let report = async move {
+        match outcome(task).await {
+            Ok(()) => tracing::info!(took = ?began.elapsed(), "done"),
+            Err(_) if sender.is_closed() => tracing::info!(after = ?began.elapsed(), "the caller hung up"),
+            Err(failure) => {
+                tracing::error!(took = ?began.elapsed(), code = ?failure.code(), error = failure.message(), "failed");
+                // Gone since we looked, perhaps.
+                sender.send(Err(failure)).await.ok();
+            }
+        }
+    };
+    tokio::spawn(report.instrument(span));
     Ok(Response::new(ReceiverStream::new(receiver)))
 }
 
@@ -122,18 +139,18 @@ impl Images for AdminApi {
     async fn import(&self, request: Request<ImportRequest>) -> Answer<Self::ImportStream> {
         let convert::admin::Import { path, name } = convert::admin::import(request.into_inner()).map_err(status::of)?;
         let store = Arc::clone(self.runtime.images());
-        streamed(move |sender| {
+        streamed(place(&self.streams)?, move |sender| {
             let teller = Teller::new();
             let watch = |progress| {
                 if teller.note(progress) {
                     // One that is not taken in time is followed by a newer one.
-                    sender.try_send(Ok(progress_to_wire(progress, Vec::new()))).ok();
+                    sender.try_send(Ok(progress_to_wire(progress))).ok();
                 }
                 while_open(sender)
             };
             let images = store.import(&path, name.as_deref(), &watch)?;
-            let images = images.iter().map(|image| to_wire(image)).collect();
-            sender.blocking_send(Ok(progress_to_wire(teller.last(), images))).ok();
+            // Whoever hung up by now has it all the same.
+            sender.blocking_send(Ok(imported_to_wire(teller.last(), &images))).ok();
             Ok(())
         })
     }
@@ -142,7 +159,7 @@ impl Images for AdminApi {
         let asked = convert::admin::export(request.into_inner()).map_err(status::of)?;
         let convert::admin::Export { names, compress } = asked;
         let store = Arc::clone(self.runtime.images());
-        streamed(move |sender| {
+        streamed(place(&self.streams)?, move |sender| {
             let teller = Teller::new();
             let watch = |progress| {
                 if teller.note(progress) {
@@ -151,7 +168,9 @@ impl Images for AdminApi {
                 while_open(sender)
             };
             let mut pieces = Pieces { sender, teller: &teller, piece: Vec::with_capacity(PIECE) };
-            Ok(store.export(&names, compress, &mut pieces, &watch)?)
+            store.export(&names, compress, &mut pieces, &watch)?;
+            sender.blocking_send(Ok(Chunk { done: true, ..chunk(Vec::new(), teller.last()) })).ok();
+            Ok(())
         })
     }
 
@@ -160,9 +179,7 @@ impl Images for AdminApi {
         let runtime = Arc::clone(&self.runtime);
         let prune = move || {
             let pinned = &runtime.config().pinned;
-            let keep = |image: &::image::Image| {
-                (!all && !image.repo_tags.is_empty()) || convert::image::to_wire(image, pinned).pinned
-            };
+            let keep = |image: &::image::Image| pinned.spares(image, all);
             let store = runtime.images();
             let pruned = if dry_run { store.prunable(keep) } else { store.prune(keep) };
             pruned.map_err(AdminError::from)
@@ -173,7 +190,7 @@ impl Images for AdminApi {
 }
 
 fn chunk(data: Vec<u8>, progress: Progress) -> Chunk {
-    Chunk { data, bytes: progress.bytes, total: progress.total }
+    Chunk { data, bytes: progress.bytes, total: progress.total, done: false }
 }
 
 /// An archive on its way, cut into messages.
@@ -200,5 +217,43 @@ impl io::Write for Pieces<'_> {
         let piece = std::mem::replace(&mut self.piece, Vec::with_capacity(PIECE));
         let sent = self.sender.blocking_send(Ok(chunk(piece, self.teller.last())));
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::StreamExt as _;
+    use tonic::Code;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_panics_ends_its_stream_with_an_error_and_frees_its_place() {
+        let streams = Arc::new(Semaphore::new(1));
+        let answer = streamed(place(&streams).unwrap(), |sender: &Sender<Chunk>| {
+            sender.blocking_send(Ok(chunk(vec![1], Progress::default()))).unwrap();
+            panic!("on purpose")
+        });
+        let told: Vec<_> = answer.unwrap().into_inner().collect().await;
+        assert_eq!(told[0].as_ref().unwrap().data, [1]);
+        assert_eq!(told[1].as_ref().unwrap_err().code(), Code::Internal);
+        assert_eq!((told.len(), streams.available_permits()), (2, 1));
+    }
+
+    #[tokio::test]
+    async fn one_stream_too_many_is_refused_until_another_has_ended() {
+        let streams = Arc::new(Semaphore::new(1));
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let answer = streamed::<Chunk>(place(&streams).unwrap(), move |_| {
+            ended.recv().ok();
+            Ok(())
+        });
+        let refused = place(&streams).unwrap_err();
+        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert!(refused.message().contains("already 4 exports and imports"), "{}", refused.message());
+        end.send(()).unwrap();
+        let told: Vec<_> = answer.unwrap().into_inner().collect().await;
+        assert!(told.is_empty());
+        place(&streams).unwrap();
     }
 }

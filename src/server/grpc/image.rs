@@ -62,7 +62,7 @@ impl ImageApi {
     /// What a verbose status tells beside the image.
     async fn info(&self, image: Arc<::image::Image>) -> String {
         let store = Arc::clone(self.runtime.images());
-        let pinned = self.show(&image).pinned;
+        let pinned = self.runtime.config().pinned.keeps(&image);
         let tell = move || {
             // An image that is being removed has its documents no more.
             let config = store.blob(&image.id).ok();
