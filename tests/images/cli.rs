@@ -1,6 +1,8 @@
 //! `crisp image`, with a daemon and without.
 
 use std::fs::{self, File};
+use std::io::{Seek as _, SeekFrom};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -11,7 +13,7 @@ use serde_json::{Value, json};
 use crate::client::container;
 use crate::ground::Ground;
 use crate::harness::{Daemon, kill, seconds, wait_for};
-use crate::image::{Archive, BOX};
+use crate::image::{Archive, BOX, Blob, MANIFEST};
 
 impl Ground {
     /// `crisp image` on this ground's store, whoever has it.
@@ -87,6 +89,10 @@ fn an_archive_is_imported_while_the_daemon_runs_and_containers_run_from_it() {
     assert_eq!(run(&daemon, "crisp.test/piped:1"), "live\n");
     let output = ground.image(&["import", "-"]).stdin(File::open(&file).unwrap()).output().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
+    let mut rest = File::open(&file).unwrap();
+    rest.seek(SeekFrom::Start(512)).unwrap();
+    let output = ground.image(&["import", "-"]).stdin(rest).output().unwrap();
+    assert!(errors(&output).contains("stdin is a file that is not at its beginning"), "{}", errors(&output));
     let said = ground.image_fails(&["import", path(&ground.dir().join("absent.tar"))]);
     assert!(said.contains("absent.tar") && said.contains("No such file"), "{said}");
     assert_eq!(ground.layers().1, 0);
@@ -104,6 +110,7 @@ fn an_export_of_one_daemon_is_the_same_image_in_another_store() {
     {
         let file = to.dir().join(name);
         from.ground.image_ok(&[&["export", "-o", path(&file)], compress, &[BOX]].concat());
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
         let printed = to.image_ok(&["import", path(&file)]);
         assert_eq!(printed, format!("{id} {BOX}\n"));
         assert_eq!(to.listed()[0]["tags"], listed[0]["tags"]);
@@ -122,6 +129,36 @@ fn an_export_of_one_daemon_is_the_same_image_in_another_store() {
         from.ground.image_fails(&["export", "-o", path(&from.ground.dir().join("no.tar")), "crisp.test/never:1"]);
     assert!(said.contains("there is no image \"crisp.test/never:1\""), "{said}");
     assert!(!from.ground.dir().join("no.tar").exists());
+}
+
+#[test]
+fn what_the_daemon_does_not_support_is_said_in_its_words() {
+    let daemon = Daemon::start();
+    let (layout, archive) = (daemon.ground.dir().join("layout"), Archive::new("crisp.test/odd:1"));
+    archive.write_layout(&layout);
+    let mut manifest: Value = serde_json::from_slice(&archive.pieces().manifest.bytes).unwrap();
+    manifest["layers"][0]["mediaType"] = json!("text/odd");
+    let odd = Blob::of(&manifest);
+    fs::write(layout.join("blobs").join(odd.digest.replace(':', "/")), &odd.bytes).unwrap();
+    let index = json!({ "schemaVersion": 2, "manifests": [odd.descriptor(MANIFEST)] });
+    fs::write(layout.join("index.json"), index.to_string()).unwrap();
+    let said = daemon.ground.image_fails(&["import", path(&layout), "--name", "crisp.test/odd:1"]);
+    assert!(said.contains("text/odd") && !said.contains("release"), "{said}");
+}
+
+#[test]
+fn only_an_import_makes_a_store() {
+    let ground = Ground::new();
+    let root = ground.dir().join("elsewhere");
+    fs::create_dir_all(root.join("images")).unwrap();
+    for verb in [&["ls"][..], &["export", "-o", "/dev/null", BOX], &["rm", BOX], &["prune"]] {
+        let said = ground.image_fails(&[&["--root", path(&root)], verb].concat());
+        assert!(said.contains("there is no image store at") && said.contains("elsewhere/images"), "{said}");
+    }
+    assert_eq!(fs::read_dir(root.join("images")).unwrap().count(), 0);
+    let file = saved(&ground, "crisp.test/new:1", "new");
+    ground.image_ok(&["--root", path(&root), "import", path(&file)]);
+    assert_eq!(ground.image_ok(&["--root", path(&root), "ls", "-q"]).lines().count(), 1);
 }
 
 #[test]

@@ -35,8 +35,9 @@ pub(super) enum Absent {
 impl Offline {
     pub(super) fn open(config: &RawConfig, absent: Absent) -> Result<Self, ImageError> {
         let dir = images_dir(&config.root);
-        // Where we may not look, opening says so.
-        if absent == Absent::Refuse && matches!(dir.try_exists(), Ok(false)) {
+        // A store has its lock from the first moment; a directory of that name alone may be anybody's. Where we may not look,
+        // opening says so.
+        if absent == Absent::Refuse && matches!(dir.join("lock").try_exists(), Ok(false)) {
             return Err(ImageError::NoStore(dir));
         }
         let pinned = Pinned::parse(&config.image.pinned).map_err(ConfigError::from)?;
