@@ -187,7 +187,7 @@ mod tests {
         let cut = imported(told(false), &Meter::Silent, &interrupt).await;
         assert!(matches!(cut, Err(ImageError::CutShort)), "{cut:?}");
         let images = imported(told(true), &Meter::Silent, &interrupt).await.unwrap();
-        assert_eq!(images, [image.clone()]);
+        assert_eq!((images.len(), images[0].id.as_str()), (1, "a"));
     }
 
     #[tokio::test]
