@@ -102,6 +102,11 @@ impl Pull {
     async fn top(&self) -> Result<Top, PullError> {
         let pick = self.image.pick().as_str();
         if let Some(digest) = self.first(|remote| remote.resolve(pick)).await? {
+            let digest = match self.image.pick() {
+                // What a registry says of itself counts for nothing against what was asked for.
+                Pick::Digest(wanted) => wanted.clone(),
+                Pick::Tag(_) => digest,
+            };
             return Ok(Top { digest, json: None });
         }
         let (digest, json) = self.document(pick).await?;

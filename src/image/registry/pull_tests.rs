@@ -121,6 +121,44 @@ async fn a_moved_tag_leaves_the_old_image_with_its_digest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pull_by_digest_gives_that_digest_whatever_the_registry_says_it_has() {
+    let (old, new) = (made("old"), made("new"));
+    let images = routes(&[("x:1", &old), ("x:2", &new)]);
+    let lie = Digest::of(&old.manifest).to_string();
+    let server = Server::start(move |request| match request.method.as_str() {
+        "HEAD" => Answer::ok("").with("docker-content-digest", lie.clone()),
+        _ => route(&images, request),
+    })
+    .await;
+    let ground = Ground::new();
+    ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    let wanted = format!("{}/x@{}", server.host, Digest::of(&new.manifest));
+    let image = ground.store.pull(&wanted, None).await.unwrap();
+    assert_eq!(image.id, new.id());
+    assert_eq!(image.repo_digests, [wanted]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blob_that_came_whole_is_whole_even_if_the_connection_breaks_after_it() {
+    let made = made("x");
+    let blob = Digest::of(&made.layers[0]).to_string();
+    let (images, size) = (routes(&[("x:1", &made)]), made.layers[0].len());
+    let server = Server::start(move |request| {
+        if !request.path.contains(&blob) {
+            return route(&images, request);
+        }
+        if request.header("range").is_some() {
+            return Answer::status(416);
+        }
+        let mut answer = route(&images, request);
+        answer.body.push(0);
+        Answer { cut: Some(size), ..answer }
+    })
+    .await;
+    Ground::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_entry_of_an_index_for_this_machine_is_pulled() {
     let made = made("mine");
     let (os, architecture, _) = crate::manifest::host();
