@@ -7,9 +7,9 @@ use reqwest::{Response, Url};
 
 use crate::registry::fetch::{FetchError, shown};
 
-/// What has to come within the time given, and again within the same time after that: a server that sends a byte now
-/// and then would hold a place among the downloads for ever.
-const PROGRESS: usize = 1024;
+/// What has to come within the time given, and again within the same time after that: a server that sends a little now
+/// and then would hold a place among the downloads for ever. The slowest line that is of use brings far more.
+const PROGRESS: usize = 64 << 10;
 
 /// An answer on its way.
 #[derive(Debug)]
@@ -44,8 +44,14 @@ impl Answer {
         Ok(piece)
     }
 
-    /// All of it, if it is no more than `cap` bytes.
-    pub(crate) async fn whole(mut self, cap: u64) -> Result<Vec<u8>, FetchError> {
+    /// All of it, if it is no more than `cap` bytes and comes in twice the time given for a part.
+    pub(crate) async fn whole(self, cap: u64) -> Result<Vec<u8>, FetchError> {
+        let (url, after) = (self.url.clone(), self.stall.saturating_mul(2));
+        let slow = |_| FetchError::Slow { url: shown(&url), after };
+        tokio::time::timeout(after, self.collect(cap)).await.map_err(slow)?
+    }
+
+    async fn collect(mut self, cap: u64) -> Result<Vec<u8>, FetchError> {
         let too_large = |url: &Url| Err(FetchError::TooLarge { url: shown(url), limit: cap });
         if self.response.content_length().is_some_and(|length| length > cap) {
             return too_large(&self.url);

@@ -48,6 +48,14 @@ pub enum FetchError {
         /// How long we waited.
         after: Duration,
     },
+    /// A document kept coming, and did not end.
+    #[error("{url} did not send all of it in {} s", after.as_secs_f32())]
+    Slow {
+        /// Where.
+        url: String,
+        /// How long we waited.
+        after: Duration,
+    },
     /// The registry said no.
     #[error("{url} answered {status}")]
     Status {
@@ -115,9 +123,11 @@ impl FetchError {
     pub fn kind(&self) -> model::Kind {
         match self {
             Self::Client(_) => model::Kind::Internal,
-            Self::Transfer { .. } | Self::Certificate { .. } | Self::Stalled { .. } | Self::Short { .. } => {
-                model::Kind::Unavailable
-            }
+            Self::Transfer { .. }
+            | Self::Certificate { .. }
+            | Self::Stalled { .. }
+            | Self::Slow { .. }
+            | Self::Short { .. } => model::Kind::Unavailable,
             Self::Status { status, .. } => match *status {
                 StatusCode::NOT_FOUND => model::Kind::NotFound,
                 StatusCode::UNAUTHORIZED => model::Kind::Unauthenticated,
@@ -139,6 +149,8 @@ impl FetchError {
             Self::Transfer { source, .. } => !(source.is_connect() && source.is_timeout()),
             Self::Stalled { .. } | Self::Short { .. } => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 429 | 500 | 502 | 503 | 504),
+            // A line so slow does not get better in a moment.
+            Self::Slow { .. } => false,
             Self::Client(_)
             | Self::Certificate { .. }
             | Self::Unauthorized { .. }

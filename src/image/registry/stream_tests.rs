@@ -140,9 +140,9 @@ async fn a_silent_server_is_given_up_wherever_it_falls_silent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_trickles_is_as_bad_as_a_silent_one_and_a_slow_one_is_not() {
-    let made = Made::new(&[Tar::default().file("big", &noise()[..20_000]).end()], gzip);
+    let made = Made::new(&[Tar::default().file("big", &noise()).end()], gzip);
     let layer = Digest::of(&made.layers[0]).to_string();
-    for (pace, works) in [((1, Duration::from_millis(20)), false), ((2000, Duration::from_millis(120)), true)] {
+    for (pace, works) in [((8000, Duration::from_millis(60)), false), ((60_000, Duration::from_millis(60)), true)] {
         let (images, slow) = (routes(&[("x:1", &made)]), layer.clone());
         let server = Server::start(move |request| {
             let pace = request.path.contains(&slow).then_some(pace);
@@ -158,6 +158,26 @@ async fn a_server_that_trickles_is_as_bad_as_a_silent_one_and_a_slow_one_is_not(
             true => assert_eq!(server.count("GET", &layer), 1),
             false => assert_eq!(server.count("GET", &layer), 4, "given up after some tries"),
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_trickles_is_given_up() {
+    // The first brings too little for a blob, the second enough for one, and would yet take for ever.
+    for (size, pace) in [(40 << 10, (1 << 10, 150)), (3 << 20, (70 << 10, 100))] {
+        let mut made = made("x");
+        made.manifest.extend(vec![b' '; size]);
+        let images = routes(&[("x:1", &made)]);
+        let pace = (pace.0, Duration::from_millis(pace.1));
+        let server = Server::start(move |request| {
+            let pace = (request.method == "GET").then_some(pace);
+            Answer { pace, ..route(&images, request) }
+        })
+        .await;
+        let began = Instant::now();
+        let error = impatient().store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
+        assert_eq!(error.kind(), model::Kind::Unavailable, "{error:?}");
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     }
 }
 
