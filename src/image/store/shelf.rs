@@ -182,7 +182,8 @@ impl Shelf {
         if let Ok(id) = text.parse::<Digest>() {
             return state.images.get(&id).cloned();
         }
-        if let Ok(reference) = text.parse::<Reference>()
+        if !text.starts_with("sha256:")
+            && let Ok(reference) = text.parse::<Reference>()
             && let Some(id) = state.names.get(&reference.to_string())
         {
             return state.images.get(id).cloned();
