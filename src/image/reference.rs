@@ -44,7 +44,7 @@ impl BadReference {
 }
 
 impl Reference {
-    /// The registry's host name and port, as named (`docker.io`, not where its API lives).
+    /// The registry's host name and port, as named (`docker.io`, not where its API lives) but in lower case.
     pub fn registry(&self) -> &str {
         &self.registry
     }
@@ -156,9 +156,7 @@ impl<'a> Parts<'a> {
         if tag.is_some_and(|tag| !is_tag(tag)) {
             return Err("bad tag");
         }
-        let is_host = |first: &str| {
-            first == "localhost" || first.contains(['.', ':']) || first.bytes().any(|b| b.is_ascii_uppercase())
-        };
+        let is_host = |first: &str| first.eq_ignore_ascii_case("localhost") || first.contains(['.', ':']);
         let (registry, path) = match name.split_once('/') {
             Some((first, rest)) if is_host(first) => (Some(first), rest),
             _ => (None, name),
@@ -176,8 +174,8 @@ impl<'a> Parts<'a> {
         if !is_registry(registry) {
             return Err("bad registry host or port");
         }
-        let registry = match registry {
-            "index.docker.io" | "registry-1.docker.io" => HUB,
+        let registry = match registry.to_ascii_lowercase() {
+            hub if matches!(hub.as_str(), "index.docker.io" | "registry-1.docker.io") => HUB.to_owned(),
             other => other,
         };
         let path = match self.path {
@@ -190,7 +188,7 @@ impl<'a> Parts<'a> {
         if !is_path(&path) {
             return Err("a repository is lower-case letters and digits, separated by '/', '.', '_', '__' or '-'");
         }
-        Ok(Reference { registry: registry.to_owned(), path, pick: self.pick.clone() })
+        Ok(Reference { registry, path, pick: self.pick.clone() })
     }
 }
 
@@ -292,7 +290,9 @@ mod tests {
         assert_eq!(full("localhost/a"), "localhost/a:latest");
         assert_eq!(full("localhost:1/a/b__c/d--e:T_1.x"), "localhost:1/a/b__c/d--e:T_1.x");
         assert_eq!(full("[::1]:5000/a"), "[::1]:5000/a:latest");
-        assert_eq!(full("Foo/bar"), "Foo/bar:latest");
+        assert_eq!(full("Registry.Example:5000/a:T"), "registry.example:5000/a:T");
+        assert_eq!(full("Docker.IO/a"), "docker.io/library/a:latest");
+        assert_eq!(full("Localhost/a"), "localhost/a:latest");
     }
 
     #[test]
@@ -333,6 +333,7 @@ mod tests {
             "a_",
             ".a",
             "a._b",
+            "Foo/bar",
             "[::1/a",
             "[zz]/a",
             "[::1]x/a",

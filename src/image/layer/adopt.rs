@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
 
 use crate::layer::link::BadLink;
 use crate::layer::looks::{keeps_xattr, modified, restore_time};
@@ -64,7 +65,10 @@ fn link(stack: &mut Stack, path: &Path, target: &Path) -> io::Result<()> {
     if look(parent.as_fd(), own_name)?.is_some() {
         remove(parent.as_fd(), own_name)?;
     }
-    rustix::fs::linkat(&holder, name, &parent, own_name, AtFlags::empty())?;
+    match rustix::fs::linkat(&holder, name, &parent, own_name, AtFlags::empty()) {
+        Err(Errno::MLINK) => return Err(bad("it has more links than the filesystem takes")),
+        other => other?,
+    }
     restore_time(parent.as_fd(), before)
 }
 
@@ -101,7 +105,10 @@ fn copy_looks(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
     let stat = rustix::fs::fstat(&from)?;
     rustix::fs::fchown(&to, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
     let mut names = vec![0u8; 64 * 1024];
-    let length = rustix::fs::flistxattr(&from, &mut names[..])?;
+    let length = match rustix::fs::flistxattr(&from, &mut names[..]) {
+        Err(Errno::NOTSUP) => 0,
+        other => other?,
+    };
     for name in names[..length].split(|&b| b == 0).filter(|name| keeps_xattr(name) == Some(true)) {
         let mut value = vec![0u8; 64 * 1024];
         let length = rustix::fs::fgetxattr(&from, name, &mut value[..])?;

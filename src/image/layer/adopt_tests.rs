@@ -3,7 +3,8 @@ use std::os::unix::fs::MetadataExt;
 use super::*;
 use crate::digest::Digest;
 use crate::fixture::{Head, Tar};
-use crate::layer::unpack::{Limits, unpack};
+use crate::layer::unpack::unpack;
+use crate::limits::Limits;
 
 /// Layers on top of each other, each adopted by those before it.
 struct Chain {

@@ -2,7 +2,7 @@
 
 use std::io::{self, BufReader, Cursor, Read};
 
-use crate::layer::unpack::Limits;
+use crate::limits::Limits;
 
 const BUFFER: usize = 64 * 1024;
 /// What zstd itself can do, as powers of two.

@@ -63,7 +63,7 @@ impl Entry {
                 Some(mtime) => mtime,
                 None => Mtime { seconds: signed(&block[136..148]).ok_or(TarError::Number("mtime"))?, nanos: 0 },
             },
-            xattrs: extras.xattrs,
+            xattrs: extras.xattrs.into_iter().collect(),
             size: 0,
             segments: None,
         })

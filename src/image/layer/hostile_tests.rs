@@ -7,7 +7,8 @@ use crate::digest::Digest;
 use crate::fixture::{Head, Tar, gzip};
 use crate::layer::canary::Canary;
 use crate::layer::staged::Staged;
-use crate::layer::unpack::{Limits, Unpacked, unpack};
+use crate::layer::unpack::{Unpacked, unpack};
+use crate::limits::Limits;
 
 /// Attributes, names, numbers and sizes.
 #[path = "hostile_value_tests.rs"]

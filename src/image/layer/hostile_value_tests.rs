@@ -11,8 +11,13 @@ fn attributes_that_overlayfs_or_the_host_acts_on_never_come_from_an_image() {
         run([(&name, with(&name, b"y").file("f", b"x"), No), (&name, with(&name, b"y").dir("d"), No)]);
         run([(&name, with(&name, b"y").dir("./"), No), (&name, with(&name, b"y").symlink("s", "t"), No)]);
     }
-    for name in ["trusted.x", "system.nfs4_acl", "os2.x", "user", "", "Trusted.overlay.opaque", "user.\0x"] {
+    for name in ["trusted.x", "system.nfs4_acl", "user.\0x"] {
         run([(name, with(name, b"y").file("f", b"x"), No)]);
+    }
+    for name in ["os2.x", "user", "", "Trusted.overlay.opaque", "com.example.x"] {
+        let bare = |layer: &Layer| assert_eq!(rustix::fs::llistxattr(layer.at("f"), &mut [0u8; 1024][..]), Ok(0));
+        run([(name, with(name, b"y").file("f", b"x"), Yes(bare))]);
+        run([(name, with(name, b"y").symlink("s", "x"), Yes(|_| ()))]);
     }
     let capability = b"\x01\0\0\x02\x00\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     run([
@@ -151,6 +156,17 @@ fn bombs_stop_at_their_bounds() {
     let map = vec!["1,0"; 70_000].join(",");
     let records: &[(&str, &[u8])] = &[("GNU.sparse.size", b"200"), ("GNU.sparse.map", map.as_bytes())];
     run([("a long sparse map", tar().pax(records).file("f", b""), No)]);
+
+    let long = vec!["a".repeat(200); 19].join("/");
+    let path = |at: usize| format!("{long}/{at}/f").into_bytes();
+    let implied = |count| (0..count).fold(tar(), |tar, at| tar.pax(&[("path", &path(at))]).file("x", b""));
+    run([("some directories that are not listed", implied(20), Yes(|_| ()))]);
+    run([("too many directories that are not listed", implied(80), No)]);
+    let links =
+        |count| (0..count).fold(tar(), |tar, at| tar.pax(&[("linkpath", &path(at))]).link(&at.to_string(), "x"));
+    run([("some links to long paths", links(20), BadLink), ("too many links to long paths", links(80), No)]);
+    let target = format!("missing/{}", "a".repeat(1_000_000));
+    run([("a link to a long name", tar().pax(&[("linkpath", target.as_bytes())]).link("h", "x"), No)]);
 
     let zeros = tar().file("zeros", &vec![0; 4 << 20]).end();
     let limits = Limits { unpacked_bytes: 1 << 20, ..Limits::default() };

@@ -11,11 +11,8 @@ use rustix::io::Errno;
 
 use crate::layer::root::{is, look};
 use crate::layer::site::{Site, Spot};
-use crate::layer::untar::{UntarError, at, inside, refused};
+use crate::layer::untar::{UntarError, at, inside, refused, shown};
 use crate::layer::whiteout::{is_reserved, is_whiteout};
-
-/// Links to layers below that are remembered; an honest layer has a few.
-const LINKS_MAX: usize = 1 << 16;
 
 impl Site<'_> {
     /// Makes a hard link to `link`, never following a symbolic link as the last part.
@@ -57,13 +54,15 @@ impl Site<'_> {
 
     fn link_below(&mut self, spot: &Spot<'_>, target: PathBuf) -> Result<(), UntarError> {
         let Spot { path, name, .. } = *spot;
-        if self.pending.links.len() == LINKS_MAX {
-            return Err(refused(path, "too many hard links to files that are not in this layer"));
-        }
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         self.replacing(spot, |fd| Ok(rustix::fs::openat(fd, name, flags, Mode::empty())?))?;
         let real = self.real(spot)?;
-        self.pending.links.insert(real, target);
+        if !self.pending.link(real, target) {
+            return Err(refused(
+                path,
+                "too many hard links to files that are not in this layer, or too long paths of them",
+            ));
+        }
         Ok(())
     }
 }
@@ -79,7 +78,6 @@ pub(crate) struct BadLink {
 
 impl BadLink {
     pub(crate) fn new(path: &Path, target: &Path, why: &'static str) -> Self {
-        let shown = |path: &Path| path.to_string_lossy().into_owned();
         Self { path: shown(path), target: shown(target), why }
     }
 }

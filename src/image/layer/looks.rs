@@ -36,14 +36,15 @@ pub(crate) fn dress(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> Result<()
     rustix::fs::futimens(fd, &times(entry.mtime)).map_err(|errno| at("setting the time of", path)(errno.into()))
 }
 
-/// Some(true): set it. Some(false): the host's security policy decides it, not an image. None: refuse.
+/// Some(true): set it. None: refuse. Some(false): the host's security policy decides it, not an image, or no Linux knows
+/// it, as what other systems put into their archives.
 pub(crate) fn keeps_xattr(name: &[u8]) -> Option<bool> {
     let starts = |prefix: &str| name.starts_with(prefix.as_bytes());
     if name.contains(&0) {
         None
     } else if starts("user.") || name == b"security.capability" || starts("system.posix_acl_") {
         Some(true)
-    } else if starts("security.") {
+    } else if starts("security.") || !(starts("trusted.") || starts("system.")) {
         Some(false)
     } else {
         None

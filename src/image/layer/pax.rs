@@ -1,5 +1,7 @@
 //! PAX records: what an extension header says about the entry that follows it.
 
+use std::collections::BTreeMap;
+
 use crate::layer::archive::{Mtime, TarError};
 use crate::layer::header::checked_id;
 use crate::layer::sparse;
@@ -16,7 +18,7 @@ pub(crate) struct Extras {
     pub(crate) uid: Option<u32>,
     pub(crate) gid: Option<u32>,
     pub(crate) mtime: Option<Mtime>,
-    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(crate) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub(crate) sparse: sparse::Pax,
 }
 
@@ -60,12 +62,8 @@ impl Extras {
     }
 
     fn xattr(&mut self, name: &[u8], value: &[u8]) -> Result<(), TarError> {
-        self.xattrs.retain(|(have, _)| have != name);
-        if self.xattrs.len() == XATTRS_MAX {
-            return Err(TarError::Xattrs);
-        }
-        self.xattrs.push((name.to_vec(), value.to_vec()));
-        Ok(())
+        self.xattrs.insert(name.to_vec(), value.to_vec());
+        if self.xattrs.len() > XATTRS_MAX { Err(TarError::Xattrs) } else { Ok(()) }
     }
 }
 

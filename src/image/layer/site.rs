@@ -18,9 +18,6 @@ use crate::layer::staged::Pending;
 use crate::layer::untar::{UntarError, at, refused};
 use crate::layer::whiteout::{is_whiteout, mark_opaque};
 
-/// Directories that entries imply but the layer does not list; their looks come from the layer below.
-const IMPLIED_MAX: usize = 1 << 16;
-
 pub(crate) struct Site<'a> {
     pub(crate) root: &'a Root,
     /// The directory the last entry went into.
@@ -126,9 +123,6 @@ impl<'a> Site<'a> {
         if !is(&error, Errno::NOENT) && !is(&error, Errno::NOTDIR) {
             return Err(at("opening", path)(error));
         }
-        if self.pending.implied.len() == IMPLIED_MAX {
-            return Err(refused(path, "too many directories that are not listed"));
-        }
         let (holder, above_real) = self.open_or_make(above)?;
         let before = rustix::fs::fstat(&holder).map_err(|errno| at("opening", path)(errno.into()))?;
         let hides = match look(holder.as_fd(), name).map_err(at("looking at", path))? {
@@ -147,8 +141,8 @@ impl<'a> Site<'a> {
         if hides {
             // A new directory, which owes nothing to the one below.
             mark_opaque(made.as_fd(), path)?;
-        } else {
-            self.pending.implied.insert(real.clone());
+        } else if !self.pending.imply(real.clone()) {
+            return Err(refused(path, "too many directories that the layer does not list, or too long paths of them"));
         }
         Ok((made, real))
     }

@@ -11,6 +11,11 @@ use crate::layer::root::Weight;
 use crate::layer::unpack::Unpacked;
 use crate::store::disk;
 
+/// What the paths remembered of one layer may take: all layers of an image are remembered until the last is unpacked.
+const BYTES_MAX: usize = 512 << 10;
+/// Links to layers below that are remembered; an honest layer has a few, and each costs a search when it is made.
+const LINKS_MAX: usize = 4096;
+
 /// A layer's own record, `layer.json` beside its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LayerRecord {
@@ -60,9 +65,48 @@ pub(crate) struct Pending {
     pub(crate) implied: BTreeSet<PathBuf>,
     /// Hard links to files of layers below, and their targets; an empty file stands in for each.
     pub(crate) links: BTreeMap<PathBuf, PathBuf>,
+    /// Bytes of all paths in here.
+    bytes: usize,
 }
 
 impl Pending {
+    /// Remembers a directory that is not listed; false: there is no room for it.
+    pub(crate) fn imply(&mut self, path: PathBuf) -> bool {
+        let more = weight(&path);
+        if self.bytes.saturating_add(more) > BYTES_MAX {
+            return false;
+        }
+        if self.implied.insert(path) {
+            self.bytes += more;
+        }
+        true
+    }
+
+    /// A directory is listed after all.
+    pub(crate) fn listed(&mut self, path: &Path) {
+        if self.implied.remove(path) {
+            self.bytes = self.bytes.saturating_sub(weight(path));
+        }
+    }
+
+    /// Remembers a link to a layer below; false: there is no room for it.
+    pub(crate) fn link(&mut self, path: PathBuf, target: PathBuf) -> bool {
+        let more = weight(&path).saturating_add(weight(&target));
+        if self.links.len() == LINKS_MAX || self.bytes.saturating_add(more) > BYTES_MAX {
+            return false;
+        }
+        self.unlink(&path);
+        self.links.insert(path, target);
+        self.bytes += more;
+        true
+    }
+
+    fn unlink(&mut self, path: &Path) {
+        if let Some(target) = self.links.remove(path) {
+            self.bytes = self.bytes.saturating_sub(weight(path).saturating_add(weight(&target)));
+        }
+    }
+
     /// Forgets about `path` and all below it, which has been removed.
     pub(crate) fn forget(&mut self, path: &Path) {
         // An order by component has them side by side.
@@ -71,10 +115,10 @@ impl Pending {
         let links = self.links.range(path.to_owned()..).map(|(link, _)| link).take_while(within);
         let links: Vec<PathBuf> = links.cloned().collect();
         for path in implied {
-            self.implied.remove(&path);
+            self.listed(&path);
         }
         for path in links {
-            self.links.remove(&path);
+            self.unlink(&path);
         }
     }
 }
@@ -116,6 +160,10 @@ impl Drop for Staged {
             tracing::warn!(error = &error as &dyn std::error::Error, "a half-unpacked layer stays until restart");
         }
     }
+}
+
+fn weight(path: &Path) -> usize {
+    path.as_os_str().len()
 }
 
 /// The number in a layer directory's name.

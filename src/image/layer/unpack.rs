@@ -3,7 +3,6 @@
 use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::digest::{Digest, Hasher, Metered, PastCap};
 use crate::layer::archive::TarError;
@@ -12,42 +11,9 @@ use crate::layer::lost::LOST;
 use crate::layer::root::{Root, Weight, weigh};
 use crate::layer::staged::Pending;
 use crate::layer::untar::{UntarError, untar};
+use crate::limits::Limits;
 
 const BUFFER: usize = 64 * 1024;
-
-/// Bounds on what an image may bring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of a manifest, index or image config.
-    pub document_bytes: u64,
-    /// Bytes of one layer as it is transferred.
-    pub layer_bytes: u64,
-    /// Bytes of one layer's tar stream once decompressed.
-    pub unpacked_bytes: u64,
-    /// Entries in one layer's tar stream.
-    pub entries: u64,
-    /// Layers that are downloaded and unpacked at once, over all pulls.
-    pub downloads: usize,
-    /// Bytes that all pulls together hold between network and disk, decoders' windows included; each layer gets an
-    /// equal share.
-    pub memory_bytes: u64,
-    /// A transfer that brings nothing for this long is broken off and resumed.
-    pub stall: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            document_bytes: 4 << 20,
-            layer_bytes: 32 << 30,
-            unpacked_bytes: 128 << 30,
-            entries: 4 << 20,
-            downloads: 3,
-            memory_bytes: 128 << 20,
-            stall: Duration::from_secs(60),
-        }
-    }
-}
 
 /// A layer blob that did not become a layer.
 #[derive(Debug, thiserror::Error)]

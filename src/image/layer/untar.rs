@@ -24,6 +24,10 @@ use crate::layer::tape::{Tape, Taped};
 use crate::layer::whiteout::{is_whiteout, mark_opaque};
 
 const BUFFER: usize = 64 * 1024;
+/// What filesystems take.
+const NAME_MAX: usize = 255;
+/// A path is repeated in messages up to here.
+const SHOWN_MAX: usize = 256;
 /// What the kernel says to names, sizes and links that no filesystem takes: the layer's fault.
 const NOT_OURS: [Errno; 6] = [Errno::LOOP, Errno::NAMETOOLONG, Errno::FBIG, Errno::TOOBIG, Errno::XDEV, Errno::MLINK];
 
@@ -98,17 +102,25 @@ struct Untar<'a> {
 
 /// Adds the step and the path to a kernel error.
 pub(crate) fn at<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> UntarError + 'a {
-    move |source| UntarError::Make { doing, path: path.to_string_lossy().into_owned(), source }
+    move |source| UntarError::Make { doing, path: shown(path), source }
 }
 
 pub(crate) fn refused(path: &Path, why: &'static str) -> UntarError {
-    UntarError::Refused { path: path.to_string_lossy().into_owned(), why }
+    UntarError::Refused { path: shown(path), why }
+}
+
+/// What a message says of a path, which can be a mebibyte long: whoever reads it needs its beginning.
+pub(crate) fn shown(path: &Path) -> String {
+    let bytes = path.as_os_str().as_bytes();
+    match bytes.get(..SHOWN_MAX) {
+        Some(beginning) if bytes.len() > SHOWN_MAX => format!("{}…", String::from_utf8_lossy(beginning)),
+        _ => path.to_string_lossy().into_owned(),
+    }
 }
 
 /// The path of an entry relative to the root: no `..`, no empty parts, not too deep.
 pub(crate) fn inside(raw: &[u8]) -> Result<PathBuf, UntarError> {
-    // A path can be a mebibyte long; whoever reads the refusal needs its beginning.
-    let shown = Path::new(OsStr::from_bytes(&raw[..raw.len().min(256)]));
+    let shown = Path::new(OsStr::from_bytes(raw));
     if raw.contains(&0) {
         return Err(refused(shown, "NUL in a path"));
     }
@@ -118,6 +130,7 @@ pub(crate) fn inside(raw: &[u8]) -> Result<PathBuf, UntarError> {
         match part {
             b"" | b"." => {}
             b".." => return Err(refused(shown, "'..' in a path")),
+            long if long.len() > NAME_MAX => return Err(refused(shown, "a name longer than 255 bytes")),
             _ => {
                 depth += 1;
                 if depth > DEPTH_MAX {
@@ -235,7 +248,7 @@ impl Untar<'_> {
             }
         }
         let real = self.site.real(spot)?;
-        self.site.pending.implied.remove(&real);
+        self.site.pending.listed(&real);
         let made = self.site.child(spot)?;
         dress(made.as_fd(), entry, path)
     }

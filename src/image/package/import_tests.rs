@@ -2,7 +2,7 @@ use std::ops::ControlFlow;
 
 use super::*;
 use crate::fixture::{Made, Tar, gzip};
-use crate::layer::unpack::Limits;
+use crate::limits::Limits;
 use crate::package::progress::{Progress, unwatched};
 use crate::registry::endpoint::Registries;
 

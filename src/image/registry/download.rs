@@ -9,8 +9,8 @@ use crate::registry::pipe::pipe;
 use crate::registry::pull::Pull;
 use crate::registry::pull_error::PullError;
 use crate::registry::stream::Stream;
-use crate::registry::turns::Turn;
 use crate::store::add::{LayerPlan, Ready};
+use crate::turns::Turn;
 
 /// What an unpacker has until it has really ended, whether or not anybody still waits for it.
 #[derive(Debug)]

@@ -40,12 +40,19 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// Credentials that came with a pull, and the one registry that may see them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Login {
+    /// As [`crate::Reference::registry`] has it.
+    pub registry: String,
+    /// What it gets.
+    pub credentials: Credentials,
+}
+
 /// A base URL that serves the registry API under `/v2/`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     url: Url,
-    /// Credentials for this endpoint itself.
-    pub credentials: Option<Credentials>,
 }
 
 /// Text that is no registry URL.
@@ -53,20 +60,13 @@ pub struct Endpoint {
 #[error("registry endpoint {0:?} is not http://HOST[:PORT][/PATH] or https://...")]
 pub struct BadEndpoint(String);
 
-impl Endpoint {
-    /// Adds credentials for this endpoint.
-    #[must_use]
-    pub fn with_credentials(mut self, credentials: Credentials) -> Self {
-        self.credentials = Some(credentials);
-        self
-    }
-}
-
 impl FromStr for Endpoint {
     type Err = BadEndpoint;
 
     fn from_str(text: &str) -> Result<Self, BadEndpoint> {
-        let bad = || BadEndpoint(text.chars().filter(|c| !c.is_control()).take(256).collect());
+        // What stands before an @ may be a password.
+        let shown = text.rsplit('@').next().unwrap_or_default();
+        let bad = || BadEndpoint(shown.chars().filter(|c| !c.is_control()).take(256).collect());
         let mut url: Url = text.parse().map_err(|_| bad())?;
         let plain =
             url.username().is_empty() && url.password().is_none() && url.query().is_none() && url.fragment().is_none();
@@ -77,7 +77,7 @@ impl FromStr for Endpoint {
             let path = format!("{}/", url.path());
             url.set_path(&path);
         }
-        Ok(Self { url, credentials: None })
+        Ok(Self { url })
     }
 }
 
@@ -141,16 +141,14 @@ impl Registries {
             .iter()
             .map(|mirror| Source {
                 url: mirror.url.clone(),
-                credentials: match &mirror.credentials {
-                    Some(credentials) => Some(credentials),
-                    None if mirror.url.origin() == own.url.origin() => credentials,
-                    None => self.logins.find(&host_name(&mirror.url), path),
-                }
-                .cloned(),
+                credentials: match mirror.url.origin() == own.url.origin() {
+                    true => credentials.cloned(),
+                    false => self.logins.find(&host_name(&mirror.url), path).cloned(),
+                },
                 mirrors: Some(host.to_owned()),
             })
             .collect();
-        if !registry.mirrors_only || sources.is_empty() {
+        if !registry.mirrors_only {
             sources.push(Source { url: own.url, credentials: credentials.cloned(), mirrors: None });
         }
         Ok(sources)
@@ -219,7 +217,7 @@ mod tests {
         let given = Credentials::RegistryToken("secret".into());
         let mirrors = vec![
             "http://m1:5000/prefix".parse().unwrap(),
-            "https://m2".parse::<Endpoint>().unwrap().with_credentials(Credentials::IdentityToken("m2".into())),
+            "https://m2".parse().unwrap(),
             "https://a.b/".parse().unwrap(),
         ];
         let mut registries = Registries::default();
@@ -227,8 +225,7 @@ mod tests {
         let sources = registries.sources("a.b", "x", Some(&given)).unwrap();
         assert_eq!(urls(&sources), ["http://m1:5000/prefix/", "https://m2/", "https://a.b/", "https://a.b/"]);
         let seen: Vec<_> = sources.iter().map(|source| source.credentials.clone()).collect();
-        let own = Some(Credentials::IdentityToken("m2".into()));
-        assert_eq!(seen, [None, own, Some(given.clone()), Some(given)]);
+        assert_eq!(seen, [None, None, Some(given.clone()), Some(given)]);
     }
 
     #[test]
@@ -238,6 +235,9 @@ mod tests {
         let registry = Registry { mirrors: vec![mirror], mirrors_only: true, ..Registry::default() };
         registries.hosts.insert("*".into(), registry);
         assert_eq!(urls(&registries.sources("quay.io", "x", None).unwrap()), ["http://127.0.0.1:5000/"]);
+        let none = Registry { mirrors_only: true, ..Registry::default() };
+        registries.hosts.insert("a.b".into(), none);
+        assert!(registries.sources("a.b", "x", None).unwrap().is_empty());
     }
 
     #[test]
@@ -291,6 +291,10 @@ mod tests {
     fn urls_with_secrets_queries_or_other_schemes_are_refused() {
         for bad in ["", "a.b", "ftp://a", "http://", "http://u:p@a", "http://a/?x", "http://a/#x", "file:///etc"] {
             assert!(bad.parse::<Endpoint>().is_err(), "{bad}");
+        }
+        for bad in ["https://me:hunter2@a.b", "https://me:hunt@er2@a.b", "ftp://me:hunter2@a.b/"] {
+            let said = bad.parse::<Endpoint>().unwrap_err().to_string();
+            assert!(!said.contains("hunt") && !said.contains("er2") && said.contains("a.b"), "{said}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::fixture::{Answer, Made, Server, Tar, gzip, route, routes};
 use crate::image::Image;
-use crate::layer::unpack::Limits;
+use crate::limits::Limits;
 use crate::registry::endpoint::{Credentials, Registries, Registry};
 use crate::store::Store;
 

@@ -21,4 +21,3 @@ pub(crate) mod retry;
 pub(crate) mod stream;
 pub(crate) mod tls;
 pub(crate) mod traffic;
-pub(crate) mod turns;

@@ -6,23 +6,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-use crate::layer::unpack::Limits;
-
-const CAPACITY_MIN: u64 = 16 << 10;
-/// More only helps where the network stutters, and there the kernel's own buffers do.
-const CAPACITY_MAX: u64 = 256 << 10;
-
-impl Limits {
-    /// The bytes that one layer may use between network and disk, its decoder's window included.
-    pub fn share(&self) -> u64 {
-        self.memory_bytes / u64::try_from(self.downloads.max(1)).unwrap_or(u64::MAX)
-    }
-
-    /// The bytes that the pipe of one layer may hold; most of the share is the decoder's.
-    pub(crate) fn pipe(&self) -> usize {
-        usize::try_from((self.share() / 4).clamp(CAPACITY_MIN, CAPACITY_MAX)).unwrap_or(16 << 10)
-    }
-}
 
 /// A pipe that holds `capacity` bytes, in memory that it takes once.
 pub(crate) fn pipe(capacity: usize) -> (Inlet, Outlet) {
@@ -174,14 +157,5 @@ mod tests {
         assert!(inlet.send(&[0; 1000]).await);
         let (sent, ()) = tokio::join!(inlet.send(&[0; 1000]), async move { drop(outlet) });
         assert!(!sent && inlet.is_closed());
-    }
-
-    #[test]
-    fn a_layer_has_its_share_of_the_memory_and_a_pipe_a_quarter_of_that_at_most() {
-        let limits = |memory_bytes, downloads| Limits { memory_bytes, downloads, ..Limits::default() };
-        assert_eq!(limits(128 << 20, 4).share(), 32 << 20);
-        assert_eq!(limits(128 << 20, 4).pipe(), 256 << 10);
-        assert_eq!(limits(1 << 20, 2).pipe(), 128 << 10);
-        assert_eq!(limits(0, 0).pipe(), 16 << 10);
     }
 }

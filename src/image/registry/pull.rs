@@ -8,20 +8,20 @@ use tokio::sync::Semaphore;
 use crate::config::ConfigBlob;
 use crate::digest::Digest;
 use crate::image::Image;
-use crate::layer::unpack::Limits;
+use crate::limits::Limits;
 use crate::manifest::{Document, Manifest, ManifestError, choose};
 use crate::plan::plan;
-use crate::reference::{HUB, Pick, Reference};
-use crate::registry::endpoint::Credentials;
+use crate::reference::{Pick, Reference};
+use crate::registry::endpoint::{Credentials, Login};
 use crate::registry::fetch::{FetchError, Tried, Try, chain};
 use crate::registry::http::Http;
 use crate::registry::pull_error::PullError;
 use crate::registry::remote::Remote;
 use crate::registry::traffic::{Meter, Progress};
-use crate::registry::turns::Turns;
 use crate::store::Store;
 use crate::store::add::NewImage;
 use crate::store::shelf::Shelf;
+use crate::turns::Turns;
 
 /// One image from one registry; everything its layers share.
 #[derive(Debug)]
@@ -47,23 +47,36 @@ struct Top {
 }
 
 impl Store {
+    /// [`Store::pull_as`] with credentials for the registry that clients take the name for: that in it, or docker.io.
+    pub async fn pull(&self, name: &str, credentials: Option<Credentials>) -> Result<Arc<Image>, PullError> {
+        let login = match credentials {
+            Some(credentials) => {
+                let registry = name.parse::<Reference>()?.registry().to_owned();
+                Some(Login { registry, credentials })
+            }
+            None => None,
+        };
+        self.pull_as(name, login).await
+    }
+
     /// Pulls an image unless the registry says that we have it already.
     ///
-    /// Each caller asks the registry with its own credentials, so that nobody gets an image by another's right; then
-    /// those who need the same one wait for each other. Dropping the future abandons the pull and what it had unpacked.
+    /// Each caller asks the registry with its own credentials what the name stands for; then those who need the same
+    /// image wait for each other. Configs and layers that are here are not fetched again, whoever brought them: a
+    /// manifest that names them by their digests is enough to use them. Dropping the future abandons the pull and what
+    /// it had unpacked.
     ///
-    /// A name without a registry is looked for in those that are searched, and the first that has it decides. The
-    /// credentials are for the one registry that the name can mean; if there are several, for docker.io, which is what
-    /// clients take such names for.
-    pub async fn pull(&self, name: &str, credentials: Option<Credentials>) -> Result<Arc<Image>, PullError> {
+    /// A name without a registry is looked for in those that are searched, in order. The search goes on only where a
+    /// registry says that it does not have the image: one that cannot be asked might have it.
+    pub async fn pull_as(&self, name: &str, login: Option<Login>) -> Result<Arc<Image>, PullError> {
         let http = self.http();
         let candidates = Reference::candidates(name, &http.registries.search)?;
         let alone = candidates.len() == 1;
         let progress = Arc::new(self.meter.begin());
         let mut tried = Vec::new();
         for image in candidates {
-            let given = credentials.as_ref().filter(|_| alone || image.registry() == HUB);
-            let pull = Arc::new(self.pull_of(&http, image, given, &progress)?);
+            let given = login.as_ref().filter(|login| login.registry == image.registry());
+            let pull = Arc::new(self.pull_of(&http, image, given.map(|login| &login.credentials), &progress)?);
             match pull.top().await {
                 Ok(top) => return pull.get(top).await,
                 Err(error) if !alone && error.is_absence() => tried.push(error),

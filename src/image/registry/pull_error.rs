@@ -63,14 +63,7 @@ impl PullError {
             Self::Reference(source) => source.kind(),
             Self::Endpoint(_) => model::Kind::Invalid,
             Self::Fetch { source, .. } => source.kind(),
-            Self::Search { tried, .. } => {
-                let kinds: Vec<_> = tried.iter().map(Self::kind).collect();
-                match kinds.last() {
-                    _ if kinds.contains(&model::Kind::Unavailable) => model::Kind::Unavailable,
-                    Some(last) => *last,
-                    None => model::Kind::NotFound,
-                }
-            }
+            Self::Search { tried, .. } => tried.last().map_or(model::Kind::NotFound, Self::kind),
             Self::Manifest { source, .. } => source.kind(),
             Self::Unpack { source, .. } => source.kind(),
             Self::Disk(source) => source.kind(),
@@ -78,10 +71,10 @@ impl PullError {
         }
     }
 
-    /// Whether a registry may just not have what was asked for. Some say so by asking for credentials.
+    /// Whether a registry says that it does not have what was asked for. Some say so by asking for credentials.
     pub(crate) fn is_absence(&self) -> bool {
-        use model::Kind::{Denied, NotFound, Unauthenticated, Unavailable};
-        matches!(self, Self::Fetch { .. }) && matches!(self.kind(), NotFound | Unauthenticated | Denied | Unavailable)
+        use model::Kind::{Denied, NotFound, Unauthenticated};
+        matches!(self, Self::Fetch { .. }) && matches!(self.kind(), NotFound | Unauthenticated | Denied)
     }
 }
 

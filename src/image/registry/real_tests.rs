@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::digest::Digest;
 use crate::fixture::{Made, Tar, gzip};
-use crate::layer::unpack::Limits;
+use crate::limits::Limits;
 use crate::registry::authority::{Authority, Pair};
 use crate::registry::endpoint::{Credentials, Registries, Registry};
 use crate::registry::fetch::chain;

@@ -15,7 +15,7 @@ async fn the_first_registry_that_has_a_short_name_wins() {
     let guarded = Server::start(|_| Answer::status(401).with("www-authenticate", "Basic realm=\"r\"")).await;
     let first = Server::of(&[("a/x:1", &one)]).await;
     let second = Server::of(&[("a/x:1", &two), ("a/y:1", &two)]).await;
-    let ground = searching(&[&absent.host, &guarded.host, "127.0.0.1:1", &first.host, &second.host]);
+    let ground = searching(&[&absent.host, &guarded.host, &first.host, &second.host]);
     let image = ground.store.pull("a/x:1", Some(me())).await.unwrap();
     assert_eq!(image.repo_tags, [format!("{}/a/x:1", first.host)]);
     assert!(second.seen().is_empty(), "not asked once it was found");
@@ -77,12 +77,38 @@ async fn short_names_are_refused_where_nothing_is_searched() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_only_registry_that_is_searched_gets_the_credentials() {
-    let server = crate::registry::ground::guarded(
-        &made("x"),
-        "Basic realm=\"r\"",
-        &crate::registry::auth::basic("me", "secret"),
-    )
-    .await;
-    searching(&[&server.host]).store.pull("x:1", Some(me())).await.unwrap();
+async fn a_registry_that_cannot_be_asked_ends_the_search_and_is_named() {
+    let second = Server::of(&[("x:1", &made("x"))]).await;
+    let broken = Server::start(|_| Answer::status(503)).await;
+    for first in ["127.0.0.1:1", &broken.host] {
+        let error = searching(&[first, &second.host]).store.pull("x:1", None).await.unwrap_err();
+        assert_eq!(error.kind(), model::Kind::Unavailable, "{error:?}");
+        assert!(chain(&error).contains(first), "{}", chain(&error));
+        assert!(second.seen().is_empty(), "it might be another image");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn credentials_with_a_short_name_are_for_the_hub_unless_they_say_otherwise() {
+    let wanted = crate::registry::auth::basic("me", "secret");
+    let server = crate::registry::ground::guarded(&made("x"), "Basic realm=\"r\"", &wanted).await;
+    let ground = searching(&[&server.host]);
+    ground.store.pull("x:1", Some(me())).await.unwrap_err();
+    assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()), "it is not the hub");
+    let login = |registry: &str| Some(Login { registry: registry.to_owned(), credentials: me() });
+    ground.store.pull_as("x:1", login("docker.io")).await.unwrap_err();
+    assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()));
+    ground.store.pull_as("x:1", login(&server.host)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_name_is_no_tag_of_a_repository_called_sha256() {
+    let server = Server::of(&[("library/sha256:nginx", &made("x"))]).await;
+    let mirrors = vec![format!("http://{}", server.host).parse().unwrap()];
+    let registry = crate::registry::endpoint::Registry { mirrors, mirrors_only: true, ..Default::default() };
+    let hosts = [("docker.io".to_owned(), registry)].into();
+    let ground = Ground::with(Registries { hosts, ..Registries::default() }, Limits::default());
+    ground.store.pull("docker.io/library/sha256:nginx", None).await.unwrap();
+    assert_eq!(ground.store.find("nginx"), None);
+    assert!(ground.store.find("docker.io/library/sha256:nginx").is_some());
 }

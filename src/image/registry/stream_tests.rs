@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::digest::Digest;
 use crate::fixture::{Answer, Made, Server, Tar, gzip, route, routes};
-use crate::layer::unpack::Limits;
+use crate::limits::Limits;
 use crate::registry::endpoint::Registries;
 use crate::registry::fetch::chain;
 use crate::registry::ground::{Ground, guarded, made, me, mirrored};

@@ -1,7 +1,7 @@
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 
 use crate::fixture::{Answer, Seen, Server, route, routes};
-use crate::layer::unpack::Limits;
+use crate::limits::Limits;
 use crate::registry::authority::{Authority, Demand, Pair, server_config};
 use crate::registry::endpoint::{Credentials, Registries, Registry};
 use crate::registry::fetch::chain;

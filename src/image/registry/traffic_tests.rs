@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::digest::Digest;
 use crate::fixture::{Answer, Server, route, routes};
-use crate::layer::unpack::Limits;
+use crate::limits::Limits;
 use crate::registry::ground::{Ground, made, mirrored};
 
 async fn until(what: impl Fn() -> bool) {

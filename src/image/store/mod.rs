@@ -26,15 +26,15 @@ use tokio::sync::Semaphore;
 
 use crate::digest::Digest;
 use crate::image::Image;
-use crate::layer::unpack::Limits;
+use crate::limits::Limits;
 use crate::reference::Reference;
 use crate::registry::endpoint::Registries;
 use crate::registry::http::Http;
 use crate::registry::traffic::{Meter, Traffic};
-use crate::registry::turns::Turns;
 use crate::store::disk::DiskError;
 use crate::store::shelf::{HoldError, OpenError, Shelf};
 use crate::store::usage::Usage;
+use crate::turns::Turns;
 use crate::view::accounts::{Accounts, FILE_MAX};
 use crate::view::overlay::{ViewError, read_files};
 
