@@ -28,12 +28,14 @@ pub(super) fn resolve(
     image: &RawImage,
     hosts: &BTreeMap<String, RawRegistry>,
 ) -> Result<image::Registries, InvalidSetting> {
-    let hosts = hosts.iter().map(|(name, raw)| Ok((name.clone(), registry(name, raw)?)));
-    Ok(image::Registries {
-        hosts: hosts.collect::<Result<_, _>>()?,
-        logins: logins(&image.credentials)?,
-        search: search(&image.search)?,
-    })
+    let mut resolved = BTreeMap::new();
+    for (name, raw) in hosts {
+        // Host names are the same in capitals, and image names have theirs without.
+        if resolved.insert(name.to_ascii_lowercase(), registry(name, raw)?).is_some() {
+            return Err(invalid(&format!("registries.{name:?}"), "is there in two spellings"));
+        }
+    }
+    Ok(image::Registries { hosts: resolved, logins: logins(&image.credentials)?, search: search(&image.search)? })
 }
 
 /// The files that [`resolve`] reads.
@@ -116,16 +118,17 @@ fn logins(file: &Path) -> Result<image::Logins, InvalidSetting> {
 
 fn search(registries: &[String]) -> Result<Vec<String>, InvalidSetting> {
     let key = |index| format!("image.search[{index}]");
+    let registries: Vec<String> = registries.iter().map(|name| name.to_ascii_lowercase()).collect();
     for (index, name) in registries.iter().enumerate() {
         // Only what a name can begin with: a single word would be taken for a part of the path.
-        if !format!("{name}/x/y").parse::<image::Reference>().is_ok_and(|example| example.registry() == name) {
+        if !format!("{name}/x/y").parse::<image::Reference>().is_ok_and(|example| example.registry() == name.as_str()) {
             return Err(invalid(&key(index), format_args!("{name:?} is no registry: host[:port]")));
         }
         if registries[..index].contains(name) {
             return Err(invalid(&key(index), format_args!("{name:?} is there already")));
         }
     }
-    Ok(registries.to_vec())
+    Ok(registries)
 }
 
 fn read(key: &str, path: &Path, readers: Readers) -> Result<Vec<u8>, InvalidSetting> {

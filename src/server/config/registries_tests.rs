@@ -109,6 +109,17 @@ fn a_pipe_is_refused_and_not_waited_for() {
 }
 
 #[test]
+fn host_names_are_the_same_in_capitals() {
+    let registries = |names: &[&str]| {
+        let hosts = names.iter().map(|name| ((*name).to_owned(), RawRegistry::default())).collect();
+        resolve(&RawImage::default(), &hosts).map(|all| all.hosts.into_keys().collect::<Vec<_>>())
+    };
+    assert_eq!(registries(&["A.Example:5000"]).unwrap(), ["a.example:5000"]);
+    let said = registries(&["A.example", "a.example"]).unwrap_err();
+    assert_eq!(said.key, "registries.\"a.example\"", "{said}");
+}
+
+#[test]
 fn all_others_have_no_certificates() {
     let raw = RawRegistry { ca: "/etc/hostname".into(), ..Default::default() };
     let said = of("*", raw).unwrap_err();
@@ -144,7 +155,7 @@ fn short_names_are_searched_in_registries_only() {
         (&["docker.io", "https://a.example"][..], "image.search[1]"),
         (&["library"], "image.search[0]"),
         (&["a.example/team"], "image.search[0]"),
-        (&["a.example", "a.example"], "image.search[1]"),
+        (&["a.example", "A.Example"], "image.search[1]"),
     ] {
         assert_eq!(search(bad).unwrap_err().key, key, "{bad:?}");
     }

@@ -2,15 +2,12 @@
 
 use std::time::SystemTime;
 
-use ::image::{Credentials, Image, Reference, Usage};
+use ::image::{Credentials, Image, Login, Reference, Usage};
 use model::{ImageName, PodMeta};
 use wire::v1;
 
 use super::{Field, Refusal, Warnings, pod, status};
 use crate::config::Pinned;
-
-/// What clients take for the registry of a name that has none.
-const HUB: &str = "docker.io";
 
 /// Characters of an image's user that are shown. Images are made by anyone: a few with users of megabytes would make a list
 /// that is longer than clients take.
@@ -57,7 +54,7 @@ pub(super) fn name_to_wire(name: &ImageName) -> v1::ImageSpec {
 #[derive(Debug)]
 pub(crate) struct Pull {
     pub(crate) name: ImageName,
-    pub(crate) credentials: Option<Credentials>,
+    pub(crate) credentials: Option<Login>,
     /// The pod that waits for it, where the caller says.
     pub(crate) pod: Option<PodMeta>,
     pub(crate) warnings: Warnings,
@@ -87,7 +84,7 @@ pub(crate) fn pull(request: v1::PullImageRequest, search: &[String]) -> Result<P
     let (name, mut warnings) = asked(image)?;
     let meant = Reference::candidates(&name.image, search).map_err(|bad| Field::top("image.image").invalid(bad))?;
     let credentials = match auth {
-        Some(auth) => credentials(Field::top("auth"), auth, owner(&meant), &mut warnings)?,
+        Some(auth) => login(Field::top("auth"), auth, &name.image, &meant, &mut warnings)?,
         None => None,
     };
     // Of the pod only its name matters here, which some clients leave out; all else is checked when it is run.
@@ -97,28 +94,34 @@ pub(crate) fn pull(request: v1::PullImageRequest, search: &[String]) -> Result<P
     Ok(Pull { name, credentials, pod, warnings })
 }
 
-/// The registry that credentials are for which come with a name: where it can mean several, that which clients take it
-/// for.
-fn owner(meant: &[Reference]) -> &str {
-    match meant {
-        [only] => only.registry(),
-        _ => HUB,
+/// Credentials, and which of the registries that `name` can mean they are for: that which they say, otherwise that which
+/// clients look them up for, docker.io where the name has none.
+fn login(
+    at: Field<'_>,
+    auth: v1::AuthConfig,
+    name: &str,
+    meant: &[Reference],
+    warnings: &mut Warnings,
+) -> Result<Option<Login>, Refusal> {
+    let server = auth.server_address.clone();
+    let Some(credentials) = credentials(at, auth)? else { return Ok(None) };
+    let taken_for = name.parse::<Reference>().map_err(|bad| Field::top("image.image").invalid(bad))?;
+    let is_owner = |registry: &str| match server.is_empty() {
+        true => registry == taken_for.registry(),
+        false => is_registry(&server, registry),
+    };
+    match meant.iter().map(Reference::registry).find(|registry| is_owner(registry)) {
+        Some(registry) => Ok(Some(Login { registry: registry.to_owned(), credentials })),
+        None => {
+            warnings.push(format!("{at}: for another registry than {name} is looked for in, so not used"));
+            Ok(None)
+        }
     }
 }
 
 /// The strongest of the ways in `auth`. No part of it may show in an error or a warning.
-fn credentials(
-    at: Field<'_>,
-    auth: v1::AuthConfig,
-    registry: &str,
-    warnings: &mut Warnings,
-) -> Result<Option<Credentials>, Refusal> {
-    let v1::AuthConfig { username, password, auth, server_address, identity_token, registry_token } = auth;
-    if !server_address.is_empty() && !is_registry(&server_address, registry) {
-        let field = at.at("server_address");
-        warnings.push(format!("{field}: is not {registry}, so the credentials are not used"));
-        return Ok(None);
-    }
+fn credentials(at: Field<'_>, auth: v1::AuthConfig) -> Result<Option<Credentials>, Refusal> {
+    let v1::AuthConfig { username, password, auth, server_address: _, identity_token, registry_token } = auth;
     if !registry_token.is_empty() {
         return Ok(Some(Credentials::RegistryToken(registry_token)));
     }

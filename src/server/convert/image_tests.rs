@@ -30,8 +30,9 @@ fn pull(request: v1::PullImageRequest) -> Result<Pull, Refusal> {
     super::pull(request, &["docker.io".to_owned()])
 }
 
-fn basic(username: &str, password: &str) -> Option<Credentials> {
-    Some(Credentials::Basic { username: username.into(), password: password.into() })
+fn login(username: &str, password: &str) -> Option<Login> {
+    let credentials = Credentials::Basic { username: username.into(), password: password.into() };
+    Some(Login { registry: "a.example:5000".into(), credentials })
 }
 
 fn image() -> Image {
@@ -50,18 +51,18 @@ fn image() -> Image {
 
 #[test]
 fn the_strongest_credentials_are_used() {
-    let used = |change: fn(&mut v1::AuthConfig)| pull_with(change).unwrap().credentials;
+    let used = |change: fn(&mut v1::AuthConfig)| pull_with(change).unwrap().credentials.map(|login| login.credentials);
     assert_eq!(used(|_| ()), Some(Credentials::RegistryToken("registry".into())));
     assert_eq!(used(|a| a.registry_token.clear()), Some(Credentials::IdentityToken("identity".into())));
     let no_tokens = |a: &mut v1::AuthConfig| (a.registry_token, a.identity_token) = Default::default();
     let basic_auth = pull_with(no_tokens).unwrap();
-    assert_eq!(basic_auth.credentials, basic("auser", "a:pass"));
+    assert_eq!(basic_auth.credentials, login("auser", "a:pass"));
     assert!(basic_auth.warnings.is_empty());
     let plain = pull_with(|a| {
         no_tokens(a);
         a.auth.clear();
     });
-    assert_eq!(plain.unwrap().credentials, basic("user", "pass"));
+    assert_eq!(plain.unwrap().credentials, login("user", "pass"));
     assert_eq!(pull_with(|a| *a = v1::AuthConfig::default()).unwrap().credentials, None);
 }
 
@@ -84,13 +85,18 @@ fn credentials_for_a_name_without_a_registry_go_where_they_are_for() {
         let auth = v1::AuthConfig { server_address: server.into(), ..auth() };
         let image = Some(v1::ImageSpec { image: "busybox".into(), ..v1::ImageSpec::default() });
         super::pull(v1::PullImageRequest { image, auth: Some(auth), sandbox_config: None }, &search)
-            .map(|pull| pull.credentials.is_some())
+            .map(|pull| pull.credentials.map(|login| login.registry).unwrap_or_default())
     };
-    assert_eq!(used("https://index.docker.io/v1/", &["docker.io"]), Ok(true));
-    assert_eq!(used("docker.io", &["a.example"]), Ok(false), "they would go to a.example");
-    assert_eq!(used("a.example", &["a.example"]), Ok(true));
-    assert_eq!(used("a.example", &["a.example", "docker.io"]), Ok(false));
-    assert_eq!(used("docker.io", &["a.example", "docker.io"]), Ok(true));
+    let owner = |text: &str| Ok(text.to_owned());
+    assert_eq!(used("https://index.docker.io/v1/", &["docker.io"]), owner("docker.io"));
+    assert_eq!(used("", &["docker.io"]), owner("docker.io"));
+    assert_eq!(used("", &["a.example", "docker.io"]), owner("docker.io"));
+    assert_eq!(used("", &["a.example"]), owner(""), "clients look them up for docker.io");
+    assert_eq!(used("docker.io", &["a.example"]), owner(""), "they would go to a.example");
+    assert_eq!(used("A.example", &["a.example"]), owner("a.example"));
+    assert_eq!(used("a.example", &["a.example", "docker.io"]), owner("a.example"));
+    assert_eq!(used("docker.io", &["a.example", "docker.io"]), owner("docker.io"));
+    assert_eq!(used("b.example", &["a.example", "docker.io"]), owner(""));
     assert!(used("", &[]).unwrap_err().to_string().starts_with("image.image: "));
 }
 
@@ -174,7 +180,7 @@ fn padding_of_credentials_is_no_part_of_them() {
     let padded = BASE64_STANDARD.encode("user:pass\0\0");
     for auth in [padded.clone(), format!("{padded}\0\0"), format!("{padded}\n")] {
         let given = pull_with(|a| *a = v1::AuthConfig { auth, ..v1::AuthConfig::default() });
-        assert_eq!(given.unwrap().credentials, basic("user", "pass"));
+        assert_eq!(given.unwrap().credentials, login("user", "pass"));
     }
 }
 

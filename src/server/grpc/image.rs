@@ -142,7 +142,7 @@ impl ImageService for ImageApi {
         }
         log_warnings(&warnings);
         // Not to its end: the caller hangs up when it no longer wants the image, and the store abandons the pull.
-        let pulled = self.runtime.images().pull(&name.image, credentials).await;
+        let pulled = self.runtime.images().pull_as(&name.image, credentials).await;
         let image = pulled.map_err(|error| status::of(ImageError::from(error)))?;
         Ok(Response::new(PullImageResponse { image_ref: image.id.to_string() }))
     }
