@@ -200,3 +200,23 @@ async fn a_transfer_that_stalls_goes_on_where_it_stopped() {
     assert_eq!(traffic.bytes, made.layers[0].len() as u64, "nothing came twice");
     assert!(traffic.retries >= 2, "{traffic:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blob_that_came_whole_is_whole_even_if_the_connection_breaks_after_it() {
+    let made = made("x");
+    let blob = Digest::of(&made.layers[0]).to_string();
+    let (images, size) = (routes(&[("x:1", &made)]), made.layers[0].len());
+    let server = Server::start(move |request| {
+        if !request.path.contains(&blob) {
+            return route(&images, request);
+        }
+        if request.header("range").is_some() {
+            return Answer::status(416);
+        }
+        let mut answer = route(&images, request);
+        answer.body.push(0);
+        Answer { cut: Some(size), ..answer }
+    })
+    .await;
+    Ground::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+}
