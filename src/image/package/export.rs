@@ -15,6 +15,7 @@ use crate::image::Image;
 use crate::layer::tape::{self, TapeError};
 use crate::package::pack::Pack;
 use crate::package::progress::{Counter, Watch};
+use crate::package::reader::blob_name;
 use crate::reference::{Pick, Reference};
 use crate::store::Store;
 use crate::store::disk::{self, DiskError};
@@ -148,11 +149,8 @@ impl Store {
         let mut wanted: BTreeMap<Digest, Wanted> = BTreeMap::new();
         for name in names {
             let image = self.find(name).ok_or_else(|| ExportError::NoSuchImage(name.clone()))?;
-            let tag = name.parse::<Reference>().map(|name| name.to_string()).ok();
-            let tags = match tag.filter(|tag| image.repo_tags.contains(tag)) {
-                Some(tag) => vec![tag],
-                None => image.repo_tags.clone(),
-            };
+            let name = self.full_name(name);
+            let tags = if image.repo_tags.contains(&name) { vec![name] } else { image.repo_tags.clone() };
             let new = Wanted { image: image.clone(), tags: BTreeSet::new() };
             wanted.entry(image.id.clone()).or_insert(new).tags.extend(tags);
         }
@@ -334,10 +332,6 @@ fn index_entries(manifest: &Written, tags: &BTreeSet<String>) -> Vec<serde_json:
         entry
     });
     named.collect()
-}
-
-fn blob_name(digest: &Digest) -> String {
-    format!("blobs/{}/{}", digest.algorithm(), digest.hex())
 }
 
 fn length(content: &[u8]) -> u64 {

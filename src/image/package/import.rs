@@ -15,9 +15,9 @@ use crate::image::Image;
 use crate::layer::archive::TarError;
 use crate::layer::decompress::decompressed;
 use crate::layer::unpack::UnpackError;
-use crate::manifest::{Descriptor, ManifestError};
+use crate::manifest::ManifestError;
 use crate::package::progress::{Counter, Watch};
-use crate::package::reader::Package;
+use crate::package::reader::{Candidate, Package, Parts};
 use crate::plan::plan;
 use crate::reference::{BadReference, Pick, Reference};
 use crate::store::Store;
@@ -73,6 +73,16 @@ pub enum ImportError {
         /// The bound.
         limit: u64,
     },
+    /// There is more of something than is kept in memory.
+    #[error("{} has more than {limit} {what}", path.display())]
+    TooMany {
+        /// The archive.
+        path: PathBuf,
+        /// What of.
+        what: &'static str,
+        /// The bound.
+        limit: usize,
+    },
     /// A part is not what its digest says.
     #[error("{} has another content under {wanted}", path.display())]
     Digest {
@@ -121,7 +131,7 @@ impl ImportError {
             | Self::Digest { .. }
             | Self::Name(_) => model::Kind::Invalid,
             Self::GivenUp => model::Kind::Unavailable,
-            Self::TooLarge { .. } => model::Kind::Exhausted,
+            Self::TooLarge { .. } | Self::TooMany { .. } => model::Kind::Exhausted,
             Self::Reference(source) => source.kind(),
             Self::Manifest { source, .. } => source.kind(),
             Self::Unpack { source, .. } => source.kind(),
@@ -130,22 +140,12 @@ impl ImportError {
     }
 }
 
-/// One image of a package, before its layers are unpacked.
-pub(crate) struct Found {
-    pub(crate) tags: Vec<String>,
-    pub(crate) digests: Vec<String>,
-    pub(crate) manifest: Option<(Digest, Vec<u8>)>,
-    pub(crate) config_digest: Digest,
-    pub(crate) config_json: Vec<u8>,
-    /// Name inside the package and descriptor of each layer, lowest first.
-    pub(crate) layers: Vec<(String, Option<Descriptor>)>,
-}
-
 impl Store {
     /// Imports all images of an OCI layout (directory or tar) or docker archive, or the only one under `name`.
     ///
     /// Names come from the archive otherwise. A pipe is read to its end first. Where it fails, images before the one
-    /// that failed stay. Blocks; not to be called on an async thread.
+    /// that failed stay. As many layers are unpacked at once as pulls may download, and beside those: the memory of
+    /// `Limits` is that of pulls alone. Blocks; not to be called on an async thread.
     pub fn import(&self, path: &Path, name: Option<&str>, watch: Watch<'_>) -> Result<Vec<Arc<Image>>, ImportError> {
         let name = name.map(str::parse::<Reference>).transpose()?;
         if name.as_ref().is_some_and(|name| matches!(name.pick(), Pick::Digest(_))) {
@@ -165,8 +165,8 @@ impl Store {
             only.tags = vec![name.to_string()];
         }
         let mut total = 0u64;
-        for (layer, _) in found.iter().flat_map(|image| &image.layers) {
-            total = total.saturating_add(package.open(layer)?.1);
+        for image in &found {
+            total = total.saturating_add(package.layer_bytes(&image.place, cap)?);
         }
         let counter = Counter::new(total, watch);
         found.into_iter().map(|image| self.import_one(&package, image, &counter)).collect()
@@ -191,18 +191,20 @@ impl Store {
                 }
             }
             FileType::Fifo => {
-                file = self.spooled(counter.reading(Patient { pipe: file, counter: &counter }), path, &counter)?;
+                let pipe = Patient { pipe: file, begun: false, counter: &counter };
+                file = self.spooled(counter.reading(pipe), path, &counter)?;
             }
             _ => return Err(ImportError::NoFile(path.to_owned())),
         }
-        Package::tar(path, file).map_err(|source| ImportError::Tar { path: path.to_owned(), source })
+        Package::tar(path, file)
     }
 
     /// A compressed archive, or one that comes through a pipe, cannot be read at random: it is spooled first.
     fn spooled(&self, mut from: impl Read, path: &Path, counter: &Counter<'_>) -> Result<File, ImportError> {
         let read = |source| ImportError::Read { path: path.to_owned(), what: "the content".to_owned(), source };
         let mut spool = self.shelf.spool()?;
-        let mut plain = decompressed(&mut from, &self.limits).map_err(read)?;
+        let begun = decompressed(&mut from, &self.limits);
+        let mut plain = begun.map_err(|error| if counter.is_stopped() { ImportError::GivenUp } else { read(error) })?;
         match spool.fill(&mut plain, self.limits.unpacked_bytes) {
             Ok(()) => Ok(spool.rewound()?),
             Err(_) if counter.is_stopped() => Err(ImportError::GivenUp),
@@ -215,8 +217,15 @@ impl Store {
         }
     }
 
-    fn import_one(&self, package: &Package, found: Found, counter: &Counter<'_>) -> Result<Arc<Image>, ImportError> {
-        let Found { tags, digests, manifest, config_digest, config_json, layers } = found;
+    fn import_one(
+        &self,
+        package: &Package,
+        image: Candidate,
+        counter: &Counter<'_>,
+    ) -> Result<Arc<Image>, ImportError> {
+        let Candidate { tags, digests, place } = image;
+        let Parts { manifest, config_digest, config_json, layers } =
+            package.parts(place, self.limits.document_bytes)?;
         let unusable = |source| ImportError::Manifest { path: package.path().to_owned(), source };
         if let Some(image) = self.shelf.name(&config_digest, &tags, &digests)? {
             return Ok(image);
@@ -292,9 +301,12 @@ impl Store {
     }
 }
 
-/// A pipe whose writer may be slow for ever: whether anybody still wants the import is asked now and then.
+/// A pipe whose writer may come late, and be slow for ever: whether anybody still wants the import is asked now and
+/// then.
 struct Patient<'a> {
     pipe: File,
+    /// Somebody has opened it for writing; before that its end means nothing.
+    begun: bool,
     counter: &'a Counter<'a>,
 }
 
@@ -305,13 +317,19 @@ impl Read for Patient<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.pipe.read(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                other => return other,
+                Ok(0) if !self.begun => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.begun = true,
+                other => {
+                    self.begun = true;
+                    return other;
+                }
             }
             self.counter.bytes(0)?;
             let mut ready = [PollFd::new(&self.pipe, PollFlags::IN)];
             match rustix::event::poll(&mut ready, Some(&PATIENCE)) {
-                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                // The kernel tells of an end only where there was a writer.
+                Ok(_) => self.begun |= ready[0].revents().intersects(PollFlags::IN | PollFlags::HUP),
+                Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }

@@ -233,3 +233,82 @@ fn many_layers_are_unpacked_at_once_and_stay_in_order() {
         assert_eq!(std::fs::read(file).unwrap(), [u8::try_from(at).unwrap(); 5000]);
     }
 }
+
+/// Most memory this process has had by now, in MiB.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() >> 10
+}
+
+#[test]
+fn a_config_that_many_images_name_is_in_memory_once() {
+    let ground = Ground::new();
+    let entries: Vec<_> = (0..300).map(|_| serde_json::json!({"Config": "c", "Layers": []})).collect();
+    let manifest = serde_json::to_vec(&entries).unwrap();
+    let bytes = Tar::default().file("c", &vec![b' '; 4 << 20]).file("manifest.json", &manifest).end();
+    let path = ground.write("image.tar", &bytes);
+    drop(bytes);
+    let before = peak();
+    ground.store.import(&path, None, &unwatched).unwrap_err();
+    assert!(peak() < before + 200, "{} MiB, {before} before", peak());
+}
+
+#[test]
+fn a_package_of_too_many_images_is_refused() {
+    let (ground, made) = (Ground::new(), made());
+    let entries: Vec<_> = (0..1025).map(|_| serde_json::json!({"Config": "c", "Layers": []})).collect();
+    let docker = Tar::default().file("manifest.json", &serde_json::to_vec(&entries).unwrap()).end();
+    let entry = |at: u32| {
+        let digest = Digest::of(&at.to_le_bytes());
+        serde_json::json!({"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest, "size": 1})
+    };
+    let entries: Vec<_> = (0..1025).map(entry).collect();
+    let index = serde_json::json!({"schemaVersion": 2, "manifests": entries});
+    let mut files = oci_files(&made, serde_json::json!({}));
+    files[1].1 = serde_json::to_vec(&index).unwrap();
+    for bytes in [docker, archive(&files)] {
+        let error = ground.store.import(&ground.write("image.tar", &bytes), None, &unwatched).unwrap_err();
+        assert!(matches!(error, ImportError::TooMany { what: "images", limit: 1024, .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn long_names_of_files_in_an_archive_are_not_kept() {
+    let ground = Ground::new();
+    let path = ground.directory.path().join("image.tar");
+    for (length, count, many) in [(1_000_000, 300, false), (4000, 5000, true)] {
+        let mut to = zstd::Encoder::new(File::create(&path).unwrap(), 1).unwrap();
+        for at in 0..count {
+            let name = format!("{at}{}", "a".repeat(length));
+            let member = Tar::default().pax(&[("path", name.as_bytes())]).file("x", b"").0;
+            std::io::Write::write_all(&mut to, &member).unwrap();
+        }
+        std::io::Write::write_all(&mut to, &[0; 1024]).unwrap();
+        to.finish().unwrap();
+        let before = peak();
+        let error = ground.store.import(&path, None, &unwatched).unwrap_err();
+        assert_eq!(matches!(error, ImportError::TooMany { .. }), many, "{error:?}");
+        assert!(peak() < before + 200, "{} MiB, {before} before", peak());
+    }
+}
+
+#[test]
+fn a_named_pipe_waits_for_its_writer_and_can_be_given_up() {
+    let (ground, made) = (Ground::new(), made());
+    let bytes = archive(&oci_files(&made, serde_json::json!({})));
+    let path = ground.directory.path().join("pipe");
+    let mode = Mode::RUSR | Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0).unwrap();
+    let error = ground.store.import(&path, None, &|_| ControlFlow::Break(())).unwrap_err();
+    assert!(matches!(error, ImportError::GivenUp), "{error:?}");
+    let to = path.clone();
+    let writer = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        // Opening for writing alone waits until there is a reader.
+        std::fs::write(to, bytes).unwrap();
+    });
+    let images = ground.store.import(&path, Some("a.b/c:1"), &unwatched).unwrap();
+    assert_eq!(images[0].id, made.id());
+    writer.join().unwrap();
+}

@@ -9,14 +9,43 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::digest::Digest;
-use crate::layer::archive::{Archive, TarError, What};
+use crate::layer::archive::{Archive, What};
 use crate::layer::root::Root;
-use crate::manifest::{Descriptor, Document, Manifest, ManifestError, choose};
-use crate::package::import::{Found, ImportError};
+use crate::manifest::{Descriptor, Document, Manifest, ManifestError, check_layer_count, choose};
+use crate::package::import::ImportError;
 use crate::reference::{BadReference, Pick, Reference};
 
 /// Files in an archive that are indexed; an image has a few per layer.
 const MEMBERS_MAX: usize = 1 << 16;
+/// Bytes of a file's name in an archive; what is called longer is not looked at.
+const NAME_MAX: usize = 4096;
+/// Bytes of all those names together.
+const NAMES_MAX: usize = 16 << 20;
+/// Images in one package.
+const IMAGES_MAX: usize = 1024;
+
+/// An image that a package has.
+pub(crate) struct Candidate {
+    pub(crate) tags: Vec<String>,
+    pub(crate) digests: Vec<String>,
+    pub(crate) place: Place,
+}
+
+/// Where the parts of an image are in a package.
+pub(crate) enum Place {
+    Oci { manifest: Digest },
+    Docker { config: String, layers: Vec<String> },
+}
+
+/// The parts of an image.
+pub(crate) struct Parts {
+    /// Digest and content, where there is one.
+    pub(crate) manifest: Option<(Digest, Vec<u8>)>,
+    pub(crate) config_digest: Digest,
+    pub(crate) config_json: Vec<u8>,
+    /// Name of each layer in the package, lowest first, and its descriptor if there is one.
+    pub(crate) layers: Vec<(String, Option<Descriptor>)>,
+}
 
 /// The file or directory an import reads from.
 pub(crate) struct Package {
@@ -57,8 +86,8 @@ impl Package {
         Self { path: path.to_owned(), from: From::Directory }
     }
 
-    pub(crate) fn tar(path: &Path, file: File) -> Result<Self, TarError> {
-        let members = members(&file)?;
+    pub(crate) fn tar(path: &Path, file: File) -> Result<Self, ImportError> {
+        let members = members(path, &file)?;
         Ok(Self { path: path.to_owned(), from: From::Tar { file, members } })
     }
 
@@ -138,38 +167,39 @@ impl Package {
         }
     }
 
-    pub(crate) fn oci_images(&self, cap: u64) -> Result<Vec<Found>, ImportError> {
+    /// The images of an OCI layout. Of each only its names are kept: the rest is read again when its turn comes.
+    pub(crate) fn oci_images(&self, cap: u64) -> Result<Vec<Candidate>, ImportError> {
         let index: Index = self.read_json("index.json", cap)?;
-        // Several entries may be one image under several names.
-        let mut found: BTreeMap<Digest, Found> = BTreeMap::new();
+        let mut entries: BTreeMap<&Digest, Vec<Reference>> = BTreeMap::new();
         for entry in &index.manifests {
-            let (digest, json, manifest) = self.oci_manifest(entry, cap)?;
-            let names = reference_name(entry)?;
-            let digests = names.iter().map(|name| name.at(&entry.digest).to_string());
-            let (tags, digests): (Vec<_>, Vec<_>) =
-                (names.iter().map(ToString::to_string).collect(), digests.collect());
-            let config_digest = manifest.config.digest.clone();
-            match found.get_mut(&config_digest) {
-                Some(same) => {
-                    same.tags.extend(tags);
-                    same.digests.extend(digests);
-                }
-                None => {
-                    let config_json = self.read_blob(&config_digest, cap)?;
-                    let layers = manifest.layers.into_iter().map(|layer| (blob_name(&layer.digest), Some(layer)));
-                    let layers = layers.collect();
-                    let manifest = Some((digest, json));
-                    let image =
-                        Found { tags, digests, manifest, config_digest: config_digest.clone(), config_json, layers };
-                    found.insert(config_digest, image);
-                }
-            }
+            entries.entry(&entry.digest).or_default().extend(reference_name(entry)?);
+            self.bounded(entries.len())?;
+        }
+        // Several entries may be one image under several names.
+        let mut found: BTreeMap<Digest, Candidate> = BTreeMap::new();
+        for (digest, names) in entries {
+            let (manifest_digest, _, manifest) = self.oci_manifest(digest, cap)?;
+            let image = found.entry(manifest.config.digest).or_insert_with(|| Candidate {
+                tags: Vec::new(),
+                digests: Vec::new(),
+                place: Place::Oci { manifest: manifest_digest },
+            });
+            image.tags.extend(names.iter().map(ToString::to_string));
+            image.digests.extend(names.iter().map(|name| name.at(digest).to_string()));
         }
         Ok(found.into_values().collect())
     }
 
-    fn oci_manifest(&self, entry: &Descriptor, cap: u64) -> Result<(Digest, Vec<u8>, Manifest), ImportError> {
-        let mut digest = entry.digest.clone();
+    fn bounded(&self, images: usize) -> Result<(), ImportError> {
+        if images > IMAGES_MAX { Err(self.too_many("images", IMAGES_MAX)) } else { Ok(()) }
+    }
+
+    fn too_many(&self, what: &'static str, limit: usize) -> ImportError {
+        ImportError::TooMany { path: self.path.clone(), what, limit }
+    }
+
+    fn oci_manifest(&self, digest: &Digest, cap: u64) -> Result<(Digest, Vec<u8>, Manifest), ImportError> {
+        let mut digest = digest.clone();
         for _ in 0..3 {
             let json = self.read_blob(&digest, cap)?;
             match Document::parse(&json).map_err(|source| self.unusable(source))? {
@@ -182,30 +212,56 @@ impl Package {
         Err(self.unusable(ManifestError::Nested))
     }
 
-    pub(crate) fn docker_images(&self, cap: u64) -> Result<Vec<Found>, ImportError> {
+    /// The images of a docker archive.
+    pub(crate) fn docker_images(&self, cap: u64) -> Result<Vec<Candidate>, ImportError> {
         let images: Vec<DockerImage> = self.read_json("manifest.json", cap)?;
-        let one = |image: DockerImage| {
-            let tags = image
-                .repo_tags
-                .unwrap_or_default()
-                .into_iter()
-                .map(|tag| tag.parse::<Reference>().map(|name| name.to_string()));
+        self.bounded(images.len())?;
+        let one = |DockerImage { config, repo_tags, layers }: DockerImage| {
+            check_layer_count(layers.len()).map_err(|source| self.unusable(source))?;
+            let tags = repo_tags.unwrap_or_default();
+            let tags = tags.into_iter().map(|tag| tag.parse::<Reference>().map(|name| name.to_string()));
             let tags = tags.collect::<Result<Vec<_>, _>>()?;
-            let config_json = self.read(&image.config, cap)?;
-            Ok(Found {
-                tags,
-                digests: Vec::new(),
-                manifest: None,
-                config_digest: Digest::of(&config_json),
-                config_json,
-                layers: image.layers.into_iter().map(|layer| (layer, None)).collect(),
-            })
+            Ok(Candidate { tags, digests: Vec::new(), place: Place::Docker { config, layers } })
         };
         images.into_iter().map(one).collect()
     }
+
+    /// The parts of an image that its candidate only names.
+    pub(crate) fn parts(&self, place: Place, cap: u64) -> Result<Parts, ImportError> {
+        match place {
+            Place::Oci { manifest } => {
+                let (digest, json, manifest) = self.oci_manifest(&manifest, cap)?;
+                let config_json = self.read_blob(&manifest.config.digest, cap)?;
+                let layers = manifest.layers.into_iter().map(|layer| (blob_name(&layer.digest), Some(layer)));
+                let (config_digest, layers) = (manifest.config.digest, layers.collect());
+                Ok(Parts { manifest: Some((digest, json)), config_digest, config_json, layers })
+            }
+            Place::Docker { config, layers } => {
+                let config_json = self.read(&config, cap)?;
+                let layers = layers.into_iter().map(|layer| (layer, None)).collect();
+                Ok(Parts { manifest: None, config_digest: Digest::of(&config_json), config_json, layers })
+            }
+        }
+    }
+
+    /// How long the layers of an image are, as they lie here.
+    pub(crate) fn layer_bytes(&self, place: &Place, cap: u64) -> Result<u64, ImportError> {
+        let size = |name: &str| Ok(self.open(name)?.1);
+        let sizes: Vec<u64> = match place {
+            Place::Oci { manifest } => {
+                let layers = self.oci_manifest(manifest, cap)?.2.layers;
+                layers.iter().map(|layer| size(&blob_name(&layer.digest))).collect::<Result<_, ImportError>>()?
+            }
+            Place::Docker { layers, .. } => {
+                layers.iter().map(|layer| size(layer)).collect::<Result<_, ImportError>>()?
+            }
+        };
+        Ok(sizes.into_iter().fold(0, u64::saturating_add))
+    }
 }
 
-fn blob_name(digest: &Digest) -> String {
+/// Where an OCI layout has a blob.
+pub(crate) fn blob_name(digest: &Digest) -> String {
     format!("blobs/{}/{}", digest.algorithm(), digest.hex())
 }
 
@@ -220,10 +276,16 @@ fn reference_name(entry: &Descriptor) -> Result<Option<Reference>, BadReference>
 }
 
 /// Finds every file of a tar archive.
-fn members(file: &File) -> Result<HashMap<String, Member>, TarError> {
+fn members(path: &Path, file: &File) -> Result<HashMap<String, Member>, ImportError> {
+    let broken = |source| ImportError::Tar { path: path.to_owned(), source };
+    let too_many = |what, limit| ImportError::TooMany { path: path.to_owned(), what, limit };
     let mut archive = Archive::new(BufReader::with_capacity(1 << 20, file));
-    let mut members = HashMap::new();
-    while let Some(entry) = archive.next()? {
+    let (mut members, mut kept) = (HashMap::new(), 0usize);
+    while let Some(entry) = archive.next().map_err(broken)? {
+        if entry.path.len() > NAME_MAX || entry.link.len() > NAME_MAX {
+            // No image calls a part so.
+            continue;
+        }
         let Ok(path) = String::from_utf8(entry.path) else { continue };
         let name = path.trim_start_matches("./").trim_start_matches('/').to_owned();
         let member = match entry.what {
@@ -235,8 +297,12 @@ fn members(file: &File) -> Result<HashMap<String, Member>, TarError> {
             },
             _ => continue,
         };
+        kept += name.len() + if let Member::Link(target) = &member { target.len() } else { 0 };
+        if kept > NAMES_MAX {
+            return Err(too_many("bytes of file names", NAMES_MAX));
+        }
         if members.len() == MEMBERS_MAX {
-            return Err(TarError::Extension(u64::try_from(MEMBERS_MAX).unwrap_or(u64::MAX)));
+            return Err(too_many("files", MEMBERS_MAX));
         }
         members.insert(name, member);
     }

@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// The name or id that `text` stands for here.
-    fn full_name(&self, text: &str) -> String {
+    pub(crate) fn full_name(&self, text: &str) -> String {
         if text.parse::<Digest>().is_ok() {
             return text.to_owned();
         }
@@ -154,11 +154,6 @@ impl Store {
 
     pub(crate) fn forget_accounts(&self, id: &Digest) {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
-    }
-
-    /// Pins or unpins an image; false if there is none with this id. Blocks.
-    pub fn set_pinned(&self, id: &Digest, pinned: bool) -> Result<bool, DiskError> {
-        self.shelf.set_pinned(id, pinned)
     }
 
     /// The directory that [`Store::lowers`] is relative to.
@@ -209,6 +204,8 @@ impl Store {
             return Ok(accounts);
         }
         let failed = |source| AccountsError { image: image.id.clone(), source };
+        // Whoever removes the image meanwhile does not take its files from under us.
+        let _pin = self.shelf.pin(image.chain.clone());
         let lowers = self.lowers(image).map_err(|error| failed(error.into()))?;
         let files = ["etc/passwd", "etc/group"];
         let view = self.shelf.root.join("view");
