@@ -22,8 +22,6 @@ pub struct Image {
     pub config: Config,
     /// Chain ids of its layers, lowest first.
     pub chain: Vec<Digest>,
-    /// Pinned images are kept by whoever collects unused ones.
-    pub pinned: bool,
 }
 
 impl Image {

@@ -67,4 +67,4 @@ pub use store::{AccountsCause, AccountsError, Store};
 pub use view::accounts::{Accounts, Group, Passwd};
 pub use view::overlay::ViewError;
 pub use view::user::{User, UserAsk, UserError, resolve_user};
-pub use view::volume::{Found, Volume, VolumeError};
+pub use view::volume::{FileKind, Volume, VolumeError};

@@ -13,7 +13,8 @@ use rustix::io::Errno;
 pub(crate) const DEPTH_MAX: usize = 256;
 
 /// Paths inside the root that the kernel must resolve for us.
-const INSIDE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
+pub(crate) const INSIDE: ResolveFlags =
+    ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
 
 #[derive(Debug)]
 pub(crate) struct Root {
@@ -73,7 +74,7 @@ impl AsFd for Root {
 }
 
 /// The kernel gives up on scoped lookups when something is renamed meanwhile, anywhere.
-fn retry<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(crate) fn retry<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     for _ in 0..64 {
         match open() {
             Err(Errno::AGAIN | Errno::INTR) => {}

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,8 @@ pub(crate) struct Staged {
     pub(crate) directory: PathBuf,
     pub(crate) record: LayerRecord,
     pub(crate) pending: Pending,
+    /// Whether it fits the layers below; locked while that is seen to, and while it moves into the store.
+    pub(crate) adopted: Mutex<bool>,
     kept: AtomicBool,
 }
 
@@ -132,7 +135,8 @@ impl Staged {
         parent: Option<Digest>,
     ) -> Self {
         let record = LayerRecord { version: 1, chain_id, diff_id, parent, bytes: 0, inodes: 0, tar_bytes: None };
-        Self { number, directory, record, pending: Pending::default(), kept: AtomicBool::new(false) }
+        let (adopted, kept) = (Mutex::new(false), AtomicBool::new(false));
+        Self { number, directory, record, pending: Pending::default(), adopted, kept }
     }
 
     pub(crate) fn files(&self) -> PathBuf {

@@ -80,16 +80,21 @@ impl Shelf {
         Ok(Ready::Staged(staged, losses))
     }
 
-    /// Makes an image and its layers part of the store: visible, whole and durable.
+    /// Makes an image and its layers part of the store: visible, whole and durable. The caller has pinned its chain.
     pub(crate) fn add(&self, new: NewImage, layers: &[Ready]) -> Result<Arc<Image>, DiskError> {
-        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = self.state().images.contains_key(&new.id);
         let staged = layers.iter().filter_map(|ready| match ready {
             Ready::Staged(staged, losses) => Some((staged, *losses)),
             Ready::Kept => None,
         });
-        let staged = staged.filter(|(staged, _)| !self.state().layers.contains_key(&staged.record.chain_id));
-        let (fresh, losses): (Vec<&Arc<Staged>>, Vec<u64>) = staged.unzip();
+        let mut staged: Vec<(&Arc<Staged>, u64)> = staged.collect();
+        // Lowest first, however they came: what a layer takes over from those below must be finished there.
+        staged.sort_by_key(|(staged, _)| new.chain.iter().position(|chain_id| *chain_id == staged.record.chain_id));
+        // How long this takes the image decides, so nobody else may have to wait for it.
+        self.adopt_all(&new.chain, &staged)?;
+        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.state().images.contains_key(&new.id);
+        staged.retain(|(staged, _)| !self.state().layers.contains_key(&staged.record.chain_id));
+        let (fresh, losses): (Vec<&Arc<Staged>>, Vec<u64>) = staged.into_iter().unzip();
         if losses.iter().any(|then| *then != self.losses.load(Ordering::Acquire)) {
             let lost = std::io::Error::other("the disk lost what was written while layers were unpacked");
             return Err(disk::at("syncing", &self.root)(lost));
@@ -97,24 +102,41 @@ impl Shelf {
         let (id, manifest) = (new.id.clone(), new.manifest.as_ref().map(|(digest, _)| digest.clone()));
         let added = self.add_changing(new, &fresh, known);
         if added.is_err() && !self.state().images.contains_key(&id) {
-            for digest in manifest.iter().chain([&id]) {
-                // Nobody's now; what cannot be removed is swept at the next start.
-                std::fs::remove_file(self.blob_path(digest)).ok();
+            let blobs = manifest.iter().chain([&id]).map(|digest| self.blob_path(digest));
+            for path in [self.image_path(&id)].into_iter().chain(blobs) {
+                // Nobody's now. The record goes first; what of the rest cannot be removed is swept at the next start.
+                std::fs::remove_file(path).ok();
             }
         }
         added
     }
 
-    fn add_changing(&self, new: NewImage, fresh: &[&Arc<Staged>], known: bool) -> Result<Arc<Image>, DiskError> {
-        for staged in fresh {
-            let below = self.below(&new.chain, &staged.record.chain_id, fresh);
-            staged.adopt(&below).map_err(disk::at("preparing", &staged.directory))?;
+    /// Makes staged layers, lowest first, ready to be kept. Another pull may be doing the same to the same ones.
+    fn adopt_all(&self, chain: &[Digest], all: &[(&Arc<Staged>, u64)]) -> Result<(), DiskError> {
+        for (staged, _) in all {
+            let mut adopted = staged.adopted.lock().unwrap_or_else(PoisonError::into_inner);
+            if *adopted {
+                continue;
+            }
+            let mut below = self.below(chain, &staged.record.chain_id, all);
+            while let Err(error) = staged.adopt(&below) {
+                let then = std::mem::replace(&mut below, self.below(chain, &staged.record.chain_id, all));
+                // Where one of them was moved into place meanwhile, it is done again, which changes nothing else.
+                if then == below {
+                    return Err(disk::at("preparing", &staged.directory)(error));
+                }
+            }
             let record = serde_json::to_vec(&staged.record)
                 .map_err(|error| disk::at("encoding the record of", &staged.directory)(error.into()))?;
             let path = staged.directory.join("layer.json");
             std::fs::write(&path, record).map_err(disk::at("writing", &path))?;
             disk::step(&self.root, "layer record written");
+            *adopted = true;
         }
+        Ok(())
+    }
+
+    fn add_changing(&self, new: NewImage, fresh: &[&Arc<Staged>], known: bool) -> Result<Arc<Image>, DiskError> {
         if !known {
             let manifest = new.manifest.iter().map(|(digest, json)| (digest, json));
             for (digest, json) in manifest.chain([(&new.id, &new.config_json)]) {
@@ -142,38 +164,42 @@ impl Shelf {
     fn keep(&self, fresh: &[&Arc<Staged>]) -> Result<(), DiskError> {
         for staged in fresh {
             let to = self.layers_dir().join(staged.number.to_string());
+            // Who looks for it finds it before or after, not on the way. It is adopted: nobody has this for long.
+            let adopted = staged.adopted.lock().unwrap_or_else(PoisonError::into_inner);
             std::fs::rename(&staged.directory, &to).map_err(disk::at("moving into place", &to))?;
             staged.keep();
             disk::step(&self.root, "layer in place");
             let beside = beside(&to).unwrap_or_default();
             let layer = Layer { number: staged.number, record: staged.record.clone(), beside };
             self.state().layers.insert(layer.record.chain_id.clone(), Arc::new(layer));
+            drop(adopted);
         }
         if fresh.is_empty() { Ok(()) } else { disk::sync(&self.layers_dir()) }
     }
 
-    /// Directories of the layers under `chain_id`, nearest first.
-    fn below(&self, chain: &[Digest], chain_id: &Digest, fresh: &[&Arc<Staged>]) -> Vec<PathBuf> {
-        let state = self.state();
-        let place = |below: &Digest| match fresh.iter().find(|staged| staged.record.chain_id == *below) {
-            Some(staged) => Some(staged.files()),
-            None => {
-                let layer = state.layers.get(below)?;
-                Some(self.layers_dir().join(layer.number.to_string()).join("fs"))
+    /// Directories of the layers under `chain_id`, nearest first; those that are staged have been adopted.
+    fn below(&self, chain: &[Digest], chain_id: &Digest, all: &[(&Arc<Staged>, u64)]) -> Vec<PathBuf> {
+        let place = |below: &Digest| {
+            let staged = all.iter().find(|(staged, _)| staged.record.chain_id == *below).map(|(staged, _)| *staged);
+            let _still = staged.map(|staged| staged.adopted.lock().unwrap_or_else(PoisonError::into_inner));
+            match self.state().layers.get(below) {
+                Some(layer) => Some(self.layers_dir().join(layer.number.to_string()).join("fs")),
+                None => staged.map(|staged| staged.files()),
             }
         };
-        chain
-            .iter()
-            .take_while(|below| *below != chain_id)
-            .filter_map(place)
-            .collect::<Vec<_>>()
-            .into_iter()
-            .rev()
-            .collect()
+        let mut below: Vec<PathBuf> = chain.iter().take_while(|below| *below != chain_id).filter_map(place).collect();
+        below.reverse();
+        below
+    }
+
+    fn next_generation(&self) -> u64 {
+        let mut state = self.state();
+        state.generation += 1;
+        state.generation
     }
 
     fn record(&self, new: NewImage) -> Result<Arc<Image>, DiskError> {
-        let mut state = self.state();
+        let state = self.state();
         let image = match state.images.get(&new.id) {
             Some(known) => {
                 let mut image = Image::clone(known);
@@ -190,20 +216,18 @@ impl Shelf {
                     size: bytes.map(|layer| layer.record.bytes).sum(),
                     config: new.config,
                     chain: new.chain,
-                    pinned: false,
                 };
                 image.add_names(&new.tags, &new.digests);
                 image
             }
         };
-        state.generation += 1;
-        let generation = state.generation;
         drop(state);
-        self.publish(Arc::new(image), generation)
+        self.publish(image)
     }
 
     /// Writes an image's record, then shows it; an image that loses a tag by this is written after it.
-    fn publish(&self, image: Arc<Image>, generation: u64) -> Result<Arc<Image>, DiskError> {
+    fn publish(&self, image: Image) -> Result<Arc<Image>, DiskError> {
+        let (image, generation) = (Arc::new(image), self.next_generation());
         let write = |image: &Image, generation| {
             let record = ImageRecord { version: 1, generation, image: image.clone() };
             disk::write_json(&self.image_path(&image.id), &record)
@@ -228,31 +252,14 @@ impl Shelf {
         digests: &[String],
     ) -> Result<Option<Arc<Image>>, DiskError> {
         let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.state();
-        let Some(known) = state.images.get(id).cloned() else { return Ok(None) };
+        let known = self.state().images.get(id).cloned();
+        let Some(known) = known else { return Ok(None) };
         if known.has_names(tags, digests) {
             return Ok(Some(known));
         }
         let mut image = Image::clone(&known);
         image.add_names(tags, digests);
-        state.generation += 1;
-        let generation = state.generation;
-        drop(state);
-        self.publish(Arc::new(image), generation).map(Some)
-    }
-
-    /// Sets whether an image is pinned; false if there is no such image.
-    pub(crate) fn set_pinned(&self, id: &Digest, pinned: bool) -> Result<bool, DiskError> {
-        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut state = self.state();
-        let Some(known) = state.images.get(id).cloned() else { return Ok(false) };
-        if known.pinned == pinned {
-            return Ok(true);
-        }
-        state.generation += 1;
-        let generation = state.generation;
-        drop(state);
-        self.publish(Arc::new(Image { pinned, ..Image::clone(&known) }), generation).map(|_| true)
+        self.publish(image).map(Some)
     }
 
     /// Removes an image by id with all its names, or one name of it; with its last tag an image goes too.
@@ -273,11 +280,7 @@ impl Shelf {
             let was_tag = rest.repo_tags.len() < image.repo_tags.len();
             let gone = rest.repo_tags.is_empty() && (was_tag || rest.repo_digests.is_empty());
             if !gone {
-                let mut state = self.state();
-                state.generation += 1;
-                let generation = state.generation;
-                drop(state);
-                self.publish(Arc::new(rest), generation)?;
+                self.publish(rest)?;
                 self.state().names.remove(&name);
                 return Ok(());
             }

@@ -1,11 +1,13 @@
 //! Reading the store's records when it is opened.
 
+use std::collections::{BTreeSet, HashMap};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::chain_id;
 use crate::digest::Digest;
+use crate::image::Image;
 use crate::layer::root::{Root, Weight, weigh};
 use crate::layer::staged::{Layer, LayerRecord, number};
 use crate::store::disk::{self, DiskError, Found};
@@ -127,10 +129,21 @@ pub(crate) fn load_images(directory: &Path, state: &mut State) -> Result<(), Ope
         disk::remove_file(&path)?;
     }
     records.sort_by_key(|record| record.generation);
+    let generations: HashMap<Digest, u64> =
+        records.iter().map(|record| (record.image.id.clone(), record.generation)).collect();
+    let mut robbed = BTreeSet::new();
     for record in records {
         state.generation = state.generation.max(record.generation);
         // A crash between two records of a moved tag leaves both with it; the later one is right.
-        state.insert(Arc::new(record.image));
+        robbed.extend(state.insert(Arc::new(record.image)).iter().map(|image| image.id.clone()));
+    }
+    for (id, image) in robbed.iter().filter_map(|id| state.images.get_key_value(id)) {
+        // Or the tag would be back once it is removed from the other.
+        let generation = generations.get(id).copied().unwrap_or_default();
+        let record = ImageRecord { version: VERSION, generation, image: Image::clone(image) };
+        if let Err(error) = disk::write_json(&directory.join(format!("{}.json", id.hex())), &record) {
+            tracing::warn!(error = &error as &dyn std::error::Error, "a moved tag stays in an older record");
+        }
     }
     Ok(())
 }

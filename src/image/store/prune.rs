@@ -40,7 +40,7 @@ impl PruneError {
 }
 
 impl Store {
-    /// Removes images that no container and no work in progress uses, that are not pinned and that `keep` does not want.
+    /// Removes images that no container and no work in progress uses and that `keep` does not want.
     ///
     /// Only after [`Store::sweep`]. Blocks.
     pub fn prune(&self, keep: impl Fn(&Image) -> bool) -> Result<Pruned, PruneError> {
@@ -89,7 +89,7 @@ impl State {
         if !self.is_swept() {
             return Err(PruneError::Unknown);
         }
-        let unused = self.images.values().filter(|image| !image.pinned && !self.in_use(image) && !keep(image));
+        let unused = self.images.values().filter(|image| !self.in_use(image) && !keep(image));
         Ok(unused.cloned().collect())
     }
 }

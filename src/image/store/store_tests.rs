@@ -163,18 +163,6 @@ fn removing_one_of_several_tags_keeps_the_image() {
 }
 
 #[test]
-fn pinning_survives_a_restart() {
-    let directory = tempfile::tempdir().unwrap();
-    let store = open(directory.path());
-    let image = add(&store, &[base()], "a.b/x:1");
-    assert!(store.set_pinned(&image.id, true).unwrap());
-    drop(store);
-    let store = open(directory.path());
-    assert!(store.find("a.b/x:1").unwrap().pinned);
-    assert!(!store.set_pinned(&Digest::of(b"none"), true).unwrap());
-}
-
-#[test]
 fn directories_a_layer_implies_look_as_in_the_layer_below() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
@@ -253,18 +241,17 @@ fn usage_is_what_du_says_also_while_layers_wait_to_be_kept() {
 }
 
 #[test]
-fn pruning_removes_what_nobody_holds_pins_or_wants() {
+fn pruning_removes_what_nobody_holds_or_wants() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let images: Vec<_> = ["held", "pinned", "wanted", "spare", "spare too"]
         .iter()
         .map(|name| add(&store, &[base(), top(name)], &format!("a.b/{}:1", name.replace(' ', "-"))))
         .collect();
-    let keep = |image: &Image| image.id == images[2].id;
+    let keep = |image: &Image| [&images[1].id, &images[2].id].contains(&&image.id);
     assert!(matches!(store.prune(keep), Err(crate::PruneError::Unknown)), "who holds what is not known yet");
     assert_eq!(store.list().len(), 5);
     store.hold("container", &images[0].id).unwrap();
-    store.set_pinned(&images[1].id, true).unwrap();
     store.sweep().unwrap();
     let before = store.usage().bytes;
     let would = store.prunable(keep).unwrap();
@@ -348,4 +335,113 @@ fn many_layers_fit_one_mount() {
     assert_eq!(store.lowers(&image).unwrap().len(), 202);
     let user = resolve_user(&store.accounts(&image).unwrap(), UserAsk { image_user: "web", ..UserAsk::default() });
     assert_eq!(user.unwrap().uid, 3);
+}
+
+#[test]
+fn a_removed_tag_does_not_come_back_from_an_older_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let one = add(&store, &[top("1")], "a.b/x:1");
+    let path = store.shelf.image_path(&one.id);
+    let before = std::fs::read(&path).unwrap();
+    add(&store, &[top("2")], "a.b/x:1");
+    // The crash between the two records of a moved tag.
+    std::fs::write(&path, before).unwrap();
+    drop(store);
+    let store = open(directory.path());
+    store.remove("a.b/x:1").unwrap();
+    assert_eq!(store.find("a.b/x:1"), None);
+    drop(store);
+    assert_eq!(open(directory.path()).find("a.b/x:1"), None);
+}
+
+#[test]
+fn records_that_say_whether_an_image_is_pinned_are_still_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let image = add(&store, &[base()], "a.b/x:1");
+    let path = store.shelf.image_path(&image.id);
+    drop(store);
+    let text = std::fs::read_to_string(&path).unwrap().replace("\"chain\":", "\"pinned\":true,\"chain\":");
+    assert!(text.contains("pinned"));
+    std::fs::write(&path, text).unwrap();
+    assert_eq!(open(directory.path()).find("a.b/x:1"), Some(image));
+}
+
+/// An image of these layers and each of them staged, lowest first.
+fn staged(store: &Store, tars: &[Vec<u8>]) -> (crate::store::add::NewImage, Vec<crate::store::add::Ready>) {
+    let made = crate::fixture::Made::new(tars, |tar| tar.to_vec());
+    let blob = crate::config::ConfigBlob::parse(&made.config).unwrap();
+    let chain = blob.chain();
+    let stage = |(at, tar): (usize, &Vec<u8>)| {
+        let parent = at.checked_sub(1).map(|below| chain[below].clone());
+        let plan = LayerPlan { chain_id: chain[at].clone(), diff_id: blob.diff_ids[at].clone(), parent, blob: None };
+        store.shelf.ready(&plan.chain_id).unwrap_or_else(|| store.shelf.stage(&plan, &tar[..], &store.limits).unwrap())
+    };
+    let layers = tars.iter().enumerate().map(stage).collect();
+    let (id, config_json, config) = (made.id(), made.config.clone(), blob.config);
+    let (tags, digests) = (vec!["a.b/x:1".to_owned()], Vec::new());
+    (crate::store::add::NewImage { id, config_json, config, manifest: None, chain, tags, digests }, layers)
+}
+
+#[test]
+fn layers_fit_those_below_in_whatever_order_they_came() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let looks = Head { kind: b'5', mode: 0o1711, ..Head::default() };
+    let lowest = Tar::default().entry("d", &looks, b"").file("t", b"content").end();
+    let middle = Tar::default().file("d/m", b"").link("l", "t").end();
+    let highest = Tar::default().file("d/h", b"").link("ll", "l").end();
+    let (new, mut layers) = staged(&store, &[lowest, middle, highest]);
+    layers.reverse();
+    let image = store.shelf.add(new, &layers).unwrap();
+    let top = store.layers_dir().join(&store.lowers(&image).unwrap()[0]);
+    assert_eq!(std::fs::metadata(top.join("d")).unwrap().mode() & 0o7777, 0o1711);
+    assert_eq!(std::fs::read(top.join("ll")).unwrap(), b"content");
+}
+
+#[test]
+fn nobody_waits_for_a_layer_to_fit_those_below() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    add(&store, &[base()], "a.b/other:1");
+    let links = (0..3).fold(Tar::default(), |tar, at| tar.link(&format!("l{at}"), "t"));
+    let (new, layers) = staged(&store, &[Tar::default().file("t", b"t").end(), links.end()]);
+    let free = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let (shelf, seen) = (store.shelf.clone(), free.clone());
+    let looking = crate::store::steps::at_each_step(directory.path(), move |step| {
+        if step == "layer record written" && shelf.change.try_lock().is_ok() {
+            seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    });
+    store.shelf.add(new, &layers).unwrap();
+    drop(looking);
+    assert_eq!(free.load(std::sync::atomic::Ordering::Relaxed), 2);
+}
+
+#[test]
+fn pulls_that_share_what_is_unpacked_may_end_at_the_same_time() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    store.sweep().unwrap();
+    for round in 0..20 {
+        let looks = Head { kind: b'5', mode: 0o1711, ..Head::default() };
+        let below = Tar::default().entry("d", &looks, b"").file("t", round.to_string().as_bytes());
+        let below = below.symlink("s", "d").end();
+        let middle = (0..50).fold(Tar::default(), |tar, at| tar.link(&format!("s/m{at}"), "t")).end();
+        let own = |of: usize| (0..50).fold(Tar::default(), |tar, at| tar.link(&format!("s/o{of}-{at}"), "s/m1")).end();
+        let all: Vec<_> = (0..3).map(|of| staged(&store, &[below.clone(), middle.clone(), own(of)])).collect();
+        std::thread::scope(|threads| {
+            for (new, layers) in all {
+                let store = &store;
+                threads.spawn(move || {
+                    let _pin = store.shelf.pin(new.chain.clone());
+                    let image = store.shelf.add(new, &layers).unwrap();
+                    assert_eq!(store.lowers(&image).unwrap().len(), 3);
+                });
+            }
+        });
+        store.prune(|_| false).unwrap();
+    }
+    assert!(names(&store.layers_dir()).is_empty() && names(&directory.path().join("tmp")).is_empty());
 }

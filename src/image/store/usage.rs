@@ -28,11 +28,16 @@ impl Shelf {
         let mut weight = Weight::default();
         // What cannot be looked at now counts as nothing.
         own.into_iter().chain(entries).flatten().for_each(|part| weight.add(part));
+        let mut waiting = Vec::new();
         let state = self.state();
         state.layers.values().for_each(|layer| weight.add(layer.weight()));
         let staged = state.staged.iter().filter(|(chain_id, _)| !state.layers.contains_key(chain_id));
         for staged in staged.filter_map(|(_, (staged, _))| staged.upgrade()) {
             weight.add(Weight { bytes: staged.record.bytes, inodes: staged.record.inodes });
+            waiting.push(staged);
+        }
+        drop(state);
+        for staged in waiting {
             weight.add(beside(&staged.directory).unwrap_or_default());
         }
         Usage { path: self.root.clone(), bytes: weight.bytes, inodes: weight.inodes }

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec,
 use rustix::io::Errno;
 
 use crate::layer::looks::keeps_xattr;
-use crate::view::overlay::is_whiteout;
+use crate::layer::whiteout::is_whiteout;
 
 /// The longest list of attributes, and the longest attribute.
 const XATTR_MAX: usize = 64 * 1024;

@@ -5,11 +5,12 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use nix::sched::{CloneFlags, unshare};
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
-use crate::layer::root::Root;
+use crate::layer::root::{INSIDE, Root, retry};
+use crate::layer::whiteout::is_whiteout;
 
 /// An image that could not be looked into.
 #[derive(Debug, thiserror::Error)]
@@ -65,25 +66,16 @@ pub(crate) fn show<T: Send>(
 
 /// What is at `path`, every link on the way followed inside the image; none where there is nothing.
 pub(crate) fn find(root: &Root, path: &Path) -> io::Result<Option<(OwnedFd, Stat)>> {
-    let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV;
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    let found = loop {
-        match rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
-            Ok(found) => break found,
-            Err(Errno::NOENT) => return Ok(None),
-            // Something was renamed meanwhile, anywhere.
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+    let open = || rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE);
+    let found = match retry(open) {
+        Ok(found) => found,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
     };
     let stat = rustix::fs::fstat(&found)?;
     // Nothing hides it where there is one layer alone.
     Ok(if is_whiteout(&stat) { None } else { Some((found, stat)) })
-}
-
-/// Whether this is overlayfs's mark of something removed.
-pub(crate) fn is_whiteout(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0
 }
 
 /// Reads small files of an image, as its layers show them together; absent ones are None.

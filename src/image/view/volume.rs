@@ -26,7 +26,7 @@ pub struct Volume {
 
 /// What stands at a path in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum FileKind {
     /// A directory.
     Directory,
     /// A regular file.
@@ -83,13 +83,14 @@ impl VolumeError {
 
 impl Store {
     /// What an image has at `path`, every link followed inside the image; none where there is nothing. Blocks.
-    pub fn look_into(&self, image: &Image, path: &Path) -> Result<Option<Found>, VolumeError> {
+    pub fn look_into(&self, image: &Image, path: &Path) -> Result<Option<FileKind>, VolumeError> {
         let failed = |source| VolumeError::Find { path: path.to_owned(), source };
+        let _pin = self.shelf.pin(image.chain.clone());
         let found = self.show(&self.lowers(image)?, |root| find(root, path))?.map_err(failed)?;
         Ok(found.map(|(_, stat)| match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Found::Directory,
-            FileType::RegularFile => Found::File,
-            _ => Found::Special,
+            FileType::Directory => FileKind::Directory,
+            FileType::RegularFile => FileKind::File,
+            _ => FileKind::Special,
         }))
     }
 

@@ -149,7 +149,7 @@ fn is_registry(server: &str, registry: &str) -> bool {
 
 /// An image as lists and status show it; `pinned` are those that the operator wants kept.
 pub(crate) fn to_wire(image: &Image, pinned: &Pinned) -> v1::Image {
-    let Image { id, repo_tags, repo_digests, manifest: _, size, config, chain: _, pinned: _ } = image;
+    let Image { id, repo_tags, repo_digests, manifest: _, size, config, chain: _ } = image;
     v1::Image {
         id: id.to_string(),
         repo_tags: repo_tags.clone(),

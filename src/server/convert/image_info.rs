@@ -61,7 +61,7 @@ pub(crate) fn info<'a>(
     config: Option<&[u8]>,
     manifest: Option<&[u8]>,
 ) -> ImageInfo<'a> {
-    let Image { id: _, repo_tags, repo_digests, manifest: digest, size, config: known, chain, pinned: _ } = image;
+    let Image { id: _, repo_tags, repo_digests, manifest: digest, size, config: known, chain } = image;
     let config = config.filter(|json| json.len() <= DOCUMENT_MAX);
     let manifest = manifest.filter(|json| json.len() <= DOCUMENT_MAX);
     let manifest: Manifest = manifest.and_then(|json| serde_json::from_slice(json).ok()).unwrap_or_default();
@@ -98,7 +98,6 @@ mod tests {
             size: 7,
             config: ::image::Config { labels: [("k".into(), "v".into())].into(), ..Default::default() },
             chain: vec![digest('c'), digest('d')],
-            pinned: false,
         }
     }
 

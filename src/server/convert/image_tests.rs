@@ -45,7 +45,6 @@ fn image() -> Image {
         size: 7,
         config: ::image::Config::default(),
         chain: Vec::new(),
-        pinned: false,
     }
 }
 
@@ -221,12 +220,11 @@ fn an_images_user_is_a_number_or_a_name() {
 }
 
 #[test]
-fn an_image_is_pinned_by_mark_or_by_name() {
+fn an_image_is_pinned_by_name() {
     let pinned = |name: &str| Pinned::parse(&[name.to_owned()]).unwrap();
     assert!(to_wire(&image(), &pinned(NAME)).pinned);
     assert!(to_wire(&image(), &pinned(&image().repo_digests[0])).pinned);
     assert!(!to_wire(&image(), &pinned("a.example:5000/b:d")).pinned);
-    assert!(to_wire(&Image { pinned: true, ..image() }, &Pinned::default()).pinned);
     assert_eq!(to_wire(&Image { size: 0, ..image() }, &Pinned::default()).size, 1);
 }
 

@@ -195,7 +195,6 @@ mod tests {
                 size: 1,
                 config: ::image::Config::default(),
                 chain: Vec::new(),
-                pinned: false,
             })
         };
         (0..count).map(image).collect()

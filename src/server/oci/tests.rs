@@ -91,7 +91,7 @@ mod given {
             "config": {"user": "", "env": ["A=image", "PATH=/image"], "entrypoint": ["/entry"], "cmd": ["one", "two"],
                 "working_dir": "/work", "stop_signal": "", "volumes": [], "labels": {}, "exposed_ports": [],
                 "os": "linux", "architecture": "amd64"},
-            "chain": [], "pinned": false,
+            "chain": [],
         }))
         .unwrap()
     }

@@ -301,7 +301,7 @@ mod tests {
             "id": id, "repo_tags": ["a.example/b:1"], "repo_digests": [], "manifest": null, "size": 1,
             "config": {"user": "", "env": [], "entrypoint": [], "cmd": [], "working_dir": "", "stop_signal": "",
                 "volumes": [], "labels": {}, "exposed_ports": [], "os": "linux", "architecture": "amd64"},
-            "chain": [], "pinned": false,
+            "chain": [],
         }))
         .unwrap();
         let asked = |image: &str, user_specified: &str| ImageName {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use image::{Found, Image, Volume};
+use image::{FileKind, Image, Volume};
 use model::{Classed, Kind, Mount, MountSource};
 
 use super::Runtime;
@@ -70,8 +70,8 @@ impl Runtime {
             if !sub_path.is_empty() {
                 let found = self.images.look_into(&image, Path::new(sub_path));
                 match found.map_err(|e| MountError::Look(index, e))? {
-                    Some(Found::Directory | Found::File) => {}
-                    Some(Found::Special) => {
+                    Some(FileKind::Directory | FileKind::File) => {}
+                    Some(FileKind::Special) => {
                         return Err(MountError::Special(index, sub_path.clone(), name.clone()));
                     }
                     None => return Err(MountError::NoSuchPath(index, sub_path.clone(), name.clone())),
