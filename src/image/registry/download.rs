@@ -11,6 +11,7 @@ use crate::registry::pull_error::PullError;
 use crate::registry::stream::Stream;
 use crate::store::add::{LayerPlan, Ready};
 use crate::turns::Turn;
+use crate::store::shelf::Pin;
 
 /// What an unpacker has until it has really ended, whether or not anybody still waits for it.
 #[derive(Debug)]
@@ -20,51 +21,96 @@ struct Held {
     /// A place among the downloads, and with it a share of the memory.
     _place: OwnedSemaphorePermit,
     /// Tells the pull that it has ended.
+    alive: mpsc::Sender<()>,
+}
+
+/// Something that takes long to let go, such as a layer that nobody keeps: dropped, it goes on a thread that may block.
+#[derive(Debug)]
+pub(crate) struct Loose<T: Send + 'static>(Option<T>);
+
+/// A layer that is ready, and word to the pull once that is let go.
+type Unpacked = Loose<(Ready, mpsc::Sender<()>)>;
+
+/// What a pull has in hand; the layers go first.
+#[derive(Debug)]
+pub(crate) struct Hand {
+    pub(crate) layers: Vec<Ready>,
+    _pin: Pin,
     _alive: mpsc::Sender<()>,
 }
 
+impl<T: Send + 'static> Loose<T> {
+    fn new(what: T) -> Self {
+        Self(Some(what))
+    }
+
+    /// Hands it over; whoever drops it then must be able to block.
+    pub(crate) fn take(mut self) -> Option<T> {
+        self.0.take()
+    }
+}
+
+impl Loose<Hand> {
+    fn add(&mut self, ready: Ready) {
+        if let Some(hand) = &mut self.0 {
+            hand.layers.push(ready);
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Loose<T> {
+    fn drop(&mut self) {
+        let Some(what) = self.0.take() else { return };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || drop(what))),
+            Err(_) => drop(what),
+        }
+    }
+}
+
 impl Pull {
-    /// Gets all layers ready; the first that fails ends the others, and with the answer all of them have ended.
-    pub(crate) async fn layers(self: &Arc<Self>, plans: Vec<LayerPlan>) -> Result<Vec<Ready>, PullError> {
-        let (mut layers, mut missing) = (Vec::with_capacity(plans.len()), Vec::new());
+    /// Gets all layers ready; the first that fails ends the others, and with the answer all of them have ended and what
+    /// they had unpacked is gone.
+    pub(crate) async fn layers(self: &Arc<Self>, plans: Vec<LayerPlan>, pin: Pin) -> Result<Loose<Hand>, PullError> {
+        // All who have something of this pull hold a sender: nothing can be received once the last of them is gone.
+        let (alive, mut gone) = mpsc::channel::<()>(1);
+        let mut hand = Loose::new(Hand { layers: Vec::with_capacity(plans.len()), _pin: pin, _alive: alive.clone() });
+        let mut missing = Vec::new();
         for plan in plans {
             match self.shelf.ready(&plan.chain_id) {
-                Some(ready) => layers.push(ready),
+                Some(ready) => hand.add(ready),
                 None => missing.push(plan),
             }
         }
         self.progress.expect(missing.iter().map(size));
         let mut tasks = JoinSet::new();
-        // Every unpacker holds a sender: nothing can be received once the last of them is gone.
-        let (alive, mut gone) = mpsc::channel::<()>(1);
         for plan in missing {
             let (pull, alive) = (self.clone(), alive.clone());
             tasks.spawn(async move { pull.layer(plan, alive).await });
         }
         drop(alive);
-        let mut outcome = Ok(());
         while let Some(done) = tasks.join_next().await {
             match done.unwrap_or_else(|_| Err(self.cut())) {
-                Ok(ready) => layers.push(ready),
+                Ok(unpacked) => unpacked.take().into_iter().for_each(|(ready, _)| hand.add(ready)),
                 Err(error) => {
-                    outcome = Err(error);
-                    break;
+                    drop(hand);
+                    tasks.shutdown().await;
+                    gone.recv().await;
+                    return Err(error);
                 }
             }
         }
-        tasks.shutdown().await;
-        gone.recv().await;
-        outcome.map(|()| layers)
+        Ok(hand)
     }
 
-    async fn layer(self: Arc<Self>, plan: LayerPlan, alive: mpsc::Sender<()>) -> Result<Ready, PullError> {
+    async fn layer(self: Arc<Self>, plan: LayerPlan, alive: mpsc::Sender<()>) -> Result<Unpacked, PullError> {
         let turn = self.turns.take(plan.chain_id.as_str()).await;
         if let Some(ready) = self.shelf.ready(&plan.chain_id) {
             self.progress.spared(size(&plan));
-            return Ok(ready);
+            return Ok(Loose::new((ready, alive)));
         }
         let place = self.downloads.clone().acquire_owned().await.map_err(|_| self.cut())?;
-        let mut held = Held { _turn: turn, _place: place, _alive: alive };
+        let mut held = Held { _turn: turn, _place: place, alive };
         let start = self.start();
         for skipped in 0..self.remotes.len() {
             let outcome;
@@ -73,9 +119,9 @@ impl Pull {
                 Err(PullError::Unpack { source, .. }) if source.blames_source() && skipped + 1 < self.remotes.len() => {
                     tracing::warn!(image = %self.image, error = &source as &dyn std::error::Error, "trying the next endpoint");
                 }
-                Ok(ready) => {
+                Ok(unpacked) => {
                     self.progress.unpacked();
-                    return Ok(ready);
+                    return Ok(unpacked);
                 }
                 Err(error) => return Err(error),
             }
@@ -89,16 +135,18 @@ impl Pull {
         plan: &LayerPlan,
         start: usize,
         held: Held,
-    ) -> Result<(Result<Ready, PullError>, Held), PullError> {
+    ) -> Result<(Result<Unpacked, PullError>, Held), PullError> {
         let Some(blob) = plan.blob.clone() else { return Err(self.cut()) };
         let (inlet, outlet) = pipe(self.limits.pipe());
         let (unpacker, layer) = (self.clone(), plan.clone());
         let unpacking = tokio::task::spawn_blocking(move || {
             // If nobody waits any more, the layer is dropped, and removed by that, before what is held.
-            (unpacker.shelf.stage(&layer, outlet, &unpacker.limits), held)
+            Loose::new((unpacker.shelf.stage(&layer, outlet, &unpacker.limits), held))
         });
         let (came, fetched) = Stream::new(self.clone(), &blob, inlet).run(start).await;
-        let (unpacked, held) = unpacking.await.map_err(|_| self.cut())?;
+        let unpacked = unpacking.await.ok().and_then(Loose::take);
+        let (unpacked, held) = unpacked.ok_or_else(|| self.cut())?;
+        let unpacked = unpacked.map(|ready| Loose::new((ready, held.alive.clone())));
         // If the network failed, the unpacker only saw the stream break off.
         let outcome = match fetched {
             Err(source) => Err(PullError::Fetch { image: self.image.to_string(), source }),
@@ -113,4 +161,30 @@ impl Pull {
 
 fn size(plan: &LayerPlan) -> u64 {
     plan.blob.as_ref().map_or(0, |blob| blob.size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Tells(std::sync::mpsc::Sender<std::thread::ThreadId>);
+
+    impl Drop for Tells {
+        fn drop(&mut self) {
+            self.0.send(std::thread::current().id()).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_let_go_is_dropped_where_nobody_waits() {
+        let (to, from) = std::sync::mpsc::channel();
+        let here = std::thread::current().id();
+        drop(Loose::new(Tells(to.clone())));
+        assert_eq!(from.recv().unwrap(), here, "without a runtime there is nobody to wait");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async { drop(Loose::new(Tells(to.clone()))) });
+        assert_ne!(from.recv().unwrap(), here);
+        runtime.block_on(async { drop(Loose::new(Tells(to)).take()) });
+        assert_eq!(from.recv().unwrap(), here, "who takes it has it");
+    }
 }

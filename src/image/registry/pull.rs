@@ -164,7 +164,7 @@ impl Pull {
         let plans = plan(manifest.layers.iter().map(Some), &blob).map_err(|source| self.unusable(source))?;
         let chain: Vec<Digest> = plans.iter().map(|plan| plan.chain_id.clone()).collect();
         let pin = self.shelf.pin(chain.clone());
-        let layers = self.layers(plans).await?;
+        let hand = self.layers(plans, pin).await?;
         let (tags, digests) = self.names(&top);
         let new = NewImage {
             id: manifest.config.digest,
@@ -176,9 +176,8 @@ impl Pull {
             digests,
         };
         let added = self.blocking(move |pull| {
-            let added = pull.shelf.add(new, &layers);
-            drop(pin);
-            added
+            let hand = hand.take().ok_or_else(|| pull.cut())?;
+            Ok::<_, PullError>(pull.shelf.add(new, &hand.layers)?)
         });
         Ok((added.await??, true))
     }

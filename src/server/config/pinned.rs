@@ -29,17 +29,14 @@ impl Pinned {
         names.iter().enumerate().map(pattern).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether `image` is to be kept: it is marked, or any name of it is among these.
-    pub fn keeps(&self, image: &Image) -> bool {
-        image.pinned || self.matches(image)
-    }
 
     /// Whether pruning leaves `image` alone even if nobody uses it; pruning `all` spares no tags.
     pub fn spares(&self, image: &Image, all: bool) -> bool {
         self.keeps(image) || (!all && !image.repo_tags.is_empty())
     }
 
-    fn matches(&self, image: &Image) -> bool {
+    /// Whether `image` is to be kept: any name of it is among these.
+    pub fn keeps(&self, image: &Image) -> bool {
         image.repo_tags.iter().chain(&image.repo_digests).any(|name| {
             self.0.iter().any(|pattern| match pattern {
                 Pattern::Name(pinned) => pinned == name,
@@ -73,12 +70,11 @@ mod tests {
             size: 1,
             config: image::Config::default(),
             chain: Vec::new(),
-            pinned: false,
         }
     }
 
     fn pins(pattern: &str, names: &[&str]) -> bool {
-        Pinned::parse(&[pattern.to_owned()]).unwrap().matches(&image(names))
+        Pinned::parse(&[pattern.to_owned()]).unwrap().keeps(&image(names))
     }
 
     #[test]
