@@ -136,12 +136,17 @@ fn a_container_that_nests_directories_without_end_can_be_removed() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     // No path can name the lowest of them: 20 000 in chains of 900, each moved to the end of the next.
-    let script = "cd /tmp; chain=$(for i in $(seq 900); do printf d/; done); mkdir 0; \
-                  for i in $(seq 22); do mkdir -p $i/$chain && busybox mv $((i - 1)) $i/$chain || exit; done; ls";
-    let mut config = container("main", &["sh", "-c", script]);
+    let chains = times(22, 8);
+    let script = format!(
+        "cd /tmp; chain=$(for i in $(seq 900); do printf d/; done); mkdir 0; for i in $(seq {chains}); do \
+         mkdir -p $i/$chain && busybox mv $((i - 1)) $i/$chain && echo $i || exit; done"
+    );
+    let mut config = container("main", &["sh", "-c", &script]);
     security(&mut config).run_as_user = Some(v1::Int64Value { value: 1000 });
-    let ended = client.finish_config(&pod, config);
-    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("22\n", ""));
+    let id = client.run_config(&pod, config);
+    // Every directory is written to a disk that others may be busy with.
+    (1..=chains).for_each(|number| client.wait_printed(&id, &number.to_string()));
+    assert_eq!(client.wait_exited(&id).exit_code, 0);
     client.remove_pod(&pod.id).unwrap();
     daemon.ground.wait_until_empty(Some(daemon.pid()));
     let pod = daemon.run_pod("other");
