@@ -10,8 +10,8 @@ use crate::registry::pull::Pull;
 use crate::registry::pull_error::PullError;
 use crate::registry::stream::Stream;
 use crate::store::add::{LayerPlan, Ready};
-use crate::turns::Turn;
 use crate::store::shelf::Pin;
+use crate::turns::Turn;
 
 /// What an unpacker has until it has really ended, whether or not anybody still waits for it.
 #[derive(Debug)]

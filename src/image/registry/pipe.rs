@@ -6,7 +6,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-
 /// A pipe that holds `capacity` bytes, in memory that it takes once.
 pub(crate) fn pipe(capacity: usize) -> (Inlet, Outlet) {
     let held = Held { bytes: VecDeque::with_capacity(capacity), filled_to_the_end: false, read_no_more: false };
