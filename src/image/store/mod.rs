@@ -2,6 +2,8 @@
 
 pub(crate) mod add;
 #[cfg(test)]
+pub(crate) mod add_tests;
+#[cfg(test)]
 pub(crate) mod crash_tests;
 pub(crate) mod disk;
 #[cfg(test)]
