@@ -109,7 +109,7 @@ fn a_slow_transfer_is_not_a_stalled_one() {
     // Long enough that a pause on a busy machine is none, and still less than all of it takes.
     let stall = seconds(3);
     let settings = format!("[image]\nstall_timeout = {}", stall.as_secs());
-    let line = Line::with_settings(&settings, 10_000, move |_| Act::Pass(Way::Slow(800, stall / 10)));
+    let line = Line::with_settings(&settings, 260_000, move |_| Act::Pass(Way::Slow(20_000, stall / 10)));
     let begin = Instant::now();
     line.arrives();
     assert!(begin.elapsed() > stall, "it was slow");
