@@ -3,8 +3,12 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Copies `program` into sealed memory. A process started from it cannot have its program overwritten through
 /// `/proc/PID/exe`, whatever a container does; all processes started from one copy share its pages.
@@ -17,8 +21,21 @@ pub fn sealed(name: &str, mut program: File) -> io::Result<OwnedFd> {
     };
     let mut copy = File::from(fd);
     io::copy(&mut program, &mut copy)?;
-    fcntl_add_seals(&copy, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    seal(&copy)?;
     Ok(OwnedFd::from(copy))
+}
+
+/// The kernel refuses as long as it still has hands on the pages that were just written, which takes longer on a busy
+/// machine than it waits by itself.
+fn seal(copy: &File) -> io::Result<()> {
+    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    for _ in 0..TRIES {
+        match fcntl_add_seals(copy, seals) {
+            Err(rustix::io::Errno::BUSY) => std::thread::sleep(PAUSE),
+            other => return Ok(other?),
+        }
+    }
+    Ok(fcntl_add_seals(copy, seals)?)
 }
 
 #[cfg(test)]
