@@ -5,11 +5,11 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Mode, XattrFlags};
 use rustix::io::Errno;
 
 use crate::layer::link::BadLink;
-use crate::layer::looks::{keeps_xattr, modified, restore_time};
+use crate::layer::looks::{Mirror, modified, restore_time};
 use crate::layer::root::{Root, look, remove};
 use crate::layer::stack::Stack;
 use crate::layer::staged::Staged;
@@ -37,10 +37,12 @@ impl Staged {
         for (path, target) in &self.pending.links {
             link(&mut stack, path, target)?;
         }
+        let mut mirror = Mirror::default();
         // Deepest first: setting a directory's looks leaves the time of the one above alone.
         for path in self.pending.implied.iter().rev() {
             if let Some(lower) = stack.beneath(path)? {
-                copy_looks(stack.layers[lower].directory(path)?, stack.layers[OWN].directory(path)?)?;
+                let (from, to) = (stack.layers[lower].directory(path)?, stack.layers[OWN].directory(path)?);
+                mirror.dress(from.as_fd(), to.as_fd(), &rustix::fs::fstat(&from)?)?;
             }
         }
         if opaque { hide(&stack.layers) } else { Ok(()) }
@@ -99,29 +101,6 @@ fn hide(layers: &[Root]) -> io::Result<()> {
         }
     }
     restore_time(own.as_fd(), before)
-}
-
-fn copy_looks(from: impl AsFd, to: impl AsFd) -> io::Result<()> {
-    let stat = rustix::fs::fstat(&from)?;
-    rustix::fs::fchown(&to, Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))?;
-    let mut names = vec![0u8; 64 * 1024];
-    let length = match rustix::fs::flistxattr(&from, &mut names[..]) {
-        Err(Errno::NOTSUP) => 0,
-        other => other?,
-    };
-    for name in names[..length].split(|&b| b == 0).filter(|name| keeps_xattr(name) == Some(true)) {
-        let mut value = vec![0u8; 64 * 1024];
-        let length = rustix::fs::fgetxattr(&from, name, &mut value[..])?;
-        rustix::fs::fsetxattr(&to, name, &value[..length], XattrFlags::empty())?;
-    }
-    rustix::fs::fchmod(&to, Mode::from_raw_mode(stat.st_mode))?;
-    let time =
-        |seconds, nanos: u64| rustix::fs::Timespec { tv_sec: seconds, tv_nsec: i64::try_from(nanos).unwrap_or(0) };
-    let times = Timestamps {
-        last_access: time(stat.st_atime, stat.st_atime_nsec),
-        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
-    };
-    Ok(rustix::fs::futimens(&to, &times)?)
 }
 
 #[cfg(test)]

@@ -6,11 +6,14 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 use crate::layer::archive::{Entry, Mtime};
 use crate::layer::untar::{UntarError, at, refused};
+
+/// The longest list of attributes, and the longest attribute.
+const XATTR_MAX: usize = 64 * 1024;
 
 /// Sets everything on an open file or directory.
 ///
@@ -36,6 +39,47 @@ pub(crate) fn dress(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> Result<()
     rustix::fs::futimens(fd, &times(entry.mtime)).map_err(|errno| at("setting the time of", path)(errno.into()))
 }
 
+/// Gives one file or directory the looks of another.
+pub(crate) struct Mirror {
+    names: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Default for Mirror {
+    fn default() -> Self {
+        Self { names: vec![0; XATTR_MAX], value: vec![0; XATTR_MAX] }
+    }
+}
+
+impl Mirror {
+    /// Sets owner, attributes, mode and times of `to` as `from` has them; `stat` is that of `from`.
+    pub(crate) fn dress(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, stat: &Stat) -> io::Result<()> {
+        let (owner, group) = owners(stat);
+        // Owner first: changing it clears set-id bits and capabilities.
+        rustix::fs::fchown(to, owner, group)?;
+        let length = match rustix::fs::flistxattr(from, &mut self.names[..]) {
+            Err(Errno::NOTSUP) => 0,
+            other => other?,
+        };
+        for name in self.names[..length].split(|&b| b == 0).filter(|name| keeps_xattr(name) == Some(true)) {
+            let length = rustix::fs::fgetxattr(from, name, &mut self.value[..])?;
+            rustix::fs::fsetxattr(to, name, &self.value[..length], XattrFlags::empty())?;
+        }
+        rustix::fs::fchmod(to, Mode::from_raw_mode(stat.st_mode))?;
+        Ok(rustix::fs::futimens(to, &times_of(stat))?)
+    }
+}
+
+pub(crate) fn owners(stat: &Stat) -> (Option<Uid>, Option<Gid>) {
+    (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))
+}
+
+/// When a file was last read and changed.
+pub(crate) fn times_of(stat: &Stat) -> Timestamps {
+    let read = Timespec { tv_sec: stat.st_atime, tv_nsec: i64::try_from(stat.st_atime_nsec).unwrap_or(0) };
+    Timestamps { last_access: read, last_modification: modified(stat) }
+}
+
 /// Some(true): set it. None: refuse. Some(false): the host's security policy decides it, not an image, or no Linux knows
 /// it, as what other systems put into their archives.
 pub(crate) fn keeps_xattr(name: &[u8]) -> Option<bool> {
@@ -56,7 +100,7 @@ pub(crate) fn times(mtime: Mtime) -> Timestamps {
     Timestamps { last_access: time, last_modification: time }
 }
 
-pub(crate) fn modified(stat: &rustix::fs::Stat) -> Timespec {
+pub(crate) fn modified(stat: &Stat) -> Timespec {
     Timespec { tv_sec: stat.st_mtime, tv_nsec: i64::try_from(stat.st_mtime_nsec).unwrap_or(0) }
 }
 

@@ -148,9 +148,12 @@ impl Store {
     fn wanted(&self, names: &[String]) -> Result<Vec<Wanted>, ExportError> {
         let mut wanted: BTreeMap<Digest, Wanted> = BTreeMap::new();
         for name in names {
-            let image = self.find(name).ok_or_else(|| ExportError::NoSuchImage(name.clone()))?;
-            let name = self.full_name(name);
-            let tags = if image.repo_tags.contains(&name) { vec![name] } else { image.repo_tags.clone() };
+            let found = self.find_named(name).ok_or_else(|| ExportError::NoSuchImage(name.clone()))?;
+            let (image, name) = found;
+            let tags = match name.filter(|name| image.repo_tags.contains(name)) {
+                Some(tag) => vec![tag],
+                None => image.repo_tags.clone(),
+            };
             let new = Wanted { image: image.clone(), tags: BTreeSet::new() };
             wanted.entry(image.id.clone()).or_insert(new).tags.extend(tags);
         }

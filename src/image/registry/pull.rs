@@ -204,7 +204,8 @@ impl Pull {
     /// An image we had from this repository under this very digest.
     async fn known(self: &Arc<Self>, top: &Digest) -> Result<Option<Arc<Image>>, PullError> {
         let (tags, digests) = self.names(top);
-        let Some(image) = digests.first().and_then(|name| self.shelf.find(name)) else { return Ok(None) };
+        let image = digests.first().and_then(|name| self.shelf.state().named(name).cloned());
+        let Some(image) = image else { return Ok(None) };
         if image.has_names(&tags, &digests) {
             return Ok(Some(image));
         }

@@ -67,8 +67,10 @@ impl Shelf {
         let directory = self.root.join("tmp").join(number.to_string());
         let LayerPlan { chain_id, diff_id, parent, blob } = plan;
         let mut staged = Staged::new(number, directory.clone(), chain_id.clone(), diff_id.clone(), parent.clone());
-        make_directory(&directory, 0o700)?;
-        make_directory(&staged.files(), 0o755)?;
+        for (path, mode) in [(&directory, 0o700), (&staged.files(), 0o755)] {
+            let failed = |source| UnpackError::Directory { doing: "creating", path: path.clone(), source };
+            disk::make_directory(path, mode).map_err(failed)?;
+        }
         disk::step(&self.root, "layer begun");
         let unpacked = unpack(source, blob.as_ref(), diff_id, &directory, limits)?;
         staged.unpacked(unpacked);
@@ -262,18 +264,19 @@ impl Shelf {
         self.publish(image).map(Some)
     }
 
-    /// Removes an image by id with all its names, or one name of it; with its last tag an image goes too.
-    pub(crate) fn remove(&self, text: &str) -> Result<(), DiskError> {
-        self.forget(text)?;
-        self.free().map(drop)
+    /// Removes an image by id with all its names, or one name of it; with its last tag an image goes too. Gives the id of
+    /// the image that it was about.
+    pub(crate) fn remove(&self, text: &str, search: &[String]) -> Result<Option<Digest>, DiskError> {
+        let id = self.forget(text, search)?;
+        self.free()?;
+        Ok(id)
     }
 
-    fn forget(&self, text: &str) -> Result<(), DiskError> {
+    fn forget(&self, text: &str, search: &[String]) -> Result<Option<Digest>, DiskError> {
         let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(image) = self.find(text) else { return Ok(()) };
-        let name = text.parse::<crate::reference::Reference>().map(|name| name.to_string());
-        let named = name.ok().filter(|name| self.state().names.get(name) == Some(&image.id));
-        if let Some(name) = named {
+        let found = self.state().find(text, search).map(|(image, name)| (image.clone(), name));
+        let Some((image, name)) = found else { return Ok(None) };
+        if let Some(name) = name {
             let mut rest = Image::clone(&image);
             rest.repo_tags.retain(|tag| *tag != name);
             rest.repo_digests.retain(|digest| *digest != name);
@@ -282,10 +285,11 @@ impl Shelf {
             if !gone {
                 self.publish(rest)?;
                 self.state().names.remove(&name);
-                return Ok(());
+                return Ok(Some(image.id.clone()));
             }
         }
-        self.drop_image(&image)
+        self.drop_image(&image)?;
+        Ok(Some(image.id.clone()))
     }
 
     /// Takes an image out of the store; its layers are freed later. The caller holds the change lock.
@@ -300,12 +304,4 @@ impl Shelf {
         }
         Ok(())
     }
-}
-
-fn make_directory(path: &std::path::Path, mode: u32) -> Result<(), UnpackError> {
-    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-    let fail = |source| UnpackError::Directory { doing: "creating", path: path.to_owned(), source };
-    std::fs::DirBuilder::new().mode(mode).create(path).map_err(fail)?;
-    // The umask may have taken some of it.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(fail)
 }

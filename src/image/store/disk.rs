@@ -110,6 +110,13 @@ pub(crate) fn sync(directory: &Path) -> Result<(), DiskError> {
     File::open(directory).and_then(|file| file.sync_all()).map_err(at("syncing", directory))
 }
 
+/// Makes a directory with this mode, whatever our own mask is.
+pub(crate) fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    fs::DirBuilder::new().mode(mode).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
 /// Makes a directory only root can enter, or makes it so.
 pub(crate) fn private_directory(path: &Path) -> Result<(), DiskError> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};

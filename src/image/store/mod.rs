@@ -29,7 +29,6 @@ use tokio::sync::Semaphore;
 use crate::digest::Digest;
 use crate::image::Image;
 use crate::limits::Limits;
-use crate::reference::Reference;
 use crate::registry::endpoint::Registries;
 use crate::registry::http::Http;
 use crate::registry::traffic::{Meter, Traffic};
@@ -121,19 +120,14 @@ impl Store {
     ///
     /// A name without a registry is looked for under each of those that are searched.
     pub fn find(&self, text: &str) -> Option<Arc<Image>> {
-        self.shelf.find(&self.full_name(text))
+        self.find_named(text).map(|(image, _)| image)
     }
 
-    /// The name or id that `text` stands for here.
-    pub(crate) fn full_name(&self, text: &str) -> String {
-        if text.parse::<Digest>().is_ok() {
-            return text.to_owned();
-        }
-        let candidates = Reference::candidates(text, &self.http().registries.search).unwrap_or_default();
-        let mut names = candidates.iter().map(ToString::to_string);
-        let known = names.find(|name| self.shelf.find(name).is_some());
-        // What is not a name here can only be the beginning of an id.
-        known.unwrap_or_else(|| format!("sha256:{}", text.strip_prefix("sha256:").unwrap_or(text)))
+    /// [`Store::find`], and in full the name that it was found by, if it was by one.
+    pub(crate) fn find_named(&self, text: &str) -> Option<(Arc<Image>, Option<String>)> {
+        let http = self.http();
+        let state = self.shelf.state();
+        state.find(text, &http.registries.search).map(|(image, name)| (image.clone(), name))
     }
 
     /// All images, by id.
@@ -145,11 +139,8 @@ impl Store {
     ///
     /// It is no error if there is no such image. Layers stay as long as another image or a hold uses them. Blocks.
     pub fn remove(&self, text: &str) -> Result<(), DiskError> {
-        let text = self.full_name(text);
-        let image = self.find(&text);
-        self.shelf.remove(&text)?;
-        if let Some(image) = image {
-            self.forget_accounts(&image.id);
+        if let Some(id) = self.shelf.remove(text, &self.http().registries.search)? {
+            self.forget_accounts(&id);
         }
         Ok(())
     }

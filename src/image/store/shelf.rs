@@ -177,28 +177,6 @@ impl Shelf {
         state.next_number
     }
 
-    pub(crate) fn find(&self, text: &str) -> Option<Arc<Image>> {
-        let state = self.state();
-        if let Ok(id) = text.parse::<Digest>() {
-            return state.images.get(&id).cloned();
-        }
-        if !text.starts_with("sha256:")
-            && let Ok(reference) = text.parse::<Reference>()
-            && let Some(id) = state.names.get(&reference.to_string())
-        {
-            return state.images.get(id).cloned();
-        }
-        let prefix = text.strip_prefix("sha256:").unwrap_or(text);
-        if prefix.len() < ID_PREFIX_MIN || !prefix.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return None;
-        }
-        let mut matching = state.images.values().filter(|image| image.id.hex().starts_with(prefix));
-        match (matching.next(), matching.next()) {
-            (Some(only), None) => Some(only.clone()),
-            _ => None,
-        }
-    }
-
     pub(crate) fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
         self.state().lowers(image)
     }
@@ -301,6 +279,33 @@ impl Shelf {
 }
 
 impl State {
+    /// The image that has this name, which is one in full.
+    pub(crate) fn named(&self, name: &str) -> Option<&Arc<Image>> {
+        self.images.get(self.names.get(name)?)
+    }
+
+    /// The image that `text` means, by id, name or the beginning of an id, and in full the name that it was found by.
+    ///
+    /// `search` are the registries of a name that has none.
+    pub(crate) fn find(&self, text: &str, search: &[String]) -> Option<(&Arc<Image>, Option<String>)> {
+        if let Ok(id) = text.parse::<Digest>() {
+            return self.images.get(&id).map(|image| (image, None));
+        }
+        let names = Reference::candidates(text, search).unwrap_or_default();
+        let mut named = names.iter().map(ToString::to_string).filter_map(|name| Some((self.named(&name)?, Some(name))));
+        named.next().or_else(|| self.beginning_with(text).map(|image| (image, None)))
+    }
+
+    /// The only image whose id begins with `text`.
+    fn beginning_with(&self, text: &str) -> Option<&Arc<Image>> {
+        let prefix = text.strip_prefix("sha256:").unwrap_or(text);
+        if prefix.len() < ID_PREFIX_MIN || !prefix.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        let mut matching = self.images.values().filter(|image| image.id.hex().starts_with(prefix));
+        matching.next().filter(|_| matching.next().is_none())
+    }
+
     fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
         let name = |chain_id| match self.layers.get(chain_id) {
             Some(layer) => Ok(format!("{}/fs", layer.number)),

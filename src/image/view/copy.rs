@@ -9,26 +9,22 @@ use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, SeekFrom, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use crate::layer::looks::keeps_xattr;
+use crate::layer::looks::{Mirror, owners, times_of};
 use crate::layer::whiteout::is_whiteout;
-
-/// The longest list of attributes, and the longest attribute.
-const XATTR_MAX: usize = 64 * 1024;
 
 /// Copies all that is in the directory `from`, and its looks, to the directory `to`. `links` is an empty directory on
 /// the file system of `to`, which the caller removes afterwards.
 pub(crate) fn copy_tree(from: OwnedFd, to: BorrowedFd<'_>, links: BorrowedFd<'_>) -> io::Result<()> {
-    Copy { links, names: vec![0; XATTR_MAX], value: vec![0; XATTR_MAX] }.directory(from, to)
+    Copy { links, mirror: Mirror::default() }.directory(from, to)
 }
 
 struct Copy<'a> {
     /// Every file with several names is here once more, named by its number in the image.
     links: BorrowedFd<'a>,
-    names: Vec<u8>,
-    value: Vec<u8>,
+    mirror: Mirror,
 }
 
 impl Copy<'_> {
@@ -56,7 +52,7 @@ impl Copy<'_> {
             }
         }
         // Last, since all that was made in it changed its time.
-        self.dress(entries.fd()?, to, &entries.stat()?)
+        self.mirror.dress(entries.fd()?, to, &entries.stat()?)
     }
 
     fn below(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
@@ -81,28 +77,11 @@ impl Copy<'_> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let copy = File::from(rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?);
         contents(&source, &copy)?;
-        self.dress(source.as_fd(), copy.as_fd(), stat)?;
+        self.mirror.dress(source.as_fd(), copy.as_fd(), stat)?;
         match several.map(|same| rustix::fs::linkat(to, name, self.links, same, AtFlags::empty())) {
             None | Some(Ok(()) | Err(Errno::EXIST | Errno::MLINK)) => Ok(()),
             Some(Err(errno)) => Err(errno.into()),
         }
-    }
-
-    /// Owner first: changing it clears set-id bits and capabilities.
-    fn dress(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, stat: &Stat) -> io::Result<()> {
-        let (owner, group) = owners(stat);
-        rustix::fs::fchown(to, owner, group)?;
-        rustix::fs::fchmod(to, Mode::from_raw_mode(stat.st_mode))?;
-        let length = match rustix::fs::flistxattr(from, &mut self.names[..]) {
-            Ok(length) => length,
-            Err(Errno::NOTSUP) => 0,
-            Err(errno) => return Err(errno.into()),
-        };
-        for name in self.names[..length].split(|&b| b == 0).filter(|name| keeps_xattr(name) == Some(true)) {
-            let length = rustix::fs::fgetxattr(from, name, &mut self.value[..])?;
-            rustix::fs::fsetxattr(to, name, &self.value[..length], XattrFlags::empty())?;
-        }
-        Ok(rustix::fs::futimens(to, &times(stat))?)
     }
 }
 
@@ -142,19 +121,7 @@ fn special(to: BorrowedFd<'_>, name: &OsStr, kind: FileType, stat: &Stat) -> io:
 fn dress_name(to: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> io::Result<()> {
     let (owner, group) = owners(stat);
     rustix::fs::chownat(to, name, owner, group, AtFlags::SYMLINK_NOFOLLOW)?;
-    Ok(rustix::fs::utimensat(to, name, &times(stat), AtFlags::SYMLINK_NOFOLLOW)?)
-}
-
-fn owners(stat: &Stat) -> (Option<Uid>, Option<Gid>) {
-    (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))
-}
-
-fn times(stat: &Stat) -> Timestamps {
-    let time = |seconds, nanos: u64| Timespec { tv_sec: seconds, tv_nsec: i64::try_from(nanos).unwrap_or(0) };
-    Timestamps {
-        last_access: time(stat.st_atime, stat.st_atime_nsec),
-        last_modification: time(stat.st_mtime, stat.st_mtime_nsec),
-    }
+    Ok(rustix::fs::utimensat(to, name, &times_of(stat), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 /// Opens a directory of ours.

@@ -64,7 +64,7 @@ fn owners_attributes_and_special_files_are_the_same_in_the_copy() {
     fs::set_permissions(from.path(), fs::Permissions::from_mode(0o2770)).unwrap();
     let raw = b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     for (name, value) in [("security.capability", &raw[..]), ("trusted.overlay.opaque", b"y")] {
-        rustix::fs::setxattr(at("file"), name, value, XattrFlags::empty()).unwrap();
+        rustix::fs::setxattr(at("file"), name, value, rustix::fs::XattrFlags::empty()).unwrap();
     }
     let node = |name: &str, kind, device| {
         rustix::fs::mknodat(rustix::fs::CWD, at(name), kind, Mode::from_raw_mode(0o640), device).unwrap();

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::AsFd as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
@@ -112,7 +111,7 @@ impl Store {
 
 fn fill_one(root: &Root, volume: &Volume) -> Result<(), VolumeError> {
     let Volume { path, directory } = volume;
-    make(directory, 0o755)?;
+    disk::make_directory(directory, 0o755).map_err(disk::at("creating", directory))?;
     let inside = path.strip_prefix("/").unwrap_or(path);
     let finding = |source| VolumeError::Find { path: path.clone(), source };
     match find(root, inside).map_err(finding)? {
@@ -124,14 +123,8 @@ fn fill_one(root: &Root, volume: &Volume) -> Result<(), VolumeError> {
     }
     let from = root.directory(inside).map_err(finding)?;
     let links = directory.with_extension("links");
-    make(&links, 0o700)?;
+    disk::make_directory(&links, 0o700).map_err(disk::at("creating", &links))?;
     let copy = || copy_tree(from, open_directory(directory)?.as_fd(), open_directory(&links)?.as_fd());
     copy().map_err(|source| VolumeError::Copy { path: path.clone(), source })?;
     Ok(disk::remove_tree(&links)?)
-}
-
-fn make(path: &Path, mode: u32) -> Result<(), DiskError> {
-    std::fs::create_dir(path).map_err(disk::at("creating", path))?;
-    // Whatever our own mask is.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(disk::at("setting the mode of", path))
 }
