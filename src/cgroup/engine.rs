@@ -4,12 +4,13 @@ use std::io;
 use std::path::PathBuf;
 
 use model::Kind;
-use model::resources::{LimitsPatch, Observed};
+use model::resources::{Bytes, LimitsPatch, Observed};
 use rustix::io::Errno;
 
-use crate::knob::{CgroupFs, Knob, Unreadable, Values};
+use crate::knob::{CgroupFs, Knob, Settings, Unreadable, Values};
 use crate::layout::Version;
-use crate::plan::{self, Refused, Write};
+use crate::plan::{self, Change, Refused, Write};
+use crate::shrink::{self, Stuck};
 use crate::{v1, v2};
 
 /// Why a change failed; unless `left` names files, everything is as it was.
@@ -25,6 +26,13 @@ pub enum ApplyError {
     Unreadable(#[from] Unreadable),
     #[error("writing {value:?} to {file}{}", leftovers(left))]
     Write { file: PathBuf, value: String, left: Vec<PathBuf>, source: io::Error },
+    /// In the words that the kubelet has for it, too.
+    #[error(
+        "attempting to set memory limit ({limit}) below current usage ({usage}): {} bytes cannot be reclaimed, {file} stays as it was{}",
+        usage.0.saturating_sub(limit.0),
+        leftovers(left)
+    )]
+    BelowUsage { file: PathBuf, limit: Bytes, usage: Bytes, left: Vec<PathBuf>, source: Option<io::Error> },
     #[error("{file} reads {found:?} after {value:?} was written to it{}", leftovers(left))]
     NotKept { file: PathBuf, value: String, found: String, left: Vec<PathBuf> },
 }
@@ -42,63 +50,170 @@ impl ApplyError {
             Self::Read { source, .. } | Self::Write { source, .. } => match Errno::from_io_error(source) {
                 Some(Errno::NOENT | Errno::NODEV) => Kind::NotFound,
                 Some(Errno::INVAL | Errno::RANGE) => Kind::Invalid,
-                // Memory below usage, a cpuset wider than the parent's, or one whose users have nowhere to go.
+                // A cpuset wider than the parent's, or one whose users have nowhere to go.
                 Some(Errno::BUSY | Errno::ACCESS | Errno::NOSPC) => Kind::Precondition,
                 Some(_) | None => Kind::Internal,
             },
+            Self::BelowUsage { .. } => Kind::Precondition,
             Self::Unreadable(_) | Self::NotKept { .. } => Kind::Internal,
         }
     }
-}
 
-/// Makes `patch` true in one cgroup, whole or not at all, and says what is in force then.
-pub fn apply(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<Observed, ApplyError> {
-    let now = read(fs, plan::knobs(fs.version(), patch))?;
-    let writes = plan::plan(fs.version(), &now, patch)?;
-    carry_out(fs, &writes)?;
-    verify(fs, &writes)?;
-    observe(fs)
-}
-
-/// What the kernel says is in force.
-pub fn observe(fs: &impl CgroupFs) -> Result<Observed, ApplyError> {
-    let sizes = fs.huge_page_sizes();
-    match fs.version() {
-        Version::V1 => Ok(v1::observe(&read(fs, v1::observed_knobs(&sizes))?, &sizes)?),
-        Version::V2 => Ok(v2::observe(&read(fs, v2::observed_knobs(&sizes))?, &sizes)?),
-    }
-}
-
-/// Writes one after the other; at the first that fails, the earlier ones are written back last first.
-pub fn carry_out(fs: &impl CgroupFs, writes: &[Write]) -> Result<(), ApplyError> {
-    for (i, write) in writes.iter().enumerate() {
-        if let Err(source) = fs.write(&write.knob, &write.want) {
-            let left = take_back(fs, &writes[..i]);
-            return Err(ApplyError::Write { file: fs.location(&write.knob), value: write.want.clone(), left, source });
+    /// Files that do not hold what they held before.
+    pub fn left(&self) -> &[PathBuf] {
+        match self {
+            Self::Write { left, .. } | Self::BelowUsage { left, .. } | Self::NotKept { left, .. } => left,
+            Self::Gone(_) | Self::Refused(_) | Self::Read { .. } | Self::Unreadable(_) => &[],
         }
     }
-    Ok(())
 }
 
-fn verify(fs: &impl CgroupFs, writes: &[Write]) -> Result<(), ApplyError> {
-    for write in writes {
+/// A file that does not hold any more what was written to it: somebody else wrote there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drift {
+    pub knob: Knob,
+    pub wrote: String,
+    /// What it read then.
+    pub read: String,
+    /// What it reads now; none where it is gone.
+    pub found: Option<String>,
+}
+
+/// What the kernel says now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Now {
+    pub observed: Observed,
+    pub drift: Vec<Drift>,
+}
+
+/// What became of a change that was cut off.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settled {
+    /// All of it is in force.
+    Finished(Settings),
+    /// Nothing of it is in force.
+    Undone,
+}
+
+/// Makes `patch` true in one cgroup, whole or not at all, and says what stands in the files then.
+pub fn apply(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<Settings, ApplyError> {
+    commit(fs, &prepare(fs, patch)?)
+}
+
+/// Thinks a change through against what is in force; writes nothing.
+pub fn prepare(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<Change, ApplyError> {
+    let now = read(fs, plan::knobs(fs.version(), patch))?;
+    let change = plan::plan(fs.version(), &now, patch)?;
+    let failed = |source| ApplyError::Read { file: fs.location(&Knob::MEMORY_STAT), source };
+    if let Some((write, usage)) = shrink::hopeless(fs, &change).map_err(failed)? {
+        return Err(not_put(fs, &write, Stuck::BelowUsage { usage, answer: None }, Vec::new()));
+    }
+    Ok(change)
+}
+
+/// Carries out a change that was prepared, whole or not at all, and reads back what the kernel made of it.
+pub fn commit(fs: &impl CgroupFs, change: &Change) -> Result<Settings, ApplyError> {
+    for (i, write) in change.writes.iter().enumerate() {
+        if let Err(stuck) = put(fs, write) {
+            let left = take_back(fs, &change.writes[..i]);
+            return Err(not_put(fs, write, stuck, left));
+        }
+    }
+    verify(fs, change)
+}
+
+/// Brings a change that was cut off somewhere to one of its ends, by what the kernel says: finished where all of it is in
+/// force, undone otherwise. What cannot be undone, since the memory was used meanwhile, is finished.
+pub fn settle(fs: &impl CgroupFs, change: &Change) -> Result<Settled, ApplyError> {
+    let reversed = change.reversed();
+    let now = read(fs, reversed.wanted.keys().cloned().collect())?;
+    // What the way back starts from is where the way there ends.
+    let done = |write: &Write| now.get(&write.knob).is_some_and(|found| write.knob.same(&write.had, found));
+    if reversed.writes.iter().all(done) {
+        return Ok(Settled::Finished(verify(fs, change)?));
+    }
+    match commit(fs, &reversed) {
+        Ok(_) => Ok(Settled::Undone),
+        Err(failed) => match commit(fs, change) {
+            Ok(settings) => Ok(Settled::Finished(settings)),
+            Err(_) => Err(failed),
+        },
+    }
+}
+
+/// What the kernel says is in force, and where that is not what was written.
+pub fn observe(fs: &impl CgroupFs, settings: &Settings) -> Result<Now, ApplyError> {
+    let sizes = fs.huge_page_sizes();
+    let mut knobs = match fs.version() {
+        Version::V1 => v1::observed_knobs(&sizes),
+        Version::V2 => v2::observed_knobs(&sizes),
+    };
+    let more: Vec<Knob> = settings.keys().filter(|knob| !knobs.contains(knob)).cloned().collect();
+    knobs.extend(more);
+    let values = read(fs, knobs)?;
+    let observed = match fs.version() {
+        Version::V1 => v1::observe(&values, &sizes)?,
+        Version::V2 => v2::observe(&values, &sizes)?,
+    };
+    let drift = settings.iter().filter_map(|(knob, setting)| {
+        let found = values.get(knob);
+        let same = found.is_some_and(|found| *found == setting.reads || knob.same(&setting.reads, found));
+        (!same).then(|| Drift {
+            knob: knob.clone(),
+            wrote: setting.wrote.clone(),
+            read: setting.reads.clone(),
+            found: found.cloned(),
+        })
+    });
+    Ok(Now { observed, drift: drift.collect() })
+}
+
+/// One write; a lower limit of memory waits until it fits.
+fn put(fs: &impl CgroupFs, write: &Write) -> Result<(), Stuck> {
+    match write.lowered_memory() {
+        Some(limit) => shrink::lower(fs, write, limit),
+        None => Ok(fs.write(&write.knob, &write.want)?),
+    }
+}
+
+fn not_put(fs: &impl CgroupFs, write: &Write, stuck: Stuck, left: Vec<PathBuf>) -> ApplyError {
+    let file = fs.location(&write.knob);
+    match stuck {
+        Stuck::BelowUsage { usage, answer } => {
+            let limit = write.lowered_memory().unwrap_or(Bytes(0));
+            ApplyError::BelowUsage { file, limit, usage, left, source: answer }
+        }
+        Stuck::Io(source) => ApplyError::Write { file, value: write.want.clone(), left, source },
+    }
+}
+
+fn verify(fs: &impl CgroupFs, change: &Change) -> Result<Settings, ApplyError> {
+    let mut settings = change.wanted.clone();
+    for (i, write) in change.writes.iter().enumerate() {
+        if change.writes[i + 1..].iter().any(|later| later.knob == write.knob) {
+            continue;
+        }
         let file = || fs.location(&write.knob);
         match fs.read(&write.knob) {
-            Ok(found) if write.knob.kept(&write.want, &found) => {}
+            Ok(found) if write.knob.kept(&write.want, &found) => {
+                if let Some(setting) = settings.get_mut(&write.knob) {
+                    setting.reads = found;
+                }
+            }
             Ok(found) => {
-                let left = take_back(fs, writes);
+                let left = take_back(fs, &change.writes);
                 return Err(ApplyError::NotKept { file: file(), value: write.want.clone(), found, left });
             }
             // The cgroup has just gone: there is nothing left to take back.
             Err(source) => return Err(ApplyError::Read { file: file(), source }),
         }
     }
-    Ok(())
+    Ok(settings)
 }
 
-/// Writes the old values back and returns the files where that failed.
+/// Writes the old values back, last first, and returns the files where that failed.
 fn take_back(fs: &impl CgroupFs, done: &[Write]) -> Vec<PathBuf> {
-    let failed = done.iter().rev().filter(|write| fs.write(&write.knob, &write.had).is_err());
+    let failed = done.iter().rev().filter(|write| put(fs, &write.back()).is_err());
     failed.map(|write| fs.location(&write.knob)).collect()
 }
 
@@ -112,6 +227,10 @@ fn read(fs: &impl CgroupFs, knobs: Vec<Knob>) -> Result<Values, ApplyError> {
                 values.insert(knob, value);
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => absent = Some(knob),
+            // An open file of a cgroup that is removed at this moment.
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::NODEV) => {
+                return Err(ApplyError::Gone(fs.location(&knob)));
+            }
             Err(source) => return Err(ApplyError::Read { file: fs.location(&knob), source }),
         }
     }

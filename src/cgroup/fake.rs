@@ -6,12 +6,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use model::resources::{CpuSet, HugePageSize};
 use rustix::io::Errno;
 
 use crate::knob::{CgroupFs, Knob, huge_page_bytes, page};
 use crate::layout::Version;
+use crate::shrink::Patience;
 
 /// The pretended host has these CPUs and one memory node.
 const CPUS: &str = "0-7";
@@ -28,8 +30,10 @@ pub struct FakeCgroup {
 #[derive(Debug)]
 struct State {
     files: BTreeMap<String, String>,
-    /// Memory that cannot be reclaimed.
-    usage: u64,
+    /// Memory that cannot be given back.
+    anon: u64,
+    /// Memory that can.
+    cache: u64,
     /// The parent's quota and period, where it has a limit.
     parent: Option<(u64, u64)>,
     /// How many more writes succeed, and what the next one meets then.
@@ -67,7 +71,6 @@ impl FakeCgroup {
                 ("cpuset.mems", ""),
                 ("hugetlb.2MB.max", "max"),
                 ("hugetlb.2MB.rsvd.max", "max"),
-                ("memory.current", "0"),
                 ("memory.high", "max"),
                 ("memory.low", "0"),
                 ("memory.max", "max"),
@@ -81,19 +84,21 @@ impl FakeCgroup {
 
     fn with_files(version: Version, files: &[(&str, &str)]) -> Self {
         let files = files.iter().map(|(file, value)| ((*file).to_owned(), (*value).to_owned())).collect();
-        let state = State { files, usage: 0, parent: None, fault: None, log: Vec::new(), oom_kills: 0 };
+        let state = State { files, anon: 0, cache: 0, parent: None, fault: None, log: Vec::new(), oom_kills: 0 };
         Self { version, state: RefCell::new(state) }
     }
 
     /// Memory in use that cannot be given back.
     #[must_use]
     pub fn using(self, bytes: u64) -> Self {
-        let mut state = self.state.borrow_mut();
-        state.usage = bytes;
-        if let Some(current) = state.files.get_mut("memory.current") {
-            *current = bytes.to_string();
-        }
-        drop(state);
+        self.state.borrow_mut().anon = bytes;
+        self
+    }
+
+    /// Memory in use that can be given back, such as files that were read.
+    #[must_use]
+    pub fn caching(self, bytes: u64) -> Self {
+        self.state.borrow_mut().cache = bytes;
         self
     }
 
@@ -147,7 +152,9 @@ impl CgroupFs for FakeCgroup {
     }
 
     fn read(&self, knob: &Knob) -> io::Result<String> {
-        self.state.borrow().files.get(knob.file()).cloned().ok_or_else(|| Errno::NOENT.into())
+        let state = self.state.borrow();
+        let told = state.told(self.version, knob.file());
+        told.or_else(|| state.files.get(knob.file()).cloned()).ok_or_else(|| Errno::NOENT.into())
     }
 
     fn write(&self, knob: &Knob, value: &str) -> io::Result<()> {
@@ -156,6 +163,9 @@ impl CgroupFs for FakeCgroup {
             Some((0, errno)) => return Err(errno.into()),
             Some((more, errno)) => state.fault = Some((more - 1, errno)),
             None => {}
+        }
+        if knob.file() == "memory.reclaim" && self.version == Version::V2 {
+            return Ok(state.reclaim(number(value)?)?);
         }
         if !state.files.contains_key(knob.file()) {
             return Err(Errno::NOENT.into());
@@ -173,9 +183,41 @@ impl CgroupFs for FakeCgroup {
     fn huge_page_sizes(&self) -> Vec<HugePageSize> {
         HugePageSize::new("2MB").into_iter().collect()
     }
+
+    fn patience(&self) -> Patience {
+        Patience { within: Duration::ZERO, stalled: Duration::ZERO }
+    }
 }
 
 impl State {
+    /// What the kernel counts rather than keeps.
+    fn told(&self, version: Version, file: &str) -> Option<String> {
+        if self.files.is_empty() {
+            return None;
+        }
+        match (version, file) {
+            (Version::V1, "memory.usage_in_bytes" | "memory.memsw.usage_in_bytes")
+            | (Version::V2, "memory.current") => Some((self.anon + self.cache).to_string()),
+            (Version::V2, "memory.stat") => {
+                Some(format!("anon {}\nfile {}\nshmem 0\nunevictable 0", self.anon, self.cache))
+            }
+            (Version::V1 | Version::V2, _) => None,
+        }
+    }
+
+    /// Gives back what it can of so much.
+    fn reclaim(&mut self, bytes: u64) -> Result<(), Errno> {
+        let given = bytes.min(self.cache);
+        self.cache -= given;
+        if given == bytes { Ok(()) } else { Err(Errno::AGAIN) }
+    }
+
+    /// Gives back until at most `limit` is in use, as far as that goes.
+    fn make_room(&mut self, limit: u64) -> bool {
+        self.cache = self.cache.min(limit.saturating_sub(self.anon));
+        self.anon + self.cache <= limit
+    }
+
     /// What the kernel makes of a value, or its refusal.
     fn take(&mut self, file: &str, value: &str) -> Result<String, Errno> {
         match file {
@@ -198,23 +240,29 @@ impl State {
                 if limit > self.v1("memory.memsw.limit_in_bytes")? {
                     return Err(Errno::INVAL);
                 }
-                if limit < self.usage { Err(Errno::BUSY) } else { Ok(limit.to_string()) }
+                if self.make_room(limit) { Ok(limit.to_string()) } else { Err(Errno::BUSY) }
             }
             "memory.memsw.limit_in_bytes" => {
                 let limit = bytes_v1(value, page())?;
                 if limit < self.v1("memory.limit_in_bytes")? {
                     return Err(Errno::INVAL);
                 }
-                if limit < self.usage { Err(Errno::BUSY) } else { Ok(limit.to_string()) }
+                if self.make_room(limit) { Ok(limit.to_string()) } else { Err(Errno::BUSY) }
+            }
+            "memory.high" => {
+                let limit = bytes_v2(value, page())?;
+                if let Ok(bytes) = limit.parse() {
+                    self.make_room(bytes);
+                }
+                Ok(limit)
             }
             "memory.max" => {
                 let limit = bytes_v2(value, page())?;
-                if limit.parse::<u64>().is_ok_and(|limit| limit < self.usage) {
+                if limit.parse::<u64>().is_ok_and(|limit| !self.make_room(limit)) {
                     self.oom_kills += 1;
                 }
                 Ok(limit)
             }
-            "memory.current" => Err(Errno::INVAL),
             "memory.oom.group" if !matches!(value, "0" | "1") => Err(Errno::INVAL),
             "memory.oom.group" => Ok(value.to_owned()),
             "pids.max" if value == "max" => Ok(value.to_owned()),

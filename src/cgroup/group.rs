@@ -8,11 +8,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use model::Kind;
-use model::resources::{HugePageSize, LimitsPatch, Observed};
+use model::resources::{HugePageSize, LimitsPatch};
 use rustix::io::Errno;
 
-use crate::engine::{self, ApplyError};
-use crate::knob::{CgroupFs, Knob};
+use crate::engine::{self, ApplyError, Now};
+use crate::knob::{CgroupFs, Knob, Settings};
 use crate::layout::{HierarchyKind, Layout, Version};
 use crate::path::{CgroupPath, InvalidPath};
 use crate::tree::{make_dirs, read_file, remove_dir, remove_tree, write_file, write_once};
@@ -234,14 +234,14 @@ impl Cgroup {
         shown.collect()
     }
 
-    /// Changes limits: whole or not at all, read back, and told as the kernel has them then.
-    pub fn apply(&self, patch: &LimitsPatch) -> Result<Observed, ApplyError> {
+    /// Changes limits: whole or not at all, and read back.
+    pub fn apply(&self, patch: &LimitsPatch) -> Result<Settings, ApplyError> {
         engine::apply(self, patch)
     }
 
-    /// The limits in force.
-    pub fn observe(&self) -> Result<Observed, ApplyError> {
-        engine::observe(self)
+    /// The limits in force, and where they are not what `settings` says was written.
+    pub fn observe(&self, settings: &Settings) -> Result<Now, ApplyError> {
+        engine::observe(self, settings)
     }
 
     /// The file in which the kernel counts its kills for lack of memory, in a line `oom_kill N`.

@@ -7,15 +7,27 @@ use std::io;
 use std::path::PathBuf;
 
 use model::resources::{Bytes, CpuSet, HugePageSize, UnifiedKey};
+use serde::{Deserialize, Serialize};
 
 use crate::layout::Version;
+use crate::shrink::Patience;
 
 /// A file of a cgroup that holds one setting; the part before the first dot is its controller.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Knob(Cow<'static, str>);
 
 /// What the kernel said a set of knobs held at one moment; a knob that this host does not have is not in it.
 pub type Values = BTreeMap<Knob, String>;
+
+/// What was written to a file, and what it read right afterwards, in the kernel's own form.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    pub wrote: String,
+    pub reads: String,
+}
+
+/// Everything that was asked of one cgroup, by file.
+pub type Settings = BTreeMap<Knob, Setting>;
 
 /// One cgroup's files. The kernel's are behind [`crate::Cgroup`]; a test's may be in memory.
 pub trait CgroupFs {
@@ -31,6 +43,10 @@ pub trait CgroupFs {
     fn location(&self, knob: &Knob) -> PathBuf;
     /// The sizes of huge pages that the host has.
     fn huge_page_sizes(&self) -> Vec<HugePageSize>;
+    /// How long lowering memory may wait for it to be given back.
+    fn patience(&self) -> Patience {
+        Patience::default()
+    }
 }
 
 /// A value of the kernel's that is not in the form its documentation gives.
@@ -53,6 +69,11 @@ impl Knob {
     pub const MEMSW_LIMIT: Knob = Knob::named("memory.memsw.limit_in_bytes");
     pub const MEMORY_MAX: Knob = Knob::named("memory.max");
     pub const MEMORY_CURRENT: Knob = Knob::named("memory.current");
+    pub const MEMORY_HIGH: Knob = Knob::named("memory.high");
+    pub const MEMORY_STAT: Knob = Knob::named("memory.stat");
+    pub const MEMORY_RECLAIM: Knob = Knob::named("memory.reclaim");
+    pub const MEMORY_USAGE: Knob = Knob::named("memory.usage_in_bytes");
+    pub const MEMSW_USAGE: Knob = Knob::named("memory.memsw.usage_in_bytes");
     pub const SWAP_MAX: Knob = Knob::named("memory.swap.max");
     pub const PIDS_MAX: Knob = Knob::named("pids.max");
 
@@ -86,6 +107,11 @@ impl Knob {
 
     pub fn controller(&self) -> &str {
         self.0.split('.').next().unwrap_or_default()
+    }
+
+    /// Whether it is a ceiling on memory that processes die of.
+    pub(crate) fn is_memory_limit(&self) -> bool {
+        [Self::MEMORY_LIMIT, Self::MEMSW_LIMIT, Self::MEMORY_MAX].contains(self)
     }
 
     /// Whether two texts are the same setting to the kernel.

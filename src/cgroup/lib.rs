@@ -5,16 +5,19 @@
 //! - [`Cgroup`]: one cgroup by its [`CgroupPath`], in all trees at once. Makes and removes it, lists, freezes and kills
 //!   its processes, and names the files that a process must write itself into.
 //! - [`Knob`]: a file that holds one setting. [`CgroupFs`] is a set of them: the kernel's, or in memory for tests.
-//! - [`plan`]: a pure function from what the kernel holds and a [`LimitsPatch`](model::resources::LimitsPatch) to an
-//!   ordered list of [`Write`]s, or a refusal before the first one.
+//! - [`plan`]: a pure function from what the kernel holds and a [`LimitsPatch`](model::resources::LimitsPatch) to a
+//!   [`Change`], an ordered list of [`Write`]s, or a refusal before the first one.
+//! - [`Settings`]: what was written to which file. Where the kernel says something else later, that is [`Drift`].
 //! - [`DeviceRule`]: which device nodes the processes may use.
 //!
 //! One flow, a container's cgroup from birth to death:
 //! ```text
 //! create ─▶ set_devices ─▶ apply(limits) ─▶ processes join by join_files ─▶ apply(change)… ─▶ kill_all ─▶ remove
 //! ```
-//! A change reads what is in force, plans, writes, reads back and compares. If anything fails, every earlier write is
-//! taken back, and the error names the file, the value and the kernel's answer.
+//! A change reads what is in force and plans ([`prepare`]), then writes, reads back and compares ([`commit`]). If anything
+//! fails, every earlier write is taken back, and the error names the file, the value and the kernel's answer. A change that
+//! was cut off between two writes is brought to one of its ends by [`settle`]. Memory is lowered without killing: `shrink`
+//! says how.
 //!
 //! Limits: everything here blocks for the time of the file access, so an async caller moves it off its threads. Changes
 //! to one cgroup must not overlap; the caller holds a lock. Nothing is remembered between calls: the kernel is the store.
@@ -31,6 +34,7 @@ mod layout;
 mod path;
 mod plan;
 mod processes;
+mod shrink;
 #[cfg(test)]
 mod suite;
 #[cfg(test)]
@@ -40,10 +44,11 @@ mod v1;
 mod v2;
 
 pub use devices::{Access, DeviceError, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};
-pub use engine::{ApplyError, apply, carry_out, observe};
+pub use engine::{ApplyError, Drift, Now, Settled, apply, commit, observe, prepare, settle};
 pub use group::{Cgroup, GroupError, Made, ShownMount};
-pub use knob::{CgroupFs, Knob, Unreadable, Values};
+pub use knob::{CgroupFs, Knob, Setting, Settings, Unreadable, Values};
 pub use layout::{DetectError, Hierarchy, HierarchyKind, Layout, Version};
 pub use path::{CgroupPath, InvalidPath};
-pub use plan::{Limit, Refused, Write, knobs, plan};
+pub use plan::{Change, Limit, Refused, Write, knobs, plan};
+pub use shrink::Patience;
 pub use v2::weight;

@@ -1,21 +1,32 @@
 //! From what the kernel holds and what is wanted to an ordered list of writes, or a refusal before the first one.
 //!
 //! Pure: nothing here touches a file. The order is such that nothing passes through a state which the kernel refuses or
-//! which is larger than both the old and the new one.
+//! which is larger than both the old and the new one, and such that what may be refused comes before what is not easily
+//! taken back: memory is lowered first and raised last.
 
 use model::Kind;
 use model::resources::{Bytes, LimitsPatch};
+use serde::{Deserialize, Serialize};
 
-use crate::knob::{Knob, Unreadable, Values};
+use crate::knob::{Knob, Setting, Settings, Unreadable, Values};
 use crate::layout::Version;
-use crate::{v1, v2};
+use crate::{shrink, v1, v2};
 
 /// One step of a change, and the step back.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Write {
     pub knob: Knob,
     pub had: String,
     pub want: String,
+}
+
+/// A change that was thought through: what to write, and what stands in the files then.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// In this order. A file may come twice.
+    pub writes: Vec<Write>,
+    /// Every file that the change is about, also where nothing has to be written.
+    pub wanted: Settings,
 }
 
 /// Why a change cannot be made here; nothing was written.
@@ -27,8 +38,6 @@ pub enum Refused {
         "memory and swap together are limited to {memory_swap} bytes, less than the {memory} bytes of memory alone"
     )]
     SwapBelowMemory { memory: Limit, memory_swap: Bytes },
-    #[error("the memory limit of {limit} bytes is below the current usage of {usage} bytes")]
-    BelowUsage { limit: Bytes, usage: Bytes },
     #[error("unified settings ({}) need cgroup v2, and this host has v1", .0.join(", "))]
     UnifiedOnV1(Vec<String>),
     #[error(transparent)]
@@ -51,10 +60,57 @@ impl std::fmt::Display for Limit {
 impl Refused {
     pub fn kind(&self) -> Kind {
         match self {
-            Self::Missing { .. } | Self::BelowUsage { .. } => Kind::Precondition,
+            Self::Missing { .. } => Kind::Precondition,
             Self::SwapBelowMemory { .. } | Self::UnifiedOnV1(_) => Kind::Invalid,
             Self::Unreadable(_) => Kind::Internal,
         }
+    }
+}
+
+impl Write {
+    /// The step back.
+    #[must_use]
+    pub fn back(&self) -> Write {
+        Write { knob: self.knob.clone(), had: self.want.clone(), want: self.had.clone() }
+    }
+
+    /// The limit that a write to a memory limit makes lower.
+    pub(crate) fn lowered_memory(&self) -> Option<Bytes> {
+        let had = self.knob.limit(&self.had).ok()?;
+        let want = self.knob.limit(&self.want).ok()??;
+        (self.knob.is_memory_limit() && had.is_none_or(|had| want < had)).then_some(want)
+    }
+
+    /// Where in a change this belongs: memory is at most memory and swap at all times, and a limit that was raised and
+    /// filled could not be taken back, so nothing that may fail comes after it.
+    fn rank(&self) -> u8 {
+        let both = self.knob == Knob::MEMSW_LIMIT;
+        match (self.knob.is_memory_limit(), self.lowered_memory().is_some()) {
+            (true, true) => u8::from(both),
+            (false, _) => 2,
+            (true, false) => 4 - u8::from(both),
+        }
+    }
+}
+
+impl Change {
+    /// Whether the kernel has all of it already.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    /// The change that takes this one back: each file gets at once what it held before all of it.
+    #[must_use]
+    pub fn reversed(&self) -> Change {
+        let mut change = Change::default();
+        for write in self.writes.iter().rev().map(Write::back) {
+            let had = change.writes.iter().position(|later| later.knob == write.knob);
+            let had = had.map_or_else(|| write.had.clone(), |at| change.writes.remove(at).had);
+            let setting = Setting { wrote: write.want.clone(), reads: write.want.clone() };
+            change.wanted.insert(write.knob.clone(), setting);
+            change.writes.push(Write { had, ..write });
+        }
+        change
     }
 }
 
@@ -70,19 +126,24 @@ pub fn knobs(version: Version, patch: &LimitsPatch) -> Vec<Knob> {
 ///
 /// `oom_score_adj` is a matter of processes and is left to those who hold them. On v1 any `unified` entry is refused: a
 /// caller that may only warn, as at an update, takes them out of the patch first.
-pub fn plan(version: Version, now: &Values, patch: &LimitsPatch) -> Result<Vec<Write>, Refused> {
-    let mut draft = Draft { now, writes: Vec::new() };
+pub fn plan(version: Version, now: &Values, patch: &LimitsPatch) -> Result<Change, Refused> {
+    let mut draft = Draft { now, change: Change::default() };
     match version {
         Version::V1 => v1::plan(&mut draft, patch)?,
         Version::V2 => v2::plan(&mut draft, patch)?,
     }
-    Ok(draft.writes)
+    let mut change = draft.change;
+    change.writes.sort_by_key(Write::rank);
+    if version == Version::V2 {
+        shrink::squeeze(&mut change, now)?;
+    }
+    Ok(change)
 }
 
 /// A plan in the making.
 pub(crate) struct Draft<'a> {
     now: &'a Values,
-    writes: Vec<Write>,
+    change: Change,
 }
 
 impl Draft<'_> {
@@ -104,9 +165,10 @@ impl Draft<'_> {
     pub(crate) fn set(&mut self, field: &'static str, knob: Knob, want: impl Into<String>) -> Result<(), Refused> {
         let had = self.need(field, &knob)?.to_owned();
         let want = want.into();
-        self.writes.retain(|write| write.knob != knob);
+        self.change.writes.retain(|write| write.knob != knob);
+        self.change.wanted.insert(knob.clone(), Setting { wrote: want.clone(), reads: had.clone() });
         if !knob.same(&had, &want) {
-            self.writes.push(Write { knob, had, want });
+            self.change.writes.push(Write { knob, had, want });
         }
         Ok(())
     }

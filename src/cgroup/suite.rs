@@ -4,9 +4,9 @@ use model::resources::{
     Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, Observed, UnifiedKey,
 };
 
-use crate::engine::{ApplyError, apply, observe};
+use crate::engine::{self, ApplyError, Drift, Now, Settled};
 use crate::fake::FakeCgroup;
-use crate::knob::CgroupFs;
+use crate::knob::{CgroupFs, Knob, Setting, Settings};
 use crate::layout::Version;
 use crate::plan::Refused;
 use crate::tests::Throwaway;
@@ -41,6 +41,20 @@ on_every_ground! {
     forbidding_huge_pages_that_the_host_does_not_have_is_no_failure
     raw_v2_settings_are_taken_on_v2_and_refused_on_v1
     a_refused_write_takes_the_earlier_ones_back
+    what_somebody_else_writes_is_drift
+    what_is_taken_back_is_as_it_was
+    a_change_cut_off_anywhere_is_finished_or_undone
+}
+
+fn apply(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<Observed, ApplyError> {
+    let settings = engine::apply(fs, patch)?;
+    let now = engine::observe(fs, &settings)?;
+    assert_eq!(now.drift, [], "right after a change");
+    Ok(now.observed)
+}
+
+fn observe(fs: &impl CgroupFs) -> Result<Observed, ApplyError> {
+    Ok(engine::observe(fs, &Settings::new())?.observed)
 }
 
 fn memory(mib: u64) -> Option<MemoryLimit> {
@@ -204,6 +218,63 @@ fn a_refused_write_takes_the_earlier_ones_back(fs: &impl CgroupFs) {
     assert_eq!(observe(fs).unwrap(), before);
 }
 
+fn what_somebody_else_writes_is_drift(fs: &impl CgroupFs) {
+    let settings = engine::apply(fs, &everything()).unwrap();
+    let (knob, value) = match fs.version() {
+        Version::V1 => (Knob::CFS_QUOTA, "70000"),
+        Version::V2 => (Knob::CPU_MAX, "70000 100000"),
+    };
+    fs.write(&knob, value).unwrap();
+    let now = engine::observe(fs, &settings).unwrap();
+    assert_eq!(now.observed.cpu_quota, Some(Micros(70_000)), "the kernel's word counts");
+    let Setting { wrote, reads } = settings[&knob].clone();
+    assert_eq!(now.drift, [Drift { knob, wrote, read: reads, found: Some(value.to_owned()) }]);
+    let again = engine::apply(fs, &everything()).unwrap();
+    assert_eq!((engine::observe(fs, &again).unwrap().drift, again), (vec![], settings));
+}
+
+/// A change that touches every kind of file, from what `everything` leaves.
+fn larger() -> LimitsPatch {
+    LimitsPatch {
+        cpu_quota: quota(80_000),
+        cpu_period: Some(CpuPeriod::new(50_000).unwrap()),
+        cpu_shares: Some(CpuShares::new(2048).unwrap()),
+        ..both(128)
+    }
+}
+
+fn what_is_taken_back_is_as_it_was(fs: &impl CgroupFs) {
+    for (from, to) in [(everything(), larger()), (larger(), everything())] {
+        let before = apply(fs, &from).unwrap();
+        let change = engine::prepare(fs, &to).unwrap();
+        engine::commit(fs, &change).unwrap();
+        assert_ne!(observe(fs).unwrap(), before);
+        engine::commit(fs, &change.reversed()).unwrap();
+        assert_eq!(observe(fs).unwrap(), before);
+    }
+}
+
+fn a_change_cut_off_anywhere_is_finished_or_undone(fs: &impl CgroupFs) {
+    for (from, to) in [(everything(), larger()), (larger(), everything())] {
+        let before = apply(fs, &from).unwrap();
+        let change = engine::prepare(fs, &to).unwrap();
+        for cut in 0..=change.writes.len() {
+            for write in &change.writes[..cut] {
+                fs.write(&write.knob, &write.want).unwrap();
+            }
+            let settled = engine::settle(fs, &change).unwrap();
+            let now = observe(fs).unwrap();
+            match settled {
+                Settled::Undone => assert_eq!(now, before, "cut off after {cut}"),
+                Settled::Finished(settings) => {
+                    assert_eq!(cut, change.writes.len());
+                    assert_eq!(engine::observe(fs, &settings).unwrap(), Now { observed: now, drift: vec![] });
+                }
+            }
+        }
+    }
+}
+
 /// What only the fake can be brought to.
 mod faults {
     use proptest::prelude::*;
@@ -252,9 +323,65 @@ mod faults {
         let v2 = FakeCgroup::v2().using(48 * MIB);
         apply(&v2, &both(64)).unwrap();
         let refused = apply(&v2, &both(32)).unwrap_err();
-        assert!(matches!(refused, ApplyError::Refused(Refused::BelowUsage { usage: Bytes(_), limit: Bytes(_) })));
+        let ApplyError::BelowUsage { limit, usage, .. } = refused else { panic!("{refused:?}") };
+        assert_eq!((limit, usage), (Bytes(32 * MIB), Bytes(48 * MIB)));
         assert_eq!(v2.oom_kills(), 0);
         apply(&v2, &both(50)).unwrap();
+    }
+
+    #[test]
+    fn page_cache_gives_way_and_the_brake_is_let_go() {
+        for high in ["max", "41943040"] {
+            let fs = FakeCgroup::v2().using(16 * MIB).caching(40 * MIB);
+            apply(&fs, &both(64)).unwrap();
+            fs.write(&Knob::MEMORY_HIGH, high).unwrap();
+            let fs = fs.caching(40 * MIB);
+            assert_eq!(apply(&fs, &both(32)).unwrap().memory, Some(Bytes(32 * MIB)));
+            assert_eq!((fs.files()["memory.high"].as_str(), fs.oom_kills()), (high, 0));
+            let brakes = fs.log().iter().filter(|(knob, _)| *knob == Knob::MEMORY_HIGH).count();
+            assert_eq!(brakes, 3, "once by the test, down and up again by the engine");
+        }
+        let v1 = FakeCgroup::v1().using(16 * MIB).caching(40 * MIB);
+        apply(&v1, &both(64)).unwrap();
+        apply(&v1, &both(32)).unwrap();
+    }
+
+    #[test]
+    fn a_squeeze_that_fails_late_lets_go_of_the_brake() {
+        // With swap allowed, only trying can tell.
+        let fs = FakeCgroup::v2().using(48 * MIB);
+        let some_swap = |mib| LimitsPatch { memory: memory(mib), memory_swap: memory(96), ..LimitsPatch::default() };
+        apply(&fs, &some_swap(64)).unwrap();
+        let before = fs.files();
+        let refused = apply(&fs, &some_swap(32)).unwrap_err();
+        assert!(matches!(refused, ApplyError::BelowUsage { .. }), "{refused:?}");
+        assert!(fs.log().iter().any(|(knob, value)| *knob == Knob::MEMORY_HIGH && value == "33554432"), "it was tried");
+        assert_eq!((fs.files(), fs.oom_kills()), (before, 0));
+    }
+
+    #[test]
+    fn a_raw_memory_limit_kills_nobody_either() {
+        let fs = FakeCgroup::v2().using(48 * MIB);
+        apply(&fs, &both(64)).unwrap();
+        let raw = [(UnifiedKey::new("memory.max").unwrap(), (32 * MIB).to_string())].into();
+        let refused = apply(&fs, &LimitsPatch { unified: raw, ..LimitsPatch::default() }).unwrap_err();
+        assert_eq!((refused.kind(), fs.oom_kills()), (model::Kind::Precondition, 0));
+    }
+
+    #[test]
+    fn memory_that_was_raised_and_filled_is_not_taken_back_by_killing() {
+        for ground in [FakeCgroup::v1, FakeCgroup::v2] {
+            let fs = ground();
+            apply(&fs, &both(32)).unwrap();
+            let change = engine::prepare(&fs, &LimitsPatch { cpu_quota: quota(50_000), ..both(64) }).unwrap();
+            assert_eq!(change.writes.last().unwrap().lowered_memory(), None, "memory is raised last");
+            // Cut off before the CPU's part, and used at once.
+            let raise = change.writes.iter().filter(|write| write.knob.file().starts_with("memory"));
+            raise.for_each(|write| fs.write(&write.knob, &write.want).unwrap());
+            let fs = fs.using(48 * MIB);
+            assert!(matches!(engine::settle(&fs, &change).unwrap(), Settled::Finished(_)));
+            assert_eq!((observe(&fs).unwrap().memory, fs.oom_kills()), (Some(Bytes(64 * MIB)), 0));
+        }
     }
 
     #[test]
@@ -336,6 +463,57 @@ mod faults {
             let fs = FakeCgroup::v1().under(parent.0, parent.1);
             apply(&fs, &bandwidth_patch(from)).unwrap();
             apply(&fs, &bandwidth_patch(to)).unwrap();
+        }
+
+        #[test]
+        fn no_step_between_allows_more_memory_than_both_ends(from in size(), to in size()) {
+            for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
+                apply(&fs, &from).unwrap();
+                let change = engine::prepare(&fs, &to).unwrap();
+                let most = from.memory.unwrap().bytes().max(to.memory.unwrap().bytes());
+                let swap = from.memory_swap.unwrap().bytes().max(to.memory_swap.unwrap().bytes());
+                for write in &change.writes {
+                    fs.write(&write.knob, &write.want).unwrap();
+                    let now = observe(&fs).unwrap();
+                    prop_assert!(now.memory <= most, "{:?} after {write:?}", now.memory);
+                    prop_assert!(fs.version() == Version::V2 || now.memory_swap <= swap);
+                }
+            }
+        }
+
+        #[test]
+        fn any_order_of_arrival_ends_in_the_last_asked_state(
+            sizes in prop::collection::vec((size(), bandwidth()), 1..5),
+            used in 0..32_u64,
+        ) {
+            for fs in [FakeCgroup::v1().using(used * MIB), FakeCgroup::v2().using(used * MIB)] {
+                let mut asked = None;
+                for (size, cpu) in &sizes {
+                    let patch = size.clone().merged(&bandwidth_patch(*cpu));
+                    match apply(&fs, &patch) {
+                        Ok(now) => asked = Some(now),
+                        Err(refused) => prop_assert_eq!(refused.kind(), model::Kind::Precondition),
+                    }
+                }
+                if let Some(asked) = asked {
+                    prop_assert_eq!(observe(&fs).unwrap(), asked);
+                }
+                prop_assert_eq!(fs.oom_kills(), 0);
+            }
+        }
+
+        #[test]
+        fn applying_and_undoing_is_as_if_nothing_had_been(
+            from in size(), to in size(), cpu in bandwidth(), other in bandwidth(), used in 0..8_u64,
+        ) {
+            for fs in [FakeCgroup::v1().caching(used * MIB), FakeCgroup::v2().caching(used * MIB)] {
+                apply(&fs, &from.clone().merged(&bandwidth_patch(cpu))).unwrap();
+                let before = fs.files();
+                let change = engine::prepare(&fs, &to.clone().merged(&bandwidth_patch(other))).unwrap();
+                engine::commit(&fs, &change).unwrap();
+                engine::commit(&fs, &change.reversed()).unwrap();
+                prop_assert_eq!(fs.files(), before);
+            }
         }
 
         #[test]

@@ -114,7 +114,8 @@ fn every_new_level_takes_processes_and_limits() {
     let leaf = top.child("pod").child("c1").unwrap();
     assert!(!leaf.create().unwrap().is_empty());
     let memory = Some(MemoryLimit::Bytes(Bytes(64 << 20)));
-    assert_eq!(leaf.apply(&LimitsPatch { memory, ..LimitsPatch::default() }).unwrap().memory, Some(Bytes(64 << 20)));
+    let settings = leaf.apply(&LimitsPatch { memory, ..LimitsPatch::default() }).unwrap();
+    assert_eq!(leaf.observe(&settings).unwrap().observed.memory, Some(Bytes(64 << 20)));
     let status = shell_in(&leaf, "exit 7").status().unwrap();
     assert_eq!(status.code(), Some(7), "99 means that it could not join");
 }
@@ -351,7 +352,8 @@ fn lowering_memory_below_what_cannot_be_given_back_fails_and_kills_nobody() {
         let limit = Some(MemoryLimit::Bytes(Bytes(mib << 20)));
         LimitsPatch { memory: limit, memory_swap: limit, ..LimitsPatch::default() }
     };
-    let before = top.group.apply(&limit(128)).unwrap();
+    let settings = top.group.apply(&limit(128)).unwrap();
+    let before = top.group.observe(&settings).unwrap();
     let mut command = top.shell("x=$(head -c 30000000 /dev/zero | tr '\\0' a); echo ready; read x; exit 3");
     let mut child = Started::by(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     let mut line = String::new();
@@ -359,10 +361,57 @@ fn lowering_memory_below_what_cannot_be_given_back_fails_and_kills_nobody() {
     assert_eq!(line, "ready\n");
     let failed = top.group.apply(&limit(8)).unwrap_err();
     assert_eq!(failed.kind(), model::Kind::Precondition, "{failed:?}");
-    assert_eq!(top.group.observe().unwrap(), before);
+    assert!(failed.to_string().contains("memory limit (8388608) below current usage ("), "{failed}");
+    assert_eq!(top.group.observe(&settings).unwrap(), before);
+    assert_eq!(before.drift, []);
     assert_eq!(top.group.oom_kills(), Some(0));
     drop(child.0.stdin.take());
     assert_eq!(child.0.wait().unwrap().code(), Some(3), "it lived on");
+}
+
+/// Large files that were built with this program, which nobody has in memory any more.
+fn cold_files(bytes: u64) -> Vec<PathBuf> {
+    let built = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let files = fs::read_dir(built).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<(u64, PathBuf)> = files
+        .filter(|path| path.extension().is_some_and(|kind| kind == "rlib"))
+        .map(|path| (fs::metadata(&path).unwrap().len(), path))
+        .collect();
+    files.sort_unstable();
+    let mut all = 0;
+    let mut cold = Vec::new();
+    while all < bytes {
+        let (size, path) = files.pop().expect("libraries enough");
+        let file = fs::File::open(&path).unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        all += size;
+        cold.push(path);
+    }
+    cold
+}
+
+#[test]
+#[ignore = "needs root"]
+fn page_cache_gives_way_to_a_lower_limit() {
+    let top = Throwaway::new();
+    let limit = |mib: u64| {
+        let limit = Some(MemoryLimit::Bytes(Bytes(mib << 20)));
+        LimitsPatch { memory: limit, memory_swap: limit, ..LimitsPatch::default() }
+    };
+    top.group.apply(&limit(512)).unwrap();
+    for file in cold_files(64 << 20) {
+        assert!(top.shell("exec cat \"$FILE\" > /dev/null").env("FILE", file).status().unwrap().success());
+    }
+    let usage = match top.group.layout().version() {
+        Version::V1 => "memory.usage_in_bytes",
+        Version::V2 => "memory.current",
+    };
+    let usage = fs::read_to_string(top.group.dir_of("memory").unwrap().join(usage)).unwrap();
+    assert!(usage.trim().parse::<u64>().unwrap() > 32 << 20, "{usage} bytes were read into memory");
+    let settings = top.group.apply(&limit(16)).unwrap();
+    let now = top.group.observe(&settings).unwrap();
+    assert_eq!((now.observed.memory, now.drift.len()), (Some(Bytes(16 << 20)), 0));
+    assert_eq!(top.group.oom_kills(), Some(0));
 }
 
 #[test]

@@ -22,7 +22,6 @@ pub(crate) fn knobs(patch: &LimitsPatch) -> Vec<Knob> {
     knobs
 }
 
-/// Memory comes first: it is what the kernel is most likely to refuse, and then nothing has to be taken back.
 pub(crate) fn plan(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
     let LimitsPatch {
         cpu_quota: _,
@@ -60,35 +59,28 @@ pub(crate) fn plan(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Ref
     Ok(())
 }
 
-/// The kernel keeps memory ≤ memory + swap at all times, so the one that makes room goes first.
+/// The kernel keeps memory ≤ memory + swap at all times; the plan orders the two accordingly.
 fn memory(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
     const MEMORY: &str = "memory_limit_in_bytes";
     const SWAP: &str = "memory_swap_limit_in_bytes";
-    let Some(swap) = patch.memory_swap else {
-        let Some(memory) = patch.memory else { return Ok(()) };
-        // Without an allowance of its own, memory has to fit under the one in force, where the host counts swap at all.
-        if draft.now(&Knob::MEMSW_LIMIT).is_some() {
-            fits(memory.bytes(), draft.limit(SWAP, &Knob::MEMSW_LIMIT)?)?;
-        }
-        return draft.set(MEMORY, Knob::MEMORY_LIMIT, text(memory));
-    };
     let memory = match patch.memory {
         Some(memory) => memory.bytes(),
-        None => draft.limit(MEMORY, &Knob::MEMORY_LIMIT)?,
+        None if patch.memory_swap.is_some() => draft.limit(MEMORY, &Knob::MEMORY_LIMIT)?,
+        None => return Ok(()),
     };
-    fits(memory, swap.bytes())?;
-    let had = draft.limit(SWAP, &Knob::MEMSW_LIMIT)?;
-    let raising = at_most(had, swap.bytes());
-    if raising {
-        draft.set(SWAP, Knob::MEMSW_LIMIT, text(swap))?;
+    match patch.memory_swap {
+        Some(swap) => fits(memory, swap.bytes())?,
+        // Without an allowance of its own, memory has to fit under the one in force, where the host counts swap at all.
+        None if draft.now(&Knob::MEMSW_LIMIT).is_some() => fits(memory, draft.limit(SWAP, &Knob::MEMSW_LIMIT)?)?,
+        None => {}
     }
     if let Some(memory) = patch.memory {
         draft.set(MEMORY, Knob::MEMORY_LIMIT, text(memory))?;
     }
-    if !raising {
-        draft.set(SWAP, Knob::MEMSW_LIMIT, text(swap))?;
+    match patch.memory_swap {
+        Some(swap) => draft.set(SWAP, Knob::MEMSW_LIMIT, text(swap)),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Whether a limit is no higher than another one.

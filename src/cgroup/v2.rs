@@ -7,8 +7,12 @@ use crate::plan::{Draft, Limit, Refused};
 
 pub(crate) fn knobs(patch: &LimitsPatch) -> Vec<Knob> {
     let mut knobs = Vec::new();
+    let raw = |knob: &Knob| patch.unified.keys().any(|key| key.as_str() == knob.file());
     if patch.memory.is_some() || patch.memory_swap.is_some() {
-        knobs.extend([Knob::MEMORY_MAX, Knob::MEMORY_CURRENT, Knob::SWAP_MAX]);
+        knobs.extend([Knob::MEMORY_MAX, Knob::SWAP_MAX]);
+    }
+    if patch.memory.is_some() || raw(&Knob::MEMORY_MAX) {
+        knobs.extend([Knob::MEMORY_CURRENT, Knob::MEMORY_HIGH]);
     }
     if patch.cpu_quota.is_some() || patch.cpu_period.is_some() {
         knobs.push(Knob::CPU_MAX);
@@ -69,16 +73,6 @@ fn memory(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
     const MEMORY: &str = "memory_limit_in_bytes";
     const SWAP: &str = "memory_swap_limit_in_bytes";
     if let Some(memory) = patch.memory {
-        let had = draft.limit(MEMORY, &Knob::MEMORY_MAX)?;
-        if let Some(limit) = memory.bytes()
-            && had.is_none_or(|had| limit < had)
-            && let Some(usage) = draft.now(&Knob::MEMORY_CURRENT)
-            && let Some(usage) = Knob::MEMORY_CURRENT.limit(usage)?
-            && limit < usage
-        {
-            // The kernel would make it fit by killing.
-            return Err(Refused::BelowUsage { limit, usage });
-        }
         draft.set(MEMORY, Knob::MEMORY_MAX, text(memory.bytes()))?;
     }
     let Some(swap) = patch.memory_swap else { return Ok(()) };
