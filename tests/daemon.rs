@@ -210,8 +210,6 @@ fn every_call_answers_and_those_to_come_say_so() {
         exec(ExecRequest) is "Exec",
         attach(AttachRequest) is "Attach",
         port_forward(PortForwardRequest) is "PortForward",
-        update_container_resources(UpdateContainerResourcesRequest) is "UpdateContainerResources",
-        update_pod_sandbox_resources(UpdatePodSandboxResourcesRequest) is "UpdatePodSandboxResources",
         container_stats(ContainerStatsRequest) is "ContainerStats",
         list_container_stats(ListContainerStatsRequest) is "ListContainerStats",
         pod_sandbox_stats(PodSandboxStatsRequest) is "PodSandboxStats",

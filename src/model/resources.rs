@@ -370,6 +370,8 @@ pub struct Observed {
     pub cpuset_mems: Option<CpuSet>,
     pub hugepages: BTreeMap<HugePageSize, Bytes>,
     pub pids: Option<u64>,
+    /// Of the first process, not of a cgroup: whoever knows that fills it in.
+    pub oom_score_adj: Option<OomScoreAdj>,
 }
 
 #[cfg(test)]

@@ -11,16 +11,77 @@ pub(crate) struct Fault(pub(crate) &'static str);
 /// Passes, fails or kills, as the environment says for `point`.
 #[cfg(feature = "failpoints")]
 pub(crate) fn at(point: &'static str) -> Result<(), Fault> {
+    if passes(point) { Ok(()) } else { Err(Fault(point)) }
+}
+
+#[cfg(feature = "failpoints")]
+fn passes(point: &str) -> bool {
     let wish = std::env::var("CRISP_FAILPOINTS").unwrap_or_default();
     let action = wish.split(',').find_map(|w| w.split_once('=').filter(|(name, _)| *name == point).map(|(_, a)| a));
-    match action {
-        Some("fail") => Err(Fault(point)),
-        Some("kill") => {
-            let own = nix::unistd::getpid();
-            nix::sys::signal::kill(own, nix::sys::signal::Signal::SIGKILL).ok();
-            Err(Fault(point))
+    if action == Some("kill") {
+        let own = nix::unistd::getpid();
+        nix::sys::signal::kill(own, nix::sys::signal::Signal::SIGKILL).ok();
+    }
+    !matches!(action, Some("kill" | "fail"))
+}
+
+/// A cgroup whose every write is a failpoint: `resize.write.0` is the first.
+#[cfg(feature = "failpoints")]
+pub(crate) fn watched(group: &cgroup::Cgroup) -> impl cgroup::CgroupFs {
+    watched::Watched::new(group.clone())
+}
+
+#[cfg(not(feature = "failpoints"))]
+pub(crate) fn watched(group: &cgroup::Cgroup) -> &cgroup::Cgroup {
+    group
+}
+
+#[cfg(feature = "failpoints")]
+mod watched {
+    use std::cell::Cell;
+    use std::io;
+    use std::path::PathBuf;
+
+    use cgroup::{Cgroup, CgroupFs, Knob, Version};
+    use model::resources::HugePageSize;
+
+    pub(super) struct Watched {
+        group: Cgroup,
+        writes: Cell<usize>,
+    }
+
+    impl Watched {
+        pub(super) fn new(group: Cgroup) -> Self {
+            Self { group, writes: Cell::new(0) }
         }
-        Some(_) | None => Ok(()),
+    }
+
+    impl CgroupFs for Watched {
+        fn version(&self) -> Version {
+            self.group.version()
+        }
+
+        fn exists(&self) -> bool {
+            self.group.exists()
+        }
+
+        fn read(&self, knob: &Knob) -> io::Result<String> {
+            self.group.read(knob)
+        }
+
+        fn write(&self, knob: &Knob, value: &str) -> io::Result<()> {
+            let number = self.writes.replace(self.writes.get() + 1);
+            let point = format!("resize.write.{number}");
+            if super::passes(&point) { self.group.write(knob, value) } else { Err(io::Error::other(point)) }
+        }
+
+        fn location(&self, knob: &Knob) -> PathBuf {
+            self.group.location(knob)
+        }
+
+        fn huge_page_sizes(&self) -> Vec<HugePageSize> {
+            self.group.huge_page_sizes()
+        }
     }
 }
 

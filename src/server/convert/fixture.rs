@@ -222,6 +222,7 @@ pub(super) fn pod_record() -> PodRecord {
         hostname: "web-host".to_owned(),
         held: Held::default(),
         cgroup: PodCgroup { path: "/kubepods/pod1".to_owned(), ours: false },
+        settings: cgroup::Settings::new(),
         ips: vec!["10.1.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
     }
 }
@@ -244,5 +245,6 @@ pub(super) fn container_record() -> ContainerRecord {
         log: Some("/var/log/pods/web/main/0.log".into()),
         stop_signal: Signal::TERM,
         cgroup: "/kubepods/pod1/c".to_owned(),
+        settings: cgroup::Settings::new(),
     }
 }

@@ -4,7 +4,6 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cgroup::CgroupPath;
-use model::resources::LimitsPatch;
 use model::{Dns, NsMode, PodMeta, PodSpec, PortMapping, Protocol};
 use wire::v1;
 
@@ -78,8 +77,8 @@ pub(super) fn spec(
         cgroup_parent: cgroup_path(above.at("cgroup_parent"), &cgroup_parent)?,
         // Which of them a pod may set depends on its namespaces: the runtime decides.
         sysctls,
-        overhead: pod_limits(above.at("overhead"), overhead)?,
-        resources: pod_limits(above.at("resources"), resources)?,
+        overhead: resources::pod_limits(above.at("overhead"), overhead)?,
+        resources: resources::pod_limits(above.at("resources"), resources)?,
         security,
         handler,
     })
@@ -157,11 +156,6 @@ fn cgroup_path(at: Field<'_>, path: &str) -> Result<Option<String>, Refusal> {
         return Ok(None);
     }
     Ok(Some(CgroupPath::new(path).map_err(|problem| at.invalid(problem))?.into()))
-}
-
-/// A pod's limits are for a cgroup, and a cgroup has no OOM score.
-fn pod_limits(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) -> Result<LimitsPatch, Refusal> {
-    Ok(LimitsPatch { oom_score_adj: None, ..resources::limits(at, asked)? })
 }
 
 pub(super) fn meta_to_wire(meta: &PodMeta) -> v1::PodSandboxMetadata {

@@ -1,4 +1,4 @@
-use model::resources::CpuShares;
+use model::resources::{CpuShares, LimitsPatch};
 use model::{Classed as _, GroupsPolicy, Kind, NsMode, Profile};
 
 use super::super::fixture::{map, pod_config, run_request};

@@ -1,12 +1,16 @@
 //! Limits: as asked, and as the kernel has them.
 
+use std::collections::BTreeMap;
+
+use cgroup::Now;
 use model::resources::{
     Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, InvalidLimits, LimitsPatch, MemoryLimit,
     Micros, Observed, OomScoreAdj, UnifiedKey,
 };
 use wire::v1;
 
-use super::{Field, Refusal};
+use super::{Field, Refusal, Warnings};
+use crate::runtime::PodUpdate;
 
 /// Limits of a request: 0, "" and absent mean "not asked".
 ///
@@ -61,6 +65,58 @@ pub(super) fn limits(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) 
     })
 }
 
+/// A change of the limits of something that runs.
+///
+/// Two fields of a repeated request must not do harm. The CPU manager of the kubelet sends nothing but a cpuset, so an
+/// OOM score of 0, which the kubelet never wants for a container, is "not asked". And its resizes forbid huge pages of
+/// every size, also to a container that was given some, so a limit of 0 is none.
+pub(super) fn change(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) -> Result<LimitsPatch, Refusal> {
+    let mut patch = limits(at, asked)?;
+    patch.oom_score_adj = patch.oom_score_adj.filter(|score| score.get() != 0);
+    patch.hugepages.retain(|_, limit| *limit != Bytes(0));
+    Ok(patch)
+}
+
+/// The container to change, and how.
+pub(crate) fn update(asked: v1::UpdateContainerResourcesRequest) -> Result<(String, LimitsPatch, Warnings), Refusal> {
+    let v1::UpdateContainerResourcesRequest { container_id, linux, windows, annotations, kubernetes_resources: _ } =
+        asked;
+    Field::top("windows").absent(windows)?;
+    let mut warnings = Warnings::new();
+    if !annotations.is_empty() {
+        let names: Vec<_> = annotations.into_keys().collect();
+        warnings.push(format!("annotations: none of {names:?} means anything to crisp"));
+    }
+    Ok((super::container::id("container_id", container_id)?, change(Field::top("linux"), linux)?, warnings))
+}
+
+/// The pod to change, and how.
+pub(crate) fn update_pod(asked: v1::UpdatePodSandboxResourcesRequest) -> Result<(String, PodUpdate), Refusal> {
+    let v1::UpdatePodSandboxResourcesRequest { pod_sandbox_id, overhead, resources, pod_resources: _ } = asked;
+    let limits = |name, asked: Option<_>| asked.map(|asked| pod_limits(Field::top(name), Some(asked))).transpose();
+    let update = PodUpdate { resources: limits("resources", resources)?, overhead: limits("overhead", overhead)? };
+    Ok((super::container::id("pod_sandbox_id", pod_sandbox_id)?, update))
+}
+
+/// A pod's limits are for a cgroup, and a cgroup has no OOM score. The kubelet reads them from its own cgroup, where "no
+/// limit" of memory is the largest number of whole pages.
+pub(super) fn pod_limits(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) -> Result<LimitsPatch, Refusal> {
+    let unlimited = |memory: MemoryLimit| match memory.bytes() {
+        Some(Bytes(NO_LIMIT..)) => MemoryLimit::Unlimited,
+        Some(_) | None => memory,
+    };
+    let patch = limits(at, asked)?;
+    Ok(LimitsPatch {
+        oom_score_adj: None,
+        memory: patch.memory.map(unlimited),
+        memory_swap: patch.memory_swap.map(unlimited),
+        ..patch
+    })
+}
+
+/// No machine has as much memory; how much the kernel says exactly depends on its page size.
+const NO_LIMIT: u64 = 1 << 62;
+
 fn refuse(at: Field<'_>, name: &str, problem: &InvalidLimits) -> Refusal {
     at.at(name).invalid(problem)
 }
@@ -81,7 +137,7 @@ fn set(at: Field<'_>, name: &str, text: &str) -> Result<Option<CpuSet>, Refusal>
 /// What a status shows: the kernel's values, but each as it was asked for where it is what the asking turns into.
 ///
 /// None where there is no CPU controller: the kubelet takes a set with a gap for "as before", so it is all or nothing.
-pub(super) fn in_force(asked: &LimitsPatch, now: &Observed) -> Option<v1::ContainerResources> {
+pub(super) fn in_force(asked: &LimitsPatch, now: &Now) -> Option<v1::ContainerResources> {
     let Observed {
         cpu_quota,
         cpu_period,
@@ -93,7 +149,8 @@ pub(super) fn in_force(asked: &LimitsPatch, now: &Observed) -> Option<v1::Contai
         cpuset_mems,
         hugepages,
         pids: _, // not in CRI
-    } = now;
+        oom_score_adj,
+    } = &now.observed;
     let Micros(period) = (*cpu_period)?;
     let shares = match (cpu_shares, cpu_weight) {
         (Some(shares), _) => i64::from(*shares),
@@ -110,14 +167,14 @@ pub(super) fn in_force(asked: &LimitsPatch, now: &Observed) -> Option<v1::Contai
         cpu_quota: quota,
         cpu_shares: shares,
         memory_limit_in_bytes: memory_shown(asked.memory, *memory),
-        oom_score_adj: asked.oom_score_adj.map_or(0, i64::from),
+        oom_score_adj: oom_score_adj.or(asked.oom_score_adj).map_or(0, i64::from),
         cpuset_cpus: set_shown(asked.cpuset_cpus.as_ref(), cpuset_cpus.as_ref()),
         cpuset_mems: set_shown(asked.cpuset_mems.as_ref(), cpuset_mems.as_ref()),
         hugepage_limits: hugepages
             .iter()
             .map(|(size, Bytes(limit))| v1::HugepageLimit { page_size: size.as_str().to_owned(), limit: *limit })
             .collect(),
-        unified: asked.unified.iter().map(|(key, value)| (key.as_str().to_owned(), value.clone())).collect(),
+        unified: unified_shown(asked, now),
         memory_swap_limit_in_bytes: memory_shown(asked.memory_swap, *memory_swap),
     };
     Some(v1::ContainerResources { linux: Some(linux), windows: None })
@@ -153,6 +210,16 @@ fn memory_shown(asked: Option<MemoryLimit>, now: Option<Bytes>) -> i64 {
 fn in_pages(bytes: u64) -> u64 {
     let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
     bytes - bytes % page
+}
+
+/// Each file as it was asked for, or as somebody else left it.
+fn unified_shown(asked: &LimitsPatch, now: &Now) -> BTreeMap<String, String> {
+    let found = |file: &str| now.drift.iter().find(|drift| drift.knob.file() == file);
+    let shown = asked.unified.iter().filter_map(|(key, value)| match found(key.as_str()) {
+        Some(drift) => Some((key.as_str().to_owned(), drift.found.clone()?)),
+        None => Some((key.as_str().to_owned(), value.clone())),
+    });
+    shown.collect()
 }
 
 fn set_shown(asked: Option<&CpuSet>, now: Option<&CpuSet>) -> String {

@@ -20,11 +20,12 @@ fn observed() -> Observed {
         cpuset_mems: Some(CpuSet::new("0").unwrap()),
         hugepages: [(HugePageSize::new("2MB").unwrap(), Bytes(0))].into(),
         pids: Some(5),
+        oom_score_adj: Some(OomScoreAdj::new(-997).unwrap()),
     }
 }
 
 fn shown(asked: &LimitsPatch, now: &Observed) -> v1::LinuxContainerResources {
-    in_force(asked, now).unwrap().linux.unwrap()
+    in_force(asked, &Now { observed: now.clone(), drift: vec![] }).unwrap().linux.unwrap()
 }
 
 #[test]
@@ -127,6 +128,75 @@ fn shares_survive_the_way_through_a_weight() {
 #[test]
 fn without_a_cpu_controller_nothing_is_said() {
     let asked = convert(|_| ()).unwrap();
-    assert_eq!(in_force(&asked, &Observed { cpu_period: None, ..observed() }), None);
-    assert_eq!(in_force(&asked, &Observed { cpu_shares: None, ..observed() }), None);
+    let gaps = [Observed { cpu_period: None, ..observed() }, Observed { cpu_shares: None, ..observed() }];
+    for observed in gaps {
+        assert_eq!(in_force(&asked, &Now { observed, drift: vec![] }), None);
+    }
+}
+
+#[test]
+fn a_score_and_raw_files_are_shown_as_the_kernel_has_them() {
+    let asked = convert(|_| ()).unwrap();
+    let restricted = Observed { oom_score_adj: Some(OomScoreAdj::new(0).unwrap()), ..observed() };
+    assert_eq!(shown(&asked, &restricted).oom_score_adj, 0);
+    assert_eq!(shown(&asked, &observed()).unified["memory.high"], "max");
+    let drift = cgroup::Drift {
+        knob: cgroup::Knob::MEMORY_HIGH,
+        wrote: "max".to_owned(),
+        read: "max".to_owned(),
+        found: Some("4096".to_owned()),
+    };
+    let now = Now { observed: observed(), drift: vec![drift] };
+    assert_eq!(in_force(&asked, &now).unwrap().linux.unwrap().unified["memory.high"], "4096");
+}
+
+fn update_request() -> v1::UpdateContainerResourcesRequest {
+    v1::UpdateContainerResourcesRequest {
+        container_id: "abc".to_owned(),
+        linux: Some(fixture::limits()),
+        annotations: [("a".to_owned(), "b".to_owned())].into(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn a_change_has_every_field_but_those_that_a_repeated_request_fills_in_vain() {
+    let (container, patch, warnings) = update(update_request()).unwrap();
+    let all = convert(|_| ()).unwrap();
+    assert_eq!((container.as_str(), warnings.len()), ("abc", 1));
+    assert_eq!(patch, LimitsPatch { hugepages: Default::default(), ..all });
+    let alone = v1::LinuxContainerResources { cpuset_cpus: "0-1".to_owned(), ..Default::default() };
+    let (_, patch, _) = update(v1::UpdateContainerResourcesRequest { linux: Some(alone), ..update_request() }).unwrap();
+    let cpuset_cpus = Some(CpuSet::new("0-1").unwrap());
+    assert_eq!(patch, LimitsPatch { cpuset_cpus, ..LimitsPatch::default() }, "a cpuset and nothing else");
+}
+
+#[test]
+fn a_change_for_windows_is_refused() {
+    let windows = Some(v1::WindowsContainerResources::default());
+    let refusal = update(v1::UpdateContainerResourcesRequest { windows, ..update_request() }).unwrap_err();
+    assert!(matches!(refusal, Refusal::Invalid { field, .. } if field == "windows"));
+}
+
+#[test]
+fn the_kubelets_words_for_no_limit_of_a_pod_are_understood() {
+    for memory in [-1, 9_223_372_036_854_771_712] {
+        let view = v1::LinuxContainerResources {
+            cpu_quota: -1,
+            cpu_shares: 2,
+            memory_limit_in_bytes: memory,
+            ..Default::default()
+        };
+        let request = v1::UpdatePodSandboxResourcesRequest {
+            pod_sandbox_id: "abc".to_owned(),
+            resources: Some(view),
+            overhead: Some(v1::LinuxContainerResources::default()),
+            pod_resources: None,
+        };
+        let (pod, update) = update_pod(request).unwrap();
+        let resources = update.resources.unwrap();
+        assert_eq!((pod.as_str(), resources.memory), ("abc", Some(MemoryLimit::Unlimited)));
+        assert_eq!((resources.cpu_quota, resources.oom_score_adj), (Some(CpuQuota::Unlimited), None));
+        assert_eq!(update.overhead, Some(LimitsPatch::default()));
+    }
 }

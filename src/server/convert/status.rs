@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use model::resources::Observed;
 use model::{Exit, Leftover, Phase, PodPhase, Trouble};
 use wire::v1;
 
@@ -23,7 +22,7 @@ const SHIM_LOST: &str = "ShimLost";
 const UNKNOWN: &str = "Unknown";
 
 pub(crate) fn pod(record: &PodRecord) -> v1::PodSandboxStatus {
-    let PodRecord { version: _, id, spec, created, phase, hostname: _, held: _, cgroup: _, ips } = record;
+    let PodRecord { version: _, id, spec, created, phase, hostname: _, held: _, cgroup: _, settings: _, ips } = record;
     let options = security::namespaces_to_wire(&spec.security.namespaces);
     v1::PodSandboxStatus {
         id: id.to_string(),
@@ -39,7 +38,8 @@ pub(crate) fn pod(record: &PodRecord) -> v1::PodSandboxStatus {
 }
 
 pub(crate) fn pod_item(record: &PodRecord) -> v1::PodSandbox {
-    let PodRecord { version: _, id, spec, created, phase, hostname: _, held: _, cgroup: _, ips: _ } = record;
+    let PodRecord { version: _, id, spec, created, phase, hostname: _, held: _, cgroup: _, settings: _, ips: _ } =
+        record;
     v1::PodSandbox {
         id: id.to_string(),
         metadata: Some(pod::meta_to_wire(&spec.meta)),
@@ -52,7 +52,7 @@ pub(crate) fn pod_item(record: &PodRecord) -> v1::PodSandbox {
 }
 
 /// `limits` are what the kernel says now; none where the container has no cgroup any more.
-pub(crate) fn container(record: &ContainerRecord, limits: Option<&Observed>) -> v1::ContainerStatus {
+pub(crate) fn container(record: &ContainerRecord, limits: Option<&cgroup::Now>) -> v1::ContainerStatus {
     let ContainerRecord {
         version: _,
         id,
@@ -66,6 +66,7 @@ pub(crate) fn container(record: &ContainerRecord, limits: Option<&Observed>) -> 
         log,
         stop_signal,
         cgroup: _,
+        settings: _,
     } = record;
     let Moment { started, finished, code, reason, message } = moment(phase);
     let user = v1::LinuxContainerUser {
@@ -111,6 +112,7 @@ pub(crate) fn container_item(record: &ContainerRecord) -> v1::Container {
         log: _,
         stop_signal: _,
         cgroup: _,
+        settings: _,
     } = record;
     v1::Container {
         id: id.to_string(),

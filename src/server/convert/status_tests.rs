@@ -151,12 +151,13 @@ fn an_unknown_container_tells_what_was_left() {
 
 #[test]
 fn a_status_shows_the_limits_in_force() {
-    use model::resources::{CpuShares, Micros};
-    let now = Observed {
+    use model::resources::{CpuShares, Micros, Observed};
+    let observed = Observed {
         cpu_period: Some(Micros(100_000)),
         cpu_shares: Some(CpuShares::new(512).unwrap()),
         ..Observed::default()
     };
+    let now = cgroup::Now { observed, drift: vec![] };
     let resources = container(&container_record(), Some(&now)).resources.unwrap().linux.unwrap();
     assert_eq!((resources.cpu_period, resources.cpu_shares), (100_000, 512));
 }

@@ -18,7 +18,6 @@ const STREAMING: &str = "streaming is planned";
 const LISTS: &str = "use the plain list; lists in chunks are planned";
 const STATS: &str = "stats are planned";
 const METRICS: &str = "metrics are planned";
-const RESIZE: &str = "changing resources in place is planned";
 const CHECKPOINTS: &str = "checkpoints are not planned yet";
 
 #[derive(Debug)]
@@ -180,7 +179,7 @@ impl RuntimeService for RuntimeApi {
         let limits = self.runtime.limits(&container);
         Ok(Response::new(ContainerStatusResponse {
             status: Some(convert::status::container(&container, limits.as_ref())),
-            info: verbose(wanted, || self.runtime.container_info(&container)),
+            info: verbose(wanted, || self.runtime.container_info(&container, limits.as_ref())),
         }))
     }
 
@@ -221,16 +220,25 @@ impl RuntimeService for RuntimeApi {
 
     async fn update_container_resources(
         &self,
-        _: Request<UpdateContainerResourcesRequest>,
+        request: Request<UpdateContainerResourcesRequest>,
     ) -> Answer<UpdateContainerResourcesResponse> {
-        not_yet("UpdateContainerResources", RESIZE)
+        let (container, asked, warnings) = convert::resources::update(request.into_inner()).map_err(status::of)?;
+        about_container(&container);
+        log_warnings(&warnings);
+        let runtime = Arc::clone(&self.runtime);
+        to_the_end(async move { runtime.update(&container, asked).await }).await?;
+        Ok(Response::new(UpdateContainerResourcesResponse {}))
     }
 
     async fn update_pod_sandbox_resources(
         &self,
-        _: Request<UpdatePodSandboxResourcesRequest>,
+        request: Request<UpdatePodSandboxResourcesRequest>,
     ) -> Answer<UpdatePodSandboxResourcesResponse> {
-        not_yet("UpdatePodSandboxResources", RESIZE)
+        let (pod, asked) = convert::resources::update_pod(request.into_inner()).map_err(status::of)?;
+        about_pod(&pod);
+        let runtime = Arc::clone(&self.runtime);
+        to_the_end(async move { runtime.update_pod(&pod, asked).await }).await?;
+        Ok(Response::new(UpdatePodSandboxResourcesResponse {}))
     }
 
     async fn stream_pod_sandboxes(

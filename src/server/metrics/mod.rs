@@ -6,6 +6,7 @@
 
 mod http;
 mod images;
+mod resizes;
 mod text;
 
 use std::sync::Arc;
@@ -26,5 +27,6 @@ fn page(runtime: &Runtime) -> String {
     build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     let store = runtime.images();
     images::tell(&mut text, &store.traffic(), &store.usage(), store.list().len());
+    resizes::tell(&mut text, runtime.resizes());
     text.into()
 }

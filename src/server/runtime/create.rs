@@ -180,7 +180,7 @@ impl Runtime {
     }
 
     /// Makes all that the shim finds in the container's directory, and the cgroup.
-    fn prepare(&self, draft: Draft) -> Result<(PathBuf, Draft), CreateError> {
+    fn prepare(&self, mut draft: Draft) -> Result<(PathBuf, Draft), CreateError> {
         let dir = self.layout.container(&draft.pod.id, &draft.id);
         fault::at("create.begin")?;
         disk::private_dir(&dir)?;
@@ -209,7 +209,7 @@ impl Runtime {
         // Taken back by `clear_container`, which the intent tells of it.
         drop(draft.cgroup.create()?);
         draft.cgroup.set_devices(&draft.device_rules)?;
-        draft.cgroup.apply(&draft.spec.resources)?;
+        draft.settings = draft.cgroup.apply(&draft.spec.resources)?;
         fault::at("create.cgroup")?;
         let launch = self.launch(&draft, overlay, images);
         disk::write_json(&dir.join("config.json"), &draft.config)?;
@@ -239,7 +239,7 @@ impl Runtime {
 
     /// From here on the container exists.
     fn publish_container(&self, draft: Draft, pid: NonZeroU32) -> Result<(), CreateError> {
-        let Draft { id, spec, pod, image, mounted, user, groups, stop_signal, log, cgroup, .. } = draft;
+        let Draft { id, spec, pod, image, mounted, user, groups, stop_signal, log, cgroup, settings, .. } = draft;
         let name = shown_name(&spec.image, &image);
         let reference = shown_reference(&name, &image);
         let record = ContainerRecord {
@@ -255,6 +255,7 @@ impl Runtime {
             log: log.map(|(path, _)| path),
             stop_signal,
             cgroup: cgroup.path().as_str().to_owned(),
+            settings,
         };
         let dir = self.layout.container(&record.pod, &record.id);
         disk::write_json(&dir.join("container.json"), &record)?;

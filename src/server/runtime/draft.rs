@@ -33,6 +33,8 @@ pub(super) struct Draft {
     pub(super) seccomp: Option<PathBuf>,
     pub(super) log: Option<(PathBuf, File)>,
     pub(super) cgroup: cgroup::Cgroup,
+    /// What was written to its files, once it is made.
+    pub(super) settings: cgroup::Settings,
     /// Its OCI configuration; boxed, since a draft is carried through requests that wait.
     pub(super) config: Box<oci_spec::runtime::Spec>,
 }
@@ -105,6 +107,7 @@ impl Runtime {
             seccomp,
             log,
             cgroup,
+            settings: cgroup::Settings::new(),
             config,
         })
     }

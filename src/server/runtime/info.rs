@@ -1,5 +1,7 @@
 //! What is told on a verbose request: more than CRI has fields for.
 
+use cgroup::{Drift, Now, Settings};
+use model::resources::LimitsPatch;
 use serde_json::{Value, json};
 
 use super::Runtime;
@@ -52,11 +54,28 @@ impl Runtime {
             "shim": note::pid(&dir),
             "namespaces": pod.held,
             "cgroup": pod.cgroup,
+            "resources": self.pod_resources_info(pod),
             "config": pod.spec,
         })
     }
 
-    pub(crate) fn container_info(&self, container: &ContainerRecord) -> Value {
+    /// The pod as a whole, and each of its containers.
+    fn pod_resources_info(&self, pod: &PodRecord) -> Value {
+        let mut info = resources_info(&pod.spec.resources, &pod.settings, self.limits_of_pod(pod).as_ref());
+        info["overhead"] = json!(pod.spec.overhead);
+        let containers = self.containers_of(&pod.id).into_iter().map(|entry| {
+            let container = entry.look();
+            let now = self.limits(&container);
+            let mut info = resources_info(&container.spec.resources, &container.settings, now.as_ref());
+            info["name"] = json!(container.spec.meta.name);
+            (container.id.to_string(), info)
+        });
+        info["containers"] = Value::Object(containers.collect());
+        info
+    }
+
+    /// `now` is what the kernel says, where the container has a cgroup.
+    pub(crate) fn container_info(&self, container: &ContainerRecord, now: Option<&Now>) -> Value {
         let dir = self.layout.container(&container.pod, &container.id);
         let spec = disk::read_json::<Value>(&dir.join("config.json")).ok().flatten();
         json!({
@@ -67,8 +86,25 @@ impl Runtime {
             "cgroup": container.cgroup,
             "user": container.user,
             "stopSignal": container.stop_signal.to_string(),
+            "resources": resources_info(&container.spec.resources, &container.settings, now),
             "config": container.spec,
             "runtimeSpec": spec,
         })
     }
+}
+
+/// Asked: what CRI requested. Applied: what that came to, file by file. Actual: what the kernel says now. Drift: where the
+/// last two differ, since somebody else wrote there.
+fn resources_info(asked: &LimitsPatch, settings: &Settings, now: Option<&Now>) -> Value {
+    let applied = settings.iter().map(|(knob, setting)| (knob.file().to_owned(), json!(setting.wrote)));
+    let drift = now.into_iter().flat_map(|now| &now.drift);
+    let drift = drift.map(|Drift { knob, wrote, read, found }| {
+        json!({ "file": knob.file(), "wrote": wrote, "read": read, "found": found })
+    });
+    json!({
+        "asked": asked,
+        "applied": applied.collect::<serde_json::Map<_, _>>(),
+        "actual": now.map(|now| &now.observed),
+        "drift": drift.collect::<Vec<_>>(),
+    })
 }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use model::resources::Observed;
+use cgroup::Now;
 use model::{Classed, Kind, PodId};
 
-use super::Runtime;
+use super::{Runtime, oom_score};
 use crate::store::{Ambiguous, ContainerRecord, Entry, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
@@ -57,8 +57,20 @@ impl Runtime {
     }
 
     /// The limits that the kernel has in force for a container; none when it has no cgroup any more.
-    pub(crate) fn limits(&self, container: &ContainerRecord) -> Option<Observed> {
-        container.phase.pid()?;
-        self.cgroup(&container.cgroup).ok()?.observe().ok()
+    ///
+    /// What somebody else changed is counted and logged, once.
+    pub(crate) fn limits(&self, container: &ContainerRecord) -> Option<Now> {
+        let pid = container.phase.pid()?;
+        let mut now = self.cgroup(&container.cgroup).ok()?.observe(&container.settings).ok()?;
+        now.observed.oom_score_adj = oom_score::of(pid);
+        self.resizes.found(container.id.as_str(), &now.drift);
+        Some(now)
+    }
+
+    /// The limits that the kernel has in force for a whole pod, whoever owns its cgroup.
+    pub(super) fn limits_of_pod(&self, pod: &PodRecord) -> Option<Now> {
+        let now = self.cgroup(&pod.cgroup.path).ok()?.observe(&pod.settings).ok()?;
+        self.resizes.found(pod.id.as_str(), &now.drift);
+        Some(now)
     }
 }

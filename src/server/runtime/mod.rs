@@ -13,16 +13,22 @@ mod exec;
 mod files;
 mod info;
 mod look;
+mod oom_score;
+mod pod_size;
 mod recover;
 mod remove;
 mod remove_pod;
 mod reopen_log;
+mod resize;
+mod resizes;
 mod run_pod;
 mod start;
 mod stop;
 mod stop_pod;
 mod sweep;
 mod sysctl;
+mod update;
+mod update_pod;
 mod volumes;
 mod watch;
 
@@ -40,8 +46,10 @@ pub(crate) use conditions::Condition;
 pub(crate) use exec::ExecOutput;
 pub(crate) use look::LookError;
 pub(crate) use remove::RemoveError;
+pub(crate) use resizes::{Outcome, Resizes};
 pub(crate) use stop::StopError;
 pub(crate) use stop_pod::StopPodError;
+pub(crate) use update_pod::PodUpdate;
 
 /// The daemon could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +81,7 @@ pub(crate) struct Runtime {
     dirty: Mutex<Vec<clear::Dirt>>,
     /// Writable layers of which nobody knows yet whose they are.
     unjudged: Mutex<Vec<String>>,
+    resizes: Resizes,
     /// Told of every removal.
     removed: Arc<tokio::sync::Notify>,
 }
@@ -99,6 +108,7 @@ impl Runtime {
             shims: Mutex::default(),
             dirty: Mutex::default(),
             unjudged: Mutex::default(),
+            resizes: Resizes::default(),
             removed: Arc::default(),
         });
         runtime.recover().await?;
@@ -113,6 +123,11 @@ impl Runtime {
 
     pub(crate) fn images(&self) -> &Arc<image::Store> {
         &self.images
+    }
+
+    /// How changes of resources went.
+    pub(crate) fn resizes(&self) -> &Resizes {
+        &self.resizes
     }
 
     /// Where the writable layers of containers are.

@@ -51,7 +51,7 @@ impl Runtime {
         if let Ok(name) = self.pod_names.reserve(record.spec.meta.clone(), PodMeta::to_string, id.as_str()) {
             name.keep();
         }
-        self.pods.insert(record);
+        self.pods.insert(self.settle_pod(record));
         let names = disk::names_in(&self.layout.containers(&id)).unwrap_or_else(|error| {
             tracing::error!(pod = %id, error = chain(&error), "the pod's containers cannot be found");
             Vec::new()
@@ -73,7 +73,7 @@ impl Runtime {
         if let Ok(name) = self.container_names.reserve(name, |(_, name)| name.to_string(), record.id.as_str()) {
             name.keep();
         }
-        self.containers.insert(record);
+        self.containers.insert(self.settle_container(record));
     }
 
     /// Brings what is known of a pod up to date.

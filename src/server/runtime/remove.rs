@@ -44,6 +44,8 @@ impl Runtime {
 
     pub(super) async fn remove_entry(self: &Arc<Self>, entry: &Arc<Entry<ContainerRecord>>) -> Result<(), RemoveError> {
         let _turn = entry.work().await;
+        // A change under way writes into the directory that goes.
+        let _change = entry.resizing().await;
         if !self.containers.has(entry) {
             return Ok(());
         }
@@ -55,6 +57,7 @@ impl Runtime {
             return Err(RemoveError::Left { container, left });
         }
         self.containers.remove(container.as_str());
+        self.resizes.forget(container.as_str());
         self.container_names.release(&(record.pod.clone(), record.spec.meta.clone()), container.as_str());
         Ok(())
     }

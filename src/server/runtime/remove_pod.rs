@@ -49,11 +49,14 @@ impl Runtime {
             let removed = self.remove_entry(&container).await;
             removed.map_err(|source| RemovePodError::Container { pod: id.clone(), source })?;
         }
+        // A change under way writes into the directory that goes.
+        let _change = entry.resizing().await;
         let left = self.clear_pod(&id).await;
         if !left.is_empty() {
             return Err(RemovePodError::Left { pod: id, left });
         }
         self.pods.remove(id.as_str());
+        self.resizes.forget(id.as_str());
         self.pod_names.release(&pod.spec.meta, id.as_str());
         self.removed.notify_one();
         Ok(())

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use cgroup::Settings;
 use link::{Answer, Ask, Held, HoldAsk, PodNamespaces};
-use model::resources::LimitsPatch;
 use model::{Classed, Kind, NsMode, PodId, PodMeta, PodPhase, PodSpec, Profile};
 use tokio::sync::mpsc;
 
 use super::clear::Intent;
 use super::sysctl::{self, SysctlError};
-use super::{Runtime, blocking, files, random};
+use super::{Runtime, blocking, files, pod_size, random};
 use crate::fault::{self, Fault};
 use crate::shim::{AskError, Client, ShimEvent, SpawnError};
 use crate::store::{DiskError, NameTaken, PodCgroup, PodRecord, VERSION, disk};
@@ -84,19 +84,16 @@ impl Runtime {
         let intent = Intent { cgroup: cgroup.path.clone(), ours: cgroup.ours };
         disk::write_json(&dir.join(Intent::FILE), &intent)?;
         fault::at("run_pod.intent")?;
+        let mut settings = Settings::new();
         if cgroup.ours {
             let group = self.cgroup(&cgroup.path).map_err(RunPodError::CgroupParent)?;
-            let limits = spec.resources.clone();
-            if spec.overhead != LimitsPatch::default() {
-                tracing::warn!(pod = %id, "config.linux.overhead is not added to the limits of the pod yet");
-            }
-            blocking(move || -> Result<(), RunPodError> {
+            let limits = pod_size::limits(&spec.resources, &spec.overhead);
+            let made = blocking(move || -> Result<Settings, RunPodError> {
                 // Taken back by `clear_pod`, which the intent tells of it.
                 drop(group.create()?);
-                group.apply(&limits)?;
-                Ok(())
-            })
-            .await?;
+                Ok(group.apply(&limits)?)
+            });
+            settings = made.await?;
         }
         fault::at("run_pod.cgroup")?;
         let hostname = files::hostname(&spec);
@@ -116,6 +113,7 @@ impl Runtime {
             hostname,
             held,
             cgroup,
+            settings,
             ips: Vec::new(),
         };
         self.publish_pod(record, shim, events)?;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
+use cgroup::Settings;
 use link::Held;
 use model::{ContainerId, ContainerSpec, Phase, PodId, PodPhase, PodSpec, Signal};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,9 @@ pub(crate) struct PodRecord {
     /// Where its namespaces are.
     pub(crate) held: Held,
     pub(crate) cgroup: PodCgroup,
+    /// What was written to the files of its cgroup.
+    #[serde(default)]
+    pub(crate) settings: Settings,
     /// First the primary one. Empty with the host's network, or without any network.
     pub(crate) ips: Vec<IpAddr>,
 }
@@ -55,6 +59,9 @@ pub(crate) struct ContainerRecord {
     pub(crate) log: Option<PathBuf>,
     pub(crate) stop_signal: Signal,
     pub(crate) cgroup: String,
+    /// What was written to the files of its cgroup.
+    #[serde(default)]
+    pub(crate) settings: Settings,
 }
 
 /// The image as it was found when the container was made.

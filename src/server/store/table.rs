@@ -43,12 +43,13 @@ impl Record for ContainerRecord {
 #[derive(Debug)]
 pub(crate) struct Entry<R> {
     work: Mutex<()>,
+    resizing: Mutex<()>,
     seen: watch::Sender<Arc<R>>,
 }
 
 impl<R: Record> Entry<R> {
     pub(crate) fn new(record: R) -> Self {
-        Self { work: Mutex::new(()), seen: watch::Sender::new(Arc::new(record)) }
+        Self { work: Mutex::new(()), resizing: Mutex::new(()), seen: watch::Sender::new(Arc::new(record)) }
     }
 
     /// What is true now.
@@ -59,6 +60,26 @@ impl<R: Record> Entry<R> {
     /// Waits for one's turn to change it by more than a step.
     pub(crate) async fn work(&self) -> MutexGuard<'_, ()> {
         self.work.lock().await
+    }
+
+    /// Waits for one's turn to change what it may use: apart from other work, since a slow stop is no reason to wait.
+    pub(crate) async fn resizing(&self) -> MutexGuard<'_, ()> {
+        self.resizing.lock().await
+    }
+
+    /// Changes the record and writes it, as one step; a change that cannot be written is not made.
+    pub(crate) fn try_update(&self, layout: &Layout, change: impl FnOnce(&mut R)) -> Result<(), DiskError> {
+        let mut written = Ok(());
+        self.seen.send_if_modified(|seen| {
+            let mut record = R::clone(seen);
+            change(&mut record);
+            written = disk::write_json(&record.file(layout), &record);
+            if written.is_ok() {
+                *seen = Arc::new(record);
+            }
+            written.is_ok()
+        });
+        written
     }
 
     /// Changes the record and writes it, as one step; the change is seen even when writing fails.

@@ -1,0 +1,148 @@
+//! How changes of resources ended, and what others changed behind our back.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use cgroup::{ApplyError, Drift};
+
+use super::resize::ResizeError;
+
+/// How a change ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Applied,
+    /// Everything was so already.
+    Unchanged,
+    /// Nothing was written, since it could not have been in force.
+    Refused,
+    /// The memory in use does not fit under the new limit.
+    BelowUsage,
+    /// A step failed, and all was taken back.
+    RolledBack,
+    /// A step failed, and something could not be taken back.
+    Left,
+}
+
+impl Outcome {
+    pub(crate) const ALL: [Outcome; 6] =
+        [Self::Applied, Self::Unchanged, Self::Refused, Self::BelowUsage, Self::RolledBack, Self::Left];
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Unchanged => "unchanged",
+            Self::Refused => "refused",
+            Self::BelowUsage => "below_usage",
+            Self::RolledBack => "rolled_back",
+            Self::Left => "left",
+        }
+    }
+
+    fn of(error: &ResizeError) -> Self {
+        match error {
+            _ if error.is_left() => Self::Left,
+            ResizeError::Apply(ApplyError::BelowUsage { .. }) => Self::BelowUsage,
+            ResizeError::Apply(ApplyError::Write { .. } | ApplyError::NotKept { .. })
+            | ResizeError::OomScore(_)
+            | ResizeError::Record(_)
+            | ResizeError::Fault(_)
+            | ResizeError::Left { .. } => Self::RolledBack,
+            ResizeError::Apply(
+                ApplyError::Gone(_) | ApplyError::Refused(_) | ApplyError::Read { .. } | ApplyError::Unreadable(_),
+            )
+            | ResizeError::Journal { .. } => Self::Refused,
+        }
+    }
+}
+
+/// Counts since the daemon's start.
+#[derive(Debug, Default)]
+pub(crate) struct Resizes {
+    outcomes: [AtomicU64; Outcome::ALL.len()],
+    drifted: AtomicU64,
+    /// What is known to differ, by the id of whom it belongs to: it is told once.
+    drifting: Mutex<HashMap<String, Vec<Drift>>>,
+}
+
+impl Resizes {
+    pub(super) fn count(&self, outcome: Outcome) {
+        self.outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_error(&self, error: &ResizeError) {
+        self.count(Outcome::of(error));
+    }
+
+    pub(crate) fn counted(&self, outcome: Outcome) -> u64 {
+        self.outcomes[outcome as usize].load(Ordering::Relaxed)
+    }
+
+    /// Files found to hold something that crisp did not write.
+    pub(crate) fn drifted(&self) -> u64 {
+        self.drifted.load(Ordering::Relaxed)
+    }
+
+    /// How many pods and containers have such files now, as far as anybody looked.
+    pub(crate) fn drifting(&self) -> usize {
+        self.drifting.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Takes note of what was found for `id`: each new find is counted and told once.
+    pub(super) fn found(&self, id: &str, drift: &[Drift]) {
+        let mut drifting = self.drifting.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = drifting.get(id);
+        for Drift { knob, wrote, read: _, found } in
+            drift.iter().filter(|drift| !known.is_some_and(|known| known.contains(drift)))
+        {
+            self.drifted.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(id, file = %knob, wrote, found, "somebody else changed the resources in force");
+        }
+        match drift {
+            [] => drop(drifting.remove(id)),
+            _ if known.is_some_and(|known| known == drift) => {}
+            _ => drop(drifting.insert(id.to_owned(), drift.to_vec())),
+        }
+    }
+
+    pub(super) fn forget(&self, id: &str) {
+        self.drifting.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cgroup::Knob;
+
+    use super::*;
+
+    fn drift(found: &str) -> Drift {
+        Drift { knob: Knob::CPU_MAX, wrote: "1".to_owned(), read: "1".to_owned(), found: Some(found.to_owned()) }
+    }
+
+    #[test]
+    fn drift_is_counted_when_it_is_new_and_forgotten_when_it_is_gone() {
+        let resizes = Resizes::default();
+        resizes.found("a", &[]);
+        assert_eq!((resizes.drifted(), resizes.drifting()), (0, 0));
+        resizes.found("a", &[drift("2")]);
+        resizes.found("a", &[drift("2")]);
+        assert_eq!((resizes.drifted(), resizes.drifting()), (1, 1));
+        resizes.found("a", &[drift("3")]);
+        resizes.found("b", &[drift("2")]);
+        assert_eq!((resizes.drifted(), resizes.drifting()), (3, 2));
+        resizes.found("a", &[]);
+        resizes.forget("b");
+        assert_eq!((resizes.drifted(), resizes.drifting()), (3, 0));
+    }
+
+    #[test]
+    fn every_outcome_has_a_counter_of_its_own() {
+        let resizes = Resizes::default();
+        for (index, outcome) in Outcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, index);
+            resizes.count(outcome);
+        }
+        assert!(Outcome::ALL.into_iter().all(|outcome| resizes.counted(outcome) == 1));
+    }
+}

@@ -1,0 +1,165 @@
+//! UpdateContainerResources.
+
+use std::sync::Arc;
+
+use cgroup::{ApplyError, Cgroup, Settings, Version};
+use link::Launch;
+use model::resources::{LimitsPatch, OomScoreAdj};
+use model::{Classed, ContainerId, Kind};
+
+use super::resize::{self, Journal, ResizeError};
+use super::resizes::Outcome;
+use super::{LookError, Runtime, blocking, oom_score};
+use crate::config::OomPolicy;
+use crate::store::{ContainerRecord, Entry, disk};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpdateError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("the container's cgroup")]
+    CgroupPath(#[from] cgroup::InvalidPath),
+    #[error("changing the resources of container {container}")]
+    Resize { container: ContainerId, source: Box<ResizeError> },
+}
+
+impl Classed for UpdateError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::CgroupPath(_) => Kind::Internal,
+            Self::Resize { source, .. } => source.kind(),
+        }
+    }
+}
+
+impl Runtime {
+    /// Changes what a container may use. One that has ended has nothing to change, and that is no failure: it may have
+    /// ended while the request was under way.
+    pub(crate) async fn update(self: &Arc<Self>, id: &str, asked: LimitsPatch) -> Result<(), UpdateError> {
+        let entry = self.container_entry(id)?;
+        let _turn = entry.resizing().await;
+        if !self.containers.has(&entry) {
+            return Err(LookError::NoSuchContainer(id.to_owned()).into());
+        }
+        let (runtime, entry) = (self.clone(), entry.clone());
+        blocking(move || runtime.update_now(&entry, asked)).await
+    }
+
+    fn update_now(&self, entry: &Entry<ContainerRecord>, mut asked: LimitsPatch) -> Result<(), UpdateError> {
+        let record = entry.look();
+        if record.phase.pid().is_none() {
+            return Ok(());
+        }
+        let group = self.cgroup(&record.cgroup)?;
+        if group.layout().version() == Version::V1 && !asked.unified.is_empty() {
+            let keys: Vec<&str> = asked.unified.keys().map(|key| key.as_str()).collect();
+            tracing::warn!(?keys, "linux.unified means nothing on cgroup v1");
+            asked.unified.clear();
+        }
+        match self.resize_container(entry, &record, &group, asked) {
+            Ok(outcome) => self.resizes.count(outcome),
+            // It ended, and was cleared away, while this was under way.
+            Err(ResizeError::Apply(ApplyError::Gone(_))) if entry.look().phase.pid().is_none() => {}
+            Err(source) => {
+                self.resizes.count_error(&source);
+                return Err(UpdateError::Resize { container: record.id.clone(), source: Box::new(source) });
+            }
+        }
+        Ok(())
+    }
+
+    fn resize_container(
+        &self,
+        entry: &Entry<ContainerRecord>,
+        record: &ContainerRecord,
+        group: &Cgroup,
+        asked: LimitsPatch,
+    ) -> Result<Outcome, ResizeError> {
+        let change = cgroup::prepare(group, &asked)?;
+        let all = record.spec.resources.clone().merged(&asked);
+        let settled =
+            change.is_empty() && change.wanted.iter().all(|(knob, want)| record.settings.get(knob) == Some(want));
+        if settled && all == record.spec.resources {
+            return Ok(Outcome::Unchanged);
+        }
+        let score = all.oom_score_adj.filter(|_| all.oom_score_adj != record.spec.resources.oom_score_adj);
+        let dir = self.layout.container(&record.pod, &record.id);
+        let journal = Journal { asked, change };
+        resize::carry_out(group, &dir, &journal, |settings| {
+            let scores = score.map(|score| self.set_oom_score(record, group, score)).transpose()?;
+            let recorded = entry.try_update(&self.layout, |record| {
+                record.spec.resources = all;
+                record.settings.extend(settings);
+            });
+            if recorded.is_err()
+                && let Some(scores) = scores
+            {
+                scores.take_back();
+            }
+            Ok(recorded?)
+        })?;
+        Ok(Outcome::Applied)
+    }
+
+    /// For its processes now, and for those that are exec'd later.
+    fn set_oom_score(
+        &self,
+        record: &ContainerRecord,
+        group: &Cgroup,
+        score: OomScoreAdj,
+    ) -> Result<oom_score::Changed, ResizeError> {
+        let Some(from) = record.phase.pid().and_then(oom_score::of) else { return Ok(oom_score::Changed::default()) };
+        let changed = match oom_score::change(group, from, score) {
+            Err(error) if error.kind() == Kind::Precondition && self.config.oom_score_adj == OomPolicy::Restrict => {
+                tracing::warn!(error = crate::chain::chain(&error), "the container keeps its OOM score");
+                oom_score::Changed::default()
+            }
+            other => other?,
+        };
+        let dir = self.layout.container(&record.pod, &record.id);
+        let path = Launch::path(&dir);
+        let launched = disk::read_json::<Launch>(&path).and_then(|launch| match launch {
+            Some(launch) => disk::write_json(&path, &Launch { oom_score_adj: Some(i32::from(score.get())), ..launch }),
+            None => Ok(()),
+        });
+        match launched {
+            Ok(()) => Ok(changed),
+            Err(error) => {
+                changed.take_back();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Brings a change that an earlier daemon was cut off in to an end, and the record with it.
+    pub(super) fn settle_container(&self, mut record: ContainerRecord) -> ContainerRecord {
+        let dir = self.layout.container(&record.pod, &record.id);
+        if !Journal::<LimitsPatch>::path(&dir).exists() {
+            return record;
+        }
+        let Ok(group) = self.cgroup(&record.cgroup) else { return record };
+        if let Some((asked, settings)) = resize::settle::<LimitsPatch>(&group, &dir) {
+            self.finish_container(&mut record, &group, &asked, settings);
+        }
+        resize::forget(&dir);
+        record
+    }
+
+    fn finish_container(&self, record: &mut ContainerRecord, group: &Cgroup, asked: &LimitsPatch, settings: Settings) {
+        if let Some(score) = asked.oom_score_adj.filter(|_| asked.oom_score_adj != record.spec.resources.oom_score_adj)
+        {
+            match self.set_oom_score(record, group, score) {
+                // Finished, not to be taken back.
+                Ok(changed) => drop(changed),
+                Err(error) => tracing::warn!(error = crate::chain::chain(&error), "an OOM score could not be changed"),
+            }
+        }
+        record.spec.resources = record.spec.resources.clone().merged(asked);
+        record.settings.extend(settings);
+        let file = self.layout.container(&record.pod, &record.id).join("container.json");
+        if let Err(error) = disk::write_json(&file, record) {
+            tracing::error!(error = crate::chain::chain(&error), "a change of resources could not be recorded");
+        }
+    }
+}

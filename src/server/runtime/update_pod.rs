@@ -1,0 +1,145 @@
+//! UpdatePodSandboxResources.
+
+use std::sync::Arc;
+
+use cgroup::ApplyError;
+use model::resources::LimitsPatch;
+use model::{Classed, Kind, PodId};
+use serde::{Deserialize, Serialize};
+
+use super::resize::{self, Journal, ResizeError};
+use super::resizes::Outcome;
+use super::{LookError, Runtime, blocking, pod_size};
+use crate::chain::chain;
+use crate::store::{Entry, PodRecord, disk};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpdatePodError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("the pod's cgroup")]
+    CgroupPath(#[from] cgroup::InvalidPath),
+    #[error("changing the resources of pod {pod}")]
+    Resize { pod: PodId, source: Box<ResizeError> },
+}
+
+impl Classed for UpdatePodError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::CgroupPath(_) => Kind::Internal,
+            Self::Resize { source, .. } => source.kind(),
+        }
+    }
+}
+
+/// What is said of a whole pod; none: as before.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PodUpdate {
+    pub(crate) resources: Option<LimitsPatch>,
+    pub(crate) overhead: Option<LimitsPatch>,
+}
+
+impl PodUpdate {
+    fn lay_over(&self, record: &mut PodRecord) {
+        let PodUpdate { resources, overhead } = self;
+        let spec = &mut record.spec;
+        if let Some(resources) = resources {
+            spec.resources = std::mem::take(&mut spec.resources).merged(resources);
+        }
+        if let Some(overhead) = overhead {
+            // The whole of it: a pod that costs nothing any more says so by an empty message.
+            spec.overhead = overhead.clone();
+        }
+    }
+}
+
+impl Runtime {
+    /// Remembers what a pod may use as a whole, and sizes its cgroup where that is ours: a client that gave one sizes it
+    /// itself.
+    pub(crate) async fn update_pod(self: &Arc<Self>, id: &str, asked: PodUpdate) -> Result<(), UpdatePodError> {
+        let entry = self.pod_entry(id)?;
+        let _turn = entry.resizing().await;
+        if !self.pods.has(&entry) {
+            return Err(LookError::NoSuchPod(id.to_owned()).into());
+        }
+        let (runtime, entry) = (self.clone(), entry.clone());
+        blocking(move || runtime.update_pod_now(&entry, asked)).await
+    }
+
+    fn update_pod_now(&self, entry: &Entry<PodRecord>, asked: PodUpdate) -> Result<(), UpdatePodError> {
+        let record = entry.look();
+        let mut all = PodRecord::clone(&record);
+        asked.lay_over(&mut all);
+        if all == *record && !record.cgroup.ours {
+            return Ok(());
+        }
+        let failed = |source| UpdatePodError::Resize { pod: record.id.clone(), source: Box::new(source) };
+        if !record.cgroup.ours {
+            let recorded = entry.try_update(&self.layout, |record| asked.lay_over(record));
+            return recorded.map_err(|e| failed(e.into()));
+        }
+        match self.resize_pod(entry, &record, &all, asked) {
+            Ok(outcome) => self.resizes.count(outcome),
+            // Stopped, and its cgroup is gone.
+            Err(ResizeError::Apply(ApplyError::Gone(_))) => {}
+            Err(source) => {
+                self.resizes.count_error(&source);
+                return Err(failed(source));
+            }
+        }
+        Ok(())
+    }
+
+    fn resize_pod(
+        &self,
+        entry: &Entry<PodRecord>,
+        record: &PodRecord,
+        all: &PodRecord,
+        asked: PodUpdate,
+    ) -> Result<Outcome, ResizeError> {
+        let group =
+            self.cgroup(&record.cgroup.path).map_err(|_| ApplyError::Gone(record.cgroup.path.clone().into()))?;
+        let limits = self.pod_limits(all);
+        let change = cgroup::prepare(&group, &limits)?;
+        if change.is_empty() && all == record {
+            return Ok(Outcome::Unchanged);
+        }
+        let journal = Journal { asked, change };
+        resize::carry_out(&group, &self.pod_dir(&record.id), &journal, |settings| {
+            let recorded = entry.try_update(&self.layout, |record| {
+                journal.asked.lay_over(record);
+                record.settings.extend(settings);
+            });
+            Ok(recorded?)
+        })?;
+        Ok(Outcome::Applied)
+    }
+
+    /// What the pod's own cgroup is to allow.
+    pub(super) fn pod_limits(&self, pod: &PodRecord) -> LimitsPatch {
+        let mut limits = pod_size::limits(&pod.spec.resources, &pod.spec.overhead);
+        if self.cgroups.version() == cgroup::Version::V1 {
+            limits.unified.clear();
+        }
+        limits
+    }
+
+    /// Brings a change that an earlier daemon was cut off in to an end, and the record with it.
+    pub(super) fn settle_pod(&self, mut record: PodRecord) -> PodRecord {
+        let dir = self.pod_dir(&record.id);
+        if !Journal::<PodUpdate>::path(&dir).exists() {
+            return record;
+        }
+        let Ok(group) = self.cgroup(&record.cgroup.path) else { return record };
+        if let Some((asked, settings)) = resize::settle::<PodUpdate>(&group, &dir) {
+            asked.lay_over(&mut record);
+            record.settings.extend(settings);
+            if let Err(error) = disk::write_json(&dir.join("pod.json"), &record) {
+                tracing::error!(error = chain(&error), "a change of resources could not be recorded");
+            }
+        }
+        resize::forget(&dir);
+        record
+    }
+}
