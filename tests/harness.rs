@@ -1,8 +1,9 @@
 //! `crisp serve`, started for one test and cleared away after it.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
 use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus};
 use std::sync::mpsc;
@@ -196,4 +197,15 @@ fn first_line(mut output: impl BufRead + Send + 'static) -> Option<String> {
         output.read_to_end(&mut Vec::new()).ok();
     });
     receiver.recv_timeout(seconds(20)).ok()
+}
+
+/// The page of a daemon's metrics.
+pub(crate) fn scrape(socket: &Path) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    page.to_owned()
 }

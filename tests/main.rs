@@ -43,3 +43,4 @@ mod requests;
 mod rights;
 mod shims;
 mod stop;
+mod update;

@@ -1,16 +1,13 @@
 //! Registries that change while the daemon runs, and what it tells of itself.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 
 use serde_json::{Value, json};
 use wire::v1;
 
 use crate::ground::Ground;
-use crate::harness::Daemon;
+use crate::harness::{Daemon, scrape};
 use crate::image::Archive;
 use crate::registry::Registry;
 
@@ -52,17 +49,6 @@ fn a_mirror_added_to_the_settings_of_a_running_daemon_is_used() {
     add_settings(&daemon, &before, &mirror);
     daemon.restart();
     daemon.client().pull("mirrored.test/box:1").unwrap();
-}
-
-/// The page of a daemon's metrics.
-fn scrape(socket: &Path) -> String {
-    let mut stream = UnixStream::connect(socket).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    page.to_owned()
 }
 
 #[test]

@@ -1,0 +1,71 @@
+//! What somebody else wrote.
+
+use super::*;
+use crate::ground::Ground;
+use crate::harness::{scrape, seconds, wait_for};
+
+#[test]
+fn what_somebody_else_wrote_is_reported_and_told_once() {
+    let ground = Ground::new();
+    let socket = ground.dir().join("metrics.sock");
+    let settings = fs::read_to_string(ground.config()).unwrap() + &format!("[metrics]\nlisten = {socket:?}\n");
+    fs::write(ground.config(), settings).unwrap();
+    let daemon = Daemon::on(ground);
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_limited(&pod, "main", limits(500, 64));
+    client.update(&id, limits(600, 64)).unwrap();
+    let (name, foreign) = if kernel::is_v2() { ("cpu.max", "20000 100000") } else { ("cpu.cfs_quota_us", "20000") };
+    fs::write(file(&daemon, &id, name), foreign).unwrap();
+    for _ in 0..3 {
+        assert_eq!(client.in_force(&id).cpu_quota, 20_000, "the kernel's word");
+    }
+    let info = client.container_info(&id)["resources"].clone();
+    assert_eq!(info["drift"][0]["file"], name, "{info}");
+    assert_eq!(info["drift"][0]["found"], foreign, "{info}");
+    assert_eq!(info["asked"]["cpu_quota"]["Micros"], 60_000, "{info}");
+    assert_eq!(info["actual"]["cpu_quota"], 20_000, "{info}");
+    let told = |text: &str| text.matches("somebody else changed the resources in force").count();
+    wait_for("a line in the log", seconds(5), || (told(&daemon.ground.read_log()) > 0).then_some(()));
+    assert_eq!(told(&daemon.ground.read_log()), 1);
+    let page = scrape(&socket);
+    assert!(page.contains("\ncrisp_resource_drift_total 1\n"), "{page}");
+    assert!(page.contains("\ncrisp_resizes_total{outcome=\"applied\"} 1\n"), "{page}");
+
+    // Asked for again, it is in force again, and no drift any more.
+    client.update(&id, limits(600, 64)).unwrap();
+    assert_limits(&daemon, &id, 600, 64);
+    assert_eq!(client.container_info(&id)["resources"]["drift"], serde_json::json!([]));
+    assert!(scrape(&socket).contains("\ncrisp_resource_drifting 0\n"));
+}
+
+#[test]
+fn asked_shares_come_back_only_while_the_kernel_agrees() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_limited(&pod, "main", limits(250, 64));
+    assert_eq!(client.in_force(&id).cpu_shares, 256);
+    let (name, foreign) = if kernel::is_v2() { ("cpu.weight", "10000") } else { ("cpu.shares", "262144") };
+    fs::write(file(&daemon, &id, name), foreign).unwrap();
+    let shown = client.in_force(&id).cpu_shares;
+    // The least shares that make this weight.
+    assert!(if kernel::is_v2() { (200_000..=262_144).contains(&shown) } else { shown == 262_144 }, "{shown}");
+}
+
+#[test]
+fn the_same_again_is_not_even_written() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_limited(&pod, "main", limits(500, 64));
+    client.update(&id, limits(600, 96)).unwrap();
+    let dir = client.container_info(&id)["directory"].as_str().unwrap().to_owned();
+    let record = fs::metadata(format!("{dir}/container.json")).unwrap();
+    for _ in 0..3 {
+        client.update(&id, limits(600, 96)).unwrap();
+    }
+    use std::os::unix::fs::MetadataExt as _;
+    assert_eq!(fs::metadata(format!("{dir}/container.json")).unwrap().ino(), record.ino());
+    assert_limits(&daemon, &id, 600, 96);
+}

@@ -1,0 +1,112 @@
+//! Lowering memory: never by killing, with numbers where it cannot be, and page cache first.
+
+use std::path::Path;
+
+use tonic::Code;
+
+use super::*;
+use crate::harness::seconds;
+
+/// A container whose first process holds so many megabytes that cannot be given back.
+fn holding(daemon: &Daemon, pod: &Pod, name: &str, mib: i64, limit: i64) -> String {
+    // The shell keeps the text in itself, a letter takes a byte; and it stays, since there is more to do.
+    let script = format!("x=$(head -c {} /dev/zero | tr '\\0' a); echo holding; sleep 100000; echo $x", mib * MIB);
+    let mut config = container(name, &["sh", "-c", &script]);
+    config.linux.as_mut().unwrap().resources = Some(limits(1000, limit));
+    let id = daemon.client().run_config(pod, config);
+    daemon.client().wait_printed(&id, "holding");
+    id
+}
+
+#[test]
+fn a_limit_below_what_is_held_is_refused_with_numbers_and_kills_nobody() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    // Copies on the way through the pipe need room as well.
+    let id = holding(&daemon, &pod, "main", 24, 256);
+    let pids = daemon.pids(&id);
+    for swap in [0, 12 * MIB] {
+        let mut asked = limits(700, 12);
+        asked.memory_swap_limit_in_bytes = if has_swap_limit(&daemon, &id) { swap } else { 0 };
+        let refusal = client.update(&id, asked).unwrap_err();
+        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+        let said = refusal.message();
+        assert!(said.contains(&format!("memory limit ({}) below current usage (", 12 * MIB)), "{said}");
+        assert!(said.contains("bytes cannot be reclaimed") && said.contains("/sys/fs/cgroup/"), "{said}");
+        assert_limits(&daemon, &id, 1000, 256);
+        assert_eq!((daemon.pids(&id), oom_kills(&daemon, &id).as_str()), (pids.clone(), "0"));
+        if kernel::is_v2() {
+            assert_eq!(fs::read_to_string(file(&daemon, &id, "memory.high")).unwrap(), "max\n", "the brake is off");
+        }
+    }
+    // With enough room it works.
+    client.update(&id, limits(700, 128)).unwrap();
+    assert_limits(&daemon, &id, 700, 128);
+    assert_eq!(daemon.pids(&id), pids);
+}
+
+fn has_swap_limit(daemon: &Daemon, id: &str) -> bool {
+    let name = if kernel::is_v2() { "memory.swap.max" } else { "memory.memsw.limit_in_bytes" };
+    kernel::cgroups_under(daemon.ground.cgroup()).iter().any(|dir| dir.ends_with(id) && dir.join(name).exists())
+}
+
+/// Takes what was built out of memory, so that the next to read it has it on his account.
+fn forget_what_was_built(built: &Path) {
+    for entry in fs::read_dir(built).unwrap().flatten() {
+        if let Ok(file) = fs::File::open(entry.path()) {
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).ok();
+        }
+    }
+}
+
+#[test]
+fn page_cache_gives_way() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let mut config = limited("main", limits(1000, 256));
+    // What was built lies on a disk; a tmpfs would be memory itself.
+    let built = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    config.mounts = vec![v1::Mount {
+        container_path: "/built".into(),
+        host_path: built.display().to_string(),
+        readonly: true,
+        ..Default::default()
+    }];
+    let id = client.run_config(&pod, config);
+    forget_what_was_built(&built);
+    client.exec_script(
+        &id,
+        "for f in $(ls -S /built/*.rlib | head -n 12); do cat $f; done | head -c 80000000 > /dev/null",
+    );
+    let usage = if kernel::is_v2() { "memory.current" } else { "memory.usage_in_bytes" };
+    let usage = || fs::read_to_string(file(&daemon, &id, usage)).unwrap().trim().parse::<i64>().unwrap();
+    let cached = usage();
+    assert!(cached > 32 * MIB, "{cached} bytes were read into memory");
+    client.update(&id, limits(1000, 16)).unwrap_or_else(|e| panic!("{cached} bytes in use: {e:?}"));
+    assert_limits(&daemon, &id, 1000, 16);
+    assert!(usage() <= 16 * MIB);
+    assert_eq!(oom_kills(&daemon, &id), "0");
+}
+
+#[test]
+fn a_status_is_answered_while_memory_is_waited_for() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = holding(&daemon, &pod, "main", 24, 256);
+    let socket = daemon.ground.socket();
+    let slow = id.clone();
+    let updating = std::thread::spawn(move || Client::connect(&socket).update(&slow, limits(700, 12)));
+    let begin = std::time::Instant::now();
+    let mut looks = 0;
+    while !updating.is_finished() {
+        assert_eq!(client.in_force(&id).memory_limit_in_bytes, 256 * MIB, "never anything between");
+        assert_eq!(client.containers().len(), 1);
+        looks += 1;
+        assert!(begin.elapsed() < seconds(30));
+    }
+    assert_eq!(updating.join().unwrap().unwrap_err().code(), Code::FailedPrecondition);
+    assert!(looks > 0);
+}

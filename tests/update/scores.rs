@@ -1,0 +1,71 @@
+//! The OOM score of a container's processes.
+
+use super::*;
+
+fn score(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().to_owned()
+}
+
+fn with_score(score: i64) -> v1::LinuxContainerResources {
+    v1::LinuxContainerResources { oom_score_adj: score, ..limits(500, 64) }
+}
+
+#[test]
+fn a_new_score_is_for_the_processes_that_had_the_old_one_and_for_those_to_come() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_limited(&pod, "main", with_score(300));
+    client.exec_script(&id, "sleep 1000 > /dev/null 2>&1 &");
+    client.exec_script(&id, "echo 700 > /proc/self/oom_score_adj; sleep 1000 > /dev/null 2>&1 &");
+    let scores = || {
+        let mut scores: Vec<String> = daemon.pids(&id).into_iter().map(score).collect();
+        scores.sort();
+        scores
+    };
+    assert_eq!(scores(), ["300", "300", "700"]);
+    client.update(&id, with_score(500)).unwrap();
+    assert_eq!(scores(), ["500", "500", "700"], "one chose its own");
+    assert_eq!(client.in_force(&id).oom_score_adj, 500);
+    assert_eq!(client.exec_script(&id, "cat /proc/self/oom_score_adj"), "500\n");
+    // As the CPU manager asks: nothing but a cpuset.
+    let cpuset = v1::LinuxContainerResources { cpuset_cpus: "0".into(), ..Default::default() };
+    client.update(&id, cpuset).unwrap();
+    assert_eq!(scores(), ["500", "500", "700"]);
+}
+
+/// Whether this machine lets root lower a score.
+fn may_lower() -> bool {
+    let lowered = std::process::Command::new("sh")
+        .args(["-c", "echo -500 > /proc/self/oom_score_adj"])
+        .stderr(std::process::Stdio::null())
+        .status();
+    lowered.unwrap().success()
+}
+
+#[test]
+fn a_score_that_may_not_be_set_is_a_warning_or_by_choice_an_error() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_limited(&pod, "main", with_score(300));
+    client.update(&id, v1::LinuxContainerResources { oom_score_adj: -500, ..limits(700, 64) }).unwrap();
+    assert_eq!(client.in_force(&id).cpu_quota, 70_000);
+    let expected = if may_lower() { -500 } else { 300 };
+    assert_eq!(client.in_force(&id).oom_score_adj, expected, "what the kernel has, not what was asked");
+
+    let daemon = Daemon::with_settings("[container]\noom_score_adj = \"require\"");
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_limited(&pod, "main", with_score(300));
+    let outcome = client.update(&id, v1::LinuxContainerResources { oom_score_adj: -500, ..limits(700, 96) });
+    if may_lower() {
+        outcome.unwrap();
+        assert_limits(&daemon, &id, 700, 96);
+    } else {
+        let refusal = outcome.unwrap_err();
+        assert_eq!(refusal.code(), tonic::Code::FailedPrecondition, "{refusal:?}");
+        assert!(refusal.message().contains("oom_score_adj"), "{refusal:?}");
+        assert_limits(&daemon, &id, 500, 64);
+    }
+}
