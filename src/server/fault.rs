@@ -32,8 +32,8 @@ pub(crate) fn watched(group: &cgroup::Cgroup) -> impl cgroup::CgroupFs {
 }
 
 #[cfg(not(feature = "failpoints"))]
-pub(crate) fn watched(group: &cgroup::Cgroup) -> &cgroup::Cgroup {
-    group
+pub(crate) fn watched(group: &cgroup::Cgroup) -> cgroup::Cgroup {
+    group.clone()
 }
 
 #[cfg(feature = "failpoints")]

@@ -3,10 +3,14 @@
 //! With several sockets the rounds go in turns, so that all meet the same machine, and what is printed beside the
 //! figures is their ratio to those of the first: on a shared machine only that means something.
 
+mod bare;
 mod daemon;
 mod figures;
 mod life;
+mod parent;
 mod pull;
+mod resize;
+mod storm;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,6 +26,8 @@ pub enum Bench {
     Life(life::Plan),
     /// Measure how an image is pulled and looked at. The image is removed from the runtimes, again and again.
     Pull(pull::Plan),
+    /// Measure changes of running containers and looks at them, alone and in a storm of changes.
+    Resize(resize::Plan),
 }
 
 /// A step could not be measured, since it failed.
@@ -35,6 +41,10 @@ pub enum BenchError {
     Step { step: &'static str, socket: PathBuf, source: Box<tonic::Status> },
     #[error("looking at the daemon behind {}", socket.display())]
     Daemon { socket: PathBuf, source: io::Error },
+    #[error("working on cgroups by hand")]
+    Bare(#[source] io::Error),
+    #[error("the storm of changes at {} ended in a panic", .0.display())]
+    Storm(PathBuf),
     #[error("printing")]
     Print(#[source] io::Error),
 }
@@ -46,6 +56,7 @@ pub fn bench(bench: Bench) -> Result<(), BenchError> {
         match bench {
             Bench::Life(plan) => Box::pin(life::measure(plan)).await,
             Bench::Pull(plan) => Box::pin(pull::measure(plan)).await,
+            Bench::Resize(plan) => Box::pin(resize::measure(plan)).await,
         }
     })?;
     figures::print(&mut io::stdout().lock(), &measured).map_err(BenchError::Print)

@@ -1,0 +1,39 @@
+//! A cgroup of the benchmark's own, as a kubelet makes one for its pods.
+
+use std::io;
+use std::sync::Arc;
+
+use cgroup::{Cgroup, CgroupPath, Layout};
+
+/// Gone with this, and so is everything below it.
+#[derive(Debug)]
+pub(super) struct Parent(Cgroup);
+
+impl Parent {
+    pub(super) fn make() -> io::Result<Self> {
+        let layout = Arc::new(Layout::detect().map_err(io::Error::other)?);
+        let path = CgroupPath::new(&format!("/crisp-bench-{}", std::process::id())).map_err(io::Error::other)?;
+        let parent = Self(Cgroup::new(layout, path));
+        drop(parent.0.create().map_err(io::Error::other)?);
+        Ok(parent)
+    }
+
+    pub(super) fn path(&self) -> &str {
+        self.0.path().as_str()
+    }
+
+    /// A new cgroup below it.
+    pub(super) fn child(&self, name: &str) -> io::Result<Cgroup> {
+        let child = self.0.child(name).map_err(io::Error::other)?;
+        drop(child.create().map_err(io::Error::other)?);
+        Ok(child)
+    }
+}
+
+impl Drop for Parent {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.remove() {
+            tracing::warn!(cgroup = %self.0.path(), %error, "a cgroup stays behind");
+        }
+    }
+}
