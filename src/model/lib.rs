@@ -12,6 +12,7 @@ mod id;
 mod kind;
 mod phase;
 mod pod;
+mod quantity;
 pub mod resources;
 mod security;
 mod signal;
@@ -21,6 +22,7 @@ pub use id::{ContainerId, IdError, PodId};
 pub use kind::{Classed, Kind};
 pub use phase::{Exit, Leftover, Phase, Trouble, WrongPhase};
 pub use pod::{Dns, PodMeta, PodPhase, PodSpec, PortMapping, Protocol};
+pub use quantity::{InvalidQuantity, Quantity};
 pub use security::{
     CAPABILITIES, Capabilities, ContainerSecurity, GroupsPolicy, Namespaces, NsMode, PodSecurity, Profile, SeLinux,
     UserNs, UserRef,
