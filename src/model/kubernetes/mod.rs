@@ -1,8 +1,10 @@
 //! Requests and limits as a pod spec states them, and what is announced of a whole pod before its containers come (KEP-4112).
 //!
 //! A pod may come with an [`Announced`]: every container that it will have, each with its [`Resources`], mounts and
-//! devices. [`size`] is what the pod as a whole may use.
+//! devices. [`AnnouncedContainer::differences`] tells how a container that arrives is not what was announced; [`size`] is
+//! what the pod as a whole may use.
 
+mod differences;
 mod name;
 mod size;
 
@@ -11,10 +13,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+pub use differences::Difference;
 pub use name::{InvalidName, QualifiedName};
 pub use size::size;
 
-use crate::container::{Device, Mount};
+use crate::container::{ContainerSpec, Device, Mount};
 use crate::quantity::Quantity;
 
 /// Amounts by resource: `cpu`, `memory`, `hugepages-2Mi`, `example.com/gpu`.
@@ -71,5 +74,13 @@ impl fmt::Display for ContainerKind {
             Self::Init => "init container",
             Self::Regular => "container",
         })
+    }
+}
+
+impl Announced {
+    /// What was announced of `container`, by its name; where two kinds share the name, the one that it is more like.
+    pub fn of(&self, container: &ContainerSpec) -> Option<&AnnouncedContainer> {
+        let named = self.containers.iter().filter(|announced| announced.name == container.meta.name);
+        named.min_by_key(|announced| announced.differences(container).len())
     }
 }
