@@ -21,6 +21,7 @@ mod registry;
 mod shelf;
 mod snapshot;
 
+mod announced;
 mod cgroups;
 mod daemon;
 mod declared_volumes;

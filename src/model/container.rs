@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kubernetes::Resources;
 use crate::resources::LimitsPatch;
 use crate::security::ContainerSecurity;
 use crate::signal::Signal;
@@ -60,6 +61,9 @@ pub struct ContainerSpec {
     pub stdin_once: bool,
     pub tty: bool,
     pub resources: LimitsPatch,
+    /// As the pod spec states them; none where nobody told. Older records do not have it.
+    #[serde(default)]
+    pub kubernetes_resources: Option<Resources>,
     pub security: ContainerSecurity,
     /// None: the image's, or SIGTERM.
     pub stop_signal: Option<Signal>,

@@ -2,7 +2,7 @@
 //!
 //! No I/O, no async, no wire types. A [`PodSpec`] or [`ContainerSpec`] is what was *asked*; a [`Phase`] is where a
 //! container stands; [`resources`] holds limits as asked ([`resources::LimitsPatch`]) and as the kernel keeps them
-//! ([`resources::Observed`]). Every failing operation elsewhere classes itself as a [`Kind`].
+//! ([`resources::Observed`]), [`kubernetes`] requests and limits as a pod spec states them. Every failing operation elsewhere classes itself as a [`Kind`].
 //!
 //! The words are CRI's: pod, container, image. "Sandbox" only means *how* a pod is isolated.
 #![forbid(unsafe_code)]
@@ -10,8 +10,10 @@
 mod container;
 mod id;
 mod kind;
+pub mod kubernetes;
 mod phase;
 mod pod;
+mod quantity;
 pub mod resources;
 mod security;
 mod signal;
@@ -21,6 +23,7 @@ pub use id::{ContainerId, IdError, PodId};
 pub use kind::{Classed, Kind};
 pub use phase::{Exit, Leftover, Phase, Trouble, WrongPhase};
 pub use pod::{Dns, PodMeta, PodPhase, PodSpec, PortMapping, Protocol};
+pub use quantity::{InvalidQuantity, Quantity};
 pub use security::{
     CAPABILITIES, Capabilities, ContainerSecurity, GroupsPolicy, Namespaces, NsMode, PodSecurity, Profile, SeLinux,
     UserNs, UserRef,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::kubernetes::Announced;
 use crate::resources::LimitsPatch;
 use crate::security::PodSecurity;
 
@@ -42,6 +43,9 @@ pub struct PodSpec {
     pub sysctls: BTreeMap<String, String>,
     pub overhead: LimitsPatch,
     pub resources: LimitsPatch,
+    /// What its containers will ask for; none where nobody told. Older records do not have it.
+    #[serde(default)]
+    pub announced: Option<Announced>,
     pub security: PodSecurity,
     /// The runtime handler by name; "" is the default one.
     pub handler: String,

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cgroup::CgroupPath;
+use model::kubernetes::QualifiedName;
 
 pub(crate) use live::Live;
 pub use pinned::Pinned;
@@ -50,6 +51,7 @@ pub struct Config {
     /// In bytes, for stdout and stderr together.
     pub exec_output_max: usize,
     pub oom_score_adj: OomPolicy,
+    pub resources: ResourcesConfig,
     pub stop: StopConfig,
     pub pinned: Pinned,
     pub pull: image::Limits,
@@ -102,6 +104,23 @@ pub enum OomPolicy {
     Restrict,
     /// Fail the request.
     Require,
+}
+
+/// What is made of the resources that are announced of a pod before its containers come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResourcesConfig {
+    pub mismatch: MismatchPolicy,
+    /// The pod annotation that may announce them too; none: no annotation does.
+    pub annotation: Option<QualifiedName>,
+}
+
+/// What happens to a container that is not as announced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MismatchPolicy {
+    /// Take it, and warn.
+    Warn,
+    /// Fail the request.
+    Refuse,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,6 +20,7 @@ pub struct RawConfig {
     pub cgroup: RawCgroup,
     pub shim: RawShim,
     pub container: RawContainer,
+    pub resources: RawResources,
     pub stop: RawStop,
     pub image: RawImage,
     pub metrics: RawMetrics,
@@ -56,6 +57,13 @@ pub struct RawContainer {
     pub shm_size: u64,
     pub exec_output_max: u64,
     pub oom_score_adj: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawResources {
+    pub mismatch: String,
+    pub annotation: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -105,6 +113,7 @@ impl Default for RawConfig {
             cgroup: RawCgroup::default(),
             shim: RawShim::default(),
             container: RawContainer::default(),
+            resources: RawResources::default(),
             stop: RawStop::default(),
             image: RawImage::default(),
             metrics: RawMetrics::default(),
@@ -134,6 +143,12 @@ impl Default for RawContainer {
             exec_output_max: (16 << 20) - (64 << 10),
             oom_score_adj: "restrict".into(),
         }
+    }
+}
+
+impl Default for RawResources {
+    fn default() -> Self {
+        Self { mismatch: "warn".into(), annotation: String::new() }
     }
 }
 

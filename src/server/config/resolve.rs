@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cgroup::CgroupPath;
+use model::kubernetes::InvalidName;
 use tracing_subscriber::EnvFilter;
 
-use super::raw::{RawCgroup, RawConfig, RawContainer, RawImage, RawLog, RawMetrics, RawShim, RawStop};
+use super::raw::{RawCgroup, RawConfig, RawContainer, RawImage, RawLog, RawMetrics, RawResources, RawShim, RawStop};
 use super::registries;
-use super::{CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, MetricsListen, OomPolicy, Pinned, StopConfig};
+use super::{
+    CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, MetricsListen, MismatchPolicy, OomPolicy, Pinned,
+    ResourcesConfig, StopConfig,
+};
 
 /// A setting that cannot be what it is.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +43,7 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         cgroup,
         shim: RawShim { path: shim },
         container: RawContainer { log_line_max, shm_size, exec_output_max, oom_score_adj },
+        resources,
         stop,
         image,
         metrics: RawMetrics { listen: metrics },
@@ -67,6 +72,7 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         shm_size: at_least("container.shm_size", shm_size, 4096)?,
         exec_output_max: usize::try_from(exec_output_max).map_err(|e| invalid("container.exec_output_max", e))?,
         oom_score_adj: oom_policy(&oom_score_adj)?,
+        resources: resources_config(&resources)?,
         stop: stop_config(&stop)?,
         pull: pull_limits(&image)?,
         registries: registries::resolve(&image, &registries)?,
@@ -219,6 +225,22 @@ fn oom_policy(text: &str) -> Result<OomPolicy, InvalidSetting> {
             Err(invalid("container.oom_score_adj", problem))
         }
     }
+}
+
+fn resources_config(RawResources { mismatch, annotation }: &RawResources) -> Result<ResourcesConfig, InvalidSetting> {
+    let mismatch = match mismatch.as_str() {
+        "warn" => MismatchPolicy::Warn,
+        "refuse" => MismatchPolicy::Refuse,
+        other => {
+            let problem = format_args!("{other:?} is neither \"warn\" nor \"refuse\"");
+            return Err(invalid("resources.mismatch", problem));
+        }
+    };
+    let annotation = match annotation.as_str() {
+        "" => None,
+        name => Some(name.parse().map_err(|e: InvalidName| invalid("resources.annotation", e))?),
+    };
+    Ok(ResourcesConfig { mismatch, annotation })
 }
 
 fn stop_config(&RawStop { grace_max, kill_wait }: &RawStop) -> Result<StopConfig, InvalidSetting> {

@@ -99,6 +99,20 @@ fn what_bounds_pulls_and_where_metrics_are_told_is_resolved() {
 }
 
 #[test]
+fn what_becomes_of_announced_resources_is_resolved() {
+    let mut raw = raw();
+    let defaults = ResourcesConfig { mismatch: MismatchPolicy::Warn, annotation: None };
+    assert_eq!(raw.clone().resolve().unwrap().resources, defaults);
+    (raw.resources.mismatch, raw.resources.annotation) = ("refuse".into(), "a.example/resources".into());
+    let annotation = Some("a.example/resources".parse().unwrap());
+    assert_eq!(raw.resolve().unwrap().resources, ResourcesConfig { mismatch: MismatchPolicy::Refuse, annotation });
+    assert_eq!(refused(|raw| raw.resources.mismatch = "ignore".into()).key, "resources.mismatch");
+    for bad in ["two words", "a.example/", "/x", "a/b/c"] {
+        assert_eq!(refused(|raw| raw.resources.annotation = bad.into()).key, "resources.annotation", "{bad}");
+    }
+}
+
+#[test]
 fn what_is_printed_is_read_back() {
     let mut raw = raw();
     raw.registries.insert(

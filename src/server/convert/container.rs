@@ -6,7 +6,8 @@ use std::time::Duration;
 use model::{ContainerMeta, ContainerSpec, PodSpec};
 use wire::v1;
 
-use super::{Field, Refusal, Warnings, image, mount, pod, resources, security, signal};
+use super::{Field, Refusal, Warnings, image, kubernetes, mount, pod, resources, security, signal};
+use crate::oci::announced;
 
 /// What CreateContainer asks for.
 #[derive(Debug)]
@@ -93,9 +94,9 @@ fn spec(at: Field<'_>, config: v1::ContainerConfig, warnings: &mut Warnings) -> 
         kubernetes_resources,
     } = config;
     at.at("windows").absent(windows)?;
-    if kubernetes_resources.is_some() {
-        let field = at.at("kubernetes_resources");
-        warnings.push(format!("{field}: requests and limits of the pod spec are not used yet"));
+    for name in announced::OURS.iter().filter(|name| annotations.contains_key(**name)) {
+        let field = kubernetes::entry("annotations", name);
+        warnings.push(format!("{}: hooks do not see it, the name is crisp's own", at.at(&field)));
     }
     if stdin_once {
         warnings.push(format!("{}: stdin stays open after the first who attached, for now", at.at("stdin_once")));
@@ -114,7 +115,7 @@ fn spec(at: Field<'_>, config: v1::ContainerConfig, warnings: &mut Warnings) -> 
         envs: each(at.at("envs"), envs, env)?,
         mounts: each(at.at("mounts"), mounts, |at, mount| mount::mount(at, mount, warnings))?,
         devices: each(at.at("devices"), devices, mount::device)?,
-        cdi_devices: each(at.at("CDI_devices"), cdi_devices, |at, v1::CdiDevice { name }| at.at("name").filled(name))?,
+        cdi_devices: each(at.at("CDI_devices"), cdi_devices, mount::cdi_device)?,
         labels,
         annotations,
         log_path: log_file(at.at("log_path"), log_path)?,
@@ -122,12 +123,13 @@ fn spec(at: Field<'_>, config: v1::ContainerConfig, warnings: &mut Warnings) -> 
         stdin_once,
         tty,
         resources: resources::limits(above.at("resources"), limits)?,
+        kubernetes_resources: kubernetes::resources(at.at("kubernetes_resources"), kubernetes_resources)?,
         security: security::container(above.at("security_context"), security_context)?,
         stop_signal: signal::signal(at.at("stop_signal"), stop_signal)?,
     })
 }
 
-fn each<T, U>(
+pub(super) fn each<T, U>(
     at: Field<'_>,
     list: Vec<T>,
     mut convert: impl FnMut(Field<'_>, T) -> Result<U, Refusal>,

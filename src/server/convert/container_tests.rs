@@ -53,11 +53,10 @@ fn every_field_comes_through() {
         }
     );
     assert_eq!(spec.stop_signal, Some(Signal::try_from(37).unwrap()));
-    let expected = [
-        "config.kubernetes_resources: requests and limits of the pod spec are not used yet",
-        "config.stdin_once: stdin stays open after the first who attached, for now",
-    ];
-    assert_eq!(warnings, expected);
+    let stated = spec.kubernetes_resources.unwrap();
+    assert_eq!((stated.requests["cpu"].as_str(), stated.limits["memory"].as_str()), ("500m", "100000001"));
+    assert_eq!((stated.requests.len(), stated.limits.len()), (2, 3));
+    assert_eq!(warnings, ["config.stdin_once: stdin stays open after the first who attached, for now"]);
 }
 
 #[test]
@@ -67,7 +66,7 @@ fn a_container_needs_no_more_than_a_name_and_an_image() {
     let request = v1::CreateContainerRequest { pod_sandbox_id: "p".into(), config: Some(config), sandbox_config: None };
     let Create { spec, pod_spec, warnings, .. } = create(request).unwrap();
     assert_eq!((spec.log_path, spec.stop_signal, pod_spec), (None, None, None));
-    assert_eq!(spec.resources, model::resources::LimitsPatch::default());
+    assert_eq!((spec.resources, spec.kubernetes_resources), (model::resources::LimitsPatch::default(), None));
     assert_eq!((spec.security.run_as, spec.security.seccomp), (None, None));
     assert!(warnings.is_empty());
 }
@@ -136,6 +135,20 @@ fn an_image_ref_from_a_client_is_ignored_with_a_warning() {
     request.config.as_mut().unwrap().image.as_mut().unwrap().image_ref = "x".into();
     let warnings = create(request).unwrap().warnings;
     assert!(warnings.contains(&"config.image.image_ref: set by runtimes only, ignored".to_owned()), "{warnings:?}");
+}
+
+#[test]
+fn an_annotation_with_a_name_of_ours_is_kept_and_warned_of() {
+    let mut request = create_request();
+    let forged = map(&[("io.crisp.pod-resources", "{}"), ("io.crisp.container-resources", "{}"), ("io.crisp.x", "y")]);
+    request.config.as_mut().unwrap().annotations = forged.clone();
+    let Create { spec, warnings, .. } = create(request).unwrap();
+    assert_eq!(spec.annotations, forged);
+    for name in ["io.crisp.pod-resources", "io.crisp.container-resources"] {
+        let said = format!("config.annotations[{name:?}]: hooks do not see it, the name is crisp's own");
+        assert!(warnings.contains(&said), "{warnings:?}");
+    }
+    assert_eq!(warnings.len(), 3);
 }
 
 #[test]

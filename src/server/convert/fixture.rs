@@ -107,7 +107,7 @@ pub(super) fn pod_config() -> v1::PodSandboxConfig {
             resources: Some(limits()),
         }),
         windows: None,
-        pod_resources: Some(v1::PodResourceConfig::default()),
+        pod_resources: Some(pod_resources()),
     }
 }
 
@@ -192,7 +192,43 @@ pub(super) fn container_config() -> v1::ContainerConfig {
         windows: None,
         cdi_devices: vec![v1::CdiDevice { name: "vendor.example/gpu=0".to_owned() }],
         stop_signal: v1::Signal::Sigrtminplus3.into(),
-        kubernetes_resources: Some(v1::KubernetesResources::default()),
+        kubernetes_resources: Some(kubernetes_resources()),
+    }
+}
+
+pub(super) fn quantities(pairs: &[(&str, &str)]) -> BTreeMap<String, wire::Quantity> {
+    map(pairs).into_iter().map(|(name, string)| (name, wire::Quantity { string })).collect()
+}
+
+pub(super) fn kubernetes_resources() -> v1::KubernetesResources {
+    v1::KubernetesResources {
+        requests: quantities(&[("cpu", "500m"), ("memory", "64Mi")]),
+        limits: quantities(&[("cpu", "1"), ("memory", "100000001"), ("vendor.example/gpu", "1")]),
+    }
+}
+
+/// An init container, and the one of [`container_config`].
+pub(super) fn pod_resources() -> v1::PodResourceConfig {
+    let v1::ContainerConfig { mounts, devices, cdi_devices, .. } = container_config();
+    let main = v1::ContainerResourceConfig {
+        name: "main".to_owned(),
+        r#type: v1::container_resource_config::ContainerType::Container.into(),
+        kubernetes_resources: Some(kubernetes_resources()),
+        mounts,
+        devices,
+        cdi_devices,
+    };
+    let init = v1::ContainerResourceConfig {
+        name: "init".to_owned(),
+        r#type: v1::container_resource_config::ContainerType::InitContainer.into(),
+        ..Default::default()
+    };
+    v1::PodResourceConfig {
+        containers: vec![init, main],
+        kubernetes_resources: Some(v1::KubernetesResources {
+            requests: quantities(&[("cpu", "1.5")]),
+            limits: quantities(&[("memory", "1Gi")]),
+        }),
     }
 }
 
@@ -212,11 +248,11 @@ pub(super) fn time(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::new(seconds, 5)
 }
 
-pub(super) fn pod_record() -> PodRecord {
+pub(crate) fn pod_record() -> PodRecord {
     PodRecord {
         version: VERSION,
         id: PodId::from_bytes([1; 32]),
-        spec: pod::run(run_request()).unwrap().0,
+        spec: pod::run(run_request(), None).unwrap().0,
         created: time(100),
         phase: PodPhase::Ready,
         hostname: "web-host".to_owned(),
@@ -227,7 +263,7 @@ pub(super) fn pod_record() -> PodRecord {
     }
 }
 
-pub(super) fn container_record() -> ContainerRecord {
+pub(crate) fn container_record() -> ContainerRecord {
     ContainerRecord {
         version: VERSION,
         id: ContainerId::from_bytes([2; 32]),

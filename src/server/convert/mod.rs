@@ -4,8 +4,9 @@
 //! compile until someone decides about it. A field is honoured (it is in the model), refused with a [`Refusal`] that
 //! gives its full path, or, where CRI lets a runtime ignore it, noted as a warning that the handler logs:
 //!
-//! - `config.pod_resources`, `config.kubernetes_resources` (KEP-4112): accepted, not used yet
 //! - `config.port_mappings` with a host port, `config.stdin_once`: accepted, without effect yet
+//! - `sandbox_config` of CreateContainer: checked, and its metadata compared; the rest, `pod_resources` too, was said when the
+//!   pod was made, and does not change it
 //! - `image.image_ref`, set by runtimes only: ignored
 //! - `sandbox_config` of PullImage: its metadata names the pod in the log; the rest has no effect, as images are the same for
 //!   all pods
@@ -15,11 +16,13 @@
 //! sections are refused as invalid.
 
 pub(crate) mod admin;
+mod annotation;
 pub(crate) mod container;
 pub(crate) mod field;
 pub(crate) mod filter;
 pub(crate) mod image;
 pub(crate) mod image_info;
+mod kubernetes;
 pub(crate) mod mount;
 pub(crate) mod pod;
 pub(crate) mod resources;
@@ -28,7 +31,7 @@ pub(crate) mod signal;
 pub(crate) mod status;
 
 #[cfg(test)]
-mod fixture;
+pub(crate) mod fixture;
 
 pub(crate) use field::{Field, Refusal};
 

@@ -102,6 +102,10 @@ pub(super) fn device(at: Field<'_>, asked: v1::Device) -> Result<Device, Refusal
     })
 }
 
+pub(super) fn cdi_device(at: Field<'_>, v1::CdiDevice { name }: v1::CdiDevice) -> Result<String, Refusal> {
+    at.at("name").filled(name)
+}
+
 /// `mounted` has the id of each image, by the name it was asked for.
 pub(super) fn mount_to_wire(mount: &Mount, mounted: &BTreeMap<String, String>) -> v1::Mount {
     let Mount {

@@ -4,22 +4,28 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cgroup::CgroupPath;
+use model::kubernetes::QualifiedName;
 use model::{Dns, NsMode, PodMeta, PodSpec, PortMapping, Protocol};
 use wire::v1;
 
-use super::{Field, Refusal, Warnings, resources, security};
+use super::{Field, Refusal, Warnings, annotation, kubernetes, resources, security};
 use crate::config::HANDLERS;
 
 /// The kernel's room for a host name.
 const HOSTNAME_MAX: usize = 64;
 
 /// The pod that RunPodSandbox asks for.
-pub(crate) fn run(asked: v1::RunPodSandboxRequest) -> Result<(PodSpec, Warnings), Refusal> {
+///
+/// Its resources may also be announced by the annotation `by`.
+pub(crate) fn run(asked: v1::RunPodSandboxRequest, by: Option<&QualifiedName>) -> Result<(PodSpec, Warnings), Refusal> {
     let v1::RunPodSandboxRequest { config, runtime_handler } = asked;
     let handler = handler(Field::top("runtime_handler"), runtime_handler)?;
     let at = Field::top("config");
     let mut warnings = Warnings::new();
-    let spec = spec(at, at.required(config)?, handler, &mut warnings)?;
+    let mut spec = spec(at, at.required(config)?, handler, &mut warnings)?;
+    if let Some(name) = by {
+        annotation::heed(at, name, &mut spec, &mut warnings)?;
+    }
     Ok((spec, warnings))
 }
 
@@ -51,9 +57,6 @@ pub(super) fn spec(
         pod_resources,
     } = config;
     at.at("windows").absent(windows)?;
-    if pod_resources.is_some() {
-        warnings.push(format!("{}: the resources of the pod's containers are not used yet", at.at("pod_resources")));
-    }
     let meta = meta(at.at("metadata"), metadata)?;
     let above = at.at("linux");
     let v1::LinuxPodSandboxConfig { cgroup_parent, security_context, sysctls, overhead, resources } =
@@ -79,6 +82,7 @@ pub(super) fn spec(
         sysctls,
         overhead: resources::pod_limits(above.at("overhead"), overhead)?,
         resources: resources::pod_limits(above.at("resources"), resources)?,
+        announced: kubernetes::announced(at.at("pod_resources"), pod_resources, warnings)?,
         security,
         handler,
     })

@@ -8,7 +8,7 @@ fn refused(change: impl FnOnce(&mut v1::PodSandboxConfig)) -> String {
     let mut config = pod_config();
     change(&mut config);
     let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
-    let refusal = run(request).unwrap_err();
+    let refusal = run(request, None).unwrap_err();
     assert_eq!(refusal.kind(), Kind::Invalid);
     refusal.to_string()
 }
@@ -23,7 +23,7 @@ fn context(config: &mut v1::PodSandboxConfig) -> &mut v1::LinuxSandboxSecurityCo
 
 #[test]
 fn every_field_comes_through() {
-    let (spec, warnings) = run(run_request()).unwrap();
+    let (spec, warnings) = run(run_request(), None).unwrap();
     assert_eq!(spec.meta, PodMeta { name: "web".into(), uid: "uid-1".into(), namespace: "default".into(), attempt: 3 });
     assert_eq!((spec.hostname.as_str(), spec.handler.as_str()), ("web-host", "crisp"));
     assert_eq!(spec.log_directory, Some("/var/log/pods/web".into()));
@@ -54,28 +54,26 @@ fn every_field_comes_through() {
     assert_eq!(security.selinux.unwrap().kind, "t");
     assert_eq!(security.seccomp, Some(Profile::Localhost("/profiles/s.json".into())));
     assert_eq!(security.apparmor, Some(Profile::Localhost("aa".into())));
-    let expected = [
-        "config.pod_resources: the resources of the pod's containers are not used yet",
-        "config.port_mappings: no port of the host is mapped yet",
-    ];
-    assert_eq!(warnings, expected);
+    let announced = spec.announced.unwrap();
+    assert_eq!((announced.containers.len(), announced.containers[1].mounts.len()), (2, 2));
+    assert_eq!(warnings, ["config.port_mappings: no port of the host is mapped yet"]);
 }
 
 #[test]
 fn a_pod_needs_no_more_than_its_metadata() {
     let config = v1::PodSandboxConfig { metadata: pod_config().metadata, ..Default::default() };
     let (spec, warnings) =
-        run(v1::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() }).unwrap();
+        run(v1::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() }, None).unwrap();
     assert_eq!((spec.cgroup_parent, spec.log_directory, spec.dns), (None, None, None));
     assert_eq!(spec.security.namespaces.pid, NsMode::Pod);
-    assert_eq!(spec.resources, LimitsPatch::default());
+    assert_eq!((spec.resources, spec.announced), (LimitsPatch::default(), None));
     assert!(warnings.is_empty());
 }
 
 #[test]
 fn what_is_missing_is_named() {
     let request = v1::RunPodSandboxRequest { config: None, runtime_handler: String::new() };
-    assert_eq!(run(request).unwrap_err().to_string(), "config: missing");
+    assert_eq!(run(request, None).unwrap_err().to_string(), "config: missing");
     let cases = [
         ("config.metadata: missing", refused(|c| c.metadata = None)),
         ("config.metadata.name: empty", refused(|c| c.metadata.as_mut().unwrap().name.clear())),
@@ -90,7 +88,7 @@ fn what_is_missing_is_named() {
 #[test]
 fn an_unknown_handler_is_refused() {
     let request = v1::RunPodSandboxRequest { config: Some(pod_config()), runtime_handler: "kata".into() };
-    let refusal = run(request).unwrap_err();
+    let refusal = run(request, None).unwrap_err();
     assert_eq!(
         refusal.to_string(),
         "runtime_handler: there is no runtime handler \"kata\", only \"crisp\", which is also the default"

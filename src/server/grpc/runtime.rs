@@ -78,7 +78,8 @@ impl RuntimeService for RuntimeApi {
     }
 
     async fn run_pod_sandbox(&self, request: Request<RunPodSandboxRequest>) -> Answer<RunPodSandboxResponse> {
-        let (spec, warnings) = convert::pod::run(request.into_inner()).map_err(status::of)?;
+        let annotation = self.runtime.config().resources.annotation.as_ref();
+        let (spec, warnings) = convert::pod::run(request.into_inner(), annotation).map_err(status::of)?;
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
         let pod = to_the_end(async move { runtime.run_pod(spec).await }).await?;

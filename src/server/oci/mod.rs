@@ -3,6 +3,7 @@
 //! It is written in full and in the standard's words, as hooks and people expect to find it. How much of it libcontainer
 //! is told, and what crisp does itself, is the shim's business.
 
+pub(crate) mod announced;
 mod capabilities;
 mod mounts;
 mod process;
@@ -39,6 +40,8 @@ pub(crate) enum OciError {
     WorkingDir(String),
     #[error("building the OCI configuration")]
     Build(#[from] OciSpecError),
+    #[error("writing down what was announced of the pod")]
+    Announced(#[from] serde_json::Error),
 }
 
 impl Classed for OciError {
@@ -51,7 +54,7 @@ impl Classed for OciError {
             | Self::MountOver(_) => Kind::Invalid,
             Self::NotThePods(_) => Kind::Invalid,
             Self::NoTarget => Kind::Precondition,
-            Self::Build(_) => Kind::Internal,
+            Self::Build(_) | Self::Announced(_) => Kind::Internal,
         }
     }
 }
@@ -100,7 +103,10 @@ pub(crate) fn build(given: &Given<'_>) -> Result<Spec, OciError> {
         .hostname(given.hostname)
         .linux(linux)
         .build()?;
-    spec.set_annotations(Some(given.container.annotations.clone().into_iter().collect()));
+    let mut annotations = given.container.annotations.clone().into_iter().collect();
+    let of_container = given.container.kubernetes_resources.as_ref();
+    announced::tell(&mut annotations, given.pod.announced.as_ref(), of_container)?;
+    spec.set_annotations(Some(annotations));
     Ok(spec)
 }
 

@@ -25,6 +25,7 @@ mod given {
             sysctls: Default::default(),
             overhead: LimitsPatch::default(),
             resources: LimitsPatch::default(),
+            announced: None,
             security: PodSecurity {
                 namespaces: namespaces(),
                 selinux: None,
@@ -65,6 +66,7 @@ mod given {
             stdin_once: false,
             tty: false,
             resources: LimitsPatch::default(),
+            kubernetes_resources: None,
             security: ContainerSecurity {
                 capabilities: Capabilities::default(),
                 privileged: false,
@@ -102,7 +104,16 @@ fn built(container: &ContainerSpec, sources: &[PathBuf]) -> Result<Spec, OciErro
 }
 
 fn built_with(container: &ContainerSpec, sources: &[PathBuf], volumes: &[image::Volume]) -> Result<Spec, OciError> {
-    let (pod, image) = (given::pod(), given::image());
+    built_in(&given::pod(), container, sources, volumes)
+}
+
+fn built_in(
+    pod: &PodSpec,
+    container: &ContainerSpec,
+    sources: &[PathBuf],
+    volumes: &[image::Volume],
+) -> Result<Spec, OciError> {
+    let image = given::image();
     let user = image::User { uid: 1000, gid: 100, groups: vec![], home: "/home/u".into() };
     let held = Held {
         network: Some("/run/net".into()),
@@ -112,7 +123,7 @@ fn built_with(container: &ContainerSpec, sources: &[PathBuf], volumes: &[image::
         shm: Some("/run/shm".into()),
     };
     build(&Given {
-        pod: &pod,
+        pod,
         hostname: "web-0",
         held: &held,
         pod_dir: Path::new("/run/pod"),
@@ -246,4 +257,53 @@ fn a_privileged_container_has_nothing_hidden() {
     assert_eq!(linux.masked_paths().as_deref().unwrap_or_default(), &[] as &[String]);
     let sys = spec.mounts().iter().flatten().find(|m| m.destination() == Path::new("/sys")).unwrap();
     assert!(sys.options().as_ref().unwrap().contains(&"rw".to_owned()));
+}
+
+#[test]
+fn hooks_are_told_what_was_announced_and_cannot_be_lied_to() {
+    let (mut pod, mut container) = (given::pod(), given::container());
+    let annotations = |pod: &PodSpec, container: &ContainerSpec| {
+        let built = built_in(pod, container, &[], &[]).unwrap().annotations().clone().unwrap();
+        built.into_iter().collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let forged = [
+        ("io.crisp.pod-resources", "{\"forged\": 1}"),
+        ("io.crisp.container-resources", "{\"forged\": 2}"),
+        ("mine", "x"),
+    ];
+    container.annotations = forged.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+    assert_eq!(annotations(&pod, &container), [("mine".to_owned(), "x".to_owned())].into());
+
+    pod.announced = crate::convert::fixture::pod_record().spec.announced;
+    container.kubernetes_resources = crate::convert::fixture::container_record().spec.kubernetes_resources;
+    let told = annotations(&pod, &container);
+    assert_eq!((told.len(), told["mine"].as_str()), (3, "x"));
+    let of_container = serde_json::json!({
+        "requests": {"cpu": "500m", "memory": "64Mi"},
+        "limits": {"cpu": "1", "memory": "100000001", "vendor.example/gpu": "1"},
+    });
+    let value = |name: &str| serde_json::from_str::<serde_json::Value>(&told[name]).unwrap();
+    assert_eq!(value("io.crisp.container-resources"), of_container);
+    let of_pod = serde_json::json!({
+        "containers": [
+            {"name": "init", "type": "INIT_CONTAINER"},
+            {
+                "name": "main",
+                "type": "CONTAINER",
+                "kubernetesResources": of_container,
+                "mounts": [
+                    {"containerPath": "/data", "hostPath": "/srv/data", "readonly": true, "selinuxRelabel": true,
+                        "propagation": "PROPAGATION_PRIVATE", "recursiveReadOnly": true, "mountOptions": ["noexec"]},
+                    {"containerPath": "/model", "readonly": true, "selinuxRelabel": true,
+                        "propagation": "PROPAGATION_PRIVATE", "imageSubPath": "weights", "mountOptions": ["noexec"],
+                        "image": {"image": "sha256:abc", "annotations": {"ik": "iv"}, "userSpecifiedImage": "busybox",
+                            "runtimeHandler": "crisp"}},
+                ],
+                "devices": [{"containerPath": "/dev/fuse", "hostPath": "/dev/host-fuse", "permissions": "mrw"}],
+                "CDIDevices": [{"name": "vendor.example/gpu=0"}],
+            },
+        ],
+        "kubernetesResources": {"requests": {"cpu": "1.5"}, "limits": {"memory": "1Gi"}},
+    });
+    assert_eq!(value("io.crisp.pod-resources"), of_pod);
 }

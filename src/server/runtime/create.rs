@@ -11,6 +11,7 @@ use std::time::SystemTime;
 use link::{Answer, Ask, CgroupView, CreateAsk, Launch, Overlay, ShownController};
 use model::{Classed, ContainerId, ContainerSpec, ImageName, Kind, Phase, PodId, PodPhase, PodSpec};
 
+use super::announced::NotAsAnnounced;
 use super::clear::Intent;
 use super::devices::DevicesError;
 use super::draft::Draft;
@@ -34,6 +35,8 @@ pub(crate) enum CreateError {
     OtherPod(PodId),
     #[error(transparent)]
     NameTaken(#[from] NameTaken),
+    #[error(transparent)]
+    NotAsAnnounced(#[from] NotAsAnnounced),
     #[error("config.image.image: there is no image {0:?}")]
     NoSuchImage(String),
     #[error("image {0} has no layers")]
@@ -94,6 +97,7 @@ impl Classed for CreateError {
             Self::PodNotReady(_) | Self::Target(_) | Self::OomScore(_) => Kind::Precondition,
             Self::OtherPod(_) | Self::StopSignal(_) | Self::CgroupPath(_) | Self::NoLayers(_) => Kind::Invalid,
             Self::NameTaken(e) => e.kind(),
+            Self::NotAsAnnounced(e) => e.kind(),
             Self::NoSuchImage(_) => Kind::NotFound,
             Self::Unsupported(_) => Kind::Unsupported,
             Self::MountSource { .. } | Self::PrivilegedAlone => Kind::Invalid,

@@ -10,7 +10,7 @@ use model::{ContainerId, ContainerSpec, GroupsPolicy, MountSource, NsMode, Phase
 
 use super::create::CreateError;
 use super::devices::{self, Devices};
-use super::{Runtime, reopen_log, volumes};
+use super::{Runtime, announced, reopen_log, volumes};
 use crate::oci::{self, Given};
 use crate::seccomp::Wanted;
 use crate::store::PodRecord;
@@ -45,9 +45,10 @@ impl Runtime {
         &self,
         id: ContainerId,
         pod: Arc<PodRecord>,
-        spec: ContainerSpec,
+        mut spec: ContainerSpec,
     ) -> Result<Draft, CreateError> {
         supported(&spec)?;
+        let differences = announced::settle(self.config.resources.mismatch, pod.spec.announced.as_ref(), &mut spec)?;
         if spec.security.privileged && !pod.spec.security.privileged {
             return Err(CreateError::PrivilegedAlone);
         }
@@ -92,6 +93,9 @@ impl Runtime {
             (None, _) | (_, None) => None,
         };
         warn_of_unfulfilled(&id, &pod, &spec);
+        if let Some(differences) = differences {
+            tracing::warn!(container = %id, %differences, "not as announced with its pod");
+        }
         let config = Box::new(config);
         Ok(Draft {
             id,

@@ -4,6 +4,7 @@
 //! to be cleared away, and [`clear`] clears it: after a failure, after a crash, and when it is removed. There is one way
 //! out for all three, and each step of it is content with finding nothing to do.
 
+mod announced;
 mod clear;
 mod conditions;
 mod create;

@@ -1,0 +1,86 @@
+//! Requests and limits as a pod spec states them, and what is announced of a whole pod (KEP-4112).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model::InvalidQuantity;
+use model::kubernetes::{Amounts, Announced, AnnouncedContainer, ContainerKind, InvalidName, Resources, Source};
+use wire::v1;
+use wire::v1::container_resource_config::ContainerType;
+
+use super::container::each;
+use super::{Field, Refusal, Warnings, mount};
+
+/// Requests and limits; none where the message is absent, which is not the same as one without any.
+pub(super) fn resources(at: Field<'_>, asked: Option<v1::KubernetesResources>) -> Result<Option<Resources>, Refusal> {
+    let Some(v1::KubernetesResources { requests, limits }) = asked else { return Ok(None) };
+    let resources = Resources { requests: amounts(at, "requests", requests)?, limits: amounts(at, "limits", limits)? };
+    for (name, request) in &resources.requests {
+        if let Some(limit) = resources.limits.get(name).filter(|limit| request > *limit) {
+            let field = entry("requests", name.as_str());
+            return Err(at.at(&field).invalid(format_args!("{request} is more than the limit of {limit}")));
+        }
+    }
+    Ok(Some(resources))
+}
+
+/// What is announced of a pod; none where the message is absent.
+pub(super) fn announced(
+    at: Field<'_>,
+    asked: Option<v1::PodResourceConfig>,
+    warnings: &mut Warnings,
+) -> Result<Option<Announced>, Refusal> {
+    let Some(v1::PodResourceConfig { containers, kubernetes_resources }) = asked else { return Ok(None) };
+    let list = at.at("containers");
+    let containers = each(list, containers, |at, config| container(at, config, warnings))?;
+    let (mut inits, mut regulars) = (BTreeSet::new(), BTreeSet::new());
+    for (index, container) in containers.iter().enumerate() {
+        let (name, kind) = (&container.name, container.kind);
+        let names = match kind {
+            ContainerKind::Init => &mut inits,
+            ContainerKind::Regular => &mut regulars,
+        };
+        if !names.insert(name) {
+            return Err(list.entry(index).at("name").invalid(format_args!("there is another {kind} {name:?}")));
+        }
+    }
+    let resources = resources(at.at("kubernetes_resources"), kubernetes_resources)?;
+    Ok(Some(Announced { containers, resources, source: Source::Request }))
+}
+
+fn container(
+    at: Field<'_>,
+    config: v1::ContainerResourceConfig,
+    warnings: &mut Warnings,
+) -> Result<AnnouncedContainer, Refusal> {
+    let v1::ContainerResourceConfig { name, r#type, kubernetes_resources, mounts, devices, cdi_devices } = config;
+    Ok(AnnouncedContainer {
+        name: at.at("name").filled(name)?,
+        kind: match at.at("type").known(r#type)? {
+            ContainerType::InitContainer => ContainerKind::Init,
+            ContainerType::Container => ContainerKind::Regular,
+        },
+        resources: resources(at.at("kubernetes_resources"), kubernetes_resources)?,
+        mounts: each(at.at("mounts"), mounts, |at, mount| mount::mount(at, mount, warnings))?,
+        devices: each(at.at("devices"), devices, mount::device)?,
+        cdi_devices: each(at.at("CDI_devices"), cdi_devices, mount::cdi_device)?,
+    })
+}
+
+fn amounts(at: Field<'_>, list: &str, asked: BTreeMap<String, wire::Quantity>) -> Result<Amounts, Refusal> {
+    let amount = |(name, wire::Quantity { string: text }): (String, wire::Quantity)| {
+        let field = entry(list, &name);
+        let at = at.at(&field);
+        let name = name.parse().map_err(|e: InvalidName| at.invalid(e))?;
+        Ok((name, text.parse().map_err(|e: InvalidQuantity| at.invalid(e))?))
+    };
+    asked.into_iter().map(amount).collect()
+}
+
+/// The name of one entry of a map.
+pub(super) fn entry(map: &str, key: &str) -> String {
+    format!("{map}[{key:?}]")
+}
+
+#[cfg(test)]
+#[path = "kubernetes_tests.rs"]
+mod tests;

@@ -1,0 +1,331 @@
+//! Requests and limits as JSON: what hooks find in a container's annotations, and what a pod's annotation may announce.
+//!
+//! It is protobuf's JSON form of CRI's `PodResourceConfig` and `KubernetesResources` (KEP-4112), but for three things. A
+//! quantity is its text, `"500m"`, as everywhere else in Kubernetes. The `type` of a container is always given, since
+//! protobuf takes none for the first value, which would make an init container of it. Values of enums are names, not numbers.
+//!
+//! ```json
+//! {
+//!   "containers": [{
+//!     "name": "app",
+//!     "type": "CONTAINER",
+//!     "kubernetesResources": {"requests": {"cpu": "500m"}, "limits": {"memory": "1Gi"}},
+//!     "mounts": [{"containerPath": "/data", "hostPath": "/srv/data", "readonly": true}],
+//!     "devices": [{"containerPath": "/dev/fuse", "hostPath": "/dev/fuse", "permissions": "rw"}],
+//!     "CDIDevices": [{"name": "vendor.example/gpu=0"}]
+//!   }],
+//!   "kubernetesResources": {"limits": {"memory": "2Gi"}}
+//! }
+//! ```
+//!
+//! Reading takes the names of the `.proto` files too, `kubernetes_resources`, and refuses what it does not know, and a name
+//! that is there twice.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::marker::PhantomData;
+
+use model::kubernetes::{Amounts, Announced, AnnouncedContainer, ContainerKind, Resources};
+use model::{Device, IdMapping, ImageName, Mount, MountSource, Propagation};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// The annotation with all that was announced of the pod: a [`PodJson`].
+pub(crate) const POD_RESOURCES: &str = "io.crisp.pod-resources";
+/// The annotation with the container's own requests and limits: a [`ResourcesJson`].
+pub(crate) const CONTAINER_RESOURCES: &str = "io.crisp.container-resources";
+/// Names that a hook can trust: nobody but crisp writes to them.
+pub(crate) const OURS: [&str; 2] = [POD_RESOURCES, CONTAINER_RESOURCES];
+
+/// Puts into `annotations` what hooks are told, and takes out what only looks like it.
+pub(super) fn tell(
+    annotations: &mut HashMap<String, String>,
+    pod: Option<&Announced>,
+    container: Option<&Resources>,
+) -> serde_json::Result<()> {
+    annotations.retain(|name, _| !OURS.contains(&name.as_str()));
+    if let Some(pod) = pod {
+        annotations.insert(POD_RESOURCES.to_owned(), serde_json::to_string(&PodJson::from(pod))?);
+    }
+    if let Some(container) = container {
+        annotations.insert(CONTAINER_RESOURCES.to_owned(), serde_json::to_string(&ResourcesJson::from(container))?);
+    }
+    Ok(())
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct PodJson {
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) containers: Vec<Object<ContainerJson>>,
+    #[serde(default, alias = "kubernetes_resources", skip_serializing_if = "Option::is_none")]
+    pub(crate) kubernetes_resources: Option<Object<ResourcesJson>>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct ContainerJson {
+    pub(crate) name: String,
+    #[serde(rename = "type")]
+    pub(crate) kind: KindJson,
+    #[serde(default, alias = "kubernetes_resources", skip_serializing_if = "Option::is_none")]
+    pub(crate) kubernetes_resources: Option<Object<ResourcesJson>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) mounts: Vec<Object<MountJson>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) devices: Vec<Object<DeviceJson>>,
+    #[serde(default, rename = "CDIDevices", alias = "CDI_devices", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) cdi_devices: Vec<Object<CdiJson>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(crate) enum KindJson {
+    InitContainer,
+    Container,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResourcesJson {
+    #[serde(default, deserialize_with = "each_once", skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) requests: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "each_once", skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) limits: BTreeMap<String, String>,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct DeviceJson {
+    #[serde(alias = "container_path")]
+    pub(crate) container_path: String,
+    #[serde(alias = "host_path")]
+    pub(crate) host_path: String,
+    pub(crate) permissions: String,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CdiJson {
+    pub(crate) name: String,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct MountJson {
+    #[serde(alias = "container_path")]
+    pub(crate) container_path: String,
+    #[serde(default, alias = "host_path", skip_serializing_if = "String::is_empty")]
+    pub(crate) host_path: String,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) readonly: bool,
+    #[serde(default, alias = "selinux_relabel", skip_serializing_if = "is_false")]
+    pub(crate) selinux_relabel: bool,
+    #[serde(default)]
+    pub(crate) propagation: PropagationJson,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) uid_mappings: Vec<Object<IdMappingJson>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) gid_mappings: Vec<Object<IdMappingJson>>,
+    #[serde(default, alias = "recursive_read_only", skip_serializing_if = "is_false")]
+    pub(crate) recursive_read_only: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) image: Option<Object<ImageJson>>,
+    #[serde(default, alias = "image_sub_path", skip_serializing_if = "String::is_empty")]
+    pub(crate) image_sub_path: String,
+    #[serde(default, alias = "mount_options", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) mount_options: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum PropagationJson {
+    #[default]
+    #[serde(rename = "PROPAGATION_PRIVATE")]
+    Private,
+    #[serde(rename = "PROPAGATION_HOST_TO_CONTAINER")]
+    HostToContainer,
+    #[serde(rename = "PROPAGATION_BIDIRECTIONAL")]
+    Bidirectional,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct IdMappingJson {
+    #[serde(alias = "host_id")]
+    pub(crate) host_id: u32,
+    #[serde(alias = "container_id")]
+    pub(crate) container_id: u32,
+    pub(crate) length: u32,
+}
+
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct ImageJson {
+    pub(crate) image: String,
+    #[serde(default, deserialize_with = "each_once", skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) annotations: BTreeMap<String, String>,
+    #[serde(default, alias = "user_specified_image", skip_serializing_if = "String::is_empty")]
+    pub(crate) user_specified_image: String,
+    #[serde(default, alias = "runtime_handler", skip_serializing_if = "String::is_empty")]
+    pub(crate) runtime_handler: String,
+}
+
+/// What is written in braces. The reader takes a list of values, in the order of the fields, for the same: this does not.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Object<T>(pub(crate) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct InBraces<T>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for InBraces<T> {
+            type Value = T;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(fields))
+            }
+        }
+
+        from.deserialize_map(InBraces(PhantomData)).map(Self)
+    }
+}
+
+impl<'a, S, T: From<&'a S>> From<&'a S> for Object<T> {
+    fn from(source: &'a S) -> Self {
+        Self(T::from(source))
+    }
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// A map with no name twice: the reader's own would keep the last, and say nothing.
+fn each_once<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
+    struct EachOnce;
+
+    impl<'de> Visitor<'de> for EachOnce {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("names and texts")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+            let mut all = BTreeMap::new();
+            while let Some((name, text)) = entries.next_entry::<String, String>()? {
+                if all.contains_key(&name) {
+                    return Err(A::Error::custom(format_args!("{name:?} is there twice")));
+                }
+                all.insert(name, text);
+            }
+            Ok(all)
+        }
+    }
+
+    from.deserialize_map(EachOnce)
+}
+
+impl From<&Announced> for PodJson {
+    fn from(announced: &Announced) -> Self {
+        let Announced { containers, resources, source: _ } = announced;
+        Self {
+            containers: containers.iter().map(Object::from).collect(),
+            kubernetes_resources: resources.as_ref().map(Object::from),
+        }
+    }
+}
+
+impl From<&AnnouncedContainer> for ContainerJson {
+    fn from(announced: &AnnouncedContainer) -> Self {
+        let AnnouncedContainer { name, kind, resources, mounts, devices, cdi_devices } = announced;
+        Self {
+            name: name.clone(),
+            kind: match kind {
+                ContainerKind::Init => KindJson::InitContainer,
+                ContainerKind::Regular => KindJson::Container,
+            },
+            kubernetes_resources: resources.as_ref().map(Object::from),
+            mounts: mounts.iter().map(Object::from).collect(),
+            devices: devices.iter().map(Object::from).collect(),
+            cdi_devices: cdi_devices.iter().map(|name| Object(CdiJson { name: name.clone() })).collect(),
+        }
+    }
+}
+
+impl From<&Resources> for ResourcesJson {
+    fn from(Resources { requests, limits }: &Resources) -> Self {
+        let texts = |amounts: &Amounts| amounts.iter().map(|(name, one)| (name.to_string(), one.to_string())).collect();
+        Self { requests: texts(requests), limits: texts(limits) }
+    }
+}
+
+impl From<&Device> for DeviceJson {
+    fn from(Device { container_path, host_path, permissions }: &Device) -> Self {
+        Self {
+            container_path: container_path.clone(),
+            host_path: host_path.display().to_string(),
+            permissions: permissions.clone(),
+        }
+    }
+}
+
+impl From<&Mount> for MountJson {
+    fn from(mount: &Mount) -> Self {
+        let Mount {
+            container_path,
+            source,
+            readonly,
+            recursive_read_only,
+            selinux_relabel,
+            propagation,
+            uid_mappings,
+            gid_mappings,
+            options,
+        } = mount;
+        let (host_path, image, image_sub_path) = match source {
+            MountSource::Host(path) => (path.display().to_string(), None, String::new()),
+            MountSource::Image { image, sub_path } => (String::new(), Some(Object::from(image)), sub_path.clone()),
+        };
+        Self {
+            container_path: container_path.clone(),
+            host_path,
+            readonly: *readonly,
+            selinux_relabel: *selinux_relabel,
+            propagation: match propagation {
+                Propagation::Private => PropagationJson::Private,
+                Propagation::HostToContainer => PropagationJson::HostToContainer,
+                Propagation::Bidirectional => PropagationJson::Bidirectional,
+            },
+            uid_mappings: uid_mappings.iter().map(Object::from).collect(),
+            gid_mappings: gid_mappings.iter().map(Object::from).collect(),
+            recursive_read_only: *recursive_read_only,
+            image,
+            image_sub_path,
+            mount_options: options.clone(),
+        }
+    }
+}
+
+impl From<&IdMapping> for IdMappingJson {
+    fn from(&IdMapping { host, container, length }: &IdMapping) -> Self {
+        Self { host_id: host, container_id: container, length }
+    }
+}
+
+impl From<&ImageName> for ImageJson {
+    fn from(ImageName { image, user_specified, annotations, handler }: &ImageName) -> Self {
+        Self {
+            image: image.clone(),
+            annotations: annotations.clone(),
+            user_specified_image: user_specified.clone(),
+            runtime_handler: handler.clone(),
+        }
+    }
+}
