@@ -1,5 +1,6 @@
 //! What crisp promises of changes to what runs, beyond what any runtime must do: all or nothing, by the kernel's word.
 
+mod announced;
 mod crash;
 mod drift;
 mod faults;

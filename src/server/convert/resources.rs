@@ -9,8 +9,8 @@ use model::resources::{
 };
 use wire::v1;
 
-use super::{Field, Refusal, Warnings};
-use crate::runtime::PodUpdate;
+use super::{Field, Refusal, Warnings, kubernetes};
+use crate::runtime::{ContainerUpdate, PodUpdate};
 
 /// Limits of a request: 0, "" and absent mean "not asked".
 ///
@@ -78,24 +78,36 @@ pub(super) fn change(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) 
 }
 
 /// The container to change, and how.
-pub(crate) fn update(asked: v1::UpdateContainerResourcesRequest) -> Result<(String, LimitsPatch, Warnings), Refusal> {
-    let v1::UpdateContainerResourcesRequest { container_id, linux, windows, annotations, kubernetes_resources: _ } =
-        asked;
+pub(crate) fn update(
+    asked: v1::UpdateContainerResourcesRequest,
+) -> Result<(String, ContainerUpdate, Warnings), Refusal> {
+    let v1::UpdateContainerResourcesRequest { container_id, linux, windows, annotations, kubernetes_resources } = asked;
     Field::top("windows").absent(windows)?;
     let mut warnings = Warnings::new();
     if !annotations.is_empty() {
         let names: Vec<_> = annotations.into_keys().collect();
         warnings.push(format!("annotations: none of {names:?} means anything to crisp"));
     }
-    Ok((super::container::id("container_id", container_id)?, change(Field::top("linux"), linux)?, warnings))
+    let update = ContainerUpdate {
+        limits: change(Field::top("linux"), linux)?,
+        kubernetes_resources: kubernetes::resources(Field::top("kubernetes_resources"), kubernetes_resources)?,
+    };
+    Ok((super::container::id("container_id", container_id)?, update, warnings))
 }
 
 /// The pod to change, and how.
-pub(crate) fn update_pod(asked: v1::UpdatePodSandboxResourcesRequest) -> Result<(String, PodUpdate), Refusal> {
-    let v1::UpdatePodSandboxResourcesRequest { pod_sandbox_id, overhead, resources, pod_resources: _ } = asked;
+pub(crate) fn update_pod(
+    asked: v1::UpdatePodSandboxResourcesRequest,
+) -> Result<(String, PodUpdate, Warnings), Refusal> {
+    let v1::UpdatePodSandboxResourcesRequest { pod_sandbox_id, overhead, resources, pod_resources } = asked;
     let limits = |name, asked: Option<_>| asked.map(|asked| pod_limits(Field::top(name), Some(asked))).transpose();
-    let update = PodUpdate { resources: limits("resources", resources)?, overhead: limits("overhead", overhead)? };
-    Ok((super::container::id("pod_sandbox_id", pod_sandbox_id)?, update))
+    let mut warnings = Warnings::new();
+    let update = PodUpdate {
+        resources: limits("resources", resources)?,
+        overhead: limits("overhead", overhead)?,
+        announced: kubernetes::announced(Field::top("pod_resources"), pod_resources, &mut warnings)?,
+    };
+    Ok((super::container::id("pod_sandbox_id", pod_sandbox_id)?, update, warnings))
 }
 
 /// A pod's limits are for a cgroup, and a cgroup has no OOM score. The kubelet reads them from its own cgroup, where "no

@@ -150,12 +150,20 @@ fn a_score_and_raw_files_are_shown_as_the_kernel_has_them() {
     assert_eq!(in_force(&asked, &now).unwrap().linux.unwrap().unified["memory.high"], "4096");
 }
 
+fn kubernetes(cpu: &str) -> v1::KubernetesResources {
+    v1::KubernetesResources {
+        limits: [("cpu".to_owned(), wire::Quantity { string: cpu.to_owned() })].into(),
+        ..Default::default()
+    }
+}
+
 fn update_request() -> v1::UpdateContainerResourcesRequest {
     v1::UpdateContainerResourcesRequest {
         container_id: "abc".to_owned(),
         linux: Some(fixture::limits()),
         annotations: [("a".to_owned(), "b".to_owned())].into(),
-        ..Default::default()
+        kubernetes_resources: Some(kubernetes("2")),
+        windows: None,
     }
 }
 
@@ -164,11 +172,15 @@ fn a_change_has_every_field_but_those_that_a_repeated_request_fills_in_vain() {
     let (container, patch, warnings) = update(update_request()).unwrap();
     let all = convert(|_| ()).unwrap();
     assert_eq!((container.as_str(), warnings.len()), ("abc", 1));
-    assert_eq!(patch, LimitsPatch { hugepages: Default::default(), ..all });
+    assert_eq!(patch.limits, LimitsPatch { hugepages: Default::default(), ..all });
+    assert_eq!(patch.kubernetes_resources.unwrap().limits.len(), 1);
     let alone = v1::LinuxContainerResources { cpuset_cpus: "0-1".to_owned(), ..Default::default() };
     let (_, patch, _) = update(v1::UpdateContainerResourcesRequest { linux: Some(alone), ..update_request() }).unwrap();
     let cpuset_cpus = Some(CpuSet::new("0-1").unwrap());
-    assert_eq!(patch, LimitsPatch { cpuset_cpus, ..LimitsPatch::default() }, "a cpuset and nothing else");
+    assert_eq!(patch.limits, LimitsPatch { cpuset_cpus, ..LimitsPatch::default() }, "a cpuset and nothing else");
+    let bad = v1::UpdateContainerResourcesRequest { kubernetes_resources: Some(kubernetes("-2")), ..update_request() };
+    let Err(Refusal::Invalid { field, .. }) = update(bad) else { panic!("not refused") };
+    assert_eq!(field, "kubernetes_resources.limits[\"cpu\"]");
 }
 
 #[test]
@@ -191,9 +203,13 @@ fn the_kubelets_words_for_no_limit_of_a_pod_are_understood() {
             pod_sandbox_id: "abc".to_owned(),
             resources: Some(view),
             overhead: Some(v1::LinuxContainerResources::default()),
-            pod_resources: None,
+            pod_resources: Some(v1::PodResourceConfig {
+                kubernetes_resources: Some(kubernetes("3")),
+                ..Default::default()
+            }),
         };
-        let (pod, update) = update_pod(request).unwrap();
+        let (pod, update, _) = update_pod(request).unwrap();
+        assert_eq!(update.announced.unwrap().resources.unwrap().limits.len(), 1);
         let resources = update.resources.unwrap();
         assert_eq!((pod.as_str(), resources.memory), ("abc", Some(MemoryLimit::Unlimited)));
         assert_eq!((resources.cpu_quota, resources.oom_score_adj), (Some(CpuQuota::Unlimited), None));

@@ -235,8 +235,9 @@ impl RuntimeService for RuntimeApi {
         &self,
         request: Request<UpdatePodSandboxResourcesRequest>,
     ) -> Answer<UpdatePodSandboxResourcesResponse> {
-        let (pod, asked) = convert::resources::update_pod(request.into_inner()).map_err(status::of)?;
+        let (pod, asked, warnings) = convert::resources::update_pod(request.into_inner()).map_err(status::of)?;
         about_pod(&pod);
+        log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
         to_the_end(async move { runtime.update_pod(&pod, asked).await }).await?;
         Ok(Response::new(UpdatePodSandboxResourcesResponse {}))

@@ -27,6 +27,7 @@ use std::marker::PhantomData;
 
 use model::kubernetes::{Amounts, Announced, AnnouncedContainer, ContainerKind, Resources};
 use model::{Device, IdMapping, ImageName, Mount, MountSource, Propagation};
+use oci_spec::runtime::Spec;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -51,6 +52,18 @@ pub(super) fn tell(
     if let Some(container) = container {
         annotations.insert(CONTAINER_RESOURCES.to_owned(), serde_json::to_string(&ResourcesJson::from(container))?);
     }
+    Ok(())
+}
+
+/// Brings what hooks are told in a configuration that was built before up to date.
+pub(crate) fn tell_again(
+    spec: &mut Spec,
+    pod: Option<&Announced>,
+    container: Option<&Resources>,
+) -> serde_json::Result<()> {
+    let mut annotations = spec.annotations().clone().unwrap_or_default();
+    tell(&mut annotations, pod, container)?;
+    spec.set_annotations(Some(annotations));
     Ok(())
 }
 

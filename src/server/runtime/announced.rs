@@ -5,7 +5,13 @@ use std::fmt;
 use model::kubernetes::{Announced, Difference, Source};
 use model::{Classed, ContainerSpec, Kind};
 
+use oci_spec::runtime::Spec;
+
+use super::Runtime;
+use crate::chain::chain;
 use crate::config::MismatchPolicy;
+use crate::oci::announced;
+use crate::store::{ContainerRecord, PodRecord, disk};
 
 /// A container that is not what was announced.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -58,6 +64,25 @@ pub(super) fn settle(
         _ if differences.is_empty() => Ok(None),
         MismatchPolicy::Warn => Ok(Some(Differences(differences))),
         MismatchPolicy::Refuse => Err(NotAsAnnounced(Differences(differences))),
+    }
+}
+
+impl Runtime {
+    /// Brings what hooks are told of a container up to date. They are told once more, no more than that: where it fails,
+    /// they are told what was true before.
+    pub(super) fn tell_again(&self, pod: &PodRecord, container: &ContainerRecord) {
+        let path = self.layout.container(&container.pod, &container.id).join("config.json");
+        let resources = container.spec.kubernetes_resources.as_ref();
+        let told = disk::read_json::<Spec>(&path).map_err(|e| chain(&e)).and_then(|spec| match spec {
+            Some(mut spec) => {
+                announced::tell_again(&mut spec, pod.spec.announced.as_ref(), resources).map_err(|e| e.to_string())?;
+                disk::write_json(&path, &spec).map_err(|e| chain(&e))
+            }
+            None => Ok(()),
+        });
+        if let Err(error) = told {
+            tracing::warn!(container = %container.id, error, "hooks are told of resources as they were");
+        }
     }
 }
 

@@ -50,6 +50,7 @@ pub(crate) use remove::RemoveError;
 pub(crate) use resizes::{Outcome, Resizes};
 pub(crate) use stop::StopError;
 pub(crate) use stop_pod::StopPodError;
+pub(crate) use update::ContainerUpdate;
 pub(crate) use update_pod::PodUpdate;
 
 /// The daemon could not begin.

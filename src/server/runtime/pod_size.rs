@@ -1,6 +1,7 @@
 //! What a whole pod may use, where crisp owns its cgroup.
 
 use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, LimitsPatch, MemoryLimit, Micros};
+use model::{PodSpec, kubernetes};
 
 /// The period that the kernel has where nobody sets one.
 const PERIOD: u64 = 100_000;
@@ -9,8 +10,14 @@ const SHARES_MAX: u32 = 262_144;
 
 /// The limits of a pod's cgroup: those of its containers together, and what the pod costs beside them.
 ///
+/// What the client says of the cgroup goes before what it announced of the containers.
+pub(super) fn of(pod: &PodSpec) -> LimitsPatch {
+    let announced = pod.announced.as_ref().map(kubernetes::size).unwrap_or_default();
+    limits(&announced.merged(&pod.resources), &pod.overhead)
+}
+
 /// Overhead is added to limits that there are; it makes none of its own.
-pub(super) fn limits(resources: &LimitsPatch, overhead: &LimitsPatch) -> LimitsPatch {
+fn limits(resources: &LimitsPatch, overhead: &LimitsPatch) -> LimitsPatch {
     let period = resources.cpu_period.map_or(PERIOD, |period| period.micros().0);
     LimitsPatch {
         cpu_quota: resources.cpu_quota.map(|quota| quota_with(quota, period, overhead)),

@@ -87,7 +87,7 @@ impl Runtime {
         let mut settings = Settings::new();
         if cgroup.ours {
             let group = self.cgroup(&cgroup.path).map_err(RunPodError::CgroupParent)?;
-            let limits = pod_size::limits(&spec.resources, &spec.overhead);
+            let limits = pod_size::of(&spec);
             let made = blocking(move || -> Result<Settings, RunPodError> {
                 // Taken back by `clear_pod`, which the intent tells of it.
                 drop(group.create()?);

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use cgroup::{ApplyError, Cgroup, Settings, Version};
 use link::Launch;
+use model::kubernetes::Resources;
 use model::resources::{LimitsPatch, OomScoreAdj};
-use model::{Classed, ContainerId, Kind};
+use model::{Classed, ContainerId, ContainerSpec, Kind};
+use serde::{Deserialize, Serialize};
 
 use super::resize::{self, Journal, ResizeError};
 use super::resizes::Outcome;
@@ -33,10 +35,27 @@ impl Classed for UpdateError {
     }
 }
 
+/// What is to change; none of the requests and limits of the pod spec: as before.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ContainerUpdate {
+    pub(crate) limits: LimitsPatch,
+    pub(crate) kubernetes_resources: Option<Resources>,
+}
+
+impl ContainerUpdate {
+    fn lay_over(&self, spec: &mut ContainerSpec) {
+        let ContainerUpdate { limits, kubernetes_resources } = self;
+        spec.resources = std::mem::take(&mut spec.resources).merged(limits);
+        if kubernetes_resources.is_some() {
+            spec.kubernetes_resources.clone_from(kubernetes_resources);
+        }
+    }
+}
+
 impl Runtime {
     /// Changes what a container may use. One that has ended has nothing to change, and that is no failure: it may have
     /// ended while the request was under way.
-    pub(crate) async fn update(self: &Arc<Self>, id: &str, asked: LimitsPatch) -> Result<(), UpdateError> {
+    pub(crate) async fn update(self: &Arc<Self>, id: &str, asked: ContainerUpdate) -> Result<(), UpdateError> {
         let entry = self.container_entry(id)?;
         let _turn = entry.resizing().await;
         if !self.containers.has(&entry) {
@@ -46,17 +65,19 @@ impl Runtime {
         blocking(move || runtime.update_now(&entry, asked)).await
     }
 
-    fn update_now(&self, entry: &Entry<ContainerRecord>, mut asked: LimitsPatch) -> Result<(), UpdateError> {
+    fn update_now(&self, entry: &Entry<ContainerRecord>, mut asked: ContainerUpdate) -> Result<(), UpdateError> {
         let record = entry.look();
         if record.phase.pid().is_none() {
             return Ok(());
         }
         let group = self.cgroup(&record.cgroup)?;
-        if group.layout().version() == Version::V1 && !asked.unified.is_empty() {
-            let keys: Vec<&str> = asked.unified.keys().map(|key| key.as_str()).collect();
+        let unified = &mut asked.limits.unified;
+        if group.layout().version() == Version::V1 && !unified.is_empty() {
+            let keys: Vec<&str> = unified.keys().map(|key| key.as_str()).collect();
             tracing::warn!(?keys, "linux.unified means nothing on cgroup v1");
-            asked.unified.clear();
+            unified.clear();
         }
+        let told = asked.kubernetes_resources.is_some();
         match self.resize_container(entry, &record, &group, asked) {
             Ok(outcome) => self.resizes.count(outcome),
             // It ended, and was cleared away, while this was under way.
@@ -66,6 +87,9 @@ impl Runtime {
                 return Err(UpdateError::Resize { container: record.id.clone(), source: Box::new(source) });
             }
         }
+        if told && let Ok(pod) = self.pod(record.pod.as_str()) {
+            self.tell_again(&pod, &entry.look());
+        }
         Ok(())
     }
 
@@ -74,22 +98,24 @@ impl Runtime {
         entry: &Entry<ContainerRecord>,
         record: &ContainerRecord,
         group: &Cgroup,
-        asked: LimitsPatch,
+        asked: ContainerUpdate,
     ) -> Result<Outcome, ResizeError> {
-        let change = cgroup::prepare(group, &asked)?;
-        let all = record.spec.resources.clone().merged(&asked);
+        let change = cgroup::prepare(group, &asked.limits)?;
+        let mut all = record.spec.clone();
+        asked.lay_over(&mut all);
         let settled =
             change.is_empty() && change.wanted.iter().all(|(knob, want)| record.settings.get(knob) == Some(want));
-        if settled && all == record.spec.resources {
+        if settled && all == record.spec {
             return Ok(Outcome::Unchanged);
         }
-        let score = all.oom_score_adj.filter(|_| all.oom_score_adj != record.spec.resources.oom_score_adj);
+        let score = all.resources.oom_score_adj;
+        let score = score.filter(|_| score != record.spec.resources.oom_score_adj);
         let dir = self.layout.container(&record.pod, &record.id);
         let journal = Journal { asked, change };
         resize::carry_out(group, &dir, &journal, |settings| {
             let scores = score.map(|score| self.set_oom_score(record, group, score)).transpose()?;
             let recorded = entry.try_update(&self.layout, |record| {
-                record.spec.resources = all;
+                record.spec = all;
                 record.settings.extend(settings);
             });
             if recorded.is_err()
@@ -135,27 +161,33 @@ impl Runtime {
     /// Brings a change that an earlier daemon was cut off in to an end, and the record with it.
     pub(super) fn settle_container(&self, mut record: ContainerRecord) -> ContainerRecord {
         let dir = self.layout.container(&record.pod, &record.id);
-        if !Journal::<LimitsPatch>::path(&dir).exists() {
+        if !Journal::<ContainerUpdate>::path(&dir).exists() {
             return record;
         }
         let Ok(group) = self.cgroup(&record.cgroup) else { return record };
-        if let Some((asked, settings)) = resize::settle::<LimitsPatch>(&group, &dir) {
+        if let Some((asked, settings)) = resize::settle::<ContainerUpdate>(&group, &dir) {
             self.finish_container(&mut record, &group, &asked, settings);
         }
         resize::forget(&dir);
         record
     }
 
-    fn finish_container(&self, record: &mut ContainerRecord, group: &Cgroup, asked: &LimitsPatch, settings: Settings) {
-        if let Some(score) = asked.oom_score_adj.filter(|_| asked.oom_score_adj != record.spec.resources.oom_score_adj)
-        {
+    fn finish_container(
+        &self,
+        record: &mut ContainerRecord,
+        group: &Cgroup,
+        asked: &ContainerUpdate,
+        settings: Settings,
+    ) {
+        let score = asked.limits.oom_score_adj;
+        if let Some(score) = score.filter(|_| score != record.spec.resources.oom_score_adj) {
             match self.set_oom_score(record, group, score) {
                 // Finished, not to be taken back.
                 Ok(changed) => drop(changed),
                 Err(error) => tracing::warn!(error = crate::chain::chain(&error), "an OOM score could not be changed"),
             }
         }
-        record.spec.resources = record.spec.resources.clone().merged(asked);
+        asked.lay_over(&mut record.spec);
         record.settings.extend(settings);
         let file = self.layout.container(&record.pod, &record.id).join("container.json");
         if let Err(error) = disk::write_json(&file, record) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cgroup::ApplyError;
+use model::kubernetes::Announced;
 use model::resources::LimitsPatch;
 use model::{Classed, Kind, PodId};
 use serde::{Deserialize, Serialize};
@@ -38,11 +39,12 @@ impl Classed for UpdatePodError {
 pub(crate) struct PodUpdate {
     pub(crate) resources: Option<LimitsPatch>,
     pub(crate) overhead: Option<LimitsPatch>,
+    pub(crate) announced: Option<Announced>,
 }
 
 impl PodUpdate {
     fn lay_over(&self, record: &mut PodRecord) {
-        let PodUpdate { resources, overhead } = self;
+        let PodUpdate { resources, overhead, announced } = self;
         let spec = &mut record.spec;
         if let Some(resources) = resources {
             spec.resources = std::mem::take(&mut spec.resources).merged(resources);
@@ -50,6 +52,9 @@ impl PodUpdate {
         if let Some(overhead) = overhead {
             // The whole of it: a pod that costs nothing any more says so by an empty message.
             spec.overhead = overhead.clone();
+        }
+        if announced.is_some() {
+            spec.announced.clone_from(announced);
         }
     }
 }
@@ -64,7 +69,16 @@ impl Runtime {
             return Err(LookError::NoSuchPod(id.to_owned()).into());
         }
         let (runtime, entry) = (self.clone(), entry.clone());
-        blocking(move || runtime.update_pod_now(&entry, asked)).await
+        blocking(move || {
+            let announced = asked.announced.is_some();
+            runtime.update_pod_now(&entry, asked)?;
+            if announced {
+                let pod = entry.look();
+                runtime.containers_of(&pod.id).iter().for_each(|entry| runtime.tell_again(&pod, &entry.look()));
+            }
+            Ok(())
+        })
+        .await
     }
 
     fn update_pod_now(&self, entry: &Entry<PodRecord>, asked: PodUpdate) -> Result<(), UpdatePodError> {
@@ -118,7 +132,7 @@ impl Runtime {
 
     /// What the pod's own cgroup is to allow.
     pub(super) fn pod_limits(&self, pod: &PodRecord) -> LimitsPatch {
-        let mut limits = pod_size::limits(&pod.spec.resources, &pod.spec.overhead);
+        let mut limits = pod_size::of(&pod.spec);
         if self.cgroups.version() == cgroup::Version::V1 {
             limits.unified.clear();
         }
