@@ -195,7 +195,7 @@ enum Unit {
 }
 
 /// v1 shows "no limit" as the largest number of whole pages, which depends on the page size; no machine has as much.
-const NO_LIMIT: u64 = 1 << 62;
+pub(crate) const NO_LIMIT: u64 = 1 << 62;
 
 /// Outer `None`: not a number of bytes; inner `None`: unlimited.
 fn bytes(value: &str) -> Option<Option<u64>> {

@@ -8,6 +8,7 @@
 //! - [`plan`]: a pure function from what the kernel holds and a [`LimitsPatch`](model::resources::LimitsPatch) to a
 //!   [`Change`], an ordered list of [`Write`]s, or a refusal before the first one.
 //! - [`Settings`]: what was written to which file. Where the kernel says something else later, that is [`Drift`].
+//! - [`Cgroup::usage`]: what its processes use now, without a word to anybody who changes limits.
 //! - [`DeviceRule`]: which device nodes the processes may use.
 //!
 //! One flow, a container's cgroup from birth to death:
@@ -35,6 +36,7 @@ mod path;
 mod plan;
 mod processes;
 mod shrink;
+mod stats;
 #[cfg(test)]
 mod suite;
 #[cfg(test)]
@@ -51,4 +53,5 @@ pub use layout::{DetectError, Hierarchy, HierarchyKind, Layout, Version};
 pub use path::{CgroupPath, InvalidPath};
 pub use plan::{Change, Limit, Refused, Write, knobs, plan};
 pub use shrink::Patience;
+pub use stats::{ReadError, Scratch};
 pub use v2::weight;

@@ -2,7 +2,8 @@
 //!
 //! No I/O, no async, no wire types. A [`PodSpec`] or [`ContainerSpec`] is what was *asked*; a [`Phase`] is where a
 //! container stands; [`resources`] holds limits as asked ([`resources::LimitsPatch`]) and as the kernel keeps them
-//! ([`resources::Observed`]), [`kubernetes`] requests and limits as a pod spec states them. Every failing operation elsewhere classes itself as a [`Kind`].
+//! ([`resources::Observed`]), [`kubernetes`] requests and limits as a pod spec states them, [`stats`] what is used of all
+//! that. Every failing operation elsewhere classes itself as a [`Kind`].
 //!
 //! The words are CRI's: pod, container, image. "Sandbox" only means *how* a pod is isolated.
 #![forbid(unsafe_code)]
@@ -17,6 +18,7 @@ mod quantity;
 pub mod resources;
 mod security;
 mod signal;
+pub mod stats;
 
 pub use container::{ContainerMeta, ContainerSpec, Device, IdMapping, ImageName, Mount, MountSource, Propagation};
 pub use id::{ContainerId, IdError, PodId};

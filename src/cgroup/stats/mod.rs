@@ -1,0 +1,86 @@
+//! What a cgroup uses: read from the kernel's files as they are, whichever kind of cgroup this host has.
+//!
+//! ```text
+//!              v1                                          v2
+//! processor    cpuacct.usage                               cpu.stat
+//! memory       memory.usage_in_bytes, memory.stat          memory.current, memory.stat
+//! limits       memory.limit_in_bytes, memory.memsw.limit…  memory.max, memory.swap.max
+//! swap         memory.stat                                 memory.swap.current
+//! tasks        pids.current                                pids.current
+//! pressure     *.pressure in the v2 tree of a hybrid host  *.pressure
+//! ```
+//! Where a file is missing, what it would tell is absent. All numbers count what is below the cgroup too.
+
+mod pressure;
+mod read;
+#[cfg(test)]
+mod tests;
+mod v1;
+mod v2;
+
+use std::path::Path;
+use std::time::SystemTime;
+
+use model::stats::{GroupUsage, Pressure, TaskCount};
+
+pub use read::{ReadError, Scratch};
+
+use crate::group::Cgroup;
+use crate::knob::Knob;
+use crate::layout::Version;
+
+impl Cgroup {
+    /// What is used in this cgroup and below it; `None` where it is gone.
+    ///
+    /// Takes no lock and waits for nobody. `scratch` is only room to read into: a list is read through a single one.
+    pub fn usage(&self, scratch: &mut Scratch) -> Result<Option<GroupUsage>, ReadError> {
+        let at = SystemTime::now();
+        let (cpu, (memory, swap)) = match self.layout().version() {
+            Version::V1 => (v1::cpu(self, scratch)?, v1::memory(self, scratch)?),
+            Version::V2 => (v2::cpu(self, scratch)?, v2::memory(self, scratch)?),
+        };
+        // Gone between two reads: half a reading would look as if it used no memory.
+        if (cpu.is_none() || memory.is_none()) && !self.exists() {
+            return Ok(None);
+        }
+        Ok(Some(GroupUsage {
+            at,
+            cpu,
+            memory,
+            swap,
+            cpu_pressure: self.pressure("cpu.pressure", scratch)?,
+            memory_pressure: self.pressure("memory.pressure", scratch)?,
+            io_pressure: self.pressure("io.pressure", scratch)?,
+        }))
+    }
+
+    /// How many tasks are in this cgroup and below it; `None` where nobody counts them.
+    pub fn tasks(&self, scratch: &mut Scratch) -> Result<Option<TaskCount>, ReadError> {
+        let Some(dir) = self.dir_of("pids") else { return Ok(None) };
+        let at = SystemTime::now();
+        Ok(scratch.number(&dir, "pids.current")?.map(|count| TaskCount { at, count }))
+    }
+
+    /// v1 has no such files, but the v2 tree of a hybrid host has the same processes and does.
+    fn pressure(&self, file: &str, scratch: &mut Scratch) -> Result<Option<Pressure>, ReadError> {
+        let Some(dir) = self.unified_dir() else { return Ok(None) };
+        Ok(scratch.text(&dir, file)?.and_then(pressure::parse))
+    }
+}
+
+/// The usage without what the kernel can take back at once.
+fn working_set(usage: u64, inactive_file: Option<u64>) -> u64 {
+    // The two were not read at the same moment, so one may have outgrown the other.
+    usage.saturating_sub(inactive_file.unwrap_or(0))
+}
+
+/// The limit that a cgroup has itself, in bytes; those above it may have lower ones.
+fn limit(knob: &Knob, dir: &Path, scratch: &mut Scratch) -> Result<Option<u64>, ReadError> {
+    let text = scratch.text(dir, knob.file())?;
+    Ok(text.and_then(|text| knob.limit(text).ok().flatten()).map(|limit| limit.0))
+}
+
+/// What a limit leaves; a limit that was just lowered may be below what is used.
+fn left(limit: Option<u64>, used: u64) -> Option<u64> {
+    limit.map(|limit| limit.saturating_sub(used))
+}

@@ -1,0 +1,93 @@
+//! Reading small files of the kernel's, many of them, fast.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use model::Kind;
+use rustix::io::Errno;
+
+/// A file that is there and cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("reading {path}")]
+pub struct ReadError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl ReadError {
+    pub fn kind(&self) -> Kind {
+        match Errno::from_io_error(&self.source) {
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Kind::Exhausted,
+            _ => Kind::Internal,
+        }
+    }
+}
+
+/// Room to read files into, one after the other.
+#[derive(Debug)]
+pub struct Scratch {
+    buffer: Vec<u8>,
+}
+
+/// More than any file here has, so that one read is enough.
+const ROOM: usize = 8 << 10;
+/// A file that goes on beyond this is none of those.
+const ROOM_MAX: usize = 1 << 20;
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self { buffer: vec![0; ROOM] }
+    }
+}
+
+impl Scratch {
+    /// What the file says; `None` where there is no such file, or nothing behind it any more.
+    pub(super) fn text(&mut self, dir: &Path, file: &str) -> Result<Option<&str>, ReadError> {
+        let path = dir.join(file);
+        match self.fill(&path) {
+            Ok(length) => Ok(std::str::from_utf8(&self.buffer[..length]).ok()),
+            Err(e) if absent(&e) => Ok(None),
+            Err(source) => Err(ReadError { path, source }),
+        }
+    }
+
+    /// The number that is all of the file.
+    pub(super) fn number(&mut self, dir: &Path, file: &str) -> Result<Option<u64>, ReadError> {
+        Ok(self.text(dir, file)?.and_then(|text| text.trim().parse().ok()))
+    }
+
+    fn fill(&mut self, path: &Path) -> io::Result<usize> {
+        let mut file = File::open(path)?;
+        let mut length = 0;
+        loop {
+            match file.read(&mut self.buffer[length..]) {
+                // The kernel makes these files whole for each read, so what leaves room was all of it.
+                Ok(read) if length + read < self.buffer.len() => return Ok(length + read),
+                Ok(_) if self.buffer.len() >= ROOM_MAX => return Err(io::ErrorKind::FileTooLarge.into()),
+                Ok(read) => {
+                    length += read;
+                    self.buffer.resize(self.buffer.len() * 2, 0);
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+    }
+}
+
+/// No file, no cgroup behind it any more, or a kernel that was told not to count this.
+fn absent(e: &io::Error) -> bool {
+    matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::NOTDIR | Errno::NODEV | Errno::OPNOTSUPP))
+}
+
+/// The values of `keys` in a text of lines `key value`.
+pub(super) fn keyed<const N: usize>(text: &str, keys: [&str; N]) -> [Option<u64>; N] {
+    let mut values = [None; N];
+    for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {
+        if let Some(index) = keys.iter().position(|key| *key == name) {
+            values[index] = value.trim().parse().ok();
+        }
+    }
+    values
+}
