@@ -7,7 +7,7 @@
 //! - [`bpf`]: load and attach a device program.
 //! - [`memfd`]: a sealed copy of a program, which nobody can overwrite while it runs.
 //! - [`memory`]: give free memory back. [`keyring`]: share no keys.
-//! - [`net`]: the loopback interface of a new namespace; [`signal`]: signals as a new program expects them.
+//! - [`net`]: the loopback interface of a new namespace, and a look into others; [`signal`]: signals as a new program expects them.
 //!
 //! Each `unsafe` block does one thing and says why it is sound. Everything else in crisp forbids it.
 

@@ -1,9 +1,12 @@
-//! Network interfaces, as far as a fresh network namespace needs it.
+//! Network namespaces: the loopback interface of a fresh one, and looking into those of others.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Brings the loopback interface of the calling thread's network namespace up.
 pub fn loopback_up() -> io::Result<()> {
@@ -16,4 +19,62 @@ pub fn loopback_up() -> io::Result<()> {
     // SAFETY: SIOCSIFFLAGS reads an ifreq, which lives through the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What `look` finds in each of the network namespaces at `paths`, in their order.
+///
+/// All on one thread that is thrown away: none of the process's own ever leaves its namespace, whatever fails.
+pub fn look_into<T: Send>(paths: &[&Path], look: impl Fn() -> io::Result<T> + Send) -> io::Result<Vec<io::Result<T>>> {
+    let visit = move |path: &&Path| {
+        let namespace = File::open(path)?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        look()
+    };
+    std::thread::scope(|scope| {
+        let visitor = std::thread::Builder::new().name("net-visitor".to_owned());
+        let visitor = visitor.spawn_scoped(scope, || paths.iter().map(visit).collect())?;
+        visitor.join().map_err(|_| io::Error::other("the thread that looks into network namespaces panicked"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn own() -> fs::Metadata {
+        fs::metadata("/proc/thread-self/ns/net").unwrap()
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn namespaces_are_looked_into_and_this_thread_stays_where_it_is() {
+        use std::os::unix::fs::MetadataExt as _;
+        let before = own().ino();
+        // A thread in a namespace of its own, for as long as the channel is open.
+        let (found, path) = std::sync::mpsc::channel();
+        let (stay, end) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let thread = fs::read_link("/proc/thread-self").unwrap();
+            found.send(Path::new("/proc").join(thread).join("ns/net")).unwrap();
+            end.recv().unwrap_err();
+        });
+        let path = path.recv().unwrap();
+        let gone = Path::new("/nowhere/netns");
+        let no_namespace = Path::new("/dev/null");
+        let look = || Ok((own().ino(), fs::read_to_string("/proc/thread-self/net/dev")?));
+        let paths = [path.as_path(), gone, no_namespace, Path::new("/proc/self/ns/net")];
+        let seen = look_into(&paths, look).unwrap();
+        drop(stay);
+        other.join().unwrap();
+        let (there, devices) = seen[0].as_ref().unwrap();
+        assert_ne!(*there, before);
+        assert_eq!(devices.lines().count(), 3, "two lines of titles and loopback alone: {devices}");
+        assert_eq!(seen[1].as_ref().unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(seen[2].is_err());
+        assert_eq!(seen[3].as_ref().unwrap().0, before);
+        assert_eq!(own().ino(), before);
+    }
 }
