@@ -5,6 +5,7 @@
 //! holds all that belongs to the pod or container: whoever finds the directory can clear it all away.
 
 pub(crate) mod disk;
+pub(crate) mod gauge;
 pub(crate) mod names;
 pub(crate) mod record;
 pub(crate) mod table;

@@ -8,6 +8,7 @@ use serde::Serialize;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
 use super::disk::{self, DiskError, Layout};
+use super::gauge::{CpuGauge, DiskGauge};
 use super::record::{ContainerRecord, PodRecord};
 
 /// A prefix that fits several ids.
@@ -17,11 +18,14 @@ pub(crate) struct Ambiguous(String);
 
 /// Something that is kept in a file.
 pub(crate) trait Record: Serialize + Clone {
+    /// What is kept beside it in memory, and only there.
+    type Gauges: Default + std::fmt::Debug;
     fn id(&self) -> &str;
     fn file(&self, layout: &Layout) -> PathBuf;
 }
 
 impl Record for PodRecord {
+    type Gauges = CpuGauge;
     fn id(&self) -> &str {
         self.id.as_str()
     }
@@ -30,7 +34,15 @@ impl Record for PodRecord {
     }
 }
 
+/// What is known of a container from readings alone.
+#[derive(Debug, Default)]
+pub(crate) struct ContainerGauges {
+    pub(crate) cpu: CpuGauge,
+    pub(crate) disk: DiskGauge,
+}
+
 impl Record for ContainerRecord {
+    type Gauges = ContainerGauges;
     fn id(&self) -> &str {
         self.id.as_str()
     }
@@ -41,20 +53,27 @@ impl Record for ContainerRecord {
 
 /// One lock for doing, one cell for looking: status never queues behind a slow stop.
 #[derive(Debug)]
-pub(crate) struct Entry<R> {
+pub(crate) struct Entry<R: Record> {
     work: Mutex<()>,
     resizing: Mutex<()>,
     seen: watch::Sender<Arc<R>>,
+    gauges: R::Gauges,
 }
 
 impl<R: Record> Entry<R> {
     pub(crate) fn new(record: R) -> Self {
-        Self { work: Mutex::new(()), resizing: Mutex::new(()), seen: watch::Sender::new(Arc::new(record)) }
+        let seen = watch::Sender::new(Arc::new(record));
+        Self { work: Mutex::new(()), resizing: Mutex::new(()), seen, gauges: R::Gauges::default() }
     }
 
     /// What is true now.
     pub(crate) fn look(&self) -> Arc<R> {
         self.seen.borrow().clone()
+    }
+
+    /// What was read of it last.
+    pub(crate) fn gauges(&self) -> &R::Gauges {
+        &self.gauges
     }
 
     /// Waits for one's turn to change it by more than a step.
@@ -102,7 +121,7 @@ impl<R: Record> Entry<R> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Table<R>(RwLock<BTreeMap<String, Arc<Entry<R>>>>);
+pub(crate) struct Table<R: Record>(RwLock<BTreeMap<String, Arc<Entry<R>>>>);
 
 impl<R: Record> Default for Table<R> {
     fn default() -> Self {
@@ -156,6 +175,7 @@ mod tests {
     #[derive(Clone, Serialize, Debug)]
     struct Word(String);
     impl Record for Word {
+        type Gauges = ();
         fn id(&self) -> &str {
             &self.0
         }
