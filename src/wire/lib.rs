@@ -25,6 +25,8 @@ mod tests;
 pub use generated::crisp::admin::v1 as admin;
 pub use generated::k8s::io::apimachinery::pkg::api::resource::Quantity;
 pub use generated::runtime::v1;
+/// Tells how long a message is.
+pub use prost::Message;
 
 /// Modules as deep as the packages' names: the generated code finds one package from the other by a
 /// path of `super`s.

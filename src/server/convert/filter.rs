@@ -39,6 +39,17 @@ pub(crate) fn containers(asked: Option<v1::ContainerFilter>) -> Result<Container
     Ok(ContainerFilter { id, pod, state, labels })
 }
 
+/// Stats are for what is alive, so no filter of theirs asks for a state.
+pub(crate) fn pod_stats(asked: Option<v1::PodSandboxStatsFilter>) -> PodFilter {
+    let v1::PodSandboxStatsFilter { id, label_selector: labels } = asked.unwrap_or_default();
+    PodFilter { id, state: None, labels }
+}
+
+pub(crate) fn container_stats(asked: Option<v1::ContainerStatsFilter>) -> ContainerFilter {
+    let v1::ContainerStatsFilter { id, pod_sandbox_id: pod, label_selector: labels } = asked.unwrap_or_default();
+    ContainerFilter { id, pod, state: None, labels }
+}
+
 impl PodFilter {
     pub(crate) fn apply(&self, all: Vec<Arc<PodRecord>>) -> Vec<Arc<PodRecord>> {
         let Some(id) = meant(&self.id, all.iter().map(|pod| pod.id.as_str())) else { return Vec::new() };
@@ -179,6 +190,38 @@ mod tests {
         assert_eq!(found("", "a1", Some(3)), ["12"]);
         assert_eq!(found("11", "a2", None), [""; 0]);
         assert_eq!(found("2", "", Some(0)), ["21"]);
+    }
+
+    #[test]
+    fn stats_are_filtered_by_the_same_rules() {
+        let all = vec![pod(0x11, PodPhase::Ready, "a"), pod(0x21, PodPhase::NotReady, "b")];
+        let found = |id: &str, labels: &[(&str, &str)]| {
+            let filter =
+                pod_stats(Some(v1::PodSandboxStatsFilter { id: id.to_owned(), label_selector: fixture::map(labels) }));
+            filter.apply(all.clone()).iter().map(|pod| pod.id.as_str()[..2].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(found("", &[]), ["11", "21"]);
+        assert_eq!(found("2", &[]), ["21"]);
+        assert_eq!(found("", &[("app", "a")]), ["11"]);
+        assert_eq!(found("2", &[("app", "a")]), [""; 0]);
+        assert_eq!(pod_stats(None).apply(all.clone()).len(), 2);
+        let created = Phase::Created { pid: std::num::NonZeroU32::MIN };
+        let all = vec![container(0x11, 0xa1, created.clone()), container(0x21, 0xa2, created)];
+        let found = |id: &str, pod: &str, labels: &[(&str, &str)]| {
+            let filter = container_stats(Some(v1::ContainerStatsFilter {
+                id: id.to_owned(),
+                pod_sandbox_id: pod.to_owned(),
+                label_selector: fixture::map(labels),
+            }));
+            let list = filter.apply(all.clone());
+            list.iter().map(|container| container.id.as_str()[..2].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(found("", "", &[]), ["11", "21"]);
+        assert_eq!(found("1", "", &[]), ["11"]);
+        assert_eq!(found("", "a2", &[]), ["21"]);
+        assert_eq!(found("1", "a2", &[]), [""; 0]);
+        assert_eq!(found("", "", &[("none", "")]), [""; 0]);
+        assert_eq!(container_stats(None).apply(all.clone()).len(), 2);
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub(crate) mod pod;
 pub(crate) mod resources;
 pub(crate) mod security;
 pub(crate) mod signal;
+pub(crate) mod stats;
 pub(crate) mod status;
 
 #[cfg(test)]

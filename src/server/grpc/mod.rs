@@ -2,10 +2,12 @@
 
 mod about;
 mod admin;
+mod chunks;
 mod deadline;
 mod filesystem;
 mod image;
 mod runtime;
+mod stats;
 mod status;
 mod trace;
 

@@ -6,7 +6,10 @@ use tonic::{Request, Response, Status};
 use wire::v1::runtime_service_server::RuntimeService;
 use wire::v1::*;
 
-use super::{Answer, about, about_container, about_pod, log_warnings, looked_up, not_yet, status, to_the_end, verbose};
+use super::chunks::{self, Chunks};
+use super::{
+    Answer, about, about_container, about_pod, log_warnings, looked_up, not_yet, stats, status, to_the_end, verbose,
+};
 use crate::convert;
 use crate::convert::container::id;
 use crate::runtime::{ExecOutput, Runtime};
@@ -16,7 +19,6 @@ type NoStream<T> = tokio_stream::Empty<Result<T, Status>>;
 
 const STREAMING: &str = "streaming is planned";
 const LISTS: &str = "use the plain list; lists in chunks are planned";
-const STATS: &str = "stats are planned";
 const METRICS: &str = "metrics are planned";
 const CHECKPOINTS: &str = "checkpoints are not planned yet";
 
@@ -35,8 +37,8 @@ impl RuntimeApi {
 impl RuntimeService for RuntimeApi {
     type StreamPodSandboxesStream = NoStream<StreamPodSandboxesResponse>;
     type StreamContainersStream = NoStream<StreamContainersResponse>;
-    type StreamContainerStatsStream = NoStream<StreamContainerStatsResponse>;
-    type StreamPodSandboxStatsStream = NoStream<StreamPodSandboxStatsResponse>;
+    type StreamContainerStatsStream = Chunks<StreamContainerStatsResponse>;
+    type StreamPodSandboxStatsStream = Chunks<StreamPodSandboxStatsResponse>;
     type StreamPodSandboxMetricsStream = NoStream<StreamPodSandboxMetricsResponse>;
     type GetContainerEventsStream = NoStream<ContainerEventResponse>;
 
@@ -254,37 +256,56 @@ impl RuntimeService for RuntimeApi {
         not_yet("StreamContainers", LISTS)
     }
 
-    async fn container_stats(&self, _: Request<ContainerStatsRequest>) -> Answer<ContainerStatsResponse> {
-        not_yet("ContainerStats", STATS)
+    async fn container_stats(&self, request: Request<ContainerStatsRequest>) -> Answer<ContainerStatsResponse> {
+        let ContainerStatsRequest { container_id } = request.into_inner();
+        let container = id("container_id", container_id).map_err(status::of)?;
+        about_container(&container);
+        let stats = stats::of_container(&self.runtime, container).await?;
+        Ok(Response::new(ContainerStatsResponse { stats: Some(stats) }))
     }
 
-    async fn list_container_stats(&self, _: Request<ListContainerStatsRequest>) -> Answer<ListContainerStatsResponse> {
-        not_yet("ListContainerStats", STATS)
+    async fn list_container_stats(
+        &self,
+        request: Request<ListContainerStatsRequest>,
+    ) -> Answer<ListContainerStatsResponse> {
+        let ListContainerStatsRequest { filter } = request.into_inner();
+        let stats = stats::of_containers(&self.runtime, filter).await?;
+        Ok(Response::new(ListContainerStatsResponse { stats }))
     }
 
     async fn stream_container_stats(
         &self,
-        _: Request<StreamContainerStatsRequest>,
+        request: Request<StreamContainerStatsRequest>,
     ) -> Answer<Self::StreamContainerStatsStream> {
-        not_yet("StreamContainerStats", STATS)
+        let StreamContainerStatsRequest { filter } = request.into_inner();
+        let stats = stats::of_containers(&self.runtime, filter).await?;
+        Ok(chunks::stream(stats, |container_stats| StreamContainerStatsResponse { container_stats }))
     }
 
-    async fn pod_sandbox_stats(&self, _: Request<PodSandboxStatsRequest>) -> Answer<PodSandboxStatsResponse> {
-        not_yet("PodSandboxStats", STATS)
+    async fn pod_sandbox_stats(&self, request: Request<PodSandboxStatsRequest>) -> Answer<PodSandboxStatsResponse> {
+        let PodSandboxStatsRequest { pod_sandbox_id } = request.into_inner();
+        let pod = id("pod_sandbox_id", pod_sandbox_id).map_err(status::of)?;
+        about_pod(&pod);
+        let stats = stats::of_pod(&self.runtime, pod).await?;
+        Ok(Response::new(PodSandboxStatsResponse { stats: Some(stats) }))
     }
 
     async fn list_pod_sandbox_stats(
         &self,
-        _: Request<ListPodSandboxStatsRequest>,
+        request: Request<ListPodSandboxStatsRequest>,
     ) -> Answer<ListPodSandboxStatsResponse> {
-        not_yet("ListPodSandboxStats", STATS)
+        let ListPodSandboxStatsRequest { filter } = request.into_inner();
+        let stats = stats::of_pods(&self.runtime, filter).await?;
+        Ok(Response::new(ListPodSandboxStatsResponse { stats }))
     }
 
     async fn stream_pod_sandbox_stats(
         &self,
-        _: Request<StreamPodSandboxStatsRequest>,
+        request: Request<StreamPodSandboxStatsRequest>,
     ) -> Answer<Self::StreamPodSandboxStatsStream> {
-        not_yet("StreamPodSandboxStats", STATS)
+        let StreamPodSandboxStatsRequest { filter } = request.into_inner();
+        let stats = stats::of_pods(&self.runtime, filter).await?;
+        Ok(chunks::stream(stats, |pod_sandbox_stats| StreamPodSandboxStatsResponse { pod_sandbox_stats }))
     }
 
     async fn list_metric_descriptors(

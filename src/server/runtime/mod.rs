@@ -24,6 +24,7 @@ mod resize;
 mod resizes;
 mod run_pod;
 mod start;
+mod stats;
 mod stop;
 mod stop_pod;
 mod sweep;
@@ -48,6 +49,7 @@ pub(crate) use exec::ExecOutput;
 pub(crate) use look::LookError;
 pub(crate) use remove::RemoveError;
 pub(crate) use resizes::{Outcome, Resizes};
+pub(crate) use stats::{ContainerSeen, PodSeen, StatsError};
 pub(crate) use stop::StopError;
 pub(crate) use stop_pod::StopPodError;
 pub(crate) use update::ContainerUpdate;
@@ -86,6 +88,8 @@ pub(crate) struct Runtime {
     resizes: Resizes,
     /// Told of every removal.
     removed: Arc<tokio::sync::Notify>,
+    /// Knows how large writable layers are.
+    meter: Arc<stats::Meter>,
 }
 
 impl Runtime {
@@ -112,6 +116,7 @@ impl Runtime {
             unjudged: Mutex::default(),
             resizes: Resizes::default(),
             removed: Arc::default(),
+            meter: Arc::default(),
         });
         runtime.recover().await?;
         runtime.clean_now_and_then();

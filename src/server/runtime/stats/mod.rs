@@ -1,0 +1,222 @@
+//! ContainerStats, PodSandboxStats, their lists and streams: what pods and containers use now.
+//!
+//! Everything here reads files of the kernel's, so the caller moves it off the threads that answer. Nothing waits for the
+//! work on a container. The disk is not walked here: [`meter`] does that in its own time.
+
+mod meter;
+mod network;
+mod parts;
+mod walk;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cgroup::Scratch;
+use model::stats::{ContainerStats, GroupUsage, NetworkUsage, PodStats};
+use model::{Classed, ContainerId, Kind, PodId, PodPhase};
+
+use super::{LookError, Runtime};
+use crate::chain::chain;
+use crate::store::gauge::CpuGauge;
+use crate::store::{ContainerRecord, Entry, PodRecord};
+
+pub(super) use meter::Meter;
+
+/// How long an answer waits for layers that were never measured.
+const FIRST_WITHIN: Duration = Duration::from_millis(50);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StatsError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("finding the cgroup of container {container}")]
+    ContainerPath { container: ContainerId, source: cgroup::InvalidPath },
+    #[error("finding the cgroup of pod {pod}")]
+    PodPath { pod: PodId, source: cgroup::InvalidPath },
+    #[error("reading what container {container} uses")]
+    Container { container: ContainerId, source: cgroup::ReadError },
+    #[error("reading what pod {pod} uses")]
+    Pod { pod: PodId, source: cgroup::ReadError },
+}
+
+impl Classed for StatsError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            // It was a path when the record was made.
+            Self::ContainerPath { .. } | Self::PodPath { .. } => Kind::Internal,
+            Self::Container { source, .. } | Self::Pod { source, .. } => source.kind(),
+        }
+    }
+}
+
+/// A container and what it uses.
+#[derive(Debug)]
+pub(crate) struct ContainerSeen {
+    pub(crate) record: Arc<ContainerRecord>,
+    pub(crate) stats: ContainerStats,
+}
+
+/// A pod, what it uses, and what each of its containers does.
+#[derive(Debug)]
+pub(crate) struct PodSeen {
+    pub(crate) record: Arc<PodRecord>,
+    pub(crate) stats: PodStats,
+    pub(crate) containers: Vec<ContainerSeen>,
+}
+
+type Container = Arc<Entry<ContainerRecord>>;
+type Pod = Arc<Entry<PodRecord>>;
+
+impl Runtime {
+    /// What one container uses, also one that has ended: its layer is still there.
+    pub(crate) fn container_stats(&self, id: &str) -> Result<ContainerSeen, StatsError> {
+        let entry = self.container_entry(id)?;
+        self.measure(std::slice::from_ref(&entry));
+        self.container_seen(&entry, &mut Scratch::default())
+    }
+
+    /// What those of `wanted` use that have processes. One whose usage cannot be read is told of in the log and left out,
+    /// as is one that ends meanwhile: a container without memory would look as if it used none.
+    pub(crate) fn list_container_stats(&self, wanted: &[Arc<ContainerRecord>]) -> Vec<ContainerSeen> {
+        let find = |record: &Arc<ContainerRecord>| self.containers.find(record.id.as_str()).ok().flatten();
+        let entries = alive(wanted.iter().filter_map(find));
+        self.measure(&entries);
+        parts::read(&entries, |part| self.containers_seen(part, &mut Scratch::default()))
+    }
+
+    /// What a pod uses, also one that is not ready: as much as there still is of it.
+    pub(crate) fn pod_stats(&self, id: &str) -> Result<PodSeen, StatsError> {
+        let entry = self.pod_entry(id)?;
+        let mut scratch = Scratch::default();
+        let containers = alive(self.containers_of(&entry.look().id));
+        self.measure(&containers);
+        let stats = self.pod_usage(&entry, &mut scratch)?;
+        let mut seen = [self.pod_seen(&entry, stats, &containers, &mut scratch)];
+        self.add_networks(&mut seen);
+        let [seen] = seen;
+        Ok(seen)
+    }
+
+    /// What those of `wanted` use that are ready. One whose usage cannot be read is told of in the log and left out.
+    pub(crate) fn list_pod_stats(&self, wanted: &[Arc<PodRecord>]) -> Vec<PodSeen> {
+        let find = |record: &Arc<PodRecord>| self.pods.find(record.id.as_str()).ok().flatten();
+        let ready = wanted.iter().filter_map(find).filter(|entry| entry.look().phase == PodPhase::Ready);
+        let mut pods: BTreeMap<PodId, (Pod, Vec<Container>)> =
+            ready.map(|entry| (entry.look().id.clone(), (entry, Vec::new()))).collect();
+        let mut all = alive(self.containers.all());
+        all.retain(|container| pods.contains_key(&container.look().pod));
+        self.measure(&all);
+        for container in all {
+            if let Some((_, own)) = pods.get_mut(&container.look().pod) {
+                own.push(container);
+            }
+        }
+        let pods: Vec<_> = pods.into_values().collect();
+        let mut list = parts::read(&pods, |part| self.pods_seen(part, &mut Scratch::default()));
+        self.add_networks(&mut list);
+        list
+    }
+
+    fn pods_seen(&self, pods: &[(Pod, Vec<Container>)], scratch: &mut Scratch) -> Vec<PodSeen> {
+        let mut list = Vec::with_capacity(pods.len());
+        for (entry, containers) in pods {
+            match self.pod_usage(entry, scratch) {
+                Ok(stats) => list.push(self.pod_seen(entry, stats, containers, scratch)),
+                Err(error) => tracing::warn!(error = chain(&error), "a pod is missing from the list of stats"),
+            }
+        }
+        list
+    }
+
+    fn containers_seen(&self, entries: &[Container], scratch: &mut Scratch) -> Vec<ContainerSeen> {
+        let mut list = Vec::with_capacity(entries.len());
+        for entry in entries {
+            match self.container_seen(entry, scratch) {
+                Ok(seen) if seen.stats.group.is_some() => list.push(seen),
+                Ok(_) => {}
+                Err(error) => tracing::warn!(error = chain(&error), "a container is missing from the list of stats"),
+            }
+        }
+        list
+    }
+
+    fn container_seen(&self, entry: &Container, scratch: &mut Scratch) -> Result<ContainerSeen, StatsError> {
+        let record = entry.look();
+        let container = || record.id.clone();
+        let cgroup = self.cgroup(&record.cgroup);
+        let cgroup = cgroup.map_err(|source| StatsError::ContainerPath { container: container(), source })?;
+        let gauges = entry.gauges();
+        let read = usage(&cgroup, &gauges.cpu, scratch);
+        let (group, nano_cores) = read.map_err(|source| StatsError::Container { container: container(), source })?;
+        Ok(ContainerSeen { record, stats: ContainerStats { group, nano_cores, writable: gauges.disk.known() } })
+    }
+
+    /// All but the network, which is read for all pods at once.
+    fn pod_usage(&self, entry: &Pod, scratch: &mut Scratch) -> Result<PodStats, StatsError> {
+        let record = entry.look();
+        let pod = || record.id.clone();
+        let cgroup = self.cgroup(&record.cgroup.path);
+        let cgroup = cgroup.map_err(|source| StatsError::PodPath { pod: pod(), source })?;
+        let failed = |source| StatsError::Pod { pod: pod(), source };
+        let (group, nano_cores) = usage(&cgroup, entry.gauges(), scratch).map_err(failed)?;
+        let tasks = cgroup.tasks(scratch).map_err(failed)?;
+        Ok(PodStats { group, nano_cores, tasks, network: None })
+    }
+
+    fn pod_seen(&self, entry: &Pod, stats: PodStats, containers: &[Container], scratch: &mut Scratch) -> PodSeen {
+        PodSeen { record: entry.look(), stats, containers: self.containers_seen(containers, scratch) }
+    }
+
+    /// Has old measurements of writable layers taken again.
+    fn measure(&self, entries: &[Container]) {
+        self.meter.ask(entries, FIRST_WITHIN, |record| self.layout.writable(&record.id));
+    }
+
+    fn add_networks(&self, pods: &mut [PodSeen]) {
+        let ready = |pod: &PodRecord| pod.phase == PodPhase::Ready;
+        let own = pods.iter_mut().filter(|pod| ready(&pod.record) && pod.record.held.network.is_some());
+        let mut own: Vec<&mut PodSeen> = own.collect();
+        let records: Vec<Arc<PodRecord>> = own.iter().map(|pod| pod.record.clone()).collect();
+        let paths: Vec<_> = records.iter().filter_map(|record| record.held.network.as_deref()).collect();
+        let networks = match network::read(&paths) {
+            Ok(networks) => networks,
+            Err(error) => return tracing::warn!(%error, "the networks of pods cannot be read"),
+        };
+        for (pod, network) in own.iter_mut().zip(networks) {
+            pod.stats.network = self.network_or_none(&pod.record.id, network);
+        }
+    }
+
+    fn network_or_none(&self, pod: &PodId, read: std::io::Result<Option<NetworkUsage>>) -> Option<NetworkUsage> {
+        let still_ready = || self.pod(pod.as_str()).is_ok_and(|pod| pod.phase == PodPhase::Ready);
+        match read {
+            Ok(network) => network,
+            Err(error) => {
+                // The network of one that is being stopped goes before it is recorded that it is.
+                if still_ready() {
+                    tracing::warn!(%pod, %error, "the pod's network cannot be read");
+                }
+                None
+            }
+        }
+    }
+}
+
+/// Those that have processes.
+fn alive(entries: impl IntoIterator<Item = Container>) -> Vec<Container> {
+    entries.into_iter().filter(|entry| entry.look().phase.pid().is_some()).collect()
+}
+
+/// What a cgroup uses, and how fast it uses processor time.
+fn usage(
+    cgroup: &cgroup::Cgroup,
+    gauge: &CpuGauge,
+    scratch: &mut Scratch,
+) -> Result<(Option<GroupUsage>, Option<u64>), cgroup::ReadError> {
+    let now = Instant::now();
+    let group = cgroup.usage(scratch)?;
+    let nano_cores = group.as_ref().and_then(|group| group.cpu).and_then(|used| gauge.note(now, used));
+    Ok((group, nano_cores))
+}
