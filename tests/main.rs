@@ -43,5 +43,6 @@ mod recover;
 mod requests;
 mod rights;
 mod shims;
+mod stats;
 mod stop;
 mod update;
