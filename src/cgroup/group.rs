@@ -1,7 +1,7 @@
 //! A cgroup by its path, in every tree of the host at once: making it, removing it, and its files.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -15,7 +15,7 @@ use crate::engine::{self, ApplyError, Now};
 use crate::knob::{CgroupFs, Knob, Settings};
 use crate::layout::{HierarchyKind, Layout, Version};
 use crate::path::{CgroupPath, InvalidPath};
-use crate::tree::{make_dirs, read_file, remove_dir, remove_tree, write_file, write_once};
+use crate::tree::{make_dirs, read_file, read_once, remove_dir, remove_tree, write_file, write_once};
 
 /// A cgroup that may or may not exist yet. Cheap to clone; holds nothing open.
 #[derive(Debug, Clone)]
@@ -271,8 +271,7 @@ impl CgroupFs for Cgroup {
 
     fn read(&self, knob: &Knob) -> io::Result<String> {
         let dir = self.dir_of(knob.controller()).ok_or(io::ErrorKind::NotFound)?;
-        let mut text = String::new();
-        File::open(dir.join(knob.file()))?.read_to_string(&mut text)?;
+        let mut text = read_once(&dir.join(knob.file()))?;
         text.truncate(text.trim_end_matches('\n').len());
         Ok(text)
     }

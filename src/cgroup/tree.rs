@@ -1,7 +1,7 @@
 //! Directories and files of one cgroup tree.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -75,6 +75,25 @@ pub(crate) fn gone(e: &io::Error) -> bool {
 
 pub(crate) fn read_file(path: &Path) -> Result<String, GroupError> {
     fs::read_to_string(path).map_err(|source| GroupError::Read { path: path.to_owned(), source })
+}
+
+/// What a small file of the kernel's says. It makes such a file whole for each read, so what leaves room was all of it.
+pub(crate) fn read_once(path: &Path) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let mut room = [0; 4096];
+    let mut text = Vec::new();
+    loop {
+        match file.read(&mut room) {
+            Ok(read) => {
+                text.extend_from_slice(&room[..read]);
+                if read < room.len() {
+                    return String::from_utf8(text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e));
+                }
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
 }
 
 pub(crate) fn write_file(path: &Path, value: &str) -> Result<(), GroupError> {

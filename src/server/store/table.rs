@@ -56,6 +56,8 @@ impl Record for ContainerRecord {
 pub(crate) struct Entry<R: Record> {
     work: Mutex<()>,
     resizing: Mutex<()>,
+    /// Held while a changed record is written.
+    writing: std::sync::Mutex<()>,
     seen: watch::Sender<Arc<R>>,
     gauges: R::Gauges,
 }
@@ -63,7 +65,13 @@ pub(crate) struct Entry<R: Record> {
 impl<R: Record> Entry<R> {
     pub(crate) fn new(record: R) -> Self {
         let seen = watch::Sender::new(Arc::new(record));
-        Self { work: Mutex::new(()), resizing: Mutex::new(()), seen, gauges: R::Gauges::default() }
+        Self {
+            work: Mutex::new(()),
+            resizing: Mutex::new(()),
+            writing: std::sync::Mutex::new(()),
+            seen,
+            gauges: R::Gauges::default(),
+        }
     }
 
     /// What is true now.
@@ -88,28 +96,28 @@ impl<R: Record> Entry<R> {
 
     /// Changes the record and writes it, as one step; a change that cannot be written is not made.
     pub(crate) fn try_update(&self, layout: &Layout, change: impl FnOnce(&mut R)) -> Result<(), DiskError> {
-        let mut written = Ok(());
-        self.seen.send_if_modified(|seen| {
-            let mut record = R::clone(seen);
-            change(&mut record);
-            written = disk::write_json(&record.file(layout), &record);
-            if written.is_ok() {
-                *seen = Arc::new(record);
-            }
-            written.is_ok()
-        });
-        written
+        self.change(layout, change, |written| written.is_ok())
     }
 
     /// Changes the record and writes it, as one step; the change is seen even when writing fails.
     pub(crate) fn update(&self, layout: &Layout, change: impl FnOnce(&mut R)) -> Result<(), DiskError> {
-        let mut written = Ok(());
-        self.seen.send_modify(|seen| {
-            let mut record = R::clone(seen);
-            change(&mut record);
-            written = disk::write_json(&record.file(layout), &record);
-            *seen = Arc::new(record);
-        });
+        self.change(layout, change, |_| true)
+    }
+
+    /// Nobody who looks waits for the disk: only those who change it wait for each other.
+    fn change(
+        &self,
+        layout: &Layout,
+        change: impl FnOnce(&mut R),
+        show: impl FnOnce(&Result<(), DiskError>) -> bool,
+    ) -> Result<(), DiskError> {
+        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut record = R::clone(&self.look());
+        change(&mut record);
+        let written = disk::write_json(&record.file(layout), &record);
+        if show(&written) {
+            self.seen.send_replace(Arc::new(record));
+        }
         written
     }
 

@@ -104,7 +104,9 @@ impl Meter {
             Err(error) => {
                 tracing::warn!(%error, "writable layers cannot be measured now");
                 let Queue { first, again, large, .. } = std::mem::take(queue);
-                first.into_iter().chain(again).chain(large).for_each(|job| drop(job.end(None)));
+                for job in first.into_iter().chain(again).chain(large) {
+                    job.end(None);
+                }
             }
         }
     }
