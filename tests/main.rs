@@ -20,6 +20,7 @@ mod proxy;
 mod registry;
 mod shelf;
 mod snapshot;
+mod tree;
 
 mod announced;
 mod cgroups;
