@@ -42,6 +42,7 @@ mod mounts;
 mod namespaces;
 mod recover;
 mod requests;
+mod resize;
 mod rights;
 mod shims;
 mod stats;
