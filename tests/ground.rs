@@ -16,6 +16,7 @@ use crate::harness::{kill, pause, program, seconds};
 use crate::image::{Archive, Template};
 use crate::kernel;
 use crate::snapshot::Snapshot;
+use crate::tree;
 
 /// Directories and a cgroup for one daemon at a time. All of it goes away with this, and so does whatever runs in it.
 #[derive(Debug)]
@@ -145,34 +146,16 @@ impl Ground {
         }
     }
 
-    /// A cgroup for a pod, made as the kubelet makes it: before the pod, and not in the v2 tree of a hybrid host.
+    /// A cgroup for a pod, made as the kubelet makes it.
     pub(crate) fn pod_cgroup(&self, name: &str) -> String {
         let path = format!("{}/{name}", self.cgroup);
-        for mut dir in Self::kubelets_trees() {
-            for part in path.trim_start_matches('/').split('/') {
-                give_controllers(&dir);
-                dir.push(part);
-                if !dir.exists() {
-                    fs::create_dir(&dir).unwrap();
-                    fill_cpuset(&dir);
-                }
-            }
-            give_controllers(&dir);
-        }
+        tree::make(&path);
         path
     }
 
     /// Removes such a cgroup, which must be there and empty.
     pub(crate) fn remove_pod_cgroup(&self, path: &str) {
-        for tree in Self::kubelets_trees() {
-            let dir = tree.join(&path[1..]);
-            fs::remove_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
-        }
-    }
-
-    fn kubelets_trees() -> impl Iterator<Item = PathBuf> {
-        let v2 = kernel::is_v2();
-        kernel::hierarchies().into_iter().filter(move |(name, _)| v2 || name != "unified").map(|(_, point)| point)
+        tree::remove(path);
     }
 
     /// Takes away what does not outlive the kernel.
@@ -182,7 +165,7 @@ impl Ground {
     }
 
     fn clear(&self) {
-        self.thaw();
+        tree::thaw(&self.cgroup);
         let begin = Instant::now();
         loop {
             let left = kernel::processes_of(self.dir(), &self.cgroup, None);
@@ -196,30 +179,7 @@ impl Ground {
         for point in kernel::mounts_under(self.dir()).iter().rev() {
             unmount(point, UnmountFlags::DETACH).ok();
         }
-        let begin = Instant::now();
-        loop {
-            let mut left = kernel::cgroups_under(&self.cgroup);
-            left.extend(kernel::hierarchies().into_iter().map(|(_, point)| point.join(&self.cgroup[1..])));
-            // Those below before those above.
-            left.sort_by_key(|dir| std::cmp::Reverse(dir.components().count()));
-            left.retain(|dir| fs::remove_dir(dir).is_err() && dir.exists());
-            if left.is_empty() {
-                break;
-            }
-            assert!(begin.elapsed() < seconds(10), "these cannot be removed: {left:?}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// The killed can only go when they are not frozen.
-    fn thaw(&self) {
-        for dir in kernel::cgroups_under(&self.cgroup) {
-            for (file, word) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
-                if dir.join(file).exists() {
-                    fs::write(dir.join(file), word).ok();
-                }
-            }
-        }
+        tree::remove_all(&self.cgroup);
     }
 }
 
@@ -255,22 +215,4 @@ impl Ground {
 pub(crate) fn write_secret(file: &Path, content: &str) {
     File::options().create(true).truncate(true).write(true).mode(0o600).open(file).unwrap();
     fs::write(file, content).unwrap();
-}
-
-/// On version 2, lets the children of `dir` have its controllers.
-fn give_controllers(dir: &Path) {
-    let Ok(controllers) = fs::read_to_string(dir.join("cgroup.controllers")) else { return };
-    for name in controllers.split_whitespace() {
-        fs::write(dir.join("cgroup.subtree_control"), format!("+{name}")).ok();
-    }
-}
-
-/// On version 1, a new cpuset has no CPUs, and takes no process.
-fn fill_cpuset(dir: &Path) {
-    for file in ["cpuset.cpus", "cpuset.mems"] {
-        let above = dir.parent().unwrap().join(file);
-        if dir.join("cpuset.cpu_exclusive").exists() {
-            fs::write(dir.join(file), fs::read_to_string(above).unwrap()).unwrap();
-        }
-    }
 }

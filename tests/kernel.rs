@@ -137,7 +137,7 @@ fn read_pids(dir: &Path) -> Vec<i32> {
 }
 
 /// When a process began, in ticks since the boot.
-fn started(pid: i32) -> u64 {
+pub(crate) fn started(pid: i32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let rest = stat.rfind(')').map_or("", |close| &stat[close + 2..]);
     rest.split(' ').nth(19).and_then(|ticks| ticks.parse().ok()).unwrap_or(u64::MAX)

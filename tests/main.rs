@@ -20,6 +20,7 @@ mod proxy;
 mod registry;
 mod shelf;
 mod snapshot;
+mod tree;
 
 mod announced;
 mod cgroups;
@@ -41,6 +42,7 @@ mod mounts;
 mod namespaces;
 mod recover;
 mod requests;
+mod resize;
 mod rights;
 mod shims;
 mod stats;

@@ -1,0 +1,106 @@
+//! Less memory than is in use: granted or refused, but nothing is killed for it.
+
+use std::fs;
+
+use rustix::process::Signal;
+use wire::v1;
+
+use super::container::Container;
+use super::shape::Shape;
+use super::target::Target;
+use super::views;
+use crate::client::Pod;
+use crate::harness::{kill, seconds, wait_for};
+
+const MIB: i64 = 1 << 20;
+
+/// A container of 192 MiB in which a process holds 96 MiB that only its end gives back.
+fn with_held<'t>(target: &'t Target, pod: &Pod) -> Container<'t> {
+    // The process fills a buffer and can then not write it.
+    let script = "trap 'exit 0' TERM; dd if=/dev/zero bs=96M count=1 2> /dev/null | sleep 100000 & wait";
+    let resources = Shape::guaranteed(1000, 192).resources();
+    let container = Container::run_config(target, pod, target.script("main", script), resources);
+    wait_for("the memory to be held", seconds(20), || (views::usage(&container.cgroup) > 96 * MIB).then_some(()));
+    container
+}
+
+#[test]
+fn a_limit_below_what_is_held_kills_nothing_and_a_refusal_changes_nothing() {
+    let target = Target::get();
+    let pod = target.run_pod("pod");
+    let mut container = with_held(&target, &pod);
+    let holder = container.process("dd").expect("a process that holds memory");
+    // More CPU goes along, which must not come without the rest.
+    let answer = container.try_update(Shape::guaranteed(1500, 64).resources());
+    assert_eq!(views::oom_kills(&container.cgroup), 0, "killed for want of memory, after {answer:?}");
+    assert_eq!(container.process("dd"), Some(holder), "who held the memory is gone, after {answer:?}");
+    container.check();
+}
+
+#[test]
+fn a_limit_below_what_is_held_can_be_asked_for_again_and_again() {
+    let target = Target::get();
+    let pod = target.run_pod("pod");
+    let mut container = with_held(&target, &pod);
+    // The kubelet tries every second.
+    for _ in 0..3 {
+        let answer = container.try_update(Shape::guaranteed(1000, 64).resources());
+        assert_eq!(views::oom_kills(&container.cgroup), 0, "killed for want of memory, after {answer:?}");
+    }
+    kill(container.process("dd").expect("a process that holds memory"), Signal::KILL);
+    wait_for("the memory to be given back", seconds(10), || (views::usage(&container.cgroup) < 48 * MIB).then_some(()));
+    container.update(Shape::guaranteed(1000, 64).resources());
+}
+
+#[test]
+fn a_limit_above_what_is_held_is_granted() {
+    let target = Target::get();
+    let pod = target.run_pod("pod");
+    let mut container = with_held(&target, &pod);
+    let holder = container.process("dd");
+    for memory in [144, 256, 136] {
+        container.update(Shape::guaranteed(1000, memory).resources());
+    }
+    assert!(holder.is_some() && container.process("dd") == holder);
+}
+
+/// Where a container reads 128 MiB that are then in the page cache: a directory to mount, and a script.
+fn cached(target: &Target) -> (v1::Mount, &'static str) {
+    let is_in_memory = rustix::fs::statfs(target.home()).unwrap().f_type == 0x0102_1994;
+    if is_in_memory {
+        // Files there are memory themselves. Beside this program lies much that nobody has read yet.
+        let programs = std::env::current_exe().unwrap();
+        let host_path = programs.parent().unwrap().display().to_string();
+        let mount = v1::Mount { container_path: "/files".into(), host_path, readonly: true, ..Default::default() };
+        return (mount, "cat /files/*.rmeta | head -c 134217728 > /dev/null");
+    }
+    let dir = target.home().join("files");
+    fs::create_dir(&dir).unwrap();
+    let mount =
+        v1::Mount { container_path: "/files".into(), host_path: dir.display().to_string(), ..Default::default() };
+    (mount, "dd if=/dev/zero of=/files/file bs=1M count=128 conv=fsync 2> /dev/null")
+}
+
+/// One test, since files that another one has read would not be charged again.
+#[test]
+fn page_cache_gives_way_to_a_lower_limit_and_is_not_in_the_way_of_a_higher_one() {
+    let target = Target::get();
+    let pod = target.run_pod("pod");
+    let (mount, script) = cached(&target);
+    let mut config = target.idle("main");
+    config.mounts.push(mount);
+    let resources = Shape::guaranteed(1000, 256).resources();
+    let mut container = Container::run_config(&target, &pod, config, resources);
+    // Again where somebody else made the kernel forget what was read.
+    wait_for("the files to be in the page cache", seconds(30), || {
+        target.client().exec_script(&container.id, script);
+        (views::usage(&container.cgroup) > 100 * MIB).then_some(())
+    });
+    container.update(Shape::guaranteed(1000, 64).resources());
+    assert!(views::usage(&container.cgroup) <= 64 * MIB);
+    // Full to the brim again.
+    target.client().exec_script(&container.id, script);
+    for memory in [96, 80, 192] {
+        container.update(Shape::guaranteed(1000, memory).resources());
+    }
+}

@@ -1,0 +1,164 @@
+//! An update is a patch: what it does not name stays.
+
+use wire::v1;
+
+use crate::kernel;
+
+use super::container::Container;
+use super::shape::{Shape, memory_limit, no_huge_pages};
+use super::target::Target;
+
+const SHAPE: Shape = Shape::burstable((500, 1000), (96, 128));
+
+fn patch(change: impl FnOnce(&mut v1::LinuxContainerResources)) -> v1::LinuxContainerResources {
+    let mut patch = v1::LinuxContainerResources::default();
+    change(&mut patch);
+    patch
+}
+
+/// Runs a test with one container.
+fn with_container(test: impl FnOnce(Container<'_>)) {
+    let target = Target::get();
+    let pod = target.run_pod("pod");
+    test(Container::run(&target, &pod, "main", &SHAPE));
+}
+
+#[test]
+fn a_field_alone_changes_that_field_alone() {
+    with_container(|mut container| {
+        container.update(patch(|p| p.cpu_shares = 300));
+        container.update(patch(|p| p.cpu_quota = 70_000));
+        container.update(patch(|p| p.cpu_period = 80_000));
+        container.update(memory_limit(192 << 20));
+        container.update(patch(|p| p.cpu_shares = 600));
+        container.update(memory_limit(112 << 20));
+        container.update(patch(|p| (p.cpu_quota, p.cpu_period) = (30_000, 50_000)));
+    });
+}
+
+#[test]
+fn a_patch_that_names_nothing_changes_nothing() {
+    with_container(|mut container| {
+        container.update(v1::LinuxContainerResources::default());
+        container.update(SHAPE.resources());
+        container.update(v1::LinuxContainerResources::default());
+    });
+}
+
+/// The CPUs that may be used, as the kernel writes them: the first one, and all.
+fn cpus() -> (String, String) {
+    let name = if kernel::is_v2() { "cpuset.cpus.effective" } else { "cpuset.cpus" };
+    let all = std::fs::read_to_string(kernel::cgroup_dir("cpuset", "/").join(name)).unwrap().trim().to_owned();
+    (all.split([',', '-']).next().unwrap().to_owned(), all)
+}
+
+#[test]
+fn a_change_of_the_cpuset_alone_keeps_all_limits() {
+    with_container(|mut container| {
+        let (first, all) = cpus();
+        // All that the kubelet's CPU manager sends.
+        container.update(patch(|p| p.cpuset_cpus = first.clone()));
+        container.update(patch(|p| p.cpuset_cpus = all));
+        container.update(patch(|p| p.cpuset_cpus = first));
+    });
+}
+
+#[test]
+fn a_change_of_limits_keeps_the_cpuset() {
+    let target = Target::get();
+    let pod = target.run_pod("pod");
+    let (first, all) = cpus();
+    let resources = v1::LinuxContainerResources { cpuset_cpus: first, ..SHAPE.resources() };
+    let mut container = Container::run_config(&target, &pod, target.idle("main"), resources);
+    // A resize never names a cpuset.
+    container.update(Shape::burstable((750, 1500), (96, 192)).resources());
+    container.update(patch(|p| p.cpuset_cpus = all));
+    container.update(SHAPE.resources());
+}
+
+#[test]
+fn a_quota_of_minus_one_is_no_limit_and_stays_until_there_is_one() {
+    with_container(|mut container| {
+        container.update(patch(|p| p.cpu_quota = -1));
+        // Not named, so still unlimited.
+        container.update(memory_limit(160 << 20));
+        container.update(v1::LinuxContainerResources { cpu_quota: -1, ..SHAPE.resources() });
+        container.update(SHAPE.resources());
+    });
+}
+
+#[test]
+fn huge_pages_of_none_are_not_taken_for_a_change() {
+    let target = Target::get();
+    let pod = target.run_pod("pod");
+    let files = hugetlb_files();
+    let limits = files.iter().map(|(size, _)| v1::HugepageLimit { page_size: size.clone(), limit: 1 << 30 });
+    let resources = v1::LinuxContainerResources { hugepage_limits: limits.collect(), ..SHAPE.resources() };
+    let mut container = Container::run_config(&target, &pod, target.idle("main"), resources);
+    // A runtime may leave huge pages alone altogether.
+    let look = |container: &Container<'_>| files.iter().map(|(_, f)| container.file("hugetlb", f)).collect::<Vec<_>>();
+    let before = look(&container);
+    let mut zeros = no_huge_pages();
+    if zeros.is_empty() {
+        zeros.push(v1::HugepageLimit { page_size: "2MB".to_owned(), limit: 0 });
+    }
+    // The kubelet sends them for all sizes in every resize, whatever the container was made with.
+    container.update(v1::LinuxContainerResources { hugepage_limits: zeros.clone(), ..SHAPE.resources() });
+    container.update(patch(|p| p.hugepage_limits = zeros));
+    assert_eq!(look(&container), before, "{files:?}");
+}
+
+/// The sizes that the machine's hugetlb controller knows, if it has one, and the file of each.
+fn hugetlb_files() -> Vec<(String, String)> {
+    let mounted = kernel::hierarchies().iter().any(|(name, _)| name.split(',').any(|one| one == "hugetlb"));
+    let root = kernel::cgroup_dir("hugetlb", "/");
+    let controllers = std::fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
+    let v2 = kernel::is_v2() && controllers.split_whitespace().any(|name| name == "hugetlb");
+    let end = if v2 { "max" } else { "limit_in_bytes" };
+    let sizes = no_huge_pages().into_iter().map(|limit| limit.page_size).filter(|_| mounted || v2);
+    sizes.map(|size| (size.clone(), format!("hugetlb.{size}.{end}"))).collect()
+}
+
+#[test]
+fn devices_are_as_open_and_as_shut_as_before() {
+    let target = Target::get();
+    let pod = target.run_pod("pod");
+    let mut config = target.idle("main");
+    let capabilities = v1::Capability { add_capabilities: vec!["MKNOD".into()], ..Default::default() };
+    crate::client::security(&mut config).capabilities = Some(capabilities);
+    let mut container = Container::run_config(&target, &pod, config, SHAPE.resources());
+    let look = |container: &Container<'_>| {
+        // The kernel's memory, which no container may have.
+        let script = "echo x > /dev/null && head -c 4 /dev/zero | wc -c; \
+            busybox mknod /tmp/mem$$ c 1 1 && head -c 1 /tmp/mem$$ > /dev/null 2>&1 && echo open || echo shut";
+        target.client().exec_script(&container.id, script)
+    };
+    assert_eq!(look(&container), "4\nshut\n");
+    container.update(Shape::burstable((750, 1500), (96, 192)).resources());
+    assert_eq!(look(&container), "4\nshut\n");
+    container.update(SHAPE.resources());
+    assert_eq!(look(&container), "4\nshut\n");
+}
+
+#[test]
+fn files_of_cgroup_v2_are_written_as_named_and_kept_as_not_named() {
+    with_container(|mut container| {
+        let unified = |pairs: &[(&str, &str)]| {
+            patch(|p| p.unified = pairs.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect())
+        };
+        if !kernel::is_v2() {
+            // There are none. The kubelet sends none, and whatever a runtime says to them, nothing changes.
+            container.try_update(unified(&[("memory.high", "1048576")])).ok();
+            return container.check();
+        }
+        container.update(unified(&[("memory.low", "33554432"), ("memory.high", "100663296")]));
+        let seen = |container: &Container<'_>| ["memory.low", "memory.high"].map(|f| container.file("memory", f));
+        assert_eq!(seen(&container), ["33554432", "100663296"]);
+        container.update(patch(|p| p.cpu_shares = 700));
+        assert_eq!(seen(&container), ["33554432", "100663296"]);
+        container.update(unified(&[("memory.high", "max")]));
+        assert_eq!(seen(&container), ["33554432", "max"]);
+        container.update(Shape::burstable((500, 1000), (64, 160)).resources());
+        assert_eq!(seen(&container), [(64 << 20).to_string(), "max".to_owned()]);
+    });
+}

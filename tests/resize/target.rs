@@ -1,0 +1,259 @@
+//! The runtime under test, and what a test makes there.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use tempfile::TempDir;
+use tonic::Code;
+use wire::v1;
+
+use crate::client::{Asked, Client, Pod, container};
+use crate::harness::{Daemon, seconds, wait_for};
+use crate::image::BOX;
+use crate::tree;
+
+/// What critest uses too.
+const USUAL_IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.29-2";
+
+/// Waits to be stopped, and then ends at once.
+const IDLE: &str = "trap 'exit 0' TERM; sleep 100000 & wait";
+
+/// A CRI runtime. What a test made there goes away with this, also when the test failed.
+#[derive(Debug)]
+pub(super) struct Target {
+    client: Client,
+    image: String,
+    /// Above the cgroups of this test's pods.
+    cgroup: String,
+    /// For logs and volumes of this test's pods.
+    home: TempDir,
+    pods: Mutex<Vec<String>>,
+    runtime: Runtime,
+}
+
+#[derive(Debug)]
+enum Runtime {
+    Crisp(Mutex<Daemon>),
+    Other { socket: PathBuf, _turn: Turn },
+}
+
+/// Tests share a runtime that was not started for them, but for those that restart it.
+#[derive(Debug)]
+struct Turn {
+    _shared: Option<RwLockReadGuard<'static, ()>>,
+    _alone: Option<RwLockWriteGuard<'static, ()>>,
+}
+
+impl Turn {
+    fn take(alone: bool) -> Self {
+        static TURN: RwLock<()> = RwLock::new(());
+        let read = || TURN.read().unwrap_or_else(PoisonError::into_inner);
+        let write = || TURN.write().unwrap_or_else(PoisonError::into_inner);
+        Self { _shared: (!alone).then(read), _alone: alone.then(write) }
+    }
+}
+
+fn setting(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+impl Target {
+    pub(super) fn get() -> Self {
+        Self::with_turn(false)
+    }
+
+    /// For a test that restarts the runtime.
+    pub(super) fn alone() -> Self {
+        Self::with_turn(true)
+    }
+
+    fn with_turn(alone: bool) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        assert!(rustix::process::geteuid().is_root(), "these tests need root");
+        let (runtime, image) = match setting("CRISP_RESIZE_SOCKET") {
+            Some(socket) => {
+                let image = setting("CRISP_RESIZE_IMAGE").unwrap_or_else(|| USUAL_IMAGE.to_owned());
+                (Runtime::Other { socket: socket.into(), _turn: Turn::take(alone) }, image)
+            }
+            None => (Runtime::Crisp(Mutex::new(Daemon::start())), BOX.to_owned()),
+        };
+        let cgroup = format!("/crisp-resize-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
+        let home = tempfile::Builder::new().prefix("crisp-resize-").tempdir().unwrap();
+        let client = Client::connect(&socket_of(&runtime));
+        let target = Self { client, image, cgroup, home, pods: Mutex::new(Vec::new()), runtime };
+        if let Runtime::Other { .. } = &target.runtime {
+            target.make_ready();
+        }
+        target
+    }
+
+    /// Says what is missing where a runtime cannot be tested, and pulls the image.
+    fn make_ready(&self) {
+        let asked = self.client.call(|mut c| async move { c.runtime_config(v1::RuntimeConfigRequest {}).await });
+        // Runtimes before CRI 1.28 do not say.
+        let driver = asked.ok().and_then(|config| config.linux).map(|linux| linux.cgroup_driver());
+        assert_ne!(driver, Some(v1::CgroupDriver::Systemd), "the runtime must use the cgroupfs driver");
+        let image = Some(v1::ImageSpec { image: self.image.clone(), ..Default::default() });
+        let request = v1::ImageStatusRequest { image: image.clone(), verbose: false };
+        let here = self.client.image_call(|mut c| async move { c.image_status(request).await }).unwrap();
+        if here.image.is_none() {
+            let request = v1::PullImageRequest { image, ..Default::default() };
+            let pulled = self.client.image_call(|mut c| async move { c.pull_image(request).await });
+            pulled.unwrap_or_else(|e| panic!("the image {} cannot be pulled: {e:?}", self.image));
+        }
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// A connection of its own, for another thread.
+    pub(super) fn connect(&self) -> Client {
+        Client::connect(&socket_of(&self.runtime))
+    }
+
+    /// Whether `ContainerStatus.resources` may be absent: a runtime may leave it to the kubelet, crisp does not.
+    pub(super) fn may_tell_nothing(&self) -> bool {
+        matches!(self.runtime, Runtime::Other { .. })
+    }
+
+    /// A directory of the host's, for a volume.
+    pub(super) fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// Ends the runtime at once where it is crisp, and brings it back.
+    pub(super) fn restart(&self) {
+        match &self.runtime {
+            Runtime::Crisp(daemon) => daemon.lock().unwrap_or_else(PoisonError::into_inner).restart(),
+            Runtime::Other { .. } => {
+                let command = setting("CRISP_RESIZE_RESTART").expect("CRISP_RESIZE_RESTART restarts the runtime");
+                let status = Command::new("sh").args(["-c", &command]).status().unwrap();
+                assert!(status.success(), "{command}: {status}");
+            }
+        }
+        wait_for("the runtime to answer again", seconds(60), || {
+            self.client.call(|mut c| async move { c.version(v1::VersionRequest::default()).await }).ok()
+        });
+    }
+
+    /// Runs a pod below a cgroup of its own, which is made first, as the kubelet does.
+    pub(super) fn run_pod(&self, name: &str) -> Pod {
+        let cgroup = format!("{}/{name}", self.cgroup);
+        tree::make(&cgroup);
+        self.run_pod_below(name, &cgroup)
+    }
+
+    /// Runs a pod below a cgroup that is there.
+    fn run_pod_below(&self, name: &str, cgroup: &str) -> Pod {
+        let logs = self.home().join("logs").join(name);
+        fs::create_dir_all(&logs).unwrap();
+        let options = v1::NamespaceOption {
+            network: v1::NamespaceMode::Node.into(),
+            pid: v1::NamespaceMode::Container.into(),
+            ..Default::default()
+        };
+        let security = v1::LinuxSandboxSecurityContext { namespace_options: Some(options), ..Default::default() };
+        let linux = v1::LinuxPodSandboxConfig {
+            cgroup_parent: cgroup.to_owned(),
+            security_context: Some(security),
+            ..Default::default()
+        };
+        // The name of the cgroup makes it one of its own in a runtime that has other pods.
+        let uid = format!("{}-{name}", self.cgroup.trim_start_matches('/'));
+        let config = v1::PodSandboxConfig {
+            metadata: Some(v1::PodSandboxMetadata {
+                name: uid.clone(),
+                uid,
+                namespace: "resize".to_owned(),
+                attempt: 0,
+            }),
+            log_directory: logs.display().to_string(),
+            linux: Some(linux),
+            ..Default::default()
+        };
+        let pod = self.client.run_pod_of(config);
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner).push(pod.id.clone());
+        pod
+    }
+
+    /// The configuration of a container that runs a shell script.
+    pub(super) fn script(&self, name: &str, script: &str) -> v1::ContainerConfig {
+        let mut config = container(name, &["sh", "-c", script]);
+        config.image = Some(v1::ImageSpec { image: self.image.clone(), ..Default::default() });
+        let security = crate::client::security(&mut config);
+        security.namespace_options.get_or_insert_default().network = v1::NamespaceMode::Node.into();
+        config
+    }
+
+    pub(super) fn idle(&self, name: &str) -> v1::ContainerConfig {
+        self.script(name, IDLE)
+    }
+
+    fn clear(&self) {
+        let pods = self.pods.lock().unwrap_or_else(PoisonError::into_inner);
+        for pod in pods.iter() {
+            let ended = catch_unwind(AssertUnwindSafe(|| {
+                self.client.stop_pod(pod)?;
+                self.client.remove_pod(pod)
+            }));
+            match ended {
+                Ok(Ok(())) => {}
+                Ok(Err(refusal)) => eprintln!("pod {pod} is left: {refusal:?}"),
+                Err(_) => eprintln!("pod {pod} is left"),
+            }
+        }
+        tree::clear(&self.cgroup);
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // A second panic would end the test program with everything that other tests still have to clear.
+        if catch_unwind(AssertUnwindSafe(|| self.clear())).is_err() && !std::thread::panicking() {
+            panic!("what this test made is not gone");
+        }
+    }
+}
+
+fn socket_of(runtime: &Runtime) -> PathBuf {
+    match runtime {
+        Runtime::Crisp(daemon) => daemon.lock().unwrap_or_else(PoisonError::into_inner).ground.socket(),
+        Runtime::Other { socket, .. } => socket.clone(),
+    }
+}
+
+/// UpdateContainerResources.
+pub(super) fn update(client: &Client, id: &str, linux: v1::LinuxContainerResources) -> Asked<()> {
+    let request =
+        v1::UpdateContainerResourcesRequest { container_id: id.to_owned(), linux: Some(linux), ..Default::default() };
+    client.call(|mut c| async move { c.update_container_resources(request).await }).map(drop)
+}
+
+/// UpdatePodSandboxResources: whether the runtime has it.
+pub(super) fn update_pod(client: &Client, id: &str, resources: v1::LinuxContainerResources) -> bool {
+    let request = v1::UpdatePodSandboxResourcesRequest {
+        pod_sandbox_id: id.to_owned(),
+        overhead: Some(v1::LinuxContainerResources::default()),
+        resources: Some(resources),
+        ..Default::default()
+    };
+    match client.call(|mut c| async move { c.update_pod_sandbox_resources(request).await }) {
+        Ok(_) => true,
+        Err(refusal) if is_unimplemented(&refusal) => false,
+        Err(refusal) => panic!("UpdatePodSandboxResources: the kubelet takes no other error: {refusal:?}"),
+    }
+}
+
+/// As the kubelet sees it.
+pub(super) fn is_unimplemented(refusal: &tonic::Status) -> bool {
+    match refusal.code() {
+        Code::Unimplemented => true,
+        Code::Unknown => refusal.message().contains("not implemented"),
+        _ => false,
+    }
+}
