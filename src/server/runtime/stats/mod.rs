@@ -24,7 +24,7 @@ use crate::store::{ContainerRecord, Entry, PodRecord};
 pub(super) use meter::Meter;
 
 /// How long an answer waits for layers that were never measured.
-const FIRST_WITHIN: Duration = Duration::from_millis(50);
+const FIRST_WITHIN: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StatsError {
