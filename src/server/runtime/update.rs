@@ -52,6 +52,14 @@ impl ContainerUpdate {
     }
 }
 
+/// A container with the same limit for memory as for memory and swap may not swap. That stays so where only its memory is
+/// changed: on v1 the old limit of both would be in the way, or leave room for swap.
+fn stay_out_of_swap(had: &LimitsPatch, asked: &mut LimitsPatch) {
+    if asked.memory.is_some() && asked.memory_swap.is_none() && had.memory.is_some() && had.memory == had.memory_swap {
+        asked.memory_swap = asked.memory;
+    }
+}
+
 impl Runtime {
     /// Changes what a container may use. One that has ended has nothing to change, and that is no failure: it may have
     /// ended while the request was under way.
@@ -77,6 +85,7 @@ impl Runtime {
             tracing::warn!(?keys, "linux.unified means nothing on cgroup v1");
             unified.clear();
         }
+        stay_out_of_swap(&record.spec.resources, &mut asked.limits);
         let told = asked.kubernetes_resources.is_some();
         match self.resize_container(entry, &record, &group, asked) {
             Ok(outcome) => self.resizes.count(outcome),
@@ -192,6 +201,33 @@ impl Runtime {
         let file = self.layout.container(&record.pod, &record.id).join("container.json");
         if let Err(error) = disk::write_json(&file, record) {
             tracing::error!(error = crate::chain::chain(&error), "a change of resources could not be recorded");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::resources::{Bytes, MemoryLimit};
+
+    use super::*;
+
+    #[test]
+    fn who_may_not_swap_may_not_swap_with_more_memory_either() {
+        let limits = |memory: Option<u64>, both: Option<u64>| LimitsPatch {
+            memory: memory.map(|bytes| MemoryLimit::Bytes(Bytes(bytes))),
+            memory_swap: both.map(|bytes| MemoryLimit::Bytes(Bytes(bytes))),
+            ..LimitsPatch::default()
+        };
+        for (had, asked, becomes) in [
+            ((Some(1), Some(1)), (Some(2), None), Some(2)),
+            ((Some(1), Some(1)), (Some(2), Some(3)), Some(3)),
+            ((Some(1), Some(1)), (None, None), None),
+            ((Some(1), Some(2)), (Some(2), None), None),
+            ((None, None), (Some(2), None), None),
+        ] {
+            let mut patch = limits(asked.0, asked.1);
+            stay_out_of_swap(&limits(had.0, had.1), &mut patch);
+            assert_eq!(patch, limits(asked.0, becomes), "{had:?} and then {asked:?}");
         }
     }
 }
