@@ -235,7 +235,7 @@ fn read(fs: &impl CgroupFs, knobs: Vec<Knob>) -> Result<Values, ApplyError> {
         }
     }
     match absent {
-        Some(knob) if !fs.exists() => Err(ApplyError::Gone(fs.location(&knob))),
+        Some(knob) if values.is_empty() && !fs.exists() => Err(ApplyError::Gone(fs.location(&knob))),
         Some(_) | None => Ok(values),
     }
 }

@@ -12,16 +12,18 @@ use model::resources::{HugePageSize, LimitsPatch};
 use rustix::io::Errno;
 
 use crate::engine::{self, ApplyError, Now};
+use crate::kept::Kept;
 use crate::knob::{CgroupFs, Knob, Settings};
 use crate::layout::{HierarchyKind, Layout, Version};
 use crate::path::{CgroupPath, InvalidPath};
 use crate::tree::{make_dirs, read_file, read_once, remove_dir, remove_tree, write_file, write_once};
 
-/// A cgroup that may or may not exist yet. Cheap to clone; holds nothing open.
+/// A cgroup that may or may not exist yet. Cheap to clone; holds nothing open but what it was told to keep.
 #[derive(Debug, Clone)]
 pub struct Cgroup {
     layout: Arc<Layout>,
     path: CgroupPath,
+    kept: Option<Arc<Kept>>,
 }
 
 /// The directories that a [`Cgroup::create`] had to make, parents first.
@@ -81,12 +83,22 @@ const REMOVE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Cgroup {
     pub fn new(layout: Arc<Layout>, path: CgroupPath) -> Self {
-        Self { layout, path }
+        Self { layout, path, kept: None }
+    }
+
+    /// Reads through files that stay open in `kept`, which belongs to this very cgroup.
+    #[must_use]
+    pub fn keeping(self, kept: Arc<Kept>) -> Self {
+        Self { kept: Some(kept), ..self }
+    }
+
+    pub(crate) fn kept(&self) -> Option<&Arc<Kept>> {
+        self.kept.as_ref()
     }
 
     /// The cgroup `name` directly below this one.
     pub fn child(&self, name: &str) -> Result<Self, InvalidPath> {
-        Ok(Self { layout: Arc::clone(&self.layout), path: self.path.join(name)? })
+        Ok(Self::new(Arc::clone(&self.layout), self.path.join(name)?))
     }
 
     pub fn path(&self) -> &CgroupPath {
@@ -271,7 +283,7 @@ impl CgroupFs for Cgroup {
 
     fn read(&self, knob: &Knob) -> io::Result<String> {
         let dir = self.dir_of(knob.controller()).ok_or(io::ErrorKind::NotFound)?;
-        let mut text = read_once(&dir.join(knob.file()))?;
+        let mut text = read_once(&dir.join(knob.file()), self.kept.as_deref())?;
         text.truncate(text.trim_end_matches('\n').len());
         Ok(text)
     }

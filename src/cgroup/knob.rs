@@ -75,7 +75,6 @@ impl Knob {
     pub const MEMORY_USAGE: Knob = Knob::named("memory.usage_in_bytes");
     pub const MEMSW_USAGE: Knob = Knob::named("memory.memsw.usage_in_bytes");
     pub const SWAP_MAX: Knob = Knob::named("memory.swap.max");
-    pub const PIDS_MAX: Knob = Knob::named("pids.max");
 
     pub(crate) const fn named(file: &'static str) -> Knob {
         Knob(Cow::Borrowed(file))

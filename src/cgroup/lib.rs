@@ -30,6 +30,7 @@ mod engine;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 mod group;
+mod kept;
 mod knob;
 mod layout;
 mod path;
@@ -48,6 +49,7 @@ mod v2;
 pub use devices::{Access, DeviceError, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};
 pub use engine::{ApplyError, Drift, Now, Settled, apply, commit, observe, prepare, settle};
 pub use group::{Cgroup, GroupError, Made, ShownMount};
+pub use kept::Kept;
 pub use knob::{CgroupFs, Knob, Setting, Settings, Unreadable, Values};
 pub use layout::{DetectError, Hierarchy, HierarchyKind, Layout, Version};
 pub use path::{CgroupPath, InvalidPath};

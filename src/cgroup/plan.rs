@@ -99,6 +99,16 @@ impl Change {
         self.writes.is_empty()
     }
 
+    /// Whether nothing in it waits: memory may have to be given back first, and CPUs may be on their way out.
+    pub fn is_quick(&self) -> bool {
+        let quick = |write: &Write| match write.knob.controller() {
+            "cpu" => true,
+            "memory" => write.knob.is_memory_limit() && write.lowered_memory().is_none(),
+            _ => false,
+        };
+        self.writes.iter().all(quick)
+    }
+
     /// The change that takes this one back: each file gets at once what it held before all of it.
     #[must_use]
     pub fn reversed(&self) -> Change {

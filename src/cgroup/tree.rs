@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::group::GroupError;
+use crate::kept::Kept;
 
 /// Makes `dir` and what is missing above it. A cgroup tree has no symbolic links that could lead elsewhere.
 pub(crate) fn make_dirs(dir: &Path, made: &mut Vec<PathBuf>) -> Result<(), GroupError> {
@@ -78,22 +79,17 @@ pub(crate) fn read_file(path: &Path) -> Result<String, GroupError> {
 }
 
 /// What a small file of the kernel's says. It makes such a file whole for each read, so what leaves room was all of it.
-pub(crate) fn read_once(path: &Path) -> io::Result<String> {
-    let mut file = File::open(path)?;
+pub(crate) fn read_once(path: &Path, kept: Option<&Kept>) -> io::Result<String> {
     let mut room = [0; 4096];
-    let mut text = Vec::new();
-    loop {
-        match file.read(&mut room) {
-            Ok(read) => {
-                text.extend_from_slice(&room[..read]);
-                if read < room.len() {
-                    return String::from_utf8(text).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e));
-                }
-            }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
+    let read = match kept {
+        Some(kept) => kept.read(path, &mut room)?,
+        None => File::open(path)?.read(&mut room)?,
+    };
+    if read == room.len() {
+        return fs::read_to_string(path);
     }
+    let text = std::str::from_utf8(&room[..read]).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))?;
+    Ok(text.to_owned())
 }
 
 pub(crate) fn write_file(path: &Path, value: &str) -> Result<(), GroupError> {

@@ -147,7 +147,6 @@ pub(crate) fn observed_knobs(sizes: &[HugePageSize]) -> Vec<Knob> {
         Knob::MEMSW_LIMIT,
         Knob::CPUSET_CPUS,
         Knob::CPUSET_MEMS,
-        Knob::PIDS_MAX,
     ];
     knobs.extend(sizes.iter().map(Knob::hugetlb_limit));
     knobs
@@ -167,7 +166,6 @@ pub(crate) fn observe(now: &Values, sizes: &[HugePageSize]) -> Result<Observed, 
             "memory.memsw.limit_in_bytes" => observed.memory_swap = knob.limit(value)?,
             "cpuset.cpus" => observed.cpuset_cpus = CpuSet::new(value).ok(),
             "cpuset.mems" => observed.cpuset_mems = CpuSet::new(value).ok(),
-            "pids.max" => observed.pids = knob.limit(value)?.map(|n| n.0),
             _ => {}
         }
     }

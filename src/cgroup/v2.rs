@@ -135,15 +135,8 @@ pub fn weight(shares: CpuShares) -> u16 {
 
 /// The knobs that [`observe`] makes sense of.
 pub(crate) fn observed_knobs(sizes: &[HugePageSize]) -> Vec<Knob> {
-    let mut knobs = vec![
-        Knob::CPU_MAX,
-        Knob::CPU_WEIGHT,
-        Knob::MEMORY_MAX,
-        Knob::SWAP_MAX,
-        Knob::CPUSET_CPUS,
-        Knob::CPUSET_MEMS,
-        Knob::PIDS_MAX,
-    ];
+    let mut knobs =
+        vec![Knob::CPU_MAX, Knob::CPU_WEIGHT, Knob::MEMORY_MAX, Knob::SWAP_MAX, Knob::CPUSET_CPUS, Knob::CPUSET_MEMS];
     knobs.extend(sizes.iter().map(Knob::hugetlb_max));
     knobs
 }
@@ -167,7 +160,6 @@ pub(crate) fn observe(now: &Values, sizes: &[HugePageSize]) -> Result<Observed, 
             // Empty where the parent's set is in force.
             "cpuset.cpus" => observed.cpuset_cpus = CpuSet::new(value).ok(),
             "cpuset.mems" => observed.cpuset_mems = CpuSet::new(value).ok(),
-            "pids.max" => observed.pids = knob.limit(value)?.map(|n| n.0),
             _ => {}
         }
     }

@@ -369,7 +369,6 @@ pub struct Observed {
     pub cpuset_cpus: Option<CpuSet>,
     pub cpuset_mems: Option<CpuSet>,
     pub hugepages: BTreeMap<HugePageSize, Bytes>,
-    pub pids: Option<u64>,
     /// Of the first process, not of a cgroup: whoever knows that fills it in.
     pub oom_score_adj: Option<OomScoreAdj>,
 }

@@ -55,6 +55,9 @@ fn a_half_written_journal_does_no_harm() {
         daemon.revive();
         assert_limits(&daemon, &id, 500, 64);
         assert!(!fs::exists(format!("{dir}/resize.json")).unwrap(), "it is gone");
+        // And the next one is written and closed in its place.
+        daemon.client().update(&id, limits(700, 64)).unwrap();
+        daemon.client().update(&id, limits(500, 64)).unwrap();
     }
 }
 

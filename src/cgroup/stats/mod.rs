@@ -34,6 +34,7 @@ impl Cgroup {
     ///
     /// Takes no lock and waits for nobody. `scratch` is only room to read into: a list is read through a single one.
     pub fn usage(&self, scratch: &mut Scratch) -> Result<Option<GroupUsage>, ReadError> {
+        scratch.turn_to(self.kept());
         let at = SystemTime::now();
         let (cpu, (memory, swap)) = match self.layout().version() {
             Version::V1 => (v1::cpu(self, scratch)?, v1::memory(self, scratch)?),
@@ -57,6 +58,7 @@ impl Cgroup {
     /// How many tasks are in this cgroup and below it; `None` where nobody counts them.
     pub fn tasks(&self, scratch: &mut Scratch) -> Result<Option<TaskCount>, ReadError> {
         let Some(dir) = self.dir_of("pids") else { return Ok(None) };
+        scratch.turn_to(self.kept());
         let at = SystemTime::now();
         Ok(scratch.number(&dir, "pids.current")?.map(|count| TaskCount { at, count }))
     }

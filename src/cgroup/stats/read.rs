@@ -3,9 +3,12 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use model::Kind;
 use rustix::io::Errno;
+
+use crate::kept::Kept;
 
 /// A file that is there and cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +31,8 @@ impl ReadError {
 #[derive(Debug)]
 pub struct Scratch {
     buffer: Vec<u8>,
+    /// Of the cgroup that is read now.
+    kept: Option<Arc<Kept>>,
 }
 
 /// More than any file here has, so that one read is enough.
@@ -37,11 +42,16 @@ const ROOM_MAX: usize = 1 << 20;
 
 impl Default for Scratch {
     fn default() -> Self {
-        Self { buffer: vec![0; ROOM] }
+        Self { buffer: vec![0; ROOM], kept: None }
     }
 }
 
 impl Scratch {
+    /// From now on files of another cgroup are read.
+    pub(super) fn turn_to(&mut self, kept: Option<&Arc<Kept>>) {
+        self.kept = kept.cloned();
+    }
+
     /// What the file says; `None` where there is no such file, or nothing behind it any more.
     pub(super) fn text(&mut self, dir: &Path, file: &str) -> Result<Option<&str>, ReadError> {
         let path = dir.join(file);
@@ -58,6 +68,12 @@ impl Scratch {
     }
 
     fn fill(&mut self, path: &Path) -> io::Result<usize> {
+        if let Some(kept) = &self.kept {
+            let read = kept.read(path, &mut self.buffer)?;
+            if read < self.buffer.len() {
+                return Ok(read);
+            }
+        }
         let mut file = File::open(path)?;
         let mut length = 0;
         loop {

@@ -160,7 +160,6 @@ pub(super) fn in_force(asked: &LimitsPatch, now: &Now) -> Option<v1::ContainerRe
         cpuset_cpus,
         cpuset_mems,
         hugepages,
-        pids: _, // not in CRI
         oom_score_adj,
     } = &now.observed;
     let Micros(period) = (*cpu_period)?;

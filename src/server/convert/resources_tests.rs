@@ -19,7 +19,6 @@ fn observed() -> Observed {
         cpuset_cpus: Some(CpuSet::new("0,1").unwrap()),
         cpuset_mems: Some(CpuSet::new("0").unwrap()),
         hugepages: [(HugePageSize::new("2MB").unwrap(), Bytes(0))].into(),
-        pids: Some(5),
         oom_score_adj: Some(OomScoreAdj::new(-997).unwrap()),
     }
 }

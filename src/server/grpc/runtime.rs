@@ -178,8 +178,7 @@ impl RuntimeService for RuntimeApi {
         let ContainerStatusRequest { container_id, verbose: wanted } = request.into_inner();
         let text = id("container_id", container_id).map_err(status::of)?;
         about_container(&text);
-        let container = self.runtime.container(&text).map_err(status::of)?;
-        let limits = self.runtime.limits(&container);
+        let (container, limits) = self.runtime.container_now(&text).map_err(status::of)?;
         Ok(Response::new(ContainerStatusResponse {
             status: Some(convert::status::container(&container, limits.as_ref())),
             info: verbose(wanted, || self.runtime.container_info(&container, limits.as_ref())),

@@ -65,7 +65,7 @@ impl Runtime {
         info["overhead"] = json!(pod.spec.overhead);
         let containers = self.containers_of(&pod.id).into_iter().map(|entry| {
             let container = entry.look();
-            let now = self.limits(&container);
+            let now = self.limits(&entry, &container);
             let mut info = resources_info(&container.spec.resources, &container.settings, now.as_ref());
             info["name"] = json!(container.spec.meta.name);
             (container.id.to_string(), info)

@@ -44,6 +44,14 @@ impl Runtime {
         self.pods.all().iter().map(|entry| entry.look()).collect()
     }
 
+    /// A container, and the limits that the kernel has in force for it.
+    pub(crate) fn container_now(&self, id: &str) -> Result<(Arc<ContainerRecord>, Option<Now>), LookError> {
+        let entry = self.container_entry(id)?;
+        let container = entry.look();
+        let now = self.limits(&entry, &container);
+        Ok((container, now))
+    }
+
     pub(crate) fn container(&self, id: &str) -> Result<Arc<ContainerRecord>, LookError> {
         Ok(self.container_entry(id)?.look())
     }
@@ -59,9 +67,10 @@ impl Runtime {
     /// The limits that the kernel has in force for a container; none when it has no cgroup any more.
     ///
     /// What somebody else changed is counted and logged, once.
-    pub(crate) fn limits(&self, container: &ContainerRecord) -> Option<Now> {
+    pub(super) fn limits(&self, entry: &Entry<ContainerRecord>, container: &ContainerRecord) -> Option<Now> {
         let pid = container.phase.pid()?;
-        let mut now = self.cgroup(&container.cgroup).ok()?.observe(&container.settings).ok()?;
+        let cgroup = self.cgroup(&container.cgroup).ok()?.keeping(entry.gauges().files.clone());
+        let mut now = cgroup.observe(&container.settings).ok()?;
         now.observed.oom_score_adj = oom_score::of(pid);
         self.resizes.found(container.id.as_str(), &now.drift);
         Some(now)

@@ -1,13 +1,14 @@
 //! Changing what something may use while it runs: all or nothing, also when the daemon is cut off in the middle.
 //!
 //! ```text
-//! read what is in force ─▶ plan ─▶ journal ─▶ write, read back ─▶ record ─▶ journal removed
+//! read what is in force ─▶ plan ─▶ journal ─▶ write, read back ─▶ record ─▶ journal done with
 //! ```
 //! Whatever fails takes the earlier steps back. A daemon that finds a journal brings the change to one of its ends, by
 //! what the kernel says.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use cgroup::{ApplyError, Cgroup, Change, Settings, Settled};
@@ -75,26 +76,53 @@ impl<A> Journal<A> {
     }
 }
 
+/// How a journal begins that says something; one that is done with begins with an empty line.
+const BEGIN: &[u8] = b"{";
+const DONE: &[u8] = b"\n";
+
+/// A journal that was written.
+struct Written {
+    path: PathBuf,
+    file: File,
+}
+
+impl Written {
+    /// There is nothing to finish or undo any more.
+    fn done(self) {
+        if let Err(error) = self.file.write_all_at(DONE, 0) {
+            tracing::warn!(path = %self.path.display(), %error, "a journal could not be closed");
+        }
+    }
+}
+
 impl<A: Serialize> Journal<A> {
-    /// Not renamed into place: one that was cut off while it was written is no JSON, and nothing was changed yet.
-    fn write(&self, dir: &Path) -> Result<(), ResizeError> {
+    /// Writes over the last one, from the second letter on, and the first letter last: until then nothing is said. What
+    /// is left of a longer one behind it is not read.
+    fn write(&self, dir: &Path) -> Result<Written, ResizeError> {
         let path = Self::path(dir);
         let written = serde_json::to_vec(self).map_err(io::Error::from).and_then(|bytes| {
-            let mut file = File::create(&path)?;
-            file.write_all(&bytes)
+            let file = File::options().write(true).create(true).truncate(false).open(&path)?;
+            file.write_all_at(&bytes[BEGIN.len()..], 1)?;
+            file.write_all_at(BEGIN, 0)?;
+            Ok(file)
         });
-        written.map_err(|source| ResizeError::Journal { path, source })
+        match written {
+            Ok(file) => Ok(Written { path, file }),
+            Err(source) => Err(ResizeError::Journal { path, source }),
+        }
     }
 }
 
 impl<A: DeserializeOwned> Journal<A> {
     /// The change that was cut off here, if one was.
     pub(super) fn read(dir: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(Self::path(dir)).ok()?).ok()
+        let bytes = fs::read(Self::path(dir)).ok()?;
+        let mut values = serde_json::Deserializer::from_slice(&bytes).into_iter::<Self>();
+        values.next().filter(|_| bytes.starts_with(BEGIN))?.ok()
     }
 }
 
-/// Removes the journal: there is nothing to finish or undo.
+/// Removes a journal that was dealt with.
 pub(super) fn forget(dir: &Path) {
     let path = Journal::<()>::path(dir);
     match fs::remove_file(&path) {
@@ -113,9 +141,7 @@ pub(super) fn carry_out<A: Serialize>(
     record: impl FnOnce(Settings) -> Result<(), ResizeError>,
 ) -> Result<(), ResizeError> {
     let change = &journal.change;
-    if !change.is_empty() {
-        journal.write(dir)?;
-    }
+    let written = if change.is_empty() { None } else { Some(journal.write(dir)?) };
     let outcome = fault::at("resize.journal").map_err(ResizeError::from).and_then(|()| {
         let settings = cgroup::commit(&fault::watched(group), change)?;
         let kept = fault::at("resize.applied").map_err(ResizeError::from).and_then(|()| record(settings));
@@ -125,9 +151,11 @@ pub(super) fn carry_out<A: Serialize>(
         })
     });
     fault::at("resize.recorded")?;
-    // What could not be taken back is tried again by the next daemon.
-    if !change.is_empty() && !outcome.as_ref().is_err_and(ResizeError::is_left) {
-        forget(dir);
+    match written {
+        // What could not be taken back is tried again by the next daemon.
+        Some(_) if outcome.as_ref().is_err_and(ResizeError::is_left) => {}
+        Some(written) => written.done(),
+        None => {}
     }
     outcome
 }
@@ -150,6 +178,40 @@ pub(super) fn settle<A: DeserializeOwned>(group: &Cgroup, dir: &Path) -> Option<
             let error = chain(&error);
             tracing::error!(cgroup = %group.path(), error, "a change of resources that was cut off stays half done");
             None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal(asked: &str) -> Journal<String> {
+        Journal { asked: asked.to_owned(), change: Change::default() }
+    }
+
+    #[test]
+    fn a_journal_is_read_until_it_is_done_with_and_the_next_one_takes_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Journal::<String>::read(dir.path()), None);
+        for asked in ["a long wish", "short", "a wish that is longer still"] {
+            let written = journal(asked).write(dir.path()).unwrap();
+            assert_eq!(Journal::read(dir.path()), Some(journal(asked)));
+            written.done();
+            assert_eq!(Journal::<String>::read(dir.path()), None);
+        }
+    }
+
+    #[test]
+    fn a_journal_that_was_cut_off_while_it_was_written_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        journal("the one before").write(dir.path()).unwrap().done();
+        let next = serde_json::to_vec(&journal("the next one, which is longer than that")).unwrap();
+        let path = Journal::<String>::path(dir.path());
+        for cut in 1..=next.len() {
+            let file = File::options().write(true).open(&path).unwrap();
+            file.write_all_at(&next[1..cut], 1).unwrap();
+            assert_eq!(Journal::<String>::read(dir.path()), None, "cut off at {cut}");
         }
     }
 }

@@ -60,6 +60,17 @@ fn stay_out_of_swap(had: &LimitsPatch, asked: &mut LimitsPatch) {
     }
 }
 
+/// A change that was thought through.
+struct Prepared {
+    record: Arc<ContainerRecord>,
+    group: Cgroup,
+    journal: Journal<ContainerUpdate>,
+    /// The container as it is to be.
+    all: ContainerSpec,
+    /// Where that changes.
+    score: Option<OomScoreAdj>,
+}
+
 impl Runtime {
     /// Changes what a container may use. One that has ended has nothing to change, and that is no failure: it may have
     /// ended while the request was under way.
@@ -69,16 +80,26 @@ impl Runtime {
         if !self.containers.has(&entry) {
             return Err(LookError::NoSuchContainer(id.to_owned()).into());
         }
+        let Some(prepared) = self.prepare_update(&entry, asked)? else { return Ok(()) };
+        // Another thread would take longer to begin with it than it takes.
+        if prepared.journal.change.is_quick() && prepared.score.is_none() {
+            return self.carry_out_update(&entry, prepared);
+        }
         let (runtime, entry) = (self.clone(), entry.clone());
-        blocking(move || runtime.update_now(&entry, asked)).await
+        blocking(move || runtime.carry_out_update(&entry, prepared)).await
     }
 
-    fn update_now(&self, entry: &Entry<ContainerRecord>, mut asked: ContainerUpdate) -> Result<(), UpdateError> {
+    /// Thinks a change through; none where there is nothing to change.
+    fn prepare_update(
+        &self,
+        entry: &Entry<ContainerRecord>,
+        mut asked: ContainerUpdate,
+    ) -> Result<Option<Prepared>, UpdateError> {
         let record = entry.look();
         if record.phase.pid().is_none() {
-            return Ok(());
+            return Ok(None);
         }
-        let group = self.cgroup(&record.cgroup)?;
+        let group = self.cgroup(&record.cgroup)?.keeping(entry.gauges().files.clone());
         let unified = &mut asked.limits.unified;
         if group.layout().version() == Version::V1 && !unified.is_empty() {
             let keys: Vec<&str> = unified.keys().map(|key| key.as_str()).collect();
@@ -86,43 +107,27 @@ impl Runtime {
             unified.clear();
         }
         stay_out_of_swap(&record.spec.resources, &mut asked.limits);
-        let told = asked.kubernetes_resources.is_some();
-        match self.resize_container(entry, &record, &group, asked) {
-            Ok(outcome) => self.resizes.count(outcome),
-            // It ended, and was cleared away, while this was under way.
-            Err(ResizeError::Apply(ApplyError::Gone(_))) if entry.look().phase.pid().is_none() => {}
-            Err(source) => {
-                self.resizes.count_error(&source);
-                return Err(UpdateError::Resize { container: record.id.clone(), source: Box::new(source) });
-            }
-        }
-        if told && let Ok(pod) = self.pod(record.pod.as_str()) {
-            self.tell_again(&pod, &entry.look());
-        }
-        Ok(())
-    }
-
-    fn resize_container(
-        &self,
-        entry: &Entry<ContainerRecord>,
-        record: &ContainerRecord,
-        group: &Cgroup,
-        asked: ContainerUpdate,
-    ) -> Result<Outcome, ResizeError> {
-        let change = cgroup::prepare(group, &asked.limits)?;
+        let change = match cgroup::prepare(&group, &asked.limits) {
+            Ok(change) => change,
+            Err(error) => return self.failed(entry, &record, error.into()).map(|()| None),
+        };
         let mut all = record.spec.clone();
         asked.lay_over(&mut all);
-        let settled =
-            change.is_empty() && change.wanted.iter().all(|(knob, want)| record.settings.get(knob) == Some(want));
-        if settled && all == record.spec {
-            return Ok(Outcome::Unchanged);
+        let known = change.wanted.iter().all(|(knob, want)| record.settings.get(knob) == Some(want));
+        if change.is_empty() && known && all == record.spec {
+            self.resizes.count(Outcome::Unchanged);
+            return Ok(None);
         }
         let score = all.resources.oom_score_adj;
         let score = score.filter(|_| score != record.spec.resources.oom_score_adj);
+        Ok(Some(Prepared { record, group, journal: Journal { asked, change }, all, score }))
+    }
+
+    fn carry_out_update(&self, entry: &Entry<ContainerRecord>, prepared: Prepared) -> Result<(), UpdateError> {
+        let Prepared { record, group, journal, all, score } = prepared;
         let dir = self.layout.container(&record.pod, &record.id);
-        let journal = Journal { asked, change };
-        resize::carry_out(group, &dir, &journal, |settings| {
-            let scores = score.map(|score| self.set_oom_score(record, group, score)).transpose()?;
+        let outcome = resize::carry_out(&group, &dir, &journal, |settings| {
+            let scores = score.map(|score| self.set_oom_score(&record, &group, score)).transpose()?;
             let recorded = entry.try_update(&self.layout, |record| {
                 record.spec = all;
                 record.settings.extend(settings);
@@ -133,8 +138,31 @@ impl Runtime {
                 scores.take_back();
             }
             Ok(recorded?)
-        })?;
-        Ok(Outcome::Applied)
+        });
+        match outcome {
+            Ok(()) => self.resizes.count(Outcome::Applied),
+            Err(error) => return self.failed(entry, &record, error),
+        }
+        if journal.asked.kubernetes_resources.is_some()
+            && let Ok(pod) = self.pod(record.pod.as_str())
+        {
+            self.tell_again(&pod, &entry.look());
+        }
+        Ok(())
+    }
+
+    /// A failure, unless the container ended, and was cleared away, while this was under way.
+    fn failed(
+        &self,
+        entry: &Entry<ContainerRecord>,
+        record: &ContainerRecord,
+        error: ResizeError,
+    ) -> Result<(), UpdateError> {
+        if matches!(error, ResizeError::Apply(ApplyError::Gone(_))) && entry.look().phase.pid().is_none() {
+            return Ok(());
+        }
+        self.resizes.count_error(&error);
+        Err(UpdateError::Resize { container: record.id.clone(), source: Box::new(error) })
     }
 
     /// For its processes now, and for those that are exec'd later.

@@ -43,6 +43,7 @@ impl Runtime {
     pub(super) fn exited(&self, id: &ContainerId, exit: Exit) {
         let Ok(Some(entry)) = self.containers.find(id.as_str()) else { return };
         self.change_phase(&entry, |phase| phase.exit(exit));
+        entry.gauges().files.close();
     }
 
     fn change_phase(&self, entry: &Entry<ContainerRecord>, change: impl FnOnce(&Phase) -> Phase) {

@@ -6,17 +6,20 @@
 //!   pod.json                 the record; the pod exists once it is there
 //!   shim.sock shim.pid shim.start shim.log netns shm/ resolv.conf hostname hosts
 //!   containers/CONTAINER/    the same for a container
-//!     intent.json container.json config.json launch.json exit.json rootfs/ libcontainer/
+//!     intent.json container.json config.json launch.json exit.json resize.json rootfs/ libcontainer/
+//!     X.new                  what X held before, and is to hold next
 //! ROOT/containers/CONTAINER/ its writable layer: upper/ work/, and owner: the path of the directory above;
 //!                            volumes/N: what its image declares, in the order of their paths
 //! ```
 
 use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _};
 use std::path::{Path, PathBuf};
 
 use model::{Classed, ContainerId, Kind, PodId};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -103,9 +106,17 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), DiskError> {
     let failed = |source| DiskError::Write { path: path.to_owned(), source };
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".new");
-    let mut file = File::create(&temporary).map_err(failed)?;
-    file.write_all(bytes).map_err(failed)?;
-    fs::rename(&temporary, path).map_err(failed)
+    let file = File::options().write(true).create(true).truncate(false).open(&temporary).map_err(failed)?;
+    file.write_all_at(bytes, 0).map_err(failed)?;
+    let length = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+    file.set_len(length).map_err(failed)?;
+    // The two change places, and the old one is written over the next time: where the state directory is on a disk, file
+    // systems take a file that is replaced or emptied for precious and write it out at once.
+    match renameat_with(CWD, &temporary, CWD, path, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(()),
+        Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS) => fs::rename(&temporary, path).map_err(failed),
+        Err(errno) => Err(failed(errno.into())),
+    }
 }
 
 /// What is in the file; none when there is no such file.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use cgroup::Kept;
 use serde::Serialize;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
@@ -39,6 +40,7 @@ impl Record for PodRecord {
 pub(crate) struct ContainerGauges {
     pub(crate) cpu: CpuGauge,
     pub(crate) disk: DiskGauge,
+    pub(crate) files: Arc<Kept>,
 }
 
 impl Record for ContainerRecord {

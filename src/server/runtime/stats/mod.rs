@@ -145,7 +145,7 @@ impl Runtime {
     fn container_seen(&self, entry: &Container, scratch: &mut Scratch) -> Result<ContainerSeen, StatsError> {
         let record = entry.look();
         let container = || record.id.clone();
-        let cgroup = self.cgroup(&record.cgroup);
+        let cgroup = self.cgroup(&record.cgroup).map(|cgroup| cgroup.keeping(entry.gauges().files.clone()));
         let cgroup = cgroup.map_err(|source| StatsError::ContainerPath { container: container(), source })?;
         let gauges = entry.gauges();
         let read = usage(&cgroup, &gauges.cpu, scratch);

@@ -1,0 +1,102 @@
+//! Files of a cgroup that stay open between two looks: opening one takes several times as long as reading it.
+//!
+//! A cgroup that is removed takes no notice of them: whoever reads on learns that it is gone.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use rustix::process::{Resource, getrlimit};
+
+/// Never more than this in all cgroups together; each takes a few kilobytes of the kernel's.
+const MOST: usize = 8192;
+
+/// How many there are.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// The open files of one cgroup, by name.
+#[derive(Debug, Default)]
+pub struct Kept(Mutex<Vec<(String, Arc<File>)>>);
+
+impl Kept {
+    /// Reads the beginning of the file at `path` in one go, and keeps it open where there is room for that.
+    pub(crate) fn read(&self, path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if let Some(file) = self.find(name) {
+            return read_start(&file, buffer);
+        }
+        let file = Arc::new(File::open(path)?);
+        let read = read_start(&file, buffer)?;
+        if OPEN.fetch_add(1, Ordering::Relaxed) < room() {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name.to_owned(), file));
+        } else {
+            OPEN.fetch_sub(1, Ordering::Relaxed);
+        }
+        Ok(read)
+    }
+
+    fn find(&self, name: &str) -> Option<Arc<File>> {
+        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        files.iter().find(|(known, _)| known == name).map(|(_, file)| Arc::clone(file))
+    }
+
+    /// Lets go of all of them.
+    pub fn close(&self) {
+        let files = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        OPEN.fetch_sub(files.len(), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Most descriptors are for others: connections, shims, logs.
+fn room() -> usize {
+    static ROOM: OnceLock<usize> = OnceLock::new();
+    *ROOM.get_or_init(|| {
+        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        usize::try_from(most / 4).unwrap_or(MOST).min(MOST)
+    })
+}
+
+fn read_start(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match file.read_at(buffer, 0) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(kept: &Kept, path: &Path) -> io::Result<String> {
+        let mut buffer = [0; 64];
+        let read = kept.read(path, &mut buffer)?;
+        Ok(String::from_utf8(buffer[..read].to_vec()).unwrap())
+    }
+
+    #[test]
+    fn a_kept_file_tells_what_it_holds_now_until_it_is_let_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("memory.max");
+        let kept = Kept::default();
+        assert_eq!(text(&kept, &path).unwrap_err().kind(), io::ErrorKind::NotFound);
+        for value in ["1", "22"] {
+            std::fs::write(&path, value).unwrap();
+            assert_eq!(text(&kept, &path).unwrap(), value);
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(text(&kept, &path).unwrap(), "22", "it is open");
+        kept.close();
+        assert!(text(&kept, &path).is_err());
+    }
+}
