@@ -23,6 +23,7 @@ mod snapshot;
 mod tree;
 
 mod announced;
+mod authority;
 mod cgroups;
 mod daemon;
 mod declared_volumes;

@@ -20,7 +20,7 @@ use wire::v1::image_service_server::ImageServiceServer;
 use wire::v1::runtime_service_server::RuntimeServiceServer;
 
 use crate::config::{Config, Live};
-use crate::grpc::{AdminApi, ImageApi, REQUEST_MAX, RuntimeApi, TraceLayer};
+use crate::grpc::{AdminApi, ImageApi, Mended, REQUEST_MAX, RuntimeApi, TraceLayer};
 use crate::metrics;
 use crate::runtime::Runtime;
 use crate::socket::{self, Socket, SocketError};
@@ -126,7 +126,7 @@ async fn answer(
             tracing::warn!(%error, "a connection could not be accepted");
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
-        accepted
+        accepted.map(Mended::new)
     });
     let runtime_api = RuntimeServiceServer::new(RuntimeApi::new(Arc::clone(&runtime)));
     let image_api = ImageServiceServer::new(ImageApi::new(Arc::clone(&runtime), registries));

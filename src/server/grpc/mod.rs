@@ -2,6 +2,7 @@
 
 mod about;
 mod admin;
+mod authority;
 mod chunks;
 mod deadline;
 mod filesystem;
@@ -21,6 +22,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::convert::Warnings;
 pub(crate) use admin::AdminApi;
+pub(crate) use authority::Mended;
 pub(crate) use image::ImageApi;
 pub(crate) use runtime::RuntimeApi;
 pub(crate) use trace::TraceLayer;

@@ -1,0 +1,148 @@
+//! Finds `:authority` in a header block as RFC 7541 (HPACK) writes it, and mends it where it is.
+
+use std::ops::Range;
+
+/// The place of `:authority` among the names that both sides know from the start.
+const STATIC_INDEX: usize = 1;
+/// The name spelled out, as gRPC's C core does.
+const NAME: &[u8] = b":authority";
+/// The name in Huffman's code, which has only one way to write it.
+const NAME_IN_HUFFMAN: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
+
+/// The codes for `%`, `/` and `-`, all of six bits.
+const SIX: usize = 6;
+const PERCENT: u32 = 0b01_0101;
+const SLASH: u32 = 0b01_1000;
+const DASH: u32 = 0b01_0110;
+/// The last code of each length in bits. Codes are counted through from short to long, so one has the first length for
+/// which it is not too large. Longer ones have no place in the name of a host.
+const LAST_CODES: [(usize, u32); 10] = [
+    (5, 0x09),
+    (6, 0x2d),
+    (7, 0x7b),
+    (8, 0xfd),
+    (10, 0x3fc),
+    (11, 0x7fc),
+    (12, 0xffb),
+    (13, 0x1ffd),
+    (14, 0x3ffd),
+    (15, 0x7ffe),
+];
+
+/// Puts `-` for each `%` and `/` in the values of `:authority` that the block spells out; nothing moves.
+///
+/// What cannot be understood stays as it is, with all that follows it. So does a value whose name is given by its place
+/// in the dynamic table, which is not kept here.
+pub(super) fn mend(block: &mut [u8]) {
+    let mut walk = Walk { block, at: 0 };
+    // Each field is a byte at least, so this ends.
+    while walk.field().is_some() {}
+}
+
+/// A way through a header block; every step gives `None` where the block ends too early or makes no sense.
+struct Walk<'a> {
+    block: &'a mut [u8],
+    at: usize,
+}
+
+/// A string in a header block.
+struct Text {
+    huffman: bool,
+    range: Range<usize>,
+}
+
+impl Walk<'_> {
+    /// Goes over one field, and mends it if it is the one.
+    fn field(&mut self) -> Option<()> {
+        let is_authority = match *self.block.get(self.at)? {
+            // A field from the tables, or the size of the dynamic one.
+            0x80.. => return self.integer(7).map(drop),
+            0x20..=0x3f => return self.integer(5).map(drop),
+            // A value that is to be put into the dynamic table, and one that is not.
+            0x40..=0x7f => self.name(6)?,
+            0x00..=0x1f => self.name(4)?,
+        };
+        let Text { huffman, range } = self.text()?;
+        if is_authority {
+            let value = self.block.get_mut(range)?;
+            if huffman { mend_huffman(value) } else { mend_plain(value) }
+        }
+        Some(())
+    }
+
+    /// Goes over the name of a field, whose index has so many bits in its first byte: is it `:authority`?
+    fn name(&mut self, bits: u32) -> Option<bool> {
+        match self.integer(bits)? {
+            0 => {
+                let Text { huffman, range } = self.text()?;
+                Some(self.block.get(range)? == if huffman { NAME_IN_HUFFMAN } else { NAME })
+            }
+            index => Some(index == STATIC_INDEX),
+        }
+    }
+
+    fn text(&mut self) -> Option<Text> {
+        let huffman = *self.block.get(self.at)? & 0x80 != 0;
+        let length = self.integer(7)?;
+        let range = self.at..self.at + length;
+        self.at = range.end;
+        (range.end <= self.block.len()).then_some(Text { huffman, range })
+    }
+
+    /// A number that begins in the lower `bits` of a byte; none of more than five bytes, which h2 refuses too.
+    fn integer(&mut self, bits: u32) -> Option<usize> {
+        let most = 0xff_usize >> (8 - bits);
+        let first = usize::from(self.byte()?) & most;
+        if first < most {
+            return Some(first);
+        }
+        let mut number = most;
+        for shift in [0, 7, 14, 21] {
+            let byte = self.byte()?;
+            number += usize::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        let byte = self.block.get(self.at).copied();
+        self.at += 1;
+        byte
+    }
+}
+
+fn mend_plain(value: &mut [u8]) {
+    for byte in value.iter_mut().filter(|byte| matches!(byte, b'%' | b'/')) {
+        *byte = b'-';
+    }
+}
+
+fn mend_huffman(value: &mut [u8]) {
+    let mut at = 0;
+    while let Some((length, code)) = code_at(value, at) {
+        if length == SIX && matches!(code, PERCENT | SLASH) {
+            // What differs between the two codes, at its place in the first of up to two bytes.
+            let change = ((code ^ DASH) << (32 - SIX - at % 8)).to_be_bytes();
+            for (byte, change) in value.iter_mut().skip(at / 8).zip(change) {
+                *byte ^= change;
+            }
+        }
+        at += length;
+    }
+}
+
+/// The length of the code that begins at a bit, and the code; the padding at the end is none.
+fn code_at(value: &[u8], at: usize) -> Option<(usize, u32)> {
+    let byte = |n: usize| value.get(at / 8 + n).copied().unwrap_or(0xff);
+    let ahead = u32::from_be_bytes([byte(0), byte(1), byte(2), 0]) << (at % 8);
+    let code = |length: usize| ahead >> (32 - length);
+    let (length, _) = LAST_CODES.into_iter().find(|&(length, last)| code(length) <= last)?;
+    (at + length <= value.len() * 8).then(|| (length, code(length)))
+}
+
+#[cfg(test)]
+#[path = "hpack_tests.rs"]
+mod tests;
