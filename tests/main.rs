@@ -47,4 +47,5 @@ mod rights;
 mod shims;
 mod stats;
 mod stop;
+mod systemd;
 mod update;
