@@ -23,6 +23,7 @@ use crate::tree;
 pub(crate) struct Ground {
     dir: TempDir,
     cgroup: String,
+    systemd: bool,
     settings: String,
     _template: Arc<Template>,
 }
@@ -35,13 +36,20 @@ impl Ground {
 
     /// `settings` are lines for the end of the configuration file.
     pub(crate) fn with_settings(settings: &str) -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        Self::with_cgroup(format!("/crisp-e2e-{}", unique()), false, settings)
+    }
+
+    /// With a slice in place of the cgroup: a dash in its name would be a step down.
+    pub(crate) fn under_systemd() -> Self {
+        let cgroup = format!("/crispe2e{}.slice", unique().replace('-', "x"));
+        Self::with_cgroup(cgroup, true, "")
+    }
+
+    fn with_cgroup(cgroup: String, systemd: bool, settings: &str) -> Self {
         assert!(rustix::process::geteuid().is_root(), "these tests need root");
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let template = Template::get();
         let dir = tempfile::Builder::new().prefix("crisp-").tempdir().unwrap();
-        let cgroup = format!("/crisp-e2e-{}-{number}", std::process::id());
-        let ground = Self { dir, cgroup, settings: settings.to_owned(), _template: template.clone() };
+        let ground = Self { dir, cgroup, systemd, settings: settings.to_owned(), _template: template.clone() };
         fs::create_dir(ground.logs()).unwrap();
         template.copy_to(&ground.root());
         ground.write_config();
@@ -50,12 +58,13 @@ impl Ground {
 
     fn write_config(&self) {
         let text = format!(
-            "listen = {:?}\nroot = {:?}\nstate = {:?}\n{}\n[cgroup]\nparent = {:?}\n[shim]\npath = {:?}\n",
+            "listen = {:?}\nroot = {:?}\nstate = {:?}\n{}\n[cgroup]\nparent = {:?}\ndriver = {:?}\n[shim]\npath = {:?}\n",
             self.socket(),
             self.root(),
             self.state(),
             self.settings,
             self.cgroup,
+            if self.systemd { "systemd" } else { "cgroupfs" },
             program("crisp-shim"),
         );
         fs::write(self.config(), text).unwrap();
@@ -166,6 +175,10 @@ impl Ground {
 
     fn clear(&self) {
         tree::thaw(&self.cgroup);
+        if self.systemd {
+            // It would make cgroups that are taken from under it again.
+            Command::new("systemctl").args(["stop", &self.cgroup[1..]]).status().ok();
+        }
         let begin = Instant::now();
         loop {
             let left = kernel::processes_of(self.dir(), &self.cgroup, None);
@@ -181,6 +194,12 @@ impl Ground {
         }
         tree::remove_all(&self.cgroup);
     }
+}
+
+/// A name for something on this machine that no other test has.
+fn unique() -> String {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
 impl Drop for Ground {

@@ -122,8 +122,12 @@ impl Daemon {
 
     /// Starts a daemon in place of one that has ended.
     pub(crate) fn revive(&mut self) {
+        self.revive_with_failpoints("");
+    }
+
+    pub(crate) fn revive_with_failpoints(&mut self, failpoints: &str) {
         assert!(self.process.try_wait().unwrap().is_some(), "the last daemon still runs");
-        (self.process, self.client) = launch(&self.ground, "");
+        (self.process, self.client) = launch(&self.ground, failpoints);
     }
 
     /// A daemon killed at a bad moment, and its successor.

@@ -48,4 +48,5 @@ mod rights;
 mod shims;
 mod stats;
 mod stop;
+mod systemd;
 mod update;

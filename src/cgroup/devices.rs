@@ -12,6 +12,7 @@ use model::Kind;
 use crate::device_program;
 use crate::group::Cgroup;
 use crate::layout::Version;
+use crate::systemd::SystemdError;
 use crate::tree::write_once;
 
 /// One line of a device policy; later lines override earlier ones, and what no line allows is denied.
@@ -149,6 +150,8 @@ pub enum DeviceError {
     NoController,
     #[error("writing {value:?} to {path}")]
     Write { path: PathBuf, value: String, source: io::Error },
+    #[error("telling systemd which devices may be used")]
+    Systemd(#[from] SystemdError),
     #[error("{doing} for {path}")]
     Program { doing: &'static str, path: PathBuf, source: io::Error },
 }
@@ -157,6 +160,7 @@ impl DeviceError {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Partial(_) => Kind::Invalid,
+            Self::Systemd(e) => e.kind(),
             Self::NoController | Self::Write { .. } | Self::Program { .. } => Kind::Internal,
         }
     }
@@ -215,7 +219,11 @@ impl Cgroup {
     pub fn set_devices(&self, rules: &[DeviceRule]) -> Result<(), DeviceError> {
         let policy = Policy::new(rules)?;
         match self.layout().version() {
-            Version::V1 => self.set_device_list(&policy),
+            // There systemd has the same list to write again; of programs it has none.
+            Version::V1 => {
+                self.tell_devices(&policy)?;
+                self.set_device_list(&policy)
+            }
             Version::V2 => self.set_device_program(&policy),
         }
     }

@@ -11,6 +11,7 @@ use crate::knob::{CgroupFs, Knob, Settings, Unreadable, Values};
 use crate::layout::Version;
 use crate::plan::{self, Change, Refused, Write};
 use crate::shrink::{self, Stuck};
+use crate::systemd::TellError;
 use crate::{v1, v2};
 
 /// Why a change failed; unless `left` names files, everything is as it was.
@@ -35,6 +36,8 @@ pub enum ApplyError {
     BelowUsage { file: PathBuf, limit: Bytes, usage: Bytes, left: Vec<PathBuf>, source: Option<io::Error> },
     #[error("{file} reads {found:?} after {value:?} was written to it{}", leftovers(left))]
     NotKept { file: PathBuf, value: String, found: String, left: Vec<PathBuf> },
+    #[error("systemd did not learn of the change{}", leftovers(left))]
+    NotTold { left: Vec<PathBuf>, source: Box<TellError> },
 }
 
 fn leftovers(left: &[PathBuf]) -> String {
@@ -55,6 +58,7 @@ impl ApplyError {
                 Some(_) | None => Kind::Internal,
             },
             Self::BelowUsage { .. } => Kind::Precondition,
+            Self::NotTold { source, .. } => source.kind(),
             Self::Unreadable(_) | Self::NotKept { .. } => Kind::Internal,
         }
     }
@@ -62,7 +66,10 @@ impl ApplyError {
     /// Files that do not hold what they held before.
     pub fn left(&self) -> &[PathBuf] {
         match self {
-            Self::Write { left, .. } | Self::BelowUsage { left, .. } | Self::NotKept { left, .. } => left,
+            Self::Write { left, .. }
+            | Self::BelowUsage { left, .. }
+            | Self::NotKept { left, .. }
+            | Self::NotTold { left, .. } => left,
             Self::Gone(_) | Self::Refused(_) | Self::Read { .. } | Self::Unreadable(_) => &[],
         }
     }
@@ -119,7 +126,14 @@ pub fn commit(fs: &impl CgroupFs, change: &Change) -> Result<Settings, ApplyErro
             return Err(not_put(fs, write, stuck, left));
         }
     }
+    tell(fs, change)?;
     verify(fs, change)
+}
+
+/// Has it known what the change wrote. Before it is read back, since whoever is told may have a hand in it.
+fn tell(fs: &impl CgroupFs, change: &Change) -> Result<(), ApplyError> {
+    let new = change.writes.iter().map(|write| (write.knob.clone(), write.want.clone())).collect();
+    fs.tell(&new).map_err(|source| ApplyError::NotTold { left: take_back_all(fs, change), source: Box::new(source) })
 }
 
 /// Brings a change that was cut off somewhere to one of its ends, by what the kernel says: finished where all of it is in
@@ -130,6 +144,7 @@ pub fn settle(fs: &impl CgroupFs, change: &Change) -> Result<Settled, ApplyError
     // What the way back starts from is where the way there ends.
     let done = |write: &Write| now.get(&write.knob).is_some_and(|found| write.knob.same(&write.had, found));
     if reversed.writes.iter().all(done) {
+        tell(fs, change)?;
         return Ok(Settled::Finished(verify(fs, change)?));
     }
     match commit(fs, &reversed) {
@@ -201,7 +216,7 @@ fn verify(fs: &impl CgroupFs, change: &Change) -> Result<Settings, ApplyError> {
                 }
             }
             Ok(found) => {
-                let left = take_back(fs, &change.writes);
+                let left = take_back_all(fs, change);
                 return Err(ApplyError::NotKept { file: file(), value: write.want.clone(), found, left });
             }
             // The cgroup has just gone: there is nothing left to take back.
@@ -215,6 +230,15 @@ fn verify(fs: &impl CgroupFs, change: &Change) -> Result<Settings, ApplyError> {
 fn take_back(fs: &impl CgroupFs, done: &[Write]) -> Vec<PathBuf> {
     let failed = done.iter().rev().filter(|write| put(fs, &write.back()).is_err());
     failed.map(|write| fs.location(&write.knob)).collect()
+}
+
+/// Takes back a change that was told.
+fn take_back_all(fs: &impl CgroupFs, change: &Change) -> Vec<PathBuf> {
+    let left = take_back(fs, &change.writes);
+    let old = change.writes.iter().rev().map(|write| (write.knob.clone(), write.had.clone())).collect();
+    // The failure that led here is the one to tell; what counts, the kernel, is as it was.
+    fs.tell(&old).ok();
+    left
 }
 
 /// Reads those of `knobs` that the host has.

@@ -11,9 +11,10 @@ use std::time::Duration;
 use model::resources::{CpuSet, HugePageSize};
 use rustix::io::Errno;
 
-use crate::knob::{CgroupFs, Knob, huge_page_bytes, page};
+use crate::knob::{CgroupFs, Knob, Values, huge_page_bytes, page};
 use crate::layout::Version;
 use crate::shrink::Patience;
+use crate::systemd::{BusError, SystemdError, TellError};
 
 /// The pretended host has these CPUs and one memory node.
 const CPUS: &str = "0-7";
@@ -40,6 +41,9 @@ struct State {
     fault: Option<(usize, Errno)>,
     log: Vec<(Knob, String)>,
     oom_kills: u64,
+    /// What the pretended systemd was told, unless it does not listen.
+    known: Values,
+    deaf: bool,
 }
 
 impl FakeCgroup {
@@ -84,7 +88,17 @@ impl FakeCgroup {
 
     fn with_files(version: Version, files: &[(&str, &str)]) -> Self {
         let files = files.iter().map(|(file, value)| ((*file).to_owned(), (*value).to_owned())).collect();
-        let state = State { files, anon: 0, cache: 0, parent: None, fault: None, log: Vec::new(), oom_kills: 0 };
+        let state = State {
+            files,
+            anon: 0,
+            cache: 0,
+            parent: None,
+            fault: None,
+            log: Vec::new(),
+            oom_kills: 0,
+            known: Values::new(),
+            deaf: false,
+        };
         Self { version, state: RefCell::new(state) }
     }
 
@@ -134,6 +148,16 @@ impl FakeCgroup {
     /// Every successful write so far.
     pub fn log(&self) -> Vec<(Knob, String)> {
         self.state.borrow().log.clone()
+    }
+
+    /// What the pretended systemd was told.
+    pub fn known(&self) -> Values {
+        self.state.borrow().known.clone()
+    }
+
+    /// A systemd that cannot be told anything from now on.
+    pub fn go_deaf(&self) {
+        self.state.borrow_mut().deaf = true;
     }
 
     /// How many processes the pretended kernel has killed for lack of memory.
@@ -186,6 +210,16 @@ impl CgroupFs for FakeCgroup {
 
     fn patience(&self) -> Patience {
         Patience { within: Duration::ZERO, stalled: Duration::ZERO }
+    }
+
+    fn tell(&self, changed: &Values) -> Result<(), TellError> {
+        let mut state = self.state.borrow_mut();
+        if state.deaf {
+            let source = SystemdError::Bus(BusError::Noise);
+            return Err(TellError::Systemd { unit: "fake.scope".to_owned(), source });
+        }
+        state.known.extend(changed.clone());
+        Ok(())
     }
 }
 

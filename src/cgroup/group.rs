@@ -11,11 +11,13 @@ use model::Kind;
 use model::resources::{HugePageSize, LimitsPatch};
 use rustix::io::Errno;
 
+use crate::driver::Driver;
 use crate::engine::{self, ApplyError, Now};
 use crate::kept::Kept;
-use crate::knob::{CgroupFs, Knob, Settings};
+use crate::knob::{CgroupFs, Knob, Settings, Values};
 use crate::layout::{HierarchyKind, Layout, Version};
 use crate::path::{CgroupPath, InvalidPath};
+use crate::systemd::{Systemd, SystemdError, TellError, Unit};
 use crate::tree::{make_dirs, read_file, read_once, remove_dir, remove_tree, write_file, write_once};
 
 /// A cgroup that may or may not exist yet. Cheap to clone; holds nothing open but what it was told to keep.
@@ -24,12 +26,17 @@ pub struct Cgroup {
     layout: Arc<Layout>,
     path: CgroupPath,
     kept: Option<Arc<Kept>>,
+    /// What systemd calls it, where it is systemd's.
+    unit: Option<(Arc<Systemd>, Unit)>,
 }
 
-/// The directories that a [`Cgroup::create`] had to make, parents first.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// What a [`Cgroup::create`] had to make: a unit of systemd's, and directories, parents first.
+#[derive(Debug, Default)]
 #[must_use = "only this knows what to take back"]
-pub struct Made(Vec<PathBuf>);
+pub struct Made {
+    unit: Option<(Arc<Systemd>, Unit)>,
+    dirs: Vec<PathBuf>,
+}
 
 /// A v1 tree as a container is to see it, read-only, under `/sys/fs/cgroup`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +60,8 @@ pub enum GroupError {
     Write { path: PathBuf, value: String, source: io::Error },
     #[error("removing the cgroup directory {path}")]
     Remove { path: PathBuf, source: io::Error },
+    #[error("asking systemd for {unit}")]
+    Systemd { unit: String, source: SystemdError },
     #[error("killing process {pid}")]
     Kill { pid: NonZeroU32, source: io::Error },
     #[error("this process is itself in cgroup {0}, which it is to freeze or kill")]
@@ -71,6 +80,7 @@ impl GroupError {
             Self::Make { .. } | Self::Read { .. } | Self::Write { .. } | Self::Remove { .. } | Self::Kill { .. } => {
                 Kind::Internal
             }
+            Self::Systemd { source, .. } => source.kind(),
             Self::Own(_) => Kind::Precondition,
             Self::NoFreezer(_) => Kind::Unsupported,
             Self::TooSlow { .. } => Kind::Deadline,
@@ -83,7 +93,7 @@ const REMOVE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Cgroup {
     pub fn new(layout: Arc<Layout>, path: CgroupPath) -> Self {
-        Self { layout, path, kept: None }
+        Self { layout, path, kept: None, unit: None }
     }
 
     /// Reads through files that stay open in `kept`, which belongs to this very cgroup.
@@ -96,7 +106,16 @@ impl Cgroup {
         self.kept.as_ref()
     }
 
-    /// The cgroup `name` directly below this one.
+    /// A cgroup that this driver makes. With systemd, one that is not where a unit would be is crisp's own to make.
+    pub fn with_driver(layout: Arc<Layout>, driver: &Driver, path: CgroupPath) -> Self {
+        let unit = match driver {
+            Driver::Cgroupfs => None,
+            Driver::Systemd(systemd) => Unit::of(&path).map(|unit| (Arc::clone(systemd), unit)),
+        };
+        Self { unit, ..Self::new(layout, path) }
+    }
+
+    /// The cgroup `name` directly below this one, which crisp makes itself.
     pub fn child(&self, name: &str) -> Result<Self, InvalidPath> {
         Ok(Self::new(Arc::clone(&self.layout), self.path.join(name)?))
     }
@@ -107,6 +126,16 @@ impl Cgroup {
 
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Whether systemd has to be told of changes, which takes its time.
+    pub fn is_systemds(&self) -> bool {
+        self.unit.is_some()
+    }
+
+    /// The unit that systemd has for this cgroup.
+    pub(crate) fn unit(&self) -> Option<(&Systemd, &Unit)> {
+        self.unit.as_ref().map(|(systemd, unit)| (&**systemd, unit))
     }
 
     /// The directory of this cgroup in each tree.
@@ -140,8 +169,13 @@ impl Cgroup {
     }
 
     fn create_into(&self, made: &mut Made) -> Result<(), GroupError> {
+        if let Some((systemd, unit)) = &self.unit {
+            made.unit = self.unit.clone();
+            systemd.start(unit, self.layout.version()).map_err(|source| asking(unit, source))?;
+        }
+        // systemd does not know every controller.
         for mount in self.layout.mounts() {
-            make_dirs(&self.path.under(mount), &mut made.0)?;
+            make_dirs(&self.path.under(mount), &mut made.dirs)?;
         }
         match self.layout.version() {
             Version::V1 => self.prepare_v1(),
@@ -208,6 +242,9 @@ impl Cgroup {
     /// Thaws first: what is frozen cannot finish dying. That it is gone already is fine.
     pub fn remove(&self) -> Result<(), GroupError> {
         self.thaw_all()?;
+        if let Some((systemd, unit)) = &self.unit {
+            systemd.stop(unit).map_err(|source| asking(unit, source))?;
+        }
         let deadline = Instant::now() + REMOVE_WITHIN;
         self.dirs().try_for_each(|dir| remove_tree(&dir, deadline))
     }
@@ -215,8 +252,11 @@ impl Cgroup {
     /// Leaves a cgroup that belongs to somebody else, such as a pod's that the kubelet made.
     ///
     /// Owners of v1 cgroups do not know the v2 tree of a hybrid host: [`create`](Self::create) of a child made the
-    /// directory there, and nobody else would remove it. One that is still in use stays.
+    /// directory there, and nobody else would remove it. One that is still in use stays. systemd does know.
     pub fn leave(&self) -> Result<(), GroupError> {
+        if self.unit.is_some() {
+            return Ok(());
+        }
         let Layout::V1 { unified: Some(root), .. } = &*self.layout else { return Ok(()) };
         match remove_dir(&self.path.under(root), Instant::now()) {
             Err(e) if e.kind() == Kind::Busy => Ok(()),
@@ -293,6 +333,10 @@ impl CgroupFs for Cgroup {
         write_once(&dir.join(knob.file()), value)
     }
 
+    fn tell(&self, changed: &Values) -> Result<(), TellError> {
+        Cgroup::tell(self, changed)
+    }
+
     fn location(&self, knob: &Knob) -> PathBuf {
         self.dir_of(knob.controller()).map_or_else(|| knob.file().into(), |dir| dir.join(knob.file()))
     }
@@ -307,18 +351,25 @@ impl CgroupFs for Cgroup {
 impl Made {
     /// Whether everything had been there before.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.unit.is_none() && self.dirs.is_empty()
     }
 
     /// Removes what was made, and only that; goes on after a failure and tells the first.
     pub fn undo(self) -> Result<(), GroupError> {
-        let deadline = Instant::now() + REMOVE_WITHIN;
         let mut outcome = Ok(());
-        for dir in self.0.iter().rev() {
+        if let Some((systemd, unit)) = &self.unit {
+            outcome = systemd.stop(unit).map_err(|source| asking(unit, source));
+        }
+        let deadline = Instant::now() + REMOVE_WITHIN;
+        for dir in self.dirs.iter().rev() {
             outcome = outcome.and(remove_dir(dir, deadline));
         }
         outcome
     }
+}
+
+fn asking(unit: &Unit, source: SystemdError) -> GroupError {
+    GroupError::Systemd { unit: unit.name().to_owned(), source }
 }
 
 fn huge_page_sizes(dir: &Path) -> Vec<HugePageSize> {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layout::Version;
 use crate::shrink::Patience;
+use crate::systemd::TellError;
 
 /// A file of a cgroup that holds one setting; the part before the first dot is its controller.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -47,6 +48,8 @@ pub trait CgroupFs {
     fn patience(&self) -> Patience {
         Patience::default()
     }
+    /// Tells whoever else writes these files what they hold now; most often there is nobody.
+    fn tell(&self, changed: &Values) -> Result<(), TellError>;
 }
 
 /// A value of the kernel's that is not in the form its documentation gives.

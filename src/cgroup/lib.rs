@@ -10,6 +10,7 @@
 //! - [`Settings`]: what was written to which file. Where the kernel says something else later, that is [`Drift`].
 //! - [`Cgroup::usage`]: what its processes use now, without a word to anybody who changes limits.
 //! - [`DeviceRule`]: which device nodes the processes may use.
+//! - [`Driver`]: who makes the cgroups of pods and containers, crisp itself or [`Systemd`].
 //!
 //! One flow, a container's cgroup from birth to death:
 //! ```text
@@ -26,6 +27,7 @@
 
 mod device_program;
 mod devices;
+mod driver;
 mod engine;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
@@ -40,6 +42,7 @@ mod shrink;
 mod stats;
 #[cfg(test)]
 mod suite;
+mod systemd;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -47,6 +50,7 @@ mod v1;
 mod v2;
 
 pub use devices::{Access, DeviceError, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};
+pub use driver::Driver;
 pub use engine::{ApplyError, Drift, Now, Settled, apply, commit, observe, prepare, settle};
 pub use group::{Cgroup, GroupError, Made, ShownMount};
 pub use kept::Kept;
@@ -56,4 +60,5 @@ pub use path::{CgroupPath, InvalidPath};
 pub use plan::{Change, Limit, Refused, Write, knobs, plan};
 pub use shrink::Patience;
 pub use stats::{ReadError, Scratch};
+pub use systemd::{BusError, Reloads, Systemd, SystemdError, TellError, slice};
 pub use v2::weight;

@@ -19,6 +19,10 @@ pub struct InvalidPath {
 }
 
 impl InvalidPath {
+    pub(crate) fn new(path: &str, fault: &'static str) -> Self {
+        Self { path: path.to_owned(), fault }
+    }
+
     pub fn kind(&self) -> model::Kind {
         model::Kind::Invalid
     }

@@ -191,6 +191,11 @@ impl CpuSet {
         let within = |&(low, high): &(u32, u32)| self.ranges.iter().any(|r| r.0 <= low && high <= r.1);
         other.ranges.iter().all(within)
     }
+
+    /// Every member, lowest first.
+    pub fn members(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ranges.iter().flat_map(|&(low, high)| low..=high)
+    }
 }
 
 fn index(text: &str) -> Option<u32> {

@@ -42,7 +42,7 @@ mod watched {
     use std::io;
     use std::path::PathBuf;
 
-    use cgroup::{Cgroup, CgroupFs, Knob, Version};
+    use cgroup::{Cgroup, CgroupFs, Knob, TellError, Values, Version};
     use model::resources::HugePageSize;
 
     pub(super) struct Watched {
@@ -81,6 +81,10 @@ mod watched {
 
         fn huge_page_sizes(&self) -> Vec<HugePageSize> {
             self.group.huge_page_sizes()
+        }
+
+        fn tell(&self, changed: &Values) -> Result<(), TellError> {
+            self.group.tell(changed)
         }
     }
 }

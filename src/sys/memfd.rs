@@ -1,7 +1,7 @@
 //! A program in memory that nobody can change any more.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Copies `program` into sealed memory. A process started from it cannot have its program overwritten through
 /// `/proc/PID/exe`, whatever a container does; all processes started from one copy share its pages.
-pub fn sealed(name: &str, mut program: File) -> io::Result<OwnedFd> {
+pub fn sealed(name: &str, mut program: impl Read) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Asked for where the kernel knows the flag (6.3): a host may make memory not executable by default.
     let fd = match memfd_create(name, flags | MemfdFlags::EXEC) {

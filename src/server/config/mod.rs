@@ -94,7 +94,10 @@ pub struct CgroupConfig {
 /// Who makes cgroups, and how they are called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {
+    /// crisp itself, in the file system.
     Cgroupfs,
+    /// systemd, asked over D-Bus.
+    Systemd,
 }
 
 /// What happens to a wish for an OOM score that the daemon may not set.

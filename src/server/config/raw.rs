@@ -131,7 +131,7 @@ impl Default for RawLog {
 
 impl Default for RawCgroup {
     fn default() -> Self {
-        Self { driver: "cgroupfs".into(), parent: "/crisp".into() }
+        Self { driver: "cgroupfs".into(), parent: String::new() }
     }
 }
 

@@ -188,10 +188,19 @@ fn log_config(RawLog { level, format }: RawLog) -> Result<LogConfig, InvalidSett
 fn cgroup_config(RawCgroup { driver, parent }: RawCgroup) -> Result<CgroupConfig, InvalidSetting> {
     let driver = match driver.as_str() {
         "cgroupfs" => CgroupDriver::Cgroupfs,
-        "systemd" => return Err(invalid("cgroup.driver", "\"systemd\" is not supported yet: use \"cgroupfs\"")),
-        other => return Err(invalid("cgroup.driver", format_args!("{other:?} is unknown: use \"cgroupfs\""))),
+        "systemd" => CgroupDriver::Systemd,
+        other => {
+            let problem = format_args!("{other:?} is neither \"cgroupfs\" nor \"systemd\"");
+            return Err(invalid("cgroup.driver", problem));
+        }
     };
-    let parent = CgroupPath::new(&parent).map_err(|e| invalid("cgroup.parent", e))?;
+    let parent = match (parent.as_str(), driver) {
+        ("", CgroupDriver::Cgroupfs) => CgroupPath::new("/crisp"),
+        ("", CgroupDriver::Systemd) => CgroupPath::new("/crisp.slice"),
+        (parent, CgroupDriver::Cgroupfs) => CgroupPath::new(parent),
+        (parent, CgroupDriver::Systemd) => CgroupPath::new(parent).and_then(|parent| cgroup::slice(&parent)),
+    };
+    let parent = parent.map_err(|e| invalid("cgroup.parent", e))?;
     Ok(CgroupConfig { driver, parent })
 }
 

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::raw::RawRegistry;
+use super::raw::{RawCgroup, RawRegistry};
 use super::*;
 
 /// The defaults, with a shim that exists wherever the test runs.
@@ -174,7 +174,7 @@ fn the_command_line_goes_before_the_file() {
 
 #[test]
 fn values_that_cannot_be_are_refused_by_key() {
-    let cases: [(&str, InvalidSetting); 36] = [
+    let cases: [(&str, InvalidSetting); 37] = [
         ("listen", refused(|raw| raw.listen = "crisp.sock".into())),
         ("listen", refused(|raw| raw.listen = format!("/{}", "x".repeat(107)).into())),
         ("root", refused(|raw| raw.root = "/".into())),
@@ -187,8 +187,9 @@ fn values_that_cannot_be_are_refused_by_key() {
         ("socket_group", refused(|raw| raw.socket_group = "no such group".into())),
         ("log.level", refused(|raw| raw.log.level = "crisp=loud".into())),
         ("log.format", refused(|raw| raw.log.format = "xml".into())),
-        ("cgroup.driver", refused(|raw| raw.cgroup.driver = "systemd".into())),
+        ("cgroup.driver", refused(|raw| raw.cgroup.driver = "openrc".into())),
         ("cgroup.parent", refused(|raw| raw.cgroup.parent = "crisp".into())),
+        ("cgroup.parent", refused(|raw| raw.cgroup = RawCgroup { driver: "systemd".into(), parent: "/crisp".into() })),
         ("shim.path", refused(|raw| raw.shim.path = "/nonexistent/shim".into())),
         ("container.log_line_max", refused(|raw| raw.container.log_line_max = 0)),
         ("container.oom_score_adj", refused(|raw| raw.container.oom_score_adj = "maybe".into())),
@@ -221,6 +222,18 @@ fn values_that_cannot_be_are_refused_by_key() {
     for (key, invalid) in cases {
         assert_eq!(invalid.key, key, "{invalid}");
     }
-    let systemd = refused(|raw| raw.cgroup.driver = "systemd".into());
-    assert_eq!(systemd.to_string(), "cgroup.driver: \"systemd\" is not supported yet: use \"cgroupfs\"");
+    let driver = refused(|raw| raw.cgroup.driver = "openrc".into());
+    assert_eq!(driver.to_string(), "cgroup.driver: \"openrc\" is neither \"cgroupfs\" nor \"systemd\"");
+}
+
+#[test]
+fn with_systemd_the_parent_of_all_is_a_slice() {
+    for (named, used) in
+        [("", "/crisp.slice"), ("/a-b.slice", "/a.slice/a-b.slice"), ("/a.slice/a-b.slice", "/a.slice/a-b.slice")]
+    {
+        let mut raw = raw();
+        raw.cgroup = RawCgroup { driver: "systemd".into(), parent: named.into() };
+        let config = raw.resolve().unwrap();
+        assert_eq!((config.cgroup.driver, config.cgroup.parent.as_str()), (CgroupDriver::Systemd, used));
+    }
 }

@@ -35,6 +35,7 @@ pub(super) fn features() -> v1::RuntimeFeatures {
 pub(super) fn runtime_config(driver: CgroupDriver) -> v1::RuntimeConfigResponse {
     let driver = match driver {
         CgroupDriver::Cgroupfs => v1::CgroupDriver::Cgroupfs,
+        CgroupDriver::Systemd => v1::CgroupDriver::Systemd,
     };
     v1::RuntimeConfigResponse { linux: Some(v1::LinuxRuntimeConfiguration { cgroup_driver: driver.into() }) }
 }
@@ -68,8 +69,11 @@ mod tests {
 
     #[test]
     fn the_driver_is_said_and_not_left_to_the_zero_value() {
-        let linux = runtime_config(CgroupDriver::Cgroupfs).linux.unwrap();
-        assert_eq!(linux.cgroup_driver(), v1::CgroupDriver::Cgroupfs);
+        for (set, said) in
+            [(CgroupDriver::Cgroupfs, v1::CgroupDriver::Cgroupfs), (CgroupDriver::Systemd, v1::CgroupDriver::Systemd)]
+        {
+            assert_eq!(runtime_config(set).linux.unwrap().cgroup_driver(), said);
+        }
     }
 
     #[test]

@@ -69,7 +69,8 @@ impl Runtime {
         let sources: Vec<PathBuf> = spec.mounts.iter().map(|mount| volumes::source(mount, &mounted)).collect();
         let above = self.layout.writable(&id).join("volumes");
         let volumes = volumes::declared(&image.config.volumes, &spec.mounts, &above)?;
-        let cgroup = self.cgroup(&pod.cgroup.path)?.child(id.as_str())?;
+        let parent = cgroup::CgroupPath::new(&pod.cgroup.path)?;
+        let cgroup = self.cgroup(self.driver.container(&parent, id.as_str())?.as_str())?;
         let config = oci::build(&Given {
             pod: &pod.spec,
             hostname: &pod.hostname,

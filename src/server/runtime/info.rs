@@ -18,6 +18,10 @@ impl Runtime {
                 cgroup::Version::V1 => "v1",
                 cgroup::Version::V2 => "v2",
             },
+            "cgroupDriver": match &self.driver {
+                cgroup::Driver::Cgroupfs => "cgroupfs".to_owned(),
+                cgroup::Driver::Systemd(systemd) => format!("systemd {}", systemd.version()),
+            },
             "pods": self.pods.all().len(),
             "containers": self.containers.all().len(),
             "shims": self.shims.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len(),

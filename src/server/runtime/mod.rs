@@ -17,6 +17,7 @@ mod look;
 mod oom_score;
 mod pod_size;
 mod recover;
+mod reloads;
 mod remove;
 mod remove_pod;
 mod reopen_log;
@@ -39,7 +40,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use model::{ContainerMeta, PodId, PodMeta};
 
-use crate::config::Config;
+use crate::config::{CgroupDriver, Config};
 use crate::seccomp::Filters;
 use crate::shim::{Client, Program, SpawnError};
 use crate::store::{ContainerRecord, DiskError, Layout, Names, PodRecord, Table, disk};
@@ -60,6 +61,8 @@ pub(crate) use update_pod::PodUpdate;
 pub(crate) enum OpenError {
     #[error("finding the host's cgroups")]
     Cgroups(#[from] cgroup::DetectError),
+    #[error("cgroup.driver is \"systemd\", and systemd cannot be reached")]
+    Systemd(#[from] cgroup::SystemdError),
     #[error(transparent)]
     Shim(#[from] SpawnError),
     #[error(transparent)]
@@ -72,6 +75,7 @@ pub(crate) struct Runtime {
     config: Config,
     layout: Layout,
     cgroups: Arc<cgroup::Layout>,
+    driver: cgroup::Driver,
     images: Arc<image::Store>,
     shim: Program,
     filters: Filters,
@@ -100,7 +104,12 @@ impl Runtime {
         disk::private_dir(&layout.writables())?;
         let filters = layout.state.join("seccomp");
         disk::private_dir(&filters)?;
+        let driver = match config.cgroup.driver {
+            CgroupDriver::Cgroupfs => cgroup::Driver::Cgroupfs,
+            CgroupDriver::Systemd => cgroup::Driver::Systemd(Arc::new(blocking(cgroup::Systemd::connect).await?)),
+        };
         let runtime = Arc::new(Self {
+            driver,
             cgroups: Arc::new(cgroup::Layout::detect()?),
             shim: Program::load(&config.shim)?,
             filters: Filters::new(filters),
@@ -121,6 +130,7 @@ impl Runtime {
         runtime.recover().await?;
         runtime.clean_now_and_then();
         runtime.trim_after_removals();
+        runtime.watch_reloads();
         Ok(runtime)
     }
 
@@ -148,7 +158,7 @@ impl Runtime {
     }
 
     fn cgroup(&self, path: &str) -> Result<cgroup::Cgroup, cgroup::InvalidPath> {
-        Ok(cgroup::Cgroup::new(self.cgroups.clone(), cgroup::CgroupPath::new(path)?))
+        Ok(cgroup::Cgroup::with_driver(self.cgroups.clone(), &self.driver, cgroup::CgroupPath::new(path)?))
     }
 
     fn pod_dir(&self, id: &PodId) -> std::path::PathBuf {

@@ -158,8 +158,8 @@ impl Runtime {
     /// The client's, which crisp never writes, or one of our own.
     fn pod_cgroup(&self, id: &PodId, spec: &PodSpec) -> Result<PodCgroup, RunPodError> {
         let (path, ours) = match &spec.cgroup_parent {
-            Some(parent) => (cgroup::CgroupPath::new(parent), false),
-            None => (self.config.cgroup.parent.join(&format!("pod{id}")), true),
+            Some(parent) => (cgroup::CgroupPath::new(parent).and_then(|parent| self.driver.given(&parent)), false),
+            None => (self.driver.pod(&self.config.cgroup.parent, id.as_str()), true),
         };
         let path = path.map_err(RunPodError::CgroupParent)?;
         Ok(PodCgroup { path: path.as_str().to_owned(), ours })

@@ -82,7 +82,7 @@ impl Runtime {
         }
         let Some(prepared) = self.prepare_update(&entry, asked)? else { return Ok(()) };
         // Another thread would take longer to begin with it than it takes.
-        if prepared.journal.change.is_quick() && prepared.score.is_none() {
+        if prepared.journal.change.is_quick() && prepared.score.is_none() && !prepared.group.is_systemds() {
             return self.carry_out_update(&entry, prepared);
         }
         let (runtime, entry) = (self.clone(), entry.clone());

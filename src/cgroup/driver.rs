@@ -1,0 +1,40 @@
+//! Who makes cgroups, and how they are called then.
+
+use std::sync::Arc;
+
+use crate::path::{CgroupPath, InvalidPath};
+use crate::systemd::{self, Systemd};
+
+/// Who makes cgroups: crisp itself, in the file system, or systemd on its behalf.
+#[derive(Debug, Clone, Default)]
+pub enum Driver {
+    #[default]
+    Cgroupfs,
+    Systemd(Arc<Systemd>),
+}
+
+impl Driver {
+    /// The cgroup of a pod whose client gave this one.
+    pub fn given(&self, path: &CgroupPath) -> Result<CgroupPath, InvalidPath> {
+        match self {
+            Self::Cgroupfs => Ok(path.clone()),
+            Self::Systemd(_) => systemd::slice(path),
+        }
+    }
+
+    /// The cgroup of a pod of ours, below `parent`.
+    pub fn pod(&self, parent: &CgroupPath, id: &str) -> Result<CgroupPath, InvalidPath> {
+        match self {
+            Self::Cgroupfs => parent.join(&format!("pod{id}")),
+            Self::Systemd(_) => systemd::pod(parent, id),
+        }
+    }
+
+    /// The cgroup of a container in its pod's.
+    pub fn container(&self, pod: &CgroupPath, id: &str) -> Result<CgroupPath, InvalidPath> {
+        match self {
+            Self::Cgroupfs => pod.join(id),
+            Self::Systemd(_) => pod.join(&systemd::scope(id)),
+        }
+    }
+}

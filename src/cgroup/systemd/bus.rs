@@ -1,0 +1,197 @@
+//! A connection to systemd, for a few calls and no longer.
+//!
+//! systemd listens on a socket of its own, for root alone, where it speaks D-Bus without a bus daemon between: the way
+//! that works on every host. Where it is missing, the system bus is the way. A connection is never kept: systemd sends
+//! all its signals to whoever is connected there, and would have to keep them for one who does not read.
+
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use zbus::Type;
+
+use super::message::{self, Incoming, Method, START};
+
+const PRIVATE: &str = "/run/systemd/private";
+const SYSTEM: &str = "/run/dbus/system_bus_socket";
+
+/// How long an answer may take. While it reloads, systemd answers nobody.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// The longest line of the greeting.
+const LINE_MAX: usize = 512;
+
+/// Why a call had no answer, or not the one that was hoped for.
+#[derive(Debug, thiserror::Error)]
+pub enum BusError {
+    #[error("connecting to {path}")]
+    Connect { path: &'static str, source: io::Error },
+    #[error("{0} was not understood in the greeting")]
+    Greeting(String),
+    #[error("talking to systemd")]
+    Io(#[from] io::Error),
+    #[error("systemd did not answer {member} within {} s", ANSWER_WITHIN.as_secs())]
+    Late { member: String },
+    #[error("a message that is none came from systemd")]
+    Noise,
+    #[error("a message of an unexpected form")]
+    Form(#[from] zbus::Error),
+    #[error("systemd refused {member}: {text} ({name})")]
+    Refused { member: String, name: String, text: String },
+}
+
+impl BusError {
+    /// Whether systemd answered with the error of this last name.
+    pub(super) fn is(&self, short: &str) -> bool {
+        matches!(self, Self::Refused { name, .. } if name.rsplit('.').next() == Some(short))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Bus {
+    stream: UnixStream,
+    serial: u32,
+}
+
+impl Bus {
+    pub(super) fn connect() -> Result<Self, BusError> {
+        match UnixStream::connect(PRIVATE) {
+            Ok(stream) => Self::greet(stream),
+            Err(missing) if matches!(missing.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+                let connected = UnixStream::connect(SYSTEM);
+                // The socket that should be there is the one to tell of.
+                let stream = connected.map_err(|_| BusError::Connect { path: PRIVATE, source: missing })?;
+                let mut bus = Self::greet(stream)?;
+                bus.call(HELLO, &())?;
+                Ok(bus)
+            }
+            Err(source) => Err(BusError::Connect { path: PRIVATE, source }),
+        }
+    }
+
+    /// Says who we are; the other side asks the kernel whether that is true.
+    fn greet(mut stream: UnixStream) -> Result<Self, BusError> {
+        stream.set_read_timeout(Some(ANSWER_WITHIN))?;
+        stream.set_write_timeout(Some(ANSWER_WITHIN))?;
+        let uid = rustix::process::geteuid().as_raw().to_string();
+        let hex: String = uid.bytes().map(|digit| format!("{digit:02x}")).collect();
+        stream.write_all(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes())?;
+        let line = read_line(&mut stream)?;
+        if !line.starts_with("OK ") {
+            return Err(BusError::Greeting(format!("{line:?}")));
+        }
+        stream.write_all(b"BEGIN\r\n")?;
+        Ok(Self { stream, serial: 0 })
+    }
+
+    /// Calls a method, and waits for the body of its answer.
+    pub(super) fn call<B: Serialize + Type>(&mut self, method: Method<'_>, body: &B) -> Result<Vec<u8>, BusError> {
+        self.serial += 1;
+        let member = || method.member.to_owned();
+        let late = |e: io::Error| match e.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => BusError::Late { member: member() },
+            _ => BusError::Io(e),
+        };
+        self.stream.write_all(&message::call(method, self.serial, body)?).map_err(late)?;
+        let begin = Instant::now();
+        while begin.elapsed() < ANSWER_WITHIN {
+            match self.read().map_err(|e| if let BusError::Io(e) = e { late(e) } else { e })? {
+                Incoming::Return { serial, body } if serial == self.serial => return Ok(body),
+                Incoming::Error { serial, name, text } if serial == self.serial => {
+                    return Err(BusError::Refused { member: member(), name, text });
+                }
+                Incoming::Return { .. } | Incoming::Error { .. } | Incoming::Other => {}
+            }
+        }
+        Err(BusError::Late { member: member() })
+    }
+
+    fn read(&mut self) -> Result<Incoming, BusError> {
+        let mut start = [0; START];
+        self.stream.read_exact(&mut start)?;
+        let rest = message::rest_of(&start).ok_or(BusError::Noise)?;
+        let mut bytes = start.to_vec();
+        bytes.resize(START + rest, 0);
+        self.stream.read_exact(&mut bytes[START..])?;
+        Ok(message::read(&bytes)?)
+    }
+}
+
+const HELLO: Method<'_> = Method {
+    destination: "org.freedesktop.DBus",
+    path: "/org/freedesktop/DBus",
+    interface: "org.freedesktop.DBus",
+    member: "Hello",
+};
+
+/// Byte by byte: what follows the line belongs to the first message.
+fn read_line(stream: &mut UnixStream) -> Result<String, BusError> {
+    let mut line = Vec::new();
+    let mut byte = [0];
+    while !line.ends_with(b"\r\n") {
+        if line.len() == LINE_MAX {
+            return Err(BusError::Greeting("a line without end".to_owned()));
+        }
+        stream.read_exact(&mut byte)?;
+        line.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// A peer that greets as systemd does, checks the greeting, and then says `after`.
+    fn peer(greeting: &'static [u8], after: Vec<u8>) -> UnixStream {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        thread::spawn(move || {
+            let line = read_line(&mut theirs).unwrap();
+            assert!(line.starts_with("\0AUTH EXTERNAL 3"), "{line:?}");
+            theirs.write_all(greeting).unwrap();
+            if greeting.starts_with(b"OK") {
+                assert_eq!(read_line(&mut theirs).unwrap(), "BEGIN");
+                theirs.write_all(&after).unwrap();
+                // Hangs up for writing only, so that the call still finds a reader.
+                theirs.shutdown(std::net::Shutdown::Write).unwrap();
+                theirs.read_to_end(&mut Vec::new()).unwrap();
+            }
+        });
+        ours
+    }
+
+    /// An answer to the first call: `l`, type, no fields but the serial, the body `"text"`.
+    fn answer(kind: u8, serial: u8) -> Vec<u8> {
+        let mut bytes = vec![b'l', kind, 1, 1, 9, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0];
+        bytes.extend_from_slice(&[5, 1, b'u', 0, serial, 0, 0, 0]);
+        bytes.extend_from_slice(b"\x04\0\0\0text\0");
+        bytes
+    }
+
+    #[test]
+    fn what_nobody_asked_for_is_passed_over_until_the_answer_comes() {
+        let told = [answer(4, 9), answer(2, 7), answer(2, 1)].concat();
+        let mut bus = Bus::greet(peer(b"OK 0123456789abcdef0123456789abcdef\r\n", told)).unwrap();
+        assert_eq!(bus.call(HELLO, &()).unwrap(), b"\x04\0\0\0text\0");
+    }
+
+    #[test]
+    fn a_peer_that_does_not_know_us_or_hangs_up_is_an_error() {
+        let refused = Bus::greet(peer(b"REJECTED EXTERNAL\r\n", Vec::new())).unwrap_err();
+        assert_eq!(refused.to_string(), "\"REJECTED EXTERNAL\" was not understood in the greeting");
+        let mut bus = Bus::greet(peer(b"OK 0\r\n", answer(2, 1)[..20].to_vec())).unwrap();
+        assert!(matches!(bus.call(HELLO, &()), Err(BusError::Io(_))));
+        let mut bus = Bus::greet(peer(b"OK 0\r\n", b"HTTP/1.1 400 Bad Request".to_vec())).unwrap();
+        assert!(matches!(bus.call(HELLO, &()), Err(BusError::Noise)));
+    }
+
+    #[test]
+    fn an_error_is_known_by_its_last_name() {
+        let name = "org.freedesktop.systemd1.NoSuchUnit".to_owned();
+        let refused = BusError::Refused { member: "StopUnit".to_owned(), name, text: "Unit a not loaded.".to_owned() };
+        assert!(refused.is("NoSuchUnit") && !refused.is("UnitExists"));
+        assert!(!BusError::Noise.is("NoSuchUnit"));
+    }
+}

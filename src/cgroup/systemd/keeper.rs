@@ -1,0 +1,122 @@
+//! The process that keeps a scope.
+//!
+//! systemd makes no scope without a process, and removes one, with its cgroup, as soon as the last process has left.
+//! crisp wants the cgroup before the container's first process, to set limits while nobody is in it, and until the shim
+//! has looked at how the container ended. So a process of ours is in each scope: a program of a few instructions that
+//! waits to be killed, without libraries, with no memory but a stack, and no part in anything the container does.
+//!
+//! Nothing is left of it where crisp is killed at a bad moment: until it is told to stay, the end of whoever started it
+//! is its own end. And it is nobody's child: whenever it ends, it is gone.
+
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{ChildStdin, Command, Stdio};
+
+use super::keeper_program::{NAME, program};
+
+/// The program in memory, ready to be started.
+#[derive(Debug)]
+pub(super) struct Keepers {
+    program: OwnedFd,
+}
+
+/// A keeper that ends with us unless it is told to stay.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pid: u32,
+    input: ChildStdin,
+}
+
+impl Keepers {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self { program: sys::memfd::sealed(NAME, program().as_slice())? })
+    }
+
+    pub(super) fn spawn(&self) -> io::Result<Keeper> {
+        // As the new process sees it, before its descriptors are closed.
+        let mut command = Command::new(format!("/proc/self/fd/{}", self.program.as_raw_fd()));
+        command.arg0(NAME).env_clear().current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut parent = command.spawn()?;
+        let (input, output) = (parent.stdin.take(), parent.stdout.take());
+        // It splits in two: one half says the other's number, and ends.
+        let mut number = [0; 4];
+        let said = output.ok_or(io::ErrorKind::BrokenPipe.into()).and_then(|mut output| output.read_exact(&mut number));
+        parent.wait()?;
+        said?;
+        let number = i32::from_le_bytes(number);
+        let pid = u32::try_from(number).map_err(|_| io::Error::from_raw_os_error(number.saturating_neg()))?;
+        // Where the whole container is killed for lack of memory, its cgroup has to stay to say so. Without the right to
+        // ask for that it goes with the others.
+        fs::write(format!("/proc/{pid}/oom_score_adj"), "-1000").ok();
+        Ok(Keeper { pid, input: input.ok_or(io::ErrorKind::BrokenPipe)? })
+    }
+}
+
+impl Keeper {
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// From here on it lives until it is killed.
+    pub(super) fn stay(mut self) -> io::Result<()> {
+        self.input.write_all(b"+")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use rustix::process::{Pid, Signal, kill_process};
+
+    use super::*;
+
+    /// A line of its status; none where it is gone.
+    fn status(pid: u32, key: &str) -> Option<String> {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        Some(text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?.trim().to_owned())
+    }
+
+    fn is_running(pid: u32) -> bool {
+        // Whoever collects it may take a moment.
+        status(pid, "State").is_some_and(|state| !state.starts_with(['Z', 'X']))
+    }
+
+    fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !done() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "waited in vain for {what}");
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
+    fn one_that_was_told_to_stay_lives_on_until_it_is_killed() {
+        let keeper = Keepers::new().unwrap().spawn().unwrap();
+        let pid = keeper.pid();
+        keeper.stay().unwrap();
+        wait_for("its name", || status(pid, "Name").unwrap() == NAME);
+        wait_for("it to sleep", || status(pid, "State").unwrap().starts_with('S'));
+        thread::sleep(Duration::from_millis(50));
+        assert!(is_running(pid));
+        assert_ne!(status(pid, "PPid").unwrap(), std::process::id().to_string());
+        let memory: u64 = status(pid, "VmRSS").unwrap().trim_end_matches(" kB").parse().unwrap();
+        assert!(memory <= 64, "{memory} kB");
+        let number = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+        kill_process(number, Signal::KILL).unwrap();
+        wait_for("its end", || !is_running(pid));
+    }
+
+    #[test]
+    fn one_whose_maker_is_gone_before_it_was_told_ends() {
+        let keeper = Keepers::new().unwrap().spawn().unwrap();
+        let pid = keeper.pid();
+        assert!(is_running(pid));
+        drop(keeper);
+        wait_for("its end", || !is_running(pid));
+    }
+}

@@ -1,0 +1,264 @@
+//! The systemd driver: cgroups that systemd makes, limits that it is told of.
+//!
+//! Where systemd runs the host, the tree is its own, and it wants to be asked: a pod is a slice, a container a scope in it.
+//! systemd makes and removes these two ([`Systemd::start`], [`Systemd::stop`]); within them crisp writes files as ever,
+//! since a scope is delegated, and only the kernel says what is in force. So that a reload does not take the limits
+//! back, systemd is told of them too ([`Cgroup::tell`](crate::Cgroup::tell)).
+
+mod bus;
+mod keeper;
+mod keeper_program;
+mod message;
+mod properties;
+mod reload;
+mod tell;
+mod unit;
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use model::Kind;
+
+use bus::Bus;
+use keeper::Keepers;
+use message::Method;
+
+use crate::layout::Version;
+use properties::{Property, Value};
+
+pub use bus::BusError;
+pub use reload::Reloads;
+pub use tell::TellError;
+pub use unit::slice;
+pub(crate) use unit::{Unit, pod, scope};
+
+/// How long systemd may take to make or end a unit. While it reloads it does neither.
+const DONE_WITHIN: Duration = Duration::from_secs(60);
+
+/// Why systemd did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+pub enum SystemdError {
+    #[error(transparent)]
+    Bus(#[from] BusError),
+    #[error("starting the process that keeps {unit}")]
+    Keeper { unit: String, source: io::Error },
+    #[error("{unit} is {state} and not active after its start")]
+    NotStarted { unit: String, state: String },
+    #[error("{unit} is still {state} after {:.0} s", DONE_WITHIN.as_secs_f64())]
+    TooSlow { unit: String, state: String },
+    #[error("systemd has no words for these device rules")]
+    DeviceRules,
+}
+
+impl SystemdError {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::Bus(BusError::Connect { .. } | BusError::Io(_)) => Kind::Unavailable,
+            Self::Bus(BusError::Late { .. }) | Self::TooSlow { .. } => Kind::Deadline,
+            Self::DeviceRules => Kind::Unsupported,
+            Self::Bus(BusError::Greeting(_) | BusError::Noise | BusError::Form(_) | BusError::Refused { .. })
+            | Self::Keeper { .. }
+            | Self::NotStarted { .. } => Kind::Internal,
+        }
+    }
+}
+
+/// The systemd of this host.
+#[derive(Debug)]
+pub struct Systemd {
+    version: u32,
+    keepers: Keepers,
+}
+
+impl Systemd {
+    /// Finds the systemd that runs this host, and its release.
+    pub fn connect() -> Result<Self, SystemdError> {
+        let mut bus = Bus::connect()?;
+        let version = property(&mut bus, MANAGER, "org.freedesktop.systemd1.Manager", "Version")?;
+        let keeper = |source| SystemdError::Keeper { unit: "a scope".to_owned(), source };
+        Ok(Self { version: release(&version), keepers: Keepers::new().map_err(keeper)? })
+    }
+
+    /// Its release, such as 252.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Makes a unit and waits until it is there; one that is there already stays as it is.
+    pub(crate) fn start(&self, unit: &Unit, version: Version) -> Result<(), SystemdError> {
+        let mut bus = Bus::connect()?;
+        let Unit::Scope { name, slice } = unit else {
+            return start(&mut bus, unit, &slice_properties(version));
+        };
+        let failed = |source| SystemdError::Keeper { unit: name.clone(), source };
+        let keeper = self.keepers.spawn().map_err(failed)?;
+        start(&mut bus, unit, &scope_properties(version, slice, keeper.pid()))?;
+        keeper.stay().map_err(failed)
+    }
+
+    /// Ends a unit and all that runs in it, and waits until it is gone; that it is gone already is fine.
+    pub(crate) fn stop(&self, unit: &Unit) -> Result<(), SystemdError> {
+        let mut bus = Bus::connect()?;
+        match bus.call(manager("StopUnit"), &(unit.name(), "replace")) {
+            Err(e) if e.is("NoSuchUnit") => {}
+            outcome => drop(outcome?),
+        }
+        let begin = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let state = state(&mut bus, unit)?;
+            match state.as_str() {
+                "inactive" => return Ok(()),
+                // Its processes did not end as they should have, or not in time: that is no reason to remember it.
+                "failed" => {
+                    bus.call(manager("ResetFailedUnit"), &(unit.name(),))?;
+                    return Ok(());
+                }
+                _ if begin.elapsed() >= DONE_WITHIN => {
+                    return Err(SystemdError::TooSlow { unit: unit.name().to_owned(), state });
+                }
+                _ => {
+                    thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(50));
+                }
+            }
+        }
+    }
+
+    /// Changes properties of a unit, for as long as it lives.
+    fn set(&self, unit: &Unit, properties: &[Property]) -> Result<(), SystemdError> {
+        let body = (unit.name(), true, message::properties(properties));
+        Bus::connect()?.call(manager("SetUnitProperties"), &body)?;
+        Ok(())
+    }
+}
+
+/// Hands a unit over to systemd, and waits for the end of the job that makes it.
+fn start(bus: &mut Bus, unit: &Unit, properties: &[Property]) -> Result<(), SystemdError> {
+    let others: Vec<(&str, Vec<(&str, zbus::Variant<'_>)>)> = Vec::new();
+    let body = (unit.name(), "replace", message::properties(properties), others);
+    let job = match bus.call(manager("StartTransientUnit"), &body) {
+        Ok(body) => Some(message::text_of(&body).map_err(BusError::Form)?),
+        Err(e) if e.is("UnitExists") => None,
+        Err(e) => return Err(e.into()),
+    };
+    let begin = Instant::now();
+    let mut pause = Duration::from_micros(500);
+    loop {
+        // In this order: what the job has done is to be seen once it is gone.
+        let running = match &job {
+            Some(job) => has_job(bus, job)?,
+            None => false,
+        };
+        let state = state(bus, unit)?;
+        match state.as_str() {
+            "active" => return Ok(()),
+            _ if !running => return Err(SystemdError::NotStarted { unit: unit.name().to_owned(), state }),
+            _ if begin.elapsed() >= DONE_WITHIN => {
+                return Err(SystemdError::TooSlow { unit: unit.name().to_owned(), state });
+            }
+            _ => {
+                thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
+        }
+    }
+}
+
+/// A scope for the process `pid`, whose cgroup systemd leaves to us.
+fn scope_properties(version: Version, slice: &str, pid: u32) -> Vec<Property> {
+    let mut properties = common("crisp container", version);
+    properties.push(text("Slice", slice));
+    properties.push(flag("Delegate", true));
+    properties.push(Property { name: "PIDs", value: Value::Processes(vec![pid]) });
+    properties
+}
+
+fn slice_properties(version: Version) -> Vec<Property> {
+    common("crisp pod", version)
+}
+
+/// Counting is switched on: for what nobody counts or limits, systemd has no cgroup, and on v1 it removes ours.
+fn common(what: &str, version: Version) -> Vec<Property> {
+    let io = match version {
+        Version::V1 => "BlockIOAccounting",
+        Version::V2 => "IOAccounting",
+    };
+    let mut properties = vec![
+        text("Description", what),
+        // It ends when crisp says so, not when the host begins to shut down and the kubelet still has a word to say.
+        flag("DefaultDependencies", false),
+        text("CollectMode", "inactive-or-failed"),
+    ];
+    properties.extend(["CPUAccounting", "MemoryAccounting", "TasksAccounting", io].map(|name| flag(name, true)));
+    properties
+}
+
+fn text(name: &'static str, text: &str) -> Property {
+    Property { name, value: Value::Text(text.to_owned()) }
+}
+
+fn flag(name: &'static str, flag: bool) -> Property {
+    Property { name, value: Value::Flag(flag) }
+}
+
+const DESTINATION: &str = "org.freedesktop.systemd1";
+const MANAGER: &str = "/org/freedesktop/systemd1";
+
+fn manager(member: &str) -> Method<'_> {
+    Method { destination: DESTINATION, path: MANAGER, interface: "org.freedesktop.systemd1.Manager", member }
+}
+
+/// `active`, `inactive`, `failed` or on the way; a unit that nobody knows is inactive.
+fn state(bus: &mut Bus, unit: &Unit) -> Result<String, BusError> {
+    property(bus, &unit.object(), "org.freedesktop.systemd1.Unit", "ActiveState")
+}
+
+/// Whether a job is still to be done.
+fn has_job(bus: &mut Bus, job: &str) -> Result<bool, BusError> {
+    match property(bus, job, "org.freedesktop.systemd1.Job", "State") {
+        Ok(_) => Ok(true),
+        Err(e) if e.is("UnknownObject") => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+fn property(bus: &mut Bus, path: &str, interface: &str, name: &str) -> Result<String, BusError> {
+    let get = Method { destination: DESTINATION, path, interface: "org.freedesktop.DBus.Properties", member: "Get" };
+    Ok(message::variant_text_of(&bus.call(get, &(interface, name))?)?)
+}
+
+/// The number in `252.38-1~deb12u1` or `v256`; what has none is taken for an old one.
+fn release(version: &str) -> u32 {
+    let digits = version.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_is_the_first_number_of_a_version() {
+        for (version, number) in
+            [("252.38-1~deb12u1", 252), ("v256", 256), ("systemd 239 (239-82.el8)", 239), ("255", 255), ("?", 0)]
+        {
+            assert_eq!(release(version), number, "{version}");
+        }
+    }
+
+    #[test]
+    fn a_scope_is_delegated_and_has_its_first_process() {
+        let properties = scope_properties(Version::V1, "kubepods-pod1.slice", 7);
+        for wanted in [
+            flag("Delegate", true),
+            flag("BlockIOAccounting", true),
+            text("Slice", "kubepods-pod1.slice"),
+            Property { name: "PIDs", value: Value::Processes(vec![7]) },
+        ] {
+            assert!(properties.contains(&wanted), "{wanted:?}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! What systemd is to be told: the values of a cgroup's files in its own words. Pure: nothing here touches a file.
+//!
+//! systemd writes all limits of a unit again whenever it reloads, from what it was told; what it was not told it sets
+//! back to nothing. So every file that it knows is told to it. Files that it does not know it leaves alone.
+
+use crate::devices::{Access, DeviceKind, DeviceRule, Policy, Verdict};
+use crate::knob::{Knob, Unreadable, Values};
+use crate::layout::Version;
+use model::resources::CpuSet;
+
+/// A property of a unit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Property {
+    pub(crate) name: &'static str,
+    pub(crate) value: Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Value {
+    Flag(bool),
+    Number(u64),
+    Text(String),
+    /// A set of small numbers, one bit each, lowest first.
+    Mask(Vec<u8>),
+    Processes(Vec<u32>),
+    Pairs(Vec<(String, String)>),
+}
+
+/// How systemd says "no limit".
+const INFINITY: u64 = u64::MAX;
+const SECOND: u64 = 1_000_000;
+/// systemd writes a quota down in whole percents of a CPU, and reads that back when it reloads.
+const PERCENT: u64 = SECOND / 100;
+
+/// What the kernel takes where a quota comes without a period.
+const USUAL_PERIOD: &str = "100000";
+
+/// How a file's value becomes a property's.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    /// A limit. systemd refuses those below `least`: a byte is as little as nothing, since the kernel counts pages, and
+    /// where one process is allowed none can be added, since systemd itself wants one in each scope.
+    Limit {
+        least: u64,
+    },
+    Weight,
+    Set,
+}
+
+/// A file, its property, and the release of systemd that first knew it.
+struct Known {
+    knob: Knob,
+    property: &'static str,
+    since: u32,
+    form: Form,
+}
+
+const fn known(knob: &'static str, property: &'static str, since: u32, form: Form) -> Known {
+    Known { knob: Knob::named(knob), property, since, form }
+}
+
+static V2: [Known; 11] = [
+    known("memory.max", "MemoryMax", 231, Form::Limit { least: 1 }),
+    known("memory.high", "MemoryHigh", 231, Form::Limit { least: 1 }),
+    known("memory.low", "MemoryLow", 231, Form::Limit { least: 0 }),
+    known("memory.min", "MemoryMin", 240, Form::Limit { least: 0 }),
+    known("memory.swap.max", "MemorySwapMax", 232, Form::Limit { least: 0 }),
+    known("memory.zswap.max", "MemoryZSwapMax", 253, Form::Limit { least: 0 }),
+    known("pids.max", "TasksMax", 227, Form::Limit { least: 1 }),
+    known("cpu.weight", "CPUWeight", 232, Form::Weight),
+    known("io.weight", "IOWeight", 230, Form::Weight),
+    known("cpuset.cpus", "AllowedCPUs", 244, Form::Set),
+    known("cpuset.mems", "AllowedMemoryNodes", 244, Form::Set),
+];
+
+/// Of v1 systemd knows less: no cpusets, and no swap.
+static V1: [Known; 3] = [
+    known("memory.limit_in_bytes", "MemoryLimit", 205, Form::Limit { least: 1 }),
+    known("pids.max", "TasksMax", 227, Form::Limit { least: 1 }),
+    known("cpu.shares", "CPUShares", 205, Form::Weight),
+];
+
+const PERIOD_SINCE: u32 = 242;
+
+fn table(version: Version) -> &'static [Known] {
+    match version {
+        Version::V1 => &V1,
+        Version::V2 => &V2,
+    }
+}
+
+fn bandwidth_knobs(version: Version) -> Vec<Knob> {
+    match version {
+        Version::V1 => vec![Knob::CFS_QUOTA, Knob::CFS_PERIOD],
+        Version::V2 => vec![Knob::CPU_MAX],
+    }
+}
+
+/// Which systemd writes for every scope, and has no property for.
+const OOM_GROUP: Knob = Knob::named("memory.oom.group");
+
+/// The files that systemd may write while it is told of others: it puts the whole of a controller in force.
+pub(crate) fn at_risk(version: Version) -> Vec<Knob> {
+    // A device's own weight stands in the same file, so what is read there cannot be written back.
+    let table = table(version).iter().filter(|known| known.property != "IOWeight");
+    let mut knobs: Vec<Knob> = table.map(|known| known.knob.clone()).chain(bandwidth_knobs(version)).collect();
+    if version == Version::V2 {
+        knobs.push(OOM_GROUP);
+    }
+    knobs
+}
+
+/// What to tell systemd of release `systemd` of the files in `changed`; `now` has the values of all others.
+pub(crate) fn of(version: Version, systemd: u32, now: &Values, changed: &Values) -> Result<Vec<Property>, Unreadable> {
+    let mut properties = Vec::new();
+    for Known { knob, property, since, form } in table(version) {
+        if let Some(value) = changed.get(knob)
+            && systemd >= *since
+            && let Some(value) = form.read(knob, value)?
+        {
+            properties.push(Property { name: property, value });
+        }
+    }
+    if bandwidth_knobs(version).iter().any(|knob| changed.contains_key(knob)) {
+        let value = |knob: &Knob| changed.get(knob).or_else(|| now.get(knob)).map(String::as_str);
+        properties.extend(bandwidth(version, systemd, value)?);
+    }
+    Ok(properties)
+}
+
+impl Form {
+    /// `None` where the value is about something else than this property.
+    fn read(self, knob: &Knob, value: &str) -> Result<Option<Value>, Unreadable> {
+        Ok(match self {
+            Self::Limit { least } => Some(Value::Number(knob.limit(value)?.map_or(INFINITY, |n| n.0.max(least)))),
+            Self::Weight => {
+                // The general weight may be marked as such; a line that begins with a device is for that device alone.
+                let value = value.trim();
+                let number = value.strip_prefix("default ").unwrap_or(value);
+                if number.contains(':') {
+                    return Ok(None);
+                }
+                Some(Value::Number(number.trim().parse().map_err(|_| knob.unreadable(value))?))
+            }
+            Self::Set => {
+                let set = value.trim();
+                Some(Value::Mask(if set.is_empty() { Vec::new() } else { mask(knob, set)? }))
+            }
+        })
+    }
+}
+
+/// The quota for a second, rounded up so that no reload makes it less than was asked for.
+fn bandwidth<'a>(
+    version: Version,
+    systemd: u32,
+    value: impl Fn(&Knob) -> Option<&'a str>,
+) -> Result<Vec<Property>, Unreadable> {
+    let (quota, period) = match version {
+        Version::V1 => match (value(&Knob::CFS_QUOTA), value(&Knob::CFS_PERIOD)) {
+            (Some(quota), Some(period)) => {
+                let quota = Knob::CFS_QUOTA.number(quota)?;
+                (u64::try_from(quota).ok(), number(&Knob::CFS_PERIOD, period)?)
+            }
+            (None, _) | (_, None) => return Ok(Vec::new()),
+        },
+        Version::V2 => {
+            let Some(text) = value(&Knob::CPU_MAX) else { return Ok(Vec::new()) };
+            // The period may be left out where it is the usual one.
+            let (quota, period) = text.trim().split_once(' ').unwrap_or((text.trim(), USUAL_PERIOD));
+            let quota = if quota == "max" { None } else { Some(number(&Knob::CPU_MAX, quota)?) };
+            (quota, number(&Knob::CPU_MAX, period)?)
+        }
+    };
+    let per_second = quota.map_or(INFINITY, |quota| per_second(quota, period));
+    let mut properties = vec![Property { name: "CPUQuotaPerSecUSec", value: Value::Number(per_second) }];
+    if systemd >= PERIOD_SINCE {
+        properties.push(Property { name: "CPUQuotaPeriodUSec", value: Value::Number(period) });
+    }
+    Ok(properties)
+}
+
+/// What a file holds after a reload of systemd that held `wrote` before, where that is not the same.
+pub(crate) fn after_reload(knob: &Knob, wrote: &str, period: Option<&str>) -> Option<String> {
+    if *knob == OOM_GROUP {
+        return Some("0".to_owned());
+    }
+    let (quota, period) = match wrote.trim().split_once(' ') {
+        Some(both) if *knob == Knob::CPU_MAX => both,
+        None if *knob == Knob::CPU_MAX => (wrote.trim(), USUAL_PERIOD),
+        _ if *knob == Knob::CFS_QUOTA => (wrote.trim(), period?.trim()),
+        _ => return None,
+    };
+    let micros: u64 = period.parse().ok()?;
+    // No quota, `max` or -1, is told as it is.
+    let rounded = per_second(quota.parse().ok()?, micros).saturating_mul(micros) / SECOND;
+    Some(if *knob == Knob::CPU_MAX { format!("{rounded} {period}") } else { rounded.to_string() })
+}
+
+/// What a quota is in a second, in whole percents: never less than it is.
+fn per_second(quota: u64, period: u64) -> u64 {
+    let exact = quota.saturating_mul(SECOND).div_ceil(period.max(1));
+    exact.div_ceil(PERCENT).saturating_mul(PERCENT)
+}
+
+fn number(knob: &Knob, value: &str) -> Result<u64, Unreadable> {
+    value.trim().parse().map_err(|_| knob.unreadable(value))
+}
+
+fn mask(knob: &Knob, value: &str) -> Result<Vec<u8>, Unreadable> {
+    let set = CpuSet::new(value).map_err(|_| knob.unreadable(value))?;
+    let mut bytes = Vec::new();
+    for member in set.members() {
+        let member = usize::try_from(member).map_err(|_| knob.unreadable(value))?;
+        if bytes.len() <= member / 8 {
+            bytes.resize(member / 8 + 1, 0);
+        }
+        bytes[member / 8] |= 1 << (member % 8);
+    }
+    Ok(bytes)
+}
+
+/// A device policy in systemd's words, which v1 needs: there a reload would open all devices. On v2 the program that
+/// holds the rules is ours, and systemd leaves it alone.
+///
+/// `None` where it has no words for the rules.
+pub(crate) fn devices(policy: &Policy) -> Option<Vec<Property>> {
+    let strictly = |pairs| {
+        vec![
+            Property { name: "DevicePolicy", value: Value::Text("strict".to_owned()) },
+            // Without an empty list first, what is told is added to what was told before.
+            Property { name: "DeviceAllow", value: Value::Pairs(Vec::new()) },
+            Property { name: "DeviceAllow", value: Value::Pairs(pairs) },
+        ]
+    };
+    match policy.otherwise {
+        // Not by leaving it open: systemd would see no need for a cgroup of devices then, and remove ours.
+        Verdict::Allow if policy.exceptions.is_empty() => {
+            Some(strictly(["char-*", "block-*"].map(|all| (all.to_owned(), Access::ALL.to_string())).into()))
+        }
+        Verdict::Allow => None,
+        Verdict::Deny => {
+            let pair = |rule: &DeviceRule| Some((device(rule)?, rule.access.to_string()));
+            Some(strictly(policy.exceptions.iter().map(pair).collect::<Option<_>>()?))
+        }
+    }
+}
+
+fn device(rule: &DeviceRule) -> Option<String> {
+    let kind = match rule.kind {
+        DeviceKind::Char => "char",
+        DeviceKind::Block => "block",
+        DeviceKind::All => return None,
+    };
+    match (rule.major, rule.minor) {
+        (None, None) => Some(format!("{kind}-*")),
+        (Some(major), None) => Some(format!("{kind}-{major}")),
+        (Some(major), Some(minor)) => Some(format!("/dev/{kind}/{major}:{minor}")),
+        (None, Some(_)) => None,
+    }
+}
+
+#[cfg(test)]
+#[path = "properties_tests.rs"]
+mod tests;

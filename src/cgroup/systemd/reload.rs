@@ -1,0 +1,79 @@
+//! What a reload of systemd leaves behind, put right again.
+//!
+//! When it reloads, systemd writes all limits as it was told them. Two of them it cannot be told: a quota that is no whole
+//! percent of a CPU, and that the processes of a container are to be killed together.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+
+use super::bus::Bus;
+use super::{MANAGER, SystemdError, TellError, properties, property};
+use crate::group::Cgroup;
+use crate::knob::{CgroupFs as _, Knob, Settings};
+
+/// Where systemd says that it has read all units again, by the time of a file.
+const DIR: &str = "/run/systemd";
+const FILE: &[u8] = b"systemd-units-load";
+
+/// Watches for reloads.
+#[derive(Debug)]
+pub struct Reloads {
+    inotify: OwnedFd,
+}
+
+impl Reloads {
+    pub fn watch() -> io::Result<Self> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC)?;
+        inotify::add_watch(&inotify, DIR, WatchFlags::ATTRIB | WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
+        Ok(Self { inotify })
+    }
+
+    /// Waits for the next reload.
+    pub fn wait(&mut self) -> io::Result<()> {
+        let mut buffer = [MaybeUninit::uninit(); 1024];
+        let mut reader = Reader::new(&self.inotify, &mut buffer);
+        loop {
+            match reader.next() {
+                Ok(event) if event.file_name().is_some_and(|name| name.to_bytes() == FILE) => return Ok(()),
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+impl super::Systemd {
+    /// Waits until everything is written that is to be written after a reload: systemd answers nobody before that.
+    pub fn settle(&self) -> Result<(), SystemdError> {
+        property(&mut Bus::connect()?, MANAGER, "org.freedesktop.systemd1.Manager", "Version")?;
+        Ok(())
+    }
+}
+
+impl Cgroup {
+    /// Writes again what a reload changed of what `settings` says was written; says which files these were. What holds
+    /// neither the one nor the other value was changed by somebody else, and stays.
+    pub fn undo_reload(&self, settings: &Settings) -> Result<Vec<Knob>, TellError> {
+        let mut again = Vec::new();
+        if self.unit().is_none() {
+            return Ok(again);
+        }
+        for (knob, setting) in settings {
+            let period = self.held(&Knob::CFS_PERIOD)?;
+            let Some(theirs) = properties::after_reload(knob, &setting.wrote, period.as_deref()) else { continue };
+            let found = self.held(knob)?;
+            if theirs != setting.reads && found.is_some_and(|found| knob.same(&found, &theirs)) {
+                self.write(knob, &setting.wrote).map_err(|source| TellError::Restore {
+                    file: self.location(knob),
+                    value: setting.wrote.clone(),
+                    source,
+                })?;
+                again.push(knob.clone());
+            }
+        }
+        Ok(again)
+    }
+}

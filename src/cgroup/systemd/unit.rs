@@ -1,0 +1,168 @@
+//! The units that crisp makes, and the cgroups that systemd gives them.
+
+use crate::path::{CgroupPath, InvalidPath};
+
+/// What stands before a container's id in the name of its scope. The kubelet finds the id behind the last dash.
+const PREFIX: &str = "crisp-";
+/// As systemd has it.
+const NAME_MAX: usize = 255;
+
+/// A cgroup that belongs to systemd, which knows it by a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Processes that somebody else started: a container.
+    Scope { name: String, slice: String },
+    /// A branch of the tree, without processes of its own: a pod.
+    Slice { name: String },
+}
+
+impl Unit {
+    /// The unit whose cgroup this is; `None` where systemd would put no unit.
+    pub(crate) fn of(path: &CgroupPath) -> Option<Self> {
+        let (above, name) = path.as_str().rsplit_once('/')?;
+        if name.ends_with(".slice") {
+            return (slice_path(name)? == path.as_str()).then(|| Self::Slice { name: name.to_owned() });
+        }
+        let slice = above.rsplit('/').next()?;
+        let in_slice = is_name(name) && name.ends_with(".scope") && slice_path(slice)? == above;
+        in_slice.then(|| Self::Scope { name: name.to_owned(), slice: slice.to_owned() })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Self::Scope { name, .. } | Self::Slice { name } => name,
+        }
+    }
+
+    /// The object that stands for the unit on the bus: what is no letter or digit is written as `_` and its number.
+    pub(super) fn object(&self) -> String {
+        let mut path = "/org/freedesktop/systemd1/unit/".to_owned();
+        for (at, byte) in self.name().bytes().enumerate() {
+            // A digit in front would not do for every object path, so systemd writes that one by its number too.
+            if byte.is_ascii_alphabetic() || (byte.is_ascii_digit() && at > 0) {
+                path.push(char::from(byte));
+            } else {
+                path.push_str(&format!("_{byte:02x}"));
+            }
+        }
+        path
+    }
+}
+
+/// The cgroup of the slice that `path` ends in: given whole, as the kubelet does, or by the slice's name alone.
+pub fn slice(path: &CgroupPath) -> Result<CgroupPath, InvalidPath> {
+    let refused = |fault| InvalidPath::new(path.as_str(), fault);
+    let (above, name) = path.as_str().rsplit_once('/').unwrap_or_default();
+    if !name.ends_with(".slice") {
+        return Err(refused("does not end in the name of a slice, which the systemd driver needs"));
+    }
+    let whole = slice_path(name).ok_or_else(|| refused("ends in no name that systemd takes for a slice"))?;
+    if !above.is_empty() && whole != path.as_str() {
+        return Err(refused("is not where systemd puts a slice of this name"));
+    }
+    CgroupPath::new(&whole)
+}
+
+/// The slice of a pod of ours in the slice `parent`.
+pub(crate) fn pod(parent: &CgroupPath, id: &str) -> Result<CgroupPath, InvalidPath> {
+    let parent = slice(parent)?;
+    let name = parent.as_str().rsplit('/').next().unwrap_or_default();
+    let stem = name.strip_suffix(".slice").unwrap_or(name);
+    slice(&parent.join(&format!("{stem}-pod{id}.slice"))?)
+}
+
+/// The name of a container's cgroup in its pod's slice.
+pub(crate) fn scope(id: &str) -> String {
+    format!("{PREFIX}{id}.scope")
+}
+
+/// Where systemd puts a slice: each dash in its name is a step down. `None` for what is no name of a slice; the root
+/// slice `-.slice` is none that anybody could be given.
+fn slice_path(name: &str) -> Option<String> {
+    let stem = name.strip_suffix(".slice")?;
+    if !is_name(name) || stem.split('-').any(str::is_empty) {
+        return None;
+    }
+    let steps = stem.match_indices('-').map(|(at, _)| &stem[..at]).chain([stem]);
+    Some(steps.map(|step| format!("/{step}.slice")).collect())
+}
+
+/// Whether systemd takes this for the name of a unit.
+fn is_name(name: &str) -> bool {
+    let valid = |byte: u8| byte.is_ascii_alphanumeric() || b":-_.\\".contains(&byte);
+    name.len() <= NAME_MAX && name.bytes().all(valid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: &str = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12_34.slice";
+
+    fn path(text: &str) -> CgroupPath {
+        CgroupPath::new(text).unwrap()
+    }
+
+    #[test]
+    fn the_kubelets_parent_is_the_slice_it_ends_in() {
+        assert_eq!(slice(&path(POD)).unwrap(), path(POD));
+        assert_eq!(slice(&path("/kubepods-burstable-pod12_34.slice")).unwrap(), path(POD));
+        assert_eq!(slice(&path("/a.slice")).unwrap(), path("/a.slice"));
+    }
+
+    #[test]
+    fn what_is_no_slice_or_elsewhere_is_refused_with_the_reason() {
+        for (bad, fault) in [
+            ("/kubepods/pod1", "does not end in the name of a slice"),
+            ("/kubepods.slice/pod1", "does not end in the name of a slice"),
+            ("/a.slice/x.scope", "does not end in the name of a slice"),
+            ("/-.slice", "no name that systemd takes"),
+            ("/a--b.slice", "no name that systemd takes"),
+            ("/-a.slice", "no name that systemd takes"),
+            ("/a-.slice", "no name that systemd takes"),
+            ("/.slice", "no name that systemd takes"),
+            ("/a b.slice", "no name that systemd takes"),
+            ("/kubepods/kubepods-pod1.slice", "not where systemd puts"),
+            ("/a.slice/b.slice", "not where systemd puts"),
+        ] {
+            let refusal = slice(&path(bad)).unwrap_err().to_string();
+            assert!(refusal.contains(fault), "{bad}: {refusal}");
+        }
+        let long = format!("/{}.slice", "x".repeat(249));
+        assert!(slice(&path(&long)).is_ok());
+    }
+
+    #[test]
+    fn a_containers_scope_lies_in_its_pods_slice() {
+        let container = path(POD).join(&scope("0a1b")).unwrap();
+        let unit = Unit::of(&container).unwrap();
+        assert_eq!(
+            unit,
+            Unit::Scope { name: "crisp-0a1b.scope".into(), slice: "kubepods-burstable-pod12_34.slice".into() }
+        );
+        assert_eq!(unit.object(), "/org/freedesktop/systemd1/unit/crisp_2d0a1b_2escope");
+    }
+
+    #[test]
+    fn a_pod_of_ours_has_a_slice_in_the_slice_of_all() {
+        let pod = pod(&path("/crisp.slice"), "0a1b").unwrap();
+        assert_eq!(pod, path("/crisp.slice/crisp-pod0a1b.slice"));
+        assert_eq!(Unit::of(&pod), Some(Unit::Slice { name: "crisp-pod0a1b.slice".into() }));
+        assert!(super::pod(&path("/crisp"), "0a1b").is_err());
+    }
+
+    #[test]
+    fn a_cgroup_that_systemd_did_not_make_is_no_unit() {
+        for other in
+            ["/crisp/pod1/c1", "/kubepods/pod1/crisp-1.scope", "/crisp-1.scope", "/a.slice/b.slice", "/a.service"]
+        {
+            assert_eq!(Unit::of(&path(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn an_objects_path_has_no_sign_that_it_must_not_have() {
+        let unit = Unit::Slice { name: "1a\\x2d_b.slice".into() };
+        assert_eq!(unit.object(), "/org/freedesktop/systemd1/unit/_31a_5cx2d_5fb_2eslice");
+    }
+}
