@@ -179,6 +179,11 @@ fn limits_of_a_scope_are_in_the_kernel_and_known_to_systemd_and_survive_its_relo
     systemctl(&["daemon-reload"]);
     wait_for("what systemd cannot be told", seconds(5), || (values() == before).then_some(()));
     assert_eq!((in_force(&daemon, &scope), told(&scope)), (changed, known));
+    let log = daemon.ground.read_log();
+    assert!(
+        !log.contains("does not answer"),
+        "systemd was asked in a way that it does not understand while busy: {log}"
+    );
     assert_eq!(client.exec_script(&id, no_disk), denied);
     assert_eq!(client.exec_script(&id, "echo > /dev/null && echo ok"), "ok\n");
     let shown = client.in_force(&id);

@@ -70,17 +70,19 @@ impl Bus {
     }
 
     /// Says who we are; the other side asks the kernel whether that is true.
+    ///
+    /// All in one piece, as systemd's own programs do it: where it is busy, it reads what follows the greeting together
+    /// with it, and looks at that only when still more comes. So nothing may follow before its answer.
     fn greet(mut stream: UnixStream) -> Result<Self, BusError> {
         stream.set_read_timeout(Some(ANSWER_WITHIN))?;
         stream.set_write_timeout(Some(ANSWER_WITHIN))?;
         let uid = rustix::process::geteuid().as_raw().to_string();
         let hex: String = uid.bytes().map(|digit| format!("{digit:02x}")).collect();
-        stream.write_all(format!("\0AUTH EXTERNAL {hex}\r\n").as_bytes())?;
+        stream.write_all(format!("\0AUTH EXTERNAL {hex}\r\nBEGIN\r\n").as_bytes())?;
         let line = read_line(&mut stream)?;
         if !line.starts_with("OK ") {
             return Err(BusError::Greeting(format!("{line:?}")));
         }
-        stream.write_all(b"BEGIN\r\n")?;
         Ok(Self { stream, serial: 0 })
     }
 
@@ -150,9 +152,9 @@ mod tests {
         thread::spawn(move || {
             let line = read_line(&mut theirs).unwrap();
             assert!(line.starts_with("\0AUTH EXTERNAL 3"), "{line:?}");
+            assert_eq!(read_line(&mut theirs).unwrap(), "BEGIN", "before the answer");
             theirs.write_all(greeting).unwrap();
             if greeting.starts_with(b"OK") {
-                assert_eq!(read_line(&mut theirs).unwrap(), "BEGIN");
                 theirs.write_all(&after).unwrap();
                 // Hangs up for writing only, so that the call still finds a reader.
                 theirs.shutdown(std::net::Shutdown::Write).unwrap();
