@@ -36,6 +36,8 @@ pub enum ApplyError {
     BelowUsage { file: PathBuf, limit: Bytes, usage: Bytes, left: Vec<PathBuf>, source: Option<io::Error> },
     #[error("{file} reads {found:?} after {value:?} was written to it{}", leftovers(left))]
     NotKept { file: PathBuf, value: String, found: String, left: Vec<PathBuf> },
+    #[error("reading {file} back{}", leftovers(left))]
+    NotReadBack { file: PathBuf, left: Vec<PathBuf>, source: io::Error },
     #[error("systemd did not learn of the change{}", leftovers(left))]
     NotTold { left: Vec<PathBuf>, source: Box<TellError> },
 }
@@ -51,15 +53,15 @@ impl ApplyError {
             Self::Gone(_) => Kind::NotFound,
             Self::Refused(refused) => refused.kind(),
             Self::Read { source, .. } | Self::Write { source, .. } => match Errno::from_io_error(source) {
-                Some(Errno::NOENT | Errno::NODEV) => Kind::NotFound,
-                Some(Errno::INVAL | Errno::RANGE) => Kind::Invalid,
+                // The cgroup is there: it is the file, or a device in the value, that is not.
+                Some(Errno::INVAL | Errno::RANGE | Errno::NOENT | Errno::NODEV) => Kind::Invalid,
                 // A cpuset wider than the parent's, or one whose users have nowhere to go.
                 Some(Errno::BUSY | Errno::ACCESS | Errno::NOSPC) => Kind::Precondition,
                 Some(_) | None => Kind::Internal,
             },
             Self::BelowUsage { .. } => Kind::Precondition,
             Self::NotTold { source, .. } => source.kind(),
-            Self::Unreadable(_) | Self::NotKept { .. } => Kind::Internal,
+            Self::Unreadable(_) | Self::NotKept { .. } | Self::NotReadBack { .. } => Kind::Internal,
         }
     }
 
@@ -69,6 +71,7 @@ impl ApplyError {
             Self::Write { left, .. }
             | Self::BelowUsage { left, .. }
             | Self::NotKept { left, .. }
+            | Self::NotReadBack { left, .. }
             | Self::NotTold { left, .. } => left,
             Self::Gone(_) | Self::Refused(_) | Self::Read { .. } | Self::Unreadable(_) => &[],
         }
@@ -194,6 +197,7 @@ fn put(fs: &impl CgroupFs, write: &Write) -> Result<(), Stuck> {
 fn not_put(fs: &impl CgroupFs, write: &Write, stuck: Stuck, left: Vec<PathBuf>) -> ApplyError {
     let file = fs.location(&write.knob);
     match stuck {
+        Stuck::Io(_) if !fs.exists() => ApplyError::Gone(file),
         Stuck::BelowUsage { usage, answer } => {
             let limit = write.lowered_memory().unwrap_or(Bytes(0));
             ApplyError::BelowUsage { file, limit, usage, left, source: answer }
@@ -219,8 +223,12 @@ fn verify(fs: &impl CgroupFs, change: &Change) -> Result<Settings, ApplyError> {
                 let left = take_back_all(fs, change);
                 return Err(ApplyError::NotKept { file: file(), value: write.want.clone(), found, left });
             }
-            // The cgroup has just gone: there is nothing left to take back.
-            Err(source) => return Err(ApplyError::Read { file: file(), source }),
+            // There is nothing left to take back.
+            Err(_) if !fs.exists() => return Err(ApplyError::Gone(file())),
+            Err(source) => {
+                let left = take_back_all(fs, change);
+                return Err(ApplyError::NotReadBack { file: file(), left, source });
+            }
         }
     }
     Ok(settings)
@@ -235,7 +243,9 @@ fn take_back(fs: &impl CgroupFs, done: &[Write]) -> Vec<PathBuf> {
 /// Takes back a change that was told.
 fn take_back_all(fs: &impl CgroupFs, change: &Change) -> Vec<PathBuf> {
     let left = take_back(fs, &change.writes);
-    let old = change.writes.iter().rev().map(|write| (write.knob.clone(), write.had.clone())).collect();
+    // What could not be lowered again must not be lowered by somebody who does not ask.
+    let back = change.writes.iter().rev().filter(|write| !left.contains(&fs.location(&write.knob)));
+    let old = back.map(|write| (write.knob.clone(), write.had.clone())).collect();
     // The failure that led here is the one to tell; what counts, the kernel, is as it was.
     fs.tell(&old).ok();
     left

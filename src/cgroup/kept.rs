@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 /// Never more than this in all cgroups together; each takes a few kilobytes of the kernel's.
@@ -26,7 +27,11 @@ impl Kept {
     pub(crate) fn read(&self, path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if let Some(file) = self.find(name) {
-            return read_start(&file, buffer);
+            match read_start(&file, buffer) {
+                // Gone, or its controller was taken away and given back meanwhile: then there is another file now.
+                Err(e) if Errno::from_io_error(&e) == Some(Errno::NODEV) => self.forget(name),
+                other => return other,
+            }
         }
         let file = Arc::new(File::open(path)?);
         let read = read_start(&file, buffer)?;
@@ -41,6 +46,13 @@ impl Kept {
     fn find(&self, name: &str) -> Option<Arc<File>> {
         let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         files.iter().find(|(known, _)| known == name).map(|(_, file)| Arc::clone(file))
+    }
+
+    fn forget(&self, name: &str) {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = files.len();
+        files.retain(|(known, _)| known != name);
+        OPEN.fetch_sub(before - files.len(), Ordering::Relaxed);
     }
 
     /// Lets go of all of them.

@@ -132,12 +132,15 @@ impl Knob {
             }
     }
 
-    /// Whether `found` is what the kernel should show after `wrote` was written.
+    /// Whether `found` is what the kernel should show after `wrote` was written; of `cpu.max` the quota may come alone.
     ///
     /// Files that only a raw v2 setting can name may show a value in a form of their own: there the kernel's word counts.
     pub fn kept(&self, wrote: &str, found: &str) -> bool {
         match self.unit() {
             Unit::Opaque => true,
+            Unit::Text if *self == Self::CPU_MAX && !wrote.trim().contains(' ') => {
+                found.split(' ').next() == Some(wrote.trim())
+            }
             Unit::Bytes { .. } | Unit::Set | Unit::Text => self.same(wrote, found),
         }
     }
@@ -203,8 +206,30 @@ pub(crate) const NO_LIMIT: u64 = 1 << 62;
 fn bytes(value: &str) -> Option<Option<u64>> {
     match value.trim() {
         "max" | "-1" => Some(None),
-        number => number.parse::<u64>().ok().map(|n| (n < NO_LIMIT).then_some(n)),
+        number => memparse(number).map(|n| (n < NO_LIMIT).then_some(n)),
     }
+}
+
+/// A number as the kernel takes it for an amount of memory: hexadecimal, octal, and with a suffix for powers of 1024.
+fn memparse(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()?.to_ascii_uppercase() {
+        b'K' => (&text[..text.len() - 1], 10),
+        b'M' => (&text[..text.len() - 1], 20),
+        b'G' => (&text[..text.len() - 1], 30),
+        b'T' => (&text[..text.len() - 1], 40),
+        b'P' => (&text[..text.len() - 1], 50),
+        // No suffix in a hexadecimal number.
+        b'E' if !text.starts_with("0x") && !text.starts_with("0X") => (&text[..text.len() - 1], 60),
+        _ => (text, 0),
+    };
+    let number = if let Some(hex) = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        u64::from_str_radix(hex, 16)
+    } else if digits.len() > 1 && digits.starts_with('0') {
+        u64::from_str_radix(digits, 8)
+    } else {
+        digits.parse()
+    };
+    number.ok()?.checked_mul(1 << shift)
 }
 
 fn floor(bytes: Option<u64>, granule: u64) -> Option<u64> {
@@ -236,6 +261,12 @@ mod tests {
         assert!(!Knob::MEMORY_MAX.same("1003520", "999424"));
         assert!(Knob::MEMORY_LIMIT.same("-1", "9223372036854771712\n"));
         assert!(!Knob::MEMORY_LIMIT.same("-1", "4096"));
+        for text in ["64M", "64m", "65536k", "0x4000000", "0400000000"] {
+            assert!(Knob::MEMORY_MAX.same(text, "67108864"), "{text}");
+        }
+        for text in ["", "M", "64X", "0x", "1.5G", "-2", "64 M", "99999999999E"] {
+            assert!(Knob::MEMORY_MAX.limit(text).is_err(), "{text}");
+        }
         assert!(Knob::hugetlb_max(&HugePageSize::new("2MB").unwrap()).same("3145728", "2097152"));
     }
 
@@ -250,6 +281,8 @@ mod tests {
         let io = Knob::unified(&UnifiedKey::new("io.max").unwrap());
         assert!(io.kept("8:0 rbps=1048576", "8:0 rbps=1048576 wbps=max riops=max wiops=max"));
         assert!(!Knob::CPU_WEIGHT.kept("100", "99"));
+        assert!(Knob::CPU_MAX.kept("max", "max 100000") && Knob::CPU_MAX.kept("5000", "5000 100000"));
+        assert!(!Knob::CPU_MAX.kept("5000", "max 100000") && !Knob::CPU_MAX.kept("5000 10000", "5000 100000"));
     }
 
     #[test]

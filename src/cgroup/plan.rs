@@ -40,6 +40,8 @@ pub enum Refused {
     SwapBelowMemory { memory: Limit, memory_swap: Bytes },
     #[error("unified settings ({}) need cgroup v2, and this host has v1", .0.join(", "))]
     UnifiedOnV1(Vec<String>),
+    #[error("{field}: {want:?} is no limit for {knob}")]
+    NoLimit { field: &'static str, knob: Knob, want: String },
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
 }
@@ -61,7 +63,7 @@ impl Refused {
     pub fn kind(&self) -> Kind {
         match self {
             Self::Missing { .. } => Kind::Precondition,
-            Self::SwapBelowMemory { .. } | Self::UnifiedOnV1(_) => Kind::Invalid,
+            Self::SwapBelowMemory { .. } | Self::UnifiedOnV1(_) | Self::NoLimit { .. } => Kind::Invalid,
             Self::Unreadable(_) => Kind::Internal,
         }
     }
@@ -175,6 +177,9 @@ impl Draft<'_> {
     pub(crate) fn set(&mut self, field: &'static str, knob: Knob, want: impl Into<String>) -> Result<(), Refused> {
         let had = self.need(field, &knob)?.to_owned();
         let want = want.into();
+        if knob.is_memory_limit() && knob.limit(&want).is_err() {
+            return Err(Refused::NoLimit { field, knob, want });
+        }
         self.change.writes.retain(|write| write.knob != knob);
         self.change.wanted.insert(knob.clone(), Setting { wrote: want.clone(), reads: had.clone() });
         if !knob.same(&had, &want) {

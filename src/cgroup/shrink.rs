@@ -31,8 +31,10 @@ impl Default for Patience {
     }
 }
 
-/// Between two tries.
+/// Between two tries that gain nothing.
 const PAUSE: Duration = Duration::from_millis(10);
+/// So much is asked for at once: the kernel does not look at our clock while it is at it.
+const PIECE: u64 = 64 << 20;
 
 /// Why a limit was not lowered.
 #[derive(Debug)]
@@ -89,7 +91,7 @@ pub(crate) fn hopeless(fs: &impl CgroupFs, change: &Change) -> io::Result<Option
     };
     let stat = fs.read(&Knob::MEMORY_STAT)?;
     let of = |name: &str| field(&stat, name);
-    let stays = if swap { of("unevictable") } else { of("anon").max(of("unevictable")) + of("shmem") };
+    let stays = if swap { of("unevictable") } else { (of("anon") + of("shmem")).max(of("unevictable")) };
     match lower.lowered_memory() {
         Some(limit) if stays > limit.0 => {
             let usage = fs.read(&Knob::MEMORY_CURRENT)?.trim().parse().unwrap_or(stays);
@@ -121,12 +123,13 @@ pub(crate) fn lower(fs: &impl CgroupFs, write: &Write, limit: Bytes) -> Result<(
             if usage <= limit {
                 return Ok(fs.write(&write.knob, &write.want)?);
             }
-            reclaim(fs, Bytes(usage.0 - limit.0))?;
+            reclaim(fs, Bytes((usage.0 - limit.0).min(PIECE)))?;
         }
-        if !waiting.goes_on(usage) {
-            return Err(Stuck::BelowUsage { usage, answer });
+        match waiting.goes_on(usage) {
+            None => return Err(Stuck::BelowUsage { usage, answer }),
+            Some(Gain::Some) => {}
+            Some(Gain::None) => thread::sleep(PAUSE),
         }
-        thread::sleep(PAUSE);
     }
 }
 
@@ -151,6 +154,13 @@ fn reclaim(fs: &impl CgroupFs, bytes: Bytes) -> io::Result<()> {
     }
 }
 
+/// Whether the last try gave something back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Gain {
+    Some,
+    None,
+}
+
 /// Goes on while there is gain, within bounds.
 struct Waiting {
     patience: Patience,
@@ -165,12 +175,14 @@ impl Waiting {
         Self { patience, began: now, gained: now, least: Bytes(u64::MAX) }
     }
 
-    fn goes_on(&mut self, usage: Bytes) -> bool {
+    /// None once it is enough.
+    fn goes_on(&mut self, usage: Bytes) -> Option<Gain> {
         let now = Instant::now();
-        if usage < self.least {
+        let gain = if usage < self.least { Gain::Some } else { Gain::None };
+        if gain == Gain::Some {
             self.least = usage;
             self.gained = now;
         }
-        now - self.began < self.patience.within && now - self.gained < self.patience.stalled
+        (now - self.began < self.patience.within && now - self.gained < self.patience.stalled).then_some(gain)
     }
 }

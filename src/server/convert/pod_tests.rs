@@ -115,7 +115,7 @@ fn values_that_cannot_be_are_refused_by_field() {
         ("config.port_mappings[0].protocol:", refused(|c| c.port_mappings[0].protocol = 3)),
         ("config.linux.cgroup_parent:", refused(|c| linux(c).cgroup_parent = "/a/../b".into())),
         ("config.linux.resources.cpu_period:", refused(|c| linux(c).resources.as_mut().unwrap().cpu_period = 5)),
-        ("config.linux.overhead.cpu_quota:", refused(|c| linux(c).overhead.as_mut().unwrap().cpu_quota = 5)),
+        ("config.linux.overhead.cpu_period:", refused(|c| linux(c).overhead.as_mut().unwrap().cpu_period = 5)),
         (
             "config.linux.security_context.run_as_user:",
             refused(|c| context(c).run_as_user.as_mut().unwrap().value = -1),

@@ -112,7 +112,20 @@ pub(crate) fn update_pod(
 
 /// A pod's limits are for a cgroup, and a cgroup has no OOM score. The kubelet reads them from its own cgroup, where "no
 /// limit" of memory is the largest number of whole pages.
+///
+/// It also takes the overhead off first, also where there is no limit, so any negative number is none, and what is left of
+/// a quota may be less than the kernel takes.
 pub(super) fn pod_limits(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) -> Result<LimitsPatch, Refusal> {
+    let asked = asked.map(|asked| v1::LinuxContainerResources {
+        cpu_quota: match asked.cpu_quota {
+            0 => 0,
+            quota if quota < 0 => -1,
+            quota => quota.max(QUOTA_MIN),
+        },
+        memory_limit_in_bytes: asked.memory_limit_in_bytes.max(-1),
+        memory_swap_limit_in_bytes: asked.memory_swap_limit_in_bytes.max(-1),
+        ..asked
+    });
     let unlimited = |memory: MemoryLimit| match memory.bytes() {
         Some(Bytes(NO_LIMIT..)) => MemoryLimit::Unlimited,
         Some(_) | None => memory,
@@ -126,6 +139,8 @@ pub(super) fn pod_limits(at: Field<'_>, asked: Option<v1::LinuxContainerResource
     })
 }
 
+/// In microseconds: the least that the kernel takes.
+const QUOTA_MIN: i64 = 1000;
 /// No machine has as much memory; how much the kernel says exactly depends on its page size.
 const NO_LIMIT: u64 = 1 << 62;
 

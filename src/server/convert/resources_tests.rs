@@ -190,6 +190,18 @@ fn a_change_for_windows_is_refused() {
 }
 
 #[test]
+fn what_the_kubelet_is_left_with_when_it_takes_overhead_off_is_understood() {
+    let at = Field::top("resources");
+    let view = |cpu_quota, memory_limit_in_bytes| {
+        Some(v1::LinuxContainerResources { cpu_quota, memory_limit_in_bytes, ..Default::default() })
+    };
+    let none = pod_limits(at, view(-25_001, -1 - (32 << 20))).unwrap();
+    assert_eq!((none.cpu_quota, none.memory), (Some(CpuQuota::Unlimited), Some(MemoryLimit::Unlimited)));
+    let little = pod_limits(at, view(500, 0)).unwrap();
+    assert_eq!((little.cpu_quota, little.memory), (Some(CpuQuota::Micros(Micros(1000))), None));
+}
+
+#[test]
 fn the_kubelets_words_for_no_limit_of_a_pod_are_understood() {
     for memory in [-1, 9_223_372_036_854_771_712] {
         let view = v1::LinuxContainerResources {

@@ -6,7 +6,7 @@ use cgroup::Now;
 use model::{Classed, Kind, PodId};
 
 use super::{Runtime, oom_score};
-use crate::store::{Ambiguous, ContainerRecord, Entry, PodRecord};
+use crate::store::{Ambiguous, ContainerRecord, Entry, PodRecord, Record};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LookError {
@@ -72,14 +72,26 @@ impl Runtime {
         let cgroup = self.cgroup(&container.cgroup).ok()?.keeping(entry.gauges().files.clone());
         let mut now = cgroup.observe(&container.settings).ok()?;
         now.observed.oom_score_adj = oom_score::of(pid);
-        self.resizes.found(container.id.as_str(), &now.drift);
+        self.note_drift(entry, container, &mut now);
         Some(now)
+    }
+
+    /// Takes note of what somebody else changed. While crisp itself is changing it, nobody can tell who it was: then nothing
+    /// is said, and the next look will show.
+    fn note_drift<R: Record>(&self, entry: &Entry<R>, seen: &R, now: &mut Now) {
+        if !now.drift.is_empty() && !entry.is_settled(seen) {
+            now.drift.clear();
+            return;
+        }
+        self.resizes.found(seen.id(), &now.drift);
     }
 
     /// The limits that the kernel has in force for a whole pod, whoever owns its cgroup.
     pub(super) fn limits_of_pod(&self, pod: &PodRecord) -> Option<Now> {
-        let now = self.cgroup(&pod.cgroup.path).ok()?.observe(&pod.settings).ok()?;
-        self.resizes.found(pod.id.as_str(), &now.drift);
+        let mut now = self.cgroup(&pod.cgroup.path).ok()?.observe(&pod.settings).ok()?;
+        if let Ok(entry) = self.pod_entry(pod.id.as_str()) {
+            self.note_drift(&entry, pod, &mut now);
+        }
         Some(now)
     }
 }

@@ -55,13 +55,13 @@ fn parse(text: &str) -> Option<OomScoreAdj> {
     text.trim().parse().ok().and_then(|score| OomScoreAdj::new(score).ok())
 }
 
-/// Gives those processes of `group` that have the score `from` the score `to`: one that chose its own keeps it.
-pub(super) fn change(group: &Cgroup, from: OomScoreAdj, to: OomScoreAdj) -> Result<Changed, OomScoreError> {
+/// Gives those processes of `group` that have one of the scores `from` the score `to`: one that chose its own keeps it.
+pub(super) fn change(group: &Cgroup, from: &[OomScoreAdj], to: OomScoreAdj) -> Result<Changed, OomScoreError> {
     let mut changed = Changed::default();
     for pid in group.procs()? {
         match change_one(group, pid, from, to) {
             Ok(None) => {}
-            Ok(Some(file)) => changed.0.push((file, from)),
+            Ok(Some(had)) => changed.0.push(had),
             // Gone in the meantime.
             Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::NOENT | Errno::SRCH)) => {}
             Err(source) => {
@@ -74,17 +74,21 @@ pub(super) fn change(group: &Cgroup, from: OomScoreAdj, to: OomScoreAdj) -> Resu
 }
 
 /// The open directory stays that of this one process: a number that is given to another meanwhile does no harm.
-fn change_one(group: &Cgroup, pid: NonZeroU32, from: OomScoreAdj, to: OomScoreAdj) -> io::Result<Option<File>> {
+fn change_one(
+    group: &Cgroup,
+    pid: NonZeroU32,
+    from: &[OomScoreAdj],
+    to: OomScoreAdj,
+) -> io::Result<Option<(File, OomScoreAdj)>> {
     let dir = openat(CWD, format!("/proc/{pid}"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let open = |name: &str, how| openat(&dir, name, how | OFlags::CLOEXEC, Mode::empty()).map(File::from);
     let mut file = open("oom_score_adj", OFlags::RDWR)?;
     let mut text = String::new();
     file.read_to_string(&mut text)?;
-    if parse(&text) != Some(from)
-        || !io::read_to_string(open("cgroup", OFlags::RDONLY)?)?.contains(group.path().as_str())
-    {
+    let Some(had) = parse(&text).filter(|had| from.contains(had) && *had != to) else { return Ok(None) };
+    if !io::read_to_string(open("cgroup", OFlags::RDONLY)?)?.contains(group.path().as_str()) {
         return Ok(None);
     }
     file.write_all(to.get().to_string().as_bytes())?;
-    Ok(Some(file))
+    Ok(Some((file, had)))
 }

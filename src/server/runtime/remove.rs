@@ -44,14 +44,14 @@ impl Runtime {
 
     pub(super) async fn remove_entry(self: &Arc<Self>, entry: &Arc<Entry<ContainerRecord>>) -> Result<(), RemoveError> {
         let _turn = entry.work().await;
-        // A change under way writes into the directory that goes.
-        let _change = entry.resizing().await;
         if !self.containers.has(entry) {
             return Ok(());
         }
         let record = entry.look();
         let container = record.id.clone();
         self.kill(entry).await.map_err(|source| RemoveError::Stop { container: container.clone(), source })?;
+        // A change under way writes into the directory that goes; nothing keeps memory from being given back any more.
+        let _change = entry.resizing().await;
         let left = self.clear_container(&record.pod, &container).await;
         if !left.is_empty() {
             return Err(RemoveError::Left { container, left });

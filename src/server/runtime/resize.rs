@@ -155,29 +155,35 @@ pub(super) fn carry_out<A: Serialize>(
         // What could not be taken back is tried again by the next daemon.
         Some(_) if outcome.as_ref().is_err_and(ResizeError::is_left) => {}
         Some(written) => written.done(),
+        // One that could not be closed earlier would be taken for this one.
+        None if outcome.is_ok() => forget(dir),
         None => {}
     }
     outcome
 }
 
+/// A change that could neither be finished nor undone; why is in the log.
+#[derive(Debug)]
+pub(super) struct HalfDone;
+
 /// Brings a change that a daemon was cut off in to one of its ends. What it asked for, where it is in force now.
-pub(super) fn settle<A: DeserializeOwned>(group: &Cgroup, dir: &Path) -> Option<(A, Settings)> {
-    let Journal { asked, change } = Journal::<A>::read(dir)?;
+pub(super) fn settle<A: DeserializeOwned>(group: &Cgroup, dir: &Path) -> Result<Option<(A, Settings)>, HalfDone> {
+    let Some(Journal { asked, change }) = Journal::<A>::read(dir) else { return Ok(None) };
     match cgroup::settle(group, &change) {
         Ok(Settled::Finished(settings)) => {
             tracing::info!(cgroup = %group.path(), "a change of resources that was cut off is in force");
-            Some((asked, settings))
+            Ok(Some((asked, settings)))
         }
         Ok(Settled::Undone) => {
             tracing::info!(cgroup = %group.path(), "a change of resources that was cut off is undone");
-            None
+            Ok(None)
         }
         // The container ended meanwhile.
-        Err(error) if error.kind() == Kind::NotFound => None,
+        Err(error) if error.kind() == Kind::NotFound => Ok(None),
         Err(error) => {
             let error = chain(&error);
             tracing::error!(cgroup = %group.path(), error, "a change of resources that was cut off stays half done");
-            None
+            Err(HalfDone)
         }
     }
 }

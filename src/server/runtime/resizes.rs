@@ -43,7 +43,12 @@ impl Outcome {
         match error {
             _ if error.is_left() => Self::Left,
             ResizeError::Apply(ApplyError::BelowUsage { .. }) => Self::BelowUsage,
-            ResizeError::Apply(ApplyError::Write { .. } | ApplyError::NotKept { .. } | ApplyError::NotTold { .. })
+            ResizeError::Apply(
+                ApplyError::Write { .. }
+                | ApplyError::NotKept { .. }
+                | ApplyError::NotReadBack { .. }
+                | ApplyError::NotTold { .. },
+            )
             | ResizeError::OomScore(_)
             | ResizeError::Record(_)
             | ResizeError::Fault(_)

@@ -13,7 +13,7 @@ use super::resize::{self, Journal, ResizeError};
 use super::resizes::Outcome;
 use super::{LookError, Runtime, blocking, oom_score};
 use crate::config::OomPolicy;
-use crate::store::{ContainerRecord, Entry, disk};
+use crate::store::{ContainerRecord, DiskError, Entry, disk};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpdateError {
@@ -55,7 +55,8 @@ impl ContainerUpdate {
 /// A container with the same limit for memory as for memory and swap may not swap. That stays so where only its memory is
 /// changed: on v1 the old limit of both would be in the way, or leave room for swap.
 fn stay_out_of_swap(had: &LimitsPatch, asked: &mut LimitsPatch) {
-    if asked.memory.is_some() && asked.memory_swap.is_none() && had.memory.is_some() && had.memory == had.memory_swap {
+    let limited = had.memory.is_some_and(|memory| memory.bytes().is_some());
+    if asked.memory.is_some() && asked.memory_swap.is_none() && limited && had.memory == had.memory_swap {
         asked.memory_swap = asked.memory;
     }
 }
@@ -136,6 +137,7 @@ impl Runtime {
                 && let Some(scores) = scores
             {
                 scores.take_back();
+                self.note_oom_score(&record, record.spec.resources.oom_score_adj)?;
             }
             Ok(recorded?)
         });
@@ -172,26 +174,34 @@ impl Runtime {
         group: &Cgroup,
         score: OomScoreAdj,
     ) -> Result<oom_score::Changed, ResizeError> {
-        let Some(from) = record.phase.pid().and_then(oom_score::of) else { return Ok(oom_score::Changed::default()) };
-        let changed = match oom_score::change(group, from, score) {
+        // What the first process has is what the others have too, unless a daemon was cut off just here.
+        let from: Vec<OomScoreAdj> =
+            record.phase.pid().and_then(oom_score::of).into_iter().chain(record.spec.resources.oom_score_adj).collect();
+        let changed = match oom_score::change(group, &from, score) {
             Err(error) if error.kind() == Kind::Precondition && self.config.oom_score_adj == OomPolicy::Restrict => {
                 tracing::warn!(error = crate::chain::chain(&error), "the container keeps its OOM score");
                 oom_score::Changed::default()
             }
             other => other?,
         };
-        let dir = self.layout.container(&record.pod, &record.id);
-        let path = Launch::path(&dir);
-        let launched = disk::read_json::<Launch>(&path).and_then(|launch| match launch {
-            Some(launch) => disk::write_json(&path, &Launch { oom_score_adj: Some(i32::from(score.get())), ..launch }),
-            None => Ok(()),
-        });
-        match launched {
+        match self.note_oom_score(record, Some(score)) {
             Ok(()) => Ok(changed),
             Err(error) => {
                 changed.take_back();
                 Err(error.into())
             }
+        }
+    }
+
+    /// For those that are exec'd later.
+    fn note_oom_score(&self, record: &ContainerRecord, score: Option<OomScoreAdj>) -> Result<(), DiskError> {
+        let path = Launch::path(&self.layout.container(&record.pod, &record.id));
+        match disk::read_json::<Launch>(&path)? {
+            Some(launch) => {
+                let oom_score_adj = score.map(|score| i32::from(score.get()));
+                disk::write_json(&path, &Launch { oom_score_adj, ..launch })
+            }
+            None => Ok(()),
         }
     }
 
@@ -202,10 +212,18 @@ impl Runtime {
             return record;
         }
         let Ok(group) = self.cgroup(&record.cgroup) else { return record };
-        if let Some((asked, settings)) = resize::settle::<ContainerUpdate>(&group, &dir) {
-            self.finish_container(&mut record, &group, &asked, settings);
+        let recorded = match resize::settle::<ContainerUpdate>(&group, &dir) {
+            Ok(Some((asked, settings))) => self.finish_container(&mut record, &group, &asked, settings),
+            Ok(None) => Ok(()),
+            // Told already. The next daemon tries again.
+            Err(_) => return record,
+        };
+        match recorded {
+            Ok(()) => resize::forget(&dir),
+            Err(error) => {
+                tracing::error!(error = crate::chain::chain(&error), "a change of resources could not be recorded")
+            }
         }
-        resize::forget(&dir);
         record
     }
 
@@ -215,7 +233,7 @@ impl Runtime {
         group: &Cgroup,
         asked: &ContainerUpdate,
         settings: Settings,
-    ) {
+    ) -> Result<(), DiskError> {
         let score = asked.limits.oom_score_adj;
         if let Some(score) = score.filter(|_| score != record.spec.resources.oom_score_adj) {
             match self.set_oom_score(record, group, score) {
@@ -226,10 +244,7 @@ impl Runtime {
         }
         asked.lay_over(&mut record.spec);
         record.settings.extend(settings);
-        let file = self.layout.container(&record.pod, &record.id).join("container.json");
-        if let Err(error) = disk::write_json(&file, record) {
-            tracing::error!(error = crate::chain::chain(&error), "a change of resources could not be recorded");
-        }
+        disk::overwrite_json(&self.layout.container(&record.pod, &record.id).join("container.json"), record)
     }
 }
 

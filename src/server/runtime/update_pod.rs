@@ -68,17 +68,24 @@ impl Runtime {
         if !self.pods.has(&entry) {
             return Err(LookError::NoSuchPod(id.to_owned()).into());
         }
-        let (runtime, entry) = (self.clone(), entry.clone());
-        blocking(move || {
-            let announced = asked.announced.is_some();
-            runtime.update_pod_now(&entry, asked)?;
-            if announced {
-                let pod = entry.look();
-                runtime.containers_of(&pod.id).iter().for_each(|entry| runtime.tell_again(&pod, &entry.look()));
+        let announced = asked.announced.is_some();
+        let (runtime, pod) = (self.clone(), entry.clone());
+        blocking(move || runtime.update_pod_now(&pod, asked)).await?;
+        if announced {
+            self.tell_all_again(&entry.look()).await;
+        }
+        Ok(())
+    }
+
+    /// Each container in its turn to be changed: another change writes the same file.
+    async fn tell_all_again(self: &Arc<Self>, pod: &Arc<PodRecord>) {
+        for container in self.containers_of(&pod.id) {
+            let _turn = container.resizing().await;
+            if self.containers.has(&container) {
+                let (runtime, pod, container) = (self.clone(), pod.clone(), container.look());
+                blocking(move || runtime.tell_again(&pod, &container)).await;
             }
-            Ok(())
-        })
-        .await
+        }
     }
 
     fn update_pod_now(&self, entry: &Entry<PodRecord>, asked: PodUpdate) -> Result<(), UpdatePodError> {
@@ -146,14 +153,20 @@ impl Runtime {
             return record;
         }
         let Ok(group) = self.cgroup(&record.cgroup.path) else { return record };
-        if let Some((asked, settings)) = resize::settle::<PodUpdate>(&group, &dir) {
-            asked.lay_over(&mut record);
-            record.settings.extend(settings);
-            if let Err(error) = disk::write_json(&dir.join("pod.json"), &record) {
-                tracing::error!(error = chain(&error), "a change of resources could not be recorded");
+        let recorded = match resize::settle::<PodUpdate>(&group, &dir) {
+            Ok(Some((asked, settings))) => {
+                asked.lay_over(&mut record);
+                record.settings.extend(settings);
+                disk::overwrite_json(&dir.join("pod.json"), &record)
             }
+            Ok(None) => Ok(()),
+            // Told already. The next daemon tries again.
+            Err(_) => return record,
+        };
+        match recorded {
+            Ok(()) => resize::forget(&dir),
+            Err(error) => tracing::error!(error = chain(&error), "a change of resources could not be recorded"),
         }
-        resize::forget(&dir);
         record
     }
 }

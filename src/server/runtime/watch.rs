@@ -43,13 +43,15 @@ impl Runtime {
     pub(super) fn exited(&self, id: &ContainerId, exit: Exit) {
         let Ok(Some(entry)) = self.containers.find(id.as_str()) else { return };
         self.change_phase(&entry, |phase| phase.exit(exit));
-        entry.gauges().files.close();
     }
 
     fn change_phase(&self, entry: &Entry<ContainerRecord>, change: impl FnOnce(&Phase) -> Phase) {
         if let Err(error) = entry.update(&self.layout, |record| record.phase = change(&record.phase)) {
             let container = &entry.look().id;
             tracing::warn!(%container, error = chain(&error), "a container's phase could not be recorded");
+        }
+        if entry.look().phase.pid().is_none() {
+            entry.gauges().files.close();
         }
     }
 

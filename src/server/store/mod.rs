@@ -14,4 +14,4 @@ mod tree;
 pub(crate) use disk::{DiskError, Layout};
 pub(crate) use names::{NameTaken, Names};
 pub(crate) use record::{ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
-pub(crate) use table::{Ambiguous, Entry, Table};
+pub(crate) use table::{Ambiguous, Entry, Record, Table};

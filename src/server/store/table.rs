@@ -96,6 +96,11 @@ impl<R: Record> Entry<R> {
         self.resizing.lock().await
     }
 
+    /// Whether `seen` is what it is, and nobody is changing what it may use.
+    pub(crate) fn is_settled(&self, seen: &R) -> bool {
+        self.resizing.try_lock().is_ok() && std::ptr::eq(&*self.look(), seen)
+    }
+
     /// Changes the record and writes it, as one step; a change that cannot be written is not made.
     pub(crate) fn try_update(&self, layout: &Layout, change: impl FnOnce(&mut R)) -> Result<(), DiskError> {
         self.change(layout, change, |written| written.is_ok())
@@ -116,7 +121,7 @@ impl<R: Record> Entry<R> {
         let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut record = R::clone(&self.look());
         change(&mut record);
-        let written = disk::write_json(&record.file(layout), &record);
+        let written = disk::overwrite_json(&record.file(layout), &record);
         if show(&written) {
             self.seen.send_replace(Arc::new(record));
         }
