@@ -16,6 +16,7 @@ use crate::engine::{self, ApplyError, Now};
 use crate::kept::Kept;
 use crate::knob::{CgroupFs, Knob, Settings, Values};
 use crate::layout::{HierarchyKind, Layout, Version};
+use crate::made::Made;
 use crate::path::{CgroupPath, InvalidPath};
 use crate::systemd::{Systemd, SystemdError, TellError, Unit};
 use crate::tree::{make_dirs, read_file, read_once, remove_dir, remove_tree, write_file, write_once};
@@ -28,14 +29,6 @@ pub struct Cgroup {
     kept: Option<Arc<Kept>>,
     /// What systemd calls it, where it is systemd's.
     unit: Option<(Arc<Systemd>, Unit)>,
-}
-
-/// What a [`Cgroup::create`] had to make: a unit of systemd's, and directories, parents first.
-#[derive(Debug, Default)]
-#[must_use = "only this knows what to take back"]
-pub struct Made {
-    unit: Option<(Arc<Systemd>, Unit)>,
-    dirs: Vec<PathBuf>,
 }
 
 /// A v1 tree as a container is to see it, read-only, under `/sys/fs/cgroup`.
@@ -89,7 +82,7 @@ impl GroupError {
 }
 
 /// How long `remove` waits for the kernel to let go of what has just died.
-const REMOVE_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const REMOVE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Cgroup {
     pub fn new(layout: Arc<Layout>, path: CgroupPath) -> Self {
@@ -169,9 +162,10 @@ impl Cgroup {
     }
 
     fn create_into(&self, made: &mut Made) -> Result<(), GroupError> {
-        if let Some((systemd, unit)) = &self.unit {
+        if let Some((systemd, unit)) = &self.unit
+            && systemd.start(unit, self.layout.version()).map_err(|source| asking(unit, source))?
+        {
             made.unit = self.unit.clone();
-            systemd.start(unit, self.layout.version()).map_err(|source| asking(unit, source))?;
         }
         // systemd does not know every controller.
         for mount in self.layout.mounts() {
@@ -348,27 +342,7 @@ impl CgroupFs for Cgroup {
     }
 }
 
-impl Made {
-    /// Whether everything had been there before.
-    pub fn is_empty(&self) -> bool {
-        self.unit.is_none() && self.dirs.is_empty()
-    }
-
-    /// Removes what was made, and only that; goes on after a failure and tells the first.
-    pub fn undo(self) -> Result<(), GroupError> {
-        let mut outcome = Ok(());
-        if let Some((systemd, unit)) = &self.unit {
-            outcome = systemd.stop(unit).map_err(|source| asking(unit, source));
-        }
-        let deadline = Instant::now() + REMOVE_WITHIN;
-        for dir in self.dirs.iter().rev() {
-            outcome = outcome.and(remove_dir(dir, deadline));
-        }
-        outcome
-    }
-}
-
-fn asking(unit: &Unit, source: SystemdError) -> GroupError {
+pub(crate) fn asking(unit: &Unit, source: SystemdError) -> GroupError {
     GroupError::Systemd { unit: unit.name().to_owned(), source }
 }
 

@@ -85,16 +85,21 @@ impl Systemd {
         self.version
     }
 
-    /// Makes a unit and waits until it is there; one that is there already stays as it is.
-    pub(crate) fn start(&self, unit: &Unit, version: Version) -> Result<(), SystemdError> {
+    /// Makes a unit and waits until it is there; false where it has been there before, and is as it was.
+    ///
+    /// A scope that could not be made is gone with its keeper.
+    pub(crate) fn start(&self, unit: &Unit, version: Version) -> Result<bool, SystemdError> {
         let mut bus = Bus::connect()?;
         let Unit::Scope { name, slice } = unit else {
             return start(&mut bus, unit, &slice_properties(version));
         };
         let failed = |source| SystemdError::Keeper { unit: name.clone(), source };
         let keeper = self.keepers.spawn().map_err(failed)?;
-        start(&mut bus, unit, &scope_properties(version, slice, keeper.pid()))?;
-        keeper.stay().map_err(failed)
+        let made = start(&mut bus, unit, &scope_properties(version, slice, keeper.pid()))?;
+        if made {
+            keeper.stay().map_err(failed)?;
+        }
+        Ok(made)
     }
 
     /// Ends a unit and all that runs in it, and waits until it is gone; that it is gone already is fine.
@@ -135,7 +140,7 @@ impl Systemd {
 }
 
 /// Hands a unit over to systemd, and waits for the end of the job that makes it.
-fn start(bus: &mut Bus, unit: &Unit, properties: &[Property]) -> Result<(), SystemdError> {
+fn start(bus: &mut Bus, unit: &Unit, properties: &[Property]) -> Result<bool, SystemdError> {
     let others: Vec<(&str, Vec<(&str, zbus::Variant<'_>)>)> = Vec::new();
     let body = (unit.name(), "replace", message::properties(properties), others);
     let job = match bus.call(manager("StartTransientUnit"), &body) {
@@ -153,7 +158,7 @@ fn start(bus: &mut Bus, unit: &Unit, properties: &[Property]) -> Result<(), Syst
         };
         let state = state(bus, unit)?;
         match state.as_str() {
-            "active" => return Ok(()),
+            "active" => return Ok(job.is_some()),
             _ if !running => return Err(SystemdError::NotStarted { unit: unit.name().to_owned(), state }),
             _ if begin.elapsed() >= DONE_WITHIN => {
                 return Err(SystemdError::TooSlow { unit: unit.name().to_owned(), state });
