@@ -363,9 +363,16 @@ mod faults {
     fn a_raw_memory_limit_kills_nobody_either() {
         let fs = FakeCgroup::v2().using(48 * MIB);
         apply(&fs, &both(64)).unwrap();
-        let raw = [(UnifiedKey::new("memory.max").unwrap(), (32 * MIB).to_string())].into();
-        let refused = apply(&fs, &LimitsPatch { unified: raw, ..LimitsPatch::default() }).unwrap_err();
-        assert_eq!((refused.kind(), fs.oom_kills()), (model::Kind::Precondition, 0));
+        for (limit, kind) in [
+            ("33554432", model::Kind::Precondition),
+            ("32M", model::Kind::Precondition),
+            ("0x2000000", model::Kind::Precondition),
+            ("a little", model::Kind::Invalid),
+        ] {
+            let unified = [(UnifiedKey::new("memory.max").unwrap(), limit.to_owned())].into();
+            let refused = apply(&fs, &LimitsPatch { unified, ..LimitsPatch::default() }).unwrap_err();
+            assert_eq!((refused.kind(), fs.oom_kills()), (kind, 0), "{limit}: {refused:?}");
+        }
     }
 
     #[test]

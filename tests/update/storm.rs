@@ -64,6 +64,7 @@ fn in_a_storm_of_changes_every_container_ends_as_it_was_asked_last_and_nothing_i
         let looked: Vec<_> = lookers.into_iter().map(thread::ScopedJoinHandle::join).collect();
         assert!(changed.iter().chain(&looked).all(Result::is_ok));
     });
+    assert!(!daemon.ground.read_log().contains("somebody else changed"), "nobody else did");
     for (id, pids) in ids.iter().zip(before) {
         let asked = last(&ids, id);
         assert_limits(&daemon, id, asked.cpu_quota / 100, asked.memory_limit_in_bytes / MIB);
