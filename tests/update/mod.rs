@@ -6,6 +6,7 @@ mod drift;
 mod faults;
 mod memory;
 mod pods;
+mod raw;
 mod scores;
 mod storm;
 

@@ -27,6 +27,10 @@ fn in_a_storm_of_changes_every_container_ends_as_it_was_asked_last_and_nothing_i
                 while !over.load(Ordering::Relaxed) {
                     assert_eq!(client.containers().len(), ids.len());
                     ids.iter().step_by(7).for_each(|id| assert_whole(&client.in_force(id)));
+                    let request = v1::ListContainerStatsRequest::default();
+                    let stats =
+                        client.call(|mut c| async move { c.list_container_stats(request).await }).unwrap().stats;
+                    assert_eq!(stats.len(), ids.len());
                 }
             }),
             scope.spawn(|| {
