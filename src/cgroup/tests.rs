@@ -383,6 +383,8 @@ fn cold_files(bytes: u64) -> Vec<PathBuf> {
     while all < bytes {
         let (size, path) = files.pop().expect("libraries enough");
         let file = fs::File::open(&path).unwrap();
+        // Only what is on the disk can go.
+        file.sync_data().unwrap();
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         all += size;
         cold.push(path);

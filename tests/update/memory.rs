@@ -55,6 +55,8 @@ fn has_swap_limit(daemon: &Daemon, id: &str) -> bool {
 fn forget_what_was_built(built: &Path) {
     for entry in fs::read_dir(built).unwrap().flatten() {
         if let Ok(file) = fs::File::open(entry.path()) {
+            // Only what is on the disk can go.
+            file.sync_data().ok();
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).ok();
         }
     }
