@@ -11,7 +11,8 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use cgroup::{ApplyError, Cgroup, Change, Settings, Settled};
+use cgroup::{ApplyError, Cgroup, Change, Settings, Settled, Version};
+use model::resources::{LimitsPatch, UnifiedKey};
 use model::{Classed, Kind};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -162,29 +163,43 @@ pub(super) fn carry_out<A: Serialize>(
     outcome
 }
 
-/// A change that could neither be finished nor undone; why is in the log.
-#[derive(Debug)]
-pub(super) struct HalfDone;
-
-/// Brings a change that a daemon was cut off in to one of its ends. What it asked for, where it is in force now.
-pub(super) fn settle<A: DeserializeOwned>(group: &Cgroup, dir: &Path) -> Result<Option<(A, Settings)>, HalfDone> {
-    let Some(Journal { asked, change }) = Journal::<A>::read(dir) else { return Ok(None) };
-    match cgroup::settle(group, &change) {
+/// Brings a change that a daemon was cut off in to one of its ends. Where it is in force now, it is recorded: what was asked,
+/// and what stands in the files. What can be neither finished nor undone, or not be recorded, is left to the next daemon.
+pub(super) fn settle<A: DeserializeOwned>(
+    group: &Cgroup,
+    dir: &Path,
+    record: impl FnOnce(A, Settings) -> Result<(), DiskError>,
+) {
+    let Some(Journal { asked, change }) = Journal::<A>::read(dir) else { return forget(dir) };
+    let cgroup = group.path();
+    let recorded = match cgroup::settle(group, &change) {
         Ok(Settled::Finished(settings)) => {
-            tracing::info!(cgroup = %group.path(), "a change of resources that was cut off is in force");
-            Ok(Some((asked, settings)))
+            tracing::info!(%cgroup, "a change of resources that was cut off is in force");
+            record(asked, settings)
         }
         Ok(Settled::Undone) => {
-            tracing::info!(cgroup = %group.path(), "a change of resources that was cut off is undone");
-            Ok(None)
+            tracing::info!(%cgroup, "a change of resources that was cut off is undone");
+            Ok(())
         }
         // The container ended meanwhile.
-        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+        Err(error) if error.kind() == Kind::NotFound => Ok(()),
         Err(error) => {
             let error = chain(&error);
-            tracing::error!(cgroup = %group.path(), error, "a change of resources that was cut off stays half done");
-            Err(HalfDone)
+            return tracing::error!(%cgroup, error, "a change of resources that was cut off stays half done");
         }
+    };
+    match recorded {
+        Ok(()) => forget(dir),
+        Err(error) => tracing::error!(error = chain(&error), "a change of resources could not be recorded"),
+    }
+}
+
+/// Takes out of a change what this host has no files for, and says so.
+pub(super) fn leave_out_unified(field: &str, version: Version, limits: &mut LimitsPatch) {
+    if version == Version::V1 && !limits.unified.is_empty() {
+        let keys: Vec<&str> = limits.unified.keys().map(UnifiedKey::as_str).collect();
+        tracing::warn!(?keys, "{field}.unified means nothing on cgroup v1");
+        limits.unified.clear();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cgroup::{ApplyError, Cgroup, Settings, Version};
+use cgroup::{ApplyError, Cgroup, Settings};
 use link::Launch;
 use model::kubernetes::Resources;
 use model::resources::{LimitsPatch, OomScoreAdj};
@@ -101,12 +101,7 @@ impl Runtime {
             return Ok(None);
         }
         let group = self.cgroup(&record.cgroup)?.keeping(entry.gauges().files.clone());
-        let unified = &mut asked.limits.unified;
-        if group.layout().version() == Version::V1 && !unified.is_empty() {
-            let keys: Vec<&str> = unified.keys().map(|key| key.as_str()).collect();
-            tracing::warn!(?keys, "linux.unified means nothing on cgroup v1");
-            unified.clear();
-        }
+        resize::leave_out_unified("linux", group.layout().version(), &mut asked.limits);
         stay_out_of_swap(&record.spec.resources, &mut asked.limits);
         let change = match cgroup::prepare(&group, &asked.limits) {
             Ok(change) => change,
@@ -212,18 +207,7 @@ impl Runtime {
             return record;
         }
         let Ok(group) = self.cgroup(&record.cgroup) else { return record };
-        let recorded = match resize::settle::<ContainerUpdate>(&group, &dir) {
-            Ok(Some((asked, settings))) => self.finish_container(&mut record, &group, &asked, settings),
-            Ok(None) => Ok(()),
-            // Told already. The next daemon tries again.
-            Err(_) => return record,
-        };
-        match recorded {
-            Ok(()) => resize::forget(&dir),
-            Err(error) => {
-                tracing::error!(error = crate::chain::chain(&error), "a change of resources could not be recorded")
-            }
-        }
+        resize::settle(&group, &dir, |asked, settings| self.finish_container(&mut record, &group, &asked, settings));
         record
     }
 

@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use cgroup::ApplyError;
+use cgroup::{ApplyError, Cgroup};
 use model::kubernetes::Announced;
 use model::resources::LimitsPatch;
-use model::{Classed, Kind, PodId};
+use model::{Classed, Kind, PodId, PodSpec};
 use serde::{Deserialize, Serialize};
 
 use super::resize::{self, Journal, ResizeError};
 use super::resizes::Outcome;
 use super::{LookError, Runtime, blocking, pod_size};
-use crate::chain::chain;
 use crate::store::{Entry, PodRecord, disk};
 
 #[derive(Debug, thiserror::Error)]
@@ -43,9 +42,8 @@ pub(crate) struct PodUpdate {
 }
 
 impl PodUpdate {
-    fn lay_over(&self, record: &mut PodRecord) {
+    fn lay_over(&self, spec: &mut PodSpec) {
         let PodUpdate { resources, overhead, announced } = self;
-        let spec = &mut record.spec;
         if let Some(resources) = resources {
             spec.resources = std::mem::take(&mut spec.resources).merged(resources);
         }
@@ -90,17 +88,18 @@ impl Runtime {
 
     fn update_pod_now(&self, entry: &Entry<PodRecord>, asked: PodUpdate) -> Result<(), UpdatePodError> {
         let record = entry.look();
-        let mut all = PodRecord::clone(&record);
+        let mut all = record.spec.clone();
         asked.lay_over(&mut all);
-        if all == *record && !record.cgroup.ours {
-            return Ok(());
-        }
         let failed = |source| UpdatePodError::Resize { pod: record.id.clone(), source: Box::new(source) };
         if !record.cgroup.ours {
-            let recorded = entry.try_update(&self.layout, |record| asked.lay_over(record));
+            if all == record.spec {
+                return Ok(());
+            }
+            let recorded = entry.try_update(&self.layout, |record| record.spec = all);
             return recorded.map_err(|e| failed(e.into()));
         }
-        match self.resize_pod(entry, &record, &all, asked) {
+        let group = self.cgroup(&record.cgroup.path)?;
+        match self.resize_pod(entry, &record, &group, all, asked) {
             Ok(outcome) => self.resizes.count(outcome),
             // Stopped, and its cgroup is gone.
             Err(ResizeError::Apply(ApplyError::Gone(_))) => {}
@@ -116,34 +115,25 @@ impl Runtime {
         &self,
         entry: &Entry<PodRecord>,
         record: &PodRecord,
-        all: &PodRecord,
+        group: &Cgroup,
+        all: PodSpec,
         asked: PodUpdate,
     ) -> Result<Outcome, ResizeError> {
-        let group =
-            self.cgroup(&record.cgroup.path).map_err(|_| ApplyError::Gone(record.cgroup.path.clone().into()))?;
-        let limits = self.pod_limits(all);
-        let change = cgroup::prepare(&group, &limits)?;
-        if change.is_empty() && all == record {
+        let mut limits = pod_size::of(&all);
+        resize::leave_out_unified("resources", group.layout().version(), &mut limits);
+        let change = cgroup::prepare(group, &limits)?;
+        if change.is_empty() && all == record.spec {
             return Ok(Outcome::Unchanged);
         }
         let journal = Journal { asked, change };
-        resize::carry_out(&group, &self.pod_dir(&record.id), &journal, |settings| {
+        resize::carry_out(group, &self.pod_dir(&record.id), &journal, |settings| {
             let recorded = entry.try_update(&self.layout, |record| {
-                journal.asked.lay_over(record);
+                record.spec = all;
                 record.settings.extend(settings);
             });
             Ok(recorded?)
         })?;
         Ok(Outcome::Applied)
-    }
-
-    /// What the pod's own cgroup is to allow.
-    pub(super) fn pod_limits(&self, pod: &PodRecord) -> LimitsPatch {
-        let mut limits = pod_size::of(&pod.spec);
-        if self.cgroups.version() == cgroup::Version::V1 {
-            limits.unified.clear();
-        }
-        limits
     }
 
     /// Brings a change that an earlier daemon was cut off in to an end, and the record with it.
@@ -153,20 +143,11 @@ impl Runtime {
             return record;
         }
         let Ok(group) = self.cgroup(&record.cgroup.path) else { return record };
-        let recorded = match resize::settle::<PodUpdate>(&group, &dir) {
-            Ok(Some((asked, settings))) => {
-                asked.lay_over(&mut record);
-                record.settings.extend(settings);
-                disk::overwrite_json(&dir.join("pod.json"), &record)
-            }
-            Ok(None) => Ok(()),
-            // Told already. The next daemon tries again.
-            Err(_) => return record,
-        };
-        match recorded {
-            Ok(()) => resize::forget(&dir),
-            Err(error) => tracing::error!(error = chain(&error), "a change of resources could not be recorded"),
-        }
+        resize::settle(&group, &dir, |asked: PodUpdate, settings| {
+            asked.lay_over(&mut record.spec);
+            record.settings.extend(settings);
+            disk::overwrite_json(&dir.join("pod.json"), &record)
+        });
         record
     }
 }

@@ -1,0 +1,261 @@
+//! What only the fake can be brought to: writes that fail, memory that stays, and any change after any other.
+
+use proptest::prelude::*;
+use rustix::io::Errno;
+
+use super::*;
+
+#[test]
+fn whichever_write_fails_everything_is_as_it_was() {
+    for ground in [FakeCgroup::v1, FakeCgroup::v2] {
+        let count = {
+            let fs = ground();
+            apply(&fs, &everything()).unwrap();
+            fs.log().len()
+        };
+        assert!(count >= 5);
+        for failing in 0..count {
+            let fs = ground();
+            let before = fs.files();
+            fs.fail_after(failing, Errno::IO);
+            let failed = apply(&fs, &everything()).unwrap_err();
+            assert!(matches!(&failed, ApplyError::Write { left, .. } if left.is_empty()), "{failed:?}");
+            assert_eq!(fs.files(), before, "after the failure of write {failing}");
+        }
+    }
+}
+
+#[test]
+fn the_same_again_is_not_even_written() {
+    for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
+        apply(&fs, &everything()).unwrap();
+        let writes = fs.log().len();
+        apply(&fs, &everything()).unwrap();
+        assert_eq!(fs.log().len(), writes);
+    }
+}
+
+#[test]
+fn lowering_memory_below_usage_fails_on_both_and_kills_nobody() {
+    let v1 = FakeCgroup::v1().using(48 * MIB);
+    apply(&v1, &both(64)).unwrap();
+    let busy = apply(&v1, &both(32)).unwrap_err();
+    assert_eq!(busy.kind(), model::Kind::Precondition);
+    assert_eq!(observe(&v1).unwrap().memory, Some(Bytes(64 * MIB)));
+
+    let v2 = FakeCgroup::v2().using(48 * MIB);
+    apply(&v2, &both(64)).unwrap();
+    let refused = apply(&v2, &both(32)).unwrap_err();
+    let ApplyError::BelowUsage { limit, usage, .. } = refused else { panic!("{refused:?}") };
+    assert_eq!((limit, usage), (Bytes(32 * MIB), Bytes(48 * MIB)));
+    assert_eq!(v2.oom_kills(), 0);
+    apply(&v2, &both(50)).unwrap();
+}
+
+#[test]
+fn page_cache_gives_way_and_the_brake_is_let_go() {
+    for high in ["max", "41943040"] {
+        let fs = FakeCgroup::v2().using(16 * MIB).caching(40 * MIB);
+        apply(&fs, &both(64)).unwrap();
+        fs.write(&Knob::MEMORY_HIGH, high).unwrap();
+        let fs = fs.caching(40 * MIB);
+        assert_eq!(apply(&fs, &both(32)).unwrap().memory, Some(Bytes(32 * MIB)));
+        assert_eq!((fs.files()["memory.high"].as_str(), fs.oom_kills()), (high, 0));
+        let brakes = fs.log().iter().filter(|(knob, _)| *knob == Knob::MEMORY_HIGH).count();
+        assert_eq!(brakes, 3, "once by the test, down and up again by the engine");
+    }
+    let v1 = FakeCgroup::v1().using(16 * MIB).caching(40 * MIB);
+    apply(&v1, &both(64)).unwrap();
+    apply(&v1, &both(32)).unwrap();
+}
+
+#[test]
+fn a_squeeze_that_fails_late_lets_go_of_the_brake() {
+    // With swap allowed, only trying can tell.
+    let fs = FakeCgroup::v2().using(48 * MIB);
+    let some_swap = |mib| LimitsPatch { memory: memory(mib), memory_swap: memory(96), ..LimitsPatch::default() };
+    apply(&fs, &some_swap(64)).unwrap();
+    let before = fs.files();
+    let refused = apply(&fs, &some_swap(32)).unwrap_err();
+    assert!(matches!(refused, ApplyError::BelowUsage { .. }), "{refused:?}");
+    assert!(fs.log().iter().any(|(knob, value)| *knob == Knob::MEMORY_HIGH && value == "33554432"), "it was tried");
+    assert_eq!((fs.files(), fs.oom_kills()), (before, 0));
+}
+
+#[test]
+fn a_raw_memory_limit_kills_nobody_either() {
+    let fs = FakeCgroup::v2().using(48 * MIB);
+    apply(&fs, &both(64)).unwrap();
+    for (limit, kind) in [
+        ("33554432", model::Kind::Precondition),
+        ("32M", model::Kind::Precondition),
+        ("0x2000000", model::Kind::Precondition),
+        ("a little", model::Kind::Invalid),
+    ] {
+        let unified = [(UnifiedKey::new("memory.max").unwrap(), limit.to_owned())].into();
+        let refused = apply(&fs, &LimitsPatch { unified, ..LimitsPatch::default() }).unwrap_err();
+        assert_eq!((refused.kind(), fs.oom_kills()), (kind, 0), "{limit}: {refused:?}");
+    }
+}
+
+#[test]
+fn memory_that_was_raised_and_filled_is_not_taken_back_by_killing() {
+    for ground in [FakeCgroup::v1, FakeCgroup::v2] {
+        let fs = ground();
+        apply(&fs, &both(32)).unwrap();
+        let change = engine::prepare(&fs, &LimitsPatch { cpu_quota: quota(50_000), ..both(64) }).unwrap();
+        assert_eq!(change.writes.last().unwrap().lowered_memory(), None, "memory is raised last");
+        // Cut off before the CPU's part, and used at once.
+        let raise = change.writes.iter().filter(|write| write.knob.file().starts_with("memory"));
+        raise.for_each(|write| fs.write(&write.knob, &write.want).unwrap());
+        let fs = fs.using(48 * MIB);
+        assert!(matches!(engine::settle(&fs, &change).unwrap(), Settled::Finished(_)));
+        assert_eq!((observe(&fs).unwrap().memory, fs.oom_kills()), (Some(Bytes(64 * MIB)), 0));
+    }
+}
+
+#[test]
+fn a_vanished_cgroup_is_not_found() {
+    for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
+        fs.vanish();
+        assert_eq!(apply(&fs, &everything()).unwrap_err().kind(), model::Kind::NotFound);
+        assert_eq!(observe(&fs).unwrap_err().kind(), model::Kind::NotFound);
+    }
+}
+
+#[test]
+fn a_missing_controller_is_named() {
+    let fs = FakeCgroup::v2().without("cpu.max");
+    let ApplyError::Refused(refused) = apply(&fs, &everything()).unwrap_err() else { panic!("not refused") };
+    assert_eq!(refused.to_string(), "cpu_quota needs the cpu controller, and this host offers no cpu.max");
+}
+
+#[test]
+fn without_swap_accounting_no_swap_is_what_v2_has_anyway() {
+    let fs = FakeCgroup::v2().without("memory.swap.max");
+    apply(&fs, &both(64)).unwrap();
+    let some = LimitsPatch { memory: memory(64), memory_swap: memory(96), ..LimitsPatch::default() };
+    assert!(matches!(apply(&fs, &some), Err(ApplyError::Refused(Refused::Missing { .. }))));
+}
+
+#[test]
+fn huge_pages_are_limited_with_their_reservations() {
+    let size = HugePageSize::new("2MB").unwrap();
+    let patch = LimitsPatch { hugepages: [(size.clone(), Bytes(4 * MIB))].into(), ..LimitsPatch::default() };
+    for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
+        assert!(observe(&fs).unwrap().hugepages.is_empty());
+        assert_eq!(apply(&fs, &patch).unwrap().hugepages.get(&size), Some(&Bytes(4 * MIB)));
+    }
+    let fs = FakeCgroup::v2();
+    apply(&fs, &patch).unwrap();
+    assert_eq!(fs.files()["hugetlb.2MB.rsvd.max"], "4194304");
+}
+
+prop_compose! {
+    fn size()(memory in 1..64_u64, more in 0..64_u64) -> LimitsPatch {
+        LimitsPatch {
+            memory: Some(MemoryLimit::Bytes(Bytes(memory * MIB))),
+            memory_swap: Some(MemoryLimit::Bytes(Bytes((memory + more) * MIB))),
+            ..LimitsPatch::default()
+        }
+    }
+}
+
+prop_compose! {
+    fn bandwidth()(quota in 1000..900_000_i64, period in 1000..=1_000_000_i64) -> (i64, i64) { (quota, period) }
+}
+
+fn bandwidth_patch((micros, period): (i64, i64)) -> LimitsPatch {
+    let cpu_period = Some(CpuPeriod::new(period).unwrap());
+    LimitsPatch { cpu_quota: quota(micros), cpu_period, ..LimitsPatch::default() }
+}
+
+proptest! {
+    // A file of past failures would land beside the crates and be taken for one of them.
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_size_follows_any_other(sizes in prop::collection::vec(size(), 1..6)) {
+        for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
+            for size in &sizes {
+                let now = apply(&fs, size).unwrap();
+                prop_assert_eq!(now.memory, size.memory.unwrap().bytes());
+                prop_assert_eq!(now.memory_swap, size.memory_swap.unwrap().bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn no_step_between_needs_more_cpu_than_both_ends(from in bandwidth(), to in bandwidth()) {
+        // A parent that has just room for the larger end.
+        let larger = if from.0 * to.1 > to.0 * from.1 { from } else { to };
+        let parent = (u64::try_from(larger.0).unwrap(), u64::try_from(larger.1).unwrap());
+        let fs = FakeCgroup::v1().under(parent.0, parent.1);
+        apply(&fs, &bandwidth_patch(from)).unwrap();
+        apply(&fs, &bandwidth_patch(to)).unwrap();
+    }
+
+    #[test]
+    fn no_step_between_allows_more_memory_than_both_ends(from in size(), to in size()) {
+        for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
+            apply(&fs, &from).unwrap();
+            let change = engine::prepare(&fs, &to).unwrap();
+            let most = from.memory.unwrap().bytes().max(to.memory.unwrap().bytes());
+            let swap = from.memory_swap.unwrap().bytes().max(to.memory_swap.unwrap().bytes());
+            for write in &change.writes {
+                fs.write(&write.knob, &write.want).unwrap();
+                let now = observe(&fs).unwrap();
+                prop_assert!(now.memory <= most, "{:?} after {write:?}", now.memory);
+                prop_assert!(fs.version() == Version::V2 || now.memory_swap <= swap);
+            }
+        }
+    }
+
+    #[test]
+    fn any_order_of_arrival_ends_in_the_last_asked_state(
+        sizes in prop::collection::vec((size(), bandwidth()), 1..5),
+        used in 0..32_u64,
+    ) {
+        for fs in [FakeCgroup::v1().using(used * MIB), FakeCgroup::v2().using(used * MIB)] {
+            let mut asked = None;
+            for (size, cpu) in &sizes {
+                let patch = size.clone().merged(&bandwidth_patch(*cpu));
+                match apply(&fs, &patch) {
+                    Ok(now) => asked = Some(now),
+                    Err(refused) => prop_assert_eq!(refused.kind(), model::Kind::Precondition),
+                }
+            }
+            if let Some(asked) = asked {
+                prop_assert_eq!(observe(&fs).unwrap(), asked);
+            }
+            prop_assert_eq!(fs.oom_kills(), 0);
+        }
+    }
+
+    #[test]
+    fn applying_and_undoing_is_as_if_nothing_had_been(
+        from in size(), to in size(), cpu in bandwidth(), other in bandwidth(), used in 0..8_u64,
+    ) {
+        for fs in [FakeCgroup::v1().caching(used * MIB), FakeCgroup::v2().caching(used * MIB)] {
+            apply(&fs, &from.clone().merged(&bandwidth_patch(cpu))).unwrap();
+            let before = fs.files();
+            let change = engine::prepare(&fs, &to.clone().merged(&bandwidth_patch(other))).unwrap();
+            engine::commit(&fs, &change).unwrap();
+            engine::commit(&fs, &change.reversed()).unwrap();
+            prop_assert_eq!(fs.files(), before);
+        }
+    }
+
+    #[test]
+    fn undoing_an_applied_change_gives_the_old_values(from in size(), to in size(), failing in 0..3_usize) {
+        for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
+            apply(&fs, &from).unwrap();
+            let before = fs.files();
+            fs.fail_after(failing, Errno::IO);
+            let patch = LimitsPatch { cpu_quota: quota(12_345), ..to.clone() };
+            if apply(&fs, &patch).is_err() {
+                prop_assert_eq!(fs.files(), before);
+            }
+        }
+    }
+}
