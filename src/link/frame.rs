@@ -24,12 +24,21 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Answer, Ask, Event, Failure, FailureKind, ToDaemon, ToShim};
+    use crate::{Answer, Ask, Event, Failure, FailureKind, Held, HoldAsk, ToDaemon, ToShim};
 
     #[test]
     fn a_message_of_a_newer_side_with_more_fields_is_read() {
         let newer = br#"{"number":4,"ask":{"hello":{"protocol":9,"release":"9.0","colour":"blue"}},"urgency":3}"#;
         let ToShim { number: 4, ask: Ask::Hello { protocol: 9, .. } } = decode(newer).unwrap() else { panic!() };
+    }
+
+    #[test]
+    fn what_an_older_shim_holds_has_no_user_namespace() {
+        let older = br#"{"network":"/n","ipc":null,"uts":null,"pid":null,"shm":null}"#;
+        assert_eq!(decode(older).ok(), Some(Held { network: Some("/n".into()), ..Held::default() }));
+        let asked = br#"{"dir":"/d","namespaces":{"network":true,"ipc":true,"uts":true,"pid":false},"hostname":"h",
+            "sysctls":{},"shm_size":1,"oom_score_adj":0}"#;
+        assert_eq!(decode::<HoldAsk>(asked).unwrap().user, None);
     }
 
     #[test]

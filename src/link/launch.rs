@@ -21,6 +21,9 @@ pub struct Launch {
     /// A compiled seccomp filter, 8 bytes for each instruction.
     pub seccomp: Option<PathBuf>,
     pub oom_score_adj: Option<i32>,
+    /// Hooks are to run once the program does; what they are is in the OCI configuration.
+    #[serde(default)]
+    pub poststart: bool,
     pub cgroup: CgroupView,
 }
 

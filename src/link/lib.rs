@@ -17,8 +17,8 @@ mod message;
 pub use frame::{FrameError, decode, encode};
 pub use launch::{CgroupView, Launch, Overlay, ShownController};
 pub use message::{
-    Answer, Ask, ContainerReport, CreateAsk, Event, ExecAsk, Failure, FailureKind, Held, HoldAsk, PodNamespaces, Stdio,
-    ToDaemon, ToShim,
+    Answer, Ask, AttachAsk, AttachWord, ContainerReport, CreateAsk, Event, ExecAsk, ExecStreamAsk, Failure,
+    FailureKind, Held, HoldAsk, PodNamespaces, Stdio, ToDaemon, ToShim,
 };
 
 /// Grows with every change that an older side would misunderstand.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use model::{ContainerId, Exit, Phase};
+use model::{ContainerId, Exit, Phase, UserNs};
 use serde::{Deserialize, Serialize};
 
 /// From the daemon: an ask under a number that the answer repeats.
@@ -36,8 +36,12 @@ pub enum Ask {
     Signal { container: ContainerId, signal: i32 },
     /// Run one more program in a running container. Descriptors: as [`ExecAsk::stdio`] says.
     Exec(ExecAsk),
+    /// The same for somebody who looks on: when the daemon ends, nobody kills the program, which notices by its streams.
+    ExecStream(ExecStreamAsk),
     /// Kill an exec and everything it started.
     KillExec { exec: u64 },
+    /// Take part in a running container's streams. Descriptor: a socket of packets, see [`AttachWord`].
+    Attach(AttachAsk),
     /// Go on logging to another file. Descriptor: the file.
     Reopen { container: ContainerId },
     /// Kill what is left of a container and forget it.
@@ -54,6 +58,9 @@ pub struct HoldAsk {
     /// The pod's directory; the namespaces are pinned in it.
     pub dir: PathBuf,
     pub namespaces: PodNamespaces,
+    /// The ids of a user namespace of the pod's own, which then owns all the others; none: the host's.
+    #[serde(default)]
+    pub user: Option<UserNs>,
     /// Set in the new UTS namespace.
     pub hostname: String,
     /// Written in the new namespaces, in the kernel's spelling with dots.
@@ -88,6 +95,54 @@ pub struct ExecAsk {
     pub exec: u64,
     pub args: Vec<String>,
     pub stdio: Stdio,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ExecStreamAsk {
+    pub exec: ExecAsk,
+    /// In a terminal of its own. Then no stream comes along, but one socket of packets, on which the terminal's master side
+    /// is sent before the program runs.
+    pub terminal: bool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AttachAsk {
+    pub container: ContainerId,
+    /// Which of its streams; a terminal is all three.
+    pub stdio: Stdio,
+}
+
+/// The first byte of a packet between daemon and shim on the socket of somebody who attached. Either side hangs up to end it;
+/// a shim that does so without having said [`AttachWord::End`] found the other too slow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttachWord {
+    /// From the shim, with what the container printed.
+    Stdout,
+    Stderr,
+    /// From the shim: a descriptor to write the container's stdin to; of a terminal its master side.
+    Stdin,
+    /// From the daemon: whoever attached has closed stdin. From the shim: somebody did, so close the descriptor.
+    Closed,
+    /// From the shim: nothing will be printed any more.
+    End,
+}
+
+impl AttachWord {
+    #[must_use]
+    pub fn byte(self) -> u8 {
+        match self {
+            Self::Stdin => 0,
+            Self::Stdout => 1,
+            Self::Stderr => 2,
+            Self::Closed => 3,
+            Self::End => 4,
+        }
+    }
+
+    #[must_use]
+    pub fn read(byte: u8) -> Option<Self> {
+        [Self::Stdin, Self::Stdout, Self::Stderr, Self::Closed, Self::End].into_iter().find(|word| word.byte() == byte)
+    }
 }
 
 /// Which descriptors come with an exec, in this order.
@@ -125,6 +180,9 @@ pub enum Answer {
 /// Where the pod's namespaces can be entered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
+    /// Older records and shims do not have it.
+    #[serde(default)]
+    pub user: Option<PathBuf>,
     pub network: Option<PathBuf>,
     pub ipc: Option<PathBuf>,
     pub uts: Option<PathBuf>,

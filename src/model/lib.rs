@@ -3,15 +3,17 @@
 //! No I/O, no async, no wire types. A [`PodSpec`] or [`ContainerSpec`] is what was *asked*; a [`Phase`] is where a
 //! container stands; [`resources`] holds limits as asked ([`resources::LimitsPatch`]) and as the kernel keeps them
 //! ([`resources::Observed`]), [`kubernetes`] requests and limits as a pod spec states them, [`stats`] what is used of all
-//! that. Every failing operation elsewhere classes itself as a [`Kind`].
+//! that, and [`metrics`] what is counted besides. Every failing operation elsewhere classes itself as a [`Kind`].
 //!
 //! The words are CRI's: pod, container, image. "Sandbox" only means *how* a pod is isolated.
 #![forbid(unsafe_code)]
 
+pub mod cdi;
 mod container;
 mod id;
 mod kind;
 pub mod kubernetes;
+pub mod metrics;
 mod phase;
 mod pod;
 mod quantity;
@@ -19,6 +21,7 @@ pub mod resources;
 mod security;
 mod signal;
 pub mod stats;
+mod user_ns;
 
 pub use container::{ContainerMeta, ContainerSpec, Device, IdMapping, ImageName, Mount, MountSource, Propagation};
 pub use id::{ContainerId, IdError, PodId};
@@ -31,3 +34,4 @@ pub use security::{
     UserNs, UserRef,
 };
 pub use signal::{Signal, UnknownSignal};
+pub use user_ns::{ID_LINES_MAX, ID_TEXT_MAX, id_map_text};

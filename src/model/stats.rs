@@ -83,9 +83,13 @@ pub struct NetworkUsage {
 pub struct InterfaceUsage {
     pub name: String,
     pub rx_bytes: u64,
+    pub rx_packets: u64,
     pub rx_errors: u64,
+    pub rx_dropped: u64,
     pub tx_bytes: u64,
+    pub tx_packets: u64,
     pub tx_errors: u64,
+    pub tx_dropped: u64,
 }
 
 /// A container's part.

@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use nix::unistd::{ForkResult, Pid};
 
-/// The proof that this process has one thread, as far as it starts no other while it holds this.
-#[derive(Debug)]
+/// The proof that this process has one thread, as far as it starts no other while it holds this. A fork of it has one too.
+#[derive(Debug, Clone, Copy)]
 pub struct OneThread(());
 
 impl OneThread {

@@ -1,6 +1,7 @@
 //! Thin, safe doors to the kernel that no crate offers. The only crate of crisp with `unsafe`.
 //!
 //! - [`fork`]: split the process in two, only where that is sound (one thread).
+//! - [`child`]: wait for a process that has so much time, and hear what it says.
 //! - [`mount`]: `mount_setattr`, and detached mounts with their attributes.
 //! - [`seccomp`]: load a ready-made filter.
 //! - [`packet`]: sequenced packets over Unix sockets that carry file descriptors.
@@ -12,6 +13,7 @@
 //! Each `unsafe` block does one thing and says why it is sound. Everything else in crisp forbids it.
 
 pub mod bpf;
+pub mod child;
 pub mod fork;
 pub mod keyring;
 pub mod memfd;

@@ -20,6 +20,12 @@ pub const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
 pub const NOSUID: u64 = libc::MOUNT_ATTR_NOSUID;
 pub const NODEV: u64 = libc::MOUNT_ATTR_NODEV;
 pub const NOEXEC: u64 = libc::MOUNT_ATTR_NOEXEC;
+pub const NOATIME: u64 = libc::MOUNT_ATTR_NOATIME;
+pub const RELATIME: u64 = libc::MOUNT_ATTR_RELATIME;
+pub const STRICTATIME: u64 = libc::MOUNT_ATTR_STRICTATIME;
+/// Cleared before one of the three above is set.
+pub const ATIME: u64 = libc::MOUNT_ATTR__ATIME;
+pub const NODIRATIME: u64 = libc::MOUNT_ATTR_NODIRATIME;
 pub const PRIVATE: u64 = libc::MS_PRIVATE;
 pub const SLAVE: u64 = libc::MS_SLAVE;
 pub const SHARED: u64 = libc::MS_SHARED;
@@ -35,12 +41,20 @@ pub enum Reach {
 
 /// Changes the attributes of the mount behind `mount`.
 pub fn set_attributes(mount: impl AsFd, attributes: Attributes, reach: Reach) -> io::Result<()> {
-    let attr = libc::mount_attr {
-        attr_set: attributes.set,
-        attr_clr: attributes.clear,
-        propagation: attributes.propagation,
-        userns_fd: 0,
-    };
+    let Attributes { set, clear, propagation } = attributes;
+    change(mount, libc::mount_attr { attr_set: set, attr_clr: clear, propagation, userns_fd: 0 }, reach)
+}
+
+/// Shows the files of the mount behind `mount` under the ids that the user namespace `ids` has for theirs.
+///
+/// Once for each mount, while it is attached nowhere, and only on file systems that can.
+pub fn map_ids(mount: impl AsFd, ids: impl AsFd, reach: Reach) -> io::Result<()> {
+    let userns_fd = u64::try_from(ids.as_fd().as_raw_fd()).map_err(io::Error::other)?;
+    let attr = libc::mount_attr { attr_set: libc::MOUNT_ATTR_IDMAP, attr_clr: 0, propagation: 0, userns_fd };
+    change(mount, attr, reach)
+}
+
+fn change(mount: impl AsFd, attr: libc::mount_attr, reach: Reach) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if reach == Reach::Tree { libc::AT_RECURSIVE } else { 0 };
     let empty: &CStr = c"";
     // SAFETY: the descriptor is borrowed for the call, the path is a C string, and `attr` is a mount_attr of the size

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -19,6 +19,12 @@ pub fn loopback_up() -> io::Result<()> {
     // SAFETY: SIOCSIFFLAGS reads an ifreq, which lives through the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A socket for TCP in the network namespace of the calling thread, which it keeps wherever it is used.
+pub fn tcp(v6: bool) -> io::Result<OwnedFd> {
+    let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+    Ok(socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
 }
 
 /// What `look` finds in each of the network namespaces at `paths`, in their order.

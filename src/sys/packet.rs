@@ -19,6 +19,8 @@ pub const MAX_FDS: usize = 8;
 /// A listening socket at `path`, for root alone: the directory above must be 0700.
 pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
+    // The name in the file system gets the mode that the socket has then.
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600))?;
     at(path, |address| rustix::net::bind(&socket, address))?;
     rustix::net::listen(&socket, 16)?;
     Ok(socket)
@@ -53,6 +55,12 @@ pub fn accept(listener: impl AsFd) -> io::Result<OwnedFd> {
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Makes a socket hold `bytes` on their way, whatever the system lets others have. Needs `CAP_NET_ADMIN`.
+pub fn make_room(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    // The kernel doubles it, for its own part of each message.
+    Ok(nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::SndBufForce, &bytes)?)
 }
 
 fn socket() -> io::Result<OwnedFd> {

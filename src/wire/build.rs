@@ -4,7 +4,15 @@ use std::error::Error;
 use std::path::PathBuf;
 
 /// The files with the services; everything else is imported by them.
-const SERVICES: [&str; 3] = ["cri/runtime_service.proto", "cri/image_service.proto", "admin/images.proto"];
+const SERVICES: [&str; 7] = [
+    "cri/runtime_service.proto",
+    "cri/image_service.proto",
+    "admin/images.proto",
+    "health/health.proto",
+    "dra/v1.proto",
+    "dra/v1beta1.proto",
+    "pluginregistration/registration.proto",
+];
 
 fn main() -> Result<(), Box<dyn Error>> {
     // Asked for now, not when this was compiled: checkouts may share what is built.

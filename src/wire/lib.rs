@@ -6,7 +6,8 @@
 //! [`RuntimeServiceClient`](v1::runtime_service_client::RuntimeServiceClient) and
 //! [`ImageServiceClient`](v1::image_service_client::ImageServiceClient) for a client. [`Quantity`] is
 //! the one type from elsewhere: an amount as a pod spec writes it. [`admin`] is the package `crisp.admin.v1`, our own:
-//! what `crisp image` asks of a running daemon.
+//! what `crisp image` asks of a running daemon. [`health`] is `grpc.health.v1`, gRPC's own. [`dra`] and [`pluginregistration`]
+//! are what a kubelet asks of the plugins of resource drivers: crisp itself speaks neither, the example driver and its test do.
 //!
 //! Flow: `build.rs` compiles the files with protox and hands them to prost and tonic; a server turns a
 //! message into our own types at once and a response back at the very end, so that nothing else has to
@@ -23,7 +24,10 @@ mod redact;
 mod tests;
 
 pub use generated::crisp::admin::v1 as admin;
+pub use generated::grpc::health::v1 as health;
 pub use generated::k8s::io::apimachinery::pkg::api::resource::Quantity;
+pub use generated::k8s::io::kubelet::pkg::apis::dra;
+pub use generated::pluginregistration;
 pub use generated::runtime::v1;
 /// Tells how long a message is.
 pub use prost::Message;
@@ -45,14 +49,43 @@ mod generated {
             }
         }
     }
+    pub(crate) mod grpc {
+        pub(crate) mod health {
+            /// The package `grpc.health.v1`.
+            pub mod v1 {
+                tonic::include_proto!("grpc.health.v1");
+            }
+        }
+    }
     pub(crate) mod runtime {
         /// The package `runtime.v1`.
         pub mod v1 {
             tonic::include_proto!("runtime.v1");
         }
     }
+    /// The package `pluginregistration`.
+    pub mod pluginregistration {
+        tonic::include_proto!("pluginregistration");
+    }
     pub(crate) mod k8s {
         pub(crate) mod io {
+            pub(crate) mod kubelet {
+                pub(crate) mod pkg {
+                    pub(crate) mod apis {
+                        /// The packages `k8s.io.kubelet.pkg.apis.dra`.
+                        pub mod dra {
+                            /// The package `k8s.io.kubelet.pkg.apis.dra.v1`.
+                            pub mod v1 {
+                                tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+                            }
+                            /// The package `k8s.io.kubelet.pkg.apis.dra.v1beta1`.
+                            pub mod v1beta1 {
+                                tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1beta1");
+                            }
+                        }
+                    }
+                }
+            }
             pub(crate) mod apimachinery {
                 pub(crate) mod pkg {
                     pub(crate) mod api {

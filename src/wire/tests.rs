@@ -12,6 +12,7 @@ use crate::v1::container_resource_config::ContainerType;
 use crate::v1::image_service_client::ImageServiceClient;
 use crate::v1::runtime_service_client::RuntimeServiceClient;
 use crate::v1::*;
+use crate::{dra, pluginregistration};
 
 /// `message` is encoded as `bytes`, and `bytes` are decoded as `message`.
 #[track_caller]
@@ -232,4 +233,43 @@ fn calls_go_to_the_paths_of_cri() {
 fn servers_answer_under_the_names_of_cri() {
     assert_eq!(runtime_service_server::SERVICE_NAME, "runtime.v1.RuntimeService");
     assert_eq!(image_service_server::SERVICE_NAME, "runtime.v1.ImageService");
+}
+
+#[test]
+fn what_kubelets_ask_of_plugins_is_numbered_as_theirs() {
+    let claim = dra::v1::Claim { namespace: "n".into(), uid: "u".into(), name: "c".into() };
+    let claim_bytes = b"\x0a\x01n\x12\x01u\x1a\x01c";
+    same(&dra::v1::NodePrepareResourcesRequest { claims: vec![claim.clone()] }, &field(1, claim_bytes));
+    same(&dra::v1::NodeUnprepareResourcesRequest { claims: vec![claim] }, &field(1, claim_bytes));
+    let device = dra::v1::Device {
+        request_names: vec!["r".into()],
+        pool_name: "p".into(),
+        device_name: "d".into(),
+        cdi_device_ids: vec!["v/c=d".into()],
+        share_id: Some("s".into()),
+    };
+    let device_bytes = b"\x0a\x01r\x12\x01p\x1a\x01d\x22\x05v/c=d\x2a\x01s";
+    let prepared = dra::v1::NodePrepareResourceResponse { devices: vec![device], error: "e".into() };
+    let prepared_bytes = [field(1, device_bytes), field(2, b"e")].concat();
+    same(&prepared, &prepared_bytes);
+    let claims = BTreeMap::from([("u".to_owned(), prepared)]);
+    let entry = [field(1, b"u"), field(2, &prepared_bytes)].concat();
+    same(&dra::v1::NodePrepareResourcesResponse { claims }, &field(1, &entry));
+    let claims = BTreeMap::from([("u".to_owned(), dra::v1::NodeUnprepareResourceResponse { error: "e".into() })]);
+    let entry = [field(1, b"u"), field(2, &field(1, b"e"))].concat();
+    same(&dra::v1::NodeUnprepareResourcesResponse { claims }, &field(1, &entry));
+
+    let info = pluginregistration::PluginInfo {
+        r#type: "t".into(),
+        name: "n".into(),
+        endpoint: "e".into(),
+        supported_versions: vec!["v".into()],
+    };
+    same(&info, b"\x0a\x01t\x12\x01n\x1a\x01e\x22\x01v");
+    same(&pluginregistration::RegistrationStatus { plugin_registered: true, error: "e".into() }, b"\x08\x01\x12\x01e");
+    same(&pluginregistration::InfoRequest {}, b"");
+
+    assert_eq!(dra::v1::dra_plugin_server::SERVICE_NAME, "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin");
+    assert_eq!(dra::v1beta1::dra_plugin_server::SERVICE_NAME, "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin");
+    assert_eq!(pluginregistration::registration_server::SERVICE_NAME, "pluginregistration.Registration");
 }

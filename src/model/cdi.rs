@@ -1,0 +1,73 @@
+//! Names of CDI devices, by the rules of the CDI specification.
+
+/// A name that no CDI device can have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no name of a CDI device: must be like vendor.com/class=device")]
+pub struct InvalidDeviceName(String);
+
+/// Checks a name that says all: whose it is, of what class, and which one.
+pub fn check_name(name: &str) -> Result<(), InvalidDeviceName> {
+    let good = name.split_once('=').is_some_and(|(kind, device)| is_kind(kind) && is_device(device));
+    if good { Ok(()) } else { Err(InvalidDeviceName(name.to_owned())) }
+}
+
+/// `vendor.com/class`.
+pub fn is_kind(text: &str) -> bool {
+    text.split_once('/').is_some_and(|(vendor, class)| is_part(vendor) && is_part(class))
+}
+
+/// What a spec calls one of its devices.
+pub fn is_device(text: &str) -> bool {
+    is_word(text, |b| b.is_ascii_alphanumeric(), b"_-.:")
+}
+
+fn is_part(text: &str) -> bool {
+    is_word(text, |b| b.is_ascii_alphabetic(), b"_-.")
+}
+
+/// Letters and digits, and between them also `inner`; `first` decides how it may begin.
+fn is_word(text: &str, first: impl Fn(u8) -> bool, inner: &[u8]) -> bool {
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(|b| first(*b))
+        && bytes.last().is_some_and(u8::is_ascii_alphanumeric)
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || inner.contains(b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_the_specification_takes() {
+        for good in ["vendor.com/class=dev", "v/c=0", "V-1.x/c_l.a-ss=0:1.0-a_b", "nvidia.com/gpu=GPU-1a:2b"] {
+            assert_eq!(check_name(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "",
+            "=",
+            "/",
+            "gpu",
+            "/dev/null",
+            "vendor.com/class",
+            "vendor.com/class=",
+            "vendor.com=dev",
+            "/class=dev",
+            "vendor.com/=dev",
+            "1vendor/class=dev",
+            "vendor/1class=dev",
+            "vendor./class=dev",
+            "vendor/class=-dev",
+            "vendor/class=dev-",
+            "vendor/class=a/b",
+            "vendor/class=a=b",
+            "vendor/class/x=dev",
+            "vendor/class=../dev",
+            "vendor/class=dev\n",
+            "vendor/class=d ev",
+            "vendor/class=d\0v",
+            "vendör/class=dev",
+        ] {
+            assert!(check_name(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Waiting for a child process that has so much time, and hearing what it says meanwhile.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, pidfd_open};
+
+/// How much is kept of what a child says, from the end.
+const HEARD_MAX: usize = 2048;
+
+/// How a child ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// None: its time was over, and it was killed.
+    pub status: Option<WaitStatus>,
+    /// The end of what it said, as text.
+    pub words: String,
+}
+
+/// Waits until the child `pid`, which leads a process group, has ended, and takes what comes out of `output`. Where it
+/// takes longer than `time` its group is killed. Whoever else still holds the other end of `output` is not waited for.
+pub fn wait(pid: i32, output: &OwnedFd, time: Duration) -> io::Result<Ended> {
+    let child = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+    rustix::io::ioctl_fionbio(output, true)?;
+    let handle = pidfd_open(child, PidfdFlags::empty())?;
+    let begun = Instant::now();
+    let mut heard = Vec::new();
+    let mut open = true;
+    let in_time = loop {
+        let Some(left) = time.checked_sub(begun.elapsed()) else { break false };
+        let mut fds = vec![PollFd::new(&handle, PollFlags::IN)];
+        if open {
+            fds.push(PollFd::new(output, PollFlags::IN));
+        }
+        match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let ended = !fds[0].revents().is_empty();
+        open = open && hear(output, &mut heard);
+        if ended {
+            break true;
+        }
+    };
+    if !in_time {
+        // Not reaped yet, so its number is nobody else's.
+        rustix::process::kill_process_group(child, Signal::KILL).ok();
+    }
+    let status = reap(pid)?;
+    hear(output, &mut heard);
+    let words = String::from_utf8_lossy(&heard).trim().to_owned();
+    Ok(Ended { status: in_time.then_some(status), words })
+}
+
+/// Waits for the end of the child `pid`, however long it takes.
+pub fn reap(pid: i32) -> io::Result<WaitStatus> {
+    let child = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+    loop {
+        match rustix::process::waitpid(Some(child), WaitOptions::empty()) {
+            Ok(Some((_, status))) => return Ok(status),
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Takes what is there, and keeps the end of it; says whether there can be more.
+fn hear(output: &OwnedFd, heard: &mut Vec<u8>) -> bool {
+    let mut buffer = [0; HEARD_MAX];
+    // Bounded: who talks on and on must not keep anybody from looking at the clock.
+    for _ in 0..64 {
+        match rustix::io::read(output, &mut buffer) {
+            Ok(0) => return false,
+            Ok(n) => {
+                heard.extend(&buffer[..n]);
+                heard.drain(..heard.len().saturating_sub(HEARD_MAX));
+            }
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return true,
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    #[expect(clippy::zombie_processes, reason = "`wait` reaps it by its number")]
+    fn run(script: &str, time: Duration) -> Ended {
+        let (output, theirs) = io::pipe().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null()).stdout(theirs.try_clone().unwrap()).stderr(theirs);
+        let child = command.process_group(0).spawn().unwrap();
+        drop(command);
+        wait(i32::try_from(child.id()).unwrap(), &output.into(), time).unwrap()
+    }
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_child_is_heard_to_its_end() {
+        let ended = run("echo one; echo two >&2; exit 3", LONG);
+        assert_eq!((ended.status.unwrap().exit_status(), ended.words.as_str()), (Some(3), "one\ntwo"));
+        let ended = run("i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done", LONG);
+        assert_eq!(ended.status.unwrap().exit_status(), Some(0));
+        assert!(ended.words.len() <= HEARD_MAX && ended.words.ends_with("line 19999"), "{}", ended.words);
+        let ended = run("echo gone; kill -9 $$", LONG);
+        assert_eq!((ended.status.unwrap().terminating_signal(), ended.words.as_str()), (Some(9), "gone"));
+    }
+
+    #[test]
+    fn a_child_whose_time_is_over_is_killed_with_its_group() {
+        let begun = Instant::now();
+        let ended = run("echo before; sleep 1000 & sleep 1000", Duration::from_millis(300));
+        assert!(ended.status.is_none() && begun.elapsed() < LONG);
+        assert_eq!(ended.words, "before");
+    }
+
+    #[test]
+    fn who_inherits_the_output_of_a_child_is_not_waited_for() {
+        let begun = Instant::now();
+        let ended = run("setsid sleep 5 & echo done", LONG);
+        assert_eq!((ended.status.unwrap().exit_status(), ended.words.as_str()), (Some(0), "done"));
+        assert!(begun.elapsed() < Duration::from_secs(4));
+    }
+}
