@@ -8,9 +8,20 @@
 //! swap         memory.stat                                 memory.swap.current
 //! tasks        pids.current                                pids.current
 //! pressure     *.pressure in the v2 tree of a hybrid host  *.pressure
+//!
+//! and for metrics, besides:
+//! processor    cpuacct.usage_{user,sys}, cpu.stat          cpu.stat
+//! memory       memory.max_usage_in_bytes, memory.*failcnt,  memory.peak, memory.events,
+//!              memory.kmem.usage…, memory.soft_limit…,     memory.stat, memory.min,
+//!              memory.oom_control
+//! disks        blkio.throttle.io_service*_recursive        io.stat
+//! huge pages   hugetlb.SIZE.{usage,max_usage}_in_bytes     hugetlb.SIZE.current
+//! tasks        pids.max                                    pids.max
 //! ```
 //! Where a file is missing, what it would tell is absent. All numbers count what is below the cgroup too.
 
+mod counters;
+mod members;
 mod pressure;
 mod read;
 #[cfg(test)]
@@ -21,7 +32,8 @@ mod v2;
 use std::path::Path;
 use std::time::SystemTime;
 
-use model::stats::{GroupUsage, Pressure, TaskCount};
+use model::metrics::{CpuCounters, MemoryCounters};
+use model::stats::{GroupUsage, MemoryUsage, Pressure, SwapUsage, TaskCount};
 
 pub use read::{ReadError, Scratch};
 
@@ -29,30 +41,57 @@ use crate::group::Cgroup;
 use crate::knob::Knob;
 use crate::layout::Version;
 
+/// What one look at the files of [`Cgroup::usage`] tells, with what stands beside it in the same files.
+struct Look {
+    usage: GroupUsage,
+    cpu: CpuCounters,
+    memory: MemoryCounters,
+}
+
+/// The processor's part of it.
+#[derive(Default)]
+struct CpuLook {
+    used: Option<u64>,
+    besides: CpuCounters,
+}
+
+/// The part of memory.
+struct MemoryLook {
+    usage: MemoryUsage,
+    swap: Option<SwapUsage>,
+    besides: MemoryCounters,
+}
+
 impl Cgroup {
     /// What is used in this cgroup and below it; `None` where it is gone.
     ///
     /// Takes no lock and waits for nobody. `scratch` is only room to read into: a list is read through a single one.
     pub fn usage(&self, scratch: &mut Scratch) -> Result<Option<GroupUsage>, ReadError> {
+        Ok(self.look(scratch)?.map(|look| look.usage))
+    }
+
+    fn look(&self, scratch: &mut Scratch) -> Result<Option<Look>, ReadError> {
         scratch.turn_to(self.kept());
         let at = SystemTime::now();
-        let (cpu, (memory, swap)) = match self.layout().version() {
+        let (cpu, memory) = match self.layout().version() {
             Version::V1 => (v1::cpu(self, scratch)?, v1::memory(self, scratch)?),
             Version::V2 => (v2::cpu(self, scratch)?, v2::memory(self, scratch)?),
         };
         // Gone between two reads: half a reading would look as if it used no memory.
-        if (cpu.is_none() || memory.is_none()) && !self.exists() {
+        if (cpu.used.is_none() || memory.is_none()) && !self.exists() {
             return Ok(None);
         }
-        Ok(Some(GroupUsage {
+        let usage = GroupUsage {
             at,
-            cpu,
-            memory,
-            swap,
+            cpu: cpu.used,
+            memory: memory.as_ref().map(|memory| memory.usage),
+            swap: memory.as_ref().and_then(|memory| memory.swap),
             cpu_pressure: self.pressure("cpu.pressure", scratch)?,
             memory_pressure: self.pressure("memory.pressure", scratch)?,
             io_pressure: self.pressure("io.pressure", scratch)?,
-        }))
+        };
+        let memory = memory.map_or_else(MemoryCounters::default, |memory| memory.besides);
+        Ok(Some(Look { usage, cpu: cpu.besides, memory }))
     }
 
     /// How many tasks are in this cgroup and below it; `None` where nobody counts them.

@@ -1,0 +1,63 @@
+//! How long a process takes to move from one cgroup to another.
+//!
+//! Since fork and exit happen far more often than moves, the kernel makes those cheap: the first move after a quiet moment
+//! waits until all processors have passed a point of rest, which takes some ten milliseconds, and every container begins
+//! with a move. The mount option `favordynmods` takes that wait away for the whole kernel. Before 6.18 every fork and exit
+//! pays for it, and only while the mount lasts; from 6.18 on nobody does, and it lasts until the next boot.
+
+use std::io;
+use std::path::Path;
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+
+/// A hierarchy without controllers, for the sake of its option alone.
+const OPTIONS: &std::ffi::CStr = c"none,name=crisp-moves,favordynmods";
+
+/// Whether a kernel of this release moves processes fast at nobody's cost, once it is told to.
+#[must_use]
+pub fn moves_can_be_free(release: &str) -> bool {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
+    let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (6, 18)
+}
+
+/// Tells the kernel to move processes fast, until the next boot. `dir` is made for the moment it takes.
+pub fn make_moves_fast(dir: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    let mounted = mount("crisp-moves", dir, "cgroup", MountFlags::empty(), Some(OPTIONS));
+    let unmounted = mounted.and_then(|()| unmount(dir, UnmountFlags::DETACH));
+    let removed = std::fs::remove_dir(dir);
+    unmounted?;
+    removed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moves_are_free_only_where_no_fork_pays_for_them() {
+        for (release, free) in
+            [("6.18.44-fc", true), ("6.17.9", false), ("6.1.0-38-amd64", false), ("7.0", true), ("", false)]
+        {
+            assert_eq!(moves_can_be_free(release), free, "{release}");
+        }
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn telling_the_kernel_leaves_no_mount_and_can_be_repeated() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join("moves");
+        for _ in 0..2 {
+            match make_moves_fast(&place) {
+                Ok(()) => {}
+                // A kernel without cgroup v1.
+                Err(error) => assert_eq!(error.raw_os_error(), Some(19), "{error}"),
+            }
+            assert!(!place.exists());
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains("crisp-moves"), "{mounts}");
+    }
+}

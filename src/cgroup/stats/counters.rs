@@ -1,0 +1,58 @@
+//! All that the kernel counts for a cgroup, for those who want every number.
+
+use model::metrics::{DeviceIo, GroupCounters, HugePageUsage};
+
+use super::read::{ReadError, Scratch};
+use super::{Look, v1, v2};
+use crate::group::Cgroup;
+use crate::knob::CgroupFs as _;
+use crate::layout::Version;
+
+impl Cgroup {
+    /// What [`usage`](Cgroup::usage) tells and all other counters, each file read once; `None` where the cgroup is gone.
+    pub fn counters(&self, scratch: &mut Scratch) -> Result<Option<GroupCounters>, ReadError> {
+        let Some(Look { usage, mut cpu, mut memory }) = self.look(scratch)? else { return Ok(None) };
+        let io: Vec<DeviceIo> = match self.layout().version() {
+            Version::V1 => {
+                v1::more_of_cpu(self, scratch, &mut cpu)?;
+                v1::more_of_memory(self, scratch, &mut memory)?;
+                v1::io(self, scratch)?
+            }
+            Version::V2 => {
+                v2::more_of_memory(self, scratch, &mut memory)?;
+                v2::io(self, scratch)?
+            }
+        };
+        let (tasks, tasks_max) = self.task_numbers(scratch)?;
+        let huge_pages = self.huge_pages(scratch)?;
+        Ok(Some(GroupCounters { usage, cpu, memory, io, huge_pages, tasks, tasks_max }))
+    }
+
+    fn task_numbers(&self, scratch: &mut Scratch) -> Result<(Option<u64>, Option<u64>), ReadError> {
+        let Some(dir) = self.dir_of("pids") else { return Ok((None, None)) };
+        let tasks = scratch.number(&dir, "pids.current")?;
+        let most = scratch.text(&dir, "pids.max")?.and_then(|text| match text.trim() {
+            "max" => Some(0),
+            number => number.parse().ok(),
+        });
+        Ok((tasks, most))
+    }
+
+    fn huge_pages(&self, scratch: &mut Scratch) -> Result<Vec<HugePageUsage>, ReadError> {
+        let Some(dir) = self.dir_of("hugetlb") else { return Ok(Vec::new()) };
+        let mut list = Vec::new();
+        for size in self.huge_page_sizes() {
+            let name = size.as_str();
+            // v2 does not remember the most there ever was.
+            let (usage, peak) = match self.layout().version() {
+                Version::V1 => (format!("hugetlb.{name}.usage_in_bytes"), format!("hugetlb.{name}.max_usage_in_bytes")),
+                Version::V2 => (format!("hugetlb.{name}.current"), String::new()),
+            };
+            if let Some(usage) = scratch.number(&dir, &usage)? {
+                let peak = if peak.is_empty() { None } else { scratch.number(&dir, &peak)? };
+                list.push(HugePageUsage { size: name.to_owned(), usage, peak });
+            }
+        }
+        Ok(list)
+    }
+}
