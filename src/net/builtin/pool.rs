@@ -1,0 +1,304 @@
+//! Who has which address. Kept in memory: whoever calls knows the pods, and tells of them after a start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use model::{Classed, Kind};
+
+use super::link::Mac;
+
+/// Why a pod gets no address.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ReserveError {
+    #[error("all {count} addresses of {} are taken", join(.pools))]
+    Exhausted { pools: Vec<IpNet>, count: u32 },
+}
+
+impl Classed for ReserveError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Exhausted { .. } => Kind::Exhausted,
+        }
+    }
+}
+
+/// An address that somebody else has.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("address {address} belongs to pod {pod}")]
+pub struct AddressTaken {
+    pub address: IpAddr,
+    pub pod: String,
+}
+
+impl Classed for AddressTaken {
+    fn kind(&self) -> Kind {
+        Kind::Exists
+    }
+}
+
+fn join(pools: &[IpNet]) -> String {
+    pools.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The bridge's own place in each pool.
+const GATEWAY: u32 = 1;
+const FIRST: u32 = 2;
+
+/// An address with its network, and the way out of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Home {
+    pub(super) address: IpNet,
+    pub(super) gateway: IpAddr,
+}
+
+/// Pods have the same place in each pool, so a pod with two addresses needs no more thought than one with one.
+#[derive(Debug)]
+pub(super) struct Pool {
+    nets: Vec<IpNet>,
+    /// The last place that all pools have.
+    last: u32,
+    /// Where to look next. It goes round, so what was freed is used last.
+    next: u32,
+    /// Also addresses of older pools, which pods that live on may have.
+    taken: BTreeMap<IpAddr, String>,
+    /// The bridge's addresses in older pools, which may lie within newer ones.
+    kept: BTreeSet<IpAddr>,
+}
+
+impl Pool {
+    /// The nets have been checked: each has at least one place for a pod.
+    pub(super) fn new(nets: Vec<IpNet>) -> Self {
+        let last = nets.iter().map(last_place).min().unwrap_or_default();
+        Self { nets, last, next: FIRST, taken: BTreeMap::new(), kept: BTreeSet::new() }
+    }
+
+    /// Gives out addresses of other networks from now on. What is taken stays so.
+    pub(super) fn move_to(&mut self, nets: Vec<IpNet>) {
+        let taken = std::mem::take(&mut self.taken);
+        let mut kept = std::mem::take(&mut self.kept);
+        kept.extend(self.gateways().map(|net| net.addr()));
+        *self = Self { kept, ..Self::new(nets) };
+        for (ip, pod) in taken {
+            self.mark(ip, &pod);
+        }
+    }
+
+    /// Never gives out an address: the bridge has it, for pods of an older pool.
+    pub(super) fn keep(&mut self, ip: IpAddr) {
+        self.kept.insert(ip);
+    }
+
+    pub(super) fn nets(&self) -> &[IpNet] {
+        &self.nets
+    }
+
+    /// The bridge's addresses, each with its network.
+    pub(super) fn gateways(&self) -> impl Iterator<Item = IpNet> + '_ {
+        self.nets.iter().map(gateway)
+    }
+
+    /// None for an address that is in no pool.
+    pub(super) fn home(&self, ip: IpAddr) -> Option<Home> {
+        let net = self.nets.iter().find(|net| is_for_pods(net, ip))?;
+        Some(Home { address: IpNet::new(ip, net.prefix_len()).ok()?, gateway: gateway(net).addr() })
+    }
+
+    pub(super) fn taken(&self) -> impl Iterator<Item = (&IpAddr, &str)> {
+        self.taken.iter().map(|(ip, pod)| (ip, pod.as_str()))
+    }
+
+    /// The pod's addresses; those that it has already where it asks again.
+    pub(super) fn reserve(&mut self, pod: &str) -> Result<Vec<IpAddr>, ReserveError> {
+        let had: Vec<_> = self.nets.iter().filter_map(|net| self.of(pod).find(|ip| net.contains(ip))).collect();
+        if had.len() == self.nets.len() {
+            return Ok(had);
+        }
+        let round = (self.next..=self.last).chain(FIRST..self.next);
+        for place in round {
+            let places: Vec<_> = self.nets.iter().map(|net| address(net, place)).collect();
+            if places.iter().any(|ip| self.taken.contains_key(ip) || self.kept.contains(ip)) {
+                continue;
+            }
+            self.next = place.saturating_add(1);
+            self.taken.extend(places.iter().map(|ip| (*ip, pod.to_owned())));
+            return Ok(places);
+        }
+        Err(ReserveError::Exhausted { pools: self.nets.clone(), count: self.last - GATEWAY })
+    }
+
+    /// Marks addresses as a pod's, all of them or none.
+    pub(super) fn take(&mut self, pod: &str, ips: &[IpAddr]) -> Result<(), AddressTaken> {
+        let other = |ip: &&IpAddr| self.taken.get(ip).is_some_and(|owner| owner != pod);
+        if let Some(address) = ips.iter().find(other) {
+            return Err(AddressTaken { address: *address, pod: self.taken[address].clone() });
+        }
+        ips.iter().for_each(|ip| self.mark(*ip, pod));
+        Ok(())
+    }
+
+    fn mark(&mut self, ip: IpAddr, pod: &str) {
+        if self.taken.insert(ip, pod.to_owned()).is_none() {
+            let place = self.nets.iter().find_map(|net| place(net, ip)).filter(|place| *place <= self.last);
+            self.next = self.next.max(place.map_or(FIRST, |place| place.saturating_add(1)));
+        }
+    }
+
+    pub(super) fn release(&mut self, pod: &str) {
+        self.taken.retain(|_, owner| owner != pod);
+    }
+
+    fn of<'a>(&'a self, pod: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
+        self.taken.iter().filter(move |(_, owner)| *owner == pod).map(|(ip, _)| *ip)
+    }
+}
+
+/// The bridge's address in a network.
+pub(super) fn gateway(net: &IpNet) -> IpNet {
+    IpNet::new(address(net, GATEWAY), net.prefix_len()).unwrap_or(*net)
+}
+
+/// An Ethernet address that belongs to an address, so that whoever remembers the last pod with it finds the next one.
+pub(super) fn mac(ip: IpAddr) -> Mac {
+    let [a, b, c, d] = last_four(ip);
+    [0x0a, if ip.is_ipv4() { 0x58 } else { 0x59 }, a, b, c, d]
+}
+
+/// The bridge's, which no pod can have, whatever address it gets.
+pub(super) fn bridge_mac(ip: IpAddr) -> Mac {
+    let [a, b, c, d] = last_four(ip);
+    [0x0a, 0x57, a, b, c, d]
+}
+
+fn last_four(ip: IpAddr) -> [u8; 4] {
+    match ip {
+        IpAddr::V4(ip) => ip.octets(),
+        IpAddr::V6(ip) => ip.octets().last_chunk().copied().unwrap_or_default(),
+    }
+}
+
+/// Broadcast is none of the pods'. Of IPv6 no more is used than IPv4 could have.
+fn last_place(net: &IpNet) -> u32 {
+    let bits = u32::from(net.max_prefix_len() - net.prefix_len());
+    let last = 1_u32.checked_shl(bits).map_or(u32::MAX, |count| count - 1);
+    if net.addr().is_ipv4() { last - 1 } else { last }
+}
+
+fn address(net: &IpNet, place: u32) -> IpAddr {
+    match net.network() {
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().wrapping_add(place)).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits().wrapping_add(u128::from(place))).into(),
+    }
+}
+
+/// Whether pods get this address of the network.
+pub(super) fn is_for_pods(net: &IpNet, ip: IpAddr) -> bool {
+    place(net, ip).is_some_and(|place| (FIRST..=last_place(net)).contains(&place))
+}
+
+fn place(net: &IpNet, ip: IpAddr) -> Option<u32> {
+    match (net.network(), ip) {
+        _ if !net.contains(&ip) => None,
+        (IpAddr::V4(net), IpAddr::V4(ip)) => ip.to_bits().checked_sub(net.to_bits()),
+        (IpAddr::V6(net), IpAddr::V6(ip)) => u32::try_from(ip.to_bits().checked_sub(net.to_bits())?).ok(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(nets: &[&str]) -> Pool {
+        Pool::new(nets.iter().map(|net| net.parse().unwrap()).collect())
+    }
+
+    fn ips(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|ip| ip.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn network_gateway_and_broadcast_are_never_given_out() {
+        let mut pool = pool(&["10.1.0.0/29"]);
+        assert_eq!(pool.gateways().collect::<Vec<_>>(), ["10.1.0.1/29".parse().unwrap()]);
+        for last in 2..=6 {
+            assert_eq!(pool.reserve(&format!("p{last}")).unwrap(), ips(&[&format!("10.1.0.{last}")]));
+        }
+        let full = pool.reserve("one more").unwrap_err();
+        assert_eq!(full.to_string(), "all 5 addresses of 10.1.0.0/29 are taken");
+        assert_eq!(full.kind(), Kind::Exhausted);
+        pool.release("p4");
+        assert_eq!(pool.reserve("one more").unwrap(), ips(&["10.1.0.4"]));
+    }
+
+    #[test]
+    fn what_was_freed_is_used_last() {
+        let mut pool = pool(&["10.1.0.0/29"]);
+        for expected in ["10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0.5", "10.1.0.6", "10.1.0.2"] {
+            assert_eq!(pool.reserve("p").unwrap(), ips(&[expected]));
+            pool.release("p");
+        }
+    }
+
+    #[test]
+    fn a_pod_has_an_address_of_each_family_and_keeps_it_when_it_asks_again() {
+        let mut pool = pool(&["10.1.0.0/16", "fd00:1::/64"]);
+        assert_eq!(pool.reserve("a").unwrap(), ips(&["10.1.0.2", "fd00:1::2"]));
+        assert_eq!(pool.reserve("a").unwrap(), ips(&["10.1.0.2", "fd00:1::2"]));
+        assert_eq!(pool.reserve("b").unwrap(), ips(&["10.1.0.3", "fd00:1::3"]));
+        pool.release("a");
+        pool.release("a");
+        assert_eq!(pool.taken().count(), 2);
+    }
+
+    #[test]
+    fn what_living_pods_have_is_not_given_out_again() {
+        let mut pool = pool(&["10.1.0.0/29", "fd00:1::/64"]);
+        pool.take("old", &ips(&["10.9.0.7"])).unwrap();
+        pool.take("a", &ips(&["10.1.0.3"])).unwrap();
+        pool.take("b", &ips(&["10.1.0.6", "fd00:1::4"])).unwrap();
+        pool.take("b", &ips(&["10.1.0.6", "fd00:1::4"])).unwrap();
+        let taken = pool.take("c", &ips(&["10.1.0.2", "fd00:1::4"])).unwrap_err();
+        assert_eq!(taken.to_string(), "address fd00:1::4 belongs to pod b");
+        assert_eq!(
+            pool.reserve("d").unwrap(),
+            ips(&["10.1.0.2", "fd00:1::2"]),
+            "after the highest, from the beginning"
+        );
+        assert_eq!(pool.reserve("e").unwrap(), ips(&["10.1.0.5", "fd00:1::5"]), "3 and 4 are taken in one family");
+    }
+
+    #[test]
+    fn pods_that_live_keep_their_addresses_when_the_pool_moves() {
+        let mut pool = pool(&["10.1.0.0/24"]);
+        assert_eq!(pool.reserve("a").unwrap(), ips(&["10.1.0.2"]));
+        pool.move_to(vec!["10.0.255.254/15".parse::<IpNet>().unwrap().trunc()]);
+        pool.take("last", &ips(&["10.0.255.255"])).unwrap();
+        pool.keep("10.1.0.4".parse().unwrap());
+        let next: Vec<_> = (0..3).map(|n| pool.reserve(&format!("b{n}")).unwrap()).collect();
+        assert_eq!(next, [ips(&["10.1.0.3"]), ips(&["10.1.0.5"]), ips(&["10.1.0.6"])], "after the highest");
+        pool.next = 0x1_0000;
+        assert_eq!(pool.reserve("c").unwrap(), ips(&["10.1.0.0"]), "an address like any other by now");
+        assert_eq!(pool.reserve("d").unwrap(), ips(&["10.1.0.7"]), "but 10.1.0.1 is still the bridge's");
+        let net = "10.1.0.0/24".parse().unwrap();
+        let fits = |ip: &str| is_for_pods(&net, ip.parse().unwrap());
+        assert!(fits("10.1.0.2") && fits("10.1.0.254"));
+        assert!(!fits("10.1.0.0") && !fits("10.1.0.1") && !fits("10.1.0.255") && !fits("10.1.1.2") && !fits("fd00::2"));
+    }
+
+    #[test]
+    fn large_networks_have_no_more_places_than_can_be_counted() {
+        let mut pool = pool(&["fd00:1::/48"]);
+        assert_eq!(pool.last, u32::MAX);
+        assert_eq!(pool.reserve("a").unwrap(), ips(&["fd00:1::2"]));
+        assert_eq!(last_place(&"10.0.0.0/8".parse().unwrap()), (1 << 24) - 2);
+        assert_eq!(last_place(&"fd00::/126".parse().unwrap()), 3);
+    }
+
+    #[test]
+    fn an_address_has_one_ethernet_address() {
+        assert_eq!(mac(IpAddr::from([10, 213, 0, 2])), [0x0a, 0x58, 10, 213, 0, 2]);
+        assert_eq!(mac("fd00::1:2".parse().unwrap()), [0x0a, 0x59, 0, 1, 0, 2]);
+        assert_eq!(bridge_mac(IpAddr::from([10, 213, 0, 1])), [0x0a, 0x57, 10, 213, 0, 1]);
+    }
+}

@@ -1,0 +1,71 @@
+//! What the host's routes say of the pools and of the way out.
+
+use ipnet::IpNet;
+
+use super::link::{Link, Route};
+use super::settings::overlap;
+
+/// A route that other addresses of the pool than the bridge's go by.
+///
+/// Before the bridge has the pool, any route within or around it: somebody else has these addresses. Later on only what takes
+/// addresses from the bridge, which is at least as narrow: a VPN that claims all of 10.0.0.0/8 at noon harms no pod.
+pub(super) fn clash(pool: &IpNet, settled: bool, bridge: Option<u32>, routes: &[Route]) -> Option<Route> {
+    let elsewhere = |route: &&Route| route.index.is_none() || route.index != bridge;
+    let takes = |route: &&Route| {
+        let (to, narrow) = (&route.to, route.to.prefix_len() >= pool.prefix_len());
+        to.prefix_len() > 0 && overlap(to, pool) && (!settled || narrow)
+    };
+    routes.iter().filter(elsewhere).find(takes).copied()
+}
+
+/// The MTU of the interface that most packets leave by.
+pub(super) fn uplink_mtu(routes: &[Route], links: &[Link]) -> Option<u32> {
+    let defaults = routes.iter().filter(|route| route.to.prefix_len() == 0);
+    let best = defaults.min_by_key(|route| (route.to.addr().is_ipv6(), route.metric))?;
+    links.iter().find(|link| Some(link.index) == best.index).map(|link| link.mtu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(to: &str, index: u32, metric: u32) -> Route {
+        Route { to: to.parse().unwrap(), index: Some(index), metric }
+    }
+
+    #[test]
+    fn a_pool_that_somebody_has_a_route_to_is_not_free() {
+        let pool = "10.213.0.0/16".parse().unwrap();
+        let clashes = |to: &str, settled| clash(&pool, settled, Some(9), &[route(to, 2, 0)]).is_some();
+        for to in ["10.213.0.0/16", "10.213.4.0/24", "10.213.7.7/32"] {
+            assert!(clashes(to, false) && clashes(to, true), "{to}");
+        }
+        assert!(clashes("10.0.0.0/8", false), "the addresses are somebody's");
+        assert!(!clashes("10.0.0.0/8", true), "the bridge's route is narrower");
+        for to in ["0.0.0.0/0", "10.214.0.0/16", "192.0.2.0/24", "fd00::/8"] {
+            assert!(!clashes(to, false), "{to}");
+        }
+        assert_eq!(clash(&pool, false, Some(9), &[route("10.213.0.0/16", 9, 0)]), None, "the bridge's own");
+        let several = Route { index: None, ..route("10.213.0.0/16", 0, 0) };
+        assert_eq!(clash(&pool, true, None, &[several]), Some(several), "a route with several ways");
+    }
+
+    #[test]
+    fn the_way_out_is_the_default_route_of_the_least_metric() {
+        let link = |index, mtu| Link {
+            index,
+            name: format!("e{index}"),
+            kind: String::new(),
+            mtu,
+            master: None,
+            up: true,
+            running: true,
+        };
+        let links = [link(1, 65536), link(2, 1400), link(3, 9000)];
+        let routes =
+            [route("::/0", 1, 0), route("0.0.0.0/0", 3, 100), route("0.0.0.0/0", 2, 50), route("10.0.0.0/8", 1, 0)];
+        assert_eq!(uplink_mtu(&routes, &links), Some(1400));
+        assert_eq!(uplink_mtu(&routes[..1], &links), Some(65536), "IPv6 where there is no other");
+        assert_eq!(uplink_mtu(&[], &links), None);
+    }
+}

@@ -1,0 +1,140 @@
+//! ADD: a pod gets its place in the network.
+
+use std::path::PathBuf;
+
+use model::{Classed, Kind};
+
+use super::args::{self, BadPod};
+use super::cache::{CacheError, Entry};
+use super::chain::{Chain, Place};
+use super::del::DelError;
+use super::dir::{BadFile, DirError};
+use super::exec::{self, Deadline};
+use super::plugin_error::PluginError;
+use super::{Cni, answer, blocking, is_namespace};
+use crate::pod::{Attached, INTERFACE, Pod};
+
+#[derive(Debug, thiserror::Error)]
+pub enum AddError {
+    #[error(transparent)]
+    Pod(#[from] BadPod),
+    #[error("the pod has no network namespace{}", path.as_ref().map(|p| format!(" at {}", p.display())).unwrap_or_default())]
+    NoNamespace { path: Option<PathBuf> },
+    #[error(transparent)]
+    Dir(#[from] DirError),
+    #[error("there is no valid CNI configuration in {}{}", dir.display(), listed(bad))]
+    NotConfigured { dir: PathBuf, bad: Vec<BadFile> },
+    #[error("pod {pod} is attached to the network {network} already, or has to be detached from it first")]
+    AlreadyAttached { pod: String, network: String },
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error("attaching the pod to the network {network}")]
+    Plugin { network: String, source: PluginError },
+    #[error("the plugins of the network {network} gave a result that cannot be used: {why}")]
+    Result { network: String, why: &'static str },
+    /// What the failed attaching left is still known to [`Cni::attachments`].
+    #[error("a pod that could not be attached could not be detached again either ({})", chain(left))]
+    LeftBehind { left: Box<DelError>, source: Box<AddError> },
+}
+
+impl Classed for AddError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Pod(e) => e.kind(),
+            Self::NoNamespace { .. } | Self::NotConfigured { .. } | Self::AlreadyAttached { .. } => Kind::Precondition,
+            Self::Dir(e) => e.kind(),
+            Self::Cache(e) => e.kind(),
+            Self::Plugin { source, .. } => source.kind(),
+            Self::Result { .. } => Kind::Internal,
+            Self::LeftBehind { source, .. } => source.kind(),
+        }
+    }
+}
+
+/// The files that were passed over, for the end of a sentence.
+pub(super) fn listed(bad: &[BadFile]) -> String {
+    bad.iter().map(|file| format!("; {file}")).collect()
+}
+
+/// An error with its causes.
+pub(super) fn chain(error: &DelError) -> String {
+    let mut text = error.to_string();
+    let mut next = std::error::Error::source(error);
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}
+
+impl Cni {
+    /// Attaches a pod to the network that is configured now.
+    ///
+    /// What a failed attaching did is taken back before this returns; what could not be is in the error, and is known until
+    /// [`Cni::del`] or [`Cni::gc`] succeeds.
+    pub async fn add(&self, pod: &Pod) -> Result<Attached, AddError> {
+        let _open = self.gate.read().await;
+        let _turn = self.turns.take(&pod.id).await;
+        let args = args::identity(pod)?;
+        let netns = pod.netns.clone();
+        if !netns.as_deref().is_some_and(is_namespace) {
+            return Err(AddError::NoNamespace { path: netns });
+        }
+        let place =
+            Place { pod: pod.id.clone(), interface: INTERFACE.to_owned(), netns, args, offered: args::offered(pod) };
+        let deadline = self.deadline();
+        let mut entry = self.prepare(place, deadline).await?;
+        self.held().insert(pod.id.clone());
+        match self.attach(&mut entry, deadline).await {
+            Ok(attached) => Ok(attached),
+            Err(failed) => {
+                self.held().remove(&pod.id);
+                match self.detach(entry).await {
+                    Ok(()) => Err(failed),
+                    Err(left) => Err(AddError::LeftBehind { left: Box::new(left), source: Box::new(failed) }),
+                }
+            }
+        }
+    }
+
+    /// All that can be refused is refused here, before any plugin is called. Then it is written down that one will be.
+    async fn prepare(&self, place: Place, deadline: Deadline) -> Result<Entry, AddError> {
+        let found = self.look().await?;
+        let Some((_, list)) = found.network else {
+            return Err(AddError::NotConfigured { dir: self.settings.conf_dir.clone(), bad: found.bad });
+        };
+        for capability in args::ASKED {
+            if place.offered.contains_key(capability) && !list.wants(capability) {
+                tracing::info!(network = list.name, capability, "no plugin of the network does what the pod asks for");
+            }
+        }
+        let failed = |source| AddError::Plugin { network: list.name.clone(), source };
+        let bin_dirs = &self.settings.bin_dirs;
+        exec::find_all(&list, bin_dirs).map_err(failed)?;
+        let version = self.tongues.agree(&list, bin_dirs, deadline).await.map_err(failed)?;
+        if let Some(old) = self.kept(Some(&place.pod)).await?.pop() {
+            return Err(AddError::AlreadyAttached { pod: old.pod, network: old.network });
+        }
+        let entry = Entry { place, list, version, result: None };
+        self.write(&entry).await?;
+        Ok(entry)
+    }
+
+    async fn write(&self, entry: &Entry) -> Result<(), CacheError> {
+        let draft = entry.draft(&self.settings.cache_dir);
+        blocking(move || draft.write()).await
+    }
+
+    async fn attach(&self, entry: &mut Entry, deadline: Deadline) -> Result<Attached, AddError> {
+        let Entry { place, list, version, .. } = &*entry;
+        let chain = Chain { list, version: *version, bin_dirs: &self.settings.bin_dirs, deadline };
+        let network = || list.name.clone();
+        let result = chain.add(place).await.map_err(|source| AddError::Plugin { network: network(), source })?;
+        let attached = answer::attached(&result, *version);
+        let attached = attached.map_err(|why| AddError::Result { network: network(), why })?;
+        entry.result = Some(result);
+        self.write(entry).await?;
+        Ok(attached)
+    }
+}

@@ -1,0 +1,192 @@
+//! What has to be known of an attached pod to detach it again: which plugins were told what, and what they answered.
+//!
+//! ```text
+//! CACHE/POD@INTERFACE@NETWORK.json     one for each, from before the first plugin is called until after the last DEL
+//! ```
+//!
+//! The directory should outlive a reboot, since what plugins allocate does. Nothing is synced: what is lost with the power
+//! was written moments before, and a file that is cut short still names its pod.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use model::{Classed, Kind};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::chain::Place;
+use super::conf::List;
+use super::version::Version;
+
+/// A result and a configuration, with room to spare.
+const FILE_MAX: u64 = 32 << 20;
+const FORMAT: u32 = 1;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CacheError {
+    #[error("making the directory {path}")]
+    MakeDir { path: PathBuf, source: io::Error },
+    #[error("reading {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("writing {path}")]
+    Write { path: PathBuf, source: io::Error },
+    #[error("removing {path}")]
+    Remove { path: PathBuf, source: io::Error },
+}
+
+impl Classed for CacheError {
+    fn kind(&self) -> Kind {
+        let (Self::MakeDir { source, .. }
+        | Self::Read { source, .. }
+        | Self::Write { source, .. }
+        | Self::Remove { source, .. }) = self;
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Kind::Exhausted,
+            _ => Kind::Internal,
+        }
+    }
+}
+
+/// A pod in a network, as it was attached.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) place: Place,
+    pub(super) list: List,
+    pub(super) version: Version,
+    /// None until all plugins have answered.
+    pub(super) result: Option<Value>,
+}
+
+/// An entry by its name.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) pod: String,
+    pub(super) interface: String,
+    pub(super) network: String,
+    pub(super) path: PathBuf,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Written {
+    format: u32,
+    pod: String,
+    interface: String,
+    netns: Option<PathBuf>,
+    args: String,
+    capabilities: Map<String, Value>,
+    config: Value,
+    result: Option<Value>,
+}
+
+impl Entry {
+    fn path(&self, dir: &Path) -> PathBuf {
+        dir.join(format!("{}@{}@{}.json", self.place.pod, self.place.interface, self.list.name))
+    }
+
+    /// What is to be written of it.
+    pub(super) fn draft(&self, dir: &Path) -> Draft {
+        let Place { pod, interface, netns, args, offered } = self.place.clone();
+        let config = self.list.to_value(self.version);
+        let result = self.result.clone();
+        let written = Written { format: FORMAT, pod, interface, netns, args, capabilities: offered, config, result };
+        Draft { dir: dir.to_owned(), path: self.path(dir), written }
+    }
+
+    pub(super) fn remove(&self, dir: &Path) -> Result<(), CacheError> {
+        remove(&self.path(dir))
+    }
+}
+
+/// An entry that is about to be written.
+pub(super) struct Draft {
+    dir: PathBuf,
+    path: PathBuf,
+    written: Written,
+}
+
+impl Draft {
+    /// Writes it whole or not at all.
+    pub(super) fn write(self) -> Result<(), CacheError> {
+        let Self { dir, path, written } = self;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+        made.map_err(|source| CacheError::MakeDir { path: dir, source })?;
+        replace(&path, &written).map_err(|source| CacheError::Write { path, source })
+    }
+}
+
+fn replace(path: &Path, written: &Written) -> io::Result<()> {
+    let bytes = serde_json::to_vec(written)?;
+    let new = path.with_extension("new");
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    let done = file.write_all(&bytes).and_then(|()| fs::rename(&new, path));
+    if done.is_err() {
+        drop(fs::remove_file(&new));
+    }
+    done
+}
+
+pub(super) fn remove(path: &Path) -> Result<(), CacheError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(CacheError::Remove { path: path.to_owned(), source: error })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// All entries by their names; none where there is no such directory.
+pub(super) fn kept(dir: &Path) -> Result<Vec<Kept>, CacheError> {
+    let failed = |source| CacheError::Read { path: dir.to_owned(), source };
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut kept = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(failed)?;
+        kept.extend(Kept::parse(entry.path()));
+    }
+    kept.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(kept)
+}
+
+impl Kept {
+    /// None for the name of something else.
+    fn parse(path: PathBuf) -> Option<Self> {
+        let mut parts = path.file_name()?.to_str()?.strip_suffix(".json")?.split('@').map(str::to_owned);
+        let (pod, interface, network) = (parts.next()?, parts.next()?, parts.next()?);
+        if parts.next().is_some() {
+            return None;
+        }
+        Some(Self { pod, interface, network, path })
+    }
+
+    /// None where the file is damaged, or gone.
+    pub(super) fn read(&self) -> Result<Option<Entry>, CacheError> {
+        let mut bytes = Vec::new();
+        let read = File::open(&self.path).and_then(|file| file.take(FILE_MAX).read_to_end(&mut bytes));
+        match read {
+            Ok(_) => {}
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(CacheError::Read { path: self.path.clone(), source }),
+        }
+        let entry = self.understand(&bytes);
+        if entry.is_none() {
+            tracing::warn!(path = %self.path.display(), "what is known of a pod's network is damaged");
+        }
+        Ok(entry)
+    }
+
+    fn understand(&self, bytes: &[u8]) -> Option<Entry> {
+        let Written { format, pod, interface, netns, args, capabilities, config, result } =
+            serde_json::from_slice(bytes).ok()?;
+        let list = List::from_value(config).ok()?;
+        let version = list.highest();
+        let is_same = pod == self.pod && interface == self.interface && list.name == self.network;
+        let place = Place { pod, interface, netns, args, offered: capabilities };
+        (format == FORMAT && is_same).then_some(Entry { place, list, version, result })
+    }
+}

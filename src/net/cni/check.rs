@@ -1,0 +1,58 @@
+//! CHECK: whether a pod's place in the network is as it was made.
+
+use model::{Classed, Kind};
+
+use super::cache::CacheError;
+use super::chain::Chain;
+use super::plugin_error::PluginError;
+use super::{Cni, blocking, is_namespace};
+use crate::pod::Pod;
+
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    #[error("pod {0} is attached to no network")]
+    NotAttached(String),
+    #[error("the network namespace of the pod is gone")]
+    NoNamespace,
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error("the pod's place in the network {network} is not as it should be")]
+    Plugin { network: String, source: PluginError },
+}
+
+impl Classed for CheckError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::NotAttached(_) | Self::NoNamespace => Kind::Precondition,
+            Self::Cache(e) => e.kind(),
+            Self::Plugin { source, .. } => source.kind(),
+        }
+    }
+}
+
+impl Cni {
+    /// Asks the plugins that attached the pod. Where the network's file forbids that, or is older than the question,
+    /// nobody is asked and all is well.
+    pub async fn check(&self, pod: &Pod) -> Result<(), CheckError> {
+        let _open = self.gate.read().await;
+        let _turn = self.turns.take(&pod.id).await;
+        let mut attached = false;
+        for kept in self.kept(Some(&pod.id)).await? {
+            let Some(mut entry) = blocking(move || kept.read()).await? else { continue };
+            let Some(result) = entry.result.take() else { continue };
+            attached = true;
+            if entry.list.disable_check || !entry.version.has_check() {
+                continue;
+            }
+            entry.place.netns = pod.netns.clone();
+            if !pod.netns.as_deref().is_some_and(is_namespace) {
+                return Err(CheckError::NoNamespace);
+            }
+            let bin_dirs = &self.settings.bin_dirs;
+            let chain = Chain { list: &entry.list, version: entry.version, bin_dirs, deadline: self.deadline() };
+            let checked = chain.check(&entry.place, &result).await;
+            checked.map_err(|source| CheckError::Plugin { network: entry.list.name.clone(), source })?;
+        }
+        if attached { Ok(()) } else { Err(CheckError::NotAttached(pod.id.clone())) }
+    }
+}

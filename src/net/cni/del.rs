@@ -1,0 +1,135 @@
+//! DEL: a pod gives up its place in the network.
+
+use std::path::PathBuf;
+
+use model::{Classed, Kind};
+
+use super::add::chain;
+use super::args;
+use super::cache::{self, CacheError, Entry, Kept};
+use super::chain::{Chain, Place};
+use super::conf::List;
+use super::dir::DirError;
+use super::plugin_error::PluginError;
+use super::{Cni, blocking, is_namespace};
+use crate::pod::{INTERFACE, Pod};
+
+#[derive(Debug, thiserror::Error)]
+pub enum DelError {
+    #[error(transparent)]
+    Dir(#[from] DirError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error("detaching the pod from the network {network}")]
+    Plugin { network: String, source: PluginError },
+}
+
+impl Classed for DelError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Dir(e) => e.kind(),
+            Self::Cache(e) => e.kind(),
+            Self::Plugin { source, .. } => source.kind(),
+        }
+    }
+}
+
+impl Cni {
+    /// Detaches a pod from whatever it was attached to, by what was in force then. May be repeated at will.
+    ///
+    /// To be called before the pod's network namespace is gone: some plugins leave rules behind otherwise. A pod that
+    /// nothing is known of is detached from the network that is configured now, if there is any.
+    pub async fn del(&self, pod: &Pod) -> Result<(), DelError> {
+        let _open = self.gate.read().await;
+        let _turn = self.turns.take(&pod.id).await;
+        self.held().remove(&pod.id);
+        let netns = pod.netns.clone().filter(|path| is_namespace(path));
+        let kept = self.kept(Some(&pod.id)).await?;
+        let args = args::identity(pod);
+        if kept.is_empty() && args.is_err() {
+            // It was refused when it was to be attached.
+            return Ok(());
+        }
+        let args = args.unwrap_or_else(|_| args::bare(&pod.id));
+        let (id, interface) = (pod.id.clone(), INTERFACE.to_owned());
+        let unknown = Place { pod: id, interface, netns: netns.clone(), args, offered: args::offered(pod) };
+        if kept.is_empty() {
+            return self.detach_unknown(unknown).await;
+        }
+        let mut first = Ok(());
+        for one in kept {
+            first = first.and(self.detach_kept(one, |_| netns.clone(), unknown.clone()).await);
+        }
+        first
+    }
+
+    /// The entries of all pods, or of one.
+    pub(super) async fn kept(&self, pod: Option<&str>) -> Result<Vec<Kept>, CacheError> {
+        let (dir, pod) = (self.settings.cache_dir.clone(), pod.map(str::to_owned));
+        let is_wanted = move |kept: &Kept| pod.as_ref().is_none_or(|pod| kept.pod == *pod);
+        blocking(move || Ok(cache::kept(&dir)?.into_iter().filter(is_wanted).collect())).await
+    }
+
+    /// By what is kept of it, in what `netns` makes of the namespace that is; by `unknown` where that is damaged.
+    pub(super) async fn detach_kept(
+        &self,
+        kept: Kept,
+        netns: impl FnOnce(Option<PathBuf>) -> Option<PathBuf>,
+        unknown: Place,
+    ) -> Result<(), DelError> {
+        let path = kept.path.clone();
+        if let Some(mut entry) = blocking(move || kept.read()).await? {
+            entry.place.netns = netns(entry.place.netns);
+            return self.detach(entry).await;
+        }
+        self.detach_unknown(unknown).await?;
+        Ok(blocking(move || cache::remove(&path)).await?)
+    }
+
+    /// Calls the plugins, and forgets the pod once all of them have done it.
+    ///
+    /// Where they never can, the network in use counts if it is another one: a pod that was never attached as a whole, since
+    /// its network's file may have been wrong and was mended; and one whose plugins are gone from the node.
+    pub(super) async fn detach(&self, entry: Entry) -> Result<(), DelError> {
+        match self.call_plugins(&entry).await {
+            Ok(()) => {}
+            Err(source) => {
+                let hopeless = entry.result.is_none() || matches!(source, PluginError::Missing { .. });
+                let error = DelError::Plugin { network: entry.list.name.clone(), source };
+                if !(hopeless && self.is_replaced(&entry).await) {
+                    return Err(error);
+                }
+                if self.detach_unknown(entry.place.clone()).await.is_err() {
+                    return Err(error);
+                }
+                tracing::warn!(
+                    error = chain(&error),
+                    "what plugins of an earlier network keep of a pod can no longer be given back"
+                );
+            }
+        }
+        let dir = self.settings.cache_dir.clone();
+        Ok(blocking(move || entry.remove(&dir)).await?)
+    }
+
+    /// Whether the network in use is another than the entry's.
+    async fn is_replaced(&self, entry: &Entry) -> bool {
+        let config = |list: &List| list.to_value(entry.version);
+        let in_use = self.look().await.ok().and_then(|found| found.network);
+        in_use.is_some_and(|(_, list)| config(&list) != config(&entry.list))
+    }
+
+    async fn call_plugins(&self, entry: &Entry) -> Result<(), PluginError> {
+        let Entry { place, list, version, result } = entry;
+        let chain = Chain { list, version: *version, bin_dirs: &self.settings.bin_dirs, deadline: self.deadline() };
+        chain.del(place, result.as_ref()).await
+    }
+
+    async fn detach_unknown(&self, place: Place) -> Result<(), DelError> {
+        let Some((_, list)) = self.look().await?.network else { return Ok(()) };
+        let failed = |source| DelError::Plugin { network: list.name.clone(), source };
+        let (bin_dirs, deadline) = (self.settings.bin_dirs.as_slice(), self.deadline());
+        let version = self.tongues.agree(&list, bin_dirs, deadline).await.map_err(failed)?;
+        Chain { list: &list, version, bin_dirs, deadline }.del(&place, None).await.map_err(failed)
+    }
+}

@@ -1,0 +1,135 @@
+//! GC: what pods left that are no more.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use model::{Classed, Kind};
+use serde_json::{Map, Value, json};
+
+use super::args;
+use super::cache::{CacheError, Kept};
+use super::chain::{Chain, Place};
+use super::conf::List;
+use super::del::DelError;
+use super::dir::DirError;
+use super::plugin_error::PluginError;
+use super::{Cni, blocking, is_namespace};
+use crate::pod::INTERFACE;
+
+/// What came of clearing up.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Collected {
+    /// Pods that are detached now.
+    pub detached: Vec<String>,
+    /// Networks whose plugins were told which pods there are.
+    pub networks: Vec<String>,
+    /// What is to be tried again.
+    pub failed: Vec<GcFailure>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum GcFailure {
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error(transparent)]
+    Dir(#[from] DirError),
+    #[error("detaching pod {pod}, which is no more")]
+    Detach { pod: String, source: DelError },
+    #[error("clearing up the network {network}")]
+    Collect { network: String, source: PluginError },
+}
+
+impl Classed for GcFailure {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Cache(e) => e.kind(),
+            Self::Dir(e) => e.kind(),
+            Self::Detach { source, .. } => source.kind(),
+            Self::Collect { source, .. } => source.kind(),
+        }
+    }
+}
+
+impl Cni {
+    /// Detaches pods that are not among the `alive`, and lets plugins clear up what they know of any others.
+    ///
+    /// Pods that were attached in the life of this process are never taken for dead, so `alive` may be a little old. Networks
+    /// are those of the pods that remain, and the one that is configured; those whose files say so are left alone.
+    pub async fn gc(&self, alive: &[String]) -> Collected {
+        let mut done = Collected::default();
+        let alive: BTreeSet<&str> = alive.iter().map(String::as_str).collect();
+        match self.kept(None).await {
+            Ok(kept) => {
+                for one in kept {
+                    self.detach_dead(one, &alive, &mut done).await;
+                }
+            }
+            Err(error) => done.failed.push(error.into()),
+        }
+        // From here on nobody is being attached or detached.
+        let _alone = self.gate.write().await;
+        let networks = self.networks(&mut done).await;
+        let held = self.held().clone();
+        let valid: BTreeSet<&str> = alive.into_iter().chain(held.iter().map(String::as_str)).collect();
+        let valid = valid.into_iter().map(|pod| json!({ "containerID": pod, "ifname": INTERFACE })).collect();
+        for list in networks.into_values().filter(|list| !list.disable_gc) {
+            self.collect(&list, &valid, &mut done).await;
+        }
+        done
+    }
+
+    async fn detach_dead(&self, kept: Kept, alive: &BTreeSet<&str>, done: &mut Collected) {
+        let _open = self.gate.read().await;
+        let _turn = self.turns.take(&kept.pod).await;
+        let pod = kept.pod.clone();
+        if alive.contains(pod.as_str()) || self.held().contains(&pod) || !kept.path.exists() {
+            return;
+        }
+        let (interface, args) = (kept.interface.clone(), args::bare(&pod));
+        let unknown = Place { pod: pod.clone(), interface, netns: None, args, offered: Map::new() };
+        let if_there = |netns: Option<PathBuf>| netns.filter(|path| is_namespace(path));
+        match self.detach_kept(kept, if_there, unknown).await {
+            Ok(()) => done.detached.push(pod),
+            Err(source) => done.failed.push(GcFailure::Detach { pod, source }),
+        }
+    }
+
+    /// The network that is configured, and those that pods are attached to, each once.
+    async fn networks(&self, done: &mut Collected) -> BTreeMap<String, List> {
+        let mut networks = BTreeMap::new();
+        match self.kept(None).await {
+            Ok(kept) => {
+                for entry in blocking(move || kept.iter().map(Kept::read).collect::<Vec<_>>()).await {
+                    match entry {
+                        Ok(entry) => networks.extend(entry.map(|entry| (entry.list.name.clone(), entry.list))),
+                        Err(error) => done.failed.push(error.into()),
+                    }
+                }
+            }
+            Err(error) => done.failed.push(error.into()),
+        }
+        match self.look().await {
+            Ok(found) => networks.extend(found.network.map(|(_, list)| (list.name.clone(), list))),
+            Err(error) => done.failed.push(error.into()),
+        }
+        networks
+    }
+
+    async fn collect(&self, list: &List, valid: &Value, done: &mut Collected) {
+        let network = || list.name.clone();
+        let (bin_dirs, deadline) = (self.settings.bin_dirs.as_slice(), self.deadline());
+        let version = match self.tongues.agree(list, bin_dirs, deadline).await {
+            Ok(version) => version,
+            Err(source) => return done.failed.push(GcFailure::Collect { network: network(), source }),
+        };
+        if !version.has_status() {
+            return;
+        }
+        let failed = Chain { list, version, bin_dirs, deadline }.gc(valid).await;
+        if failed.is_empty() {
+            done.networks.push(network());
+        }
+        done.failed.extend(failed.into_iter().map(|source| GcFailure::Collect { network: network(), source }));
+    }
+}

@@ -1,0 +1,159 @@
+//! Networks by CNI plugins: all that CNI 1.1 leaves to a runtime.
+//!
+//! A network is a file in a directory ([`Settings::conf_dir`]); the first one by name that is valid is in use. Each use
+//! reads the directory (`dir`), so a change counts from the next pod on. What a pod was attached by is kept beside its
+//! result until it is detached (`cache`): the file may change or vanish meanwhile, and so may the daemon.
+//!
+//! Plugins are programs (`exec`), and not trusted to end, to answer, or to answer sensibly: each verb has
+//! [`Settings::timeout`] for all plugins of the network together.
+//!
+//! Verbs for one pod take turns, and GC has the network for itself, as CNI wants it. None of the futures should be dropped
+//! before its end: the plugin that runs is killed then, and what it did stays until [`Cni::del`] or [`Cni::gc`].
+
+mod add;
+mod answer;
+mod args;
+mod cache;
+mod chain;
+mod check;
+mod cidr;
+mod conf;
+mod del;
+mod dir;
+mod exec;
+mod gc;
+mod plugin_error;
+mod pod_cidrs;
+mod status;
+mod template;
+mod turn;
+mod version;
+
+#[cfg(test)]
+mod add_tests;
+#[cfg(test)]
+mod answer_tests;
+#[cfg(test)]
+mod conf_tests;
+#[cfg(test)]
+mod del_tests;
+#[cfg(test)]
+mod fail_tests;
+#[cfg(test)]
+mod ground;
+#[cfg(test)]
+mod node_tests;
+#[cfg(test)]
+mod real_tests;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::RwLock;
+
+pub use add::AddError;
+pub use args::BadPod;
+pub use cache::CacheError;
+pub use check::CheckError;
+pub use cidr::{BadCidr, Cidr};
+pub use conf::ConfError;
+pub use del::DelError;
+pub use dir::{BadFile, DirError};
+pub use gc::{Collected, GcFailure};
+pub use plugin_error::{PluginError, Verb};
+pub use pod_cidrs::{PodCidrError, Rendered};
+pub use status::{NotReady, Ready};
+pub use template::TemplateError;
+
+use chain::Tongues;
+use exec::Deadline;
+use status::Asked;
+use turn::Turns;
+
+/// Where networks and plugins are, and how long plugins may take.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Of the files that describe networks.
+    pub conf_dir: PathBuf,
+    /// Of the plugins; the first that has one counts.
+    pub bin_dirs: Vec<PathBuf>,
+    /// Ours alone. It should outlive a reboot, since what plugins allocate does.
+    pub cache_dir: PathBuf,
+    /// For one verb: all plugins of a network together. To take back a failed ADD, each of them has as much again.
+    pub timeout: Duration,
+    /// A network's file that lacks the addresses of pods: see [`Cni::set_pod_cidrs`].
+    pub template: Option<PathBuf>,
+}
+
+/// The networks of this node.
+#[derive(Debug)]
+pub struct Cni {
+    settings: Settings,
+    /// Had by GC alone, and shared by everything else that changes something.
+    gate: RwLock<()>,
+    turns: Turns,
+    /// Pods that were attached in the life of this process, and that nobody wanted to detach since.
+    held: Mutex<BTreeSet<String>>,
+    tongues: Tongues,
+    asked: tokio::sync::Mutex<Option<Asked>>,
+}
+
+impl Cni {
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            gate: RwLock::default(),
+            turns: Turns::default(),
+            held: Mutex::default(),
+            tongues: Tongues::default(),
+            asked: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Whether there is a valid network. Blocks for a moment.
+    #[must_use]
+    pub fn configured(&self) -> bool {
+        dir::look(&self.settings.conf_dir).is_ok_and(|found| found.network.is_some())
+    }
+
+    /// The pods that still have to be detached, among them those whose attaching was cut off. Blocks for a moment.
+    pub fn attachments(&self) -> Result<Vec<String>, CacheError> {
+        let mut pods: Vec<_> = cache::kept(&self.settings.cache_dir)?.into_iter().map(|kept| kept.pod).collect();
+        pods.dedup();
+        Ok(pods)
+    }
+
+    /// Whether this pod still has to be detached.
+    pub async fn is_attached(&self, pod: &str) -> Result<bool, CacheError> {
+        Ok(!self.kept(Some(pod)).await?.is_empty())
+    }
+
+    async fn look(&self) -> Result<dir::Found, DirError> {
+        let dir = self.settings.conf_dir.clone();
+        blocking(move || dir::look(&dir)).await
+    }
+
+    fn deadline(&self) -> Deadline {
+        Deadline::after(self.settings.timeout)
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether `path` is a namespace that still exists, and not what is left where one was.
+fn is_namespace(path: &Path) -> bool {
+    const NSFS_MAGIC: u32 = 0x6e73_6673;
+    rustix::fs::statfs(path).is_ok_and(|fs| u32::try_from(fs.f_type) == Ok(NSFS_MAGIC))
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
+    }
+}
