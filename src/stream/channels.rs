@@ -1,0 +1,112 @@
+//! Streams as Kubernetes has them on WebSocket: each message begins with the number of its channel.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Buf as _, Bytes};
+
+use crate::inbox::{Broken, Inbox, Input, Shelf};
+
+/// The "channel" on which a client of version 5 tells that it will not write to another.
+const CLOSE: u8 = 255;
+/// The longest message that is kept whole: base64 cannot be read in parts that begin anywhere.
+const BASE64_MAX: usize = 1 << 20;
+
+/// What a client writes.
+#[derive(Debug)]
+pub(crate) struct Channels {
+    inboxes: Vec<Option<Arc<Inbox>>>,
+    words: Words,
+    /// What the message that comes now is.
+    now: Now,
+}
+
+/// How messages are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Words {
+    pub(crate) base64: bool,
+    /// Whether a channel can be closed.
+    pub(crate) close: bool,
+}
+
+#[derive(Debug)]
+enum Now {
+    /// Its first byte has not come yet.
+    Nothing,
+    Bytes(usize),
+    Close,
+    Base64(usize, Vec<u8>),
+    /// For a channel that nobody reads, or that there is not.
+    Waste,
+}
+
+impl Channels {
+    /// `read` says which channels are read from.
+    pub(crate) fn new(shelf: &Arc<Shelf>, read: &[bool], words: Words) -> Self {
+        let inboxes = read.iter().map(|read| read.then(|| Inbox::new(shelf.clone()))).collect();
+        Self { inboxes, words, now: Now::Nothing }
+    }
+
+    pub(crate) fn input(&self, channel: usize) -> Option<Input> {
+        self.inboxes.get(channel)?.clone().map(Input)
+    }
+
+    fn inbox(&self, channel: usize) -> Option<&Arc<Inbox>> {
+        self.inboxes.get(channel).and_then(Option::as_ref)
+    }
+
+    /// Takes a part of a message.
+    pub(crate) async fn put(&mut self, shelf: &Shelf, mut bytes: Bytes, first: bool, last: bool) {
+        if first {
+            self.now = Now::Nothing;
+        }
+        if matches!(self.now, Now::Nothing) && bytes.has_remaining() {
+            let number = bytes.get_u8();
+            self.now = match number {
+                CLOSE if self.words.close => Now::Close,
+                number if self.words.base64 => Now::Base64(number.wrapping_sub(b'0').into(), Vec::new()),
+                number => Now::Bytes(number.into()),
+            };
+        }
+        match &mut self.now {
+            Now::Nothing | Now::Waste => {}
+            Now::Bytes(channel) => {
+                let channel = *channel;
+                self.deliver(shelf, channel, bytes).await;
+            }
+            Now::Close => {
+                if let Some(inbox) = bytes.first().and_then(|channel| self.inbox((*channel).into())) {
+                    inbox.end(Ok(()));
+                }
+            }
+            Now::Base64(_, text) if text.len() + bytes.len() > BASE64_MAX => self.now = Now::Waste,
+            Now::Base64(channel, text) => {
+                text.extend_from_slice(&bytes);
+                if last && let Ok(bytes) = STANDARD.decode(&text) {
+                    let channel = *channel;
+                    self.deliver(shelf, channel, bytes.into()).await;
+                }
+            }
+        }
+        if last {
+            self.now = Now::Nothing;
+        }
+    }
+
+    async fn deliver(&self, shelf: &Shelf, channel: usize, bytes: Bytes) {
+        if let Some(inbox) = self.inbox(channel) {
+            inbox.put(bytes);
+            shelf.room(inbox).await;
+        }
+    }
+}
+
+impl Drop for Channels {
+    /// Nobody else would tell the readers. What had its end before keeps it.
+    fn drop(&mut self) {
+        for inbox in self.inboxes.iter().flatten().filter(|inbox| !inbox.has_ended()) {
+            inbox.end(Err(Broken::Lost));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! How much the other side lets us send.
+//!
+//! The client library of Kubernetes never says, and takes all; one that says so even once is held to it. Until then only
+//! TCP slows a sender down.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::spdy::WINDOW;
+
+#[derive(Debug, Default)]
+pub(crate) struct Gate {
+    state: Mutex<State>,
+    opened: Notify,
+}
+
+#[derive(Debug)]
+struct State {
+    whole: Window,
+    /// Those that are open, and whether anybody said anything about any of them.
+    streams: HashMap<u32, i64>,
+    counted: bool,
+}
+
+#[derive(Debug)]
+struct Window {
+    left: i64,
+    counted: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { whole: Window { left: WINDOW.into(), counted: false }, streams: HashMap::new(), counted: false }
+    }
+}
+
+impl Gate {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn open(&self, stream: u32) {
+        self.state().streams.insert(stream, WINDOW.into());
+    }
+
+    /// Also lets go of whoever waits.
+    pub(crate) fn close(&self, stream: u32) {
+        self.state().streams.remove(&stream);
+        self.opened.notify_waiters();
+    }
+
+    pub(crate) fn close_all(&self) {
+        self.state().streams.clear();
+        self.opened.notify_waiters();
+    }
+
+    /// Stream 0 is the connection as a whole.
+    pub(crate) fn widen(&self, stream: u32, more: u32) {
+        let mut state = self.state();
+        if stream == 0 {
+            state.whole.left = state.whole.left.saturating_add(more.into());
+            state.whole.counted = true;
+        } else if let Some(left) = state.streams.get_mut(&stream) {
+            *left = left.saturating_add(more.into());
+            state.counted = true;
+        }
+        drop(state);
+        self.opened.notify_waiters();
+    }
+
+    /// Waits until something may be sent on the stream, and says how much of `wanted`; none when it is closed.
+    pub(crate) async fn pass(&self, stream: u32, wanted: usize) -> Option<usize> {
+        loop {
+            let mut opened = std::pin::pin!(self.opened.notified());
+            // From here on a notice is not missed.
+            opened.as_mut().enable();
+            if let Some(passed) = self.state().take(stream, wanted)? {
+                return Some(passed);
+            }
+            opened.await;
+        }
+    }
+}
+
+impl State {
+    fn take(&mut self, stream: u32, wanted: usize) -> Option<Option<usize>> {
+        let left = self.streams.get_mut(&stream)?;
+        let mut most = i64::try_from(wanted).unwrap_or(i64::MAX);
+        if self.counted {
+            most = most.min(*left);
+        }
+        if self.whole.counted {
+            most = most.min(self.whole.left);
+        }
+        if most <= 0 && wanted > 0 {
+            return Some(None);
+        }
+        *left -= most;
+        self.whole.left -= most;
+        Some(Some(usize::try_from(most).unwrap_or(0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    async fn pass(gate: &Gate, stream: u32, wanted: usize) -> Result<Option<usize>, ()> {
+        tokio::time::timeout(Duration::from_millis(20), gate.pass(stream, wanted)).await.map_err(drop)
+    }
+
+    #[tokio::test]
+    async fn whoever_never_counts_is_sent_everything() {
+        let gate = Gate::default();
+        gate.open(1);
+        for _ in 0..100 {
+            assert_eq!(pass(&gate, 1, 1 << 20).await, Ok(Some(1 << 20)));
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_counts_gets_no_more_than_was_asked_for() {
+        let gate = Gate::default();
+        gate.open(1);
+        gate.open(3);
+        gate.widen(1, 36 << 10);
+        assert_eq!(pass(&gate, 1, 1 << 20).await, Ok(Some(100 << 10)));
+        assert_eq!(pass(&gate, 1, 1).await, Err(()));
+        assert_eq!(pass(&gate, 1, 0).await, Ok(Some(0)), "an end needs no room");
+        assert_eq!(pass(&gate, 3, 1 << 20).await, Ok(Some(64 << 10)), "each stream for itself");
+        gate.widen(1, 5);
+        assert_eq!(pass(&gate, 1, 10).await, Ok(Some(5)));
+        // All together have sent 164 KiB and 5 bytes of their 64 KiB.
+        gate.widen(0, (100 << 10) + 6);
+        gate.widen(1, 100);
+        assert_eq!(pass(&gate, 1, 10).await, Ok(Some(1)));
+        assert_eq!(pass(&gate, 1, 10).await, Err(()));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_closes_lets_go_of_its_sender() {
+        let gate = Gate::default();
+        gate.open(1);
+        gate.widen(1, 1);
+        assert_eq!(pass(&gate, 1, 1 << 20).await, Ok(Some((64 << 10) + 1)));
+        let (passed, ()) = tokio::join!(gate.pass(1, 1), async {
+            tokio::task::yield_now().await;
+            gate.close(1);
+        });
+        assert_eq!(passed, None);
+    }
+}

@@ -1,0 +1,238 @@
+//! What the other side wrote to a stream and nobody has read yet: bounded, by letting the connection wait.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use tokio::sync::Notify;
+
+use crate::spdy::WINDOW;
+
+/// A stream that has more than this waiting makes its connection wait.
+pub(crate) const STREAM_ROOM: usize = 256 << 10;
+/// The same for all streams of a connection together.
+pub(crate) const CONNECTION_ROOM: usize = 4 << 20;
+
+/// The stream ended otherwise than by its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    #[error("the client gave the stream up")]
+    Reset,
+    #[error("the connection ended")]
+    Lost,
+}
+
+/// All that waits on one connection.
+#[derive(Debug, Default)]
+pub(crate) struct Shelf {
+    held: Mutex<usize>,
+    taken: Notify,
+}
+
+impl Shelf {
+    fn held(&self) -> MutexGuard<'_, usize> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `inbox` and the connection have room.
+    pub(crate) async fn room(&self, inbox: &Inbox) {
+        loop {
+            let taken = self.taken.notified();
+            if inbox.has_room() && *self.held() < CONNECTION_ROOM {
+                return;
+            }
+            taken.await;
+        }
+    }
+
+    fn release(&self, bytes: usize) {
+        if bytes > 0 {
+            let mut held = self.held();
+            *held = held.saturating_sub(bytes);
+        }
+        // Only the connection waits.
+        self.taken.notify_one();
+    }
+}
+
+/// One direction of a stream.
+pub(crate) struct Inbox {
+    shelf: Arc<Shelf>,
+    state: Mutex<State>,
+    arrived: Notify,
+    /// Told how much was read, now and then: whoever counts may send as much again.
+    on_read: Box<dyn Fn(u32) + Send + Sync>,
+}
+
+/// How much has to be read before it is told.
+const TELL_READ: u32 = WINDOW / 2;
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: VecDeque<Bytes>,
+    bytes: usize,
+    end: Option<Result<(), Broken>>,
+    /// Nobody reads: what comes is dropped.
+    abandoned: bool,
+    /// Read, and not told yet.
+    read: u32,
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+impl Inbox {
+    pub(crate) fn new(shelf: Arc<Shelf>) -> Arc<Self> {
+        Self::telling(shelf, |_| {})
+    }
+
+    pub(crate) fn telling(shelf: Arc<Shelf>, on_read: impl Fn(u32) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { shelf, state: Mutex::default(), arrived: Notify::new(), on_read: Box::new(on_read) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn put(&self, bytes: Bytes) {
+        let mut state = self.state();
+        if state.abandoned {
+            self.count(state, bytes.len());
+        } else if state.end.is_none() && !bytes.is_empty() {
+            *self.shelf.held() += bytes.len();
+            state.bytes += bytes.len();
+            state.waiting.push_back(bytes);
+            self.arrived.notify_one();
+        }
+    }
+
+    /// What was put in before is still read. Only the first end counts, but that a stream is broken always does.
+    pub(crate) fn end(&self, end: Result<(), Broken>) {
+        let mut state = self.state();
+        if state.end.is_none_or(|earlier| earlier.is_ok() && end.is_err()) {
+            state.end = Some(end);
+        }
+        self.arrived.notify_one();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state().end.is_some()
+    }
+
+    fn has_room(&self) -> bool {
+        self.state().bytes < STREAM_ROOM
+    }
+
+    fn count(&self, mut state: MutexGuard<'_, State>, bytes: usize) {
+        state.read = state.read.saturating_add(u32::try_from(bytes).unwrap_or(u32::MAX));
+        if state.read >= TELL_READ && state.end.is_none() {
+            let read = std::mem::take(&mut state.read);
+            drop(state);
+            (self.on_read)(read);
+        }
+    }
+
+    fn take(&self) -> Option<Result<Option<Bytes>, Broken>> {
+        let mut state = self.state();
+        if let Some(bytes) = state.waiting.pop_front() {
+            state.bytes -= bytes.len();
+            self.count(state, bytes.len());
+            self.shelf.release(bytes.len());
+            return Some(Ok(Some(bytes)));
+        }
+        state.end.map(|end| end.map(|()| None))
+    }
+
+    fn abandon(&self) {
+        let mut state = self.state();
+        state.abandoned = true;
+        state.waiting = VecDeque::new();
+        let bytes = std::mem::take(&mut state.bytes);
+        self.count(state, bytes);
+        self.shelf.release(bytes);
+    }
+}
+
+/// What the client writes to one stream.
+#[derive(Debug)]
+pub struct Input(pub(crate) Arc<Inbox>);
+
+impl Input {
+    /// The next bytes; none at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, Broken> {
+        loop {
+            // A notice of what came meanwhile is kept, and there is one reader.
+            if let Some(taken) = self.0.take() {
+                return taken;
+            }
+            self.0.arrived.notified().await;
+        }
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    async fn waits(work: impl Future<Output = ()>) -> bool {
+        tokio::time::timeout(Duration::from_millis(20), work).await.is_err()
+    }
+
+    #[tokio::test]
+    async fn bytes_come_in_order_and_before_the_end() {
+        let inbox = Inbox::new(Arc::default());
+        let mut input = Input(inbox.clone());
+        inbox.put(Bytes::from_static(b"one"));
+        inbox.put(Bytes::from_static(b"two"));
+        inbox.end(Ok(()));
+        inbox.put(Bytes::from_static(b"after the end"));
+        assert_eq!(input.next().await, Ok(Some(Bytes::from_static(b"one"))));
+        assert_eq!(input.next().await, Ok(Some(Bytes::from_static(b"two"))));
+        assert_eq!(input.next().await, Ok(None));
+        inbox.end(Err(Broken::Reset));
+        assert_eq!(input.next().await, Err(Broken::Reset), "an end does not hide a break");
+        inbox.end(Ok(()));
+        assert_eq!(input.next().await, Err(Broken::Reset));
+    }
+
+    #[tokio::test]
+    async fn a_full_stream_makes_its_connection_wait_until_somebody_reads_or_nobody_will() {
+        let shelf: Arc<Shelf> = Arc::default();
+        let inbox = Inbox::new(shelf.clone());
+        let mut input = Input(inbox.clone());
+        assert!(!waits(shelf.room(&inbox)).await);
+        inbox.put(vec![0; STREAM_ROOM].into());
+        assert!(waits(shelf.room(&inbox)).await);
+        input.next().await.unwrap();
+        assert!(!waits(shelf.room(&inbox)).await);
+        inbox.put(vec![0; STREAM_ROOM].into());
+        drop(input);
+        assert!(!waits(shelf.room(&inbox)).await);
+        inbox.put(vec![0; STREAM_ROOM].into());
+        assert!(!waits(shelf.room(&inbox)).await, "what nobody reads is dropped");
+        assert_eq!(*shelf.held(), 0);
+    }
+
+    #[tokio::test]
+    async fn all_streams_together_are_bounded_too() {
+        let shelf: Arc<Shelf> = Arc::default();
+        let inboxes: Vec<_> = (0..=CONNECTION_ROOM / STREAM_ROOM).map(|_| Inbox::new(shelf.clone())).collect();
+        inboxes.iter().for_each(|inbox| inbox.put(vec![0; STREAM_ROOM - 1].into()));
+        let last = Inbox::new(shelf.clone());
+        assert!(!waits(shelf.room(&last)).await || *shelf.held() >= CONNECTION_ROOM);
+        inboxes[0].put(vec![0; STREAM_ROOM].into());
+        assert!(waits(shelf.room(&last)).await);
+    }
+}

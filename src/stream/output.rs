@@ -1,0 +1,91 @@
+//! What is written to one stream of a client's.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::chunk::Chunk;
+use crate::inbox::Broken;
+use crate::outlet::Outlet;
+use crate::spdy::{self, Reason};
+use crate::streams::Streams;
+use crate::ws;
+
+/// Dropped without [`Output::finish`], it tells the client that the stream broke off, where the protocol has a word for that.
+#[derive(Debug)]
+pub struct Output {
+    outlet: Arc<Outlet>,
+    way: Way,
+    over: bool,
+}
+
+#[derive(Debug)]
+pub(crate) enum Way {
+    Stream { id: u32, streams: Arc<Streams> },
+    Channel { number: u8, base64: bool },
+}
+
+impl Output {
+    pub(crate) fn new(outlet: Arc<Outlet>, way: Way) -> Self {
+        Self { outlet, way, over: false }
+    }
+
+    /// Sends what is in the chunk, whose bytes are gone afterwards.
+    pub async fn send(&mut self, chunk: &mut Chunk) -> Result<(), Broken> {
+        let length = chunk.bytes().len();
+        match &self.way {
+            Way::Stream { id, .. } => {
+                let mut sent = 0;
+                while sent < length {
+                    let more = self.outlet.gate.pass(*id, length - sent).await.ok_or(Broken::Reset)?;
+                    let head = spdy::data_head(*id, false, more);
+                    let (outer, size) = ws::head(ws::BINARY, spdy::HEAD + more);
+                    let outer = if self.outlet.is_tunnel() { &outer[..size] } else { &[] };
+                    self.outlet.send(chunk.framed(sent, more, &[outer, &head])).await?;
+                    sent += more;
+                }
+                Ok(())
+            }
+            Way::Channel { number, base64: false } => {
+                let (head, size) = ws::head(ws::BINARY, length + 1);
+                self.outlet.send(chunk.framed(0, length, &[&head[..size], &[*number]])).await
+            }
+            Way::Channel { number, base64: true } => {
+                let mut text = char::from(b'0' + number).to_string();
+                STANDARD.encode_string(chunk.bytes(), &mut text);
+                let mut message = Vec::with_capacity(text.len() + ws::HEAD_MAX);
+                ws::frame(ws::TEXT, text.as_bytes(), &mut message);
+                self.outlet.send(&message).await
+            }
+        }
+    }
+
+    /// Says that nothing follows on this stream. A channel has no word for that: it ends with its connection.
+    pub async fn finish(mut self) {
+        self.over = true;
+        if let Way::Stream { id, streams } = &self.way {
+            let end = spdy::data_head(*id, true, 0);
+            let (outer, size) = ws::head(ws::BINARY, spdy::HEAD);
+            if streams.finish(*id) {
+                let outer = if self.outlet.is_tunnel() { &outer[..size] } else { &[] };
+                self.outlet.send(&[outer, &end].concat()).await.ok();
+            }
+            self.outlet.gate.close(*id);
+        }
+    }
+
+    /// Breaks the stream off, in both directions.
+    pub fn reset(self) {}
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let (false, Way::Stream { id, streams }) = (self.over, &self.way)
+            && streams.cut(*id)
+        {
+            self.outlet.tell(|_, to| spdy::Encoder::reset(*id, Reason::Cancel, to));
+            self.outlet.gate.close(*id);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Port-forward: any number of streams in pairs, one for bytes and one for what went wrong.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use crate::channels::Channels;
+use crate::chunk::Chunk;
+use crate::inbox::Input;
+use crate::output::{Output, Way};
+use crate::remote_command::Times;
+use crate::session::{Io, Opened, Policy, Session};
+use crate::spdy::Headers;
+use crate::upgrade::{ForwardManner, Transport};
+
+/// Streams that a client may have open on one connection: two for each that is forwarded.
+const STREAMS_MAX: usize = 512;
+
+/// A connection to make to a port of the pod.
+#[derive(Debug)]
+pub struct Forward {
+    pub port: u16,
+    pub input: Input,
+    pub output: Output,
+    pub error: ErrorOutput,
+    /// Whether the client can say that it will not write any more.
+    pub half_close: bool,
+}
+
+/// Where it is told what went wrong.
+#[derive(Debug)]
+pub struct ErrorOutput(Output);
+
+impl ErrorOutput {
+    /// Tells, and ends.
+    pub async fn tell(mut self, words: &str) {
+        if self.0.send(&mut Chunk::of(words.as_bytes())).await.is_ok() {
+            self.0.finish().await;
+        }
+    }
+
+    /// Ends without a word.
+    pub async fn finish(self) {
+        self.0.finish().await;
+    }
+}
+
+/// A client that forwards ports.
+#[derive(Debug)]
+pub struct Forwards {
+    session: Session,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Streams {
+        opened: mpsc::Receiver<Opened>,
+        pairs: HashMap<String, Half>,
+        creation: Duration,
+    },
+    /// All at once, from the beginning.
+    Channels(Vec<Forward>),
+}
+
+/// One stream of a pair whose other has not come yet.
+#[derive(Debug)]
+struct Half {
+    port: u16,
+    stream: Opened,
+    is_data: bool,
+    until: Instant,
+}
+
+/// Connects a client whose connection was upgraded. `ports` are those of the request, for clients that do not name any.
+pub async fn open(io: Io, manner: ForwardManner, ports: &[u16], times: Times) -> Forwards {
+    match manner.transport {
+        Transport::Channels(words) => {
+            let mut inputs = Vec::new();
+            let session = Session::channels(io, times.idle, |shelf| {
+                let channels = Channels::new(&shelf, &[true, false].repeat(ports.len()), words);
+                inputs = (0..ports.len()).filter_map(|n| channels.input(2 * n)).collect();
+                channels
+            });
+            let output = |number: usize| {
+                let number = u8::try_from(number).unwrap_or(u8::MAX);
+                Output::new(session.outlet.clone(), Way::Channel { number, base64: words.base64 })
+            };
+            let mut all = Vec::new();
+            for (n, (port, input)) in ports.iter().zip(inputs).enumerate() {
+                let (mut data, mut error) = (output(2 * n), output(2 * n + 1));
+                // The first message of each channel is its port. A client that is gone is noticed soon enough.
+                data.send(&mut Chunk::of(&port.to_le_bytes())).await.ok();
+                error.send(&mut Chunk::of(&port.to_le_bytes())).await.ok();
+                all.push(Forward { port: *port, input, output: data, error: ErrorOutput(error), half_close: false });
+            }
+            all.reverse();
+            Forwards { session, kind: Kind::Channels(all) }
+        }
+        Transport::Spdy | Transport::Tunnel => {
+            let policy = Policy { admits: |headers| read(headers).is_some(), streams_max: STREAMS_MAX };
+            let tunnel = manner.transport == Transport::Tunnel;
+            let (session, opened) = Session::spdy(io, tunnel, times.idle, policy);
+            Forwards { session, kind: Kind::Streams { opened, pairs: HashMap::new(), creation: times.creation } }
+        }
+    }
+}
+
+/// The port, and whether it is the stream for bytes.
+fn read(headers: &Headers) -> Option<(u16, bool)> {
+    let port = headers.get("port")?.parse().ok().filter(|port| *port > 0)?;
+    match headers.get("streamtype")?.as_str() {
+        "data" => Some((port, true)),
+        "error" => Some((port, false)),
+        _ => None,
+    }
+}
+
+/// What both streams of a pair have in common. Old clients do not say: theirs is the number of the first stream, which is the
+/// one for errors.
+fn request(stream: &Opened, is_data: bool) -> String {
+    match stream.headers.get("requestid") {
+        Some(id) if !id.is_empty() => id.clone(),
+        _ => stream.id.saturating_sub(if is_data { 2 } else { 0 }).to_string(),
+    }
+}
+
+impl Forwards {
+    /// Returns when the client is gone.
+    pub fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.session.gone()
+    }
+
+    /// The next connection to make; none when no more will come. Nothing is lost where it is not waited for to the end.
+    pub async fn next(&mut self) -> Option<Forward> {
+        let gone = self.session.gone();
+        match &mut self.kind {
+            Kind::Channels(all) => all.pop(),
+            Kind::Streams { opened, pairs, creation } => tokio::select! {
+                biased;
+                forward = pair(opened, pairs, *creation) => forward,
+                () = gone => None,
+            },
+        }
+    }
+
+    /// Tells the client that this was all, and hangs up.
+    pub async fn end(self) {
+        let Self { session, kind } = self;
+        drop(kind);
+        session.close().await;
+    }
+}
+
+async fn pair(
+    opened: &mut mpsc::Receiver<Opened>,
+    pairs: &mut HashMap<String, Half>,
+    creation: Duration,
+) -> Option<Forward> {
+    loop {
+        let until = pairs.values().map(|half| half.until).min();
+        let late = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        let stream = tokio::select! {
+            stream = opened.recv() => stream?,
+            () = late => {
+                // Dropped, they are reset.
+                pairs.retain(|_, half| half.until > Instant::now());
+                continue;
+            }
+        };
+        let Some((port, is_data)) = read(&stream.headers) else { continue };
+        let request = request(&stream, is_data);
+        match pairs.remove(&request) {
+            Some(half) if half.is_data != is_data && half.port == port => {
+                let (data, error) = if is_data { (stream, half.stream) } else { (half.stream, stream) };
+                let Opened { input, output, .. } = data;
+                return Some(Forward { port, input, output, error: ErrorOutput(error.output), half_close: true });
+            }
+            // Two that are no pair: both are reset.
+            Some(_) => {}
+            None => {
+                let half = Half { port, stream, is_data, until: Instant::now() + creation };
+                pairs.insert(request, half);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Exec and attach: a few streams with names, and one that tells how it ended.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use crate::channels::Channels;
+use crate::chunk::Chunk;
+use crate::inbox::Input;
+use crate::output::{Output, Way};
+use crate::resize::Resizes;
+use crate::session::{Io, Opened, Policy, Session};
+use crate::spdy::Headers;
+use crate::status::Outcome;
+use crate::upgrade::{RemoteManner, Transport};
+
+const NAME: &str = "streamtype";
+const NAMES: [&str; 5] = ["stdin", "stdout", "stderr", "error", "resize"];
+
+/// Which streams were asked for beside the one for errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wants {
+    pub stdin: bool,
+    pub stdout: bool,
+    pub stderr: bool,
+    pub tty: bool,
+}
+
+/// How long a client may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// Without anything moving at all.
+    pub idle: Duration,
+    /// Until it has opened what it asked for.
+    pub creation: Duration,
+}
+
+/// The client did not open its streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    #[error("the client hung up before it had opened its streams")]
+    Gone,
+    #[error("the client did not open its streams in time")]
+    Late,
+}
+
+/// A client that is connected with something to run.
+#[derive(Debug)]
+pub struct Remote {
+    pub stdin: Option<Input>,
+    pub stdout: Option<Output>,
+    pub stderr: Option<Output>,
+    pub resizes: Option<Resizes>,
+    pub talk: Talk,
+}
+
+/// What remains of a client beside its streams.
+#[derive(Debug)]
+pub struct Talk {
+    session: Session,
+    error: Output,
+    json: bool,
+    /// The directions of streams in which nothing is ever said.
+    silent: Vec<Output>,
+    /// Streams that a client opens and nobody asked for end with this.
+    _opened: Option<mpsc::Receiver<Opened>>,
+}
+
+impl Talk {
+    /// Returns when the client is gone.
+    pub fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.session.gone()
+    }
+
+    /// Tells the client how it ended, and hangs up. Its streams have to be finished by then.
+    pub async fn end(self, outcome: &Outcome) {
+        let Self { session, mut error, json, silent, _opened } = self;
+        let words = if json { outcome.json() } else { outcome.text() };
+        if !words.is_empty() && error.send(&mut Chunk::of(words.as_bytes())).await.is_err() {
+            return;
+        }
+        error.finish().await;
+        for output in silent {
+            output.finish().await;
+        }
+        session.close().await;
+    }
+}
+
+/// Connects a client whose connection was upgraded.
+pub async fn open(io: Io, manner: RemoteManner, wants: Wants, times: Times) -> Result<Remote, OpenError> {
+    match manner.transport {
+        Transport::Channels(_) => Ok(over_channels(io, manner, wants, times.idle)),
+        Transport::Spdy | Transport::Tunnel => over_spdy(io, manner, wants, times).await,
+    }
+}
+
+fn over_channels(io: Io, manner: RemoteManner, wants: Wants, idle: Duration) -> Remote {
+    let Transport::Channels(words) = manner.transport else { unreachable!("looked at by the caller") };
+    let (mut stdin, mut resize) = (None, None);
+    let session = Session::channels(io, idle, |shelf| {
+        let channels = Channels::new(&shelf, &[wants.stdin, false, false, false, wants.tty], words);
+        (stdin, resize) = (channels.input(0), channels.input(4));
+        channels
+    });
+    let output = |number| Output::new(session.outlet.clone(), Way::Channel { number, base64: words.base64 });
+    let (stdout, stderr) = (wants.stdout.then(|| output(1)), wants.stderr.then(|| output(2)));
+    let error = output(3);
+    // Some clients wait for a first message to know that they are connected.
+    let lowest = if wants.stdout {
+        1
+    } else if wants.stderr {
+        2
+    } else {
+        3
+    };
+    match words.base64 {
+        true => session.outlet.message(crate::ws::TEXT, &[b'0' + lowest]),
+        false => session.outlet.message(crate::ws::BINARY, &[lowest]),
+    }
+    let talk = Talk { session, error, json: manner.json, silent: Vec::new(), _opened: None };
+    Remote { stdin, stdout, stderr, resizes: resize.map(Resizes::new), talk }
+}
+
+fn is_known(headers: &Headers) -> bool {
+    headers.get(NAME).is_some_and(|name| NAMES.contains(&name.as_str()))
+}
+
+async fn over_spdy(io: Io, manner: RemoteManner, wants: Wants, times: Times) -> Result<Remote, OpenError> {
+    // One of each, and as many that a confused client opens twice.
+    let policy = Policy { admits: is_known, streams_max: NAMES.len() * 2 };
+    let (session, mut opened) = Session::spdy(io, manner.transport == Transport::Tunnel, times.idle, policy);
+    let Wants { stdin, stdout, stderr, tty } = wants;
+    let wanted =
+        [(stdin, "stdin"), (stdout, "stdout"), (stderr, "stderr"), (true, "error"), (tty && manner.resizes, "resize")];
+    let mut found: HashMap<String, (Input, Output)> = HashMap::new();
+    let collect = async {
+        while wanted.iter().any(|(wanted, name)| *wanted && !found.contains_key(*name)) {
+            let Opened { headers, input, output, .. } = opened.recv().await.ok_or(OpenError::Gone)?;
+            // A second one of a name is dropped, and so reset.
+            if let Some(name) = headers.get(NAME) {
+                found.entry(name.clone()).or_insert((input, output));
+            }
+        }
+        Ok(())
+    };
+    tokio::select! {
+        biased;
+        all = collect => all?,
+        () = session.gone() => return Err(OpenError::Gone),
+        () = tokio::time::sleep(times.creation) => return Err(OpenError::Late),
+    }
+    let mut silent = Vec::new();
+    let mut read = |name: &str, wanted: bool| {
+        let (input, output) = found.remove(name)?;
+        silent.push(output);
+        wanted.then_some(input)
+    };
+    let (stdin, resize) = (read("stdin", stdin), read("resize", tty));
+    let mut write = |name: &str| found.remove(name).map(|(_, output)| output);
+    let (stdout, stderr, error) =
+        (write("stdout").filter(|_| stdout), write("stderr").filter(|_| stderr), write("error"));
+    let talk = Talk { session, error: error.ok_or(OpenError::Gone)?, json: manner.json, silent, _opened: Some(opened) };
+    Ok(Remote { stdin, stdout, stderr, resizes: resize.map(Resizes::new), talk })
+}

@@ -1,0 +1,91 @@
+//! Sizes of a client's terminal: JSON objects, one after the other.
+
+use serde::Deserialize;
+
+use crate::inbox::Input;
+
+/// More than this without a whole size in it is none.
+const SIZE_MAX: usize = 4 << 10;
+
+/// In characters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub struct Size {
+    #[serde(rename = "Width", alias = "width")]
+    pub width: u16,
+    #[serde(rename = "Height", alias = "height")]
+    pub height: u16,
+}
+
+#[derive(Debug)]
+pub struct Resizes {
+    input: Input,
+    waiting: Vec<u8>,
+}
+
+impl Resizes {
+    pub(crate) fn new(input: Input) -> Self {
+        Self { input, waiting: Vec::new() }
+    }
+
+    /// The next size that is one; none when no more will come, or what comes are no sizes.
+    pub async fn next(&mut self) -> Option<Size> {
+        loop {
+            while let Some(size) = self.parse()? {
+                if size.width > 0 && size.height > 0 {
+                    return Some(size);
+                }
+            }
+            let more = self.input.next().await.ok()??;
+            self.waiting.extend_from_slice(&more);
+        }
+    }
+
+    fn parse(&mut self) -> Option<Option<Size>> {
+        let mut sizes = serde_json::Deserializer::from_slice(&self.waiting).into_iter::<Size>();
+        match sizes.next() {
+            Some(Ok(size)) => {
+                let read = sizes.byte_offset();
+                self.waiting.drain(..read);
+                Some(Some(size))
+            }
+            Some(Err(error)) if !error.is_eof() => None,
+            _ if self.waiting.len() > SIZE_MAX => None,
+            _ => Some(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::inbox::Inbox;
+
+    async fn sizes(pieces: &[&str]) -> Vec<(u16, u16)> {
+        let inbox = Inbox::new(Arc::default());
+        let mut resizes = Resizes::new(Input(inbox.clone()));
+        pieces.iter().for_each(|piece| inbox.put(piece.to_string().into()));
+        inbox.end(Ok(()));
+        let mut all = Vec::new();
+        while let Some(Size { width, height }) = resizes.next().await {
+            all.push((width, height));
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn sizes_come_whole_however_they_are_cut() {
+        let one = r#"{"Width":80,"Height":24}"#;
+        assert_eq!(sizes(&[one, "\n", one]).await, [(80, 24), (80, 24)]);
+        assert_eq!(sizes(&[r#"{"Wid"#, r#"th":1,"Height":2}{"Width":3,"#, r#""Height":4}"#]).await, [(1, 2), (3, 4)]);
+        assert_eq!(sizes(&[r#"{"Width":0,"Height":9}{"width":5,"height":6}"#]).await, [(5, 6)], "no size of nothing");
+    }
+
+    #[tokio::test]
+    async fn what_is_no_size_ends_it() {
+        assert_eq!(sizes(&["[1]", r#"{"Width":1,"Height":2}"#]).await, []);
+        assert_eq!(sizes(&[r#"{"Width":70000,"Height":2}"#]).await, []);
+        assert_eq!(sizes(&["{\"", &"x".repeat(8 << 10), r#"":1}"#]).await, []);
+    }
+}

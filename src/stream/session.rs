@@ -1,0 +1,262 @@
+//! A connection that was upgraded, with the task that listens to it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::channels::Channels;
+use crate::clock::Clock;
+use crate::inbox::{Inbox, Input, Shelf};
+use crate::outlet::{Outlet, Writer};
+use crate::output::{Output, Way};
+use crate::spdy::{self, Event, Headers, Reason};
+use crate::streams::Streams;
+use crate::wire::{Reader, Source, Wire};
+use crate::ws;
+
+/// How long a client may take to hang up once it was told everything.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// Both directions of a connection that was upgraded.
+pub struct Io {
+    pub(crate) reader: Reader,
+    pub(crate) writer: Writer,
+    /// What came before anybody listened.
+    pub(crate) begun: BytesMut,
+}
+
+impl std::fmt::Debug for Io {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Io").field("begun", &self.begun.len()).finish_non_exhaustive()
+    }
+}
+
+impl Io {
+    pub fn new(
+        reader: impl tokio::io::AsyncRead + Send + Unpin + 'static,
+        writer: impl tokio::io::AsyncWrite + Send + Unpin + 'static,
+        begun: &[u8],
+    ) -> Self {
+        Self { reader: Box::new(reader), writer: Box::new(writer), begun: BytesMut::from(begun) }
+    }
+}
+
+/// Why nobody listens to a client any more.
+#[derive(Debug, thiserror::Error)]
+enum End {
+    #[error("the client hung up")]
+    Hung,
+    #[error("reading from the client")]
+    Read(#[source] std::io::Error),
+    #[error("the client sent {0}")]
+    Spdy(#[from] spdy::Violation),
+    #[error("the client sent {0}")]
+    Ws(#[from] ws::Violation),
+    #[error("the client does not read what it is sent")]
+    Deaf,
+    #[error("nothing moved for too long")]
+    Idle,
+}
+
+/// A connection. The task that listens ends with this.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) outlet: Arc<Outlet>,
+    gone: watch::Receiver<bool>,
+    listener: JoinHandle<()>,
+    goodbye: fn(&Outlet),
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.listener.abort();
+    }
+}
+
+/// A stream that a client opened.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) id: u32,
+    pub(crate) headers: Headers,
+    pub(crate) input: Input,
+    pub(crate) output: Output,
+}
+
+/// Which streams a client may open, and how many at a time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Policy {
+    pub(crate) admits: fn(&Headers) -> bool,
+    pub(crate) streams_max: usize,
+}
+
+impl Session {
+    /// Listens to a client that speaks SPDY, within messages of WebSocket if `tunnel`.
+    pub(crate) fn spdy(io: Io, tunnel: bool, idle: Duration, policy: Policy) -> (Self, mpsc::Receiver<Opened>) {
+        let Io { reader, writer, begun } = io;
+        let (clock, (leave, gone)) = (Arc::new(Clock::new()), watch::channel(false));
+        let outlet = Outlet::new(writer, tunnel, clock.clone(), gone.clone());
+        let source = Source::new(Wire::new(reader, clock.clone()), begun, &outlet);
+        let (opened, accepted) = mpsc::channel(policy.streams_max);
+        let streams: Arc<Streams> = Arc::default();
+        let mut hub =
+            Hub { outlet: outlet.clone(), streams: streams.clone(), shelf: Arc::default(), opened, policy, last: 0 };
+        let listener = tokio::spawn(listen(outlet.clone(), clock, idle, leave, async move { hub.hear(source).await }));
+        let goodbye = |outlet: &Outlet| outlet.tell(|_, to| spdy::Encoder::go_away(0, to));
+        (Self { outlet, gone, listener, goodbye }, accepted)
+    }
+
+    /// Listens to a client that speaks in channels of WebSocket.
+    pub(crate) fn channels(io: Io, idle: Duration, make: impl FnOnce(Arc<Shelf>) -> Channels) -> Self {
+        let Io { reader, writer, begun } = io;
+        let (clock, (leave, gone)) = (Arc::new(Clock::new()), watch::channel(false));
+        let outlet = Outlet::new(writer, false, clock.clone(), gone.clone());
+        let shelf: Arc<Shelf> = Arc::default();
+        let mut channels = make(shelf.clone());
+        let (mut wire, mut buffer, said) = (Wire::new(reader, clock.clone()), begun, outlet.clone());
+        let listener = tokio::spawn(listen(outlet.clone(), clock, idle, leave, async move {
+            let mut decoder = ws::Decoder::of_client();
+            loop {
+                while let Some(event) = decoder.next(&mut buffer)? {
+                    match event {
+                        ws::Event::Part { bytes, first, last } => channels.put(&shelf, bytes, first, last).await,
+                        ws::Event::Ping(content) => said.message(ws::PONG, &content),
+                        ws::Event::Pong => {}
+                        ws::Event::Close => return Err(End::Hung),
+                    }
+                }
+                if !wire.fill(&mut buffer).await.map_err(End::Read)? {
+                    return Err(End::Hung);
+                }
+            }
+        }));
+        let goodbye = |outlet: &Outlet| outlet.message(ws::CLOSE, &1000u16.to_be_bytes());
+        Self { outlet, gone, listener, goodbye }
+    }
+
+    /// Returns when the client is gone, or is listened to no more.
+    pub(crate) fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut gone = self.gone.clone();
+        async move {
+            // An error means that the listener is gone, too.
+            gone.wait_for(|gone| *gone).await.ok();
+        }
+    }
+
+    /// Tells the client that this was all, and waits a moment for it to hang up: whoever closes a connection with bytes unread
+    /// takes back what is still on its way.
+    pub(crate) async fn close(mut self) {
+        (self.goodbye)(&self.outlet);
+        if self.outlet.is_tunnel() {
+            self.outlet.message(ws::CLOSE, &1000u16.to_be_bytes());
+        }
+        let goodbye = async {
+            self.outlet.close().await;
+            (&mut self.listener).await.ok();
+        };
+        tokio::time::timeout(GOODBYE, goodbye).await.ok();
+    }
+}
+
+/// Hears a client out, and sends small frames meanwhile.
+async fn listen(
+    outlet: Arc<Outlet>,
+    clock: Arc<Clock>,
+    idle: Duration,
+    leave: watch::Sender<bool>,
+    hear: impl Future<Output = Result<(), End>>,
+) {
+    let end = tokio::select! {
+        end = hear => end.err().unwrap_or(End::Hung),
+        () = outlet.flush_on() => End::Deaf,
+        () = clock.idle(idle) => End::Idle,
+    };
+    if !matches!(end, End::Hung) {
+        tracing::debug!(error = &end as &dyn std::error::Error, "a streaming connection ended");
+    }
+    leave.send_replace(true);
+}
+
+/// The streams of one client, as its frames come in.
+struct Hub {
+    outlet: Arc<Outlet>,
+    streams: Arc<Streams>,
+    shelf: Arc<Shelf>,
+    opened: mpsc::Sender<Opened>,
+    policy: Policy,
+    /// The last stream that was opened: their numbers grow.
+    last: u32,
+}
+
+impl Drop for Hub {
+    /// Nobody else would tell the streams.
+    fn drop(&mut self) {
+        self.streams.lose();
+        self.outlet.gate.close_all();
+    }
+}
+
+impl Hub {
+    async fn hear(&mut self, mut source: Source) -> Result<(), End> {
+        let mut decoder = spdy::Decoder::default();
+        loop {
+            while let Some(event) = decoder.next(source.buffer())? {
+                self.take(event).await;
+            }
+            if !source.fill().await.map_err(End::Read)? {
+                return Err(End::Hung);
+            }
+        }
+    }
+
+    async fn take(&mut self, event: Event) {
+        match event {
+            Event::Opened { stream, headers, fin, one_way } => self.open(stream, headers, fin, one_way),
+            Event::Data { stream, bytes, fin } => {
+                if let Some(inbox) = self.streams.put(stream, bytes, fin) {
+                    self.shelf.room(&inbox).await;
+                }
+            }
+            Event::Headers { stream, fin: true, .. } => drop(self.streams.put(stream, bytes::Bytes::new(), true)),
+            Event::Reset { stream, .. } => {
+                self.streams.cut(stream);
+                self.outlet.gate.close(stream);
+            }
+            // Those of even numbers would answer ours, and we send none.
+            Event::Ping(id) if id % 2 == 1 => self.outlet.tell(|_, to| spdy::Encoder::ping(id, to)),
+            Event::Window { stream, more } => self.outlet.gate.widen(stream, more),
+            Event::Headers { .. } | Event::Replied { .. } | Event::Ping(_) | Event::GoAway { .. } | Event::Settings => {
+            }
+        }
+    }
+
+    fn open(&mut self, id: u32, headers: Headers, fin: bool, one_way: bool) {
+        let refuse = |reason| self.outlet.tell(|_, to| spdy::Encoder::reset(id, reason, to));
+        if id.is_multiple_of(2) || id <= self.last || one_way || !(self.policy.admits)(&headers) {
+            return refuse(Reason::Protocol);
+        }
+        self.last = id;
+        if self.streams.len() >= self.policy.streams_max {
+            return refuse(Reason::Refused);
+        }
+        let outlet = self.outlet.clone();
+        let inbox = Inbox::telling(self.shelf.clone(), move |read| {
+            outlet.tell(|_, to| {
+                spdy::Encoder::window(id, read, to);
+                spdy::Encoder::window(0, read, to);
+            });
+        });
+        self.streams.add(id, inbox.clone());
+        self.outlet.gate.open(id);
+        // Before anything is written to the stream: clients drop what comes earlier.
+        self.outlet.tell(|encoder, to| encoder.reply(id, false, to));
+        if fin {
+            drop(self.streams.put(id, bytes::Bytes::new(), true));
+        }
+        let output = Output::new(self.outlet.clone(), Way::Stream { id, streams: self.streams.clone() });
+        // Full only where as many wait as may be open; dropped, it is reset.
+        self.opened.try_send(Opened { id, headers, input: Input(inbox), output }).ok();
+    }
+}

@@ -1,0 +1,73 @@
+//! SPDY/3.1, as far as Kubernetes speaks it: framing alone, without any input or output.
+//!
+//! ```text
+//! control  1 version:15 type:16 | flags:8 length:24 | ...
+//! data     0 stream:31          | flags:8 length:24 | bytes
+//! ```
+
+mod decode;
+mod dictionary;
+mod encode;
+mod headers;
+
+pub use decode::{Decoder, Event};
+pub use encode::{Encoder, data_head};
+pub use headers::Headers;
+
+/// The version in every control frame.
+const VERSION: u16 = 3;
+/// Before the content of every frame.
+pub const HEAD: usize = 8;
+/// This side of the stream, or all of it, is over.
+const FIN: u8 = 1;
+/// Nobody but whoever opened the stream will write to it.
+const UNIDIRECTIONAL: u8 = 2;
+/// How much a side may send on a stream before it has to wait, unless it is told otherwise.
+pub const WINDOW: u32 = 64 << 10;
+
+/// Types of control frames.
+mod kind {
+    pub(super) const SYN_STREAM: u16 = 1;
+    pub(super) const SYN_REPLY: u16 = 2;
+    pub(super) const RST_STREAM: u16 = 3;
+    pub(super) const SETTINGS: u16 = 4;
+    pub(super) const PING: u16 = 6;
+    pub(super) const GOAWAY: u16 = 7;
+    pub(super) const HEADERS: u16 = 8;
+    pub(super) const WINDOW_UPDATE: u16 = 9;
+}
+
+/// Why a stream ends at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    Protocol,
+    Refused,
+    Cancel,
+    Internal,
+}
+
+impl Reason {
+    fn code(self) -> u32 {
+        match self {
+            Self::Protocol => 1,
+            Self::Refused => 3,
+            Self::Cancel => 5,
+            Self::Internal => 6,
+        }
+    }
+}
+
+/// The other side does not keep to the protocol; the connection is of no use any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    #[error("SPDY of version {0}")]
+    Version(u16),
+    #[error("a control frame of type {0}")]
+    Kind(u16),
+    #[error("a control frame of type {kind} with {length} bytes")]
+    Length { kind: u16, length: usize },
+    #[error("a frame for stream 0")]
+    NoStream,
+    #[error("headers {0}")]
+    Headers(&'static str),
+}

@@ -1,0 +1,85 @@
+//! The streams of a connection that are open.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+use crate::inbox::{Broken, Inbox};
+
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    open: Mutex<HashMap<u32, Stream>>,
+}
+
+#[derive(Debug)]
+struct Stream {
+    inbox: Arc<Inbox>,
+    /// We will not write any more.
+    finished: bool,
+    /// The client will not write any more.
+    heard_out: bool,
+}
+
+impl Streams {
+    fn open(&self) -> MutexGuard<'_, HashMap<u32, Stream>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.open().len()
+    }
+
+    pub(crate) fn add(&self, id: u32, inbox: Arc<Inbox>) {
+        self.open().insert(id, Stream { inbox, finished: false, heard_out: false });
+    }
+
+    /// Hands bytes to the reader of a stream, and its inbox back, to see whether it has room. Those for no stream are dropped.
+    pub(crate) fn put(&self, id: u32, bytes: Bytes, fin: bool) -> Option<Arc<Inbox>> {
+        let mut open = self.open();
+        let stream = open.get_mut(&id)?;
+        let inbox = stream.inbox.clone();
+        if stream.heard_out {
+            return None;
+        }
+        if fin {
+            stream.heard_out = true;
+            if stream.finished {
+                open.remove(&id);
+            }
+        }
+        drop(open);
+        inbox.put(bytes);
+        if fin {
+            inbox.end(Ok(()));
+        }
+        Some(inbox)
+    }
+
+    /// Notes that we will not write to a stream; false if it is gone already.
+    pub(crate) fn finish(&self, id: u32) -> bool {
+        let mut open = self.open();
+        let Some(stream) = open.get_mut(&id) else { return false };
+        stream.finished = true;
+        if stream.heard_out {
+            open.remove(&id);
+        }
+        true
+    }
+
+    /// Ends a stream in both directions; false if it is gone already.
+    pub(crate) fn cut(&self, id: u32) -> bool {
+        let stream = self.open().remove(&id);
+        stream.is_some_and(|stream| {
+            stream.inbox.end(Err(Broken::Reset));
+            true
+        })
+    }
+
+    /// The connection ended. What had its end before keeps it.
+    pub(crate) fn lose(&self) {
+        for (_, stream) in self.open().drain().filter(|(_, stream)| !stream.heard_out) {
+            stream.inbox.end(Err(Broken::Lost));
+        }
+    }
+}

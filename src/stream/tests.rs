@@ -1,0 +1,467 @@
+//! Whole sessions over a pipe in memory, against clients that know only the framing.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderMap, HeaderValue, Method};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+
+use crate::remote_command::{OpenError, Remote, Times, Wants};
+use crate::spdy::{Decoder, Encoder, Event, data_head};
+use crate::{Broken, Chunk, Io, Outcome, Size, port_forward, remote_command, upgrade, ws};
+
+const TIMES: Times = Times { idle: Duration::from_secs(60), creation: Duration::from_millis(200) };
+const ALL: Wants = Wants { stdin: true, stdout: true, stderr: true, tty: false };
+
+/// The other side of a connection that was upgraded to SPDY.
+struct Client {
+    io: DuplexStream,
+    encoder: Encoder,
+    decoder: Decoder,
+    buffer: BytesMut,
+}
+
+fn pair() -> (Client, Io) {
+    let (ours, theirs) = tokio::io::duplex(64 << 10);
+    let (reader, writer) = tokio::io::split(theirs);
+    let client = Client { io: ours, encoder: Encoder::default(), decoder: Decoder::default(), buffer: BytesMut::new() };
+    (client, Io::new(reader, writer, b""))
+}
+
+impl Client {
+    async fn send(&mut self, frames: impl FnOnce(&mut Encoder, &mut Vec<u8>)) {
+        let mut bytes = Vec::new();
+        frames(&mut self.encoder, &mut bytes);
+        self.io.write_all(&bytes).await.unwrap();
+    }
+
+    async fn open(&mut self, id: u32, headers: &[(&str, &str)]) {
+        self.send(|encoder, to| encoder.open(id, headers, false, to)).await;
+    }
+
+    async fn write(&mut self, id: u32, bytes: &[u8], fin: bool) {
+        self.io.write_all(&[&data_head(id, fin, bytes.len()), bytes].concat()).await.unwrap();
+    }
+
+    /// The next frame; none at the end.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(event) = self.decoder.next(&mut self.buffer).unwrap() {
+                return Some(event);
+            }
+            if self.io.read_buf(&mut self.buffer).await.unwrap() == 0 {
+                return None;
+            }
+        }
+    }
+
+    /// All that comes, apart from replies to opened streams and the count of what was read.
+    async fn rest(&mut self) -> Vec<Event> {
+        let mut all = Vec::new();
+        while let Some(event) = self.next().await {
+            match (all.last_mut(), event) {
+                (_, Event::Replied { .. } | Event::Window { .. }) => {}
+                // Frames come in parts.
+                (
+                    Some(Event::Data { stream: before, bytes: have, fin: false }),
+                    Event::Data { stream, bytes, fin: false },
+                ) if *before == stream => *have = [&have[..], &bytes].concat().into(),
+                (_, event) => all.push(event),
+            }
+        }
+        all
+    }
+}
+
+fn data(stream: u32, bytes: &[u8], fin: bool) -> Event {
+    Event::Data { stream, bytes: Bytes::copy_from_slice(bytes), fin }
+}
+
+fn spdy(version: &'static str) -> upgrade::RemoteManner {
+    let mut headers = HeaderMap::new();
+    headers.insert("connection", HeaderValue::from_static("Upgrade"));
+    headers.insert("upgrade", HeaderValue::from_static("SPDY/3.1"));
+    headers.insert("x-stream-protocol-version", HeaderValue::from_static(version));
+    upgrade::remote_command(&Method::POST, &headers).unwrap().1
+}
+
+fn websocket(protocol: &'static str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert("connection", HeaderValue::from_static("Upgrade"));
+    headers.insert("upgrade", HeaderValue::from_static("websocket"));
+    headers.insert("sec-websocket-version", HeaderValue::from_static("13"));
+    headers.insert("sec-websocket-key", HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ=="));
+    headers.insert("sec-websocket-protocol", HeaderValue::from_static(protocol));
+    headers
+}
+
+async fn open_all(client: &mut Client) {
+    for (id, name) in [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "stderr")] {
+        client.open(id, &[("streamtype", name)]).await;
+    }
+}
+
+async fn opened(io: Io, version: &'static str) -> Remote {
+    remote_command::open(io, spdy(version), ALL, TIMES).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_command_is_heard_answered_and_told_how_it_ended() {
+    let (mut client, io) = pair();
+    open_all(&mut client).await;
+    client.write(3, b"hello", false).await;
+    client.write(3, b"", true).await;
+    let Remote { stdin, stdout, stderr, resizes, talk } = opened(io, "v4.channel.k8s.io").await;
+    assert!(resizes.is_none());
+    let mut stdin = stdin.unwrap();
+    assert_eq!(stdin.next().await, Ok(Some(Bytes::from_static(b"hello"))));
+    assert_eq!(stdin.next().await, Ok(None));
+    let (mut stdout, stderr) = (stdout.unwrap(), stderr.unwrap());
+    stdout.send(&mut Chunk::of(b"out")).await.unwrap();
+    stdout.finish().await;
+    stderr.finish().await;
+    let (all, ()) = tokio::join!(client.rest(), talk.end(&Outcome::Exit(3)));
+    let status = Outcome::Exit(3).json();
+    let wanted = [
+        data(5, b"out", false),
+        data(5, b"", true),
+        data(7, b"", true),
+        data(1, status.as_bytes(), false),
+        data(1, b"", true),
+        data(3, b"", true),
+        Event::GoAway { last: 0 },
+    ];
+    assert_eq!(all, wanted);
+}
+
+#[tokio::test]
+async fn older_clients_are_told_in_words_and_only_of_failures() {
+    for (outcome, words) in
+        [(Outcome::Success, ""), (Outcome::Exit(1), "non-zero exit code"), (Outcome::Failed("x".into()), "x")]
+    {
+        let (mut client, io) = pair();
+        open_all(&mut client).await;
+        let remote = opened(io, "v2.channel.k8s.io").await;
+        let Remote { talk, .. } = remote;
+        let (all, ()) = tokio::join!(client.rest(), talk.end(&outcome));
+        let told: Vec<u8> = all
+            .iter()
+            .flat_map(|event| match event {
+                Event::Data { stream: 1, bytes, .. } => bytes.to_vec(),
+                _ => Vec::new(),
+            })
+            .collect();
+        let told = String::from_utf8(told).unwrap();
+        assert!(told.contains(words) && told.is_empty() == words.is_empty(), "{told}");
+    }
+}
+
+#[tokio::test]
+async fn every_stream_is_replied_to_before_anything_is_written_to_it() {
+    let (mut client, io) = pair();
+    open_all(&mut client).await;
+    let Remote { mut stdout, stderr: _stderr, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
+    stdout.as_mut().unwrap().send(&mut Chunk::of(b"x")).await.unwrap();
+    for id in [1, 3, 5, 7] {
+        assert_eq!(client.next().await, Some(Event::Replied { stream: id, headers: Default::default(), fin: false }));
+    }
+    assert_eq!(client.next().await, Some(data(5, b"x", false)));
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_open_its_streams_is_not_waited_for() {
+    let (mut client, io) = pair();
+    client.open(1, &[("streamtype", "error")]).await;
+    assert_eq!(remote_command::open(io, spdy("v4.channel.k8s.io"), ALL, TIMES).await.unwrap_err(), OpenError::Late);
+    let (client, io) = pair();
+    drop(client);
+    assert_eq!(remote_command::open(io, spdy("v4.channel.k8s.io"), ALL, TIMES).await.unwrap_err(), OpenError::Gone);
+}
+
+#[tokio::test]
+async fn what_is_no_stream_of_ours_is_reset() {
+    let (mut client, io) = pair();
+    client.open(2, &[("streamtype", "error")]).await;
+    client.open(1, &[("streamtype", "banana")]).await;
+    open_all(&mut client).await;
+    client.open(5, &[("streamtype", "stdout")]).await;
+    let _remote = opened(io, "v4.channel.k8s.io").await;
+    let mut reset = Vec::new();
+    while reset.len() < 3 {
+        if let Some(Event::Reset { stream, status: 1 }) = client.next().await {
+            reset.push(stream);
+        }
+    }
+    assert_eq!(reset, [2, 1, 5]);
+}
+
+#[tokio::test]
+async fn a_client_that_vanishes_or_breaks_the_rules_ends_its_streams() {
+    let bad: [&[u8]; 5] = [
+        b"",
+        // Version 2, a type that there is not, a ping of 5 bytes, headers of 16 MiB.
+        &[0x80, 2, 0, 6, 0, 0, 0, 4],
+        &[0x80, 3, 0, 5, 0, 0, 0, 4],
+        &[0x80, 3, 0, 6, 0, 0, 0, 5],
+        &[0x80, 3, 0, 1, 0, 0xff, 0xff, 0xff],
+    ];
+    for bytes in bad {
+        let (mut client, io) = pair();
+        open_all(&mut client).await;
+        let Remote { stdin, mut stdout, talk, .. } = opened(io, "v4.channel.k8s.io").await;
+        client.io.write_all(bytes).await.unwrap();
+        if bytes.is_empty() {
+            drop(client);
+        }
+        talk.gone().await;
+        assert_eq!(stdin.unwrap().next().await, Err(Broken::Lost), "{bytes:?}");
+        assert!(stdout.as_mut().unwrap().send(&mut Chunk::of(b"x")).await.is_err(), "{bytes:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_pings_and_does_not_read_is_left() {
+    let (mut client, io) = pair();
+    open_all(&mut client).await;
+    let Remote { talk, .. } = opened(io, "v4.channel.k8s.io").await;
+    let flood = async {
+        loop {
+            let mut bytes = Vec::new();
+            (0..100).for_each(|n| Encoder::ping(2 * n + 1, &mut bytes));
+            if client.io.write_all(&bytes).await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = flood => {}
+        () = talk.gone() => {}
+        () = tokio::time::sleep(Duration::from_secs(20)) => panic!("it is still listened to"),
+    }
+}
+
+#[tokio::test]
+async fn a_connection_on_which_nothing_moves_ends() {
+    let (mut client, io) = pair();
+    open_all(&mut client).await;
+    let times = Times { idle: Duration::from_millis(50), ..TIMES };
+    let Remote { talk, .. } = remote_command::open(io, spdy("v4.channel.k8s.io"), ALL, times).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(10), talk.gone()).await.unwrap();
+}
+
+#[tokio::test]
+async fn pings_are_answered_and_whoever_counts_is_held_to_it() {
+    let (mut client, io) = pair();
+    open_all(&mut client).await;
+    let Remote { mut stdout, stderr: _stderr, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
+    client.send(|_, to| Encoder::ping(7, to)).await;
+    // From here on the client counts: 64 KiB and one byte.
+    client.send(|_, to| Encoder::window(5, 1, to)).await;
+    loop {
+        match client.next().await.unwrap() {
+            Event::Replied { .. } => {}
+            event => break assert_eq!(event, Event::Ping(7)),
+        }
+    }
+    let sender = tokio::spawn(async move {
+        stdout.as_mut().unwrap().send(&mut Chunk::of(&[9; 100 << 10])).await.unwrap();
+        stdout
+    });
+    let mut count = 0;
+    while count < (64 << 10) + 1 {
+        let Some(Event::Data { stream: 5, bytes, .. }) = client.next().await else { panic!() };
+        count += bytes.len();
+    }
+    assert_eq!(count, (64 << 10) + 1);
+    assert!(tokio::time::timeout(Duration::from_millis(50), client.next()).await.is_err(), "no more for now");
+    client.send(|_, to| Encoder::window(5, 1 << 20, to)).await;
+    while count < 100 << 10 {
+        let Some(Event::Data { stream: 5, bytes, .. }) = client.next().await else { panic!() };
+        count += bytes.len();
+    }
+    sender.await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_read_is_told_to_the_client() {
+    let (mut client, io) = pair();
+    open_all(&mut client).await;
+    let Remote { stdin, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
+    let reader = tokio::spawn(async move {
+        let (mut stdin, mut count) = (stdin.unwrap(), 0);
+        while let Ok(Some(bytes)) = stdin.next().await {
+            count += bytes.len();
+        }
+        count
+    });
+    client.write(3, &[1; 40 << 10], false).await;
+    let mut windows = Vec::new();
+    while windows.len() < 2 {
+        if let Some(Event::Window { stream, more }) = client.next().await {
+            windows.push((stream, more >= 32 << 10));
+        }
+    }
+    assert_eq!(windows, [(3, true), (0, true)]);
+    client.write(3, b"", true).await;
+    assert_eq!(reader.await.unwrap(), 40 << 10);
+}
+
+/// Frames of WebSocket, masked as a client has to.
+async fn say(io: &mut DuplexStream, kind: u8, content: &[u8]) {
+    let mut bytes = Vec::new();
+    ws::masked_frame(kind, content, [1, 2, 3, 4], &mut bytes);
+    io.write_all(&bytes).await.unwrap();
+}
+
+async fn hear(io: &mut DuplexStream) -> Vec<Vec<u8>> {
+    let (mut decoder, mut buffer, mut all) = (ws::Decoder::of_server(), BytesMut::new(), Vec::<Vec<u8>>::new());
+    loop {
+        while let Some(event) = decoder.next(&mut buffer).unwrap() {
+            match event {
+                ws::Event::Part { bytes, first, .. } if first || all.is_empty() => all.push(bytes.to_vec()),
+                ws::Event::Part { bytes, .. } => all.last_mut().unwrap().extend_from_slice(&bytes),
+                ws::Event::Ping(_) | ws::Event::Pong => {}
+                ws::Event::Close => return all,
+            }
+        }
+        if io.read_buf(&mut buffer).await.unwrap() == 0 {
+            panic!("no goodbye");
+        }
+    }
+}
+
+#[tokio::test]
+async fn channels_carry_the_same_and_can_be_closed_one_by_one() {
+    let (mut client, io) = pair();
+    let manner = upgrade::remote_command(&Method::GET, &websocket("v5.channel.k8s.io")).unwrap().1;
+    let wants = Wants { tty: true, stderr: false, ..ALL };
+    let Remote { stdin, stdout, stderr, resizes, talk } = remote_command::open(io, manner, wants, TIMES).await.unwrap();
+    assert!(stderr.is_none());
+    say(&mut client.io, ws::BINARY, b"\x00typed").await;
+    say(&mut client.io, ws::BINARY, b"\x04{\"Width\":80,\"Height\":24}").await;
+    say(&mut client.io, ws::BINARY, b"\x63for nobody").await;
+    say(&mut client.io, ws::BINARY, b"\xff\x00").await;
+    let mut stdin = stdin.unwrap();
+    assert_eq!(stdin.next().await, Ok(Some(Bytes::from_static(b"typed"))));
+    assert_eq!(stdin.next().await, Ok(None));
+    assert_eq!(resizes.unwrap().next().await, Some(Size { width: 80, height: 24 }));
+    let mut stdout = stdout.unwrap();
+    stdout.send(&mut Chunk::of(b"printed")).await.unwrap();
+    stdout.finish().await;
+    let (all, ()) = tokio::join!(hear(&mut client.io), talk.end(&Outcome::Success));
+    let status = [b"\x03", Outcome::Success.json().as_bytes()].concat();
+    assert_eq!(all, [b"\x01".to_vec(), b"\x01printed".to_vec(), status]);
+}
+
+#[tokio::test]
+async fn channels_of_text_are_in_base64() {
+    let (mut client, io) = pair();
+    let manner = upgrade::remote_command(&Method::GET, &websocket("base64.channel.k8s.io")).unwrap().1;
+    let Remote { stdin, stdout, talk, .. } = remote_command::open(io, manner, ALL, TIMES).await.unwrap();
+    say(&mut client.io, ws::TEXT, b"0Zm9vCg==").await;
+    say(&mut client.io, ws::TEXT, b"0not base64").await;
+    say(&mut client.io, ws::TEXT, b"0YmFy").await;
+    let mut stdin = stdin.unwrap();
+    assert_eq!(stdin.next().await, Ok(Some(Bytes::from_static(b"foo\n"))));
+    assert_eq!(stdin.next().await, Ok(Some(Bytes::from_static(b"bar"))));
+    let mut stdout = stdout.unwrap();
+    stdout.send(&mut Chunk::of(b"\n")).await.unwrap();
+    let (all, ()) = tokio::join!(hear(&mut client.io), talk.end(&Outcome::Success));
+    assert_eq!(all, [b"1".to_vec(), b"1Cg==".to_vec()], "of an older version: success is not told");
+}
+
+#[tokio::test]
+async fn ports_are_forwarded_in_pairs_of_streams() {
+    let (mut client, io) = pair();
+    let mut headers = HeaderMap::new();
+    headers.insert("connection", HeaderValue::from_static("Upgrade"));
+    headers.insert("upgrade", HeaderValue::from_static("SPDY/3.1"));
+    headers.insert("x-stream-protocol-version", HeaderValue::from_static("portforward.k8s.io"));
+    let manner = upgrade::port_forward(&Method::POST, &headers).unwrap().1;
+    let mut forwards = port_forward::open(io, manner, &[], TIMES).await;
+    client.open(1, &[("streamtype", "error"), ("port", "80"), ("requestid", "0")]).await;
+    client.open(3, &[("streamtype", "error"), ("port", "81"), ("requestid", "1")]).await;
+    client.open(5, &[("streamtype", "data"), ("port", "81"), ("requestid", "1")]).await;
+    client.open(7, &[("streamtype", "data"), ("port", "80"), ("requestid", "0")]).await;
+    // As very old clients do.
+    client.open(9, &[("streamtype", "error"), ("port", "82")]).await;
+    client.open(11, &[("streamtype", "data"), ("port", "82")]).await;
+    client.open(13, &[("streamtype", "data"), ("port", "0"), ("requestid", "9")]).await;
+    let mut ports = Vec::new();
+    for _ in 0..3 {
+        let forward = forwards.next().await.unwrap();
+        ports.push(forward.port);
+        forward.error.tell("nobody listens").await;
+    }
+    assert_eq!(ports, [81, 80, 82]);
+    // Half a pair is not kept for ever.
+    client.open(15, &[("streamtype", "data"), ("port", "83"), ("requestid", "2")]).await;
+    let mut told = Vec::new();
+    let (next, reset) = tokio::join!(tokio::time::timeout(Duration::from_secs(1), forwards.next()), async {
+        let mut reset = Vec::new();
+        while reset.last() != Some(&15) {
+            match client.next().await.unwrap() {
+                Event::Reset { stream, .. } => reset.push(stream),
+                Event::Data { stream, bytes, .. } if !bytes.is_empty() => {
+                    assert!([1, 3, 9].contains(&stream));
+                    told.extend_from_slice(&bytes);
+                }
+                _ => {}
+            }
+        }
+        reset
+    });
+    assert!(next.is_err());
+    assert_eq!(told, b"nobody listens".repeat(3));
+    reset.iter().for_each(|stream| assert!([5, 7, 11, 13, 15].contains(stream), "{reset:?}"));
+}
+
+#[tokio::test]
+async fn ports_are_forwarded_through_messages_of_websocket() {
+    let (mut client, io) = pair();
+    let manner = upgrade::port_forward(&Method::GET, &websocket("SPDY/3.1+portforward.k8s.io")).unwrap().1;
+    let mut forwards = port_forward::open(io, manner, &[], TIMES).await;
+    let mut frames = Vec::new();
+    client.encoder.open(1, &[("streamtype", "error"), ("port", "80"), ("requestid", "0")], true, &mut frames);
+    client.encoder.open(3, &[("streamtype", "data"), ("port", "80"), ("requestid", "0")], false, &mut frames);
+    frames.extend([&data_head(3, true, 2)[..], b"hi"].concat());
+    // However the bytes are cut into messages.
+    for piece in frames.chunks(5) {
+        say(&mut client.io, ws::BINARY, piece).await;
+    }
+    let mut forward = forwards.next().await.unwrap();
+    let mut got = Vec::new();
+    while let Some(bytes) = forward.input.next().await.unwrap() {
+        got.extend_from_slice(&bytes);
+    }
+    assert_eq!(got, b"hi");
+    forward.output.send(&mut Chunk::of(b"there")).await.unwrap();
+    forward.output.finish().await;
+    forward.error.finish().await;
+    let (messages, ()) = tokio::join!(hear(&mut client.io), forwards.end());
+    client.buffer.extend_from_slice(&messages.concat());
+    let mut all = Vec::new();
+    while let Some(event) = client.decoder.next(&mut client.buffer).unwrap() {
+        all.push(event);
+    }
+    let wanted = [data(3, b"there", false), data(3, b"", true), data(1, b"", true), Event::GoAway { last: 0 }];
+    assert_eq!(all[2..], wanted);
+}
+
+#[tokio::test]
+async fn ports_have_two_channels_each() {
+    let (mut client, io) = pair();
+    let manner = upgrade::port_forward(&Method::GET, &websocket("v4.channel.k8s.io")).unwrap().1;
+    let mut forwards = port_forward::open(io, manner, &[80, 8080], TIMES).await;
+    say(&mut client.io, ws::BINARY, b"\x02for the second").await;
+    let (first, mut second) = (forwards.next().await.unwrap(), forwards.next().await.unwrap());
+    assert_eq!((first.port, second.port), (80, 8080));
+    assert_eq!(second.input.next().await, Ok(Some(Bytes::from_static(b"for the second"))));
+    second.output.send(&mut Chunk::of(b"answer")).await.unwrap();
+    first.error.tell("refused").await;
+    assert!(forwards.next().await.is_none());
+    let (messages, ()) = tokio::join!(hear(&mut client.io), forwards.end());
+    let wanted: [&[u8]; 6] =
+        [b"\x00\x50\x00", b"\x01\x50\x00", b"\x02\x90\x1f", b"\x03\x90\x1f", b"\x02answer", b"\x01refused"];
+    assert_eq!(messages, wanted);
+}

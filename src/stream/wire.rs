@@ -1,0 +1,106 @@
+//! Bytes as they come in, out of messages of WebSocket where they are in such.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+use crate::clock::Clock;
+use crate::outlet::Outlet;
+use crate::ws;
+
+/// What is read at once, at first and when much comes.
+const READ_LEAST: usize = 8 << 10;
+const READ_MOST: usize = 128 << 10;
+
+pub(crate) type Reader = Box<dyn AsyncRead + Send + Unpin>;
+
+pub(crate) struct Wire {
+    io: Reader,
+    clock: Arc<Clock>,
+    size: usize,
+}
+
+impl fmt::Debug for Wire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wire").finish_non_exhaustive()
+    }
+}
+
+impl Wire {
+    pub(crate) fn new(io: Reader, clock: Arc<Clock>) -> Self {
+        Self { io, clock, size: READ_LEAST }
+    }
+
+    /// Adds what comes next to `buffer`; false at the end.
+    pub(crate) async fn fill(&mut self, buffer: &mut BytesMut) -> io::Result<bool> {
+        buffer.reserve(self.size);
+        let room = buffer.capacity() - buffer.len();
+        let count = self.io.read_buf(buffer).await?;
+        if count == room {
+            self.size = (self.size * 2).min(READ_MOST);
+        }
+        self.clock.touch();
+        Ok(count > 0)
+    }
+}
+
+/// The bytes that a client sends, whichever way.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Plain(Wire, BytesMut),
+    /// In binary messages: what is not taken apart yet comes second.
+    Tunnel {
+        wire: Wire,
+        outer: BytesMut,
+        inner: BytesMut,
+        decoder: ws::Decoder,
+        outlet: Arc<Outlet>,
+    },
+}
+
+impl Source {
+    pub(crate) fn new(wire: Wire, begun: BytesMut, outlet: &Arc<Outlet>) -> Self {
+        if outlet.is_tunnel() {
+            let (decoder, outlet) = (ws::Decoder::of_client(), outlet.clone());
+            Self::Tunnel { wire, outer: begun, inner: BytesMut::new(), decoder, outlet }
+        } else {
+            Self::Plain(wire, begun)
+        }
+    }
+
+    /// What has come and was not taken yet.
+    pub(crate) fn buffer(&mut self) -> &mut BytesMut {
+        match self {
+            Self::Plain(_, buffer) | Self::Tunnel { inner: buffer, .. } => buffer,
+        }
+    }
+
+    /// Waits for more; false at the end.
+    pub(crate) async fn fill(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Plain(wire, buffer) => wire.fill(buffer).await,
+            Self::Tunnel { wire, outer, inner, decoder, outlet } => {
+                let before = inner.len();
+                loop {
+                    while let Some(event) = decoder.next(outer).map_err(io::Error::other)? {
+                        match event {
+                            ws::Event::Part { bytes, .. } => inner.extend_from_slice(&bytes),
+                            ws::Event::Ping(content) => outlet.message(ws::PONG, &content),
+                            ws::Event::Pong => {}
+                            ws::Event::Close => return Ok(false),
+                        }
+                    }
+                    if inner.len() > before {
+                        return Ok(true);
+                    }
+                    if !wire.fill(outer).await? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+    }
+}
