@@ -15,6 +15,7 @@ use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use crate::capability::{bits, held};
+use crate::label::{self, LabelError};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BecomeError {
@@ -28,6 +29,8 @@ pub(crate) enum BecomeError {
     Program { program: String, reason: String },
     #[error("an argument or a variable has a NUL in it")]
     Nul(#[from] NulError),
+    #[error(transparent)]
+    Label(#[from] LabelError),
     #[error("the configuration has no {0}")]
     Lacks(&'static str),
 }
@@ -53,12 +56,23 @@ pub(crate) fn become_program(
     filter: Option<&[u8]>,
 ) -> Result<Infallible, BecomeError> {
     let program = args.first().ok_or(BecomeError::Lacks("program"))?;
+    become_other(process, program, args, filter)
+}
+
+/// Runs `program`, which may have another name than its first argument, with all the rights of `process`.
+pub(crate) fn become_other(
+    process: &Process,
+    program: &str,
+    args: &[String],
+    filter: Option<&[u8]>,
+) -> Result<Infallible, BecomeError> {
     let argv = args.iter().map(|a| CString::new(a.as_bytes())).collect::<Result<Vec<_>, _>>()?;
     let env = process.env().as_deref().unwrap_or_default();
     let envp = env.iter().map(|e| CString::new(e.as_bytes())).collect::<Result<Vec<_>, _>>()?;
 
-    sys::keyring::join_new().map_err(step("joining a new session keyring"))?;
+    label::with_keys(process, sys::keyring::join_new)?;
     sys::signal::reset().map_err(step("resetting signals"))?;
+    label::on_exec(process)?;
     set_limits(process)?;
     let umask = process.user().umask().unwrap_or(0o022);
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(umask));
@@ -99,11 +113,30 @@ fn set_limits(process: &Process) -> Result<(), BecomeError> {
     for limit in process.rlimits().iter().flatten() {
         let resource = resource(limit.typ());
         let now = rustix::process::getrlimit(resource);
-        let hard = clamp(limit.hard(), now.maximum);
-        let new = Rlimit { current: Some(limit.soft().min(hard)), maximum: Some(hard) };
-        rustix::process::setrlimit(resource, finite(new)).map_err(step("setting a resource limit"))?;
+        let set = |hard: u64| {
+            let new = Rlimit { current: Some(limit.soft().min(hard)), maximum: Some(hard) };
+            rustix::process::setrlimit(resource, finite(new))
+        };
+        match set(clamp(limit.hard(), now.maximum)) {
+            // The capability is worth nothing here where it is that of a user namespace.
+            Err(rustix::io::Errno::PERM) => set(limit.hard().min(now.maximum.unwrap_or(u64::MAX))),
+            other => other,
+        }
+        .map_err(step("setting a resource limit"))?;
     }
     Ok(())
+}
+
+/// Lets a user namespace that is entered next have the limits asked for: only out here they can be raised.
+pub(crate) fn raise_limits(process: &Process) {
+    for limit in process.rlimits().iter().flatten() {
+        let resource = resource(limit.typ());
+        let Rlimit { current, maximum } = rustix::process::getrlimit(resource);
+        if maximum.is_some_and(|maximum| limit.hard() > maximum) {
+            // What cannot be raised was told of.
+            rustix::process::setrlimit(resource, finite(Rlimit { current, maximum: Some(limit.hard()) })).ok();
+        }
+    }
 }
 
 /// What the kernel calls unlimited, rustix calls none.

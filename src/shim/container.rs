@@ -11,6 +11,7 @@ use link::Launch;
 use model::{Exit, Phase};
 use nix::unistd::Pid;
 
+use crate::poststart::Poststart;
 use crate::stdio::Streams;
 
 /// To whom an answer is owed.
@@ -27,6 +28,8 @@ pub(crate) struct Container {
     pub(crate) streams: Streams,
     pub(crate) state: State,
     pub(crate) lost: LostOutput,
+    /// Whose start is answered when its hooks have run.
+    pub(crate) poststart: Option<Poststart>,
 }
 
 /// Output that could not be logged and was not told of yet.
@@ -85,6 +88,18 @@ impl Container {
         let Some(file) = self.launch.cgroup.join.first() else { return Vec::new() };
         let text = std::fs::read_to_string(file).unwrap_or_default();
         text.lines().filter_map(|l| l.parse().ok()).collect()
+    }
+
+    /// Whether somebody stopped all of its processes: one more would stop, too, before its program runs.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.launch.cgroup.join.iter().any(|file| {
+            let read = |name| std::fs::read_to_string(file.with_file_name(name)).unwrap_or_default();
+            // Version 1 tells in one file, version 2 in two: what was written, and what is, also because of a cgroup above.
+            let state = read("freezer.state");
+            (!state.is_empty() && !state.starts_with("THAWED"))
+                || read("cgroup.freeze").starts_with('1')
+                || read("cgroup.events").lines().any(|line| line == "frozen 1")
+        })
     }
 
     /// Kills whatever the first process left behind: in a PID namespace that others share, it does not die by itself.

@@ -28,6 +28,11 @@ pub(crate) fn of(root: i32, all: &[i32]) -> Vec<i32> {
     }
 }
 
+/// The parent of a process, if that is still there.
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    read(pid).map(|kin| kin.parent)
+}
+
 fn read(pid: i32) -> Option<Kin> {
     parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }

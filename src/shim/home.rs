@@ -6,7 +6,7 @@ use std::io;
 use nix::sched::{CloneFlags, setns};
 
 /// Every kind of namespace that the shim enters or leaves, by its name under `/proc`.
-const KINDS: [(CloneFlags, &str); 6] = [
+pub(crate) const KINDS: [(CloneFlags, &str); 6] = [
     (CloneFlags::CLONE_NEWPID, "pid"),
     (CloneFlags::CLONE_NEWNET, "net"),
     (CloneFlags::CLONE_NEWIPC, "ipc"),

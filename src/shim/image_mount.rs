@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use link::Launch;
@@ -15,15 +15,29 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount};
 
+use crate::id_maps::IdMaps;
+use crate::layers;
+use crate::mount_options::MountOptions;
 use crate::stage::{IMAGE, StageError, Staged};
 
 /// Opens the images among `mounts`. `spare` is an empty directory, which is mounted over meanwhile.
-pub(crate) fn prepare(mounts: &[Mount], launch: &Launch, spare: &Path) -> Result<Vec<Staged>, StageError> {
+pub(crate) fn prepare(
+    mounts: &[Mount],
+    launch: &Launch,
+    spare: &Path,
+    ids: &mut IdMaps,
+) -> Result<Vec<Staged>, StageError> {
     let images = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() == Some(IMAGE));
-    images.map(|(turn, mount)| prepare_one(turn, mount, launch, spare)).collect()
+    images.map(|(turn, mount)| prepare_one(turn, mount, launch, spare, ids)).collect()
 }
 
-fn prepare_one(turn: usize, mount: &Mount, launch: &Launch, spare: &Path) -> Result<Staged, StageError> {
+fn prepare_one(
+    turn: usize,
+    mount: &Mount,
+    launch: &Launch,
+    spare: &Path,
+    ids: &mut IdMaps,
+) -> Result<Staged, StageError> {
     let target = mount.destination().clone();
     let from = mount.source().clone().unwrap_or_default();
     let failed = |source| StageError::Source { target: target.clone(), from: from.clone(), source };
@@ -31,15 +45,25 @@ fn prepare_one(turn: usize, mount: &Mount, launch: &Launch, spare: &Path) -> Res
     let mut parts = from.components();
     let id = parts.next().and_then(|id| id.as_os_str().to_str()).unwrap_or_default();
     let layers = launch.images.get(id).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-    let (tree, directory) = show(&launch.rootfs.layers, layers, parts.as_path(), spare).map_err(failed)?;
-    Ok(Staged::image(turn, target, tree, directory))
+    let ids = ids.of_mount(mount).map_err(failed)?;
+    let (tree, directory) = show(&launch.rootfs.layers, layers, parts.as_path(), spare, ids).map_err(failed)?;
+    let options = mount.options().as_deref().unwrap_or_default();
+    let options =
+        MountOptions::read(options, false).map_err(|source| StageError::Option { target: target.clone(), source })?;
+    options.apply(&tree).map_err(failed)?;
+    Ok(Staged::tree(turn, target, tree, directory))
 }
 
 /// What the layers have at `path`, as a detached mount, and whether that is a directory.
-fn show(above: &Path, layers: &[String], path: &Path, spare: &Path) -> io::Result<(OwnedFd, bool)> {
-    // The layers are named relative to it: options are limited to one page.
-    rustix::process::chdir(above)?;
+fn show(
+    above: &Path,
+    layers: &[String],
+    path: &Path,
+    spare: &Path,
+    ids: Option<BorrowedFd<'_>>,
+) -> io::Result<(OwnedFd, bool)> {
     let empty = open(spare)?;
+    let entered = layers::enter(above, ids, spare)?;
     let mut options = format!("lowerdir={}", layers.join(":"));
     if layers.len() == 1 {
         // Without an upper layer an overlay has two lower ones at least.
@@ -50,7 +74,7 @@ fn show(above: &Path, layers: &[String], path: &Path, spare: &Path) -> io::Resul
     mount("overlay", spare, "overlay", flags, Some(options.as_c_str()))?;
     let taken = take(spare, path);
     unmount(spare, UnmountFlags::DETACH)?;
-    rustix::process::chdir("/")?;
+    entered.leave()?;
     taken
 }
 

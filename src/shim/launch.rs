@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -15,18 +15,25 @@ use libcontainer::syscall::syscall::SyscallType;
 use link::{CreateAsk, Launch, Overlay};
 use nix::sched::CloneFlags;
 use nix::unistd::Pid;
-use oci_spec::runtime::Spec;
+use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::CapabilitySet;
 use sys::fork::OneThread;
 
-use crate::become_program::clamped_limits;
+use crate::apart::Apart;
+use crate::become_program::{clamped_limits, raise_limits};
 use crate::capability;
+use crate::device_nodes;
+use crate::gate::{self, Gate};
+use crate::id_maps::IdMaps;
 use crate::image_mount;
+use crate::layers;
 use crate::report::{Report, short, tell, trace};
 use crate::split::{for_libcontainer, own_mounts};
 use crate::stage::prepare;
-use crate::stages::Stages;
+use crate::stages::{Hooked, Stages, StartHooks};
+use crate::target;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {
@@ -36,6 +43,8 @@ pub(crate) enum LaunchError {
     Step { step: &'static str, source: io::Error },
     #[error(transparent)]
     Stage(#[from] crate::stage::StageError),
+    #[error(transparent)]
+    Node(#[from] crate::device_nodes::NodeError),
     #[error("{0}")]
     Split(#[from] crate::split::SplitError),
     #[error("libcontainer: {0}")]
@@ -85,22 +94,24 @@ pub(crate) fn launch(ask: &CreateAsk, ends: Ends) -> io::Result<Pid> {
 
 fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
     let dir = &ask.dir;
-    let spec: Spec = read(dir, "config.json")?;
+    let mut spec: Spec = read(dir, "config.json")?;
+    let shim = nix::unistd::getppid().as_raw();
+    let _target = target::hold(&mut spec, shim).map_err(step("joining the processes of another container"))?;
     let launch: Launch = read(dir, Launch::FILE)?;
     let process = spec.process().clone().ok_or(LaunchError::Lacks("process"))?;
     let mut warnings = clamped_limits(&process);
     let filter = launch.seccomp.as_ref().map(std::fs::read).transpose();
     let filter = filter.map_err(|source| LaunchError::Read { file: "the seccomp filter", source })?;
-    let (uid, gid) = (process.user().uid(), process.user().gid());
-    for end in [&ends.stdin, &ends.stdout, &ends.stderr] {
-        // A program that reopens /dev/stdout as another user than root would be refused.
-        if rustix::fs::fstat(end).is_ok_and(|s| s.st_rdev == 0) {
-            rustix::fs::fchown(end, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
-                .map_err(step("handing the standard streams to the user"))?;
+    let apart = Apart::of(&spec).map_err(step("opening the pod's namespaces"))?;
+    hand_over(&ends, &process, apart.as_ref()).map_err(step("handing the standard streams to the user"))?;
+    let mut ids = match &apart {
+        Some(Apart { ids, user, .. }) => {
+            IdMaps::of_container(ids.clone(), user.try_clone().map_err(step("copying a descriptor"))?)
         }
-    }
+        None => IdMaps::default(),
+    };
     let mounts = own_mounts(&spec);
-    let mut staged = prepare(&mounts, &launch.cgroup)?;
+    let mut staged = prepare(&mounts, &launch.cgroup, &mut ids, &mut warnings)?;
     let tracer = trace::ToShim(ends.report.try_clone().map_err(step("copying a descriptor"))?);
     drop(tracing::subscriber::set_global_default(tracer));
 
@@ -109,16 +120,35 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(step("making mounts private"))?;
-    staged.extend(image_mount::prepare(&mounts, &launch, &rootfs)?);
-    mount_overlay(&launch.rootfs, &rootfs)?;
-    no_links(&rootfs)?;
-
+    if let Some(apart) = &apart {
+        raise_limits(&process);
+        let devices = spec.linux().as_ref().and_then(|linux| linux.devices().as_deref()).unwrap_or_default();
+        staged.splice(0..0, device_nodes::prepare(devices, &apart.ids, &rootfs)?);
+    }
+    staged.extend(image_mount::prepare(&mounts, &launch, &rootfs, &mut ids)?);
     let bundle = dir.join("libcontainer");
     std::fs::create_dir_all(&bundle).map_err(step("making the bundle"))?;
-    let slim = for_libcontainer(&spec, rootfs, capability::names(capability::held()))?;
+    mount_overlay(&launch.rootfs, &rootfs, apart.as_ref().map(|apart| apart.user.as_fd()), &bundle)?;
+    no_links(&rootfs)?;
+
+    let held = if apart.is_some() { CapabilitySet::all() } else { capability::held() };
+    let gated = gate::is_needed(&spec);
+    let mut slim = for_libcontainer(&spec, rootfs.clone(), capability::names(held))?;
+    if gated {
+        slim.set_hooks(Some(gate::hooks().map_err(crate::split::SplitError::from)?));
+    }
+    if let Some(apart) = &apart {
+        apart.make_reachable(dir, gated).map_err(step("letting the user namespace find the root"))?;
+        apart.adapt(&mut slim, dir).map_err(crate::split::SplitError::from)?;
+    }
     slim.save(bundle.join("config.json")).map_err(|e| LaunchError::Libcontainer(e.to_string()))?;
-    let readonly = spec.root().as_ref().is_some_and(|r| r.readonly() == Some(true));
-    let stages = Stages::new(staged, process, readonly, filter, launch.tty, ends.report, ends.started);
+    let hooks = Hooked { gated, start: start_hooks(ask, &spec)? };
+    let stages = Stages::new(staged, process, &spec, filter, launch.tty, [ends.report, ends.started], hooks);
+    if gated {
+        let (id, bundle) = (ask.container.to_string(), dir.clone());
+        let gate = Gate { id, bundle, rootfs, spec, stages: Rc::clone(&stages) };
+        gate::raise(gate).map_err(step("raising the gate"))?;
+    }
     let pid = build(ask, &bundle, [ends.stdin, ends.stdout, ends.stderr], stages)?;
     // libcontainer joins the controllers of version 1, but neither named trees nor the version 2 tree beside them.
     for file in &launch.cgroup.join {
@@ -132,6 +162,22 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
         warnings.push(format!("oom_score_adj {score} could not be set: {error}"));
     }
     Ok((pid, warnings))
+}
+
+/// The hooks that the container's first process runs itself.
+fn start_hooks(ask: &CreateAsk, spec: &Spec) -> Result<Option<StartHooks>, LaunchError> {
+    let hooks = spec.hooks().as_ref().and_then(|hooks| hooks.start_container().clone()).unwrap_or_default();
+    if hooks.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(StartHooks {
+        alone: OneThread::check().map_err(step("counting threads"))?,
+        hooks,
+        id: ask.container.to_string(),
+        bundle: ask.dir.clone(),
+        version: spec.version().clone(),
+        annotations: spec.annotations().clone().unwrap_or_default(),
+    }))
 }
 
 /// Sets a score through an open `oom_score_adj`: the shim's own, which is among the last to be killed, is not for
@@ -169,14 +215,31 @@ fn build(ask: &CreateAsk, bundle: &Path, stdio: [OwnedFd; 3], stages: Rc<Stages>
     u32::try_from(pid.as_raw()).map_err(|_| LaunchError::Lacks("first process"))
 }
 
-fn mount_overlay(overlay: &Overlay, onto: &Path) -> Result<(), LaunchError> {
-    rustix::process::chdir(&overlay.layers).map_err(step("entering the layers"))?;
+/// A program that reopens /dev/stdout as another user than root would be refused.
+fn hand_over(ends: &Ends, process: &Process, apart: Option<&Apart>) -> io::Result<()> {
+    let (uid, gid) = (process.user().uid(), process.user().gid());
+    let (uid, gid) = match apart {
+        None => (Some(uid), Some(gid)),
+        Some(apart) => (apart.ids.uid(uid), apart.ids.gid(gid)),
+    };
+    for end in [&ends.stdin, &ends.stdout, &ends.stderr] {
+        if rustix::fs::fstat(end).is_ok_and(|s| s.st_rdev == 0) {
+            rustix::fs::fchown(end, uid.map(Uid::from_raw), gid.map(Gid::from_raw))?;
+        }
+    }
+    Ok(())
+}
+
+/// With `ids`, the files of the layers are shown under these. What is written has the ids that the container's are on the
+/// host. `spare` is an empty directory, which is mounted over meanwhile.
+fn mount_overlay(overlay: &Overlay, onto: &Path, ids: Option<BorrowedFd<'_>>, spare: &Path) -> Result<(), LaunchError> {
+    let entered = layers::enter(&overlay.layers, ids, spare).map_err(step("entering the layers"))?;
     let lower = overlay.lower.join(":");
     let data = format!("lowerdir={lower},upperdir={},workdir={}", overlay.upper.display(), overlay.work.display());
     let data = std::ffi::CString::new(data).map_err(|e| step("mounting the layers")(io::Error::other(e)))?;
     mount("overlay", onto, "overlay", MountFlags::empty(), Some(data.as_c_str()))
         .map_err(step("mounting the layers"))?;
-    rustix::process::chdir("/").map_err(step("leaving the layers"))
+    entered.leave().map_err(step("leaving the layers"))
 }
 
 /// libcontainer mounts and makes nodes at these places from outside of the root: a link of the image's there would lead

@@ -8,7 +8,7 @@ use link::{Answer, Event, FailureKind};
 use model::{ContainerId, Exit, Phase, Trouble};
 use rustix::process::{WaitOptions, WaitStatus};
 
-use crate::container::{Launching, State};
+use crate::container::{Caller, Launching, State};
 use crate::log::{Lost, Stream};
 use crate::poll::Source;
 use crate::report::{Report, WORDS_MAX, hear, short};
@@ -102,14 +102,18 @@ impl Shim {
         let words = why_not(&started);
         if words.is_empty() {
             container.state = State::Settled(Phase::Running { pid, started: SystemTime::now() });
-            self.answer(caller, Ok(Answer::Done));
+            self.after_start(id, pid, caller);
         } else {
             // It ends by itself now; whatever its own exit code, the reason is this.
-            let trouble = Some(Trouble::Start(words.clone()));
-            let exit = Exit { code: START_FAILED, at: SystemTime::now(), oom: false, trouble };
-            self.settle(id, exit);
-            self.answer(caller, Err(failure(FailureKind::Program, words)));
+            self.start_failed(id, caller, words);
         }
+    }
+
+    /// Ends a container that could not start, or whose start came to nothing.
+    pub(crate) fn start_failed(&mut self, id: &ContainerId, caller: Caller, words: String) {
+        let trouble = Some(Trouble::Start(words.clone()));
+        self.settle(id, Exit { code: START_FAILED, at: SystemTime::now(), oom: false, trouble });
+        self.answer(caller, Err(failure(FailureKind::Program, words)));
     }
 
     pub(crate) fn hear_exec(&mut self, key: ExecKey) {
@@ -141,6 +145,7 @@ impl Shim {
             poller.forget(fd, &Source::Output(id.clone(), stream));
             container.streams.close(stream);
         }
+        self.let_go(id);
         self.note_lost(id, lost);
     }
 
@@ -246,6 +251,7 @@ impl Shim {
         if let Err(error) = container.write_exit(&exit) {
             crate::say(format_args!("writing the exit of {id}: {error}"));
         }
+        self.dismiss(id);
         self.note_lost(id, lost);
         self.tell_lost(id);
         self.tell(Event::Exited { container: id.clone(), exit });

@@ -7,31 +7,50 @@
 //! turns it into the container's program with exactly the rights that were asked. Exec ([`exec`]) is all ours and ends
 //! in the same last stage.
 //!
-//! Started by the daemon with a listening socket as its standard input.
+//! A pod may have a user namespace ([`user_ns`], [`id_maps`]). The shim itself never enters one; [`apart`] has what is
+//! different about launching into one.
+//!
+//! Started by the daemon with a listening socket as its standard input; or, with the argument `probe`, to find out what this
+//! host can do ([`probe`]).
+//! Started by the daemon with a listening socket as its standard input; by libcontainer to wait at the [`gate`].
 #![forbid(unsafe_code)]
 
+mod apart;
+mod attach;
 mod become_program;
 mod capability;
 mod connection;
 mod console;
 mod container;
+mod cover;
+mod device_nodes;
 mod exec;
 mod family;
+mod gate;
 mod home;
+mod hook;
+mod id_maps;
 mod image_mount;
 mod init;
+mod label;
 mod launch;
+mod layers;
 mod life;
 mod log;
 mod mount_options;
+mod peers;
 mod pod;
 mod poll;
+mod poststart;
+mod probe;
 mod report;
 mod shim;
 mod split;
 mod stage;
 mod stages;
 mod stdio;
+mod target;
+mod user_ns;
 mod verbs;
 
 use std::io::{self, Write as _};
@@ -43,6 +62,13 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::process::DumpableBehavior;
 
 fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    if arguments.next().is_some_and(|word| word == "probe") {
+        return probe::main(arguments.map(Into::into));
+    }
+    if let Some(passed) = gate::knock() {
+        return passed;
+    }
     match prepare().and_then(|(listener, signals)| shim::Shim::new(listener, signals)?.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -18,8 +18,10 @@ pub(crate) enum Source {
     Connection(u64),
     Report(ContainerId),
     Started(ContainerId),
+    Poststart(ContainerId),
     Output(ContainerId, Stream),
     ExecStarted(ExecKey),
+    Attached(ContainerId, u64),
 }
 
 #[derive(Debug)]

@@ -5,13 +5,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use link::{Answer, Ask, Event, Failure, FailureKind, PROTOCOL, ToDaemon, ToShim};
+use link::{Answer, Ask, Event, ExecStreamAsk, Failure, FailureKind, PROTOCOL, ToDaemon, ToShim};
 use model::ContainerId;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
 
 use crate::connection::Connection;
 use crate::container::{Caller, Container};
+use crate::exec::Manner;
 use crate::pod::Pod;
 use crate::poll::{Poller, Source};
 
@@ -25,6 +26,7 @@ pub(crate) struct Shim {
     signals: SignalFd,
     connections: HashMap<u64, Connection>,
     next_connection: u64,
+    pub(crate) next_attached: u64,
     pub(crate) pod: Option<Pod>,
     pub(crate) containers: BTreeMap<ContainerId, Container>,
     pub(crate) execs: HashMap<ExecKey, Exec>,
@@ -46,6 +48,7 @@ pub(crate) struct Exec {
     pub(crate) starting: Option<(OwnedFd, Caller)>,
     /// Ended, and told when the start is answered.
     pub(crate) ended: Option<i32>,
+    pub(crate) manner: Manner,
 }
 
 impl Shim {
@@ -59,6 +62,7 @@ impl Shim {
             signals,
             connections: HashMap::new(),
             next_connection: 0,
+            next_attached: 0,
             pod: None,
             containers: BTreeMap::new(),
             execs: HashMap::new(),
@@ -85,8 +89,10 @@ impl Shim {
             Source::Connection(id) => self.hear(id),
             Source::Report(container) => self.hear_launch(&container),
             Source::Started(container) => self.hear_start(&container),
+            Source::Poststart(container) => self.hear_poststart(&container),
             Source::Output(container, stream) => self.pump(&container, stream),
             Source::ExecStarted(exec) => self.hear_exec(exec),
+            Source::Attached(container, attached) => self.hear_attached(&container, attached),
         }
     }
 
@@ -153,6 +159,7 @@ impl Shim {
             Ask::Reopen { container } => self.reopen(&container, fds.pop()),
             Ask::Forget { container } => self.forget(&container),
             Ask::KillExec { exec } => self.kill_exec((caller.connection, exec)),
+            Ask::Attach(attach) => self.attach(&attach, fds.pop()),
             Ask::Leave => {
                 self.leave();
                 Ok(Answer::Done)
@@ -160,7 +167,13 @@ impl Shim {
             // These answer when their work is done.
             Ask::Create(create) => return self.create(caller, create, fds),
             Ask::Start { container } => return self.start(caller, &container),
-            Ask::Exec(exec) => return self.exec(caller, &exec, fds),
+            Ask::Exec(exec) => return self.exec(caller, &exec, Manner::Sync, fds),
+            Ask::ExecStream(ExecStreamAsk { exec, terminal: false }) => {
+                return self.exec(caller, &exec, Manner::Stream, fds);
+            }
+            Ask::ExecStream(ExecStreamAsk { exec, terminal: true }) => {
+                return self.exec(caller, &exec, Manner::Terminal, fds);
+            }
         };
         self.answer(caller, answer);
     }
@@ -211,8 +224,10 @@ impl Shim {
         if let Some(connection) = self.connections.remove(&id) {
             self.poller.forget(&connection.socket, &Source::Connection(id));
         }
-        // Nobody waits for its commands any more, or would end them when their time is over.
-        let orphans: Vec<ExecKey> = self.execs.keys().filter(|(connection, _)| *connection == id).copied().collect();
+        // Nobody waits for its commands any more, or would end them when their time is over. Those that somebody looked on go
+        // on: their streams are closed, and what that means is theirs to decide.
+        let orphan = |(key, exec): &(&ExecKey, &Exec)| key.0 == id && exec.manner == Manner::Sync;
+        let orphans: Vec<ExecKey> = self.execs.iter().filter(orphan).map(|(key, _)| *key).collect();
         for exec in orphans {
             self.kill_exec(exec).ok();
         }

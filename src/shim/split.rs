@@ -2,7 +2,7 @@
 //!
 //! libcontainer makes the namespaces, joins the cgroups, mounts `proc`, `sysfs`, `/dev` and its like, makes the device
 //! nodes and enters the root. Everything it would do wrongly or not at all is kept from it and done by [`crate::stage`]
-//! (mounts) and [`crate::become_program`] (user, groups, capabilities, limits, seccomp), as root and with all the
+//! (mounts), [`crate::cover`] (hidden and read-only paths) and [`crate::become_program`] (user, groups, capabilities, limits, seccomp), as root and with all the
 //! capabilities that the shim has, which the last stage then takes away.
 
 use std::path::{Path, PathBuf};
@@ -69,14 +69,14 @@ pub(crate) fn for_libcontainer(spec: &Spec, rootfs: PathBuf, held: Capabilities)
     Ok(slim)
 }
 
-/// Namespaces, the cgroup to join, devices and what to hide: no limits, no seccomp, no labels.
+/// Namespaces, the cgroup to join and devices: no limits, no seccomp, no labels, nothing to hide.
 fn slim_linux(linux: &Linux) -> Result<Linux, SplitError> {
     let mut slim = LinuxBuilder::default().build()?;
     slim.set_namespaces(linux.namespaces().clone());
     slim.set_cgroups_path(linux.cgroups_path().clone());
     slim.set_devices(linux.devices().clone());
-    slim.set_masked_paths(linux.masked_paths().clone());
-    slim.set_readonly_paths(linux.readonly_paths().clone());
+    slim.set_masked_paths(None);
+    slim.set_readonly_paths(None);
     slim.set_uid_mappings(linux.uid_mappings().clone());
     slim.set_gid_mappings(linux.gid_mappings().clone());
     slim.set_resources(None);
@@ -107,7 +107,7 @@ mod tests {
         assert!(process.rlimits().is_none() && process.no_new_privileges() == Some(false));
         let linux = slim.linux().as_ref().unwrap();
         assert!(linux.resources().is_none() && linux.rootfs_propagation().is_none());
-        assert_eq!(linux.masked_paths().as_ref().unwrap(), &["/proc/kcore"]);
+        assert_eq!((linux.masked_paths(), linux.readonly_paths()), (&None, &None));
         let kept: Vec<_> = slim.mounts().iter().flatten().map(|m| m.destination().clone()).collect();
         assert_eq!(kept, [Path::new("/proc"), Path::new("/dev")]);
         let ours: Vec<_> = own_mounts(&spec).iter().map(|m| m.destination().clone()).collect();

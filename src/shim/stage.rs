@@ -1,7 +1,7 @@
 //! The mount stage: volumes, shared memory, cgroups.
 //!
 //! It has two halves. [`prepare`] runs on the host's side, before the container's namespaces exist: every source is
-//! opened there as a detached mount with its attributes. [`settle`] runs in the container, after it entered its root:
+//! opened there as a detached mount with its attributes. [`settle`] runs in the container, in its root ([`crate::gate`] has it run before the first process is there):
 //! every target is found there by descriptor, so that no link or rename in the image or in a shared volume can lead a
 //! mount out of the root, and the detached mount is put onto it.
 
@@ -14,13 +14,16 @@ use std::path::{Component, Path, PathBuf};
 use link::{CgroupView, ShownController};
 use oci_spec::runtime::Mount;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, openat2};
+use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
     fsmount, fsopen, move_mount,
 };
 use sys::mount::{Attributes, Reach, SHARED, SLAVE, detach_copy, set_attributes};
 
+use crate::id_maps::{IdMaps, Mapped};
 use crate::mount_options::{MountOptions, UnknownOption};
+use crate::peers::Peers;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StageError {
@@ -34,6 +37,10 @@ pub(crate) enum StageError {
     NotShared { target: PathBuf, from: PathBuf, wanted: &'static str },
     #[error("mount at {target}: {step}: {source}")]
     Step { target: PathBuf, step: &'static str, source: io::Error },
+    #[error("mount at {target}: the ids of {from} cannot be mapped: {source}")]
+    Ids { target: PathBuf, from: PathBuf, source: io::Error },
+    #[error("mount at {target}: the file system of {from} cannot map ids")]
+    NoIds { target: PathBuf, from: PathBuf },
     #[error("mount at {0}: nothing may be mounted there")]
     Forbidden(PathBuf),
     #[error("making the root read-only: {0}")]
@@ -50,7 +57,7 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    pub(crate) fn image(turn: usize, target: PathBuf, mount: OwnedFd, directory: bool) -> Self {
+    pub(crate) fn tree(turn: usize, target: PathBuf, mount: OwnedFd, directory: bool) -> Self {
         Self { turn, target, what: What::Tree { mount, directory } }
     }
 }
@@ -64,8 +71,9 @@ enum What {
         mount: OwnedFd,
         directory: bool,
     },
+    /// Made inside the container, whose root it belongs to.
+    Tmpfs(MountOptions),
     CgroupV1 {
-        tmpfs: OwnedFd,
         controllers: Vec<(ShownController, OwnedFd)>,
         readonly: bool,
     },
@@ -76,12 +84,23 @@ enum What {
 }
 
 /// Opens all sources but those of images. Runs in the host's mount namespace.
-pub(crate) fn prepare(mounts: &[Mount], cgroup: &CgroupView) -> Result<Vec<Staged>, StageError> {
+pub(crate) fn prepare(
+    mounts: &[Mount],
+    cgroup: &CgroupView,
+    ids: &mut IdMaps,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Staged>, StageError> {
     let ours = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() != Some(IMAGE));
-    ours.map(|(turn, mount)| prepare_one(turn, mount, cgroup)).collect()
+    ours.map(|(turn, mount)| prepare_one(turn, mount, cgroup, ids, warnings)).collect()
 }
 
-fn prepare_one(turn: usize, mount: &Mount, cgroup: &CgroupView) -> Result<Staged, StageError> {
+fn prepare_one(
+    turn: usize,
+    mount: &Mount,
+    cgroup: &CgroupView,
+    ids: &mut IdMaps,
+    warnings: &mut Vec<String>,
+) -> Result<Staged, StageError> {
     let target = mount.destination().clone();
     let kind = mount.typ().as_deref().unwrap_or("bind");
     let options = mount.options().as_deref().unwrap_or_default();
@@ -89,8 +108,8 @@ fn prepare_one(turn: usize, mount: &Mount, cgroup: &CgroupView) -> Result<Staged
         .map_err(|source| StageError::Option { target: target.clone(), source })?;
     let readonly = options.top.set & sys::mount::RDONLY != 0;
     let what = match kind {
-        "bind" => bind(mount, &options)?,
-        "tmpfs" => What::Tree { mount: tmpfs(&target, &options)?, directory: true },
+        "bind" => bind(mount, &options, ids, warnings)?,
+        "tmpfs" => What::Tmpfs(options),
         "cgroup" if cgroup.shown.is_empty() => What::CgroupV2 { readonly },
         "cgroup" => cgroup_v1(&target, cgroup, readonly)?,
         other => return Err(StageError::Type(target, other.to_owned())),
@@ -98,7 +117,12 @@ fn prepare_one(turn: usize, mount: &Mount, cgroup: &CgroupView) -> Result<Staged
     Ok(Staged { turn, target, what })
 }
 
-fn bind(mount: &Mount, options: &MountOptions) -> Result<What, StageError> {
+fn bind(
+    mount: &Mount,
+    options: &MountOptions,
+    ids: &mut IdMaps,
+    warnings: &mut Vec<String>,
+) -> Result<What, StageError> {
     let target = mount.destination();
     let from = mount.source().clone().unwrap_or_default();
     let step = |step| move |source: io::Error| StageError::Step { target: target.clone(), step, source };
@@ -116,13 +140,22 @@ fn bind(mount: &Mount, options: &MountOptions) -> Result<What, StageError> {
     let tree = detach_copy(&from, options.reach).map_err(failed)?;
     let stat = rustix::fs::fstat(&tree).map_err(|e| failed(e.into()))?;
     let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-    if options.tree != Attributes::default() {
-        set_attributes(&tree, options.tree, Reach::Tree).map_err(step("setting its attributes, recursively"))?;
+    if ids.map(mount, &tree, options.reach).map_err(|source| ids_refused(target, &from, source))? == Mapped::TopAlone {
+        let (target, from) = (target.display(), from.display());
+        warnings
+            .push(format!("mount at {target}: something mounted below {from} cannot map ids, so nothing there does"));
     }
-    if options.top != Attributes::default() {
-        set_attributes(&tree, options.top, Reach::Top).map_err(step("setting its attributes"))?;
-    }
+    options.apply(&tree).map_err(step("setting its attributes"))?;
     Ok(What::Tree { mount: tree, directory })
+}
+
+/// The kernel does not say why, but there are few reasons.
+pub(crate) fn ids_refused(target: &Path, from: &Path, source: io::Error) -> StageError {
+    let (target, from) = (target.to_owned(), from.to_owned());
+    match source.kind() {
+        io::ErrorKind::InvalidInput => StageError::NoIds { target, from },
+        _ => StageError::Ids { target, from, source },
+    }
 }
 
 /// Whether mounts under `path` are told to others (`shared`), or at least come in from others.
@@ -170,17 +203,22 @@ fn cgroup_v1(target: &Path, cgroup: &CgroupView, readonly: bool) -> Result<What,
         set_attributes(&tree, attributes, Reach::Top).map_err(failed)?;
         controllers.push((shown.clone(), tree));
     }
-    let options = MountOptions {
+    Ok(What::CgroupV1 { controllers, readonly })
+}
+
+/// What the controllers' directories of version 1 are shown in.
+fn cgroup_tmpfs() -> MountOptions {
+    let safe = sys::mount::NOSUID | sys::mount::NODEV | sys::mount::NOEXEC;
+    MountOptions {
         top: Attributes { set: safe, ..Attributes::default() },
         tree: Attributes::default(),
         reach: Reach::Top,
         data: vec![("mode".into(), Some("755".into())), ("size".into(), Some("64k".into()))],
-    };
-    Ok(What::CgroupV1 { tmpfs: tmpfs(target, &options)?, controllers, readonly })
+    }
 }
 
 /// Puts everything in its place. Runs in the container, as root, after it entered its root.
-pub(crate) fn settle(staged: &[Staged]) -> Result<(), StageError> {
+pub(crate) fn settle(staged: &[Staged], peers: &mut Peers) -> Result<(), StageError> {
     let mut in_turn: Vec<&Staged> = staged.iter().collect();
     in_turn.sort_by_key(|one| one.turn);
     for Staged { turn: _, target, what } in in_turn {
@@ -189,12 +227,18 @@ pub(crate) fn settle(staged: &[Staged]) -> Result<(), StageError> {
             What::Tree { mount, directory } => {
                 let onto = find_or_make(target, *directory).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
-                attach(mount, onto).map_err(step("attaching"))?;
+                peers.attach(mount, onto).map_err(step("attaching"))?;
             }
-            What::CgroupV1 { tmpfs, controllers, readonly } => {
+            What::Tmpfs(options) => {
                 let onto = find_or_make(target, true).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
-                attach(tmpfs, onto).map_err(step("attaching"))?;
+                peers.attach(&tmpfs(target, options)?, onto).map_err(step("attaching"))?;
+            }
+            What::CgroupV1 { controllers, readonly } => {
+                let onto = find_or_make(target, true).map_err(step("preparing the target"))?;
+                allowed(target, &onto)?;
+                let tmpfs = &tmpfs(target, &cgroup_tmpfs())?;
+                peers.attach(tmpfs, onto).map_err(step("attaching"))?;
                 settle_controllers(tmpfs, controllers).map_err(step("showing the controllers"))?;
                 let set = if *readonly { sys::mount::RDONLY } else { 0 };
                 let attributes = Attributes { set, ..Attributes::default() };
@@ -203,7 +247,8 @@ pub(crate) fn settle(staged: &[Staged]) -> Result<(), StageError> {
             What::CgroupV2 { readonly } => {
                 let onto = find_or_make(target, true).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
-                attach(cgroup_v2(*readonly).map_err(step("mounting cgroup2"))?, onto).map_err(step("attaching"))?;
+                let cgroup = cgroup_v2(*readonly).map_err(step("mounting cgroup2"))?;
+                peers.attach(cgroup, onto).map_err(step("attaching"))?;
             }
         }
     }
@@ -249,13 +294,7 @@ pub(crate) fn attach(mount: impl AsFd, onto: OwnedFd) -> io::Result<()> {
 fn allowed(target: &Path, onto: &OwnedFd) -> Result<(), StageError> {
     const REPLACEABLE: [&str; 7] = ["cpuinfo", "diskstats", "loadavg", "meminfo", "stat", "swaps", "uptime"];
     let forbidden = || StageError::Forbidden(target.to_owned());
-    // By what was found, not by its name: a link of the image may lead to the root.
-    let identity = |fd: &OwnedFd| {
-        let flags = StatxFlags::INO | StatxFlags::MNT_ID;
-        rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, flags).map(|s| (s.stx_mnt_id, s.stx_ino))
-    };
-    let root = open_in_root(Path::new("/")).map_err(|_| forbidden())?;
-    if identity(&root).map_err(|_| forbidden())? == identity(onto).map_err(|_| forbidden())? {
+    if is_root(onto).map_err(|_| forbidden())? {
         return Err(forbidden());
     }
     let kind = rustix::fs::fstatfs(onto).map_err(|_| forbidden())?.f_type;
@@ -264,13 +303,32 @@ fn allowed(target: &Path, onto: &OwnedFd) -> Result<(), StageError> {
     if kind == rustix::fs::PROC_SUPER_MAGIC && !replaceable { Err(forbidden()) } else { Ok(()) }
 }
 
+/// By what was found, not by its name: a link of the image may lead to the root.
+pub(crate) fn is_root(found: &OwnedFd) -> io::Result<bool> {
+    let identity = |fd: &OwnedFd| {
+        let flags = StatxFlags::INO | StatxFlags::MNT_ID;
+        rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, flags).map(|s| (s.stx_mnt_id, s.stx_ino))
+    };
+    Ok(identity(&open_in_root(Path::new("/"))?)? == identity(found)?)
+}
+
+/// How often a look at a path is begun anew. The kernel gives up where a path leads upwards and anything on the machine is
+/// renamed or mounted meanwhile; a neighbour who does nothing else can cause some of that, never so many in a row.
+const LOOKS_MAX: usize = 10_000;
+
 /// Opens `path` in the current root, never through the magic links of a proc file system.
-fn open_in_root(path: &Path) -> io::Result<OwnedFd> {
+pub(crate) fn open_in_root(path: &Path) -> io::Result<OwnedFd> {
     let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     let relative = path.strip_prefix("/").unwrap_or(path);
     let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
     let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    Ok(openat2(root, relative, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how)?)
+    for _ in 0..LOOKS_MAX {
+        match openat2(&root, relative, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
+            Err(Errno::AGAIN | Errno::INTR) => std::thread::yield_now(),
+            found => return Ok(found?),
+        }
+    }
+    Err(Errno::AGAIN.into())
 }
 
 /// As many links as the kernel itself would follow.

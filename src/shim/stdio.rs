@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::attach::Attached;
 use crate::launch::Ends;
 use crate::log::{Lines, LogFile, Lost, Stream};
 
@@ -12,10 +13,11 @@ pub(crate) struct Streams {
     stdout: Option<Source>,
     stderr: Option<Source>,
     /// Open as long as somebody may still attach and write.
-    _stdin: Option<OwnedFd>,
+    stdin: Option<OwnedFd>,
     /// The container's side of its terminal: held so that the terminal lives while nobody in there has it open.
     _slave: Option<OwnedFd>,
     log: LogFile,
+    pub(crate) attached: Vec<Attached>,
 }
 
 #[derive(Debug)]
@@ -52,13 +54,14 @@ pub(crate) fn connect(
     report: OwnedFd,
     started: OwnedFd,
 ) -> io::Result<(Streams, Ends)> {
-    let mut streams = Streams { stdout: None, stderr: None, _stdin: None, _slave: None, log: LogFile::new(log) };
+    let log = LogFile::new(log);
+    let mut streams = Streams { stdout: None, stderr: None, stdin: None, _slave: None, log, attached: Vec::new() };
     if tty {
         return Ok((streams, Ends { stdin: null()?, stdout: null()?, stderr: null()?, report, started }));
     }
     let container_in = if stdin {
         let (theirs, ours) = std::io::pipe()?;
-        streams._stdin = Some(ours.into());
+        streams.stdin = Some(ours.into());
         theirs.into()
     } else {
         null()?
@@ -93,15 +96,30 @@ impl Streams {
         source.as_ref().map(|s| s.fd.as_fd())
     }
 
-    /// Moves one buffer full of output to the log.
+    /// Where the container's input is written to: of a terminal its master side.
+    pub(crate) fn input(&self) -> Option<BorrowedFd<'_>> {
+        let terminal = self.stdout.as_ref().filter(|_| self._slave.is_some());
+        self.stdin.as_ref().or_else(|| terminal.map(|source| &source.fd)).map(|fd| fd.as_fd())
+    }
+
+    pub(crate) fn close_stdin(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Moves one buffer full of output to the log, and to those who look on.
     pub(crate) fn pump(&mut self, stream: Stream, buffer: &mut [u8]) -> (Flow, Option<Lost>) {
         let slot = match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
         };
         let Some(source) = slot else { return (Flow::Ended, None) };
-        match rustix::io::read(&source.fd, &mut *buffer) {
-            Ok(n) if n > 0 => (Flow::More, source.lines.feed(&mut self.log, &buffer[..n]).err()),
+        // The first byte is for the word that comes before output on the way to those who look on.
+        match rustix::io::read(&source.fd, &mut buffer[1..]) {
+            Ok(n) if n > 0 => {
+                let lost = source.lines.feed(&mut self.log, &buffer[1..=n]).err();
+                self.attached.iter_mut().for_each(|attached| attached.show(stream, &mut buffer[..=n]));
+                (Flow::More, lost)
+            }
             Err(rustix::io::Errno::AGAIN) => (Flow::Dry, None),
             Err(rustix::io::Errno::INTR) => (Flow::More, None),
             // A terminal whose last user is gone answers EIO.
@@ -135,7 +153,7 @@ impl Streams {
             all.extend(lines.finish(&mut self.log).err());
         }
         self.log = LogFile::new(None);
-        self._stdin = None;
+        self.stdin = None;
         all
     }
 

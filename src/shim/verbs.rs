@@ -9,7 +9,7 @@ use model::{ContainerId, Phase};
 use nix::unistd::Pid;
 
 use crate::container::{Caller, Container, Launching, LostOutput, State};
-use crate::exec::ExecEnds;
+use crate::exec::{ExecEnds, Manner};
 use crate::log::Stream;
 use crate::poll::Source;
 use crate::shim::{Exec, ExecKey, Shim, failure, no_such};
@@ -81,8 +81,14 @@ impl Shim {
             trace: Vec::new(),
             failure: None,
         });
-        let container =
-            Container { dir: ask.dir.clone(), launch: settings, streams, state, lost: LostOutput::default() };
+        let container = Container {
+            dir: ask.dir.clone(),
+            launch: settings,
+            streams,
+            state,
+            lost: LostOutput::default(),
+            poststart: None,
+        };
         self.containers.insert(id.clone(), container);
         Ok(())
     }
@@ -154,6 +160,8 @@ impl Shim {
     /// Kills the container, if it lives, and reaps it. Its exit is not told: nobody asks any more.
     pub(crate) fn forget(&mut self, id: &ContainerId) -> Answered {
         self.forget_output(id);
+        self.dismiss(id);
+        self.forget_poststart(id);
         let Some(mut container) = self.containers.remove(id) else { return Ok(Answer::Done) };
         let mut dead: Vec<i32> = container.pid().and_then(to_pid).map(Pid::as_raw).into_iter().collect();
         match &container.state {
@@ -177,37 +185,33 @@ impl Shim {
         Ok(Answer::Done)
     }
 
-    pub(crate) fn exec(&mut self, caller: Caller, ask: &ExecAsk, fds: Vec<OwnedFd>) {
-        if let Err(failed) = self.try_exec(caller, ask, fds) {
+    pub(crate) fn exec(&mut self, caller: Caller, ask: &ExecAsk, manner: Manner, fds: Vec<OwnedFd>) {
+        if let Err(failed) = self.try_exec(caller, ask, manner, fds) {
             self.answer(caller, Err(failed));
         }
     }
 
-    fn try_exec(&mut self, caller: Caller, ask: &ExecAsk, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+    fn try_exec(&mut self, caller: Caller, ask: &ExecAsk, manner: Manner, fds: Vec<OwnedFd>) -> Result<(), Failure> {
         let id = &ask.container;
         let container = self.containers.get(id).ok_or_else(|| no_such(id))?;
         let State::Settled(Phase::Running { pid, .. }) = &container.state else {
             let name = container.phase().map_or("being made", |phase| phase.name());
             return Err(failure(FailureKind::Phase, format!("container {id} is {name}, not running")));
         };
+        if container.is_frozen() {
+            return Err(failure(FailureKind::Phase, format!("container {id} is paused: its cgroup is frozen")));
+        }
         let init = to_pid(*pid).ok_or_else(|| internal("the container's pid is out of range"))?;
-        let mut fds = fds.into_iter();
-        let mut next = |wanted: bool| if wanted { fds.next() } else { None };
         let (started, theirs) = std::io::pipe().map_err(internal)?;
-        let ends = ExecEnds {
-            stdin: next(ask.stdio.stdin),
-            stdout: next(ask.stdio.stdout),
-            stderr: next(ask.stdio.stderr),
-            started: theirs.into(),
-        };
+        let ends = ExecEnds::new(ask, manner, fds, theirs.into());
         let started = OwnedFd::from(started);
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
         let key = (caller.connection, ask.exec);
         self.poller.watch(&started, Source::ExecStarted(key)).map_err(internal)?;
-        let pid = crate::exec::exec(ask, &container.dir, init, ends)
+        let pid = crate::exec::exec(ask, manner, &container.dir, init, ends)
             .inspect_err(|_| self.poller.forget(&started, &Source::ExecStarted(key)))
             .map_err(internal)?;
-        let exec = Exec { container: id.clone(), pid, starting: Some((started, caller)), ended: None };
+        let exec = Exec { container: id.clone(), pid, starting: Some((started, caller)), ended: None, manner };
         self.execs.insert(key, exec);
         Ok(())
     }

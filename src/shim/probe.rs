@@ -1,0 +1,110 @@
+//! Whether this host can run pods with user namespaces: tried, not guessed from versions.
+//!
+//! `crisp-shim probe DIRECTORY STATE` does in small what such a pod needs, ends with 0 if all of it works, and else prints
+//! what does not. DIRECTORY is an empty one where the images' layers are, STATE that of the pods.
+
+use std::ffi::CString;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use model::{IdMapping, UserNs};
+use nix::sched::{CloneFlags, setns, unshare};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, fsconfig_create, fsmount, fsopen,
+    mount, mount_change,
+};
+use sys::mount::{Reach, detach_copy, map_ids};
+
+use crate::{layers, user_ns};
+
+/// The first ids that a kubelet gives to pods.
+const FIRST: u32 = 65536;
+
+const OVERLAY: &str = "mounting an overlay of layers with mapped ids";
+
+#[derive(Debug, thiserror::Error)]
+#[error("{step}: {source}")]
+struct Cannot {
+    step: &'static str,
+    source: io::Error,
+}
+
+fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Cannot {
+    move |source| Cannot { step, source: source.into() }
+}
+
+pub(crate) fn main(mut arguments: impl Iterator<Item = PathBuf>) -> ExitCode {
+    let (Some(dir), Some(state)) = (arguments.next(), arguments.next()) else { return ExitCode::FAILURE };
+    match probe(&dir, &state) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(cannot) => {
+            writeln!(io::stdout(), "{cannot}").ok();
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn probe(dir: &Path, state: &Path) -> Result<(), Cannot> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(step("taking orphans"))?;
+    let lines = vec![IdMapping { host: FIRST, container: 0, length: FIRST }];
+    let ids = UserNs { uids: lines.clone(), gids: lines };
+    let kinds = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+    let made = user_ns::make(&ids, kinds).map_err(step("making a user namespace"))?;
+    unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).map_err(step("making mounts private"))?;
+    let files = detach_copy(state, Reach::Top).map_err(step("opening the state directory"))?;
+    map_ids(files, &made.user, Reach::Top).map_err(step("mapping ids in the state directory"))?;
+    show_layers(dir, made.user.as_fd())?;
+    mount_inside(made.user.as_fd())
+}
+
+/// An overlay whose lower layers have other ids.
+fn show_layers(dir: &Path, ids: BorrowedFd<'_>) -> Result<(), Cannot> {
+    let making = || step("making directories");
+    for name in ["lower", "upper", "work", "layers", "shown"] {
+        std::fs::create_dir(dir.join(name)).map_err(making())?;
+    }
+    std::fs::write(dir.join("lower/file"), "").map_err(making())?;
+    let (spare, shown) = (dir.join("layers"), dir.join("shown"));
+    let entered = layers::enter(dir, Some(ids), &spare).map_err(step("mapping ids in the root directory"))?;
+    let options = format!("lowerdir=lower,upperdir={0}/upper,workdir={0}/work", dir.display());
+    let options = CString::new(options).map_err(step("naming the layers"))?;
+    mount("overlay", &shown, "overlay", MountFlags::empty(), Some(options.as_c_str())).map_err(step(OVERLAY))?;
+    entered.leave().map_err(step("leaving the layers"))?;
+    let owner = std::fs::metadata(shown.join("file")).map_err(step(OVERLAY))?.uid();
+    if owner == FIRST { Ok(()) } else { Err(step(OVERLAY)(io::Error::other(format!("root's file is {owner}'s")))) }
+}
+
+/// What every container mounts for itself. The kernel refuses where something hides parts of the host's own.
+fn mount_inside(user: BorrowedFd<'_>) -> Result<(), Cannot> {
+    let (mut hear, mut tell) = io::pipe().map_err(step("making a pipe"))?;
+    let enter = move || {
+        setns(user, CloneFlags::CLONE_NEWUSER)?;
+        user_ns::become_root()?;
+        let own = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC;
+        Ok(unshare(own | CloneFlags::CLONE_NEWNS)?)
+    };
+    let child = move || {
+        let all = ["proc", "sysfs", "tmpfs", "mqueue", "devpts"];
+        match all.into_iter().find_map(|kind| mounts(kind).err().map(|error| (kind, error))) {
+            None => tell.write_all(b"\0"),
+            Some((kind, error)) => tell.write_all(format!("{kind}: {error}").as_bytes()),
+        }
+        .is_err()
+        .into()
+    };
+    user_ns::born_inside(enter, child).map_err(step("entering a user namespace"))?;
+    let mut words = String::new();
+    hear.read_to_string(&mut words).map_err(step("hearing of mounts"))?;
+    if words == "\0" { Ok(()) } else { Err(step("mounting in a user namespace")(io::Error::other(words))) }
+}
+
+fn mounts(kind: &str) -> rustix::io::Result<()> {
+    let fs = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&fs)?;
+    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).map(drop)
+}
