@@ -1,21 +1,23 @@
 //! The daemon: a container runtime behind the two services of CRI.
 //!
 //! ```text
-//! grpc → convert → runtime → { image, cgroup, store, shim, oci, seccomp } → sys, link → model
+//! grpc → convert → runtime → { image, net, cgroup, store, shim, cdi, oci, seccomp, lsm } → sys, link → model
 //! ```
 //!
 //! A request comes in through [`serve`], gets a span in `grpc`, is taken apart and checked in `convert`, which turns
 //! wire messages into specs, and reaches a verb of `runtime`. Records of pods and containers are in `store`; what
 //! runs is held by one shim for each pod, so that this process may end at any moment: the next one reads the records,
-//! finds the shims and goes on.
+//! finds the shims and goes on. What clients stream goes past all that: `streaming` takes their connections, and the runtime
+//! joins them with processes and ports.
 //!
-//! [`config`] is read once, but for how registries are reached. [`cli`] has `crisp image`, which works on a store with or
+//! [`config`] is read again when it changes, as far as that can be in force at once. [`cli`] has `crisp image`, which works on a store with or
 //! without a daemon.
 //!
 //! Limits: the calls that answer UNIMPLEMENTED are those of `grpc` that say so.
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub(crate) mod cdi;
 pub(crate) mod chain;
 pub mod cli;
 pub mod config;
@@ -23,11 +25,15 @@ pub(crate) mod convert;
 pub(crate) mod fault;
 pub(crate) mod grpc;
 pub mod logging;
+pub(crate) mod lsm;
 pub(crate) mod metrics;
 pub(crate) mod oci;
+pub(crate) mod reload;
 pub(crate) mod runtime;
 pub(crate) mod seccomp;
 pub mod serve;
 pub(crate) mod shim;
 pub(crate) mod socket;
 pub(crate) mod store;
+pub(crate) mod streaming;
+pub(crate) mod watchdog;

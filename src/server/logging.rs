@@ -1,9 +1,10 @@
 //! Where the daemon's log goes: to stderr, as text or as JSON.
 
+use std::fmt;
 use std::io::{self, IsTerminal as _};
 
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, reload};
 
 use crate::config::{LogConfig, LogFormat};
 
@@ -14,19 +15,45 @@ pub enum LoggingError {
     Level(#[from] tracing_subscriber::filter::ParseError),
     #[error("setting up the log")]
     Init(#[from] tracing_subscriber::util::TryInitError),
+    #[error("changing the level of the log")]
+    Reload(#[from] reload::Error),
+}
+
+/// Sets the level of a log that runs.
+pub struct LogLevel(Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>);
+
+impl fmt::Debug for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogLevel").finish_non_exhaustive()
+    }
+}
+
+impl LogLevel {
+    pub(crate) fn set(&self, level: &str) -> Result<(), LoggingError> {
+        Ok((self.0)(EnvFilter::try_new(filter(level))?)?)
+    }
 }
 
 /// Sets up the log of this process, once.
-pub fn init(config: &LogConfig) -> Result<(), LoggingError> {
+pub fn init(config: &LogConfig) -> Result<LogLevel, LoggingError> {
     let log = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_new(filter(&config.level))?)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
-    match config.format {
-        LogFormat::Text => log.finish().try_init()?,
-        LogFormat::Json => log.json().flatten_event(true).finish().try_init()?,
-    }
-    Ok(())
+    Ok(match config.format {
+        LogFormat::Text => {
+            let log = log.with_filter_reloading();
+            let level = log.reload_handle();
+            log.finish().try_init()?;
+            LogLevel(Box::new(move |filter| level.reload(filter)))
+        }
+        LogFormat::Json => {
+            let log = log.json().flatten_event(true).with_filter_reloading();
+            let level = log.reload_handle();
+            log.finish().try_init()?;
+            LogLevel(Box::new(move |filter| level.reload(filter)))
+        }
+    })
 }
 
 /// A level alone is about crisp's own parts: the libraries below it would drown them in frames and handshakes.

@@ -44,8 +44,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.verb {
         Verb::Serve(settings) => {
             let config = settings.load()?.resolve()?;
-            logging::init(&config.log)?;
-            Ok(serve::serve(config)?)
+            let level = logging::init(&config.log)?;
+            Ok(serve::serve(config, level)?)
         }
         Verb::Config(settings) => {
             let raw = settings.load()?;

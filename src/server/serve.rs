@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
@@ -16,14 +16,17 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 use wire::admin::images_server::ImagesServer;
+use wire::health::health_server::HealthServer;
 use wire::v1::image_service_server::ImageServiceServer;
 use wire::v1::runtime_service_server::RuntimeServiceServer;
 
-use crate::config::{Config, Live};
-use crate::grpc::{AdminApi, ImageApi, Mended, REQUEST_MAX, RuntimeApi, TraceLayer};
-use crate::metrics;
+use crate::config::{Config, Live, Reload};
+use crate::grpc::{AdminApi, ImageApi, Latencies, Mended, REQUEST_MAX, RuntimeApi, Serving, TraceLayer};
+use crate::logging::LogLevel;
 use crate::runtime::Runtime;
 use crate::socket::{self, Socket, SocketError};
+use crate::streaming::{self, BindError, Streaming};
+use crate::{metrics, reload, watchdog};
 
 /// How long requests may take to end once the daemon was told to stop.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
@@ -41,6 +44,8 @@ pub enum ServeError {
     Lock { dir: PathBuf, source: io::Error },
     #[error(transparent)]
     Socket(#[from] SocketError),
+    #[error("stream.listen")]
+    Stream(#[from] BindError),
     #[error("metrics.listen")]
     Metrics(#[from] metrics::ListenError),
     #[error("opening the image store")]
@@ -58,7 +63,7 @@ pub enum ServeError {
 }
 
 /// Serves until the process is told to end by SIGTERM or SIGINT.
-pub fn serve(config: Config) -> Result<(), ServeError> {
+pub fn serve(config: Config, level: LogLevel) -> Result<(), ServeError> {
     if !sys::memory::return_from(LARGE) {
         tracing::debug!("large blocks of memory stay with the allocator");
     }
@@ -71,25 +76,39 @@ pub fn serve(config: Config) -> Result<(), ServeError> {
         .enable_all()
         .build()
         .map_err(ServeError::Threads)?;
-    let outcome = threads.block_on(run(config));
+    let outcome = threads.block_on(run(config, level));
     // What still runs is safe to leave: the next daemon goes on from the records.
     threads.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
 
-async fn run(config: Config) -> Result<(), ServeError> {
+async fn run(config: Config, level: LogLevel) -> Result<(), ServeError> {
     let _state = claim(&config)?;
     let (socket, listener) = Socket::bind(&config.listen, config.socket_mode, config.socket_group)?;
     let metrics = match &config.metrics {
         Some(listen) => Some(metrics::Listener::bind(listen).await?),
         None => None,
     };
+    let clients = streaming::Listener::bind(&config.stream).await?;
     let listen = config.listen.clone();
-    let registries = Live::new(config.origin.clone(), config.registries.clone());
+    let registries = Arc::new(Live::new(config.origin.clone(), config.registries.clone()));
+    let latencies = Arc::new(Latencies::default());
+    let settings = Mutex::new(Reload::new(config.clone()));
     let store = image::Store::open(&images_dir(&config.root), config.registries.clone(), config.pull)?;
     let runtime = Runtime::open(config, Arc::new(store)).await.map_err(|error| ServeError::Runtime(error.into()))?;
-    let _telling = metrics.map(|listener| metrics::tell(listener, Arc::clone(&runtime)));
-    answer(runtime, registries, listener, &listen).await?;
+    let _telling = metrics.map(|listener| metrics::tell(listener, Arc::clone(&runtime), Arc::clone(&latencies)));
+    let _feeding = watchdog::feed(&runtime);
+    let settings = reload::Settings {
+        runtime: Arc::clone(&runtime),
+        registries: Arc::clone(&registries),
+        level,
+        reload: settings,
+    };
+    let _watching = reload::watch(settings).map_err(ServeError::Signals)?;
+    let streaming = clients.streaming();
+    let _serving = clients.serve(Arc::clone(&runtime));
+    let apis = Apis { runtime, registries, latencies, streaming };
+    answer(apis, listener, &listen).await?;
     drop(socket);
     Ok(())
 }
@@ -111,13 +130,17 @@ fn claim(config: &Config) -> Result<File, ServeError> {
     })
 }
 
-/// Answers requests until a signal comes, then lets the running ones end.
-async fn answer(
+/// What requests are answered by.
+struct Apis {
     runtime: Arc<Runtime>,
-    registries: Live,
-    listener: StdListener,
-    listen: &Path,
-) -> Result<(), ServeError> {
+    registries: Arc<Live>,
+    latencies: Arc<Latencies>,
+    streaming: Arc<Streaming>,
+}
+
+/// Answers requests until a signal comes, then lets the running ones end.
+async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), ServeError> {
+    let Apis { runtime, registries, latencies, streaming } = apis;
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
     let listener = UnixListener::from_std(listener).map_err(ServeError::Listen)?;
@@ -128,15 +151,17 @@ async fn answer(
         }
         accepted.map(Mended::new)
     });
-    let runtime_api = RuntimeServiceServer::new(RuntimeApi::new(Arc::clone(&runtime)));
+    let runtime_api = RuntimeServiceServer::new(RuntimeApi::new(Arc::clone(&runtime), streaming));
     let image_api = ImageServiceServer::new(ImageApi::new(Arc::clone(&runtime), registries));
-    let admin_api = ImagesServer::new(AdminApi::new(runtime));
+    let admin_api = ImagesServer::new(AdminApi::new(Arc::clone(&runtime)));
+    let (serving, health_api) = Serving::new();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let server = Server::builder()
-        .layer(TraceLayer)
+        .layer(TraceLayer::new(latencies))
         .add_service(runtime_api.max_decoding_message_size(REQUEST_MAX))
         .add_service(image_api.max_decoding_message_size(REQUEST_MAX))
         .add_service(admin_api)
+        .add_service(HealthServer::new(health_api))
         .serve_with_incoming_shutdown(incoming, async { stopped.await.unwrap_or_default() });
     let mut server = std::pin::pin!(server);
 
@@ -147,6 +172,9 @@ async fn answer(
         _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
     }
     notify(NotifyState::Stopping);
+    // Those who follow events, or watch over this daemon, would never be done.
+    runtime.events().close();
+    serving.end();
     // Fails only when the server is gone already, which is what is wanted.
     stop.send(()).ok();
     match tokio::time::timeout(LAST_REQUESTS, server).await {

@@ -29,7 +29,7 @@ struct Seen {
 
 /// What tells a changed file from an unchanged one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Stamp {
+pub(super) struct Stamp {
     file: (u64, u64),
     size: u64,
     modified: (i64, i64),
@@ -38,7 +38,7 @@ struct Stamp {
 
 impl Stamp {
     /// None where there is no such file, or none that we may see.
-    fn of(path: &Path) -> Option<Self> {
+    pub(super) fn of(path: &Path) -> Option<Self> {
         let meta = std::fs::metadata(path).ok()?;
         Some(Self {
             file: (meta.dev(), meta.ino()),

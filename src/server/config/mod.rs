@@ -1,14 +1,18 @@
-//! The daemon's settings: read from a file, overridden by the command line, checked, then never changed.
+//! The daemon's settings: read from a file, overridden by the command line, checked.
 //!
 //! [`RawConfig`] is the file, key by key; [`Config`] is what the daemon works with. A key nobody knows, or a value that
-//! cannot be, is refused by name before anything is done. Only how registries are reached is looked at again while the
-//! daemon runs, by `Live`.
+//! cannot be, is refused by name before anything is done. While the daemon runs `Reload` looks at
+//! the file again, and `Live` at all files that say how registries are reached.
 
+mod handlers;
 mod live;
+mod network;
 mod pinned;
 mod raw;
 mod registries;
+mod reload;
 mod resolve;
+mod stream;
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,18 +22,19 @@ use std::time::Duration;
 use cgroup::CgroupPath;
 use model::kubernetes::QualifiedName;
 
+pub use handlers::{Handler, Handlers, NoSuchHandler, Rlimit};
 pub(crate) use live::Live;
+pub use network::{CniConfig, NetworkConfig, NetworkMode};
 pub use pinned::Pinned;
 pub use raw::RawConfig;
+pub(crate) use reload::{Change, Reload};
 pub use resolve::InvalidSetting;
+pub use stream::{BadIdentity, StreamConfig, StreamIdentity};
 
 /// Used where no file is named, if it exists.
 pub const DEFAULT_FILE: &str = "/etc/crisp/crisp.toml";
 /// The file with every setting, its default and an explanation.
 pub const EXPLAINED: &str = include_str!("../../../runtime-config/crisp.toml");
-
-/// Ways to run a pod that a request may name; "" is the default.
-pub(crate) const HANDLERS: [&str; 2] = ["", "crisp"];
 
 /// Settings that were checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,19 +49,18 @@ pub struct Config {
     pub log: LogConfig,
     pub cgroup: CgroupConfig,
     pub shim: PathBuf,
-    /// In bytes.
-    pub log_line_max: u32,
-    /// In bytes.
-    pub shm_size: u64,
+    pub handlers: Handlers,
     /// In bytes, for stdout and stderr together.
     pub exec_output_max: usize,
-    pub oom_score_adj: OomPolicy,
     pub resources: ResourcesConfig,
+    pub cdi: CdiConfig,
     pub stop: StopConfig,
+    pub network: NetworkConfig,
     pub pinned: Pinned,
     pub pull: image::Limits,
     /// As they were at the start.
     pub registries: image::Registries,
+    pub stream: StreamConfig,
     /// None: nobody is told.
     pub metrics: Option<MetricsListen>,
     pub origin: Origin,
@@ -89,6 +93,8 @@ pub struct CgroupConfig {
     pub driver: CgroupDriver,
     /// Above the cgroups of pods that come without one.
     pub parent: CgroupPath,
+    /// Whether the kernel is told to move processes between cgroups fast.
+    pub fast_moves: bool,
 }
 
 /// Who makes cgroups, and how they are called.
@@ -124,6 +130,15 @@ pub enum MismatchPolicy {
     Warn,
     /// Fail the request.
     Refuse,
+}
+
+/// Where CDI devices come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CdiConfig {
+    /// A later one outranks those before it.
+    pub spec_dirs: Vec<PathBuf>,
+    /// Whether annotations may ask for devices too.
+    pub annotations: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,8 +178,8 @@ impl Origin {
 pub enum ConfigError {
     #[error("reading the configuration {}", file.display())]
     Read { file: PathBuf, source: io::Error },
-    #[error("the configuration {} is refused", file.display())]
-    Parse { file: PathBuf, source: toml::de::Error },
+    #[error("the configuration {} is refused in line {line}", file.display())]
+    Parse { file: PathBuf, line: usize, source: toml::de::Error },
     #[error("the configuration cannot be used")]
     Invalid(#[from] InvalidSetting),
 }
@@ -192,7 +207,13 @@ impl RawConfig {
     fn read(file: &Path) -> Result<Self, ConfigError> {
         let text =
             std::fs::read_to_string(file).map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
-        toml::from_str(&text).map_err(|source| ConfigError::Parse { file: file.to_owned(), source })
+        toml::from_str(&text).map_err(|mut source: toml::de::Error| {
+            let before = source.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            // It would show the line itself, which may hold what no log should.
+            source.set_input(None);
+            ConfigError::Parse { file: file.to_owned(), line, source }
+        })
     }
 
     /// Checks every value.

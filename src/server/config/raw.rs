@@ -7,6 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use super::Origin;
 
+/// Enough for ordinary programs that start as root.
+const CAPABILITIES: [&str; 14] = [
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "MKNOD",
+    "NET_BIND_SERVICE",
+    "NET_RAW",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+];
+
 /// All keys of `runtime-config/crisp.toml`; the `Default`s here and the values there are the same, as a test proves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -21,9 +39,13 @@ pub struct RawConfig {
     pub shim: RawShim,
     pub container: RawContainer,
     pub resources: RawResources,
+    pub cdi: RawCdi,
     pub stop: RawStop,
+    pub network: RawNetwork,
     pub image: RawImage,
+    pub stream: RawStream,
     pub metrics: RawMetrics,
+    pub handlers: BTreeMap<String, RawHandler>,
     pub registries: BTreeMap<String, RawRegistry>,
     /// Where all of it came from: no setting.
     #[serde(skip)]
@@ -42,6 +64,7 @@ pub struct RawLog {
 pub struct RawCgroup {
     pub driver: String,
     pub parent: String,
+    pub fast_moves: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +80,42 @@ pub struct RawContainer {
     pub shm_size: u64,
     pub exec_output_max: u64,
     pub oom_score_adj: String,
+    pub privileged: bool,
+    pub seccomp: PathBuf,
+    pub apparmor: String,
+    pub capabilities: Vec<String>,
+    pub rlimits: BTreeMap<String, String>,
+}
+
+/// What a handler may have of its own; the rest is that of [`RawContainer`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawHandler {
+    pub log_line_max: Option<u32>,
+    pub shm_size: Option<u64>,
+    pub oom_score_adj: Option<String>,
+    pub privileged: Option<bool>,
+    pub seccomp: Option<PathBuf>,
+    pub apparmor: Option<String>,
+    pub capabilities: Option<Vec<String>>,
+    pub rlimits: Option<BTreeMap<String, String>>,
+}
+
+impl RawHandler {
+    pub(super) fn over(self, all: RawContainer) -> RawContainer {
+        let Self { log_line_max, shm_size, oom_score_adj, privileged, seccomp, apparmor, capabilities, rlimits } = self;
+        RawContainer {
+            log_line_max: log_line_max.unwrap_or(all.log_line_max),
+            shm_size: shm_size.unwrap_or(all.shm_size),
+            exec_output_max: all.exec_output_max,
+            oom_score_adj: oom_score_adj.unwrap_or(all.oom_score_adj),
+            privileged: privileged.unwrap_or(all.privileged),
+            seccomp: seccomp.unwrap_or(all.seccomp),
+            apparmor: apparmor.unwrap_or(all.apparmor),
+            capabilities: capabilities.unwrap_or(all.capabilities),
+            rlimits: rlimits.unwrap_or(all.rlimits),
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,6 +123,13 @@ pub struct RawContainer {
 pub struct RawResources {
     pub mismatch: String,
     pub annotation: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawCdi {
+    pub spec_dirs: Vec<PathBuf>,
+    pub annotations: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +148,41 @@ pub struct RawImage {
     pub downloads: usize,
     pub pull_memory: u64,
     pub stall_timeout: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawNetwork {
+    pub mode: String,
+    pub cni: RawCni,
+    pub bridge: RawBridge,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawCni {
+    pub conf_dir: PathBuf,
+    pub bin_dirs: Vec<PathBuf>,
+    pub timeout: u64,
+    pub template: PathBuf,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawBridge {
+    pub name: String,
+    pub pools: Vec<String>,
+    pub mtu: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawStream {
+    pub listen: String,
+    pub cert: PathBuf,
+    pub key: PathBuf,
+    pub idle_timeout: u64,
+    pub creation_timeout: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,9 +215,13 @@ impl Default for RawConfig {
             shim: RawShim::default(),
             container: RawContainer::default(),
             resources: RawResources::default(),
+            cdi: RawCdi::default(),
             stop: RawStop::default(),
+            network: RawNetwork::default(),
             image: RawImage::default(),
+            stream: RawStream::default(),
             metrics: RawMetrics::default(),
+            handlers: BTreeMap::new(),
             registries: BTreeMap::new(),
             origin: Origin::default(),
         }
@@ -131,7 +236,7 @@ impl Default for RawLog {
 
 impl Default for RawCgroup {
     fn default() -> Self {
-        Self { driver: "cgroupfs".into(), parent: String::new() }
+        Self { driver: "cgroupfs".into(), parent: String::new(), fast_moves: "auto".into() }
     }
 }
 
@@ -142,6 +247,11 @@ impl Default for RawContainer {
             shm_size: 64 << 20,
             exec_output_max: (16 << 20) - (64 << 10),
             oom_score_adj: "restrict".into(),
+            privileged: true,
+            seccomp: PathBuf::new(),
+            apparmor: String::new(),
+            capabilities: CAPABILITIES.map(str::to_owned).into(),
+            rlimits: BTreeMap::new(),
         }
     }
 }
@@ -152,9 +262,38 @@ impl Default for RawResources {
     }
 }
 
+impl Default for RawCdi {
+    fn default() -> Self {
+        Self { spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()], annotations: false }
+    }
+}
+
 impl Default for RawStop {
     fn default() -> Self {
         Self { grace_max: 86_400, kill_wait: 10 }
+    }
+}
+
+impl Default for RawNetwork {
+    fn default() -> Self {
+        Self { mode: "auto".into(), cni: RawCni::default(), bridge: RawBridge::default() }
+    }
+}
+
+impl Default for RawCni {
+    fn default() -> Self {
+        Self {
+            conf_dir: "/etc/cni/net.d".into(),
+            bin_dirs: vec!["/opt/cni/bin".into(), "/usr/lib/cni".into()],
+            timeout: 60,
+            template: PathBuf::new(),
+        }
+    }
+}
+
+impl Default for RawBridge {
+    fn default() -> Self {
+        Self { name: "crisp0".into(), pools: vec!["10.213.0.0/16".into()], mtu: 0 }
     }
 }
 
@@ -167,6 +306,18 @@ impl Default for RawImage {
             downloads: 3,
             pull_memory: 128 << 20,
             stall_timeout: 60,
+        }
+    }
+}
+
+impl Default for RawStream {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:0".into(),
+            cert: PathBuf::new(),
+            key: PathBuf::new(),
+            idle_timeout: 14_400,
+            creation_timeout: 30,
         }
     }
 }

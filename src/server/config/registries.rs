@@ -18,7 +18,7 @@ const OTHERS: &str = "*";
 
 /// Who may read a file that settings name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Readers {
+pub(super) enum Readers {
     Anyone,
     /// It holds a secret.
     OwnerAlone,
@@ -131,7 +131,7 @@ fn search(registries: &[String]) -> Result<Vec<String>, InvalidSetting> {
     Ok(registries)
 }
 
-fn read(key: &str, path: &Path, readers: Readers) -> Result<Vec<u8>, InvalidSetting> {
+pub(super) fn read(key: &str, path: &Path, readers: Readers) -> Result<Vec<u8>, InvalidSetting> {
     let path = absolute(key, path.to_owned())?;
     let failed = |error: io::Error| invalid(key, format_args!("reading {}: {error}", path.display()));
     // Not to wait for whoever writes to a pipe.
@@ -154,11 +154,11 @@ fn read(key: &str, path: &Path, readers: Readers) -> Result<Vec<u8>, InvalidSett
     Ok(content)
 }
 
-fn unusable(key: &str, path: &Path, why: impl std::fmt::Display) -> InvalidSetting {
+pub(super) fn unusable(key: &str, path: &Path, why: impl std::fmt::Display) -> InvalidSetting {
     invalid(key, format_args!("{} {why}", path.display()))
 }
 
-fn is_empty(path: &Path) -> bool {
+pub(super) fn is_empty(path: &Path) -> bool {
     path.as_os_str().is_empty()
 }
 

@@ -9,12 +9,12 @@ use cgroup::CgroupPath;
 use model::kubernetes::InvalidName;
 use tracing_subscriber::EnvFilter;
 
-use super::raw::{RawCgroup, RawConfig, RawContainer, RawImage, RawLog, RawMetrics, RawResources, RawShim, RawStop};
-use super::registries;
+use super::raw::{RawCdi, RawCgroup, RawConfig, RawImage, RawLog, RawMetrics, RawResources, RawShim, RawStop};
 use super::{
-    CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, MetricsListen, MismatchPolicy, OomPolicy, Pinned,
+    CdiConfig, CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, MetricsListen, MismatchPolicy, Pinned,
     ResourcesConfig, StopConfig,
 };
+use super::{handlers, network, registries, stream};
 
 /// A setting that cannot be what it is.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -42,11 +42,15 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         log,
         cgroup,
         shim: RawShim { path: shim },
-        container: RawContainer { log_line_max, shm_size, exec_output_max, oom_score_adj },
+        container,
         resources,
+        cdi,
         stop,
+        network,
         image,
+        stream,
         metrics: RawMetrics { listen: metrics },
+        handlers,
         registries,
         origin,
     } = raw;
@@ -68,15 +72,17 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         log: log_config(log)?,
         cgroup: cgroup_config(cgroup)?,
         shim: shim_path(shim)?,
-        log_line_max: at_least("container.log_line_max", log_line_max, 256)?,
-        shm_size: at_least("container.shm_size", shm_size, 4096)?,
-        exec_output_max: usize::try_from(exec_output_max).map_err(|e| invalid("container.exec_output_max", e))?,
-        oom_score_adj: oom_policy(&oom_score_adj)?,
+        exec_output_max: usize::try_from(container.exec_output_max)
+            .map_err(|e| invalid("container.exec_output_max", e))?,
+        handlers: handlers::resolve(&container, handlers)?,
         resources: resources_config(&resources)?,
+        cdi: cdi_config(cdi)?,
         stop: stop_config(&stop)?,
+        network: network::resolve(network)?,
         pull: pull_limits(&image)?,
         registries: registries::resolve(&image, &registries)?,
         pinned: Pinned::parse(&image.pinned)?,
+        stream: stream::resolve(&stream)?,
         metrics,
         origin,
     })
@@ -142,7 +148,7 @@ pub(super) fn absolute(key: &str, path: PathBuf) -> Result<PathBuf, InvalidSetti
     }
 }
 
-fn at_least<T: PartialOrd + Display>(key: &str, value: T, least: T) -> Result<T, InvalidSetting> {
+pub(super) fn at_least<T: PartialOrd + Display>(key: &str, value: T, least: T) -> Result<T, InvalidSetting> {
     if value < least { Err(invalid(key, format_args!("{value} is too little: at least {least}"))) } else { Ok(value) }
 }
 
@@ -185,7 +191,7 @@ fn log_config(RawLog { level, format }: RawLog) -> Result<LogConfig, InvalidSett
     Ok(LogConfig { level, format })
 }
 
-fn cgroup_config(RawCgroup { driver, parent }: RawCgroup) -> Result<CgroupConfig, InvalidSetting> {
+fn cgroup_config(RawCgroup { driver, parent, fast_moves }: RawCgroup) -> Result<CgroupConfig, InvalidSetting> {
     let driver = match driver.as_str() {
         "cgroupfs" => CgroupDriver::Cgroupfs,
         "systemd" => CgroupDriver::Systemd,
@@ -201,7 +207,15 @@ fn cgroup_config(RawCgroup { driver, parent }: RawCgroup) -> Result<CgroupConfig
         (parent, CgroupDriver::Systemd) => CgroupPath::new(parent).and_then(|parent| cgroup::slice(&parent)),
     };
     let parent = parent.map_err(|e| invalid("cgroup.parent", e))?;
-    Ok(CgroupConfig { driver, parent })
+    let fast_moves = match fast_moves.as_str() {
+        "auto" => cgroup::moves_can_be_free(&rustix::system::uname().release().to_string_lossy()),
+        "off" => false,
+        other => {
+            let problem = format_args!("{other:?} is neither \"auto\" nor \"off\"");
+            return Err(invalid("cgroup.fast_moves", problem));
+        }
+    };
+    Ok(CgroupConfig { driver, parent, fast_moves })
 }
 
 /// The shim as it was named, or else beside this program, or else in PATH.
@@ -225,17 +239,6 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-fn oom_policy(text: &str) -> Result<OomPolicy, InvalidSetting> {
-    match text {
-        "restrict" => Ok(OomPolicy::Restrict),
-        "require" => Ok(OomPolicy::Require),
-        other => {
-            let problem = format_args!("{other:?} is neither \"restrict\" nor \"require\"");
-            Err(invalid("container.oom_score_adj", problem))
-        }
-    }
-}
-
 fn resources_config(RawResources { mismatch, annotation }: &RawResources) -> Result<ResourcesConfig, InvalidSetting> {
     let mismatch = match mismatch.as_str() {
         "warn" => MismatchPolicy::Warn,
@@ -250,6 +253,11 @@ fn resources_config(RawResources { mismatch, annotation }: &RawResources) -> Res
         name => Some(name.parse().map_err(|e: InvalidName| invalid("resources.annotation", e))?),
     };
     Ok(ResourcesConfig { mismatch, annotation })
+}
+
+fn cdi_config(RawCdi { spec_dirs, annotations }: RawCdi) -> Result<CdiConfig, InvalidSetting> {
+    let spec_dirs = spec_dirs.into_iter().map(|dir| absolute("cdi.spec_dirs", dir)).collect::<Result<_, _>>()?;
+    Ok(CdiConfig { spec_dirs, annotations })
 }
 
 fn stop_config(&RawStop { grace_max, kill_wait }: &RawStop) -> Result<StopConfig, InvalidSetting> {

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::raw::{RawCgroup, RawRegistry};
+use super::raw::{RawCgroup, RawHandler, RawRegistry};
 use super::*;
 
 /// The defaults, with a shim that exists wherever the test runs.
@@ -47,6 +47,17 @@ fn the_explained_file_names_every_key_and_explains_it() {
         .collect();
     let mut all = RawConfig::default();
     all.registries.insert("registry.example:5000".to_owned(), RawRegistry::default());
+    let strict = RawHandler {
+        log_line_max: Some(all.container.log_line_max),
+        shm_size: Some(all.container.shm_size),
+        oom_score_adj: Some("require".into()),
+        privileged: Some(false),
+        seccomp: Some("/etc/crisp/strict.json".into()),
+        apparmor: Some("crisp-strict".into()),
+        capabilities: Some(Vec::new()),
+        rlimits: Some([("core".into(), "0".into()), ("nofile".into(), "1024".into())].into()),
+    };
+    all.handlers.insert("strict".to_owned(), strict);
     assert_eq!(toml::from_str::<RawConfig>(&uncommented).unwrap(), all);
 
     let (mut named, mut known) = (BTreeSet::new(), BTreeSet::new());
@@ -113,6 +124,18 @@ fn what_becomes_of_announced_resources_is_resolved() {
 }
 
 #[test]
+fn where_cdi_devices_come_from_is_resolved() {
+    let mut raw = raw();
+    let defaults = CdiConfig { spec_dirs: vec!["/etc/cdi".into(), "/var/run/cdi".into()], annotations: false };
+    assert_eq!(raw.clone().resolve().unwrap().cdi, defaults);
+    (raw.cdi.spec_dirs, raw.cdi.annotations) = (vec![], true);
+    assert_eq!(raw.resolve().unwrap().cdi, CdiConfig { spec_dirs: vec![], annotations: true });
+    for bad in ["", "cdi", "/", "/etc/../cdi"] {
+        assert_eq!(refused(|raw| raw.cdi.spec_dirs.push(bad.into())).key, "cdi.spec_dirs", "{bad}");
+    }
+}
+
+#[test]
 fn what_is_printed_is_read_back() {
     let mut raw = raw();
     raw.registries.insert(
@@ -141,11 +164,11 @@ fn an_unknown_key_is_refused_with_its_name_and_place() {
     ] {
         std::fs::write(&file, text).unwrap();
         let error = RawConfig::load(Some(&file), Overrides::default()).unwrap_err();
-        let ConfigError::Parse { source, .. } = &error else { panic!("{error:?}") };
-        let line = text.lines().count();
+        let ConfigError::Parse { source, line, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(*line, text.lines().count());
         assert!(error.to_string().contains("crisp.toml"), "{error}");
         assert!(source.to_string().contains(&format!("unknown field `{key}`")), "{source}");
-        assert!(source.to_string().contains(&format!("line {line}")), "{source}");
+        assert!(error.to_string().contains(&format!("line {line}")), "{error}");
     }
 }
 
@@ -189,7 +212,12 @@ fn values_that_cannot_be_are_refused_by_key() {
         ("log.format", refused(|raw| raw.log.format = "xml".into())),
         ("cgroup.driver", refused(|raw| raw.cgroup.driver = "openrc".into())),
         ("cgroup.parent", refused(|raw| raw.cgroup.parent = "crisp".into())),
-        ("cgroup.parent", refused(|raw| raw.cgroup = RawCgroup { driver: "systemd".into(), parent: "/crisp".into() })),
+        (
+            "cgroup.parent",
+            refused(|raw| {
+                raw.cgroup = RawCgroup { driver: "systemd".into(), parent: "/crisp".into(), ..RawCgroup::default() }
+            }),
+        ),
         ("shim.path", refused(|raw| raw.shim.path = "/nonexistent/shim".into())),
         ("container.log_line_max", refused(|raw| raw.container.log_line_max = 0)),
         ("container.oom_score_adj", refused(|raw| raw.container.oom_score_adj = "maybe".into())),
@@ -232,7 +260,7 @@ fn with_systemd_the_parent_of_all_is_a_slice() {
         [("", "/crisp.slice"), ("/a-b.slice", "/a.slice/a-b.slice"), ("/a.slice/a-b.slice", "/a.slice/a-b.slice")]
     {
         let mut raw = raw();
-        raw.cgroup = RawCgroup { driver: "systemd".into(), parent: named.into() };
+        raw.cgroup = RawCgroup { driver: "systemd".into(), parent: named.into(), ..RawCgroup::default() };
         let config = raw.resolve().unwrap();
         assert_eq!((config.cgroup.driver, config.cgroup.parent.as_str()), (CgroupDriver::Systemd, used));
     }

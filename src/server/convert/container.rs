@@ -55,15 +55,20 @@ pub(crate) fn stop(asked: v1::StopContainerRequest) -> Result<(String, Duration)
 pub(crate) fn exec(asked: v1::ExecSyncRequest) -> Result<Exec, Refusal> {
     let v1::ExecSyncRequest { container_id, cmd, timeout } = asked;
     let timeout = seconds("timeout", timeout)?;
+    Ok(Exec {
+        container: id("container_id", container_id)?,
+        command: command(cmd)?,
+        timeout: Some(timeout).filter(|timeout| !timeout.is_zero()),
+    })
+}
+
+/// What to run, which has to be something.
+pub(super) fn command(cmd: Vec<String>) -> Result<Vec<String>, Refusal> {
     let at = Field::top("cmd");
     if cmd.first().is_none_or(String::is_empty) {
         return Err(at.invalid("empty"));
     }
-    Ok(Exec {
-        container: id("container_id", container_id)?,
-        command: words(at, cmd)?,
-        timeout: Some(timeout).filter(|timeout| !timeout.is_zero()),
-    })
+    words(at, cmd)
 }
 
 fn seconds(field: &str, value: i64) -> Result<Duration, Refusal> {
@@ -97,9 +102,6 @@ fn spec(at: Field<'_>, config: v1::ContainerConfig, warnings: &mut Warnings) -> 
     for name in announced::OURS.iter().filter(|name| annotations.contains_key(**name)) {
         let field = kubernetes::entry("annotations", name);
         warnings.push(format!("{}: hooks do not see it, the name is crisp's own", at.at(&field)));
-    }
-    if stdin_once {
-        warnings.push(format!("{}: stdin stays open after the first who attached, for now", at.at("stdin_once")));
     }
     let v1::LinuxContainerConfig { resources: limits, security_context } = linux.unwrap_or_default();
     let above = at.at("linux");

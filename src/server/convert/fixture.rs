@@ -9,7 +9,7 @@ use model::{ContainerId, Phase, PodId, PodPhase, Signal};
 use wire::v1;
 
 use super::{container, pod};
-use crate::store::{ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
+use crate::store::{Connection, ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
 
 pub(super) fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -50,8 +50,16 @@ fn namespaces(pid: v1::NamespaceMode, target: &str) -> v1::NamespaceOption {
         pid: pid.into(),
         ipc: v1::NamespaceMode::Pod.into(),
         target_id: target.to_owned(),
-        userns_options: Some(v1::UserNamespace { mode: v1::NamespaceMode::Node.into(), ..Default::default() }),
+        userns_options: Some(v1::UserNamespace {
+            mode: v1::NamespaceMode::Pod.into(),
+            uids: vec![mapping(0, 65536, 1000), mapping(1000, 90000, 1)],
+            gids: vec![mapping(0, 131_072, 1000)],
+        }),
     }
+}
+
+fn mapping(container_id: u32, host_id: u32, length: u32) -> v1::IdMapping {
+    v1::IdMapping { host_id, container_id, length }
 }
 
 fn selinux() -> v1::SeLinuxOption {
@@ -145,8 +153,8 @@ pub(super) fn host_mount() -> v1::Mount {
         readonly: true,
         selinux_relabel: true,
         propagation: v1::MountPropagation::PropagationPrivate.into(),
-        uid_mappings: Vec::new(),
-        gid_mappings: Vec::new(),
+        uid_mappings: vec![mapping(0, 65536, 1000)],
+        gid_mappings: vec![mapping(0, 131_072, 1000), mapping(1000, 90000, 1)],
         recursive_read_only: true,
         image: None,
         image_sub_path: String::new(),
@@ -260,6 +268,7 @@ pub(crate) fn pod_record() -> PodRecord {
         cgroup: PodCgroup { path: "/kubepods/pod1".to_owned(), ours: false },
         settings: cgroup::Settings::new(),
         ips: vec!["10.1.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
+        connection: Connection::Bridge,
     }
 }
 
@@ -282,5 +291,6 @@ pub(crate) fn container_record() -> ContainerRecord {
         stop_signal: Signal::TERM,
         cgroup: "/kubepods/pod1/c".to_owned(),
         settings: cgroup::Settings::new(),
+        cdi: vec![],
     }
 }

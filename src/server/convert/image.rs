@@ -35,7 +35,7 @@ fn name_or_none(at: Field<'_>, asked: v1::ImageSpec, warnings: &mut Warnings) ->
         image: at.at("image").text(image)?,
         user_specified: user_specified_image,
         annotations,
-        handler: pod::handler(at.at("runtime_handler"), runtime_handler)?,
+        handler: runtime_handler,
     })
 }
 
@@ -67,15 +67,15 @@ pub(crate) fn asked(image: Option<v1::ImageSpec>) -> Result<(ImageName, Warnings
     Ok((name, warnings))
 }
 
-/// The one image that a list is to have; none: all.
-pub(crate) fn filter(asked: Option<v1::ImageFilter>) -> Result<(Option<String>, Warnings), Refusal> {
+/// The one image that a list is to have; none, or one without a name: all.
+pub(crate) fn filter(asked: Option<v1::ImageFilter>) -> Result<(Option<ImageName>, Warnings), Refusal> {
     let mut warnings = Warnings::new();
     let v1::ImageFilter { image } = asked.unwrap_or_default();
     let Some(image) = image else { return Ok((None, warnings)) };
     let at = Field::top("filter");
     let at = at.at("image");
-    let name = name_or_none(at, image, &mut warnings)?.image;
-    Ok((Some(name).filter(|name| !name.is_empty()), warnings))
+    let name = name_or_none(at, image, &mut warnings)?;
+    Ok((Some(name), warnings))
 }
 
 /// `search` are the registries that a name without one is looked for in.

@@ -126,10 +126,10 @@ fn a_pull_needs_a_name() {
 
 #[test]
 fn an_empty_filter_is_no_filter() {
-    let wanted = |image| filter(Some(v1::ImageFilter { image })).map(|(name, _)| name);
+    let wanted = |image| filter(Some(v1::ImageFilter { image })).map(|(name, _)| name.map(|name| name.image));
     assert_eq!(filter(None), Ok((None, Vec::new())));
     assert_eq!(wanted(None), Ok(None));
-    assert_eq!(wanted(Some(v1::ImageSpec::default())), Ok(None));
+    assert_eq!(wanted(Some(v1::ImageSpec::default())), Ok(Some(String::new())));
     assert_eq!(wanted(Some(fixture::image())), Ok(Some("sha256:abc".into())));
 }
 
@@ -140,8 +140,6 @@ fn a_filter_is_checked_like_any_image() {
         change(&mut image);
         filter(Some(v1::ImageFilter { image: Some(image) }))
     };
-    let refused = with(|image| image.runtime_handler = "other".into()).unwrap_err().to_string();
-    assert!(refused.starts_with("filter.image.runtime_handler: "), "{refused}");
     assert_eq!(with(|image| image.image_ref = "x".into()).unwrap().1.len(), 1);
     assert_eq!(
         with(|image| image.image = "a\0b".into()).unwrap_err().to_string(),
@@ -150,11 +148,13 @@ fn a_filter_is_checked_like_any_image() {
 }
 
 #[test]
-fn an_image_for_a_handler_that_is_not_there_is_refused() {
+fn the_handler_that_an_image_is_for_is_told_on() {
     let image = v1::ImageSpec { image: NAME.into(), runtime_handler: "other".into(), ..v1::ImageSpec::default() };
-    let refused = pull(v1::PullImageRequest { image: Some(image.clone()), auth: None, sandbox_config: None });
-    assert!(refused.unwrap_err().to_string().starts_with("image.runtime_handler: "));
-    assert!(asked(Some(image)).is_err());
+    let asked_for = pull(v1::PullImageRequest { image: Some(image.clone()), auth: None, sandbox_config: None });
+    assert_eq!(asked_for.unwrap().name.handler, "other");
+    assert_eq!(asked(Some(image.clone())).unwrap().0.handler, "other");
+    let filtered = filter(Some(v1::ImageFilter { image: Some(v1::ImageSpec { image: String::new(), ..image }) }));
+    assert_eq!(filtered.unwrap().0.unwrap().handler, "other");
 }
 
 #[test]

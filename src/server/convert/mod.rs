@@ -4,7 +4,7 @@
 //! compile until someone decides about it. A field is honoured (it is in the model), refused with a [`Refusal`] that
 //! gives its full path, or, where CRI lets a runtime ignore it, noted as a warning that the handler logs:
 //!
-//! - `config.port_mappings` with a host port, `config.stdin_once`: accepted, without effect yet
+//! - `config.port_mappings` with a host port: accepted, without effect yet
 //! - `sandbox_config` of CreateContainer: checked, and its metadata compared; the rest, `pod_resources` too, was said when the
 //!   pod was made, and does not change it
 //! - `image.image_ref`, set by runtimes only: ignored
@@ -12,17 +12,19 @@
 //!   all pods
 //! - `annotations` and `user_specified_image` of an image: kept with a container; they say nothing about which image it is
 //!
-//! Refused as not supported yet: user namespaces, idmapped mounts, environment values that are not UTF-8. All Windows
-//! sections are refused as invalid.
+//! Refused as not supported yet: environment values that are not UTF-8. All Windows sections are refused as invalid.
 
 pub(crate) mod admin;
 mod annotation;
 pub(crate) mod container;
+pub(crate) mod event;
 pub(crate) mod field;
 pub(crate) mod filter;
 pub(crate) mod image;
 pub(crate) mod image_info;
 mod kubernetes;
+mod mapping;
+pub(crate) mod metrics;
 pub(crate) mod mount;
 pub(crate) mod pod;
 pub(crate) mod resources;
@@ -30,6 +32,7 @@ pub(crate) mod security;
 pub(crate) mod signal;
 pub(crate) mod stats;
 pub(crate) mod status;
+pub(crate) mod stream;
 
 #[cfg(test)]
 pub(crate) mod fixture;

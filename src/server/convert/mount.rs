@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use model::{Device, IdMapping, Mount, MountSource, Propagation};
+use model::{Device, Mount, MountSource, Propagation};
 use wire::v1;
 
-use super::{Field, Refusal, Warnings, image};
+use super::{Field, Refusal, Warnings, image, mapping};
 
 pub(super) fn mount(at: Field<'_>, asked: v1::Mount, warnings: &mut Warnings) -> Result<Mount, Refusal> {
     let v1::Mount {
@@ -22,11 +22,7 @@ pub(super) fn mount(at: Field<'_>, asked: v1::Mount, warnings: &mut Warnings) ->
         image_sub_path,
         mount_options,
     } = asked;
-    for (name, mappings) in [("uidMappings", uid_mappings), ("gidMappings", gid_mappings)] {
-        if !mappings.is_empty() {
-            return Err(at.at(name).unsupported("idmapped mounts are not supported yet"));
-        }
-    }
+    let (uid_mappings, gid_mappings) = mapping::of_mount(at, uid_mappings, gid_mappings)?;
     let propagation = match at.at("propagation").known(propagation)? {
         v1::MountPropagation::PropagationPrivate => Propagation::Private,
         v1::MountPropagation::PropagationHostToContainer => Propagation::HostToContainer,
@@ -49,13 +45,9 @@ pub(super) fn mount(at: Field<'_>, asked: v1::Mount, warnings: &mut Warnings) ->
         recursive_read_only,
         selinux_relabel,
         propagation,
-        uid_mappings: Vec::new(),
-        gid_mappings: Vec::new(),
-        options: mount_options
-            .into_iter()
-            .enumerate()
-            .map(|(index, option)| option_word(at.at("mount_options").entry(index), option))
-            .collect::<Result<_, _>>()?,
+        uid_mappings,
+        gid_mappings,
+        options: options(at.at("mount_options"), mount_options)?,
     })
 }
 
@@ -83,10 +75,28 @@ fn source(
     }
 }
 
-/// One word: a comma would smuggle in another.
-fn option_word(at: Field<'_>, option: String) -> Result<String, Refusal> {
-    let word = !option.is_empty() && option.bytes().all(|b| b.is_ascii_graphic() && b != b',');
-    if word { Ok(option) } else { Err(at.invalid(format_args!("{option:?} is no mount option"))) }
+/// What takes rights from a volume, which is what Kubernetes asks for, and how its files are marked as read. What other fields
+/// say is not said here too, and nothing gives back a right that the source does not give.
+const OPTIONS: [&str; 7] = ["noexec", "nodev", "nosuid", "noatime", "nodiratime", "relatime", "strictatime"];
+/// Of these a mount has one.
+const ATIME: [&str; 3] = ["noatime", "relatime", "strictatime"];
+
+fn options(at: Field<'_>, asked: Vec<String>) -> Result<Vec<String>, Refusal> {
+    for (index, option) in asked.iter().enumerate() {
+        let at = at.entry(index);
+        let word = option.as_str();
+        if matches!(word, "ro" | "rw" | "rro") {
+            return Err(at.invalid(format_args!("{word:?} is for readonly and recursive_read_only to say")));
+        }
+        if !OPTIONS.contains(&word) {
+            return Err(at.invalid(format_args!("{option:?} is none of {}", OPTIONS.join(", "))));
+        }
+        let other = asked[..index].iter().find(|other| ATIME.contains(&other.as_str()) && *other != option);
+        if let Some(other) = other.filter(|_| ATIME.contains(&word)) {
+            return Err(at.invalid(format_args!("{option:?} contradicts {other:?}")));
+        }
+    }
+    Ok(asked)
 }
 
 pub(super) fn device(at: Field<'_>, asked: v1::Device) -> Result<Device, Refusal> {
@@ -103,7 +113,10 @@ pub(super) fn device(at: Field<'_>, asked: v1::Device) -> Result<Device, Refusal
 }
 
 pub(super) fn cdi_device(at: Field<'_>, v1::CdiDevice { name }: v1::CdiDevice) -> Result<String, Refusal> {
-    at.at("name").filled(name)
+    let at = at.at("name");
+    let name = at.filled(name)?;
+    model::cdi::check_name(&name).map_err(|problem| at.invalid(problem))?;
+    Ok(name)
 }
 
 /// `mounted` has the id of each image, by the name it was asked for.
@@ -138,18 +151,13 @@ pub(super) fn mount_to_wire(mount: &Mount, mounted: &BTreeMap<String, String>) -
         readonly: *readonly,
         selinux_relabel: *selinux_relabel,
         propagation: propagation.into(),
-        uid_mappings: uid_mappings.iter().map(mapping_to_wire).collect(),
-        gid_mappings: gid_mappings.iter().map(mapping_to_wire).collect(),
+        uid_mappings: uid_mappings.iter().map(mapping::to_wire).collect(),
+        gid_mappings: gid_mappings.iter().map(mapping::to_wire).collect(),
         recursive_read_only: *recursive_read_only,
         image,
         image_sub_path,
         mount_options: options.clone(),
     }
-}
-
-pub(super) fn mapping_to_wire(mapping: &IdMapping) -> v1::IdMapping {
-    let IdMapping { host, container, length } = *mapping;
-    v1::IdMapping { host_id: host, container_id: container, length }
 }
 
 #[cfg(test)]

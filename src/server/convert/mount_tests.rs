@@ -32,11 +32,37 @@ fn mounts_that_cannot_be_are_refused_by_field() {
         ("propagation: 9 is no known value", refused(|m| m.propagation = 9)),
         ("recursive_read_only: needs readonly and private propagation", refused(|m| m.readonly = false)),
         ("recursive_read_only: needs readonly and private propagation", refused(|m| m.propagation = 1)),
-        ("mount_options[0]: \"a,b\" is no mount option", refused(|m| m.mount_options = vec!["a,b".into()])),
+        (
+            "mount_options[1]: \"noatime\" contradicts \"relatime\"",
+            refused(|m| m.mount_options = words("relatime noatime")),
+        ),
     ];
     for (problem, said) in cases {
         assert_eq!(said.kind(), Kind::Invalid);
         assert_eq!(said.to_string(), format!("config.mounts[0].{problem}"));
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split(' ').map(str::to_owned).collect()
+}
+
+#[test]
+fn options_are_those_that_take_rights_away() {
+    let convert_options = |options: &str| convert(v1::Mount { mount_options: words(options), ..host_mount() });
+    for good in ["noexec nodev nosuid", "noexec noexec", "noatime nodiratime", "strictatime", "relatime relatime"] {
+        assert_eq!(convert_options(good).unwrap().options, words(good));
+    }
+    for bad in
+        ["exec", "suid", "dev", "bind", "rbind", "rshared", "remount", "size=1", "noexec,exec", "NOEXEC", "rnoexec", ""]
+    {
+        let said = convert_options(&format!("nodev {bad}")).unwrap_err().to_string();
+        let none = format!("config.mounts[0].mount_options[1]: {bad:?} is none of noexec, nodev, nosuid, ");
+        assert!(said.starts_with(&none), "{said}");
+    }
+    for other in ["ro", "rw", "rro"] {
+        let said = convert_options(other).unwrap_err().to_string();
+        assert!(said.ends_with("is for readonly and recursive_read_only to say"), "{said}");
     }
 }
 
@@ -67,9 +93,18 @@ fn an_image_is_mounted_read_only_and_no_mount_crosses_into_it() {
 }
 
 #[test]
-fn idmapped_mounts_are_not_supported_yet() {
-    let refusal = refused(|m| m.uid_mappings = vec![v1::IdMapping::default()]);
-    assert_eq!(refusal.kind(), Kind::Unsupported);
-    let refusal = refused(|m| m.gid_mappings = vec![v1::IdMapping::default()]);
-    assert!(refusal.to_string().starts_with("config.mounts[0].gidMappings:"), "{refusal}");
+fn mappings_that_cannot_be_are_refused_by_field() {
+    let cases = [
+        ("gidMappings: empty, but uidMappings is not", refused(|m| m.gid_mappings.clear())),
+        ("uidMappings: empty, but gidMappings is not", refused(|m| m.uid_mappings.clear())),
+        ("uidMappings[0].length: 0", refused(|m| m.uid_mappings[0].length = 0)),
+        (
+            "gidMappings[1].container_id: some of these ids are in entry 0 too",
+            refused(|m| m.gid_mappings[1].container_id = 999),
+        ),
+    ];
+    for (problem, said) in cases {
+        assert_eq!(said.kind(), Kind::Invalid);
+        assert_eq!(said.to_string(), format!("config.mounts[0].{problem}"));
+    }
 }

@@ -9,7 +9,6 @@ use model::{Dns, NsMode, PodMeta, PodSpec, PortMapping, Protocol};
 use wire::v1;
 
 use super::{Field, Refusal, Warnings, annotation, kubernetes, resources, security};
-use crate::config::HANDLERS;
 
 /// The kernel's room for a host name.
 const HOSTNAME_MAX: usize = 64;
@@ -19,23 +18,13 @@ const HOSTNAME_MAX: usize = 64;
 /// Its resources may also be announced by the annotation `by`.
 pub(crate) fn run(asked: v1::RunPodSandboxRequest, by: Option<&QualifiedName>) -> Result<(PodSpec, Warnings), Refusal> {
     let v1::RunPodSandboxRequest { config, runtime_handler } = asked;
-    let handler = handler(Field::top("runtime_handler"), runtime_handler)?;
     let at = Field::top("config");
     let mut warnings = Warnings::new();
-    let mut spec = spec(at, at.required(config)?, handler, &mut warnings)?;
+    let mut spec = spec(at, at.required(config)?, runtime_handler, &mut warnings)?;
     if let Some(name) = by {
         annotation::heed(at, name, &mut spec, &mut warnings)?;
     }
     Ok((spec, warnings))
-}
-
-/// A handler that crisp has; "" is the default one.
-pub(super) fn handler(at: Field<'_>, name: String) -> Result<String, Refusal> {
-    if HANDLERS.contains(&name.as_str()) {
-        Ok(name)
-    } else {
-        Err(at.invalid(format_args!("there is no runtime handler {name:?}, only \"crisp\", which is also the default")))
-    }
 }
 
 pub(super) fn spec(

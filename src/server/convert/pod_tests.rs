@@ -86,16 +86,6 @@ fn what_is_missing_is_named() {
 }
 
 #[test]
-fn an_unknown_handler_is_refused() {
-    let request = v1::RunPodSandboxRequest { config: Some(pod_config()), runtime_handler: "kata".into() };
-    let refusal = run(request, None).unwrap_err();
-    assert_eq!(
-        refusal.to_string(),
-        "runtime_handler: there is no runtime handler \"kata\", only \"crisp\", which is also the default"
-    );
-}
-
-#[test]
 fn values_that_cannot_be_are_refused_by_field() {
     let cases = [
         ("config.windows:", refused(|c| c.windows = Some(v1::WindowsPodSandboxConfig::default()))),

@@ -207,7 +207,7 @@ pub(super) fn in_force(asked: &LimitsPatch, now: &Now) -> Option<v1::ContainerRe
 }
 
 /// The asked shares where they make this weight, else the least that do: many shares make one weight.
-fn shares_of(weight: CpuWeight, asked: Option<CpuShares>) -> i64 {
+pub(super) fn shares_of(weight: CpuWeight, asked: Option<CpuShares>) -> i64 {
     let makes = |shares: CpuShares| cgroup::weight(shares).cmp(&weight.get());
     if let Some(asked) = asked.filter(|shares| makes(*shares).is_eq()) {
         return asked.into();

@@ -6,8 +6,7 @@ use model::{
 };
 use wire::v1;
 
-use super::mount::mapping_to_wire;
-use super::{Field, Refusal};
+use super::{Field, Refusal, mapping};
 
 #[expect(deprecated, reason = "the older seccomp field is still understood")]
 pub(super) fn pod(at: Field<'_>, asked: Option<v1::LinuxSandboxSecurityContext>) -> Result<PodSecurity, Refusal> {
@@ -129,9 +128,10 @@ pub(super) fn container(
 
 fn namespaces(at: Field<'_>, asked: Option<v1::NamespaceOption>) -> Result<Namespaces, Refusal> {
     let v1::NamespaceOption { network, pid, ipc, target_id, userns_options } = asked.unwrap_or_default();
-    if let Some(userns) = userns_options {
-        no_user_namespace(at.at("userns_options"), userns)?;
-    }
+    let user = match userns_options {
+        Some(userns) => user_namespace(at.at("userns_options"), userns)?,
+        None => None,
+    };
     let shared = |name, value| match mode(at.at(name), value)? {
         shared @ (NsMode::Pod | NsMode::Node) => Ok(shared),
         NsMode::Container | NsMode::Target => Err(at.at(name).invalid("must be POD or NODE")),
@@ -143,7 +143,7 @@ fn namespaces(at: Field<'_>, asked: Option<v1::NamespaceOption>) -> Result<Names
         (false, false) => return Err(at.at("target_id").invalid("set, but pid is not TARGET")),
         (false, true) => None,
     };
-    Ok(Namespaces { network: shared("network", network)?, pid, ipc: shared("ipc", ipc)?, target, user: None })
+    Ok(Namespaces { network: shared("network", network)?, pid, ipc: shared("ipc", ipc)?, target, user })
 }
 
 fn mode(at: Field<'_>, value: i32) -> Result<NsMode, Refusal> {
@@ -155,12 +155,16 @@ fn mode(at: Field<'_>, value: i32) -> Result<NsMode, Refusal> {
     })
 }
 
-fn no_user_namespace(at: Field<'_>, asked: v1::UserNamespace) -> Result<(), Refusal> {
+/// None: the host's.
+fn user_namespace(at: Field<'_>, asked: v1::UserNamespace) -> Result<Option<UserNs>, Refusal> {
     let v1::UserNamespace { mode: asked_mode, uids, gids } = asked;
     match mode(at.at("mode"), asked_mode)? {
-        NsMode::Pod => Err(at.unsupported("user namespaces are not supported yet")),
+        NsMode::Pod => Ok(Some(UserNs {
+            uids: mapping::namespace(at.at("uids"), uids)?,
+            gids: mapping::namespace(at.at("gids"), gids)?,
+        })),
         NsMode::Container | NsMode::Target => Err(at.at("mode").invalid("must be POD or NODE")),
-        NsMode::Node if uids.is_empty() && gids.is_empty() => Ok(()),
+        NsMode::Node if uids.is_empty() && gids.is_empty() => Ok(None),
         NsMode::Node => Err(at.invalid("has mappings, but mode is NODE")),
     }
 }
@@ -229,7 +233,12 @@ fn apparmor_profile(
     asked: Option<v1::SecurityProfile>,
     older: &str,
 ) -> Result<Option<Profile>, Refusal> {
-    profile(at, "apparmor", asked, "apparmor_profile", older)
+    // Some clients keep the beginning that the older field needs.
+    let bare = |name: String| name.strip_prefix("localhost/").map(str::to_owned).unwrap_or(name);
+    Ok(match profile(at, "apparmor", asked, "apparmor_profile", older)? {
+        Some(Profile::Localhost(name)) => Some(Profile::Localhost(bare(name))),
+        other => other,
+    })
 }
 
 fn profile(
@@ -278,8 +287,8 @@ pub(super) fn namespaces_to_wire(namespaces: &Namespaces) -> v1::NamespaceOption
         None => v1::UserNamespace { mode: v1::NamespaceMode::Node.into(), uids: Vec::new(), gids: Vec::new() },
         Some(UserNs { uids, gids }) => v1::UserNamespace {
             mode: v1::NamespaceMode::Pod.into(),
-            uids: uids.iter().map(mapping_to_wire).collect(),
-            gids: gids.iter().map(mapping_to_wire).collect(),
+            uids: uids.iter().map(mapping::to_wire).collect(),
+            gids: gids.iter().map(mapping::to_wire).collect(),
         },
     };
     v1::NamespaceOption {

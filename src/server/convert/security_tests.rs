@@ -1,4 +1,4 @@
-use model::{Classed as _, Kind};
+use model::{Classed as _, IdMapping, Kind};
 
 use super::super::fixture::container_config;
 use super::*;
@@ -31,7 +31,13 @@ fn every_field_comes_through() {
         pid: NsMode::Target,
         ipc: NsMode::Pod,
         target: Some("other".into()),
-        user: None,
+        user: Some(UserNs {
+            uids: vec![
+                IdMapping { host: 65536, container: 0, length: 1000 },
+                IdMapping { host: 90000, container: 1000, length: 1 },
+            ],
+            gids: vec![IdMapping { host: 131_072, container: 0, length: 1000 }],
+        }),
     };
     assert_eq!(
         security,
@@ -86,21 +92,30 @@ fn modes_and_targets_must_fit() {
 }
 
 #[test]
-fn user_namespaces_are_not_supported_yet() {
+fn a_user_namespace_is_the_pods_with_mappings_or_the_hosts_without() {
     let with = |userns: v1::UserNamespace| convert(|c| options(c).userns_options = Some(userns));
-    let pod = v1::UserNamespace { mode: v1::NamespaceMode::Pod.into(), ..Default::default() };
-    let refusal = with(pod).unwrap_err();
-    assert_eq!(refusal.kind(), Kind::Unsupported);
-    assert!(refusal.to_string().starts_with("ctx.namespace_options.userns_options:"), "{refusal}");
-    let mapped = v1::UserNamespace {
-        mode: v1::NamespaceMode::Node.into(),
-        uids: vec![v1::IdMapping::default()],
-        gids: Vec::new(),
+    let asked = |mode: v1::NamespaceMode, uids: &[v1::IdMapping], gids: &[v1::IdMapping]| v1::UserNamespace {
+        mode: mode.into(),
+        uids: uids.to_vec(),
+        gids: gids.to_vec(),
     };
-    assert_eq!(with(mapped).unwrap_err().kind(), Kind::Invalid);
-    let odd = v1::UserNamespace { mode: v1::NamespaceMode::Target.into(), ..Default::default() };
-    assert_eq!(with(odd).unwrap_err().kind(), Kind::Invalid);
-    assert!(convert(|c| options(c).userns_options = None).is_ok());
+    let line = [v1::IdMapping { container_id: 0, host_id: 65536, length: 65536 }];
+    let pod = with(asked(v1::NamespaceMode::Pod, &line, &line)).unwrap().namespaces.user.unwrap();
+    assert_eq!((pod.uid(1000), pod.gid(1000)), (Some(66536), Some(66536)));
+    assert_eq!(with(asked(v1::NamespaceMode::Node, &[], &[])).unwrap().namespaces.user, None);
+    assert_eq!(convert(|c| options(c).userns_options = None).unwrap().namespaces.user, None);
+    let cases = [
+        (asked(v1::NamespaceMode::Pod, &[], &line), ".uids: empty, but mode is POD"),
+        (asked(v1::NamespaceMode::Pod, &line, &[]), ".gids: empty, but mode is POD"),
+        (asked(v1::NamespaceMode::Node, &line, &[]), ": has mappings, but mode is NODE"),
+        (asked(v1::NamespaceMode::Container, &line, &line), ".mode: must be POD or NODE"),
+        (asked(v1::NamespaceMode::Target, &line, &line), ".mode: must be POD or NODE"),
+    ];
+    for (userns, problem) in cases {
+        let refusal = with(userns).unwrap_err();
+        assert_eq!(refusal.kind(), Kind::Invalid);
+        assert_eq!(refusal.to_string(), format!("ctx.namespace_options.userns_options{problem}"));
+    }
 }
 
 #[test]

@@ -125,7 +125,18 @@ fn network_to_wire(NetworkUsage { at, default, others }: &NetworkUsage) -> v1::N
 }
 
 fn interface(usage: &InterfaceUsage) -> v1::NetworkInterfaceUsage {
-    let InterfaceUsage { name, rx_bytes, rx_errors, tx_bytes, tx_errors } = usage;
+    // There are no fields for the others, which metrics tell.
+    let InterfaceUsage {
+        name,
+        rx_bytes,
+        rx_packets: _,
+        rx_errors,
+        rx_dropped: _,
+        tx_bytes,
+        tx_packets: _,
+        tx_errors,
+        tx_dropped: _,
+    } = usage;
     v1::NetworkInterfaceUsage {
         name: name.clone(),
         rx_bytes: Some(value(*rx_bytes)),

@@ -49,9 +49,13 @@ fn pod_seen() -> PodSeen {
     let interface = |name: &str, base: u64| InterfaceUsage {
         name: name.to_owned(),
         rx_bytes: base + 1,
+        rx_packets: base + 5,
         rx_errors: base + 2,
+        rx_dropped: base + 6,
         tx_bytes: base + 3,
+        tx_packets: base + 7,
         tx_errors: base + 4,
+        tx_dropped: base + 8,
     };
     PodSeen {
         record: Arc::new(pod_record()),

@@ -22,7 +22,19 @@ const SHIM_LOST: &str = "ShimLost";
 const UNKNOWN: &str = "Unknown";
 
 pub(crate) fn pod(record: &PodRecord) -> v1::PodSandboxStatus {
-    let PodRecord { version: _, id, spec, created, phase, hostname: _, held: _, cgroup: _, settings: _, ips } = record;
+    let PodRecord {
+        version: _,
+        id,
+        spec,
+        created,
+        phase,
+        hostname: _,
+        held: _,
+        cgroup: _,
+        settings: _,
+        ips,
+        connection: _,
+    } = record;
     let options = security::namespaces_to_wire(&spec.security.namespaces);
     v1::PodSandboxStatus {
         id: id.to_string(),
@@ -38,8 +50,19 @@ pub(crate) fn pod(record: &PodRecord) -> v1::PodSandboxStatus {
 }
 
 pub(crate) fn pod_item(record: &PodRecord) -> v1::PodSandbox {
-    let PodRecord { version: _, id, spec, created, phase, hostname: _, held: _, cgroup: _, settings: _, ips: _ } =
-        record;
+    let PodRecord {
+        version: _,
+        id,
+        spec,
+        created,
+        phase,
+        hostname: _,
+        held: _,
+        cgroup: _,
+        settings: _,
+        ips: _,
+        connection: _,
+    } = record;
     v1::PodSandbox {
         id: id.to_string(),
         metadata: Some(pod::meta_to_wire(&spec.meta)),
@@ -67,6 +90,7 @@ pub(crate) fn container(record: &ContainerRecord, limits: Option<&cgroup::Now>) 
         stop_signal,
         cgroup: _,
         settings: _,
+        cdi: _,
     } = record;
     let Moment { started, finished, code, reason, message } = moment(phase);
     let user = v1::LinuxContainerUser {
@@ -113,6 +137,7 @@ pub(crate) fn container_item(record: &ContainerRecord) -> v1::Container {
         stop_signal: _,
         cgroup: _,
         settings: _,
+        cdi: _,
     } = record;
     v1::Container {
         id: id.to_string(),

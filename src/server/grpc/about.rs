@@ -2,7 +2,7 @@
 
 use wire::v1;
 
-use crate::config::{CgroupDriver, HANDLERS};
+use crate::config::{CgroupDriver, Handlers};
 use crate::runtime::Condition;
 
 pub(super) fn version() -> v1::VersionResponse {
@@ -20,16 +20,25 @@ pub(super) fn condition(condition: Condition) -> v1::RuntimeCondition {
     v1::RuntimeCondition { r#type: name.to_owned(), status: ok, reason, message }
 }
 
-pub(super) fn handlers() -> Vec<v1::RuntimeHandler> {
-    let features = v1::RuntimeHandlerFeatures {
-        recursive_read_only_mounts: has_mount_setattr(&rustix::system::uname().release().to_string_lossy()),
-        user_namespaces: false,
-    };
-    HANDLERS.map(|name| v1::RuntimeHandler { name: name.to_owned(), features: Some(features) }).into()
+/// All handlers. They differ in settings, not in what they can do.
+pub(super) fn handlers(all: &Handlers, user_namespaces: bool) -> Vec<v1::RuntimeHandler> {
+    let features = handler_features(user_namespaces);
+    all.names().map(|name| v1::RuntimeHandler { name: name.to_owned(), features: Some(features) }).collect()
 }
 
-pub(super) fn features() -> v1::RuntimeFeatures {
-    v1::RuntimeFeatures { supplemental_groups_policy: true, user_namespaces_host_network: false, mount_options: false }
+fn handler_features(user_namespaces: bool) -> v1::RuntimeHandlerFeatures {
+    v1::RuntimeHandlerFeatures {
+        recursive_read_only_mounts: has_mount_setattr(&rustix::system::uname().release().to_string_lossy()),
+        user_namespaces,
+    }
+}
+
+pub(super) fn features(user_namespaces: bool) -> v1::RuntimeFeatures {
+    v1::RuntimeFeatures {
+        supplemental_groups_policy: true,
+        user_namespaces_host_network: user_namespaces,
+        mount_options: true,
+    }
 }
 
 pub(super) fn runtime_config(driver: CgroupDriver) -> v1::RuntimeConfigResponse {
@@ -78,6 +87,8 @@ mod tests {
 
     #[test]
     fn the_default_handler_is_among_the_handlers() {
-        assert_eq!(handlers().iter().map(|handler| handler.name.as_str()).collect::<Vec<_>>(), ["", "crisp"]);
+        let all = handlers(&crate::config::Handlers::of(&["a"]), true);
+        assert_eq!(all.iter().map(|handler| handler.name.as_str()).collect::<Vec<_>>(), ["", "crisp", "a"]);
+        assert!(all.iter().all(|handler| handler.features == Some(handler_features(true))));
     }
 }

@@ -178,7 +178,7 @@ impl Images for AdminApi {
         let PruneRequest { all, dry_run } = request.into_inner();
         let runtime = Arc::clone(&self.runtime);
         let prune = move || {
-            let pinned = &runtime.config().pinned;
+            let pinned = &runtime.settings().pinned;
             let keep = |image: &::image::Image| pinned.spares(image, all);
             let store = runtime.images();
             let pruned = if dry_run { store.prunable(keep) } else { store.prune(keep) };

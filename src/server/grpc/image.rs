@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use model::{Classed, Kind, PodMeta};
+use model::{Classed, ImageName, Kind, PodMeta};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 use wire::v1::image_service_server::ImageService;
@@ -26,22 +26,31 @@ pub(crate) struct ImageApi {
 }
 
 impl ImageApi {
-    pub(crate) fn new(runtime: Arc<Runtime>, registries: Live) -> Self {
-        Self { runtime, registries: Arc::new(registries) }
+    pub(crate) fn new(runtime: Arc<Runtime>, registries: Arc<Live>) -> Self {
+        Self { runtime, registries }
     }
 
     fn show(&self, image: &::image::Image) -> Image {
-        convert::image::to_wire(image, &self.runtime.config().pinned)
+        convert::image::to_wire(image, &self.runtime.settings().pinned)
     }
 
     fn list(&self, filter: Option<ImageFilter>) -> Result<Vec<Arc<::image::Image>>, Status> {
         let (name, warnings) = convert::image::filter(filter).map_err(status::of)?;
         log_warnings(&warnings);
+        if let Some(name) = &name {
+            self.check_handler("filter.image", name)?;
+        }
         let store = self.runtime.images();
-        Ok(match name {
+        Ok(match name.map(|name| name.image).filter(|name| !name.is_empty()) {
             Some(name) => store.find(&name).into_iter().collect(),
             None => store.list(),
         })
+    }
+
+    /// Images are the same for all handlers, so the name only has to be one.
+    fn check_handler(&self, field: &str, name: &ImageName) -> Result<(), Status> {
+        let handlers = &self.runtime.settings().handlers;
+        handlers.asked(&format!("{field}.runtime_handler"), &name.handler).map(drop).map_err(status::of)
     }
 
     /// Uses the registries as they are configured now. What is wrong with their files fails no pull: the last good
@@ -62,7 +71,7 @@ impl ImageApi {
     /// What a verbose status tells beside the image.
     async fn info(&self, image: Arc<::image::Image>) -> String {
         let store = Arc::clone(self.runtime.images());
-        let pinned = self.runtime.config().pinned.keeps(&image);
+        let pinned = self.runtime.settings().pinned.keeps(&image);
         let tell = move || {
             // An image that is being removed has its documents no more.
             let config = store.blob(&image.id).ok();
@@ -114,7 +123,7 @@ impl ImageService for ImageApi {
 
     async fn stream_images(&self, request: Request<StreamImagesRequest>) -> Answer<Self::StreamImagesStream> {
         let StreamImagesRequest { filter } = request.into_inner();
-        let chunks = chunks(self.list(filter)?, self.runtime.config().pinned.clone());
+        let chunks = chunks(self.list(filter)?, self.runtime.settings().pinned.clone());
         Ok(Response::new(Box::pin(tokio_stream::iter(chunks.map(Ok)))))
     }
 
@@ -123,6 +132,7 @@ impl ImageService for ImageApi {
         let (name, warnings) = convert::image::asked(image).map_err(status::of)?;
         about_image(&name.image);
         log_warnings(&warnings);
+        self.check_handler("image", &name)?;
         let found = self.runtime.images().find(&name.image);
         let image = found.as_ref().map(|image| self.show(image));
         let info = match found.filter(|_| verbose) {
@@ -135,14 +145,15 @@ impl ImageService for ImageApi {
     async fn pull_image(&self, request: Request<PullImageRequest>) -> Answer<PullImageResponse> {
         self.look_at_registries().await;
         let pull = convert::image::pull(request.into_inner(), &self.registries.search()).map_err(status::of)?;
-        let convert::image::Pull { name, credentials, pod, warnings } = pull;
-        about_image(&name.image);
+        let convert::image::Pull { name: image, credentials, pod, warnings } = pull;
+        about_image(&image.image);
         if let Some(PodMeta { name, uid, namespace, attempt: _ }) = pod {
             about_pod(&format!("{namespace}/{name} {uid}"));
         }
         log_warnings(&warnings);
+        self.check_handler("image", &image)?;
         // Not to its end: the caller hangs up when it no longer wants the image, and the store abandons the pull.
-        let pulled = self.runtime.images().pull_as(&name.image, credentials).await;
+        let pulled = self.runtime.images().pull_as(&image.image, credentials).await;
         let image = pulled.map_err(|error| status::of(ImageError::from(error)))?;
         Ok(Response::new(PullImageResponse { image_ref: image.id.to_string() }))
     }
@@ -152,6 +163,7 @@ impl ImageService for ImageApi {
         let (name, warnings) = convert::image::asked(image).map_err(status::of)?;
         about_image(&name.image);
         log_warnings(&warnings);
+        self.check_handler("image", &name)?;
         let store = Arc::clone(self.runtime.images());
         let Some(image) = store.find(&name.image) else { return Ok(Response::new(RemoveImageResponse {})) };
         // By id: CRI removes an image with all its names, whichever was given, and also one that is pinned, which only

@@ -1,6 +1,7 @@
 //! RuntimeService.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tonic::{Request, Response, Status};
 use wire::v1::runtime_service_server::RuntimeService;
@@ -8,39 +9,48 @@ use wire::v1::*;
 
 use super::chunks::{self, Chunks};
 use super::{
-    Answer, about, about_container, about_pod, log_warnings, looked_up, not_yet, stats, status, to_the_end, verbose,
+    Answer, about, about_container, about_pod, events, log_warnings, looked_up, metrics, not_yet, stats, status,
+    to_the_end, verbose,
 };
 use crate::convert;
 use crate::convert::container::id;
 use crate::runtime::{ExecOutput, Runtime};
+use crate::streaming::{Request as Stream, Streaming};
 
-/// The stream of a call that never answers with one.
-type NoStream<T> = tokio_stream::Empty<Result<T, Status>>;
-
-const STREAMING: &str = "streaming is planned";
-const LISTS: &str = "use the plain list; lists in chunks are planned";
-const METRICS: &str = "metrics are planned";
 const CHECKPOINTS: &str = "checkpoints are not planned yet";
 
 #[derive(Debug)]
 pub(crate) struct RuntimeApi {
     runtime: Arc<Runtime>,
+    streaming: Arc<Streaming>,
 }
 
 impl RuntimeApi {
-    pub(crate) fn new(runtime: Arc<Runtime>) -> Self {
-        Self { runtime }
+    pub(crate) fn new(runtime: Arc<Runtime>, streaming: Arc<Streaming>) -> Self {
+        Self { runtime, streaming }
+    }
+
+    fn pods_like(&self, filter: Option<PodSandboxFilter>) -> Result<Vec<PodSandbox>, Status> {
+        let filter = convert::filter::pods(filter).map_err(status::of)?;
+        let pods = filter.apply(self.runtime.pods());
+        Ok(pods.iter().map(|pod| convert::status::pod_item(pod)).collect())
+    }
+
+    fn containers_like(&self, filter: Option<ContainerFilter>) -> Result<Vec<Container>, Status> {
+        let filter = convert::filter::containers(filter).map_err(status::of)?;
+        let containers = filter.apply(self.runtime.containers());
+        Ok(containers.iter().map(|container| convert::status::container_item(container)).collect())
     }
 }
 
 #[tonic::async_trait]
 impl RuntimeService for RuntimeApi {
-    type StreamPodSandboxesStream = NoStream<StreamPodSandboxesResponse>;
-    type StreamContainersStream = NoStream<StreamContainersResponse>;
+    type StreamPodSandboxesStream = Chunks<StreamPodSandboxesResponse>;
+    type StreamContainersStream = Chunks<StreamContainersResponse>;
     type StreamContainerStatsStream = Chunks<StreamContainerStatsResponse>;
     type StreamPodSandboxStatsStream = Chunks<StreamPodSandboxStatsResponse>;
-    type StreamPodSandboxMetricsStream = NoStream<StreamPodSandboxMetricsResponse>;
-    type GetContainerEventsStream = NoStream<ContainerEventResponse>;
+    type StreamPodSandboxMetricsStream = Chunks<StreamPodSandboxMetricsResponse>;
+    type GetContainerEventsStream = Chunks<ContainerEventResponse>;
 
     async fn version(&self, _: Request<VersionRequest>) -> Answer<VersionResponse> {
         Ok(Response::new(about::version()))
@@ -55,11 +65,11 @@ impl RuntimeService for RuntimeApi {
         };
         Ok(Response::new(StatusResponse {
             status: Some(RuntimeStatus {
-                conditions: self.runtime.conditions().into_iter().map(about::condition).collect(),
+                conditions: self.runtime.conditions().await.into_iter().map(about::condition).collect(),
             }),
             info,
-            runtime_handlers: about::handlers(),
-            features: Some(about::features()),
+            runtime_handlers: about::handlers(&self.runtime.settings().handlers, self.runtime.has_user_ns()),
+            features: Some(about::features(self.runtime.has_user_ns())),
         }))
     }
 
@@ -72,15 +82,17 @@ impl RuntimeService for RuntimeApi {
         request: Request<UpdateRuntimeConfigRequest>,
     ) -> Answer<UpdateRuntimeConfigResponse> {
         let UpdateRuntimeConfigRequest { runtime_config } = request.into_inner();
-        let cidr = runtime_config.and_then(|config| config.network_config).map(|network| network.pod_cidr);
-        if let Some(cidr) = cidr.filter(|cidr| !cidr.is_empty()) {
-            tracing::warn!(cidr, "the node's pod address range is not used yet");
+        let ranges = runtime_config.and_then(|config| config.network_config).map(|network| network.pod_cidr);
+        if let Some(ranges) = ranges.filter(|ranges| !ranges.is_empty()) {
+            let runtime = Arc::clone(&self.runtime);
+            to_the_end(async move { runtime.set_addresses(ranges).await }).await?;
         }
         Ok(Response::new(UpdateRuntimeConfigResponse {}))
     }
 
     async fn run_pod_sandbox(&self, request: Request<RunPodSandboxRequest>) -> Answer<RunPodSandboxResponse> {
-        let annotation = self.runtime.config().resources.annotation.as_ref();
+        let settings = self.runtime.settings();
+        let annotation = settings.resources.annotation.as_ref();
         let (spec, warnings) = convert::pod::run(request.into_inner(), annotation).map_err(status::of)?;
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
@@ -111,22 +123,19 @@ impl RuntimeService for RuntimeApi {
         let PodSandboxStatusRequest { pod_sandbox_id, verbose: wanted } = request.into_inner();
         let text = id("pod_sandbox_id", pod_sandbox_id).map_err(status::of)?;
         about_pod(&text);
+        let timestamp = convert::status::nanos(SystemTime::now());
         let pod = self.runtime.pod(&text).map_err(status::of)?;
         Ok(Response::new(PodSandboxStatusResponse {
             status: Some(convert::status::pod(&pod)),
             info: verbose(wanted, || self.runtime.pod_info(&pod)),
-            // Only for callers that follow container events, which there are none of yet.
-            containers_statuses: Vec::new(),
-            timestamp: 0,
+            containers_statuses: convert::event::statuses(&self.runtime.containers_now(&pod.id)),
+            timestamp,
         }))
     }
 
     async fn list_pod_sandbox(&self, request: Request<ListPodSandboxRequest>) -> Answer<ListPodSandboxResponse> {
         let ListPodSandboxRequest { filter } = request.into_inner();
-        let filter = convert::filter::pods(filter).map_err(status::of)?;
-        let pods = filter.apply(self.runtime.pods());
-        let items = pods.iter().map(|pod| convert::status::pod_item(pod)).collect();
-        Ok(Response::new(ListPodSandboxResponse { items }))
+        Ok(Response::new(ListPodSandboxResponse { items: self.pods_like(filter)? }))
     }
 
     async fn create_container(&self, request: Request<CreateContainerRequest>) -> Answer<CreateContainerResponse> {
@@ -168,10 +177,7 @@ impl RuntimeService for RuntimeApi {
 
     async fn list_containers(&self, request: Request<ListContainersRequest>) -> Answer<ListContainersResponse> {
         let ListContainersRequest { filter } = request.into_inner();
-        let filter = convert::filter::containers(filter).map_err(status::of)?;
-        let containers = filter.apply(self.runtime.containers());
-        let containers = containers.iter().map(|container| convert::status::container_item(container)).collect();
-        Ok(Response::new(ListContainersResponse { containers }))
+        Ok(Response::new(ListContainersResponse { containers: self.containers_like(filter)? }))
     }
 
     async fn container_status(&self, request: Request<ContainerStatusRequest>) -> Answer<ContainerStatusResponse> {
@@ -208,16 +214,28 @@ impl RuntimeService for RuntimeApi {
         Ok(Response::new(ExecSyncResponse { stdout, stderr, exit_code: code }))
     }
 
-    async fn exec(&self, _: Request<ExecRequest>) -> Answer<ExecResponse> {
-        not_yet("Exec", STREAMING)
+    async fn exec(&self, request: Request<ExecRequest>) -> Answer<ExecResponse> {
+        let (container, command, wants) = convert::stream::exec(request.into_inner()).map_err(status::of)?;
+        about_container(&container);
+        let container = self.runtime.running(&container).map_err(status::of)?;
+        let url = self.streaming.url(Stream::Exec { container, command, wants }).map_err(status::of)?;
+        Ok(Response::new(ExecResponse { url }))
     }
 
-    async fn attach(&self, _: Request<AttachRequest>) -> Answer<AttachResponse> {
-        not_yet("Attach", STREAMING)
+    async fn attach(&self, request: Request<AttachRequest>) -> Answer<AttachResponse> {
+        let (container, wants) = convert::stream::attach(request.into_inner()).map_err(status::of)?;
+        about_container(&container);
+        let container = self.runtime.running(&container).map_err(status::of)?;
+        let url = self.streaming.url(Stream::Attach { container, wants }).map_err(status::of)?;
+        Ok(Response::new(AttachResponse { url }))
     }
 
-    async fn port_forward(&self, _: Request<PortForwardRequest>) -> Answer<PortForwardResponse> {
-        not_yet("PortForward", STREAMING)
+    async fn port_forward(&self, request: Request<PortForwardRequest>) -> Answer<PortForwardResponse> {
+        let (pod, ports) = convert::stream::port_forward(request.into_inner()).map_err(status::of)?;
+        about_pod(&pod);
+        let pod = self.runtime.ready(&pod).map_err(status::of)?;
+        let url = self.streaming.url(Stream::PortForward { pod, ports }).map_err(status::of)?;
+        Ok(Response::new(PortForwardResponse { url }))
     }
 
     async fn update_container_resources(
@@ -246,13 +264,20 @@ impl RuntimeService for RuntimeApi {
 
     async fn stream_pod_sandboxes(
         &self,
-        _: Request<StreamPodSandboxesRequest>,
+        request: Request<StreamPodSandboxesRequest>,
     ) -> Answer<Self::StreamPodSandboxesStream> {
-        not_yet("StreamPodSandboxes", LISTS)
+        let StreamPodSandboxesRequest { filter } = request.into_inner();
+        let pods = self.pods_like(filter)?;
+        Ok(chunks::stream(pods, |pod_sandboxes| StreamPodSandboxesResponse { pod_sandboxes }))
     }
 
-    async fn stream_containers(&self, _: Request<StreamContainersRequest>) -> Answer<Self::StreamContainersStream> {
-        not_yet("StreamContainers", LISTS)
+    async fn stream_containers(
+        &self,
+        request: Request<StreamContainersRequest>,
+    ) -> Answer<Self::StreamContainersStream> {
+        let StreamContainersRequest { filter } = request.into_inner();
+        let containers = self.containers_like(filter)?;
+        Ok(chunks::stream(containers, |containers| StreamContainersResponse { containers }))
     }
 
     async fn container_stats(&self, request: Request<ContainerStatsRequest>) -> Answer<ContainerStatsResponse> {
@@ -311,25 +336,27 @@ impl RuntimeService for RuntimeApi {
         &self,
         _: Request<ListMetricDescriptorsRequest>,
     ) -> Answer<ListMetricDescriptorsResponse> {
-        not_yet("ListMetricDescriptors", METRICS)
+        Ok(Response::new(ListMetricDescriptorsResponse { descriptors: convert::metrics::descriptors() }))
     }
 
     async fn list_pod_sandbox_metrics(
         &self,
         _: Request<ListPodSandboxMetricsRequest>,
     ) -> Answer<ListPodSandboxMetricsResponse> {
-        not_yet("ListPodSandboxMetrics", METRICS)
+        let pod_metrics = metrics::of_pods(&self.runtime).await?;
+        Ok(Response::new(ListPodSandboxMetricsResponse { pod_metrics }))
     }
 
     async fn stream_pod_sandbox_metrics(
         &self,
         _: Request<StreamPodSandboxMetricsRequest>,
     ) -> Answer<Self::StreamPodSandboxMetricsStream> {
-        not_yet("StreamPodSandboxMetrics", METRICS)
+        let metrics = metrics::of_pods(&self.runtime).await?;
+        Ok(chunks::stream(metrics, |pod_sandbox_metrics| StreamPodSandboxMetricsResponse { pod_sandbox_metrics }))
     }
 
     async fn get_container_events(&self, _: Request<GetEventsRequest>) -> Answer<Self::GetContainerEventsStream> {
-        not_yet("GetContainerEvents", "events are planned")
+        Ok(events::stream(&self.runtime))
     }
 
     async fn checkpoint_container(

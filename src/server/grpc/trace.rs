@@ -7,6 +7,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use tower::{Layer, Service};
 use tracing::field::Empty;
 use tracing::{Instrument as _, Level, Span};
 
+use super::latency::Latencies;
 use super::{deadline, missing};
 
 /// Calls that change something. ExecSync does too, but probes call it every few seconds.
@@ -41,20 +43,28 @@ const CHANGES: [&str; 19] = [
     "Prune",
 ];
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TraceLayer;
+#[derive(Debug, Clone, Default)]
+pub(crate) struct TraceLayer(Arc<Latencies>);
+
+impl TraceLayer {
+    /// `latencies` learns how long each request takes.
+    pub(crate) fn new(latencies: Arc<Latencies>) -> Self {
+        Self(latencies)
+    }
+}
 
 impl<S> Layer<S> for TraceLayer {
     type Service = Trace<S>;
 
     fn layer(&self, inner: S) -> Trace<S> {
-        Trace { inner }
+        Trace { inner, latencies: Arc::clone(&self.0) }
     }
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct Trace<S> {
     inner: S,
+    latencies: Arc<Latencies>,
 }
 
 impl<S, I, O> Service<Request<I>> for Trace<S>
@@ -75,7 +85,7 @@ where
     fn call(&mut self, request: Request<I>) -> Self::Future {
         let rpc = request.uri().path().rsplit('/').next().unwrap_or_default();
         let span = tracing::info_span!("rpc", name = rpc, pod = Empty, container = Empty, image = Empty);
-        let pending = Pending::new(rpc, span.clone());
+        let pending = Pending::new(rpc, span.clone(), Arc::clone(&self.latencies));
         let limit = deadline::of(request.headers());
         let call = deadline::within(limit, self.inner.call(request));
         let traced = async move {
@@ -94,16 +104,19 @@ struct Pending {
     began: Instant,
     span: Span,
     open: bool,
+    latencies: Arc<Latencies>,
 }
 
 impl Pending {
-    fn new(rpc: &str, span: Span) -> Self {
-        Self { rpc: rpc.to_owned(), changes: CHANGES.contains(&rpc), began: Instant::now(), span, open: true }
+    fn new(rpc: &str, span: Span, latencies: Arc<Latencies>) -> Self {
+        let changes = CHANGES.contains(&rpc);
+        Self { rpc: rpc.to_owned(), changes, began: Instant::now(), span, open: true, latencies }
     }
 
     fn answered(mut self, failure: Option<Status>) {
         self.open = false;
         let took = self.began.elapsed();
+        self.latencies.note(&self.rpc, took, failure.as_ref().map_or(Code::Ok, Status::code));
         match failure.filter(|status| status.code() != Code::Ok) {
             None if self.changes => tracing::info!(took = ?rounded(took), "done"),
             None => tracing::debug!(took = ?rounded(took), "done"),
@@ -135,6 +148,7 @@ impl Pending {
 impl Drop for Pending {
     fn drop(&mut self) {
         if self.open {
+            self.latencies.note(&self.rpc, self.began.elapsed(), Code::Cancelled);
             self.span.in_scope(|| tracing::debug!(after = ?rounded(self.began.elapsed()), "the caller hung up"));
         }
     }
@@ -149,7 +163,7 @@ fn rounded(took: Duration) -> Duration {
 mod tests {
     use std::convert::Infallible;
     use std::io;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use tower::service_fn;
     use tracing_subscriber::fmt::MakeWriter;
@@ -188,7 +202,7 @@ mod tests {
             .finish();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         tracing::subscriber::with_default(subscriber, || {
-            let mut service = TraceLayer.layer(service_fn(move |_: Request<()>| {
+            let mut service = TraceLayer::default().layer(service_fn(move |_: Request<()>| {
                 let answer = answer.clone();
                 async move {
                     Span::current().record("pod", "abc");
@@ -239,7 +253,7 @@ mod tests {
         let lines = Lines::default();
         let subscriber =
             tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_writer(lines.clone()).finish();
-        tracing::subscriber::with_default(subscriber, || drop(Pending::new("Version", Span::none())));
+        tracing::subscriber::with_default(subscriber, || drop(Pending::new("Version", Span::none(), Arc::default())));
         assert!(String::from_utf8(lines.0.lock().unwrap().clone()).unwrap().contains("the caller hung up"));
     }
 }

@@ -6,27 +6,32 @@
 
 mod http;
 mod images;
+mod pods;
+mod requests;
 mod resizes;
 mod text;
 
 use std::sync::Arc;
 
+use crate::grpc::Latencies;
 use crate::runtime::Runtime;
 pub(crate) use http::{ListenError, Listener};
 use text::{Kind, Text};
 
 /// Begins to answer on `listener`, until what is returned is dropped.
-pub(crate) fn tell(listener: Listener, runtime: Arc<Runtime>) -> http::Telling {
-    listener.answer_with(move || page(&runtime))
+pub(crate) fn tell(listener: Listener, runtime: Arc<Runtime>, latencies: Arc<Latencies>) -> http::Telling {
+    listener.answer_with(move || page(&runtime, &latencies))
 }
 
 /// All there is to tell now.
-fn page(runtime: &Runtime) -> String {
+fn page(runtime: &Runtime, latencies: &Latencies) -> String {
     let mut text = Text::default();
     let mut build = text.family("crisp_build_info", Kind::Gauge, "Which crisp this is; always 1.");
     build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     let store = runtime.images();
     images::tell(&mut text, &store.traffic(), &store.usage(), store.list().len());
     resizes::tell(&mut text, runtime.resizes());
+    pods::tell(&mut text, &runtime.population());
+    requests::tell(&mut text, &latencies.all());
     text.into()
 }

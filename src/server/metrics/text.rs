@@ -8,6 +8,8 @@ pub(super) enum Kind {
     /// Upwards only, from zero at the daemon's start.
     Counter,
     Gauge,
+    /// Counts of values by class, each class with all below it.
+    Histogram,
 }
 
 /// Families, one after another.
@@ -27,6 +29,7 @@ impl Text {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
         };
         line(&mut self.0, format_args!("# HELP {name} {}", escaped(help, false)));
         line(&mut self.0, format_args!("# TYPE {name} {kind}"));
@@ -37,7 +40,13 @@ impl Text {
 impl Family<'_> {
     /// Adds a sample; no two of a family may have the same labels.
     pub(super) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.part("", labels, value);
+    }
+
+    /// Adds a sample whose name is the family's with an ending.
+    pub(super) fn part(&mut self, ending: &str, labels: &[(&str, &str)], value: impl Display) {
         self.text.push_str(self.name);
+        self.text.push_str(ending);
         for (index, (name, value)) in labels.iter().enumerate() {
             let begin = if index == 0 { '{' } else { ',' };
             self.text.push(begin);

@@ -5,24 +5,6 @@ use oci_spec::runtime::{Capabilities, Capability};
 
 use super::OciError;
 
-/// What a container has unless it asks otherwise: enough for ordinary programs that start as root.
-const DEFAULT: [Capability; 14] = [
-    Capability::AuditWrite,
-    Capability::Chown,
-    Capability::DacOverride,
-    Capability::Fowner,
-    Capability::Fsetid,
-    Capability::Kill,
-    Capability::Mknod,
-    Capability::NetBindService,
-    Capability::NetRaw,
-    Capability::Setfcap,
-    Capability::Setgid,
-    Capability::Setpcap,
-    Capability::Setuid,
-    Capability::SysChroot,
-];
-
 /// Stands for every capability.
 const ALL: &str = "ALL";
 
@@ -32,8 +14,8 @@ pub(super) struct Sets {
     pub(super) ambient: Capabilities,
 }
 
-pub(super) fn sets(security: &ContainerSecurity) -> Result<Sets, OciError> {
-    let bounding = effective(security)?;
+pub(super) fn sets(default: &Capabilities, security: &ContainerSecurity) -> Result<Sets, OciError> {
+    let bounding = effective(default, security)?;
     let mut ambient = Capabilities::new();
     for name in &security.capabilities.add_ambient {
         for capability in named(name)? {
@@ -47,13 +29,13 @@ pub(super) fn sets(security: &ContainerSecurity) -> Result<Sets, OciError> {
 }
 
 /// Default, without what is dropped, with what is added; `ALL` counts first on either side. Privileged has all.
-pub(crate) fn effective(security: &ContainerSecurity) -> Result<Capabilities, OciError> {
+pub(crate) fn effective(default: &Capabilities, security: &ContainerSecurity) -> Result<Capabilities, OciError> {
     if security.privileged {
         return Ok(all().collect());
     }
     let (add, drop) = (&security.capabilities.add, &security.capabilities.drop);
     let is_all = |name: &&String| *name == ALL;
-    let mut set: Capabilities = DEFAULT.into_iter().collect();
+    let mut set = default.clone();
     if add.iter().any(|n| is_all(&n)) {
         set.extend(all());
     }

@@ -5,6 +5,7 @@
 
 pub(crate) mod announced;
 mod capabilities;
+mod ids;
 mod mounts;
 mod process;
 
@@ -22,6 +23,9 @@ use oci_spec::runtime::{
     SpecBuilder,
 };
 
+use crate::cdi::Edits;
+use crate::config::Handler;
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OciError {
     #[error("config.command: neither the container nor its image {image} says what to run")]
@@ -32,6 +36,16 @@ pub(crate) enum OciError {
     AmbientAlone(String),
     #[error("config.linux.security_context.namespace_options.{0}: the host's was asked for, but the pod has its own")]
     NotThePods(&'static str),
+    #[error("config.linux.security_context.namespace_options.userns_options: not those of the pod")]
+    NotThePodsIds,
+    #[error("config.linux.security_context.namespace_options.pid: a user namespace cannot have the host's")]
+    HostPids,
+    #[error("{field}: {id} is no id in the pod's user namespace")]
+    NoSuchId { field: &'static str, id: u32 },
+    #[error("config.mounts[{0}].propagation: nothing that is mounted in a user namespace may reach the host")]
+    Bidirectional(usize),
+    #[error("config.CDI_devices: mount at {0}: nothing that is mounted in a user namespace may reach the host")]
+    CdiShared(PathBuf),
     #[error("config.linux.security_context.namespace_options.target_id: there is no such container")]
     NoTarget,
     #[error("config.mounts: container_path: nothing may be mounted over {0}")]
@@ -52,7 +66,12 @@ impl Classed for OciError {
             | Self::AmbientAlone(_)
             | Self::WorkingDir(_)
             | Self::MountOver(_) => Kind::Invalid,
-            Self::NotThePods(_) => Kind::Invalid,
+            Self::NotThePods(_)
+            | Self::NotThePodsIds
+            | Self::HostPids
+            | Self::NoSuchId { .. }
+            | Self::Bidirectional(_)
+            | Self::CdiShared(_) => Kind::Invalid,
             Self::NoTarget => Kind::Precondition,
             Self::Build(_) | Self::Announced(_) => Kind::Internal,
         }
@@ -62,10 +81,12 @@ impl Classed for OciError {
 /// Everything that decides a configuration.
 #[derive(Debug)]
 pub(crate) struct Given<'a> {
+    pub(crate) handler: &'a Handler,
     pub(crate) pod: &'a PodSpec,
     pub(crate) hostname: &'a str,
     pub(crate) held: &'a Held,
-    pub(crate) pod_dir: &'a Path,
+    /// The directory of the files that all containers of the pod have in `/etc`.
+    pub(crate) pod_files: &'a Path,
     pub(crate) container: &'a ContainerSpec,
     pub(crate) image: &'a image::Image,
     pub(crate) user: &'a image::User,
@@ -78,8 +99,12 @@ pub(crate) struct Given<'a> {
     /// What the image declares; none of them where a mount of the container's or one of ours is.
     pub(crate) volumes: &'a [image::Volume],
     pub(crate) devices: &'a [LinuxDevice],
+    /// What CDI devices change; their nodes are among `devices`, their groups among `groups`.
+    pub(crate) edits: &'a Edits,
     /// The first process of the container whose PID namespace is to be joined.
     pub(crate) target: Option<u32>,
+    /// The AppArmor profile to run under.
+    pub(crate) apparmor: Option<&'a str>,
 }
 
 /// The capabilities a container has, by name, for whoever has to decide by them.
@@ -95,6 +120,9 @@ pub(crate) fn build(given: &Given<'_>) -> Result<Spec, OciError> {
         .readonly_paths(if security.privileged { Vec::new() } else { security.readonly_paths.clone() })
         .build()?;
     linux.set_resources(None);
+    if let Some(ids) = ids::of(given)? {
+        linux.set_uid_mappings(Some(ids::lines(&ids.uids)?)).set_gid_mappings(Some(ids::lines(&ids.gids)?));
+    }
     let mut spec = SpecBuilder::default()
         .version("1.2.0")
         .root(RootBuilder::default().path("rootfs").readonly(security.readonly_rootfs).build()?)
@@ -103,6 +131,7 @@ pub(crate) fn build(given: &Given<'_>) -> Result<Spec, OciError> {
         .hostname(given.hostname)
         .linux(linux)
         .build()?;
+    spec.set_hooks(given.edits.hooks.clone());
     let mut annotations = given.container.annotations.clone().into_iter().collect();
     let of_container = given.container.kubernetes_resources.as_ref();
     announced::tell(&mut annotations, given.pod.announced.as_ref(), of_container)?;
@@ -114,6 +143,9 @@ pub(crate) fn build(given: &Given<'_>) -> Result<Spec, OciError> {
 fn namespaces(given: &Given<'_>) -> Result<Vec<LinuxNamespace>, OciError> {
     let asked = &given.container.security.namespaces;
     let mut all = vec![namespace(LinuxNamespaceType::Mount, None)?];
+    if let Some(path) = &given.held.user {
+        all.push(namespace(LinuxNamespaceType::User, Some(path))?);
+    }
     for (kind, name, mode, held) in [
         (LinuxNamespaceType::Network, "network", asked.network, &given.held.network),
         (LinuxNamespaceType::Ipc, "ipc", asked.ipc, &given.held.ipc),

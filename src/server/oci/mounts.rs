@@ -2,30 +2,51 @@
 
 use std::path::Path;
 
-use model::{MountSource, Propagation};
+use model::{MountSource, Propagation, UserNs};
 use oci_spec::runtime::{Mount, MountBuilder};
 
-use super::{Given, OciError};
+use super::{Given, OciError, ids};
 
 /// The kernel's file systems, which are always there, then all else from the top down: what is mounted in a volume is
 /// not hidden by it. A mount of the container's replaces one of ours at the same place.
 pub(super) fn mounts(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
     let mut ours = of_pod(given)?;
-    let mut own = Vec::new();
-    for (asked, source) in given.container.mounts.iter().zip(given.sources) {
+    let mut own: Vec<Mount> = Vec::new();
+    let ids = given.pod.security.namespaces.user.as_ref();
+    for (index, (asked, source)) in given.container.mounts.iter().zip(given.sources).enumerate() {
         let destination = Path::new(&asked.container_path);
         if destination == Path::new("/") || destination == Path::new("/proc") {
             return Err(OciError::MountOver(asked.container_path.clone()));
         }
+        if ids.is_some() && asked.propagation == Propagation::Bidirectional {
+            return Err(OciError::Bidirectional(index));
+        }
+        let of_mount = (!asked.uid_mappings.is_empty())
+            .then(|| UserNs { uids: asked.uid_mappings.clone(), gids: asked.gid_mappings.clone() });
         ours.retain(|m| m.destination() != destination);
         own.push(match asked.source {
-            MountSource::Host(_) => bind(asked, source)?,
-            // Programs may be run from it, as Kubernetes has it.
-            MountSource::Image { .. } => mount(destination, "image", source, &["ro", "nosuid", "nodev"])?,
+            MountSource::Host(_) => ids::shown(bind(asked, source)?, of_mount.as_ref())?,
+            // Programs may be run from it, as Kubernetes has it. Its files are the container's own.
+            MountSource::Image { .. } => {
+                let shown = mount(destination, "image", source, &with_options(asked, &["ro", "nosuid", "nodev"]))?;
+                ids::shown(shown, of_mount.as_ref().or(ids))?
+            }
         });
     }
     for volume in given.volumes {
-        ours.push(mount(&volume.path, "bind", &volume.directory, &["rbind", "rw", "rprivate"])?);
+        let volume = mount(&volume.path, "bind", &volume.directory, &["rbind", "rw", "rprivate"])?;
+        ours.push(ids::shown(volume, ids)?);
+    }
+    // A CDI device's replaces whatever else was asked for there, as it does with the peers.
+    for edit in &given.edits.mounts {
+        ours.retain(|m| m.destination() != edit.destination());
+        own.retain(|m| m.destination() != edit.destination());
+        let told = |option: &String| matches!(option.as_str(), "shared" | "rshared");
+        if ids.is_some() && edit.options().iter().flatten().any(told) {
+            return Err(OciError::CdiShared(edit.destination().clone()));
+        }
+        let binds = edit.typ().as_deref() == Some("bind");
+        own.push(ids::shown(edit.clone(), ids.filter(|_| binds))?);
     }
     // Stable: among mounts of the same depth the order asked for stays.
     ours.extend(own);
@@ -46,11 +67,22 @@ fn bind(asked: &model::Mount, source: &Path) -> Result<Mount, OciError> {
         Propagation::HostToContainer => "rslave",
         Propagation::Bidirectional => "rshared",
     };
-    mount(Path::new(&asked.container_path), "bind", source, &["rbind", access, propagation])
+    let options = with_options(asked, &["rbind", access, propagation]);
+    mount(Path::new(&asked.container_path), "bind", source, &options)
+}
+
+/// What was asked holds for the whole volume, also for what is mounted in it: `noexec` in OCI's words would leave that out.
+fn with_options<'a>(asked: &model::Mount, ours: &[&'a str]) -> Vec<&'a str> {
+    const DEEP: [&str; 7] = ["rnoexec", "rnodev", "rnosuid", "rnoatime", "rnodiratime", "rrelatime", "rstrictatime"];
+    let deep = |option: &String| DEEP.iter().find(|deep| deep[1..] == **option);
+    ours.iter().chain(asked.options.iter().filter_map(deep)).copied().collect()
 }
 
 fn kernel(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
-    let devpts = ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"];
+    let mut devpts = vec!["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"];
+    if given.pod.security.namespaces.user.as_ref().is_none_or(|ids| ids.gid(5).is_some()) {
+        devpts.push("gid=5");
+    }
     Ok(vec![
         simple("/proc", "proc", &["nosuid", "noexec", "nodev"])?,
         simple("/dev", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"])?,
@@ -73,8 +105,10 @@ fn of_pod(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
     all.push(mount(Path::new("/dev/shm"), "bind", shm, &["rbind", "rw", "rprivate", "nosuid", "nodev", "noexec"])?);
     let access = if given.container.security.readonly_rootfs { "ro" } else { "rw" };
     for name in ["resolv.conf", "hostname", "hosts"] {
-        let file = given.pod_dir.join(name);
-        all.push(mount(&Path::new("/etc").join(name), "bind", &file, &["rbind", "rprivate", access])?);
+        let file = given.pod_files.join(name);
+        // A container may write them, and they lie on the host: no program, and no device, may come of that.
+        let options = ["rbind", "rprivate", "nosuid", "nodev", "noexec", access];
+        all.push(mount(&Path::new("/etc").join(name), "bind", &file, &options)?);
     }
     Ok(all)
 }

@@ -3,15 +3,18 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use oci_spec::runtime::{LinuxCapabilitiesBuilder, Process, ProcessBuilder, UserBuilder};
+use oci_spec::runtime::{
+    LinuxCapabilitiesBuilder, PosixRlimit, PosixRlimitBuilder, Process, ProcessBuilder, UserBuilder,
+};
 
 use super::{Given, OciError, capabilities};
+use crate::config::Rlimit;
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 pub(super) fn process(given: &Given<'_>) -> Result<Process, OciError> {
     let security = &given.container.security;
-    let sets = capabilities::sets(security)?;
+    let sets = capabilities::sets(&given.handler.capabilities, security)?;
     let capabilities = LinuxCapabilitiesBuilder::default()
         .bounding(sets.bounding.clone())
         .effective(sets.bounding.clone())
@@ -34,8 +37,15 @@ pub(super) fn process(given: &Given<'_>) -> Result<Process, OciError> {
         .capabilities(capabilities)
         .no_new_privileges(security.no_new_privs)
         .build()?;
-    process.set_rlimits(None);
+    process.set_apparmor_profile(given.apparmor.map(str::to_owned));
+    process.set_rlimits(Some(rlimits(given)?).filter(|limits| !limits.is_empty()));
     Ok(process)
+}
+
+fn rlimits(given: &Given<'_>) -> Result<Vec<PosixRlimit>, OciError> {
+    let limit =
+        |limit: &Rlimit| PosixRlimitBuilder::default().typ(limit.kind).soft(limit.soft).hard(limit.hard).build();
+    Ok(given.handler.rlimits.iter().map(limit).collect::<Result<_, _>>()?)
 }
 
 /// The container's command replaces the image's entrypoint and its command; the container's arguments replace the
@@ -61,7 +71,7 @@ fn working_dir(given: &Given<'_>) -> Result<PathBuf, OciError> {
     }
 }
 
-/// The image's variables, overridden by the container's; what a program expects is added where both are silent.
+/// The image's variables, overridden by the container's, and those by what its CDI devices need; what a program expects is added where both are silent.
 fn env(given: &Given<'_>) -> Vec<String> {
     let mut env: Vec<String> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -84,5 +94,6 @@ fn env(given: &Given<'_>) -> Vec<String> {
     // What has no name is no variable.
     given.image.config.env.iter().filter(|e| e.find('=') > Some(0)).cloned().for_each(&mut set);
     given.container.envs.iter().map(|(k, v)| format!("{k}={v}")).for_each(&mut set);
+    given.edits.env.iter().cloned().for_each(&mut set);
     env
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::Handlers;
 
 mod given {
     use model::resources::LimitsPatch;
@@ -113,9 +114,20 @@ fn built_in(
     sources: &[PathBuf],
     volumes: &[image::Volume],
 ) -> Result<Spec, OciError> {
+    built_from(pod, container, sources, volumes, &Edits::default())
+}
+
+fn built_from(
+    pod: &PodSpec,
+    container: &ContainerSpec,
+    sources: &[PathBuf],
+    volumes: &[image::Volume],
+    edits: &Edits,
+) -> Result<Spec, OciError> {
     let image = given::image();
     let user = image::User { uid: 1000, gid: 100, groups: vec![], home: "/home/u".into() };
     let held = Held {
+        user: pod.security.namespaces.user.as_ref().map(|_| "/run/user".into()),
         network: Some("/run/net".into()),
         ipc: Some("/run/ipc".into()),
         uts: Some("/run/uts".into()),
@@ -123,10 +135,11 @@ fn built_in(
         shm: Some("/run/shm".into()),
     };
     build(&Given {
+        handler: Handlers::of(&[]).default_one(),
         pod,
         hostname: "web-0",
         held: &held,
-        pod_dir: Path::new("/run/pod"),
+        pod_files: Path::new("/run/pod"),
         container,
         image: &image,
         user: &user,
@@ -136,7 +149,9 @@ fn built_in(
         sources,
         volumes,
         devices: &[],
+        edits,
         target: None,
+        apparmor: None,
     })
 }
 
@@ -204,6 +219,38 @@ fn a_mount_of_the_container_replaces_ours_and_parents_come_first() {
 }
 
 #[test]
+fn what_a_cdi_device_needs_wins_over_what_was_asked() {
+    let mut container = given::container();
+    container.envs = vec![("A".into(), "container".into())];
+    container.mounts = vec![volume("/data", model::Propagation::Private), volume("/keep", model::Propagation::Private)];
+    let bind = |path: &str| {
+        let options = vec!["rbind".to_owned(), "rprivate".to_owned()];
+        oci_spec::runtime::MountBuilder::default().destination(path).typ("bind").source("/cdi").options(options).build()
+    };
+    let hook = oci_spec::runtime::HookBuilder::default().path("/bin/hook").build().unwrap();
+    let edits = Edits {
+        env: vec!["A=cdi".into(), "C=1".into(), "C=2".into()],
+        mounts: vec![bind("/keep/below").unwrap(), bind("/data").unwrap(), bind("/etc/hosts").unwrap()],
+        hooks: Some(oci_spec::runtime::HooksBuilder::default().create_container(vec![hook]).build().unwrap()),
+        ..Edits::default()
+    };
+    let sources = ["/src", "/src"].map(PathBuf::from);
+    let spec = built_from(&given::pod(), &container, &sources, &[], &edits).unwrap();
+    let env = spec.process().clone().unwrap().env().clone().unwrap();
+    assert_eq!(env, ["PATH=/image", "HOSTNAME=web-0", "HOME=/home/u", "A=cdi", "C=2"]);
+    let source = |path: &str| {
+        let found: Vec<_> = spec.mounts().iter().flatten().filter(|m| m.destination() == Path::new(path)).collect();
+        assert_eq!(found.len(), 1, "{path}");
+        found[0].source().clone().unwrap()
+    };
+    assert_eq!(["/data", "/etc/hosts", "/keep"].map(source), ["/cdi", "/cdi", "/src"].map(PathBuf::from));
+    let order = destinations(&spec);
+    let place = |path: &str| order.iter().position(|p| *p == path).unwrap();
+    assert!(place("/keep") < place("/keep/below"));
+    assert_eq!(spec.hooks().as_ref(), edits.hooks.as_ref());
+}
+
+#[test]
 fn images_and_volumes_of_the_image_stand_among_the_others_by_depth() {
     let mut container = given::container();
     let mut of_image = volume("/v/image", model::Propagation::Private);
@@ -223,6 +270,26 @@ fn images_and_volumes_of_the_image_stand_among_the_others_by_depth() {
 }
 
 #[test]
+fn mount_options_hold_for_the_whole_volume() {
+    let mut container = given::container();
+    let all = ["noexec", "nodev", "nosuid", "noatime", "nodiratime", "relatime", "strictatime"];
+    let mut of_host = volume("/v", model::Propagation::Private);
+    of_host.options = all.map(str::to_owned).to_vec();
+    let mut of_image = volume("/i", model::Propagation::Private);
+    of_image.source = model::MountSource::Image { image: container.image.clone(), sub_path: String::new() };
+    of_image.options = vec!["noexec".into()];
+    container.mounts = vec![of_host, of_image];
+    let spec = built(&container, &["/src", "sha256:abc"].map(PathBuf::from)).unwrap();
+    let options = |path: &str| {
+        let found = spec.mounts().iter().flatten().find(|m| m.destination() == Path::new(path)).unwrap();
+        found.options().clone().unwrap().join(",")
+    };
+    let deep = all.map(|option| format!("r{option}")).join(",");
+    assert_eq!(options("/v"), format!("rbind,ro,rprivate,{deep}"));
+    assert_eq!(options("/i"), "ro,nosuid,nodev,rnoexec");
+}
+
+#[test]
 fn a_volume_hides_nothing_that_is_mounted_below_it() {
     let mut container = given::container();
     container.mounts = ["/dev", "/etc", "/sys"].map(|path| volume(path, model::Propagation::Private)).to_vec();
@@ -237,7 +304,7 @@ fn a_volume_hides_nothing_that_is_mounted_below_it() {
 fn capabilities_are_added_and_dropped_by_name_and_unknown_ones_refused() {
     let mut container = given::container();
     let has = |container: &ContainerSpec, name| {
-        let capabilities = capabilities_of(&container.security).unwrap();
+        let capabilities = capabilities_of(&Handlers::of(&[]).default_one().capabilities, &container.security).unwrap();
         capabilities.iter().any(|c| c.to_string().ends_with(name))
     };
     assert!(has(&container, "CHOWN") && !has(&container, "NET_ADMIN"));
@@ -284,6 +351,11 @@ fn hooks_are_told_what_was_announced_and_cannot_be_lied_to() {
     });
     let value = |name: &str| serde_json::from_str::<serde_json::Value>(&told[name]).unwrap();
     assert_eq!(value("io.crisp.container-resources"), of_container);
+    let uids = [serde_json::json!({"containerId": 0, "hostId": 65536, "length": 1000})];
+    let gids = [
+        serde_json::json!({"containerId": 0, "hostId": 131_072, "length": 1000}),
+        serde_json::json!({"containerId": 1000, "hostId": 90000, "length": 1}),
+    ];
     let of_pod = serde_json::json!({
         "containers": [
             {"name": "init", "type": "INIT_CONTAINER"},
@@ -293,11 +365,13 @@ fn hooks_are_told_what_was_announced_and_cannot_be_lied_to() {
                 "kubernetesResources": of_container,
                 "mounts": [
                     {"containerPath": "/data", "hostPath": "/srv/data", "readonly": true, "selinuxRelabel": true,
-                        "propagation": "PROPAGATION_PRIVATE", "recursiveReadOnly": true, "mountOptions": ["noexec"]},
+                        "propagation": "PROPAGATION_PRIVATE", "recursiveReadOnly": true, "mountOptions": ["noexec"],
+                        "uidMappings": uids, "gidMappings": gids},
                     {"containerPath": "/model", "readonly": true, "selinuxRelabel": true,
                         "propagation": "PROPAGATION_PRIVATE", "imageSubPath": "weights", "mountOptions": ["noexec"],
                         "image": {"image": "sha256:abc", "annotations": {"ik": "iv"}, "userSpecifiedImage": "busybox",
-                            "runtimeHandler": "crisp"}},
+                            "runtimeHandler": "crisp"},
+                        "uidMappings": uids, "gidMappings": gids},
                 ],
                 "devices": [{"containerPath": "/dev/fuse", "hostPath": "/dev/host-fuse", "permissions": "mrw"}],
                 "CDIDevices": [{"name": "vendor.example/gpu=0"}],
@@ -306,4 +380,84 @@ fn hooks_are_told_what_was_announced_and_cannot_be_lied_to() {
         "kubernetesResources": {"requests": {"cpu": "1.5"}, "limits": {"memory": "1Gi"}},
     });
     assert_eq!(value("io.crisp.pod-resources"), of_pod);
+}
+
+/// A pod with ids of its own, and a container for it.
+fn apart() -> (PodSpec, ContainerSpec) {
+    let line = |container, length| model::IdMapping { host: 65536 + container, container, length };
+    let ids = model::UserNs { uids: vec![line(0, 2000)], gids: vec![line(0, 6), line(7, 1), line(100, 1)] };
+    let (mut pod, mut container) = (given::pod(), given::container());
+    pod.security.namespaces.user = Some(ids.clone());
+    container.security.namespaces.user = Some(ids);
+    (pod, container)
+}
+
+#[test]
+fn a_user_namespace_is_the_pods_and_its_ids_are_on_all_that_is_crisps() {
+    let (pod, mut container) = apart();
+    container.mounts = vec![volume("/bare", model::Propagation::Private), volume("/own", model::Propagation::Private)];
+    let line = [model::IdMapping { host: 5, container: 6, length: 1 }];
+    (container.mounts[1].uid_mappings, container.mounts[1].gid_mappings) = (line.to_vec(), line.to_vec());
+    let volumes = [image::Volume { path: "/declared".into(), directory: "/v/0".into() }];
+    let sources = ["/a", "/b"].map(PathBuf::from);
+    let spec = built_in(&pod, &container, &sources, &volumes).unwrap();
+    let linux = spec.linux().as_ref().unwrap();
+    let user = linux.namespaces().iter().flatten().find(|space| space.typ() == LinuxNamespaceType::User).unwrap();
+    assert_eq!(user.path().as_deref(), Some(Path::new("/run/user")));
+    assert_eq!((linux.uid_mappings().as_ref().unwrap().len(), linux.gid_mappings().as_ref().unwrap().len()), (1, 3));
+    let lines = |path: &str| {
+        let mount = spec.mounts().iter().flatten().find(|mount| mount.destination() == Path::new(path)).unwrap();
+        mount.uid_mappings().as_ref().map(|lines| (lines[0].container_id(), lines[0].host_id(), lines[0].size()))
+    };
+    assert_eq!(lines("/declared"), Some((0, 65536, 2000)));
+    for path in ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"] {
+        assert_eq!(lines(path), None, "{path} belongs to the pod's root by its owner");
+    }
+    assert_eq!((lines("/bare"), lines("/own"), lines("/dev/shm"), lines("/sys")), (None, Some((6, 5, 1)), None, None));
+}
+
+#[test]
+fn ids_that_are_not_the_pods_are_refused_and_so_is_what_would_reach_the_host() {
+    let (pod, container) = apart();
+    let said = |change: fn(&mut ContainerSpec)| {
+        let mut container = container.clone();
+        change(&mut container);
+        built_in(&pod, &container, &["/a".into()], &[]).unwrap_err()
+    };
+    assert!(matches!(said(|c| c.security.namespaces.user = None), OciError::NotThePodsIds));
+    assert!(matches!(built(&container, &[]), Err(OciError::NotThePodsIds)));
+    assert!(matches!(said(|c| c.security.namespaces.pid = NsMode::Node), OciError::HostPids));
+    let shared = said(|c| c.mounts = vec![volume("/v", model::Propagation::Bidirectional)]);
+    assert!(matches!(shared, OciError::Bidirectional(0)));
+    assert_eq!(shared.kind(), Kind::Invalid);
+}
+
+#[test]
+fn users_and_groups_have_to_be_among_the_ids() {
+    type Change = fn(&mut model::UserNs, &mut ContainerSpec);
+    let (pod, container) = apart();
+    let said = |change: Change| {
+        let (mut pod, mut container) = (pod.clone(), container.clone());
+        let ids = pod.security.namespaces.user.as_mut().unwrap();
+        change(ids, &mut container);
+        container.security.namespaces.user = Some(ids.clone());
+        built_in(&pod, &container, &[], &[]).unwrap_err().to_string()
+    };
+    let context = "config.linux.security_context";
+    let cases: [(String, Change); 5] = [
+        ("the user of the image: 1000".into(), |ids, _| ids.uids[0].length = 1000),
+        (format!("{context}.run_as_user: 1000"), |ids, c| {
+            (ids.uids[0].length, c.security.run_as) = (1000, Some(model::UserRef::Id(1000)));
+        }),
+        (format!("{context}.run_as_group: 100"), |ids, c| {
+            (ids.gids[2].container, c.security.run_as_group) = (101, Some(100));
+        }),
+        ("the user of the image: 5".into(), |ids, _| ids.gids[0].length = 5),
+        (format!("{context}.supplemental_groups: 7"), |ids, c| {
+            (ids.gids[1].container, c.security.supplemental_groups) = (8, vec![7]);
+        }),
+    ];
+    for (words, change) in cases {
+        assert_eq!(said(change), format!("{words} is no id in the pod's user namespace"));
+    }
 }

@@ -10,7 +10,7 @@ use nix::mount::{MntFlags, umount2};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
-use super::{Runtime, blocking};
+use super::{Runtime, blocking, poststop};
 use crate::shim::{Client, note};
 use crate::store::disk;
 
@@ -64,6 +64,10 @@ impl Runtime {
         let (runtime, dir, owner) = (self.clone(), self.layout.container(pod, id), id.clone());
         let left = blocking(move || {
             runtime.clear_intended(&mut steps, &dir);
+            if steps.0.is_empty() {
+                // Nothing of it runs any more.
+                steps.did("running its poststop hooks", poststop::run(&dir));
+            }
             steps.did("removing its writable layer", disk::remove_dir(&runtime.layout.writable(&owner)));
             steps.did("releasing its image", runtime.images.release(owner.as_str()));
             if steps.0.is_empty() {
@@ -86,6 +90,7 @@ impl Runtime {
                 left.extend(self.clear_container(id, &container).await);
             }
         }
+        self.disconnect(id).await;
         self.end_shim(id).await;
         let runtime = self.clone();
         let mut steps = Steps(left);
@@ -157,6 +162,9 @@ impl Runtime {
                 let Some(runtime) = runtime.upgrade() else { return };
                 let again = Arc::clone(&runtime);
                 blocking(move || again.sweep_again()).await;
+                if runtime.has_garbage().await {
+                    runtime.collect_garbage().await;
+                }
                 let dirty = runtime.dirty.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 for dirt in dirty {
                     match dirt {
@@ -182,11 +190,12 @@ impl Runtime {
     }
 }
 
-/// Takes away what a shim mounted for its pod.
-pub(super) fn unmount_all(dir: &Path) -> [(&'static str, std::io::Result<()>); 2] {
+/// Takes away what was mounted for a pod.
+pub(super) fn unmount_all(dir: &Path) -> [(&'static str, std::io::Result<()>); 3] {
     [
         ("unmounting its network namespace", unmount(&dir.join("netns"))),
         ("unmounting its shared memory", unmount(&dir.join("shm"))),
+        ("unmounting its files", unmount(&dir.join(super::files::DIR))),
     ]
 }
 

@@ -1,6 +1,7 @@
 //! Whether pods can run here.
 
 use super::Runtime;
+use super::network::Readiness;
 
 /// One thing that must hold, in CRI's words.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,15 +13,12 @@ pub(crate) struct Condition {
 }
 
 impl Runtime {
-    pub(crate) fn conditions(&self) -> Vec<Condition> {
-        let fine = |name| Condition { name, ok: true, reason: String::new(), message: String::new() };
-        // A kubelet that believed otherwise would make pods again and again, waiting for their addresses.
-        let network = Condition {
-            ok: false,
-            reason: "LoopbackOnly".to_owned(),
-            message: "pods have a loopback interface only: pod networks are not supported yet".to_owned(),
-            ..fine("NetworkReady")
+    pub(crate) async fn conditions(&self) -> Vec<Condition> {
+        let runtime = Condition { name: "RuntimeReady", ok: true, reason: String::new(), message: String::new() };
+        let (ok, reason, message) = match self.networks.readiness().await {
+            Readiness::Ready(words) => (true, String::new(), words),
+            Readiness::NotReady { reason, message } => (false, reason.to_owned(), message),
         };
-        vec![fine("RuntimeReady"), network]
+        vec![runtime, Condition { name: "NetworkReady", ok, reason, message }]
     }
 }

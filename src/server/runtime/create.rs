@@ -15,11 +15,15 @@ use super::announced::NotAsAnnounced;
 use super::clear::Intent;
 use super::devices::DevicesError;
 use super::draft::Draft;
+use super::handler::HandlerGone;
 use super::reopen_log::LogError;
 use super::volumes::{DeclaredError, MountError};
 use super::watch::written_exit;
-use super::{LookError, Runtime, blocking, random, sweep};
+use super::{LookError, Runtime, blocking, poststop, random, sweep};
+use crate::cdi::CdiError;
+use crate::config::{NoSuchHandler, OomPolicy};
 use crate::fault::{self, Fault};
+use crate::lsm::ApparmorError;
 use crate::oci::OciError;
 use crate::seccomp::SeccompError;
 use crate::shim::AskError;
@@ -31,6 +35,10 @@ pub(crate) enum CreateError {
     Look(#[from] LookError),
     #[error("pod {0} is not ready")]
     PodNotReady(PodId),
+    #[error(transparent)]
+    Handler(#[from] HandlerGone),
+    #[error(transparent)]
+    ImageHandler(#[from] NoSuchHandler),
     #[error("sandbox_config.metadata is not that of pod {0}")]
     OtherPod(PodId),
     #[error(transparent)]
@@ -65,9 +73,15 @@ pub(crate) enum CreateError {
     #[error(transparent)]
     Devices(#[from] DevicesError),
     #[error(transparent)]
+    Cdi(#[from] CdiError),
+    #[error(transparent)]
     Oci(#[from] OciError),
     #[error("config.linux.security_context.seccomp")]
     Seccomp(#[from] SeccompError),
+    #[error("the profile that is configured as the default for seccomp")]
+    DefaultSeccomp(#[source] SeccompError),
+    #[error("config.linux.security_context.apparmor")]
+    Apparmor(#[from] ApparmorError),
     #[error(transparent)]
     Log(#[from] LogError),
     #[error("the container's layers")]
@@ -96,6 +110,8 @@ impl Classed for CreateError {
             Self::Look(e) => e.kind(),
             Self::PodNotReady(_) | Self::Target(_) | Self::OomScore(_) => Kind::Precondition,
             Self::OtherPod(_) | Self::StopSignal(_) | Self::CgroupPath(_) | Self::NoLayers(_) => Kind::Invalid,
+            Self::Handler(e) => e.kind(),
+            Self::ImageHandler(e) => e.kind(),
             Self::NameTaken(e) => e.kind(),
             Self::NotAsAnnounced(e) => e.kind(),
             Self::NoSuchImage(_) => Kind::NotFound,
@@ -107,8 +123,10 @@ impl Classed for CreateError {
             Self::Accounts(e) => e.kind(),
             Self::User(e) => e.kind(),
             Self::Devices(e) => e.kind(),
+            Self::Cdi(e) => e.kind(),
             Self::Oci(e) => e.kind(),
             Self::Seccomp(e) => e.kind(),
+            Self::Apparmor(e) => e.kind(),
             Self::Log(e) => e.kind(),
             Self::Layers(e) => e.kind(),
             Self::Disk(e) => e.kind(),
@@ -116,7 +134,8 @@ impl Classed for CreateError {
             Self::Limits(e) => e.kind(),
             Self::DeviceRules(e) => e.kind(),
             Self::Shim(_, e) => e.kind(),
-            Self::Fault(_) => Kind::Internal,
+            // The operator's file, not the client's.
+            Self::DefaultSeccomp(_) | Self::Fault(_) => Kind::Internal,
         }
     }
 }
@@ -174,7 +193,7 @@ impl Runtime {
         };
         fault::at("create.launch")?;
         for warning in &warnings {
-            if self.config.oom_score_adj == crate::config::OomPolicy::Require && warning.starts_with("oom_score_adj") {
+            if draft.oom_policy == OomPolicy::Require && warning.starts_with("oom_score_adj") {
                 return Err(CreateError::OomScore(warning.clone()));
             }
             tracing::warn!(container = %draft.id, warning);
@@ -206,6 +225,9 @@ impl Runtime {
         };
         disk::private_dir(&overlay.work)?;
         disk::public_dir(&overlay.upper)?;
+        if let Some(ids) = &draft.pod.spec.security.namespaces.user {
+            disk::give(&overlay.upper, ids.uid(0), ids.gid(0))?;
+        }
         fault::at("create.layer")?;
         disk::private_dir(&writable.join("volumes"))?;
         self.images.fill(&overlay.lower, &draft.volumes)?;
@@ -218,6 +240,7 @@ impl Runtime {
         let launch = self.launch(&draft, overlay, images);
         disk::write_json(&dir.join("config.json"), &draft.config)?;
         disk::write_json(&Launch::path(&dir), &launch)?;
+        poststop::note(&dir, &draft.id, &draft.config)?;
         fault::at("create.bundle")?;
         Ok((dir, draft))
     }
@@ -230,9 +253,10 @@ impl Runtime {
             tty: draft.spec.tty,
             stdin: draft.spec.stdin,
             stdin_once: draft.spec.stdin_once,
-            log_line_max: self.config.log_line_max,
+            log_line_max: draft.log_line_max,
             seccomp: draft.seccomp.clone(),
             oom_score_adj: draft.spec.resources.oom_score_adj.map(|score| i32::from(score.get())),
+            poststart: draft.config.hooks().as_ref().is_some_and(|hooks| hooks.poststart().is_some()),
             cgroup: CgroupView {
                 oom: draft.cgroup.oom_file(),
                 join: draft.cgroup.join_files(),
@@ -243,7 +267,7 @@ impl Runtime {
 
     /// From here on the container exists.
     fn publish_container(&self, draft: Draft, pid: NonZeroU32) -> Result<(), CreateError> {
-        let Draft { id, spec, pod, image, mounted, user, groups, stop_signal, log, cgroup, settings, .. } = draft;
+        let Draft { id, spec, pod, image, mounted, user, groups, stop_signal, log, cgroup, settings, cdi, .. } = draft;
         let name = shown_name(&spec.image, &image);
         let reference = shown_reference(&name, &image);
         let record = ContainerRecord {
@@ -260,6 +284,7 @@ impl Runtime {
             stop_signal,
             cgroup: cgroup.path().as_str().to_owned(),
             settings,
+            cdi,
         };
         let dir = self.layout.container(&record.pod, &record.id);
         disk::write_json(&dir.join("container.json"), &record)?;
@@ -272,6 +297,7 @@ impl Runtime {
             self.containers.remove(entry.look().id.as_str());
             return Err(CreateError::PodNotReady(pod.id.clone()));
         }
+        self.tell(&entry);
         Ok(())
     }
 }

@@ -35,24 +35,40 @@ impl Classed for DevicesError {
 pub(super) struct Devices {
     pub(super) nodes: Vec<LinuxDevice>,
     pub(super) rules: Vec<DeviceRule>,
+    /// Everything is allowed already.
+    privileged: bool,
 }
 
-pub(super) fn of(spec: &ContainerSpec) -> Result<Devices, DevicesError> {
+impl Devices {
+    /// In place of one that was at the same path.
+    pub(super) fn add(&mut self, node: LinuxDevice, access: Option<Access>) {
+        if let Some(access) = access
+            && !self.privileged
+        {
+            self.rules.push(rule(&node, access));
+        }
+        self.nodes.retain(|other| other.path() != node.path());
+        self.nodes.push(node);
+    }
+}
+
+/// `apart` are those with ids of their own. All devices that they are given are theirs to use, so of the host's they get
+/// unasked only what everybody on the host may use.
+pub(super) fn of(spec: &ContainerSpec, apart: bool) -> Result<Devices, DevicesError> {
     let privileged = spec.security.privileged;
     let mut devices = if privileged {
-        Devices { nodes: below(Path::new("/dev"), Path::new("/dev"), &OWN)?, rules: allow_all() }
+        Devices { nodes: below(Path::new("/dev"), Path::new("/dev"), &OWN)?, rules: allow_all(), privileged }
     } else {
-        Devices { nodes: Vec::new(), rules: default_rules() }
+        Devices { nodes: Vec::new(), rules: default_rules(), privileged }
     };
+    if apart {
+        devices.nodes.retain(|node| node.file_mode().unwrap_or(0) & 0o006 != 0);
+    }
     for asked in &spec.devices {
         let access =
             Access::parse(&asked.permissions).ok_or_else(|| DevicesError::Permissions(asked.permissions.clone()))?;
         for node in found(&asked.host_path, Path::new(&asked.container_path))? {
-            if !privileged {
-                devices.rules.push(rule(&node, access));
-            }
-            devices.nodes.retain(|other| other.path() != node.path());
-            devices.nodes.push(node);
+            devices.add(node, Some(access));
         }
     }
     Ok(devices)

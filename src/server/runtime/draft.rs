@@ -10,7 +10,9 @@ use model::{ContainerId, ContainerSpec, GroupsPolicy, MountSource, NsMode, Phase
 
 use super::create::CreateError;
 use super::devices::{self, Devices};
-use super::{Runtime, announced, reopen_log, volumes};
+use super::{Runtime, announced, files, reopen_log, volumes};
+use crate::cdi::{self, DeviceUsed, Edits, Owner};
+use crate::config::{Handler, NoSuchHandler, OomPolicy};
 use crate::oci::{self, Given};
 use crate::seccomp::Wanted;
 use crate::store::PodRecord;
@@ -30,8 +32,11 @@ pub(super) struct Draft {
     pub(super) groups: Vec<u32>,
     pub(super) stop_signal: Signal,
     pub(super) device_rules: Vec<cgroup::DeviceRule>,
+    pub(super) cdi: Vec<DeviceUsed>,
     pub(super) seccomp: Option<PathBuf>,
     pub(super) log: Option<(PathBuf, File)>,
+    pub(super) log_line_max: u32,
+    pub(super) oom_policy: OomPolicy,
     pub(super) cgroup: cgroup::Cgroup,
     /// What was written to its files, once it is made.
     pub(super) settings: cgroup::Settings,
@@ -47,8 +52,11 @@ impl Runtime {
         pod: Arc<PodRecord>,
         mut spec: ContainerSpec,
     ) -> Result<Draft, CreateError> {
+        let handler = self.handler(&pod)?;
+        self.image_handlers(&spec)?;
         supported(&spec)?;
-        let differences = announced::settle(self.config.resources.mismatch, pod.spec.announced.as_ref(), &mut spec)?;
+        let differences =
+            announced::settle(self.settings().resources.mismatch, pod.spec.announced.as_ref(), &mut spec)?;
         if spec.security.privileged && !pod.spec.security.privileged {
             return Err(CreateError::PrivilegedAlone);
         }
@@ -57,14 +65,16 @@ impl Runtime {
         if image.chain.is_empty() {
             return Err(CreateError::NoLayers(spec.image.image.clone()));
         }
-        let (user, groups) = self.user(&spec, &image)?;
-        let stop_signal = match (spec.stop_signal, image.config.stop_signal.as_str()) {
-            (Some(asked), _) => asked,
-            (None, "") => Signal::TERM,
-            (None, image) => Signal::parse(image)?,
-        };
-        let Devices { nodes, rules: device_rules } = devices::of(&spec)?;
-        let seccomp = self.seccomp(&spec)?;
+        let (user, mut groups) = self.user(&spec, &image)?;
+        let stop_signal = stop_signal(&spec, &image)?;
+        let (Devices { nodes, rules: device_rules, .. }, edits) = self.devices(&pod, &spec, &user)?;
+        groups.extend(&edits.groups);
+        groups.sort_unstable();
+        groups.dedup();
+        let seccomp = self.seccomp(&spec, &handler)?;
+        let apparmor = &spec.security.apparmor;
+        let apparmor =
+            self.apparmor.profile(apparmor.as_ref(), spec.security.privileged, handler.apparmor.as_deref())?;
         let mounted = self.mounted(&spec.mounts).map_err(CreateError::ImageMount)?;
         let sources: Vec<PathBuf> = spec.mounts.iter().map(|mount| volumes::source(mount, &mounted)).collect();
         let above = self.layout.writable(&id).join("volumes");
@@ -72,10 +82,11 @@ impl Runtime {
         let parent = cgroup::CgroupPath::new(&pod.cgroup.path)?;
         let cgroup = self.cgroup(self.driver.container(&parent, id.as_str())?.as_str())?;
         let config = oci::build(&Given {
+            handler: &handler,
             pod: &pod.spec,
             hostname: &pod.hostname,
             held: &pod.held,
-            pod_dir: &self.pod_dir(&pod.id),
+            pod_files: &self.pod_dir(&pod.id).join(files::DIR),
             container: &spec,
             image: &image,
             user: &user,
@@ -85,7 +96,9 @@ impl Runtime {
             sources: &sources,
             volumes: &volumes,
             devices: &nodes,
+            edits: &edits,
             target: self.target(&pod, &spec)?,
+            apparmor: apparmor.as_deref(),
         })?;
         // From here on something may be made: missing sources and the log, as the peers do.
         spec.mounts.iter().try_for_each(|mount| make_source(&mount.source))?;
@@ -109,12 +122,41 @@ impl Runtime {
             groups,
             stop_signal,
             device_rules,
+            cdi: edits.used,
             seccomp,
             log,
+            log_line_max: handler.log_line_max,
+            oom_policy: handler.oom_score_adj,
             cgroup,
             settings: cgroup::Settings::new(),
             config,
         })
+    }
+
+    /// Images are the same for all handlers; one that is not there is a mistake all the same.
+    fn image_handlers(&self, spec: &ContainerSpec) -> Result<(), NoSuchHandler> {
+        let handlers = &self.settings().handlers;
+        handlers.asked("config.image.runtime_handler", &spec.image.handler)?;
+        for (index, mount) in spec.mounts.iter().enumerate() {
+            if let MountSource::Image { image, sub_path: _ } = &mount.source {
+                handlers.asked(&format!("config.mounts[{index}].image.runtime_handler"), &image.handler)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The device nodes that were asked for, also by CDI devices, and what those change beside.
+    fn devices(
+        &self,
+        pod: &PodRecord,
+        spec: &ContainerSpec,
+        user: &image::User,
+    ) -> Result<(Devices, Edits), CreateError> {
+        let names = cdi::annotated(&spec.cdi_devices, &spec.annotations, self.settings().cdi.annotations)?;
+        let mut edits = self.specs.find(&names, Owner { uid: user.uid, gid: user.gid })?;
+        let mut devices = devices::of(spec, pod.spec.security.namespaces.user.is_some())?;
+        std::mem::take(&mut edits.nodes).into_iter().for_each(|new| devices.add(new.node, new.access));
+        Ok((devices, edits))
     }
 
     fn user(&self, spec: &ContainerSpec, image: &image::Image) -> Result<(image::User, Vec<u32>), CreateError> {
@@ -143,17 +185,24 @@ impl Runtime {
         Ok((user, groups))
     }
 
-    fn seccomp(&self, spec: &ContainerSpec) -> Result<Option<PathBuf>, CreateError> {
+    fn seccomp(&self, spec: &ContainerSpec, handler: &Handler) -> Result<Option<PathBuf>, CreateError> {
         if spec.security.privileged {
             return Ok(None);
         }
-        let wanted = match &spec.security.seccomp {
-            None | Some(Profile::Unconfined) => return Ok(None),
-            Some(Profile::RuntimeDefault) => Wanted::RuntimeDefault,
-            Some(Profile::Localhost(path)) => Wanted::Localhost(Path::new(path)),
+        let capabilities = oci::capabilities_of(&handler.capabilities, &spec.security)?;
+        let capabilities = capabilities.iter().map(ToString::to_string).collect();
+        let filter = match (&spec.security.seccomp, &handler.seccomp) {
+            (None | Some(Profile::Unconfined), _) => return Ok(None),
+            (Some(Profile::Localhost(path)), _) => {
+                self.filters.path_for(Wanted::Localhost(Path::new(path)), &capabilities)?
+            }
+            (Some(Profile::RuntimeDefault), None) => self.filters.path_for(Wanted::RuntimeDefault, &capabilities)?,
+            (Some(Profile::RuntimeDefault), Some(instead)) => {
+                let filter = self.filters.path_for(Wanted::Localhost(instead), &capabilities);
+                filter.map_err(CreateError::DefaultSeccomp)?
+            }
         };
-        let capabilities = oci::capabilities_of(&spec.security)?.iter().map(ToString::to_string).collect();
-        Ok(Some(self.filters.path_for(wanted, &capabilities)?))
+        Ok(Some(filter))
     }
 
     /// The first process of the container whose PID namespace is asked for.
@@ -171,39 +220,28 @@ impl Runtime {
     }
 }
 
+fn stop_signal(spec: &ContainerSpec, image: &image::Image) -> Result<Signal, CreateError> {
+    Ok(match (spec.stop_signal, image.config.stop_signal.as_str()) {
+        (Some(asked), _) => asked,
+        (None, "") => Signal::TERM,
+        (None, image) => Signal::parse(image)?,
+    })
+}
+
 /// Refuses what this release cannot do, by the field's name.
 fn supported(spec: &ContainerSpec) -> Result<(), CreateError> {
     let security = &spec.security;
-    if !spec.cdi_devices.is_empty() {
-        return Err(CreateError::Unsupported("CDI_devices: CDI is not supported yet"));
-    }
     if security.selinux.is_some() && !has_selinux() {
         return Err(CreateError::Unsupported("linux.security_context.selinux_options: this host has no SELinux"));
     }
     if security.selinux.is_some() {
         return Err(CreateError::Unsupported("linux.security_context.selinux_options: not supported yet"));
     }
-    match &security.apparmor {
-        Some(Profile::Localhost(_)) if !has_apparmor() => {
-            return Err(CreateError::Unsupported("linux.security_context.apparmor: this host has no AppArmor"));
-        }
-        Some(Profile::Localhost(_)) => {
-            return Err(CreateError::Unsupported("linux.security_context.apparmor: not supported yet"));
-        }
-        // A default that the host does not have confines nothing, here as with the peers; of one it has we warn.
-        Some(Profile::RuntimeDefault | Profile::Unconfined) | None => {}
-    }
-    if spec.mounts.iter().any(|mount| !mount.options.is_empty()) {
-        return Err(CreateError::Unsupported("mounts: mount_options are not supported yet"));
-    }
     Ok(())
 }
 
 /// Tells of wishes that are granted in all but this.
 fn warn_of_unfulfilled(container: &ContainerId, pod: &PodRecord, spec: &ContainerSpec) {
-    if spec.security.apparmor == Some(Profile::RuntimeDefault) && has_apparmor() {
-        tracing::warn!(%container, "config.linux.security_context.apparmor: the default profile is not applied yet");
-    }
     if spec.mounts.iter().any(|mount| mount.selinux_relabel) && has_selinux() {
         tracing::warn!(%container, "config.mounts: selinux_relabel: volumes are not relabelled yet");
     }
@@ -214,10 +252,6 @@ fn warn_of_unfulfilled(container: &ContainerId, pod: &PodRecord, spec: &Containe
 
 pub(super) fn has_selinux() -> bool {
     Path::new("/sys/fs/selinux/enforce").exists()
-}
-
-pub(super) fn has_apparmor() -> bool {
-    std::fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|t| t.starts_with('Y'))
 }
 
 /// A directory that is to be mounted and is missing is made, as the peers do.

@@ -76,15 +76,16 @@ impl Runtime {
         let mut leash = Leash { shim: &shim, exec: Some(exec) };
         let stdio = Stdio { stdin: false, stdout: true, stderr: true };
         let ask = ExecAsk { container: container.clone(), exec, args: command, stdio };
-        let asked = shim.ask(Ask::Exec(ask), &[their_out.as_fd(), their_err.as_fd()]).await;
-        drop((their_out, their_err));
-        match asked {
-            Ok(Answer::ExecStarted { .. }) => {}
-            Ok(_) => return Err(ExecError::Shim { container, source: AskError::Mismatch }),
-            Err(source) => return Err(leash.refused(container, source)),
-        }
-        let cap = self.config.exec_output_max;
-        let run = collect(out, err, cap, &mut ended);
+        let cap = self.settings().exec_output_max;
+        // The start counts, too: a process that somebody freezes meanwhile never gets to run its program.
+        let run = async {
+            let asked = shim.ask(Ask::Exec(ask), &[their_out.as_fd(), their_err.as_fd()]).await;
+            drop((their_out, their_err));
+            match asked? {
+                Answer::ExecStarted { .. } => Ok(collect(out, err, cap, &mut ended).await),
+                _ => Err(AskError::Mismatch),
+            }
+        };
         let outcome = match timeout {
             Some(limit) => match tokio::time::timeout(limit, run).await {
                 Ok(outcome) => outcome,
@@ -97,7 +98,10 @@ impl Runtime {
             },
             None => run.await,
         };
-        let output = outcome.map_err(ExecError::Pipe)?;
+        let output = match outcome {
+            Ok(collected) => collected.map_err(ExecError::Pipe)?,
+            Err(source) => return Err(leash.refused(container, source)),
+        };
         leash.exec = None;
         output.ok_or(ExecError::Shim { container, source: AskError::Gone })
     }
@@ -125,12 +129,19 @@ impl Leash<'_> {
         {
             self.shim.forget_exec(exec);
         }
+        ExecError::refused(container, source)
+    }
+}
+
+impl ExecError {
+    /// The shim did not start the command.
+    pub(super) fn refused(container: ContainerId, source: AskError) -> Self {
         match source {
             AskError::Failed(ref failure) if failure.kind == FailureKind::Program => {
-                ExecError::Program { container, source }
+                Self::Program { container, source }
             }
-            AskError::Frame(too_long @ link::FrameError::TooLong(_)) => ExecError::TooLong(too_long),
-            _ => ExecError::Shim { container, source },
+            AskError::Frame(too_long @ link::FrameError::TooLong(_)) => Self::TooLong(too_long),
+            _ => Self::Shim { container, source },
         }
     }
 }

@@ -1,10 +1,18 @@
 //! The files that a pod's containers share: who it is on the network, and where to ask for others.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use model::{NsMode, PodSpec};
+use nix::mount::{MsFlags, mount};
 
 use crate::store::{DiskError, disk};
+
+/// Where in the pod's directory they are, in a file system of their own: containers may write them, and would fill the one
+/// that holds the records of all pods.
+pub(super) const DIR: &str = "etc";
+/// What containers can add to them.
+const ROOM: usize = 1 << 20;
 
 /// The name that a pod's containers know themselves by: the one asked for, else the host's.
 pub(super) fn hostname(pod: &PodSpec) -> String {
@@ -15,8 +23,8 @@ pub(super) fn hostname(pod: &PodSpec) -> String {
     }
 }
 
-/// Writes `resolv.conf`, `hostname` and `hosts` into the pod's directory.
-pub(super) fn write(dir: &Path, pod: &PodSpec, hostname: &str) -> Result<(), DiskError> {
+/// Writes `resolv.conf`, `hostname` and `hosts` into [`DIR`] of the pod's directory.
+pub(super) fn write(dir: &Path, pod: &PodSpec, hostname: &str, ips: &[IpAddr]) -> Result<(), DiskError> {
     let read = |path: &str| std::fs::read(path).unwrap_or_default();
     let resolv = match &pod.dns {
         Some(dns) if !(dns.servers.is_empty() && dns.searches.is_empty() && dns.options.is_empty()) => {
@@ -36,10 +44,35 @@ pub(super) fn write(dir: &Path, pod: &PodSpec, hostname: &str) -> Result<(), Dis
     let hosts = if pod.security.namespaces.network == NsMode::Node {
         read("/etc/hosts")
     } else {
-        let local = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n";
-        format!("{local}127.0.0.1\t{hostname}\n").into_bytes()
+        let mut text = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n".to_owned();
+        // By an address that others reach it by, where it has one.
+        let own = if ips.is_empty() { &[IpAddr::V4(Ipv4Addr::LOCALHOST)] } else { ips };
+        own.iter().for_each(|ip| text.push_str(&format!("{ip}\t{hostname}\n")));
+        text.into_bytes()
     };
-    disk::write(&dir.join("resolv.conf"), &resolv)?;
-    disk::write(&dir.join("hostname"), format!("{hostname}\n").as_bytes())?;
-    disk::write(&dir.join("hosts"), &hosts)
+    let dir = dir.join(DIR);
+    make_room(&dir, ROOM + resolv.len() + hosts.len())?;
+    // They are the container's root's, whoever that is on the host: a tmpfs cannot show them under other ids before Linux 6.3.
+    let ids = pod.security.namespaces.user.as_ref();
+    let owner = ids.and_then(|ids| ids.uid(0).zip(ids.gid(0)));
+    for (name, bytes) in
+        [("resolv.conf", &resolv[..]), ("hostname", format!("{hostname}\n").as_bytes()), ("hosts", &hosts)]
+    {
+        let path = dir.join(name);
+        disk::write(&path, bytes)?;
+        if let Some((uid, gid)) = owner {
+            let owned = std::os::unix::fs::chown(&path, Some(uid), Some(gid));
+            owned.map_err(|source| DiskError::Write { path, source })?;
+        }
+    }
+    Ok(())
+}
+
+/// Taken away by [`super::clear::unmount_all`].
+fn make_room(dir: &Path, size: usize) -> Result<(), DiskError> {
+    disk::private_dir(dir)?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    let options = format!("mode=700,nr_inodes=16,size={size}");
+    mount(Some("pod"), dir, Some("tmpfs"), flags, Some(options.as_str()))
+        .map_err(|errno| DiskError::Mount { path: dir.to_owned(), source: errno.into() })
 }

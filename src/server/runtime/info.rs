@@ -22,6 +22,7 @@ impl Runtime {
                 cgroup::Driver::Cgroupfs => "cgroupfs".to_owned(),
                 cgroup::Driver::Systemd(systemd) => format!("systemd {}", systemd.version()),
             },
+            "userNamespaces": { "offered": self.user_ns.is_none(), "reason": self.user_ns },
             "pods": self.pods.all().len(),
             "containers": self.containers.all().len(),
             "shims": self.shims.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len(),
@@ -91,6 +92,7 @@ impl Runtime {
             "user": container.user,
             "stopSignal": container.stop_signal.to_string(),
             "resources": resources_info(&container.spec.resources, &container.settings, now),
+            "cdiDevices": container.cdi,
             "config": container.spec,
             "runtimeSpec": spec,
         })

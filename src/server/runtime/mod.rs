@@ -4,18 +4,28 @@
 //! to be cleared away, and [`clear`] clears it: after a failure, after a crash, and when it is removed. There is one way
 //! out for all three, and each step of it is content with finding nothing to do.
 
+mod addresses;
 mod announced;
+mod attach;
 mod clear;
 mod conditions;
 mod create;
 mod devices;
 mod draft;
+mod events;
 mod exec;
+mod exec_stream;
 mod files;
+mod handler;
 mod info;
 mod look;
+mod network;
 mod oom_score;
 mod pod_size;
+mod population;
+mod port_forward;
+mod poststop;
+mod pump;
 mod recover;
 mod reloads;
 mod remove;
@@ -32,25 +42,31 @@ mod sweep;
 mod sysctl;
 mod update;
 mod update_pod;
+mod user_ns;
 mod volumes;
 mod watch;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use model::{ContainerMeta, PodId, PodMeta};
 
+use crate::cdi;
 use crate::config::{CgroupDriver, Config};
+use crate::lsm::Apparmor;
 use crate::seccomp::Filters;
 use crate::shim::{Client, Program, SpawnError};
 use crate::store::{ContainerRecord, DiskError, Layout, Names, PodRecord, Table, disk};
 
 pub(crate) use conditions::Condition;
+pub(crate) use events::{ContainerNow, Event, EventKind, Listening};
 pub(crate) use exec::ExecOutput;
 pub(crate) use look::LookError;
+pub(crate) use population::Population;
 pub(crate) use remove::RemoveError;
 pub(crate) use resizes::{Outcome, Resizes};
-pub(crate) use stats::{ContainerSeen, PodSeen, StatsError};
+pub(crate) use stats::{ContainerMetered, ContainerSeen, Devices, Metered, PodMetered, PodSeen, StatsError};
 pub(crate) use stop::StopError;
 pub(crate) use stop_pod::StopPodError;
 pub(crate) use update::ContainerUpdate;
@@ -63,6 +79,8 @@ pub(crate) enum OpenError {
     Cgroups(#[from] cgroup::DetectError),
     #[error("cgroup.driver is \"systemd\", and systemd cannot be reached")]
     Systemd(#[from] cgroup::SystemdError),
+    #[error("network.bridge")]
+    Network(#[from] net::builtin::SettingsError),
     #[error(transparent)]
     Shim(#[from] SpawnError),
     #[error(transparent)]
@@ -72,13 +90,19 @@ pub(crate) enum OpenError {
 /// All that the verbs work on.
 #[derive(Debug)]
 pub(crate) struct Runtime {
+    /// As it was at the start.
     config: Config,
+    /// As it is now: what takes a restart is the same.
+    settings: RwLock<Arc<Config>>,
     layout: Layout,
     cgroups: Arc<cgroup::Layout>,
     driver: cgroup::Driver,
     images: Arc<image::Store>,
     shim: Program,
     filters: Filters,
+    networks: network::Networks,
+    apparmor: Apparmor,
+    specs: cdi::Specs,
     pods: Table<PodRecord>,
     containers: Table<ContainerRecord>,
     pod_names: Names<PodMeta>,
@@ -94,6 +118,10 @@ pub(crate) struct Runtime {
     removed: Arc<tokio::sync::Notify>,
     /// Knows how large writable layers are.
     meter: Arc<stats::Meter>,
+    /// Why pods cannot have user namespaces.
+    user_ns: user_ns::Lack,
+    events: events::Hub,
+    log_bytes_lost: AtomicU64,
 }
 
 impl Runtime {
@@ -108,11 +136,22 @@ impl Runtime {
             CgroupDriver::Cgroupfs => cgroup::Driver::Cgroupfs,
             CgroupDriver::Systemd => cgroup::Driver::Systemd(Arc::new(blocking(cgroup::Systemd::connect).await?)),
         };
+        if config.cgroup.fast_moves
+            && let Err(error) = cgroup::make_moves_fast(&layout.state.join("moves"))
+        {
+            tracing::warn!(%error, "processes move between cgroups as slowly as ever");
+        }
+        let shim = Program::load(&config.shim)?;
         let runtime = Arc::new(Self {
             driver,
             cgroups: Arc::new(cgroup::Layout::detect()?),
-            shim: Program::load(&config.shim)?,
+            user_ns: user_ns::probe(&shim, &layout).await,
+            shim,
             filters: Filters::new(filters),
+            networks: network::Networks::open(&config.network, layout.cni())?,
+            apparmor: Apparmor::find(),
+            settings: RwLock::new(Arc::new(config.clone())),
+            specs: cdi::Specs::new(config.cdi.spec_dirs.clone()),
             config,
             layout,
             images,
@@ -126,16 +165,28 @@ impl Runtime {
             resizes: Resizes::default(),
             removed: Arc::default(),
             meter: Arc::default(),
+            events: events::Hub::default(),
+            log_bytes_lost: AtomicU64::new(0),
         });
         runtime.recover().await?;
         runtime.clean_now_and_then();
         runtime.trim_after_removals();
         runtime.watch_reloads();
+        runtime.forget_early_events();
         Ok(runtime)
     }
 
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The settings in force now, for what may change while the daemon runs.
+    pub(crate) fn settings(&self) -> Arc<Config> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn set_settings(&self, config: Config) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
     pub(crate) fn images(&self) -> &Arc<image::Store> {

@@ -36,6 +36,7 @@ impl Runtime {
                 Found::Foreign => {}
             }
         }
+        self.recover_networks().await;
         let all = async { while work.join_next().await.is_some() {} };
         if tokio::time::timeout(FIND_WITHIN, all).await.is_err() {
             tracing::warn!(pods = work.len(), "some pods are still looked for");
@@ -51,7 +52,12 @@ impl Runtime {
         if let Ok(name) = self.pod_names.reserve(record.spec.meta.clone(), PodMeta::to_string, id.as_str()) {
             name.keep();
         }
-        self.pods.insert(self.settle_pod(record));
+        if record.phase == PodPhase::Ready
+            && let Err(gone) = self.handler(&record)
+        {
+            tracing::warn!(%gone);
+        }
+        Self::told_pod_before(&self.pods.insert(self.settle_pod(record)));
         let names = disk::names_in(&self.layout.containers(&id)).unwrap_or_else(|error| {
             tracing::error!(pod = %id, error = chain(&error), "the pod's containers cannot be found");
             Vec::new()
@@ -73,7 +79,7 @@ impl Runtime {
         if let Ok(name) = self.container_names.reserve(name, |(_, name)| name.to_string(), record.id.as_str()) {
             name.keep();
         }
-        self.containers.insert(self.settle_container(record));
+        Self::told_before(&self.containers.insert(self.settle_container(record)));
     }
 
     /// Brings what is known of a pod up to date.

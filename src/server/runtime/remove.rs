@@ -57,6 +57,7 @@ impl Runtime {
             return Err(RemoveError::Left { container, left });
         }
         self.containers.remove(container.as_str());
+        self.tell_removed(&record);
         self.resizes.forget(container.as_str());
         self.container_names.release(&(record.pod.clone(), record.spec.meta.clone()), container.as_str());
         Ok(())

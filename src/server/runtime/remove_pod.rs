@@ -56,6 +56,7 @@ impl Runtime {
             return Err(RemovePodError::Left { pod: id, left });
         }
         self.pods.remove(id.as_str());
+        self.tell_pod_removed(&entry.look());
         self.resizes.forget(id.as_str());
         self.pod_names.release(&pod.spec.meta, id.as_str());
         self.removed.notify_one();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use link::{Answer, Ask};
 use model::{Classed, ContainerId, Kind, Phase};
-use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 
 use super::{LookError, Runtime};
 use crate::shim::AskError;
@@ -55,15 +55,24 @@ impl Classed for LogError {
     }
 }
 
-/// Opens the log for appending. Neither `..` nor a symbolic link leads it out of the pod's directory.
+/// Opens the log for appending. Neither `..` nor a symbolic link leads it out of the pod's directory, which is no link
+/// itself; what is above that is the host's affair. A pipe or a device in the log's place is not waited for.
 pub(super) fn open(directory: &Path, path: &Path) -> Result<File, LogError> {
-    let above = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory_fd = rustix::fs::open(directory, above, Mode::empty())
+    let above = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // Without what would have the kernel follow a link at the end all the same.
+    let plain: PathBuf = directory.components().collect();
+    let directory_fd = rustix::fs::open(&plain, above, Mode::empty())
         .map_err(|e| LogError::Directory { path: directory.to_owned(), source: e.into() })?;
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let failed = |source: io::Error| LogError::File { path: directory.join(path), source };
+    let mut flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    flags |= OFlags::NONBLOCK | OFlags::NOCTTY;
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    let fd: OwnedFd = openat2(directory_fd, path, flags, Mode::from_raw_mode(0o640), how)
-        .map_err(|e| LogError::File { path: directory.join(path), source: e.into() })?;
+    let fd: OwnedFd =
+        openat2(directory_fd, path, flags, Mode::from_raw_mode(0o640), how).map_err(|e| failed(e.into()))?;
+    let stat = rustix::fs::fstat(&fd).map_err(|e| failed(e.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(failed(io::Error::other("not a regular file")));
+    }
     Ok(File::from(fd))
 }
 

@@ -9,8 +9,11 @@ use model::{Classed, Kind, NsMode, PodId, PodMeta, PodPhase, PodSpec, Profile};
 use tokio::sync::mpsc;
 
 use super::clear::Intent;
+use super::network::{self, NetworkError};
 use super::sysctl::{self, SysctlError};
+use super::user_ns::UserNsError;
 use super::{Runtime, blocking, files, pod_size, random};
+use crate::config::{Handler, NoSuchHandler};
 use crate::fault::{self, Fault};
 use crate::shim::{AskError, Client, ShimEvent, SpawnError};
 use crate::store::{DiskError, NameTaken, PodCgroup, PodRecord, VERSION, disk};
@@ -18,9 +21,15 @@ use crate::store::{DiskError, NameTaken, PodCgroup, PodRecord, VERSION, disk};
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunPodError {
     #[error(transparent)]
+    Handler(#[from] NoSuchHandler),
+    #[error("config.linux.security_context.privileged: the runtime handler {0:?} does not allow it")]
+    Privileged(String),
+    #[error(transparent)]
     Sysctl(#[from] SysctlError),
     #[error("config.linux.security_context.{0}")]
     Security(&'static str),
+    #[error(transparent)]
+    UserNs(#[from] UserNsError),
     #[error(transparent)]
     NameTaken(#[from] NameTaken),
     #[error("config.linux.cgroup_parent")]
@@ -36,21 +45,26 @@ pub(crate) enum RunPodError {
     #[error("holding the pod")]
     Hold(#[from] AskError),
     #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error(transparent)]
     Fault(#[from] Fault),
 }
 
 impl Classed for RunPodError {
     fn kind(&self) -> Kind {
         match self {
-            Self::CgroupParent(_) => Kind::Invalid,
+            Self::CgroupParent(_) | Self::Privileged(_) => Kind::Invalid,
+            Self::Handler(e) => e.kind(),
             Self::Sysctl(e) => e.kind(),
             Self::Security(_) => Kind::Unsupported,
+            Self::UserNs(e) => e.kind(),
             Self::NameTaken(e) => e.kind(),
             Self::Cgroup(e) => e.kind(),
             Self::Limits(e) => e.kind(),
             Self::Disk(e) => e.kind(),
             Self::Spawn(e) => e.kind(),
             Self::Hold(e) => e.kind(),
+            Self::Network(e) => e.kind(),
             Self::Fault(_) => Kind::Internal,
         }
     }
@@ -61,7 +75,8 @@ const SHIM_OOM_SCORE: i32 = -998;
 
 impl Runtime {
     pub(crate) async fn run_pod(self: &Arc<Self>, spec: PodSpec) -> Result<PodId, RunPodError> {
-        check(&spec)?;
+        self.check(&spec, self.settings().handlers.asked("runtime_handler", &spec.handler)?)?;
+        self.check_user_ns(&spec)?;
         let id = PodId::from_bytes(random());
         let name = self.pod_names.reserve(spec.meta.clone(), PodMeta::to_string, id.as_str())?;
         match self.make_pod(&id, spec).await {
@@ -97,13 +112,17 @@ impl Runtime {
         }
         fault::at("run_pod.cgroup")?;
         let hostname = files::hostname(&spec);
-        files::write(&dir, &spec, &hostname)?;
         self.shim.spawn(&dir)?;
         fault::at("run_pod.shim")?;
         let (sender, events) = mpsc::unbounded_channel();
         let shim = Client::connect(&dir.join("shim.sock"), sender).await?;
         let held = self.hold(&shim, id, &spec, &hostname).await?;
         fault::at("run_pod.hold")?;
+        // Taken back by `clear_pod`, which looks for it in every network.
+        let pod = network::pod(id, &spec, &cgroup.path, held.network.as_deref())?;
+        let (connection, ips) = self.connect(&pod).await?;
+        fault::at("run_pod.network")?;
+        files::write(&dir, &spec, &hostname, &ips)?;
         let record = PodRecord {
             version: VERSION,
             id: id.clone(),
@@ -114,7 +133,8 @@ impl Runtime {
             held,
             cgroup,
             settings,
-            ips: Vec::new(),
+            ips,
+            connection,
         };
         self.publish_pod(record, shim, events)?;
         Ok(())
@@ -129,8 +149,9 @@ impl Runtime {
     ) -> Result<(), DiskError> {
         let id = record.id.clone();
         disk::write_json(&self.pod_dir(&id).join("pod.json"), &record)?;
-        self.pods.insert(record);
+        let entry = self.pods.insert(record);
         self.attach(id, shim, events);
+        self.tell_pod(&entry);
         Ok(())
     }
 
@@ -144,15 +165,22 @@ impl Runtime {
                 uts: spaces.network != NsMode::Node,
                 pid: spaces.pid == NsMode::Pod,
             },
+            user: spaces.user.clone(),
             hostname: hostname.to_owned(),
             sysctls: spec.sysctls.clone(),
-            shm_size: self.config.shm_size,
+            shm_size: self.shm_size(spec),
             oom_score_adj: SHIM_OOM_SCORE,
         };
         match shim.ask(Ask::Hold(ask), &[]).await? {
-            Answer::Held(held) => Ok(held),
+            // A shim that does not know user namespaces would leave them out.
+            Answer::Held(held) if held.user.is_some() == spaces.user.is_some() => Ok(held),
             _ => Err(AskError::Mismatch),
         }
+    }
+
+    fn shm_size(&self, spec: &PodSpec) -> u64 {
+        let handlers = &self.settings().handlers;
+        handlers.get(&spec.handler).unwrap_or(handlers.default_one()).shm_size
     }
 
     /// The client's, which crisp never writes, or one of our own.
@@ -164,17 +192,21 @@ impl Runtime {
         let path = path.map_err(RunPodError::CgroupParent)?;
         Ok(PodCgroup { path: path.as_str().to_owned(), ours })
     }
-}
 
-/// Refuses what no step could fulfil.
-fn check(spec: &PodSpec) -> Result<(), RunPodError> {
-    sysctl::check(spec)?;
-    // The pod itself runs no program, so its profiles and its user confine nothing: they are only remembered.
-    if spec.security.selinux.is_some() && !super::draft::has_selinux() {
-        return Err(RunPodError::Security("selinux_options: this host has no SELinux"));
+    /// Refuses what no step could fulfil.
+    fn check(&self, spec: &PodSpec, handler: &Handler) -> Result<(), RunPodError> {
+        if spec.security.privileged && !handler.privileged {
+            return Err(RunPodError::Privileged(spec.handler.clone()));
+        }
+        sysctl::check(spec)?;
+        network::bandwidth(spec)?;
+        // The pod itself runs no program, so its profiles and its user confine nothing: they are only remembered.
+        if spec.security.selinux.is_some() && !super::draft::has_selinux() {
+            return Err(RunPodError::Security("selinux_options: this host has no SELinux"));
+        }
+        if matches!(&spec.security.apparmor, Some(Profile::Localhost(_))) && !self.apparmor.is_there() {
+            return Err(RunPodError::Security("apparmor: this host has no AppArmor"));
+        }
+        Ok(())
     }
-    if matches!(&spec.security.apparmor, Some(Profile::Localhost(_))) && !super::draft::has_apparmor() {
-        return Err(RunPodError::Security("apparmor: this host has no AppArmor"));
-    }
-    Ok(())
 }

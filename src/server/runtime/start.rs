@@ -9,7 +9,7 @@ use model::{Classed, ContainerId, Kind, Phase, WrongPhase};
 use super::stop::is_over;
 use super::{LookError, Runtime};
 use crate::shim::AskError;
-use crate::store::DiskError;
+use crate::store::{ContainerRecord, DiskError, Entry};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
@@ -50,6 +50,16 @@ impl Runtime {
         if !self.containers.has(&entry) {
             return Err(LookError::NoSuchContainer(id.to_owned()).into());
         }
+        // What becomes of it is told when it is known: it may end before it is known to have begun.
+        entry.gauges().told.starting(true);
+        let started = self.start_entry(&entry).await;
+        entry.gauges().told.starting(false);
+        self.tell(&entry);
+        started
+    }
+
+    /// The caller has the container's turn.
+    async fn start_entry(&self, entry: &Entry<ContainerRecord>) -> Result<(), StartError> {
         let record = entry.look();
         record.phase.start(SystemTime::now())?;
         let shim = self.shim_of(&record.pod).ok_or_else(|| StartError::PodNotReady(record.id.clone()))?;

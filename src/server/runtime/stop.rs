@@ -47,7 +47,7 @@ impl Runtime {
             Err(LookError::NoSuchContainer(_)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let grace = grace.min(self.config.stop.grace_max);
+        let grace = grace.min(self.settings().stop.grace_max);
         let record = entry.look();
         if matches!(record.phase, Phase::Running { .. }) && !grace.is_zero() {
             if !self.signal(&record, record.stop_signal).await {
@@ -71,7 +71,7 @@ impl Runtime {
         let container = record.id.clone();
         let cgroup = self.cgroup(&record.cgroup);
         let cgroup = cgroup.map_err(|source| StopError::CgroupPath { container: container.clone(), source })?;
-        let wait = self.config.stop.kill_wait;
+        let wait = self.settings().stop.kill_wait;
         let emptied = blocking(move || cgroup.kill_all(wait)).await;
         if heard && tokio::time::timeout(wait, entry.wait_until(is_over)).await.is_ok() {
             return Ok(());

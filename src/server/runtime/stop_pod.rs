@@ -46,6 +46,8 @@ impl Runtime {
         for container in self.containers_of(&pod.id) {
             self.kill(&container).await?;
         }
+        // While its network namespace is there, as plugins expect.
+        self.disconnect(&pod.id).await;
         if pod.phase == PodPhase::Ready {
             self.end_shim(&pod.id).await;
         }
@@ -53,7 +55,8 @@ impl Runtime {
         // What resists is tried again when the pod is removed.
         drop(super::blocking(move || super::clear::unmount_all(&dir)).await);
         if pod.phase == PodPhase::Ready {
-            entry.update(&self.layout, |record| record.phase = PodPhase::NotReady)?;
+            entry.update(&self.layout, PodRecord::stop)?;
+            self.tell_pod(entry);
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ pub(crate) enum SysctlError {
     Shared { name: String, namespace: &'static str },
     #[error("config.linux.sysctls: {0:?} is no name of a kernel parameter")]
     Name(String),
-    #[error("config.linux.sysctls: the value of {0:?} has a control character")]
+    #[error("config.linux.sysctls: the value of {0:?} has a character that no value has")]
     Value(String),
 }
 
@@ -42,7 +42,9 @@ pub(super) fn check(pod: &PodSpec) -> Result<(), SysctlError> {
         if !name.chars().all(plain) || !parts || !name.contains('.') {
             return Err(SysctlError::Name(name.clone()));
         }
-        if value.chars().any(|c| c.is_control() && c != '\t') {
+        // Numbers, ranges, lists, names, addresses and keys. Whoever sets several at once has other characters between.
+        let of_a_value = |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '\t' | ',' | '.' | ':' | '-' | '_');
+        if !value.chars().all(of_a_value) {
             return Err(SysctlError::Value(name.clone()));
         }
         let (shared, namespace) = if name.starts_with("net.") {

@@ -6,7 +6,7 @@ use cgroup::{ApplyError, Cgroup, Settings};
 use link::Launch;
 use model::kubernetes::Resources;
 use model::resources::{LimitsPatch, OomScoreAdj};
-use model::{Classed, ContainerId, ContainerSpec, Kind};
+use model::{Classed, ContainerId, ContainerSpec, Kind, PodId};
 use serde::{Deserialize, Serialize};
 
 use super::resize::{self, Journal, ResizeError};
@@ -173,7 +173,7 @@ impl Runtime {
         let from: Vec<OomScoreAdj> =
             record.phase.pid().and_then(oom_score::of).into_iter().chain(record.spec.resources.oom_score_adj).collect();
         let changed = match oom_score::change(group, &from, score) {
-            Err(error) if error.kind() == Kind::Precondition && self.config.oom_score_adj == OomPolicy::Restrict => {
+            Err(error) if error.kind() == Kind::Precondition && self.oom_policy(&record.pod) == OomPolicy::Restrict => {
                 tracing::warn!(error = crate::chain::chain(&error), "the container keeps its OOM score");
                 oom_score::Changed::default()
             }
@@ -186,6 +186,14 @@ impl Runtime {
                 Err(error.into())
             }
         }
+    }
+
+    /// That of the pod's handler, or the default one's where the pod's is gone.
+    fn oom_policy(&self, pod: &PodId) -> OomPolicy {
+        let handlers = &self.settings().handlers;
+        let pod = self.pod(pod.as_str()).ok();
+        let handler = pod.as_deref().and_then(|pod| self.handler(pod).ok());
+        handler.as_ref().unwrap_or(handlers.default_one()).oom_score_adj
     }
 
     /// For those that are exec'd later.

@@ -13,7 +13,7 @@ use super::clear::unmount_all;
 use super::{Runtime, blocking};
 use crate::chain::chain;
 use crate::shim::{AskError, Client, ShimEvent};
-use crate::store::{ContainerRecord, Entry, disk};
+use crate::store::{ContainerRecord, Entry, PodRecord, disk};
 
 /// The exit code of a container whose end nobody saw.
 const LOST: i32 = 255;
@@ -32,6 +32,7 @@ impl Runtime {
                 match event {
                     ShimEvent::Exited { container, exit } => runtime.exited(&container, exit),
                     ShimEvent::LogLost { container, bytes, error } => {
+                        runtime.log_bytes_lost.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
                         tracing::warn!(%container, bytes, error, "output could not be logged");
                     }
                     ShimEvent::Gone => return runtime.shim_gone(&pod).await,
@@ -53,6 +54,7 @@ impl Runtime {
         if entry.look().phase.pid().is_none() {
             entry.gauges().files.close();
         }
+        self.tell(entry);
     }
 
     /// A connection ended that nobody here ended.
@@ -133,7 +135,7 @@ impl Runtime {
         for entry in self.containers_of(id) {
             let record = entry.look();
             if let Ok(cgroup) = self.cgroup(&record.cgroup) {
-                let wait = self.config.stop.kill_wait;
+                let wait = self.settings().stop.kill_wait;
                 let killed = blocking(move || cgroup.kill_all(wait)).await;
                 if let Err(error) = killed {
                     tracing::warn!(container = %record.id, error = chain(&error), "a process resists");
@@ -143,13 +145,15 @@ impl Runtime {
                 self.exited(&record.id, last_words(&self.layout.container(id, &record.id)));
             }
         }
+        self.disconnect(id).await;
         let dir = self.pod_dir(id);
         // What resists is tried again when the pod is removed.
         drop(blocking(move || unmount_all(&dir)).await);
-        let told = pod.update(&self.layout, |record| record.phase = PodPhase::NotReady);
+        let told = pod.update(&self.layout, PodRecord::stop);
         if let Err(error) = told {
             tracing::warn!(pod = %id, error = chain(&error), "the pod's end could not be recorded");
         }
+        self.tell_pod(&pod);
     }
 }
 

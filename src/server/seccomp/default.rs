@@ -1,7 +1,7 @@
 //! crisp's own profile, for `RuntimeDefault`: what is not listed here is refused with EPERM.
 //!
 //! Nothing here allows keyrings (one for the whole host), io_uring and userfaultfd (past ways out of containers),
-//! kexec, swap, the obsolete calls, or memory and page moves between NUMA nodes of other processes.
+//! kexec, swap, pivot_root, the obsolete calls, or memory and page moves between NUMA nodes of other processes.
 
 use super::profile::{Action, Argument, Listed, Profile, Rule, Test, When};
 use super::syscalls::Abi;
@@ -88,7 +88,7 @@ const WITH_CAPABILITY: &[(&str, &str)] = &[
     ("PERFMON", "perf_event_open"),
     (
         "SYS_ADMIN",
-        "bpf perf_event_open clone clone3 unshare setns mount umount umount2 pivot_root mount_setattr move_mount \
+        "bpf perf_event_open clone clone3 unshare setns mount umount umount2 mount_setattr move_mount \
          open_tree open_tree_attr fsopen fsconfig fsmount fspick fanotify_init quotactl quotactl_fd sethostname \
          setdomainname syslog lookup_dcookie listns lsm_get_self_attr lsm_list_modules lsm_set_self_attr",
     ),

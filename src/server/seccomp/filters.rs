@@ -135,6 +135,13 @@ impl Filters {
     }
 }
 
+/// Whether a file has a profile that can be put in force.
+pub(crate) fn check(path: &Path) -> Result<(), SeccompError> {
+    let failed = |source| SeccompError::Localhost { path: path.to_owned(), source };
+    let (json, _) = read(path)?;
+    Profile::read(&json).and_then(|profile| compile(&profile, &CapSet::default())).map(drop).map_err(failed)
+}
+
 /// All of the file, with the stamp of just what was read. Waits for nobody: a pipe is no profile.
 fn read(path: &Path) -> Result<(Vec<u8>, Stamp), SeccompError> {
     let failed = |source| unreadable(path, source);

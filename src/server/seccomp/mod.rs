@@ -22,7 +22,7 @@ mod profile;
 mod program;
 mod syscalls;
 
-pub(crate) use filters::{Filters, SeccompError, Wanted};
+pub(crate) use filters::{Filters, SeccompError, Wanted, check};
 
 #[cfg(test)]
 mod interpret;

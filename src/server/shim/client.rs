@@ -107,8 +107,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 fn patience(ask: &Ask) -> Duration {
     match ask {
-        Ask::Hello { .. } | Ask::Report | Ask::Signal { .. } => SOON,
-        Ask::Hold(_) | Ask::Create(_) | Ask::Start { .. } | Ask::Exec(_) | Ask::KillExec { .. } => PATIENCE,
+        Ask::Hello { .. } | Ask::Report | Ask::Signal { .. } | Ask::Attach(_) => SOON,
+        Ask::Hold(_) | Ask::Create(_) | Ask::Start { .. } => PATIENCE,
+        Ask::Exec(_) | Ask::ExecStream(_) | Ask::KillExec { .. } => PATIENCE,
         Ask::Reopen { .. } | Ask::Forget { .. } | Ask::Leave => PATIENCE,
     }
 }

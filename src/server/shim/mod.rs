@@ -2,6 +2,7 @@
 
 mod client;
 pub(crate) mod note;
+mod probe;
 mod spawn;
 
 pub(crate) use client::{AskError, Client, ShimEvent};

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -41,6 +41,10 @@ impl Program {
         let failed = |source| SpawnError::Program { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
         Ok(Self(sys::memfd::sealed("crisp-shim", file).map_err(failed)?))
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Starts a shim for the pod whose directory is `dir`. It listens at `shim.sock` from the first moment, since the

@@ -4,12 +4,14 @@
 //! STATE/pods/POD/            all of a pod's runtime state; on a tmpfs, so no record outlives a reboot
 //!   intent.json              written before anything else is made: what to clear away
 //!   pod.json                 the record; the pod exists once it is there
-//!   shim.sock shim.pid shim.start shim.log netns shm/ resolv.conf hostname hosts
+//!   shim.sock shim.pid shim.start shim.log netns shm/
+//!   etc/                     a small file system: resolv.conf hostname hosts
 //!   containers/CONTAINER/    the same for a container
 //!     intent.json container.json config.json launch.json exit.json resize.json rootfs/ libcontainer/
 //!     X.new                  what X held before, and is to hold next
 //! ROOT/containers/CONTAINER/ its writable layer: upper/ work/, and owner: the path of the directory above;
 //!                            volumes/N: what its image declares, in the order of their paths
+//! ROOT/cni/                  what CNI plugins connected, and with which configuration
 //! ```
 
 use std::fs::{self, DirBuilder, File};
@@ -35,6 +37,8 @@ pub(crate) enum DiskError {
     Read { path: PathBuf, source: io::Error },
     #[error("removing {path}")]
     Remove { path: PathBuf, source: io::Error },
+    #[error("mounting a file system at {path}")]
+    Mount { path: PathBuf, source: io::Error },
 }
 
 impl Classed for DiskError {
@@ -42,7 +46,8 @@ impl Classed for DiskError {
         let (Self::MakeDir { source, .. }
         | Self::Write { source, .. }
         | Self::Read { source, .. }
-        | Self::Remove { source, .. }) = self;
+        | Self::Remove { source, .. }
+        | Self::Mount { source, .. }) = self;
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Kind::Exhausted,
             _ => Kind::Internal,
@@ -79,6 +84,11 @@ impl Layout {
         self.root.join("containers")
     }
 
+    /// What CNI connected.
+    pub(crate) fn cni(&self) -> PathBuf {
+        self.root.join("cni")
+    }
+
     pub(crate) fn writable(&self, id: &ContainerId) -> PathBuf {
         self.writables().join(id.as_str())
     }
@@ -94,6 +104,12 @@ pub(crate) fn private_dir(path: &Path) -> Result<(), DiskError> {
 pub(crate) fn public_dir(path: &Path) -> Result<(), DiskError> {
     let failed = |source| DiskError::MakeDir { path: path.to_owned(), source };
     DirBuilder::new().mode(0o755).create(path).map_err(failed)
+}
+
+/// Gives `path` to another owner.
+pub(crate) fn give(path: &Path, uid: Option<u32>, gid: Option<u32>) -> Result<(), DiskError> {
+    let given = std::os::unix::fs::chown(path, uid, gid);
+    given.map_err(|source| DiskError::Write { path: path.to_owned(), source })
 }
 
 /// Writes whole or not at all. Not synced: the state directory does not outlive the kernel.
@@ -150,6 +166,16 @@ pub(crate) fn names_in(path: &Path) -> Result<Vec<String>, DiskError> {
         Err(error) => return Err(failed(error)),
     };
     entries.map(|e| e.map(|e| e.file_name().to_string_lossy().into_owned()).map_err(failed)).collect()
+}
+
+/// Removes a file; one that is not there is no failure.
+pub(crate) fn remove_file(path: &Path) -> Result<(), DiskError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(DiskError::Remove { path: path.to_owned(), source: error })
+        }
+        Ok(()) | Err(_) => Ok(()),
+    }
 }
 
 /// Removes a directory and all in it, whoever made that; one that is not there is no failure.

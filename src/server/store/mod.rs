@@ -9,9 +9,11 @@ pub(crate) mod gauge;
 pub(crate) mod names;
 pub(crate) mod record;
 pub(crate) mod table;
+mod told;
 mod tree;
 
 pub(crate) use disk::{DiskError, Layout};
 pub(crate) use names::{NameTaken, Names};
-pub(crate) use record::{ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
+pub(crate) use record::{Connection, ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
 pub(crate) use table::{Ambiguous, Entry, Record, Table};
+pub(crate) use told::Moment;

@@ -10,6 +10,8 @@ use link::Held;
 use model::{ContainerId, ContainerSpec, Phase, PodId, PodPhase, PodSpec, Signal};
 use serde::{Deserialize, Serialize};
 
+use crate::cdi::DeviceUsed;
+
 /// Grows when an older daemon could not read the records any more.
 pub(crate) const VERSION: u32 = 1;
 
@@ -31,6 +33,30 @@ pub(crate) struct PodRecord {
     pub(crate) settings: Settings,
     /// First the primary one. Empty with the host's network, or without any network.
     pub(crate) ips: Vec<IpAddr>,
+    /// Older records do not have it, nor a network.
+    #[serde(default)]
+    pub(crate) connection: Connection,
+}
+
+impl PodRecord {
+    /// A pod that is stopped has given its addresses back.
+    pub(crate) fn stop(&mut self) {
+        self.phase = PodPhase::NotReady;
+        self.connection = Connection::None;
+        self.ips.clear();
+    }
+}
+
+/// What connects a pod to others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Connection {
+    /// Nothing: it has the host's network, or loopback alone, or is stopped.
+    #[default]
+    None,
+    Cni,
+    /// crisp's own bridge.
+    Bridge,
 }
 
 /// The cgroup above the pod's containers.
@@ -62,6 +88,9 @@ pub(crate) struct ContainerRecord {
     /// What was written to the files of its cgroup.
     #[serde(default)]
     pub(crate) settings: Settings,
+    /// The CDI devices that it was given.
+    #[serde(default)]
+    pub(crate) cdi: Vec<DeviceUsed>,
 }
 
 /// The image as it was found when the container was made.

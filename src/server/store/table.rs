@@ -11,6 +11,7 @@ use tokio::sync::{Mutex, MutexGuard, watch};
 use super::disk::{self, DiskError, Layout};
 use super::gauge::{CpuGauge, DiskGauge};
 use super::record::{ContainerRecord, PodRecord};
+use super::told::Told;
 
 /// A prefix that fits several ids.
 #[derive(Debug, thiserror::Error)]
@@ -25,8 +26,15 @@ pub(crate) trait Record: Serialize + Clone {
     fn file(&self, layout: &Layout) -> PathBuf;
 }
 
+/// What is known of a pod from readings alone.
+#[derive(Debug, Default)]
+pub(crate) struct PodGauges {
+    pub(crate) cpu: CpuGauge,
+    pub(crate) told: Told,
+}
+
 impl Record for PodRecord {
-    type Gauges = CpuGauge;
+    type Gauges = PodGauges;
     fn id(&self) -> &str {
         self.id.as_str()
     }
@@ -41,6 +49,7 @@ pub(crate) struct ContainerGauges {
     pub(crate) cpu: CpuGauge,
     pub(crate) disk: DiskGauge,
     pub(crate) files: Arc<Kept>,
+    pub(crate) told: Told,
 }
 
 impl Record for ContainerRecord {

@@ -1,11 +1,15 @@
-//! ContainerStats, PodSandboxStats, their lists and streams: what pods and containers use now.
+//! ContainerStats, PodSandboxStats, their lists and streams: what pods and containers use now. [`metrics`] has every other
+//! number.
 //!
 //! Everything here reads files of the kernel's, so the caller moves it off the threads that answer. Nothing waits for the
 //! work on a container. The disk is not walked here: [`meter`] does that in its own time.
 
+mod disks;
 mod meter;
+mod metrics;
 mod network;
 mod parts;
+mod processes;
 mod walk;
 
 use std::collections::BTreeMap;
@@ -21,7 +25,9 @@ use crate::chain::chain;
 use crate::store::gauge::CpuGauge;
 use crate::store::{ContainerRecord, Entry, PodRecord};
 
+pub(crate) use disks::Devices;
 pub(super) use meter::Meter;
+pub(crate) use metrics::{ContainerMetered, Metered, PodMetered};
 
 /// How long an answer waits for layers that were never measured.
 const FIRST_WITHIN: Duration = Duration::from_millis(100);
@@ -38,6 +44,8 @@ pub(crate) enum StatsError {
     Container { container: ContainerId, source: cgroup::ReadError },
     #[error("reading what pod {pod} uses")]
     Pod { pod: PodId, source: cgroup::ReadError },
+    #[error("counting the processes of container {container}")]
+    Members { container: ContainerId, source: cgroup::GroupError },
 }
 
 impl Classed for StatsError {
@@ -47,6 +55,7 @@ impl Classed for StatsError {
             // It was a path when the record was made.
             Self::ContainerPath { .. } | Self::PodPath { .. } => Kind::Internal,
             Self::Container { source, .. } | Self::Pod { source, .. } => source.kind(),
+            Self::Members { source, .. } => source.kind(),
         }
     }
 }
@@ -101,6 +110,15 @@ impl Runtime {
 
     /// What those of `wanted` use that are ready. One whose usage cannot be read is told of in the log and left out.
     pub(crate) fn list_pod_stats(&self, wanted: &[Arc<PodRecord>]) -> Vec<PodSeen> {
+        let pods = self.ready_pods(wanted);
+        let mut list = parts::read(&pods, |part| self.pods_seen(part, &mut Scratch::default()));
+        self.add_networks(&mut list);
+        list
+    }
+
+    /// Those of `wanted` that are ready, with those of their containers that have processes. Old measurements of their
+    /// layers are taken again.
+    fn ready_pods(&self, wanted: &[Arc<PodRecord>]) -> Vec<(Pod, Vec<Container>)> {
         let find = |record: &Arc<PodRecord>| self.pods.find(record.id.as_str()).ok().flatten();
         let ready = wanted.iter().filter_map(find).filter(|entry| entry.look().phase == PodPhase::Ready);
         let mut pods: BTreeMap<PodId, (Pod, Vec<Container>)> =
@@ -113,10 +131,7 @@ impl Runtime {
                 own.push(container);
             }
         }
-        let pods: Vec<_> = pods.into_values().collect();
-        let mut list = parts::read(&pods, |part| self.pods_seen(part, &mut Scratch::default()));
-        self.add_networks(&mut list);
-        list
+        pods.into_values().collect()
     }
 
     fn pods_seen(&self, pods: &[(Pod, Vec<Container>)], scratch: &mut Scratch) -> Vec<PodSeen> {
@@ -160,7 +175,7 @@ impl Runtime {
         let cgroup = self.cgroup(&record.cgroup.path);
         let cgroup = cgroup.map_err(|source| StatsError::PodPath { pod: pod(), source })?;
         let failed = |source| StatsError::Pod { pod: pod(), source };
-        let (group, nano_cores) = usage(&cgroup, entry.gauges(), scratch).map_err(failed)?;
+        let (group, nano_cores) = usage(&cgroup, &entry.gauges().cpu, scratch).map_err(failed)?;
         let tasks = cgroup.tasks(scratch).map_err(failed)?;
         Ok(PodStats { group, nano_cores, tasks, network: None })
     }
@@ -175,18 +190,27 @@ impl Runtime {
     }
 
     fn add_networks(&self, pods: &mut [PodSeen]) {
-        let ready = |pod: &PodRecord| pod.phase == PodPhase::Ready;
-        let own = pods.iter_mut().filter(|pod| ready(&pod.record) && pod.record.held.network.is_some());
-        let mut own: Vec<&mut PodSeen> = own.collect();
-        let records: Vec<Arc<PodRecord>> = own.iter().map(|pod| pod.record.clone()).collect();
-        let paths: Vec<_> = records.iter().filter_map(|record| record.held.network.as_deref()).collect();
+        let records: Vec<_> = pods.iter().map(|pod| pod.record.clone()).collect();
+        let mut networks = self.networks_of(&records);
+        for pod in pods {
+            pod.stats.network = networks.remove(&pod.record.id);
+        }
+    }
+
+    /// What went through the networks of those that have one of their own.
+    fn networks_of(&self, pods: &[Arc<PodRecord>]) -> BTreeMap<PodId, NetworkUsage> {
+        let own = pods.iter().filter(|pod| pod.phase == PodPhase::Ready);
+        let own = own.filter_map(|pod| Some((&pod.id, pod.held.network.as_deref()?)));
+        let (ids, paths): (Vec<_>, Vec<_>) = own.unzip();
         let networks = match network::read(&paths) {
             Ok(networks) => networks,
-            Err(error) => return tracing::warn!(%error, "the networks of pods cannot be read"),
+            Err(error) => {
+                tracing::warn!(%error, "the networks of pods cannot be read");
+                return BTreeMap::new();
+            }
         };
-        for (pod, network) in own.iter_mut().zip(networks) {
-            pod.stats.network = self.network_or_none(&pod.record.id, network);
-        }
+        let known = ids.into_iter().zip(networks);
+        known.filter_map(|(id, read)| Some((id.clone(), self.network_or_none(id, read)?))).collect()
     }
 
     fn network_or_none(&self, pod: &PodId, read: std::io::Result<Option<NetworkUsage>>) -> Option<NetworkUsage> {

@@ -28,13 +28,23 @@ fn interfaces(text: &str) -> Vec<InterfaceUsage> {
     text.lines().filter_map(interface).filter(|interface| interface.name != LOOPBACK).collect()
 }
 
-/// `eth0: BYTES packets ERRORS` and five more received, then the same sent. No name has a colon or a blank in it.
+/// `eth0: BYTES PACKETS ERRORS DROPPED` and four more received, then the same sent. No name has a colon or a blank in it.
 fn interface(line: &str) -> Option<InterfaceUsage> {
     let (name, counters) = line.split_once(':')?;
     let counters: Option<Vec<u64>> = counters.split_whitespace().map(|counter| counter.parse().ok()).collect();
     match counters?[..] {
-        [rx_bytes, _, rx_errors, _, _, _, _, _, tx_bytes, _, tx_errors, ..] => {
-            Some(InterfaceUsage { name: name.trim().to_owned(), rx_bytes, rx_errors, tx_bytes, tx_errors })
+        [rx_bytes, rx_packets, rx_errors, rx_dropped, _, _, _, _, tx_bytes, tx_packets, tx_errors, tx_dropped, ..] => {
+            Some(InterfaceUsage {
+                name: name.trim().to_owned(),
+                rx_bytes,
+                rx_packets,
+                rx_errors,
+                rx_dropped,
+                tx_bytes,
+                tx_packets,
+                tx_errors,
+                tx_dropped,
+            })
         }
         _ => None,
     }
@@ -60,7 +70,7 @@ Inter-|   Receive                                                |  Transmit
 ";
     const LO: &str = "    lo: 88903498    5811    0    0    0     0          0         0 88903498    5811    0    0    0     0       0          0\n";
     const IFB: &str = "  ifb0:       0       0    0    0    0     0          0         0        0       0    0    0    0     0       0          0\n";
-    const ETH: &str = "  eth0: 240612071    8922    3    0    0     0          0         0   490128    6150    4    0    0     0       0          0\n";
+    const ETH: &str = "  eth0: 240612071    8922    3    1    0     0          0         0   490128    6150    4    2    0     0       0          0\n";
 
     fn told(lines: &[&str]) -> Option<NetworkUsage> {
         usage(SystemTime::UNIX_EPOCH, interfaces(&format!("{TITLES}{}", lines.concat())))
@@ -72,9 +82,13 @@ Inter-|   Receive                                                |  Transmit
         let eth = InterfaceUsage {
             name: "eth0".into(),
             rx_bytes: 240_612_071,
+            rx_packets: 8922,
             rx_errors: 3,
+            rx_dropped: 1,
             tx_bytes: 490_128,
+            tx_packets: 6150,
             tx_errors: 4,
+            tx_dropped: 2,
         };
         assert_eq!(network.default, eth);
         assert_eq!(network.others.iter().map(|other| other.name.as_str()).collect::<Vec<_>>(), ["ifb0"]);

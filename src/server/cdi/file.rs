@@ -1,0 +1,126 @@
+//! Reading one spec file.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use super::check::{self, Flaw};
+use super::raw::{Head, RawSpec};
+use super::spec::Spec;
+use super::version;
+
+/// More than any known spec of a machine full of devices.
+pub(super) const BYTES_MAX: u64 = 2 << 20;
+/// A file that was written less than this before it was read may be written again without looking different.
+const SETTLED_AFTER: Duration = Duration::from_secs(2);
+
+/// Why a file has no devices for anybody.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum FileError {
+    #[error("{0}")]
+    Read(#[from] io::Error),
+    #[error("is no file")]
+    NotAFile,
+    #[error("has more than {BYTES_MAX} bytes")]
+    TooLong,
+    #[error("belongs to user {0}: only root may say what containers are given")]
+    Owner(u32),
+    #[error("can be written by anybody")]
+    Writable,
+    #[error("cdiVersion: {0:?} is no version that crisp knows")]
+    Version(String),
+    #[error("{0}")]
+    Syntax(String),
+    #[error(transparent)]
+    Flaw(#[from] Flaw),
+}
+
+/// What a file looks like from outside: as long as it stays, so does what it says.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Looks {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    mode: u32,
+    owner: u32,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Looks {
+    pub(super) fn of(meta: &Metadata) -> Self {
+        Self {
+            device: meta.dev(),
+            inode: meta.ino(),
+            bytes: meta.size(),
+            mode: meta.mode(),
+            owner: meta.uid(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+
+    /// Whether a later write would be seen by a look at the file.
+    pub(super) fn is_settled(&self) -> bool {
+        let changed = u64::try_from(self.changed.0).map(|s| SystemTime::UNIX_EPOCH + Duration::from_secs(s));
+        changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|ago| ago > SETTLED_AFTER))
+    }
+}
+
+/// Reads and checks a spec. Symbolic links are followed: the directories are root's.
+pub(super) fn read(path: &Path) -> Result<Spec, FileError> {
+    // Without waiting for whoever may be at the other end of what is no file.
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
+    let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(FileError::NotAFile);
+    }
+    if meta.uid() != 0 && meta.uid() != rustix::process::geteuid().as_raw() {
+        return Err(FileError::Owner(meta.uid()));
+    }
+    if meta.mode() & 0o002 != 0 {
+        return Err(FileError::Writable);
+    }
+    let mut text = String::new();
+    // By what is read, not by what the file said of itself.
+    file.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    if u64::try_from(text.len()).is_ok_and(|length| length > BYTES_MAX) {
+        return Err(FileError::TooLong);
+    }
+    let raw = if path.extension().is_some_and(|ext| ext == "json") { json(&text) } else { yaml(&text) };
+    Ok(check::check(raw?)?)
+}
+
+fn json(text: &str) -> Result<RawSpec, FileError> {
+    serde_json::from_str(text).map_err(|error| {
+        let head = serde_json::from_str::<Head>(text).ok();
+        unreadable(head, error.to_string())
+    })
+}
+
+fn yaml(text: &str) -> Result<RawSpec, FileError> {
+    // Modes are written as 0660 in these files, which is octal to the peers' reader. No document refers to itself so
+    // often as to grow beyond its own size by much.
+    let options = || {
+        serde_saphyr::options! {
+            legacy_octal_numbers: true,
+            with_snippet: false,
+            budget: serde_saphyr::budget! { max_documents: 1, max_depth: 16, max_aliases: 256, max_nodes: 200_000, },
+        }
+    };
+    serde_saphyr::from_str_with_options(text, options()).map_err(|error| {
+        let head = serde_saphyr::from_str_with_options::<Head>(text, options()).ok();
+        unreadable(head, error.to_string())
+    })
+}
+
+/// A file of a version to come has keys that nobody knows yet: then the version is what is wrong.
+fn unreadable(head: Option<Head>, problem: String) -> FileError {
+    match head {
+        Some(Head { cdi_version }) if !version::is_known(&cdi_version) => FileError::Version(cdi_version),
+        _ => FileError::Syntax(problem.lines().next().unwrap_or_default().to_owned()),
+    }
+}

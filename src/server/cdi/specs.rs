@@ -1,0 +1,205 @@
+//! All spec files, and the devices in them.
+
+use std::collections::HashMap;
+use std::fs::DirEntry;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::edits::{Edits, Owner};
+use super::file::{self, Looks};
+use super::spec::Spec;
+use super::{CdiError, Unresolved};
+
+/// A driver may write one for each of its claims.
+const FILES_MAX: usize = 4096;
+/// What is kept of all files, in bytes as they were read.
+const ALL_BYTES_MAX: u64 = 32 << 20;
+
+/// The spec files of some directories, of which a later one outranks those before it.
+///
+/// Every question looks at the directories again, and reads the files that look different: a driver that has just
+/// written a spec may name its devices at once, and one that has removed it is believed at once. A watch could be late,
+/// and would miss what lies behind a link.
+#[derive(Debug)]
+pub(crate) struct Specs {
+    dirs: Vec<PathBuf>,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    files: HashMap<PathBuf, Reading>,
+    index: Arc<Index>,
+}
+
+/// One file, as it was when it was read.
+#[derive(Debug)]
+struct Reading {
+    looks: Looks,
+    /// Whether it can be told by its looks that it was written since.
+    settled: bool,
+    outcome: Result<Arc<Spec>, String>,
+}
+
+/// What all files come to.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    devices: HashMap<String, Found>,
+    bad: Vec<(PathBuf, String)>,
+}
+
+/// Where a device is described: by one file, else by none that can be believed.
+#[derive(Debug)]
+struct Found {
+    rank: usize,
+    name: String,
+    spec: Arc<Spec>,
+    files: Vec<PathBuf>,
+}
+
+impl Specs {
+    pub(crate) fn new(dirs: Vec<PathBuf>) -> Self {
+        Self { dirs, known: Mutex::default() }
+    }
+
+    /// What the devices `names` change in a container whose first process is `owner`. All that cannot be found are
+    /// told at once.
+    pub(crate) fn find(&self, names: &[String], owner: Owner) -> Result<Edits, CdiError> {
+        if names.is_empty() {
+            return Ok(Edits::default());
+        }
+        let index = self.look();
+        let mut unresolved = Unresolved::default();
+        let mut found = Vec::new();
+        for name in names {
+            match index.devices.get(name) {
+                None => unresolved.missing.push(name.clone()),
+                Some(Found { files, .. }) if files.len() > 1 => {
+                    unresolved.conflicts.push((name.clone(), files.clone()));
+                }
+                Some(device) => found.push((name, device)),
+            }
+        }
+        if !unresolved.missing.is_empty() || !unresolved.conflicts.is_empty() {
+            unresolved.dirs.clone_from(&self.dirs);
+            unresolved.bad.clone_from(&index.bad);
+            return Err(CdiError::Unresolved(unresolved));
+        }
+        let mut edits = Edits::default();
+        let mut specs: Vec<&Arc<Spec>> = Vec::new();
+        for (name, device) in found {
+            let Some(part) = device.spec.devices.get(&device.name) else { continue };
+            if !specs.iter().any(|spec| Arc::ptr_eq(spec, &device.spec)) {
+                specs.push(&device.spec);
+                edits.add(name, &device.spec.edits, owner)?;
+            }
+            edits.add(name, part, owner)?;
+            edits.note(name, &device.files);
+        }
+        Ok(edits)
+    }
+
+    /// Looks at every file, and reads those that are new or different.
+    pub(super) fn look(&self) -> Arc<Index> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = HashMap::new();
+        let (mut order, mut bad, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let mut changed = false;
+        for (rank, dir) in self.dirs.iter().enumerate() {
+            let names = spec_files(dir).unwrap_or_else(|error| {
+                bad.push((dir.clone(), error.to_string()));
+                Vec::new()
+            });
+            for path in names {
+                let before = known.files.remove(&path);
+                let Some((file, new)) = look_at(&path, before, &mut bytes) else { continue };
+                changed |= new;
+                files.insert(path.clone(), file);
+                order.push((rank, path));
+            }
+        }
+        // What is left was there before and is not any more.
+        changed |=
+            !known.files.is_empty() || known.index.bad.iter().filter(|(path, _)| self.dirs.contains(path)).ne(&bad);
+        known.files = files;
+        if changed {
+            known.index = Arc::new(index(&known.files, order, bad));
+        }
+        Arc::clone(&known.index)
+    }
+}
+
+/// The files of a directory that could be specs, in the order of their names.
+fn spec_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let is_spec = |entry: &DirEntry| {
+        let path = entry.path();
+        let named = path.extension().is_some_and(|ext| ext == "json" || ext == "yaml");
+        named && !entry.file_type().is_ok_and(|kind| kind.is_dir())
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if is_spec(&entry) {
+            paths.push(entry.path());
+        }
+        if paths.len() > FILES_MAX {
+            return Err(io::Error::other(format!("has more than {FILES_MAX} specs")));
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The file as it is now, and whether that is news; none where it has gone meanwhile.
+fn look_at(path: &Path, before: Option<Reading>, bytes: &mut u64) -> Option<(Reading, bool)> {
+    let meta = match std::fs::metadata(path) {
+        Err(gone) if gone.kind() == io::ErrorKind::NotFound && std::fs::symlink_metadata(path).is_err() => return None,
+        meta => meta.ok(),
+    };
+    *bytes = bytes.saturating_add(meta.as_ref().map_or(0, std::fs::Metadata::len));
+    let looks = meta.as_ref().map(Looks::of).unwrap_or_default();
+    if let Some(before) = before
+        && before.settled
+        && before.looks == looks
+        && *bytes <= ALL_BYTES_MAX
+    {
+        return Some((before, false));
+    }
+    // Before it is read: what is written from now on makes it look different.
+    let settled = looks.is_settled();
+    let outcome = if *bytes > ALL_BYTES_MAX {
+        Err(format!("all specs together have more than {ALL_BYTES_MAX} bytes"))
+    } else {
+        file::read(path).map(Arc::new).map_err(|error| error.to_string())
+    };
+    Some((Reading { looks, settled, outcome }, true))
+}
+
+fn index(files: &HashMap<PathBuf, Reading>, order: Vec<(usize, PathBuf)>, bad: Vec<(PathBuf, String)>) -> Index {
+    let mut index = Index { devices: HashMap::new(), bad };
+    for (rank, path) in order {
+        let spec = match files.get(&path).map(|file| &file.outcome) {
+            None => continue,
+            Some(Err(problem)) => {
+                index.bad.push((path, problem.clone()));
+                continue;
+            }
+            Some(Ok(spec)) => spec,
+        };
+        for name in spec.devices.keys() {
+            let found = || Found { rank, name: name.clone(), spec: Arc::clone(spec), files: vec![path.clone()] };
+            let known = index.devices.entry(format!("{}={name}", spec.kind)).or_insert_with(found);
+            if known.rank < rank {
+                *known = found();
+            } else if known.files.first() != Some(&path) {
+                known.files.push(path.clone());
+            }
+        }
+    }
+    index
+}

@@ -1,0 +1,301 @@
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use model::{Classed as _, Kind};
+use serde_json::{Value, json};
+
+use super::{CdiError, Edits, Owner, Specs};
+
+const ROOT: Owner = Owner { uid: 0, gid: 0 };
+
+/// Two directories of specs, the second of which outranks the first.
+struct Ground {
+    dir: tempfile::TempDir,
+    specs: Specs,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let dirs = ["low", "high"].map(|name| dir.path().join(name)).to_vec();
+        Self { specs: Specs::new(dirs), dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn spec(&self, name: &str, devices: &[(&str, Value)]) -> PathBuf {
+        let devices: Vec<_> =
+            devices.iter().map(|(name, edits)| json!({"name": name, "containerEdits": edits})).collect();
+        let spec = json!({"cdiVersion": "0.7.0", "kind": "v.example/c", "devices": devices});
+        self.write(name, &spec.to_string())
+    }
+
+    fn find(&self, names: &[&str]) -> Result<Edits, CdiError> {
+        self.specs.find(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>(), ROOT)
+    }
+
+    fn env(&self, name: &str) -> Vec<String> {
+        self.find(&[name]).unwrap().env
+    }
+
+    #[track_caller]
+    fn refusal(&self, names: &[&str], kind: Kind, words: &[&str]) -> String {
+        let error = self.find(names).unwrap_err();
+        let text = crate::chain::chain(&error);
+        assert_eq!(error.kind(), kind, "{text}");
+        assert!(words.iter().all(|word| text.contains(word)), "{text:?} lacks one of {words:?}");
+        text
+    }
+}
+
+fn env(variable: &str) -> Value {
+    json!({"env": [variable]})
+}
+
+#[test]
+fn devices_come_from_json_and_yaml_and_from_nothing_else() {
+    let ground = Ground::new();
+    ground.spec("low/a.json", &[("0", env("A=json"))]);
+    ground.write(
+        "high/b.yaml",
+        "# as people write it\ncdiVersion: 0.7.0\nkind: v.example/y\ncontainerEdits:\n  env:\n  - ALL=1\ndevices:\n- name: 0\n  containerEdits:\n    \
+         deviceNodes:\n    - path: /dev/x\n      hostPath: /dev/null\n      fileMode: 0640\n- name: \"1\"\n  containerEdits:\n    env: [ONE=1]\n",
+    );
+    for other in ["low/c.yml", "low/d.json.tmp", "low/e", "low/f.JSON", "low/sub/g.json"] {
+        ground.spec(other, &[("no", env("A=1"))]);
+    }
+    assert_eq!(ground.env("v.example/c=0"), ["A=json"]);
+    let edits = ground.find(&["v.example/y=0", "v.example/y=1"]).unwrap();
+    assert_eq!(edits.env, ["ALL=1", "ONE=1"], "what a spec has for all its devices comes once");
+    assert_eq!(edits.nodes[0].node.file_mode(), Some(0o640), "octal, as the peers read it");
+    assert_eq!(
+        edits.used.iter().map(|used| used.name.as_str()).collect::<Vec<_>>(),
+        ["v.example/y=0", "v.example/y=1"]
+    );
+    assert_eq!(edits.used[0].spec, ground.path("high/b.yaml"));
+    ground.refusal(&["v.example/c=no"], Kind::Precondition, &["v.example/c=no"]);
+}
+
+#[test]
+fn every_device_that_is_missing_is_named_and_every_bad_file_too() {
+    let ground = Ground::new();
+    ground.spec("low/good.json", &[("here", env("A=1"))]);
+    let broken = ground.write("low/broken.yaml", "cdiVersion: [");
+    let wrong = ground.spec("high/wrong.json", &[("x/y", env("A=1"))]);
+    let words =
+        ["v.example/c=1", "other.example/c=2", broken.to_str().unwrap(), wrong.to_str().unwrap(), "devices[0].name"];
+    let text = ground.refusal(&["v.example/c=1", "v.example/c=here", "other.example/c=2"], Kind::Precondition, &words);
+    assert!(!text.contains("c=here") && !text.contains("good.json") && !text.contains('\n'), "{text}");
+    assert_eq!(ground.env("v.example/c=here"), ["A=1"], "a bad file takes none but its own devices");
+    let many: Vec<String> = (0..20).map(|n| format!("v.example/c={n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    ground.refusal(&many, Kind::Precondition, &["v.example/c=7", "and 12 more"]);
+}
+
+#[test]
+fn a_later_directory_outranks_and_equals_are_not_believed() {
+    let ground = Ground::new();
+    let (one, two) = (ground.spec("low/a.json", &[("x", env("A=a"))]), ground.spec("low/b.json", &[("x", env("A=b"))]));
+    ground.refusal(
+        &["v.example/c=x"],
+        Kind::Precondition,
+        &["v.example/c=x is described more than once", one.to_str().unwrap(), two.to_str().unwrap()],
+    );
+    let high = ground.spec("high/c.json", &[("x", env("A=high"))]);
+    assert_eq!(ground.env("v.example/c=x"), ["A=high"], "what ranks lower does not matter then");
+    fs::remove_file(high).unwrap();
+    fs::remove_file(one).unwrap();
+    assert_eq!(ground.env("v.example/c=x"), ["A=b"]);
+}
+
+#[test]
+fn what_is_written_replaced_or_removed_is_seen_at_once() {
+    let ground = Ground::new();
+    ground.refusal(&["v.example/c=x"], Kind::Precondition, &["no CDI spec in"]);
+    let path = ground.spec("high/a.json", &[("x", env("A=1"))]);
+    assert_eq!(ground.env("v.example/c=x"), ["A=1"]);
+    // Of the same length, in place and within the same tick of the clock perhaps.
+    for n in 2..9 {
+        ground.spec("high/a.json", &[("x", env(&format!("A={n}")))]);
+        assert_eq!(ground.env("v.example/c=x"), [format!("A={n}")]);
+    }
+    let link = ground.path("low/link.json");
+    fs::create_dir_all(link.parent().unwrap()).unwrap();
+    let target = ground.spec("elsewhere/t.json", &[("y", env("B=1"))]);
+    symlink(&target, &link).unwrap();
+    assert_eq!(ground.env("v.example/c=y"), ["B=1"]);
+    ground.spec("elsewhere/t.json", &[("y", env("B=2"))]);
+    assert_eq!(ground.env("v.example/c=y"), ["B=2"], "also behind a link");
+    fs::remove_file(path).unwrap();
+    ground.refusal(&["v.example/c=x"], Kind::Precondition, &["v.example/c=x"]);
+    fs::remove_file(target).unwrap();
+    ground.refusal(&["v.example/c=y"], Kind::Precondition, &["link.json"]);
+}
+
+#[test]
+fn a_file_that_did_not_change_is_not_read_again() {
+    let ground = Ground::new();
+    let path = ground.spec("low/a.json", &[("x", env("A=1"))]);
+    assert_eq!(ground.env("v.example/c=x"), ["A=1"]);
+    let before = ground.specs.look();
+    // Its last change has to lie some time back, and no test can set that time.
+    std::thread::sleep(std::time::Duration::from_millis(3100));
+    let settled = ground.specs.look();
+    assert!(!std::sync::Arc::ptr_eq(&before, &settled), "it was new, so it is read once more");
+    assert!(std::sync::Arc::ptr_eq(&settled, &ground.specs.look()));
+    fs::write(&path, "").unwrap();
+    assert!(!std::sync::Arc::ptr_eq(&settled, &ground.specs.look()));
+}
+
+#[test]
+fn files_that_only_look_like_specs_are_refused_without_waiting_for_them() {
+    let ground = Ground::new();
+    fs::create_dir_all(ground.path("low")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        ground.path("low/fifo.json"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o600),
+        0,
+    )
+    .unwrap();
+    symlink("/dev/zero", ground.path("low/zero.json")).unwrap();
+    symlink("loop.json", ground.path("low/loop.json")).unwrap();
+    ground.write("low/long.json", &" ".repeat(3 << 20));
+    ground.write("low/latin.json", "");
+    fs::write(ground.path("low/latin.json"), b"{\"a\": \"\xff\"}").unwrap();
+    let open = ground.spec("low/open.json", &[("x", env("A=1"))]);
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).unwrap();
+    let names = ["fifo.json: is no file", "zero.json: is no file", "loop.json", "long.json: has more", "latin.json"];
+    ground.refusal(&["v.example/c=x"], Kind::Precondition, &names);
+    ground.refusal(&["v.example/c=x"], Kind::Precondition, &["open.json: can be written by anybody"]);
+}
+
+#[test]
+fn hostile_documents_are_refused_within_bounds() {
+    let ground = Ground::new();
+    let mut laughs = "a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for (above, name) in ('a'..='y').zip('b'..='z') {
+        laughs.push_str(&format!("{name}: &{name} [{}]\n", vec![format!("*{above}"); 9].join(", ")));
+    }
+    ground.write("low/laughs.yaml", &laughs);
+    ground.write("low/deep.yaml", &"[".repeat(100_000));
+    ground.write("low/deep.json", &"[".repeat(100_000));
+    ground.write("low/two.yaml", "cdiVersion: 1.0.0\nkind: v.example/c\n---\nkind: v.example/c\n");
+    ground.write("low/twice.yaml", "cdiVersion: 1.0.0\ncdiVersion: 1.0.0\nkind: v.example/c\ndevices: []\n");
+    ground.write("low/future.json", r#"{"cdiVersion": "9.0.0", "kind": "v.example/c", "brandNew": {}}"#);
+    let names =
+        ["laughs.yaml", "deep.yaml", "deep.json", "two.yaml", "twice.yaml", "future.json: cdiVersion: \"9.0.0\""];
+    ground.refusal(&["v.example/c=x"], Kind::Precondition, &names);
+}
+
+/// A good spec, of which a piece is replaced.
+const FULL: &str = r#"{"cdiVersion": "0.7.0", "kind": "v.example/c", "annotations": {"a": "b"}, "devices": [{"name": "x",
+"containerEdits": {"env": ["A=b"], "deviceNodes": [{"path": "/dev/x", "hostPath": "/dev/null", "major": 1, "fileMode": 438}],
+"mounts": [{"hostPath": "/usr", "containerPath": "/x", "options": ["ro"]}], "additionalGids": [1], "hooks": [{"hookName":
+"createContainer", "path": "/bin/true", "timeout": 1}]}}], "containerEdits": {"env": ["C=d"]}}"#;
+
+proptest::proptest! {
+    #[test]
+    fn no_text_does_worse_than_to_be_refused(
+        piece in "[\\PC\\n\\[\\]{}\":,0-9&*!|>%@#-]{0,12}",
+        begin in 0..FULL.len(),
+        length in 0_usize..20,
+        anything in "\\PC{0,200}",
+    ) {
+        let ground = Ground::new();
+        let end = (begin + length).min(FULL.len());
+        let text = format!("{}{piece}{}", &FULL[..begin], &FULL[end..]);
+        for name in ["a.json", "a.yaml"] {
+            ground.write(&format!("low/{name}"), &text);
+            ground.write(&format!("high/{name}"), &anything);
+            // Found or not: it comes to an end, and nothing else.
+            ground.find(&["v.example/c=x"]).ok();
+            fs::remove_file(ground.path(&format!("low/{name}"))).unwrap();
+            fs::remove_file(ground.path(&format!("high/{name}"))).unwrap();
+        }
+    }
+}
+
+#[test]
+fn no_directory_is_no_trouble_and_one_that_cannot_be_read_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    fs::write(&file, "").unwrap();
+    let specs = Specs::new(vec![dir.path().join("missing"), file.clone()]);
+    let text = specs.find(&["v.example/c=x".to_owned()], ROOT).unwrap_err().to_string();
+    assert!(text.contains(&format!("not usable: {}: Not a directory", file.display())), "{text}");
+    let text = Specs::new(vec![]).find(&["v.example/c=x".to_owned()], ROOT).unwrap_err().to_string();
+    assert!(text.contains("cdi.spec_dirs is empty"), "{text}");
+    assert!(Specs::new(vec![]).find(&[], ROOT).unwrap().used.is_empty());
+}
+
+#[test]
+fn nodes_are_filled_from_the_host_where_the_spec_is_silent() {
+    let ground = Ground::new();
+    ground.spec(
+        "low/a.json",
+        &[
+            ("host", json!({"deviceNodes": [{"path": "/dev/x", "hostPath": "/dev/null"}]})),
+            ("named", json!({"deviceNodes": [{"path": "/dev/x", "type": "b", "major": 9, "minor": 7, "uid": 3}]})),
+            ("other", json!({"deviceNodes": [{"path": "/dev/x", "hostPath": "/dev/null", "type": "b"}]})),
+            ("gone", json!({"deviceNodes": [{"path": "/dev/not-there", "type": "c"}]})),
+            ("file", json!({"deviceNodes": [{"path": "/dev/x", "hostPath": "/etc/passwd"}]})),
+            ("closed", json!({"deviceNodes": [{"path": "/dev/x", "hostPath": "/dev/zero", "permissions": "none"}]})),
+        ],
+    );
+    let node = |name: &str, owner| {
+        let mut edits = ground.specs.find(&[format!("v.example/c={name}")], owner).unwrap();
+        edits.nodes.pop().unwrap()
+    };
+    let host = node("host", Owner { uid: 1000, gid: 100 });
+    assert_eq!((host.node.major(), host.node.minor(), host.node.file_mode()), (1, 3, Some(0o666)));
+    assert_eq!((host.node.uid(), host.node.gid()), (Some(1000), Some(100)), "the container's user's");
+    assert_eq!(host.access.unwrap().to_string(), "rwm");
+    let named = node("named", Owner { uid: 1000, gid: 100 });
+    assert_eq!((named.node.major(), named.node.minor(), named.node.file_mode()), (9, 7, Some(0o666)));
+    assert_eq!((named.node.uid(), named.node.gid()), (Some(3), Some(100)));
+    assert!(node("closed", ROOT).access.is_none());
+    ground.refusal(&["v.example/c=other"], Kind::Precondition, &["/dev/null", "kind of device"]);
+    ground.refusal(&["v.example/c=file"], Kind::Precondition, &["/etc/passwd", "kind of device"]);
+    ground.refusal(&["v.example/c=gone"], Kind::Precondition, &["v.example/c=gone", "/dev/not-there", "No such file"]);
+}
+
+#[test]
+fn what_a_device_needs_of_the_host_must_be_there() {
+    let ground = Ground::new();
+    let mount = |host: &str| json!({"mounts": [{"hostPath": host, "containerPath": "/x", "options": ["ro"]}]});
+    let hook = |name: &str, path: &str| json!({"hooks": [{"hookName": name, "path": path}]});
+    ground.spec(
+        "low/a.json",
+        &[
+            ("mount", mount("/usr")),
+            ("no-mount", mount("/not/there")),
+            ("hook", hook("createContainer", "/bin/true")),
+            ("no-hook", hook("poststop", "/not/there")),
+            ("not-a-program", hook("createRuntime", "/etc/passwd")),
+            ("inside", hook("startContainer", "/only/in/the/container")),
+            ("rdt", json!({"intelRdt": {"closID": "x"}})),
+        ],
+    );
+    let edits = ground.find(&["v.example/c=mount", "v.example/c=hook", "v.example/c=inside"]).unwrap();
+    assert_eq!(edits.mounts[0].options().as_ref().unwrap(), &["ro", "rprivate"]);
+    assert_eq!(edits.mounts[0].typ().as_deref(), Some("bind"));
+    let hooks = edits.hooks.unwrap();
+    assert_eq!(hooks.create_container().as_ref().unwrap()[0].path(), Path::new("/bin/true"));
+    assert_eq!(hooks.start_container().as_ref().unwrap().len(), 1);
+    ground.refusal(&["v.example/c=no-mount"], Kind::Precondition, &["v.example/c=no-mount", "/not/there"]);
+    ground.refusal(&["v.example/c=no-hook"], Kind::Precondition, &["v.example/c=no-hook", "/not/there"]);
+    ground.refusal(&["v.example/c=not-a-program"], Kind::Precondition, &["/etc/passwd"]);
+    ground.refusal(&["v.example/c=rdt"], Kind::Unsupported, &["v.example/c=rdt", "intelRdt"]);
+}

@@ -1,0 +1,217 @@
+//! Runtime handlers: named ways to run a pod, each with settings of its own.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use model::{Classed, Kind};
+use oci_spec::runtime::{Capabilities, PosixRlimitType};
+
+use super::OomPolicy;
+use super::raw::{RawContainer, RawHandler};
+use super::resolve::{InvalidSetting, absolute, at_least, invalid};
+use crate::seccomp;
+
+/// What the default handler is called where it is called anything.
+const DEFAULT: &str = "crisp";
+
+/// How the containers of a pod are run, where the pod and its containers leave it open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handler {
+    /// Whether a pod may be privileged.
+    pub privileged: bool,
+    /// The seccomp profile that `RuntimeDefault` means; none: crisp's own.
+    pub seccomp: Option<PathBuf>,
+    /// The AppArmor profile that `RuntimeDefault` means; none: crisp's own.
+    pub apparmor: Option<String>,
+    /// What a container has unless it asks otherwise.
+    pub capabilities: Capabilities,
+    pub rlimits: Vec<Rlimit>,
+    /// In bytes.
+    pub log_line_max: u32,
+    /// In bytes.
+    pub shm_size: u64,
+    pub oom_score_adj: OomPolicy,
+}
+
+/// A limit of the kernel's for each process; `u64::MAX` is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rlimit {
+    pub kind: PosixRlimitType,
+    pub soft: u64,
+    pub hard: u64,
+}
+
+/// All handlers that a request may name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handlers {
+    default: Handler,
+    named: BTreeMap<String, Handler>,
+}
+
+/// A handler that nobody configured.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: there is no runtime handler {name:?}, only {known}; \"crisp\" is also the default")]
+pub struct NoSuchHandler {
+    field: String,
+    name: String,
+    known: String,
+}
+
+impl Classed for NoSuchHandler {
+    fn kind(&self) -> Kind {
+        Kind::Invalid
+    }
+}
+
+impl Handlers {
+    /// The one of a pod that names none.
+    pub fn default_one(&self) -> &Handler {
+        &self.default
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Handler> {
+        match name {
+            "" | DEFAULT => Some(&self.default),
+            other => self.named.get(other),
+        }
+    }
+
+    /// The handler that `field` of a request names.
+    pub fn asked(&self, field: &str, name: &str) -> Result<&Handler, NoSuchHandler> {
+        let missing = || {
+            let known: Vec<String> = self.names().filter(|name| !name.is_empty()).map(|n| format!("{n:?}")).collect();
+            NoSuchHandler { field: field.to_owned(), name: name.to_owned(), known: known.join(", ") }
+        };
+        self.get(name).ok_or_else(missing)
+    }
+
+    /// Every name, that of nothing first.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        ["", DEFAULT].into_iter().chain(self.named.keys().map(String::as_str))
+    }
+}
+
+#[cfg(test)]
+impl Handlers {
+    /// The default settings under these names, beside the default one.
+    pub(crate) fn of(names: &[&str]) -> Self {
+        let named = names.iter().map(|name| ((*name).to_owned(), RawHandler::default())).collect();
+        resolve(&RawContainer::default(), named).unwrap_or_else(|invalid| panic!("{invalid}"))
+    }
+}
+
+/// A handler has what its own section says, and the rest from `container`.
+pub(super) fn resolve(
+    container: &RawContainer,
+    named: BTreeMap<String, RawHandler>,
+) -> Result<Handlers, InvalidSetting> {
+    let default = handler("container", container.clone())?;
+    let resolve = |(name, raw): (String, RawHandler)| {
+        let section = format!("handlers.{name}");
+        if name == DEFAULT {
+            return Err(invalid(&section, "is the default handler: its settings are those of [container]"));
+        }
+        if !is_label(&name) {
+            return Err(invalid(&section, "is no name of a handler: lower-case letters, digits and - in between"));
+        }
+        let handler = handler(&section, raw.over(container.clone()))?;
+        Ok((name, handler))
+    };
+    Ok(Handlers { default, named: named.into_iter().map(resolve).collect::<Result<_, _>>()? })
+}
+
+/// What Kubernetes takes for the handler of a RuntimeClass.
+fn is_label(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let edge = |b: Option<u8>| b.is_some_and(plain);
+    let bytes = name.as_bytes();
+    name.len() <= 63
+        && edge(bytes.first().copied())
+        && edge(bytes.last().copied())
+        && bytes.iter().all(|b| plain(*b) || *b == b'-')
+}
+
+fn handler(section: &str, raw: RawContainer) -> Result<Handler, InvalidSetting> {
+    let RawContainer {
+        privileged,
+        seccomp,
+        apparmor,
+        capabilities,
+        rlimits,
+        log_line_max,
+        shm_size,
+        oom_score_adj,
+        exec_output_max: _,
+    } = raw;
+    let key = |name: &str| format!("{section}.{name}");
+    Ok(Handler {
+        privileged,
+        seccomp: profile(&key("seccomp"), seccomp)?,
+        apparmor: apparmor_name(&key("apparmor"), apparmor)?,
+        capabilities: capabilities
+            .iter()
+            .map(|name| capability(&key("capabilities"), name))
+            .collect::<Result<_, _>>()?,
+        rlimits: rlimits
+            .iter()
+            .map(|(name, value)| rlimit(&format!("{section}.rlimits.{name}"), name, value))
+            .collect::<Result<_, _>>()?,
+        log_line_max: at_least(&key("log_line_max"), log_line_max, 256)?,
+        shm_size: at_least(&key("shm_size"), shm_size, 4096)?,
+        oom_score_adj: oom_policy(&key("oom_score_adj"), &oom_score_adj)?,
+    })
+}
+
+fn profile(key: &str, path: PathBuf) -> Result<Option<PathBuf>, InvalidSetting> {
+    if path == Path::new("") {
+        return Ok(None);
+    }
+    let path = absolute(key, path)?;
+    seccomp::check(&path).map_err(|error| invalid(key, crate::chain::chain(&error)))?;
+    Ok(Some(path))
+}
+
+/// Whether it is loaded is asked when it is used: profiles come and go.
+fn apparmor_name(key: &str, name: String) -> Result<Option<String>, InvalidSetting> {
+    let word = name.bytes().all(|b| b.is_ascii_graphic());
+    match word {
+        true => Ok(Some(name).filter(|name| !name.is_empty())),
+        false => Err(invalid(key, format_args!("{name:?} is no name of a profile"))),
+    }
+}
+
+fn capability(key: &str, name: &str) -> Result<oci_spec::runtime::Capability, InvalidSetting> {
+    let upper = name.to_ascii_uppercase();
+    let plain = upper.strip_prefix("CAP_").unwrap_or(&upper);
+    plain.parse().map_err(|_| invalid(key, format_args!("{name:?} is no capability")))
+}
+
+/// One number for both limits, or the soft and the hard one with a colon in between.
+fn rlimit(key: &str, name: &str, value: &str) -> Result<Rlimit, InvalidSetting> {
+    let unknown = |_| invalid(key, "there is no such limit: see setrlimit(2), in lower case without RLIMIT_");
+    let lower = name.bytes().all(|b| b.is_ascii_lowercase());
+    let kind = if lower { name } else { "" };
+    let kind = format!("RLIMIT_{}", kind.to_ascii_uppercase()).parse().map_err(unknown)?;
+    let number = |text: &str| match text {
+        "unlimited" => Ok(u64::MAX),
+        digits => digits.parse().map_err(|_| invalid(key, format_args!("{value:?} is not NUMBER or SOFT:HARD"))),
+    };
+    let (soft, hard) = value.split_once(':').unwrap_or((value, value));
+    let (soft, hard) = (number(soft)?, number(hard)?);
+    if soft > hard {
+        return Err(invalid(key, format_args!("{value:?} has a soft limit above the hard one")));
+    }
+    Ok(Rlimit { kind, soft, hard })
+}
+
+fn oom_policy(key: &str, text: &str) -> Result<OomPolicy, InvalidSetting> {
+    match text {
+        "restrict" => Ok(OomPolicy::Restrict),
+        "require" => Ok(OomPolicy::Require),
+        other => Err(invalid(key, format_args!("{other:?} is neither \"restrict\" nor \"require\""))),
+    }
+}
+
+#[cfg(test)]
+#[path = "handlers_tests.rs"]
+mod tests;

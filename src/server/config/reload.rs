@@ -1,0 +1,200 @@
+//! Settings that change while the daemon runs: what can be in force at once is, the rest is named.
+
+use super::live::Stamp;
+use super::{Config, ConfigError, LogConfig, Origin, RawConfig};
+
+/// The settings in force, and what their file looked like when it was read.
+#[derive(Debug)]
+pub(crate) struct Reload {
+    in_force: Config,
+    stamp: Option<Stamp>,
+}
+
+/// What a new file changes.
+#[derive(Debug)]
+pub(crate) struct Change {
+    /// What is in force now. Whatever takes a restart is as it was.
+    pub(crate) config: Config,
+    /// Keys, or sections, that are in force already.
+    pub(crate) applied: Vec<&'static str>,
+    /// Those that take a restart.
+    pub(crate) waiting: Vec<&'static str>,
+}
+
+impl Reload {
+    pub(crate) fn new(in_force: Config) -> Self {
+        let stamp = Stamp::of(in_force.origin.path());
+        Self { in_force, stamp }
+    }
+
+    /// Whether the file is another than the one that was read last.
+    pub(crate) fn is_due(&self) -> bool {
+        Stamp::of(self.in_force.origin.path()) != self.stamp
+    }
+
+    /// Reads the file again; none where nothing has changed. A file that cannot be used changes nothing. Blocks for a moment.
+    pub(crate) fn read(&mut self) -> Result<Option<Change>, ConfigError> {
+        let Origin { file, overrides } = self.in_force.origin.clone();
+        // Before it is read: what changes meanwhile is seen the next time.
+        self.stamp = Stamp::of(self.in_force.origin.path());
+        let new = RawConfig::load(file.as_deref(), overrides)?.resolve()?;
+        let change = merge(&self.in_force, new);
+        self.in_force = change.config.clone();
+        let same = change.applied.is_empty() && change.waiting.is_empty();
+        Ok((!same).then_some(change))
+    }
+}
+
+/// Notes `key` in `list` where the two differ.
+fn compare<T: PartialEq>(list: &mut Vec<&'static str>, key: &'static str, old: &T, new: &T) {
+    if old != new {
+        list.push(key);
+    }
+}
+
+/// A new setting has to be put on one of the two lists before this compiles.
+fn merge(old: &Config, new: Config) -> Change {
+    let (mut applied, mut waiting) = (Vec::new(), Vec::new());
+    let Config {
+        listen,
+        socket_mode,
+        socket_group,
+        root,
+        state,
+        log: LogConfig { level, format },
+        cgroup,
+        shim,
+        exec_output_max,
+        handlers,
+        resources,
+        cdi,
+        stop,
+        network,
+        stream,
+        pinned,
+        pull,
+        registries,
+        metrics,
+        origin: _,
+    } = &new;
+    compare(&mut applied, "log.level", &old.log.level, level);
+    compare(&mut applied, "container.exec_output_max", &old.exec_output_max, exec_output_max);
+    compare(&mut applied, "container, handlers", &old.handlers, handlers);
+    compare(&mut applied, "resources", &old.resources, resources);
+    compare(&mut applied, "stop", &old.stop, stop);
+    compare(&mut applied, "image.pinned", &old.pinned, pinned);
+    compare(&mut applied, "registries", &old.registries, registries);
+    compare(&mut waiting, "listen", &old.listen, listen);
+    compare(&mut waiting, "socket_mode", &old.socket_mode, socket_mode);
+    compare(&mut waiting, "socket_group", &old.socket_group, socket_group);
+    compare(&mut waiting, "root", &old.root, root);
+    compare(&mut waiting, "state", &old.state, state);
+    compare(&mut waiting, "log.format", &old.log.format, format);
+    compare(&mut waiting, "cgroup", &old.cgroup, cgroup);
+    compare(&mut waiting, "shim.path", &old.shim, shim);
+    compare(&mut waiting, "cdi", &old.cdi, cdi);
+    compare(&mut waiting, "network", &old.network, network);
+    compare(&mut waiting, "stream", &old.stream, stream);
+    compare(&mut waiting, "image (limits of pulls)", &old.pull, pull);
+    compare(&mut waiting, "metrics.listen", &old.metrics, metrics);
+    let config = Config {
+        listen: old.listen.clone(),
+        socket_mode: old.socket_mode,
+        socket_group: old.socket_group,
+        root: old.root.clone(),
+        state: old.state.clone(),
+        log: LogConfig { level: new.log.level.clone(), format: old.log.format },
+        cgroup: old.cgroup.clone(),
+        shim: old.shim.clone(),
+        cdi: old.cdi.clone(),
+        network: old.network.clone(),
+        stream: old.stream.clone(),
+        pull: old.pull,
+        metrics: old.metrics.clone(),
+        origin: old.origin.clone(),
+        ..new
+    };
+    Change { config, applied, waiting }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use super::super::{LogFormat, MismatchPolicy};
+    use super::*;
+
+    struct Ground {
+        dir: tempfile::TempDir,
+    }
+
+    impl Ground {
+        fn new() -> Self {
+            Self { dir: tempfile::tempdir().unwrap() }
+        }
+
+        fn file(&self) -> PathBuf {
+            self.dir.path().join("crisp.toml")
+        }
+
+        /// As editors do: aside, and renamed into place.
+        fn write(&self, text: &str) {
+            let aside = self.dir.path().join("aside");
+            let shim = std::env::current_exe().unwrap();
+            fs::write(&aside, format!("{text}\n[shim]\npath = {shim:?}\n")).unwrap();
+            fs::rename(aside, self.file()).unwrap();
+        }
+
+        fn reload(&self) -> Reload {
+            let raw = RawConfig::load(Some(&self.file()), super::super::Overrides::default()).unwrap();
+            Reload::new(raw.resolve().unwrap())
+        }
+    }
+
+    #[test]
+    fn what_can_change_changes_and_the_rest_is_named() {
+        let ground = Ground::new();
+        ground.write("");
+        let mut reload = ground.reload();
+        assert!(!reload.is_due());
+        assert!(reload.read().unwrap().is_none());
+        ground.write(
+            "root = \"/elsewhere\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n[stop]\ngrace_max = 5\n\
+             [resources]\nmismatch = \"refuse\"\n[metrics]\nlisten = \"127.0.0.1:9\"\n[image]\ndownloads = 7",
+        );
+        assert!(reload.is_due());
+        let Change { config, applied, waiting } = reload.read().unwrap().unwrap();
+        assert_eq!(applied, ["log.level", "resources", "stop"]);
+        assert_eq!(waiting, ["root", "log.format", "image (limits of pulls)", "metrics.listen"]);
+        assert_eq!((config.log.level.as_str(), config.log.format), ("debug", LogFormat::Text));
+        assert_eq!(config.stop.grace_max, Duration::from_secs(5));
+        assert_eq!(config.resources.mismatch, MismatchPolicy::Refuse);
+        assert_eq!((config.root, config.metrics), (PathBuf::from("/var/lib/crisp"), None));
+        assert!(!reload.is_due());
+        let again = reload.read().unwrap().unwrap();
+        assert_eq!((again.applied.len(), again.waiting), (0, waiting), "it still waits");
+    }
+
+    #[test]
+    fn a_bad_file_changes_nothing_and_says_why_without_showing_what_is_in_it() {
+        let ground = Ground::new();
+        ground.write("[stop]\ngrace_max = 5");
+        let mut reload = ground.reload();
+        for bad in ["[stop]\ngrace_max = 6\nhunter2 = \"swordfish\"", "[stop\n# swordfish", "[log]\nlevel = \"a=b=c\""]
+        {
+            ground.write(bad);
+            assert!(reload.is_due());
+            let said = crate::chain::chain(&reload.read().unwrap_err());
+            assert!(said.contains("crisp.toml") || said.contains("log.level"), "{said}");
+            assert!(!said.contains("swordfish"), "{said}");
+            assert!(!reload.is_due(), "told already");
+        }
+        fs::remove_file(ground.file()).unwrap();
+        assert!(reload.is_due() && reload.read().is_err());
+        ground.write("[stop]\ngrace_max = 7");
+        let change = reload.read().unwrap().unwrap();
+        assert_eq!((change.applied, change.config.stop.grace_max), (vec!["stop"], Duration::from_secs(7)));
+    }
+}

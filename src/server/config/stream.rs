@@ -1,0 +1,119 @@
+//! Where clients of exec, attach and port-forward are let in.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use stream::remote_command::Times;
+
+use super::InvalidSetting;
+use super::raw::RawStream;
+use super::registries::{Readers, is_empty, read, unusable};
+use super::resolve::{at_least, invalid};
+
+/// A day, and a bit: whoever waits longer has forgotten.
+const IDLE_MAX: u64 = 7 * 86_400;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamConfig {
+    /// Port 0: one that is free.
+    pub listen: SocketAddr,
+    /// With one, TLS is spoken.
+    pub identity: Option<StreamIdentity>,
+    pub times: Times,
+}
+
+/// A certificate chain and its key, as PEM. Known to fit each other; never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StreamIdentity {
+    chain: Vec<u8>,
+    key: Vec<u8>,
+}
+
+impl fmt::Debug for StreamIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StreamIdentity")
+    }
+}
+
+/// A certificate and a key that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadIdentity(String);
+
+impl StreamIdentity {
+    /// What a server shows and proves with.
+    pub(crate) fn server(&self) -> Result<ServerConfig, BadIdentity> {
+        let bad = |what: &str, error: &dyn fmt::Display| BadIdentity(format!("{what}: {error}"));
+        let chain = CertificateDer::pem_slice_iter(&self.chain).collect::<Result<Vec<_>, _>>();
+        let chain = chain.map_err(|error| bad("the certificate is no PEM", &error))?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| bad("the key is no PEM", &error))?;
+        ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
+            .map_err(|error| bad("certificate and key cannot be used", &error))
+    }
+}
+
+pub(super) fn resolve(raw: &RawStream) -> Result<StreamConfig, InvalidSetting> {
+    let RawStream { listen, cert, key, idle_timeout, creation_timeout } = raw;
+    let identity = match (is_empty(cert), is_empty(key)) {
+        (true, true) => None,
+        (false, true) => return Err(invalid("stream.cert", "needs key beside it")),
+        (true, false) => return Err(invalid("stream.key", "needs cert beside it")),
+        (false, false) => {
+            let identity = StreamIdentity {
+                chain: read("stream.cert", cert, Readers::Anyone)?,
+                key: read("stream.key", key, Readers::OwnerAlone)?,
+            };
+            identity.server().map_err(|bad| unusable("stream.cert", cert, format_args!("cannot be used: {bad}")))?;
+            Some(identity)
+        }
+    };
+    let at = "stream.listen";
+    let address: SocketAddr =
+        listen.parse().map_err(|_| invalid(at, format_args!("{listen:?} is not ADDRESS:PORT")))?;
+    if address.ip().is_unspecified() {
+        return Err(invalid(at, format_args!("{address} is no address that clients could be sent to: name one")));
+    }
+    if !address.ip().is_loopback() && identity.is_none() {
+        let problem = format_args!("{address} can be reached from other machines: set cert and key too");
+        return Err(invalid(at, problem));
+    }
+    for (key, seconds) in [("stream.idle_timeout", idle_timeout), ("stream.creation_timeout", creation_timeout)] {
+        at_least(key, *seconds, 1)?;
+        if *seconds > IDLE_MAX {
+            return Err(invalid(key, format_args!("{seconds} is too long: at most {IDLE_MAX}")));
+        }
+    }
+    let (idle, creation) = (Duration::from_secs(*idle_timeout), Duration::from_secs(*creation_timeout));
+    Ok(StreamConfig { listen: address, identity, times: Times { idle, creation } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(change: impl FnOnce(&mut RawStream)) -> String {
+        let mut raw = RawStream::default();
+        change(&mut raw);
+        resolve(&raw).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn nobody_is_let_in_from_outside_without_tls() {
+        assert!(problem(|raw| raw.listen = "192.0.2.1:10010".into()).contains("set cert and key"));
+        assert!(problem(|raw| raw.listen = "0.0.0.0:10010".into()).contains("name one"));
+        assert!(problem(|raw| raw.listen = "localhost:1".into()).contains("ADDRESS:PORT"));
+        assert!(problem(|raw| raw.cert = "/x".into()).starts_with("stream.cert"));
+        assert!(problem(|raw| raw.key = "/x".into()).starts_with("stream.key"));
+        assert!(problem(|raw| raw.idle_timeout = 0).starts_with("stream.idle_timeout"));
+        assert!(problem(|raw| raw.creation_timeout = u64::MAX).starts_with("stream.creation_timeout"));
+        assert_eq!(resolve(&RawStream::default()).unwrap().listen.port(), 0);
+    }
+}

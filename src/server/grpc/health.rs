@@ -1,0 +1,105 @@
+//! gRPC's own health service: whether this daemon serves, for those who probe it.
+
+use std::pin::Pin;
+
+use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::server::NamedService;
+use tonic::{Request, Response, Status};
+use wire::admin::images_server::ImagesServer;
+use wire::health::health_check_response::ServingStatus;
+use wire::health::health_server::Health;
+use wire::health::{HealthCheckRequest, HealthCheckResponse};
+use wire::v1::image_service_server::ImageServiceServer;
+use wire::v1::runtime_service_server::RuntimeServiceServer;
+
+use super::{AdminApi, Answer, ImageApi, RuntimeApi};
+
+/// Those who are there; the empty name is the daemon as a whole.
+const SERVICES: [&str; 4] = [
+    "",
+    <RuntimeServiceServer<RuntimeApi> as NamedService>::NAME,
+    <ImageServiceServer<ImageApi> as NamedService>::NAME,
+    <ImagesServer<AdminApi> as NamedService>::NAME,
+];
+
+/// Whether requests are taken; dropped when the daemon ends, which ends everybody's watch.
+#[derive(Debug)]
+pub(crate) struct Serving(watch::Sender<ServingStatus>);
+
+#[derive(Debug)]
+pub(crate) struct HealthApi {
+    serving: watch::Receiver<ServingStatus>,
+}
+
+impl Serving {
+    pub(crate) fn new() -> (Self, HealthApi) {
+        let (sender, serving) = watch::channel(ServingStatus::Serving);
+        (Self(sender), HealthApi { serving })
+    }
+
+    /// No more requests are taken.
+    pub(crate) fn end(self) {
+        self.0.send_replace(ServingStatus::NotServing);
+    }
+}
+
+fn response(status: ServingStatus) -> HealthCheckResponse {
+    HealthCheckResponse { status: status.into() }
+}
+
+#[tonic::async_trait]
+impl Health for HealthApi {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
+
+    async fn check(&self, request: Request<HealthCheckRequest>) -> Answer<HealthCheckResponse> {
+        let HealthCheckRequest { service } = request.into_inner();
+        if !SERVICES.contains(&service.as_str()) {
+            return Err(Status::not_found(format!("there is no service {service:?}")));
+        }
+        Ok(Response::new(response(*self.serving.borrow())))
+    }
+
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> Answer<Self::WatchStream> {
+        let HealthCheckRequest { service } = request.into_inner();
+        let known = SERVICES.contains(&service.as_str());
+        // One that is not there may come to be: the caller goes on watching, in vain here.
+        let told = WatchStream::new(self.serving.clone());
+        let told = told.map(move |status| if known { status } else { ServingStatus::ServiceUnknown });
+        Ok(Response::new(Box::pin(told.map(|status| Ok(response(status))))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    fn asked(service: &str) -> Request<HealthCheckRequest> {
+        Request::new(HealthCheckRequest { service: service.to_owned() })
+    }
+
+    #[tokio::test]
+    async fn every_service_is_told_and_no_other() {
+        let (_serving, api) = Serving::new();
+        for service in ["", "runtime.v1.RuntimeService", "runtime.v1.ImageService", "crisp.admin.v1.Images"] {
+            let answer = api.check(asked(service)).await.unwrap().into_inner();
+            assert_eq!(answer.status(), ServingStatus::Serving, "{service}");
+        }
+        assert_eq!(api.check(asked("runtime.v1.Other")).await.unwrap_err().code(), Code::NotFound);
+    }
+
+    #[tokio::test]
+    async fn a_watch_tells_of_the_end_and_ends() {
+        let (serving, api) = Serving::new();
+        let mut known = api.watch(asked("")).await.unwrap().into_inner();
+        let mut unknown = api.watch(asked("x")).await.unwrap().into_inner();
+        assert_eq!(known.next().await.unwrap().unwrap().status(), ServingStatus::Serving);
+        assert_eq!(unknown.next().await.unwrap().unwrap().status(), ServingStatus::ServiceUnknown);
+        serving.end();
+        assert_eq!(known.next().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+        assert!(known.next().await.is_none());
+    }
+}

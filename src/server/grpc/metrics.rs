@@ -1,0 +1,15 @@
+//! Metrics as the list and the stream both have them.
+
+use std::sync::Arc;
+
+use tonic::Status;
+use wire::v1;
+
+use super::looked_up;
+use crate::convert;
+use crate::runtime::Runtime;
+
+pub(super) async fn of_pods(runtime: &Arc<Runtime>) -> Result<Vec<v1::PodSandboxMetrics>, Status> {
+    let runtime = Arc::clone(runtime);
+    looked_up(move || convert::metrics::pods(&runtime.list_metrics())).await
+}

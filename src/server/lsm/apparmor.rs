@@ -1,0 +1,174 @@
+//! AppArmor: which profile a container runs under, and crisp's own.
+
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, Once, PoisonError};
+
+use model::{Classed, Kind, Profile};
+
+use crate::chain::chain;
+
+/// crisp's own profile.
+const OURS: &str = "crisp-default";
+const TEXT: &str = include_str!("../../../runtime-config/crisp-default.apparmor");
+/// The line of it that says from whom containers take signals.
+const PEERS: &str = "@{CRISP}=unconfined";
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApparmorError {
+    #[error("this host has no AppArmor")]
+    Absent,
+    #[error("no profile {0:?} is loaded")]
+    NotLoaded(String),
+    #[error("finding out which profiles are loaded: reading {}", path.display())]
+    Loaded { path: PathBuf, source: io::Error },
+    #[error("the default profile is not loaded, and apparmor_parser, which would load it, is not in PATH")]
+    NoParser,
+    #[error("loading the default profile: starting {}", parser.display())]
+    Start { parser: PathBuf, source: io::Error },
+    #[error("loading the default profile: apparmor_parser says: {0}")]
+    Parser(String),
+}
+
+impl Classed for ApparmorError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Absent => Kind::Unsupported,
+            Self::NotLoaded(_) | Self::NoParser => Kind::Precondition,
+            Self::Loaded { .. } | Self::Start { .. } | Self::Parser(_) => Kind::Internal,
+        }
+    }
+}
+
+/// The host's AppArmor, or that it has none.
+#[derive(Debug)]
+pub(crate) struct Apparmor {
+    /// Above `sys`, `proc` and `etc`: the root, but for tests.
+    root: PathBuf,
+    parser: Option<PathBuf>,
+    /// Whether this daemon has loaded its own profile.
+    loaded: Mutex<bool>,
+    warned: Once,
+}
+
+impl Apparmor {
+    pub(crate) fn find() -> Self {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+        let parser = std::env::split_paths(&path).filter(|dir| dir.is_absolute()).chain(usual);
+        let parser = parser.map(|dir| dir.join("apparmor_parser")).find(|file| file.is_file());
+        Self::at(PathBuf::from("/"), parser)
+    }
+
+    fn at(root: PathBuf, parser: Option<PathBuf>) -> Self {
+        Self { root, parser, loaded: Mutex::new(false), warned: Once::new() }
+    }
+
+    pub(crate) fn is_there(&self) -> bool {
+        let enabled = self.root.join("sys/module/apparmor/parameters/enabled");
+        std::fs::read(enabled).is_ok_and(|text| text.starts_with(b"Y"))
+    }
+
+    /// The profile of a container. `default` is what the handler has in place of crisp's own.
+    ///
+    /// Who asks for none gets the default too, as with the peers, but not where the host cannot load it; that is told once.
+    pub(crate) fn profile(
+        &self,
+        asked: Option<&Profile>,
+        privileged: bool,
+        default: Option<&str>,
+    ) -> Result<Option<String>, ApparmorError> {
+        match asked {
+            Some(Profile::Unconfined) => Ok(None),
+            Some(Profile::Localhost(_)) if !self.is_there() => Err(ApparmorError::Absent),
+            // Also for the privileged: nobody names a profile without meaning it.
+            Some(Profile::Localhost(name)) => self.loaded(name).map(Some),
+            // A default that the host does not have confines nothing, here as with the peers.
+            None | Some(Profile::RuntimeDefault) if privileged || !self.is_there() => Ok(None),
+            Some(Profile::RuntimeDefault) => self.default_one(default).map(Some),
+            None => match self.default_one(default) {
+                Err(lacks @ (ApparmorError::NoParser | ApparmorError::Loaded { .. })) => {
+                    self.warned.call_once(|| {
+                        tracing::warn!(
+                            error = chain(&lacks),
+                            "containers that ask for no AppArmor profile run without"
+                        );
+                    });
+                    Ok(None)
+                }
+                other => other.map(Some),
+            },
+        }
+    }
+
+    fn default_one(&self, configured: Option<&str>) -> Result<String, ApparmorError> {
+        match configured {
+            Some(name) => self.loaded(name),
+            None => self.ours(),
+        }
+    }
+
+    /// Loaded once by each daemon, so that it is the text of this release.
+    fn ours(&self) -> Result<String, ApparmorError> {
+        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        match &self.parser {
+            Some(parser) if !*loaded => self.load(parser)?,
+            None if !self.is_loaded(OURS)? => return Err(ApparmorError::NoParser),
+            Some(_) | None => {}
+        }
+        *loaded = true;
+        // Somebody may have unloaded it since.
+        if !self.is_loaded(OURS)? {
+            *loaded = false;
+            return Err(ApparmorError::NotLoaded(OURS.to_owned()));
+        }
+        Ok(OURS.to_owned())
+    }
+
+    fn loaded(&self, name: &str) -> Result<String, ApparmorError> {
+        if self.is_loaded(name)? { Ok(name.to_owned()) } else { Err(ApparmorError::NotLoaded(name.to_owned())) }
+    }
+
+    /// The kernel's list has lines such as `NAME (enforce)`.
+    fn is_loaded(&self, name: &str) -> Result<bool, ApparmorError> {
+        let path = self.root.join("sys/kernel/security/apparmor/profiles");
+        let list = std::fs::read_to_string(&path).map_err(|source| ApparmorError::Loaded { path, source })?;
+        Ok(list.lines().any(|line| line.rsplit_once(" (").is_some_and(|(known, _)| known == name)))
+    }
+
+    fn load(&self, parser: &Path) -> Result<(), ApparmorError> {
+        let failed = |source| ApparmorError::Start { parser: parser.to_owned(), source };
+        let mut command = Command::new(parser);
+        command.args(["--skip-cache", "--replace"]).current_dir("/");
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(failed)?;
+        let given = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(self.text().as_bytes()));
+        let done = child.wait_with_output().map_err(failed)?;
+        if !done.status.success() || given.is_err() {
+            let said = String::from_utf8_lossy(&done.stderr);
+            return Err(ApparmorError::Parser(said.trim().chars().take(1000).collect()));
+        }
+        tracing::info!(profile = OURS, "loaded");
+        Ok(())
+    }
+
+    /// The profile as it fits here: in the words of the language that the host pins, and with the profile of this daemon.
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if self.root.join("etc/apparmor.d/abi/3.0").exists() {
+            text.push_str("abi <abi/3.0>,\n");
+        }
+        let current = |file: &str| std::fs::read_to_string(self.root.join("proc/self/attr").join(file)).ok();
+        let own = current("apparmor/current").or_else(|| current("current")).unwrap_or_default();
+        match own.trim_end().rsplit_once(" (") {
+            Some((name, _)) => text.push_str(&TEXT.replace(PEERS, &format!("{PEERS} \"{name}\""))),
+            None => text.push_str(TEXT),
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+#[path = "apparmor_tests.rs"]
+mod tests;

@@ -1,0 +1,8 @@
+//! Linux security modules: under which profile or label a container runs, on hosts that have such a thing.
+//!
+//! A request for what the host lacks is refused; one that leaves it to the runtime is granted without. The names that come of it stand
+//! in the OCI configuration, and the shim puts them in force.
+
+mod apparmor;
+
+pub(crate) use apparmor::{Apparmor, ApparmorError};

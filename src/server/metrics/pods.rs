@@ -1,0 +1,59 @@
+//! Pods and containers, and those who look after them.
+
+use super::text::{Kind, Text};
+use crate::runtime::Population;
+
+pub(super) fn tell(text: &mut Text, population: &Population) {
+    let Population { ready, not_ready, created, running, exited, unknown, shims, listeners, log_bytes_lost } =
+        population;
+    let mut pods = text.family("crisp_pods", Kind::Gauge, "Pods, by state.");
+    pods.sample(&[("state", "ready")], ready);
+    pods.sample(&[("state", "not_ready")], not_ready);
+    let mut containers = text.family("crisp_containers", Kind::Gauge, "Containers, by state.");
+    for (state, count) in [("created", created), ("running", running), ("exited", exited), ("unknown", unknown)] {
+        containers.sample(&[("state", state)], count);
+    }
+    text.family("crisp_shims", Kind::Gauge, "Shims that are alive and in reach.").sample(&[], shims);
+    let listening = "Clients that follow container events.";
+    text.family("crisp_event_listeners", Kind::Gauge, listening).sample(&[], listeners);
+    let lost = "Bytes of containers' output that could not be logged.";
+    text.family("crisp_log_bytes_lost_total", Kind::Counter, lost).sample(&[], log_bytes_lost);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_is_told_once() {
+        let population = Population {
+            ready: 1,
+            not_ready: 2,
+            created: 3,
+            running: 4,
+            exited: 5,
+            unknown: 6,
+            shims: 7,
+            listeners: 8,
+            log_bytes_lost: 9,
+        };
+        let mut text = Text::default();
+        tell(&mut text, &population);
+        let text = String::from(text);
+        let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            samples,
+            [
+                "crisp_pods{state=\"ready\"} 1",
+                "crisp_pods{state=\"not_ready\"} 2",
+                "crisp_containers{state=\"created\"} 3",
+                "crisp_containers{state=\"running\"} 4",
+                "crisp_containers{state=\"exited\"} 5",
+                "crisp_containers{state=\"unknown\"} 6",
+                "crisp_shims 7",
+                "crisp_event_listeners 8",
+                "crisp_log_bytes_lost_total 9",
+            ]
+        );
+    }
+}

@@ -1,0 +1,57 @@
+//! The ids of a container in a user namespace, and those that its mounts show.
+
+use model::{IdMapping, NsMode, UserNs, UserRef};
+use oci_spec::OciSpecError;
+use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Mount};
+
+use super::{Given, OciError};
+
+/// The pod's ids, which have to be the container's too, with its user and groups among them; none where they are the
+/// host's.
+pub(super) fn of<'a>(given: &Given<'a>) -> Result<Option<&'a UserNs>, OciError> {
+    let asked = &given.container.security.namespaces;
+    let ids = given.pod.security.namespaces.user.as_ref();
+    if asked.user.as_ref() != ids {
+        return Err(OciError::NotThePodsIds);
+    }
+    let Some(ids) = ids else { return Ok(None) };
+    if asked.pid == NsMode::Node {
+        return Err(OciError::HostPids);
+    }
+    let security = &given.container.security;
+    let user = match &security.run_as {
+        Some(UserRef::Id(_)) => "config.linux.security_context.run_as_user",
+        Some(UserRef::Name(_)) => "config.linux.security_context.run_as_username",
+        None => "the user of the image",
+    };
+    let group = if security.run_as_group.is_some() { "config.linux.security_context.run_as_group" } else { user };
+    let others = |gid: &u32| {
+        if security.supplemental_groups.contains(gid) {
+            "config.linux.security_context.supplemental_groups"
+        } else if given.edits.groups.contains(gid) {
+            "config.CDI_devices"
+        } else {
+            user
+        }
+    };
+    let known = |field, id: u32, there: Option<u32>| there.map(drop).ok_or(OciError::NoSuchId { field, id });
+    known(user, given.user.uid, ids.uid(given.user.uid))?;
+    known(group, given.user.gid, ids.gid(given.user.gid))?;
+    given.groups.iter().try_for_each(|gid| known(others(gid), *gid, ids.gid(*gid)))?;
+    Ok(Some(ids))
+}
+
+pub(super) fn lines(lines: &[IdMapping]) -> Result<Vec<LinuxIdMapping>, OciSpecError> {
+    let line = |IdMapping { host, container, length }: &IdMapping| {
+        LinuxIdMappingBuilder::default().host_id(*host).container_id(*container).size(*length).build()
+    };
+    lines.iter().map(line).collect()
+}
+
+/// The mount, with its files under `ids`.
+pub(super) fn shown(mut mount: Mount, ids: Option<&UserNs>) -> Result<Mount, OciSpecError> {
+    if let Some(UserNs { uids, gids }) = ids {
+        mount.set_uid_mappings(Some(lines(uids)?)).set_gid_mappings(Some(lines(gids)?));
+    }
+    Ok(mount)
+}

@@ -1,0 +1,91 @@
+//! Taking up a changed configuration: on SIGHUP, and when its file changes.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
+
+use crate::chain::chain;
+use crate::config::{Change, Live, Reload};
+use crate::logging::LogLevel;
+use crate::runtime::Runtime;
+
+/// How often the file is looked at.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// Watches until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Watching(JoinHandle<()>);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// All who have to hear of new settings.
+pub(crate) struct Settings {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) registries: Arc<Live>,
+    pub(crate) level: LogLevel,
+    pub(crate) reload: Mutex<Reload>,
+}
+
+pub(crate) fn watch(settings: Settings) -> io::Result<Watching> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    let settings = Arc::new(settings);
+    Ok(Watching(tokio::spawn(async move {
+        loop {
+            let asked = tokio::select! {
+                _ = hangup.recv() => true,
+                () = tokio::time::sleep(PAUSE) => false,
+            };
+            let settings = Arc::clone(&settings);
+            let looked = tokio::task::spawn_blocking(move || settings.look(asked));
+            if looked.await.is_err() {
+                tracing::error!("taking up a changed configuration ended in a panic");
+            }
+        }
+    })))
+}
+
+impl Settings {
+    /// `asked`: somebody wants to know, also that nothing has changed.
+    fn look(&self, asked: bool) {
+        let mut reload = self.reload.lock().unwrap_or_else(PoisonError::into_inner);
+        if !asked && !reload.is_due() {
+            return;
+        }
+        match reload.read() {
+            Ok(Some(change)) => self.apply(change),
+            Ok(None) if asked => tracing::info!("SIGHUP: the configuration has not changed"),
+            Ok(None) => {}
+            Err(error) => {
+                let error = chain(&error);
+                tracing::warn!(error, "the new configuration cannot be used: the last good one stays in force");
+                return;
+            }
+        }
+        // Their own files may have changed, too.
+        let store = self.runtime.images();
+        if let Err(error) = self.registries.refresh(|new| store.set_registries(new)) {
+            let error = chain(&error);
+            tracing::warn!(error, "the registries' new settings are not used: the last good ones stay");
+        }
+    }
+
+    fn apply(&self, Change { config, applied, waiting }: Change) {
+        if let Err(error) = self.level.set(&config.log.level) {
+            tracing::warn!(error = chain(&error), "the new level of the log is not in force");
+        }
+        self.runtime.set_settings(config);
+        if !applied.is_empty() {
+            tracing::info!(?applied, "a changed configuration is in force");
+        }
+        if !waiting.is_empty() {
+            tracing::warn!(?waiting, "these settings have changed and take a restart of the daemon");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! UpdateRuntimeConfig: the addresses that the client wants this node's pods to have.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use model::{Classed, Kind};
+use net::builtin::PoolInUse;
+use net::cni::{PodCidrError, Rendered};
+
+use super::{Runtime, blocking};
+use crate::chain::chain;
+use crate::config::NetworkMode;
+use crate::store::{Connection, DiskError, disk};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AddressesError {
+    #[error("runtime_config.network_config.pod_cidr: {0:?} is not ADDRESS/LENGTH, or several with commas between them")]
+    Form(String),
+    #[error("runtime_config.network_config.pod_cidr")]
+    Bridge(#[from] PoolInUse),
+    #[error("runtime_config.network_config.pod_cidr")]
+    Cni(#[from] PodCidrError),
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+impl Classed for AddressesError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Form(_) => Kind::Invalid,
+            Self::Bridge(e) => e.kind(),
+            Self::Cni(e) => e.kind(),
+            Self::Disk(e) => e.kind(),
+        }
+    }
+}
+
+impl Runtime {
+    /// `ranges` is what the client says, with commas between several. A network that is configured already stays as it is, as
+    /// with the peers: whoever configured it knows better.
+    pub(crate) async fn set_addresses(self: &Arc<Self>, ranges: String) -> Result<(), AddressesError> {
+        let pools = read(&ranges)?;
+        let runtime = Arc::clone(self);
+        blocking(move || runtime.settle_addresses(&ranges, pools)).await
+    }
+
+    fn settle_addresses(&self, ranges: &str, pools: Vec<IpNet>) -> Result<(), AddressesError> {
+        if self.config.network.mode != NetworkMode::Bridge {
+            match self.networks.cni().set_pod_cidrs(ranges)? {
+                Rendered::Written(file) => tracing::info!(ranges, file = %file.display(), "wrote a CNI network"),
+                Rendered::NotNeeded(file) => {
+                    tracing::info!(ranges, file = %file.display(), "a CNI network is there: the client's addresses are not used");
+                }
+                Rendered::NoCidr | Rendered::NoTemplate | Rendered::Unchanged(_) => {}
+            }
+        }
+        if self.networks.connection() == Connection::Bridge {
+            self.networks.bridge().set_pod_cidrs(pools)?;
+            // A client says it once, and not again to the next daemon.
+            disk::write_json(&self.addresses_file(), &ranges)?;
+        }
+        Ok(())
+    }
+
+    /// Takes up what a client told an earlier daemon.
+    pub(super) fn recover_addresses(&self) {
+        let told = disk::read_json::<String>(&self.addresses_file()).map_err(AddressesError::from);
+        let taken = told.and_then(|told| match told {
+            Some(ranges) => Ok(self.networks.bridge().set_pod_cidrs(read(&ranges)?)?),
+            None => Ok(()),
+        });
+        if let Err(error) = taken {
+            tracing::warn!(error = chain(&error), "the addresses that a client told of are not used");
+        }
+    }
+
+    fn addresses_file(&self) -> PathBuf {
+        self.layout.state.join("addresses.json")
+    }
+}
+
+fn read(ranges: &str) -> Result<Vec<IpNet>, AddressesError> {
+    let range = |text: &str| text.trim().parse().map_err(|_| AddressesError::Form(ranges.to_owned()));
+    ranges.split(',').map(range).collect()
+}

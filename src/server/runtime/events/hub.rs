@@ -1,0 +1,217 @@
+//! Everybody who listens, and what they have not taken yet.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::broadcast;
+
+use super::{Event, EventKind};
+
+/// Events that a listener may be behind; who falls further back is let go, since some would be missing.
+const BEHIND: usize = 4096;
+/// How long after the daemon's start a new listener is told of the ends that nobody heard of.
+pub(super) const EARLY: Duration = Duration::from_secs(300);
+/// How long after it ends are kept for that: those that happened before are found by then, and clients are back.
+const KEPT: Duration = Duration::from_secs(15);
+
+/// Hands each event to everybody who listens. Nobody waits for a listener.
+#[derive(Debug)]
+pub(crate) struct Hub(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    /// None once the daemon ends.
+    sender: Option<broadcast::Sender<Arc<Event>>>,
+    early: Early,
+}
+
+/// Ends from before the first listener came, among them those that happened while no daemon ran.
+#[derive(Debug)]
+struct Early {
+    until: Instant,
+    kept_until: Instant,
+    ends: Vec<Arc<Event>>,
+    /// Nobody has listened yet.
+    open: bool,
+}
+
+/// What a new listener gets.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    /// What happened before, and nobody was there to hear of.
+    pub(crate) early: Vec<Arc<Event>>,
+    /// What happens from now on; none when the daemon is about to end.
+    pub(crate) live: Option<broadcast::Receiver<Arc<Event>>>,
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        Self::with_room(BEHIND)
+    }
+}
+
+impl Hub {
+    fn with_room(behind: usize) -> Self {
+        let now = Instant::now();
+        let early = Early { until: now + EARLY, kept_until: now + KEPT, ends: Vec::new(), open: true };
+        Self(Mutex::new(State { sender: Some(broadcast::Sender::new(behind)), early }))
+    }
+
+    /// Publishes what `event` makes, unless nobody would hear of it.
+    pub(super) fn publish(&self, kind: EventKind, event: impl FnOnce() -> Event) {
+        if !self.wanted(kind) {
+            return;
+        }
+        // Made without the lock: it reads files.
+        let event = Arc::new(event());
+        let mut state = self.lock();
+        if state.early.takes(kind) {
+            state.early.ends.push(Arc::clone(&event));
+        }
+        if let Some(sender) = &state.sender {
+            // Fails when nobody listens, which is fine.
+            sender.send(event).ok();
+        }
+    }
+
+    fn wanted(&self, kind: EventKind) -> bool {
+        let mut state = self.lock();
+        state.early.takes(kind) || state.sender.as_ref().is_some_and(|sender| sender.receiver_count() > 0)
+    }
+
+    pub(crate) fn listen(&self) -> Listening {
+        let mut state = self.lock();
+        let early = state.early.heard();
+        Listening { early, live: state.sender.as_ref().map(broadcast::Sender::subscribe) }
+    }
+
+    /// Ends every listener's stream once it has taken what is there.
+    pub(crate) fn close(&self) {
+        self.lock().sender = None;
+    }
+
+    /// Frees what nobody will be told any more.
+    pub(super) fn forget_early(&self) {
+        self.lock().early.expire();
+    }
+
+    pub(crate) fn listeners(&self) -> usize {
+        self.lock().sender.as_ref().map_or(0, broadcast::Sender::receiver_count)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Early {
+    fn takes(&mut self, kind: EventKind) -> bool {
+        self.expire();
+        self.open && kind == EventKind::Stopped && self.ends.len() < BEHIND && Instant::now() < self.kept_until
+    }
+
+    fn heard(&mut self) -> Vec<Arc<Event>> {
+        self.open = false;
+        self.expire();
+        self.ends.clone()
+    }
+
+    fn expire(&mut self) {
+        if Instant::now() >= self.until {
+            self.open = false;
+            self.ends = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use tokio::sync::broadcast::error::{RecvError, TryRecvError};
+
+    use super::*;
+
+    fn event(kind: EventKind, number: usize) -> Event {
+        Event { id: number.to_string(), kind, at: SystemTime::UNIX_EPOCH, pod: None, containers: Vec::new() }
+    }
+
+    fn publish(hub: &Hub, kind: EventKind, numbers: std::ops::Range<usize>) {
+        numbers.for_each(|number| hub.publish(kind, || event(kind, number)));
+    }
+
+    fn taken(live: &mut broadcast::Receiver<Arc<Event>>) -> Vec<String> {
+        let mut ids = Vec::new();
+        loop {
+            match live.try_recv() {
+                Ok(event) => ids.push(event.id.clone()),
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return ids,
+                Err(TryRecvError::Lagged(_)) => ids.push("lost some".to_owned()),
+            }
+        }
+    }
+
+    fn numbers(range: std::ops::Range<usize>) -> Vec<String> {
+        range.map(|number| number.to_string()).collect()
+    }
+
+    #[test]
+    fn a_burst_reaches_every_listener_whole_and_in_order() {
+        let hub = Hub::default();
+        let mut listeners: Vec<_> = (0..20).map(|_| hub.listen().live.unwrap()).collect();
+        publish(&hub, EventKind::Stopped, 0..1000);
+        publish(&hub, EventKind::Deleted, 1000..2000);
+        for listener in &mut listeners {
+            assert_eq!(taken(listener), numbers(0..2000));
+        }
+        assert_eq!(hub.listeners(), 20);
+        drop(listeners);
+        assert_eq!(hub.listeners(), 0);
+    }
+
+    #[test]
+    fn a_slow_listener_loses_and_no_other_does() {
+        let hub = Hub::with_room(4);
+        let (mut slow, mut quick) = (hub.listen().live.unwrap(), hub.listen().live.unwrap());
+        for number in 0..20 {
+            publish(&hub, EventKind::Stopped, number..number + 1);
+            assert_eq!(taken(&mut quick), numbers(number..number + 1));
+        }
+        assert!(matches!(slow.try_recv(), Err(TryRecvError::Lagged(16))));
+    }
+
+    #[test]
+    fn ends_that_nobody_heard_of_are_told_to_those_who_come_soon() {
+        let hub = Hub::default();
+        publish(&hub, EventKind::Created, 0..3);
+        publish(&hub, EventKind::Stopped, 3..5);
+        let ids = |events: Vec<Arc<Event>>| events.iter().map(|event| event.id.clone()).collect::<Vec<_>>();
+        let mut first = hub.listen();
+        publish(&hub, EventKind::Stopped, 5..6);
+        assert_eq!(ids(std::mem::take(&mut first.early)), numbers(3..5));
+        assert_eq!(taken(&mut first.live.unwrap()), numbers(5..6));
+        assert_eq!(ids(hub.listen().early), numbers(3..5), "another one too, and nothing that was heard");
+        hub.lock().early.until = Instant::now();
+        assert!(hub.listen().early.is_empty(), "but not for ever");
+    }
+
+    #[test]
+    fn nothing_is_made_that_nobody_would_hear() {
+        let hub = Hub::default();
+        hub.publish(EventKind::Created, || panic!("nobody listens"));
+        drop(hub.listen());
+        hub.publish(EventKind::Stopped, || panic!("nobody listens any more"));
+    }
+
+    #[tokio::test]
+    async fn a_daemon_that_ends_lets_its_listeners_go() {
+        let hub = Hub::default();
+        let mut live = hub.listen().live.unwrap();
+        publish(&hub, EventKind::Stopped, 0..1);
+        hub.close();
+        publish(&hub, EventKind::Stopped, 1..2);
+        assert_eq!(live.recv().await.unwrap().id, "0");
+        assert!(matches!(live.recv().await, Err(RecvError::Closed)));
+        assert!(hub.listen().live.is_none());
+    }
+}

@@ -1,0 +1,48 @@
+//! How many there are of everything.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use model::{Phase, PodPhase};
+
+use super::Runtime;
+
+/// Pods and containers by state, those who look after them, and what was lost.
+#[derive(Debug, Default)]
+pub(crate) struct Population {
+    pub(crate) ready: u64,
+    pub(crate) not_ready: u64,
+    pub(crate) created: u64,
+    pub(crate) running: u64,
+    pub(crate) exited: u64,
+    pub(crate) unknown: u64,
+    pub(crate) shims: usize,
+    pub(crate) listeners: usize,
+    pub(crate) log_bytes_lost: u64,
+}
+
+impl Runtime {
+    pub(crate) fn population(&self) -> Population {
+        let mut population = Population {
+            shims: self.shims.lock().unwrap_or_else(PoisonError::into_inner).len(),
+            listeners: self.events.listeners(),
+            log_bytes_lost: self.log_bytes_lost.load(Ordering::Relaxed),
+            ..Population::default()
+        };
+        for pod in self.pods.all() {
+            match pod.look().phase {
+                PodPhase::Ready => population.ready += 1,
+                PodPhase::NotReady => population.not_ready += 1,
+            }
+        }
+        for container in self.containers.all() {
+            match container.look().phase {
+                Phase::Created { .. } => population.created += 1,
+                Phase::Running { .. } => population.running += 1,
+                Phase::Exited { .. } => population.exited += 1,
+                Phase::Unknown { .. } => population.unknown += 1,
+            }
+        }
+        population
+    }
+}

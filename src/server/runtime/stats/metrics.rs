@@ -1,0 +1,98 @@
+//! ListPodSandboxMetrics and its stream: every number that the kernel has of each container, in one pass.
+
+use std::sync::Arc;
+
+use cgroup::{Now, Scratch};
+use model::metrics::{ContainerCounters, FileSystem};
+use model::stats::NetworkUsage;
+
+use super::disks::{self, Devices};
+use super::{Container, StatsError, parts, processes};
+use crate::chain::chain;
+use crate::runtime::Runtime;
+use crate::store::{ContainerRecord, PodRecord};
+
+/// A container, its counters and the limits in force.
+#[derive(Debug)]
+pub(crate) struct ContainerMetered {
+    pub(crate) record: Arc<ContainerRecord>,
+    pub(crate) counters: ContainerCounters,
+    /// Absent where the container has no cgroup any more.
+    pub(crate) limits: Option<Now>,
+}
+
+/// A pod's network, and its containers.
+#[derive(Debug)]
+pub(crate) struct PodMetered {
+    pub(crate) record: Arc<PodRecord>,
+    pub(crate) network: Option<NetworkUsage>,
+    pub(crate) containers: Vec<ContainerMetered>,
+}
+
+/// All pods that are ready, and what they share.
+#[derive(Debug)]
+pub(crate) struct Metered {
+    pub(crate) pods: Vec<PodMetered>,
+    /// Where all writable layers are.
+    pub(crate) writables: Option<FileSystem>,
+    pub(crate) devices: Devices,
+}
+
+impl Runtime {
+    /// One whose counters cannot be read is told of in the log and left out, as is one that ends meanwhile.
+    pub(crate) fn list_metrics(&self) -> Metered {
+        let pods = self.ready_pods(&self.pods());
+        let mut list = parts::read(&pods, |part| {
+            let mut scratch = Scratch::default();
+            let read = part.iter().map(|(entry, containers)| PodMetered {
+                record: entry.look(),
+                network: None,
+                containers: self.containers_metered(containers, &mut scratch),
+            });
+            read.collect()
+        });
+        let records: Vec<_> = list.iter().map(|pod| pod.record.clone()).collect();
+        let mut networks = self.networks_of(&records);
+        let mut devices = Devices::default();
+        for pod in &mut list {
+            pod.network = networks.remove(&pod.record.id);
+            let io = pod.containers.iter().flat_map(|container| &container.counters.group.io);
+            io.for_each(|device| devices.learn(device.major, device.minor));
+        }
+        Metered { pods: list, writables: disks::file_system(&self.layout.writables()), devices }
+    }
+
+    fn containers_metered(&self, entries: &[Container], scratch: &mut Scratch) -> Vec<ContainerMetered> {
+        let mut list = Vec::with_capacity(entries.len());
+        for entry in entries {
+            match self.container_metered(entry, scratch) {
+                Ok(Some(metered)) => list.push(metered),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(error = chain(&error), "a container is missing from the metrics"),
+            }
+        }
+        list
+    }
+
+    /// None where its cgroup is gone.
+    fn container_metered(
+        &self,
+        entry: &Container,
+        scratch: &mut Scratch,
+    ) -> Result<Option<ContainerMetered>, StatsError> {
+        let record = entry.look();
+        let container = || record.id.clone();
+        let gauges = entry.gauges();
+        let cgroup = self.cgroup(&record.cgroup).map(|cgroup| cgroup.keeping(gauges.files.clone()));
+        let cgroup = cgroup.map_err(|source| StatsError::ContainerPath { container: container(), source })?;
+        let read = cgroup.counters(scratch);
+        let read = read.map_err(|source| StatsError::Container { container: container(), source })?;
+        let Some(group) = read else { return Ok(None) };
+        let members = cgroup.members();
+        let members = members.map_err(|source| StatsError::Members { container: container(), source })?;
+        let processes = processes::count(&members, record.phase.pid());
+        let limits = self.limits(entry, &record);
+        let counters = ContainerCounters { group, processes, writable: gauges.disk.known() };
+        Ok(Some(ContainerMetered { record, counters, limits }))
+    }
+}

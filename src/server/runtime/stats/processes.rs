@@ -1,0 +1,128 @@
+//! What is known of a container's processes one by one: how many there are, and what they have open.
+
+use std::fs;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use model::metrics::ProcessCounters;
+
+/// Descriptors of one container whose kind is looked up: each takes a call of the kernel's.
+const LOOKED_AT: u64 = 4096;
+
+/// Counts what `members` have open; `first` is the container's first process.
+pub(super) fn count(members: &[NonZeroU32], first: Option<NonZeroU32>) -> ProcessCounters {
+    let mut open = Open { descriptors: Some(0), sockets: Some(0), left: LOOKED_AT };
+    for pid in members {
+        open.add(&of(*pid).join("fd"));
+    }
+    let limits = first.and_then(|pid| fs::read_to_string(of(pid).join("limits")).ok());
+    ProcessCounters {
+        processes: u64::try_from(members.len()).ok(),
+        descriptors: open.descriptors,
+        sockets: open.sockets,
+        open_files_max: limits.as_deref().and_then(open_files_max),
+    }
+}
+
+fn of(pid: NonZeroU32) -> PathBuf {
+    Path::new("/proc").join(pid.to_string())
+}
+
+/// What is open so far, and how many more descriptors may be looked at.
+struct Open {
+    descriptors: Option<u64>,
+    sockets: Option<u64>,
+    left: u64,
+}
+
+impl Open {
+    /// Adds what the directory `fd` of a process has; one that has ended has nothing.
+    fn add(&mut self, fd: &Path) {
+        // Since Linux 6.2 the size is the number of open files; before, it is 0.
+        let told = fs::metadata(fd).map_or(0, |meta| meta.len());
+        if told > self.left {
+            self.sockets = None;
+            self.descriptors = self.descriptors.map(|sum| sum + told);
+            return;
+        }
+        let Ok(entries) = fs::read_dir(fd) else { return };
+        for entry in entries.flatten() {
+            if self.left == 0 {
+                // Nobody says how many more there are.
+                (self.sockets, self.descriptors) = (None, None);
+                return;
+            }
+            self.left -= 1;
+            self.descriptors = self.descriptors.map(|sum| sum + 1);
+            // The names of files begin with a slash, whatever a container calls them.
+            if fs::read_link(entry.path()).is_ok_and(|to| to.as_os_str().as_encoded_bytes().starts_with(b"socket:[")) {
+                self.sockets = self.sockets.map(|sum| sum + 1);
+            }
+        }
+    }
+}
+
+/// `Max open files            1024                 524288               files`; without a limit there is no number.
+fn open_files_max(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn what_this_very_process_has_open_is_counted() {
+        let me = NonZeroU32::new(std::process::id()).unwrap();
+        let before = count(&[me], Some(me));
+        let pairs: Vec<_> = (0..50).map(|_| UnixStream::pair().unwrap()).collect();
+        let after = count(&[me], Some(me));
+        drop(pairs);
+        assert_eq!((before.processes, after.processes), (Some(1), Some(1)));
+        // Other tests open and close files meanwhile.
+        assert!(after.sockets.unwrap() >= before.sockets.unwrap() + 90, "{before:?} {after:?}");
+        assert!(after.descriptors.unwrap() >= after.sockets.unwrap());
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        assert_eq!(after.open_files_max, limit);
+    }
+
+    #[test]
+    fn a_process_that_has_ended_has_nothing_open() {
+        let gone = NonZeroU32::new(u32::MAX).unwrap();
+        let counted = count(&[gone], Some(gone));
+        let none = ProcessCounters { processes: Some(1), descriptors: Some(0), sockets: Some(0), open_files_max: None };
+        assert_eq!(counted, none);
+    }
+
+    #[test]
+    fn a_directory_with_more_than_is_looked_at_is_not_guessed_at() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in 0..8 {
+            std::os::unix::fs::symlink("socket:[1]", dir.path().join(name.to_string())).unwrap();
+        }
+        let open = |left| {
+            let mut open = Open { descriptors: Some(0), sockets: Some(0), left };
+            // A directory on a disk has a size of its own, which is not the number of what is in it.
+            let told = fs::metadata(dir.path()).unwrap().len();
+            open.add(dir.path());
+            (open.descriptors, open.sockets, told)
+        };
+        assert_eq!((open(LOOKED_AT).0, open(LOOKED_AT).1), (Some(8), Some(8)));
+        let (descriptors, sockets, told) = open(3);
+        let said = if told > 3 { Some(told) } else { None };
+        assert_eq!((descriptors, sockets), (said, None));
+    }
+
+    #[test]
+    fn the_limit_of_open_files_is_the_soft_one() {
+        let text = "Limit                     Soft Limit           Hard Limit           Units     \n\
+            Max processes             15645                15645                processes \n\
+            Max open files            1024                 524288               files     \n";
+        assert_eq!(open_files_max(text), Some(1024));
+        assert_eq!(open_files_max(&text.replace("1024  ", "unlimited")), None);
+        assert_eq!(open_files_max(""), None);
+    }
+}

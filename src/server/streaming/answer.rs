@@ -1,0 +1,178 @@
+//! From a request with a good token to something that runs.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{CONNECTION, HeaderValue};
+use http::{Request as HttpRequest, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::TokioIo;
+use stream::remote_command::{self, Times};
+use stream::{Io, port_forward, upgrade};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::server::TlsStream;
+use tracing::Instrument as _;
+
+use super::{Request, Streaming};
+use crate::chain::chain;
+use crate::runtime::Runtime;
+
+/// The most clients that are connected at the same time.
+const CLIENTS_MAX: usize = 1000;
+/// The most ports of a client that has two channels for each.
+const PORTS_MAX: usize = 100;
+
+type Answer = Response<Full<Bytes>>;
+
+/// Whoever comes with a token is let in here.
+#[derive(Debug)]
+pub(super) struct Door {
+    runtime: Arc<Runtime>,
+    streaming: Arc<Streaming>,
+    places: Arc<Semaphore>,
+}
+
+impl Door {
+    pub(super) fn new(runtime: Arc<Runtime>, streaming: Arc<Streaming>) -> Self {
+        Self { runtime, streaming, places: Arc::new(Semaphore::new(CLIENTS_MAX)) }
+    }
+
+    /// Answers, and begins what was asked for once the connection is the client's. `welcome` is called for a good token.
+    pub(super) fn answer(&self, mut request: HttpRequest<Incoming>, welcome: &dyn Fn()) -> Answer {
+        let Some(asked) = self.redeem(request.uri().path()) else {
+            return text(StatusCode::NOT_FOUND, "there is nothing here without a token that is good\n");
+        };
+        welcome();
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            return text(StatusCode::SERVICE_UNAVAILABLE, "too many clients are connected\n");
+        };
+        let upgraded = hyper::upgrade::on(&mut request);
+        let (method, headers) = (request.method(), request.headers());
+        let begun = match asked {
+            Request::PortForward { pod, ports } => {
+                upgrade::port_forward(method, headers).and_then(|(response, manner)| {
+                    let ports = if ports.is_empty() { ports_in(request.uri().query()) } else { ports };
+                    if manner.needs_ports() && (ports.is_empty() || ports.len() > PORTS_MAX) {
+                        return Err(upgrade::Refusal::bad("name 1 to 100 ports, as in ?port=80,443"));
+                    }
+                    let times = self.times();
+                    self.begin(place, upgraded, move |runtime, io| async move {
+                        let forwards = port_forward::open(io, manner, &ports, times).await;
+                        runtime.port_forward(&pod, &ports, forwards).await;
+                    });
+                    Ok(response)
+                })
+            }
+            Request::Exec { container, command, wants } => {
+                upgrade::remote_command(method, headers).map(|(response, manner)| {
+                    let times = self.times();
+                    self.begin(place, upgraded, move |runtime, io| async move {
+                        match remote_command::open(io, manner, wants, times).await {
+                            Ok(remote) => runtime.exec_stream(&container, command, wants.tty, remote).await,
+                            Err(error) => tracing::debug!(%container, %error, "exec"),
+                        }
+                    });
+                    response
+                })
+            }
+            Request::Attach { container, wants } => {
+                upgrade::remote_command(method, headers).map(|(response, manner)| {
+                    let times = self.times();
+                    self.begin(place, upgraded, move |runtime, io| async move {
+                        match remote_command::open(io, manner, wants, times).await {
+                            Ok(remote) => runtime.attach_stream(&container, remote).await,
+                            Err(error) => tracing::debug!(%container, %error, "attach"),
+                        }
+                    });
+                    response
+                })
+            }
+        };
+        match begun {
+            Ok(response) => response.map(|()| Full::default()),
+            Err(refusal) => last(refusal.response().map(|()| Full::from(format!("{refusal}\n")))),
+        }
+    }
+
+    /// What was promised at this path, which is `/exec/TOKEN` and the like.
+    fn redeem(&self, path: &str) -> Option<Request> {
+        let (place, token) = path.strip_prefix('/')?.split_once('/')?;
+        self.streaming.tokens.redeem(token).filter(|asked| asked.place() == place)
+    }
+
+    fn times(&self) -> Times {
+        self.runtime.config().stream.times
+    }
+
+    /// Runs `work` once the connection was handed over.
+    fn begin<W>(
+        &self,
+        place: OwnedSemaphorePermit,
+        upgraded: OnUpgrade,
+        work: impl FnOnce(Arc<Runtime>, Io) -> W + Send + 'static,
+    ) where
+        W: Future<Output = ()> + Send,
+    {
+        let runtime = Arc::clone(&self.runtime);
+        let begun = async move {
+            let _place = place;
+            match upgraded.await.map(io_of) {
+                Ok(Some(io)) => work(runtime, io).await,
+                Ok(None) => tracing::error!("a streaming connection is of no known kind"),
+                Err(error) => tracing::debug!(error = chain(&error), "a streaming client went away"),
+            }
+        };
+        tokio::spawn(begun.in_current_span());
+    }
+}
+
+fn io_of(upgraded: Upgraded) -> Option<Io> {
+    let upgraded = match upgraded.downcast::<TokioIo<TcpStream>>() {
+        Ok(plain) => {
+            let (reader, writer) = plain.io.into_inner().into_split();
+            return Some(Io::new(reader, writer, &plain.read_buf));
+        }
+        Err(upgraded) => upgraded,
+    };
+    let secret = upgraded.downcast::<TokioIo<TlsStream<TcpStream>>>().ok()?;
+    let (reader, writer) = tokio::io::split(secret.io.into_inner());
+    Some(Io::new(reader, writer, &secret.read_buf))
+}
+
+/// The ports that a URL names, as in `port=80,443&port=8080`; none where one of them is no port.
+fn ports_in(query: Option<&str>) -> Vec<u16> {
+    let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+    let values = pairs.filter(|(name, _)| matches!(*name, "port" | "ports")).map(|(_, value)| value);
+    let ports = values.flat_map(|value| value.split([',', '%']).map(|port| port.strip_prefix("2C").unwrap_or(port)));
+    let ports: Option<Vec<u16>> = ports.map(|port| port.parse().ok().filter(|port| *port > 0)).collect();
+    ports.unwrap_or_default()
+}
+
+fn text(status: StatusCode, words: &'static str) -> Answer {
+    let mut response = Response::new(Full::from(words));
+    *response.status_mut() = status;
+    last(response)
+}
+
+/// An answer after which nothing follows. Not a setting of the whole server: it would say so also when it hands a connection over.
+fn last(mut response: Answer) -> Answer {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_read_from_a_url() {
+        assert_eq!(ports_in(Some("port=80,443&x=1&ports=8080")), [80, 443, 8080]);
+        assert_eq!(ports_in(Some("port=80%2C443")), [80, 443]);
+        for bad in [None, Some(""), Some("port=0"), Some("port=80,x"), Some("port=65536"), Some("port=")] {
+            assert!(ports_in(bad).is_empty(), "{bad:?}");
+        }
+    }
+}

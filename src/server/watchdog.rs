@@ -1,0 +1,43 @@
+//! Keeping systemd's watchdog quiet for as long as this daemon is good for something.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sd_notify::NotifyState;
+use tokio::task::JoinHandle;
+
+use crate::runtime::Runtime;
+
+/// Feeds the watchdog, if there is one, until what is returned is dropped.
+pub(crate) fn feed(runtime: &Arc<Runtime>) -> Option<Feeding> {
+    let limit = sd_notify::watchdog_enabled()?;
+    tracing::debug!(?limit, "the service manager watches over this daemon");
+    Some(Feeding(tokio::spawn(feed_within(limit, Arc::clone(runtime)))))
+}
+
+#[derive(Debug)]
+pub(crate) struct Feeding(JoinHandle<()>);
+
+impl Drop for Feeding {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A daemon whose threads are all stuck, or whose books nobody can look into, feeds nobody.
+async fn feed_within(limit: Duration, runtime: Arc<Runtime>) {
+    loop {
+        let books = Arc::clone(&runtime);
+        let looked = tokio::task::spawn_blocking(move || books.population());
+        match tokio::time::timeout(limit / 2, looked).await {
+            Ok(Ok(_)) => {
+                if let Err(error) = sd_notify::notify(&[NotifyState::Watchdog]) {
+                    tracing::warn!(%error, "the service manager could not be told");
+                }
+            }
+            Ok(Err(_)) => tracing::error!("looking into the books ended in a panic: the watchdog is not fed"),
+            Err(_) => tracing::error!(?limit, "looking into the books takes too long: the watchdog is not fed"),
+        }
+        tokio::time::sleep(limit / 4).await;
+    }
+}
