@@ -298,8 +298,9 @@ pub(crate) fn log_lines(path: impl AsRef<Path>) -> Vec<Line> {
         let mut next = || words.next().unwrap_or_else(|| panic!("no line of a log: {line:?}"));
         Line { time: next(), stream: next(), tag: next(), text: next() }
     };
-    // Not `lines`, which takes a carriage return for part of the line's end.
-    text.split_terminator('\n').map(line).collect()
+    // The shim may be in the midst of a line. Not `lines`, which takes a carriage return for part of the line's end.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.split('\n').filter(|line| !line.is_empty()).map(line).collect()
 }
 
 /// What was printed to one stream, put together again.

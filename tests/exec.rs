@@ -45,6 +45,54 @@ fn a_command_over_its_time_is_killed_with_all_it_started() {
 }
 
 #[test]
+fn a_command_over_its_time_is_killed_with_those_who_broke_away_from_it() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let before = daemon.pids(&id);
+    // As daemons do: forked twice, in a session of their own, without a stream of ours, their parents gone before the time is over.
+    let script =
+        "for n in 1 2 3; do (setsid sh -c '(sleep 1000 < /dev/null > /dev/null 2>&1 &)' &) ; done; exec sleep 1000";
+    let refusal = client.try_exec(&id, &["sh", "-c", script], 1).unwrap_err();
+    assert_eq!(refusal.code(), Code::DeadlineExceeded, "{refusal:?}");
+    wait_for("everything of the command to go", seconds(3), || {
+        daemon.pids(&id).iter().all(|pid| before.contains(pid)).then_some(())
+    });
+    // What a command leaves when it ends by itself stays.
+    client.exec(&id, &["sh", "-c", "(setsid sleep 999 < /dev/null > /dev/null 2>&1 &)"]);
+    assert_eq!(daemon.pids(&id).len(), before.len() + 1);
+}
+
+#[test]
+fn a_container_that_somebody_froze_takes_no_command() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let freeze = |frozen: bool| {
+        let dirs = kernel::cgroups_under(daemon.ground.cgroup());
+        for dir in dirs.iter().filter(|dir| dir.ends_with(&id)) {
+            let words = [
+                ("freezer.state", if frozen { "FROZEN" } else { "THAWED" }),
+                ("cgroup.freeze", if frozen { "1" } else { "0" }),
+            ];
+            for (file, word) in words.into_iter().filter(|(file, _)| dir.join(file).exists()) {
+                std::fs::write(dir.join(file), word).unwrap();
+            }
+        }
+    };
+    freeze(true);
+    let begin = Instant::now();
+    let refusal = client.try_exec(&id, &["true"], 0).unwrap_err();
+    assert!(begin.elapsed() < seconds(5), "{:?}", begin.elapsed());
+    freeze(false);
+    assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+    assert!(refusal.message().contains("paused"), "{refusal:?}");
+    assert_eq!(client.exec_script(&id, "echo fine"), "fine\n");
+}
+
+#[test]
 fn a_command_within_its_time_is_not_touched() {
     let daemon = Daemon::start();
     let client = daemon.client();

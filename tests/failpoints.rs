@@ -7,9 +7,10 @@ use crate::ground::Ground;
 use crate::harness::Daemon;
 
 /// Every failpoint of RunPodSandbox, in order.
-const RUN_POD: [&str; 5] = ["run_pod.begin", "run_pod.intent", "run_pod.cgroup", "run_pod.shim", "run_pod.hold"];
+pub(crate) const RUN_POD: [&str; 6] =
+    ["run_pod.begin", "run_pod.intent", "run_pod.cgroup", "run_pod.shim", "run_pod.hold", "run_pod.network"];
 /// Every failpoint of CreateContainer, in order.
-const CREATE: [&str; 7] = [
+pub(crate) const CREATE: [&str; 7] = [
     "create.begin",
     "create.intent",
     "create.layer",
@@ -41,7 +42,7 @@ fn the_tables_here_name_every_failpoint() {
 #[test]
 fn a_pod_that_fails_at_any_step_leaves_nothing() {
     for point in RUN_POD {
-        let mut daemon = Daemon::with_failpoints(Ground::new(), &format!("{point}=fail"));
+        let mut daemon = Daemon::with_failpoints(Ground::connected(""), &format!("{point}=fail"));
         let config = daemon.pod_config("pod");
         // Twice: the name of the first attempt is free again.
         for _ in 0..2 {
@@ -61,7 +62,7 @@ fn a_pod_that_fails_at_any_step_leaves_nothing() {
 #[test]
 fn a_daemon_killed_at_any_step_of_a_pod_leaves_nothing_after_its_restart() {
     for point in RUN_POD {
-        let mut daemon = Daemon::with_failpoints(Ground::new(), &format!("{point}=kill"));
+        let mut daemon = Daemon::with_failpoints(Ground::connected(""), &format!("{point}=kill"));
         daemon.client().try_run_pod(daemon.pod_config("pod")).unwrap_err();
         daemon.wait_ended();
         daemon.revive();

@@ -1,5 +1,6 @@
 //! Where a daemon lives, and how all of it goes away.
 
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::harness::{kill, pause, program, seconds};
+use crate::host::Host;
 use crate::image::{Archive, Template};
 use crate::kernel;
 use crate::snapshot::Snapshot;
@@ -25,6 +27,8 @@ pub(crate) struct Ground {
     cgroup: String,
     systemd: bool,
     settings: String,
+    /// The network that its daemon takes for the machine's, where it has one of its own.
+    host: Option<Host>,
     _template: Arc<Template>,
 }
 
@@ -35,21 +39,35 @@ impl Ground {
     }
 
     /// `settings` are lines for the end of the configuration file.
+    ///
+    /// Pods are not connected: [`Ground::connected`] is for tests of networks.
     pub(crate) fn with_settings(settings: &str) -> Self {
-        Self::with_cgroup(format!("/crisp-e2e-{}", unique()), false, settings)
+        let settings = format!("{settings}\n[network]\nmode = \"none\"");
+        Self::with_cgroup(format!("/crisp-e2e-{}", unique()), false, &settings, None)
+    }
+
+    /// With a network of its own in place of the machine's, in which pods are connected as by default; of CNI it sees what
+    /// a test puts into [`Ground::cni`].
+    pub(crate) fn connected(settings: &str) -> Self {
+        let name = unique();
+        let host = Host::new(format!("crisp-e2e-{name}"));
+        let ground = Self::with_cgroup(format!("/crisp-e2e-{name}"), false, settings, Some(host));
+        fs::create_dir(ground.cni()).unwrap();
+        ground
     }
 
     /// With a slice in place of the cgroup: a dash in its name would be a step down.
     pub(crate) fn under_systemd() -> Self {
         let cgroup = format!("/crispe2e{}.slice", unique().replace('-', "x"));
-        Self::with_cgroup(cgroup, true, "")
+        Self::with_cgroup(cgroup, true, "[network]\nmode = \"none\"", None)
     }
 
-    fn with_cgroup(cgroup: String, systemd: bool, settings: &str) -> Self {
+    fn with_cgroup(cgroup: String, systemd: bool, settings: &str, host: Option<Host>) -> Self {
         assert!(rustix::process::geteuid().is_root(), "these tests need root");
         let template = Template::get();
         let dir = tempfile::Builder::new().prefix("crisp-").tempdir().unwrap();
-        let ground = Self { dir, cgroup, systemd, settings: settings.to_owned(), _template: template.clone() };
+        let settings = settings.to_owned();
+        let ground = Self { dir, cgroup, systemd, settings, host, _template: template.clone() };
         fs::create_dir(ground.logs()).unwrap();
         template.copy_to(&ground.root());
         ground.write_config();
@@ -57,7 +75,7 @@ impl Ground {
     }
 
     fn write_config(&self) {
-        let text = format!(
+        let mut text = format!(
             "listen = {:?}\nroot = {:?}\nstate = {:?}\n{}\n[cgroup]\nparent = {:?}\ndriver = {:?}\n[shim]\npath = {:?}\n",
             self.socket(),
             self.root(),
@@ -67,7 +85,25 @@ impl Ground {
             if self.systemd { "systemd" } else { "cgroupfs" },
             program("crisp-shim"),
         );
+        if self.host.is_some() {
+            write!(text, "[network.cni]\nconf_dir = {:?}\n", self.cni()).unwrap();
+        }
         fs::write(self.config(), text).unwrap();
+    }
+
+    /// The network that the daemon takes for the machine's.
+    pub(crate) fn host(&self) -> &Host {
+        self.host.as_ref().expect("only a connected ground has a host")
+    }
+
+    /// The interfaces that a daemon made; none where it has no network of its own to make them in.
+    pub(crate) fn links(&self) -> Vec<String> {
+        self.host.as_ref().map(Host::links).unwrap_or_default()
+    }
+
+    /// Where CNI networks are configured.
+    pub(crate) fn cni(&self) -> PathBuf {
+        self.dir().join("net.d")
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -110,7 +146,10 @@ impl Ground {
 
     /// A command of the program under test, not yet started.
     pub(crate) fn crisp(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(program("crisp"));
+        let mut command = match &self.host {
+            Some(host) => host.command(program("crisp")),
+            None => Command::new(program("crisp")),
+        };
         command.args(arguments).env_remove("CRISP_FAILPOINTS").current_dir("/").stdin(Stdio::null());
         command
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use wire::v1;
 
 use crate::client::{Client, container, security};
+use crate::ground::Ground;
 use crate::harness::{Daemon, seconds, times, wait_for};
 use crate::kernel;
 
@@ -48,7 +49,7 @@ fn remove_pods(daemon: &Daemon) {
 
 #[test]
 fn many_pods_leave_nothing_in_the_kernel_and_nothing_in_the_daemon() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::on(Ground::connected(""));
     let (few, many) = (times(20, 8), times(200, 20));
     // The first pods make what stays: threads, buffers, an allocator's arenas.
     for _ in 0..times(2, 1) {
@@ -118,13 +119,21 @@ fn many_commands_leave_nothing_in_the_shim_and_the_daemon() {
         client.try_exec(&id, &["no-such-program"], 0).unwrap_err();
     };
     round();
-    let snapshot = daemon.snapshot();
     let shim = daemon.shims()[0];
+    // Until the last command is forgotten.
+    let held = || (kernel::holding(shim).fds, kernel::holding(daemon.pid()).fds);
+    wait_for("two equal looks", seconds(10), || {
+        let one = held();
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        (held() == one).then_some(())
+    });
+    let snapshot = daemon.snapshot();
     let before = (kernel::holding(shim), kernel::holding(daemon.pid()).fds);
     for _ in 0..times(100, 5) {
         round();
     }
     daemon.wait_until_like(&snapshot);
+    wait_for("descriptors to be as before", seconds(10), || (held() <= (before.0.fds, before.1)).then_some(()));
     let after = (kernel::holding(shim), kernel::holding(daemon.pid()).fds);
     assert_eq!((after.0.fds, after.0.threads, after.1), (before.0.fds, before.0.threads, before.1));
     assert!(after.0.anonymous <= before.0.anonymous + 256, "memory: {before:?}, then {after:?}");

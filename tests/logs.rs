@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tonic::Code;
 
 use crate::client::{container, log_lines, text_of};
@@ -205,4 +206,79 @@ fn a_child_that_keeps_the_pipe_does_not_hold_up_the_exit() {
     let status = wait_for("the exit", seconds(10), || Some(client.status(&id)).filter(|status| status.finished_at > 0));
     assert_eq!(status.exit_code, 4);
     assert_eq!(client.lines(&id).last().unwrap().text, "done");
+}
+
+#[test]
+fn bytes_that_are_no_text_are_logged_as_they_are() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    // Every byte there is, but for the one that ends a line.
+    let script =
+        "i=0; while [ $i -lt 256 ]; do [ $i -ne 10 ] && printf \"\\\\$(printf %o $i)\"; i=$((i+1)); done; echo";
+    let id = client.run(&pod, "main", &["sh", "-c", script]);
+    client.wait_exited(&id);
+    let log = fs::read(client.status(&id).log_path).unwrap();
+    let wanted: Vec<u8> = (0..=255).filter(|byte| *byte != b'\n').chain([b'\n']).collect();
+    let at = log.windows(10).position(|words| words == b" stdout F ").unwrap() + 10;
+    assert_eq!(log[at..], wanted);
+}
+
+#[test]
+fn a_full_disk_is_counted_and_told_and_the_container_goes_on() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let logs = daemon.ground.logs().join("pod");
+    mount("crisp-test", &logs, "tmpfs", MountFlags::empty(), Some(c"size=256k")).unwrap();
+    fs::write(logs.join("other"), vec![0; 128 << 10]).unwrap();
+    let script = "seq 1 100000; touch /tmp/printed; read x < /tmp/go; echo after; exit 5";
+    let id = client.run(&pod, "main", &["sh", "-c", &format!("busybox mkfifo /tmp/go; {script}")]);
+    wait_for("all to be printed", seconds(20), || (client.exec(&id, &["ls", "/tmp/printed"]).code == 0).then_some(()));
+    let told = wait_for("the loss to be told", seconds(20), || {
+        Some(daemon.ground.read_log()).filter(|log| log.contains("output could not be logged"))
+    });
+    assert!(told.contains("No space left on device") && told.contains("bytes="), "{told}");
+    // Once there is room again, logging goes on, on a line of its own.
+    fs::remove_file(logs.join("other")).unwrap();
+    client.exec_script(&id, "echo > /tmp/go");
+    client.wait_exited(&id);
+    assert_eq!(client.status(&id).exit_code, 5, "it never noticed");
+    let log = fs::read_to_string(client.status(&id).log_path).unwrap();
+    assert!(log.lines().last().unwrap().ends_with("Z stdout F after"), "{}", &log[log.len() - 200..]);
+    assert!(log.lines().rev().skip(2).all(|line| line.contains(" stdout F ")), "only one entry was cut short");
+    client.remove_pod(&pod.id).unwrap();
+    unmount(&logs, UnmountFlags::DETACH).unwrap();
+}
+
+#[test]
+fn logs_reopened_at_full_speed_neither_lose_nor_repeat_a_line() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let count = times(1_000_000, 20_000);
+    let id = client.run(&pod, "main", &["seq", "1", &count.to_string()]);
+    let log = client.status(&id).log_path;
+    let mut parts = Vec::new();
+    loop {
+        let old = format!("{log}.{}", parts.len());
+        fs::rename(&log, &old).unwrap();
+        parts.push(old);
+        if client.reopen_log(&id).is_err() {
+            break;
+        }
+    }
+    client.wait_exited(&id);
+    if fs::metadata(&log).is_ok() {
+        parts.push(log);
+    }
+    let mut next = 1;
+    for part in &parts {
+        for line in log_lines(part) {
+            assert_eq!((line.tag.as_str(), line.text.parse()), ("F", Ok(next)));
+            next += 1;
+        }
+    }
+    assert_eq!(next, count + 1, "in {} parts", parts.len());
+    assert!(parts.len() > 2, "{}", parts.len());
 }

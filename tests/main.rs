@@ -5,7 +5,7 @@
 //! is gone is asked of the kernel, never of crisp. A daemon that a test is done with must leave nothing behind, so every
 //! test is a test of that too.
 //!
-//! `CRISP_BIN_DIR` names the directory with `crisp` and `crisp-shim`, built with failpoints. `CRISP_TEST_SLOW` multiplies
+//! `CRISP_BIN_DIR` names the directory with `crisp`, `crisp-shim` and `dra-driver`, built with failpoints. `CRISP_TEST_SLOW` multiplies
 //! every deadline and scales down what is only long.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -13,6 +13,7 @@
 mod client;
 mod ground;
 mod harness;
+mod host;
 mod image;
 mod kernel;
 mod layer;
@@ -23,14 +24,21 @@ mod snapshot;
 mod tree;
 
 mod announced;
+mod apparmor;
+mod attacks;
 mod authority;
+mod cdi;
 mod cgroups;
 mod daemon;
 mod declared_volumes;
+mod dra;
+mod events;
 mod examples;
 mod exec;
 mod failpoints;
 mod failures;
+mod handlers;
+mod health;
 mod image_config;
 mod image_volumes;
 mod images;
@@ -39,14 +47,20 @@ mod libcontainer_gaps;
 mod lifecycle;
 mod lists;
 mod logs;
+mod metrics;
+mod mount_options;
 mod mounts;
 mod namespaces;
+mod network;
 mod recover;
+mod reload;
 mod requests;
 mod resize;
 mod rights;
 mod shims;
 mod stats;
 mod stop;
+mod stream;
 mod systemd;
 mod update;
+mod userns;

@@ -44,8 +44,8 @@ const PODS: &[(&str, Code, PodChange)] = &[
     }),
     ("namespace_options", Code::InvalidArgument, |c| pod_namespaces(c).pid = v1::NamespaceMode::Target.into()),
     ("namespace_options.network", Code::InvalidArgument, |c| pod_namespaces(c).network = 17),
-    ("userns_options", Code::Unimplemented, |c| {
-        let ids = v1::IdMapping { host_id: 100_000, container_id: 0, length: 65_536 };
+    ("userns_options", Code::InvalidArgument, |c| {
+        let ids = v1::IdMapping { host_id: 100_000, container_id: 0, length: 0 };
         let mode = v1::NamespaceMode::Pod.into();
         pod_namespaces(c).userns_options = Some(v1::UserNamespace { mode, uids: vec![ids], gids: vec![ids] });
     }),
@@ -100,7 +100,7 @@ const CONTAINERS: &[(&str, Code, ContainerChange)] = &[
     }),
     ("config.mounts[0].container_path", Code::InvalidArgument, |c| c.mounts.push(mount("relative", "/tmp"))),
     ("config.mounts[0].host_path", Code::InvalidArgument, |c| c.mounts.push(mount("/x", "relative"))),
-    ("config.mounts[0].uidMappings", Code::Unimplemented, |c| {
+    ("config.mounts[0].gidMappings", Code::InvalidArgument, |c| {
         let ids = v1::IdMapping { host_id: 100_000, container_id: 0, length: 65_536 };
         c.mounts.push(v1::Mount { uid_mappings: vec![ids], ..mount("/x", "/tmp") });
     }),
@@ -115,7 +115,18 @@ const CONTAINERS: &[(&str, Code, ContainerChange)] = &[
             v1::Device { container_path: "/dev/x".into(), host_path: "/dev/null".into(), permissions: "q".into() };
         c.devices.push(device);
     }),
-    ("CDI_devices", Code::Unimplemented, |c| c.cdi_devices.push(v1::CdiDevice { name: "a.test/b=c".into() })),
+    ("config.CDI_devices[0].name", Code::InvalidArgument, |c| {
+        c.cdi_devices.push(v1::CdiDevice { name: "/dev/null".into() });
+    }),
+    ("config.CDI_devices: no CDI spec", Code::FailedPrecondition, |c| {
+        c.cdi_devices.push(v1::CdiDevice { name: "a.test/b=c".into() });
+    }),
+    ("config.annotations[cdi.k8s.io/x]", Code::FailedPrecondition, |c| {
+        c.annotations.insert("cdi.k8s.io/x".into(), "a.test/b=c".into());
+    }),
+    ("config.annotations[cdi.k8s.io/x]", Code::InvalidArgument, |c| {
+        c.annotations.insert("cdi.k8s.io/x".into(), "c".into());
+    }),
     ("run_as_user", Code::InvalidArgument, |c| security(c).run_as_user = Some(v1::Int64Value { value: -1 })),
     ("run_as_user", Code::InvalidArgument, |c| security(c).run_as_user = Some(v1::Int64Value { value: 1 << 32 })),
     ("run_as_group", Code::InvalidArgument, |c| security(c).run_as_group = Some(v1::Int64Value { value: 5 })),

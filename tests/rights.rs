@@ -16,7 +16,7 @@ const NET_BIND_SERVICE: u64 = 1 << 10;
 
 /// One combination of wishes.
 #[derive(Debug, Clone, Copy)]
-struct Wish {
+pub(crate) struct Wish {
     user: i64,
     no_new_privs: bool,
     seccomp: ProfileType,
@@ -32,7 +32,7 @@ enum Wished {
 }
 
 impl Wish {
-    fn all() -> Vec<Self> {
+    pub(crate) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for user in [0, 1000] {
             for no_new_privs in [false, true] {
@@ -46,7 +46,7 @@ impl Wish {
         all
     }
 
-    fn config(self) -> v1::ContainerConfig {
+    pub(crate) fn config(self) -> v1::ContainerConfig {
         let mut config = container("main", &crate::client::IDLE);
         let wanted = security(&mut config);
         wanted.run_as_user = Some(v1::Int64Value { value: self.user });
@@ -67,8 +67,8 @@ impl Wish {
         config
     }
 
-    /// The lines of `/proc/PID/status` that must come of it.
-    fn expected(self) -> BTreeMap<&'static str, String> {
+    /// The lines of `/proc/PID/status` that must come of it, for somebody to whom the container's root is `root`.
+    fn expected(self, root: i64) -> BTreeMap<&'static str, String> {
         let (bounding, ambient) = match self.capabilities {
             Wished::Default => (DEFAULT, 0),
             Wished::Add => (DEFAULT | NET_ADMIN, 0),
@@ -78,12 +78,13 @@ impl Wish {
         // A program run by another user than root keeps what is ambient.
         let effective = if self.user == 0 { bounding } else { ambient };
         let hex = |bits: u64| format!("{bits:016x}");
-        let id = self.user;
-        let groups = if id == 0 { "0 4000 5000" } else { "1000 2000 3000 4000 5000" };
+        let id = root + self.user;
+        let groups: &[i64] = if self.user == 0 { &[0, 4000, 5000] } else { &[1000, 2000, 3000, 4000, 5000] };
+        let groups: Vec<_> = groups.iter().map(|group| (root + group).to_string()).collect();
         BTreeMap::from([
             ("Uid", format!("{id} {id} {id} {id}")),
             ("Gid", format!("{id} {id} {id} {id}")),
-            ("Groups", groups.to_owned()),
+            ("Groups", groups.join(" ")),
             ("CapInh", hex(ambient)),
             ("CapPrm", hex(effective)),
             ("CapEff", hex(effective)),
@@ -95,8 +96,8 @@ impl Wish {
     }
 }
 
-fn compare(who: &str, wish: Wish, status: &BTreeMap<String, String>) {
-    for (key, value) in wish.expected() {
+pub(crate) fn compare(who: &str, wish: Wish, root: i64, status: &BTreeMap<String, String>) {
+    for (key, value) in wish.expected(root) {
         assert_eq!(status[key], value, "{key} of the {who} process with {wish:?}");
     }
 }
@@ -108,8 +109,8 @@ fn every_combination_of_rights_is_what_was_asked() {
     let pod = daemon.run_pod("pod");
     for wish in Wish::all().into_iter().step_by(times(1, 3)) {
         let id = client.run_config(&pod, wish.config());
-        compare("first", wish, &kernel::status(daemon.pids(&id)[0]));
-        compare("exec'd", wish, &kernel::status_lines(&client.exec_script(&id, "cat /proc/self/status")));
+        compare("first", wish, 0, &kernel::status(daemon.pids(&id)[0]));
+        compare("exec'd", wish, 0, &kernel::status_lines(&client.exec_script(&id, "cat /proc/self/status")));
         client.remove(&id).unwrap();
     }
 }

@@ -4,8 +4,10 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use wire::v1;
 use wire::v1::{ContainerState, PodSandboxState};
 
+use crate::client::container;
 use crate::harness::{Daemon, kill, seconds, wait_for};
 use crate::kernel;
 
@@ -111,4 +113,29 @@ fn a_container_that_ends_as_it_is_made_is_exited_and_removable() {
         client.wait_exited(&id);
         client.remove(&id).unwrap();
     }
+}
+
+#[test]
+fn the_shim_stands_apart_from_the_memory_of_its_containers() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let shim = daemon.shims()[0];
+    let mut config = container("main", &["sh", "-c", "x=$(yes | head -c 200000000); echo $x"]);
+    let resources = v1::LinuxContainerResources { memory_limit_in_bytes: 32 << 20, ..Default::default() };
+    config.linux.as_mut().unwrap().resources = Some(resources);
+    let ended = client.finish_config(&pod, config);
+    assert_eq!((ended.status.exit_code, ended.status.reason.as_str()), (137, "OOMKilled"));
+    let cgroups = fs::read_to_string(format!("/proc/{shim}/cgroup")).unwrap();
+    assert!(!cgroups.contains(daemon.ground.cgroup()), "the shim is in the pod's cgroup:\n{cgroups}");
+    // Among the last to be killed where crisp may choose so, and never sooner than the daemon.
+    let score =
+        |pid: i32| -> i32 { fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().parse().unwrap() };
+    let held = u64::from_str_radix(&kernel::status(daemon.pid())["CapEff"], 16).unwrap();
+    let may_lower = held & (1 << 24) != 0;
+    assert!(if may_lower { score(shim) == -998 } else { score(shim) <= score(daemon.pid()) });
+    wait_for("the pod to go on", seconds(5), || {
+        (client.pod_status(&pod.id).state() == PodSandboxState::SandboxReady && kernel::is_alive(shim)).then_some(())
+    });
+    assert_eq!(client.script(&pod, "after", "echo fine").stdout, "fine\n");
 }

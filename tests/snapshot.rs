@@ -9,13 +9,18 @@ use crate::kernel;
 
 /// What the kernel lists for one daemon. Processes are listed by kind, since their numbers say nothing and the names of
 /// those in containers change.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     mounts: Vec<PathBuf>,
     cgroups: Vec<PathBuf>,
     processes: Vec<String>,
     files: Vec<PathBuf>,
+    /// Interfaces of pods; the bridge that joins them stays.
+    links: Vec<String>,
 }
+
+/// crisp's own bridge, by default.
+const BRIDGE: &str = "crisp0";
 
 impl Snapshot {
     pub(crate) fn take(ground: &Ground, daemon: Option<i32>) -> Self {
@@ -32,15 +37,17 @@ impl Snapshot {
         let processes = kernel::processes_of(ground.dir(), ground.cgroup(), daemon);
         let mut processes: Vec<String> = processes.into_iter().map(|process| kind(process.name)).collect();
         processes.sort();
-        Self { mounts, cgroups: kernel::cgroups_under(ground.cgroup()), processes, files }
+        let mut links = ground.links();
+        links.retain(|name| name != BRIDGE);
+        Self { mounts, cgroups: kernel::cgroups_under(ground.cgroup()), processes, files, links }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.mounts.is_empty() && self.cgroups.is_empty() && self.processes.is_empty() && self.files.is_empty()
+        *self == Self::default()
     }
 
     pub(crate) fn clear(&mut self) {
-        *self = Self { mounts: Vec::new(), cgroups: Vec::new(), processes: Vec::new(), files: Vec::new() };
+        *self = Self::default();
     }
 
     /// What is here and was not in `before`, or the other way round, in words.
@@ -52,6 +59,7 @@ impl Snapshot {
             ("cgroup", texts(&self.cgroups), texts(&before.cgroups)),
             ("process", self.processes.clone(), before.processes.clone()),
             ("file", texts(&self.files), texts(&before.files)),
+            ("interface", self.links.clone(), before.links.clone()),
         ] {
             for new in subtract(&now, &then) {
                 writeln!(words, "  {name} is left: {new}").unwrap();

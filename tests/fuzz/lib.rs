@@ -1,13 +1,15 @@
-//! Hostile bytes for what reads layers and documents: by libFuzzer, and from seeds by a plain test.
+//! Hostile bytes for what reads layers, documents and the frames of streaming clients: by libFuzzer, and from seeds by a plain test.
 //!
 //! `seeds/NAME/` has inputs that are worth starting from, among them all that ever failed; each is named by what it is.
 //! `hack/dev fuzz NAME` lets libFuzzer go on from them. The test in this crate runs them and thousands of their
 //! mutants, the same ones every time, through the same functions.
 #![forbid(unsafe_code)]
 
+mod frames;
 mod ground;
 pub mod mutate;
 
+pub use frames::{spdy, websocket};
 pub use ground::Ground;
 
 /// Reads `data` as whatever a registry may send; only a panic is a failure.

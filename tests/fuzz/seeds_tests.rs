@@ -49,6 +49,20 @@ fn no_document_like_the_seeds_makes_the_readers_panic() {
     }
 }
 
+#[test]
+fn no_frames_like_the_seeds_make_the_readers_panic_or_depend_on_their_arrival() {
+    for (name, read) in [("spdy", spdy as fn(&[u8])), ("websocket", websocket)] {
+        let seeds = seeds(name);
+        seeds.iter().for_each(|(_, seed)| read(seed));
+        let mut dice = Dice::new(3);
+        for round in 0..ROUNDS * 4 {
+            let (_, seed) = &seeds[round % seeds.len()];
+            let (_, other) = &seeds[dice.below(seeds.len())];
+            read(&mutate::text(seed, other, &mut dice));
+        }
+    }
+}
+
 /// Keeps a mutant that failed, to be looked at and made a seed.
 fn keep(mutant: &[u8]) -> std::path::PathBuf {
     let (_, path) = tempfile::Builder::new().prefix("crisp-mutant.").tempfile().unwrap().keep().unwrap();

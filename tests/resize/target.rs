@@ -37,7 +37,7 @@ pub(super) struct Target {
 
 #[derive(Debug)]
 enum Runtime {
-    Crisp(Mutex<Daemon>),
+    Crisp(Box<Mutex<Daemon>>),
     Other { socket: PathBuf, _turn: Turn },
 }
 
@@ -79,7 +79,7 @@ impl Target {
                 let image = setting("CRISP_RESIZE_IMAGE").unwrap_or_else(|| USUAL_IMAGE.to_owned());
                 (Runtime::Other { socket: socket.into(), _turn: Turn::take(alone) }, image)
             }
-            None => (Runtime::Crisp(Mutex::new(Daemon::start())), BOX.to_owned()),
+            None => (Runtime::Crisp(Box::new(Mutex::new(Daemon::start()))), BOX.to_owned()),
         };
         let cgroup = format!("/crisp-resize-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let home = tempfile::Builder::new().prefix("crisp-resize-").tempdir().unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use tonic::Code;
 
 use super::*;
-use crate::harness::seconds;
+use crate::harness::{seconds, wait_for};
 
 /// A container whose first process holds so many megabytes that cannot be given back.
 fn holding(daemon: &Daemon, pod: &Pod, name: &str, mib: i64, limit: i64) -> String {
@@ -15,6 +15,7 @@ fn holding(daemon: &Daemon, pod: &Pod, name: &str, mib: i64, limit: i64) -> Stri
     config.linux.as_mut().unwrap().resources = Some(limits(1000, limit));
     let id = daemon.client().run_config(pod, config);
     daemon.client().wait_printed(&id, "holding");
+    wait_for("the shell to wait", seconds(10), || (daemon.pids(&id).len() == 2).then_some(()));
     id
 }
 

@@ -1,0 +1,212 @@
+//! AppArmor, on a kernel that has it: `hack/dev e2e lsm`.
+
+use std::fs;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use tonic::Code;
+use wire::v1;
+use wire::v1::security_profile::ProfileType;
+
+use crate::client::{Client, IDLE, Pod, container, security};
+use crate::harness::Daemon;
+
+/// Denies all writing below /tmp.
+const NO_TMP: &str = "profile crisp-test-no-tmp flags=(attach_disconnected,mediate_deleted) {
+  file, network, capability, signal, ptrace,
+  deny /tmp/** w,
+}";
+
+fn parser(option: &str, text: &str) {
+    let mut parser = Command::new("apparmor_parser");
+    let mut parser = parser.args(["--skip-cache", option]).stdin(Stdio::piped()).spawn().unwrap();
+    parser.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(parser.wait().unwrap().success());
+}
+
+/// A profile that is in the kernel as long as this is.
+struct Loaded(&'static str);
+
+impl Loaded {
+    fn new(text: &'static str) -> Self {
+        parser("--replace", text);
+        Self(text)
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        parser("--remove", self.0);
+    }
+}
+
+fn asks(name: &str, profile: Option<(ProfileType, &str)>) -> v1::ContainerConfig {
+    let mut config = container(name, &IDLE);
+    security(&mut config).apparmor = profile.map(|(profile_type, name)| v1::SecurityProfile {
+        profile_type: profile_type.into(),
+        localhost_ref: name.to_owned(),
+    });
+    config
+}
+
+/// What the kernel says of a container's first process, and of one that is exec'd in it.
+fn confinement(daemon: &Daemon, id: &str) -> [String; 2] {
+    let first = fs::read_to_string(format!("/proc/{}/attr/current", daemon.pids(id)[0])).unwrap();
+    let exec = daemon.client().exec_script(id, "cat /proc/self/attr/current");
+    [first, exec].map(|text| text.trim_end_matches(['\n', '\0']).to_owned())
+}
+
+fn may_mount(config: &mut v1::ContainerConfig) {
+    let add_capabilities = vec!["SYS_ADMIN".to_owned()];
+    security(config).capabilities = Some(v1::Capability { add_capabilities, ..Default::default() });
+}
+
+fn privileged_pod(daemon: &Daemon) -> Pod {
+    daemon.run_pod_with("privileged", |config| {
+        config.linux.as_mut().unwrap().security_context.as_mut().unwrap().privileged = true;
+    })
+}
+
+const ENFORCED: [&str; 2] = ["crisp-default (enforce)"; 2];
+const FREE: [&str; 2] = ["unconfined"; 2];
+
+#[test]
+fn the_default_profile_is_in_force_also_for_those_who_ask_for_none() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let run = |name: &str, profile| {
+        let mut config = asks(name, profile);
+        may_mount(&mut config);
+        // What is not hidden or read-only by other means is still forbidden.
+        security(&mut config).readonly_paths.clear();
+        client.run_config(&pod, config)
+    };
+    let silent = run("silent", None);
+    let default = run("default", Some((ProfileType::RuntimeDefault, "")));
+    let free = run("free", Some((ProfileType::Unconfined, "")));
+    let mount = ["sh", "-c", "mkdir -p /tmp/m && mount -t tmpfs x /tmp/m"];
+    let write = ["sh", "-c", "cat /proc/sys/vm/swappiness > /proc/sys/vm/swappiness"];
+    for id in [&silent, &default] {
+        assert_eq!(confinement(&daemon, id), ENFORCED);
+        for forbidden in [&mount, &write] {
+            let refused = client.exec(id, forbidden);
+            assert!(refused.code != 0 && refused.stderr.contains("ermission denied"), "{refused:?}");
+        }
+        // Ordinary work goes on: files, processes, signals among themselves.
+        let work = "echo x > /tmp/f && cat /tmp/f && sleep 100 & kill $! && echo 1 > /proc/self/oom_score_adj && ls /sys > /dev/null";
+        client.exec_script(id, work);
+    }
+    assert_eq!(confinement(&daemon, &free), FREE);
+    for allowed in [&mount, &write] {
+        assert_eq!(client.exec(&free, allowed).code, 0);
+    }
+    // Signals from outside reach it.
+    client.stop(&default, 30).unwrap();
+    assert_eq!(client.status(&default).exit_code, 0);
+}
+
+#[test]
+fn the_privileged_are_not_confined_unless_a_profile_is_named() {
+    let _loaded = Loaded::new(NO_TMP);
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = privileged_pod(&daemon);
+    for (name, profile, expected) in [
+        ("silent", None, FREE),
+        ("default", Some((ProfileType::RuntimeDefault, "")), FREE),
+        ("named", Some((ProfileType::Localhost, "crisp-test-no-tmp")), ["crisp-test-no-tmp (enforce)"; 2]),
+    ] {
+        let mut config = asks(name, profile);
+        security(&mut config).privileged = true;
+        let id = client.run_config(&pod, config);
+        assert_eq!(confinement(&daemon, &id), expected, "{name}");
+    }
+}
+
+fn refused(client: &Client, pod: &Pod, config: v1::ContainerConfig) {
+    let refusal = client.try_create(pod, config).unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+    let message = refusal.message();
+    assert!(message.contains("security_context.apparmor") && message.contains("\"crisp-test-none\""), "{refusal:?}");
+}
+
+#[test]
+#[expect(deprecated, reason = "the older field is still understood")]
+fn a_profile_of_the_hosts_is_in_force_and_one_that_is_not_loaded_is_refused() {
+    let _loaded = Loaded::new(NO_TMP);
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let mut older = container("older", &IDLE);
+    security(&mut older).apparmor_profile = "localhost/crisp-test-no-tmp".into();
+    let newer = asks("newer", Some((ProfileType::Localhost, "crisp-test-no-tmp")));
+    let prefixed = asks("prefixed", Some((ProfileType::Localhost, "localhost/crisp-test-no-tmp")));
+    let mut both = asks("both", Some((ProfileType::Localhost, "crisp-test-no-tmp")));
+    security(&mut both).apparmor_profile = "localhost/crisp-test-none".into();
+    for config in [older, newer, prefixed, both] {
+        let id = client.run_config(&pod, config);
+        assert_eq!(confinement(&daemon, &id), ["crisp-test-no-tmp (enforce)"; 2]);
+        let touch = client.exec(&id, &["touch", "/tmp/file"]);
+        assert!(touch.code != 0 && touch.stderr.contains("Permission denied"), "{touch:?}");
+        client.exec_script(&id, "touch /file");
+    }
+    let before = daemon.snapshot();
+    refused(client, &pod, asks("none", Some((ProfileType::Localhost, "crisp-test-none"))));
+    let mut older = container("none", &["true"]);
+    security(&mut older).apparmor_profile = "localhost/crisp-test-none".into();
+    refused(client, &pod, older);
+    daemon.wait_until_like(&before);
+}
+
+#[test]
+fn a_handler_has_a_default_of_its_own() {
+    let _loaded = Loaded::new(NO_TMP);
+    let settings = "[handlers.own]\napparmor = \"crisp-test-no-tmp\"\n[handlers.bad]\napparmor = \"crisp-test-none\"\n";
+    let daemon = Daemon::with_settings(settings);
+    let client = daemon.client();
+    let run_pod = |handler: &str| {
+        let config = daemon.pod_config(handler);
+        let request = v1::RunPodSandboxRequest { config: Some(config.clone()), runtime_handler: handler.to_owned() };
+        let id = client.call(|mut c| async move { c.run_pod_sandbox(request).await }).unwrap().pod_sandbox_id;
+        Pod { id, config }
+    };
+    let (own, bad) = (run_pod("own"), run_pod("bad"));
+    let id = client.run_config(&own, asks("main", None));
+    assert_eq!(confinement(&daemon, &id), ["crisp-test-no-tmp (enforce)"; 2]);
+    refused(client, &bad, asks("main", None));
+}
+
+#[test]
+fn a_program_never_runs_without_the_profile_that_its_container_has() {
+    let loaded = Loaded::new(NO_TMP);
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = privileged_pod(&daemon);
+    let named = |name: &str| {
+        let mut config = asks(name, Some((ProfileType::Localhost, "crisp-test-no-tmp")));
+        security(&mut config).privileged = true;
+        config
+    };
+    let (running, created) =
+        (client.run_config(&pod, named("running")), client.try_create(&pod, named("created")).unwrap());
+    // Something else in the place where the profile is set.
+    let free = client.run_config(&pod, {
+        let mut config = asks("free", Some((ProfileType::Unconfined, "")));
+        security(&mut config).privileged = true;
+        security(&mut config).namespace_options =
+            Some(v1::NamespaceOption { pid: v1::NamespaceMode::Node.into(), ..Default::default() });
+        config
+    });
+    let first = daemon.pids(&running)[0];
+    let cover = format!(
+        "nsenter -t {first} -m sh -c 'mount -t tmpfs fake /proc && mkdir -p /proc/thread-self/attr/apparmor && touch /proc/thread-self/attr/apparmor/exec /proc/thread-self/attr/exec'"
+    );
+    client.exec_script(&free, &cover);
+    let refusal = client.try_exec(&running, &["true"], 0).unwrap_err();
+    assert!(refusal.message().contains("/proc is not the kernel's"), "{refusal:?}");
+    // A profile that is gone when the program is to start.
+    drop(loaded);
+    let refusal = client.start(&created).unwrap_err();
+    assert!(refusal.message().contains("AppArmor profile \"crisp-test-no-tmp\""), "{refusal:?}");
+}

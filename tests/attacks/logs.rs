@@ -1,0 +1,114 @@
+//! Attacks by those who can write where the logs of all pods are.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::time::Instant;
+
+use tonic::Code;
+use wire::v1;
+
+use super::Outside;
+use crate::client::{Pod, container};
+use crate::ground::Ground;
+use crate::harness::{Daemon, seconds};
+
+#[test]
+fn a_log_is_a_plain_file_in_the_pods_own_directory_or_nothing() {
+    let ground = Ground::new();
+    let outside = Outside::new(&ground);
+    let daemon = Daemon::on(ground);
+    let client = daemon.client();
+    let logs = daemon.ground.logs().join("pod");
+    let pod = daemon.run_pod("pod");
+    symlink(outside.dir(), logs.join("link")).unwrap();
+    symlink(outside.absolute("file"), logs.join("file.log")).unwrap();
+    symlink(outside.absolute("made"), logs.join("dangling.log")).unwrap();
+    symlink("/proc/self/fd/1", logs.join("magic.log")).unwrap();
+    fs::create_dir(logs.join("directory.log")).unwrap();
+    for name in ["fifo.log", "device.log"] {
+        let kind = if name == "fifo.log" { rustix::fs::FileType::Fifo } else { rustix::fs::FileType::CharacterDevice };
+        let number = rustix::fs::makedev(1, 5);
+        rustix::fs::mknodat(rustix::fs::CWD, logs.join(name), kind, 0o600.into(), number).unwrap();
+    }
+    let bad = [
+        "../outside/file",
+        "link/file",
+        "link/made",
+        "file.log",
+        "dangling.log",
+        "magic.log",
+        "directory.log",
+        "fifo.log",
+        "device.log",
+        "/etc/made",
+        "a/../../outside/made",
+        ".",
+        "..",
+    ];
+    for path in bad {
+        let begin = Instant::now();
+        let mut config = container("main", &["echo", "x"]);
+        config.log_path = path.into();
+        let refusal = client.try_create(&pod, config).expect_err(path);
+        assert!(matches!(refusal.code(), Code::InvalidArgument | Code::FailedPrecondition), "{path}: {refusal:?}");
+        assert!(refusal.message().contains("log_path"), "{path}: {refusal:?}");
+        assert!(begin.elapsed() < seconds(5), "{path} was waited for");
+    }
+    outside.check("logs");
+    // Nor later, when a log is begun anew.
+    let id = client.run_idle(&pod, "main");
+    for target in ["file.log", "fifo.log", "device.log"] {
+        let log = logs.join("main.log");
+        fs::rename(&log, logs.join("main.old")).unwrap();
+        fs::rename(logs.join(target), &log).unwrap();
+        let refusal = client.reopen_log(&id).expect_err(target);
+        assert!(refusal.message().contains("main.log"), "{target}: {refusal:?}");
+        fs::rename(&log, logs.join(target)).unwrap();
+        fs::rename(logs.join("main.old"), &log).unwrap();
+    }
+    client.reopen_log(&id).unwrap();
+    outside.check("logs begun anew");
+}
+
+#[test]
+fn a_directory_of_logs_that_is_a_link_is_not_followed() {
+    let ground = Ground::new();
+    let outside = Outside::new(&ground);
+    let daemon = Daemon::on(ground);
+    let client = daemon.client();
+    let logs = daemon.ground.logs();
+    // Somebody who may write where all pods have their logs puts a link in the place of one.
+    let mut config = daemon.pod_config("pod");
+    let own = logs.join("pod");
+    fs::remove_dir(&own).unwrap();
+    symlink(outside.absolute("dir"), &own).unwrap();
+    let make = |config: &v1::PodSandboxConfig| -> Result<(), tonic::Status> {
+        let id = client.try_run_pod(config.clone())?;
+        let pod = Pod { id, config: config.clone() };
+        client.try_create(&pod, container("main", &["echo", "x"])).map(drop)
+    };
+    for directory in [own.clone(), own.join("."), own.join("")] {
+        config.log_directory = directory.display().to_string();
+        config.metadata.as_mut().unwrap().attempt += 1;
+        let refusal = make(&config).expect_err("it was followed");
+        assert!(refusal.message().contains("log_directory"), "{refusal:?}");
+    }
+    outside.check("a linked directory of logs");
+    // A running container whose directory is replaced.
+    fs::remove_file(&own).unwrap();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "idle");
+    fs::rename(&own, logs.join("old")).unwrap();
+    symlink(outside.absolute("dir"), &own).unwrap();
+    let refusal = client.reopen_log(&id).unwrap_err();
+    assert!(refusal.message().contains("log_directory"), "{refusal:?}");
+    outside.check("a directory of logs replaced by a link");
+    // Where all of them are may be a link, as where /var/log lies on another disk.
+    let elsewhere = daemon.ground.dir().join("elsewhere");
+    symlink(&logs, &elsewhere).unwrap();
+    fs::create_dir(logs.join("linked")).unwrap();
+    let pod = daemon.run_pod_with("linked", |config| {
+        config.log_directory = elsewhere.join("linked").display().to_string();
+    });
+    assert_eq!(client.script(&pod, "main", "echo logged").stdout, "logged\n");
+}

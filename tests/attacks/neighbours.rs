@@ -1,0 +1,186 @@
+//! Attacks by those who share the machine: users of the host, and pods with its network.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use serde_json::json;
+use wire::v1;
+
+use crate::client::{container, security};
+use crate::ground::Ground;
+use crate::harness::Daemon;
+use crate::image::Archive;
+use crate::kernel;
+
+/// Runs a program of the host's as a user who is nobody.
+fn as_nobody(program: &str, arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new(program);
+    // Dropping root drops its groups too.
+    let output = command.args(arguments).uid(65534).gid(65534).current_dir("/").output().unwrap();
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn no_other_user_of_the_host_gets_into_the_directories_of_crisp() {
+    let ground = Ground::new();
+    ground.import(&Archive::new("crisp.test/volumes:1").with("Volumes", json!({ "/data": {} })));
+    // Else it is the test's own directory that keeps them out.
+    fs::set_permissions(ground.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    let daemon = Daemon::on(ground);
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let mut config = container("main", &crate::client::IDLE);
+    config.image.as_mut().unwrap().image = "crisp.test/volumes:1".into();
+    let id = client.run_config(&pod, config);
+    client.wait_printed(&id, "idle");
+    let script = "cp /bin/busybox /data/suid; cp /bin/busybox /suid; chmod 4755 /data/suid /suid; chmod 777 / /data";
+    client.exec_script(&id, script);
+    let (state, root) = (daemon.ground.state(), daemon.ground.root());
+    let (reachable, listed) = as_nobody("/usr/bin/ls", &[daemon.ground.dir().to_str().unwrap()]);
+    assert!(reachable && listed.contains("state"), "the test's own directory is closed: {listed}");
+    for dir in [&state, &root] {
+        let (_, found) = as_nobody("/usr/bin/find", &[dir.to_str().unwrap()]);
+        let below: Vec<&str> = found.lines().filter(|line| *line != dir.to_str().unwrap()).collect();
+        assert!(below.is_empty(), "{below:?}");
+    }
+    // By name, not only by looking around.
+    let all = fs::read_dir(root.join("containers").join(&id)).unwrap().chain(fs::read_dir(state.join("pods")).unwrap());
+    let names: Vec<String> = all.map(|entry| entry.unwrap().path().display().to_string()).collect();
+    assert!(names.len() > 2, "{names:?}");
+    let writable = root.join("containers").join(&id);
+    for name in names.iter().map(String::as_str).chain([writable.join("upper/suid").to_str().unwrap()]) {
+        assert!(!as_nobody("/usr/bin/stat", &[name]).0, "{name}");
+    }
+    let suid = writable.join("upper/suid");
+    assert!(fs::metadata(&suid).unwrap().permissions().mode() & 0o4000 != 0);
+    assert!(!as_nobody("/usr/bin/stat", &[&format!("/proc/{}/root/suid", daemon.pids(&id)[0])]).0);
+    for socket in [daemon.ground.socket(), state.join("pods").join(&pod.id).join("shim.sock")] {
+        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o077, 0, "{}", socket.display());
+    }
+}
+
+#[test]
+fn no_file_that_a_container_can_write_becomes_a_program_of_roots() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    for file in ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"] {
+        let script = format!("echo '#!/bin/sh' > {file} && chmod 4755 {file} && {file}");
+        let done = client.exec(&id, &["sh", "-c", &script]);
+        assert!(done.code != 0 && done.stderr.contains("Permission denied"), "{file}: {done:?}");
+        let name = file.trim_start_matches("/etc/");
+        let options = client.exec_script(&id, &format!("grep ' {file} ' /proc/mounts"));
+        for option in ["nosuid", "nodev", "noexec"] {
+            assert!(options.contains(option), "{name}: {options}");
+        }
+    }
+}
+
+#[test]
+fn a_container_that_fills_the_files_of_its_pod_fills_nothing_else() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let state = daemon.ground.state();
+    let free = || {
+        let found = rustix::fs::statvfs(&state).unwrap();
+        found.f_bavail * found.f_frsize
+    };
+    let before = free();
+    for file in ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"] {
+        let fill = client.exec(&id, &["dd", "if=/dev/zero", &format!("of={file}"), "bs=1M", "count=200"]);
+        assert!(fill.code != 0 && fill.stderr.contains("No space left"), "{file}: {fill:?}");
+    }
+    // Others write there too, though not as much.
+    assert!(before.saturating_sub(free()) < 100 << 20, "{before} {}", free());
+    let sizes = ["hosts", "hostname", "resolv.conf"]
+        .map(|name| fs::metadata(format!("/proc/{}/root/etc/{name}", daemon.pids(&id)[0])).unwrap().len());
+    assert!(sizes.iter().sum::<u64>() < 4 << 20, "{sizes:?}");
+    assert_eq!(client.script(&pod, "after", "echo fine").stdout, "fine\n");
+}
+
+/// The inodes of the sockets that a process has open.
+fn sockets(pid: i32) -> Vec<String> {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let links = entries.filter_map(|entry| fs::read_link(entry.path()).ok());
+    let inode =
+        |link: std::path::PathBuf| link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']').map(str::to_owned);
+    links.filter_map(inode).collect()
+}
+
+#[test]
+fn crisp_listens_nowhere_but_in_its_own_directories() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let node = v1::NamespaceMode::Node;
+    let options = v1::NamespaceOption { network: node.into(), ..crate::client::namespaces(v1::NamespaceMode::Pod) };
+    let pod = daemon.run_pod_with("pod", |config| *crate::client::pod_namespaces(config) = options.clone());
+    let mut config = container("main", &crate::client::IDLE);
+    security(&mut config).namespace_options = Some(options);
+    let id = client.run_config(&pod, config);
+    let ours: Vec<String> =
+        daemon.shims().into_iter().chain([daemon.pid()]).chain(daemon.pids(&id)).flat_map(sockets).collect();
+    assert!(ours.len() >= 4, "{ours:?}");
+    // Num RefCount Protocol Flags Type St Inode Path; one in the abstract has a path that begins with @.
+    let mut named = 0;
+    for line in fs::read_to_string("/proc/net/unix").unwrap().lines().skip(1) {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if ours.iter().any(|inode| inode == fields[6])
+            && let Some(path) = fields.get(7)
+        {
+            assert!(path.starts_with('/'), "{line}");
+            let place = if path.starts_with("/proc/self/fd") { path } else { daemon.ground.dir().to_str().unwrap() };
+            assert!(path.starts_with(place), "{line}");
+            named += 1;
+        }
+    }
+    assert!(named >= 2, "the sockets of daemon and shim are not in the table");
+    // A pod with the host's network sees the same table: nothing in it can be connected to from there.
+    let seen = client.exec_script(&id, "grep -c @ /proc/net/unix || true");
+    let tcp = beyond_loopback();
+    assert!(ours.iter().all(|inode| !tcp.contains(inode)), "{seen}");
+}
+
+/// The inodes of all sockets of the internet families but those at 127.0.0.1, where the streaming server listens and serves
+/// nobody without a token.
+fn beyond_loopback() -> Vec<String> {
+    let tables =
+        ["tcp", "tcp6", "udp", "udp6"].map(|name| fs::read_to_string(format!("/proc/net/{name}")).unwrap_or_default());
+    let sockets = tables.iter().flat_map(|table| table.lines().skip(1).map(|line| line.split_whitespace()));
+    let inode = |mut fields: std::str::SplitWhitespace<'_>| {
+        let local = fields.nth(1)?.to_owned();
+        Some(fields.nth(7)?.to_owned()).filter(|_| !local.starts_with("0100007F:"))
+    };
+    sockets.filter_map(inode).collect()
+}
+
+#[test]
+fn containers_of_one_image_know_nothing_of_each_others_variables() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let run = |pod: &crate::client::Pod, name: &str| {
+        let mut config = container(name, &crate::client::IDLE);
+        config.envs = vec![v1::KeyValue { key: format!("OF_{name}"), value: b"secret".to_vec() }];
+        client.run_config(pod, config)
+    };
+    let (one, two) = (daemon.run_pod("one"), daemon.run_pod("two"));
+    let all = [run(&one, "A"), run(&one, "B"), run(&two, "C")];
+    for (id, name) in all.iter().zip(["A", "B", "C"]) {
+        let environ = fs::read(format!("/proc/{}/environ", daemon.pids(id)[0])).unwrap();
+        let first = String::from_utf8(environ).unwrap().replace('\0', "\n");
+        for variables in [first, client.exec_script(id, "env")] {
+            let of: Vec<&str> = variables.lines().filter(|line| line.starts_with("OF_")).collect();
+            assert_eq!(of, [format!("OF_{name}=secret")]);
+        }
+    }
+    // Nor does anything of the daemon's own reach them.
+    let daemons = fs::read(format!("/proc/{}/environ", daemon.pid())).unwrap();
+    assert!(String::from_utf8_lossy(&daemons).contains("CRISP_"));
+    assert!(!client.exec_script(&all[0], "env").contains("CRISP_"));
+    assert!(kernel::status(daemon.shims()[0]).contains_key("Uid"));
+    assert_eq!(fs::read(format!("/proc/{}/environ", daemon.shims()[0])).unwrap(), b"");
+}

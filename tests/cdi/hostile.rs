@@ -1,0 +1,167 @@
+//! Specs, images and volumes that try to get further than a CDI device may.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use tonic::Code;
+use wire::v1;
+
+use super::{Specs, bind, given};
+use crate::ground::Ground;
+use crate::harness::Daemon;
+use crate::image::Archive;
+
+/// What makes the mounts come before the root is entered.
+fn gate() -> Value {
+    json!([{"hookName": "createContainer", "path": "/bin/true"}])
+}
+
+#[test]
+fn a_spec_that_reaches_too_far_is_refused_by_its_field() {
+    let specs = Specs::new();
+    let source = specs.source("source", "");
+    let daemon = specs.daemon();
+    let pod = daemon.run_pod("pod");
+    let before = daemon.snapshot();
+    for (edits, words) in [
+        (json!({"mounts": [bind(&source, "/proc", &["rbind"])]}), "mounts[0].containerPath"),
+        (json!({"mounts": [bind(&source, "/", &["rbind"])]}), "mounts[0].containerPath"),
+        (json!({"mounts": [bind(&source, "/a/../../b", &["rbind"])]}), "mounts[0].containerPath"),
+        (json!({"mounts": [bind(&source, "relative", &["rbind"])]}), "mounts[0].containerPath"),
+        (json!({"mounts": [bind(Path::new("../x"), "/x", &["rbind"])]}), "mounts[0].hostPath"),
+        (json!({"deviceNodes": [{"path": "/dev/../etc/x", "hostPath": "/dev/null"}]}), "deviceNodes[0].path"),
+        (json!({"deviceNodes": [{"path": "/etc/x", "hostPath": "/dev/null"}]}), "deviceNodes[0].path"),
+        (json!({"hooks": [{"hookName": "createRuntime", "path": "true"}]}), "hooks[0].path"),
+        (json!({"hooks": [{"hookName": "whenever", "path": "/bin/true"}]}), "hooks[0].hookName"),
+    ] {
+        specs.device(edits);
+        let refusal = daemon.client().try_create(&pod, given("main", &["true"], &["d"])).unwrap_err();
+        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+        assert!(refusal.message().contains("one.json: devices[0]") && refusal.message().contains(words), "{refusal:?}");
+    }
+    for (edits, words) in [
+        (json!({"mounts": [bind(&source, "/proc/sys", &["rbind"])]}), "/proc/sys"),
+        (json!({"mounts": [bind(&source, "/proc/self/fd", &["rbind"])], "hooks": gate()}), "/proc/self/fd"),
+        (json!({"mounts": [bind(&source, "/x", &["rbind", "fancy"])]}), "fancy"),
+    ] {
+        specs.device(edits);
+        let refusal = daemon.client().try_create(&pod, given("main", &["true"], &["d"])).unwrap_err();
+        assert!(refusal.message().contains(words), "{refusal:?}");
+    }
+    for (edits, words) in [
+        (json!({"intelRdt": {"closID": "x"}}), "intelRdt"),
+        (json!({"mounts": [{"hostPath": "/dev/x", "containerPath": "/x", "type": "ext4"}]}), "ext4"),
+    ] {
+        specs.device(edits);
+        let refusal = daemon.client().try_create(&pod, given("main", &["true"], &["d"])).unwrap_err();
+        assert_eq!((refusal.code(), refusal.message().contains(words)), (Code::Unimplemented, true), "{refusal:?}");
+    }
+    daemon.wait_until_like(&before);
+}
+
+#[test]
+fn a_spec_that_anybody_may_write_is_not_believed() {
+    let specs = Specs::new();
+    specs.device(json!({"env": ["A=1"]}));
+    let daemon = specs.daemon();
+    let pod = daemon.run_pod("pod");
+    let file = specs.path("high/one.json");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    let refusal = daemon.client().try_create(&pod, given("main", &["true"], &["d"])).unwrap_err();
+    assert!(refusal.message().contains("one.json: can be written by anybody"), "{refusal:?}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    std::os::unix::fs::chown(&file, Some(1000), None).unwrap();
+    let refusal = daemon.client().try_create(&pod, given("main", &["true"], &["d"])).unwrap_err();
+    assert!(refusal.message().contains("one.json: belongs to user 1000"), "{refusal:?}");
+}
+
+/// Before the root is entered, a link of the image's would lead to the host itself.
+#[test]
+fn links_of_an_image_lead_no_mount_out_of_the_root_before_or_after_it_is_entered() {
+    let specs = Specs::new();
+    let source = specs.source("source", "from the host\n");
+    let outside = specs.source("outside", "untouched\n");
+    let ground = Ground::with_settings(&specs.settings(false));
+    let image = Archive::new("crisp.test/links:1")
+        .with_link("absolute", outside.to_str().unwrap())
+        .with_link("climbing", &format!("../../../../../../..{}", outside.display()))
+        .with_link("kernel", "/proc")
+        .with_link("itself", "/");
+    ground.import(&image);
+    let daemon = Daemon::on(ground);
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let mut number = 0;
+    let mut run = |target: &str, gated: bool| {
+        let mut edits = json!({"mounts": [bind(&source, target, &["rbind"])]});
+        if gated {
+            edits["hooks"] = gate();
+        }
+        specs.device(edits);
+        number += 1;
+        let script = format!("cat {target}/file");
+        let mut config = given(&format!("c{number}"), &["sh", "-c", &script], &["d"]);
+        config.image = Some(v1::ImageSpec { image: "crisp.test/links:1".into(), ..Default::default() });
+        client.try_create(&pod, config).map(|id| {
+            client.start(&id).unwrap();
+            let status = client.wait_exited(&id);
+            crate::client::text_of(&crate::client::log_lines(&status.log_path), "stdout")
+        })
+    };
+    for gated in [false, true] {
+        for target in ["/absolute", "/absolute/new", "/climbing/new", "/itself/new"] {
+            assert_eq!(run(target, gated).unwrap(), "from the host\n", "{target} {gated}");
+        }
+        for target in ["/kernel", "/kernel/1", "/kernel/sys/kernel", "/itself"] {
+            let refusal = run(target, gated).unwrap_err();
+            assert!(refusal.message().contains("nothing may be mounted there"), "{target} {gated}: {refusal:?}");
+        }
+    }
+    let left: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["file"], "something was made outside of the root");
+    assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "untouched\n");
+}
+
+/// As in runc's CVE-2021-30465: whoever shares a volume exchanges a directory in it for a link while mounts are made.
+#[test]
+fn a_target_that_is_exchanged_while_mounts_are_made_leads_nowhere_else() {
+    let specs = Specs::new();
+    let (source, volume) = (specs.source("source", "from the host\n"), specs.source("volume", ""));
+    let outside = specs.source("outside", "untouched\n");
+    fs::create_dir(volume.join("target")).unwrap();
+    specs.device(json!({"mounts": [bind(&source, "/volume/target/new", &["rbind"])], "hooks": gate()}));
+    let daemon = specs.daemon();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    std::os::unix::fs::symlink(&outside, volume.join("link")).unwrap();
+    let racer = {
+        let (target, link) = (volume.join("target"), volume.join("link"));
+        let mut rounds = 0u32;
+        crate::attacks::Racer::start(move || {
+            let (flags, here) = (rustix::fs::RenameFlags::EXCHANGE, rustix::fs::CWD);
+            rustix::fs::renameat_with(here, &target, here, &link, flags).ok();
+            rounds += 1;
+            if rounds.is_multiple_of(64) {
+                // Or the kernel, which unmounts only while nothing is renamed, may never get to it on a busy machine.
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        })
+    };
+    for number in 0..crate::harness::times(30, 5) {
+        let mut config = given(&format!("c{number}"), &["true"], &["d"]);
+        config.mounts = vec![v1::Mount {
+            container_path: "/volume".into(),
+            host_path: volume.display().to_string(),
+            ..Default::default()
+        }];
+        // Either may be: what matters is where it ends.
+        if let Ok(id) = client.try_create(&pod, config) {
+            client.remove(&id).unwrap();
+        }
+    }
+    drop(racer);
+    let left: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["file"], "something was made outside of the root");
+}

@@ -1,0 +1,6 @@
+//! libFuzzer on the framing of SPDY.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| fuzz::spdy(data));

@@ -1,0 +1,144 @@
+//! Networks by the plugins that distributions ship.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::json;
+use tonic::Code;
+use wire::v1;
+
+use super::{address, fetch, fetch_from_host, readiness, serve, update_addresses};
+use crate::ground::Ground;
+use crate::harness::{Daemon, seconds, wait_for};
+
+/// Where the plugin host-local keeps the addresses it gave out.
+fn reservations(ground: &Ground) -> PathBuf {
+    ground.dir().join("ipam")
+}
+
+/// A network by the plugins bridge, host-local and portmap.
+fn network(ground: &Ground, name: &str, subnet: &str) -> String {
+    json!({
+        "cniVersion": "1.0.0",
+        "name": name,
+        "plugins": [
+            {
+                "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+                "ipam": {
+                    "type": "host-local", "dataDir": reservations(ground),
+                    "ranges": [[{ "subnet": subnet }]], "routes": [{ "dst": "0.0.0.0/0" }],
+                },
+            },
+            { "type": "portmap", "capabilities": { "portMappings": true }, "snat": true },
+        ],
+    })
+    .to_string()
+}
+
+fn configure(ground: &Ground, file: &str, text: &str) {
+    // As tools do it: a network is there whole or not at all.
+    let draft = ground.dir().join("draft");
+    fs::write(&draft, text).unwrap();
+    fs::rename(draft, ground.cni().join(file)).unwrap();
+}
+
+fn with_network(name: &str) -> Daemon {
+    let ground = Ground::connected("");
+    configure(&ground, "10-net.conflist", &network(&ground, name, "10.88.0.0/24"));
+    Daemon::on(ground)
+}
+
+/// The addresses that are given out.
+fn given_out(daemon: &Daemon, name: &str) -> Vec<String> {
+    let entries = fs::read_dir(reservations(&daemon.ground).join(name)).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("10.")).collect()
+}
+
+#[test]
+fn pods_are_connected_by_the_plugins_and_leave_nothing() {
+    let daemon = with_network("net");
+    let (one, two) = (
+        daemon.run_pod_with("one", |config| {
+            let (container_port, host_port) = (8080, 12080);
+            config.port_mappings = vec![v1::PortMapping { container_port, host_port, ..Default::default() }];
+        }),
+        daemon.run_pod("two"),
+    );
+    serve(&daemon, &one);
+    let b = serve(&daemon, &two);
+    let at = address(&daemon, &one);
+    assert!(at.starts_with("10.88.0."), "{at}");
+    assert_eq!(fetch(&daemon, &b, &format!("http://{at}:8080/")), "one\n");
+    assert_eq!(fetch_from_host(&daemon, "http://127.0.0.1:12080/"), "one\n");
+    let condition = readiness(&daemon);
+    assert!(condition.status && condition.message.contains("net"), "{condition:?}");
+    assert_eq!(given_out(&daemon, "net").len(), 2);
+    daemon.client().remove_everything();
+    assert_eq!(given_out(&daemon, "net"), Vec::<String>::new());
+    assert_eq!(fs::read_dir(daemon.ground.root().join("cni")).into_iter().flatten().count(), 0);
+    daemon.ground.host().script("ip link delete cni0");
+}
+
+#[test]
+fn with_cni_alone_the_node_waits_for_a_network() {
+    let daemon = Daemon::on(Ground::connected("[network]\nmode = \"cni\""));
+    let condition = readiness(&daemon);
+    assert!(!condition.status && !condition.message.is_empty(), "{condition:?}");
+    let refusal = daemon.client().try_run_pod(daemon.pod_config("pod")).unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    // The first by name that can be used, whatever else is there.
+    configure(&daemon.ground, "00-broken.conflist", "{ \"name\": ");
+    configure(&daemon.ground, "20-second.conflist", &network(&daemon.ground, "second", "10.89.0.0/24"));
+    configure(&daemon.ground, "10-first.conflist", &network(&daemon.ground, "first", "10.88.0.0/24"));
+    wait_for("the node to be ready", seconds(10), || readiness(&daemon).status.then_some(()));
+    let pod = daemon.run_pod("pod");
+    assert!(address(&daemon, &pod).starts_with("10.88.0."));
+    daemon.client().remove_everything();
+    daemon.ground.host().script("ip link delete cni0");
+}
+
+#[test]
+fn a_pod_is_disconnected_by_what_it_was_connected_by() {
+    let mut daemon = with_network("old");
+    let pod = daemon.run_pod("pod");
+    assert_eq!(given_out(&daemon, "old").len(), 1);
+    fs::remove_file(daemon.ground.cni().join("10-net.conflist")).unwrap();
+    configure(&daemon.ground, "10-new.conflist", &network(&daemon.ground, "new", "10.90.0.0/24"));
+    daemon.restart();
+    daemon.client().stop_pod(&pod.id).unwrap();
+    assert_eq!(given_out(&daemon, "old"), Vec::<String>::new());
+    daemon.client().remove_everything();
+    daemon.ground.host().script("ip link delete cni0");
+}
+
+#[test]
+fn addresses_of_pods_that_a_reboot_ended_are_given_back() {
+    let mut daemon = with_network("net");
+    daemon.run_pod("pod");
+    assert_eq!(given_out(&daemon, "net").len(), 1);
+    daemon.kill9();
+    daemon.ground.power_off();
+    daemon.revive();
+    wait_for("the address to be given back", seconds(10), || given_out(&daemon, "net").is_empty().then_some(()));
+    daemon.ground.host().script("ip link delete cni0");
+}
+
+#[test]
+fn a_template_becomes_a_network_with_the_clients_addresses() {
+    let ground = Ground::connected("");
+    let template = ground.dir().join("template");
+    let daemon = {
+        let text = network(&ground, "templated", "{{.PodCIDR}}");
+        fs::write(&template, text).unwrap();
+        let config = fs::read_to_string(ground.config()).unwrap();
+        fs::write(ground.config(), format!("{config}template = {template:?}\n")).unwrap();
+        Daemon::on(ground)
+    };
+    update_addresses(&daemon, "10.91.0.0/24").unwrap();
+    let pod = daemon.run_pod("pod");
+    assert!(address(&daemon, &pod).starts_with("10.91.0."));
+    daemon.client().remove_everything();
+    daemon.ground.host().script("ip link delete cni0");
+}

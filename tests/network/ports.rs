@@ -1,0 +1,103 @@
+//! Ports of the host that lead into pods.
+
+use tonic::Code;
+use wire::v1;
+
+use super::{address, fetch, fetch_from_host, serve};
+use crate::client::Pod;
+use crate::ground::Ground;
+use crate::harness::{Daemon, seconds, wait_for};
+use crate::host::{Host, run};
+
+fn mapping(protocol: v1::Protocol, container_port: i32, host_port: i32, host_ip: &str) -> v1::PortMapping {
+    v1::PortMapping { protocol: protocol.into(), container_port, host_port, host_ip: host_ip.to_owned() }
+}
+
+fn tcp(container_port: i32, host_port: i32) -> v1::PortMapping {
+    mapping(v1::Protocol::Tcp, container_port, host_port, "")
+}
+
+fn pod_with(daemon: &Daemon, name: &str, ports: Vec<v1::PortMapping>) -> Pod {
+    daemon.run_pod_with(name, |config| config.port_mappings = ports)
+}
+
+/// A machine beside the host's, which reaches it at 192.0.2.1.
+fn neighbour(daemon: &Daemon) -> Host {
+    let name = format!("{}-n", daemon.ground.dir().file_name().unwrap().to_str().unwrap());
+    let neighbour = Host::new(name.clone());
+    let host = daemon.ground.host();
+    run(host.command("ip").args(["link", "add", "out", "type", "veth", "peer", "name", "in", "netns", &name]));
+    host.script("ip addr add 192.0.2.1/24 dev out; ip link set out up");
+    neighbour.script("ip addr add 192.0.2.2/24 dev in; ip link set in up");
+    neighbour
+}
+
+#[test]
+fn a_port_of_the_host_leads_into_the_pod_from_everywhere() {
+    let daemon = Daemon::on(Ground::connected(""));
+    let pod = pod_with(&daemon, "pod", vec![tcp(8080, 12080)]);
+    let id = serve(&daemon, &pod);
+    let neighbour = neighbour(&daemon);
+    let from = |host: &Host, at: &str| {
+        let mut wget = host.command("/bin/busybox");
+        String::from_utf8(wget.args(["timeout", "5", "busybox", "wget", "-qO-", at]).output().unwrap().stdout).unwrap()
+    };
+    wait_for("the neighbour to get an answer", seconds(10), || {
+        (from(&neighbour, "http://192.0.2.1:12080/") == "pod\n").then_some(())
+    });
+    assert_eq!(fetch_from_host(&daemon, "http://127.0.0.1:12080/"), "pod\n", "from the host itself");
+    assert_eq!(fetch_from_host(&daemon, "http://192.0.2.1:12080/"), "pod\n", "by another address of its");
+    assert_eq!(fetch(&daemon, &id, "http://192.0.2.1:12080/"), "pod\n", "from the very pod");
+    let other = daemon.run_pod("other");
+    let other = serve(&daemon, &other);
+    assert_eq!(fetch(&daemon, &other, "http://192.0.2.1:12080/"), "pod\n", "from another pod");
+    daemon.client().stop_pod(&pod.id).unwrap();
+    assert_eq!(from(&neighbour, "http://192.0.2.1:12080/"), "", "a stopped pod's port leads nowhere");
+}
+
+#[test]
+fn an_address_of_the_host_keeps_a_port_to_itself() {
+    let daemon = Daemon::on(Ground::connected(""));
+    daemon.ground.host().script("ip addr add 192.0.2.7/32 dev lo");
+    let first = pod_with(&daemon, "first", vec![mapping(v1::Protocol::Tcp, 8080, 12080, "192.0.2.7")]);
+    let second = pod_with(&daemon, "second", vec![mapping(v1::Protocol::Tcp, 8080, 12080, "127.0.0.1")]);
+    serve(&daemon, &first);
+    serve(&daemon, &second);
+    assert_eq!(fetch_from_host(&daemon, "http://192.0.2.7:12080/"), "first\n");
+    assert_eq!(fetch_from_host(&daemon, "http://127.0.0.1:12080/"), "second\n");
+}
+
+#[test]
+fn a_port_that_another_pod_has_is_refused_by_name() {
+    let daemon = Daemon::on(Ground::connected(""));
+    let first = pod_with(&daemon, "first", vec![tcp(8080, 12080)]);
+    let before = daemon.snapshot();
+    for (protocol, host_ip, refused) in
+        [(v1::Protocol::Tcp, "", true), (v1::Protocol::Tcp, "127.0.0.1", true), (v1::Protocol::Udp, "", false)]
+    {
+        let mut config = daemon.pod_config("second");
+        config.port_mappings = vec![mapping(protocol, 80, 12080, host_ip)];
+        match daemon.client().try_run_pod(config) {
+            Err(refusal) if refused => {
+                assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+                assert!(refusal.message().contains("12080") && refusal.message().contains(&first.id), "{refusal:?}");
+                daemon.wait_until_like(&before);
+            }
+            Ok(pod) if !refused => drop(pod),
+            other => panic!("{protocol:?} {host_ip}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn ports_lead_on_after_the_daemon_was_replaced_and_the_rules_were_lost() {
+    let mut daemon = Daemon::on(Ground::connected(""));
+    let pod = pod_with(&daemon, "pod", vec![tcp(8080, 12080)]);
+    serve(&daemon, &pod);
+    daemon.restart();
+    assert_eq!(fetch_from_host(&daemon, "http://127.0.0.1:12080/"), "pod\n");
+    daemon.ground.host().script("nft flush ruleset");
+    daemon.restart();
+    assert_eq!(fetch_from_host(&daemon, "http://127.0.0.1:12080/"), "pod\n");
+    assert!(!address(&daemon, &pod).is_empty());
+}

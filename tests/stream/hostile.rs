@@ -1,0 +1,226 @@
+//! Clients that have no business here, or do not mean well.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use super::client::{ALL, Channels, OUTPUT, Session, Spdy, TTY, UPGRADE, ask, run, split};
+use crate::client::{Client, container};
+use crate::harness::{Daemon, seconds, times, wait_for};
+use crate::kernel;
+
+const V4: &str = "X-Stream-Protocol-Version: v4.channel.k8s.io\r\n";
+
+#[test]
+fn nothing_is_served_without_a_token_and_none_is_good_twice() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let url = client.exec_url(&id, &["true"], OUTPUT);
+    assert!(url.starts_with("http://127.0.0.1:"), "{url}");
+    let (host, path) = split(&url);
+    let status = |path: &str| {
+        let (_, head, _) = ask(&format!("http://{host}{path}"), "POST", &format!("{UPGRADE}{V4}"));
+        head.split(' ').nth(1).unwrap().to_owned()
+    };
+    for bad in ["/", "/exec", "/exec/", "/exec/guess", "/metrics", "/../exec/x", "//", "/exec//x"] {
+        assert_eq!(status(bad), "404", "{bad}");
+    }
+    assert_eq!(run(&url, OUTPUT, b"").code(), 0);
+    assert_eq!(status(path), "404", "good once");
+    // One that is shown at the wrong door is lost.
+    let url = client.exec_url(&id, &["true"], OUTPUT);
+    let path = split(&url).1.replace("/exec/", "/attach/");
+    assert_eq!((status(&path), status(split(&url).1)), ("404".to_owned(), "404".to_owned()));
+    // What is no upgrade is refused, and so is a protocol that nobody speaks.
+    let (_, head, _) = ask(&client.exec_url(&id, &["true"], OUTPUT), "GET", "");
+    assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
+    let headers = format!("{UPGRADE}X-Stream-Protocol-Version: v9.channel.k8s.io\r\n");
+    let (_, head, _) = ask(&client.exec_url(&id, &["true"], OUTPUT), "POST", &headers);
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+}
+
+#[test]
+fn there_are_not_too_many_tokens() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let refusal = (0..1001).find_map(|_| client.try_exec_url(&id, &["true"], OUTPUT).err()).unwrap();
+    assert_eq!(refusal.code(), tonic::Code::ResourceExhausted, "{refusal:?}");
+}
+
+#[test]
+fn whoever_says_nothing_is_left_and_does_not_keep_others_out() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let host = split(&client.exec_url(&id, &["true"], OUTPUT)).0.to_owned();
+    let held = kernel::holding(daemon.pid()).fds;
+    // Some say nothing, some say it slowly.
+    let mut silent: Vec<TcpStream> = (0..400).map(|_| TcpStream::connect(&host).unwrap()).collect();
+    silent.iter_mut().step_by(2).for_each(|socket| socket.write_all(b"POST /exec/x HTTP/1.1\r\nHo").unwrap());
+    assert_eq!(run(&client.exec_url(&id, &["true"], OUTPUT), OUTPUT, b"").code(), 0);
+    assert!(kernel::holding(daemon.pid()).fds < held + 300, "the oldest have to go");
+    // A head that does not end.
+    let mut endless = TcpStream::connect(&host).unwrap();
+    let mut line = 0;
+    while endless.write_all(format!("X-{line}: {}\r\n", "y".repeat(1000)).as_bytes()).is_ok() {
+        line += 1;
+        assert!(line < 100_000);
+    }
+    wait_for("the silent to be left", seconds(20), || (kernel::holding(daemon.pid()).fds <= held).then_some(()));
+}
+
+#[test]
+fn a_client_that_opens_no_streams_is_left() {
+    let daemon = Daemon::with_settings("[stream]\ncreation_timeout = 1\n");
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let mut spdy = Spdy::connect(&client.exec_url(&id, &["true"], ALL), "v4.channel.k8s.io");
+    spdy.open(&[("streamtype", "error")]);
+    let begin = Instant::now();
+    while spdy.next().is_some() {}
+    assert!(begin.elapsed() < seconds(10), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_connection_on_which_nothing_moves_ends() {
+    let daemon = Daemon::with_settings("[stream]\nidle_timeout = 1\n");
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let before = daemon.snapshot();
+    let script = "echo ready; cat; echo over > /dev/shm/over";
+    let mut session = Session::open(&client.exec_url(&id, &["sh", "-c", script], ALL), ALL);
+    session.wait_for("ready");
+    let begin = Instant::now();
+    while session.spdy.next().is_some() {}
+    assert!(begin.elapsed() < seconds(10), "{:?}", begin.elapsed());
+    daemon.wait_until_like(&before);
+    assert_eq!(client.exec_script(&id, "cat /dev/shm/over"), "over\n");
+}
+
+#[test]
+fn frames_that_break_the_rules_end_a_connection_and_nothing_else() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let held = kernel::holding(daemon.pid());
+    let bad: [&[u8]; 6] = [
+        // Another version, no type, headers of 16 MiB, headers that are no zlib, data for no stream, noise.
+        &[0x80, 2, 0, 6, 0, 0, 0, 4, 0, 0, 0, 1],
+        &[0x80, 3, 0, 99, 0, 0, 0, 0],
+        &[0x80, 3, 0, 1, 0, 0xff, 0xff, 0xff],
+        &[0x80, 3, 0, 1, 0, 0, 0, 14, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4],
+        &[0, 0, 0, 0, 0, 0, 0, 1, 1],
+        &[0xff; 4096],
+    ];
+    for bytes in bad {
+        let mut session = Session::open(&client.exec_url(&id, &["sh", "-c", "echo ready; cat"], ALL), ALL);
+        session.wait_for("ready");
+        session.spdy.send(bytes).unwrap();
+        while session.spdy.next().is_some() {}
+    }
+    let ws: [&[u8]; 4] = [
+        &[0x82, 0x05, 1, 2, 3, 4, 5],
+        &[0xf2, 0x80, 0, 0, 0, 0],
+        &[0x83, 0x80, 0, 0, 0, 0],
+        &[0x82, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0],
+    ];
+    for bytes in ws {
+        let mut channels = Channels::connect(&client.exec_url(&id, &["cat"], ALL), "v5.channel.k8s.io");
+        channels.socket.write_all(bytes).unwrap();
+        let mut rest = Vec::new();
+        channels.socket.read_to_end(&mut rest).ok();
+    }
+    assert_eq!(run(&client.exec_url(&id, &["true"], OUTPUT), OUTPUT, b"").code(), 0);
+    wait_for("all to be closed", seconds(10), || (kernel::holding(daemon.pid()).fds <= held.fds).then_some(()));
+}
+
+#[test]
+fn a_frame_longer_than_memory_is_passed_on_as_it_comes() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let mut session = Session::open(&client.exec_url(&id, &["wc", "-c"], ALL), ALL);
+    let stdin = session.id("stdin");
+    for _ in 0..times(8, 1) {
+        session.spdy.send(&stream::spdy::data_head(stdin, false, (1 << 24) - 1)).unwrap();
+        let block = vec![7; 1 << 20];
+        (0..15).for_each(|_| session.spdy.send(&block).unwrap());
+        session.spdy.send(&block[1..]).unwrap();
+    }
+    session.close_stdin();
+    let total = times(8, 1) * ((1 << 24) - 1);
+    assert_eq!(session.finish().text().trim(), total.to_string());
+    let held = kernel::holding(daemon.pid());
+    assert!(held.anonymous < 40 << 10, "{held:?}");
+}
+
+/// Clients that begin something and vanish, in every state there is.
+fn abort(client: &Client, id: &str, pod: &str, round: usize) {
+    match round % 8 {
+        0 => drop(Session::open(&client.exec_url(id, &["cat"], ALL), ALL)),
+        1 => drop(Session::open(&client.exec_url(id, &["cat"], TTY), TTY)),
+        2 => drop(Session::open(&client.attach_url(id, ALL), ALL)),
+        3 => drop(Spdy::connect(&client.exec_url(id, &["cat"], ALL), "v4.channel.k8s.io")),
+        4 => drop(Spdy::connect(&client.forward_url(pod), "portforward.k8s.io")),
+        5 => {
+            let mut spdy = Spdy::connect(&client.forward_url(pod), "portforward.k8s.io");
+            for kind in ["error", "data"] {
+                spdy.open(&[("streamtype", kind), ("port", "9"), ("requestid", "0")]);
+            }
+        }
+        6 => drop(Channels::connect(&client.exec_url(id, &["cat"], ALL), "v5.channel.k8s.io")),
+        _ => {
+            let mut session = Session::open(&client.attach_url(id, ALL), ALL);
+            session.type_in(b"x");
+        }
+    }
+}
+
+#[test]
+fn thousands_that_vanish_leave_no_trace() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let mut config = container("main", &["sh", "-c", "echo up; exec cat > /dev/null"]);
+    config.stdin = true;
+    let id = client.run_config(&pod, config);
+    client.wait_printed(&id, "up");
+    let shim = daemon.shims()[0];
+    (0..16).for_each(|round| abort(client, &id, &pod.id, round));
+    wait_for("the first to be gone", seconds(10), || (daemon.pids(&id).len() == 1).then_some(()));
+    std::thread::sleep(Duration::from_millis(500));
+    let (held, shim_held) = (kernel::holding(daemon.pid()), kernel::holding(shim));
+    let socket = daemon.ground.socket();
+    let first = daemon.pids(&id)[0];
+    let mut memory = Vec::new();
+    for _ in 0..4 {
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    let client = Client::connect(&socket);
+                    (0..times(160, 8)).for_each(|round| abort(&client, &id, &pod.id, round));
+                });
+            }
+        });
+        wait_for("everything to be as before", seconds(30), || {
+            let (now, shim_now) = (kernel::holding(daemon.pid()), kernel::holding(shim));
+            let calm = now.fds <= held.fds + 1 && now.threads <= held.threads && shim_now.fds <= shim_held.fds;
+            (calm && daemon.pids(&id) == [first]).then_some(())
+        });
+        memory.push((kernel::holding(daemon.pid()).anonymous, kernel::holding(shim).anonymous));
+    }
+    // The first may leave the allocator with more than it had; the others must not.
+    let ((daemon_first, shim_first), (daemon_last, shim_last)) = (memory[0], memory[memory.len() - 1]);
+    assert!(daemon_last < daemon_first + (4 << 10), "{memory:?}");
+    assert!(shim_last < shim_first + 256, "{memory:?}");
+    assert_eq!(run(&client.exec_url(&id, &["true"], OUTPUT), OUTPUT, b"").code(), 0);
+}
