@@ -193,8 +193,11 @@ fn processor_time_grows_under_load_and_its_rate_is_told() {
     let told = value(&after.usage_nano_cores);
     // Read within a moment of each other, not at the same one.
     assert!(told.abs_diff(expected) < expected / 5 + 10_000_000, "{told} is not {expected}");
-    // Those who ask too soon are told the same once more.
-    assert_eq!(value(&client.container_stats(&busy).cpu.unwrap().usage_nano_cores), told);
+    // Those who ask too soon are told the same once more. Where answers take long, nobody does.
+    let again = client.container_stats(&busy).cpu.unwrap();
+    if again.timestamp - after.timestamp < 90_000_000 {
+        assert_eq!(value(&again.usage_nano_cores), told);
+    }
 
     let idle_after = client.container_stats(&idle);
     assert!(value(&idle_after.cpu.as_ref().unwrap().usage_nano_cores) < told / 2);
