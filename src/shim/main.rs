@@ -10,9 +10,8 @@
 //! A pod may have a user namespace ([`user_ns`], [`id_maps`]). The shim itself never enters one; [`apart`] has what is
 //! different about launching into one.
 //!
-//! Started by the daemon with a listening socket as its standard input; or, with the argument `probe`, to find out what this
-//! host can do ([`probe`]).
-//! Started by the daemon with a listening socket as its standard input; by libcontainer to wait at the [`gate`].
+//! Started by the daemon with a listening socket as its standard input; by libcontainer to wait at the [`gate`]; or, with the
+//! argument `probe`, to find out what this host can do ([`probe`]).
 #![forbid(unsafe_code)]
 
 mod apart;
