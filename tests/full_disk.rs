@@ -1,4 +1,4 @@
-//! A state directory without any room left.
+//! Directories without any room left: that of the state, and that of the writable layers.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -14,14 +14,14 @@ use crate::ground::Ground;
 use crate::harness::Daemon;
 use crate::update::{assert_limits, limits};
 
-/// With its state on a file system of its own, which goes with the ground.
-fn on_small_state() -> Ground {
+/// With one of its directories on a small file system of its own, which goes with the ground.
+fn with_little_room(directory: impl FnOnce(&Ground) -> PathBuf) -> Ground {
     let ground = Ground::new();
     let disk = ground.dir().join("disk");
     fs::create_dir(&disk).unwrap();
     let options = CString::new("mode=0700,size=2m").unwrap();
     mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), Some(options.as_c_str())).unwrap();
-    std::os::unix::fs::symlink(&disk, ground.state()).unwrap();
+    std::os::unix::fs::symlink(&disk, directory(&ground)).unwrap();
     ground
 }
 
@@ -30,7 +30,7 @@ struct Filling(PathBuf);
 
 impl Filling {
     fn of(ground: &Ground) -> Self {
-        let path = ground.state().join("filling");
+        let path = ground.dir().join("disk/filling");
         let mut file = File::create(&path).unwrap();
         let full = loop {
             if let Err(error) = file.write_all(&[1; 4096]) {
@@ -48,22 +48,24 @@ impl Drop for Filling {
     }
 }
 
+/// Refused because there is no room, and in these words.
+fn assert_full(refusal: &tonic::Status) {
+    assert_eq!(refusal.code(), Code::ResourceExhausted, "{refusal:?}");
+    assert!(refusal.message().contains("No space left"), "{refusal:?}");
+}
+
 #[test]
 fn with_no_room_for_state_nothing_new_is_half_made_and_what_runs_is_looked_at_and_left() {
-    let mut daemon = Daemon::on(on_small_state());
+    let mut daemon = Daemon::on(with_little_room(Ground::state));
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_limited(&pod, "main", limits(500, 64));
     let full = Filling::of(&daemon.ground);
     let before = daemon.snapshot();
     let client = daemon.client();
-    let is_full = |refusal: tonic::Status| {
-        assert_eq!(refusal.code(), Code::ResourceExhausted, "{refusal:?}");
-        assert!(refusal.message().contains("No space left"), "{refusal:?}");
-    };
-    is_full(client.try_run_pod(daemon.pod_config("late")).unwrap_err());
-    is_full(client.try_create(&pod, container("late", &["true"])).unwrap_err());
+    assert_full(&client.try_run_pod(daemon.pod_config("late")).unwrap_err());
+    assert_full(&client.try_create(&pod, container("late", &["true"])).unwrap_err());
     daemon.wait_until_like(&before);
-    is_full(client.update(&id, limits(700, 128)).unwrap_err());
+    assert_full(&client.update(&id, limits(700, 128)).unwrap_err());
     assert_limits(&daemon, &id, 500, 64);
     daemon.restart();
     let client = daemon.client();
@@ -78,7 +80,7 @@ fn with_no_room_for_state_nothing_new_is_half_made_and_what_runs_is_looked_at_an
 
 #[test]
 fn with_no_room_for_state_everything_ends_at_the_first_request() {
-    let mut daemon = Daemon::on(on_small_state());
+    let mut daemon = Daemon::on(with_little_room(Ground::state));
     let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
     let polite = ["sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done"];
     let id = daemon.client().run(&pod, "main", &polite);
@@ -101,4 +103,25 @@ fn with_no_room_for_state_everything_ends_at_the_first_request() {
         client.remove_pod(&pod.id).unwrap();
     }
     assert!(client.pods().is_empty() && client.containers().is_empty());
+}
+
+#[test]
+fn with_no_room_for_writable_layers_containers_run_on_and_are_removed() {
+    let daemon = Daemon::on(with_little_room(|ground| ground.root().join("containers")));
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_limited(&pod, "main", limits(500, 64));
+    let full = Filling::of(&daemon.ground);
+    assert_eq!(client.exec_script(&id, "(echo more > /more) 2> /dev/null || echo full"), "full\n");
+    let before = daemon.snapshot();
+    assert_full(&client.try_create(&pod, container("late", &["true"])).unwrap_err());
+    daemon.wait_until_like(&before);
+    client.update(&id, limits(700, 128)).unwrap();
+    assert_limits(&daemon, &id, 700, 128);
+    drop(full);
+    client.run_idle(&pod, "late");
+    let _full = Filling::of(&daemon.ground);
+    client.remove(&id).unwrap();
+    client.remove_pod(&pod.id).unwrap();
+    assert!(client.containers().is_empty());
 }
