@@ -315,6 +315,9 @@ fn a_pods_status_has_its_containers_and_the_time() {
     client.run_idle(&other, "other");
     let empty = client.try_pod_status(&pod.id).unwrap();
     assert!(empty.containers_statuses.is_empty() && empty.timestamp > 0);
+    let request = v1::PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
+    let brief = client.call(|mut runtime| async move { runtime.pod_sandbox_status(request).await }).unwrap();
+    assert_eq!(brief.timestamp, 0, "a kubelet that finds a time starts init containers again and again");
     let mut config = container("main", &IDLE);
     config.linux.as_mut().unwrap().resources =
         Some(v1::LinuxContainerResources { memory_limit_in_bytes: 64 << 20, ..Default::default() });

@@ -37,6 +37,7 @@ mod examples;
 mod exec;
 mod failpoints;
 mod failures;
+mod full_disk;
 mod handlers;
 mod health;
 mod image_config;

@@ -139,3 +139,18 @@ fn the_shim_stands_apart_from_the_memory_of_its_containers() {
     });
     assert_eq!(client.script(&pod, "after", "echo fine").stdout, "fine\n");
 }
+
+#[test]
+fn a_command_ends_with_its_time_also_where_the_shim_stands_still() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let id = daemon.client().run_idle(&pod, "main");
+    let shim = shim_of(&daemon, &pod.id);
+    kill(shim, Signal::STOP);
+    let begin = Instant::now();
+    let refusal = daemon.client().try_exec(&id, &["touch", "/tmp/late"], 1).unwrap_err();
+    assert_eq!(refusal.code(), tonic::Code::DeadlineExceeded, "{refusal:?}");
+    assert!(begin.elapsed() < seconds(60));
+    kill(shim, Signal::CONT);
+    assert_eq!(daemon.client().exec_script(&id, "echo alive"), "alive\n");
+}

@@ -70,7 +70,7 @@ fn source(
             let image = image::name(at.at("image"), spec, warnings)?;
             Ok(MountSource::Image { image, sub_path: sub.text(sub_path)? })
         }
-        None if !sub_path.is_empty() => Err(at.at("image_sub_path").invalid("set without image")),
+        // Kubelets send the sub path of any other volume here too, once a pod mounts an image. It is in `host_path` already.
         None => Ok(MountSource::Host(PathBuf::from(at.at("host_path").absolute(host_path)?))),
     }
 }

@@ -28,7 +28,6 @@ fn mounts_that_cannot_be_are_refused_by_field() {
         ("host_path: empty", refused(|m| m.host_path.clear())),
         ("host_path: \"data\" is no absolute path", refused(|m| m.host_path = "data".into())),
         ("host_path: set together with image", refused(|m| m.image = Some(image()))),
-        ("image_sub_path: set without image", refused(|m| m.image_sub_path = "x".into())),
         ("propagation: 9 is no known value", refused(|m| m.propagation = 9)),
         ("recursive_read_only: needs readonly and private propagation", refused(|m| m.readonly = false)),
         ("recursive_read_only: needs readonly and private propagation", refused(|m| m.propagation = 1)),
@@ -72,6 +71,12 @@ fn an_image_mount_stays_in_its_image() {
         let asked = v1::Mount { image_sub_path: bad.into(), ..image_mount() };
         assert!(convert(asked).unwrap_err().to_string().contains("does not stay in the image"), "{bad}");
     }
+}
+
+#[test]
+fn the_sub_path_of_a_volume_that_is_no_image_is_part_of_its_host_path() {
+    let asked = v1::Mount { host_path: "/volume/sub".into(), image_sub_path: "sub".into(), ..host_mount() };
+    assert_eq!(convert(asked).unwrap().source, MountSource::Host("/volume/sub".into()));
 }
 
 #[test]

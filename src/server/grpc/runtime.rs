@@ -123,7 +123,9 @@ impl RuntimeService for RuntimeApi {
         let PodSandboxStatusRequest { pod_sandbox_id, verbose: wanted } = request.into_inner();
         let text = id("pod_sandbox_id", pod_sandbox_id).map_err(status::of)?;
         about_pod(&text);
-        let timestamp = convert::status::nanos(SystemTime::now());
+        // A kubelet that follows events and finds a time here takes `containers_statuses` in place of its own looks, without noting which
+        // of them are of this sandbox: it would start every init container again and again. So do the peers.
+        let timestamp = if wanted { convert::status::nanos(SystemTime::now()) } else { 0 };
         let pod = self.runtime.pod(&text).map_err(status::of)?;
         Ok(Response::new(PodSandboxStatusResponse {
             status: Some(convert::status::pod(&pod)),

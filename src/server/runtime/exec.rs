@@ -90,7 +90,8 @@ impl Runtime {
             Some(limit) => match tokio::time::timeout(limit, run).await {
                 Ok(outcome) => outcome,
                 Err(_) => {
-                    leash.pull().await;
+                    leash.pull();
+                    // A shim that stands still holds nobody up for longer.
                     tokio::time::timeout(KILL_WITHIN, &mut ended).await.ok();
                     shim.forget_exec(exec);
                     return Err(ExecError::Timeout(limit));
@@ -114,11 +115,11 @@ struct Leash<'a> {
 }
 
 impl Leash<'_> {
-    /// Kills, and waits until the shim has done it.
-    async fn pull(&mut self) {
+    /// Kills. A shim that is gone took the command with it, or its burial will.
+    fn pull(&mut self) {
         if let Some(exec) = self.exec.take() {
-            // A shim that is gone took the command with it, or its burial will.
-            self.shim.tell(Ask::KillExec { exec }).await.ok();
+            let shim = self.shim.clone();
+            tokio::spawn(async move { shim.tell(Ask::KillExec { exec }).await });
         }
     }
 
@@ -148,10 +149,9 @@ impl ExecError {
 
 impl Drop for Leash<'_> {
     fn drop(&mut self) {
-        if let Some(exec) = self.exec.take() {
+        if let Some(exec) = self.exec {
             self.shim.forget_exec(exec);
-            let shim = self.shim.clone();
-            tokio::spawn(async move { shim.tell(Ask::KillExec { exec }).await });
+            self.pull();
         }
     }
 }

@@ -9,7 +9,7 @@ use model::{Classed, ContainerId, Kind, Phase, WrongPhase};
 use super::stop::is_over;
 use super::{LookError, Runtime};
 use crate::shim::AskError;
-use crate::store::{ContainerRecord, DiskError, Entry};
+use crate::store::{ContainerRecord, Entry};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
@@ -23,8 +23,6 @@ pub(crate) enum StartError {
     Program { container: ContainerId, source: AskError },
     #[error("starting container {container}")]
     Shim { container: ContainerId, source: AskError },
-    #[error(transparent)]
-    Disk(#[from] DiskError),
 }
 
 impl Classed for StartError {
@@ -35,7 +33,6 @@ impl Classed for StartError {
             // The peers call it unknown; the request was fine, the container is not.
             Self::Program { .. } => Kind::Internal,
             Self::Shim { source, .. } => source.kind(),
-            Self::Disk(e) => e.kind(),
         }
     }
 }
@@ -73,15 +70,13 @@ impl Runtime {
             return Err(StartError::Program { container, source });
         }
         let now = SystemTime::now();
-        entry.update(&self.layout, |record| {
-            record.phase = match &record.phase {
-                // It may have ended before its start was told.
-                Phase::Exited { started: None, exit } => {
-                    Phase::Exited { started: Some(now.min(exit.at)), exit: exit.clone() }
-                }
-                other => other.start(now).unwrap_or_else(|_| other.clone()),
-            };
-        })?;
+        self.change_phase(entry, |phase| match phase {
+            // It may have ended before its start was told.
+            Phase::Exited { started: None, exit } => {
+                Phase::Exited { started: Some(now.min(exit.at)), exit: exit.clone() }
+            }
+            other => other.start(now).unwrap_or_else(|_| other.clone()),
+        });
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::{Classed, Kind, PodPhase};
 
 use super::{LookError, Runtime, StopError};
-use crate::store::{DiskError, Entry, PodRecord};
+use crate::store::{Entry, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StopPodError {
@@ -13,8 +13,6 @@ pub(crate) enum StopPodError {
     Look(#[from] LookError),
     #[error("ending the pod's containers")]
     Container(#[from] StopError),
-    #[error(transparent)]
-    Disk(#[from] DiskError),
 }
 
 impl Classed for StopPodError {
@@ -22,7 +20,6 @@ impl Classed for StopPodError {
         match self {
             Self::Look(e) => e.kind(),
             Self::Container(e) => e.kind(),
-            Self::Disk(e) => e.kind(),
         }
     }
 }
@@ -55,8 +52,7 @@ impl Runtime {
         // What resists is tried again when the pod is removed.
         drop(super::blocking(move || super::clear::unmount_all(&dir)).await);
         if pod.phase == PodPhase::Ready {
-            entry.update(&self.layout, PodRecord::stop)?;
-            self.tell_pod(entry);
+            self.end_pod(entry);
         }
         Ok(())
     }

@@ -46,7 +46,8 @@ impl Runtime {
         self.change_phase(&entry, |phase| phase.exit(exit));
     }
 
-    fn change_phase(&self, entry: &Entry<ContainerRecord>, change: impl FnOnce(&Phase) -> Phase) {
+    /// Takes a container for what it is. Where that cannot be written down, the next daemon hears it from the shim.
+    pub(super) fn change_phase(&self, entry: &Entry<ContainerRecord>, change: impl FnOnce(&Phase) -> Phase) {
         if let Err(error) = entry.update(&self.layout, |record| record.phase = change(&record.phase)) {
             let container = &entry.look().id;
             tracing::warn!(%container, error = chain(&error), "a container's phase could not be recorded");
@@ -149,11 +150,15 @@ impl Runtime {
         let dir = self.pod_dir(id);
         // What resists is tried again when the pod is removed.
         drop(blocking(move || unmount_all(&dir)).await);
-        let told = pod.update(&self.layout, PodRecord::stop);
-        if let Err(error) = told {
-            tracing::warn!(pod = %id, error = chain(&error), "the pod's end could not be recorded");
+        self.end_pod(&pod);
+    }
+
+    /// Takes a pod for ended. Where that cannot be written down, the next daemon finds its shim dead.
+    pub(super) fn end_pod(&self, pod: &Entry<PodRecord>) {
+        if let Err(error) = pod.update(&self.layout, PodRecord::stop) {
+            tracing::warn!(pod = %pod.look().id, error = chain(&error), "the pod's end could not be recorded");
         }
-        self.tell_pod(&pod);
+        self.tell_pod(pod);
     }
 }
 
