@@ -58,6 +58,7 @@ mod reload;
 mod requests;
 mod resize;
 mod rights;
+mod selinux;
 mod shims;
 mod stats;
 mod stop;

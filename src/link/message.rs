@@ -67,6 +67,9 @@ pub struct HoldAsk {
     pub sysctls: BTreeMap<String, String>,
     /// Size of the pod's `/dev/shm` in bytes.
     pub shm_size: u64,
+    /// The SELinux label of what is in there.
+    #[serde(default)]
+    pub mount_label: Option<String>,
     /// The score the shim itself takes, so that it is not the first to go when memory ends.
     pub oom_score_adj: i32,
 }

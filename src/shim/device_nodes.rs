@@ -3,6 +3,7 @@
 //! They are made on the host's side, in a file system that is attached nowhere afterwards, and each is mounted in its
 //! place. Unlike a node of the host's that is mounted, such a one has the mode and the owner asked for.
 
+use std::ffi::CString;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,7 @@ use rustix::fs::{AtFlags, CWD, Dev, FileType, Gid, Mode, Uid, chmodat, chownat, 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use sys::mount::{Reach, detach_copy};
 
+use crate::label;
 use crate::stage::Staged;
 
 #[derive(Debug, thiserror::Error)]
@@ -26,13 +28,20 @@ pub(crate) enum NodeError {
 
 /// Makes the nodes, with owners by `ids`. `spare` is an empty directory, which is mounted over meanwhile. They come first
 /// of all mounts.
-pub(crate) fn prepare(devices: &[LinuxDevice], ids: &UserNs, spare: &Path) -> Result<Vec<Staged>, NodeError> {
+pub(crate) fn prepare(
+    devices: &[LinuxDevice],
+    ids: &UserNs,
+    label: Option<&str>,
+    spare: &Path,
+) -> Result<Vec<Staged>, NodeError> {
     if devices.is_empty() {
         return Ok(Vec::new());
     }
     let place = |errno: rustix::io::Errno| NodeError::Place(errno.into());
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-    mount("devices", spare, "tmpfs", flags, Some(c"mode=711")).map_err(place)?;
+    let data = CString::new(format!("mode=711{}", label::mount_data(label)));
+    let data = data.map_err(|nul| NodeError::Place(nul.into()))?;
+    mount("devices", spare, "tmpfs", flags, Some(data.as_c_str())).map_err(place)?;
     let nodes = devices.iter().enumerate().map(|(number, device)| {
         let file = spare.join(number.to_string());
         let failed = |source| NodeError::Node { path: device.path().clone(), source };

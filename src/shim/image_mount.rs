@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount};
 
 use crate::id_maps::IdMaps;
+use crate::label;
 use crate::layers;
 use crate::mount_options::MountOptions;
 use crate::stage::{IMAGE, StageError, Staged};
@@ -24,17 +25,19 @@ use crate::stage::{IMAGE, StageError, Staged};
 pub(crate) fn prepare(
     mounts: &[Mount],
     launch: &Launch,
+    label: Option<&str>,
     spare: &Path,
     ids: &mut IdMaps,
 ) -> Result<Vec<Staged>, StageError> {
     let images = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() == Some(IMAGE));
-    images.map(|(turn, mount)| prepare_one(turn, mount, launch, spare, ids)).collect()
+    images.map(|(turn, mount)| prepare_one(turn, mount, launch, label, spare, ids)).collect()
 }
 
 fn prepare_one(
     turn: usize,
     mount: &Mount,
     launch: &Launch,
+    label: Option<&str>,
     spare: &Path,
     ids: &mut IdMaps,
 ) -> Result<Staged, StageError> {
@@ -46,7 +49,7 @@ fn prepare_one(
     let id = parts.next().and_then(|id| id.as_os_str().to_str()).unwrap_or_default();
     let layers = launch.images.get(id).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
     let ids = ids.of_mount(mount).map_err(failed)?;
-    let (tree, directory) = show(&launch.rootfs.layers, layers, parts.as_path(), spare, ids).map_err(failed)?;
+    let (tree, directory) = show(&launch.rootfs.layers, layers, label, parts.as_path(), spare, ids).map_err(failed)?;
     let options = mount.options().as_deref().unwrap_or_default();
     let options =
         MountOptions::read(options, false).map_err(|source| StageError::Option { target: target.clone(), source })?;
@@ -58,6 +61,7 @@ fn prepare_one(
 fn show(
     above: &Path,
     layers: &[String],
+    label: Option<&str>,
     path: &Path,
     spare: &Path,
     ids: Option<BorrowedFd<'_>>,
@@ -69,6 +73,7 @@ fn show(
         // Without an upper layer an overlay has two lower ones at least.
         write!(options, ":/proc/self/fd/{}", empty.as_raw_fd()).map_err(io::Error::other)?;
     }
+    options.push_str(&label::mount_data(label));
     let options = std::ffi::CString::new(options)?;
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
     mount("overlay", spare, "overlay", flags, Some(options.as_c_str()))?;

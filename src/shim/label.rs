@@ -10,7 +10,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
 use oci_spec::runtime::Process;
-use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs, openat2};
+use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, XattrFlags, fsetxattr, fstat, fstatfs, openat2};
 use rustix::io::Errno;
 
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +54,30 @@ pub(crate) fn with_keys(process: &Process, work: impl FnOnce() -> io::Result<()>
     let done = work();
     // An empty line takes it back.
     set("attr/keycreate", "\n").and(done).map_err(LabelError::Keyring)
+}
+
+/// What is added to the options of a mount whose files are to have `label`. In quotes, since levels have commas.
+pub(crate) fn mount_data(label: Option<&str>) -> String {
+    label.map(|label| format!(",context=\"{label}\"")).unwrap_or_default()
+}
+
+const MQUEUE_SUPER_MAGIC: u64 = 0x1980_0202;
+
+/// Labels the pod's message queues, which the kernel mounts without one. What lies at `path` instead is let be, and so is
+/// what takes no labels, as all that a user namespace mounts.
+pub(crate) fn on_queues(path: &Path, label: &str) -> io::Result<()> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let queues = match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+        found => found?,
+    };
+    if u64::try_from(fstatfs(&queues)?.f_type) != Ok(MQUEUE_SUPER_MAGIC) {
+        return Ok(());
+    }
+    match fsetxattr(&queues, "security.selinux", label.as_bytes(), XattrFlags::empty()) {
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// Whether the kernel keeps AppArmor's files apart: then a missing one is a missing profile, and the other file is another module's.
@@ -136,6 +160,22 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn a_label_is_one_option_though_it_has_commas() {
+        assert_eq!(mount_data(None), "");
+        assert_eq!(mount_data(Some("u:o:f:s0:c1,c2")), ",context=\"u:o:f:s0:c1,c2\"");
+    }
+
+    #[test]
+    fn only_message_queues_are_labelled_as_such() {
+        let dir = tempfile::tempdir().unwrap();
+        on_queues(dir.path(), "u:o:f:s0").unwrap();
+        on_queues(&dir.path().join("none"), "u:o:f:s0").unwrap();
+        assert!(
+            rustix::fs::getxattr(dir.path(), "security.selinux", &mut [0u8; 64][..]).is_err_and(|e| e == Errno::NODATA)
+        );
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::device_nodes;
 use crate::gate::{self, Gate};
 use crate::id_maps::IdMaps;
 use crate::image_mount;
+use crate::label;
 use crate::layers;
 use crate::report::{Report, short, tell, trace};
 use crate::split::{for_libcontainer, own_mounts};
@@ -111,7 +112,9 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
         None => IdMaps::default(),
     };
     let mounts = own_mounts(&spec);
-    let mut staged = prepare(&mounts, &launch.cgroup, &mut ids, &mut warnings)?;
+    let label = spec.linux().as_ref().and_then(|linux| linux.mount_label().clone());
+    let label = label.as_deref();
+    let mut staged = prepare(&mounts, &launch.cgroup, label, &mut ids, &mut warnings)?;
     let tracer = trace::ToShim(ends.report.try_clone().map_err(step("copying a descriptor"))?);
     drop(tracing::subscriber::set_global_default(tracer));
 
@@ -123,12 +126,12 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
     if let Some(apart) = &apart {
         raise_limits(&process);
         let devices = spec.linux().as_ref().and_then(|linux| linux.devices().as_deref()).unwrap_or_default();
-        staged.splice(0..0, device_nodes::prepare(devices, &apart.ids, &rootfs)?);
+        staged.splice(0..0, device_nodes::prepare(devices, &apart.ids, label, &rootfs)?);
     }
-    staged.extend(image_mount::prepare(&mounts, &launch, &rootfs, &mut ids)?);
+    staged.extend(image_mount::prepare(&mounts, &launch, label, &rootfs, &mut ids)?);
     let bundle = dir.join("libcontainer");
     std::fs::create_dir_all(&bundle).map_err(step("making the bundle"))?;
-    mount_overlay(&launch.rootfs, &rootfs, apart.as_ref().map(|apart| apart.user.as_fd()), &bundle)?;
+    mount_overlay(&launch.rootfs, label, &rootfs, apart.as_ref().map(|apart| apart.user.as_fd()), &bundle)?;
     no_links(&rootfs)?;
 
     let held = if apart.is_some() { CapabilitySet::all() } else { capability::held() };
@@ -232,10 +235,17 @@ fn hand_over(ends: &Ends, process: &Process, apart: Option<&Apart>) -> io::Resul
 
 /// With `ids`, the files of the layers are shown under these. What is written has the ids that the container's are on the
 /// host. `spare` is an empty directory, which is mounted over meanwhile.
-fn mount_overlay(overlay: &Overlay, onto: &Path, ids: Option<BorrowedFd<'_>>, spare: &Path) -> Result<(), LaunchError> {
+fn mount_overlay(
+    overlay: &Overlay,
+    label: Option<&str>,
+    onto: &Path,
+    ids: Option<BorrowedFd<'_>>,
+    spare: &Path,
+) -> Result<(), LaunchError> {
     let entered = layers::enter(&overlay.layers, ids, spare).map_err(step("entering the layers"))?;
     let lower = overlay.lower.join(":");
-    let data = format!("lowerdir={lower},upperdir={},workdir={}", overlay.upper.display(), overlay.work.display());
+    let (upper, work, label) = (overlay.upper.display(), overlay.work.display(), label::mount_data(label));
+    let data = format!("lowerdir={lower},upperdir={upper},workdir={work}{label}");
     let data = std::ffi::CString::new(data).map_err(|e| step("mounting the layers")(io::Error::other(e)))?;
     mount("overlay", onto, "overlay", MountFlags::empty(), Some(data.as_c_str()))
         .map_err(step("mounting the layers"))?;

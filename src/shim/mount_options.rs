@@ -56,6 +56,16 @@ impl MountOptions {
         Ok(read)
     }
 
+    /// With the SELinux label of the container's files, unless there is one already.
+    pub(crate) fn labelled(mut self, label: Option<&str>) -> Self {
+        if let Some(label) = label
+            && !self.data.iter().any(|(key, _)| key == "context")
+        {
+            self.data.push(("context".to_owned(), Some(label.to_owned())));
+        }
+        self
+    }
+
     /// Changes the mount behind `mount`, and those below it.
     pub(crate) fn apply(&self, mount: &OwnedFd) -> io::Result<()> {
         for (attributes, reach) in [(self.tree, Reach::Tree), (self.top, Reach::Top)] {

@@ -13,6 +13,7 @@ use sys::fork::OneThread;
 
 use crate::home::Home;
 use crate::init::{self, Spaces};
+use crate::label;
 use crate::user_ns;
 
 #[derive(Debug, thiserror::Error)]
@@ -139,7 +140,8 @@ fn shared_memory(ask: &HoldAsk) -> Result<PathBuf, HoldError> {
     std::fs::create_dir_all(&shm).map_err(step("making the directory of the shared memory"))?;
     let owner = |id: fn(&UserNs, u32) -> Option<u32>| ask.user.as_ref().and_then(|ids| id(ids, 0)).unwrap_or(0);
     let (uid, gid) = (owner(UserNs::uid), owner(UserNs::gid));
-    let data = format!("mode=1777,size={},uid={uid},gid={gid}", ask.shm_size);
+    let label = label::mount_data(ask.mount_label.as_deref());
+    let data = format!("mode=1777,size={},uid={uid},gid={gid}{label}", ask.shm_size);
     let data = std::ffi::CString::new(data).unwrap_or_default();
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("shm", &shm, "tmpfs", flags, Some(data.as_c_str())).map_err(step("mounting the shared memory"))?;

@@ -56,7 +56,9 @@ pub(crate) fn for_libcontainer(spec: &Spec, rootfs: PathBuf, held: Capabilities)
         .build()?;
     let mut process = process;
     process.set_rlimits(None);
-    let mounts: Vec<Mount> = spec.mounts().iter().flatten().filter(|m| is_libcontainers(m)).cloned().collect();
+    let label = linux.mount_label().as_deref();
+    let mounts = spec.mounts().iter().flatten().filter(|m| is_libcontainers(m));
+    let mounts: Vec<Mount> = mounts.map(|mount| labelled(mount.clone(), label)).collect();
     let mut slim = SpecBuilder::default()
         .version(spec.version().clone())
         .root(RootBuilder::default().path(rootfs).readonly(false).build()?)
@@ -67,6 +69,16 @@ pub(crate) fn for_libcontainer(spec: &Spec, rootfs: PathBuf, held: Capabilities)
     slim.set_hostname(None);
     slim.set_annotations(spec.annotations().clone());
     Ok(slim)
+}
+
+/// As an option: left to itself, libcontainer would also label message queues, whose file system all containers of a pod share.
+fn labelled(mut mount: Mount, label: Option<&str>) -> Mount {
+    if let (Some("tmpfs" | "devpts"), Some(label)) = (mount.typ().as_deref(), label) {
+        let mut options = mount.options().clone().unwrap_or_default();
+        options.push(format!("context={label}"));
+        mount.set_options(Some(options));
+    }
+    mount
 }
 
 /// Namespaces, the cgroup to join and devices: no limits, no seccomp, no labels, nothing to hide.
@@ -94,11 +106,11 @@ mod tests {
             r#"{"ociVersion":"1.2.0","hostname":"pod","root":{"path":"rootfs","readonly":true},
             "process":{"cwd":"/app","args":["a"],"env":["A=b"],"user":{"uid":1000,"gid":1000,"additionalGids":[5]},
               "noNewPrivileges":true,"oomScoreAdj":-997,"selinuxLabel":"l","rlimits":[{"type":"RLIMIT_NOFILE","hard":9,"soft":9}]},
-            "mounts":[{"destination":"/proc","type":"proc"},{"destination":"/dev","type":"tmpfs"},
+            "mounts":[{"destination":"/proc","type":"proc"},{"destination":"/dev","type":"tmpfs","options":["nosuid"]},
               {"destination":"/sys/fs/cgroup","type":"cgroup"},{"destination":"/data","type":"bind","source":"/srv"},
               {"destination":"/cache","type":"tmpfs"}],
             "linux":{"resources":{"memory":{"limit":1}},"rootfsPropagation":"rslave","maskedPaths":["/proc/kcore"],
-              "cgroupsPath":"/pod/c","namespaces":[{"type":"mount"}]}}"#,
+              "mountLabel":"u:o:f:s0:c1,c2","cgroupsPath":"/pod/c","namespaces":[{"type":"mount"}]}}"#,
         )
         .unwrap();
         let slim = for_libcontainer(&spec, "/r".into(), Capabilities::new()).unwrap();
@@ -110,6 +122,10 @@ mod tests {
         assert_eq!((linux.masked_paths(), linux.readonly_paths()), (&None, &None));
         let kept: Vec<_> = slim.mounts().iter().flatten().map(|m| m.destination().clone()).collect();
         assert_eq!(kept, [Path::new("/proc"), Path::new("/dev")]);
+        assert_eq!(linux.mount_label(), &None);
+        let options: Vec<_> = slim.mounts().iter().flatten().map(|m| m.options().clone().unwrap_or_default()).collect();
+        assert_eq!(options[1], ["nosuid", "context=u:o:f:s0:c1,c2"]);
+        assert!(!options[0].iter().any(|option| option.starts_with("context")));
         let ours: Vec<_> = own_mounts(&spec).iter().map(|m| m.destination().clone()).collect();
         assert_eq!(ours, [Path::new("/sys/fs/cgroup"), Path::new("/data"), Path::new("/cache")]);
         assert_eq!(slim.root().as_ref().unwrap().readonly(), Some(false));

@@ -75,6 +75,7 @@ enum What {
     Tmpfs(MountOptions),
     CgroupV1 {
         controllers: Vec<(ShownController, OwnedFd)>,
+        above: MountOptions,
         readonly: bool,
     },
     /// Can only be made inside the container's cgroup namespace.
@@ -87,17 +88,19 @@ enum What {
 pub(crate) fn prepare(
     mounts: &[Mount],
     cgroup: &CgroupView,
+    label: Option<&str>,
     ids: &mut IdMaps,
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Staged>, StageError> {
     let ours = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() != Some(IMAGE));
-    ours.map(|(turn, mount)| prepare_one(turn, mount, cgroup, ids, warnings)).collect()
+    ours.map(|(turn, mount)| prepare_one(turn, mount, cgroup, label, ids, warnings)).collect()
 }
 
 fn prepare_one(
     turn: usize,
     mount: &Mount,
     cgroup: &CgroupView,
+    label: Option<&str>,
     ids: &mut IdMaps,
     warnings: &mut Vec<String>,
 ) -> Result<Staged, StageError> {
@@ -109,9 +112,9 @@ fn prepare_one(
     let readonly = options.top.set & sys::mount::RDONLY != 0;
     let what = match kind {
         "bind" => bind(mount, &options, ids, warnings)?,
-        "tmpfs" => What::Tmpfs(options),
+        "tmpfs" => What::Tmpfs(options.labelled(label)),
         "cgroup" if cgroup.shown.is_empty() => What::CgroupV2 { readonly },
-        "cgroup" => cgroup_v1(&target, cgroup, readonly)?,
+        "cgroup" => cgroup_v1(&target, cgroup, label, readonly)?,
         other => return Err(StageError::Type(target, other.to_owned())),
     };
     Ok(Staged { turn, target, what })
@@ -192,7 +195,7 @@ fn tmpfs(target: &Path, options: &MountOptions) -> Result<OwnedFd, StageError> {
     Ok(mount)
 }
 
-fn cgroup_v1(target: &Path, cgroup: &CgroupView, readonly: bool) -> Result<What, StageError> {
+fn cgroup_v1(target: &Path, cgroup: &CgroupView, label: Option<&str>, readonly: bool) -> Result<What, StageError> {
     let safe = sys::mount::NOSUID | sys::mount::NODEV | sys::mount::NOEXEC;
     let set = safe | if readonly { sys::mount::RDONLY } else { 0 };
     let mut controllers = Vec::new();
@@ -203,7 +206,7 @@ fn cgroup_v1(target: &Path, cgroup: &CgroupView, readonly: bool) -> Result<What,
         set_attributes(&tree, attributes, Reach::Top).map_err(failed)?;
         controllers.push((shown.clone(), tree));
     }
-    Ok(What::CgroupV1 { controllers, readonly })
+    Ok(What::CgroupV1 { controllers, above: cgroup_tmpfs().labelled(label), readonly })
 }
 
 /// What the controllers' directories of version 1 are shown in.
@@ -234,10 +237,10 @@ pub(crate) fn settle(staged: &[Staged], peers: &mut Peers) -> Result<(), StageEr
                 allowed(target, &onto)?;
                 peers.attach(&tmpfs(target, options)?, onto).map_err(step("attaching"))?;
             }
-            What::CgroupV1 { controllers, readonly } => {
+            What::CgroupV1 { controllers, above, readonly } => {
                 let onto = find_or_make(target, true).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
-                let tmpfs = &tmpfs(target, &cgroup_tmpfs())?;
+                let tmpfs = &tmpfs(target, above)?;
                 peers.attach(tmpfs, onto).map_err(step("attaching"))?;
                 settle_controllers(tmpfs, controllers).map_err(step("showing the controllers"))?;
                 let set = if *readonly { sys::mount::RDONLY } else { 0 };

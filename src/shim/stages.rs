@@ -3,18 +3,19 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
-use oci_spec::runtime::{Hook, Linux, Process};
+use oci_spec::runtime::{Hook, Linux, LinuxNamespaceType, Process};
 use sys::fork::OneThread;
 
 use crate::become_program::{become_other, become_program};
 use crate::console::{self, Console};
 use crate::cover::{Null, cover};
 use crate::hook::{self, Become, State};
+use crate::label;
 use crate::peers::Peers;
 use crate::report::{Report, WORDS_MAX, short, tell};
 use crate::stage::{Staged, find_or_make, seal_root, settle};
@@ -97,6 +98,10 @@ impl Stages {
             self.slave.replace(Some(slave));
         }
         let null = Null::open().map_err(|e| e.to_string())?;
+        let label = self.linux.mount_label().as_deref();
+        if let Some(label) = label.filter(|_| self.has_queues()) {
+            label::on_queues(Path::new("/dev/mqueue"), label).map_err(|e| format!("labelling /dev/mqueue: {e}"))?;
+        }
         if !self.hooks.gated {
             settle(&self.staged, &mut peers).map_err(|e| e.to_string())?;
         }
@@ -104,10 +109,14 @@ impl Stages {
         drop(find_or_make(cwd, true).map_err(|e| format!("working directory {}: {e}", cwd.display()))?);
         let paths = |paths: &'_ Option<Vec<String>>| paths.clone().unwrap_or_default();
         let (masked, readonly) = (paths(self.linux.masked_paths()), paths(self.linux.readonly_paths()));
-        let label = self.linux.mount_label().as_deref();
         cover(&masked, &readonly, &null, label, &mut peers).map_err(|e| e.to_string())?;
         rejoin(peers)?;
         if self.readonly_root { seal_root().map_err(|e| e.to_string()) } else { Ok(()) }
+    }
+
+    /// Whether its message queues are the pod's, and not the host's.
+    fn has_queues(&self) -> bool {
+        self.linux.namespaces().iter().flatten().any(|namespace| namespace.typ() == LinuxNamespaceType::Ipc)
     }
 
     /// After the start signal. Returns the reason why the program does not run.

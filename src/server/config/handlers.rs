@@ -23,6 +23,8 @@ pub struct Handler {
     pub seccomp: Option<PathBuf>,
     /// The AppArmor profile that `RuntimeDefault` means; none: crisp's own.
     pub apparmor: Option<String>,
+    /// Whether pods have SELinux labels, on hosts that have SELinux.
+    pub selinux: bool,
     /// What a container has unless it asks otherwise.
     pub capabilities: Capabilities,
     pub rlimits: Vec<Rlimit>,
@@ -136,6 +138,7 @@ fn handler(section: &str, raw: RawContainer) -> Result<Handler, InvalidSetting> 
         privileged,
         seccomp,
         apparmor,
+        selinux,
         capabilities,
         rlimits,
         log_line_max,
@@ -148,6 +151,7 @@ fn handler(section: &str, raw: RawContainer) -> Result<Handler, InvalidSetting> 
         privileged,
         seccomp: profile(&key("seccomp"), seccomp)?,
         apparmor: apparmor_name(&key("apparmor"), apparmor)?,
+        selinux: selinux_use(&key("selinux"), &selinux)?,
         capabilities: capabilities
             .iter()
             .map(|name| capability(&key("capabilities"), name))
@@ -177,6 +181,14 @@ fn apparmor_name(key: &str, name: String) -> Result<Option<String>, InvalidSetti
     match word {
         true => Ok(Some(name).filter(|name| !name.is_empty())),
         false => Err(invalid(key, format_args!("{name:?} is no name of a profile"))),
+    }
+}
+
+fn selinux_use(key: &str, text: &str) -> Result<bool, InvalidSetting> {
+    match text {
+        "auto" => Ok(true),
+        "off" => Ok(false),
+        other => Err(invalid(key, format_args!("{other:?} is neither \"auto\" nor \"off\""))),
     }
 }
 

@@ -27,6 +27,7 @@ fn a_handler_has_its_own_settings_and_the_rest_from_the_default() {
             privileged: Some(true),
             seccomp: Some(profile.clone()),
             apparmor: Some("p".into()),
+            selinux: Some("off".into()),
             capabilities: Some(vec!["cap_kill".into(), "CHOWN".into()]),
             rlimits: Some([("nofile".into(), "5:unlimited".into())].into()),
         };
@@ -43,6 +44,7 @@ fn a_handler_has_its_own_settings_and_the_rest_from_the_default() {
         privileged: true,
         seccomp: Some(profile),
         apparmor: Some("p".into()),
+        selinux: false,
         capabilities: ["KILL", "CHOWN"].iter().map(|name| name.parse().unwrap()).collect(),
         rlimits: vec![Rlimit { kind: PosixRlimitType::RlimitNofile, soft: 5, hard: u64::MAX }],
         log_line_max: 300,
@@ -76,6 +78,7 @@ fn settings_that_cannot_be_are_refused_by_section_and_key() {
         ("handlers.own.seccomp:", with(RawHandler { seccomp: Some("relative".into()), ..Default::default() })),
         ("handlers.own.seccomp:", with(RawHandler { seccomp: Some("/nonexistent/p".into()), ..Default::default() })),
         ("handlers.own.seccomp:", with(RawHandler { seccomp: Some("/proc/self/status".into()), ..Default::default() })),
+        ("handlers.own.selinux:", with(RawHandler { selinux: Some("on".into()), ..Default::default() })),
         ("handlers.own.apparmor:", with(RawHandler { apparmor: Some("a b".into()), ..Default::default() })),
         (
             "handlers.own.capabilities:",

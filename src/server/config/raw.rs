@@ -83,6 +83,7 @@ pub struct RawContainer {
     pub privileged: bool,
     pub seccomp: PathBuf,
     pub apparmor: String,
+    pub selinux: String,
     pub capabilities: Vec<String>,
     pub rlimits: BTreeMap<String, String>,
 }
@@ -97,13 +98,24 @@ pub struct RawHandler {
     pub privileged: Option<bool>,
     pub seccomp: Option<PathBuf>,
     pub apparmor: Option<String>,
+    pub selinux: Option<String>,
     pub capabilities: Option<Vec<String>>,
     pub rlimits: Option<BTreeMap<String, String>>,
 }
 
 impl RawHandler {
     pub(super) fn over(self, all: RawContainer) -> RawContainer {
-        let Self { log_line_max, shm_size, oom_score_adj, privileged, seccomp, apparmor, capabilities, rlimits } = self;
+        let Self {
+            log_line_max,
+            shm_size,
+            oom_score_adj,
+            privileged,
+            seccomp,
+            apparmor,
+            selinux,
+            capabilities,
+            rlimits,
+        } = self;
         RawContainer {
             log_line_max: log_line_max.unwrap_or(all.log_line_max),
             shm_size: shm_size.unwrap_or(all.shm_size),
@@ -112,6 +124,7 @@ impl RawHandler {
             privileged: privileged.unwrap_or(all.privileged),
             seccomp: seccomp.unwrap_or(all.seccomp),
             apparmor: apparmor.unwrap_or(all.apparmor),
+            selinux: selinux.unwrap_or(all.selinux),
             capabilities: capabilities.unwrap_or(all.capabilities),
             rlimits: rlimits.unwrap_or(all.rlimits),
         }
@@ -250,6 +263,7 @@ impl Default for RawContainer {
             privileged: true,
             seccomp: PathBuf::new(),
             apparmor: String::new(),
+            selinux: "auto".into(),
             capabilities: CAPABILITIES.map(str::to_owned).into(),
             rlimits: BTreeMap::new(),
         }

@@ -54,6 +54,7 @@ fn the_explained_file_names_every_key_and_explains_it() {
         privileged: Some(false),
         seccomp: Some("/etc/crisp/strict.json".into()),
         apparmor: Some("crisp-strict".into()),
+        selinux: Some("off".into()),
         capabilities: Some(Vec::new()),
         rlimits: Some([("core".into(), "0".into()), ("nofile".into(), "1024".into())].into()),
     };

@@ -269,6 +269,7 @@ pub(crate) fn pod_record() -> PodRecord {
         settings: cgroup::Settings::new(),
         ips: vec!["10.1.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
         connection: Connection::Bridge,
+        selinux: None,
     }
 }
 
@@ -292,5 +293,6 @@ pub(crate) fn container_record() -> ContainerRecord {
         cgroup: "/kubepods/pod1/c".to_owned(),
         settings: cgroup::Settings::new(),
         cdi: vec![],
+        selinux: None,
     }
 }

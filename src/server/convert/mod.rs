@@ -29,6 +29,7 @@ pub(crate) mod mount;
 pub(crate) mod pod;
 pub(crate) mod resources;
 pub(crate) mod security;
+mod selinux;
 pub(crate) mod signal;
 pub(crate) mod stats;
 pub(crate) mod status;

@@ -1,12 +1,12 @@
 //! Security contexts and namespaces.
 
 use model::{
-    CAPABILITIES, Capabilities, ContainerSecurity, GroupsPolicy, Namespaces, NsMode, PodSecurity, Profile, SeLinux,
-    UserNs, UserRef,
+    CAPABILITIES, Capabilities, ContainerSecurity, GroupsPolicy, Namespaces, NsMode, PodSecurity, Profile, UserNs,
+    UserRef,
 };
 use wire::v1;
 
-use super::{Field, Refusal, mapping};
+use super::{Field, Refusal, mapping, selinux};
 
 #[expect(deprecated, reason = "the older seccomp field is still understood")]
 pub(super) fn pod(at: Field<'_>, asked: Option<v1::LinuxSandboxSecurityContext>) -> Result<PodSecurity, Refusal> {
@@ -34,7 +34,7 @@ pub(super) fn pod(at: Field<'_>, asked: Option<v1::LinuxSandboxSecurityContext>)
     }
     Ok(PodSecurity {
         namespaces,
-        selinux: selinux(selinux_options),
+        selinux: selinux::options(at.at("selinux_options"), selinux_options)?,
         run_as_user,
         run_as_group,
         supplemental_groups: groups(at.at("supplemental_groups"), supplemental_groups)?,
@@ -112,7 +112,7 @@ pub(super) fn container(
         capabilities: capability_changes(at.at("capabilities"), capabilities)?,
         privileged,
         namespaces: namespaces(at.at("namespace_options"), namespace_options)?,
-        selinux: selinux(selinux_options),
+        selinux: selinux::options(at.at("selinux_options"), selinux_options)?,
         run_as,
         run_as_group,
         supplemental_groups: groups(at.at("supplemental_groups"), supplemental_groups)?,
@@ -167,12 +167,6 @@ fn user_namespace(at: Field<'_>, asked: v1::UserNamespace) -> Result<Option<User
         NsMode::Node if uids.is_empty() && gids.is_empty() => Ok(None),
         NsMode::Node => Err(at.invalid("has mappings, but mode is NODE")),
     }
-}
-
-/// An option with nothing in it is no wish.
-fn selinux(asked: Option<v1::SeLinuxOption>) -> Option<SeLinux> {
-    let v1::SeLinuxOption { user, role, r#type, level } = asked.filter(|o| *o != v1::SeLinuxOption::default())?;
-    Some(SeLinux { user, role, kind: r#type, level })
 }
 
 fn optional_id(at: Field<'_>, asked: Option<v1::Int64Value>) -> Result<Option<u32>, Refusal> {

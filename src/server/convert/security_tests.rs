@@ -1,4 +1,4 @@
-use model::{Classed as _, IdMapping, Kind};
+use model::{Classed as _, IdMapping, Kind, SeLinux};
 
 use super::super::fixture::container_config;
 use super::*;

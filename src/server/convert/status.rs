@@ -34,6 +34,7 @@ pub(crate) fn pod(record: &PodRecord) -> v1::PodSandboxStatus {
         settings: _,
         ips,
         connection: _,
+        selinux: _,
     } = record;
     let options = security::namespaces_to_wire(&spec.security.namespaces);
     v1::PodSandboxStatus {
@@ -62,6 +63,7 @@ pub(crate) fn pod_item(record: &PodRecord) -> v1::PodSandbox {
         settings: _,
         ips: _,
         connection: _,
+        selinux: _,
     } = record;
     v1::PodSandbox {
         id: id.to_string(),
@@ -91,6 +93,7 @@ pub(crate) fn container(record: &ContainerRecord, limits: Option<&cgroup::Now>) 
         cgroup: _,
         settings: _,
         cdi: _,
+        selinux: _,
     } = record;
     let Moment { started, finished, code, reason, message } = moment(phase);
     let user = v1::LinuxContainerUser {
@@ -138,6 +141,7 @@ pub(crate) fn container_item(record: &ContainerRecord) -> v1::Container {
         cgroup: _,
         settings: _,
         cdi: _,
+        selinux: _,
     } = record;
     v1::Container {
         id: id.to_string(),

@@ -4,5 +4,8 @@
 //! in the OCI configuration, and the shim puts them in force.
 
 mod apparmor;
+mod selinux;
 
 pub(crate) use apparmor::{Apparmor, ApparmorError};
+pub(crate) use selinux::relabel::{RelabelError, relabel};
+pub(crate) use selinux::{Labels, Selinux, SelinuxError, Wish};

@@ -25,6 +25,7 @@ use oci_spec::runtime::{
 
 use crate::cdi::Edits;
 use crate::config::Handler;
+use crate::lsm::Labels;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OciError {
@@ -105,6 +106,7 @@ pub(crate) struct Given<'a> {
     pub(crate) target: Option<u32>,
     /// The AppArmor profile to run under.
     pub(crate) apparmor: Option<&'a str>,
+    pub(crate) selinux: Option<&'a Labels>,
 }
 
 /// The capabilities a container has, by name, for whoever has to decide by them.
@@ -120,6 +122,7 @@ pub(crate) fn build(given: &Given<'_>) -> Result<Spec, OciError> {
         .readonly_paths(if security.privileged { Vec::new() } else { security.readonly_paths.clone() })
         .build()?;
     linux.set_resources(None);
+    linux.set_mount_label(given.selinux.map(|labels| labels.mount.clone()));
     if let Some(ids) = ids::of(given)? {
         linux.set_uid_mappings(Some(ids::lines(&ids.uids)?)).set_gid_mappings(Some(ids::lines(&ids.gids)?));
     }

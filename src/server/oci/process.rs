@@ -38,6 +38,7 @@ pub(super) fn process(given: &Given<'_>) -> Result<Process, OciError> {
         .no_new_privileges(security.no_new_privs)
         .build()?;
     process.set_apparmor_profile(given.apparmor.map(str::to_owned));
+    process.set_selinux_label(given.selinux.and_then(|labels| labels.process.clone()));
     process.set_rlimits(Some(rlimits(given)?).filter(|limits| !limits.is_empty()));
     Ok(process)
 }

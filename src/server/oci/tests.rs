@@ -151,7 +151,8 @@ fn built_from(
         devices: &[],
         edits,
         target: None,
-        apparmor: None,
+        apparmor: Some("profile"),
+        selinux: Some(&crate::lsm::Labels { process: Some("p".into()), mount: "m".into() }),
     })
 }
 
@@ -460,4 +461,13 @@ fn users_and_groups_have_to_be_among_the_ids() {
     for (words, change) in cases {
         assert_eq!(said(change), format!("{words} is no id in the pod's user namespace"));
     }
+}
+
+#[test]
+fn profile_and_labels_are_in_the_standards_words() {
+    let spec = built(&given::container(), &[]).unwrap();
+    let process = spec.process().as_ref().unwrap();
+    assert_eq!(process.apparmor_profile().as_deref(), Some("profile"));
+    assert_eq!(process.selinux_label().as_deref(), Some("p"));
+    assert_eq!(spec.linux().as_ref().unwrap().mount_label().as_deref(), Some("m"));
 }

@@ -77,6 +77,9 @@ impl Runtime {
             steps.0
         })
         .await;
+        if left.is_empty() {
+            self.selinux.free(id.as_str());
+        }
         self.remember(Dirt::Container(pod.clone(), id.clone()), &left);
         left
     }
@@ -105,6 +108,9 @@ impl Runtime {
             steps.0
         })
         .await;
+        if left.is_empty() {
+            self.selinux.free(id.as_str());
+        }
         self.remember(Dirt::Pod(id.clone()), &left);
         left
     }

@@ -19,11 +19,11 @@ use super::handler::HandlerGone;
 use super::reopen_log::LogError;
 use super::volumes::{DeclaredError, MountError};
 use super::watch::written_exit;
-use super::{LookError, Runtime, blocking, poststop, random, sweep};
+use super::{LookError, Runtime, blocking, files, poststop, random, sweep};
 use crate::cdi::CdiError;
 use crate::config::{NoSuchHandler, OomPolicy};
 use crate::fault::{self, Fault};
-use crate::lsm::ApparmorError;
+use crate::lsm::{ApparmorError, RelabelError, SelinuxError, relabel};
 use crate::oci::OciError;
 use crate::seccomp::SeccompError;
 use crate::shim::AskError;
@@ -49,8 +49,6 @@ pub(crate) enum CreateError {
     NoSuchImage(String),
     #[error("image {0} has no layers")]
     NoLayers(String),
-    #[error("config.{0}")]
-    Unsupported(&'static str),
     #[error("config.linux.security_context.privileged: the pod is not privileged")]
     PrivilegedAlone,
     #[error("config.mounts: {path}")]
@@ -82,6 +80,12 @@ pub(crate) enum CreateError {
     DefaultSeccomp(#[source] SeccompError),
     #[error("config.linux.security_context.apparmor")]
     Apparmor(#[from] ApparmorError),
+    #[error("config.linux.security_context.selinux_options")]
+    Selinux(#[from] SelinuxError),
+    #[error("config.mounts[{index}].selinux_relabel")]
+    Relabel { index: usize, source: RelabelError },
+    #[error("labelling the volumes of the container's image")]
+    VolumeLabels(#[source] RelabelError),
     #[error(transparent)]
     Log(#[from] LogError),
     #[error("the container's layers")]
@@ -115,7 +119,6 @@ impl Classed for CreateError {
             Self::NameTaken(e) => e.kind(),
             Self::NotAsAnnounced(e) => e.kind(),
             Self::NoSuchImage(_) => Kind::NotFound,
-            Self::Unsupported(_) => Kind::Unsupported,
             Self::MountSource { .. } | Self::PrivilegedAlone => Kind::Invalid,
             Self::ImageMount(e) => e.kind(),
             Self::Declared(e) => e.kind(),
@@ -127,6 +130,8 @@ impl Classed for CreateError {
             Self::Oci(e) => e.kind(),
             Self::Seccomp(e) => e.kind(),
             Self::Apparmor(e) => e.kind(),
+            Self::Selinux(e) => e.kind(),
+            Self::Relabel { source, .. } | Self::VolumeLabels(source) => source.kind(),
             Self::Log(e) => e.kind(),
             Self::Layers(e) => e.kind(),
             Self::Disk(e) => e.kind(),
@@ -167,7 +172,8 @@ impl Runtime {
             id.as_str(),
         )?;
         let (runtime, draft_id, draft_pod) = (self.clone(), id.clone(), pod.clone());
-        let draft = blocking(move || runtime.draft(draft_id, draft_pod, spec)).await?;
+        let draft = blocking(move || runtime.draft(draft_id, draft_pod, spec)).await;
+        let draft = draft.inspect_err(|_| self.selinux.free(id.as_str()))?;
         match self.make_container(draft).await {
             Ok(()) => {
                 name.keep();
@@ -232,6 +238,7 @@ impl Runtime {
         disk::private_dir(&writable.join("volumes"))?;
         self.images.fill(&overlay.lower, &draft.volumes)?;
         fault::at("create.volumes")?;
+        self.label(&draft)?;
         // Taken back by `clear_container`, which the intent tells of it.
         drop(draft.cgroup.create()?);
         draft.cgroup.set_devices(&draft.device_rules)?;
@@ -243,6 +250,19 @@ impl Runtime {
         poststop::note(&dir, &draft.id, &draft.config)?;
         fault::at("create.bundle")?;
         Ok((dir, draft))
+    }
+
+    /// Labels what crisp made for the container and shows it by mounts.
+    fn label(&self, draft: &Draft) -> Result<(), CreateError> {
+        let Some(labels) = &draft.selinux else { return Ok(()) };
+        for volume in &draft.volumes {
+            relabel(&volume.directory, &labels.mount).map_err(CreateError::VolumeLabels)?;
+        }
+        if draft.pod.selinux.as_ref().is_some_and(|pod| pod.mount != labels.mount) {
+            // With the level of either, the other could not read them.
+            files::label(&self.pod_dir(&draft.pod.id), &labels.shared())?;
+        }
+        Ok(())
     }
 
     fn launch(&self, draft: &Draft, rootfs: Overlay, images: BTreeMap<String, Vec<String>>) -> Launch {
@@ -267,7 +287,9 @@ impl Runtime {
 
     /// From here on the container exists.
     fn publish_container(&self, draft: Draft, pid: NonZeroU32) -> Result<(), CreateError> {
-        let Draft { id, spec, pod, image, mounted, user, groups, stop_signal, log, cgroup, settings, cdi, .. } = draft;
+        let Draft {
+            id, spec, pod, image, mounted, user, groups, stop_signal, log, cgroup, settings, cdi, selinux, ..
+        } = draft;
         let name = shown_name(&spec.image, &image);
         let reference = shown_reference(&name, &image);
         let record = ContainerRecord {
@@ -285,6 +307,7 @@ impl Runtime {
             cgroup: cgroup.path().as_str().to_owned(),
             settings,
             cdi,
+            selinux,
         };
         let dir = self.layout.container(&record.pod, &record.id);
         disk::write_json(&dir.join("container.json"), &record)?;

@@ -13,6 +13,7 @@ use super::devices::{self, Devices};
 use super::{Runtime, announced, files, reopen_log, volumes};
 use crate::cdi::{self, DeviceUsed, Edits, Owner};
 use crate::config::{Handler, NoSuchHandler, OomPolicy};
+use crate::lsm::{Labels, RelabelError, SelinuxError, Wish, relabel};
 use crate::oci::{self, Given};
 use crate::seccomp::Wanted;
 use crate::store::PodRecord;
@@ -34,6 +35,7 @@ pub(super) struct Draft {
     pub(super) device_rules: Vec<cgroup::DeviceRule>,
     pub(super) cdi: Vec<DeviceUsed>,
     pub(super) seccomp: Option<PathBuf>,
+    pub(super) selinux: Option<Labels>,
     pub(super) log: Option<(PathBuf, File)>,
     pub(super) log_line_max: u32,
     pub(super) oom_policy: OomPolicy,
@@ -54,7 +56,6 @@ impl Runtime {
     ) -> Result<Draft, CreateError> {
         let handler = self.handler(&pod)?;
         self.image_handlers(&spec)?;
-        supported(&spec)?;
         let differences =
             announced::settle(self.settings().resources.mismatch, pod.spec.announced.as_ref(), &mut spec)?;
         if spec.security.privileged && !pod.spec.security.privileged {
@@ -75,6 +76,7 @@ impl Runtime {
         let apparmor = &spec.security.apparmor;
         let apparmor =
             self.apparmor.profile(apparmor.as_ref(), spec.security.privileged, handler.apparmor.as_deref())?;
+        let selinux = self.labels(&id, &pod, &spec)?;
         let mounted = self.mounted(&spec.mounts).map_err(CreateError::ImageMount)?;
         let sources: Vec<PathBuf> = spec.mounts.iter().map(|mount| volumes::source(mount, &mounted)).collect();
         let above = self.layout.writable(&id).join("volumes");
@@ -99,9 +101,10 @@ impl Runtime {
             edits: &edits,
             target: self.target(&pod, &spec)?,
             apparmor: apparmor.as_deref(),
+            selinux: selinux.as_ref(),
         })?;
-        // From here on something may be made: missing sources and the log, as the peers do.
-        spec.mounts.iter().try_for_each(|mount| make_source(&mount.source))?;
+        // From here on something may be made: missing sources, labels and the log, as the peers do.
+        ready_volumes(&spec, selinux.as_ref())?;
         let log = match (&pod.spec.log_directory, &spec.log_path) {
             (Some(directory), Some(path)) => Some((directory.join(path), reopen_log::open(directory, path)?)),
             (None, _) | (_, None) => None,
@@ -124,6 +127,7 @@ impl Runtime {
             device_rules,
             cdi: edits.used,
             seccomp,
+            selinux,
             log,
             log_line_max: handler.log_line_max,
             oom_policy: handler.oom_score_adj,
@@ -185,6 +189,17 @@ impl Runtime {
         Ok((user, groups))
     }
 
+    /// Its level, if it has one of its own, is taken until it is freed.
+    fn labels(&self, id: &ContainerId, pod: &PodRecord, spec: &ContainerSpec) -> Result<Option<Labels>, SelinuxError> {
+        let (security, above) = (&spec.security, &pod.spec.security.namespaces);
+        // As the container really has them: a client that is silent asks for the pod's.
+        let pid = if security.namespaces.pid == NsMode::Pod { above.pid } else { security.namespaces.pid };
+        let hosts = [pid, above.ipc].contains(&NsMode::Node);
+        let (asked, of_pod) = (security.selinux.as_ref(), pod.spec.security.selinux.as_ref());
+        let wish = Wish { asked, of_pod, free: security.privileged || hosts };
+        self.selinux.of_container(id.as_str(), pod.selinux.as_ref(), wish)
+    }
+
     fn seccomp(&self, spec: &ContainerSpec, handler: &Handler) -> Result<Option<PathBuf>, CreateError> {
         if spec.security.privileged {
             return Ok(None);
@@ -228,30 +243,26 @@ fn stop_signal(spec: &ContainerSpec, image: &image::Image) -> Result<Signal, Cre
     })
 }
 
-/// Refuses what this release cannot do, by the field's name.
-fn supported(spec: &ContainerSpec) -> Result<(), CreateError> {
-    let security = &spec.security;
-    if security.selinux.is_some() && !has_selinux() {
-        return Err(CreateError::Unsupported("linux.security_context.selinux_options: this host has no SELinux"));
-    }
-    if security.selinux.is_some() {
-        return Err(CreateError::Unsupported("linux.security_context.selinux_options: not supported yet"));
+/// Makes the sources that are missing, and relabels those that are to be: for this container alone, as CRI is understood, so its
+/// level goes with the label. Images have it from their mount.
+fn ready_volumes(spec: &ContainerSpec, labels: Option<&Labels>) -> Result<(), CreateError> {
+    spec.mounts.iter().try_for_each(|mount| make_source(&mount.source))?;
+    let Some(Labels { mount: label, .. }) = labels else { return Ok(()) };
+    for (index, mount) in spec.mounts.iter().enumerate().filter(|(_, mount)| mount.selinux_relabel) {
+        let MountSource::Host(path) = &mount.source else { continue };
+        let failed = |source: RelabelError| CreateError::Relabel { index, source };
+        if !relabel(path, label).map_err(failed)? {
+            tracing::warn!(path = %path.display(), "config.mounts[{index}].selinux_relabel: it takes no labels");
+        }
     }
     Ok(())
 }
 
 /// Tells of wishes that are granted in all but this.
 fn warn_of_unfulfilled(container: &ContainerId, pod: &PodRecord, spec: &ContainerSpec) {
-    if spec.mounts.iter().any(|mount| mount.selinux_relabel) && has_selinux() {
-        tracing::warn!(%container, "config.mounts: selinux_relabel: volumes are not relabelled yet");
-    }
     if spec.log_path.is_some() && pod.spec.log_directory.is_none() {
         tracing::warn!(%container, "config.log_path: the pod has no log_directory, so nothing is logged");
     }
-}
-
-pub(super) fn has_selinux() -> bool {
-    Path::new("/sys/fs/selinux/enforce").exists()
 }
 
 /// A directory that is to be mounted and is missing is made, as the peers do.

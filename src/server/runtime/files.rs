@@ -6,6 +6,7 @@ use std::path::Path;
 use model::{NsMode, PodSpec};
 use nix::mount::{MsFlags, mount};
 
+use crate::lsm::{Labels, relabel};
 use crate::store::{DiskError, disk};
 
 /// Where in the pod's directory they are, in a file system of their own: containers may write them, and would fill the one
@@ -13,6 +14,7 @@ use crate::store::{DiskError, disk};
 pub(super) const DIR: &str = "etc";
 /// What containers can add to them.
 const ROOM: usize = 1 << 20;
+const NAMES: [&str; 3] = ["resolv.conf", "hostname", "hosts"];
 
 /// The name that a pod's containers know themselves by: the one asked for, else the host's.
 pub(super) fn hostname(pod: &PodSpec) -> String {
@@ -24,7 +26,13 @@ pub(super) fn hostname(pod: &PodSpec) -> String {
 }
 
 /// Writes `resolv.conf`, `hostname` and `hosts` into [`DIR`] of the pod's directory.
-pub(super) fn write(dir: &Path, pod: &PodSpec, hostname: &str, ips: &[IpAddr]) -> Result<(), DiskError> {
+pub(super) fn write(
+    dir: &Path,
+    pod: &PodSpec,
+    hostname: &str,
+    ips: &[IpAddr],
+    selinux: Option<&Labels>,
+) -> Result<(), DiskError> {
     let read = |path: &str| std::fs::read(path).unwrap_or_default();
     let resolv = match &pod.dns {
         Some(dns) if !(dns.servers.is_empty() && dns.searches.is_empty() && dns.options.is_empty()) => {
@@ -50,14 +58,13 @@ pub(super) fn write(dir: &Path, pod: &PodSpec, hostname: &str, ips: &[IpAddr]) -
         own.iter().for_each(|ip| text.push_str(&format!("{ip}\t{hostname}\n")));
         text.into_bytes()
     };
+    let above = dir;
     let dir = dir.join(DIR);
     make_room(&dir, ROOM + resolv.len() + hosts.len())?;
     // They are the container's root's, whoever that is on the host: a tmpfs cannot show them under other ids before Linux 6.3.
     let ids = pod.security.namespaces.user.as_ref();
     let owner = ids.and_then(|ids| ids.uid(0).zip(ids.gid(0)));
-    for (name, bytes) in
-        [("resolv.conf", &resolv[..]), ("hostname", format!("{hostname}\n").as_bytes()), ("hosts", &hosts)]
-    {
+    for (name, bytes) in NAMES.into_iter().zip([&resolv[..], format!("{hostname}\n").as_bytes(), &hosts]) {
         let path = dir.join(name);
         disk::write(&path, bytes)?;
         if let Some((uid, gid)) = owner {
@@ -65,7 +72,15 @@ pub(super) fn write(dir: &Path, pod: &PodSpec, hostname: &str, ips: &[IpAddr]) -
             owned.map_err(|source| DiskError::Write { path, source })?;
         }
     }
-    Ok(())
+    selinux.map_or(Ok(()), |labels| label(above, &labels.mount))
+}
+
+/// Gives the files in the pod's directory another label.
+pub(super) fn label(dir: &Path, label: &str) -> Result<(), DiskError> {
+    NAMES.into_iter().try_for_each(|name| {
+        let path = dir.join(DIR).join(name);
+        relabel(&path, label).map(drop).map_err(|e| DiskError::Write { path, source: std::io::Error::other(e) })
+    })
 }
 
 /// Taken away by [`super::clear::unmount_all`].

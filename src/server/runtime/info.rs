@@ -22,6 +22,7 @@ impl Runtime {
                 cgroup::Driver::Cgroupfs => "cgroupfs".to_owned(),
                 cgroup::Driver::Systemd(systemd) => format!("systemd {}", systemd.version()),
             },
+            "selinux": self.selinux.is_there(),
             "userNamespaces": { "offered": self.user_ns.is_none(), "reason": self.user_ns },
             "pods": self.pods.all().len(),
             "containers": self.containers.all().len(),
@@ -59,6 +60,7 @@ impl Runtime {
             "shim": note::pid(&dir),
             "namespaces": pod.held,
             "cgroup": pod.cgroup,
+            "selinux": pod.selinux,
             "resources": self.pod_resources_info(pod),
             "config": pod.spec,
         })
@@ -90,6 +92,7 @@ impl Runtime {
             "writableLayer": self.layout.writable(&container.id),
             "cgroup": container.cgroup,
             "user": container.user,
+            "selinux": container.selinux,
             "stopSignal": container.stop_signal.to_string(),
             "resources": resources_info(&container.spec.resources, &container.settings, now),
             "cdiDevices": container.cdi,

@@ -54,7 +54,7 @@ use model::{ContainerMeta, PodId, PodMeta};
 
 use crate::cdi;
 use crate::config::{CgroupDriver, Config};
-use crate::lsm::Apparmor;
+use crate::lsm::{Apparmor, Selinux};
 use crate::seccomp::Filters;
 use crate::shim::{Client, Program, SpawnError};
 use crate::store::{ContainerRecord, DiskError, Layout, Names, PodRecord, Table, disk};
@@ -102,6 +102,7 @@ pub(crate) struct Runtime {
     filters: Filters,
     networks: network::Networks,
     apparmor: Apparmor,
+    selinux: Selinux,
     specs: cdi::Specs,
     pods: Table<PodRecord>,
     containers: Table<ContainerRecord>,
@@ -150,6 +151,7 @@ impl Runtime {
             filters: Filters::new(filters),
             networks: network::Networks::open(&config.network, layout.cni())?,
             apparmor: Apparmor::find(),
+            selinux: Selinux::find(),
             settings: RwLock::new(Arc::new(config.clone())),
             specs: cdi::Specs::new(config.cdi.spec_dirs.clone()),
             config,

@@ -52,6 +52,7 @@ impl Runtime {
         if let Ok(name) = self.pod_names.reserve(record.spec.meta.clone(), PodMeta::to_string, id.as_str()) {
             name.keep();
         }
+        self.selinux.remember(id.as_str(), record.selinux.as_ref());
         if record.phase == PodPhase::Ready
             && let Err(gone) = self.handler(&record)
         {
@@ -79,6 +80,7 @@ impl Runtime {
         if let Ok(name) = self.container_names.reserve(name, |(_, name)| name.to_string(), record.id.as_str()) {
             name.keep();
         }
+        self.selinux.remember(record.id.as_str(), record.selinux.as_ref());
         Self::told_before(&self.containers.insert(self.settle_container(record)));
     }
 

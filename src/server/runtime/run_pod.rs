@@ -15,6 +15,7 @@ use super::user_ns::UserNsError;
 use super::{Runtime, blocking, files, pod_size, random};
 use crate::config::{Handler, NoSuchHandler};
 use crate::fault::{self, Fault};
+use crate::lsm::{Labels, SelinuxError};
 use crate::shim::{AskError, Client, ShimEvent, SpawnError};
 use crate::store::{DiskError, NameTaken, PodCgroup, PodRecord, VERSION, disk};
 
@@ -28,6 +29,8 @@ pub(crate) enum RunPodError {
     Sysctl(#[from] SysctlError),
     #[error("config.linux.security_context.{0}")]
     Security(&'static str),
+    #[error("config.linux.security_context.selinux_options")]
+    Selinux(#[from] SelinuxError),
     #[error(transparent)]
     UserNs(#[from] UserNsError),
     #[error(transparent)]
@@ -57,6 +60,7 @@ impl Classed for RunPodError {
             Self::Handler(e) => e.kind(),
             Self::Sysctl(e) => e.kind(),
             Self::Security(_) => Kind::Unsupported,
+            Self::Selinux(e) => e.kind(),
             Self::UserNs(e) => e.kind(),
             Self::NameTaken(e) => e.kind(),
             Self::Cgroup(e) => e.kind(),
@@ -75,11 +79,15 @@ const SHIM_OOM_SCORE: i32 = -998;
 
 impl Runtime {
     pub(crate) async fn run_pod(self: &Arc<Self>, spec: PodSpec) -> Result<PodId, RunPodError> {
-        self.check(&spec, self.settings().handlers.asked("runtime_handler", &spec.handler)?)?;
+        let settings = self.settings();
+        let handler = settings.handlers.asked("runtime_handler", &spec.handler)?;
+        self.check(&spec, handler)?;
         self.check_user_ns(&spec)?;
         let id = PodId::from_bytes(random());
         let name = self.pod_names.reserve(spec.meta.clone(), PodMeta::to_string, id.as_str())?;
-        match self.make_pod(&id, spec).await {
+        let labels = self.selinux.of_pod(id.as_str(), spec.security.selinux.as_ref(), handler.selinux);
+        let labels = labels.inspect_err(|_| self.selinux.free(id.as_str()))?;
+        match self.make_pod(&id, spec, labels).await {
             Ok(()) => {
                 name.keep();
                 Ok(id)
@@ -91,7 +99,7 @@ impl Runtime {
         }
     }
 
-    async fn make_pod(self: &Arc<Self>, id: &PodId, spec: PodSpec) -> Result<(), RunPodError> {
+    async fn make_pod(self: &Arc<Self>, id: &PodId, spec: PodSpec, selinux: Option<Labels>) -> Result<(), RunPodError> {
         let dir = self.pod_dir(id);
         let cgroup = self.pod_cgroup(id, &spec)?;
         fault::at("run_pod.begin")?;
@@ -116,13 +124,13 @@ impl Runtime {
         fault::at("run_pod.shim")?;
         let (sender, events) = mpsc::unbounded_channel();
         let shim = Client::connect(&dir.join("shim.sock"), sender).await?;
-        let held = self.hold(&shim, id, &spec, &hostname).await?;
+        let held = self.hold(&shim, id, &spec, &hostname, selinux.as_ref()).await?;
         fault::at("run_pod.hold")?;
         // Taken back by `clear_pod`, which looks for it in every network.
         let pod = network::pod(id, &spec, &cgroup.path, held.network.as_deref())?;
         let (connection, ips) = self.connect(&pod).await?;
         fault::at("run_pod.network")?;
-        files::write(&dir, &spec, &hostname, &ips)?;
+        files::write(&dir, &spec, &hostname, &ips, selinux.as_ref())?;
         let record = PodRecord {
             version: VERSION,
             id: id.clone(),
@@ -135,6 +143,7 @@ impl Runtime {
             settings,
             ips,
             connection,
+            selinux,
         };
         self.publish_pod(record, shim, events)?;
         Ok(())
@@ -155,7 +164,14 @@ impl Runtime {
         Ok(())
     }
 
-    async fn hold(&self, shim: &Client, id: &PodId, spec: &PodSpec, hostname: &str) -> Result<Held, AskError> {
+    async fn hold(
+        &self,
+        shim: &Client,
+        id: &PodId,
+        spec: &PodSpec,
+        hostname: &str,
+        selinux: Option<&Labels>,
+    ) -> Result<Held, AskError> {
         let spaces = &spec.security.namespaces;
         let ask = HoldAsk {
             dir: self.pod_dir(id),
@@ -169,6 +185,7 @@ impl Runtime {
             hostname: hostname.to_owned(),
             sysctls: spec.sysctls.clone(),
             shm_size: self.shm_size(spec),
+            mount_label: selinux.map(|labels| labels.mount.clone()),
             oom_score_adj: SHIM_OOM_SCORE,
         };
         match shim.ask(Ask::Hold(ask), &[]).await? {
@@ -201,9 +218,6 @@ impl Runtime {
         sysctl::check(spec)?;
         network::bandwidth(spec)?;
         // The pod itself runs no program, so its profiles and its user confine nothing: they are only remembered.
-        if spec.security.selinux.is_some() && !super::draft::has_selinux() {
-            return Err(RunPodError::Security("selinux_options: this host has no SELinux"));
-        }
         if matches!(&spec.security.apparmor, Some(Profile::Localhost(_))) && !self.apparmor.is_there() {
             return Err(RunPodError::Security("apparmor: this host has no AppArmor"));
         }

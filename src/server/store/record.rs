@@ -11,6 +11,7 @@ use model::{ContainerId, ContainerSpec, Phase, PodId, PodPhase, PodSpec, Signal}
 use serde::{Deserialize, Serialize};
 
 use crate::cdi::DeviceUsed;
+use crate::lsm::Labels;
 
 /// Grows when an older daemon could not read the records any more.
 pub(crate) const VERSION: u32 = 1;
@@ -36,6 +37,9 @@ pub(crate) struct PodRecord {
     /// Older records do not have it, nor a network.
     #[serde(default)]
     pub(crate) connection: Connection,
+    /// Its SELinux labels, which its containers share; none where the host has no SELinux.
+    #[serde(default)]
+    pub(crate) selinux: Option<Labels>,
 }
 
 impl PodRecord {
@@ -91,6 +95,9 @@ pub(crate) struct ContainerRecord {
     /// The CDI devices that it was given.
     #[serde(default)]
     pub(crate) cdi: Vec<DeviceUsed>,
+    /// As of the pod.
+    #[serde(default)]
+    pub(crate) selinux: Option<Labels>,
 }
 
 /// The image as it was found when the container was made.

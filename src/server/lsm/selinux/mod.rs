@@ -1,0 +1,272 @@
+//! SELinux: under which context a container runs, and which one its files have.
+
+mod context;
+mod levels;
+pub(crate) mod relabel;
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Once;
+
+use model::{Classed, Kind, SeLinux};
+use serde::{Deserialize, Serialize};
+
+use context::{Context, NoContext};
+use levels::Levels;
+
+/// As many categories as any policy has.
+const CATEGORIES_MAX: u16 = 1024;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SelinuxError {
+    #[error("this host has no SELinux")]
+    Absent,
+    #[error("it is switched off for this runtime handler")]
+    Off,
+    #[error("the pod was made without labels")]
+    Unlabelled,
+    #[error("the host's policy says nothing of containers: there is no lxc_contexts with a process and a file")]
+    NoContexts,
+    #[error(transparent)]
+    Malformed(#[from] NoContext),
+    #[error("the host's policy does not know the context {0}")]
+    Unknown(String),
+    #[error("asking the kernel about the context {context}")]
+    Ask { context: String, source: io::Error },
+    #[error("all levels are taken")]
+    NoLevel,
+}
+
+impl Classed for SelinuxError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Absent => Kind::Unsupported,
+            Self::Off | Self::Unlabelled | Self::NoContexts | Self::Unknown(_) => Kind::Precondition,
+            Self::NoLevel => Kind::Exhausted,
+            Self::Malformed(_) | Self::Ask { .. } => Kind::Internal,
+        }
+    }
+}
+
+/// What a pod or a container has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Labels {
+    /// Of its processes; none: what the policy makes of them, as for privileged containers.
+    pub(crate) process: Option<String>,
+    /// Of its files.
+    pub(crate) mount: String,
+}
+
+impl Labels {
+    /// For files that containers of several levels use.
+    pub(crate) fn shared(&self) -> String {
+        match self.mount.parse::<Context>() {
+            Ok(mut context) => {
+                context.level = context.sensitivity().map(str::to_owned);
+                context.to_string()
+            }
+            Err(_) => self.mount.clone(),
+        }
+    }
+}
+
+/// What a container asks for, and what it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wish<'a> {
+    pub(crate) asked: Option<&'a SeLinux>,
+    /// What its pod asked for.
+    pub(crate) of_pod: Option<&'a SeLinux>,
+    /// It is privileged, or sees the host's processes or its IPC: a type of its own would be in the way of that.
+    pub(crate) free: bool,
+}
+
+/// The host's SELinux, or that it has none.
+#[derive(Debug)]
+pub(crate) struct Selinux {
+    /// Above `sys`, `proc`, `usr` and `etc`: the root, but for tests.
+    root: PathBuf,
+    /// Asks the kernel for its own writing of a context.
+    ask: fn(&Path, &str) -> io::Result<String>,
+    levels: Levels,
+    warned: Once,
+}
+
+impl Selinux {
+    pub(crate) fn find() -> Self {
+        Self::at(PathBuf::from("/"), ask_kernel)
+    }
+
+    fn at(root: PathBuf, ask: fn(&Path, &str) -> io::Result<String>) -> Self {
+        Self { root, ask, levels: Levels::default(), warned: Once::new() }
+    }
+
+    /// Before a policy is loaded everything is called `kernel`, and nothing is forbidden.
+    pub(crate) fn is_there(&self) -> bool {
+        let own = || std::fs::read_to_string(self.root.join("proc/self/attr/current")).unwrap_or_default();
+        self.root.join("sys/fs/selinux/enforce").exists() && own().trim_end_matches(['\n', '\0']) != "kernel"
+    }
+
+    /// The labels of a pod, at a level of its own where it asks for none; that one is taken until [`Selinux::free`].
+    ///
+    /// Who asks for nothing gets the defaults, but not where the host's policy has none; that is told once.
+    pub(crate) fn of_pod(&self, id: &str, asked: Option<&SeLinux>, on: bool) -> Result<Option<Labels>, SelinuxError> {
+        let lacks = match (self.is_there(), on) {
+            (true, true) => match self.defaults()? {
+                Some(defaults) => return self.label_pod(id, asked, defaults).map(Some),
+                None => SelinuxError::NoContexts,
+            },
+            (true, false) => SelinuxError::Off,
+            (false, _) => SelinuxError::Absent,
+        };
+        if asked.is_some() {
+            return Err(lacks);
+        }
+        if matches!(lacks, SelinuxError::NoContexts) {
+            self.warned.call_once(|| tracing::warn!(%lacks, "pods that ask for no SELinux label run without"));
+        }
+        Ok(None)
+    }
+
+    fn label_pod(
+        &self,
+        id: &str,
+        asked: Option<&SeLinux>,
+        (mut process, mut files): (Context, Context),
+    ) -> Result<Labels, SelinuxError> {
+        if let Some(asked) = asked {
+            (process, files) = (process.of_process(asked), files.of_files(asked));
+        }
+        // With everything but the level, so that a bad type is not taken for a policy without categories.
+        self.check(&process)?;
+        let own = asked.is_some_and(|asked| !asked.level.is_empty());
+        if let (false, Some(sensitivity)) = (own, process.sensitivity()) {
+            let chance = u32::from_ne_bytes(random());
+            let level = self.levels.take(id, sensitivity, self.categories(&process)?, chance);
+            process.level = Some(level.ok_or(SelinuxError::NoLevel)?);
+        }
+        let process = self.check(&process)?;
+        files.level.clone_from(&process.level);
+        let mount = self.check(&files)?.to_string();
+        if let Some(level) = &process.level {
+            self.levels.hold(id, level);
+        }
+        Ok(Labels { process: Some(process.to_string()), mount })
+    }
+
+    /// The labels of a container: those of its pod, but for what it asks for itself. A level of its own is noted until
+    /// [`Selinux::free`].
+    pub(crate) fn of_container(
+        &self,
+        id: &str,
+        pod: Option<&Labels>,
+        wish: Wish<'_>,
+    ) -> Result<Option<Labels>, SelinuxError> {
+        let Some(pod) = pod else {
+            return match wish.asked {
+                None => Ok(None),
+                Some(_) if !self.is_there() => Err(SelinuxError::Absent),
+                Some(_) => Err(SelinuxError::Unlabelled),
+            };
+        };
+        let names_type = |asked: Option<&SeLinux>| asked.is_some_and(|asked| !asked.kind.is_empty());
+        let mut labels = pod.clone();
+        if let (Some(asked), Some(process)) = (wish.asked, &pod.process) {
+            let process = self.check(&process.parse::<Context>()?.of_process(asked))?;
+            labels.mount = self.check(&pod.mount.parse::<Context>()?.of_files(asked))?.to_string();
+            if let Some(level) = &process.level {
+                self.levels.hold(id, level);
+            }
+            labels.process = Some(process.to_string());
+        }
+        // As the peers do, who ignore a type as well; but nobody names one without meaning it.
+        if wish.free && !names_type(wish.asked) && !names_type(wish.of_pod) {
+            labels.process = None;
+        }
+        Ok(Some(labels))
+    }
+
+    /// Takes note of what an earlier daemon gave out.
+    pub(crate) fn remember(&self, owner: &str, labels: Option<&Labels>) {
+        let label = labels.map(|labels| labels.process.as_ref().unwrap_or(&labels.mount));
+        let level = label.and_then(|label| label.parse::<Context>().ok()).and_then(|context| context.level);
+        if let Some(level) = level {
+            self.levels.hold(owner, &level);
+        }
+    }
+
+    /// Gives back the level of something that is gone.
+    pub(crate) fn free(&self, owner: &str) {
+        self.levels.free(owner);
+    }
+
+    /// Of processes and of files. Where they stand is what the peers' tools and policies have agreed upon.
+    fn defaults(&self) -> Result<Option<(Context, Context)>, SelinuxError> {
+        let read = |path: &str| std::fs::read_to_string(self.root.join(path)).ok();
+        let of_policy = || {
+            let config = read("etc/selinux/config")?;
+            let policy = values(&config).find(|(key, _)| *key == "SELINUXTYPE")?.1;
+            // A name, not a way to elsewhere.
+            let plain = !policy.is_empty() && !policy.starts_with('.') && !policy.contains('/');
+            if plain { read(&format!("etc/selinux/{policy}/contexts/lxc_contexts")) } else { None }
+        };
+        let text = read("usr/share/containers/selinux/contexts").or_else(of_policy).unwrap_or_default();
+        let value = |wanted: &str| values(&text).find(|(key, _)| *key == wanted).map(|(_, value)| value);
+        match (value("process"), value("file")) {
+            (Some(process), Some(file)) => Ok(Some((process.parse()?, file.parse()?))),
+            _ => Ok(None),
+        }
+    }
+
+    /// How many categories the policy has: the kernel knows one after another up to the last.
+    fn categories(&self, of: &Context) -> Result<u16, SelinuxError> {
+        let sensitivity = of.sensitivity().unwrap_or("s0");
+        let (mut known, mut unknown) = (0, CATEGORIES_MAX + 1);
+        while known + 1 < unknown {
+            let middle = known.midpoint(unknown);
+            let last = Context { level: Some(format!("{sensitivity}:c{}", middle - 1)), ..of.clone() };
+            match self.check(&last) {
+                Ok(_) => known = middle,
+                Err(SelinuxError::Unknown(_)) => unknown = middle,
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(known)
+    }
+
+    /// The context as the kernel writes it, if its policy knows it.
+    fn check(&self, context: &Context) -> Result<Context, SelinuxError> {
+        let text = context.to_string();
+        match (self.ask)(&self.root, &text) {
+            Ok(canonical) => Ok(canonical.parse()?),
+            Err(unknown) if unknown.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => {
+                Err(SelinuxError::Unknown(text))
+            }
+            Err(source) => Err(SelinuxError::Ask { context: text, source }),
+        }
+    }
+}
+
+fn ask_kernel(root: &Path, context: &str) -> io::Result<String> {
+    let mut file = File::options().read(true).write(true).open(root.join("sys/fs/selinux/context"))?;
+    file.write_all(context.as_bytes())?;
+    let mut answer = String::new();
+    file.read_to_string(&mut answer)?;
+    Ok(answer.trim_end_matches('\0').to_owned())
+}
+
+/// Lines such as `key = "value"`.
+fn values(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
+    lines.filter_map(|line| line.split_once('=')).map(|(key, value)| (key.trim(), value.trim().trim_matches('"')))
+}
+
+fn random() -> [u8; 4] {
+    let mut bytes = [0; 4];
+    // The kernel's generator does not fail once the system has booted.
+    while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(4) {}
+    bytes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! Giving a volume, and all that is in it, the label of a container's files.
+//!
+//! Containers may do to the tree what they like meanwhile. Every entry is opened by name in a directory that is open already and
+//! labelled through its descriptor: no link is followed, and nothing that is mounted in the volume is entered or labelled, since
+//! that may be anything of the host's. Nothing recurses; few directories are open at once, and the way back up is found by `..`, but
+//! only into the very directory that the way down came from.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use model::{Classed, Kind};
+use rustix::fs::{
+    CWD, Dir, FileType, Mode, OFlags, ResolveFlags, XattrFlags, fstat, getxattr, openat, openat2, readlinkat, setxattr,
+};
+use rustix::io::Errno;
+
+const ATTRIBUTE: &CStr = c"security.selinux";
+/// Directories that are open at once.
+const OPEN: usize = 32;
+/// No honest volume is deeper; what is below costs its owner the container, not the host its memory.
+const DEPTH: usize = 1 << 16;
+
+/// Whoever asks for these would take the host apart: the peers' list, and where some of it lies today.
+const FORBIDDEN: [&str; 28] = [
+    "/",
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/etc/passwd",
+    "/etc/pki",
+    "/etc/shadow",
+    "/home",
+    "/lib",
+    "/lib64",
+    "/media",
+    "/opt",
+    "/proc",
+    "/root",
+    "/run",
+    "/sbin",
+    "/srv",
+    "/sys",
+    "/tmp",
+    "/usr",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/sbin",
+    "/var",
+    "/var/lib",
+    "/var/log",
+];
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RelabelError {
+    #[error("{0} is the host's own and is not relabelled")]
+    Forbidden(PathBuf),
+    #[error("{0} is too deep")]
+    Deep(PathBuf),
+    #[error("{path} was moved away meanwhile")]
+    Moved { path: PathBuf },
+    #[error("relabelling {path}")]
+    Failed { path: PathBuf, source: io::Error },
+}
+
+impl Classed for RelabelError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Forbidden(_) => Kind::Invalid,
+            Self::Deep(_) | Self::Moved { .. } => Kind::Precondition,
+            Self::Failed { .. } => Kind::Internal,
+        }
+    }
+}
+
+/// Gives `label` to what `path` leads to, and to all below it. False where its file system has no labels. Blocks.
+pub(crate) fn relabel(path: &Path, label: &str) -> Result<bool, RelabelError> {
+    let failed = |source: io::Error| RelabelError::Failed { path: path.to_owned(), source };
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let top = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
+    // By what was found: a link may lead anywhere.
+    let found = readlinkat(CWD, through(&top), Vec::new()).map_err(|e| failed(e.into()))?;
+    if FORBIDDEN.iter().any(|place| found.as_bytes() == place.as_bytes()) {
+        return Err(RelabelError::Forbidden(path.to_owned()));
+    }
+    match set(&top, label) {
+        Err(Errno::OPNOTSUPP) => return Ok(false),
+        set => set.map_err(|e| failed(e.into()))?,
+    }
+    if is_directory(&top).map_err(failed)? {
+        Tree { levels: Vec::new(), label }.walk(&top, path)?;
+    }
+    Ok(true)
+}
+
+struct Tree<'a> {
+    /// From the top to where the walk is.
+    levels: Vec<Level>,
+    label: &'a str,
+}
+
+struct Level {
+    /// None while it is too far up to be kept open.
+    dir: Option<Dir>,
+    identity: (u64, u64),
+    /// Where to go on reading once it is opened again.
+    offset: i64,
+}
+
+enum Step {
+    On,
+    Up,
+}
+
+impl Tree<'_> {
+    fn walk(mut self, top: &OwnedFd, path: &Path) -> Result<(), RelabelError> {
+        let failed = |source: io::Error| RelabelError::Failed { path: path.to_owned(), source };
+        self.enter(top).map_err(failed)?;
+        while !self.levels.is_empty() {
+            if self.levels.len() > DEPTH {
+                return Err(RelabelError::Deep(path.to_owned()));
+            }
+            match self.step().map_err(failed)? {
+                Step::On => {}
+                Step::Up if self.up().map_err(failed)? => {}
+                Step::Up => return Err(RelabelError::Moved { path: path.to_owned() }),
+            }
+        }
+        Ok(())
+    }
+
+    /// One entry further.
+    fn step(&mut self) -> io::Result<Step> {
+        let Some(level) = self.levels.last_mut() else { return Ok(Step::Up) };
+        let Some(dir) = &mut level.dir else { return Ok(Step::Up) };
+        let Some(entry) = dir.read() else { return Ok(Step::Up) };
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            return Ok(Step::On);
+        }
+        level.offset = entry.offset();
+        let Some(found) = open_entry(dir.fd()?, name)? else { return Ok(Step::On) };
+        match set(&found, self.label) {
+            // Removed since it was opened, or of a kind that has no labels.
+            Err(Errno::NOENT | Errno::OPNOTSUPP) => return Ok(Step::On),
+            set => set?,
+        }
+        if is_directory(&found)? {
+            self.enter(&found)?;
+        }
+        Ok(Step::On)
+    }
+
+    fn enter(&mut self, directory: &OwnedFd) -> io::Result<()> {
+        let directory = open_directory(directory, c".")?;
+        let stat = fstat(&directory)?;
+        let dir = Some(Dir::new(directory)?);
+        self.levels.push(Level { dir, identity: (stat.st_dev, stat.st_ino), offset: 0 });
+        if let Some(far) = self.levels.len().checked_sub(OPEN + 1) {
+            self.levels[far].dir = None;
+        }
+        Ok(())
+    }
+
+    /// Back to the level above; false where that is not the one that the walk came from.
+    fn up(&mut self) -> io::Result<bool> {
+        let (below, above) = (self.levels.pop(), self.levels.last_mut());
+        if let (Some(Level { dir: Some(below), .. }), Some(above)) = (below, above)
+            && above.dir.is_none()
+        {
+            let dir = open_directory(below.fd()?, c"..")?;
+            let stat = fstat(&dir)?;
+            if (stat.st_dev, stat.st_ino) != above.identity {
+                return Ok(false);
+            }
+            let mut dir = Dir::new(dir)?;
+            dir.seek(above.offset)?;
+            above.dir = Some(dir);
+        }
+        Ok(true)
+    }
+}
+
+/// None where it is gone, or something is mounted on it.
+fn open_entry(at: impl AsFd, name: &CStr) -> io::Result<Option<OwnedFd>> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
+    loop {
+        match openat2(&at, name, flags, Mode::empty(), how) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(Errno::NOENT | Errno::XDEV) => return Ok(None),
+            found => return Ok(Some(found?)),
+        }
+    }
+}
+
+fn open_directory(at: impl AsFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat(at, name, flags, Mode::empty())
+}
+
+fn is_directory(found: &OwnedFd) -> io::Result<bool> {
+    Ok(FileType::from_raw_mode(fstat(found)?.st_mode) == FileType::Directory)
+}
+
+/// Only where it is another: a volume that cannot be written may be right already, and times of change stay.
+fn set(found: &OwnedFd, label: &str) -> rustix::io::Result<()> {
+    let path = through(found);
+    let mut now = [0; 4096];
+    if let Ok(length) = getxattr(path.as_str(), ATTRIBUTE, &mut now[..])
+        && now[..length].strip_suffix(b"\0").unwrap_or(&now[..length]) == label.as_bytes()
+    {
+        return Ok(());
+    }
+    setxattr(path.as_str(), ATTRIBUTE, label.as_bytes(), XattrFlags::empty())
+}
+
+/// A path to the very thing behind a descriptor, also where that is a link.
+fn through(found: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", found.as_raw_fd())
+}
+
+#[cfg(test)]
+#[path = "relabel_tests.rs"]
+mod tests;
