@@ -127,7 +127,8 @@ pub(crate) fn pids_in(container: &str, parent: &str) -> Vec<i32> {
     let dirs = cgroups_under(parent);
     let dir = dirs.iter().find(|dir| dir.ends_with(container) && !read_pids(dir).is_empty());
     let mut pids = dir.map(|dir| read_pids(dir)).unwrap_or_default();
-    pids.sort_by_key(|pid| started(*pid));
+    // Once for each: one that ends meanwhile would be in another place each time it is asked about.
+    pids.sort_by_cached_key(|pid| started(*pid));
     pids
 }
 

@@ -2,10 +2,9 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use super::client::{ALL, Channels, OUTPUT, Session, Spdy, TTY, UPGRADE, ask, run, split};
-use crate::client::{Client, container};
+use super::client::{ALL, Channels, OUTPUT, Session, Spdy, UPGRADE, ask, run, split};
 use crate::harness::{Daemon, seconds, times, wait_for};
 use crate::kernel;
 
@@ -161,66 +160,4 @@ fn a_frame_longer_than_memory_is_passed_on_as_it_comes() {
     assert_eq!(session.finish().text().trim(), total.to_string());
     let held = kernel::holding(daemon.pid());
     assert!(held.anonymous < 40 << 10, "{held:?}");
-}
-
-/// Clients that begin something and vanish, in every state there is.
-fn abort(client: &Client, id: &str, pod: &str, round: usize) {
-    match round % 8 {
-        0 => drop(Session::open(&client.exec_url(id, &["cat"], ALL), ALL)),
-        1 => drop(Session::open(&client.exec_url(id, &["cat"], TTY), TTY)),
-        2 => drop(Session::open(&client.attach_url(id, ALL), ALL)),
-        3 => drop(Spdy::connect(&client.exec_url(id, &["cat"], ALL), "v4.channel.k8s.io")),
-        4 => drop(Spdy::connect(&client.forward_url(pod), "portforward.k8s.io")),
-        5 => {
-            let mut spdy = Spdy::connect(&client.forward_url(pod), "portforward.k8s.io");
-            for kind in ["error", "data"] {
-                spdy.open(&[("streamtype", kind), ("port", "9"), ("requestid", "0")]);
-            }
-        }
-        6 => drop(Channels::connect(&client.exec_url(id, &["cat"], ALL), "v5.channel.k8s.io")),
-        _ => {
-            let mut session = Session::open(&client.attach_url(id, ALL), ALL);
-            session.type_in(b"x");
-        }
-    }
-}
-
-#[test]
-fn thousands_that_vanish_leave_no_trace() {
-    let daemon = Daemon::start();
-    let client = daemon.client();
-    let pod = daemon.run_pod("pod");
-    let mut config = container("main", &["sh", "-c", "echo up; exec cat > /dev/null"]);
-    config.stdin = true;
-    let id = client.run_config(&pod, config);
-    client.wait_printed(&id, "up");
-    let shim = daemon.shims()[0];
-    (0..16).for_each(|round| abort(client, &id, &pod.id, round));
-    wait_for("the first to be gone", seconds(10), || (daemon.pids(&id).len() == 1).then_some(()));
-    std::thread::sleep(Duration::from_millis(500));
-    let (held, shim_held) = (kernel::holding(daemon.pid()), kernel::holding(shim));
-    let socket = daemon.ground.socket();
-    let first = daemon.pids(&id)[0];
-    let mut memory = Vec::new();
-    for _ in 0..4 {
-        std::thread::scope(|threads| {
-            for _ in 0..4 {
-                threads.spawn(|| {
-                    let client = Client::connect(&socket);
-                    (0..times(160, 8)).for_each(|round| abort(&client, &id, &pod.id, round));
-                });
-            }
-        });
-        wait_for("everything to be as before", seconds(30), || {
-            let (now, shim_now) = (kernel::holding(daemon.pid()), kernel::holding(shim));
-            let calm = now.fds <= held.fds + 1 && now.threads <= held.threads && shim_now.fds <= shim_held.fds;
-            (calm && daemon.pids(&id) == [first]).then_some(())
-        });
-        memory.push((kernel::holding(daemon.pid()).anonymous, kernel::holding(shim).anonymous));
-    }
-    // The first may leave the allocator with more than it had; the others must not.
-    let ((daemon_first, shim_first), (daemon_last, shim_last)) = (memory[0], memory[memory.len() - 1]);
-    assert!(daemon_last < daemon_first + (4 << 10), "{memory:?}");
-    assert!(shim_last < shim_first + 256, "{memory:?}");
-    assert_eq!(run(&client.exec_url(&id, &["true"], OUTPUT), OUTPUT, b"").code(), 0);
 }
