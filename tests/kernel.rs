@@ -144,6 +144,13 @@ pub(crate) fn started(pid: i32) -> u64 {
     rest.split(' ').nth(19).and_then(|ticks| ticks.parse().ok()).unwrap_or(u64::MAX)
 }
 
+/// The time that a process has had on a processor, in ticks.
+pub(crate) fn ticks(pid: i32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let rest = stat.rfind(')').map_or("", |close| &stat[close + 2..]);
+    rest.split(' ').skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
+}
+
 pub(crate) fn is_alive(pid: i32) -> bool {
     processes().iter().any(|process| process.pid == pid)
 }

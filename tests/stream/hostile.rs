@@ -2,7 +2,9 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use stream::spdy::{Encoder, Event};
 
 use super::client::{ALL, Channels, OUTPUT, Session, Spdy, UPGRADE, ask, run, split};
 use crate::harness::{Daemon, seconds, times, wait_for};
@@ -69,6 +71,13 @@ fn whoever_says_nothing_is_left_and_does_not_keep_others_out() {
     while endless.write_all(format!("X-{line}: {}\r\n", "y".repeat(1000)).as_bytes()).is_ok() {
         line += 1;
         assert!(line < 100_000);
+    }
+    // One that always has something more to say, a byte at a time.
+    let mut slow = TcpStream::connect(&host).unwrap();
+    let begin = Instant::now();
+    while slow.write_all(b"x").is_ok() {
+        assert!(begin.elapsed() < seconds(30), "its time is over, however busy it is");
+        std::thread::sleep(Duration::from_millis(100));
     }
     wait_for("the silent to be left", seconds(20), || (kernel::holding(daemon.pid()).fds <= held).then_some(()));
 }
@@ -160,4 +169,84 @@ fn a_frame_longer_than_memory_is_passed_on_as_it_comes() {
     assert_eq!(session.finish().text().trim(), total.to_string());
     let held = kernel::holding(daemon.pid());
     assert!(held.anonymous < 40 << 10, "{held:?}");
+}
+
+#[test]
+fn headers_that_unfold_to_more_than_anybody_needs_end_a_connection() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let held = kernel::holding(daemon.pid());
+    let bombs: [&[u8]; 2] =
+        [include_bytes!("../fuzz/seeds/spdy/header-bomb"), include_bytes!("../fuzz/seeds/spdy/too-many-headers")];
+    for bomb in bombs {
+        for _ in 0..times(50, 5) {
+            let mut spdy = Spdy::connect(&client.exec_url(&id, &["true"], OUTPUT), "v4.channel.k8s.io");
+            spdy.send(bomb).unwrap();
+            assert_eq!(spdy.next(), None);
+        }
+    }
+    let now = kernel::holding(daemon.pid());
+    assert!(now.anonymous < held.anonymous + (8 << 10), "{held:?}, then {now:?}");
+    wait_for("all to be closed", seconds(10), || (kernel::holding(daemon.pid()).fds <= held.fds).then_some(()));
+}
+
+#[test]
+fn more_streams_than_a_client_may_have_are_refused_one_by_one() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let held = kernel::holding(daemon.pid());
+    let mut spdy = Spdy::connect(&client.forward_url(&pod.id), "portforward.k8s.io");
+    let count = 2000;
+    let mut writer = spdy.socket.try_clone().unwrap();
+    let flood = std::thread::spawn(move || {
+        let (mut encoder, mut frames) = (Encoder::default(), Vec::new());
+        for n in 0..count {
+            let request = n.to_string();
+            encoder.open(
+                2 * n + 1,
+                &[("streamtype", "data"), ("port", "9"), ("requestid", &request)],
+                false,
+                &mut frames,
+            );
+        }
+        writer.write_all(&frames).unwrap();
+    });
+    let (mut taken, mut refused) = (0, 0);
+    while taken + refused < count {
+        match spdy.next().expect("the others stay") {
+            Event::Replied { .. } => taken += 1,
+            Event::Reset { .. } => refused += 1,
+            _ => {}
+        }
+    }
+    flood.join().unwrap();
+    assert_eq!((taken, refused), (512, count - 512));
+    let now = kernel::holding(daemon.pid());
+    assert!(now.anonymous < held.anonymous + (16 << 10) && now.fds <= held.fds + 3, "{held:?}, then {now:?}");
+}
+
+#[test]
+fn a_client_that_never_reads_is_kept_waiting_in_little_memory() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let (before, held) = (daemon.snapshot(), kernel::holding(daemon.pid()));
+    let script = "while echo 0123456789; do :; done";
+    let deaf: Vec<_> =
+        (0..10).map(|_| Session::open(&client.exec_url(&id, &["sh", "-c", script], OUTPUT), OUTPUT)).collect();
+    // Until nothing moves any more: all that is on the way is full.
+    wait_for("the programs to be held up", seconds(60), || {
+        let ticks = || -> u64 { daemon.pids(&id).into_iter().map(kernel::ticks).sum() };
+        let one = ticks();
+        std::thread::sleep(Duration::from_millis(500));
+        (ticks() == one).then_some(())
+    });
+    let now = kernel::holding(daemon.pid());
+    assert!(now.anonymous < held.anonymous + (8 << 10), "{held:?}, then {now:?}");
+    drop(deaf);
+    daemon.wait_until_like(&before);
 }
