@@ -127,7 +127,8 @@ pub(crate) fn pids_in(container: &str, parent: &str) -> Vec<i32> {
     let dirs = cgroups_under(parent);
     let dir = dirs.iter().find(|dir| dir.ends_with(container) && !read_pids(dir).is_empty());
     let mut pids = dir.map(|dir| read_pids(dir)).unwrap_or_default();
-    pids.sort_by_key(|pid| started(*pid));
+    // Once for each: one that ends meanwhile would be in another place each time it is asked about.
+    pids.sort_by_cached_key(|pid| started(*pid));
     pids
 }
 
@@ -141,6 +142,13 @@ pub(crate) fn started(pid: i32) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let rest = stat.rfind(')').map_or("", |close| &stat[close + 2..]);
     rest.split(' ').nth(19).and_then(|ticks| ticks.parse().ok()).unwrap_or(u64::MAX)
+}
+
+/// The time that a process has had on a processor, in ticks.
+pub(crate) fn ticks(pid: i32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let rest = stat.rfind(')').map_or("", |close| &stat[close + 2..]);
+    rest.split(' ').skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
 }
 
 pub(crate) fn is_alive(pid: i32) -> bool {

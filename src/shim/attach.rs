@@ -12,7 +12,7 @@ use crate::poll::Source;
 use crate::shim::{Shim, failure, no_such};
 
 /// More cannot look on at the same time.
-const ATTACHED_MAX: usize = 64;
+const ATTACHED_MAX: usize = 128;
 
 /// Somebody who attached.
 #[derive(Debug)]

@@ -24,8 +24,15 @@ pub(crate) struct Streams {
 struct Source {
     fd: OwnedFd,
     lines: Lines,
+    /// The pipe holds more than it did at first.
+    wide: bool,
 }
 
+/// What a pipe holds at first.
+const PIPE_USUAL: usize = 64 << 10;
+/// What it is made to hold once the container has filled it: twice of what is read at once, so that neither side waits for the
+/// other.
+const PIPE_WIDE: usize = 256 << 10;
 /// The most that an unprivileged program can make a pipe hold.
 const PIPE_MAX: usize = 1024 * 1024;
 
@@ -70,7 +77,7 @@ pub(crate) fn connect(
         let (ours, theirs) = std::io::pipe()?;
         let fd = OwnedFd::from(ours);
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Ok((Source { fd, lines: Lines::new(stream, line_max) }, theirs.into()))
+        Ok((Source { fd, lines: Lines::new(stream, line_max), wide: false }, theirs.into()))
     };
     let (stdout, container_out) = output(Stream::Stdout)?;
     let (stderr, container_err) = output(Stream::Stderr)?;
@@ -84,7 +91,8 @@ impl Streams {
     pub(crate) fn set_console(&mut self, master: OwnedFd, slave: OwnedFd, line_max: usize) -> io::Result<()> {
         rustix::io::ioctl_fionbio(&master, true)?;
         self._slave = Some(slave);
-        self.stdout = Some(Source { fd: master, lines: Lines::new(Stream::Stdout, line_max) });
+        // A terminal is no pipe, and as wide as it gets.
+        self.stdout = Some(Source { fd: master, lines: Lines::new(Stream::Stdout, line_max), wide: true });
         Ok(())
     }
 
@@ -116,6 +124,11 @@ impl Streams {
         // The first byte is for the word that comes before output on the way to those who look on.
         match rustix::io::read(&source.fd, &mut buffer[1..]) {
             Ok(n) if n > 0 => {
+                if n >= PIPE_USUAL && !source.wide {
+                    source.wide = true;
+                    // Where a host allows no more, both sides only wait more often.
+                    rustix::pipe::fcntl_setpipe_size(&source.fd, PIPE_WIDE).ok();
+                }
                 let lost = source.lines.feed(&mut self.log, &buffer[1..=n]).err();
                 self.attached.iter_mut().for_each(|attached| attached.show(stream, &mut buffer[..=n]));
                 (Flow::More, lost)

@@ -136,15 +136,21 @@ impl Inbox {
         }
     }
 
-    fn take(&self) -> Option<Result<Option<Bytes>, Broken>> {
+    fn take(&self, most: usize) -> Option<Result<VecDeque<Bytes>, Broken>> {
         let mut state = self.state();
-        if let Some(bytes) = state.waiting.pop_front() {
-            state.bytes -= bytes.len();
-            self.count(state, bytes.len());
-            self.shelf.release(bytes.len());
-            return Some(Ok(Some(bytes)));
+        if state.waiting.is_empty() {
+            return state.end.map(|end| end.map(|()| VecDeque::new()));
         }
-        state.end.map(|end| end.map(|()| None))
+        let taken = if state.waiting.len() > most {
+            state.waiting.drain(..most).collect()
+        } else {
+            std::mem::take(&mut state.waiting)
+        };
+        let bytes = taken.iter().map(Bytes::len).sum();
+        state.bytes -= bytes;
+        self.count(state, bytes);
+        self.shelf.release(bytes);
+        Some(Ok(taken))
     }
 
     fn abandon(&self) {
@@ -164,9 +170,14 @@ pub struct Input(pub(crate) Arc<Inbox>);
 impl Input {
     /// The next bytes; none at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, Broken> {
+        Ok(self.next_pieces(1).await?.pop_front())
+    }
+
+    /// All that has come, as far as it is in no more than `most` pieces; nothing at the end.
+    pub async fn next_pieces(&mut self, most: usize) -> Result<VecDeque<Bytes>, Broken> {
         loop {
             // A notice of what came meanwhile is kept, and there is one reader.
-            if let Some(taken) = self.0.take() {
+            if let Some(taken) = self.0.take(most) {
                 return taken;
             }
             self.0.arrived.notified().await;

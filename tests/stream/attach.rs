@@ -196,14 +196,14 @@ fn there_are_not_too_many_who_look_on() {
     let pod = daemon.run_pod("pod");
     let id = client.run(&pod, "main", &["sh", "-c", "while :; do echo tick; sleep 0.05; done"]);
     let only = Streams { stdin: false, stderr: false, tty: false };
-    let mut all: Vec<_> = (0..64).map(|_| Session::open(&client.attach_url(&id, only), only)).collect();
+    let mut all: Vec<_> = (0..128).map(|_| Session::open(&client.attach_url(&id, only), only)).collect();
     all.iter_mut().for_each(|session| session.wait_for("tick"));
     let refused = Session::open(&client.attach_url(&id, only), only).finish();
-    assert!(refused.status()["message"].as_str().unwrap().contains("64 are attached"), "{}", refused.error);
+    assert!(refused.status()["message"].as_str().unwrap().contains("128 are attached"), "{}", refused.error);
     let held = kernel::holding(daemon.shims()[0]).fds;
     drop(all);
     wait_for("the shim to let go of them", seconds(10), || {
-        (kernel::holding(daemon.shims()[0]).fds <= held - 64).then_some(())
+        (kernel::holding(daemon.shims()[0]).fds <= held - 128).then_some(())
     });
     Session::open(&client.attach_url(&id, only), only).wait_for("tick");
 }

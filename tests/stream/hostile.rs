@@ -4,8 +4,9 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use super::client::{ALL, Channels, OUTPUT, Session, Spdy, TTY, UPGRADE, ask, run, split};
-use crate::client::{Client, container};
+use stream::spdy::{Encoder, Event};
+
+use super::client::{ALL, Channels, OUTPUT, Session, Spdy, UPGRADE, ask, run, split};
 use crate::harness::{Daemon, seconds, times, wait_for};
 use crate::kernel;
 
@@ -70,6 +71,13 @@ fn whoever_says_nothing_is_left_and_does_not_keep_others_out() {
     while endless.write_all(format!("X-{line}: {}\r\n", "y".repeat(1000)).as_bytes()).is_ok() {
         line += 1;
         assert!(line < 100_000);
+    }
+    // One that always has something more to say, a byte at a time.
+    let mut slow = TcpStream::connect(&host).unwrap();
+    let begin = Instant::now();
+    while slow.write_all(b"x").is_ok() {
+        assert!(begin.elapsed() < seconds(30), "its time is over, however busy it is");
+        std::thread::sleep(Duration::from_millis(100));
     }
     wait_for("the silent to be left", seconds(20), || (kernel::holding(daemon.pid()).fds <= held).then_some(()));
 }
@@ -163,64 +171,82 @@ fn a_frame_longer_than_memory_is_passed_on_as_it_comes() {
     assert!(held.anonymous < 40 << 10, "{held:?}");
 }
 
-/// Clients that begin something and vanish, in every state there is.
-fn abort(client: &Client, id: &str, pod: &str, round: usize) {
-    match round % 8 {
-        0 => drop(Session::open(&client.exec_url(id, &["cat"], ALL), ALL)),
-        1 => drop(Session::open(&client.exec_url(id, &["cat"], TTY), TTY)),
-        2 => drop(Session::open(&client.attach_url(id, ALL), ALL)),
-        3 => drop(Spdy::connect(&client.exec_url(id, &["cat"], ALL), "v4.channel.k8s.io")),
-        4 => drop(Spdy::connect(&client.forward_url(pod), "portforward.k8s.io")),
-        5 => {
-            let mut spdy = Spdy::connect(&client.forward_url(pod), "portforward.k8s.io");
-            for kind in ["error", "data"] {
-                spdy.open(&[("streamtype", kind), ("port", "9"), ("requestid", "0")]);
-            }
-        }
-        6 => drop(Channels::connect(&client.exec_url(id, &["cat"], ALL), "v5.channel.k8s.io")),
-        _ => {
-            let mut session = Session::open(&client.attach_url(id, ALL), ALL);
-            session.type_in(b"x");
-        }
-    }
-}
-
 #[test]
-fn thousands_that_vanish_leave_no_trace() {
+fn headers_that_unfold_to_more_than_anybody_needs_end_a_connection() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let mut config = container("main", &["sh", "-c", "echo up; exec cat > /dev/null"]);
-    config.stdin = true;
-    let id = client.run_config(&pod, config);
-    client.wait_printed(&id, "up");
-    let shim = daemon.shims()[0];
-    (0..16).for_each(|round| abort(client, &id, &pod.id, round));
-    wait_for("the first to be gone", seconds(10), || (daemon.pids(&id).len() == 1).then_some(()));
-    std::thread::sleep(Duration::from_millis(500));
-    let (held, shim_held) = (kernel::holding(daemon.pid()), kernel::holding(shim));
-    let socket = daemon.ground.socket();
-    let first = daemon.pids(&id)[0];
-    let mut memory = Vec::new();
-    for _ in 0..4 {
-        std::thread::scope(|threads| {
-            for _ in 0..4 {
-                threads.spawn(|| {
-                    let client = Client::connect(&socket);
-                    (0..times(160, 8)).for_each(|round| abort(&client, &id, &pod.id, round));
-                });
-            }
-        });
-        wait_for("everything to be as before", seconds(30), || {
-            let (now, shim_now) = (kernel::holding(daemon.pid()), kernel::holding(shim));
-            let calm = now.fds <= held.fds + 1 && now.threads <= held.threads && shim_now.fds <= shim_held.fds;
-            (calm && daemon.pids(&id) == [first]).then_some(())
-        });
-        memory.push((kernel::holding(daemon.pid()).anonymous, kernel::holding(shim).anonymous));
+    let id = client.run_idle(&pod, "main");
+    let held = kernel::holding(daemon.pid());
+    let bombs: [&[u8]; 2] =
+        [include_bytes!("../fuzz/seeds/spdy/header-bomb"), include_bytes!("../fuzz/seeds/spdy/too-many-headers")];
+    for bomb in bombs {
+        for _ in 0..times(50, 5) {
+            let mut spdy = Spdy::connect(&client.exec_url(&id, &["true"], OUTPUT), "v4.channel.k8s.io");
+            spdy.send(bomb).unwrap();
+            assert_eq!(spdy.next(), None);
+        }
     }
-    // The first may leave the allocator with more than it had; the others must not.
-    let ((daemon_first, shim_first), (daemon_last, shim_last)) = (memory[0], memory[memory.len() - 1]);
-    assert!(daemon_last < daemon_first + (4 << 10), "{memory:?}");
-    assert!(shim_last < shim_first + 256, "{memory:?}");
-    assert_eq!(run(&client.exec_url(&id, &["true"], OUTPUT), OUTPUT, b"").code(), 0);
+    let now = kernel::holding(daemon.pid());
+    assert!(now.anonymous < held.anonymous + (8 << 10), "{held:?}, then {now:?}");
+    wait_for("all to be closed", seconds(10), || (kernel::holding(daemon.pid()).fds <= held.fds).then_some(()));
+}
+
+#[test]
+fn more_streams_than_a_client_may_have_are_refused_one_by_one() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let held = kernel::holding(daemon.pid());
+    let mut spdy = Spdy::connect(&client.forward_url(&pod.id), "portforward.k8s.io");
+    let count = 2000;
+    let mut writer = spdy.socket.try_clone().unwrap();
+    let flood = std::thread::spawn(move || {
+        let (mut encoder, mut frames) = (Encoder::default(), Vec::new());
+        for n in 0..count {
+            let request = n.to_string();
+            encoder.open(
+                2 * n + 1,
+                &[("streamtype", "data"), ("port", "9"), ("requestid", &request)],
+                false,
+                &mut frames,
+            );
+        }
+        writer.write_all(&frames).unwrap();
+    });
+    let (mut taken, mut refused) = (0, 0);
+    while taken + refused < count {
+        match spdy.next().expect("the others stay") {
+            Event::Replied { .. } => taken += 1,
+            Event::Reset { .. } => refused += 1,
+            _ => {}
+        }
+    }
+    flood.join().unwrap();
+    assert_eq!((taken, refused), (512, count - 512));
+    let now = kernel::holding(daemon.pid());
+    assert!(now.anonymous < held.anonymous + (16 << 10) && now.fds <= held.fds + 3, "{held:?}, then {now:?}");
+}
+
+#[test]
+fn a_client_that_never_reads_is_kept_waiting_in_little_memory() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let (before, held) = (daemon.snapshot(), kernel::holding(daemon.pid()));
+    let script = "while echo 0123456789; do :; done";
+    let deaf: Vec<_> =
+        (0..10).map(|_| Session::open(&client.exec_url(&id, &["sh", "-c", script], OUTPUT), OUTPUT)).collect();
+    // Until nothing moves any more: all that is on the way is full.
+    wait_for("the programs to be held up", seconds(60), || {
+        let ticks = || -> u64 { daemon.pids(&id).into_iter().map(kernel::ticks).sum() };
+        let one = ticks();
+        std::thread::sleep(Duration::from_millis(500));
+        (ticks() == one).then_some(())
+    });
+    let now = kernel::holding(daemon.pid());
+    assert!(now.anonymous < held.anonymous + (8 << 10), "{held:?}, then {now:?}");
+    drop(deaf);
+    daemon.wait_until_like(&before);
 }

@@ -2,8 +2,11 @@
 
 mod attach;
 mod client;
+mod crictl;
+mod crowd;
 mod exec;
 mod forward;
 mod hostile;
-mod real;
+mod seat;
+mod terminal;
 mod websocket;

@@ -182,13 +182,18 @@ impl Runtime {
         });
     }
 
-    /// After a burst of removals, gives back the memory that the pods needed.
-    pub(super) fn trim_after_removals(&self) {
+    /// Memory was let go of that may be worth giving back.
+    pub(crate) fn freed_memory(&self) {
+        self.freed.notify_one();
+    }
+
+    /// After a burst of removals or of streaming clients, gives back the memory that they needed. Once a second at most.
+    pub(super) fn trim_after_bursts(&self) {
         // Not the whole runtime, which would never end then.
-        let removed = self.removed.clone();
+        let freed = self.freed.clone();
         tokio::spawn(async move {
             loop {
-                removed.notified().await;
+                freed.notified().await;
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 blocking(sys::memory::trim).await;
             }

@@ -115,8 +115,8 @@ pub(crate) struct Runtime {
     /// Writable layers of which nobody knows yet whose they are.
     unjudged: Mutex<Vec<String>>,
     resizes: Resizes,
-    /// Told of every removal.
-    removed: Arc<tokio::sync::Notify>,
+    /// Told of every removal, and of every streaming client that is gone.
+    freed: Arc<tokio::sync::Notify>,
     /// Knows how large writable layers are.
     meter: Arc<stats::Meter>,
     /// Why pods cannot have user namespaces.
@@ -165,14 +165,14 @@ impl Runtime {
             dirty: Mutex::default(),
             unjudged: Mutex::default(),
             resizes: Resizes::default(),
-            removed: Arc::default(),
+            freed: Arc::default(),
             meter: Arc::default(),
             events: events::Hub::default(),
             log_bytes_lost: AtomicU64::new(0),
         });
         runtime.recover().await?;
         runtime.clean_now_and_then();
-        runtime.trim_after_removals();
+        runtime.trim_after_bursts();
         runtime.watch_reloads();
         runtime.forget_early_events();
         Ok(runtime)

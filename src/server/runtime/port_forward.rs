@@ -9,13 +9,12 @@ use std::time::Duration;
 use model::{Classed, Kind, PodId, PodPhase};
 use stream::port_forward::{Forward, Forwards};
 use stream::{Broken, Input, Output};
-use tokio::io::AsyncWriteExt as _;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::pump::Bucket;
+use super::pump::{self, Bucket, PIECES};
 use super::{LookError, Runtime, blocking};
 
 /// How long a connection within a machine may take.
@@ -157,15 +156,15 @@ async fn carry(stream: TcpStream, input: Input, output: Output, half_close: bool
 
 async fn upload(mut input: Input, mut writer: OwnedWriteHalf) -> Result<(), Broken> {
     loop {
-        match input.next().await {
-            Ok(Some(bytes)) => {
-                if writer.write_all(&bytes).await.is_err() {
+        match input.next_pieces(PIECES).await {
+            // Closes this direction alone.
+            Ok(pieces) if pieces.is_empty() => return Ok(()),
+            Ok(pieces) => {
+                if pump::write_all(&mut writer, pieces).await.is_err() {
                     // The server hung up. What it said before that is for the client all the same.
                     return Ok(());
                 }
             }
-            // Closes this direction alone.
-            Ok(None) => return Ok(()),
             Err(broken) => {
                 if broken == Broken::Reset {
                     writer.as_ref().set_zero_linger().ok();

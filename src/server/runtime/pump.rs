@@ -1,11 +1,13 @@
 //! Bytes between clients and what they are connected to.
 
-use std::io;
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 
+use bytes::{Buf as _, Bytes};
 use rustix::termios::{Winsize, tcsetwinsize};
 use stream::{Chunk, Input, Output, Resizes, Size};
-use tokio::io::{AsyncWriteExt as _, Interest};
+use tokio::io::{AsyncWrite, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
@@ -13,6 +15,8 @@ use tokio::sync::watch;
 /// What is read at once, at first and when much comes.
 const LEAST: usize = 4 << 10;
 const MOST: usize = 128 << 10;
+/// Pieces of a client's that are written at once.
+pub(super) const PIECES: usize = 16;
 /// The most that a pipe can hold.
 const LEFT_MAX: usize = 1 << 20;
 
@@ -72,16 +76,38 @@ pub(super) async fn write_pipe(from: Option<Input>, to: Option<OwnedFd>, mut end
     let (Some(mut from), Some(Ok(mut to))) = (from, to.map(pipe::Sender::from_owned_fd)) else { return };
     let carry = async {
         // However it ends, the pipe is closed: a program that reads has to know.
-        while let Ok(Some(bytes)) = from.next().await {
-            if to.write_all(&bytes).await.is_err() {
-                break;
-            }
-        }
+        while let Ok(pieces) = from.next_pieces(PIECES).await
+            && !pieces.is_empty()
+            && write_all(&mut to, pieces).await.is_ok()
+        {}
     };
     tokio::select! {
         () = carry => {}
         () = end_of(&mut ended) => {}
     }
+}
+
+/// Writes all pieces, in as few calls as that takes.
+pub(super) async fn write_all(to: &mut (impl AsyncWrite + Unpin), mut pieces: VecDeque<Bytes>) -> io::Result<()> {
+    while !pieces.is_empty() {
+        let mut slices = [IoSlice::new(&[]); PIECES];
+        let count = slices.iter_mut().zip(&pieces).map(|(slice, piece)| *slice = IoSlice::new(piece)).count();
+        let mut written = to.write_vectored(&slices[..count]).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        while let Some(first) = pieces.front_mut()
+            && written > 0
+        {
+            let part = written.min(first.len());
+            first.advance(part);
+            written -= part;
+            if first.is_empty() {
+                pieces.pop_front();
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Carries what a program writes to a client, until its end.

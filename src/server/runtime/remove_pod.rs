@@ -59,7 +59,7 @@ impl Runtime {
         self.tell_pod_removed(&entry.look());
         self.resizes.forget(id.as_str());
         self.pod_names.release(&pod.spec.meta, id.as_str());
-        self.removed.notify_one();
+        self.freed_memory();
         Ok(())
     }
 }

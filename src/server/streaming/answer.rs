@@ -120,7 +120,10 @@ impl Door {
         let begun = async move {
             let _place = place;
             match upgraded.await.map(io_of) {
-                Ok(Some(io)) => work(runtime, io).await,
+                Ok(Some(io)) => {
+                    work(Arc::clone(&runtime), io).await;
+                    runtime.freed_memory();
+                }
                 Ok(None) => tracing::error!("a streaming connection is of no known kind"),
                 Err(error) => tracing::debug!(error = chain(&error), "a streaming client went away"),
             }

@@ -1,94 +1,27 @@
-//! crictl, at a terminal as people have it. Where there is none (`CRISP_CRICTL`, or in PATH), nothing is tried.
+//! crictl, at a terminal as people have it: the program that `CRISP_CRICTL` names. `hack/dev crictl PATH` runs these.
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
-use std::time::Instant;
+use std::process::Command;
 
-use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
-use rustix::termios::{Winsize, tcsetwinsize};
-
+use super::seat::Seat;
 use crate::client::container;
 use crate::ground::write_secret;
-use crate::harness::{Daemon, seconds, wait_for};
+use crate::harness::{Daemon, seconds};
 
-fn crictl(daemon: &Daemon) -> Option<Vec<OsString>> {
-    let named = std::env::var_os("CRISP_CRICTL");
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|dir| dir.join("crictl")).find(|file| file.is_file());
-    let program = named.or_else(|| found.map(OsString::from))?;
+fn crictl(daemon: &Daemon) -> Vec<OsString> {
+    let program = std::env::var_os("CRISP_CRICTL").expect("CRISP_CRICTL names a crictl: hack/dev crictl PATH");
     assert!(Path::new(&program).is_file(), "CRISP_CRICTL is no file: {program:?}");
     let socket = format!("unix://{}", daemon.ground.socket().display());
     let options = ["--config", "/dev/null", "-r", &socket, "-i", &socket].map(OsString::from);
-    Some([program].into_iter().chain(options).collect())
-}
-
-/// A program at a terminal.
-struct Seat {
-    master: File,
-    said: mpsc::Receiver<Vec<u8>>,
-    seen: String,
-    child: Child,
-}
-
-impl Seat {
-    fn take(crictl: &[OsString], arguments: &[&str]) -> Self {
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let master = openpt(flags).unwrap();
-        unlockpt(&master).unwrap();
-        let slave: OwnedFd = ioctl_tiocgptpeer(&master, flags).unwrap();
-        tcsetwinsize(&master, Winsize { ws_row: 29, ws_col: 91, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
-        let stdio = || Stdio::from(slave.try_clone().unwrap());
-        let mut command = Command::new("setsid");
-        command.args(["--ctty", "--wait"]).args(crictl).args(arguments);
-        let child = command.stdin(stdio()).stdout(stdio()).stderr(stdio()).spawn().unwrap();
-        let (say, said) = mpsc::channel();
-        let mut reader = File::from(master.try_clone().unwrap());
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(n) = reader.read(&mut bytes)
-                && n > 0
-                && say.send(bytes[..n].to_vec()).is_ok()
-            {}
-        });
-        Self { master: master.into(), said, seen: String::new(), child }
-    }
-
-    fn type_in(&mut self, text: &str) {
-        self.master.write_all(text.as_bytes()).unwrap();
-    }
-
-    fn wait_for(&mut self, text: &str) {
-        let begin = Instant::now();
-        while !self.seen.contains(text) {
-            assert!(begin.elapsed() < seconds(20), "no {text:?} in {:?}", self.seen);
-            if let Ok(bytes) = self.said.recv_timeout(seconds(1)) {
-                self.seen.push_str(&String::from_utf8_lossy(&bytes));
-            }
-        }
-    }
-
-    fn code(mut self) -> i32 {
-        let child = &mut self.child;
-        wait_for("crictl to end", seconds(20), || child.try_wait().unwrap()).code().unwrap()
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
+    [program].into_iter().chain(options).collect()
 }
 
 #[test]
 fn a_shell_is_used_as_people_do() {
     let daemon = Daemon::start();
-    let Some(crictl) = crictl(&daemon) else { return };
+    let crictl = crictl(&daemon);
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
     let before = daemon.snapshot();
@@ -98,8 +31,18 @@ fn a_shell_is_used_as_people_do() {
         seat.wait_for("a23b");
         seat.type_in("busybox stty size\r");
         seat.wait_for("29 91");
+        assert!(seat.is_raw(), "{transport}");
+        seat.resize(103, 41);
+        seat.insist("busybox stty size\r", "41 103");
+        seat.type_in("echo r$((1+1))n; sleep 1000\r");
+        seat.wait_for("r2n");
+        seat.type_in("\x03");
+        seat.type_in("echo status=$?\r");
+        seat.wait_for("status=130");
         seat.type_in("exit 7\r");
+        // It has one code for all failures, and says which it was.
         assert_ne!(seat.code(), 0, "{transport}");
+        seat.wait_for("exit code 7");
     }
     daemon.wait_until_like(&before);
 }
@@ -107,22 +50,17 @@ fn a_shell_is_used_as_people_do() {
 #[test]
 fn a_container_is_attached_to_and_left_running() {
     let daemon = Daemon::start();
-    let Some(crictl) = crictl(&daemon) else { return };
+    let crictl = crictl(&daemon);
     let pod = daemon.run_pod("pod");
     let mut config = container("main", &["sh"]);
     (config.stdin, config.tty) = (true, true);
     let id = daemon.client().run_config(&pod, config);
     for transport in ["spdy", "websocket"] {
         let mut seat = Seat::take(&crictl, &["attach", "--transport", transport, "-it", &id]);
-        seat.wait_for("");
-        let begin = Instant::now();
-        while !seat.seen.contains("x42y") {
-            assert!(begin.elapsed() < seconds(20), "{transport}: {:?}", seat.seen);
-            seat.type_in("echo x$((40+2))y\r");
-            while let Ok(bytes) = seat.said.recv_timeout(std::time::Duration::from_millis(300)) {
-                seat.seen.push_str(&String::from_utf8_lossy(&bytes));
-            }
-        }
+        seat.insist("echo x$((40+2))y\r", "x42y");
+        assert!(seat.is_raw(), "{transport}");
+        seat.resize(77, 22);
+        seat.insist("busybox stty size\r", "22 77");
         drop(seat);
         assert_eq!(daemon.client().exec_script(&id, "echo fine"), "fine\n", "{transport}");
     }
@@ -131,7 +69,7 @@ fn a_container_is_attached_to_and_left_running() {
 #[test]
 fn ports_are_forwarded() {
     let daemon = Daemon::start();
-    let Some(crictl) = crictl(&daemon) else { return };
+    let crictl = crictl(&daemon);
     let pod = daemon.run_pod("pod");
     for transport in ["spdy", "websocket"] {
         let port = super::forward::serve(super::forward::listen_in(&daemon, &pod.id, "127.0.0.1:0"), |mut stream| {
@@ -161,7 +99,7 @@ fn with_a_certificate_everything_goes_through_tls() {
     std::fs::write(&cert, made.cert.pem()).unwrap();
     write_secret(&key, &made.signing_key.serialize_pem());
     let daemon = Daemon::with_settings(&format!("[stream]\ncert = {cert:?}\nkey = {key:?}\n"));
-    let Some(crictl) = crictl(&daemon) else { return };
+    let crictl = crictl(&daemon);
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
     let url = daemon.client().exec_url(&id, &["true"], super::client::OUTPUT);
