@@ -62,7 +62,7 @@ pub fn demo(args: DemoArgs) -> Result<(), DemoError> {
         let status = cri.runtime().status(ask).await.map_err(call("asking the daemon"))?.into_inner();
         let info: DaemonInfo = verbose::read(&status.info)?;
         let interrupt = Interrupt::note().map_err(DemoError::Start)?;
-        writeln!(io::stdout(), "crisp {} on {}\n", info.release, config.listen.display()).ok();
+        writeln!(io::stdout(), "crisp {} on {}", info.release, config.listen.display()).ok();
         let begun = Trial::begin(cri, &config.listen, &info.state, "demo").await;
         let trial = begun.map_err(|error: TrialError| DemoError::Failed(chain(&error)))?;
         let mut steps = Steps::new(interrupt, true);
@@ -76,7 +76,9 @@ pub fn demo(args: DemoArgs) -> Result<(), DemoError> {
             Err(failed) => return Err(DemoError::Failed(chain(&failed))),
         }
         ended.map_err(|left| DemoError::Left(chain(&left)))?;
-        writeln!(io::stdout(), "\nThe pod, its image and its logs are gone again.").ok();
+        let next =
+            "Next: `crisp check` for this host, `crisp resize --help` and `crisp explain --help` for pods of your own.";
+        writeln!(io::stdout(), "\nThe pod, its image and its logs are gone again.\n{next}").ok();
         Ok(())
     })
 }

@@ -16,7 +16,8 @@ const LARGE: PodSize = PodSize { millis: 1000, mib: 192 };
 /// What the program takes meanwhile, in MiB: more than the small pod has.
 const HELD: u64 = 96;
 /// How long the use of a CPU is measured.
-const MEASURED: Duration = Duration::from_millis(1200);
+const MEASURED: Duration = Duration::from_millis(1500);
+const LOOK_EVERY: Duration = Duration::from_millis(150);
 
 pub(super) async fn tour(trial: &Trial, steps: &mut Steps) -> Result<(), Failed> {
     heading("A pod, from an image made of this very program: no registry is asked");
@@ -48,7 +49,20 @@ pub(super) async fn tour(trial: &Trial, steps: &mut Steps) -> Result<(), Failed>
 }
 
 fn heading(text: &str) {
-    writeln!(io::stdout(), "{}", Paint::stdout().bold(text)).ok();
+    writeln!(io::stdout(), "\n{}", Paint::stdout().bold(text)).ok();
+}
+
+/// A share of a CPU, drawn.
+fn bar(percent: u128) -> String {
+    let blocks = usize::try_from(percent / 5).unwrap_or(0).min(40);
+    format!("{percent:>3}% of a CPU  {}", "█".repeat(blocks))
+}
+
+/// The part of a refusal that has the numbers: its beginning names the container, its end the file.
+fn numbers(refusal: &str) -> &str {
+    let begin = refusal.find("attempting").unwrap_or(0);
+    let rest = refusal.get(begin..).unwrap_or(refusal);
+    rest.split_once(", /").map_or(rest, |(numbers, _)| numbers)
 }
 
 /// The pod that is shown.
@@ -92,23 +106,26 @@ impl<'a> Demo<'a> {
         Ok(Self { trial, pod, container })
     }
 
-    /// How much of a CPU the container uses.
+    /// How much of a CPU the container uses, while one looks on.
     async fn measure(&self, steps: &mut Steps) -> Result<(), Failed> {
-        let used = |stats: &v1::ContainerStats| {
-            let cpu = stats.cpu.as_ref();
-            cpu.and_then(|cpu| cpu.usage_core_nano_seconds).map_or(0, |value| value.value)
-        };
-        let (begin, first) = (Instant::now(), self.trial.stats(&self.container).await);
-        steps.pause(MEASURED).await?;
-        let measure = async {
-            let first = used(&first?);
-            let last = used(&self.trial.stats(&self.container).await?);
-            let nanos = begin.elapsed().as_nanos().max(1);
-            let percent = u128::from(last.saturating_sub(first)) * 100 / nanos;
-            let bar = "█".repeat(usize::try_from(percent / 5).unwrap_or(0).min(40));
-            Ok(((), format!("{percent:>3}% of a CPU  {bar}")))
-        };
-        steps.step("used meanwhile", measure).await
+        let failed = |source| Failed::Step { step: "stats", source };
+        let (begin, first) = (Instant::now(), self.cpu_time().await.map_err(failed)?);
+        loop {
+            steps.pause(LOOK_EVERY).await?;
+            let used = self.cpu_time().await.map_err(failed)?.saturating_sub(first);
+            let percent = u128::from(used) * 100 / begin.elapsed().as_nanos().max(1);
+            let end = begin.elapsed() >= MEASURED;
+            steps.watch("used meanwhile", &bar(percent), end);
+            if end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// In nanoseconds.
+    async fn cpu_time(&self) -> Result<u64, TrialError> {
+        let cpu = self.trial.stats(&self.container).await?.cpu;
+        Ok(cpu.and_then(|cpu| cpu.usage_core_nano_seconds).map_or(0, |value| value.value))
     }
 
     async fn cpu(&self, steps: &mut Steps, millis: u64) -> Result<(), Failed> {
@@ -171,10 +188,9 @@ impl<'a> Demo<'a> {
             if before != after {
                 return Err(TrialError::Wrong(format!("{knob} was {before:?} and is {after:?}")));
             }
-            let words = error.message().rsplit_once(": ").map_or(error.message(), |(_, last)| last).to_owned();
-            Ok(((), format!("refused: {words}; {knob} is still {}", after.join(" "))))
+            Ok(((), format!("{knob} is still {}: {}", after.join(" "), numbers(error.message()))))
         };
-        steps.step("resize memory", refused).await
+        steps.step("refused", refused).await
     }
 
     async fn look(&self) -> Result<Identity, TrialError> {
@@ -234,4 +250,23 @@ fn read(group: &Cgroup, knobs: &[Knob]) -> Vec<String> {
 fn values(group: &Cgroup, knobs: &[Knob]) -> String {
     let all = knobs.iter().zip(read(group, knobs));
     all.map(|(knob, value)| format!("{knob} {}", readable(knob.file(), &value))).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_refusal_the_numbers_are_shown() {
+        let words = "changing x: attempting to set memory limit (1) below current usage (2): 1 bytes cannot be reclaimed, /sys/f stays";
+        let expected = "attempting to set memory limit (1) below current usage (2): 1 bytes cannot be reclaimed";
+        assert_eq!(numbers(words), expected);
+        assert_eq!(numbers("something else"), "something else");
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_what_is_used() {
+        assert_eq!(bar(25), " 25% of a CPU  █████");
+        assert_eq!(bar(0), "  0% of a CPU  ");
+    }
 }

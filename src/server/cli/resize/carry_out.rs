@@ -3,7 +3,6 @@
 use std::io::{self, Write as _};
 use std::time::Instant;
 
-use model::kubernetes::{Amounts, Resources};
 use model::resources::{CpuPeriod, CpuQuota, CpuShares, LimitsPatch, MemoryLimit};
 use tonic::Status;
 use wire::v1;
@@ -12,9 +11,10 @@ use super::super::connect::Cri;
 use super::super::interrupt::Interrupt;
 use super::super::paint::Paint;
 use super::ResizeError;
-use super::members::Group;
+use super::members::{Group, Told};
 use super::print;
 use super::steps::{Step, Whose};
+use crate::convert::kubernetes;
 
 /// Makes all the calls, or takes back those that were made.
 pub(super) async fn carry_out(
@@ -42,6 +42,21 @@ pub(super) async fn carry_out(
                 return Err(ResizeError::Step { step, all, what, problem, undone });
             }
         }
+    }
+    if let Some(Told { had: _, then }) = &group.told {
+        // Last: the limits have their values already, and of files at most the weight of the pod changes.
+        let pod_resources = Some(kubernetes::announced_to_wire(then));
+        let ask = v1::UpdatePodSandboxResourcesRequest {
+            pod_sandbox_id: group.pod.id.clone(),
+            pod_resources,
+            ..Default::default()
+        };
+        if let Err(status) = cri.runtime().update_pod_sandbox_resources(ask).await {
+            let undone = take_back(cri, group, steps).await;
+            let (step, what, problem) = (steps.len() + 1, print::TOLD.to_owned(), status.message().to_owned());
+            return Err(ResizeError::Step { step, all: step, what, problem, undone });
+        }
+        writeln!(io::stdout(), "{}  {}", paint.good("ok"), print::TOLD).ok();
     }
     Ok(())
 }
@@ -82,8 +97,8 @@ async fn call(cri: &Cri, group: &Group, step: &Step, way: Way) -> Result<(), Sta
         Whose::Container(index) => {
             let Some(member) = group.containers.get(index) else { return Ok(()) };
             let stated = member.stated.as_ref().map(|(had, then)| match way {
-                Way::There => stated_to_wire(then),
-                Way::Back => stated_to_wire(had),
+                Way::There => kubernetes::resources_to_wire(then),
+                Way::Back => kubernetes::resources_to_wire(had),
             });
             let ask = v1::UpdateContainerResourcesRequest {
                 container_id: member.id.clone(),
@@ -119,16 +134,6 @@ fn to_wire(patch: &LimitsPatch) -> v1::LinuxContainerResources {
         cpuset_mems: set(&patch.cpuset_mems),
         ..Default::default()
     }
-}
-
-fn stated_to_wire(resources: &Resources) -> v1::KubernetesResources {
-    let amounts = |amounts: &Amounts| {
-        let one = |(name, amount): (&model::kubernetes::QualifiedName, &model::Quantity)| {
-            (name.as_str().to_owned(), wire::Quantity { string: amount.as_str().to_owned() })
-        };
-        amounts.iter().map(one).collect()
-    };
-    v1::KubernetesResources { requests: amounts(&resources.requests), limits: amounts(&resources.limits) }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The pod and the containers that are changed together: what is in force, and what is to be.
 
 use cgroup::Cgroup;
-use model::kubernetes::Resources;
+use model::kubernetes::{Announced, Resources, Source};
 use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, LimitsPatch, MemoryLimit, Observed};
 use wire::v1;
 
@@ -32,18 +32,27 @@ pub(super) struct Pod {
     pub(super) group: Cgroup,
     pub(super) size: Move,
     pub(super) ours: bool,
+    announced: Option<Announced>,
+}
+
+/// What is announced of the pod (KEP-4112), before and after.
+#[derive(Debug)]
+pub(super) struct Told {
+    pub(super) had: Announced,
+    pub(super) then: Announced,
 }
 
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) pod: Pod,
     pub(super) containers: Vec<Member>,
+    pub(super) told: Option<Told>,
 }
 
 impl Group {
     pub(super) async fn of_container(cri: &Cri, id: &str, change: Change) -> Result<Self, ResizeError> {
         let (member, pod) = member(cri, id, &change).await?;
-        Ok(Self { pod: self::pod(cri, &pod).await?, containers: vec![member] })
+        Ok(Self { pod: self::pod(cri, &pod).await?, containers: vec![member], told: None })
     }
 
     pub(super) async fn of_pod(cri: &Cri, id: &str, changes: Vec<Named>) -> Result<Self, ResizeError> {
@@ -65,11 +74,12 @@ impl Group {
             };
             containers.push(member(cri, &found.id, &change).await?.0);
         }
-        Ok(Self { pod, containers })
+        Ok(Self { pod, containers, told: None })
     }
 
-    /// What becomes of the pod's own limits.
+    /// What becomes of the pod's own limits, and of what was announced of it: that sizes a pod too.
     pub(super) fn size_pod(&mut self, asked: &Change, keep: bool) -> Result<(), ResizeError> {
+        self.told = self.tell().filter(|_| !keep);
         if !self.pod.ours {
             let clients = || ResizeError::ClientsPod(self.pod.group.path().as_str().to_owned());
             return if asked.is_empty() { Ok(()) } else { Err(clients()) };
@@ -78,6 +88,19 @@ impl Group {
         let follows = if keep { LimitsPatch::default() } else { follow(&self.pod.size.now, &moves) };
         self.pod.size.to = follows.merged(&asked.patch(period(&self.pod.size.now))?);
         Ok(())
+    }
+
+    /// Only who announced a pod by request is told anew by request; what an annotation says is the annotation's.
+    fn tell(&self) -> Option<Told> {
+        let had = self.pod.announced.clone().filter(|announced| announced.source == Source::Request)?;
+        let mut then = had.clone();
+        for container in &mut then.containers {
+            let member = self.containers.iter().find(|member| member.name == container.name);
+            if let Some((_, stated)) = member.and_then(|member| member.stated.as_ref()) {
+                container.resources = Some(stated.clone());
+            }
+        }
+        (then != had).then_some(Told { had, then })
     }
 
     pub(super) fn steps(&self) -> Vec<Step> {
@@ -119,7 +142,8 @@ async fn pod(cri: &Cri, id: &str) -> Result<Pod, ResizeError> {
     let name = status.metadata.map(|meta| meta.name).unwrap_or_default();
     let group = files::group(&files::layout()?, &info.cgroup.path)?;
     let size = Move { now: pod_size(&info.resources), to: LimitsPatch::default() };
-    Ok(Pod { id: status.id, name, group, size, ours: info.cgroup.ours })
+    let (ours, announced) = (info.cgroup.ours, info.config.announced);
+    Ok(Pod { id: status.id, name, group, size, ours, announced })
 }
 
 fn period(now: &LimitsPatch) -> CpuPeriod {

@@ -11,6 +11,9 @@ use super::super::units;
 use super::members::Group;
 use super::steps::{Step, Whose};
 
+/// The step that changes no limit.
+pub(super) const TOLD: &str = "what was announced of the pod (KEP-4112) says the same";
+
 /// What a file of a cgroup held: whose it is, its name, its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Held {
@@ -69,6 +72,9 @@ pub(super) fn plan(group: &Group, steps: &[Step]) -> io::Result<()> {
     for (index, step) in steps.iter().enumerate() {
         writeln!(out, "{}. {}", index + 1, words(group, step))?;
     }
+    if group.told.is_some() {
+        writeln!(out, "{}. {TOLD}", steps.len() + 1)?;
+    }
     writeln!(out, "nothing was changed: this was a dry run")
 }
 
@@ -102,6 +108,9 @@ pub(super) fn done(group: &Group, before: &[Held], after: &[Held]) -> io::Result
     let mut rows = vec![head];
     for Held { whose, file, value } in after {
         let was = before.iter().find(|was| was.whose == *whose && was.file == *file);
+        if was.is_some_and(|was| was.value == *value) {
+            continue;
+        }
         let was = was.map_or_else(|| "-".to_owned(), |was| readable(file, &was.value));
         rows.push([whose.clone(), file.clone(), was, readable(file, value)]);
     }
@@ -124,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_step_is_told_with_what_was_before() {
-        let patch = |micros, mib| LimitsPatch {
+        let patch = |micros: u64, mib: u64| LimitsPatch {
             cpu_quota: Some(CpuQuota::Micros(Micros(micros))),
             cpu_period: CpuPeriod::new(100_000).ok(),
             memory: Some(MemoryLimit::Bytes(Bytes(mib << 20))),

@@ -210,7 +210,7 @@ impl Trial {
         container: &TrialContainer,
         line: &str,
     ) -> Result<PathBuf, TrialError> {
-        const WITHIN: Duration = Duration::from_secs(30);
+        const WITHIN: Duration = Duration::from_secs(120);
         let begin = Instant::now();
         loop {
             let (status, _) = self.look(&container.id).await?;

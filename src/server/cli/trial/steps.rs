@@ -1,7 +1,8 @@
 //! Steps that are shown as they are made, each with its time.
 
 use std::future::Future;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -9,10 +10,9 @@ use serde::Serialize;
 use super::super::interrupt::Interrupt;
 use super::super::paint::Paint;
 use super::life::TrialError;
-use std::sync::Arc;
 
 /// No step of a working daemon takes as long: it is stuck.
-const WITHIN: Duration = Duration::from_secs(120);
+const WITHIN: Duration = Duration::from_secs(300);
 
 /// A step that was made.
 #[derive(Debug, Clone, Serialize)]
@@ -37,13 +37,16 @@ pub(in super::super) struct Steps {
     interrupt: Arc<Interrupt>,
     /// Whether they are printed.
     shown: bool,
+    /// Whether a line can be written over.
+    terminal: bool,
     paint: Paint,
     records: Vec<Record>,
 }
 
 impl Steps {
     pub(in super::super) fn new(interrupt: Arc<Interrupt>, shown: bool) -> Self {
-        Self { interrupt, shown, paint: Paint::stdout(), records: Vec::new() }
+        let terminal = io::stdout().is_terminal();
+        Self { interrupt, shown, terminal, paint: Paint::stdout(), records: Vec::new() }
     }
 
     pub(in super::super) fn records(&self) -> &[Record] {
@@ -81,10 +84,21 @@ impl Steps {
         }
     }
 
+    /// Shows how something stands that takes a while, over and over in one line; only its end stays.
+    pub(in super::super) fn watch(&self, name: &str, note: &str, end: bool) {
+        let mut out = io::stdout();
+        // Nobody needs to read along for the steps to count.
+        if end {
+            let start = if self.terminal { "\r\x1b[K" } else { "" };
+            writeln!(out, "{start}      {name:<22} {:11}   {note}", "").ok();
+        } else if self.terminal {
+            write!(out, "\r\x1b[K      {name:<22} {:11}   {note}", "").and_then(|()| out.flush()).ok();
+        }
+    }
+
     fn begin(&self, step: &str) {
-        if self.shown {
+        if self.shown && self.terminal {
             let mut out = io::stdout();
-            // Nobody needs to read along for the steps to count.
             write!(out, "  {}  {step}", self.paint.faint("..")).and_then(|()| out.flush()).ok();
         }
     }
@@ -94,7 +108,8 @@ impl Steps {
         if self.shown {
             let mark = if *ok { self.paint.good("ok") } else { self.paint.bad("FAILED") };
             let time = self.paint.faint(&format!("{milliseconds:>8.1} ms"));
-            writeln!(io::stdout(), "\r  {mark}  {step:<22} {time}   {note}").ok();
+            let start = if self.terminal { "\r\x1b[K" } else { "" };
+            writeln!(io::stdout(), "{start}  {mark}  {step:<22} {time}   {note}").ok();
         }
     }
 }
