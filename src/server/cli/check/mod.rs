@@ -48,7 +48,7 @@ pub enum CheckError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("no pod can run here: {0} is missing")]
+    #[error("no pod can run here: {0}")]
     CannotRun(String),
     #[error("{0}")]
     Failed(String),
@@ -96,7 +96,7 @@ async fn look(settings: Settings, json: bool) -> Result<(), CheckError> {
     print::findings(&found, json).map_err(CheckError::Print)?;
     match found.iter().find(|one| one.essential && one.level == finding::Level::Missing) {
         None => Ok(()),
-        Some(lacking) => Err(CheckError::CannotRun(format!("{} ({})", lacking.name, lacking.topic))),
+        Some(lacking) => Err(CheckError::CannotRun(format!("{} {}: {}", lacking.topic, lacking.name, lacking.what))),
     }
 }
 

@@ -11,7 +11,7 @@ use super::super::connect::Cri;
 use super::super::interrupt::Interrupt;
 use super::super::paint::Paint;
 use super::ResizeError;
-use super::members::{Group, Told};
+use super::members::Group;
 use super::print;
 use super::steps::{Step, Whose};
 use crate::convert::kubernetes;
@@ -43,9 +43,9 @@ pub(super) async fn carry_out(
             }
         }
     }
-    if let Some(Told { had: _, then }) = &group.told {
+    if let Some(told) = &group.told {
         // Last: the limits have their values already, and of files at most the weight of the pod changes.
-        let pod_resources = Some(kubernetes::announced_to_wire(then));
+        let pod_resources = Some(kubernetes::announced_to_wire(told));
         let ask = v1::UpdatePodSandboxResourcesRequest {
             pod_sandbox_id: group.pod.id.clone(),
             pod_resources,

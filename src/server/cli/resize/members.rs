@@ -35,18 +35,12 @@ pub(super) struct Pod {
     announced: Option<Announced>,
 }
 
-/// What is announced of the pod (KEP-4112), before and after.
-#[derive(Debug)]
-pub(super) struct Told {
-    pub(super) had: Announced,
-    pub(super) then: Announced,
-}
-
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) pod: Pod,
     pub(super) containers: Vec<Member>,
-    pub(super) told: Option<Told>,
+    /// What is to be announced of the pod (KEP-4112), where that changes.
+    pub(super) told: Option<Announced>,
 }
 
 impl Group {
@@ -91,7 +85,7 @@ impl Group {
     }
 
     /// Only who announced a pod by request is told anew by request; what an annotation says is the annotation's.
-    fn tell(&self) -> Option<Told> {
+    fn tell(&self) -> Option<Announced> {
         let had = self.pod.announced.clone().filter(|announced| announced.source == Source::Request)?;
         let mut then = had.clone();
         for container in &mut then.containers {
@@ -100,7 +94,7 @@ impl Group {
                 container.resources = Some(stated.clone());
             }
         }
-        (then != had).then_some(Told { had, then })
+        (then != had).then_some(then)
     }
 
     pub(super) fn steps(&self) -> Vec<Step> {

@@ -17,6 +17,8 @@ const DONE: &[u8] = b"done";
 /// How long a daemon may take to make what it was asked for by a process that is gone.
 const QUIET: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// A daemon that is gone, or cannot, is left alone in the end: the next trial tries again.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Which trial to watch over.
 #[derive(Debug, clap::Args)]
@@ -58,8 +60,8 @@ pub fn tidy(args: TidyArgs) -> io::Result<()> {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio.block_on(async {
         let cri = Cri::connect(&socket).await.map_err(io::Error::other)?;
-        let mut last = Instant::now();
-        while last.elapsed() < QUIET {
+        let (begin, mut last) = (Instant::now(), Instant::now());
+        while last.elapsed() < QUIET && begin.elapsed() < PATIENCE {
             // What fails once may be on its way out already.
             if clear(&cri, &state, &run).await.unwrap_or(1) > 0 {
                 last = Instant::now();
