@@ -53,6 +53,7 @@ mod mount_options;
 mod mounts;
 mod namespaces;
 mod network;
+mod operator;
 mod recover;
 mod reload;
 mod requests;

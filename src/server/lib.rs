@@ -10,8 +10,8 @@
 //! finds the shims and goes on. What clients stream goes past all that: `streaming` takes their connections, and the runtime
 //! joins them with processes and ports.
 //!
-//! [`config`] is read again when it changes, as far as that can be in force at once. [`cli`] has `crisp image`, which works on a store with or
-//! without a daemon.
+//! [`config`] is read again when it changes, as far as that can be in force at once. [`cli`] has what an
+//! operator does beside the daemon.
 //!
 //! Limits: the calls that answer UNIMPLEMENTED are those of `grpc` that say so.
 #![forbid(unsafe_code)]

@@ -4,13 +4,16 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
-use crisp::cli::{self, ImageArgs, ImageError, Settings};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use crisp::cli::{
+    self, CheckArgs, CheckError, CompletionsArgs, DemoArgs, DemoError, ExplainArgs, ImageArgs, ImageError, ManArgs,
+    ProgramArgs, ResizeArgs, ResizeError, Settings, TidyArgs,
+};
 use crisp::{bench, logging, serve};
 
 /// A Kubernetes container runtime that resizes pods in place.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, after_help = "`crisp check` is the first thing to run on a new machine, `crisp demo` the second.")]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -20,13 +23,31 @@ struct Cli {
 enum Verb {
     /// Run the daemon.
     Serve(Settings),
+    /// Tell what this host can and cannot do; with --live, prove it by a pod.
+    Check(CheckArgs),
+    /// Show a pod that is resized while it runs, through the daemon.
+    Demo(DemoArgs),
+    /// Show what a pod or container was asked to have, what was written, and what the kernel says.
+    Explain(ExplainArgs),
+    /// Change the resources of a container, or of several in a pod, in place, all of it or nothing.
+    Resize(ResizeArgs),
+    /// Look after images, whether a daemon runs or not.
+    Image(ImageArgs),
     /// Print the settings that `serve` would use with the same options.
     Config(Settings),
     /// Measure this or any other CRI runtime.
     #[command(subcommand)]
     Bench(bench::Bench),
-    /// Look after images, whether a daemon runs or not.
-    Image(ImageArgs),
+    /// Print completions for a shell.
+    Completions(CompletionsArgs),
+    /// Write manual pages.
+    Man(ManArgs),
+    /// What runs in the pods of `demo` and `check --live`.
+    #[command(hide = true)]
+    DemoProgram(ProgramArgs),
+    /// Clears away after a `demo` or `check --live` that was killed.
+    #[command(hide = true)]
+    Tidy(TidyArgs),
 }
 
 fn main() -> ExitCode {
@@ -35,9 +56,18 @@ fn main() -> ExitCode {
         Err(error) => {
             // The log may not be set up yet, and an operator looks here first.
             writeln!(io::stderr(), "crisp: {error:#}").ok();
-            error.downcast_ref().map_or(ExitCode::FAILURE, |error: &ImageError| ExitCode::from(error.exit_code()))
+            exit_code(&error)
         }
     }
+}
+
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    let code = None
+        .or_else(|| error.downcast_ref().map(ImageError::exit_code))
+        .or_else(|| error.downcast_ref().map(CheckError::exit_code))
+        .or_else(|| error.downcast_ref().map(DemoError::exit_code))
+        .or_else(|| error.downcast_ref().map(ResizeError::exit_code));
+    code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
 fn run(cli: Cli) -> anyhow::Result<()> {
@@ -47,6 +77,11 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             let level = logging::init(&config.log)?;
             Ok(serve::serve(config, level)?)
         }
+        Verb::Check(args) => Ok(cli::check(args)?),
+        Verb::Demo(args) => Ok(cli::demo(args)?),
+        Verb::Explain(args) => Ok(cli::explain(args)?),
+        Verb::Resize(args) => Ok(cli::resize(args)?),
+        Verb::Image(args) => Ok(cli::image(args)?),
         Verb::Config(settings) => {
             let raw = settings.load()?;
             write!(io::stdout(), "{}", toml::to_string(&raw)?)?;
@@ -55,6 +90,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Ok(())
         }
         Verb::Bench(what) => Ok(bench::bench(what)?),
-        Verb::Image(args) => Ok(cli::image(args)?),
+        Verb::Completions(args) => Ok(cli::completions(&args, Cli::command())?),
+        Verb::Man(args) => Ok(cli::man(&args, Cli::command())?),
+        Verb::DemoProgram(args) => Ok(cli::program(args)?),
+        Verb::Tidy(args) => Ok(cli::tidy(args)?),
     }
 }

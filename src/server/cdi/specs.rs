@@ -100,6 +100,12 @@ impl Specs {
         Ok(edits)
     }
 
+    /// How many devices there are, and the files that are not believed, each with the reason.
+    pub(crate) fn census(&self) -> (usize, Vec<(PathBuf, String)>) {
+        let index = self.look();
+        (index.devices.len(), index.bad.clone())
+    }
+
     /// Looks at every file, and reads those that are new or different.
     pub(super) fn look(&self) -> Arc<Index> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);

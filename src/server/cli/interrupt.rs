@@ -22,11 +22,24 @@ pub(super) struct Interrupt {
 }
 
 impl Interrupt {
-    /// Watches for signals from now on.
+    /// Watches for signals from now on; who does not heed one is ended soon after it.
     pub(super) fn watch() -> std::io::Result<Arc<Self>> {
-        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        let watched = Arc::new(Self::default());
+        let watched = Self::note()?;
         let ours = watched.clone();
+        tokio::spawn(async move {
+            ours.stopped().await;
+            tokio::time::sleep(GRACE).await;
+            ours.clear();
+            std::process::exit(EXIT_CODE.into());
+        });
+        Ok(watched)
+    }
+
+    /// Takes note of signals from now on, and leaves it to the work when to heed them: it has something to take back first.
+    pub(super) fn note() -> std::io::Result<Arc<Self>> {
+        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let noted = Arc::new(Self::default());
+        let ours = noted.clone();
         tokio::spawn(async move {
             tokio::select! {
                 _ = interrupt.recv() => {}
@@ -34,11 +47,8 @@ impl Interrupt {
             }
             ours.stopped.store(true, Ordering::Release);
             ours.told.notify_waiters();
-            tokio::time::sleep(GRACE).await;
-            ours.clear();
-            std::process::exit(EXIT_CODE.into());
         });
-        Ok(watched)
+        Ok(noted)
     }
 
     pub(super) fn is_stopped(&self) -> bool {

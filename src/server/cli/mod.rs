@@ -1,17 +1,41 @@
-//! `crisp image`: what an operator does with images, whether a daemon runs or not.
+//! What an operator does, beside `crisp serve`.
 //!
-//! A store that a daemon has open is worked on through that daemon, over its socket; a store that nobody has open is
-//! opened here. Both ways do the same: `daemon` asks, `offline` does, and `image` does not care which. What is asked for
-//! goes to stdout, everything else to stderr.
+//! - `image`: a store that a daemon has open is worked on through that daemon, over its socket; a store that nobody has open is
+//!   opened here. Both ways do the same: `daemon` asks, `offline` does, and `image` does not care which.
+//! - [`check`](fn@check): what this host can do; with `--live`, whether a daemon does all of it.
+//! - [`explain`](fn@explain): asked, applied and actual side by side.
+//! - [`resize`](fn@resize): several containers and their pod at once, in the right order, or not at all.
+//! - [`demo`](fn@demo): a pod that is resized while it runs.
+//!
+//! What is asked for goes to stdout, everything else to stderr. Pods are looked at and changed over the daemon's socket; the
+//! kernel's files are read here, so that what is shown is not the daemon's word alone.
 
+mod check;
+mod connect;
 mod daemon;
+mod demo;
+mod explain;
+mod files;
 mod image;
 mod interrupt;
+mod manual;
 mod meter;
 mod offline;
 mod output;
+mod paint;
+mod resize;
 mod settings;
 mod show;
+mod target;
+mod trial;
+mod units;
+mod verbose;
 
+pub use check::{CheckArgs, CheckError, check};
+pub use demo::{DemoArgs, DemoError, ProgramArgs, demo, program};
+pub use explain::{ExplainArgs, ExplainError, explain};
 pub use image::{ImageArgs, ImageError, image};
+pub use manual::{CompletionsArgs, ManArgs, completions, man};
+pub use resize::{ResizeArgs, ResizeError, resize};
 pub use settings::Settings;
+pub use trial::{TidyArgs, tidy};

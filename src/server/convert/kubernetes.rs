@@ -76,6 +76,40 @@ fn amounts(at: Field<'_>, list: &str, asked: BTreeMap<String, wire::Quantity>) -
     asked.into_iter().map(amount).collect()
 }
 
+/// Requests and limits as they came.
+pub(crate) fn resources_to_wire(resources: &Resources) -> v1::KubernetesResources {
+    let amounts = |amounts: &Amounts| {
+        let texts = amounts.iter().map(|(name, amount)| (name.as_str().to_owned(), amount.as_str().to_owned()));
+        texts.map(|(name, string)| (name, wire::Quantity { string })).collect()
+    };
+    let Resources { requests, limits } = resources;
+    v1::KubernetesResources { requests: amounts(requests), limits: amounts(limits) }
+}
+
+/// What was announced of a pod, as it came.
+pub(crate) fn announced_to_wire(announced: &Announced) -> v1::PodResourceConfig {
+    let Announced { containers, resources, source: _ } = announced;
+    let container = |container: &AnnouncedContainer| {
+        let AnnouncedContainer { name, kind, resources, mounts, devices, cdi_devices } = container;
+        let kind = match kind {
+            ContainerKind::Init => ContainerType::InitContainer,
+            ContainerKind::Regular => ContainerType::Container,
+        };
+        v1::ContainerResourceConfig {
+            name: name.clone(),
+            r#type: kind.into(),
+            kubernetes_resources: resources.as_ref().map(resources_to_wire),
+            mounts: mounts.iter().map(|mount| mount::mount_to_wire(mount, &BTreeMap::new())).collect(),
+            devices: devices.iter().map(mount::device_to_wire).collect(),
+            cdi_devices: cdi_devices.iter().map(|name| v1::CdiDevice { name: name.clone() }).collect(),
+        }
+    };
+    v1::PodResourceConfig {
+        containers: containers.iter().map(container).collect(),
+        kubernetes_resources: resources.as_ref().map(resources_to_wire),
+    }
+}
+
 /// The name of one entry of a map.
 pub(super) fn entry(map: &str, key: &str) -> String {
     format!("{map}[{key:?}]")

@@ -35,6 +35,14 @@ fn every_field_comes_through() {
 }
 
 #[test]
+fn every_field_goes_back_as_it_came() {
+    let at = Field::top("pod_resources");
+    let came = announced(at, Some(pod_resources()), &mut Warnings::new()).unwrap().unwrap();
+    let again = announced(at, Some(announced_to_wire(&came)), &mut Warnings::new()).unwrap().unwrap();
+    assert_eq!(again, came);
+}
+
+#[test]
 fn what_is_absent_is_not_what_is_empty() {
     let at = Field::top("x");
     assert_eq!(resources(at, None), Ok(None));

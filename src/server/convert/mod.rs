@@ -22,7 +22,7 @@ pub(crate) mod field;
 pub(crate) mod filter;
 pub(crate) mod image;
 pub(crate) mod image_info;
-mod kubernetes;
+pub(crate) mod kubernetes;
 mod mapping;
 pub(crate) mod metrics;
 pub(crate) mod mount;

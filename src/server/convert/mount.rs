@@ -112,6 +112,11 @@ pub(super) fn device(at: Field<'_>, asked: v1::Device) -> Result<Device, Refusal
     })
 }
 
+pub(super) fn device_to_wire(device: &Device) -> v1::Device {
+    let Device { container_path, host_path, permissions } = device.clone();
+    v1::Device { container_path, host_path: host_path.display().to_string(), permissions }
+}
+
 pub(super) fn cdi_device(at: Field<'_>, v1::CdiDevice { name }: v1::CdiDevice) -> Result<String, Refusal> {
     let at = at.at("name");
     let name = at.filled(name)?;

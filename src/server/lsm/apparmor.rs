@@ -70,6 +70,11 @@ impl Apparmor {
         std::fs::read(enabled).is_ok_and(|text| text.starts_with(b"Y"))
     }
 
+    /// Whether crisp's own profile could be loaded.
+    pub(crate) fn has_parser(&self) -> bool {
+        self.parser.is_some()
+    }
+
     /// The profile of a container. `default` is what the handler has in place of crisp's own.
     ///
     /// Who asks for none gets the default too, as with the peers, but not where the host cannot load it; that is told once.

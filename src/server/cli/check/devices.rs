@@ -1,0 +1,21 @@
+//! CDI devices.
+
+use super::finding::Finding;
+use crate::cdi::Specs;
+use crate::config::CdiConfig;
+
+const TOPIC: &str = "devices";
+
+pub(super) fn look(config: &CdiConfig) -> Finding {
+    let dirs: Vec<String> = config.spec_dirs.iter().map(|dir| dir.display().to_string()).collect();
+    let dirs = dirs.join(", ");
+    let (devices, bad) = Specs::new(config.spec_dirs.clone()).census();
+    if let Some((file, problem)) = bad.first() {
+        let what = format!("{devices} devices in {dirs}; {} is not believed: {problem}", file.display());
+        return Finding::warn(TOPIC, "CDI", what, "mend or remove the file: its devices cannot be asked for");
+    }
+    match devices {
+        0 => Finding::ok(TOPIC, "CDI", format!("no devices in {dirs}: resource drivers put them there")),
+        count => Finding::ok(TOPIC, "CDI", format!("{count} devices in {dirs}")),
+    }
+}

@@ -1,0 +1,184 @@
+//! How much of a resource: a request and a limit, as a pod spec writes them, and what a kubelet makes of them.
+
+use std::str::FromStr;
+
+use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, InvalidLimits, MemoryLimit, Micros};
+use model::{InvalidQuantity, Quantity};
+
+/// The least quota that the kernel takes, in microseconds.
+const QUOTA_MIN: u64 = 1000;
+/// What a kubelet gives to who asks for nothing.
+const SHARES_MIN: u64 = 2;
+const SHARES_MAX: u64 = 262_144;
+/// Shares of one CPU.
+const SHARES_PER_CPU: u64 = 1024;
+
+/// `[REQUEST/]LIMIT`: one amount is both, `250m/` leaves the limit alone, `/500m` the request, `/max` takes the limit away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Amount {
+    pub(super) request: Option<Quantity>,
+    pub(super) limit: Option<Limit>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Limit {
+    Max,
+    Of(Quantity),
+}
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(super) enum InvalidAmount {
+    #[error(transparent)]
+    Quantity(#[from] InvalidQuantity),
+    #[error("a limit of 0 allows nothing: `max` takes a limit away")]
+    Zero,
+    #[error("the request of {request} is more than the limit of {limit}")]
+    Above { request: Quantity, limit: Quantity },
+    #[error("{0:?} says neither a request nor a limit")]
+    Empty(String),
+    #[error("{0} is more than any machine has")]
+    TooMuch(Quantity),
+    #[error(transparent)]
+    Limits(#[from] InvalidLimits),
+}
+
+impl FromStr for Limit {
+    type Err = InvalidAmount;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAmount> {
+        if text == "max" {
+            return Ok(Self::Max);
+        }
+        let quantity: Quantity = text.parse()?;
+        if quantity.is_zero() { Err(InvalidAmount::Zero) } else { Ok(Self::Of(quantity)) }
+    }
+}
+
+impl FromStr for Amount {
+    type Err = InvalidAmount;
+
+    fn from_str(text: &str) -> Result<Self, InvalidAmount> {
+        let filled = |part: &'_ str| (!part.is_empty()).then(|| part.to_owned());
+        let (request, limit) = match text.split_once('/') {
+            Some((request, limit)) => (filled(request), filled(limit)),
+            None if text == "max" => (None, filled(text)),
+            None => (filled(text), filled(text)),
+        };
+        let request: Option<Quantity> = request.map(|text| text.parse()).transpose()?;
+        let limit: Option<Limit> = limit.map(|text| text.parse()).transpose()?;
+        match (&request, &limit) {
+            (None, None) => Err(InvalidAmount::Empty(text.to_owned())),
+            (Some(request), Some(Limit::Of(limit))) if request > limit => {
+                Err(InvalidAmount::Above { request: request.clone(), limit: limit.clone() })
+            }
+            _ => Ok(Self { request, limit }),
+        }
+    }
+}
+
+/// Thousandths of a CPU, rounded up as a kubelet does.
+fn millis(cpus: &Quantity) -> Result<u64, InvalidAmount> {
+    u64::try_from(cpus.nanos().div_ceil(1_000_000)).map_err(|_| InvalidAmount::TooMuch(cpus.clone()))
+}
+
+/// What a kubelet makes of a request for CPUs.
+pub(super) fn shares(request: &Quantity) -> Result<CpuShares, InvalidAmount> {
+    let shares = millis(request)?.saturating_mul(SHARES_PER_CPU) / 1000;
+    let shares = i64::try_from(shares.clamp(SHARES_MIN, SHARES_MAX)).unwrap_or(i64::MAX);
+    Ok(CpuShares::new(shares)?)
+}
+
+/// What a kubelet makes of a limit on CPUs.
+pub(super) fn quota(limit: &Limit, period: CpuPeriod) -> Result<CpuQuota, InvalidAmount> {
+    let Limit::Of(limit) = limit else { return Ok(CpuQuota::Unlimited) };
+    let quota = millis(limit)?.checked_mul(period.micros().0).ok_or_else(|| InvalidAmount::TooMuch(limit.clone()))?;
+    let quota = i64::try_from((quota / 1000).max(QUOTA_MIN)).map_err(|_| InvalidAmount::TooMuch(limit.clone()))?;
+    Ok(CpuQuota::new(quota)?)
+}
+
+pub(super) fn memory(limit: &Limit) -> Result<MemoryLimit, InvalidAmount> {
+    let Limit::Of(limit) = limit else { return Ok(MemoryLimit::Unlimited) };
+    let bytes = i64::try_from(limit.nanos().div_ceil(1_000_000_000));
+    let bytes = bytes.map_err(|_| InvalidAmount::TooMuch(limit.clone()))?;
+    Ok(MemoryLimit::new("memory", bytes)?)
+}
+
+/// What is in force as a quantity, to compare or to add.
+pub(super) fn cpu_micros(quota: CpuQuota) -> Option<u64> {
+    match quota {
+        CpuQuota::Unlimited => None,
+        CpuQuota::Micros(Micros(micros)) => Some(micros),
+    }
+}
+
+pub(super) fn memory_bytes(limit: MemoryLimit) -> Option<u64> {
+    limit.bytes().map(|Bytes(bytes)| bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(text: &str) -> (Option<String>, Option<String>) {
+        let Amount { request, limit } = text.parse().unwrap();
+        let limit = limit.map(|limit| match limit {
+            Limit::Max => "max".to_owned(),
+            Limit::Of(quantity) => quantity.to_string(),
+        });
+        (request.map(|request| request.to_string()), limit)
+    }
+
+    fn pair(request: Option<&str>, limit: Option<&str>) -> (Option<String>, Option<String>) {
+        (request.map(str::to_owned), limit.map(str::to_owned))
+    }
+
+    #[test]
+    fn one_amount_is_request_and_limit_and_a_slash_parts_them() {
+        assert_eq!(parsed("500m"), pair(Some("500m"), Some("500m")));
+        assert_eq!(parsed("250m/500m"), pair(Some("250m"), Some("500m")));
+        assert_eq!(parsed("250m/"), pair(Some("250m"), None));
+        assert_eq!(parsed("/500m"), pair(None, Some("500m")));
+        assert_eq!(parsed("/max"), pair(None, Some("max")));
+        assert_eq!(parsed("max"), pair(None, Some("max")));
+        assert_eq!(parsed("0/1Gi"), pair(Some("0"), Some("1Gi")));
+    }
+
+    #[test]
+    fn amounts_that_cannot_be_are_refused() {
+        for bad in ["", "/", "x", "0", "/0", "2/1", "1/2/3", "-1", "max/1"] {
+            assert!(bad.parse::<Amount>().is_err(), "{bad}");
+        }
+        assert!(matches!("600m/500m".parse::<Amount>(), Err(InvalidAmount::Above { .. })));
+    }
+
+    /// The kubelet's MilliCPUToShares and MilliCPUToQuota.
+    #[test]
+    fn shares_and_quotas_are_those_of_a_kubelet() {
+        let period = CpuPeriod::new(100_000).unwrap();
+        for (cpus, wanted_shares, wanted_quota) in [
+            ("1", 1024, 100_000),
+            ("500m", 512, 50_000),
+            ("250m", 256, 25_000),
+            ("1m", 2, 1000),
+            ("100u", 2, 1000),
+            ("1.5", 1536, 150_000),
+            ("333m", 340, 33_300),
+            ("1000", 262_144, 100_000_000),
+        ] {
+            let quantity: Quantity = cpus.parse().unwrap();
+            assert_eq!(shares(&quantity).unwrap().get(), wanted_shares, "{cpus}");
+            assert_eq!(cpu_micros(quota(&Limit::Of(quantity), period).unwrap()), Some(wanted_quota), "{cpus}");
+        }
+        assert_eq!(shares(&"0".parse().unwrap()).unwrap().get(), 2);
+        assert_eq!(quota(&Limit::Max, period).unwrap(), CpuQuota::Unlimited);
+        let period = CpuPeriod::new(20_000).unwrap();
+        assert_eq!(cpu_micros(quota(&"500m".parse().unwrap(), period).unwrap()), Some(10_000));
+    }
+
+    #[test]
+    fn memory_is_in_whole_bytes() {
+        assert_eq!(memory_bytes(memory(&"256Mi".parse().unwrap()).unwrap()), Some(256 << 20));
+        assert_eq!(memory_bytes(memory(&"1500m".parse().unwrap()).unwrap()), Some(2));
+        assert_eq!(memory(&Limit::Max).unwrap(), MemoryLimit::Unlimited);
+    }
+}

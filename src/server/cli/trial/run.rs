@@ -1,0 +1,105 @@
+//! A run of a trial, named by the process that began it, so that anybody can tell whether that one still lives.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Pods and images of trials begin with this.
+pub(super) const IMAGES: &str = "crisp.local/trial";
+/// The label of pods of trials: their run.
+pub(super) const LABEL: &str = "io.crisp.trial";
+/// Directories of trials begin with this.
+const DIRECTORY: &str = "trial-";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Run {
+    pid: u32,
+    /// Clock ticks from boot to the start of the process: a process id is used again, the two together are not.
+    start: u64,
+}
+
+impl Run {
+    /// That of this process.
+    pub(super) fn own() -> Self {
+        let pid = std::process::id();
+        Self { pid, start: start_of(pid).unwrap_or_default() }
+    }
+
+    /// Whether its process still runs.
+    pub(super) fn is_alive(&self) -> bool {
+        start_of(self.pid) == Some(self.start)
+    }
+
+    pub(super) fn image(&self) -> String {
+        format!("{IMAGES}:{self}")
+    }
+
+    /// The run that an image belongs to.
+    pub(super) fn of_image(name: &str) -> Option<Self> {
+        name.strip_prefix(IMAGES)?.strip_prefix(':')?.parse().ok()
+    }
+
+    pub(super) fn directory(&self) -> String {
+        format!("{DIRECTORY}{self}")
+    }
+
+    pub(super) fn of_directory(name: &str) -> Option<Self> {
+        name.strip_prefix(DIRECTORY)?.parse().ok()
+    }
+}
+
+/// Field 22 of `/proc/PID/stat`; the name of the program before it may hold anything.
+fn start_of(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.pid, self.start)
+    }
+}
+
+/// No run.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} names no run of a trial")]
+pub(super) struct NoRun(String);
+
+impl FromStr for Run {
+    type Err = NoRun;
+
+    fn from_str(text: &str) -> Result<Self, NoRun> {
+        let parse = || {
+            let (pid, start) = text.split_once('-')?;
+            Some(Self { pid: pid.parse().ok()?, start: start.parse().ok()? })
+        };
+        parse().ok_or_else(|| NoRun(text.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_lives_as_long_as_its_process() {
+        let own = Run::own();
+        assert!(own.is_alive() && own.start > 0);
+        assert!(!Run { start: own.start + 1, ..own.clone() }.is_alive());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let run = Run { pid: child.id(), start: start_of(child.id()).unwrap() };
+        child.wait().unwrap();
+        assert!(!run.is_alive());
+    }
+
+    #[test]
+    fn a_run_is_known_again_by_what_it_made() {
+        let run = Run { pid: 12, start: 345 };
+        assert_eq!(run.to_string().parse::<Run>().unwrap(), run);
+        assert_eq!(Run::of_image(&run.image()).unwrap(), run);
+        assert_eq!(Run::of_directory(&run.directory()).unwrap(), run);
+        for other in ["docker.io/library/trial:12-345", "crisp.local/trials:1-2", "crisp.local/trial:latest", ""] {
+            assert_eq!(Run::of_image(other), None, "{other}");
+        }
+        assert!("12".parse::<Run>().is_err() && "a-b".parse::<Run>().is_err());
+    }
+}
