@@ -22,9 +22,7 @@ enum Verb {
     Serve(Settings),
     /// Print the settings that `serve` would use with the same options.
     Config(Settings),
-    /// Measure this or any other CRI runtime.
-    #[command(subcommand)]
-    Bench(bench::Bench),
+    Bench(bench::Plan),
     /// Look after images, whether a daemon runs or not.
     Image(ImageArgs),
 }
@@ -54,7 +52,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             raw.resolve()?;
             Ok(())
         }
-        Verb::Bench(what) => Ok(bench::bench(what)?),
+        Verb::Bench(plan) => Ok(bench::bench(plan)?),
         Verb::Image(args) => Ok(cli::image(args)?),
     }
 }

@@ -18,10 +18,6 @@ impl Parent {
         Ok(parent)
     }
 
-    pub(super) fn path(&self) -> &str {
-        self.0.path().as_str()
-    }
-
     /// A new cgroup below it.
     pub(super) fn child(&self, name: &str) -> io::Result<Cgroup> {
         let child = self.0.child(name).map_err(io::Error::other)?;

@@ -1,0 +1,3 @@
+//! The page.
+use super::report::Report;
+pub(super) fn page(_report: &Report) -> String { String::new() }
