@@ -7,11 +7,11 @@ use super::{herd, life, look, pull, stream};
 /// A promise about a figure.
 #[derive(Debug)]
 pub(super) struct Budget {
-    pub(super) what: &'static str,
+    what: &'static str,
     of: Of,
     limit: Limit,
     /// What `hack/dev bench` is told in order to measure it.
-    pub(super) words: &'static str,
+    words: &'static str,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +28,23 @@ enum Of {
     Growth { figure: &'static str, few: usize, many: usize },
     /// One of ours divided by another of ours.
     Own { figure: &'static str, by: &'static str },
+}
+
+impl Of {
+    fn figure(self) -> &'static str {
+        match self {
+            Self::Peer(figure)
+            | Self::PeerWith { figure, .. }
+            | Self::PeerAt { figure, .. }
+            | Self::At { figure, .. }
+            | Self::Growth { figure, .. }
+            | Self::Own { figure, .. } => figure,
+        }
+    }
+
+    fn is_to_peer(self) -> bool {
+        matches!(self, Self::Peer(_) | Self::PeerWith { .. } | Self::PeerAt { .. })
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -94,6 +111,10 @@ pub(super) const BUDGETS: &[Budget] = &[
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Verdict {
     pub(super) what: &'static str,
+    /// The figure of ours that it is about.
+    pub(super) figure: &'static str,
+    /// The runtime that ours is divided by, if it is one.
+    pub(super) to: Option<String>,
     /// In words: of whom, or in which unit.
     pub(super) of: String,
     #[serde(flatten)]
@@ -106,9 +127,16 @@ pub(super) struct Verdict {
     pub(super) sure: bool,
     /// What the kernel alone needs, divided by what we take.
     pub(super) floor: Option<f64>,
+    /// What shows it again.
+    pub(super) command: String,
 }
 
 impl Verdict {
+    /// Whether it judges this very comparison.
+    pub(super) fn is_about(&self, figure: &str, to: &str) -> bool {
+        self.figure == figure && self.to.as_deref() == Some(to)
+    }
+
     pub(super) fn word(&self) -> &'static str {
         match (self.met, self.sure) {
             (true, true) => "met",
@@ -129,6 +157,7 @@ pub(super) fn judge(report: &Report) -> Vec<Verdict> {
 fn verdict(report: &Report, budget: &Budget, ours: &Measured, peer: Option<&Measured>) -> Option<Verdict> {
     let settings = &report.settings;
     let to_peer = |figure| Some((report.ratio(figure, &peer?.name)?, format!("of {}", peer?.name)));
+    let to = peer.map(|peer| peer.name.clone()).filter(|_| budget.of.is_to_peer());
     let (measured, of) = match budget.of {
         Of::Peer(figure) => to_peer(figure)?,
         Of::PeerWith { figure, same_cni } if same_cni == settings.same_cni => to_peer(figure)?,
@@ -157,11 +186,17 @@ fn verdict(report: &Report, budget: &Budget, ours: &Measured, peer: Option<&Meas
     };
     let met = within(measured.ratio);
     let sure = within(measured.low) == met && within(measured.high) == met;
-    Some(Verdict { what: budget.what, of, measured, limit, at_least, met, sure, floor: floor(report, budget, ours) })
+    let floor = floor(report, budget, ours);
+    let (what, figure) = (budget.what, budget.of.figure());
+    let command = format!("hack/dev bench {}", budget.words);
+    Some(Verdict { what, figure, to, of, measured, limit, at_least, met, sure, floor, command })
 }
 
 fn floor(report: &Report, budget: &Budget, ours: &Measured) -> Option<f64> {
-    let (Of::Peer(figure) | Of::PeerWith { figure, .. }) = budget.of else { return None };
+    let figure = budget.of.figure();
+    if !budget.of.is_to_peer() {
+        return None;
+    }
     Some(report.floor_of(figure)?.p50? / median(ours.values(figure))?)
 }
 

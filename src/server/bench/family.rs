@@ -96,11 +96,6 @@ impl Family {
         Ok(self.members(ids)?.into_iter().filter(|pid| namespace(*pid) == own).map(clock).sum())
     }
 
-    /// Processor time of the daemon alone.
-    pub(super) fn daemon_cpu(&self) -> Duration {
-        clock(self.daemon)
-    }
-
     /// Proportional shares (PSS): pages that several processes share count once over all of them.
     pub(super) fn memory(&self, ids: &[&str]) -> io::Result<Memory> {
         let mut memory = Memory::default();

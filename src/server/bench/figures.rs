@@ -56,10 +56,6 @@ impl Figures {
         self.0.iter()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(super) fn get(&self, name: &str) -> Option<&Figure> {
         self.0.iter().find(|figure| figure.name == name)
     }

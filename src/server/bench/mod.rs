@@ -78,7 +78,8 @@ pub fn bench(plan: Plan) -> Result<(), BenchError> {
         return Err(BenchError::NoImage("pull"));
     }
     let began = SystemTime::now();
-    let parent = Parent::make().map_err(BenchError::Cgroup)?;
+    let place = plan.cgroup.as_deref().filter(|_| plan.slice().is_none());
+    let parent = Parent::make(place).map_err(BenchError::Cgroup)?;
     // Before there is a second thread: it forks.
     let mut floor = plan.wants(Part::Floor).then(|| Floor::start(&parent)).transpose().map_err(BenchError::Start)?;
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(BenchError::Start)?;
@@ -104,12 +105,12 @@ pub fn bench(plan: Plan) -> Result<(), BenchError> {
 
 async fn connect(plan: &Plan, parent: &Parent, runtimes: &mut Vec<Runtime>) -> Result<(), BenchError> {
     for (number, named) in plan.runtimes().enumerate().filter(|_| plan.wants_runtimes()) {
-        let cgroup_parent = match &plan.cgroup_parent {
-            Some(given) => given.clone(),
+        let cgroup_parent = match plan.slice() {
+            Some(given) => given.to_owned(),
             // One for each, so that each one's processor time can be told.
             None => parent.child(&number.to_string()).map_err(BenchError::Cgroup)?.path().as_str().to_owned(),
         };
-        let shape = Shape { image: plan.image.clone(), cgroup_parent, host_network: plan.host_network };
+        let shape = Shape { number, image: plan.image.clone(), cgroup_parent, host_network: plan.host_network };
         runtimes.push(Runtime::connect(named, shape).await?);
     }
     Ok(())

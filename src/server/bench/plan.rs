@@ -112,9 +112,10 @@ pub struct Plan {
     /// Pods in the host's network, for runtimes without any
     #[arg(long)]
     pub(super) host_network: bool,
-    /// The cgroup for the pods, such as a slice for the systemd driver; one of the benchmark's own if not given
-    #[arg(long)]
-    pub(super) cgroup_parent: Option<String>,
+    /// The cgroup to make those of the benchmark in, which is removed at the end; a slice goes to the runtimes as it is, for
+    /// those with the systemd driver [default: /crisp-bench-PID]
+    #[arg(long, value_name = "PATH|SLICE")]
+    pub(super) cgroup: Option<String>,
     /// All runtimes use the same CNI plugins: other budgets count then
     #[arg(long)]
     pub(super) same_cni: bool,
@@ -127,6 +128,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The slice that all pods are put into, where there is one.
+    pub(super) fn slice(&self) -> Option<&str> {
+        self.cgroup.as_deref().filter(|name| name.ends_with(".slice"))
+    }
+
     pub(super) fn runtimes(&self) -> impl Iterator<Item = &Named> {
         std::iter::once(&self.socket).chain(&self.compare)
     }

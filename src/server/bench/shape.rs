@@ -9,6 +9,8 @@ const MIB: i64 = 1 << 20;
 /// What all pods of a runtime have in common.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
+    /// In the names of its pods: two runtimes may be one.
+    pub(super) number: usize,
     pub(super) image: String,
     pub(super) cgroup_parent: String,
     pub(super) host_network: bool,
@@ -21,7 +23,7 @@ impl Shape {
     }
 
     pub(super) fn pod(&self, name: &str) -> v1::PodSandboxConfig {
-        let name = format!("bench-{}-{name}", std::process::id());
+        let name = format!("bench-{}-{}-{name}", std::process::id(), self.number);
         let security =
             v1::LinuxSandboxSecurityContext { namespace_options: Some(self.namespaces()), ..Default::default() };
         v1::PodSandboxConfig {
