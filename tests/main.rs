@@ -27,6 +27,7 @@ mod announced;
 mod apparmor;
 mod attacks;
 mod authority;
+mod bench;
 mod cdi;
 mod cgroups;
 mod daemon;

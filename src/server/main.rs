@@ -36,8 +36,7 @@ enum Verb {
     /// Print the settings that `serve` would use with the same options.
     Config(Settings),
     /// Measure this or any other CRI runtime.
-    #[command(subcommand)]
-    Bench(bench::Bench),
+    Bench(bench::Plan),
     /// Print completions for a shell.
     Completions(CompletionsArgs),
     /// Write manual pages.
@@ -89,7 +88,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             raw.resolve()?;
             Ok(())
         }
-        Verb::Bench(what) => Ok(bench::bench(what)?),
+        Verb::Bench(plan) => Ok(bench::bench(plan)?),
         Verb::Completions(args) => Ok(cli::completions(&args, Cli::command())?),
         Verb::Man(args) => Ok(cli::man(&args, Cli::command())?),
         Verb::DemoProgram(args) => Ok(cli::program(args)?),

@@ -5,13 +5,20 @@ use std::io::{self, Write as _};
 use std::time::Instant;
 
 use cgroup::{Cgroup, CgroupFs as _, Change, Knob};
-use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, LimitsPatch, MemoryLimit, Micros};
+use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, InvalidLimits, LimitsPatch, MemoryLimit, Micros};
 
-use super::figures::Figures;
-use super::parent::Parent;
+use super::figures::{Figures, Unit};
+use super::look::{UPDATE_CPU, UPDATE_MEMORY};
 
-fn patch(millis: u64, mib: u64) -> io::Result<LimitsPatch> {
-    let odd = io::Error::other::<model::resources::InvalidLimits>;
+/// A cgroup that is changed by hand, as the runtimes are asked to change theirs.
+#[derive(Debug)]
+pub(super) struct Bare {
+    group: Option<Cgroup>,
+    pub(super) figures: Figures,
+}
+
+pub(super) fn patch(millis: u64, mib: u64) -> io::Result<LimitsPatch> {
+    let odd = io::Error::other::<InvalidLimits>;
     Ok(LimitsPatch {
         cpu_quota: Some(CpuQuota::Micros(Micros(millis * 100))),
         cpu_period: Some(CpuPeriod::new(100_000).map_err(odd)?),
@@ -21,27 +28,41 @@ fn patch(millis: u64, mib: u64) -> io::Result<LimitsPatch> {
     })
 }
 
-/// Times the same changes as those that are asked of the runtimes, done by hand.
-pub(super) fn measure(parent: &Parent, figures: &mut Figures, times: usize) -> io::Result<()> {
-    let group = parent.child("bare")?;
-    group.apply(&patch(200, 64)?).map_err(io::Error::other)?;
-    for _ in 0..times {
-        for (name, to) in [
-            ("bare files: memory ms", patch(200, 96)?),
-            ("bare files: cpu ms", patch(300, 96)?),
-            ("", patch(300, 64)?),
-            ("", patch(200, 64)?),
-        ] {
-            let knobs = cgroup::knobs(group.version(), &to);
-            let change = cgroup::prepare(&group, &to).map_err(io::Error::other)?;
-            let begin = Instant::now();
-            by_hand(&group, &knobs, &change)?;
-            if !name.is_empty() {
-                figures.add_time(name, begin.elapsed());
+impl Bare {
+    /// With `group`, which is the benchmark's own; without one nothing is measured.
+    pub(super) fn new(group: Option<Cgroup>) -> Self {
+        Self { group, figures: Figures::default() }
+    }
+
+    /// Times the changes, done by hand.
+    pub(super) fn measure(&mut self, times: u32) {
+        let Some(group) = self.group.take() else { return };
+        if let Err(error) = self.changes(&group, times) {
+            self.figures.fail(UPDATE_MEMORY, Unit::Ms, &error);
+        }
+        self.group = Some(group);
+    }
+
+    fn changes(&mut self, group: &Cgroup, times: u32) -> io::Result<()> {
+        group.apply(&patch(200, 64)?).map_err(io::Error::other)?;
+        for _ in 0..times {
+            for (name, to) in [
+                (Some(UPDATE_MEMORY), patch(200, 96)?),
+                (Some(UPDATE_CPU), patch(300, 96)?),
+                (None, patch(300, 64)?),
+                (None, patch(200, 64)?),
+            ] {
+                let knobs = cgroup::knobs(group.version(), &to);
+                let change = cgroup::prepare(group, &to).map_err(io::Error::other)?;
+                let begin = Instant::now();
+                by_hand(group, &knobs, &change)?;
+                if let Some(name) = name {
+                    self.figures.add_time(name, begin.elapsed());
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// Reads what is in force, writes what changes, and reads that back.

@@ -1,85 +1,168 @@
-//! What was measured, by name, and the table of it.
+//! What was measured, by name: values with their unit, and the steps that failed.
 
-use std::io::{self, Write};
-use std::time::Duration;
+use std::fmt::Display;
+use std::time::{Duration, Instant};
 
-use super::Measured;
+use tonic::{Response, Status};
 
-/// Values by name, in the order in which the names first came.
-#[derive(Debug, Default)]
-pub(super) struct Figures(Vec<(&'static str, Vec<f64>)>);
+/// What a value is counted in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub(super) enum Unit {
+    #[serde(rename = "ms")]
+    Ms,
+    #[serde(rename = "MB")]
+    MB,
+    #[serde(rename = "MB/s")]
+    MBPerSecond,
+    #[serde(rename = "1/s")]
+    PerSecond,
+}
+
+impl Unit {
+    pub(super) fn label(self) -> &'static str {
+        match self {
+            Self::Ms => "ms",
+            Self::MB => "MB",
+            Self::MBPerSecond => "MB/s",
+            Self::PerSecond => "1/s",
+        }
+    }
+
+    pub(super) fn more_is_better(self) -> bool {
+        match self {
+            Self::Ms | Self::MB => false,
+            Self::MBPerSecond | Self::PerSecond => true,
+        }
+    }
+}
+
+/// One thing that was measured again and again.
+#[derive(Debug, Clone)]
+pub(super) struct Figure {
+    pub(super) name: String,
+    pub(super) unit: Unit,
+    pub(super) values: Vec<f64>,
+    /// How often it failed; a failed step has no value.
+    pub(super) errors: u32,
+    pub(super) first_error: Option<String>,
+}
+
+/// Figures in the order in which their names first came.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Figures(Vec<Figure>);
 
 impl Figures {
-    pub(super) fn add(&mut self, name: &'static str, value: f64) {
-        match self.0.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, values)) => values.push(value),
-            None => self.0.push((name, vec![value])),
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Figure> {
+        self.0.iter()
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Figure> {
+        self.0.iter().find(|figure| figure.name == name)
+    }
+
+    pub(super) fn errors(&self) -> u32 {
+        self.0.iter().map(|figure| figure.errors).sum()
+    }
+
+    fn entry(&mut self, name: &str, unit: Unit) -> &mut Figure {
+        let at = self.0.iter().position(|figure| figure.name == name).unwrap_or_else(|| {
+            let (values, errors, first_error) = (Vec::new(), 0, None);
+            self.0.push(Figure { name: name.to_owned(), unit, values, errors, first_error });
+            self.0.len() - 1
+        });
+        &mut self.0[at]
+    }
+
+    pub(super) fn add(&mut self, name: &str, unit: Unit, value: f64) {
+        self.entry(name, unit).values.push(value);
+    }
+
+    pub(super) fn add_time(&mut self, name: &str, time: Duration) {
+        self.add(name, Unit::Ms, time.as_secs_f64() * 1000.0);
+    }
+
+    /// Adds what could be measured, or counts that it could not.
+    pub(super) fn note(&mut self, name: &str, unit: Unit, measured: Result<f64, impl Display>) {
+        match measured {
+            Ok(value) => self.add(name, unit, value),
+            Err(error) => self.fail(name, unit, &error),
         }
     }
 
-    /// Adds a time in milliseconds.
-    pub(super) fn add_time(&mut self, name: &'static str, time: Duration) {
-        self.add(name, time.as_secs_f64() * 1000.0);
+    pub(super) fn fail(&mut self, name: &str, unit: Unit, error: &impl Display) {
+        let figure = self.entry(name, unit);
+        figure.errors += 1;
+        figure.first_error.get_or_insert_with(|| error.to_string());
     }
 
-    fn of(&self, name: &str) -> &[f64] {
-        self.0.iter().find(|(known, _)| *known == name).map_or(&[], |(_, values)| values)
-    }
-}
-
-/// The least of `values` that `percent` of them do not exceed.
-fn percentile(values: &[f64], percent: usize) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let rank = (sorted.len() * percent).div_ceil(100);
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
-}
-
-/// Prints percentiles for each runtime, and the ratio of its medians to those of the first.
-pub(super) fn print(out: &mut impl Write, measured: &Measured) -> io::Result<()> {
-    let Some((_, first)) = measured.first() else { return Ok(()) };
-    for (socket, figures) in measured {
-        writeln!(out, "{}", socket.display())?;
-        writeln!(out, "{:<26}{:>12}{:>12}{:>12}{:>10}", "", "p50", "p90", "p99", "ratio")?;
-        for (name, values) in &figures.0 {
-            let [p50, p90, p99] = [50, 90, 99].map(|percent| percentile(values, percent));
-            let ratio = p50 / percentile(first.of(name), 50);
-            writeln!(out, "{name:<26}{p50:>12.3}{p90:>12.3}{p99:>12.3}{ratio:>10.2}")?;
+    /// Times a call; one that fails is counted, and gives nothing.
+    pub(super) async fn time<T>(
+        &mut self,
+        name: &str,
+        call: impl Future<Output = Result<Response<T>, Status>>,
+    ) -> Option<T> {
+        let begin = Instant::now();
+        match call.await {
+            Ok(answer) => {
+                self.add_time(name, begin.elapsed());
+                Some(answer.into_inner())
+            }
+            Err(status) => {
+                self.fail(name, Unit::Ms, &format_args!("{:?}: {}", status.code(), status.message()));
+                None
+            }
         }
     }
-    Ok(())
+
+    /// Adds only what failed.
+    pub(super) fn add_failures(&mut self, other: &Self) {
+        for figure in other.0.iter().filter(|figure| figure.errors > 0) {
+            let mine = self.entry(&figure.name, figure.unit);
+            mine.errors += figure.errors;
+            mine.first_error = mine.first_error.take().or_else(|| figure.first_error.clone());
+        }
+    }
+
+    /// Adds what another has measured.
+    pub(super) fn merge(&mut self, other: Self) {
+        for figure in other.0 {
+            let Figure { name, unit, values, errors, first_error } = figure;
+            let mine = self.entry(&name, unit);
+            mine.values.extend(values);
+            mine.errors += errors;
+            mine.first_error = mine.first_error.take().or(first_error);
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_percentile_is_one_of_the_values() {
-        let values: Vec<f64> = (1..=11).rev().map(f64::from).collect();
-        assert_eq!(percentile(&values, 50), 6.0);
-        assert_eq!(percentile(&values, 90), 10.0);
-        assert_eq!(percentile(&values[..3], 90), 11.0);
-        assert_eq!(percentile(&[], 50), 0.0);
+    #[tokio::test]
+    async fn a_step_that_fails_is_counted_and_has_no_value() {
+        let mut figures = Figures::default();
+        assert_eq!(figures.time("walk", async { Ok(Response::new(3)) }).await, Some(3));
+        let fall = async { Err::<Response<()>, _>(Status::not_found("no feet")) };
+        assert_eq!(figures.time("walk", fall).await, None);
+        let again = async { Err::<Response<()>, _>(Status::internal("again")) };
+        figures.time("walk", again).await;
+        let walk = figures.get("walk").unwrap();
+        assert_eq!((walk.values.len(), walk.errors, walk.first_error.as_deref()), (1, 2, Some("NotFound: no feet")));
+        assert_eq!(figures.errors(), 2);
     }
 
     #[test]
-    fn a_table_compares_medians_with_those_of_the_first() {
-        let figures = |values: [f64; 3]| {
-            let mut figures = Figures::default();
-            for value in values {
-                figures.add("walk", value);
-            }
-            figures.add_time("run", Duration::from_micros(500));
-            figures
-        };
-        let measured = vec![("/a".into(), figures([1.0, 2.0, 30.0])), ("/b".into(), figures([5.0, 1.0, 9.0]))];
-        let mut out = Vec::new();
-        print(&mut out, &measured).unwrap();
-        let text = String::from_utf8(out).unwrap();
-        let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(words[2], ["walk", "2.000", "30.000", "30.000", "1.00"]);
-        assert_eq!(words[6], ["walk", "5.000", "9.000", "9.000", "2.50"]);
-        assert_eq!(words[7], ["run", "0.500", "0.500", "0.500", "1.00"]);
+    fn figures_of_several_tasks_are_put_together_by_name() {
+        let (mut a, mut b) = (Figures::default(), Figures::default());
+        a.add("x", Unit::MB, 1.0);
+        b.add("y", Unit::PerSecond, 5.0);
+        b.add("x", Unit::MB, 2.0);
+        b.fail("x", Unit::MB, &"gone");
+        a.merge(b);
+        let names: Vec<&str> = a.iter().map(|figure| figure.name.as_str()).collect();
+        assert_eq!(names, ["x", "y"]);
+        assert_eq!(a.get("x").unwrap().values, [1.0, 2.0]);
+        assert_eq!(a.get("x").unwrap().errors, 1);
     }
 }

@@ -1,78 +1,174 @@
-//! `crisp bench`: how fast any CRI runtime is, seen from its socket.
+//! `crisp bench`: how fast and how small any CRI runtime is, seen from its socket and from `/proc`.
+//!
+//! ```text
+//! plan      what is asked for            runtime   a runtime, its pods, whose turn it is
+//! life      pods from end to end         family    its processes: memory, processor time
+//! herd      pods that stay; memory       shape     what pods and containers are like
+//! look      calls to containers          figures   values by name, failures counted
+//! storm     looks while all changes      ratio     percentiles, ratios with intervals
+//! scale     more and more pods           report    everything, as JSON; table, html: for people
+//! stream    exec, forwarded port, log    budgets   what crisp promises, and whether it keeps it
+//! pull      images                       bare, floor   what the kernel alone needs
+//! ```
 //!
 //! With several sockets the rounds go in turns, so that all meet the same machine, and what is printed beside the
-//! figures is their ratio to those of the first: on a shared machine only that means something.
+//! figures is their ratio: on a shared machine only that means something.
 
 mod bare;
-mod daemon;
+mod budgets;
+mod family;
 mod figures;
+mod floor;
+mod herd;
+mod html;
 mod life;
+mod look;
 mod parent;
+mod plan;
 mod pull;
-mod resize;
+mod ratio;
+mod report;
+mod runtime;
+mod scale;
+mod shape;
 mod storm;
+mod stream;
+mod table;
 
+use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::SystemTime;
 
-use tonic::transport::{Channel, Endpoint};
+pub use plan::{Part, Plan};
 
-use figures::Figures;
+use bare::Bare;
+use floor::Floor;
+use parent::Parent;
+use report::Report;
+use runtime::Runtime;
+use shape::Shape;
 
-/// What is measured.
-#[derive(Debug, clap::Subcommand)]
-pub enum Bench {
-    /// Measure the life of pods with one container, one pod after another.
-    Life(life::Plan),
-    /// Measure how an image is pulled and looked at. The image is removed from the runtimes, again and again.
-    Pull(pull::Plan),
-    /// Measure changes of running containers and looks at them, alone and in a storm of changes.
-    Resize(resize::Plan),
-}
-
-/// A step could not be measured, since it failed.
+/// Nothing could be measured, or not written down. Steps that fail are counted instead.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     #[error("starting")]
     Start(#[source] io::Error),
     #[error("connecting to {}", socket.display())]
     Connect { socket: PathBuf, source: tonic::transport::Error },
-    #[error("{step} at {}", socket.display())]
-    Step { step: &'static str, socket: PathBuf, source: Box<tonic::Status> },
+    #[error("asking for the version at {}", socket.display())]
+    Version { socket: PathBuf, source: Box<tonic::Status> },
     #[error("looking at the daemon behind {}", socket.display())]
     Daemon { socket: PathBuf, source: io::Error },
-    #[error("working on cgroups by hand")]
-    Bare(#[source] io::Error),
-    #[error("the storm of changes at {} ended in a panic", .0.display())]
-    Storm(PathBuf),
+    #[error("making a cgroup for the benchmark")]
+    Cgroup(#[source] io::Error),
+    #[error("{0} needs --pull IMAGE")]
+    NoImage(&'static str),
+    #[error("interrupted")]
+    Interrupted,
+    #[error("writing {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
     #[error("printing")]
     Print(#[source] io::Error),
 }
 
-/// Measures, and prints a table.
-pub fn bench(bench: Bench) -> Result<(), BenchError> {
+/// Measures, prints a table, and writes the files that were asked for.
+pub fn bench(plan: Plan) -> Result<(), BenchError> {
+    if plan.parts.contains(&Part::Pull) && plan.pull.is_none() {
+        return Err(BenchError::NoImage("pull"));
+    }
+    let began = SystemTime::now();
+    let place = plan.cgroup.as_deref().filter(|_| plan.slice().is_none());
+    let parent = Parent::make(place).map_err(BenchError::Cgroup)?;
+    // Before there is a second thread: it forks.
+    let mut floor = plan.wants(Part::Floor).then(|| Floor::start(&parent)).transpose().map_err(BenchError::Start)?;
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(BenchError::Start)?;
+    let mut runtimes = Vec::new();
+    let mut bare = Bare::new(Some(parent.child("bare").map_err(BenchError::Cgroup)?));
     let measured = tokio.block_on(async {
-        match bench {
-            Bench::Life(plan) => Box::pin(life::measure(plan)).await,
-            Bench::Pull(plan) => Box::pin(pull::measure(plan)).await,
-            Bench::Resize(plan) => Box::pin(resize::measure(plan)).await,
+        connect(&plan, &parent, &mut runtimes).await?;
+        tokio::select! {
+            () = Box::pin(measure(&plan, &mut runtimes, &mut bare, floor.as_mut())) => Ok(()),
+            _ = tokio::signal::ctrl_c() => Err(BenchError::Interrupted),
         }
-    })?;
-    figures::print(&mut io::stdout().lock(), &measured).map_err(BenchError::Print)
+    });
+    tokio.block_on(async {
+        for runtime in &mut runtimes {
+            runtime.clear().await;
+        }
+    });
+    measured?;
+    let mut kernel = bare.figures;
+    kernel.merge(floor.map(Floor::finish).unwrap_or_default());
+    show(&plan, &Report::new(&plan, began, &runtimes, &kernel))
 }
 
-/// What was measured at each socket, in the order they were given.
-type Measured = Vec<(PathBuf, Figures)>;
-
-async fn connect(socket: &Path) -> Result<Channel, BenchError> {
-    let failed = |source| BenchError::Connect { socket: socket.to_owned(), source };
-    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).map_err(failed)?;
-    endpoint.connect().await.map_err(failed)
+async fn connect(plan: &Plan, parent: &Parent, runtimes: &mut Vec<Runtime>) -> Result<(), BenchError> {
+    for (number, named) in plan.runtimes().enumerate().filter(|_| plan.wants_runtimes()) {
+        let cgroup_parent = match plan.slice() {
+            Some(given) => given.to_owned(),
+            // One for each, so that each one's processor time can be told.
+            None => parent.child(&number.to_string()).map_err(BenchError::Cgroup)?.path().as_str().to_owned(),
+        };
+        let shape = Shape { number, image: plan.image.clone(), cgroup_parent, host_network: plan.host_network };
+        runtimes.push(Runtime::connect(named, shape).await?);
+    }
+    Ok(())
 }
 
-/// Names the step and the runtime that failed.
-fn step(step: &'static str, socket: &Path) -> impl FnOnce(tonic::Status) -> BenchError {
-    let socket = socket.to_owned();
-    move |source| BenchError::Step { step, socket, source: Box::new(source) }
+/// The parts that were asked for, one after another.
+async fn measure(plan: &Plan, runtimes: &mut [Runtime], bare: &mut Bare, mut floor: Option<&mut Floor>) {
+    if let Some(floor) = floor.as_mut() {
+        tell("floor");
+        floor.rounds(plan.rounds);
+    }
+    if plan.wants(Part::Life) {
+        tell("life");
+        Box::pin(life::measure(plan, runtimes)).await;
+    }
+    if plan.wants_herd() {
+        tell("exec, update, status, list, stats");
+        Box::pin(herd::gather(plan, runtimes)).await;
+        Box::pin(look::measure(plan, runtimes, bare)).await;
+    }
+    if plan.wants(Part::Storm) {
+        tell("storm");
+        Box::pin(storm::measure(plan, runtimes)).await;
+    }
+    for runtime in runtimes.iter_mut() {
+        runtime.clear().await;
+    }
+    if plan.wants(Part::Stream) {
+        tell("stream");
+        Box::pin(stream::measure(plan, runtimes)).await;
+    }
+    if plan.wants(Part::Pull) {
+        tell("pull");
+        Box::pin(pull::measure(plan, runtimes)).await;
+    }
+    if plan.wants(Part::Scale) {
+        tell("scale");
+        Box::pin(scale::measure(plan, runtimes)).await;
+    }
+}
+
+/// Says what is being done, to whoever waits for it.
+fn tell(part: &str) {
+    use std::io::Write as _;
+    writeln!(io::stderr(), "bench: {part}").ok();
+}
+
+fn show(plan: &Plan, report: &Report) -> Result<(), BenchError> {
+    table::print(&mut io::stdout().lock(), report).map_err(BenchError::Print)?;
+    let write = |path: &PathBuf, text: String| {
+        fs::write(path, text).map_err(|source| BenchError::Write { path: path.clone(), source })
+    };
+    if let Some(path) = &plan.json {
+        let text = serde_json::to_string_pretty(report).map_err(|e| BenchError::Print(e.into()))?;
+        write(path, text + "\n")?;
+    }
+    if let Some(path) = &plan.html {
+        write(path, html::page(report))?;
+    }
+    Ok(())
 }

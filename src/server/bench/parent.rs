@@ -10,16 +10,14 @@ use cgroup::{Cgroup, CgroupPath, Layout};
 pub(super) struct Parent(Cgroup);
 
 impl Parent {
-    pub(super) fn make() -> io::Result<Self> {
+    /// At `path`, or at one that nobody else has.
+    pub(super) fn make(path: Option<&str>) -> io::Result<Self> {
         let layout = Arc::new(Layout::detect().map_err(io::Error::other)?);
-        let path = CgroupPath::new(&format!("/crisp-bench-{}", std::process::id())).map_err(io::Error::other)?;
+        let own = format!("/crisp-bench-{}", std::process::id());
+        let path = CgroupPath::new(path.unwrap_or(&own)).map_err(io::Error::other)?;
         let parent = Self(Cgroup::new(layout, path));
         drop(parent.0.create().map_err(io::Error::other)?);
         Ok(parent)
-    }
-
-    pub(super) fn path(&self) -> &str {
-        self.0.path().as_str()
     }
 
     /// A new cgroup below it.

@@ -1,154 +1,96 @@
-//! `crisp bench pull`: an image pulled while absent, pulled again, and looked at.
+//! An image pulled while absent, pulled again, and looked at.
 
-use std::io;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tonic::transport::Channel;
+use tonic::Status;
 use wire::v1;
-use wire::v1::image_service_client::ImageServiceClient;
-use wire::v1::runtime_service_client::RuntimeServiceClient;
 
-use super::daemon::Daemon;
-use super::figures::Figures;
-use super::{BenchError, Measured, connect, step};
+use super::figures::Unit;
+use super::plan::Plan;
+use super::runtime::{Runtime, in_turns};
 
+pub(super) const ABSENT: &str = "pull absent";
+pub(super) const PRESENT: &str = "pull present";
+pub(super) const PEAK: &str = "pull absent: peak memory of the daemon";
 /// Quick calls, one after another, in each round.
 const CALLS: u32 = 500;
 /// Quick calls under way at once when it is counted how many a second brings.
 const AT_ONCE: u32 = 32;
 
-/// What is measured, and how often.
-#[derive(Debug, clap::Args)]
-pub struct Plan {
-    /// The sockets of the runtimes; others are compared with the first.
-    #[arg(required = true)]
-    sockets: Vec<PathBuf>,
-    /// An image that all of them can pull.
-    #[arg(long)]
-    image: String,
-    /// How often each runtime pulls it.
-    #[arg(long, default_value_t = 5)]
-    rounds: u32,
-}
-
-struct Runtime {
-    socket: PathBuf,
-    daemon: Daemon,
-    images: ImageServiceClient<Channel>,
-    pods: RuntimeServiceClient<Channel>,
-    figures: Figures,
-}
-
-pub(super) async fn measure(plan: Plan) -> Result<Measured, BenchError> {
-    let mut runtimes = Vec::new();
-    for socket in plan.sockets {
-        let daemon = Daemon::behind(&socket).map_err(|source| BenchError::Daemon { socket: socket.clone(), source })?;
-        let channel = connect(&socket).await?;
-        let (images, pods) = (ImageServiceClient::new(channel.clone()), RuntimeServiceClient::new(channel));
-        runtimes.push(Runtime { socket, daemon, images, pods, figures: Figures::default() });
-    }
-    for _ in 0..plan.rounds {
-        for runtime in &mut runtimes {
-            runtime.remove(&plan.image).await?;
-            runtime.pull_absent(&plan.image).await?;
-            runtime.pull_present(&plan.image).await?;
-            runtime.look(&plan.image).await?;
-            runtime.remove(&plan.image).await?;
-        }
-    }
-    Ok(runtimes.into_iter().map(|runtime| (runtime.socket, runtime.figures)).collect())
+pub(super) async fn measure(plan: &Plan, runtimes: &mut [Runtime]) {
+    let Some(image) = &plan.pull else { return };
+    in_turns(runtimes, plan.rounds.div_ceil(4), async |runtime, _| {
+        remove(runtime, image).await;
+        pull_absent(runtime, image).await;
+        pull_present(runtime, image).await;
+        look(runtime, image).await;
+        remove(runtime, image).await;
+    })
+    .await;
 }
 
 fn spec(image: &str) -> Option<v1::ImageSpec> {
     Some(v1::ImageSpec { image: image.to_owned(), ..Default::default() })
 }
 
-impl Runtime {
-    async fn remove(&mut self, image: &str) -> Result<(), BenchError> {
-        let request = v1::RemoveImageRequest { image: spec(image) };
-        self.images.remove_image(request).await.map_err(step("RemoveImage", &self.socket))?;
-        // What one runtime left to be written must not slow down the next.
-        rustix::fs::sync();
-        Ok(())
+async fn remove(runtime: &mut Runtime, image: &str) {
+    if let Err(status) = runtime.images.remove_image(v1::RemoveImageRequest { image: spec(image) }).await {
+        runtime.figures.fail("RemoveImage", Unit::Ms, &status.message());
     }
+    // What one runtime left to be written must not slow down the next.
+    rustix::fs::sync();
+}
 
-    async fn pull(&mut self, image: &str) -> Result<Duration, BenchError> {
-        let begin = Instant::now();
-        let request = v1::PullImageRequest { image: spec(image), ..Default::default() };
-        self.images.pull_image(request).await.map_err(step("PullImage", &self.socket))?;
-        Ok(begin.elapsed())
+async fn pull(runtime: &mut Runtime, image: &str) -> Result<Duration, Status> {
+    let begin = Instant::now();
+    let request = v1::PullImageRequest { image: spec(image), ..Default::default() };
+    runtime.images.pull_image(request).await?;
+    Ok(begin.elapsed())
+}
+
+async fn pull_absent(runtime: &mut Runtime, image: &str) {
+    let (forgot, before) = (runtime.family.forget_peak(), runtime.cpu());
+    match pull(runtime, image).await {
+        Ok(took) => runtime.figures.add_time(ABSENT, took),
+        Err(status) => return runtime.figures.fail(ABSENT, Unit::Ms, &status.message()),
     }
+    runtime.note_cpu("pull absent: processor time", before, 1);
+    let peak = forgot.and_then(|()| runtime.family.peak());
+    runtime.figures.note(PEAK, Unit::MB, peak);
+}
 
-    async fn pull_absent(&mut self, image: &str) -> Result<(), BenchError> {
-        self.daemon.forget_peak().map_err(self.unknown())?;
-        let before = self.cpu()?;
-        let took = self.pull(image).await?;
-        let used = self.cpu()? - before;
-        let peak = self.daemon.peak_mib().map_err(self.unknown())?;
-        self.figures.add_time("pull absent ms", took);
-        self.figures.add_time("pull absent processor ms", used);
-        self.figures.add("pull absent peak MiB", peak);
-        Ok(())
-    }
-
-    fn cpu(&self) -> Result<Duration, BenchError> {
-        self.daemon.cpu().map_err(self.unknown())
-    }
-
-    fn unknown(&self) -> impl FnOnce(io::Error) -> BenchError {
-        let socket = self.socket.clone();
-        move |source| BenchError::Daemon { socket, source }
-    }
-
-    async fn pull_present(&mut self, image: &str) -> Result<(), BenchError> {
-        for _ in 0..10 {
-            let took = self.pull(image).await?;
-            self.figures.add_time("pull present ms", took);
+async fn pull_present(runtime: &mut Runtime, image: &str) {
+    for _ in 0..10 {
+        match pull(runtime, image).await {
+            Ok(took) => runtime.figures.add_time(PRESENT, took),
+            Err(status) => runtime.figures.fail(PRESENT, Unit::Ms, &status.message()),
         }
-        Ok(())
     }
+}
 
-    /// Calls that only look, alone and many at once. Version is what a call costs that does nothing.
-    async fn look(&mut self, image: &str) -> Result<(), BenchError> {
-        let request = v1::ImageStatusRequest { image: spec(image), verbose: false };
-        let before = self.cpu()?;
-        for _ in 0..CALLS {
-            let begin = Instant::now();
-            let answer = self.images.image_status(request.clone()).await;
-            self.figures.add_time("ImageStatus ms", begin.elapsed());
-            answer.map_err(step("ImageStatus", &self.socket))?;
-        }
-        self.figures.add_time("ImageStatus processor ms", (self.cpu()? - before) / CALLS);
-        for _ in 0..CALLS {
-            let begin = Instant::now();
-            let answer = self.pods.version(v1::VersionRequest::default()).await;
-            self.figures.add_time("Version ms", begin.elapsed());
-            answer.map_err(step("Version", &self.socket))?;
-        }
-        self.look_at_once(request).await
+/// Calls that only look, alone and many at once.
+async fn look(runtime: &mut Runtime, image: &str) {
+    let request = v1::ImageStatusRequest { image: spec(image), verbose: false };
+    let before = runtime.cpu();
+    for _ in 0..CALLS {
+        let Runtime { images, figures, .. } = runtime;
+        figures.time("ImageStatus", images.image_status(request.clone())).await;
     }
-
-    async fn look_at_once(&mut self, request: v1::ImageStatusRequest) -> Result<(), BenchError> {
-        let mut callers = JoinSet::new();
-        let (begin, before) = (Instant::now(), self.cpu()?);
-        for _ in 0..AT_ONCE {
-            let (mut images, request) = (self.images.clone(), request.clone());
-            callers.spawn(async move {
-                for _ in 0..CALLS / AT_ONCE {
-                    images.image_status(request.clone()).await?;
-                }
-                Ok(())
-            });
-        }
-        for answer in callers.join_all().await {
-            answer.map_err(step("ImageStatus", &self.socket))?;
-        }
-        let (took, used) = (begin.elapsed(), self.cpu()? - before);
-        let calls = CALLS / AT_ONCE * AT_ONCE;
-        self.figures.add("ImageStatus per second", f64::from(calls) / took.as_secs_f64());
-        self.figures.add_time("  processor ms of each", used / calls);
-        Ok(())
+    runtime.note_cpu("ImageStatus: processor time", before, CALLS);
+    let mut callers = JoinSet::new();
+    let begin = Instant::now();
+    for _ in 0..AT_ONCE {
+        let (mut images, request) = (runtime.images.clone(), request.clone());
+        callers.spawn(async move {
+            for _ in 0..CALLS / AT_ONCE {
+                images.image_status(request.clone()).await?;
+            }
+            Ok::<_, Status>(())
+        });
     }
+    let failed = callers.join_all().await.into_iter().find_map(Result::err);
+    let calls = f64::from(CALLS / AT_ONCE * AT_ONCE) / begin.elapsed().as_secs_f64();
+    let calls = failed.map_or(Ok(calls), |status| Err(status.message().to_owned()));
+    runtime.figures.note("ImageStatus, many at once", Unit::PerSecond, calls);
 }

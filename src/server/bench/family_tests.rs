@@ -1,0 +1,87 @@
+use std::hint::black_box;
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+use std::time::Instant;
+
+use super::*;
+
+fn own() -> i32 {
+    i32::try_from(std::process::id()).unwrap()
+}
+
+#[test]
+fn peak_and_processor_time_are_those_of_the_listener() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("s");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    let family = Family::behind(&socket, None).unwrap();
+    assert_eq!(family.daemon, own());
+    family.forget_peak().unwrap();
+    let before = clock(family.daemon);
+    drop(black_box(vec![1u8; 64 << 20]));
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_millis(50) {
+        black_box(0);
+    }
+    assert!(family.peak().unwrap() >= 64.0);
+    assert!(clock(family.daemon) > before);
+}
+
+#[test]
+fn who_descends_from_the_daemon_or_names_a_pod_belongs_to_it_and_containers_do_not() {
+    // This process is nobody's runtime: one of its children plays the daemon.
+    let mut daemon = Command::new("sh").args(["-c", "sleep 1000 & sleep 86399 & wait"]).spawn().unwrap();
+    let mut named = Command::new("sh").args(["-c", "read x", "0123abc", "--id", "the-pod"]).stdin(pipe()).spawn().unwrap();
+    let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
+    let family = Family { daemon: i32::try_from(daemon.id()).unwrap(), own: None, pods: None, cgroup: None };
+    let begin = Instant::now();
+    let members = loop {
+        let members = family.members(&["the-pod", ""]).unwrap();
+        if members.len() == 3 || begin.elapsed() > Duration::from_secs(20) {
+            break members;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let memory = family.memory(&["the-pod"]).unwrap();
+    let children: Vec<i32> = processes()
+        .unwrap()
+        .iter()
+        .filter(|(_, process)| process.parent == family.daemon)
+        .map(|(pid, _)| *pid)
+        .collect();
+    for child in &children {
+        sys::signal::send(*child, 9).ok();
+    }
+    for process in [&mut daemon, &mut named, &mut other] {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    assert_eq!(children.len(), 2);
+    assert_eq!(members.len(), 3, "{members:?}");
+    assert!(members.contains(&family.daemon) && !members.contains(&i32::try_from(other.id()).unwrap()));
+    assert!(members.contains(&i32::try_from(named.id()).unwrap()));
+    assert!(memory.daemon > 0.0 && memory.others > 0.0, "{memory:?}");
+}
+
+/// Something that never ends and never says anything, for as long as this process lives.
+fn pipe() -> std::io::PipeReader {
+    let (reader, writer) = std::io::pipe().unwrap();
+    std::mem::forget(writer);
+    reader
+}
+
+#[test]
+fn the_cgroup_that_counts_is_found_in_either_world() {
+    let hybrid = "12:cpu,cpuacct:/a/b\n1:name=systemd:/x\n0::/y\n";
+    assert_eq!(line(hybrid).as_deref(), Some("12:cpu,cpuacct:/a/b"));
+    assert_eq!(path_of("12:cpu,cpuacct:/a:b"), "/a:b");
+    assert_eq!(line("0::/y\n").as_deref(), Some("0::/y"));
+    assert_eq!(line(""), None);
+}
+
+#[test]
+fn processes_are_read_whatever_their_names() {
+    assert_eq!(stat(own(), 4), Some(u64::try_from(nix::unistd::getppid().as_raw()).unwrap()));
+    assert_eq!(kib("Rss: 1 kB\nPss:     2048 kB\n", "Pss:"), Some(2.097_152));
+    assert!(pss(own()).unwrap() > 0.1);
+}

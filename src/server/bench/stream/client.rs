@@ -1,0 +1,158 @@
+//! A client of streaming servers: SPDY/3.1, as kubectl and crictl have always spoken it. It counts bytes.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use stream::spdy::{Decoder, Encoder, Event, Violation, data_head};
+
+/// How long nothing may come.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest answer to an upgrade.
+const HEAD_MAX: usize = 16 << 10;
+
+/// Why a stream did not go through.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("the runtime refused: {0}")]
+    Asked(String),
+    #[error("not a URL that this client takes: {0}")]
+    Url(String),
+    #[error("no upgrade: {0}")]
+    Upgrade(String),
+    #[error("{0}")]
+    Io(#[source] io::Error),
+    #[error("{0}")]
+    Violation(#[source] Violation),
+    #[error("the server reset a stream")]
+    Reset,
+    #[error("{0}")]
+    Failed(String),
+    #[error("{got} bytes came of {want}")]
+    Bytes { want: u64, got: u64 },
+    #[error("a thread panicked")]
+    Panic,
+}
+
+/// A connection that was upgraded to SPDY.
+#[derive(Debug)]
+pub(super) struct Spdy {
+    socket: TcpStream,
+    encoder: Encoder,
+    decoder: Decoder,
+    buffer: BytesMut,
+    /// Read into, before it goes to `buffer`.
+    block: Vec<u8>,
+    last: u32,
+}
+
+impl Spdy {
+    fn connect(url: &str, protocol: &str) -> Result<Self, Error> {
+        let odd = || Error::Url(url.to_owned());
+        let rest = url.strip_prefix("http://").ok_or_else(odd)?;
+        let (host, path) = rest.split_at(rest.find('/').ok_or_else(odd)?);
+        let mut socket = TcpStream::connect(host).map_err(Error::Io)?;
+        socket.set_read_timeout(Some(PATIENCE)).map_err(Error::Io)?;
+        socket.set_write_timeout(Some(PATIENCE)).map_err(Error::Io)?;
+        socket.set_nodelay(true).map_err(Error::Io)?;
+        write!(
+            socket,
+            "POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\
+             X-Stream-Protocol-Version: {protocol}\r\n\r\n"
+        )
+        .map_err(Error::Io)?;
+        let mut head = Vec::new();
+        let mut byte = [0];
+        // One at a time: what comes behind it is not part of it.
+        while !head.ends_with(b"\r\n\r\n") && head.len() < HEAD_MAX && socket.read(&mut byte).map_err(Error::Io)? == 1 {
+            head.push(byte[0]);
+        }
+        if !head.starts_with(b"HTTP/1.1 101 ") {
+            let head = String::from_utf8_lossy(&head);
+            return Err(Error::Upgrade(head.lines().next().unwrap_or_default().to_owned()));
+        }
+        let (encoder, decoder) = (Encoder::default(), Decoder::default());
+        Ok(Self { socket, encoder, decoder, buffer: BytesMut::new(), block: vec![0; 256 << 10], last: 0 })
+    }
+
+    fn open(&mut self, headers: &[(&str, &str)]) -> Result<u32, Error> {
+        self.last += if self.last == 0 { 1 } else { 2 };
+        let mut bytes = Vec::new();
+        self.encoder.open(self.last, headers, false, &mut bytes);
+        self.socket.write_all(&bytes).map_err(Error::Io)?;
+        Ok(self.last)
+    }
+
+    fn finish(&mut self, stream: u32) -> Result<(), Error> {
+        self.socket.write_all(&data_head(stream, true, 0)).map_err(Error::Io)
+    }
+
+    /// The next frame; none at the end.
+    fn next(&mut self) -> Result<Option<Event>, Error> {
+        loop {
+            if let Some(event) = self.decoder.next(&mut self.buffer).map_err(Error::Violation)? {
+                return Ok(Some(event));
+            }
+            match self.socket.read(&mut self.block) {
+                Ok(0) => return Ok(None),
+                Ok(n) => self.buffer.extend_from_slice(&self.block[..n]),
+                Err(e) if e.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+                Err(e) => return Err(Error::Io(e)),
+            }
+        }
+    }
+
+    /// Counts what comes on `counted` and keeps what comes on `error`, until `counted` is over and `enough` says so.
+    fn count(&mut self, counted: u32, error: u32, until: Until) -> Result<(u64, String), Error> {
+        let (mut count, mut words) = (0, Vec::new());
+        let (mut counted_over, mut error_over) = (false, false);
+        while !(counted_over && (error_over || until == Until::Counted)) {
+            match self.next()? {
+                Some(Event::Data { stream, bytes, fin }) if stream == counted => {
+                    count += bytes.len() as u64;
+                    counted_over |= fin;
+                }
+                Some(Event::Data { stream, bytes, fin }) if stream == error => {
+                    words.extend_from_slice(&bytes);
+                    error_over |= fin;
+                }
+                Some(Event::Reset { stream, .. }) if stream == counted || stream == error => return Err(Error::Reset),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        Ok((count, String::from_utf8_lossy(&words).into_owned()))
+    }
+}
+
+/// When everything has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Until {
+    /// With the stream of bytes.
+    Counted,
+    /// With the stream for what went wrong as well.
+    Both,
+}
+
+/// Takes the output of a command to its end: how many bytes that were.
+pub(super) fn exec(url: &str) -> Result<u64, Error> {
+    let mut spdy = Spdy::connect(url, "v4.channel.k8s.io")?;
+    let error = spdy.open(&[("streamtype", "error")])?;
+    let stdout = spdy.open(&[("streamtype", "stdout")])?;
+    let (count, words) = spdy.count(stdout, error, Until::Both)?;
+    let status: serde_json::Value = serde_json::from_str(&words).unwrap_or_default();
+    if status["status"] == "Success" { Ok(count) } else { Err(Error::Failed(words)) }
+}
+
+/// Takes what comes from a forwarded port to its end: how many bytes that were.
+pub(super) fn forward(url: &str, port: u16) -> Result<u64, Error> {
+    let mut spdy = Spdy::connect(url, "portforward.k8s.io")?;
+    let port = port.to_string();
+    let headers = |kind| [("streamtype", kind), ("port", port.as_str()), ("requestid", "0")];
+    let error = spdy.open(&headers("error"))?;
+    let data = spdy.open(&headers("data"))?;
+    spdy.finish(error)?;
+    let (count, words) = spdy.count(data, error, Until::Counted)?;
+    if words.is_empty() { Ok(count) } else { Err(Error::Failed(words)) }
+}

@@ -1,0 +1,118 @@
+//! `crisp bench`: everything is measured and nothing is left behind, also where steps fail.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use serde_json::Value;
+
+use crate::harness::Daemon;
+use crate::image::{Archive, BOX};
+use crate::registry::Registry;
+
+/// Runs `crisp bench`, compared with itself; the output and the JSON.
+fn bench(daemon: &Daemon, image: &str, words: &[&str]) -> (String, Value, String) {
+    let socket = daemon.ground.socket().display().to_string();
+    let [json, html] = ["bench.json", "bench.html"].map(|name| daemon.ground.dir().join(name).display().to_string());
+    // Below the test's own, so that what is left of it is seen.
+    let cgroup = format!("{}/bench", daemon.ground.cgroup());
+    let (ours, again) = (format!("ours={socket}"), format!("again={socket}"));
+    let mut arguments = vec!["bench"];
+    arguments.extend_from_slice(words);
+    arguments.extend(["--socket", &ours, "--compare", &again, "--image", image, "--cgroup", &cgroup]);
+    arguments.extend(["--json", &json, "--html", &html, "--host-network"]);
+    let Output { status, stdout, stderr } = daemon.ground.crisp(&arguments).output().unwrap();
+    let [stdout, stderr] = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+    assert!(status.success(), "{status}\n{stdout}\n{stderr}");
+    let read = |path: &str| fs::read_to_string(Path::new(path)).unwrap();
+    (stdout, serde_json::from_str(&read(&json)).unwrap(), read(&html))
+}
+
+const FIGURES: [&str; 33] = [
+    "RunPodSandbox",
+    "CreateContainer",
+    "StartContainer",
+    "pod + container ready",
+    "StopContainer",
+    "RemoveContainer",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+    "teardown",
+    "pod life: processor time",
+    "pod lives, one at a time",
+    "pod lives, several at once",
+    "ready, several at once",
+    "daemon memory (PSS)",
+    "shim memory of a pod (PSS)",
+    "ExecSync true",
+    "ExecSync true: processor time",
+    "update memory",
+    "update cpu",
+    "update nothing",
+    "ContainerStatus",
+    "PodSandboxStatus",
+    "ListContainers",
+    "ListPodSandbox",
+    "ListContainerStats",
+    "ListPodSandboxStats",
+    "storm: ContainerStatus",
+    "storm: updates",
+    "exec output",
+    "forwarded port",
+    "log: processor time of daemon and shim",
+    "pull absent",
+    "pull present",
+];
+
+#[test]
+fn everything_is_measured_without_an_error_and_nothing_is_left() {
+    let registry = Registry::start();
+    registry.push(&Archive::new("x"), "small", "1");
+    let pulled = format!("{}/small:1", registry.host());
+    let daemon = Daemon::start();
+    let before = daemon.snapshot();
+    let few = "all --rounds 2 --pods 2 --at-once 2 --steps 1,2 --stream-mib 3 --log-mib 2 --storm 20 --storm-seconds 1 --pull";
+    let mut words: Vec<&str> = few.split(' ').collect();
+    words.push(&pulled);
+    let (table, json, html) = bench(&daemon, BOX, &words);
+    for runtime in json["runtimes"].as_array().unwrap() {
+        assert_eq!(runtime["errors"], 0, "{table}");
+        let figures = runtime["figures"].as_array().unwrap();
+        for name in FIGURES {
+            let found = figures.iter().find(|figure| figure["name"] == name).unwrap_or_else(|| panic!("{name}\n{table}"));
+            assert!(found["p50"].as_f64().is_some_and(|value| value >= 0.0), "{found}");
+        }
+        let growth = runtime["growth"].as_array().unwrap();
+        let pods: Vec<_> = growth.iter().map(|step| (step["pods"].clone(), step["containers"].clone())).collect();
+        assert_eq!(pods, [(1.into(), 2.into()), (2.into(), 4.into())]);
+    }
+    let names: Vec<_> = json["runtimes"].as_array().unwrap().iter().map(|runtime| &runtime["name"]).collect();
+    assert_eq!(names, ["ours", "again"]);
+    for comparison in json["comparisons"].as_array().unwrap() {
+        let [low, ratio, high] = ["low", "ratio", "high"].map(|key| comparison[key].as_f64().unwrap());
+        assert!(low <= ratio && ratio <= high && comparison["to"] == "again", "{comparison}");
+    }
+    let floor = json["floor"].as_array().unwrap();
+    for name in ["pod + container ready", "teardown", "update memory"] {
+        let found = floor.iter().find(|figure| figure["name"] == name).unwrap_or_else(|| panic!("{name}\n{table}"));
+        assert!(found["errors"] == 0 && found["p50"].as_f64().is_some_and(|value| value > 0.0), "{found}");
+    }
+    assert!(table.contains("pod + container ready") && table.contains("budgets: "), "{table}");
+    assert!(html.starts_with("<!DOCTYPE html>") && html.contains("</svg>"));
+    daemon.wait_until_like(&before);
+}
+
+#[test]
+fn steps_that_fail_are_counted_and_leave_nothing_behind() {
+    let daemon = Daemon::start();
+    let before = daemon.snapshot();
+    let (table, json, _) = bench(&daemon, "crisp.test/absent:1", &["life", "exec", "--rounds", "2", "--pods", "1"]);
+    let ours = &json["runtimes"][0];
+    let figure = |name: &str| ours["figures"].as_array().unwrap().iter().find(|figure| figure["name"] == name).unwrap();
+    assert_eq!((&figure("RunPodSandbox")["errors"], &figure("RunPodSandbox")["count"]), (&0.into(), &2.into()));
+    assert_eq!((&figure("pod + container ready")["count"]), &Value::from(0));
+    assert!(figure("CreateContainer")["errors"].as_u64().unwrap() >= 2, "{table}");
+    assert!(figure("CreateContainer")["first_error"].as_str().unwrap().contains("absent"), "{table}");
+    assert!(ours["errors"].as_u64().unwrap() > 0 && table.contains("\nerrors\n"), "{table}");
+    daemon.wait_until_like(&before);
+}
