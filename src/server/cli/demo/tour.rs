@@ -60,9 +60,9 @@ fn bar(percent: u128) -> String {
 
 /// The part of a refusal that has the numbers: its beginning names the container, its end the file.
 fn numbers(refusal: &str) -> &str {
-    let begin = refusal.find("attempting").unwrap_or(0);
+    let begin = refusal.find("memory limit (").unwrap_or(0);
     let rest = refusal.get(begin..).unwrap_or(refusal);
-    rest.split_once(", /").map_or(rest, |(numbers, _)| numbers)
+    rest.split_once(": ").map_or(rest, |(numbers, _)| numbers)
 }
 
 /// The pod that is shown.
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn of_a_refusal_the_numbers_are_shown() {
         let words = "changing x: attempting to set memory limit (1) below current usage (2): 1 bytes cannot be reclaimed, /sys/f stays";
-        let expected = "attempting to set memory limit (1) below current usage (2): 1 bytes cannot be reclaimed";
+        let expected = "memory limit (1) below current usage (2)";
         assert_eq!(numbers(words), expected);
         assert_eq!(numbers("something else"), "something else");
     }

@@ -149,7 +149,9 @@ impl Trial {
             ..Default::default()
         };
         let ask = v1::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
-        let id = self.cri.runtime().run_pod_sandbox(ask).await?.into_inner().pod_sandbox_id;
+        let mut runtime = self.cri.runtime();
+        // Requests as large as this are kept several times over on the way.
+        let id = Box::pin(runtime.run_pod_sandbox(ask)).await?.into_inner().pod_sandbox_id;
         let ask = v1::PodSandboxStatusRequest { pod_sandbox_id: id.clone(), verbose: true };
         let answer = self.cri.runtime().pod_sandbox_status(ask).await?.into_inner();
         let info: PodInfo = verbose::read(&answer.info)?;
@@ -187,7 +189,8 @@ impl Trial {
             config: Some(config),
             sandbox_config: Some(pod.config.clone()),
         };
-        let id = self.cri.runtime().create_container(ask).await?.into_inner().container_id;
+        let mut runtime = self.cri.runtime();
+        let id = Box::pin(runtime.create_container(ask)).await?.into_inner().container_id;
         let (_, info) = self.look(&id).await?;
         Ok(TrialContainer { id, group: files::group(&files::layout()?, &info.cgroup)? })
     }
