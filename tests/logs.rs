@@ -7,6 +7,7 @@ use tonic::Code;
 
 use crate::client::{container, log_lines, text_of};
 use crate::harness::{Daemon, seconds, times, wait_for};
+use crate::kernel;
 
 #[test]
 fn lines_have_a_time_a_stream_and_a_tag() {
@@ -281,4 +282,28 @@ fn logs_reopened_at_full_speed_neither_lose_nor_repeat_a_line() {
     }
     assert_eq!(next, count + 1, "in {} parts", parts.len());
     assert!(parts.len() > 2, "{}", parts.len());
+}
+
+#[test]
+fn a_shim_stays_small_whatever_its_container_prints() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    client.run_idle(&pod, "idle");
+    let shim = daemon.shims()[0];
+    let before = kernel::holding(shim).anonymous;
+    let size = times(20_000_000, 2_000_000);
+    // No line at all, the shortest lines there are, noise, and two streams at once.
+    let script = format!(
+        "head -c {size} /dev/zero; yes '' | head -c {size} >&2; head -c {size} /dev/urandom; \
+         head -c {size} /dev/zero & head -c {size} /dev/urandom >&2; wait; exit 8"
+    );
+    let id = client.run(&pod, "main", &["sh", "-c", &script]);
+    let mut most = 0;
+    let status = wait_for("the container to exit", seconds(120), || {
+        most = most.max(kernel::holding(shim).anonymous);
+        Some(client.status(&id)).filter(|status| status.finished_at > 0)
+    });
+    assert_eq!(status.exit_code, 8);
+    assert!(most < before + 1024, "{before} KiB, then {most} KiB");
 }
