@@ -46,6 +46,14 @@ impl Ground {
         Self::with_cgroup(format!("/crisp-e2e-{}", unique()), false, &settings, None)
     }
 
+    /// The same, and metrics are told at [`Ground::metrics`].
+    pub(crate) fn with_metrics(settings: &str) -> Self {
+        let ground = Self::with_settings(settings);
+        let text = fs::read_to_string(ground.config()).unwrap();
+        fs::write(ground.config(), format!("{text}[metrics]\nlisten = {:?}\n", ground.metrics())).unwrap();
+        ground
+    }
+
     /// With a network of its own in place of the machine's, in which pods are connected as by default; of CNI it sees what
     /// a test puts into [`Ground::cni`].
     pub(crate) fn connected(settings: &str) -> Self {
@@ -128,6 +136,11 @@ impl Ground {
 
     pub(crate) fn config(&self) -> PathBuf {
         self.dir().join("crisp.toml")
+    }
+
+    /// The socket of its metrics, where there is one.
+    pub(crate) fn metrics(&self) -> PathBuf {
+        self.dir().join("metrics.sock")
     }
 
     /// For the logs of pods.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The mount points below `prefix`, in the order in which they were made.
 pub(crate) fn mounts_under(prefix: &Path) -> Vec<PathBuf> {
@@ -182,4 +183,18 @@ pub(crate) fn holding(pid: i32) -> Holding {
     let status = status(pid);
     let memory = |key: &str| status[key].trim_end_matches(" kB").parse().unwrap();
     Holding { fds: count("fd"), threads: count("task"), rss: memory("VmRSS"), anonymous: memory("RssAnon") }
+}
+
+/// The processor time that a process has used.
+pub(crate) fn processor_time(pid: i32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let rest = stat.rfind(')').map_or("", |close| &stat[close + 2..]);
+    let ticks: u64 = rest.split(' ').skip(11).take(2).map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+    Duration::from_secs(ticks) / u32::try_from(rustix::param::clock_ticks_per_second()).unwrap()
+}
+
+/// The memory of a process in KiB, its share of what it shares with others.
+pub(crate) fn proportional(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    status_lines(&text)["Pss"].trim_end_matches(" kB").parse().unwrap()
 }

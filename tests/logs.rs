@@ -6,7 +6,8 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tonic::Code;
 
 use crate::client::{container, log_lines, text_of};
-use crate::harness::{Daemon, seconds, times, wait_for};
+use crate::ground::Ground;
+use crate::harness::{Daemon, scrape, seconds, times, wait_for};
 use crate::kernel;
 
 #[test]
@@ -227,7 +228,7 @@ fn bytes_that_are_no_text_are_logged_as_they_are() {
 
 #[test]
 fn a_full_disk_is_counted_and_told_and_the_container_goes_on() {
-    let daemon = Daemon::start();
+    let daemon = Daemon::on(Ground::with_metrics(""));
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let logs = daemon.ground.logs().join("pod");
@@ -240,6 +241,9 @@ fn a_full_disk_is_counted_and_told_and_the_container_goes_on() {
         Some(daemon.ground.read_log()).filter(|log| log.contains("output could not be logged"))
     });
     assert!(told.contains("No space left on device") && told.contains("bytes="), "{told}");
+    let page = scrape(&daemon.ground.metrics());
+    let lost = page.lines().find_map(|line| line.strip_prefix("crisp_log_bytes_lost_total ")).unwrap();
+    assert!(lost.parse::<u64>().unwrap() > 0, "{page}");
     // Once there is room again, logging goes on, on a line of its own.
     fs::remove_file(logs.join("other")).unwrap();
     client.exec_script(&id, "echo > /tmp/go");

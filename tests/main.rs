@@ -11,6 +11,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod client;
+mod collector;
 mod ground;
 mod harness;
 mod host;
@@ -60,8 +61,11 @@ mod reload;
 mod requests;
 mod resize;
 mod rights;
+mod secrets;
 mod selinux;
 mod shims;
+mod soak;
+mod spans;
 mod stats;
 mod stop;
 mod stream;

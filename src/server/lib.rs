@@ -34,6 +34,7 @@ pub(crate) mod seccomp;
 pub mod serve;
 pub(crate) mod shim;
 pub(crate) mod socket;
+pub mod spans;
 pub(crate) mod store;
 pub(crate) mod streaming;
 pub(crate) mod watchdog;

@@ -1,12 +1,13 @@
 //! Where the daemon's log goes: to stderr, as text or as JSON.
 
-use std::fmt;
 use std::io::{self, IsTerminal as _};
 
+use tracing_subscriber::layer::{Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, reload};
+use tracing_subscriber::{EnvFilter, Registry, fmt as lines, reload};
 
-use crate::config::{LogConfig, LogFormat};
+use crate::config::{LogConfig, LogFormat, TracingConfig};
+use crate::spans::{Recorder, Spans};
 
 /// The log could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -20,40 +21,28 @@ pub enum LoggingError {
 }
 
 /// Sets the level of a log that runs.
-pub struct LogLevel(Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>);
-
-impl fmt::Debug for LogLevel {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LogLevel").finish_non_exhaustive()
-    }
-}
+#[derive(Debug)]
+pub struct LogLevel(reload::Handle<EnvFilter, Registry>);
 
 impl LogLevel {
     pub(crate) fn set(&self, level: &str) -> Result<(), LoggingError> {
-        Ok((self.0)(EnvFilter::try_new(filter(level))?)?)
+        Ok(self.0.reload(EnvFilter::try_new(filter(level))?)?)
     }
 }
 
-/// Sets up the log of this process, once.
-pub fn init(config: &LogConfig) -> Result<LogLevel, LoggingError> {
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(EnvFilter::try_new(filter(&config.level))?)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal());
-    Ok(match config.format {
-        LogFormat::Text => {
-            let log = log.with_filter_reloading();
-            let level = log.reload_handle();
-            log.finish().try_init()?;
-            LogLevel(Box::new(move |filter| level.reload(filter)))
-        }
-        LogFormat::Json => {
-            let log = log.json().flatten_event(true).with_filter_reloading();
-            let level = log.reload_handle();
-            log.finish().try_init()?;
-            LogLevel(Box::new(move |filter| level.reload(filter)))
-        }
-    })
+/// Sets up the log of this process, once, and the spans of requests where they are to be recorded. Whether a span is
+/// recorded has nothing to do with the level of the log.
+pub fn init(config: &LogConfig, tracing: Option<TracingConfig>) -> Result<(LogLevel, Option<Spans>), LoggingError> {
+    let (filter, level) = reload::Layer::new(EnvFilter::try_new(filter(&config.level))?);
+    let log = lines::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+    let log = match config.format {
+        LogFormat::Text => log.boxed(),
+        LogFormat::Json => log.json().flatten_event(true).boxed(),
+    };
+    let (recorder, spans) = tracing.map(Spans::new).unzip();
+    let recorder = recorder.map(|recorder| recorder.with_filter(Recorder::filter()));
+    tracing_subscriber::registry().with(log.with_filter(filter)).with(recorder).try_init()?;
+    Ok((LogLevel(level), spans))
 }
 
 /// A level alone is about crisp's own parts: the libraries below it would drown them in frames and handshakes.

@@ -73,8 +73,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.verb {
         Verb::Serve(settings) => {
             let config = settings.load()?.resolve()?;
-            let level = logging::init(&config.log)?;
-            Ok(serve::serve(config, level)?)
+            let (level, spans) = logging::init(&config.log, config.tracing.clone())?;
+            Ok(serve::serve(config, level, spans)?)
         }
         Verb::Check(args) => Ok(cli::check(args)?),
         Verb::Demo(args) => Ok(cli::demo(args)?),

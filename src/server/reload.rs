@@ -8,8 +8,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use crate::chain::chain;
-use crate::config::{Change, Live, Reload};
+use crate::config::{Change, Live, MetricsListen, Reload};
 use crate::logging::LogLevel;
+use crate::metrics::{self, ListenError, Listener, Sources, Telling};
 use crate::runtime::Runtime;
 
 /// How often the file is looked at.
@@ -30,7 +31,35 @@ pub(crate) struct Settings {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) registries: Arc<Live>,
     pub(crate) level: LogLevel,
+    pub(crate) metrics: Mutex<Endpoint>,
     pub(crate) reload: Mutex<Reload>,
+}
+
+/// Where metrics are told, by whom, and who has them.
+pub(crate) struct Endpoint {
+    pub(crate) listen: Option<MetricsListen>,
+    pub(crate) telling: Option<Telling>,
+    pub(crate) sources: Sources,
+}
+
+impl Endpoint {
+    /// Tells them elsewhere, or nowhere. Where that cannot be, all stays as it was.
+    fn move_to(&mut self, listen: Option<&MetricsListen>) -> Result<(), ListenError> {
+        if self.listen.as_ref() == listen {
+            return Ok(());
+        }
+        let here = tokio::runtime::Handle::current();
+        self.telling = match listen {
+            Some(listen) => {
+                let listener = here.block_on(Listener::bind(listen))?;
+                let _runtime = here.enter();
+                Some(metrics::tell(listener, self.sources.clone()))
+            }
+            None => None,
+        };
+        self.listen = listen.cloned();
+        Ok(())
+    }
 }
 
 pub(crate) fn watch(settings: Settings) -> io::Result<Watching> {
@@ -59,7 +88,7 @@ impl Settings {
             return;
         }
         match reload.read() {
-            Ok(Some(change)) => self.apply(change),
+            Ok(Some(change)) => self.apply(change, &mut reload),
             Ok(None) if asked => tracing::info!("SIGHUP: the configuration has not changed"),
             Ok(None) => {}
             Err(error) => {
@@ -76,9 +105,16 @@ impl Settings {
         }
     }
 
-    fn apply(&self, Change { config, applied, waiting }: Change) {
+    fn apply(&self, Change { mut config, mut applied, waiting }: Change, reload: &mut Reload) {
         if let Err(error) = self.level.set(&config.log.level) {
             tracing::warn!(error = chain(&error), "the new level of the log is not in force");
+        }
+        let mut metrics = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Err(error) = metrics.move_to(config.metrics.as_ref()) {
+            tracing::warn!(error = chain(&error), "metrics.listen: metrics are still told where they were");
+            applied.retain(|key| *key != "metrics.listen");
+            config.metrics.clone_from(&metrics.listen);
+            reload.still_listens(metrics.listen.clone());
         }
         self.runtime.set_settings(config);
         if !applied.is_empty() {

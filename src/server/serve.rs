@@ -20,11 +20,12 @@ use wire::health::health_server::HealthServer;
 use wire::v1::image_service_server::ImageServiceServer;
 use wire::v1::runtime_service_server::RuntimeServiceServer;
 
-use crate::config::{Config, Live, Reload};
+use crate::config::{Config, DOWNLOADS_MAX, Live, Reload};
 use crate::grpc::{AdminApi, ImageApi, Latencies, Mended, REQUEST_MAX, RuntimeApi, Serving, TraceLayer};
 use crate::logging::LogLevel;
 use crate::runtime::Runtime;
 use crate::socket::{self, Socket, SocketError};
+use crate::spans::Spans;
 use crate::streaming::{self, BindError, Streaming};
 use crate::{metrics, reload, watchdog};
 
@@ -48,6 +49,8 @@ pub enum ServeError {
     Stream(#[from] BindError),
     #[error("metrics.listen")]
     Metrics(#[from] metrics::ListenError),
+    #[error("tracing.endpoint")]
+    Tracing(#[source] tonic::transport::Error),
     #[error("opening the image store")]
     Images(#[from] image::OpenError),
     #[error("taking up the pods of the state directory")]
@@ -63,26 +66,26 @@ pub enum ServeError {
 }
 
 /// Serves until the process is told to end by SIGTERM or SIGINT.
-pub fn serve(config: Config, level: LogLevel) -> Result<(), ServeError> {
+pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
     if !sys::memory::return_from(LARGE) {
         tracing::debug!("large blocks of memory stay with the allocator");
     }
     let threads = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         // A burst must not leave idle threads and their stacks behind. Layers that come over the network keep a thread
-        // for as long as that takes, so theirs are on top of those for short work.
-        .max_blocking_threads(64 + config.pull.downloads)
+        // for as long as that takes, so theirs are on top of those for short work, as many as may ever be configured.
+        .max_blocking_threads(64 + DOWNLOADS_MAX)
         .thread_keep_alive(Duration::from_secs(2))
         .enable_all()
         .build()
         .map_err(ServeError::Threads)?;
-    let outcome = threads.block_on(run(config, level));
+    let outcome = threads.block_on(run(config, level, spans));
     // What still runs is safe to leave: the next daemon goes on from the records.
     threads.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
 
-async fn run(config: Config, level: LogLevel) -> Result<(), ServeError> {
+async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
     let _state = claim(&config)?;
     let (socket, listener) = Socket::bind(&config.listen, config.socket_mode, config.socket_group)?;
     let metrics = match &config.metrics {
@@ -96,21 +99,30 @@ async fn run(config: Config, level: LogLevel) -> Result<(), ServeError> {
     let settings = Mutex::new(Reload::new(config.clone()));
     let store = image::Store::open(&images_dir(&config.root), config.registries.clone(), config.pull)?;
     let runtime = Runtime::open(config, Arc::new(store)).await.map_err(|error| ServeError::Runtime(error.into()))?;
-    let _telling = metrics.map(|listener| metrics::tell(listener, Arc::clone(&runtime), Arc::clone(&latencies)));
+    let tally = spans.as_ref().map(Spans::tally).unwrap_or_default();
+    let sources = metrics::Sources { runtime: Arc::clone(&runtime), latencies: Arc::clone(&latencies), spans: tally };
+    let telling = metrics.map(|listener| metrics::tell(listener, sources.clone()));
+    let metrics = Mutex::new(reload::Endpoint { listen: runtime.config().metrics.clone(), telling, sources });
+    let trace = TraceLayer::new(latencies, spans.as_ref().map(Spans::sampler));
+    let exporting = spans.map(Spans::export).transpose().map_err(ServeError::Tracing)?;
     let _feeding = watchdog::feed(&runtime);
     let settings = reload::Settings {
         runtime: Arc::clone(&runtime),
         registries: Arc::clone(&registries),
         level,
+        metrics,
         reload: settings,
     };
     let _watching = reload::watch(settings).map_err(ServeError::Signals)?;
     let streaming = clients.streaming();
     let _serving = clients.serve(Arc::clone(&runtime));
-    let apis = Apis { runtime, registries, latencies, streaming };
-    answer(apis, listener, &listen).await?;
+    let apis = Apis { runtime, registries, trace, streaming };
+    let answered = answer(apis, listener, &listen).await;
+    if let Some(exporting) = exporting {
+        exporting.finish().await;
+    }
     drop(socket);
-    Ok(())
+    answered
 }
 
 /// The image store below a root directory.
@@ -134,13 +146,13 @@ fn claim(config: &Config) -> Result<File, ServeError> {
 struct Apis {
     runtime: Arc<Runtime>,
     registries: Arc<Live>,
-    latencies: Arc<Latencies>,
+    trace: TraceLayer,
     streaming: Arc<Streaming>,
 }
 
 /// Answers requests until a signal comes, then lets the running ones end.
 async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), ServeError> {
-    let Apis { runtime, registries, latencies, streaming } = apis;
+    let Apis { runtime, registries, trace, streaming } = apis;
     let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
     let listener = UnixListener::from_std(listener).map_err(ServeError::Listen)?;
@@ -157,7 +169,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
     let (serving, health_api) = Serving::new();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let server = Server::builder()
-        .layer(TraceLayer::new(latencies))
+        .layer(trace)
         .add_service(runtime_api.max_decoding_message_size(REQUEST_MAX))
         .add_service(image_api.max_decoding_message_size(REQUEST_MAX))
         .add_service(admin_api)

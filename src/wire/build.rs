@@ -4,11 +4,12 @@ use std::error::Error;
 use std::path::PathBuf;
 
 /// The files with the services; everything else is imported by them.
-const SERVICES: [&str; 7] = [
+const SERVICES: [&str; 8] = [
     "cri/runtime_service.proto",
     "cri/image_service.proto",
     "admin/images.proto",
     "health/health.proto",
+    "otlp/trace.proto",
     "dra/v1.proto",
     "dra/v1beta1.proto",
     "pluginregistration/registration.proto",

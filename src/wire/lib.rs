@@ -6,7 +6,8 @@
 //! [`RuntimeServiceClient`](v1::runtime_service_client::RuntimeServiceClient) and
 //! [`ImageServiceClient`](v1::image_service_client::ImageServiceClient) for a client. [`Quantity`] is
 //! the one type from elsewhere: an amount as a pod spec writes it. [`admin`] is the package `crisp.admin.v1`, our own:
-//! what `crisp image` asks of a running daemon. [`health`] is `grpc.health.v1`, gRPC's own. [`dra`] and [`pluginregistration`]
+//! what `crisp image` asks of a running daemon. [`health`] is `grpc.health.v1`, gRPC's own, [`otlp`] how spans
+//! are handed to a collector. [`dra`] and [`pluginregistration`]
 //! are what a kubelet asks of the plugins of resource drivers: crisp itself speaks neither, the example driver and its test do.
 //!
 //! Flow: `build.rs` compiles the files with protox and hands them to prost and tonic; a server turns a
@@ -27,6 +28,7 @@ pub use generated::crisp::admin::v1 as admin;
 pub use generated::grpc::health::v1 as health;
 pub use generated::k8s::io::apimachinery::pkg::api::resource::Quantity;
 pub use generated::k8s::io::kubelet::pkg::apis::dra;
+pub use generated::opentelemetry::proto::collector::trace::v1 as otlp;
 pub use generated::pluginregistration;
 pub use generated::runtime::v1;
 /// Tells how long a message is.
@@ -54,6 +56,18 @@ mod generated {
             /// The package `grpc.health.v1`.
             pub mod v1 {
                 tonic::include_proto!("grpc.health.v1");
+            }
+        }
+    }
+    pub(crate) mod opentelemetry {
+        pub(crate) mod proto {
+            pub(crate) mod collector {
+                pub(crate) mod trace {
+                    /// The package `opentelemetry.proto.collector.trace.v1`.
+                    pub mod v1 {
+                        tonic::include_proto!("opentelemetry.proto.collector.trace.v1");
+                    }
+                }
             }
         }
     }

@@ -49,7 +49,7 @@ impl Specs {
     }
 
     /// A file with these devices, `high/NAME.json` or the like.
-    fn write(&self, file: &str, devices: &[(&str, Value)]) -> PathBuf {
+    pub(crate) fn write(&self, file: &str, devices: &[(&str, Value)]) -> PathBuf {
         let devices = devices.iter().map(|(name, edits)| json!({"name": name, "containerEdits": edits}));
         let devices: Vec<_> = devices.collect();
         let path = self.path(file);
@@ -72,7 +72,7 @@ impl Specs {
 }
 
 /// A container that asks for these devices of [`KIND`].
-fn given(name: &str, command: &[&str], devices: &[&str]) -> v1::ContainerConfig {
+pub(crate) fn given(name: &str, command: &[&str], devices: &[&str]) -> v1::ContainerConfig {
     let device = |name: &&str| v1::CdiDevice { name: format!("{KIND}={name}") };
     v1::ContainerConfig { cdi_devices: devices.iter().map(device).collect(), ..container(name, command) }
 }

@@ -9,6 +9,7 @@ use wire::v1;
 use crate::ground::Ground;
 use crate::harness::{Daemon, scrape};
 use crate::image::Archive;
+use crate::layer::Layer;
 use crate::registry::Registry;
 
 /// The configuration file of a running daemon, with more lines at its end.
@@ -54,7 +55,7 @@ fn a_mirror_added_to_the_settings_of_a_running_daemon_is_used() {
 #[test]
 fn metrics_and_info_tell_of_pulls_and_images() {
     let registry = Registry::start();
-    registry.push(&Archive::new("x").with("Env", json!(["A=b"])), "box", "1");
+    registry.push(&Archive::new("x").on_top(Layer::noise("some", 10_000, 7)), "box", "1");
     let ground = Ground::new();
     let socket = ground.dir().join("metrics.sock");
     let settings = fs::read_to_string(ground.config()).unwrap() + &format!("[metrics]\nlisten = {socket:?}\n");
@@ -70,6 +71,7 @@ fn metrics_and_info_tell_of_pulls_and_images() {
     };
     assert_eq!(value("crisp_image_pulls_total{outcome=\"succeeded\"}"), 1);
     assert_eq!(value("crisp_image_pulls_total{outcome=\"failed\"}"), 1);
+    assert!(value("crisp_image_pull_bytes_total") > 0 && value("crisp_image_pull_layers_total") > 0);
     assert_eq!(value("crisp_image_pulls_in_progress"), 0);
     assert_eq!(value("crisp_images"), 2);
     assert!(value("crisp_image_store_bytes") > 100_000 && value("crisp_image_store_inodes") > 10);

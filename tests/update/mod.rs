@@ -5,6 +5,7 @@ mod crash;
 mod drift;
 mod faults;
 mod memory;
+mod outcomes;
 mod pods;
 mod raw;
 mod scores;

@@ -152,7 +152,7 @@ impl Store {
             return Err(ImportError::Name("an imported image can be named by tag only"));
         }
         let package = self.open_package(path, watch)?;
-        let cap = self.limits.document_bytes;
+        let cap = self.limits().document_bytes;
         let mut found = match package.has("index.json") {
             true => package.oci_images(cap)?,
             false if package.has("manifest.json") => package.docker_images(cap)?,
@@ -203,9 +203,9 @@ impl Store {
     fn spooled(&self, mut from: impl Read, path: &Path, counter: &Counter<'_>) -> Result<File, ImportError> {
         let read = |source| ImportError::Read { path: path.to_owned(), what: "the content".to_owned(), source };
         let mut spool = self.shelf.spool()?;
-        let begun = decompressed(&mut from, &self.limits);
+        let begun = decompressed(&mut from, &self.limits());
         let mut plain = begun.map_err(|error| if counter.is_stopped() { ImportError::GivenUp } else { read(error) })?;
-        match spool.fill(&mut plain, self.limits.unpacked_bytes) {
+        match spool.fill(&mut plain, self.limits().unpacked_bytes) {
             Ok(()) => Ok(spool.rewound()?),
             Err(_) if counter.is_stopped() => Err(ImportError::GivenUp),
             Err(SpoolError::Read(error)) => Err(read(error)),
@@ -225,7 +225,7 @@ impl Store {
     ) -> Result<Arc<Image>, ImportError> {
         let Candidate { tags, digests, place } = image;
         let Parts { manifest, config_digest, config_json, layers } =
-            package.parts(place, self.limits.document_bytes)?;
+            package.parts(place, self.limits().document_bytes)?;
         let unusable = |source| ImportError::Manifest { path: package.path().to_owned(), source };
         if let Some(image) = self.shelf.name(&config_digest, &tags, &digests)? {
             return Ok(image);
@@ -253,7 +253,7 @@ impl Store {
         let next = AtomicUsize::new(0);
         let done = Mutex::new((Vec::with_capacity(work.len()), None));
         std::thread::scope(|threads| {
-            for _ in 0..self.limits.downloads.clamp(1, work.len().max(1)) {
+            for _ in 0..self.limits().downloads.clamp(1, work.len().max(1)) {
                 threads.spawn(|| {
                     while let Some((plan, name)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let unpacked = self.unpack_one(package, plan, name, counter);
@@ -291,7 +291,7 @@ impl Store {
         let ready = match self.shelf.ready(&plan.chain_id) {
             Some(have) => have,
             None => {
-                let unpacked = self.shelf.stage(plan, &mut source, &self.limits);
+                let unpacked = self.shelf.stage(plan, &mut source, &self.limits());
                 unpacked.map_err(|source| ImportError::Unpack { path: package.path().to_owned(), source })?
             }
         };

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
 use crate::registry::pipe::pipe;
 use crate::registry::pull::Pull;
@@ -86,7 +87,9 @@ impl Pull {
         let mut tasks = JoinSet::new();
         for plan in missing {
             let (pull, alive) = (self.clone(), alive.clone());
-            tasks.spawn(async move { pull.layer(plan, alive).await });
+            let digest = plan.blob.as_ref().map(|blob| tracing::field::display(&blob.digest));
+            let step = tracing::debug_span!("image.layer", digest, size = size(&plan));
+            tasks.spawn(async move { pull.layer(plan, alive).await }.instrument(step));
         }
         drop(alive);
         while let Some(done) = tasks.join_next().await {

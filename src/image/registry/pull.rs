@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Semaphore;
+use tracing::Instrument as _;
 
 use crate::config::ConfigBlob;
 use crate::digest::Digest;
@@ -18,9 +19,9 @@ use crate::registry::http::Http;
 use crate::registry::pull_error::PullError;
 use crate::registry::remote::Remote;
 use crate::registry::traffic::{Meter, Progress};
-use crate::store::Store;
 use crate::store::add::NewImage;
 use crate::store::shelf::Shelf;
+use crate::store::{Store, Terms};
 use crate::turns::Turns;
 
 /// One image from one registry; everything its layers share.
@@ -77,7 +78,7 @@ impl Store {
         for image in candidates {
             let given = login.as_ref().filter(|login| login.registry == image.registry());
             let pull = Arc::new(self.pull_of(&http, image, given.map(|login| &login.credentials), &progress)?);
-            match pull.top().await {
+            match pull.top().instrument(tracing::debug_span!("image.resolve")).await {
                 Ok(top) => return pull.get(top).await,
                 Err(error) if !alone && error.is_absence() => tried.push(error),
                 Err(error) => return Err(error),
@@ -95,14 +96,15 @@ impl Store {
     ) -> Result<Pull, PullError> {
         progress.name(&image);
         let sources = http.registries.sources(image.registry(), image.path(), given)?;
+        let Terms { limits, downloads } = self.terms();
         let remotes = sources.into_iter().map(|source| Remote::new(http.clone(), source, image.path()));
         Ok(Pull {
             remotes: remotes.collect(),
             start: AtomicUsize::new(0),
             shelf: self.shelf.clone(),
             turns: self.turns.clone(),
-            downloads: self.downloads.clone(),
-            limits: self.limits,
+            downloads,
+            limits,
             meter: self.meter.clone(),
             progress: progress.clone(),
             image,

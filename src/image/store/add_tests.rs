@@ -17,7 +17,10 @@ fn staged(store: &Store, tars: &[Vec<u8>]) -> (NewImage, Vec<Ready>) {
     let stage = |(at, tar): (usize, &Vec<u8>)| {
         let parent = at.checked_sub(1).map(|below| chain[below].clone());
         let plan = LayerPlan { chain_id: chain[at].clone(), diff_id: blob.diff_ids[at].clone(), parent, blob: None };
-        store.shelf.ready(&plan.chain_id).unwrap_or_else(|| store.shelf.stage(&plan, &tar[..], &store.limits).unwrap())
+        store
+            .shelf
+            .ready(&plan.chain_id)
+            .unwrap_or_else(|| store.shelf.stage(&plan, &tar[..], &store.limits()).unwrap())
     };
     let layers = tars.iter().enumerate().map(stage).collect();
     let (id, config_json, config) = (made.id(), made.config.clone(), blob.config);

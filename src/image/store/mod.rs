@@ -43,14 +43,26 @@ use crate::view::overlay::{ViewError, read_files};
 #[derive(Debug)]
 pub struct Store {
     pub(crate) shelf: Arc<Shelf>,
-    pub(crate) limits: Limits,
+    terms: RwLock<Terms>,
     /// One pull per name and one unpacking per layer at a time.
     pub(crate) turns: Arc<Turns>,
-    pub(crate) downloads: Arc<Semaphore>,
     pub(crate) meter: Arc<Meter>,
     /// The registries and how they are reached.
     http: RwLock<Arc<Http>>,
     accounts: Mutex<HashMap<Digest, Arc<Accounts>>>,
+}
+
+/// What pulls may take, and the places among the downloads that this leaves.
+#[derive(Debug, Clone)]
+pub(crate) struct Terms {
+    pub(crate) limits: Limits,
+    pub(crate) downloads: Arc<Semaphore>,
+}
+
+impl Terms {
+    fn new(limits: Limits) -> Self {
+        Self { limits, downloads: Arc::new(Semaphore::new(limits.downloads.max(1))) }
+    }
 }
 
 /// Account files that could not be read.
@@ -90,9 +102,8 @@ impl Store {
         let meter = Arc::<Meter>::default();
         Ok(Self {
             shelf: Arc::new(Shelf::open(root)?),
-            limits,
+            terms: RwLock::new(Terms::new(limits)),
             turns: Arc::default(),
-            downloads: Arc::new(Semaphore::new(limits.downloads.max(1))),
             http: RwLock::new(Arc::new(Http::new(registries, limits.stall, meter.clone()))),
             meter,
             accounts: Mutex::default(),
@@ -103,8 +114,30 @@ impl Store {
     pub fn set_registries(&self, registries: Registries) {
         let mut http = self.http.write().unwrap_or_else(PoisonError::into_inner);
         if http.registries != registries {
-            *http = Arc::new(Http::new(registries, self.limits.stall, self.meter.clone()));
+            *http = Arc::new(Http::new(registries, self.limits().stall, self.meter.clone()));
         }
+    }
+
+    /// Uses other limits from the next pull or import on; those under way end by the old ones, beside the new.
+    pub fn set_limits(&self, limits: Limits) {
+        let mut terms = self.terms.write().unwrap_or_else(PoisonError::into_inner);
+        let old = terms.limits;
+        if old != limits {
+            *terms = Terms::new(limits);
+        }
+        drop(terms);
+        if old.stall != limits.stall {
+            let mut http = self.http.write().unwrap_or_else(PoisonError::into_inner);
+            *http = Arc::new(Http::new(http.registries.clone(), limits.stall, self.meter.clone()));
+        }
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        self.terms.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        self.terms().limits
     }
 
     pub(crate) fn http(&self) -> Arc<Http> {

@@ -76,7 +76,7 @@ pub(crate) fn try_add(store: &Store, tars: &[Vec<u8>], name: &str) -> Result<Arc
         };
         ready.push(match store.shelf.ready(&plan.chain_id) {
             Some(have) => have,
-            None => store.shelf.stage(&plan, &tar[..], &store.limits).map_err(AddError::Unpack)?,
+            None => store.shelf.stage(&plan, &tar[..], &store.limits()).map_err(AddError::Unpack)?,
         });
     }
     let new = NewImage {

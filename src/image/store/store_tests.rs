@@ -182,7 +182,7 @@ fn a_disk_that_fails_while_adding_leaves_the_store_as_it_was() {
     let store = open(directory.path());
     // No tar stream: unpacking fails after its directory was made.
     let plan = LayerPlan { chain_id: Digest::of(b"c"), diff_id: Digest::of(b"d"), parent: None, blob: None };
-    assert!(store.shelf.stage(&plan, &b"garbage".repeat(100)[..], &store.limits).is_err());
+    assert!(store.shelf.stage(&plan, &b"garbage".repeat(100)[..], &store.limits()).is_err());
     assert!(names(&directory.path().join("tmp")).is_empty());
     assert!(store.shelf.ready(&plan.chain_id).is_none());
 }
@@ -197,7 +197,7 @@ fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
     let blob = crate::config::ConfigBlob::parse(&chain.config).unwrap();
     let plan =
         LayerPlan { chain_id: blob.chain()[0].clone(), diff_id: blob.diff_ids[0].clone(), parent: None, blob: None };
-    let staged = store.shelf.stage(&plan, &tars[0][..], &store.limits).unwrap();
+    let staged = store.shelf.stage(&plan, &tars[0][..], &store.limits()).unwrap();
     assert!(store.shelf.ready(&plan.chain_id).is_some());
     store.shelf.losses.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
     assert!(store.shelf.ready(&plan.chain_id).is_none(), "nobody else may count on it");
@@ -232,7 +232,7 @@ fn usage_is_what_du_says_also_while_layers_wait_to_be_kept() {
     check("a shared layer, a moved tag");
     let tar = top("staged");
     let plan = LayerPlan { chain_id: Digest::of(&tar), diff_id: Digest::of(&tar), parent: None, blob: None };
-    let staged = store.shelf.stage(&plan, &tar[..], &store.limits).unwrap();
+    let staged = store.shelf.stage(&plan, &tar[..], &store.limits()).unwrap();
     check("a staged layer");
     drop(staged);
     store.sweep().unwrap();
@@ -366,4 +366,20 @@ fn records_that_say_whether_an_image_is_pinned_are_still_read() {
     assert!(text.contains("pinned"));
     std::fs::write(&path, text).unwrap();
     assert_eq!(open(directory.path()).find("a.b/x:1"), Some(image));
+}
+
+#[test]
+fn limits_change_for_the_pulls_to_come() {
+    let dir = tempfile::tempdir().unwrap();
+    let limits = Limits { downloads: 2, ..Limits::default() };
+    let store = Store::open(dir.path(), Registries::default(), limits).unwrap();
+    let (before, http) = (store.terms(), store.http());
+    let _place = before.downloads.clone().try_acquire_many_owned(2).unwrap();
+    store.set_limits(limits);
+    assert!(store.terms().downloads.try_acquire().is_err(), "the same limits change nothing");
+    let new = Limits { downloads: 5, stall: std::time::Duration::from_secs(7), ..limits };
+    store.set_limits(new);
+    assert_eq!((store.limits(), store.terms().downloads.available_permits()), (new, 5));
+    assert!(!Arc::ptr_eq(&http, &store.http()), "connections stall by the new limit");
+    assert_eq!(before.limits, limits, "who is under way goes on as before");
 }

@@ -102,7 +102,7 @@ impl Cni {
     async fn prepare(&self, place: Place, deadline: Deadline) -> Result<Entry, AddError> {
         let found = self.look().await?;
         let Some((_, list)) = found.network else {
-            return Err(AddError::NotConfigured { dir: self.settings.conf_dir.clone(), bad: found.bad });
+            return Err(AddError::NotConfigured { dir: self.settings().conf_dir.clone(), bad: found.bad });
         };
         for capability in args::ASKED {
             if place.offered.contains_key(capability) && !list.wants(capability) {
@@ -110,7 +110,8 @@ impl Cni {
             }
         }
         let failed = |source| AddError::Plugin { network: list.name.clone(), source };
-        let bin_dirs = &self.settings.bin_dirs;
+        let settings = self.settings();
+        let bin_dirs = &settings.bin_dirs;
         exec::find_all(&list, bin_dirs).map_err(failed)?;
         let version = self.tongues.agree(&list, bin_dirs, deadline).await.map_err(failed)?;
         if let Some(old) = self.kept(Some(&place.pod)).await?.pop() {
@@ -122,13 +123,14 @@ impl Cni {
     }
 
     async fn write(&self, entry: &Entry) -> Result<(), CacheError> {
-        let draft = entry.draft(&self.settings.cache_dir);
+        let draft = entry.draft(&self.settings().cache_dir);
         blocking(move || draft.write()).await
     }
 
     async fn attach(&self, entry: &mut Entry, deadline: Deadline) -> Result<Attached, AddError> {
         let Entry { place, list, version, .. } = &*entry;
-        let chain = Chain { list, version: *version, bin_dirs: &self.settings.bin_dirs, deadline };
+        let settings = self.settings();
+        let chain = Chain { list, version: *version, bin_dirs: &settings.bin_dirs, deadline };
         let network = || list.name.clone();
         let result = chain.add(place).await.map_err(|source| AddError::Plugin { network: network(), source })?;
         let attached = answer::attached(&result, *version);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
+use tracing::Instrument as _;
 
 use super::answer;
 use super::conf::{List, Plugin};
@@ -133,7 +134,8 @@ impl Chain<'_> {
         }
         let stdin = Value::Object(conf).to_string().into_bytes();
         let call = Call { plugin: &plugin.program, path: &path, verb, env, stdin, deadline: self.deadline };
-        let said = exec::run(call).await?;
+        let step = tracing::debug_span!("cni.plugin", plugin = plugin.program, verb = verb.as_str());
+        let said = exec::run(call).instrument(step).await?;
         if !said.stderr.is_empty() {
             tracing::debug!(plugin = said.plugin, verb = verb.as_str(), stderr = said.stderr, "a plugin wrote");
         }

@@ -48,7 +48,8 @@ impl Cni {
             if !pod.netns.as_deref().is_some_and(is_namespace) {
                 return Err(CheckError::NoNamespace);
             }
-            let bin_dirs = &self.settings.bin_dirs;
+            let settings = self.settings();
+            let bin_dirs = &settings.bin_dirs;
             let chain = Chain { list: &entry.list, version: entry.version, bin_dirs, deadline: self.deadline() };
             let checked = chain.check(&entry.place, &result).await;
             checked.map_err(|source| CheckError::Plugin { network: entry.list.name.clone(), source })?;

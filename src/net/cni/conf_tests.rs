@@ -211,9 +211,9 @@ const TEMPLATE: &str = r#"{"cniVersion": "1.0.0", "name": "made", "plugins": [{"
 "ranges": [{{range $i, $range := .PodCIDRRanges}}{{if $i}}, {{end}}[{"subnet": "{{$range}}"}]{{end}}]}}]}"#;
 
 fn with_template(text: &str) -> Ground {
-    let mut ground = Ground::new();
+    let ground = Ground::new();
     fs::write(ground.path("template"), text).unwrap();
-    ground.cni.settings.template = Some(ground.path("template"));
+    ground.change(|settings| settings.template = Some(ground.path("template")));
     ground
 }
 
@@ -268,8 +268,8 @@ fn bad_ranges_and_bad_templates_are_refused_and_nothing_is_written() {
     assert!(words(&error).contains(".Unknown"), "{error}");
     let error = refused("{\"name\": \"{{.PodCIDR}}\"}", "10.0.0.0/24");
     assert!(words(&error).contains("no name of a network"), "{error}");
-    let mut ground = Ground::new();
-    ground.cni.settings.template = Some(Path::new("/nowhere").to_owned());
+    let ground = Ground::new();
+    ground.change(|settings| settings.template = Some(Path::new("/nowhere").to_owned()));
     let error = ground.cni.set_pod_cidrs("10.0.0.0/24").unwrap_err();
     assert!(matches!(error, PodCidrError::Template { .. }));
 }

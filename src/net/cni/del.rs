@@ -65,7 +65,7 @@ impl Cni {
 
     /// The entries of all pods, or of one.
     pub(super) async fn kept(&self, pod: Option<&str>) -> Result<Vec<Kept>, CacheError> {
-        let (dir, pod) = (self.settings.cache_dir.clone(), pod.map(str::to_owned));
+        let (dir, pod) = (self.settings().cache_dir.clone(), pod.map(str::to_owned));
         let is_wanted = move |kept: &Kept| pod.as_ref().is_none_or(|pod| kept.pod == *pod);
         blocking(move || Ok(cache::kept(&dir)?.into_iter().filter(is_wanted).collect())).await
     }
@@ -108,7 +108,7 @@ impl Cni {
                 );
             }
         }
-        let dir = self.settings.cache_dir.clone();
+        let dir = self.settings().cache_dir.clone();
         Ok(blocking(move || entry.remove(&dir)).await?)
     }
 
@@ -121,14 +121,16 @@ impl Cni {
 
     async fn call_plugins(&self, entry: &Entry) -> Result<(), PluginError> {
         let Entry { place, list, version, result } = entry;
-        let chain = Chain { list, version: *version, bin_dirs: &self.settings.bin_dirs, deadline: self.deadline() };
+        let settings = self.settings();
+        let chain = Chain { list, version: *version, bin_dirs: &settings.bin_dirs, deadline: self.deadline() };
         chain.del(place, result.as_ref()).await
     }
 
     async fn detach_unknown(&self, place: Place) -> Result<(), DelError> {
         let Some((_, list)) = self.look().await?.network else { return Ok(()) };
         let failed = |source| DelError::Plugin { network: list.name.clone(), source };
-        let (bin_dirs, deadline) = (self.settings.bin_dirs.as_slice(), self.deadline());
+        let settings = self.settings();
+        let (bin_dirs, deadline) = (settings.bin_dirs.as_slice(), self.deadline());
         let version = self.tongues.agree(&list, bin_dirs, deadline).await.map_err(failed)?;
         Chain { list: &list, version, bin_dirs, deadline }.del(&place, None).await.map_err(failed)
     }

@@ -118,7 +118,8 @@ impl Cni {
 
     async fn collect(&self, list: &List, valid: &Value, done: &mut Collected) {
         let network = || list.name.clone();
-        let (bin_dirs, deadline) = (self.settings.bin_dirs.as_slice(), self.deadline());
+        let settings = self.settings();
+        let (bin_dirs, deadline) = (settings.bin_dirs.as_slice(), self.deadline());
         let version = match self.tongues.agree(list, bin_dirs, deadline).await {
             Ok(version) => version,
             Err(source) => return done.failed.push(GcFailure::Collect { network: network(), source }),

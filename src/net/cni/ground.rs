@@ -59,9 +59,16 @@ impl Ground {
         self.dir.path().join(name)
     }
 
+    /// Settings that change while the daemon runs.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Settings)) {
+        let mut settings = (*self.cni.settings()).clone();
+        change(&mut settings);
+        self.cni.set(settings);
+    }
+
     /// The same node after the daemon's restart.
     pub(super) fn restart(&mut self) {
-        self.cni = Cni::new(self.cni.settings.clone());
+        self.cni = Cni::new((*self.cni.settings()).clone());
     }
 
     /// Writes a file of the directory of networks, as editors do.

@@ -48,7 +48,7 @@ mod real_tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::RwLock;
@@ -90,7 +90,7 @@ pub struct Settings {
 /// The networks of this node.
 #[derive(Debug)]
 pub struct Cni {
-    settings: Settings,
+    settings: std::sync::RwLock<Arc<Settings>>,
     /// Had by GC alone, and shared by everything else that changes something.
     gate: RwLock<()>,
     turns: Turns,
@@ -104,7 +104,7 @@ impl Cni {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
-            settings,
+            settings: std::sync::RwLock::new(Arc::new(settings)),
             gate: RwLock::default(),
             turns: Turns::default(),
             held: Mutex::default(),
@@ -113,15 +113,26 @@ impl Cni {
         }
     }
 
+    /// Uses other settings from the next verb on. Pods that are attached stay so, and are detached by what was kept of them:
+    /// where that is kept must not change.
+    pub fn set(&self, settings: Settings) {
+        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+    }
+
+    /// Those in force now.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Whether there is a valid network. Blocks for a moment.
     #[must_use]
     pub fn configured(&self) -> bool {
-        dir::look(&self.settings.conf_dir).is_ok_and(|found| found.network.is_some())
+        dir::look(&self.settings().conf_dir).is_ok_and(|found| found.network.is_some())
     }
 
     /// The pods that still have to be detached, among them those whose attaching was cut off. Blocks for a moment.
     pub fn attachments(&self) -> Result<Vec<String>, CacheError> {
-        let mut pods: Vec<_> = cache::kept(&self.settings.cache_dir)?.into_iter().map(|kept| kept.pod).collect();
+        let mut pods: Vec<_> = cache::kept(&self.settings().cache_dir)?.into_iter().map(|kept| kept.pod).collect();
         pods.dedup();
         Ok(pods)
     }
@@ -132,12 +143,12 @@ impl Cni {
     }
 
     async fn look(&self) -> Result<dir::Found, DirError> {
-        let dir = self.settings.conf_dir.clone();
+        let dir = self.settings().conf_dir.clone();
         blocking(move || dir::look(&dir)).await
     }
 
     fn deadline(&self) -> Deadline {
-        Deadline::after(self.settings.timeout)
+        Deadline::after(self.settings().timeout)
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeSet<String>> {

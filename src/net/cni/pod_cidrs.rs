@@ -71,8 +71,9 @@ impl Cni {
             return Ok(Rendered::NoCidr);
         }
         let cidrs = Cidr::parse_all(ranges)?;
-        let Some(template) = &self.settings.template else { return Ok(Rendered::NoTemplate) };
-        let conf_dir = &self.settings.conf_dir;
+        let settings = self.settings();
+        let Some(template) = &settings.template else { return Ok(Rendered::NoTemplate) };
+        let conf_dir = &settings.conf_dir;
         if let Some((other, _)) = dir::look_besides(conf_dir, Some(OsStr::new(OWN)))?.network {
             return Ok(Rendered::NotNeeded(other));
         }

@@ -87,8 +87,8 @@ const V6: &str = "fd00:88:7::/64";
 
 /// A node with a bridge network of these ranges; further plugins come behind it.
 fn node(ranges: &[&str], more: &[(&str, Value)]) -> Ground {
-    let mut ground = Ground::new();
-    ground.cni.settings.bin_dirs = vec![PLUGINS.into(), ground.path("bin")];
+    let ground = Ground::new();
+    ground.change(|settings| settings.bin_dirs = vec![PLUGINS.into(), ground.path("bin")]);
     let ranges: Vec<_> = ranges.iter().map(|range| json!([{ "subnet": range }])).collect();
     let ipam = json!({ "type": "host-local", "dataDir": ground.path("leases"), "ranges": ranges });
     let bridge = json!({ "bridge": "crisp-test0", "isGateway": true, "ipMasq": true, "ipam": ipam });

@@ -66,10 +66,10 @@ impl Cni {
     pub async fn status(&self) -> Result<Ready, NotReady> {
         let found = self.look().await?;
         let Some((file, list)) = found.network else {
-            return Err(NotReady::NoNetwork { dir: self.settings.conf_dir.clone(), bad: found.bad });
+            return Err(NotReady::NoNetwork { dir: self.settings().conf_dir.clone(), bad: found.bad });
         };
         let network = list.name.clone();
-        let ready = match exec::find_all(&list, &self.settings.bin_dirs) {
+        let ready = match exec::find_all(&list, &self.settings().bin_dirs) {
             Ok(()) => self.ask(list).await,
             Err(missing) => Err(Arc::new(missing)),
         };
@@ -94,8 +94,9 @@ impl Cni {
     }
 
     async fn ask_plugins(&self, list: &List) -> Result<(), PluginError> {
-        let deadline = Deadline::after(self.settings.timeout.min(PATIENCE));
-        let bin_dirs = &self.settings.bin_dirs;
+        let settings = self.settings();
+        let deadline = Deadline::after(settings.timeout.min(PATIENCE));
+        let bin_dirs = &settings.bin_dirs;
         let version = self.tongues.agree(list, bin_dirs, deadline).await?;
         if version.has_status() { Chain { list, version, bin_dirs, deadline }.status().await } else { Ok(()) }
     }

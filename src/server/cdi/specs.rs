@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::edits::{Edits, Owner};
 use super::file::{self, Looks};
@@ -23,12 +23,12 @@ const ALL_BYTES_MAX: u64 = 32 << 20;
 /// and would miss what lies behind a link.
 #[derive(Debug)]
 pub(crate) struct Specs {
-    dirs: Vec<PathBuf>,
     known: Mutex<Known>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
+    dirs: Vec<PathBuf>,
     files: HashMap<PathBuf, Reading>,
     index: Arc<Index>,
 }
@@ -45,6 +45,7 @@ struct Reading {
 /// What all files come to.
 #[derive(Debug, Default)]
 pub(super) struct Index {
+    dirs: Vec<PathBuf>,
     devices: HashMap<String, Found>,
     bad: Vec<(PathBuf, String)>,
 }
@@ -60,7 +61,20 @@ struct Found {
 
 impl Specs {
     pub(crate) fn new(dirs: Vec<PathBuf>) -> Self {
-        Self { dirs, known: Mutex::default() }
+        Self { known: Mutex::new(Known { dirs, ..Known::default() }) }
+    }
+
+    /// Looks into other directories from the next question on.
+    pub(crate) fn set_dirs(&self, dirs: Vec<PathBuf>) {
+        let mut known = self.lock();
+        if known.dirs != dirs {
+            // The same files may rank in another order now.
+            *known = Known { dirs, ..Known::default() };
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the devices `names` change in a container whose first process is `owner`. All that cannot be found are
@@ -82,7 +96,7 @@ impl Specs {
             }
         }
         if !unresolved.missing.is_empty() || !unresolved.conflicts.is_empty() {
-            unresolved.dirs.clone_from(&self.dirs);
+            unresolved.dirs.clone_from(&index.dirs);
             unresolved.bad.clone_from(&index.bad);
             return Err(CdiError::Unresolved(unresolved));
         }
@@ -108,11 +122,12 @@ impl Specs {
 
     /// Looks at every file, and reads those that are new or different.
     pub(super) fn look(&self) -> Arc<Index> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
+        let dirs = known.dirs.clone();
         let mut files = HashMap::new();
         let (mut order, mut bad, mut bytes) = (Vec::new(), Vec::new(), 0);
         let mut changed = false;
-        for (rank, dir) in self.dirs.iter().enumerate() {
+        for (rank, dir) in dirs.iter().enumerate() {
             let names = spec_files(dir).unwrap_or_else(|error| {
                 bad.push((dir.clone(), error.to_string()));
                 Vec::new()
@@ -126,11 +141,12 @@ impl Specs {
             }
         }
         // What is left was there before and is not any more.
-        changed |=
-            !known.files.is_empty() || known.index.bad.iter().filter(|(path, _)| self.dirs.contains(path)).ne(&bad);
+        changed |= !known.files.is_empty()
+            || known.index.dirs != dirs
+            || known.index.bad.iter().filter(|(path, _)| dirs.contains(path)).ne(&bad);
         known.files = files;
         if changed {
-            known.index = Arc::new(index(&known.files, order, bad));
+            known.index = Arc::new(index(dirs, &known.files, order, bad));
         }
         Arc::clone(&known.index)
     }
@@ -186,8 +202,13 @@ fn look_at(path: &Path, before: Option<Reading>, bytes: &mut u64) -> Option<(Rea
     Some((Reading { looks, settled, outcome }, true))
 }
 
-fn index(files: &HashMap<PathBuf, Reading>, order: Vec<(usize, PathBuf)>, bad: Vec<(PathBuf, String)>) -> Index {
-    let mut index = Index { devices: HashMap::new(), bad };
+fn index(
+    dirs: Vec<PathBuf>,
+    files: &HashMap<PathBuf, Reading>,
+    order: Vec<(usize, PathBuf)>,
+    bad: Vec<(PathBuf, String)>,
+) -> Index {
+    let mut index = Index { dirs, devices: HashMap::new(), bad };
     for (rank, path) in order {
         let spec = match files.get(&path).map(|file| &file.outcome) {
             None => continue,

@@ -13,6 +13,7 @@ mod registries;
 mod reload;
 mod resolve;
 mod stream;
+mod tracing;
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,8 +29,10 @@ pub use network::{CniConfig, NetworkConfig, NetworkMode};
 pub use pinned::Pinned;
 pub use raw::RawConfig;
 pub(crate) use reload::{Change, Reload};
+pub(crate) use resolve::DOWNLOADS_MAX;
 pub use resolve::InvalidSetting;
 pub use stream::{BadIdentity, StreamConfig, StreamIdentity};
+pub use tracing::TracingConfig;
 
 /// Used where no file is named, if it exists.
 pub const DEFAULT_FILE: &str = "/etc/crisp/crisp.toml";
@@ -63,6 +66,8 @@ pub struct Config {
     pub stream: StreamConfig,
     /// None: nobody is told.
     pub metrics: Option<MetricsListen>,
+    /// None: no spans are recorded.
+    pub tracing: Option<TracingConfig>,
     pub origin: Origin,
 }
 

@@ -45,6 +45,7 @@ pub struct RawConfig {
     pub image: RawImage,
     pub stream: RawStream,
     pub metrics: RawMetrics,
+    pub tracing: RawTracing,
     pub handlers: BTreeMap<String, RawHandler>,
     pub registries: BTreeMap<String, RawRegistry>,
     /// Where all of it came from: no setting.
@@ -204,6 +205,15 @@ pub struct RawMetrics {
     pub listen: String,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawTracing {
+    pub endpoint: String,
+    pub sampling_per_million: u32,
+    pub service_name: String,
+    pub timeout: u64,
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawRegistry {
@@ -234,6 +244,7 @@ impl Default for RawConfig {
             image: RawImage::default(),
             stream: RawStream::default(),
             metrics: RawMetrics::default(),
+            tracing: RawTracing::default(),
             handlers: BTreeMap::new(),
             registries: BTreeMap::new(),
             origin: Origin::default(),
@@ -332,6 +343,17 @@ impl Default for RawStream {
             key: PathBuf::new(),
             idle_timeout: 14_400,
             creation_timeout: 30,
+        }
+    }
+}
+
+impl Default for RawTracing {
+    fn default() -> Self {
+        Self {
+            endpoint: String::new(),
+            sampling_per_million: crate::spans::SCALE,
+            service_name: "crisp".into(),
+            timeout: 10,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Settings that change while the daemon runs: what can be in force at once is, the rest is named.
 
 use super::live::Stamp;
-use super::{Config, ConfigError, LogConfig, Origin, RawConfig};
+use super::{Config, ConfigError, LogConfig, MetricsListen, NetworkConfig, Origin, RawConfig};
 
 /// The settings in force, and what their file looked like when it was read.
 #[derive(Debug)]
@@ -30,6 +30,11 @@ impl Reload {
     /// Whether the file is another than the one that was read last.
     pub(crate) fn is_due(&self) -> bool {
         Stamp::of(self.in_force.origin.path()) != self.stamp
+    }
+
+    /// Metrics are still told where they were: to be tried again when the file is read the next time.
+    pub(crate) fn still_listens(&mut self, listen: Option<MetricsListen>) {
+        self.in_force.metrics = listen;
     }
 
     /// Reads the file again; none where nothing has changed. A file that cannot be used changes nothing. Blocks for a moment.
@@ -69,12 +74,13 @@ fn merge(old: &Config, new: Config) -> Change {
         resources,
         cdi,
         stop,
-        network,
+        network: NetworkConfig { mode, cni, bridge },
         stream,
         pinned,
         pull,
         registries,
         metrics,
+        tracing,
         origin: _,
     } = &new;
     compare(&mut applied, "log.level", &old.log.level, level);
@@ -82,6 +88,11 @@ fn merge(old: &Config, new: Config) -> Change {
     compare(&mut applied, "container, handlers", &old.handlers, handlers);
     compare(&mut applied, "resources", &old.resources, resources);
     compare(&mut applied, "stop", &old.stop, stop);
+    compare(&mut applied, "cdi", &old.cdi, cdi);
+    compare(&mut applied, "network.mode", &old.network.mode, mode);
+    compare(&mut applied, "network.cni", &old.network.cni, cni);
+    compare(&mut applied, "image (limits of pulls)", &old.pull, pull);
+    compare(&mut applied, "metrics.listen", &old.metrics, metrics);
     compare(&mut applied, "image.pinned", &old.pinned, pinned);
     compare(&mut applied, "registries", &old.registries, registries);
     compare(&mut waiting, "listen", &old.listen, listen);
@@ -92,11 +103,9 @@ fn merge(old: &Config, new: Config) -> Change {
     compare(&mut waiting, "log.format", &old.log.format, format);
     compare(&mut waiting, "cgroup", &old.cgroup, cgroup);
     compare(&mut waiting, "shim.path", &old.shim, shim);
-    compare(&mut waiting, "cdi", &old.cdi, cdi);
-    compare(&mut waiting, "network", &old.network, network);
+    compare(&mut waiting, "network.bridge", &old.network.bridge, bridge);
     compare(&mut waiting, "stream", &old.stream, stream);
-    compare(&mut waiting, "image (limits of pulls)", &old.pull, pull);
-    compare(&mut waiting, "metrics.listen", &old.metrics, metrics);
+    compare(&mut waiting, "tracing", &old.tracing, tracing);
     let config = Config {
         listen: old.listen.clone(),
         socket_mode: old.socket_mode,
@@ -106,11 +115,9 @@ fn merge(old: &Config, new: Config) -> Change {
         log: LogConfig { level: new.log.level.clone(), format: old.log.format },
         cgroup: old.cgroup.clone(),
         shim: old.shim.clone(),
-        cdi: old.cdi.clone(),
-        network: old.network.clone(),
+        network: NetworkConfig { bridge: old.network.bridge.clone(), ..new.network },
         stream: old.stream.clone(),
-        pull: old.pull,
-        metrics: old.metrics.clone(),
+        tracing: old.tracing.clone(),
         origin: old.origin.clone(),
         ..new
     };
@@ -123,7 +130,7 @@ mod tests {
     use std::path::PathBuf;
     use std::time::Duration;
 
-    use super::super::{LogFormat, MismatchPolicy};
+    use super::super::{LogFormat, MismatchPolicy, NetworkMode};
     use super::*;
 
     struct Ground {
@@ -162,16 +169,31 @@ mod tests {
         assert!(reload.read().unwrap().is_none());
         ground.write(
             "root = \"/elsewhere\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n[stop]\ngrace_max = 5\n\
-             [resources]\nmismatch = \"refuse\"\n[metrics]\nlisten = \"127.0.0.1:9\"\n[image]\ndownloads = 7",
+             [resources]\nmismatch = \"refuse\"\n[metrics]\nlisten = \"127.0.0.1:9\"\n[image]\ndownloads = 7\n\
+             [cdi]\nannotations = true\n[network]\nmode = \"cni\"\n[network.cni]\ntimeout = 7\n[network.bridge]\nmtu = 1400\n\
+             [tracing]\nendpoint = \"localhost:4317\"",
         );
         assert!(reload.is_due());
         let Change { config, applied, waiting } = reload.read().unwrap().unwrap();
-        assert_eq!(applied, ["log.level", "resources", "stop"]);
-        assert_eq!(waiting, ["root", "log.format", "image (limits of pulls)", "metrics.listen"]);
+        let live = [
+            "log.level",
+            "resources",
+            "stop",
+            "cdi",
+            "network.mode",
+            "network.cni",
+            "image (limits of pulls)",
+            "metrics.listen",
+        ];
+        assert_eq!(applied, live);
+        assert_eq!(waiting, ["root", "log.format", "network.bridge", "tracing"]);
         assert_eq!((config.log.level.as_str(), config.log.format), ("debug", LogFormat::Text));
         assert_eq!(config.stop.grace_max, Duration::from_secs(5));
         assert_eq!(config.resources.mismatch, MismatchPolicy::Refuse);
-        assert_eq!((config.root, config.metrics), (PathBuf::from("/var/lib/crisp"), None));
+        assert_eq!((config.root, config.tracing), (PathBuf::from("/var/lib/crisp"), None));
+        assert_eq!((config.network.mode, config.network.bridge.mtu), (NetworkMode::Cni, None));
+        assert_eq!((config.network.cni.timeout, config.pull.downloads), (Duration::from_secs(7), 7));
+        assert!(config.cdi.annotations);
         assert!(!reload.is_due());
         let again = reload.read().unwrap().unwrap();
         assert_eq!((again.applied.len(), again.waiting), (0, waiting), "it still waits");

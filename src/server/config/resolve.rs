@@ -14,7 +14,7 @@ use super::{
     CdiConfig, CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, MetricsListen, MismatchPolicy, Pinned,
     ResourcesConfig, StopConfig,
 };
-use super::{handlers, network, registries, stream};
+use super::{handlers, network, registries, stream, tracing};
 
 /// A setting that cannot be what it is.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +28,8 @@ pub(super) fn invalid(key: &str, problem: impl Display) -> InvalidSetting {
     InvalidSetting { key: key.to_owned(), problem: problem.to_string() }
 }
 
+/// Each download has a task, a connection and a thread.
+pub(crate) const DOWNLOADS_MAX: usize = 64;
 /// The kernel's room for the path of a socket, without its end.
 const SOCKET_PATH_MAX: usize = 107;
 const SHIM: &str = "crisp-shim";
@@ -50,6 +52,7 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         image,
         stream,
         metrics: RawMetrics { listen: metrics },
+        tracing,
         handlers,
         registries,
         origin,
@@ -84,6 +87,7 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         pinned: Pinned::parse(&image.pinned)?,
         stream: stream::resolve(&stream)?,
         metrics,
+        tracing: tracing::resolve(tracing)?,
         origin,
     })
 }
@@ -116,8 +120,6 @@ fn metrics_listen(text: &str) -> Result<Option<MetricsListen>, InvalidSetting> {
 }
 
 fn pull_limits(image: &RawImage) -> Result<image::Limits, InvalidSetting> {
-    /// Each download has a task, a connection and a thread.
-    const DOWNLOADS_MAX: usize = 64;
     /// What a day's patience comes to.
     const STALL_MAX: u64 = 86_400;
     let &RawImage { pinned: _, search: _, credentials: _, downloads, pull_memory, stall_timeout } = image;

@@ -23,7 +23,7 @@ pub(crate) fn event(event: &Event) -> v1::ContainerEventResponse {
 }
 
 pub(crate) fn statuses(containers: &[ContainerNow]) -> Vec<v1::ContainerStatus> {
-    let status = |ContainerNow { record, limits }: &ContainerNow| status::container(record, limits.as_ref());
+    let status = |ContainerNow { record, limits }: &ContainerNow| status::container(record, limits.as_deref());
     containers.iter().map(status).collect()
 }
 

@@ -13,7 +13,10 @@ use crate::convert;
 use crate::runtime::{Event, Listening, Runtime};
 
 pub(super) fn stream(runtime: &Runtime) -> Response<Chunks<v1::ContainerEventResponse>> {
-    let Listening { early, live } = runtime.events().listen();
+    Response::new(told(runtime.events().listen()))
+}
+
+fn told(Listening { early, live }: Listening) -> Chunks<v1::ContainerEventResponse> {
     let early = tokio_stream::iter(early).map(Ok);
     let wire = |event: Result<Arc<Event>, BroadcastStreamRecvError>| match event {
         Ok(event) => Ok(convert::event::event(&event)),
@@ -23,7 +26,43 @@ pub(super) fn stream(runtime: &Runtime) -> Response<Chunks<v1::ContainerEventRes
         ))),
     };
     match live {
-        Some(live) => Response::new(Box::pin(early.chain(BroadcastStream::new(live)).map(wire))),
-        None => Response::new(Box::pin(early.map(wire))),
+        Some(live) => Box::pin(early.chain(BroadcastStream::new(live)).map(wire)),
+        None => Box::pin(early.map(wire)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use tokio::sync::broadcast;
+    use tonic::Code;
+
+    use super::*;
+    use crate::runtime::EventKind;
+
+    fn event(id: &str) -> Arc<Event> {
+        let (kind, at) = (EventKind::Stopped, SystemTime::UNIX_EPOCH);
+        Arc::new(Event { id: id.to_owned(), kind, at, pod: None, containers: Vec::new() })
+    }
+
+    #[tokio::test]
+    async fn what_came_before_is_told_first() {
+        let (sender, live) = broadcast::channel(4);
+        sender.send(event("b")).unwrap();
+        drop(sender);
+        let stream = told(Listening { early: vec![event("a")], live: Some(live) });
+        let ids: Vec<String> = stream.map(|event| event.unwrap().container_id).collect().await;
+        assert_eq!(ids, ["a", "b"]);
+    }
+
+    #[tokio::test]
+    async fn who_falls_behind_is_told_so_and_how_much_is_lost() {
+        let (sender, live) = broadcast::channel(4);
+        (0..7).for_each(|number| drop(sender.send(event(&number.to_string())).unwrap()));
+        let mut stream = told(Listening { early: Vec::new(), live: Some(live) });
+        let end = stream.next().await.unwrap().unwrap_err();
+        assert_eq!(end.code(), Code::ResourceExhausted);
+        assert!(end.message().contains("3 are lost"), "{end:?}");
     }
 }

@@ -19,9 +19,10 @@ use tracing::{Instrument as _, Level, Span};
 
 use super::latency::Latencies;
 use super::{deadline, missing};
+use crate::spans::{self, Sampler};
 
 /// Calls that change something. ExecSync does too, but probes call it every few seconds.
-const CHANGES: [&str; 19] = [
+const CHANGES: [&str; 20] = [
     "RunPodSandbox",
     "StopPodSandbox",
     "RemovePodSandbox",
@@ -38,18 +39,22 @@ const CHANGES: [&str; 19] = [
     "RestorePod",
     "Exec",
     "Attach",
+    "PortForward",
     "PullImage",
     "RemoveImage",
     "Prune",
 ];
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct TraceLayer(Arc<Latencies>);
+pub(crate) struct TraceLayer {
+    latencies: Arc<Latencies>,
+    sampler: Option<Sampler>,
+}
 
 impl TraceLayer {
-    /// `latencies` learns how long each request takes.
-    pub(crate) fn new(latencies: Arc<Latencies>) -> Self {
-        Self(latencies)
+    /// `latencies` learns how long each request takes; `sampler` begins to record those that are to be.
+    pub(crate) fn new(latencies: Arc<Latencies>, sampler: Option<Sampler>) -> Self {
+        Self { latencies, sampler }
     }
 }
 
@@ -57,7 +62,7 @@ impl<S> Layer<S> for TraceLayer {
     type Service = Trace<S>;
 
     fn layer(&self, inner: S) -> Trace<S> {
-        Trace { inner, latencies: Arc::clone(&self.0) }
+        Trace { inner, latencies: Arc::clone(&self.latencies), sampler: self.sampler }
     }
 }
 
@@ -65,6 +70,7 @@ impl<S> Layer<S> for TraceLayer {
 pub(crate) struct Trace<S> {
     inner: S,
     latencies: Arc<Latencies>,
+    sampler: Option<Sampler>,
 }
 
 impl<S, I, O> Service<Request<I>> for Trace<S>
@@ -84,7 +90,11 @@ where
 
     fn call(&mut self, request: Request<I>) -> Self::Future {
         let rpc = request.uri().path().rsplit('/').next().unwrap_or_default();
-        let span = tracing::info_span!("rpc", name = rpc, pod = Empty, container = Empty, image = Empty);
+        // At this level it is there for every line that is logged, whatever the level of the log.
+        let span = tracing::error_span!("rpc", name = rpc, pod = Empty, container = Empty, image = Empty);
+        if let Some(sampler) = self.sampler {
+            sampler.begin(&span, request.uri().path(), request.headers());
+        }
         let pending = Pending::new(rpc, span.clone(), Arc::clone(&self.latencies));
         let limit = deadline::of(request.headers());
         let call = deadline::within(limit, self.inner.call(request));
@@ -117,7 +127,9 @@ impl Pending {
         self.open = false;
         let took = self.began.elapsed();
         self.latencies.note(&self.rpc, took, failure.as_ref().map_or(Code::Ok, Status::code));
-        match failure.filter(|status| status.code() != Code::Ok) {
+        let failure = failure.filter(|status| status.code() != Code::Ok);
+        spans::end(&self.span, failure.as_ref().map_or(Code::Ok, Status::code), failure.as_ref().map(Status::message));
+        match failure {
             None if self.changes => tracing::info!(took = ?rounded(took), "done"),
             None => tracing::debug!(took = ?rounded(took), "done"),
             Some(status) => {
@@ -149,6 +161,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if self.open {
             self.latencies.note(&self.rpc, self.began.elapsed(), Code::Cancelled);
+            spans::end(&self.span, Code::Cancelled, None);
             self.span.in_scope(|| tracing::debug!(after = ?rounded(self.began.elapsed()), "the caller hung up"));
         }
     }

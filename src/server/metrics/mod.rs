@@ -9,22 +9,32 @@ mod images;
 mod pods;
 mod requests;
 mod resizes;
+mod spans;
 mod text;
 
 use std::sync::Arc;
 
 use crate::grpc::Latencies;
 use crate::runtime::Runtime;
-pub(crate) use http::{ListenError, Listener};
+use crate::spans::Tally;
+pub(crate) use http::{ListenError, Listener, Telling};
 use text::{Kind, Text};
 
+/// Who has the numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Sources {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) latencies: Arc<Latencies>,
+    pub(crate) spans: Arc<Tally>,
+}
+
 /// Begins to answer on `listener`, until what is returned is dropped.
-pub(crate) fn tell(listener: Listener, runtime: Arc<Runtime>, latencies: Arc<Latencies>) -> http::Telling {
-    listener.answer_with(move || page(&runtime, &latencies))
+pub(crate) fn tell(listener: Listener, sources: Sources) -> Telling {
+    listener.answer_with(move || page(&sources))
 }
 
 /// All there is to tell now.
-fn page(runtime: &Runtime, latencies: &Latencies) -> String {
+fn page(Sources { runtime, latencies, spans }: &Sources) -> String {
     let mut text = Text::default();
     let mut build = text.family("crisp_build_info", Kind::Gauge, "Which crisp this is; always 1.");
     build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -33,5 +43,6 @@ fn page(runtime: &Runtime, latencies: &Latencies) -> String {
     resizes::tell(&mut text, runtime.resizes());
     pods::tell(&mut text, &runtime.population());
     requests::tell(&mut text, &latencies.all());
+    spans::tell(&mut text, spans);
     text.into()
 }

@@ -4,10 +4,12 @@ use super::text::{Kind, Text};
 use crate::runtime::{Outcome, Resizes};
 
 pub(super) fn tell(text: &mut Text, resizes: &Resizes) {
-    let ended = "Changes of the resources of running pods and containers that ended, by how they did.";
+    let ended = "Changes of the resources of running pods and containers that ended, by how they did, and why where they were not made.";
     let mut family = text.family("crisp_resizes_total", Kind::Counter, ended);
     for outcome in Outcome::ALL {
-        family.sample(&[("outcome", outcome.word())], resizes.counted(outcome));
+        let (word, reason) = outcome.words();
+        let labels: Vec<_> = [("outcome", word)].into_iter().chain(reason.map(|reason| ("reason", reason))).collect();
+        family.sample(&labels, resizes.counted(outcome));
     }
     let found = "Files of cgroups found to hold something that crisp did not write.";
     text.family("crisp_resource_drift_total", Kind::Counter, found).sample(&[], resizes.drifted());
@@ -24,9 +26,14 @@ mod tests {
         let mut text = Text::default();
         tell(&mut text, &Resizes::default());
         let text = String::from(text);
-        for outcome in ["applied", "unchanged", "refused", "below_usage", "rolled_back", "left"] {
+        for outcome in ["applied", "unchanged", "left"] {
             assert!(text.contains(&format!("crisp_resizes_total{{outcome=\"{outcome}\"}} 0\n")), "{text}");
         }
+        for (outcome, reason) in [("refused", "below_usage"), ("refused", "impossible"), ("rolled_back", "write")] {
+            let labels = format!("outcome=\"{outcome}\",reason=\"{reason}\"");
+            assert!(text.contains(&format!("crisp_resizes_total{{{labels}}} 0\n")), "{text}");
+        }
+        assert_eq!(text.matches("\ncrisp_resizes_total{").count(), Outcome::ALL.len());
         assert!(text.contains("\ncrisp_resource_drift_total 0\n") && text.contains("\ncrisp_resource_drifting 0\n"));
     }
 }

@@ -46,7 +46,7 @@ impl Runtime {
     }
 
     fn settle_addresses(&self, ranges: &str, pools: Vec<IpNet>) -> Result<(), AddressesError> {
-        if self.config.network.mode != NetworkMode::Bridge {
+        if self.settings().network.mode != NetworkMode::Bridge {
             match self.networks.cni().set_pod_cidrs(ranges)? {
                 Rendered::Written(file) => tracing::info!(ranges, file = %file.display(), "wrote a CNI network"),
                 Rendered::NotNeeded(file) => {

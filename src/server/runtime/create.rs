@@ -10,6 +10,7 @@ use std::time::SystemTime;
 
 use link::{Answer, Ask, CgroupView, CreateAsk, Launch, Overlay, ShownController};
 use model::{Classed, ContainerId, ContainerSpec, ImageName, Kind, Phase, PodId, PodPhase, PodSpec};
+use tracing::Instrument as _;
 
 use super::announced::NotAsAnnounced;
 use super::clear::Intent;
@@ -189,10 +190,11 @@ impl Runtime {
     async fn make_container(self: &Arc<Self>, draft: Draft) -> Result<(), CreateError> {
         let (runtime, shim) = (self.clone(), self.shim_of(&draft.pod.id));
         let shim = shim.ok_or_else(|| CreateError::PodNotReady(draft.pod.id.clone()))?;
-        let (dir, draft) = blocking(move || runtime.prepare(draft)).await?;
+        let preparing = tracing::debug_span!("container.prepare");
+        let (dir, draft) = blocking(move || runtime.prepare(draft)).instrument(preparing).await?;
         let ask = Ask::Create(CreateAsk { container: draft.id.clone(), dir });
         let log = draft.log.as_ref().map(|(_, file)| file.as_fd());
-        let asked = shim.ask(ask, log.as_slice()).await;
+        let asked = shim.ask(ask, log.as_slice()).instrument(tracing::debug_span!("shim.create")).await;
         let (pid, warnings) = match asked.map_err(|e| CreateError::Shim(draft.id.clone(), e))? {
             Answer::Created { pid, warnings } => (pid, warnings),
             _ => return Err(CreateError::Shim(draft.id.clone(), AskError::Mismatch)),

@@ -187,7 +187,11 @@ impl Runtime {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Puts into force what may change. What is being made meanwhile is made by the old or the new settings.
     pub(crate) fn set_settings(&self, config: Config) {
+        self.networks.set(&config.network);
+        self.specs.set_dirs(config.cdi.spec_dirs.clone());
+        self.images.set_limits(config.pull);
         *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
@@ -221,7 +225,9 @@ impl Runtime {
 
 /// Runs work that blocks for a moment (files, mounts, cgroups) where it does not hold up the others.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
+    // What it logs belongs to the request, too.
+    let span = tracing::Span::current();
+    match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
         Ok(value) => value,
         Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
     }

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use model::{Classed, InvalidQuantity, Kind, PodId, PodPhase, PodSpec, PortMapping, Quantity};
@@ -51,8 +51,10 @@ const GC_EVERY: Duration = Duration::from_secs(3600);
 /// All that pods can be connected by.
 #[derive(Debug)]
 pub(crate) struct Networks {
-    mode: NetworkMode,
+    mode: RwLock<NetworkMode>,
     cni: Arc<Cni>,
+    /// Where CNI keeps what it connected: on disk, since what plugins reserve outlives a reboot.
+    cache: PathBuf,
     bridge: Arc<Bridge>,
 }
 
@@ -68,12 +70,21 @@ pub(crate) enum Readiness {
 }
 
 impl Networks {
-    /// `cache` is where CNI keeps what it connected: on disk, since what plugins reserve outlives a reboot.
     pub(super) fn open(config: &NetworkConfig, cache: PathBuf) -> Result<Self, SettingsError> {
         let NetworkConfig { mode, cni, bridge } = config.clone();
-        let CniConfig { conf_dir, bin_dirs, timeout, template } = cni;
-        let cni = Cni::new(cni::Settings { conf_dir, bin_dirs, cache_dir: cache, timeout, template });
-        Ok(Self { mode, cni: Arc::new(cni), bridge: Arc::new(Bridge::open(bridge)?) })
+        let cni = Arc::new(Cni::new(cni_settings(cni, &cache)));
+        Ok(Self { mode: RwLock::new(mode), cni, cache, bridge: Arc::new(Bridge::open(bridge)?) })
+    }
+
+    /// Connects the pods to come as it says now. The bridge itself stays as it is: pods hang on it.
+    pub(super) fn set(&self, config: &NetworkConfig) {
+        let NetworkConfig { mode, cni, bridge: _ } = config;
+        self.cni.set(cni_settings(cni.clone(), &self.cache));
+        *self.mode.write().unwrap_or_else(PoisonError::into_inner) = *mode;
+    }
+
+    fn mode(&self) -> NetworkMode {
+        *self.mode.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn cni(&self) -> &Arc<Cni> {
@@ -86,7 +97,7 @@ impl Networks {
 
     /// What connects the pods that come now.
     pub(super) fn connection(&self) -> Connection {
-        match self.mode {
+        match self.mode() {
             NetworkMode::Auto if self.cni.configured() => Connection::Cni,
             NetworkMode::Auto | NetworkMode::Bridge => Connection::Bridge,
             NetworkMode::Cni => Connection::Cni,
@@ -183,7 +194,7 @@ impl Runtime {
         self.recover_addresses();
         let (bridge, alive) = (Arc::clone(self.networks.bridge()), self.connected_by(Connection::Bridge));
         // Where it was never in use, it is perhaps another daemon's.
-        let in_use = !alive.is_empty() || matches!(self.networks.mode, NetworkMode::Auto | NetworkMode::Bridge);
+        let in_use = !alive.is_empty() || matches!(self.networks.mode(), NetworkMode::Auto | NetworkMode::Bridge);
         blocking(move || {
             if !in_use {
                 return;
@@ -255,6 +266,10 @@ impl Runtime {
     fn connected_by(&self, connection: Connection) -> Vec<Arc<PodRecord>> {
         self.pods().into_iter().filter(|pod| pod.phase == PodPhase::Ready && pod.connection == connection).collect()
     }
+}
+
+fn cni_settings(CniConfig { conf_dir, bin_dirs, timeout, template }: CniConfig, cache: &Path) -> cni::Settings {
+    cni::Settings { conf_dir, bin_dirs, cache_dir: cache.to_owned(), timeout, template }
 }
 
 /// What a network is told of a pod. `netns` is none with the host's network.

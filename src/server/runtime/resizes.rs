@@ -8,55 +8,88 @@ use cgroup::{ApplyError, Drift};
 
 use super::resize::ResizeError;
 
-/// How a change ended.
+/// How a change ended, and why it was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Applied,
     /// Everything was so already.
     Unchanged,
     /// Nothing was written, since it could not have been in force.
-    Refused,
+    Impossible,
     /// The memory in use does not fit under the new limit.
     BelowUsage,
-    /// A step failed, and all was taken back.
-    RolledBack,
+    /// There is no such cgroup any more.
+    Gone,
+    /// What is in force could not be read, so nothing was written.
+    Unreadable,
+    /// What was to be done could not be written down, so it was not begun.
+    Journal,
+    /// The kernel refused a value, and all was taken back.
+    Write,
+    /// The kernel holds another value than was written, or does not say; all was taken back.
+    NotKept,
+    /// systemd could not be told, and all was taken back.
+    NotTold,
+    /// A process could not get its OOM score, and all was taken back.
+    OomScore,
+    /// The change could not be recorded, and all was taken back.
+    Record,
     /// A step failed, and something could not be taken back.
     Left,
 }
 
 impl Outcome {
-    pub(crate) const ALL: [Outcome; 6] =
-        [Self::Applied, Self::Unchanged, Self::Refused, Self::BelowUsage, Self::RolledBack, Self::Left];
+    pub(crate) const ALL: [Outcome; 13] = [
+        Self::Applied,
+        Self::Unchanged,
+        Self::Impossible,
+        Self::BelowUsage,
+        Self::Gone,
+        Self::Unreadable,
+        Self::Journal,
+        Self::Write,
+        Self::NotKept,
+        Self::NotTold,
+        Self::OomScore,
+        Self::Record,
+        Self::Left,
+    ];
 
-    pub(crate) fn word(self) -> &'static str {
+    /// What became of the change, and for which reason where it was not made.
+    pub(crate) fn words(self) -> (&'static str, Option<&'static str>) {
         match self {
-            Self::Applied => "applied",
-            Self::Unchanged => "unchanged",
-            Self::Refused => "refused",
-            Self::BelowUsage => "below_usage",
-            Self::RolledBack => "rolled_back",
-            Self::Left => "left",
+            Self::Applied => ("applied", None),
+            Self::Unchanged => ("unchanged", None),
+            Self::Impossible => ("refused", Some("impossible")),
+            Self::BelowUsage => ("refused", Some("below_usage")),
+            Self::Gone => ("refused", Some("gone")),
+            Self::Unreadable => ("refused", Some("unreadable")),
+            Self::Journal => ("refused", Some("journal")),
+            Self::Write => ("rolled_back", Some("write")),
+            Self::NotKept => ("rolled_back", Some("not_kept")),
+            Self::NotTold => ("rolled_back", Some("systemd")),
+            Self::OomScore => ("rolled_back", Some("oom_score")),
+            Self::Record => ("rolled_back", Some("record")),
+            Self::Left => ("left", None),
         }
     }
 
     fn of(error: &ResizeError) -> Self {
         match error {
             _ if error.is_left() => Self::Left,
-            ResizeError::Apply(ApplyError::BelowUsage { .. }) => Self::BelowUsage,
-            ResizeError::Apply(
-                ApplyError::Write { .. }
-                | ApplyError::NotKept { .. }
-                | ApplyError::NotReadBack { .. }
-                | ApplyError::NotTold { .. },
-            )
-            | ResizeError::OomScore(_)
-            | ResizeError::Record(_)
-            | ResizeError::Fault(_)
-            | ResizeError::Left { .. } => Self::RolledBack,
-            ResizeError::Apply(
-                ApplyError::Gone(_) | ApplyError::Refused(_) | ApplyError::Read { .. } | ApplyError::Unreadable(_),
-            )
-            | ResizeError::Journal { .. } => Self::Refused,
+            ResizeError::Apply(error) => match error {
+                ApplyError::BelowUsage { .. } => Self::BelowUsage,
+                ApplyError::Write { .. } => Self::Write,
+                ApplyError::NotKept { .. } | ApplyError::NotReadBack { .. } => Self::NotKept,
+                ApplyError::NotTold { .. } => Self::NotTold,
+                ApplyError::Refused(_) => Self::Impossible,
+                ApplyError::Gone(_) => Self::Gone,
+                ApplyError::Read { .. } | ApplyError::Unreadable(_) => Self::Unreadable,
+            },
+            ResizeError::OomScore(_) => Self::OomScore,
+            ResizeError::Record(_) | ResizeError::Fault(_) => Self::Record,
+            ResizeError::Journal { .. } => Self::Journal,
+            ResizeError::Left { .. } => Self::Left,
         }
     }
 }

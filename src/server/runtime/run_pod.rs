@@ -7,6 +7,7 @@ use cgroup::Settings;
 use link::{Answer, Ask, Held, HoldAsk, PodNamespaces};
 use model::{Classed, Kind, NsMode, PodId, PodMeta, PodPhase, PodSpec, Profile};
 use tokio::sync::mpsc;
+use tracing::Instrument as _;
 
 use super::clear::Intent;
 use super::network::{self, NetworkError};
@@ -120,15 +121,17 @@ impl Runtime {
         }
         fault::at("run_pod.cgroup")?;
         let hostname = files::hostname(&spec);
-        self.shim.spawn(&dir)?;
+        let starting = tracing::debug_span!("shim.spawn");
+        starting.in_scope(|| self.shim.spawn(&dir))?;
         fault::at("run_pod.shim")?;
         let (sender, events) = mpsc::unbounded_channel();
-        let shim = Client::connect(&dir.join("shim.sock"), sender).await?;
-        let held = self.hold(&shim, id, &spec, &hostname, selinux.as_ref()).await?;
+        let shim = Client::connect(&dir.join("shim.sock"), sender).instrument(starting).await?;
+        let holding = self.hold(&shim, id, &spec, &hostname, selinux.as_ref());
+        let held = holding.instrument(tracing::debug_span!("shim.hold")).await?;
         fault::at("run_pod.hold")?;
         // Taken back by `clear_pod`, which looks for it in every network.
         let pod = network::pod(id, &spec, &cgroup.path, held.network.as_deref())?;
-        let (connection, ips) = self.connect(&pod).await?;
+        let (connection, ips) = self.connect(&pod).instrument(tracing::debug_span!("network.connect")).await?;
         fault::at("run_pod.network")?;
         files::write(&dir, &spec, &hostname, &ips, selinux.as_ref())?;
         let record = PodRecord {

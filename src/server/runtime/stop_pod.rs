@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use model::{Classed, Kind, PodPhase};
+use tracing::Instrument as _;
 
 use super::{LookError, Runtime, StopError};
 use crate::store::{Entry, PodRecord};
@@ -44,7 +45,7 @@ impl Runtime {
             self.kill(&container).await?;
         }
         // While its network namespace is there, as plugins expect.
-        self.disconnect(&pod.id).await;
+        self.disconnect(&pod.id).instrument(tracing::debug_span!("network.disconnect")).await;
         if pod.phase == PodPhase::Ready {
             self.end_shim(&pod.id).await;
         }

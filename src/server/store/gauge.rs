@@ -1,14 +1,19 @@
 //! What was read or measured of a pod or container last. It lives and goes with the entry, so nothing has to be forgotten.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use cgroup::Now;
 use model::stats::DiskUsage;
+
+use super::record::ContainerRecord;
 
 /// Readings that are closer than this tell little: the kernel itself counts in steps.
 const CLOSEST: Duration = Duration::from_millis(100);
 /// How old a measurement may become before it is taken again.
 const FRESH_FOR: Duration = Duration::from_secs(10);
+/// How long limits that were read are good for where they are told only beside something else.
+const LATELY: Duration = Duration::from_secs(1);
 /// At most this part of the time is spent on measuring one container.
 const SHARE: u32 = 20;
 
@@ -47,6 +52,39 @@ impl CpuGauge {
 
 fn per_second(nanos: u64, passed: Duration) -> Option<u64> {
     (u128::from(nanos) * 1_000_000_000).checked_div(passed.as_nanos()).and_then(|rate| u64::try_from(rate).ok())
+}
+
+/// The limits that were read last, and the record that they belong to.
+#[derive(Debug, Default)]
+pub(crate) struct LimitsGauge(Mutex<Option<LimitsRead>>);
+
+#[derive(Debug)]
+struct LimitsRead {
+    at: Instant,
+    of: Weak<ContainerRecord>,
+    limits: Option<Arc<Now>>,
+}
+
+impl LimitsGauge {
+    /// What `read` says, or said a moment ago of the same record: whatever crisp changes makes another one. Shared, since many
+    /// events of a burst hold on to it.
+    pub(crate) fn lately(
+        &self,
+        at: Instant,
+        record: &Arc<ContainerRecord>,
+        read: impl FnOnce() -> Option<Now>,
+    ) -> Option<Arc<Now>> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = &*last
+            && last.of.as_ptr() == Arc::as_ptr(record)
+            && at.saturating_duration_since(last.at) < LATELY
+        {
+            return last.limits.clone();
+        }
+        let limits = read().map(Arc::new);
+        *last = Some(LimitsRead { at, of: Arc::downgrade(record), limits: limits.clone() });
+        limits
+    }
 }
 
 /// How much a writable layer takes on the disk, and whether it is time to look again.
@@ -166,6 +204,26 @@ mod tests {
         gauge.note(begin + SECOND * 9, u64::MAX);
         assert_eq!(gauge.note(begin + SECOND * 9 + CLOSEST, 0), None);
         assert_eq!(gauge.note(begin + SECOND * 9 + CLOSEST * 2, u64::MAX), None, "no number holds it");
+    }
+
+    #[test]
+    fn limits_are_read_again_after_a_while_and_when_the_record_is_another() {
+        use crate::convert::fixture::container_record;
+        let (gauge, begin) = (LimitsGauge::default(), Instant::now());
+        let (record, changed) = (Arc::new(container_record()), Arc::new(container_record()));
+        let mut reads = 0;
+        let mut look = |at, record| {
+            gauge.lately(at, record, || {
+                reads += 1;
+                None
+            });
+            reads
+        };
+        assert_eq!(look(begin, &record), 1);
+        assert_eq!(look(begin + LATELY / 2, &record), 1);
+        assert_eq!(look(begin + LATELY, &record), 2);
+        assert_eq!(look(begin + LATELY, &changed), 3);
+        assert_eq!(look(begin + LATELY, &record), 4);
     }
 
     fn look(bytes: u64, whole: bool, spent: Duration) -> Option<Look> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
 use super::disk::{self, DiskError, Layout};
-use super::gauge::{CpuGauge, DiskGauge};
+use super::gauge::{CpuGauge, DiskGauge, LimitsGauge};
 use super::record::{ContainerRecord, PodRecord};
 use super::told::Told;
 
@@ -48,6 +48,7 @@ impl Record for PodRecord {
 pub(crate) struct ContainerGauges {
     pub(crate) cpu: CpuGauge,
     pub(crate) disk: DiskGauge,
+    pub(crate) limits: LimitsGauge,
     pub(crate) files: Arc<Kept>,
     pub(crate) told: Told,
 }

@@ -7,7 +7,7 @@
 mod hub;
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use cgroup::Now;
 use model::{Phase, PodId, PodPhase};
@@ -41,7 +41,7 @@ pub(crate) struct Event {
 #[derive(Debug)]
 pub(crate) struct ContainerNow {
     pub(crate) record: Arc<ContainerRecord>,
-    pub(crate) limits: Option<Now>,
+    pub(crate) limits: Option<Arc<Now>>,
 }
 
 impl From<Moment> for EventKind {
@@ -118,9 +118,21 @@ impl Runtime {
     pub(crate) fn containers_now(&self, pod: &PodId) -> Vec<ContainerNow> {
         let now = |entry: Arc<Entry<ContainerRecord>>| {
             let record = entry.look();
-            ContainerNow { limits: self.limits(&entry, &record), record }
+            ContainerNow { limits: self.limits(&entry, &record).map(Arc::new), record }
         };
         self.containers_of(pod).into_iter().map(now).collect()
+    }
+
+    /// The same for who is told of something that happened to one of them: reading all limits again for each event of a burst
+    /// would take longer the more there are.
+    fn containers_lately(&self, pod: &PodId) -> Vec<ContainerNow> {
+        let at = Instant::now();
+        let lately = |entry: Arc<Entry<ContainerRecord>>| {
+            let record = entry.look();
+            let limits = entry.gauges().limits.lately(at, &record, || self.limits(&entry, &record));
+            ContainerNow { limits, record }
+        };
+        self.containers_of(pod).into_iter().map(lately).collect()
     }
 
     /// Nobody needs to hear for ever what happened before the first listener came.
@@ -140,7 +152,7 @@ impl Runtime {
             kind,
             at: SystemTime::now(),
             pod: known.cloned().or_else(|| self.pod(pod.as_str()).ok()),
-            containers: self.containers_now(pod),
+            containers: self.containers_lately(pod),
         });
     }
 }

@@ -1,0 +1,46 @@
+//! How changes end, in numbers.
+
+use super::memory::holding;
+use super::*;
+use crate::ground::Ground;
+use crate::harness::scrape;
+
+fn count(daemon: &Daemon, labels: &str) -> u64 {
+    let page = scrape(&daemon.ground.metrics());
+    let sample = format!("crisp_resizes_total{{{labels}}} ");
+    let line = page.lines().find_map(|line| line.strip_prefix(&sample));
+    line.unwrap_or_else(|| panic!("no {sample}:\n{page}")).parse().unwrap()
+}
+
+#[test]
+fn what_is_applied_unchanged_or_refused_is_counted_with_its_reason() {
+    let daemon = Daemon::on(Ground::with_metrics(""));
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = holding(&daemon, &pod, "main", 24, 256);
+    client.update(&id, limits(700, 256)).unwrap();
+    client.update(&id, limits(700, 256)).unwrap();
+    client.update(&id, limits(700, 12)).unwrap_err();
+    let mut impossible = limits(700, 256);
+    impossible.cpuset_cpus = "4000".into();
+    client.update(&id, impossible).unwrap_err();
+    assert_eq!(count(&daemon, "outcome=\"applied\""), 1);
+    assert_eq!(count(&daemon, "outcome=\"unchanged\""), 1);
+    assert_eq!(count(&daemon, "outcome=\"refused\",reason=\"below_usage\""), 1);
+    let refused = count(&daemon, "outcome=\"refused\",reason=\"impossible\"");
+    // Whether the kernel or crisp refuses it, nothing stays of it.
+    assert_eq!(refused + count(&daemon, "outcome=\"rolled_back\",reason=\"write\""), 1);
+}
+
+#[test]
+fn what_is_taken_back_is_counted_with_its_reason() {
+    for (point, reason) in [("resize.write.0", "write"), ("resize.applied", "record")] {
+        let daemon = Daemon::with_failpoints(Ground::with_metrics(""), &format!("{point}=fail"));
+        let client = daemon.client();
+        let pod = daemon.run_pod("pod");
+        let id = client.run_limited(&pod, "main", limits(500, 64));
+        client.update(&id, limits(700, 128)).unwrap_err();
+        assert_eq!(count(&daemon, &format!("outcome=\"rolled_back\",reason=\"{reason}\"")), 1);
+        assert_eq!(count(&daemon, "outcome=\"applied\""), 0);
+    }
+}
