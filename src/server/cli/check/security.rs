@@ -112,7 +112,7 @@ mod tests {
     fn a_lacking_capability_is_named_with_what_is_lost() {
         assert_eq!(effective("Name:\tx\nCapEff:\t000001ffffffffff\n"), Some(0x1ff_ffff_ffff));
         assert_eq!(weigh(u64::MAX).level, Level::Ok);
-        let resource = weigh(u64::MAX & !(1 << 24));
+        let resource = weigh(!(1 << 24));
         assert!(resource.level == Level::Warn && resource.what.contains("OOM scores"), "{resource:?}");
         let none = weigh(0);
         assert!(none.level == Level::Missing && none.essential && none.what.contains("CAP_SYS_ADMIN"), "{none:?}");
