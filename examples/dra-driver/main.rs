@@ -21,11 +21,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
+use authority::Mended;
 use clap::Parser;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnixListenerStream;
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::Server;
 use wire::dra;
 use wire::pluginregistration::registration_server::RegistrationServer;
@@ -74,12 +76,11 @@ async fn main() -> anyhow::Result<()> {
     let services = Server::builder()
         .add_service(dra::v1::dra_plugin_server::DraPluginServer::new(plugin.clone()))
         .add_service(dra::v1beta1::dra_plugin_server::DraPluginServer::new(plugin))
-        .serve_with_incoming(UnixListenerStream::new(listen(&own).await?));
+        .serve_with_incoming(listen(&own).await?);
     let (refused, mut refusals) = mpsc::channel(1);
     let registrar = Registrar::new(driver, &own, refused);
-    let registration = Server::builder()
-        .add_service(RegistrationServer::new(registrar))
-        .serve_with_incoming(UnixListenerStream::new(listen(&registry).await?));
+    let registration =
+        Server::builder().add_service(RegistrationServer::new(registrar)).serve_with_incoming(listen(&registry).await?);
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let ended = tokio::select! {
         served = services => served.context("serving the plugin"),
@@ -94,8 +95,8 @@ async fn main() -> anyhow::Result<()> {
     ended
 }
 
-/// A socket for root alone, in place of one that an earlier run left behind.
-async fn listen(path: &Path) -> anyhow::Result<UnixListener> {
+/// A socket for root alone, in place of one that an earlier run left behind. The kubelet takes its path for a host.
+async fn listen(path: &Path) -> anyhow::Result<impl Stream<Item = io::Result<Mended<UnixStream>>>> {
     if UnixStream::connect(path).await.is_ok() {
         bail!("somebody else listens at {}", path.display());
     }
@@ -107,5 +108,5 @@ async fn listen(path: &Path) -> anyhow::Result<UnixListener> {
     }
     let listener = UnixListener::bind(path).with_context(|| format!("listening at {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+    Ok(UnixListenerStream::new(listener).map(|accepted| accepted.map(Mended::new)))
 }

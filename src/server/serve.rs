@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use authority::Mended;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use sd_notify::NotifyState;
@@ -21,7 +22,7 @@ use wire::v1::image_service_server::ImageServiceServer;
 use wire::v1::runtime_service_server::RuntimeServiceServer;
 
 use crate::config::{Config, DOWNLOADS_MAX, Live, Reload};
-use crate::grpc::{AdminApi, ImageApi, Latencies, Mended, REQUEST_MAX, RuntimeApi, Serving, TraceLayer};
+use crate::grpc::{AdminApi, ImageApi, Latencies, REQUEST_MAX, RuntimeApi, Serving, TraceLayer};
 use crate::logging::LogLevel;
 use crate::runtime::Runtime;
 use crate::socket::{self, Socket, SocketError};

@@ -2,7 +2,6 @@
 
 mod about;
 mod admin;
-mod authority;
 mod chunks;
 mod deadline;
 mod events;
@@ -26,7 +25,6 @@ use tracing::{Instrument as _, Span};
 
 use crate::convert::Warnings;
 pub(crate) use admin::AdminApi;
-pub(crate) use authority::Mended;
 pub(crate) use health::Serving;
 pub(crate) use image::ImageApi;
 pub(crate) use latency::{BOUNDS, Latencies, Latency};

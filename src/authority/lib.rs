@@ -1,8 +1,8 @@
-//! Lets in clients that take the path of our socket for the host they talk to.
+//! Lets in clients that take the path of a socket for the host they talk to.
 //!
 //! Over a Unix socket there is no host to name in `:authority`. Most clients say `localhost`, but those built on gRPC's
-//! C core (Python, C++, Ruby) and a few others give the path of the socket, as it is or with `%2F` for each slash. That
-//! is no host: h2 resets the stream, and has no setting for it. Servers written in Go never look.
+//! C core (Python, C++, Ruby) and a few others, such as the kubelet where it talks to plugins, give the path of the socket, as
+//! it is or with `%2F` for each slash. That is no host: h2 resets the stream, and has no setting for it. Servers written in Go never look.
 //!
 //! So the bytes of a connection go through here first. In the HEADERS frames among them, each `%` and `/` of
 //! `:authority` becomes a `-`. That is as long as before, in plain text and in Huffman's code, so no length in a frame
@@ -11,6 +11,7 @@
 //!
 //! Limits: a value that goes on in a CONTINUATION frame is not mended, nor is one whose name is given by its place in
 //! the dynamic table. What is malformed passes as it is, for h2 to judge.
+#![forbid(unsafe_code)]
 
 mod frames;
 mod hpack;
@@ -26,13 +27,13 @@ use frames::Frames;
 
 /// A connection on which `:authority` can be the name of a host.
 #[derive(Debug)]
-pub(crate) struct Mended<S> {
+pub struct Mended<S> {
     stream: S,
     frames: Frames,
 }
 
 impl<S> Mended<S> {
-    pub(crate) fn new(stream: S) -> Self {
+    pub fn new(stream: S) -> Self {
         Self { stream, frames: Frames::new() }
     }
 }
