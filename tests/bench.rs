@@ -79,7 +79,8 @@ fn everything_is_measured_without_an_error_and_nothing_is_left() {
         assert_eq!(runtime["errors"], 0, "{table}");
         let figures = runtime["figures"].as_array().unwrap();
         for name in FIGURES {
-            let found = figures.iter().find(|figure| figure["name"] == name).unwrap_or_else(|| panic!("{name}\n{table}"));
+            let found =
+                figures.iter().find(|figure| figure["name"] == name).unwrap_or_else(|| panic!("{name}\n{table}"));
             assert!(found["p50"].as_f64().is_some_and(|value| value >= 0.0), "{found}");
         }
         let growth = runtime["growth"].as_array().unwrap();

@@ -55,7 +55,11 @@ fn drawing(report: &Report, rows: &[&Comparison]) -> String {
 
 /// As the budgets are written: 1/8, not 0.125.
 fn tick_text(tick: f64) -> String {
-    if tick < 0.95 { format!("1/{}", short(1.0 / tick).trim_end_matches('0').trim_end_matches('.')) } else { format!("{tick}×") }
+    if tick < 0.95 {
+        format!("1/{}", short(1.0 / tick).trim_end_matches('0').trim_end_matches('.'))
+    } else {
+        format!("{tick}×")
+    }
 }
 
 fn bar(svg: &mut String, report: &Report, row: &Comparison, scale: &Scale, y: f64) {
@@ -91,10 +95,17 @@ fn bar(svg: &mut String, report: &Report, row: &Comparison, scale: &Scale, y: f6
     if let Some(limit) = limit(report, row) {
         let x = scale.place(limit);
         let (top, bottom) = (middle - 6.0, middle + 6.0);
-        let points = format!("{x:.1},{top:.1} {:.1},{middle:.1} {x:.1},{bottom:.1} {:.1},{middle:.1}", x + 5.0, x - 5.0);
-        write!(svg, "<polygon class=\"limit\" points=\"{points}\"><title>budget {}</title></polygon>", ratio_text(limit)).ok();
+        let points =
+            format!("{x:.1},{top:.1} {:.1},{middle:.1} {x:.1},{bottom:.1} {:.1},{middle:.1}", x + 5.0, x - 5.0);
+        write!(
+            svg,
+            "<polygon class=\"limit\" points=\"{points}\"><title>budget {}</title></polygon>",
+            ratio_text(limit)
+        )
+        .ok();
     }
-    let text = format!("{} [{}, {}]", ratio_text(row.ratio.ratio), ratio_text(row.ratio.low), ratio_text(row.ratio.high));
+    let text =
+        format!("{} [{}, {}]", ratio_text(row.ratio.ratio), ratio_text(row.ratio.low), ratio_text(row.ratio.high));
     write!(svg, "<text x=\"{:.1}\" y=\"{:.1}\">{text}</text>", RIGHT + 12.0, middle + 4.0).ok();
 }
 
