@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::Daemon;
 use crate::image::{Archive, BOX};
@@ -67,7 +67,8 @@ const FIGURES: [&str; 33] = [
 #[test]
 fn everything_is_measured_without_an_error_and_nothing_is_left() {
     let registry = Registry::start();
-    registry.push(&Archive::new("x"), "small", "1");
+    // Another image than the one that containers run: it is removed with all its names.
+    registry.push(&Archive::new("x").with("Env", json!(["PATH=/bin", "PULLED=yes"])), "small", "1");
     let pulled = format!("{}/small:1", registry.host());
     let daemon = Daemon::start();
     let before = daemon.snapshot();
