@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::Daemon;
 use crate::image::{Archive, BOX};
@@ -67,7 +67,8 @@ const FIGURES: [&str; 33] = [
 #[test]
 fn everything_is_measured_without_an_error_and_nothing_is_left() {
     let registry = Registry::start();
-    registry.push(&Archive::new("x"), "small", "1");
+    // Another image than the one that containers run: it is removed with all its names.
+    registry.push(&Archive::new("x").with("Env", json!(["PATH=/bin", "PULLED=yes"])), "small", "1");
     let pulled = format!("{}/small:1", registry.host());
     let daemon = Daemon::start();
     let before = daemon.snapshot();
@@ -79,7 +80,8 @@ fn everything_is_measured_without_an_error_and_nothing_is_left() {
         assert_eq!(runtime["errors"], 0, "{table}");
         let figures = runtime["figures"].as_array().unwrap();
         for name in FIGURES {
-            let found = figures.iter().find(|figure| figure["name"] == name).unwrap_or_else(|| panic!("{name}\n{table}"));
+            let found =
+                figures.iter().find(|figure| figure["name"] == name).unwrap_or_else(|| panic!("{name}\n{table}"));
             assert!(found["p50"].as_f64().is_some_and(|value| value >= 0.0), "{found}");
         }
         let growth = runtime["growth"].as_array().unwrap();

@@ -132,9 +132,9 @@ impl Family {
             fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| line(&text).as_ref() == Some(own))
         };
         let mine = i32::try_from(std::process::id()).unwrap_or_default();
-        let seeds = all.iter().filter(|(pid, process)| {
-            **pid == self.daemon || names_one(&process.arguments) || in_cgroup(**pid)
-        });
+        let seeds = all
+            .iter()
+            .filter(|(pid, process)| **pid == self.daemon || names_one(&process.arguments) || in_cgroup(**pid));
         let mut members: BTreeSet<i32> = seeds.map(|(pid, _)| *pid).filter(|pid| *pid != mine).collect();
         let mut grown = true;
         while grown {
@@ -180,7 +180,8 @@ impl Counter {
 
 /// The line of `/proc/PID/cgroup` that says where processor time is counted.
 fn line(text: &str) -> Option<String> {
-    let has_cpuacct = |line: &&str| line.split(':').nth(1).is_some_and(|names| names.split(',').any(|n| n == "cpuacct"));
+    let has_cpuacct =
+        |line: &&str| line.split(':').nth(1).is_some_and(|names| names.split(',').any(|n| n == "cpuacct"));
     let found = text.lines().find(has_cpuacct).or_else(|| text.lines().find(|line| line.starts_with("0::")));
     found.map(str::to_owned)
 }

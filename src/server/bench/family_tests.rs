@@ -31,7 +31,8 @@ fn peak_and_processor_time_are_those_of_the_listener() {
 fn who_descends_from_the_daemon_or_names_a_pod_belongs_to_it_and_containers_do_not() {
     // This process is nobody's runtime: one of its children plays the daemon.
     let mut daemon = Command::new("sh").args(["-c", "sleep 1000 & sleep 86399 & wait"]).spawn().unwrap();
-    let mut named = Command::new("sh").args(["-c", "read x", "0123abc", "--id", "the-pod"]).stdin(pipe()).spawn().unwrap();
+    let mut named =
+        Command::new("sh").args(["-c", "read x", "0123abc", "--id", "the-pod"]).stdin(pipe()).spawn().unwrap();
     let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
     let family = Family { daemon: i32::try_from(daemon.id()).unwrap(), own: None, pods: None, cgroup: None };
     let begin = Instant::now();

@@ -142,13 +142,14 @@ async fn measure(plan: &Plan, runtimes: &mut [Runtime], bare: &mut Bare, mut flo
         tell("stream");
         Box::pin(stream::measure(plan, runtimes)).await;
     }
-    if plan.wants(Part::Pull) {
-        tell("pull");
-        Box::pin(pull::measure(plan, runtimes)).await;
-    }
     if plan.wants(Part::Scale) {
         tell("scale");
         Box::pin(scale::measure(plan, runtimes)).await;
+    }
+    // Last: an image that is removed takes its other names along.
+    if plan.wants(Part::Pull) {
+        tell("pull");
+        Box::pin(pull::measure(plan, runtimes)).await;
     }
 }
 

@@ -181,7 +181,10 @@ mod tests {
             let Named { name, socket } = text.parse().unwrap();
             (name, socket.to_str().unwrap().to_owned())
         };
-        assert_eq!(named("/run/containerd/containerd.sock"), ("containerd".into(), "/run/containerd/containerd.sock".into()));
+        assert_eq!(
+            named("/run/containerd/containerd.sock"),
+            ("containerd".into(), "/run/containerd/containerd.sock".into())
+        );
         assert_eq!(named("crio=unix:///run/crio.sock"), ("crio".into(), "/run/crio.sock".into()));
         let plan = parse("life exec --compare a=/a /b.sock --rounds 3");
         let names: Vec<&str> = plan.runtimes().map(|named| named.name.as_str()).collect();

@@ -63,7 +63,8 @@ impl Runtime {
             Family::behind(&socket, parent).map_err(|source| BenchError::Daemon { socket: socket.clone(), source })?;
         let mut client = RuntimeServiceClient::new(channel.clone());
         let asked = client.version(v1::VersionRequest::default()).await;
-        let answer = asked.map_err(|source| BenchError::Version { socket: socket.clone(), source: Box::new(source) })?;
+        let answer =
+            asked.map_err(|source| BenchError::Version { socket: socket.clone(), source: Box::new(source) })?;
         let v1::VersionResponse { runtime_name, runtime_version, .. } = answer.into_inner();
         Ok(Self {
             name,

@@ -27,7 +27,12 @@ impl Shape {
         let security =
             v1::LinuxSandboxSecurityContext { namespace_options: Some(self.namespaces()), ..Default::default() };
         v1::PodSandboxConfig {
-            metadata: Some(v1::PodSandboxMetadata { uid: name.clone(), name, namespace: "bench".to_owned(), attempt: 0 }),
+            metadata: Some(v1::PodSandboxMetadata {
+                uid: name.clone(),
+                name,
+                namespace: "bench".to_owned(),
+                attempt: 0,
+            }),
             linux: Some(v1::LinuxPodSandboxConfig {
                 cgroup_parent: self.cgroup_parent.clone(),
                 security_context: Some(security),

@@ -151,7 +151,7 @@ fn budgets(out: &mut impl Write, report: &Report) -> io::Result<()> {
         let limit = format!("{sign} {} {}", ratio_text(verdict.limit), verdict.of);
         let floor = verdict.floor.map(|floor| format!("  kernel alone: {floor:.2} of it")).unwrap_or_default();
         let (what, word) = (verdict.what, verdict.word());
-        writeln!(out, "{what:<NAME$}{:>28}   {limit:<22}{word}{floor}", interval(Some(verdict.measured)))?;
+        writeln!(out, "{what:<NAME$}{:>28}   {limit:<26}{word}{floor}", interval(Some(verdict.measured)))?;
     }
     Ok(())
 }

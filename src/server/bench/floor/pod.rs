@@ -159,7 +159,12 @@ fn enter(ground: &Path, directory: &Path, join: &[PathBuf]) -> io::Result<std::c
     }
     for (name, minor) in [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)] {
         let mode = nix::sys::stat::Mode::from_bits_truncate(0o666);
-        nix::sys::stat::mknod(&at("dev").join(name), nix::sys::stat::SFlag::S_IFCHR, mode, nix::sys::stat::makedev(1, minor))?;
+        nix::sys::stat::mknod(
+            &at("dev").join(name),
+            nix::sys::stat::SFlag::S_IFCHR,
+            mode,
+            nix::sys::stat::makedev(1, minor),
+        )?;
     }
     nix::unistd::pivot_root(&root, &at("old"))?;
     nix::unistd::chdir("/")?;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::escape;
 use super::scale::Scale;
-use super::{escape, short};
 use crate::bench::report::{Comparison, Report};
 use crate::bench::table::{better, ratio_text};
 
@@ -55,7 +55,7 @@ fn drawing(report: &Report, rows: &[&Comparison]) -> String {
 
 /// As the budgets are written: 1/8, not 0.125.
 fn tick_text(tick: f64) -> String {
-    if tick < 0.95 { format!("1/{}", short(1.0 / tick).trim_end_matches('0').trim_end_matches('.')) } else { format!("{tick}×") }
+    if tick < 0.95 { format!("1/{}", (10.0 / tick).round() / 10.0) } else { format!("{tick}×") }
 }
 
 fn bar(svg: &mut String, report: &Report, row: &Comparison, scale: &Scale, y: f64) {
@@ -91,13 +91,31 @@ fn bar(svg: &mut String, report: &Report, row: &Comparison, scale: &Scale, y: f6
     if let Some(limit) = limit(report, row) {
         let x = scale.place(limit);
         let (top, bottom) = (middle - 6.0, middle + 6.0);
-        let points = format!("{x:.1},{top:.1} {:.1},{middle:.1} {x:.1},{bottom:.1} {:.1},{middle:.1}", x + 5.0, x - 5.0);
-        write!(svg, "<polygon class=\"limit\" points=\"{points}\"><title>budget {}</title></polygon>", ratio_text(limit)).ok();
+        let points =
+            format!("{x:.1},{top:.1} {:.1},{middle:.1} {x:.1},{bottom:.1} {:.1},{middle:.1}", x + 5.0, x - 5.0);
+        write!(
+            svg,
+            "<polygon class=\"limit\" points=\"{points}\"><title>budget {}</title></polygon>",
+            ratio_text(limit)
+        )
+        .ok();
     }
-    let text = format!("{} [{}, {}]", ratio_text(row.ratio.ratio), ratio_text(row.ratio.low), ratio_text(row.ratio.high));
+    let text =
+        format!("{} [{}, {}]", ratio_text(row.ratio.ratio), ratio_text(row.ratio.low), ratio_text(row.ratio.high));
     write!(svg, "<text x=\"{:.1}\" y=\"{:.1}\">{text}</text>", RIGHT + 12.0, middle + 4.0).ok();
 }
 
 fn limit(report: &Report, row: &Comparison) -> Option<f64> {
     report.budgets.iter().find(|verdict| verdict.is_about(&row.figure, &row.to)).map(|verdict| verdict.limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_written_as_budgets_are() {
+        let written = [0.001, 0.01, 0.05, 0.2, 0.5, 1.0, 20.0].map(tick_text);
+        assert_eq!(written, ["1/1000", "1/100", "1/20", "1/5", "1/2", "1×", "20×"]);
+    }
 }

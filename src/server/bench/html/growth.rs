@@ -63,7 +63,8 @@ fn chart(report: &Report, name: &str, unit: Unit) -> Option<String> {
     }
     for tick in across.ticks(6) {
         let x = across.place(tick);
-        write!(svg, "<text class=\"dim\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{tick}</text>", BOTTOM + 16.0).ok();
+        write!(svg, "<text class=\"dim\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{tick}</text>", BOTTOM + 16.0)
+            .ok();
     }
     for (index, curve) in &curves {
         draw(&mut svg, curve, &across, &up, colour(*index));
@@ -89,6 +90,7 @@ fn draw(svg: &mut String, curve: &[Point], across: &Scale, up: &Scale, class: &s
     for point in curve {
         let (x, y) = (across.place(point.pods), up.place(point.middle));
         let title = format!("{} pods: {}", point.pods, short(point.middle));
-        write!(svg, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"><title>{title}</title></circle>").ok();
+        write!(svg, "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\"><title>{title}</title></circle>")
+            .ok();
     }
 }

@@ -85,7 +85,12 @@ pub(super) fn page(report: &Report) -> String {
         "Every value that was measured, one dot each; the box holds the middle 80 %, the line is the median. Scales are logarithmic.",
         &strips::all(report),
     );
-    section(&mut page, "Growth", "Medians with more and more pods; the bands hold the middle 80 %.", &growth::all(report));
+    section(
+        &mut page,
+        "Growth",
+        "Medians with more and more pods; the bands hold the middle 80 %.",
+        &growth::all(report),
+    );
     section(
         &mut page,
         "The kernel alone",

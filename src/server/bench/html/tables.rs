@@ -75,7 +75,8 @@ pub(super) fn floor(report: &Report) -> String {
         return String::new();
     }
     let mut table =
-        "<div class=\"wide\"><table><tr><th></th><th>unit</th><th>p50</th><th>p90</th><th>ours, p50</th></tr>".to_owned();
+        "<div class=\"wide\"><table><tr><th></th><th>unit</th><th>p50</th><th>p90</th><th>ours, p50</th></tr>"
+            .to_owned();
     for figure in &report.floor {
         let ours = report.runtimes.first().and_then(|ours| median(ours.values(&figure.name)));
         write!(
@@ -112,7 +113,8 @@ pub(super) fn figures(report: &Report) -> String {
                 write!(table, "<td>{}</td>", number(value)).ok();
             }
             let (count, errors) = figure.map_or((0, 0), |figure| (figure.count, figure.errors));
-            write!(table, "<td>{count}</td><td{}>{errors}</td>", if errors > 0 { " class=\"missed\"" } else { "" }).ok();
+            write!(table, "<td>{count}</td><td{}>{errors}</td>", if errors > 0 { " class=\"missed\"" } else { "" })
+                .ok();
         }
         table.push_str("</tr>");
     }

@@ -25,8 +25,6 @@ pub(super) enum Error {
     Io(#[source] io::Error),
     #[error("{0}")]
     Violation(#[source] Violation),
-    #[error("the server reset a stream")]
-    Reset,
     #[error("{0}")]
     Failed(String),
     #[error("{got} bytes came of {want}")]
@@ -103,7 +101,7 @@ impl Spdy {
         }
     }
 
-    /// Counts what comes on `counted` and keeps what comes on `error`, until `counted` is over and `enough` says so.
+    /// Counts what comes on `counted` and keeps what comes on `error`, until what `until` says is over.
     fn count(&mut self, counted: u32, error: u32, until: Until) -> Result<(u64, String), Error> {
         let (mut count, mut words) = (0, Vec::new());
         let (mut counted_over, mut error_over) = (false, false);
@@ -117,7 +115,11 @@ impl Spdy {
                     words.extend_from_slice(&bytes);
                     error_over |= fin;
                 }
-                Some(Event::Reset { stream, .. }) if stream == counted || stream == error => return Err(Error::Reset),
+                // How some servers end a stream that is done with; whether it was is told by the count and the status.
+                Some(Event::Reset { stream, .. }) => {
+                    counted_over |= stream == counted;
+                    error_over |= stream == error;
+                }
                 Some(_) => {}
                 None => break,
             }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use wire::v1;
 
-use super::LOG_CPU;
 use super::super::figures::Unit;
 use super::super::runtime::{Pod, Runtime};
+use super::LOG_CPU;
 
 const RATE: &str = "log: bytes printed";
 /// One line with its end; a whole number of them makes a MiB.
@@ -68,7 +68,9 @@ async fn run(runtime: &mut Runtime, round: u32, mib: u64) -> Result<(Duration, D
         let got = count(BufReader::with_capacity(1 << 20, File::open(&log).map_err(|e| e.to_string())?));
         match got.map_err(|e| e.to_string())? {
             got if got == want => return Ok((took, used.saturating_sub(before))),
-            got if ended.elapsed() > SETTLE => return Err(format!("{got} bytes are in the log of {want} that were printed")),
+            got if ended.elapsed() > SETTLE => {
+                return Err(format!("{got} bytes are in the log of {want} that were printed"));
+            }
             _ => {}
         }
         // The last of it is on its way, and costs as well.
