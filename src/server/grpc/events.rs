@@ -59,7 +59,9 @@ mod tests {
     #[tokio::test]
     async fn who_falls_behind_is_told_so_and_how_much_is_lost() {
         let (sender, live) = broadcast::channel(4);
-        (0..7).for_each(|number| drop(sender.send(event(&number.to_string())).unwrap()));
+        for number in 0..7 {
+            sender.send(event(&number.to_string())).unwrap();
+        }
         let mut stream = told(Listening { early: Vec::new(), live: Some(live) });
         let end = stream.next().await.unwrap().unwrap_err();
         assert_eq!(end.code(), Code::ResourceExhausted);
