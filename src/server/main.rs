@@ -30,7 +30,7 @@ enum Verb {
     /// Show what a pod or container was asked to have, what was written, and what the kernel says.
     Explain(ExplainArgs),
     /// Change the resources of a container, or of several in a pod, in place, all of it or nothing.
-    Resize(ResizeArgs),
+    Resize(Box<ResizeArgs>),
     /// Look after images, whether a daemon runs or not.
     Image(ImageArgs),
     /// Print the settings that `serve` would use with the same options.
@@ -79,7 +79,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Check(args) => Ok(cli::check(args)?),
         Verb::Demo(args) => Ok(cli::demo(args)?),
         Verb::Explain(args) => Ok(cli::explain(args)?),
-        Verb::Resize(args) => Ok(cli::resize(args)?),
+        Verb::Resize(args) => Ok(cli::resize(*args)?),
         Verb::Image(args) => Ok(cli::image(args)?),
         Verb::Config(settings) => {
             let raw = settings.load()?;

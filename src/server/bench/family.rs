@@ -145,7 +145,7 @@ impl Family {
             grown = members.len() > before;
         }
         let program = PROGRAM.map(str::as_bytes).join(&0);
-        members.retain(|pid| !all.get(pid).is_some_and(|process| without_nul(&process.arguments) == program));
+        members.retain(|pid| all.get(pid).is_none_or(|process| without_nul(&process.arguments) != program));
         Ok(members)
     }
 }

@@ -49,7 +49,7 @@ pub(super) async fn make(client: &mut Client, figures: &mut Figures, shape: &Sha
         return None;
     };
     let mut pod = Pod { id: answer.pod_sandbox_id, containers: Vec::new() };
-    if add(client, figures, &mut pod, config, shape.idle("main")).await.is_some() {
+    if Box::pin(add(client, figures, &mut pod, config, shape.idle("main"))).await.is_some() {
         figures.add_time(READY, begin.elapsed());
         return Some(pod);
     }
@@ -73,7 +73,8 @@ pub(super) async fn add(
         config: Some(container),
         sandbox_config: Some(sandbox),
     };
-    let container_id = figures.time("CreateContainer", client.create_container(create)).await?.container_id;
+    let created = Box::pin(figures.time("CreateContainer", client.create_container(create))).await?;
+    let container_id = created.container_id;
     pod.containers.push(container_id.clone());
     let start = v1::StartContainerRequest { container_id };
     figures.time("StartContainer", client.start_container(start)).await?;

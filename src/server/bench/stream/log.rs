@@ -54,7 +54,7 @@ pub(super) async fn measure(runtime: &mut Runtime, round: u32, mib: u64) {
 /// How long it took until everything was in the log, and the processor time that this took.
 async fn run(runtime: &mut Runtime, round: u32, mib: u64) -> Result<(Duration, Duration), String> {
     let directory = Directory::make(&runtime.name, round).map_err(|e| e.to_string())?;
-    let container = prepare(runtime, &directory.0, round, mib).await?;
+    let container = Box::pin(prepare(runtime, &directory.0, round, mib)).await?;
     let before = runtime.family.cpu(&runtime.ids()).map_err(|e| e.to_string())?;
     let begin = Instant::now();
     let start = v1::StartContainerRequest { container_id: container.clone() };
