@@ -1,8 +1,8 @@
 //! Spans of requests, for a collector of OpenTelemetry's. Off unless configured.
 //!
 //! A *span* is a request, or a step of one, with its place in a trace. `grpc` begins and ends those of requests with the
-//! [`Sampler`]; the [`Recorder`] is a layer of `tracing` that adds what the handlers note of them, makes spans of the steps
-//! within, and puts what has ended into a queue; [`export`] takes it from there to the collector. The queue is bounded and nobody
+//! `Sampler`; the `Recorder` is a layer of `tracing` that adds what the handlers note of them, makes spans of the steps
+//! within, and puts what has ended into a queue; `export` takes it from there to the collector. The queue is bounded and nobody
 //! waits for it: what a collector does not take is counted and forgotten.
 
 mod context;
@@ -24,7 +24,7 @@ pub(crate) const SCALE: u32 = 1_000_000;
 /// Spans that may wait to be exported.
 const QUEUE: usize = 2048;
 
-/// The spans that a [`Recorder`] records, to be exported.
+/// The spans that a `Recorder` records, to be exported.
 #[derive(Debug)]
 pub struct Spans {
     config: TracingConfig,
