@@ -34,6 +34,8 @@ use crate::{metrics, reload, watchdog};
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
 /// Blocks of memory as large as those that hold what comes from a registry, and hardly any others, in bytes.
 const LARGE: i32 = 256 << 10;
+/// As many as there are threads that always run: those for short work come and go.
+const POOLS: i32 = 2;
 /// The pause after a connection could not be accepted, as when descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -68,8 +70,8 @@ pub enum ServeError {
 
 /// Serves until the process is told to end by SIGTERM or SIGINT.
 pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
-    if !sys::memory::return_from(LARGE) {
-        tracing::debug!("large blocks of memory stay with the allocator");
+    if !sys::memory::return_from(LARGE) || !sys::memory::pools(POOLS) {
+        tracing::debug!("the allocator keeps memory as it sees fit");
     }
     let threads = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -159,7 +159,7 @@ impl Runtime {
         }
     }
 
-    /// Tries again what could not be cleared.
+    /// Tries again what could not be cleared, and gives back memory that lists and looks left behind.
     pub(super) fn clean_now_and_then(self: &Arc<Self>) {
         let runtime = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -178,6 +178,7 @@ impl Runtime {
                         Dirt::Container(pod, container) => runtime.clear_container(&pod, &container).await,
                     };
                 }
+                runtime.freed_memory();
             }
         });
     }
