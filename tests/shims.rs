@@ -17,6 +17,16 @@ fn shim_of(daemon: &Daemon, pod: &str) -> i32 {
 }
 
 #[test]
+fn a_launch_leaves_the_mounts_of_all_other_pods_behind() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    daemon.client().run_idle(&pod, "main");
+    // It says so where it cannot, and goes on.
+    let said = fs::read_to_string(daemon.ground.state().join("pods").join(&pod.id).join("shim.log")).unwrap();
+    assert!(!said.contains("among all mounts"), "{said}");
+}
+
+#[test]
 fn a_shim_that_stands_still_loses_nothing() {
     let mut daemon = Daemon::start();
     let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));

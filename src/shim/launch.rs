@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use libcontainer::container::builder::ContainerBuilder;
@@ -31,6 +31,7 @@ use crate::image_mount;
 use crate::label;
 use crate::layers;
 use crate::report::{Report, short, tell, trace};
+use crate::shed::shed;
 use crate::split::{for_libcontainer, own_mounts};
 use crate::stage::prepare;
 use crate::stages::{Hooked, Stages, StartHooks};
@@ -120,22 +121,27 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
 
     let rootfs = dir.join("rootfs");
     std::fs::create_dir_all(&rootfs).map_err(step("making the root directory"))?;
-    nix::sched::unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(step("making mounts private"))?;
+    let bundle = dir.join("libcontainer");
+    std::fs::create_dir_all(&bundle).map_err(step("making the bundle"))?;
+    let gated = gate::is_needed(&spec);
+    leave_the_hosts_mounts()?;
+    // Hooks of the host's may want to see all of them.
+    if !gated
+        && apart.is_none()
+        && let Err(error) = needed(dir, &spec, &launch).and_then(|paths| shed(&paths, &bundle))
+    {
+        crate::say(format_args!("launching among all mounts of the host: {error}"));
+    }
     if let Some(apart) = &apart {
         raise_limits(&process);
         let devices = spec.linux().as_ref().and_then(|linux| linux.devices().as_deref()).unwrap_or_default();
         staged.splice(0..0, device_nodes::prepare(devices, &apart.ids, label, &rootfs)?);
     }
     staged.extend(image_mount::prepare(&mounts, &launch, label, &rootfs, &mut ids)?);
-    let bundle = dir.join("libcontainer");
-    std::fs::create_dir_all(&bundle).map_err(step("making the bundle"))?;
     mount_overlay(&launch.rootfs, label, &rootfs, apart.as_ref().map(|apart| apart.user.as_fd()), &bundle)?;
     no_links(&rootfs)?;
 
     let held = if apart.is_some() { CapabilitySet::all() } else { capability::held() };
-    let gated = gate::is_needed(&spec);
     let mut slim = for_libcontainer(&spec, rootfs.clone(), capability::names(held))?;
     if gated {
         slim.set_hooks(Some(gate::hooks().map_err(crate::split::SplitError::from)?));
@@ -165,6 +171,23 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
         warnings.push(format!("oom_score_adj {score} could not be set: {error}"));
     }
     Ok((pid, warnings))
+}
+
+/// What is mounted from here on is seen by this process and its children alone.
+fn leave_the_hosts_mounts() -> Result<(), LaunchError> {
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(step("making mounts private"))
+}
+
+/// All that is looked for in the host's files from here on. What `/proc` and `/sys` have is always there.
+fn needed(dir: &Path, spec: &Spec, launch: &Launch) -> io::Result<Vec<PathBuf>> {
+    let Overlay { layers, lower: _, upper, work } = &launch.rootfs;
+    let spaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
+    let spaces = spaces.iter().filter_map(|space| space.path().as_deref());
+    let cgroups = launch.cgroup.join.iter().map(PathBuf::as_path);
+    let all = [dir, layers, upper, work].into_iter().chain(spaces).chain(cgroups);
+    all.filter(|path| !path.starts_with("/proc") && !path.starts_with("/sys")).map(std::fs::canonicalize).collect()
 }
 
 /// The hooks that the container's first process runs itself.

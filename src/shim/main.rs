@@ -43,6 +43,7 @@ mod poll;
 mod poststart;
 mod probe;
 mod report;
+mod shed;
 mod shim;
 mod split;
 mod stage;
