@@ -13,7 +13,7 @@ use crate::device_program;
 use crate::group::Cgroup;
 use crate::layout::Version;
 use crate::systemd::SystemdError;
-use crate::tree::write_once;
+use crate::tree::write_to;
 
 /// One line of a device policy; later lines override earlier ones, and what no line allows is denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -234,12 +234,15 @@ impl Cgroup {
             Verdict::Deny => ("devices.deny", "devices.allow"),
             Verdict::Allow => ("devices.allow", "devices.deny"),
         };
-        let write = |file: &str, value: String| {
+        let write = |file: &str, values: &[String]| {
             let path = dir.join(file);
-            write_once(&path, &value).map_err(|source| DeviceError::Write { path, value, source })
+            let failed = |value: &str, source| DeviceError::Write { path: path.clone(), value: value.into(), source };
+            let open = File::options().write(true).open(&path);
+            let open = open.map_err(|source| failed(values.first().map_or("", String::as_str), source))?;
+            values.iter().try_for_each(|value| write_to(&open, value).map_err(|source| failed(value, source)))
         };
-        write(general, "a".to_owned())?;
-        policy.exceptions.iter().try_for_each(|rule| write(exception, rule.to_string()))
+        write(general, &["a".to_owned()])?;
+        write(exception, &policy.exceptions.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 
     /// The new program is attached before the old ones go, so there is no moment without one.

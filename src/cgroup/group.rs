@@ -180,14 +180,8 @@ impl Cgroup {
     /// On v1 a cpuset starts empty and takes no process, and before 5.11 a memory limit may not count for children.
     fn prepare_v1(&self) -> Result<(), GroupError> {
         if let Some(mount) = self.layout.mount_of("cpuset") {
-            for (parent, child) in self.levels(mount) {
-                for file in ["cpuset.cpus", "cpuset.mems"] {
-                    if read_file(&child.join(file))?.trim().is_empty() {
-                        let inherited = read_file(&parent.join(file))?;
-                        write_file(&child.join(file), inherited.trim())?;
-                    }
-                }
-            }
+            let levels = self.levels(mount);
+            ["cpuset.cpus", "cpuset.mems"].into_iter().try_for_each(|file| hand_down(&levels, file))?;
         }
         if let Some(dir) = self.dir_of("memory") {
             let file = dir.join("memory.use_hierarchy");
@@ -340,6 +334,18 @@ impl CgroupFs for Cgroup {
         static SIZES: OnceLock<Vec<HugePageSize>> = OnceLock::new();
         SIZES.get_or_init(|| huge_page_sizes(Path::new("/sys/kernel/mm/hugepages"))).clone()
     }
+}
+
+/// Gives every level that has none the set of the level above it. Where one has a set, so have all above it.
+fn hand_down(levels: &[(PathBuf, PathBuf)], file: &str) -> Result<(), GroupError> {
+    let Some(((parent, child), above)) = levels.split_last() else { return Ok(()) };
+    let own = child.join(file);
+    if read_file(&own)?.trim().is_empty() {
+        hand_down(above, file)?;
+        let inherited = read_file(&parent.join(file))?;
+        write_file(&own, inherited.trim())?;
+    }
+    Ok(())
 }
 
 pub(crate) fn asking(unit: &Unit, source: SystemdError) -> GroupError {

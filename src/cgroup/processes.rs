@@ -39,10 +39,18 @@ impl Cgroup {
     ///
     /// Leaves the cgroup thawed. Fails when some are still there after `within`.
     pub fn kill_all(&self, within: Duration) -> Result<(), GroupError> {
-        self.refuse_own()?;
         let start = Instant::now();
         let mut pause = Duration::from_micros(200);
-        while !self.is_empty()? {
+        loop {
+            let found = self.procs()?;
+            self.refuse_own(&found)?;
+            let empty = match self.layout().version() {
+                Version::V1 => found.is_empty(),
+                Version::V2 => self.is_empty()?,
+            };
+            if empty {
+                break;
+            }
             if start.elapsed() >= within {
                 self.thaw_all()?;
                 return Err(GroupError::TooSlow { path: self.path().clone(), wanted: "empty", after: within });
@@ -87,7 +95,7 @@ impl Cgroup {
 
     /// Stops every process in this cgroup and below it, and waits until they stand still.
     pub fn freeze(&self, within: Duration) -> Result<(), GroupError> {
-        self.refuse_own()?;
+        self.refuse_own(&self.procs()?)?;
         let (file, value, _) = self.freezer()?;
         write_file(&file, value)?;
         let start = Instant::now();
@@ -101,8 +109,8 @@ impl Cgroup {
     }
 
     /// Who freezes himself never gets to thaw.
-    fn refuse_own(&self) -> Result<(), GroupError> {
-        let own = self.procs()?.iter().any(|pid| pid.get() == std::process::id());
+    fn refuse_own(&self, found: &BTreeSet<NonZeroU32>) -> Result<(), GroupError> {
+        let own = found.iter().any(|pid| pid.get() == std::process::id());
         if own { Err(GroupError::Own(self.path().clone())) } else { Ok(()) }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -51,9 +52,19 @@ pub(crate) fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), GroupError
     }
 }
 
+/// The links of a directory with none below it: its name and its own dot. Each one below has another, by its two dots.
+const LINKS_OF_A_LEAF: u64 = 2;
+
 /// The cgroups directly below; none where the directory is gone.
 pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, GroupError> {
     let failed = |source| GroupError::Read { path: dir.to_owned(), source };
+    // Most have none, and then the long list of their files need not be made.
+    match fs::metadata(dir) {
+        Ok(about) if about.nlink() == LINKS_OF_A_LEAF => return Ok(Vec::new()),
+        Ok(_) => {}
+        Err(e) if gone(&e) => return Ok(Vec::new()),
+        Err(e) => return Err(failed(e)),
+    }
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(e) if gone(&e) => return Ok(Vec::new()),
@@ -102,7 +113,11 @@ pub(crate) fn write_file(path: &Path, value: &str) -> Result<(), GroupError> {
 
 /// Hands `value` to the kernel in one write: each is one request there, so it must not come in parts.
 pub(crate) fn write_once(path: &Path, value: &str) -> io::Result<()> {
-    let mut file = File::options().write(true).open(path)?;
+    write_to(&File::options().write(true).open(path)?, value)
+}
+
+/// The same, for a file that takes several.
+pub(crate) fn write_to(mut file: &File, value: &str) -> io::Result<()> {
     // A write of nothing would not reach the kernel, an empty line clears a set.
     let value = if value.is_empty() { "\n" } else { value };
     loop {
