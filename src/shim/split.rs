@@ -22,6 +22,10 @@ pub(crate) enum SplitError {
     Build(#[from] OciSpecError),
 }
 
+/// Without one, libcontainer asks the C library for the user's, inside the container and with all rights: that would read the
+/// image's `nsswitch.conf`, and run whatever library that names. No program ever sees it.
+const HOME: &str = "HOME=/";
+
 /// The mounts that libcontainer makes well: those which need the container's own namespaces.
 fn is_libcontainers(mount: &Mount) -> bool {
     match mount.typ().as_deref() {
@@ -49,7 +53,7 @@ pub(crate) fn for_libcontainer(spec: &Spec, rootfs: PathBuf, held: Capabilities)
     let process = ProcessBuilder::default()
         .cwd("/")
         .args(vec!["crisp".to_owned()])
-        .env(Vec::new())
+        .env(vec![HOME.to_owned()])
         .user(UserBuilder::default().uid(0u32).gid(0u32).build()?)
         .capabilities(capabilities)
         .no_new_privileges(false)
@@ -116,6 +120,7 @@ mod tests {
         let slim = for_libcontainer(&spec, "/r".into(), Capabilities::new()).unwrap();
         let process = slim.process().as_ref().unwrap();
         assert_eq!((process.user().uid(), process.oom_score_adj(), process.selinux_label()), (0, None, &None));
+        assert_eq!(process.env().as_deref(), Some(&[HOME.to_owned()][..]), "libcontainer looks for no home");
         assert!(process.rlimits().is_none() && process.no_new_privileges() == Some(false));
         let linux = slim.linux().as_ref().unwrap();
         assert!(linux.resources().is_none() && linux.rootfs_propagation().is_none());

@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd as _;
 
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use sha2::{Digest as _, Sha256};
+use tar::EntryType;
 use wire::v1;
 use wire::v1::NamespaceMode;
 
@@ -71,6 +72,28 @@ fn a_script_that_is_run_by_whoever_runs_it_does_not_reach_crisp() {
         client.remove_pod(&pod.id).unwrap();
     }
     assert!(programs() == before, "a program of crisp's was changed");
+}
+
+#[test]
+fn no_library_that_an_image_names_is_asked_for_its_accounts() {
+    const IMAGE: &str = "crisp.test/accounts:1";
+    let ground = Ground::new();
+    // The C library opens this file to find out which libraries know users, and loads those. Whoever opens a pipe that nobody
+    // writes to waits for ever.
+    let trap = Layer::new(|tar| tar.device(EntryType::Fifo, "etc/nsswitch.conf", (0, 0)));
+    ground.import(&Archive::new(IMAGE).on_top(trap));
+    let daemon = Daemon::on(ground);
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    for user in [0, 1000] {
+        let mut config = container(&format!("of-{user}"), &crate::client::IDLE);
+        config.image.as_mut().unwrap().image = IMAGE.into();
+        security(&mut config).run_as_user = Some(v1::Int64Value { value: user });
+        let id = client.try_create(&pod, config).unwrap();
+        client.start(&id).unwrap();
+        client.wait_printed(&id, "idle");
+        assert_eq!(client.exec_script(&id, "echo fine"), "fine\n");
+    }
 }
 
 #[test]
