@@ -190,7 +190,12 @@ fn resource(kind: PosixRlimitType) -> Resource {
 fn change_user(process: &Process, sets: Sets) -> Result<(), BecomeError> {
     for bit in 0..64u32 {
         let one = CapabilitySet::from_bits_retain(1 << bit);
-        if !sets.bounding.contains(one) && rustix::thread::capability_is_in_bounding_set(one).unwrap_or(false) {
+        if sets.bounding.contains(one) {
+            continue;
+        }
+        // The kernel has no more of them.
+        let Ok(there) = rustix::thread::capability_is_in_bounding_set(one) else { break };
+        if there {
             rustix::thread::remove_capability_from_bounding_set(one).map_err(step("narrowing the bounding set"))?;
         }
     }

@@ -28,6 +28,7 @@ use crate::device_nodes;
 use crate::gate::{self, Gate};
 use crate::id_maps::IdMaps;
 use crate::image_mount;
+use crate::joins::Joins;
 use crate::label;
 use crate::layers;
 use crate::report::{Report, short, tell, trace};
@@ -124,13 +125,14 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
     let bundle = dir.join("libcontainer");
     std::fs::create_dir_all(&bundle).map_err(step("making the bundle"))?;
     let gated = gate::is_needed(&spec);
+    let joins = Joins::open(&launch.cgroup).map_err(step("opening the cgroups"))?;
     leave_the_hosts_mounts()?;
     // Hooks of the host's may want to see all of them.
-    if !gated
-        && apart.is_none()
-        && let Err(error) = needed(dir, &spec, &launch).and_then(|paths| shed(&paths, &bundle))
-    {
-        crate::say(format_args!("launching among all mounts of the host: {error}"));
+    if !gated {
+        let unified = joins.unified(&spec);
+        if let Err(error) = needed(dir, &spec, &launch).and_then(|paths| shed(&paths, unified.as_deref(), &bundle)) {
+            crate::say(format_args!("launching among all mounts of the host: {error}"));
+        }
     }
     if let Some(apart) = &apart {
         raise_limits(&process);
@@ -139,7 +141,7 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
     }
     staged.extend(image_mount::prepare(&mounts, &launch, label, &rootfs, &mut ids)?);
     mount_overlay(&launch.rootfs, label, &rootfs, apart.as_ref().map(|apart| apart.user.as_fd()), &bundle)?;
-    no_links(&rootfs)?;
+    make_places(&rootfs)?;
 
     let held = if apart.is_some() { CapabilitySet::all() } else { capability::held() };
     let mut slim = for_libcontainer(&spec, rootfs.clone(), capability::names(held))?;
@@ -159,10 +161,7 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
         gate::raise(gate).map_err(step("raising the gate"))?;
     }
     let pid = build(ask, &bundle, [ends.stdin, ends.stdout, ends.stderr], stages)?;
-    // libcontainer joins the controllers of version 1, but neither named trees nor the version 2 tree beside them.
-    for file in &launch.cgroup.join {
-        std::fs::write(file, pid.to_string()).map_err(step("joining the cgroups"))?;
-    }
+    joins.add(pid).map_err(step("joining the cgroups"))?;
     let asked = launch.oom_score_adj;
     let file = File::options().read(true).write(true).open(format!("/proc/{pid}/oom_score_adj"));
     if let Err(error) = file.and_then(|file| set_oom_score(file, asked.unwrap_or(0)))
@@ -185,8 +184,7 @@ fn needed(dir: &Path, spec: &Spec, launch: &Launch) -> io::Result<Vec<PathBuf>> 
     let Overlay { layers, lower: _, upper, work } = &launch.rootfs;
     let spaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
     let spaces = spaces.iter().filter_map(|space| space.path().as_deref());
-    let cgroups = launch.cgroup.join.iter().map(PathBuf::as_path);
-    let all = [dir, layers, upper, work].into_iter().chain(spaces).chain(cgroups);
+    let all = [dir, layers, upper, work].into_iter().chain(spaces);
     all.filter(|path| !path.starts_with("/proc") && !path.starts_with("/sys")).map(std::fs::canonicalize).collect()
 }
 
@@ -275,9 +273,9 @@ fn mount_overlay(
     entered.leave().map_err(step("leaving the layers"))
 }
 
-/// libcontainer mounts and makes nodes at these places from outside of the root: a link of the image's there would lead
-/// it to the host's own.
-fn no_links(rootfs: &Path) -> Result<(), LaunchError> {
+/// The places where libcontainer mounts, and makes nodes, from outside of the root: a link of the image's there would lead it
+/// to the host's own. One that is missing it would make itself, in some hundred steps.
+fn make_places(rootfs: &Path) -> Result<(), LaunchError> {
     let root = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(rootfs, root, Mode::empty()).map_err(step("opening the root"))?;
     for place in ["proc", "sys", "dev"] {
@@ -285,7 +283,11 @@ fn no_links(rootfs: &Path) -> Result<(), LaunchError> {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Directory => {
                 return Err(LaunchError::NotADirectory(place));
             }
-            Ok(_) | Err(rustix::io::Errno::NOENT) => {}
+            Ok(_) => {}
+            Err(rustix::io::Errno::NOENT) => {
+                let mode = Mode::from_raw_mode(0o755);
+                rustix::fs::mkdirat(&root, place, mode).map_err(step("making a place in the root"))?;
+            }
             Err(errno) => return Err(step("looking into the root")(errno)),
         }
     }

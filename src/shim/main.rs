@@ -31,6 +31,7 @@ mod hook;
 mod id_maps;
 mod image_mount;
 mod init;
+mod joins;
 mod label;
 mod launch;
 mod layers;

@@ -15,15 +15,16 @@ use sys::mount::{Reach, detach_copy};
 
 use crate::stage::attach;
 
-/// What a launch needs of the host beside the way to its own files; the last with the cgroups below it.
-const ALWAYS: [(&str, Reach); 3] = [("/proc", Reach::Top), ("/dev", Reach::Top), ("/sys", Reach::Tree)];
+/// Where everybody looks for cgroups.
+const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Leaves all mounts behind but those on the way to `needed`, which is without links. Only in a mount namespace of one's own,
-/// whose mounts are private. `spare` is an empty directory. Where it fails, all mounts are as they were.
-pub(crate) fn shed(needed: &[PathBuf], spare: &Path) -> io::Result<()> {
+/// whose mounts are private. `unified` is the mount of a cgroup v2 tree, which is then the only one to be seen.
+/// `spare` is an empty directory. Where it fails, all mounts are as they were.
+pub(crate) fn shed(needed: &[PathBuf], unified: Option<&Path>, spare: &Path) -> io::Result<()> {
     let root = detach_copy(Path::new("/"), Reach::Top)?;
     attach(&root, open(CWD, spare)?)?;
-    let entered = furnish(&root, needed).and_then(|()| Ok(fchdir(&root)?));
+    let entered = furnish(&root, needed, unified).and_then(|()| Ok(fchdir(&root)?));
     // The new root over the old one, which then lies on top and goes with all that is mounted in it.
     if let Err(error) = entered.and_then(|()| Ok(pivot_root(".", ".")?)) {
         chdir("/")?;
@@ -34,23 +35,31 @@ pub(crate) fn shed(needed: &[PathBuf], spare: &Path) -> io::Result<()> {
     Ok(chdir("/")?)
 }
 
-fn furnish(root: &OwnedFd, needed: &[PathBuf]) -> io::Result<()> {
+fn furnish(root: &OwnedFd, needed: &[PathBuf], unified: Option<&Path>) -> io::Result<()> {
     let mut kept = BTreeSet::new();
     for path in needed {
         mounts_on_the_way(path, &mut kept)?;
     }
-    for (place, reach) in ALWAYS {
+    let cgroups = if unified.is_some() { Reach::Top } else { Reach::Tree };
+    for (place, reach) in [("/proc", Reach::Top), ("/dev", Reach::Top), ("/sys", cgroups)] {
         kept.retain(|path| reach == Reach::Top || !path.starts_with(place));
         kept.remove(Path::new(place));
         keep(root, Path::new(place), reach)?;
+    }
+    if let Some(unified) = unified {
+        kept.retain(|path| !path.starts_with(CGROUPS));
+        put(root, detach_copy(unified, Reach::Top)?, Path::new(CGROUPS))?;
     }
     // In the order of their paths, so that none is mounted before what it lies in.
     kept.iter().try_for_each(|path| keep(root, path, Reach::Top))
 }
 
 fn keep(root: &OwnedFd, path: &Path, reach: Reach) -> io::Result<()> {
-    let onto = open(root, path.strip_prefix("/").unwrap_or(path))?;
-    attach(detach_copy(path, reach)?, onto)
+    put(root, detach_copy(path, reach)?, path)
+}
+
+fn put(root: &OwnedFd, tree: OwnedFd, path: &Path) -> io::Result<()> {
+    attach(tree, open(root, path.strip_prefix("/").unwrap_or(path))?)
 }
 
 fn open(dir: impl std::os::fd::AsFd, path: &Path) -> io::Result<OwnedFd> {

@@ -37,6 +37,8 @@ fn root_in_the_container_is_nobody_on_the_host() {
     assert_eq!(map.split_whitespace().collect::<Vec<_>>(), ["0", "65536", "65536", "0", "65536", "65536", "0", "0"]);
     let told = client.pod_status(&pod.id).linux.unwrap().namespaces.unwrap().options.unwrap();
     assert_eq!(told.userns_options, Some(mapped(ids())));
+    let said = fs::read_to_string(daemon.ground.state().join("pods").join(&pod.id).join("shim.log")).unwrap();
+    assert!(!said.contains("among all mounts"), "{said}");
 }
 
 #[test]
