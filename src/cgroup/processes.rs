@@ -41,7 +41,7 @@ impl Cgroup {
     pub fn kill_all(&self, within: Duration) -> Result<(), GroupError> {
         let start = Instant::now();
         let mut pause = Duration::from_micros(200);
-        loop {
+        for round in 0.. {
             let found = self.procs()?;
             self.refuse_own(&found)?;
             let empty = match self.layout().version() {
@@ -55,7 +55,7 @@ impl Cgroup {
                 self.thaw_all()?;
                 return Err(GroupError::TooSlow { path: self.path().clone(), wanted: "empty", after: within });
             }
-            self.kill_round()?;
+            self.kill_round(round)?;
             thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(20));
         }
@@ -63,7 +63,7 @@ impl Cgroup {
         self.thaw_all()
     }
 
-    fn kill_round(&self) -> Result<(), GroupError> {
+    fn kill_round(&self, round: u32) -> Result<(), GroupError> {
         // v2 ends a whole subtree at once. On a hybrid host the same file catches those that have joined that tree.
         if let Some(kill) = self.unified_dir().map(|dir| dir.join("cgroup.kill"))
             && kill.exists()
@@ -72,7 +72,8 @@ impl Cgroup {
                 Err(GroupError::Write { source, .. }) if gone(&source) => {}
                 outcome => outcome?,
             }
-            if self.layout().version() == Version::V2 {
+            // There nearly all are: who is not gets his turn in the next round, and what is frozen takes longer to die.
+            if self.layout().version() == Version::V2 || round == 0 {
                 return self.thaw_all();
             }
         }
