@@ -141,7 +141,7 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
     }
     staged.extend(image_mount::prepare(&mounts, &launch, label, &rootfs, &mut ids)?);
     mount_overlay(&launch.rootfs, label, &rootfs, apart.as_ref().map(|apart| apart.user.as_fd()), &bundle)?;
-    make_places(&rootfs)?;
+    no_links(&rootfs)?;
 
     let held = if apart.is_some() { CapabilitySet::all() } else { capability::held() };
     let mut slim = for_libcontainer(&spec, rootfs.clone(), capability::names(held))?;
@@ -273,9 +273,9 @@ fn mount_overlay(
     entered.leave().map_err(step("leaving the layers"))
 }
 
-/// The places where libcontainer mounts, and makes nodes, from outside of the root: a link of the image's there would lead it
-/// to the host's own. One that is missing it would make itself, in some hundred steps.
-fn make_places(rootfs: &Path) -> Result<(), LaunchError> {
+/// libcontainer mounts and makes nodes at these places from outside of the root: a link of the image's there would lead
+/// it to the host's own.
+fn no_links(rootfs: &Path) -> Result<(), LaunchError> {
     let root = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(rootfs, root, Mode::empty()).map_err(step("opening the root"))?;
     for place in ["proc", "sys", "dev"] {
@@ -283,11 +283,7 @@ fn make_places(rootfs: &Path) -> Result<(), LaunchError> {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Directory => {
                 return Err(LaunchError::NotADirectory(place));
             }
-            Ok(_) => {}
-            Err(rustix::io::Errno::NOENT) => {
-                let mode = Mode::from_raw_mode(0o755);
-                rustix::fs::mkdirat(&root, place, mode).map_err(step("making a place in the root"))?;
-            }
+            Ok(_) | Err(rustix::io::Errno::NOENT) => {}
             Err(errno) => return Err(step("looking into the root")(errno)),
         }
     }
