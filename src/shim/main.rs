@@ -35,6 +35,7 @@ mod label;
 mod launch;
 mod layers;
 mod life;
+mod locked;
 mod log;
 mod mount_options;
 mod peers;

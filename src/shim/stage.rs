@@ -60,6 +60,15 @@ impl Staged {
     pub(crate) fn tree(turn: usize, target: PathBuf, mount: OwnedFd, directory: bool) -> Self {
         Self { turn, target, what: What::Tree { mount, directory } }
     }
+
+    /// The mounts that came from the host, and whether each is of a directory.
+    pub(crate) fn trees(&mut self) -> Vec<(&mut OwnedFd, bool)> {
+        match &mut self.what {
+            What::Tree { mount, directory } => vec![(mount, *directory)],
+            What::CgroupV1 { controllers, .. } => controllers.iter_mut().map(|(_, tree)| (tree, true)).collect(),
+            What::Tmpfs(_) | What::CgroupV2 { .. } => Vec::new(),
+        }
+    }
 }
 
 /// The type of a mount that shows an image, which [`crate::image_mount`] prepares.
