@@ -39,6 +39,7 @@
 //! | CRI-O 2025-0750 | paths of logs that lead elsewhere | `attacks::logs::a_log_is_a_plain_file_in_the_pods_own_directory_or_nothing`, `attacks::logs::a_directory_of_logs_that_is_a_link_is_not_followed`, `logs::a_log_cannot_leave_the_pods_directory` |
 //! | conmon 2019-14891 | the monitor is killed for its container's memory | `shims::the_shim_stands_apart_from_the_memory_of_its_containers` |
 //! | CDI, by files and by annotations | devices, mounts and hooks that nobody granted | `cdi` |
+//! | NVIDIA Container Toolkit 2025-23266 | variables of an image reach hooks of the host's | `cdi::hostile::no_variable_or_file_of_an_image_reaches_a_hook_of_the_hosts` |
 //! | Kata 2020-2023, 2024, 2025, 2026 | mounts cross between container and host | `attacks::propagation::what_is_mounted_into_a_volume_for_a_container_is_not_mounted_on_the_host`, `mounts::a_private_volume_sees_no_later_mount_of_the_host` |
 //! | Kata 2026-24054 | an image without layers | `images::hostile_documents::documents_that_make_no_sense_are_refused_by_name` |
 //! | Kata 2026-24834, 2026-47243 | the guest's root, the helper of its file system | there are no virtual machines |
