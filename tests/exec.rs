@@ -65,6 +65,23 @@ fn a_command_over_its_time_is_killed_with_those_who_broke_away_from_it() {
 }
 
 #[test]
+fn a_command_over_its_time_is_killed_with_those_whose_names_are_no_text() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let before = daemon.pids(&id);
+    // The kernel calls a script by the name of its file, and shows that name as it is.
+    let script = "name=/$(printf '\\377) R 1 1 1'); printf '#!/bin/sh\\ntrap \"\" PIPE; while :; do sleep 0.1; done\\n' > \"$name\"; \
+                  chmod 755 \"$name\"; \"$name\" & exec sleep 1000";
+    let refusal = client.try_exec(&id, &["sh", "-c", script], 1).unwrap_err();
+    assert_eq!(refusal.code(), Code::DeadlineExceeded, "{refusal:?}");
+    wait_for("everything of the command to go", seconds(3), || {
+        daemon.pids(&id).iter().all(|pid| before.contains(pid)).then_some(())
+    });
+}
+
+#[test]
 fn a_container_that_somebody_froze_takes_no_command() {
     let daemon = Daemon::start();
     let client = daemon.client();

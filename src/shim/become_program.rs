@@ -3,10 +3,14 @@
 //! The first process of a container and every exec'd one go through it, so both get the same user, groups,
 //! capabilities, limits and filter. It is called with all the capabilities that the shim has, and keeps what it needs
 //! (`CAP_SETPCAP`, `CAP_SETUID`, `CAP_SETGID`, and `CAP_SYS_ADMIN` for the filter) until the last moment.
+//!
+//! Its descriptors go first. That they would be closed by the program is not enough: the kernel looks for that program while
+//! they are open, and an image may call it `/proc/self/fd/N/…`.
 
 use std::convert::Infallible;
 use std::ffi::{CString, NulError};
 use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -49,17 +53,22 @@ struct Sets {
     ambient: CapabilitySet,
 }
 
-/// Runs `process` in place of this one. Returns only on failure, and then the process is good for nothing else.
+/// Runs `process` in place of this one. Returns only on failure, and then the process is good for nothing else but to say
+/// so through `started`: all descriptors but that and the standard streams are closed, whoever owns them.
 pub(crate) fn become_program(
     process: &Process,
     args: &[String],
     filter: Option<&[u8]>,
+    started: Option<&OwnedFd>,
 ) -> Result<Infallible, BecomeError> {
+    let keep: Vec<_> = started.into_iter().map(|fd| fd.as_fd()).collect();
+    sys::fork::close_all_but(&keep).map_err(step("closing descriptors"))?;
     let program = args.first().ok_or(BecomeError::Lacks("program"))?;
     become_other(process, program, args, filter)
 }
 
-/// Runs `program`, which may have another name than its first argument, with all the rights of `process`.
+/// Runs `program`, which may have another name than its first argument, with all the rights of `process`. For a process with
+/// no descriptors that matter.
 pub(crate) fn become_other(
     process: &Process,
     program: &str,

@@ -35,11 +35,19 @@ impl Null {
     pub(crate) fn open() -> Result<Self, CoverError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let null = rustix::fs::open("/dev/null", flags, Mode::empty()).map_err(|e| CoverError::Null(e.into()))?;
-        let stat = fstat(&null).map_err(|e| CoverError::Null(e.into()))?;
-        let is_null = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
-            && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (1, 3);
-        if is_null { Ok(Self(null)) } else { Err(CoverError::Null(io::Error::other("is something else"))) }
+        if is_null(&null).map_err(|e| CoverError::Null(e.into()))? {
+            Ok(Self(null))
+        } else {
+            Err(CoverError::Null(io::Error::other("is something else")))
+        }
     }
+}
+
+/// Whether what was found is the null device.
+pub(crate) fn is_null(found: &OwnedFd) -> rustix::io::Result<bool> {
+    let stat = fstat(found)?;
+    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+        && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (1, 3))
 }
 
 /// Covers what is there; what is not needs no cover. `label` is the SELinux label of the container's files.

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
 
 use link::{ExecAsk, Launch};
@@ -19,9 +19,11 @@ use sys::fork::OneThread;
 
 use crate::become_program::{become_program, raise_limits};
 use crate::console::{self, Console};
+use crate::cover::is_null;
 use crate::home::Home;
 use crate::id_maps;
 use crate::launch::{LaunchError, read, set_oom_score};
+use crate::stage::open_in_root;
 use crate::stages::{NOT_RUN, say_why};
 use crate::stdio::null;
 use crate::user_ns;
@@ -90,6 +92,7 @@ struct Prepared {
     /// Where its score is set: in the host's view of processes.
     proc: OwnedFd,
     oom_score_adj: i32,
+    /// For a container that has none any more.
     null: OwnedFd,
     /// The ids of the container, where it has its own.
     ids: Option<UserNs>,
@@ -107,7 +110,7 @@ pub(crate) fn exec(ask: &ExecAsk, manner: Manner, dir: &Path, init: Pid, ends: E
     }
     let home = Home::of(Home::kinds()).map_err(step("opening the host's namespaces"))?;
     setns(&container, Home::kinds()).map_err(step("entering the container's namespaces"))?;
-    let child = sys::fork::fork(alone, move || run_or_say(ask, manner, prepared, &ends));
+    let child = sys::fork::fork(alone, move || run_or_say(ask, manner, prepared, ends));
     home.go_back();
     child.map_err(step("forking"))
 }
@@ -130,7 +133,7 @@ fn exec_inside(
         setns(container, Home::kinds() | CloneFlags::CLONE_NEWUSER)?;
         user_ns::become_root()
     };
-    let child = move || run_or_say(ask, manner, prepared, &ends);
+    let child = move || run_or_say(ask, manner, prepared, ends);
     user_ns::born_inside(enter, child).map_err(step("entering the container's namespaces"))
 }
 
@@ -174,30 +177,36 @@ fn prepare(dir: &Path, manner: Manner) -> Result<Prepared, ExecError> {
 }
 
 /// In the new process, inside the container: becomes the program, or says why not.
-fn run_or_say(ask: &ExecAsk, manner: Manner, prepared: Prepared, ends: &ExecEnds) -> i32 {
-    let words = run(ask, manner, prepared, ends);
-    if let Some(started) = &ends.started {
+fn run_or_say(ask: &ExecAsk, manner: Manner, prepared: Prepared, mut ends: ExecEnds) -> i32 {
+    let started = ends.started.take();
+    let words = run(ask, manner, prepared, ends, started.as_ref());
+    if let Some(started) = &started {
         say_why(started, &words);
     }
     NOT_RUN
 }
 
 /// Returns why the program does not run.
-fn run(ask: &ExecAsk, manner: Manner, prepared: Prepared, ends: &ExecEnds) -> String {
+fn run(ask: &ExecAsk, manner: Manner, prepared: Prepared, ends: ExecEnds, started: Option<&OwnedFd>) -> String {
     let Prepared { process, filter, cgroups, proc, oom_score_adj, null, ids: _ } = prepared;
     let mut keep = vec![proc.as_fd(), null.as_fd()];
     keep.extend(cgroups.iter().map(|file| file.as_fd()));
-    keep.extend(ends.all().map(|fd| fd.as_fd()));
+    keep.extend(ends.all().chain(started).map(|fd| fd.as_fd()));
     let settled = sys::fork::close_all_but(&keep).map_err(step("closing descriptors"));
     let settled = settled.and_then(|()| settle(cgroups, &proc, oom_score_adj, manner));
+    let null = own_null(&proc).unwrap_or(null);
+    // The host's processes can be found through it: not for longer than it takes.
+    drop(proc);
     let settled = settled.and_then(|()| match &ends.terminal {
         Some(socket) => at_terminal(&process, socket),
-        None => connect(&process, &null, ends),
+        None => connect(&process, &null, &ends),
     });
     if let Err(error) = settled {
         return error.to_string();
     }
-    match become_program(&process, &ask.args, filter.as_deref()) {
+    // Here, since their numbers mean nothing from now on.
+    drop((ends, null));
+    match become_program(&process, &ask.args, filter.as_deref(), started) {
         Ok(never) => match never {},
         Err(error) => error.to_string(),
     }
@@ -216,6 +225,16 @@ fn settle(cgroups: Vec<File>, proc: &OwnedFd, oom_score_adj: i32, manner: Manner
         rustix::process::set_child_subreaper(own).map_err(step("becoming the parent of orphans"))?;
     }
     Ok(())
+}
+
+/// The container's `/dev/null`, unless it has made something else of it: so its first process has it, too.
+fn own_null(proc: &OwnedFd) -> Option<OwnedFd> {
+    let found = open_in_root(Path::new("/dev/null")).ok()?;
+    if !is_null(&found).ok()? {
+        return None;
+    }
+    let again = format!("self/fd/{}", found.as_raw_fd());
+    rustix::fs::openat(proc, again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 fn connect(process: &Process, null: &OwnedFd, ends: &ExecEnds) -> Result<(), ExecError> {

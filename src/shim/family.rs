@@ -34,7 +34,9 @@ pub(crate) fn parent(pid: i32) -> Option<i32> {
 }
 
 fn read(pid: i32) -> Option<Kin> {
-    parse(pid, &std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    // The name need not be text.
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    parse(pid, &String::from_utf8_lossy(&stat))
 }
 
 /// The name in the second field may hold anything, closing brackets too: count from its last one.

@@ -70,13 +70,13 @@ fn confine(mut begin: &PipeReader, Spaces(spaces): &Spaces) -> io::Result<()> {
     for (kind, space) in spaces {
         nix::sched::setns(space, *kind)?;
     }
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let null = crate::stdio::null()?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     drop(null);
-    nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     // Any directory that root of a user namespace finds would do.
     mount("empty", "/proc", "tmpfs", flags, Some(c"size=4k,mode=555"))?;

@@ -31,6 +31,7 @@ use crate::image_mount;
 use crate::joins::Joins;
 use crate::label;
 use crate::layers;
+use crate::locked;
 use crate::report::{Report, short, tell, trace};
 use crate::shed::shed;
 use crate::split::{for_libcontainer, own_mounts};
@@ -140,6 +141,9 @@ fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
         staged.splice(0..0, device_nodes::prepare(devices, &apart.ids, label, &rootfs)?);
     }
     staged.extend(image_mount::prepare(&mounts, &launch, label, &rootfs, &mut ids)?);
+    if let Some(apart) = &apart {
+        locked::lock(&mut staged, apart.user.as_fd(), &rootfs).map_err(step("locking the mounts"))?;
+    }
     mount_overlay(&launch.rootfs, label, &rootfs, apart.as_ref().map(|apart| apart.user.as_fd()), &bundle)?;
     no_links(&rootfs)?;
 

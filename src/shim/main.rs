@@ -36,6 +36,7 @@ mod label;
 mod launch;
 mod layers;
 mod life;
+mod locked;
 mod log;
 mod mount_options;
 mod peers;

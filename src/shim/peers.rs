@@ -82,7 +82,9 @@ fn mount_id(place: &OwnedFd) -> io::Result<u64> {
 
 /// Where the mount `id` is, if it is in a group whose others are told of what is mounted there.
 fn shared_at(id: u64) -> io::Result<Option<PathBuf>> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    // Not all names in it need be text.
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let table = String::from_utf8_lossy(&table);
     Ok(table.lines().find_map(|line| shared(line, id)))
 }
 

@@ -60,6 +60,15 @@ impl Staged {
     pub(crate) fn tree(turn: usize, target: PathBuf, mount: OwnedFd, directory: bool) -> Self {
         Self { turn, target, what: What::Tree { mount, directory } }
     }
+
+    /// The mounts that came from the host, and whether each is of a directory.
+    pub(crate) fn trees(&mut self) -> Vec<(&mut OwnedFd, bool)> {
+        match &mut self.what {
+            What::Tree { mount, directory } => vec![(mount, *directory)],
+            What::CgroupV1 { controllers, .. } => controllers.iter_mut().map(|(_, tree)| (tree, true)).collect(),
+            What::Tmpfs(_) | What::CgroupV2 { .. } => Vec::new(),
+        }
+    }
 }
 
 /// The type of a mount that shows an image, which [`crate::image_mount`] prepares.
@@ -165,7 +174,9 @@ pub(crate) fn ids_refused(target: &Path, from: &Path, source: io::Error) -> Stag
 fn propagates(path: &Path, shared: bool) -> io::Result<bool> {
     let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
     let id = stat.stx_mnt_id.to_string();
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    // Not all names in it need be text.
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let table = String::from_utf8_lossy(&table);
     let line = table.lines().find(|line| line.split(' ').next() == Some(&id));
     let mut optional = line.into_iter().flat_map(|l| l.split(' ').skip(6).take_while(|f| *f != "-"));
     Ok(optional.any(|f| f.starts_with("shared:") || (!shared && f.starts_with("master:"))))

@@ -132,7 +132,7 @@ impl Stages {
             return format!("taking the terminal: {error}");
         }
         let args = self.process.args().as_deref().unwrap_or_default();
-        match become_program(&self.process, args, self.filter.as_deref()) {
+        match become_program(&self.process, args, self.filter.as_deref(), Some(&self.started)) {
             Ok(never) => match never {},
             Err(error) => error.to_string(),
         }

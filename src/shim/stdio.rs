@@ -1,7 +1,10 @@
 //! The container's standard streams, on the shim's side.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use sys::mount::{Attributes, RDONLY, Reach, detach_copy, set_attributes};
 
 use crate::attach::Attached;
 use crate::launch::Ends;
@@ -47,9 +50,13 @@ pub(crate) enum Flow {
     Ended,
 }
 
-/// The host's `/dev/null`, to read and to write.
+/// The host's `/dev/null`, to read and to write, by a mount that is nowhere and read-only: whoever is given it, root of a
+/// container too, changes neither its mode nor its owner.
 pub(crate) fn null() -> io::Result<OwnedFd> {
-    Ok(std::fs::File::options().read(true).write(true).open("/dev/null")?.into())
+    let mount = detach_copy(Path::new("/dev/null"), Reach::Top)?;
+    set_attributes(&mount, Attributes { set: RDONLY, ..Attributes::default() }, Reach::Top)?;
+    let file = format!("/proc/self/fd/{}", mount.as_raw_fd());
+    Ok(std::fs::File::options().read(true).write(true).open(file)?.into())
 }
 
 /// Makes both sides. With a terminal, the container's side is opened inside of it later.

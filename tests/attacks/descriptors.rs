@@ -1,6 +1,7 @@
 //! Attacks through descriptors that leak, and through links to them.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use serde_json::json;
@@ -151,6 +152,57 @@ fn no_command_begins_in_a_directory_of_the_hosts() {
         client.remove_pod(&pod.id).unwrap();
     }
     outside.check("commands");
+}
+
+#[test]
+fn no_program_is_found_through_a_descriptor_of_crisps() {
+    const TOOL: &str = "neighbours-tool";
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let victim = client.run_idle(&daemon.run_pod("victim"), "main");
+    client.exec_script(&victim, &format!("cp /bin/busybox /{TOOL}"));
+    let root = format!("{}/root", daemon.pids(&victim)[0]);
+    // What the kernel finds on the way to a program is found while crisp's descriptors are still open. Whoever may look into
+    // a process of the same user needs no more than to know its number; and who runs a program can write it later on.
+    let through = (3..128).map(|number| format!("/proc/self/fd/{number}/{root}"));
+    let path = through.chain(["/bin".into()]).collect::<Vec<_>>().join(":");
+    for mode in [NamespaceMode::Container, NamespaceMode::Pod] {
+        let pod = daemon.run_pod_with("attacker", |config| *pod_namespaces(config) = namespaces(mode));
+        let with_path = |name: &str, command: &[&str]| {
+            let mut config = with_all_sorts(&daemon, container(name, command));
+            security(&mut config).namespace_options = Some(namespaces(mode));
+            config.envs.push(v1::KeyValue { key: "PATH".into(), value: path.as_bytes().to_vec() });
+            client.try_create(&pod, config).unwrap()
+        };
+        let refusal = client.start(&with_path("first", &[TOOL])).unwrap_err();
+        assert!(refusal.message().contains("not found"), "{refusal:?}");
+        let idle = with_path("idle", &crate::client::IDLE);
+        client.start(&idle).unwrap();
+        let refusal = client.try_exec(&idle, &[TOOL], 10).unwrap_err();
+        assert!(refusal.message().contains("not found"), "{refusal:?}");
+        client.stop_pod(&pod.id).unwrap();
+        client.remove_pod(&pod.id).unwrap();
+    }
+    assert!(client.try_exec(&victim, &[&format!("/{TOOL}")], 10).is_ok(), "it is there");
+}
+
+#[test]
+fn no_command_is_given_the_hosts_null_device_to_change() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let host = fs::metadata("/dev/null").unwrap();
+    let given = || client.exec_script(&id, "stat -Lc '%t:%T %d:%i' /proc/self/fd/0");
+    assert_eq!(given(), client.exec_script(&id, "stat -c '%t:%T %d:%i' /dev/null"), "the container's own");
+    client.exec_script(&id, "rm /dev/null; echo trap > /dev/null");
+    assert_eq!(given(), format!("1:3 {}:{}\n", host.dev(), host.ino()), "what else");
+    // Should this ever succeed, its mode is what it was.
+    for change in ["chmod 666", "chown 0:0", "touch"] {
+        let done = client.exec(&id, &["sh", "-c", &format!("{change} /proc/self/fd/0")]);
+        assert!(done.code != 0 && done.stderr.contains("Read-only"), "{change}: {done:?}");
+    }
+    assert_eq!(client.exec(&id, &["cat"]).stdout, "");
 }
 
 /// Makes `name` in the root of a container a link to `target`, as its own processes could.

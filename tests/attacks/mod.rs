@@ -11,7 +11,7 @@
 //! | runc 2019-19921, 2023-27561 | two containers swap links in a volume under the mounts of a third | `attacks::races::two_containers_that_swap_links_for_each_other_see_nothing_of_the_host`, `attacks::races::a_volume_that_turns_into_a_link_to_proc_gets_nothing_mounted_there` |
 //! | runc 2021-30465 | the target of a mount is exchanged for a link | `attacks::races::a_mount_into_a_volume_that_changes_meanwhile_never_leads_out` |
 //! | runc 2022-29162, CRI-O 2022-27652, youki 2025-27612 | inheritable capabilities | `rights::every_combination_of_rights_is_what_was_asked` |
-//! | runc 2024-21626 | a leaked descriptor as the working directory | `attacks::descriptors::no_working_directory_is_a_descriptor_of_the_hosts`, `attacks::descriptors::no_command_begins_in_a_directory_of_the_hosts`, `attacks::descriptors::no_program_of_a_container_begins_with_more_than_three_descriptors`, `libcontainer_gaps::no_descriptor_leaks_into_a_container` |
+//! | runc 2024-21626 | a leaked descriptor as the working directory | `attacks::descriptors::no_working_directory_is_a_descriptor_of_the_hosts`, `attacks::descriptors::no_command_begins_in_a_directory_of_the_hosts`, `attacks::descriptors::no_program_is_found_through_a_descriptor_of_crisps`, `attacks::descriptors::no_program_of_a_container_begins_with_more_than_three_descriptors`, `libcontainer_gaps::no_descriptor_leaks_into_a_container` |
 //! | runc 2024-45310 | empty files are made on the host | `attacks::races::a_mount_whose_target_has_to_be_made_makes_nothing_on_the_host` |
 //! | runc 2025-31133, youki 2025-62161 | `/dev/null` is something else while paths are hidden | `attacks::masks::what_is_hidden_is_the_null_device_or_an_empty_directory_whatever_the_image_has`, `attacks::masks::nobody_inside_can_uncover_or_change_what_hides`, `attacks::masks::what_is_hidden_or_read_only_stays_so_under_volumes`, `attacks::races::what_is_hidden_in_a_volume_that_changes_meanwhile_hides_nothing_of_the_host` |
 //! | runc 2025-52565 | `/dev/console` is something else | `attacks::places::links_of_an_image_below_dev_make_or_change_nothing_on_the_host` |
@@ -39,11 +39,14 @@
 //! | CRI-O 2025-0750 | paths of logs that lead elsewhere | `attacks::logs::a_log_is_a_plain_file_in_the_pods_own_directory_or_nothing`, `attacks::logs::a_directory_of_logs_that_is_a_link_is_not_followed`, `logs::a_log_cannot_leave_the_pods_directory` |
 //! | conmon 2019-14891 | the monitor is killed for its container's memory | `shims::the_shim_stands_apart_from_the_memory_of_its_containers` |
 //! | CDI, by files and by annotations | devices, mounts and hooks that nobody granted | `cdi` |
+//! | NVIDIA Container Toolkit 2025-23266 | variables of an image reach hooks of the host's | `cdi::hostile::no_variable_or_file_of_an_image_reaches_a_hook_of_the_hosts` |
 //! | Kata 2020-2023, 2024, 2025, 2026 | mounts cross between container and host | `attacks::propagation::what_is_mounted_into_a_volume_for_a_container_is_not_mounted_on_the_host`, `mounts::a_private_volume_sees_no_later_mount_of_the_host` |
 //! | Kata 2026-24054 | an image without layers | `images::hostile_documents::documents_that_make_no_sense_are_refused_by_name` |
 //! | Kata 2026-24834, 2026-47243 | the guest's root, the helper of its file system | there are no virtual machines |
 //! | Kubernetes 2020-8557 | `/etc/hosts` fills the node | `attacks::neighbours::a_container_that_fills_the_files_of_its_pod_fills_nothing_else` |
 //! | Docker 2019-14271 | a library of the image's is loaded to look up a user | `attacks::program::no_library_that_an_image_names_is_asked_for_its_accounts` |
+//! | runc, before its advisories | the host's `/dev/null`, given to a container, is changed by it | `attacks::descriptors::no_command_is_given_the_hosts_null_device_to_change`, `attacks::program::the_init_of_a_shared_pid_namespace_gives_nothing_to_the_most_privileged` |
+//! | none yet: user namespaces | root in there, who may mount, makes a read-only volume writable | `userns::volumes::root_of_a_container_that_may_mount_does_not_undo_what_a_volume_is_not_to_do` |
 //! | none yet: renames | a neighbour's renames keep containers from being made | `attacks::races::renames_elsewhere_do_not_keep_a_container_from_being_made` |
 //! | none yet: shared processes | the first process of a pod, and neighbours with other users | `attacks::program::the_init_of_a_shared_pid_namespace_gives_nothing_to_the_most_privileged`, `attacks::program::neighbours_in_a_pod_look_into_each_other_only_as_their_users_permit`, `namespaces::the_init_of_a_shared_pid_namespace_leads_nowhere` |
 //! | none yet: the host's processes | a container that sees the shim | `attacks::program::the_shim_is_out_of_reach_of_a_container_that_sees_the_hosts_processes` |

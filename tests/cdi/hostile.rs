@@ -165,3 +165,32 @@ fn a_target_that_is_exchanged_while_mounts_are_made_leads_nowhere_else() {
     let left: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["file"], "something was made outside of the root");
 }
+
+#[test]
+fn no_variable_or_file_of_an_image_reaches_a_hook_of_the_hosts() {
+    const IMAGE: &str = "crisp.test/preload:1";
+    const MOMENTS: [&str; 5] = ["prestart", "createRuntime", "createContainer", "poststart", "poststop"];
+    let specs = Specs::new();
+    let here = specs.path("");
+    let note = |moment| {
+        let script = format!("(cat /proc/$$/environ | tr '\\0' '\\n'; pwd) > {}{moment}", here.display());
+        // Without variables of its own, so that none hides what came from elsewhere.
+        json!({"hookName": moment, "path": "/bin/sh", "args": ["sh", "-c", script], "timeout": 60})
+    };
+    specs.device(json!({"hooks": MOMENTS.map(note)}));
+    let ground = Ground::with_settings(&specs.settings(false));
+    let preload = json!(["LD_PRELOAD=./evil.so", "LD_LIBRARY_PATH=.", "BASH_ENV=evil", "ENV=evil"]);
+    ground.import(&Archive::new(IMAGE).with("Env", preload).with("WorkingDir", json!("/work")));
+    let daemon = Daemon::on(ground);
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let mut config = given("main", &crate::client::IDLE, &["d"]);
+    config.image.as_mut().unwrap().image = IMAGE.into();
+    config.envs.push(v1::KeyValue { key: "LD_AUDIT".into(), value: b"./evil.so".to_vec() });
+    let id = client.run_config(&pod, config);
+    client.stop(&id, 0).unwrap();
+    client.remove(&id).unwrap();
+    for moment in MOMENTS {
+        assert_eq!(fs::read_to_string(specs.path(moment)).unwrap(), "/\n", "{moment}");
+    }
+}

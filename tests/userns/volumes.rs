@@ -76,6 +76,43 @@ fn a_volume_under_the_pods_ids_has_the_same_owners_inside_and_on_the_host() {
 }
 
 #[test]
+fn root_of_a_container_that_may_mount_does_not_undo_what_a_volume_is_not_to_do() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let host = make_dir(&daemon, "volume");
+    let below = host.join("below");
+    fs::create_dir(&below).unwrap();
+    fs::write(below.join("covered"), "").unwrap();
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("crisp-test", &below, "tmpfs", flags, None).unwrap();
+    let pod = run_pod(&daemon, "pod");
+    let mut config = able(idle("main"), "SYS_ADMIN");
+    config.mounts = vec![
+        v1::Mount { readonly: true, ..volume(&host, "/read", ids()) },
+        v1::Mount { readonly: true, ..volume(&host.join("root"), "/etc/one-file", ids()) },
+        volume(&host, "/write", ids()),
+    ];
+    let id = client.run_config(&pod, config);
+    let own = "mkdir /own && mount -t tmpfs own /own && mount -o remount,bind,ro /own && mount -o remount,bind,rw /own";
+    client.exec_script(&id, own);
+    for change in [
+        "mount -o remount,bind,rw /read",
+        "mount -o remount,bind,rw /etc/one-file",
+        "mount -o remount,bind,rw,exec /write/below",
+        "umount /write/below",
+        "mount --bind /read /own && mount -o remount,bind,rw /own",
+    ] {
+        let done = client.exec(&id, &["sh", "-c", change]);
+        assert!(done.code != 0, "{change}: {done:?}");
+    }
+    client.exec(&id, &["sh", "-c", "touch /read/new /own/new; echo x > /etc/one-file"]);
+    assert!(!host.join("new").exists());
+    assert_eq!(fs::read_to_string(host.join("root")).unwrap(), "root");
+    client.exec_script(&id, "touch /write/new");
+    assert!(host.join("new").exists());
+}
+
+#[test]
 fn what_is_mounted_below_a_volume_is_mapped_where_it_can_be() {
     let daemon = Daemon::start();
     let client = daemon.client();

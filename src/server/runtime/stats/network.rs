@@ -18,13 +18,14 @@ pub(super) fn read(paths: &[&Path]) -> io::Result<Vec<io::Result<Option<NetworkU
     }
     sys::net::look_into(paths, || {
         let at = SystemTime::now();
-        let text = fs::read_to_string("/proc/thread-self/net/dev")?;
-        Ok(usage(at, interfaces(&text)))
+        Ok(usage(at, interfaces(&fs::read("/proc/thread-self/net/dev")?)))
     })
 }
 
-/// The interfaces in the text of `/proc/net/dev`, loopback aside. Lines that are none, such as the titles, are passed over.
-fn interfaces(text: &str) -> Vec<InterfaceUsage> {
+/// The interfaces in `/proc/net/dev`, loopback aside. Lines that are none, such as the titles, are passed over. Who may name
+/// interfaces need not use letters for it.
+fn interfaces(bytes: &[u8]) -> Vec<InterfaceUsage> {
+    let text = String::from_utf8_lossy(bytes);
     text.lines().filter_map(interface).filter(|interface| interface.name != LOOPBACK).collect()
 }
 
@@ -73,7 +74,7 @@ Inter-|   Receive                                                |  Transmit
     const ETH: &str = "  eth0: 240612071    8922    3    1    0     0          0         0   490128    6150    4    2    0     0       0          0\n";
 
     fn told(lines: &[&str]) -> Option<NetworkUsage> {
-        usage(SystemTime::UNIX_EPOCH, interfaces(&format!("{TITLES}{}", lines.concat())))
+        usage(SystemTime::UNIX_EPOCH, interfaces(format!("{TITLES}{}", lines.concat()).as_bytes()))
     }
 
     #[test]
@@ -93,6 +94,13 @@ Inter-|   Receive                                                |  Transmit
         assert_eq!(network.default, eth);
         assert_eq!(network.others.iter().map(|other| other.name.as_str()).collect::<Vec<_>>(), ["ifb0"]);
         assert_eq!(told(&[LO, IFB]).unwrap().default.name, "ifb0", "without eth0, the first");
+    }
+
+    #[test]
+    fn an_interface_whose_name_is_no_text_hides_nothing() {
+        let found = interfaces(&[ETH.as_bytes(), b" \xff0: 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n"].concat());
+        let found: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.tx_bytes)).collect();
+        assert_eq!(found, [("eth0", 490_128), ("\u{fffd}0", 2)]);
     }
 
     #[test]
