@@ -100,6 +100,7 @@ impl Runtime {
                 steps.did(step, outcome);
             }
             runtime.clear_intended(&mut steps, &dir);
+            runtime.remove_above();
             if steps.0.is_empty() {
                 steps.did("removing its directory", disk::remove_dir(&dir));
             }
