@@ -1,12 +1,13 @@
 //! Where a container's processes are, and what limits them there.
 
 use std::fs;
+use std::path::PathBuf;
 
 use wire::v1;
 
-use crate::client::container;
-use crate::harness::Daemon;
-use crate::kernel;
+use crate::client::{Client, container};
+use crate::harness::{Daemon, times};
+use crate::{kernel, tree};
 
 /// The value in a file of the container's cgroup.
 fn value(controller: &str, cgroup: &str, file: &str) -> String {
@@ -52,6 +53,55 @@ fn a_pod_without_a_parent_gets_a_cgroup_of_its_own_that_goes_with_it() {
     assert_eq!(own, all.len(), "hierarchies {all:?}, cgroups {dirs:?}");
     client.remove_pod(&pod.id).unwrap();
     assert!(kernel::cgroups_under(daemon.ground.cgroup()).is_empty());
+}
+
+/// Where `cgroup` is, by the names of the hierarchies.
+fn trees_with(cgroup: &str) -> Vec<String> {
+    let there = |point: &PathBuf| point.join(cgroup.trim_start_matches('/')).is_dir();
+    kernel::hierarchies().into_iter().filter(|(_, point)| there(point)).map(|(name, _)| name).collect()
+}
+
+#[test]
+fn the_cgroup_above_pods_of_our_own_goes_with_the_last_of_them() {
+    let mut daemon = Daemon::start();
+    let above = daemon.ground.cgroup().to_owned();
+    let (one, two) = (daemon.run_pod("one"), daemon.run_pod("two"));
+    assert_eq!(trees_with(&above).len(), kernel::hierarchies().len());
+    daemon.client().remove_pod(&one.id).unwrap();
+    assert_eq!(trees_with(&above).len(), kernel::hierarchies().len());
+    // The next daemon knows whose it is.
+    daemon.restart();
+    daemon.client().remove_pod(&two.id).unwrap();
+    assert_eq!(trees_with(&above), Vec::<String>::new());
+}
+
+#[test]
+fn the_cgroup_above_pods_stays_where_somebody_else_made_it() {
+    let daemon = Daemon::start();
+    let above = daemon.ground.cgroup().to_owned();
+    tree::make(&above);
+    let theirs = trees_with(&above);
+    let pod = daemon.run_pod("pod");
+    daemon.client().remove_pod(&pod.id).unwrap();
+    assert_eq!(trees_with(&above), theirs);
+}
+
+#[test]
+fn pods_that_come_while_the_last_one_goes_have_their_cgroup() {
+    let daemon = Daemon::start();
+    std::thread::scope(|scope| {
+        for who in 0..4 {
+            let (config, socket) = (daemon.pod_config(&format!("pod-{who}")), daemon.ground.socket());
+            scope.spawn(move || {
+                let client = Client::connect(&socket);
+                for _ in 0..times(10, 2) {
+                    let pod = client.run_pod_of(config.clone());
+                    client.remove_pod(&pod.id).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(trees_with(daemon.ground.cgroup()), Vec::<String>::new());
 }
 
 fn limited(name: &str, resources: v1::LinuxContainerResources) -> v1::ContainerConfig {

@@ -75,6 +75,23 @@ fn a_second_daemon_on_the_same_directories_is_refused() {
 }
 
 #[test]
+fn a_second_daemon_on_either_directory_is_refused() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let dirs = |ground: &Ground| [ground.state(), ground.root()];
+    for which in [0, 1] {
+        let other = Ground::new();
+        let (theirs, ours) = (dirs(&other)[which].clone(), dirs(&daemon.ground)[which].clone());
+        let text = fs::read_to_string(other.config()).unwrap();
+        fs::write(other.config(), text.replace(&format!("{theirs:?}"), &format!("{ours:?}"))).unwrap();
+        let words = refused(&other);
+        assert!(words.contains(&ours.display().to_string()), "{words}");
+    }
+    assert_eq!(daemon.client().pod_status(&pod.id).state(), v1::PodSandboxState::SandboxReady);
+    assert!(daemon.ground.socket().exists());
+}
+
+#[test]
 fn two_daemons_run_side_by_side() {
     let (first, second) = (Daemon::start(), Daemon::start());
     let (a, b) = (first.run_pod("pod"), second.run_pod("pod"));

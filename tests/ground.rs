@@ -28,7 +28,7 @@ pub(crate) struct Ground {
     systemd: bool,
     settings: String,
     /// The network that its daemon takes for the machine's, where it has one of its own.
-    host: Option<Host>,
+    host: Option<Arc<Host>>,
     _template: Arc<Template>,
 }
 
@@ -59,6 +59,19 @@ impl Ground {
     pub(crate) fn connected(settings: &str) -> Self {
         let name = unique();
         let host = Host::new(format!("crisp-e2e-{name}"));
+        Self::in_network(&name, settings, Arc::new(host))
+    }
+
+    /// Another one in the same network.
+    pub(crate) fn beside(&self, settings: &str) -> Self {
+        Self::in_network(
+            &unique(),
+            settings,
+            Arc::clone(self.host.as_ref().expect("only a connected ground has a host")),
+        )
+    }
+
+    fn in_network(name: &str, settings: &str, host: Arc<Host>) -> Self {
         let ground = Self::with_cgroup(format!("/crisp-e2e-{name}"), false, settings, Some(host));
         fs::create_dir(ground.cni()).unwrap();
         ground
@@ -70,7 +83,7 @@ impl Ground {
         Self::with_cgroup(cgroup, true, "[network]\nmode = \"none\"", None)
     }
 
-    fn with_cgroup(cgroup: String, systemd: bool, settings: &str, host: Option<Host>) -> Self {
+    fn with_cgroup(cgroup: String, systemd: bool, settings: &str, host: Option<Arc<Host>>) -> Self {
         assert!(rustix::process::geteuid().is_root(), "these tests need root");
         let template = Template::get();
         let dir = tempfile::Builder::new().prefix("crisp-").tempdir().unwrap();
@@ -106,7 +119,7 @@ impl Ground {
 
     /// The interfaces that a daemon made; none where it has no network of its own to make them in.
     pub(crate) fn links(&self) -> Vec<String> {
-        self.host.as_ref().map(Host::links).unwrap_or_default()
+        self.host.as_ref().map(|host| host.links()).unwrap_or_default()
     }
 
     /// Where CNI networks are configured.

@@ -54,11 +54,45 @@ fn a_pod_whose_shim_stands_still_is_removed() {
     let shim = shim_of(&daemon, &pod.id);
     kill(shim, Signal::STOP);
     let begin = Instant::now();
-    daemon.client().stop(&id, 2).unwrap();
+    // It ends long before that, and the kernel says so.
+    daemon.client().stop(&id, 40).unwrap();
     assert_eq!(daemon.client().status(&id).state(), ContainerState::ContainerExited);
+    daemon.client().remove(&id).unwrap();
     daemon.client().remove_pod(&pod.id).unwrap();
-    assert!(begin.elapsed() < seconds(60));
+    assert!(begin.elapsed() < seconds(8), "{:?}", begin.elapsed());
     assert!(!kernel::is_alive(shim));
+}
+
+#[test]
+fn a_shim_that_stands_still_is_waited_for_once_and_not_for_each_container() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    for name in ["one", "two", "three", "four"] {
+        daemon.client().run_idle(&pod, name);
+    }
+    kill(shim_of(&daemon, &pod.id), Signal::STOP);
+    let begin = Instant::now();
+    daemon.client().stop_pod(&pod.id).unwrap();
+    daemon.client().remove_pod(&pod.id).unwrap();
+    assert!(begin.elapsed() < seconds(6), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_shim_that_stood_still_while_its_container_was_removed_goes_on_with_its_pod() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let (id, other) = (daemon.client().run_idle(&pod, "main"), daemon.client().run_idle(&pod, "other"));
+    let shim = shim_of(&daemon, &pod.id);
+    kill(shim, Signal::STOP);
+    daemon.client().stop(&id, 0).unwrap();
+    daemon.client().remove(&id).unwrap();
+    assert_eq!(daemon.client().status(&other).state(), ContainerState::ContainerRunning);
+    kill(shim, Signal::CONT);
+    assert_eq!(daemon.client().exec_script(&other, "echo alive"), "alive\n");
+    daemon.client().stop(&other, 0).unwrap();
+    assert_eq!(daemon.client().status(&other).exit_code, 137, "its end is heard of again");
+    let again = daemon.client().run_idle(&pod, "main");
+    assert_eq!(daemon.client().exec_script(&again, "echo alive"), "alive\n");
 }
 
 #[test]

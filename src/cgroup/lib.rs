@@ -25,6 +25,7 @@
 //! to one cgroup must not overlap; the caller holds a lock. Nothing is remembered between calls: the kernel is the store.
 #![forbid(unsafe_code)]
 
+mod above;
 mod device_program;
 mod devices;
 mod driver;
@@ -51,6 +52,7 @@ mod tree;
 mod v1;
 mod v2;
 
+pub use above::Above;
 pub use devices::{Access, DeviceError, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};
 pub use driver::Driver;
 pub use engine::{ApplyError, Drift, Now, Settled, apply, commit, observe, prepare, settle};

@@ -12,20 +12,31 @@ use rustix::io::Errno;
 use crate::group::GroupError;
 use crate::kept::Kept;
 
+/// How often what is above a cgroup is made again because somebody removed it as empty.
+const TRIES: u32 = 100;
+
 /// Makes `dir` and what is missing above it. A cgroup tree has no symbolic links that could lead elsewhere.
 pub(crate) fn make_dirs(dir: &Path, made: &mut Vec<PathBuf>) -> Result<(), GroupError> {
     let failed = |source| GroupError::Make { path: dir.to_owned(), source };
-    match fs::create_dir(dir) {
-        Ok(()) => made.push(dir.to_owned()),
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            make_dirs(dir.parent().ok_or_else(|| failed(e))?, made)?;
-            fs::create_dir(dir).map_err(failed)?;
-            made.push(dir.to_owned());
+    let mut tries = 0;
+    loop {
+        let missing = match fs::create_dir(dir) {
+            Ok(()) => {
+                made.push(dir.to_owned());
+                return Ok(());
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => return Ok(()),
+            // It was there a moment ago, or what is above it is not.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && !dir.exists() => e,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => e,
+            Err(e) => return Err(failed(e)),
+        };
+        match dir.parent() {
+            Some(above) if tries < TRIES => make_dirs(above, made)?,
+            _ => return Err(failed(missing)),
         }
-        Err(e) => return Err(failed(e)),
+        tries += 1;
     }
-    Ok(())
 }
 
 /// Removes a cgroup and all below it, leaf first.
@@ -127,5 +138,33 @@ pub(crate) fn write_to(mut file: &File, value: &str) -> io::Result<()> {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn what_is_above_may_be_removed_while_it_is_made() {
+        let top = tempfile::tempdir().unwrap();
+        let (above, dir) = (top.path().join("a/b"), top.path().join("a/b/c"));
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    fs::remove_dir(&above).ok();
+                    fs::remove_dir(above.parent().unwrap()).ok();
+                }
+            });
+            let made: Result<(), GroupError> = (0..500).try_for_each(|_| {
+                make_dirs(&dir, &mut Vec::new())?;
+                remove_dir(&dir, Instant::now())
+            });
+            done.store(true, Ordering::Relaxed);
+            made.unwrap();
+        });
     }
 }

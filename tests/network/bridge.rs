@@ -42,6 +42,41 @@ fn the_node_is_ready_and_says_by_what() {
 }
 
 #[test]
+fn a_second_daemon_is_kept_from_the_same_bridge_and_told_what_to_do() {
+    let mut first = connected("");
+    let pod = first.run_pod("pod");
+    let web = serve(&first, &pod);
+    let url = format!("http://{}:8080/", address(&first, &pod));
+    let mut second = Daemon::on(first.ground.beside(""));
+    let said = second.ground.read_log();
+    assert!(said.contains("network.bridge.name") && said.contains("network.mode"), "{said}");
+    for restarted in [false, true] {
+        let condition = readiness(&second);
+        assert!(!condition.status && condition.message.contains("network.bridge.name"), "{condition:?}");
+        let refusal = second.client().try_run_pod(second.pod_config("other")).unwrap_err();
+        assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+        assert!(readiness(&first).status, "restarted: {restarted}");
+        assert_eq!(fetch_from_host(&first, &url), "pod\n");
+        if !restarted {
+            // Its place is not taken meanwhile.
+            first.restart();
+        }
+    }
+    assert_eq!(first.client().exec_script(&web, "echo alive"), "alive\n");
+    let mut third = Daemon::on(first.ground.beside("[network.bridge]\nname = \"other0\"\npools = [\"10.99.0.0/24\"]"));
+    assert!(readiness(&third).status);
+    third.kill9();
+    third.ground.host().script("ip link delete other0");
+    // In another network the name is free.
+    assert!(readiness(&connected("")).status);
+    // The first one that begins after its end may have it.
+    first.client().remove_everything();
+    first.kill9();
+    second.restart();
+    assert!(readiness(&second).status);
+}
+
+#[test]
 fn a_pod_with_the_hosts_network_gets_no_address_of_its_own() {
     let daemon = connected("");
     let pod = daemon.run_pod_with("pod", |config| {

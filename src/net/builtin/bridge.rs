@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ipnet::IpNet;
 use model::{Classed, Kind, PortMapping};
 
+use super::claim::Claim;
 use super::netlink::{NetlinkError, Socket};
 use super::pool::{self, AddressTaken, Pool, ReserveError};
 use super::ports::{PortError, Ports};
@@ -19,6 +20,8 @@ pub struct Bridge {
     state: Arc<Mutex<State>>,
     /// Sockets for rules that are not in use. They are kept, since closing one waits for all that was removed to be gone.
     idle: Mutex<Vec<Socket>>,
+    /// None until it is tried.
+    pub(super) claim: Mutex<Option<Claim>>,
 }
 
 /// Changed under the lock, together with what the kernel has of it.
@@ -100,7 +103,7 @@ impl Bridge {
         let nets = settings.pools.clone();
         let (ports, leaving) = (Ports::default(), BTreeSet::new());
         let state = State { pool, ports, nets, leaving, made: None, awake: None, rules: None };
-        Ok(Self { settings, state: Arc::new(Mutex::new(state)), idle: Mutex::default() })
+        Ok(Self { settings, state: Arc::new(Mutex::new(state)), idle: Mutex::default(), claim: Mutex::default() })
     }
 
     /// Tells of a pod that lives, after a start. All of them, before anything else is asked for.

@@ -48,7 +48,8 @@ impl Bridge {
     fn close_ports(&self, pod: &str) -> Result<(), NetlinkError> {
         let mut state = self.lock();
         let forwards = state.ports.release(pod);
-        if forwards.is_empty() {
+        // What another daemon has is not ours to change; of ours nothing is in it.
+        if forwards.is_empty() || self.is_of_another_daemon() {
             return Ok(());
         }
         self.remove_ports(&mut state, &forwards)?;

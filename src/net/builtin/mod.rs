@@ -16,7 +16,10 @@
 //! written down before anything is made; [`Bridge::attach`] makes the interface; [`Bridge::detach`] takes everything back, as
 //! often as it is called.
 //!
-//! What it changes on the host: the bridge, interfaces whose names begin with the bridge's, its own table in nftables,
+//! [`Bridge::claim`], which is the first step of all that change something, keeps two daemons of one network namespace from having
+//! the same bridge.
+//!
+//! What it changes on the host: the bridge, interfaces whose names begin with the bridge's, its own table in nftables and an empty one,
 //! `net.ipv4.ip_forward`, and with a pool of IPv6 `net.ipv6.conf.all.forwarding` (interfaces that listen to routers go on
 //! listening: `accept_ra` 2 instead of 1). For host ports `route_localnet` of the bridge.
 //!
@@ -34,6 +37,7 @@
 
 mod attach;
 mod bridge;
+mod claim;
 mod conntrack;
 mod detach;
 mod link;

@@ -16,6 +16,10 @@ use super::sysctl::{self, SysctlError};
 pub enum NotReady {
     #[error("the pool {pool} overlaps the route to {route} by {interface}: choose another pool")]
     Overlap { pool: IpNet, route: IpNet, interface: String },
+    #[error(
+        "the bridge {name} is another daemon's: choose another network.bridge.name and other pools, or network.mode, and restart"
+    )]
+    Taken { name: String },
     #[error("{name} exists, and is no bridge but {kind}")]
     NoBridge { name: String, kind: String },
     #[error("preparing the bridge")]
@@ -29,7 +33,7 @@ pub enum NotReady {
 impl Classed for NotReady {
     fn kind(&self) -> Kind {
         match self {
-            Self::Overlap { .. } | Self::NoBridge { .. } => Kind::Precondition,
+            Self::Overlap { .. } | Self::Taken { .. } | Self::NoBridge { .. } => Kind::Precondition,
             Self::Bridge(_) | Self::Rules(_) | Self::Sysctl(_) => Kind::Internal,
         }
     }
@@ -68,6 +72,7 @@ impl Bridge {
     /// Makes what is missing, and mends what is not as it should be.
     pub(super) fn make(&self, state: &mut State) -> Result<Made, NotReady> {
         state.made = None;
+        self.claim()?;
         let socket = Socket::route().map_err(NotReady::Bridge)?;
         let host = Host::look(&socket).map_err(NotReady::Bridge)?;
         let bridge = host.links.iter().find(|link| link.name == self.settings.bridge);

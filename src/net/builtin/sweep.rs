@@ -37,6 +37,11 @@ impl Bridge {
         let (prefix, stay) = (self.link_prefix(), self.staying(&state));
         let ours = links.iter().filter(|link| link.kind == "veth" && link.name.starts_with(&prefix));
         let gone: Vec<_> = ours.map(|link| link.name.clone()).filter(|name| !stay.contains(name)).collect();
+        // On a node that connects its pods by other means there is nothing to mend.
+        let in_use = state.pool.taken().next().is_some() || links.iter().any(|link| link.name == self.settings.bridge);
+        if in_use || !gone.is_empty() {
+            self.claim()?;
+        }
         // Those that left no interface are gone already, whoever removed it.
         let owners: BTreeMap<_, _> = state.leaving.iter().map(|pod| (self.link_name(pod), pod.clone())).collect();
         for (_, pod) in owners.iter().filter(|(name, _)| !gone.contains(name)) {
@@ -45,8 +50,7 @@ impl Bridge {
         }
         let leaver = |name: &String| Leaver { name: name.clone(), pod: owners.get(name).cloned() };
         let removal = self.remove_links(gone.iter().map(leaver).collect());
-        // On a node that connects its pods by other means there is nothing to mend.
-        if state.pool.taken().next().is_some() || links.iter().any(|link| link.name == self.settings.bridge) {
+        if in_use {
             state.rules = None;
             self.make(&mut state)?;
         }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::{Runtime, blocking, poststop};
-use crate::shim::{Client, note};
+use crate::shim::{Client, ON_THE_WAY_OUT, note};
 use crate::store::disk;
 
 /// Written first: the parts of a pod or container that do not lie in its directory.
@@ -36,8 +36,6 @@ pub(super) enum Dirt {
 
 /// How long killed processes may take to be gone.
 const KILL_WITHIN: Duration = Duration::from_secs(10);
-/// How long a shim may take to say goodbye.
-const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// Collects what failed, and goes on.
 #[derive(Debug, Default)]
@@ -59,7 +57,7 @@ impl Runtime {
         let mut steps = Steps::default();
         if let Some(shim) = self.shim_of(pod) {
             // A shim that is gone has no container to forget, and one that hangs holds nothing up: the kernel is told too.
-            tokio::time::timeout(KILL_WITHIN, shim.tell(Ask::Forget { container: id.clone() })).await.ok();
+            shim.tell(Ask::Forget { container: id.clone() }).await.ok();
         }
         let (runtime, dir, owner) = (self.clone(), self.layout.container(pod, id), id.clone());
         let left = blocking(move || {
@@ -102,6 +100,7 @@ impl Runtime {
                 steps.did(step, outcome);
             }
             runtime.clear_intended(&mut steps, &dir);
+            runtime.remove_above();
             if steps.0.is_empty() {
                 steps.did("removing its directory", disk::remove_dir(&dir));
             }
@@ -127,7 +126,7 @@ impl Runtime {
             shim.tell(Ask::Leave).await
         };
         // One that does not leave is ended by force.
-        tokio::time::timeout(LEAVE_WITHIN, left).await.ok();
+        tokio::time::timeout(ON_THE_WAY_OUT, left).await.ok();
         blocking(move || note::end(&dir)).await;
     }
 

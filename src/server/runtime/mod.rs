@@ -4,6 +4,7 @@
 //! to be cleared away, and [`clear`] clears it: after a failure, after a crash, and when it is removed. There is one way
 //! out for all three, and each step of it is content with finding nothing to do.
 
+mod above;
 mod addresses;
 mod announced;
 mod attach;
@@ -110,6 +111,8 @@ pub(crate) struct Runtime {
     container_names: Names<(PodId, ContainerMeta)>,
     /// The shims of the pods that are ready.
     shims: Mutex<HashMap<PodId, Client>>,
+    /// What was made above the cgroups of pods.
+    above: Mutex<cgroup::Above>,
     /// What could not be cleared away yet.
     dirty: Mutex<Vec<clear::Dirt>>,
     /// Writable layers of which nobody knows yet whose they are.
@@ -154,6 +157,7 @@ impl Runtime {
             selinux: Selinux::find(),
             settings: RwLock::new(Arc::new(config.clone())),
             specs: cdi::Specs::new(config.cdi.spec_dirs.clone()),
+            above: Mutex::new(above::read(&layout)),
             config,
             layout,
             images,

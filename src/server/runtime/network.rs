@@ -195,6 +195,8 @@ impl Runtime {
         let (bridge, alive) = (Arc::clone(self.networks.bridge()), self.connected_by(Connection::Bridge));
         // Where it was never in use, it is perhaps another daemon's.
         let in_use = !alive.is_empty() || matches!(self.networks.mode(), NetworkMode::Auto | NetworkMode::Bridge);
+        // From the beginning, not from the first pod on: whoever starts next is to see it.
+        let wanted = self.networks.connection() == Connection::Bridge;
         blocking(move || {
             if !in_use {
                 return;
@@ -203,6 +205,9 @@ impl Runtime {
                 if let Err(error) = bridge.take(pod.id.as_str(), &pod.ips, &host_ports(&pod.spec)) {
                     tracing::warn!(pod = %pod.id, error = chain(&error), "what the pod has of the network is not known");
                 }
+            }
+            if wanted && let Err(error) = bridge.claim() {
+                return tracing::warn!(error = chain(&error), "pods cannot be connected by crisp's own bridge");
             }
             match bridge.sweep() {
                 Ok((swept, _)) if swept.is_empty() => {}

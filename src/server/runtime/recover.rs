@@ -19,7 +19,11 @@ impl Runtime {
     /// begun and never finished, and what a reboot left without its pod.
     pub(super) async fn recover(self: &Arc<Self>) -> Result<(), OpenError> {
         let runtime = self.clone();
-        blocking(move || runtime.sweep()).await;
+        blocking(move || {
+            runtime.sweep();
+            runtime.remove_above();
+        })
+        .await;
         let mut work = JoinSet::new();
         for name in disk::names_in(&self.layout.pods())? {
             let Ok(id) = PodId::try_from(name) else { continue };

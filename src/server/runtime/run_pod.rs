@@ -112,9 +112,10 @@ impl Runtime {
         if cgroup.ours {
             let group = self.cgroup(&cgroup.path).map_err(RunPodError::CgroupParent)?;
             let limits = pod_size::of(&spec);
+            let runtime = Arc::clone(self);
             let made = blocking(move || -> Result<Settings, RunPodError> {
                 // Taken back by `clear_pod`, which the intent tells of it.
-                drop(group.create()?);
+                runtime.note_above(&group.create()?, &group);
                 Ok(group.apply(&limits)?)
             });
             settings = made.await?;

@@ -1,16 +1,23 @@
 //! StopContainer.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use link::Ask;
 use model::{Classed, ContainerId, Kind, Phase, Signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use super::watch::last_words;
 use super::{LookError, Runtime, blocking};
 use crate::chain::chain;
 use crate::store::{ContainerRecord, Entry};
+
+/// How long a shim that was silent may take to tell of an end that the kernel knows of.
+const TELL_WITHIN: Duration = Duration::from_secs(1);
+/// How often the kernel is asked whether a process has ended that no shim tells of.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StopError {
@@ -50,10 +57,14 @@ impl Runtime {
         let grace = grace.min(self.settings().stop.grace_max);
         let record = entry.look();
         if matches!(record.phase, Phase::Running { .. }) && !grace.is_zero() {
-            if !self.signal(&record, record.stop_signal).await {
-                self.signal_past_the_shim(&record);
-            }
-            if tokio::time::timeout(grace, entry.wait_until(is_over)).await.is_ok() {
+            let heard = self.signal(&record, record.stop_signal).await;
+            let process = if heard { None } else { self.signal_past_the_shim(&record) };
+            let told = tokio::select! {
+                told = tokio::time::timeout(grace, entry.wait_until(is_over)) => told,
+                // Nobody else may tell of it. A shim that is merely slow gets a moment to say how.
+                () = end_of(process) => tokio::time::timeout(TELL_WITHIN, entry.wait_until(is_over)).await,
+            };
+            if told.is_ok() {
                 return Ok(());
             }
         }
@@ -91,16 +102,30 @@ impl Runtime {
         asked.is_ok()
     }
 
-    /// Sends the stop signal without the shim, to the first process, if that is still one of the container's.
-    fn signal_past_the_shim(&self, record: &ContainerRecord) {
-        let Some(pid) = record.phase.pid() else { return };
-        let number = i32::try_from(pid.get()).ok().and_then(Pid::from_raw);
-        let signal = rustix::process::Signal::from_named_raw(record.stop_signal.number());
-        let (Some(number), Some(signal), Ok(cgroup)) = (number, signal, self.cgroup(&record.cgroup)) else { return };
+    /// Sends the stop signal without the shim, to the first process, if that is still one of the container's. Its end, or
+    /// that it has ended, can be waited for.
+    fn signal_past_the_shim(&self, record: &ContainerRecord) -> Option<OwnedFd> {
+        let pid = record.phase.pid()?;
+        let number = i32::try_from(pid.get()).ok().and_then(Pid::from_raw)?;
+        let signal = rustix::process::Signal::from_named_raw(record.stop_signal.number())?;
+        let cgroup = self.cgroup(&record.cgroup).ok()?;
         // Opened first: the number cannot pass to another while it is looked for.
-        let Ok(process) = pidfd_open(number, PidfdFlags::empty()) else { return };
-        if cgroup.procs().is_ok_and(|all| all.contains(&pid)) {
+        let process = pidfd_open(number, PidfdFlags::empty()).ok()?;
+        let all = cgroup.procs().ok()?;
+        if all.contains(&pid) {
             pidfd_send_signal(&process, signal).ok();
+        } else if !all.is_empty() {
+            return None;
         }
+        Some(process)
+    }
+}
+
+/// Waits for the end of a process; without one, for ever.
+async fn end_of(process: Option<OwnedFd>) {
+    let Some(process) = process else { return std::future::pending().await };
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    while !poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&at_once)).is_ok_and(|ended| ended > 0) {
+        tokio::time::sleep(LOOK_EVERY).await;
     }
 }

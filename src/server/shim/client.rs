@@ -23,6 +23,8 @@ pub(crate) enum AskError {
     Gone,
     #[error("the pod's shim did not answer within {0:?}")]
     Silent(Duration),
+    #[error("the pod's shim is silent, and was not waited for")]
+    Mute,
     #[error("the pod's shim ({release}) speaks protocol {protocol}, which this daemon does not")]
     Foreign { release: String, protocol: u32 },
     #[error("talking to the shim")]
@@ -47,7 +49,7 @@ impl AskError {
 impl Classed for AskError {
     fn kind(&self) -> Kind {
         match self {
-            Self::Connect { .. } | Self::Gone | Self::Silent(_) => Kind::Unavailable,
+            Self::Connect { .. } | Self::Gone | Self::Silent(_) | Self::Mute => Kind::Unavailable,
             Self::Foreign { .. } => Kind::Unsupported,
             Self::Frame(_) | Self::Send(_) | Self::Mismatch => Kind::Internal,
             Self::Failed(failure) => match failure.kind {
@@ -89,6 +91,11 @@ struct Shared {
     next: AtomicU64,
     waiting: Arc<Waiting>,
     execs: Arc<Mutex<HashMap<u64, oneshot::Sender<i32>>>>,
+    /// How many messages have come.
+    heard: Arc<AtomicU64>,
+    /// How many had come when an ask was made that was not answered in time. As long as there are no more, the shim is
+    /// silent.
+    silent_since: AtomicU64,
     /// Set when the shim is of another time and cannot be driven.
     foreign: Option<(String, u32)>,
     reader: tokio::task::AbortHandle,
@@ -104,13 +111,15 @@ impl Drop for Shared {
 const SOON: Duration = Duration::from_secs(5);
 /// For asks that wait for programs, or for the end of processes.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// For asks on the way out. There a shim is asked and not needed: the kernel ends what it does not.
+pub(crate) const ON_THE_WAY_OUT: Duration = Duration::from_secs(3);
 
 fn patience(ask: &Ask) -> Duration {
     match ask {
-        Ask::Hello { .. } | Ask::Report | Ask::Signal { .. } | Ask::Attach(_) => SOON,
+        Ask::Hello { .. } | Ask::Report | Ask::Attach(_) => SOON,
         Ask::Hold(_) | Ask::Create(_) | Ask::Start { .. } => PATIENCE,
-        Ask::Exec(_) | Ask::ExecStream(_) | Ask::KillExec { .. } => PATIENCE,
-        Ask::Reopen { .. } | Ask::Forget { .. } | Ask::Leave => PATIENCE,
+        Ask::Exec(_) | Ask::ExecStream(_) | Ask::KillExec { .. } | Ask::Reopen { .. } => PATIENCE,
+        Ask::Signal { .. } | Ask::Forget { .. } | Ask::Leave => ON_THE_WAY_OUT,
     }
 }
 
@@ -123,9 +132,24 @@ impl Client {
         let socket = Arc::new(UnixStream::from_std(socket.into()).map_err(failed)?);
         let waiting: Arc<Waiting> = Arc::default();
         let execs: Arc<Mutex<HashMap<u64, oneshot::Sender<i32>>>> = Arc::default();
-        let reader = Reader { socket: socket.clone(), waiting: waiting.clone(), execs: execs.clone(), events };
-        let reader = tokio::spawn(reader.run()).abort_handle();
-        let mut shared = Shared { socket, next: AtomicU64::new(1), waiting, execs, foreign: None, reader };
+        let heard: Arc<AtomicU64> = Arc::default();
+        let reader = Reader {
+            socket: socket.clone(),
+            waiting: waiting.clone(),
+            execs: execs.clone(),
+            heard: heard.clone(),
+            events,
+        };
+        let mut shared = Shared {
+            socket,
+            next: AtomicU64::new(1),
+            waiting,
+            execs,
+            heard,
+            silent_since: AtomicU64::new(u64::MAX),
+            foreign: None,
+            reader: tokio::spawn(reader.run()).abort_handle(),
+        };
         let hello = Ask::Hello { protocol: PROTOCOL, release: env!("CARGO_PKG_VERSION").to_owned() };
         match shared.ask(hello, &[]).await? {
             Answer::Hello { protocol, release, .. } => {
@@ -172,7 +196,10 @@ impl Client {
 impl Shared {
     async fn ask(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<Answer, AskError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let heard = self.heard.load(Ordering::Relaxed);
         let patience = patience(&ask);
+        // It owes an answer already, and is back when that comes. A whole way out waits once, not at every step.
+        let is_mute = patience == ON_THE_WAY_OUT && self.silent_since.load(Ordering::Relaxed) == heard;
         let bytes = link::encode(&ToShim { number, ask })?;
         let (sender, receiver) = oneshot::channel();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, sender);
@@ -187,7 +214,13 @@ impl Shared {
             })?;
             receiver.await.map_err(|_| AskError::Gone)?
         };
-        tokio::time::timeout(patience, answered).await.map_err(|_| AskError::Silent(patience))?
+        if is_mute {
+            return tokio::time::timeout(Duration::ZERO, answered).await.map_err(|_| AskError::Mute)?;
+        }
+        tokio::time::timeout(patience, answered).await.map_err(|_| {
+            self.silent_since.store(heard, Ordering::Relaxed);
+            AskError::Silent(patience)
+        })?
     }
 }
 
@@ -207,6 +240,7 @@ struct Reader {
     socket: Arc<UnixStream>,
     waiting: Arc<Waiting>,
     execs: Arc<Mutex<HashMap<u64, oneshot::Sender<i32>>>>,
+    heard: Arc<AtomicU64>,
     events: mpsc::UnboundedSender<ShimEvent>,
 }
 
@@ -220,6 +254,7 @@ impl Reader {
         let receive = || {
             BUFFER.with_borrow_mut(|buffer| {
                 let got = sys::packet::receive(&*self.socket, buffer)?;
+                self.heard.fetch_add(1, Ordering::Relaxed);
                 Ok(got.map(|(n, _)| link::decode(&buffer[..n]).map_err(|error| (error, number_of(&buffer[..n])))))
             })
         };

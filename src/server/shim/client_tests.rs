@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use link::{Answer, Ask, Event, PROTOCOL, ToDaemon, ToShim};
 use model::Classed as _;
@@ -114,6 +115,36 @@ async fn a_shim_that_hung_up_is_found_again() {
         let _client = Client::connect(&path, sender).await.unwrap();
         assert!(matches!(events.recv().await, Some(ShimEvent::Gone)));
     }
+    shim.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_silent_shim_is_waited_for_once_on_the_way_out_and_again_when_it_spoke() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s");
+    let (speak, may_speak) = std::sync::mpsc::channel();
+    let shim = play(&path, PROTOCOL, move |socket| {
+        may_speak.recv().unwrap();
+        for _ in 0..3 {
+            assert!(matches!(hear(&socket).ask, Ask::Leave), "what is not waited for is asked, too");
+        }
+        let container = model::ContainerId::try_from("a".repeat(64)).unwrap();
+        say(&socket, &ToDaemon::Event(Event::LogLost { container, bytes: 1, error: String::new() }));
+        let ToShim { number, .. } = hear(&socket);
+        std::thread::sleep(Duration::from_millis(300));
+        say(&socket, &ToDaemon::Answer { number, answer: Ok(Answer::Done) });
+    });
+    let (sender, mut events) = mpsc::unbounded_channel();
+    let client = Client::connect(&path, sender).await.unwrap();
+    let begin = Instant::now();
+    assert!(matches!(client.tell(Ask::Leave).await, Err(AskError::Silent(_))));
+    for _ in 0..2 {
+        assert!(matches!(client.tell(Ask::Leave).await, Err(AskError::Mute)));
+    }
+    assert!(begin.elapsed() < Duration::from_secs(4));
+    speak.send(()).unwrap();
+    assert!(matches!(events.recv().await, Some(ShimEvent::LogLost { .. })));
+    client.tell(Ask::Leave).await.unwrap();
     shim.join().unwrap();
 }
 

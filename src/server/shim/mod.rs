@@ -5,7 +5,7 @@ pub(crate) mod note;
 mod probe;
 mod spawn;
 
-pub(crate) use client::{AskError, Client, ShimEvent};
+pub(crate) use client::{AskError, Client, ON_THE_WAY_OUT, ShimEvent};
 pub(crate) use spawn::{Program, SpawnError};
 
 #[cfg(test)]

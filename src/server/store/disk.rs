@@ -9,6 +9,7 @@
 //!   containers/CONTAINER/    the same for a container
 //!     intent.json container.json config.json launch.json exit.json resize.json rootfs/ libcontainer/
 //!     X.new                  what X held before, and is to hold next
+//! STATE/above.json           the cgroups that were made above those of pods
 //! ROOT/containers/CONTAINER/ its writable layer: upper/ work/, and owner: the path of the directory above;
 //!                            volumes/N: what its image declares, in the order of their paths
 //! ROOT/cni/                  what CNI plugins connected, and with which configuration
@@ -77,6 +78,11 @@ impl Layout {
 
     pub(crate) fn container(&self, pod: &PodId, id: &ContainerId) -> PathBuf {
         self.containers(pod).join(id.as_str())
+    }
+
+    /// What was made above the cgroups of pods.
+    pub(crate) fn above(&self) -> PathBuf {
+        self.state.join("above.json")
     }
 
     /// Where all writable layers are.

@@ -83,30 +83,38 @@ impl Listener {
 
     pub(crate) fn serve(self, runtime: Arc<Runtime>) -> Serving {
         let Self { listener, tls, streaming } = self;
-        let door = Arc::new(Door::new(runtime, streaming));
-        let lobby: Arc<Lobby> = Arc::default();
+        let door = Arc::new(Door::new(runtime, Arc::clone(&streaming)));
         Serving(tokio::spawn(async move {
-            loop {
-                match listener.accept().await {
-                    Ok((stream, _)) => {
-                        let (door, tls) = (Arc::clone(&door), tls.as_ref().map(|tls| tls.0.clone()));
-                        let (place, inside) = (Arc::clone(&lobby), Arc::clone(&lobby));
-                        lobby.enter(move |number| {
-                            let leave = move || inside.leave(number);
-                            let talk = async move {
-                                talk(stream, tls, door, leave).await;
-                                place.leave(number);
-                            };
-                            tokio::spawn(talk).abort_handle()
-                        });
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "a streaming connection could not be accepted");
-                        tokio::time::sleep(ACCEPT_PAUSE).await;
-                    }
-                }
+            tokio::select! {
+                () = accept(listener, tls, door) => {}
+                () = streaming.tokens.forget_in_time() => {}
             }
         }))
+    }
+}
+
+/// Lets clients in, for ever.
+async fn accept(listener: TcpListener, tls: Option<Tls>, door: Arc<Door>) {
+    let lobby: Arc<Lobby> = Arc::default();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (door, tls) = (Arc::clone(&door), tls.as_ref().map(|tls| tls.0.clone()));
+                let (place, inside) = (Arc::clone(&lobby), Arc::clone(&lobby));
+                lobby.enter(move |number| {
+                    let leave = move || inside.leave(number);
+                    let talk = async move {
+                        talk(stream, tls, door, leave).await;
+                        place.leave(number);
+                    };
+                    tokio::spawn(talk).abort_handle()
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a streaming connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use model::{Classed, ContainerId, Kind, PodId};
 use stream::remote_command::Wants;
 
 pub(crate) use listen::{BindError, Listener};
-use tokens::Tokens;
+use tokens::{Held, Tokens};
 
 /// What a client was promised.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,6 +42,16 @@ impl Request {
             Self::Exec { .. } => "exec",
             Self::Attach { .. } => "attach",
             Self::PortForward { .. } => "portforward",
+        }
+    }
+}
+
+impl Held for Request {
+    fn size(&self) -> usize {
+        match self {
+            Self::Exec { command, .. } => command.iter().map(|word| size_of::<String>() + word.capacity()).sum(),
+            Self::Attach { .. } => 0,
+            Self::PortForward { ports, .. } => size_of_val(&**ports),
         }
     }
 }

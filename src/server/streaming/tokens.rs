@@ -1,11 +1,15 @@
 //! Tokens that are good once, and not for long.
+//!
+//! What one stands for is held for no longer than it is good: arguments of commands are somebody's secrets, and as long as they like.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::TooMany;
 
@@ -13,40 +17,61 @@ use super::TooMany;
 const TTL: Duration = Duration::from_secs(60);
 /// The most that are good at the same time.
 const MOST: usize = 1000;
+/// The most memory that they may stand for at the same time, in bytes. One alone may have more.
+const MOST_HELD: usize = 16 << 20;
 
 #[derive(Debug)]
-pub(super) struct Tokens<T>(Mutex<Inner<T>>);
+pub(super) struct Tokens<T> {
+    inner: Mutex<Inner<T>>,
+    issued: Notify,
+}
+
+/// What a token stands for, which takes memory.
+pub(super) trait Held {
+    /// In bytes, more or less.
+    fn size(&self) -> usize;
+}
 
 #[derive(Debug)]
 struct Inner<T> {
-    good: HashMap<String, (Instant, T)>,
+    good: HashMap<String, T>,
+    /// By all that are good, in bytes.
+    held: usize,
     /// Oldest first; also of those that were used.
     order: VecDeque<(Instant, String)>,
 }
 
 impl<T> Default for Tokens<T> {
     fn default() -> Self {
-        Self(Mutex::new(Inner { good: HashMap::new(), order: VecDeque::new() }))
+        let inner = Inner { good: HashMap::new(), held: 0, order: VecDeque::new() };
+        Self { inner: Mutex::new(inner), issued: Notify::new() }
     }
 }
 
-impl<T> Tokens<T> {
+impl<T: Held> Tokens<T> {
+    fn inner(&self) -> MutexGuard<'_, Inner<T>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn issue(&self, value: T) -> Result<String, TooMany> {
         self.issue_at(value, Instant::now())
     }
 
     fn issue_at(&self, value: T, now: Instant) -> Result<String, TooMany> {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner();
         inner.forget_old(now);
-        if inner.good.len() >= MOST {
+        let held = inner.held.saturating_add(value.size());
+        if inner.good.len() >= MOST || inner.held > 0 && held > MOST_HELD {
             return Err(TooMany);
         }
+        inner.held = held;
         let mut bytes = [0; 16];
         // The kernel's generator does not fail once the system has booted.
         while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(16) {}
         let token = URL_SAFE_NO_PAD.encode(bytes);
-        inner.good.insert(token.clone(), (now, value));
+        inner.good.insert(token.clone(), value);
         inner.order.push_back((now, token.clone()));
+        self.issued.notify_one();
         Ok(token)
     }
 
@@ -56,19 +81,42 @@ impl<T> Tokens<T> {
     }
 
     fn redeem_at(&self, token: &str, now: Instant) -> Option<T> {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = self.inner();
         inner.forget_old(now);
-        inner.good.remove(token).map(|(_, value)| value)
+        inner.take(token)
+    }
+
+    /// Forgets those that are not good any more, also where nobody comes with or for another. Never ends.
+    pub(super) async fn forget_in_time(&self) {
+        loop {
+            match self.oldest() {
+                Some(issued) => tokio::time::sleep_until(issued + TTL).await,
+                None => self.issued.notified().await,
+            }
+        }
+    }
+
+    /// When the oldest of those that are good was issued.
+    fn oldest(&self) -> Option<Instant> {
+        let mut inner = self.inner();
+        inner.forget_old(Instant::now());
+        inner.order.front().map(|(issued, _)| *issued)
     }
 }
 
-impl<T> Inner<T> {
+impl<T: Held> Inner<T> {
+    fn take(&mut self, token: &str) -> Option<T> {
+        let value = self.good.remove(token)?;
+        self.held = self.held.saturating_sub(value.size());
+        Some(value)
+    }
+
     fn forget_old(&mut self, now: Instant) {
         while self.order.front().is_some_and(|(issued, token)| {
             now.saturating_duration_since(*issued) >= TTL || !self.good.contains_key(token)
         }) {
             if let Some((_, token)) = self.order.pop_front() {
-                self.good.remove(&token);
+                self.take(&token);
             }
         }
     }
@@ -78,13 +126,26 @@ impl<T> Inner<T> {
 mod tests {
     use super::*;
 
+    /// That many bytes.
+    impl Held for usize {
+        fn size(&self) -> usize {
+            *self
+        }
+    }
+
+    impl Held for std::sync::Arc<()> {
+        fn size(&self) -> usize {
+            0
+        }
+    }
+
     #[test]
     fn a_token_is_good_once() {
         let tokens = Tokens::default();
-        let (a, b) = (tokens.issue("a").unwrap(), tokens.issue("b").unwrap());
+        let (a, b) = (tokens.issue(1).unwrap(), tokens.issue(2).unwrap());
         assert!(a != b && a.len() == 22, "{a} {b}");
-        assert_eq!((tokens.redeem(&a), tokens.redeem(&a)), (Some("a"), None));
-        assert_eq!((tokens.redeem(""), tokens.redeem("guess"), tokens.redeem(&b)), (None, None, Some("b")));
+        assert_eq!((tokens.redeem(&a), tokens.redeem(&a)), (Some(1), None));
+        assert_eq!((tokens.redeem(""), tokens.redeem("guess"), tokens.redeem(&b)), (None, None, Some(2)));
     }
 
     #[test]
@@ -93,8 +154,8 @@ mod tests {
         let (early, late) = (tokens.issue_at(1, now).unwrap(), tokens.issue_at(2, now).unwrap());
         assert_eq!(tokens.redeem_at(&early, now + TTL - Duration::from_millis(1)), Some(1));
         assert_eq!(tokens.redeem_at(&late, now + TTL), None);
-        let inner = tokens.0.lock().unwrap();
-        assert!(inner.good.is_empty() && inner.order.is_empty());
+        let inner = tokens.inner();
+        assert!(inner.good.is_empty() && inner.order.is_empty() && inner.held == 0);
     }
 
     #[test]
@@ -106,16 +167,48 @@ mod tests {
         tokens.issue_at(0, now).unwrap();
         assert_eq!(tokens.issue_at(0, now), Err(TooMany));
         tokens.issue_at(0, now + TTL).unwrap();
-        assert_eq!(tokens.0.lock().unwrap().good.len(), 1);
+        assert_eq!(tokens.inner().good.len(), 1);
+    }
+
+    #[test]
+    fn they_hold_a_bounded_amount_of_memory() {
+        let (tokens, now) = (Tokens::default(), Instant::now());
+        let large = tokens.issue_at(2 * MOST_HELD, now).unwrap();
+        assert_eq!(tokens.issue_at(1, now), Err(TooMany));
+        tokens.redeem_at(&large, now).unwrap();
+        for _ in 0..4 {
+            tokens.issue_at(MOST_HELD / 4, now).unwrap();
+        }
+        assert_eq!(tokens.issue_at(1, now), Err(TooMany));
+        tokens.issue_at(MOST_HELD, now + TTL).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_nobody_comes_with_is_forgotten_in_time_by_itself() {
+        let (tokens, value) = (std::sync::Arc::new(Tokens::default()), std::sync::Arc::new(()));
+        let forgetting = tokens.clone();
+        let forgetting = tokio::spawn(async move { forgetting.forget_in_time().await });
+        for _ in 0..2 {
+            tokens.issue(value.clone()).unwrap();
+            tokio::time::sleep(TTL / 2).await;
+            let late = tokens.issue(value.clone()).unwrap();
+            tokio::time::sleep(TTL / 2 + Duration::from_millis(10)).await;
+            assert_eq!(std::sync::Arc::strong_count(&value), 2, "the second one is still good");
+            tokens.redeem(&late).unwrap();
+            tokens.issue(value.clone()).unwrap();
+            tokio::time::sleep(TTL + Duration::from_millis(10)).await;
+            assert_eq!(std::sync::Arc::strong_count(&value), 1);
+        }
+        forgetting.abort();
     }
 
     #[test]
     fn used_tokens_leave_nothing_behind() {
         let tokens = Tokens::default();
         for _ in 0..10_000 {
-            let token = tokens.issue(()).unwrap();
+            let token = tokens.issue(0).unwrap();
             tokens.redeem(&token).unwrap();
         }
-        assert!(tokens.0.lock().unwrap().order.len() <= 1);
+        assert!(tokens.inner().order.len() <= 1);
     }
 }

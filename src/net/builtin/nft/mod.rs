@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use self::rules::{CHAINS, MAPS, Map};
-use super::netlink::{APPEND, Batch, CREATE, DUMP, NetlinkError, Reply, Socket, Step, find, find_in, text};
+use super::netlink::{APPEND, Batch, CREATE, DUMP, EXCLUSIVE, NetlinkError, Reply, Socket, Step, find, find_in, text};
 use super::ports::Forward;
 
 const SUBSYSTEM: u16 = 10;
@@ -20,6 +20,7 @@ const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 
 const NFT_MSG_NEWTABLE: u16 = 0;
+const NFT_MSG_GETTABLE: u16 = 1;
 const NFT_MSG_DELTABLE: u16 = 2;
 const NFT_MSG_NEWCHAIN: u16 = 3;
 const NFT_MSG_GETCHAIN: u16 = 4;
@@ -34,6 +35,7 @@ const NFT_MSG_GETGEN: u16 = 16;
 const NFTA_LIST_ELEM: u16 = 1;
 const NFTA_DATA_VALUE: u16 = 1;
 const NFTA_TABLE_NAME: u16 = 1;
+const NFTA_TABLE_FLAGS: u16 = 2;
 const NFTA_CHAIN_TABLE: u16 = 1;
 const NFTA_CHAIN_NAME: u16 = 3;
 const NFTA_CHAIN_HOOK: u16 = 4;
@@ -63,6 +65,7 @@ const NFPROTO_INET: u8 = 1;
 const NF_ACCEPT: u32 = 1;
 const HOOK_FORWARD: u32 = 2;
 const NFT_SET_MAP: u32 = 8;
+const NFT_TABLE_F_OWNER: u32 = 2;
 
 /// What nft calls the kinds of values, six bits each.
 const IPV4_ADDR: u32 = 7;
@@ -183,6 +186,33 @@ impl Table<'_> {
                 });
             }
         }
+    }
+}
+
+/// Makes an empty table that is the socket's alone and goes with it. False where it is another's.
+pub(super) fn own_table(socket: &Socket, name: &str) -> Result<bool, NetlinkError> {
+    let mut batch = begin();
+    message(&mut batch, Step::new("claiming a table"), NFT_MSG_NEWTABLE, CREATE | EXCLUSIVE)
+        .text(NFTA_TABLE_NAME, name)
+        .u32_be(NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
+    let refusal = match commit(socket, batch) {
+        Ok(()) => return Ok(true),
+        Err(refusal) => refusal,
+    };
+    match refusal.errno() {
+        Some(libc::EEXIST) => Ok(false),
+        // The same answer as to who has no right to change rules, nor to look at them.
+        Some(libc::EPERM) => {
+            let mut batch = Batch::new();
+            message(&mut batch, Step::new("looking at a table"), NFT_MSG_GETTABLE, 0).text(NFTA_TABLE_NAME, name);
+            match socket.ask(batch) {
+                Ok(_) => Ok(false),
+                // It went meanwhile.
+                Err(error) if error.errno() == Some(libc::ENOENT) => Ok(false),
+                Err(error) => Err(error),
+            }
+        }
+        _ => Err(refusal),
     }
 }
 

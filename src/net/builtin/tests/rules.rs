@@ -71,9 +71,9 @@ fn nft_reads_the_same_as_from_rules_written_by_hand() {
             )
             .unwrap();
         bridge.ready().unwrap();
-        sh("nft list ruleset")
+        sh("nft list table inet crisp")
     });
-    let by_hand = on_host(|_| sh(&format!("nft -f - <<'E'\n{WANTED}\nE\nnft list ruleset")));
+    let by_hand = on_host(|_| sh(&format!("nft -f - <<'E'\n{WANTED}\nE\nnft list table inet crisp")));
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(words(&ours), words(WANTED), "{ours}");
     assert_eq!(ours, by_hand);

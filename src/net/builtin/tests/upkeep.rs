@@ -3,7 +3,7 @@
 use model::{Classed as _, Kind, Protocol};
 
 use super::ground::*;
-use crate::builtin::{NotReady, PoolInUse};
+use crate::builtin::{NotReady, PoolInUse, SweepError};
 
 fn web() -> [model::PortMapping; 1] {
     [port(Protocol::Tcp, "", 8080, 80)]
@@ -37,6 +37,37 @@ fn the_next_daemon_keeps_pods_that_live_and_sweeps_those_that_do_not() {
         tcp(&third.netns, third.at(80), &ground.outside, address(HOST4, 8081)).unwrap();
         next.detach(&alive.pod.id).unwrap().wait();
         assert!(!sh("nft list table inet crisp").contains("tcp . 8080"));
+    });
+}
+
+#[test]
+#[ignore = "needs root"]
+fn two_daemons_of_one_network_namespace_do_not_share_a_bridge() {
+    on_host(|ground| {
+        let first = dual();
+        let pod = attach(&first, 1, &web());
+        let seen = || sh("ip -o link; nft list table inet crisp");
+        let before = seen();
+        let second = bridge(&["10.99.0.0/24"]);
+        second.take(&id(2), &["10.99.0.2".parse().unwrap()], &[port(Protocol::Tcp, "", 8081, 80)]).unwrap();
+        let error = second.ready().unwrap_err().to_string();
+        for hint in ["crisp0", "network.bridge.name", "network.mode"] {
+            assert!(error.contains(hint), "{error}");
+        }
+        assert!(matches!(second.sweep().unwrap_err(), SweepError::NotReady(NotReady::Taken { .. })));
+        second.detach(&id(2)).unwrap().wait();
+        assert_eq!(seen(), before, "nothing was touched");
+        ground.outside.enter(|| dual().ready()).unwrap();
+        sh("nft flush ruleset");
+        assert!(dual().ready().is_err(), "whoever flushes all rules does not free it");
+        first.ready().unwrap();
+        tcp(&pod.netns, pod.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
+        drop(first);
+        assert!(second.ready().is_err(), "the pods of the first are still there, and its successor comes");
+        let next = dual();
+        next.take(&pod.pod.id, &pod.ips, &pod.pod.ports).unwrap();
+        next.sweep().unwrap();
+        tcp(&pod.netns, pod.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
     });
 }
 
@@ -156,7 +187,9 @@ fn a_pool_that_somebody_has_a_route_to_is_not_ready() {
         // A wider route that comes later takes nothing away; a narrower one does.
         sh(&format!("ip route add 10.0.0.0/8 via {OUTSIDE4}"));
         bridge.ready().unwrap();
-        dual().ready().unwrap();
+        drop(bridge);
+        let bridge = dual();
+        bridge.ready().unwrap();
         sh(&format!("ip -6 route add fd00:c715::/80 via {OUTSIDE6}"));
         let error = bridge.ready().unwrap_err();
         assert!(matches!(error, NotReady::Overlap { .. }), "{error}");

@@ -1,0 +1,88 @@
+//! Directories above cgroups that were made for them, and go when nothing is in them any more.
+
+use std::cmp::Reverse;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::group::Cgroup;
+use crate::made::Made;
+
+/// What the making of cgroups had to make above them. Whoever keeps this can remove it again; what was there before is
+/// somebody else's, with the limits that it may have.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Above(Vec<Dir>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Dir {
+    path: PathBuf,
+    /// Tells it from one that came in its place.
+    inode: u64,
+}
+
+impl Above {
+    /// Takes in what was made above `group`. Whether there was anything.
+    pub fn note(&mut self, made: &Made, group: &Cgroup) -> bool {
+        let own: Vec<PathBuf> = group.dirs().collect();
+        let above = made.dirs.iter().filter(|dir| !own.contains(dir));
+        let above = above.filter_map(|path| Some(Dir { path: path.clone(), inode: fs::metadata(path).ok()?.ino() }));
+        let above: Vec<Dir> = above.collect();
+        self.0.retain(|old| !above.iter().any(|new| new.path == old.path));
+        self.0.extend(above.iter().cloned());
+        // Those below before those above.
+        self.0.sort_by_key(|dir| Reverse(dir.path.components().count()));
+        !above.is_empty()
+    }
+
+    /// Removes what nothing is in. Whether that was any of it.
+    ///
+    /// Who makes something below one of them at the same time makes it again.
+    pub fn remove_empty(&mut self) -> bool {
+        let before = self.0.len();
+        self.0.retain(Dir::stays);
+        self.0.len() != before
+    }
+}
+
+impl Dir {
+    /// Whether it is there and in use, after removing it if it is not.
+    fn stays(&self) -> bool {
+        match fs::symlink_metadata(&self.path) {
+            Ok(now) if now.ino() != self.inode => false,
+            // A link for each directory in it: this look waits for nobody in the kernel.
+            Ok(now) if now.nlink() > 2 => true,
+            Ok(_) => fs::remove_dir(&self.path).is_err_and(|e| e.kind() != io::ErrorKind::NotFound),
+            Err(e) => e.kind() != io::ErrorKind::NotFound,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_empty_and_still_the_same_is_removed() {
+        let top = tempfile::tempdir().unwrap();
+        let make = |name: &str| {
+            let path = top.path().join(name);
+            fs::create_dir(&path).unwrap();
+            Dir { inode: fs::metadata(&path).unwrap().ino(), path }
+        };
+        let (used, gone, replaced, empty) = (make("used"), make("gone"), make("replaced"), make("empty"));
+        fs::create_dir(used.path.join("pod")).unwrap();
+        fs::remove_dir(&gone.path).unwrap();
+        let replaced = Dir { inode: replaced.inode + 1, ..replaced };
+        let mut above = Above(vec![used.clone(), gone, replaced.clone(), empty.clone()]);
+        assert!(above.remove_empty());
+        assert_eq!(above, Above(vec![used.clone()]));
+        assert!(replaced.path.exists() && !empty.path.exists());
+        assert!(!above.remove_empty());
+        fs::remove_dir(used.path.join("pod")).unwrap();
+        assert!(above.remove_empty() && !used.path.exists());
+    }
+}
