@@ -46,6 +46,7 @@
 //! | Kubernetes 2020-8557 | `/etc/hosts` fills the node | `attacks::neighbours::a_container_that_fills_the_files_of_its_pod_fills_nothing_else` |
 //! | runc, before its advisories | the host's `/dev/null`, given to a container, is changed by it | `attacks::descriptors::no_command_is_given_the_hosts_null_device_to_change`, `attacks::program::the_init_of_a_shared_pid_namespace_gives_nothing_to_the_most_privileged` |
 //! | none yet: user namespaces | root in there, who may mount, makes a read-only volume writable | `userns::volumes::root_of_a_container_that_may_mount_does_not_undo_what_a_volume_is_not_to_do` |
+//! | none yet: hooks | a neighbour looks through a hook at the host's files | `cdi::userns::nobody_in_the_pod_looks_through_a_hook_at_the_hosts_files` |
 //! | none yet: renames | a neighbour's renames keep containers from being made | `attacks::races::renames_elsewhere_do_not_keep_a_container_from_being_made` |
 //! | none yet: shared processes | the first process of a pod, and neighbours with other users | `attacks::program::the_init_of_a_shared_pid_namespace_gives_nothing_to_the_most_privileged`, `attacks::program::neighbours_in_a_pod_look_into_each_other_only_as_their_users_permit`, `attacks::program::a_neighbour_that_stops_whoever_comes_does_not_keep_the_pod_from_its_end`, `namespaces::the_init_of_a_shared_pid_namespace_leads_nowhere` |
 //! | none yet: the host's processes | a container that sees the shim | `attacks::program::the_shim_is_out_of_reach_of_a_container_that_sees_the_hosts_processes` |
