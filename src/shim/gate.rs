@@ -188,11 +188,12 @@ fn run_hooks(alone: OneThread, gate: &Gate, inside: &Inside, pid: i32) -> Result
     hook::run_all(alone, "createContainer", hooks.create_container().as_ref(), &state, inside)
 }
 
-/// The namespaces of the container's first process, as far as they are not those of this one.
+/// The namespaces of the container's first process, as far as they are not those of this one, but no PID namespace that it
+/// shares with others.
 struct Inside {
     process: OwnedFd,
     kinds: CloneFlags,
-    /// As it is seen there.
+    /// As it is seen from there.
     pid: i32,
 }
 
@@ -218,7 +219,12 @@ impl Inside {
         }
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
         let pids = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
-        let pid = pids.split_whitespace().next_back().and_then(|pid| pid.parse().ok()).unwrap_or(pid);
+        let seen = pids.split_whitespace().next_back().and_then(|pid| pid.parse().ok()).unwrap_or(pid);
+        if seen == 1 {
+            return Ok(Self { process, kinds, pid: seen });
+        }
+        // Who is there already may be able to look into a hook, which still sees all of the host's files.
+        kinds.remove(CloneFlags::CLONE_NEWPID);
         Ok(Self { process, kinds, pid })
     }
 }

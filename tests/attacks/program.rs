@@ -3,16 +3,18 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
+use std::time::Instant;
 
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use sha2::{Digest as _, Sha256};
 use tar::EntryType;
+use tonic::Code;
 use wire::v1;
 use wire::v1::NamespaceMode;
 
-use crate::client::{Pod, container, namespaces, pod_namespaces, security};
+use crate::client::{Client, Pod, container, namespaces, pod_namespaces, security};
 use crate::ground::Ground;
-use crate::harness::{Daemon, program, times};
+use crate::harness::{Daemon, program, seconds, times, wait_for};
 use crate::image::Archive;
 use crate::kernel;
 use crate::layer::Layer;
@@ -241,4 +243,45 @@ fn the_shim_is_out_of_reach_of_a_container_that_sees_the_hosts_processes() {
         }
     }
     assert_eq!(kernel::status(daemon.shims()[0])["TracerPid"], "0");
+}
+
+#[test]
+fn a_neighbour_that_stops_whoever_comes_does_not_keep_the_pod_from_its_end() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let mode = NamespaceMode::Pod;
+    let pod = pod_with_pids(&daemon, mode);
+    let stop_all = "echo stopping; while :; do for dir in /proc/[0-9]*; do pid=${dir#/proc/}; \
+                    case $pid in 1|$$) ;; *) kill -STOP $pid ;; esac; done; done 2> /dev/null";
+    let attacker = client.run_config(&pod, with_pids(container("attacker", &["sh", "-c", stop_all]), mode));
+    client.wait_printed(&attacker, "stopping");
+    let (socket, shim) = (daemon.ground.socket(), daemon.shims()[0]);
+    let is_stopped = |pid: i32| {
+        let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+        String::from_utf8_lossy(&stat).rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    std::thread::scope(|threads| {
+        // Two at once: one that is stopped, and one that waits for its turn.
+        let makers = ["one", "two"].map(|name| {
+            let (socket, pod) = (&socket, &pod);
+            let make = move |number| format!("{name}-{number}");
+            threads.spawn(move || {
+                let client = Client::connect(socket);
+                let mut all = (0..).map(|n| client.try_create(pod, with_pids(container(&make(n), &["true"]), mode)));
+                all.find_map(Result::err).unwrap()
+            })
+        });
+        wait_for("a launch to be stopped", seconds(60), || {
+            let own = kernel::processes().into_iter().filter(|process| process.parent == shim);
+            own.into_iter().any(|process| is_stopped(process.pid)).then_some(())
+        });
+        let begin = Instant::now();
+        client.stop_pod(&pod.id).unwrap();
+        assert!(begin.elapsed() < seconds(30), "{:?}", begin.elapsed());
+        for maker in makers {
+            let refusal = maker.join().unwrap();
+            assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+        }
+    });
+    client.remove_pod(&pod.id).unwrap();
 }

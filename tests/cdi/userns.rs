@@ -10,6 +10,7 @@ use wire::v1;
 
 use super::hooks::hook;
 use super::{KIND, Specs, bind, node};
+use crate::client::{pod_namespaces, security};
 use crate::userns::{FIRST, idle, run_pod};
 
 fn given(name: &str) -> v1::ContainerConfig {
@@ -75,4 +76,33 @@ fn what_a_user_namespace_cannot_have_is_refused() {
         assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
         assert!(refusal.message().contains(words), "{refusal:?}");
     }
+}
+
+#[test]
+fn nobody_in_the_pod_looks_through_a_hook_at_the_hosts_files() {
+    let specs = Specs::new();
+    specs.device(json!({"hooks": [hook("createContainer", "sleep 1")]}));
+    let daemon = specs.daemon();
+    let client = daemon.client();
+    let shared = v1::NamespaceMode::Pod.into();
+    let pod = daemon.run_pod_with("pod", |config| {
+        *pod_namespaces(config) = security(&mut idle("any")).namespace_options.clone().unwrap();
+        pod_namespaces(config).pid = shared;
+    });
+    let share = |mut config: v1::ContainerConfig| {
+        security(&mut config).namespace_options.as_mut().unwrap().pid = shared;
+        config
+    };
+    // The image has no such directory, and every host has.
+    let look = "echo looking; while :; do for dir in /proc/[0-9]*; do \
+                [ -e $dir/root/usr ] && echo $dir && sleep 0.1; done; done";
+    let mut spy = share(idle("spy"));
+    spy.command = ["sh", "-c", look].map(str::to_owned).into();
+    let add_capabilities = vec!["ALL".to_owned()];
+    security(&mut spy).capabilities = Some(v1::Capability { add_capabilities, ..Default::default() });
+    let spy = client.run_config(&pod, spy);
+    client.wait_printed(&spy, "looking");
+    client.run_config(&pod, share(given("main")));
+    let printed = client.lines(&spy);
+    assert_eq!(printed.len(), 1, "{printed:?}");
 }

@@ -28,7 +28,7 @@ use crate::lsm::{ApparmorError, RelabelError, SelinuxError, relabel};
 use crate::oci::OciError;
 use crate::seccomp::SeccompError;
 use crate::shim::AskError;
-use crate::store::{ContainerRecord, DiskError, ImageUsed, NameTaken, UserUsed, VERSION, disk};
+use crate::store::{ContainerRecord, DiskError, Ends, ImageUsed, NameTaken, UserUsed, VERSION, disk};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CreateError {
@@ -160,7 +160,7 @@ impl Runtime {
             return Err(LookError::NoSuchPod(pod.to_owned()).into());
         }
         let pod = entry.look();
-        if pod.phase != PodPhase::Ready {
+        if pod.phase != PodPhase::Ready || entry.gauges().ends.is_awaited() {
             return Err(CreateError::PodNotReady(pod.id.clone()));
         }
         if pod_spec.is_some_and(|asked| asked.meta != pod.spec.meta) {
@@ -175,7 +175,7 @@ impl Runtime {
         let (runtime, draft_id, draft_pod) = (self.clone(), id.clone(), pod.clone());
         let draft = blocking(move || runtime.draft(draft_id, draft_pod, spec)).await;
         let draft = draft.inspect_err(|_| self.selinux.free(id.as_str()))?;
-        match self.make_container(draft).await {
+        match self.make_container(draft, &entry.gauges().ends).await {
             Ok(()) => {
                 name.keep();
                 Ok(id)
@@ -187,14 +187,18 @@ impl Runtime {
         }
     }
 
-    async fn make_container(self: &Arc<Self>, draft: Draft) -> Result<(), CreateError> {
+    async fn make_container(self: &Arc<Self>, draft: Draft, ends: &Ends) -> Result<(), CreateError> {
         let (runtime, shim) = (self.clone(), self.shim_of(&draft.pod.id));
         let shim = shim.ok_or_else(|| CreateError::PodNotReady(draft.pod.id.clone()))?;
         let preparing = tracing::debug_span!("container.prepare");
         let (dir, draft) = blocking(move || runtime.prepare(draft)).instrument(preparing).await?;
         let ask = Ask::Create(CreateAsk { container: draft.id.clone(), dir });
         let log = draft.log.as_ref().map(|(_, file)| file.as_fd());
-        let asked = shim.ask(ask, log.as_slice()).instrument(tracing::debug_span!("shim.create")).await;
+        let asked = tokio::select! {
+            asked = shim.ask(ask, log.as_slice()).instrument(tracing::debug_span!("shim.create")) => asked,
+            // Neighbours that see its first process may keep it from ever being done.
+            () = ends.awaited() => return Err(CreateError::PodNotReady(draft.pod.id.clone())),
+        };
         let (pid, warnings) = match asked.map_err(|e| CreateError::Shim(draft.id.clone(), e))? {
             Answer::Created { pid, warnings } => (pid, warnings),
             _ => return Err(CreateError::Shim(draft.id.clone(), AskError::Mismatch)),

@@ -38,6 +38,7 @@ impl Runtime {
             Err(LookError::NoSuchPod(_)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
+        let _waiting = entry.gauges().ends.wait();
         let _turn = entry.work().await;
         if !self.pods.has(&entry) {
             return Ok(());

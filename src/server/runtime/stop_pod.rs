@@ -30,6 +30,7 @@ impl Runtime {
     pub(crate) async fn stop_pod(self: &Arc<Self>, id: &str) -> Result<(), StopPodError> {
         match self.pod_entry(id) {
             Ok(entry) => {
+                let _waiting = entry.gauges().ends.wait();
                 let _turn = entry.work().await;
                 if self.pods.has(&entry) { self.stop_pod_entry(&entry).await } else { Ok(()) }
             }

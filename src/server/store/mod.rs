@@ -5,6 +5,7 @@
 //! holds all that belongs to the pod or container: whoever finds the directory can clear it all away.
 
 pub(crate) mod disk;
+mod ends;
 pub(crate) mod gauge;
 pub(crate) mod names;
 pub(crate) mod record;
@@ -13,6 +14,7 @@ mod told;
 mod tree;
 
 pub(crate) use disk::{DiskError, Layout};
+pub(crate) use ends::Ends;
 pub(crate) use names::{NameTaken, Names};
 pub(crate) use record::{Connection, ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
 pub(crate) use table::{Ambiguous, Entry, Record, Table};

@@ -9,6 +9,7 @@ use serde::Serialize;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
 use super::disk::{self, DiskError, Layout};
+use super::ends::Ends;
 use super::gauge::{CpuGauge, DiskGauge, LimitsGauge};
 use super::record::{ContainerRecord, PodRecord};
 use super::told::Told;
@@ -31,6 +32,7 @@ pub(crate) trait Record: Serialize + Clone {
 pub(crate) struct PodGauges {
     pub(crate) cpu: CpuGauge,
     pub(crate) told: Told,
+    pub(crate) ends: Ends,
 }
 
 impl Record for PodRecord {
