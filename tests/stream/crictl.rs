@@ -34,7 +34,7 @@ fn a_shell_is_used_as_people_do() {
         assert!(seat.is_raw(), "{transport}");
         seat.resize(103, 41);
         seat.insist("busybox stty size\r", "41 103");
-        seat.type_in("echo r$((1+1))n; sleep 1000\r");
+        seat.type_in("sh -c 'echo r$((1+1))n; exec sleep 1000'\r");
         seat.wait_for("r2n");
         seat.type_in("\x03");
         seat.type_in("echo status=$?\r");
