@@ -34,7 +34,7 @@ fn keys_sizes_and_exit_codes_pass_as_at_a_terminal_of_ones_own() {
         seat.resize(103, 41);
         seat.insist("busybox stty size\r", "41 103");
         // What would end the client, at a terminal that is not raw, ends what runs in the container.
-        // Said by what is to be interrupted, once the terminal is its own.
+        // It says that it runs once the terminal is its own: before, the shell would get the signal, and lose it.
         seat.type_in("sh -c 'echo r$((1+1))n; exec sleep 1000'\r");
         seat.wait_for("r2n");
         seat.type_in("\x03");

@@ -2,8 +2,7 @@
 //!
 //! Containers may do to the tree what they like meanwhile. Every entry is opened by name in a directory that is open already and
 //! labelled through its descriptor: no link is followed, and nothing that is mounted in the volume is entered or labelled, since
-//! that may be anything of the host's. Nothing recurses; few directories are open at once, and the way back up is found by `..`, but
-//! only into the very directory that the way down came from.
+//! that may be anything of the host's. [`Descent`] says how the walk keeps its way.
 
 use std::ffi::CStr;
 use std::io;
@@ -12,15 +11,13 @@ use std::path::{Path, PathBuf};
 
 use model::{Classed, Kind};
 use rustix::fs::{
-    CWD, Dir, FileType, Mode, OFlags, ResolveFlags, XattrFlags, fstat, getxattr, openat, openat2, readlinkat, setxattr,
+    CWD, FileType, Mode, OFlags, ResolveFlags, XattrFlags, fstat, getxattr, openat2, readlinkat, setxattr,
 };
 use rustix::io::Errno;
 
+use crate::descent::{DEPTH, Descent};
+
 const ATTRIBUTE: &CStr = c"security.selinux";
-/// Directories that are open at once.
-const OPEN: usize = 32;
-/// No honest volume is deeper; what is below costs its owner the container, not the host its memory.
-const DEPTH: usize = 1 << 16;
 
 /// Whoever asks for these would take the host apart: the peers' list, and where some of it lies today.
 const FORBIDDEN: [&str; 28] = [
@@ -91,97 +88,53 @@ pub(crate) fn relabel(path: &Path, label: &str) -> Result<bool, RelabelError> {
         set => set.map_err(|e| failed(e.into()))?,
     }
     if is_directory(&top).map_err(failed)? {
-        Tree { levels: Vec::new(), label }.walk(&top, path)?;
+        Tree { way: Descent::new(OFlags::empty()), label }.walk(&top, path)?;
     }
     Ok(true)
 }
 
 struct Tree<'a> {
-    /// From the top to where the walk is.
-    levels: Vec<Level>,
+    way: Descent,
     label: &'a str,
-}
-
-struct Level {
-    /// None while it is too far up to be kept open.
-    dir: Option<Dir>,
-    identity: (u64, u64),
-    /// Where to go on reading once it is opened again.
-    offset: i64,
-}
-
-enum Step {
-    On,
-    Up,
 }
 
 impl Tree<'_> {
     fn walk(mut self, top: &OwnedFd, path: &Path) -> Result<(), RelabelError> {
+        self.enter(top).map_err(|source| RelabelError::Failed { path: path.to_owned(), source })?;
+        self.go_on(path)
+    }
+
+    fn go_on(&mut self, path: &Path) -> Result<(), RelabelError> {
         let failed = |source: io::Error| RelabelError::Failed { path: path.to_owned(), source };
-        self.enter(top).map_err(failed)?;
-        while !self.levels.is_empty() {
-            if self.levels.len() > DEPTH {
+        while self.way.depth() > 0 {
+            // What is below costs its owner the container, not the host its memory.
+            if self.way.depth() > DEPTH {
                 return Err(RelabelError::Deep(path.to_owned()));
             }
-            match self.step().map_err(failed)? {
-                Step::On => {}
-                Step::Up if self.up().map_err(failed)? => {}
-                Step::Up => return Err(RelabelError::Moved { path: path.to_owned() }),
+            if !self.step().map_err(failed)? && !self.way.up().map_err(failed)? {
+                return Err(RelabelError::Moved { path: path.to_owned() });
             }
         }
         Ok(())
     }
 
-    /// One entry further.
-    fn step(&mut self) -> io::Result<Step> {
-        let Some(level) = self.levels.last_mut() else { return Ok(Step::Up) };
-        let Some(dir) = &mut level.dir else { return Ok(Step::Up) };
-        let Some(entry) = dir.read() else { return Ok(Step::Up) };
-        let entry = entry?;
-        let name = entry.file_name();
-        if matches!(name.to_bytes(), b"." | b"..") {
-            return Ok(Step::On);
-        }
-        level.offset = entry.offset();
-        let Some(found) = open_entry(dir.fd()?, name)? else { return Ok(Step::On) };
+    /// One entry further; false where there is none here.
+    fn step(&mut self) -> io::Result<bool> {
+        let Some(entry) = self.way.read()? else { return Ok(false) };
+        let Some(found) = open_entry(self.way.here()?, entry.file_name())? else { return Ok(true) };
         match set(&found, self.label) {
             // Removed since it was opened, or of a kind that has no labels.
-            Err(Errno::NOENT | Errno::OPNOTSUPP) => return Ok(Step::On),
+            Err(Errno::NOENT | Errno::OPNOTSUPP) => return Ok(true),
             set => set?,
         }
         if is_directory(&found)? {
             self.enter(&found)?;
         }
-        Ok(Step::On)
+        Ok(true)
     }
 
     fn enter(&mut self, directory: &OwnedFd) -> io::Result<()> {
-        let directory = open_directory(directory, c".")?;
-        let stat = fstat(&directory)?;
-        let dir = Some(Dir::new(directory)?);
-        self.levels.push(Level { dir, identity: (stat.st_dev, stat.st_ino), offset: 0 });
-        if let Some(far) = self.levels.len().checked_sub(OPEN + 1) {
-            self.levels[far].dir = None;
-        }
-        Ok(())
-    }
-
-    /// Back to the level above; false where that is not the one that the walk came from.
-    fn up(&mut self) -> io::Result<bool> {
-        let (below, above) = (self.levels.pop(), self.levels.last_mut());
-        if let (Some(Level { dir: Some(below), .. }), Some(above)) = (below, above)
-            && above.dir.is_none()
-        {
-            let dir = open_directory(below.fd()?, c"..")?;
-            let stat = fstat(&dir)?;
-            if (stat.st_dev, stat.st_ino) != above.identity {
-                return Ok(false);
-            }
-            let mut dir = Dir::new(dir)?;
-            dir.seek(above.offset)?;
-            above.dir = Some(dir);
-        }
-        Ok(true)
+        self.way.enter(self.way.open(directory, c".")?)
     }
 }
 
@@ -196,11 +149,6 @@ fn open_entry(at: impl AsFd, name: &CStr) -> io::Result<Option<OwnedFd>> {
             found => return Ok(Some(found?)),
         }
     }
-}
-
-fn open_directory(at: impl AsFd, name: &CStr) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    openat(at, name, flags, Mode::empty())
 }
 
 fn is_directory(found: &OwnedFd) -> io::Result<bool> {

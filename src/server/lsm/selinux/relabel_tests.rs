@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use super::*;
+use crate::descent::OPEN;
 
 const LABEL: &str = "system_u:object_r:container_file_t:s0:c1,c2";
 
@@ -85,11 +86,12 @@ fn a_deep_tree_takes_few_descriptors() {
     let dir = tempfile::tempdir().unwrap();
     let volume = dir.path().join("volume");
     fs::create_dir(&volume).unwrap();
-    let mut at = open_directory(CWD, &std::ffi::CString::new(volume.display().to_string()).unwrap()).unwrap();
+    let way = Descent::new(OFlags::empty());
+    let mut at = way.open(CWD, &volume).unwrap();
     for _ in 0..300 {
         rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
         rustix::fs::mkdirat(&at, "e", Mode::RWXU).unwrap();
-        at = open_directory(&at, c"d").unwrap();
+        at = way.open(&at, c"d").unwrap();
     }
     let tree = |levels: usize| volume.join("d/".repeat(levels));
     assert!(relabel(&volume, LABEL).unwrap());
@@ -97,6 +99,25 @@ fn a_deep_tree_takes_few_descriptors() {
         assert!(is_labelled(&tree(levels)), "{levels}");
         assert!(levels == 300 || is_labelled(&tree(levels).join("e")), "{levels}");
     }
+}
+
+#[test]
+#[ignore = "needs root"]
+fn a_directory_moved_meanwhile_leads_nowhere_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let (volume, outside) = (dir.path().join("volume"), dir.path().join("outside"));
+    fs::create_dir_all(volume.join("d/".repeat(OPEN + 10))).unwrap();
+    (0..100).for_each(|n| fs::create_dir_all(outside.join(n.to_string())).unwrap());
+    let mut tree = Tree { way: Descent::new(OFlags::empty()), label: LABEL };
+    tree.enter(&tree.way.open(CWD, &volume).unwrap()).unwrap();
+    while tree.way.depth() < OPEN + 10 {
+        assert!(tree.step().unwrap());
+    }
+    // The way back from there is no longer open, and leads out of the volume now.
+    fs::rename(volume.join("d/".repeat(10)), outside.join("moved")).unwrap();
+    let error = tree.go_on(&volume).unwrap_err();
+    assert!(matches!(error, RelabelError::Moved { .. }), "{error}");
+    assert!(!is_labelled(&outside) && (0..100).all(|n| !is_labelled(&outside.join(n.to_string()))));
 }
 
 #[test]

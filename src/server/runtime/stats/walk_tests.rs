@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::*;
+use crate::descent::OPEN;
 
 /// Far enough away never to come.
 fn never() -> Instant {
@@ -111,7 +112,7 @@ fn a_tree_of_any_depth_is_counted_with_few_descriptors_and_little_stack() {
         let mut walk = Walk::begin(&dir, &["upper"]).unwrap();
         let mut most = 0;
         let found = loop {
-            most = most.max(walk.levels.iter().filter(|level| level.dir.is_some()).count());
+            most = most.max(walk.way.open_now());
             if let Some(found) = walk.go_on(Instant::now()).unwrap() {
                 break found;
             }
@@ -149,7 +150,7 @@ fn a_directory_moved_meanwhile_leads_nowhere_else() {
     }
     (0..300).for_each(|n| fs::write(deep.join(n.to_string()), "x").unwrap());
     let mut walk = Walk::begin(place.path(), &["upper"]).unwrap();
-    while walk.levels.len() < OPEN + 10 {
+    while walk.way.depth() < OPEN + 10 {
         assert_eq!(walk.go_on(Instant::now()).unwrap(), None);
     }
     // Up to where the levels that are not kept open begin: the way back from there leads to the top at once.
