@@ -141,11 +141,16 @@ fn a_handler_may_forbid_privileged_pods() {
     assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
     assert!(refusal.message().contains("privileged") && refusal.message().contains("strict"), "{refusal:?}");
     try_run_pod(&daemon, "other", privileged).unwrap();
-    // Nor can a container have alone what its pod has not.
-    let pod = run_pod(&daemon, "strict");
+    // Nor can a container have alone what its pod has not, or make its pod privileged.
+    let mut pod = run_pod(&daemon, "strict");
     let mut config = container("main", &["true"]);
     security(&mut config).privileged = true;
-    assert!(daemon.client().try_create(&pod, config).unwrap_err().message().contains("privileged"));
+    let refusal = daemon.client().try_create(&pod, config.clone()).unwrap_err();
+    assert!(refusal.message().contains("the pod is not privileged"), "{refusal:?}");
+    privileged(&mut pod.config);
+    let refusal = daemon.client().try_create(&pod, config).unwrap_err();
+    assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
+    assert!(refusal.message().contains("privileged") && refusal.message().contains("strict"), "{refusal:?}");
 }
 
 #[test]

@@ -227,6 +227,22 @@ fn a_privileged_container_in_a_pod_that_is_not_is_refused() {
     assert!(refusal.message().contains("privileged"), "{refusal:?}");
 }
 
+/// As a kubelet asks for what `kubectl debug --profile=sysadmin` puts into a pod that runs: the pod is privileged from then on.
+#[test]
+fn a_pod_becomes_privileged_with_a_container_that_comes_later() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let mut pod = daemon.run_pod("pod");
+    let plain = client.run(&pod, "main", &["sleep", "1000"]);
+    pod.config.linux.as_mut().unwrap().security_context.as_mut().unwrap().privileged = true;
+    let mut config = container("debugger", &["sleep", "1000"]);
+    security(&mut config).privileged = true;
+    let id = client.run_config(&pod, config);
+    let ceiling = &kernel::status(daemon.pid())["CapPrm"];
+    assert_eq!(&kernel::status(daemon.pids(&id)[0])["CapEff"], ceiling);
+    assert_ne!(&kernel::status(daemon.pids(&plain)[0])["CapEff"], ceiling, "the other one is what it was");
+}
+
 #[test]
 fn no_other_device_than_the_usual_and_the_asked_can_be_used() {
     let daemon = Daemon::start();

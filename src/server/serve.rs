@@ -119,8 +119,9 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
     let _watching = reload::watch(settings).map_err(ServeError::Signals)?;
     let streaming = clients.streaming();
     let _serving = clients.serve(Arc::clone(&runtime));
-    let apis = Apis { runtime, registries, trace, streaming };
+    let apis = Apis { runtime: Arc::clone(&runtime), registries, trace, streaming };
     let answered = answer(apis, listener, &listen).await;
+    runtime.say_farewell().await;
     if let Some(exporting) = exporting {
         exporting.finish().await;
     }

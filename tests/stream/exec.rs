@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tonic::Code;
 
-use super::client::{ALL, OUTPUT, Session, Streams, TTY, run};
+use super::client::{ALL, Channels, OUTPUT, Session, Streams, TTY, run};
 use crate::harness::{Daemon, seconds, times, wait_for};
 use crate::kernel;
 
@@ -163,6 +163,34 @@ fn a_program_that_is_looked_on_outlives_the_daemon() {
     wait_for("the program's end", seconds(10), || {
         (client.exec_script(&id, "cat /dev/shm/seen 2> /dev/null; true") == "survived\n").then_some(())
     });
+}
+
+/// To a client, streams that only end look like success.
+#[test]
+fn who_looks_on_is_told_of_the_daemons_end() {
+    let mut daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run(&pod, "main", &["sh", "-c", "while sleep 0.05; do echo ready; done"]);
+    let script = ["sh", "-c", "echo ready; sleep 1000"];
+    let mut watched = [
+        Session::open(&client.exec_url(&id, &script, ALL), ALL),
+        Session::open(&client.exec_url(&id, &script, TTY), TTY),
+        Session::open(&client.attach_url(&id, OUTPUT), OUTPUT),
+    ];
+    watched.iter_mut().for_each(|session| session.wait_for("ready"));
+    let channels = Channels::connect(&client.exec_url(&id, &script, OUTPUT), "v5.channel.k8s.io");
+    // Who does not read cannot be told, and is not waited for.
+    let _deaf = Session::open(&client.exec_url(&id, &["yes"], OUTPUT), OUTPUT);
+    assert!(daemon.terminate().success());
+    for session in watched {
+        let status = session.finish().status();
+        assert_eq!(status["status"], "Failure", "{status}");
+        assert!(status["message"].as_str().unwrap().contains("being stopped"), "{status}");
+    }
+    let told = channels.finish();
+    let status = str::from_utf8(&told[&3]).unwrap();
+    assert!(status.contains("Failure") && status.contains("being stopped"), "{status}");
 }
 
 #[test]

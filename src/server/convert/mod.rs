@@ -5,8 +5,8 @@
 //! gives its full path, or, where CRI lets a runtime ignore it, noted as a warning that the handler logs:
 //!
 //! - `config.port_mappings` with a host port: accepted, without effect yet
-//! - `sandbox_config` of CreateContainer: checked, and its metadata compared; the rest, `pod_resources` too, was said when the
-//!   pod was made, and does not change it
+//! - `sandbox_config` of CreateContainer: checked, and its metadata compared; it tells whether the pod is privileged by now. The
+//!   rest, `pod_resources` too, was said when the pod was made, and does not change it
 //! - `image.image_ref`, set by runtimes only: ignored
 //! - `sandbox_config` of PullImage: its metadata names the pod in the log; the rest has no effect, as images are the same for
 //!   all pods

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 
 use super::Runtime;
 use super::exec::ExecError;
+use super::farewell::Guest;
 use super::pump::Terminal;
 use crate::chain::chain;
 use crate::shim::AskError;
@@ -31,7 +32,7 @@ struct Place {
 
 /// Why an attachment ends.
 enum End {
-    /// The container has ended, or the client wants no more.
+    /// The container has ended, or the client wants no more, or there is a farewell.
     Done,
     /// The shim let go of it.
     Slow,
@@ -44,15 +45,15 @@ impl Runtime {
     pub(crate) async fn attach_stream(self: &Arc<Self>, container: &ContainerId, remote: Remote) {
         let Remote { stdin, stdout, stderr, resizes, talk } = remote;
         let stdio = Stdio { stdin: stdin.is_some(), stdout: stdout.is_some(), stderr: stderr.is_some() };
-        let gone = talk.gone();
+        let (gone, mut guest) = (talk.gone(), self.farewell.guest());
         let outcome = match self.take_place(container, stdio).await {
             Ok(place) => {
                 let end = tokio::select! {
-                    end = place.stay(stdin, stdout, stderr, resizes) => end,
+                    end = place.stay(stdin, stdout, stderr, resizes, &mut guest) => end,
                     () = gone => End::Gone,
                 };
                 match end {
-                    End::Done => Outcome::Success,
+                    End::Done => guest.why().unwrap_or(Outcome::Success),
                     End::Slow => {
                         tracing::info!(%container, "a client that was attached did not keep up and was let go");
                         let words = "error attaching to container: the output was not taken fast enough";
@@ -98,11 +99,15 @@ impl Place {
         stdout: Option<Output>,
         stderr: Option<Output>,
         resizes: Option<Resizes>,
+        guest: &mut Guest,
     ) -> End {
         let (give, given) = watch::channel(None);
         let enough = Notify::new();
         let typed = async {
-            self.type_in(stdin, resizes, given).await;
+            tokio::select! {
+                () = self.type_in(stdin, resizes, given) => {}
+                () = guest.sent_away() => {}
+            }
             enough.notify_one();
             std::future::pending().await
         };

@@ -28,7 +28,7 @@ use crate::lsm::{ApparmorError, RelabelError, SelinuxError, relabel};
 use crate::oci::OciError;
 use crate::seccomp::SeccompError;
 use crate::shim::AskError;
-use crate::store::{ContainerRecord, DiskError, Ends, ImageUsed, NameTaken, UserUsed, VERSION, disk};
+use crate::store::{ContainerRecord, DiskError, Ends, ImageUsed, NameTaken, PodRecord, UserUsed, VERSION, disk};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CreateError {
@@ -52,6 +52,8 @@ pub(crate) enum CreateError {
     NoLayers(String),
     #[error("config.linux.security_context.privileged: the pod is not privileged")]
     PrivilegedAlone,
+    #[error("config.linux.security_context.privileged: the runtime handler {0:?} does not allow it")]
+    Privileged(String),
     #[error("config.mounts: {path}")]
     MountSource { path: PathBuf, source: io::Error },
     /// In the word that CRI has for it, which clients may look for.
@@ -120,7 +122,7 @@ impl Classed for CreateError {
             Self::NameTaken(e) => e.kind(),
             Self::NotAsAnnounced(e) => e.kind(),
             Self::NoSuchImage(_) => Kind::NotFound,
-            Self::MountSource { .. } | Self::PrivilegedAlone => Kind::Invalid,
+            Self::MountSource { .. } | Self::PrivilegedAlone | Self::Privileged(_) => Kind::Invalid,
             Self::ImageMount(e) => e.kind(),
             Self::Declared(e) => e.kind(),
             Self::Volumes(e) => e.kind(),
@@ -163,8 +165,11 @@ impl Runtime {
         if pod.phase != PodPhase::Ready || entry.gauges().ends.is_awaited() {
             return Err(CreateError::PodNotReady(pod.id.clone()));
         }
-        if pod_spec.is_some_and(|asked| asked.meta != pod.spec.meta) {
+        if pod_spec.as_ref().is_some_and(|asked| asked.meta != pod.spec.meta) {
             return Err(CreateError::OtherPod(pod.id.clone()));
+        }
+        if spec.security.privileged && !pod.spec.security.privileged {
+            self.becomes_privileged(&pod, pod_spec.as_ref())?;
         }
         let id = ContainerId::from_bytes(random());
         let name = self.container_names.reserve(
@@ -185,6 +190,17 @@ impl Runtime {
                 Err(error)
             }
         }
+    }
+
+    /// A pod becomes privileged with its first container that is: one for debugging, say, comes long after the pod was made.
+    fn becomes_privileged(&self, pod: &PodRecord, now: Option<&PodSpec>) -> Result<(), CreateError> {
+        if !now.is_some_and(|now| now.security.privileged) {
+            return Err(CreateError::PrivilegedAlone);
+        }
+        if !self.handler(pod)?.privileged {
+            return Err(CreateError::Privileged(pod.spec.handler.clone()));
+        }
+        Ok(())
     }
 
     async fn make_container(self: &Arc<Self>, draft: Draft, ends: &Ends) -> Result<(), CreateError> {

@@ -58,9 +58,6 @@ impl Runtime {
         self.image_handlers(&spec)?;
         let differences =
             announced::settle(self.settings().resources.mismatch, pod.spec.announced.as_ref(), &mut spec)?;
-        if spec.security.privileged && !pod.spec.security.privileged {
-            return Err(CreateError::PrivilegedAlone);
-        }
         let image = self.images.find(&spec.image.image);
         let image = image.ok_or_else(|| CreateError::NoSuchImage(spec.image.image.clone()))?;
         if image.chain.is_empty() {

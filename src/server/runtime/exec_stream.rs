@@ -15,6 +15,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::Runtime;
 use super::exec::ExecError;
+use super::farewell::Guest;
 use super::pump::{self, Terminal};
 use crate::chain::chain;
 use crate::shim::{AskError, Client};
@@ -56,13 +57,13 @@ impl Runtime {
     ) {
         let Remote { stdin, stdout, stderr, resizes, talk } = remote;
         let stdio = Stdio { stdin: stdin.is_some(), stdout: stdout.is_some(), stderr: stderr.is_some() };
-        let gone = talk.gone();
+        let (gone, mut guest) = (talk.gone(), self.farewell.guest());
         let outcome = match self.begin(container, command, tty, stdio).await {
             Ok(running) => {
                 let shim = running.shim.clone();
                 let exec = running.exec;
                 let code = tokio::select! {
-                    code = running.see_through(stdin, stdout, stderr, resizes) => code,
+                    code = running.see_through(stdin, stdout, stderr, resizes, &mut guest) => code,
                     () = gone => {
                         shim.forget_exec(exec);
                         return tracing::debug!(%container, "the client of an exec is gone");
@@ -71,7 +72,7 @@ impl Runtime {
                 match code {
                     Some(0) => Outcome::Success,
                     Some(code) => Outcome::Exit(code),
-                    None => Outcome::Failed("the pod's shim is gone".to_owned()),
+                    None => guest.why().unwrap_or_else(|| Outcome::Failed("the pod's shim is gone".to_owned())),
                 }
             }
             Err(error) => {
@@ -157,17 +158,21 @@ fn master(socket: &OwnedFd) -> io::Result<Terminal> {
 }
 
 impl Running {
-    /// Carries everything both ways until the program ends; its exit code, or none when the shim died.
+    /// Carries everything both ways until the program ends; its exit code, or none when the shim died or the daemon does.
     async fn see_through(
         self,
         stdin: Option<Input>,
         stdout: Option<Output>,
         stderr: Option<Output>,
         resizes: Option<Resizes>,
+        guest: &mut Guest,
     ) -> Option<i32> {
         let (over, ended) = watch::channel(false);
         let code = async {
-            let code = self.ended.await.ok();
+            let code = tokio::select! {
+                code = self.ended => code.ok(),
+                () = guest.sent_away() => None,
+            };
             // A child in the background may hold the streams open for ever: from now on only what is there is taken.
             over.send_replace(true);
             code

@@ -16,6 +16,7 @@ mod draft;
 mod events;
 mod exec;
 mod exec_stream;
+mod farewell;
 mod files;
 mod handler;
 mod info;
@@ -125,6 +126,7 @@ pub(crate) struct Runtime {
     /// Why pods cannot have user namespaces.
     user_ns: user_ns::Lack,
     events: events::Hub,
+    farewell: farewell::Farewell,
     log_bytes_lost: AtomicU64,
 }
 
@@ -172,6 +174,7 @@ impl Runtime {
             freed: Arc::default(),
             meter: Arc::default(),
             events: events::Hub::default(),
+            farewell: farewell::Farewell::default(),
             log_bytes_lost: AtomicU64::new(0),
         });
         runtime.recover().await?;
