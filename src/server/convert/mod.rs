@@ -4,7 +4,6 @@
 //! compile until someone decides about it. A field is honoured (it is in the model), refused with a [`Refusal`] that
 //! gives its full path, or, where CRI lets a runtime ignore it, noted as a warning that the handler logs:
 //!
-//! - `config.port_mappings` with a host port: accepted, without effect yet
 //! - `sandbox_config` of CreateContainer: checked, and its metadata compared; it tells whether the pod is privileged by now. The
 //!   rest, `pod_resources` too, was said when the pod was made, and does not change it
 //! - `image.image_ref`, set by runtimes only: ignored

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use cgroup::CgroupPath;
 use model::kubernetes::QualifiedName;
-use model::{Dns, NsMode, PodMeta, PodSpec, PortMapping, Protocol};
+use model::{Dns, PodMeta, PodSpec, PortMapping, Protocol};
 use wire::v1;
 
 use super::{Field, Refusal, Warnings, annotation, kubernetes, resources, security};
@@ -51,9 +51,6 @@ pub(super) fn spec(
     let v1::LinuxPodSandboxConfig { cgroup_parent, security_context, sysctls, overhead, resources } =
         linux.unwrap_or_default();
     let security = security::pod(above.at("security_context"), security_context)?;
-    if security.namespaces.network != NsMode::Node && port_mappings.iter().any(|mapping| mapping.host_port != 0) {
-        warnings.push(format!("{}: no port of the host is mapped yet", at.at("port_mappings")));
-    }
     Ok(PodSpec {
         meta,
         hostname: host_name(at.at("hostname"), hostname)?,
