@@ -3,13 +3,14 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
+use std::process::Command;
 
 use tonic::Code;
 use wire::v1;
 
 use crate::client::{Asked, Client};
 use crate::ground::Ground;
-use crate::harness::{Daemon, seconds, wait_for};
+use crate::harness::{Daemon, program, seconds, wait_for};
 
 /// Runs `crisp serve`, which must refuse, and answers what it says.
 fn refused(ground: &Ground) -> String {
@@ -89,6 +90,24 @@ fn a_second_daemon_on_either_directory_is_refused() {
     }
     assert_eq!(daemon.client().pod_status(&pod.id).state(), v1::PodSandboxState::SandboxReady);
     assert!(daemon.ground.socket().exists());
+}
+
+#[test]
+fn a_daemon_in_a_chroot_is_refused() {
+    let ground = Ground::new();
+    let script = r#"mount --rbind / "$1" && exec chroot "$@""#;
+    let root = tempfile::tempdir().unwrap();
+    for words in [&["serve", "--config"][..], &["check", "--config"]] {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
+        command.arg(root.path()).arg(program("crisp")).args(words).arg(ground.config());
+        let done = command.output().unwrap();
+        let said = [done.stdout, done.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert_eq!(done.status.code(), Some(1), "{said}");
+        assert!(said.contains("this is a chroot"), "{said}");
+    }
+    assert!(!ground.socket().exists());
 }
 
 #[test]

@@ -42,6 +42,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The daemon could not begin, or not go on.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
+    #[error(
+        "this is a chroot, and containers would find the way out of it: \
+         start crisp in a mount namespace that has this root, by pivot_root"
+    )]
+    Chroot,
     #[error("another daemon uses the state directory {}", .0.display())]
     StateInUse(PathBuf),
     #[error("locking the state directory {}", dir.display())]
@@ -89,6 +94,11 @@ pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
 }
 
 async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
+    match sys::root::is_the_namespaces() {
+        Ok(true) => {}
+        Ok(false) => return Err(ServeError::Chroot),
+        Err(error) => tracing::debug!(%error, "whether this is a chroot cannot be told"),
+    }
     let _state = claim(&config)?;
     let (socket, listener) = Socket::bind(&config.listen, config.socket_mode, config.socket_group)?;
     let metrics = match &config.metrics {

@@ -7,6 +7,7 @@
 //! - [`packet`]: sequenced packets over Unix sockets that carry file descriptors.
 //! - [`bpf`]: load and attach a device program.
 //! - [`memfd`]: a sealed copy of a program, which nobody can overwrite while it runs.
+//! - [`root`]: whether this process is in a chroot.
 //! - [`memory`]: give free memory back. [`keyring`]: share no keys.
 //! - [`net`]: the loopback interface of a new namespace, and a look into others; [`signal`]: signals as a new program expects them.
 //!
@@ -21,5 +22,6 @@ pub mod memory;
 pub mod mount;
 pub mod net;
 pub mod packet;
+pub mod root;
 pub mod seccomp;
 pub mod signal;
