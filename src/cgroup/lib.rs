@@ -51,6 +51,7 @@ mod tests;
 mod tree;
 mod v1;
 mod v2;
+mod within;
 
 pub use above::Above;
 pub use devices::{Access, DeviceError, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};

@@ -61,6 +61,22 @@ fn a_pod_of_our_own_is_sized_with_its_overhead_and_follows() {
     assert!(memory == "max" || memory.len() > 18, "{memory}");
 }
 
+/// As a kubelet makes a container whose pod is being raised: v1 would refuse a quota above the pod's, and the pod's is only
+/// raised for a container that runs.
+#[test]
+fn a_container_that_is_made_before_its_pod_is_raised_runs_and_follows() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = sized(&daemon, "pod", limits(82, 128), v1::LinuxContainerResources::default());
+    let id = client.run_limited(&pod, "main", limits(88, 64));
+    let most = if kernel::is_v2() { 8800 } else { 8200 };
+    let shown = client.status(&id).resources.unwrap().linux.unwrap();
+    assert_eq!((shown.cpu_quota, shown.cpu_period), (most, 100_000), "what the kernel has");
+    client.update_pod(&pod.id, limits(88, 128), v1::LinuxContainerResources::default()).unwrap();
+    client.update(&id, limits(88, 64)).unwrap();
+    assert_limits(&daemon, &id, 88, 64);
+}
+
 #[test]
 fn a_pod_that_the_client_owns_is_remembered_and_never_touched() {
     let mut daemon = Daemon::start();

@@ -264,7 +264,11 @@ impl Runtime {
         // Taken back by `clear_container`, which the intent tells of it.
         drop(draft.cgroup.create()?);
         draft.cgroup.set_devices(&draft.device_rules)?;
-        draft.settings = draft.cgroup.apply(&draft.spec.resources)?;
+        let (limits, held) = draft.cgroup.within(&draft.spec.resources);
+        if held {
+            tracing::warn!(container = %draft.id, "its CPU quota is held at that of the cgroup above until that is raised");
+        }
+        draft.settings = draft.cgroup.apply(&limits)?;
         fault::at("create.cgroup")?;
         let launch = self.launch(&draft, overlay, images);
         disk::write_json(&dir.join("config.json"), &draft.config)?;
