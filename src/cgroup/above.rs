@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::group::Cgroup;
 use crate::made::Made;
+use crate::tree::LINKS_OF_A_LEAF;
 
 /// What the making of cgroups had to make above them. Whoever keeps this can remove it again; what was there before is
 /// somebody else's, with the limits that it may have.
@@ -54,7 +55,7 @@ impl Dir {
         match fs::symlink_metadata(&self.path) {
             Ok(now) if now.ino() != self.inode => false,
             // A link for each directory in it: this look waits for nobody in the kernel.
-            Ok(now) if now.nlink() > 2 => true,
+            Ok(now) if now.nlink() > LINKS_OF_A_LEAF => true,
             Ok(_) => fs::remove_dir(&self.path).is_err_and(|e| e.kind() != io::ErrorKind::NotFound),
             Err(e) => e.kind() != io::ErrorKind::NotFound,
         }

@@ -64,7 +64,7 @@ pub(crate) fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), GroupError
 }
 
 /// The links of a directory with none below it: its name and its own dot. Each one below has another, by its two dots.
-const LINKS_OF_A_LEAF: u64 = 2;
+pub(crate) const LINKS_OF_A_LEAF: u64 = 2;
 
 /// The cgroups directly below; none where the directory is gone.
 pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, GroupError> {

@@ -9,6 +9,7 @@ use std::path::Path;
 use model::resources::{CpuPeriod, CpuQuota, LimitsPatch};
 
 use crate::group::Cgroup;
+use crate::knob::Knob;
 use crate::layout::Version;
 use crate::tree::read_once;
 
@@ -36,8 +37,8 @@ impl Cgroup {
 /// Quota and period of a directory, none where there is no quota. Ends at the first that is no cgroup, or the top of the tree,
 /// which has no quota to set.
 fn bandwidth(dir: &Path) -> Option<Option<(u64, u64)>> {
-    let read = |file| read_once(&dir.join(file), None).ok()?.trim().parse::<i64>().ok();
-    let (quota, period) = (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?);
+    let read = |knob: Knob| read_once(&dir.join(knob.file()), None).ok()?.trim().parse::<i64>().ok();
+    let (quota, period) = (read(Knob::CFS_QUOTA)?, read(Knob::CFS_PERIOD)?);
     Some(u64::try_from(quota).ok().zip(u64::try_from(period).ok().filter(|period| *period > 0)))
 }
 
