@@ -21,6 +21,7 @@ pub mod resources;
 mod security;
 mod signal;
 pub mod stats;
+mod update;
 mod user_ns;
 
 pub use container::{ContainerMeta, ContainerSpec, Device, IdMapping, ImageName, Mount, MountSource, Propagation};
@@ -34,4 +35,5 @@ pub use security::{
     UserNs, UserRef,
 };
 pub use signal::{Signal, UnknownSignal};
+pub use update::{ContainerUpdate, PodUpdate};
 pub use user_ns::{ID_LINES_MAX, ID_TEXT_MAX, id_map_text};

@@ -32,6 +32,7 @@ pub(crate) use reload::{Change, Reload};
 pub(crate) use resolve::DOWNLOADS_MAX;
 pub use resolve::InvalidSetting;
 pub use stream::{BadIdentity, StreamConfig, StreamIdentity};
+pub(crate) use tracing::SAMPLE_ALL;
 pub use tracing::TracingConfig;
 
 /// Used where no file is named, if it exists.

@@ -351,7 +351,7 @@ impl Default for RawTracing {
     fn default() -> Self {
         Self {
             endpoint: String::new(),
-            sampling_per_million: crate::spans::SCALE,
+            sampling_per_million: super::tracing::SAMPLE_ALL,
             service_name: "crisp".into(),
             timeout: 10,
         }

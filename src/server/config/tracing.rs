@@ -6,7 +6,9 @@ use http::Uri;
 
 use super::raw::RawTracing;
 use super::resolve::{InvalidSetting, absolute, at_least, invalid};
-use crate::spans::SCALE;
+
+/// The largest value of `sampling_per_million`: every request begins a trace.
+pub(crate) const SAMPLE_ALL: u32 = 1_000_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracingConfig {
@@ -23,8 +25,8 @@ const TIMEOUT_MAX: u64 = 600;
 
 pub(super) fn resolve(raw: RawTracing) -> Result<Option<TracingConfig>, InvalidSetting> {
     let RawTracing { endpoint, sampling_per_million, service_name, timeout } = raw;
-    if sampling_per_million > SCALE {
-        let problem = format_args!("{sampling_per_million} is more than all of them: at most {SCALE}");
+    if sampling_per_million > SAMPLE_ALL {
+        let problem = format_args!("{sampling_per_million} is more than all of them: at most {SAMPLE_ALL}");
         return Err(invalid("tracing.sampling_per_million", problem));
     }
     if service_name.is_empty() || service_name.len() > 255 || service_name.contains(char::is_control) {
@@ -105,7 +107,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_refused_by_name_also_while_it_is_off() {
         for (name, change) in [
-            ("tracing.sampling_per_million", (|raw| raw.sampling_per_million = SCALE + 1) as fn(&mut RawTracing)),
+            ("tracing.sampling_per_million", (|raw| raw.sampling_per_million = SAMPLE_ALL + 1) as fn(&mut RawTracing)),
             ("tracing.service_name", |raw| raw.service_name.clear()),
             ("tracing.service_name", |raw| raw.service_name = "a\nb".into()),
             ("tracing.timeout", |raw| raw.timeout = 0),

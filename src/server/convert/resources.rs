@@ -7,10 +7,10 @@ use model::resources::{
     Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, InvalidLimits, LimitsPatch, MemoryLimit,
     Micros, Observed, OomScoreAdj, UnifiedKey,
 };
+use model::{ContainerUpdate, PodUpdate};
 use wire::v1;
 
 use super::{Field, Refusal, Warnings, kubernetes};
-use crate::runtime::{ContainerUpdate, PodUpdate};
 
 /// Limits of a request: 0, "" and absent mean "not asked".
 ///

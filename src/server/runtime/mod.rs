@@ -71,8 +71,6 @@ pub(crate) use resizes::{Outcome, Resizes};
 pub(crate) use stats::{ContainerMetered, ContainerSeen, Devices, Metered, PodMetered, PodSeen, StatsError};
 pub(crate) use stop::StopError;
 pub(crate) use stop_pod::StopPodError;
-pub(crate) use update::ContainerUpdate;
-pub(crate) use update_pod::PodUpdate;
 
 /// The daemon could not begin.
 #[derive(Debug, thiserror::Error)]

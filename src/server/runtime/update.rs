@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use cgroup::{ApplyError, Cgroup, Settings};
 use link::Launch;
-use model::kubernetes::Resources;
 use model::resources::{LimitsPatch, OomScoreAdj};
-use model::{Classed, ContainerId, ContainerSpec, Kind, PodId};
-use serde::{Deserialize, Serialize};
+use model::{Classed, ContainerId, ContainerSpec, ContainerUpdate, Kind, PodId};
 
 use super::resize::{self, Journal, ResizeError};
 use super::resizes::Outcome;
@@ -31,23 +29,6 @@ impl Classed for UpdateError {
             Self::Look(e) => e.kind(),
             Self::CgroupPath(_) => Kind::Internal,
             Self::Resize { source, .. } => source.kind(),
-        }
-    }
-}
-
-/// What is to change; none of the requests and limits of the pod spec: as before.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct ContainerUpdate {
-    pub(crate) limits: LimitsPatch,
-    pub(crate) kubernetes_resources: Option<Resources>,
-}
-
-impl ContainerUpdate {
-    fn lay_over(&self, spec: &mut ContainerSpec) {
-        let ContainerUpdate { limits, kubernetes_resources } = self;
-        spec.resources = std::mem::take(&mut spec.resources).merged(limits);
-        if kubernetes_resources.is_some() {
-            spec.kubernetes_resources.clone_from(kubernetes_resources);
         }
     }
 }

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use cgroup::{ApplyError, Cgroup};
-use model::kubernetes::Announced;
-use model::resources::LimitsPatch;
-use model::{Classed, Kind, PodId, PodSpec};
-use serde::{Deserialize, Serialize};
+use model::{Classed, Kind, PodId, PodSpec, PodUpdate};
 
 use super::resize::{self, Journal, ResizeError};
 use super::resizes::Outcome;
@@ -29,30 +26,6 @@ impl Classed for UpdatePodError {
             Self::Look(e) => e.kind(),
             Self::CgroupPath(_) => Kind::Internal,
             Self::Resize { source, .. } => source.kind(),
-        }
-    }
-}
-
-/// What is said of a whole pod; none: as before.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PodUpdate {
-    pub(crate) resources: Option<LimitsPatch>,
-    pub(crate) overhead: Option<LimitsPatch>,
-    pub(crate) announced: Option<Announced>,
-}
-
-impl PodUpdate {
-    fn lay_over(&self, spec: &mut PodSpec) {
-        let PodUpdate { resources, overhead, announced } = self;
-        if let Some(resources) = resources {
-            spec.resources = std::mem::take(&mut spec.resources).merged(resources);
-        }
-        if let Some(overhead) = overhead {
-            // The whole of it: a pod that costs nothing any more says so by an empty message.
-            spec.overhead = overhead.clone();
-        }
-        if announced.is_some() {
-            spec.announced.clone_from(announced);
         }
     }
 }

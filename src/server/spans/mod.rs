@@ -19,8 +19,6 @@ use crate::config::TracingConfig;
 pub(crate) use recorder::{Recorder, Sampler, end};
 pub(crate) use span::{Span, SpanKind, Value};
 
-/// What shares of traces are counted in.
-pub(crate) const SCALE: u32 = 1_000_000;
 /// Spans that may wait to be exported.
 const QUEUE: usize = 2048;
 

@@ -11,9 +11,10 @@ use tracing_subscriber::filter::{FilterExt as _, FilterFn, LevelFilter, filter_f
 use tracing_subscriber::layer::{Context as Surroundings, Filter, Layer};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
+use super::Tally;
 use super::context::Context;
 use super::span::{Recording, Span, Value, random};
-use super::{SCALE, Tally};
+use crate::config::SAMPLE_ALL;
 
 /// Decides which requests are recorded.
 #[derive(Debug, Clone, Copy)]
@@ -44,7 +45,7 @@ impl Sampler {
     fn takes(self, trace: [u8; 16]) -> bool {
         let number =
             u64::from_be_bytes([0, trace[9], trace[10], trace[11], trace[12], trace[13], trace[14], trace[15]]);
-        number % u64::from(SCALE) < u64::from(self.per_million)
+        number % u64::from(SAMPLE_ALL) < u64::from(self.per_million)
     }
 }
 
@@ -205,17 +206,17 @@ mod tests {
     #[test]
     fn the_callers_word_counts_and_else_the_share() {
         let count = |per_million, parent: Option<&str>| recorded(10, || request(per_million, parent)).0.len();
-        assert_eq!(count(SCALE, Some(&format!("{PARENT}0"))), 0);
+        assert_eq!(count(SAMPLE_ALL, Some(&format!("{PARENT}0"))), 0);
         assert_eq!(count(0, None), 0);
-        assert_eq!(count(SCALE, None), 2);
-        assert_eq!(count(SCALE, Some("nonsense")), 2);
+        assert_eq!(count(SAMPLE_ALL, None), 2);
+        assert_eq!(count(SAMPLE_ALL, Some("nonsense")), 2);
         let taken = |per_million| (0..4000).filter(|_| Sampler { per_million }.takes(random())).count();
-        assert!((1600..2400).contains(&taken(SCALE / 2)), "half of them");
+        assert!((1600..2400).contains(&taken(SAMPLE_ALL / 2)), "half of them");
     }
 
     #[test]
     fn what_does_not_fit_is_counted_and_nobody_waits() {
-        let (spans, dropped) = recorded(3, || (0..5).for_each(|_| request(SCALE, None)));
+        let (spans, dropped) = recorded(3, || (0..5).for_each(|_| request(SAMPLE_ALL, None)));
         assert_eq!((spans.len(), dropped), (3, 7));
     }
 
@@ -223,7 +224,7 @@ mod tests {
     fn a_fault_has_its_words() {
         let (spans, _) = recorded(3, || {
             let span = tracing::error_span!("rpc");
-            Sampler { per_million: SCALE }.begin(&span, "odd", &headers(None));
+            Sampler { per_million: SAMPLE_ALL }.begin(&span, "odd", &headers(None));
             end(&span, Code::Internal, Some("broken"));
         });
         assert_eq!((spans[0].name.as_str(), spans[0].error.as_deref()), ("odd", Some("broken")));
