@@ -252,7 +252,7 @@ pub(super) fn run_request() -> v1::RunPodSandboxRequest {
     v1::RunPodSandboxRequest { config: Some(pod_config()), runtime_handler: "crisp".to_owned() }
 }
 
-pub(super) fn time(seconds: u64) -> SystemTime {
+pub(crate) fn time(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::new(seconds, 5)
 }
 

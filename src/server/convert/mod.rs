@@ -30,7 +30,6 @@ pub(crate) mod resources;
 pub(crate) mod security;
 mod selinux;
 pub(crate) mod signal;
-pub(crate) mod span;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod stream;

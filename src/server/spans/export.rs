@@ -10,7 +10,6 @@ use wire::otlp::trace_service_client::TraceServiceClient;
 
 use super::{Span, Spans};
 use crate::config::TracingConfig;
-use crate::convert;
 
 /// Spans that are sent at once.
 const BATCH: usize = 512;
@@ -116,7 +115,7 @@ impl Courier {
     /// How many of a batch the collector does not want.
     async fn send(&mut self, batch: &[Span]) -> Result<u64, Status> {
         let TracingConfig { service_name, timeout, .. } = &self.spans.config;
-        let request = convert::span::export(service_name, batch);
+        let request = crate::spans::otlp::export(service_name, batch);
         // Also for a collector that takes the request and never answers.
         let sent = tokio::time::timeout(*timeout, self.client.export(request)).await;
         let answer = sent.map_err(|_| Status::deadline_exceeded(format!("no answer within {timeout:?}")))??;

@@ -7,6 +7,7 @@
 
 mod context;
 mod export;
+pub(crate) mod otlp;
 mod recorder;
 mod span;
 

@@ -71,8 +71,8 @@ fn nanos(time: SystemTime) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixture::time;
     use super::*;
+    use crate::convert::fixture::time;
 
     #[test]
     fn nothing_of_a_span_is_left_out() {
