@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use cri_api::v1;
+use cri_api::v1::container_resource_config::ContainerType;
 use serde_json::{Value, json};
 use tonic::Code;
-use wire::v1;
-use wire::v1::container_resource_config::ContainerType;
 
 use crate::client::{Pod, container};
 use crate::harness::Daemon;
@@ -21,7 +21,7 @@ fn by_annotation() -> Daemon {
 fn resources(requests: &[(&str, &str)], limits: &[(&str, &str)]) -> v1::KubernetesResources {
     let quantities = |list: &[(&str, &str)]| {
         let quantity =
-            |(name, text): &(&str, &str)| ((*name).to_owned(), wire::Quantity { string: (*text).to_owned() });
+            |(name, text): &(&str, &str)| ((*name).to_owned(), cri_api::Quantity { string: (*text).to_owned() });
         list.iter().map(quantity).collect()
     };
     v1::KubernetesResources { requests: quantities(requests), limits: quantities(limits) }
@@ -141,7 +141,7 @@ fn a_clients_annotation_cannot_pass_for_what_was_announced() {
 fn different() -> (v1::ContainerConfig, [&'static str; 6]) {
     let mut config = main_container();
     let limits = &mut config.kubernetes_resources.as_mut().unwrap().limits;
-    limits.insert("memory".into(), wire::Quantity { string: "65Mi".into() });
+    limits.insert("memory".into(), cri_api::Quantity { string: "65Mi".into() });
     limits.remove("cpu");
     config.mounts[0].readonly = false;
     config.mounts.push(v1::Mount { container_path: "/more".into(), ..usr_mount() });

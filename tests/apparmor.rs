@@ -4,9 +4,9 @@ use std::fs;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
+use cri_api::v1;
+use cri_api::v1::security_profile::ProfileType;
 use tonic::Code;
-use wire::v1;
-use wire::v1::security_profile::ProfileType;
 
 use crate::client::{Client, IDLE, Pod, container, security};
 use crate::harness::Daemon;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::client::{Client, container};
 use crate::harness::{Daemon, times};

@@ -1,16 +1,15 @@
 //! What a kubelet does, in a few words each.
 
-use std::fmt;
-use std::fs;
 use std::future::Future;
 use std::path::Path;
+use std::{fmt, fs};
 
+use cri_api::v1;
+use cri_api::v1::image_service_client::ImageServiceClient;
+use cri_api::v1::runtime_service_client::RuntimeServiceClient;
 use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
-use wire::v1;
-use wire::v1::image_service_client::ImageServiceClient;
-use wire::v1::runtime_service_client::RuntimeServiceClient;
 
 use crate::harness::{Daemon, seconds, wait_for};
 use crate::image::BOX;

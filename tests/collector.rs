@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
+use cri_api::otlp;
+use cri_api::otlp::any_value::Value;
+use cri_api::otlp::trace_service_server::{TraceService, TraceServiceServer};
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Code, Request, Response, Status};
-use wire::otlp;
-use wire::otlp::any_value::Value;
-use wire::otlp::trace_service_server::{TraceService, TraceServiceServer};
 
 /// What it does with what it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{Asked, Client};
 use crate::ground::Ground;

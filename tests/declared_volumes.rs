@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::PathBuf;
 
+use cri_api::v1;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::json;
 use tar::EntryType;
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{IDLE, container, security};
 use crate::ground::Ground;

@@ -6,16 +6,16 @@ use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use cri_api::dra::v1::dra_plugin_client::DraPluginClient;
+use cri_api::dra::{v1 as dra, v1beta1};
+use cri_api::pluginregistration::registration_client::RegistrationClient;
+use cri_api::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus};
+use cri_api::v1;
 use rustix::process::Signal;
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
-use wire::dra::v1::dra_plugin_client::DraPluginClient;
-use wire::dra::{v1 as dra, v1beta1};
-use wire::pluginregistration::registration_client::RegistrationClient;
-use wire::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus};
-use wire::v1;
 
 use crate::cdi::Specs;
 use crate::client::{IDLE, container};

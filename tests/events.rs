@@ -6,14 +6,14 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tonic::{Code, Status};
-use wire::v1;
-use wire::v1::ContainerEventType::{
+use cri_api::v1;
+use cri_api::v1::ContainerEventType::{
     ContainerCreatedEvent as Created, ContainerDeletedEvent as Deleted, ContainerStartedEvent as Started,
     ContainerStoppedEvent as Stopped,
 };
-use wire::v1::runtime_service_client::RuntimeServiceClient;
-use wire::v1::{ContainerState, PodSandboxState};
+use cri_api::v1::runtime_service_client::RuntimeServiceClient;
+use cri_api::v1::{ContainerState, PodSandboxState};
+use tonic::{Code, Status};
 
 use crate::client::{IDLE, container};
 use crate::harness::{Daemon, seconds, times, wait_for};

@@ -1,7 +1,7 @@
 //! `examples/`: what the README tells a person to try with crictl.
 
+use cri_api::v1;
 use serde_json::Value;
-use wire::v1;
 
 use crate::harness::Daemon;
 

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{Done, container, security};
 use crate::harness::{Daemon, seconds, times, wait_for};

@@ -1,7 +1,7 @@
 //! Containers that do not come to run, and how they say so.
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{Pod, container, security};
 use crate::harness::{Daemon, seconds, wait_for};

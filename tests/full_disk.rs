@@ -5,9 +5,9 @@ use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 
+use cri_api::v1::{ContainerState, PodSandboxState};
 use rustix::mount::{MountFlags, mount};
 use tonic::Code;
-use wire::v1::{ContainerState, PodSandboxState};
 
 use crate::client::container;
 use crate::ground::Ground;

@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
+use cri_api::health::health_check_response::ServingStatus;
+use cri_api::health::health_client::HealthClient;
+use cri_api::health::{HealthCheckRequest, HealthCheckResponse};
 use rustix::process::Signal;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
-use wire::health::health_check_response::ServingStatus;
-use wire::health::health_client::HealthClient;
-use wire::health::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::client::container;
 use crate::ground::Ground;

@@ -2,10 +2,10 @@
 
 use std::fs;
 
+use cri_api::v1;
 use serde_json::{Value, json};
 use tar::EntryType;
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{Asked, Client, Ended, Pod, container, security};
 use crate::ground::Ground;

@@ -2,9 +2,9 @@
 
 use std::fs;
 
+use cri_api::v1;
 use tar::EntryType;
 use tonic::{Code, Status};
-use wire::v1;
 
 use crate::client::{Client, IDLE, Pod, container};
 use crate::ground::Ground;

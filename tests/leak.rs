@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::client::{Client, container, security};
 use crate::ground::Ground;

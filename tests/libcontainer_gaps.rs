@@ -5,9 +5,9 @@
 
 use std::fs;
 
+use cri_api::v1;
 use rustix::process::Resource;
 use sha2::{Digest as _, Sha256};
-use wire::v1;
 
 use crate::client::{Pod, container, security};
 use crate::ground::Ground;

@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{container, namespaces, pod_namespaces, security};
 use crate::harness::Daemon;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{Asked, Client, Pod, container};
 use crate::harness::{Daemon, times};

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Instant;
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::client::{Asked, Client, IDLE, Pod, container};
 use crate::harness::{Daemon, seconds, slow, times, wait_for};

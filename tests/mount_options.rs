@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use cri_api::v1;
 use rustix::mount::{MountFlags, mount};
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{Client, IDLE, container};
 use crate::harness::Daemon;

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use cri_api::v1;
+use cri_api::v1::MountPropagation;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-use wire::v1;
-use wire::v1::MountPropagation;
 
 use crate::client::{container, security};
 use crate::ground::Ground;

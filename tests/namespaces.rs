@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::client::{container, namespaces, pod_namespaces, security};
 use crate::harness::{Daemon, seconds, wait_for};

@@ -3,10 +3,10 @@
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cri_api::v1;
+use cri_api::v1::{ContainerState, PodSandboxState};
 use rustix::process::Signal;
 use tonic::Code;
-use wire::v1;
-use wire::v1::{ContainerState, PodSandboxState};
 
 use crate::client::{container, log_lines, namespaces, pod_namespaces, text_of};
 use crate::harness::{Daemon, kill, seconds, times, wait_for};

@@ -48,7 +48,7 @@ fn a_signal_brings_new_settings_into_force_and_names_those_that_wait() {
     wait_logged(&daemon, &["WARN", "restart", "log.format"]);
     // A look is logged at debug.
     assert!(!daemon.ground.read_log().contains("name=\"Version\""));
-    let version = wire::v1::VersionRequest::default();
+    let version = cri_api::v1::VersionRequest::default();
     client.call(|mut c| async move { c.version(version).await }).unwrap();
     wait_logged(&daemon, &["DEBUG", "name=\"Version\"", "done"]);
     let begin = Instant::now();
@@ -147,7 +147,7 @@ fn pods_are_connected_as_the_configuration_says_now() {
     take_up(&daemon, "network.mode");
     let one = daemon.run_pod("one");
     assert_eq!((address(&one), address(&apart)), ("10.5.0.2".into(), "".into()), "only pods that come now");
-    let request = wire::v1::StatusRequest { verbose: false };
+    let request = cri_api::v1::StatusRequest { verbose: false };
     let status = client.call(|mut c| async move { c.status(request).await }).unwrap().status.unwrap();
     let network = status.conditions.iter().find(|condition| condition.r#type == "NetworkReady").unwrap();
     assert!(network.status, "{network:?}");

@@ -1,7 +1,7 @@
 //! Requests that cannot be granted: each is refused with the right code, and the refusal names the field.
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{container, pod_namespaces, security};
 use crate::harness::Daemon;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use wire::v1;
-use wire::v1::security_profile::ProfileType;
+use cri_api::v1;
+use cri_api::v1::security_profile::ProfileType;
 
 use crate::client::{Pod, container, security};
 use crate::harness::{Daemon, times};

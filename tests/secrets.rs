@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use cri_api::{Message as _, v1};
 use serde_json::json;
-use wire::{Message as _, v1};
 
 use crate::cdi::{Specs, given};
 use crate::client::container;

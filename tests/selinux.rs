@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
+use cri_api::v1;
 use serde_json::json;
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{IDLE, Pod, container, pod_namespaces, security};
 use crate::ground::Ground;

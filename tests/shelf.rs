@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::client::{Asked, Client, container};
 use crate::harness::{Daemon, seconds, wait_for};

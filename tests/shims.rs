@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use cri_api::v1;
+use cri_api::v1::{ContainerState, PodSandboxState};
 use rustix::process::Signal;
-use wire::v1;
-use wire::v1::{ContainerState, PodSandboxState};
 
 use crate::client::container;
 use crate::harness::{Daemon, kill, seconds, wait_for};

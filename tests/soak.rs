@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::client::{Client, Pod, container};
 use crate::ground::Ground;

@@ -1,8 +1,8 @@
 //! Spans of requests, as a collector gets them.
 
+use cri_api::otlp::span::SpanKind;
+use cri_api::{otlp, v1};
 use tonic::{Code, Request};
-use wire::otlp::{self, span::SpanKind};
-use wire::v1;
 
 use crate::collector::{Collector, Manner, attribute};
 use crate::ground::Ground;

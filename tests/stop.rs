@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use cri_api::v1;
 use serde_json::json;
-use wire::v1;
 
 use crate::client::{container, namespaces, pod_namespaces, security};
 use crate::ground::Ground;

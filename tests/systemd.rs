@@ -5,15 +5,14 @@
 use std::fs;
 use std::process::Command;
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{Pod, container};
 use crate::ground::Ground;
 use crate::harness::{Daemon, seconds, wait_for};
-use crate::kernel;
-use crate::tree;
 use crate::update::{file, limited, limits};
+use crate::{kernel, tree};
 
 fn systemctl(arguments: &[&str]) -> String {
     let output = Command::new("systemctl").args(arguments).output().unwrap();

@@ -14,27 +14,25 @@ mod gadgets;
 mod service;
 mod spec;
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use anyhow::{Context as _, bail};
-use authority::Mended;
+use claims::Claims;
 use clap::Parser;
+use cri_api::dra;
+use cri_api::pluginregistration::registration_server::RegistrationServer;
+use gadgets::Gadgets;
+use h2_authority::Mended;
+use service::{Plugin, Registrar};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::Server;
-use wire::dra;
-use wire::pluginregistration::registration_server::RegistrationServer;
-
-use claims::Claims;
-use gadgets::Gadgets;
-use service::{Plugin, Registrar};
 
 /// An example of a resource driver's kubelet plugin.
 #[derive(Debug, Parser)]

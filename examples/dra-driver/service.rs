@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cri_api::dra::{v1, v1beta1};
+use cri_api::pluginregistration::registration_server::Registration;
+use cri_api::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use tokio::sync::mpsc;
 use tonic::{Request, Response, Status};
-use wire::dra::{v1, v1beta1};
-use wire::pluginregistration::registration_server::Registration;
-use wire::pluginregistration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 
 use crate::claims::{Claim, Claims, Prepared, PreparedDevice};
 

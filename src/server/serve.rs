@@ -7,7 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use authority::Mended;
+use cri_api::admin::images_server::ImagesServer;
+use cri_api::health::health_server::HealthServer;
+use cri_api::v1::image_service_server::ImageServiceServer;
+use cri_api::v1::runtime_service_server::RuntimeServiceServer;
+use h2_authority::Mended;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use sd_notify::NotifyState;
@@ -16,10 +20,6 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
-use wire::admin::images_server::ImagesServer;
-use wire::health::health_server::HealthServer;
-use wire::v1::image_service_server::ImageServiceServer;
-use wire::v1::runtime_service_server::RuntimeServiceServer;
 
 use crate::config::{Config, DOWNLOADS_MAX, Live, Reload};
 use crate::grpc::{AdminApi, ImageApi, Latencies, REQUEST_MAX, RuntimeApi, Serving, TraceLayer};

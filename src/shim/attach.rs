@@ -3,8 +3,8 @@
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use link::{Answer, AttachAsk, AttachWord, Failure, FailureKind};
 use model::{ContainerId, Phase};
+use shim_protocol::{Answer, AttachAsk, AttachWord, Failure, FailureKind};
 
 use crate::container::State;
 use crate::log::Stream;

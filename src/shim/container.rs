@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use link::Launch;
 use model::{Exit, Phase};
 use nix::unistd::Pid;
+use shim_protocol::Launch;
 
 use crate::poststart::Poststart;
 use crate::stdio::Streams;

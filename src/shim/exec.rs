@@ -8,25 +8,24 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
 
-use link::{ExecAsk, Launch};
 use model::UserNs;
 use nix::sched::{CloneFlags, setns};
 use nix::unistd::Pid;
 use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid as RPid, PidfdFlags, pidfd_open};
+use shim_protocol::{ExecAsk, Launch};
 use sys::fork::OneThread;
 
 use crate::become_program::{become_program, raise_limits};
 use crate::console::{self, Console};
 use crate::cover::is_null;
 use crate::home::Home;
-use crate::id_maps;
 use crate::launch::{LaunchError, read, set_oom_score};
 use crate::stage::open_in_root;
 use crate::stages::{NOT_RUN, say_why};
 use crate::stdio::null;
-use crate::user_ns;
+use crate::{id_maps, user_ns};
 
 /// Who waits for a program, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

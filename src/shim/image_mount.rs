@@ -9,17 +9,16 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use link::Launch;
 use oci_spec::runtime::Mount;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount};
+use shim_protocol::Launch;
 
 use crate::id_maps::IdMaps;
-use crate::label;
-use crate::layers;
 use crate::mount_options::MountOptions;
 use crate::stage::{IMAGE, StageError, Staged};
+use crate::{label, layers};
 
 /// Opens the images among `mounts`. `spare` is an empty directory, which is mounted over meanwhile.
 pub(crate) fn prepare(

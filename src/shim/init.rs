@@ -7,7 +7,6 @@ use std::fs::File;
 use std::io::{self, PipeReader, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 
-use link::Held;
 use nix::sched::CloneFlags;
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::Pid;
@@ -15,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 use rustix::process::WaitOptions;
 use rustix::thread::{CapabilitySet, CapabilitySets};
+use shim_protocol::Held;
 
 /// The namespaces that it is to be in, held open: it may not be able to find them any more by itself.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
-use link::CgroupView;
 use oci_spec::runtime::Spec;
 use rustix::fs::fstatfs;
+use shim_protocol::CgroupView;
 
 /// What the kernel calls the file system of cgroup v2: `CGROUP2_SUPER_MAGIC`.
 const CGROUP2: rustix::fs::FsWord = 0x6367_7270;

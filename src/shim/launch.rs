@@ -12,32 +12,26 @@ use std::rc::Rc;
 
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
-use link::{CreateAsk, Launch, Overlay};
 use nix::sched::CloneFlags;
 use nix::unistd::Pid;
 use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::CapabilitySet;
+use shim_protocol::{CreateAsk, Launch, Overlay};
 use sys::fork::OneThread;
 
 use crate::apart::Apart;
 use crate::become_program::{clamped_limits, raise_limits};
-use crate::capability;
-use crate::device_nodes;
 use crate::gate::{self, Gate};
 use crate::id_maps::IdMaps;
-use crate::image_mount;
 use crate::joins::Joins;
-use crate::label;
-use crate::layers;
-use crate::locked;
 use crate::report::{Report, short, tell, trace};
 use crate::shed::shed;
 use crate::split::{for_libcontainer, own_mounts};
 use crate::stage::prepare;
 use crate::stages::{Hooked, Stages, StartHooks};
-use crate::target;
+use crate::{capability, device_nodes, image_mount, label, layers, locked, target};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LaunchError {

@@ -4,9 +4,9 @@ use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime};
 
-use link::{Answer, Event, FailureKind};
 use model::{ContainerId, Exit, Phase, Trouble};
 use rustix::process::{WaitOptions, WaitStatus};
+use shim_protocol::{Answer, Event, FailureKind};
 
 use crate::container::{Caller, Launching, State};
 use crate::log::{Lost, Stream};

@@ -4,17 +4,16 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use link::{Held, HoldAsk};
 use model::UserNs;
 use nix::sched::CloneFlags;
 use nix::unistd::{Pid, Uid};
 use rustix::mount::{MountFlags, mount, mount_bind};
+use shim_protocol::{Held, HoldAsk};
 use sys::fork::OneThread;
 
 use crate::home::Home;
 use crate::init::{self, Spaces};
-use crate::label;
-use crate::user_ns;
+use crate::{label, user_ns};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HoldError {

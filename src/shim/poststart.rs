@@ -5,11 +5,11 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use link::{Answer, FailureKind};
 use model::{ContainerId, Phase};
 use nix::unistd::Pid;
 use oci_spec::runtime::Spec;
 use rustix::process::Signal;
+use shim_protocol::{Answer, FailureKind};
 use sys::fork::OneThread;
 
 use crate::container::{Caller, State as Stand};

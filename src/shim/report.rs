@@ -34,7 +34,7 @@ pub(crate) fn short(mut words: String) -> String {
 
 /// Sends, and gives up silently: the shim learns from the end of the process what it did not hear.
 pub(crate) fn tell(socket: impl AsFd, report: &Report, fds: &[BorrowedFd<'_>]) {
-    if let Ok(bytes) = link::encode(report) {
+    if let Ok(bytes) = shim_protocol::encode(report) {
         drop(sys::packet::send(socket, &bytes, fds));
     }
 }
@@ -42,7 +42,7 @@ pub(crate) fn tell(socket: impl AsFd, report: &Report, fds: &[BorrowedFd<'_>]) {
 /// The next report, if one is there; none at the end.
 pub(crate) fn hear(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<(Report, Vec<OwnedFd>)>> {
     let Some((n, fds)) = sys::packet::receive(socket, buffer)? else { return Ok(None) };
-    let report = link::decode(&buffer[..n]).map_err(io::Error::other)?;
+    let report = shim_protocol::decode(&buffer[..n]).map_err(io::Error::other)?;
     Ok(Some((report, fds)))
 }
 

@@ -5,10 +5,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use link::{Answer, Ask, Event, ExecStreamAsk, Failure, FailureKind, PROTOCOL, ToDaemon, ToShim};
 use model::ContainerId;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
+use shim_protocol::{Answer, Ask, Event, ExecStreamAsk, Failure, FailureKind, PROTOCOL, ToDaemon, ToShim};
 
 use crate::connection::Connection;
 use crate::container::{Caller, Container};
@@ -124,7 +124,7 @@ impl Shim {
             self.watch_room(id);
             let Some(connection) = self.connections.get(&id) else { return };
             match sys::packet::receive(&connection.socket, &mut self.buffer) {
-                Ok(Some((n, fds))) => match link::decode::<ToShim>(&self.buffer[..n]) {
+                Ok(Some((n, fds))) => match shim_protocol::decode::<ToShim>(&self.buffer[..n]) {
                     Ok(ToShim { number, ask }) => self.ask(Caller { connection: id, number }, ask, fds),
                     Err(error) => self.misunderstood(id, n, &error),
                 },
@@ -135,12 +135,12 @@ impl Shim {
     }
 
     /// An ask of a newer daemon's still gets an answer under its number.
-    fn misunderstood(&mut self, connection: u64, n: usize, error: &link::FrameError) {
+    fn misunderstood(&mut self, connection: u64, n: usize, error: &shim_protocol::FrameError) {
         #[derive(serde::Deserialize)]
         struct Numbered {
             number: u64,
         }
-        if let Ok(Numbered { number }) = link::decode(&self.buffer[..n]) {
+        if let Ok(Numbered { number }) = shim_protocol::decode(&self.buffer[..n]) {
             let message = format!("this shim ({}) does not know the ask: {error}", env!("CARGO_PKG_VERSION"));
             self.answer(Caller { connection, number }, Err(Failure { kind: FailureKind::Unsupported, message }));
         }
@@ -198,11 +198,11 @@ impl Shim {
 
     fn send(&mut self, id: u64, message: &ToDaemon) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let bytes = match (link::encode(message), message) {
+        let bytes = match (shim_protocol::encode(message), message) {
             (Ok(bytes), _) => bytes,
             (Err(error), ToDaemon::Answer { number, .. }) => {
                 let answer = Err(failure(FailureKind::Internal, format!("the answer cannot be sent: {error}")));
-                link::encode(&ToDaemon::Answer { number: *number, answer }).unwrap_or_default()
+                shim_protocol::encode(&ToDaemon::Answer { number: *number, answer }).unwrap_or_default()
             }
             (Err(error), ToDaemon::Event(_)) => return crate::say(format_args!("an event cannot be sent: {error}")),
         };

@@ -11,7 +11,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use link::{CgroupView, ShownController};
 use oci_spec::runtime::Mount;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, openat2};
 use rustix::io::Errno;
@@ -19,6 +18,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
     fsmount, fsopen, move_mount,
 };
+use shim_protocol::{CgroupView, ShownController};
 use sys::mount::{Attributes, Reach, SHARED, SLAVE, detach_copy, set_attributes};
 
 use crate::id_maps::{IdMaps, Mapped};

@@ -4,9 +4,9 @@ use std::fs::File;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 
-use link::{Answer, ContainerReport, CreateAsk, ExecAsk, Failure, FailureKind, HoldAsk, Launch};
 use model::{ContainerId, Phase};
 use nix::unistd::Pid;
+use shim_protocol::{Answer, ContainerReport, CreateAsk, ExecAsk, Failure, FailureKind, HoldAsk, Launch};
 
 use crate::container::{Caller, Container, Launching, LostOutput, State};
 use crate::exec::{ExecEnds, Manner};

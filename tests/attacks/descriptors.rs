@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
+use cri_api::v1;
+use cri_api::v1::NamespaceMode;
 use serde_json::json;
-use wire::v1;
-use wire::v1::NamespaceMode;
 
 use super::Outside;
 use crate::client::{Client, container, namespaces, pod_namespaces, security};

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::Instant;
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use super::Outside;
 use crate::client::{Pod, container};

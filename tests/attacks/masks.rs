@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
+use cri_api::v1;
 use rustix::fs::{PROC_SUPER_MAGIC, StatVfsMountFlags, statfs, statvfs};
 use tar::EntryType;
-use wire::v1;
 
 use super::Outside;
 use crate::client::{container, security};

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use cri_api::v1;
 use serde_json::json;
-use wire::v1;
 
 use crate::client::{container, security};
 use crate::ground::Ground;

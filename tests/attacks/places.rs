@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use cri_api::v1;
 use tar::EntryType;
-use wire::v1;
 
 use super::Outside;
 use super::masks::MASKED;

@@ -5,12 +5,12 @@ use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::time::Instant;
 
+use cri_api::v1;
+use cri_api::v1::NamespaceMode;
 use rustix::fs::{SealFlags, fcntl_get_seals};
 use sha2::{Digest as _, Sha256};
 use tar::EntryType;
 use tonic::Code;
-use wire::v1;
-use wire::v1::NamespaceMode;
 
 use crate::client::{Client, Pod, container, namespaces, pod_namespaces, security};
 use crate::ground::Ground;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use wire::v1;
+use cri_api::v1;
 
 use super::{Outside, Racer};
 use crate::client::{container, security};

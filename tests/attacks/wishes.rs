@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use cri_api::v1;
+use cri_api::v1::NamespaceMode;
 use serde_json::{Value, json};
 use tonic::Code;
-use wire::v1;
-use wire::v1::NamespaceMode;
 
 use crate::client::{Pod, container, namespaces, pod_namespaces, security};
 use crate::ground::Ground;

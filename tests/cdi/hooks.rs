@@ -3,8 +3,8 @@
 use std::fs;
 use std::time::Instant;
 
+use cri_api::v1;
 use serde_json::{Value, json};
-use wire::v1;
 
 use super::{Specs, bind, given};
 use crate::client::{IDLE, pod_namespaces, security};

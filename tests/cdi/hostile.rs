@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use cri_api::v1;
 use serde_json::{Value, json};
 use tonic::Code;
-use wire::v1;
 
 use super::{Specs, bind, given};
 use crate::ground::Ground;

@@ -8,10 +8,10 @@ mod userns;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use cri_api::v1;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{IDLE, container, security};
 use crate::ground::Ground;

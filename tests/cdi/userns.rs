@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use cri_api::v1;
 use serde_json::json;
 use tonic::Code;
-use wire::v1;
 
 use super::hooks::hook;
 use super::{KIND, Specs, bind, node};

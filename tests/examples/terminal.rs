@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 
 use bytes::BytesMut;
 use rustix::termios::{OptionalActions, tcgetattr, tcgetwinsize, tcsetattr};
-use stream::spdy::{self, data_head};
-use stream::ws;
+use streaming::spdy::{self, data_head};
+use streaming::ws;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The streams by the numbers that channels have.

@@ -1,7 +1,7 @@
 //! Whatever a streaming client may send, through the framing it claims to be.
 
 use bytes::{Bytes, BytesMut};
-use stream::{spdy, ws};
+use streaming::{spdy, ws};
 
 /// Reads `data` as frames of SPDY, at once and in small pieces: either way the same comes out. Only a panic is a failure.
 pub fn spdy(data: &[u8]) {

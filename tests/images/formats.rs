@@ -151,7 +151,7 @@ fn files_have_the_owners_times_links_holes_and_rights_of_the_layer() {
     let as_user = |no_new_privs: bool| {
         daemon.print_with(&image, bind, |config| {
             let security = security(config);
-            security.run_as_user = Some(wire::v1::Int64Value { value: 1000 });
+            security.run_as_user = Some(cri_api::v1::Int64Value { value: 1000 });
             security.no_new_privs = no_new_privs;
         })
     };
@@ -167,7 +167,7 @@ fn two_containers_of_one_image_share_no_environment() {
     let image = format!("{}/box:1", registry.host());
     daemon.client().pull(&image).unwrap();
     let with = |key: &str, value: &str| {
-        let variable = wire::v1::KeyValue { key: key.into(), value: value.into() };
+        let variable = cri_api::v1::KeyValue { key: key.into(), value: value.into() };
         daemon.print_with(&image, "env | grep -e COMMON -e ONLY | sort", |config| config.envs = vec![variable])
     };
     assert_eq!(with("ONLY_ONE", "secret"), "COMMON=yes\nONLY_ONE=secret\n");

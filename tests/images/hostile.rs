@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use cri_api::v1;
 use serde_json::json;
 use tar::EntryType;
 use tonic::{Code, Status};
-use wire::v1;
 
 use crate::client::{container, security};
 use crate::harness::Daemon;

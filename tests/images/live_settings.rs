@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use cri_api::v1;
 use serde_json::{Value, json};
-use wire::v1;
 
 use crate::ground::Ground;
 use crate::harness::{Daemon, scrape};

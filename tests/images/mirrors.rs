@@ -1,8 +1,8 @@
 //! Mirrors in order, and other hosts that a registry sends a pull to: what is asked of whom, and who sees a secret.
 
+use cri_api::v1::AuthConfig;
 use serde_json::json;
 use tonic::Code;
-use wire::v1::AuthConfig;
 
 use crate::harness::Daemon;
 use crate::image::Archive;

@@ -15,9 +15,9 @@ mod shared;
 mod tls;
 mod tokens;
 
+use cri_api::v1;
 use serde_json::Value;
 use tonic::{Code, Response};
-use wire::v1;
 
 use crate::client::{Asked, Client, container};
 use crate::ground::Ground;

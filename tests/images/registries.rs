@@ -4,9 +4,9 @@ use std::fs;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use cri_api::v1::AuthConfig;
 use serde_json::json;
 use tonic::Code;
-use wire::v1::AuthConfig;
 
 use crate::client::Client;
 use crate::ground::write_secret;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use cri_api::v1;
 use serde_json::{Value, json};
 use tonic::Code;
-use wire::v1;
 
 use crate::client::container;
 use crate::ground::Ground;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use cri_api::v1;
 use tonic::{Code, Status};
-use wire::v1;
 
 use crate::client::{Client, container};
 use crate::harness::{Daemon, seconds, slow, wait_for};

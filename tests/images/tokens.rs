@@ -5,13 +5,13 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use cri_api::v1::AuthConfig;
 use rcgen::{CertificateParams, KeyPair};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::Code;
-use wire::v1::AuthConfig;
 
 use crate::harness::Daemon;
 use crate::image::Archive;

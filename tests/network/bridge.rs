@@ -1,7 +1,7 @@
 //! crisp's own bridge, which is there where nothing is configured.
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use super::{address, fetch, fetch_from_host, readiness, serve, update_addresses};
 use crate::client::{Pod, pod_namespaces};

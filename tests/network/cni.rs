@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::PathBuf;
 
+use cri_api::v1;
 use serde_json::json;
 use tonic::Code;
-use wire::v1;
 
 use super::{address, fetch, fetch_from_host, readiness, serve, update_addresses};
 use crate::ground::Ground;

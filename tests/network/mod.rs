@@ -5,7 +5,7 @@ mod cni;
 mod plugins;
 mod ports;
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::client::{Pod, container};
 use crate::harness::{Daemon, seconds, wait_for};

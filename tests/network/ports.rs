@@ -1,7 +1,7 @@
 //! Ports of the host that lead into pods.
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use super::{address, fetch, fetch_from_host, serve};
 use crate::client::Pod;

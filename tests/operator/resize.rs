@@ -1,6 +1,6 @@
 //! `crisp resize`.
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::client::container;
 use crate::harness::{Daemon, seconds, wait_for};
@@ -145,7 +145,7 @@ fn what_cannot_be_is_refused_before_anything_is_changed() {
 fn what_was_announced_of_a_pod_follows() {
     let daemon = Daemon::start();
     let amounts = [("cpu", "500m"), ("memory", "64Mi")];
-    let amounts = amounts.map(|(name, text)| (name.to_owned(), wire::Quantity { string: text.to_owned() }));
+    let amounts = amounts.map(|(name, text)| (name.to_owned(), cri_api::Quantity { string: text.to_owned() }));
     let stated = v1::KubernetesResources { requests: amounts.clone().into(), limits: amounts.into() };
     let pod = daemon.run_pod_with("shop", |config| {
         let web = v1::ContainerResourceConfig {

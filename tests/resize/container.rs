@@ -1,14 +1,13 @@
 //! A container that is being resized, and how it ought to be.
 
-use wire::v1;
-
-use crate::client::{Asked, Client, Pod};
-use crate::harness::{seconds, wait_for};
-use crate::kernel;
+use cri_api::v1;
 
 use super::shape::{Limits, Shape, in_words};
 use super::target::{Target, update};
 use super::views;
+use crate::client::{Asked, Client, Pod};
+use crate::harness::{seconds, wait_for};
+use crate::kernel;
 
 /// One container, with all that was ever asked for it.
 #[derive(Debug)]

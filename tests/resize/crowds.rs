@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use wire::v1;
+use cri_api::v1;
 
 use super::container::Container;
 use super::shape::{Limits, Shape};

@@ -6,14 +6,13 @@
 
 use std::fs;
 
-use wire::v1;
-
-use crate::client::Pod;
-use crate::kernel;
+use cri_api::v1;
 
 use super::container::Container;
 use super::shape::{PERIOD, Shape, Span, quota, shares};
 use super::target::{Target, update_pod};
+use crate::client::Pod;
+use crate::kernel;
 
 #[derive(Debug)]
 pub(super) struct KubeletPod<'t> {

@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use cri_api::v1;
 use rustix::process::Signal;
-use wire::v1;
 
 use super::container::Container;
 use super::shape::Shape;

@@ -1,12 +1,11 @@
 //! An update is a patch: what it does not name stays.
 
-use wire::v1;
-
-use crate::kernel;
+use cri_api::v1;
 
 use super::container::Container;
 use super::shape::{Shape, memory_limit, no_huge_pages};
 use super::target::Target;
+use crate::kernel;
 
 const SHAPE: Shape = Shape::burstable((500, 1000), (96, 128));
 

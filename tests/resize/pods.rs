@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use super::container::Container;
 use super::kubelet::no_limit;

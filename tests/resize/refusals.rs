@@ -1,7 +1,7 @@
 //! Requests that cannot be granted change nothing.
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use super::container::Container;
 use super::shape::{Shape, in_words, memory_limit};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::kernel;
 

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use super::container::Container;
 use super::shape::Shape;

@@ -1,6 +1,6 @@
 //! What the kubelet reads back, and makes of it.
 
-use wire::v1;
+use cri_api::v1;
 
 use super::container::Container;
 use super::shape::{Shape, Span};

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use cri_api::v1;
 use tempfile::TempDir;
 use tonic::Code;
-use wire::v1;
 
 use crate::client::{Asked, Client, Pod, container};
 use crate::harness::{Daemon, seconds, wait_for};

@@ -2,12 +2,11 @@
 
 use std::fs;
 
-use wire::v1;
-
-use crate::client::Client;
-use crate::kernel;
+use cri_api::v1;
 
 use super::shape::{File, Limits};
+use crate::client::Client;
+use crate::kernel;
 
 /// Where ContainerStatus differs: it must be complete, or silent where the runtime `may_tell_nothing`.
 pub(super) fn in_status(status: &v1::ContainerStatus, asked: &Limits, may_tell_nothing: bool) -> Vec<String> {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use super::{ids, names, pod_names, value};
 use crate::client::{Client, IDLE, Pod, container};

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::client::{Asked, Client, IDLE, container};
 use crate::harness::{Daemon, seconds, wait_for};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use wire::v1;
+use cri_api::v1;
 
 use super::{MIB, names, pod_names, value};
 use crate::client::{IDLE, container, pod_namespaces, security};

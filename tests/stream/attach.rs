@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wire::v1;
+use cri_api::v1;
 
 use super::client::{ALL, OUTPUT, Session, Streams, TTY};
 use crate::client::{Client, Pod, container, log_lines, text_of};

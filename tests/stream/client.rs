@@ -5,10 +5,10 @@ use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 
 use bytes::BytesMut;
+use cri_api::v1;
 use serde_json::Value;
-use stream::spdy::{Decoder, Encoder, Event, data_head};
-use stream::ws;
-use wire::v1;
+use streaming::spdy::{Decoder, Encoder, Event, data_head};
+use streaming::ws;
 
 use crate::client::{Asked, Client};
 use crate::harness::seconds;
@@ -124,7 +124,7 @@ impl Spdy {
 
     pub(crate) fn reset(&mut self, stream: u32) {
         let mut bytes = Vec::new();
-        Encoder::reset(stream, stream::spdy::Reason::Cancel, &mut bytes);
+        Encoder::reset(stream, streaming::spdy::Reason::Cancel, &mut bytes);
         self.send(&bytes).unwrap();
     }
 

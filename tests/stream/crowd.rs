@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use stream::spdy::Event;
+use streaming::spdy::Event;
 
 use super::client::{ALL, Channels, OUTPUT, Session, Spdy, TTY, ask, run};
 use super::forward::{listen_in, serve};

@@ -60,11 +60,11 @@ fn much_goes_through_unchanged_both_ways() {
             use std::io::Write as _;
             for _ in 0..megabytes {
                 for piece in block.chunks(50_000) {
-                    writer.write_all(&stream::spdy::data_head(stdin, false, piece.len())).unwrap();
+                    writer.write_all(&streaming::spdy::data_head(stdin, false, piece.len())).unwrap();
                     writer.write_all(piece).unwrap();
                 }
             }
-            writer.write_all(&stream::spdy::data_head(stdin, true, 0)).unwrap();
+            writer.write_all(&streaming::spdy::data_head(stdin, true, 0)).unwrap();
         }
     });
     let ran = session.finish();

@@ -8,10 +8,10 @@ use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cri_api::v1;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use stream::spdy::Event;
+use streaming::spdy::Event;
 use tonic::Code;
-use wire::v1;
 
 use super::client::Spdy;
 use crate::client::pod_namespaces;
@@ -175,11 +175,11 @@ fn much_goes_through_unchanged() {
         move || {
             for _ in 0..megabytes {
                 for piece in block.chunks(32 << 10) {
-                    writer.write_all(&stream::spdy::data_head(data, false, piece.len())).unwrap();
+                    writer.write_all(&streaming::spdy::data_head(data, false, piece.len())).unwrap();
                     writer.write_all(piece).unwrap();
                 }
             }
-            writer.write_all(&stream::spdy::data_head(data, true, 0)).unwrap();
+            writer.write_all(&streaming::spdy::data_head(data, true, 0)).unwrap();
         }
     });
     forwarder.until(|f| f.finished.contains(&data));

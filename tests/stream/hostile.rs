@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use stream::spdy::{Encoder, Event};
+use streaming::spdy::{Encoder, Event};
 
 use super::client::{ALL, Channels, OUTPUT, Session, Spdy, UPGRADE, ask, run, split};
 use crate::harness::{Daemon, seconds, times, wait_for};
@@ -159,7 +159,7 @@ fn a_frame_longer_than_memory_is_passed_on_as_it_comes() {
     let mut session = Session::open(&client.exec_url(&id, &["wc", "-c"], ALL), ALL);
     let stdin = session.id("stdin");
     for _ in 0..times(8, 1) {
-        session.spdy.send(&stream::spdy::data_head(stdin, false, (1 << 24) - 1)).unwrap();
+        session.spdy.send(&streaming::spdy::data_head(stdin, false, (1 << 24) - 1)).unwrap();
         let block = vec![7; 1 << 20];
         (0..15).for_each(|_| session.spdy.send(&block).unwrap());
         session.spdy.send(&block[1..]).unwrap();

@@ -2,8 +2,8 @@
 
 use std::io::{Read as _, Write as _};
 
-use stream::spdy::{Decoder, Encoder, Event, data_head};
-use stream::ws;
+use streaming::spdy::{Decoder, Encoder, Event, data_head};
+use streaming::ws;
 
 use super::client::{ALL, Channels, OUTPUT, TTY, ask};
 use crate::client::container;

@@ -6,7 +6,7 @@ use super::*;
 
 fn resources(cpu: &str, memory: &str) -> v1::KubernetesResources {
     let amounts = [("cpu", cpu), ("memory", memory)];
-    let amounts = amounts.map(|(name, text)| (name.to_owned(), wire::Quantity { string: text.to_owned() }));
+    let amounts = amounts.map(|(name, text)| (name.to_owned(), cri_api::Quantity { string: text.to_owned() }));
     v1::KubernetesResources { requests: amounts.clone().into(), limits: amounts.into() }
 }
 

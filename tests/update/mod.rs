@@ -14,7 +14,7 @@ mod storm;
 use std::fs;
 use std::path::PathBuf;
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::client::{Asked, Client, Pod, container};
 use crate::harness::Daemon;

@@ -38,7 +38,7 @@ fn pods_cut_off_at_any_step_leave_nothing() {
             let mut config = daemon.pod_config("pod");
             let spaces = pod_namespaces(&mut config);
             spaces.userns_options = Some(mapped(ids()));
-            spaces.pid = wire::v1::NamespaceMode::Pod.into();
+            spaces.pid = cri_api::v1::NamespaceMode::Pod.into();
             daemon.client().try_run_pod(config).unwrap_err();
             if action == "kill" {
                 daemon.wait_ended();

@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use cri_api::v1;
 use serde_json::json;
 use tar::EntryType;
-use wire::v1;
 
 use super::{FIRST, able, as_user, idle, inside, run_pod, script};
 use crate::client::security;

@@ -7,7 +7,7 @@ mod processes;
 mod refusals;
 mod volumes;
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::client::{IDLE, Pod, container, namespaces, pod_namespaces, security};
 use crate::harness::Daemon;

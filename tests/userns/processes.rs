@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use super::{FIRST, able, as_user, idle, ids, inside, line, mapped, run_pod, run_pod_with, script};
 use crate::client::{namespaces, pod_namespaces, security};

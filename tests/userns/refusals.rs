@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
+use cri_api::v1;
 use tonic::Code;
-use wire::v1;
 
 use super::{FIRST, as_user, idle, ids, inside, line, mapped, run_pod, run_pod_with};
 use crate::client::{container, namespaces, pod_namespaces, security};

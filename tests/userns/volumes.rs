@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
+use cri_api::v1;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
-use wire::v1;
 
 use super::{FIRST, able, as_user, idle, ids, line, run_pod};
 use crate::client::{IDLE, container};

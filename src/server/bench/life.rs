@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use cri_api::v1;
 use tokio::task::JoinSet;
-use wire::v1;
 
 use super::figures::{Figures, Unit};
 use super::plan::Plan;

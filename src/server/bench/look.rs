@@ -1,6 +1,6 @@
 //! Calls to containers that are there: exec, changes, looks, lists.
 
-use wire::v1;
+use cri_api::v1;
 
 use super::figures::Figures;
 use super::plan::{Part, Plan};

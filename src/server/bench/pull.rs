@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use cri_api::v1;
 use tokio::task::JoinSet;
 use tonic::Status;
-use wire::v1;
 
 use super::figures::Unit;
 use super::plan::Plan;

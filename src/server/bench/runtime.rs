@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cri_api::v1;
+use cri_api::v1::image_service_client::ImageServiceClient;
+use cri_api::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
-use wire::v1;
-use wire::v1::image_service_client::ImageServiceClient;
-use wire::v1::runtime_service_client::RuntimeServiceClient;
 
 use super::BenchError;
 use super::family::Family;

@@ -1,6 +1,6 @@
 //! Latency and memory with more and more pods.
 
-use wire::v1;
+use cri_api::v1;
 
 use super::figures::Figures;
 use super::herd::{grow, weigh};

@@ -1,6 +1,6 @@
 //! What the pods and containers of the benchmark are like: as the kubelet asks for them.
 
-use wire::v1;
+use cri_api::v1;
 
 use super::family::PROGRAM;
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cri_api::v1;
+use cri_api::v1::runtime_service_client::RuntimeServiceClient;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
-use wire::v1;
-use wire::v1::runtime_service_client::RuntimeServiceClient;
 
 use super::BenchError;
 use super::figures::{Figures, Unit};

@@ -4,11 +4,11 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use cri_api::admin::images_client::ImagesClient;
+use cri_api::v1::image_service_client::ImageServiceClient;
+use cri_api::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
-use wire::admin::images_client::ImagesClient;
-use wire::v1::image_service_client::ImageServiceClient;
-use wire::v1::runtime_service_client::RuntimeServiceClient;
 
 use crate::grpc::REQUEST_MAX;
 

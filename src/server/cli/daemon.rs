@@ -4,12 +4,12 @@ use std::io::Write as _;
 use std::path::Path;
 
 use ::image::{Compress, Progress};
+use cri_api::admin::images_client::ImagesClient;
+use cri_api::v1::image_service_client::ImageServiceClient;
+use cri_api::{admin, v1};
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
-use wire::admin::images_client::ImagesClient;
-use wire::v1::image_service_client::ImageServiceClient;
-use wire::{admin, v1};
 
 use super::image::ImageError;
 use super::interrupt::Interrupt;

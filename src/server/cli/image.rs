@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use ::image::{Compress, ExportError, ImportError, OpenError, PruneError};
+use cri_api::{admin, v1};
 use indicatif::HumanBytes;
-use wire::{admin, v1};
 
 use super::daemon::Daemon;
 use super::interrupt::{self, Interrupt};

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use ::image::{Compress, Image, Limits, OpenError, Registries, Store};
-use wire::{admin, v1};
+use cri_api::{admin, v1};
 
 use super::image::ImageError;
 use super::interrupt::Interrupt;

@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
+use cri_api::v1::Image;
 use indicatif::HumanBytes;
 use serde_json::json;
-use wire::v1::Image;
 
 /// As many digits of an id as people can tell apart.
 const SHORT: usize = 12;

@@ -1,6 +1,6 @@
 //! Which pod or container a word means.
 
-use wire::v1;
+use cri_api::v1;
 
 use super::connect::{CallError, Cri, call};
 use super::show::short;

@@ -9,7 +9,7 @@ use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use stream::remote_command::Times;
+use streaming::remote_command::Times;
 
 use super::InvalidSetting;
 use super::raw::RawStream;

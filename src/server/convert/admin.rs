@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ::image::{Compress, Image, Progress, Pruned};
-use wire::admin;
+use cri_api::admin;
 
 use super::{Field, Refusal};
 

@@ -2,10 +2,10 @@
 //!
 //! It is first made into the message that it stands for, so that it is checked as strictly as that.
 
+use cri_api::v1;
+use cri_api::v1::container_resource_config::ContainerType;
 use model::PodSpec;
 use model::kubernetes::{Announced, QualifiedName, Source};
-use wire::v1;
-use wire::v1::container_resource_config::ContainerType;
 
 use super::kubernetes::{announced, entry};
 use super::{Field, Refusal, Warnings};
@@ -58,7 +58,7 @@ fn container_to_wire(container: ContainerJson) -> v1::ContainerResourceConfig {
 }
 
 fn resources_to_wire(ResourcesJson { requests, limits }: ResourcesJson) -> v1::KubernetesResources {
-    let quantity = |(name, string)| (name, wire::Quantity { string });
+    let quantity = |(name, string)| (name, cri_api::Quantity { string });
     v1::KubernetesResources {
         requests: requests.into_iter().map(quantity).collect(),
         limits: limits.into_iter().map(quantity).collect(),

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cri_api::v1;
 use model::{ContainerMeta, ContainerSpec, PodSpec};
-use wire::v1;
 
 use super::{Field, Refusal, Warnings, image, kubernetes, mount, pod, resources, security, signal};
 use crate::oci::announced;

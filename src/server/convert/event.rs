@@ -1,6 +1,6 @@
 //! Events, and all containers of a pod at once.
 
-use wire::v1;
+use cri_api::v1;
 
 use super::status;
 use crate::runtime::{ContainerNow, Event, EventKind};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wire::v1;
+use cri_api::v1;
 
 use super::{Field, Refusal, status};
 use crate::store::{ContainerRecord, PodRecord};

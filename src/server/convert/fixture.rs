@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use link::Held;
+use cri_api::v1;
 use model::{ContainerId, Phase, PodId, PodPhase, Signal};
-use wire::v1;
+use shim_protocol::Held;
 
 use super::{container, pod};
 use crate::store::{Connection, ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
@@ -204,8 +204,8 @@ pub(super) fn container_config() -> v1::ContainerConfig {
     }
 }
 
-pub(super) fn quantities(pairs: &[(&str, &str)]) -> BTreeMap<String, wire::Quantity> {
-    map(pairs).into_iter().map(|(name, string)| (name, wire::Quantity { string })).collect()
+pub(super) fn quantities(pairs: &[(&str, &str)]) -> BTreeMap<String, cri_api::Quantity> {
+    map(pairs).into_iter().map(|(name, string)| (name, cri_api::Quantity { string })).collect()
 }
 
 pub(super) fn kubernetes_resources() -> v1::KubernetesResources {

@@ -3,8 +3,8 @@
 use std::time::SystemTime;
 
 use ::image::{Credentials, Image, Login, Reference, Usage};
+use cri_api::v1;
 use model::{ImageName, PodMeta};
-use wire::v1;
 
 use super::{Field, Refusal, Warnings, pod, status};
 use crate::config::Pinned;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cri_api::v1;
+use cri_api::v1::container_resource_config::ContainerType;
 use model::InvalidQuantity;
 use model::kubernetes::{Amounts, Announced, AnnouncedContainer, ContainerKind, InvalidName, Resources, Source};
-use wire::v1;
-use wire::v1::container_resource_config::ContainerType;
 
 use super::container::each;
 use super::{Field, Refusal, Warnings, mount};
@@ -66,8 +66,8 @@ fn container(
     })
 }
 
-fn amounts(at: Field<'_>, list: &str, asked: BTreeMap<String, wire::Quantity>) -> Result<Amounts, Refusal> {
-    let amount = |(name, wire::Quantity { string: text }): (String, wire::Quantity)| {
+fn amounts(at: Field<'_>, list: &str, asked: BTreeMap<String, cri_api::Quantity>) -> Result<Amounts, Refusal> {
+    let amount = |(name, cri_api::Quantity { string: text }): (String, cri_api::Quantity)| {
         let field = entry(list, &name);
         let at = at.at(&field);
         let name = name.parse().map_err(|e: InvalidName| at.invalid(e))?;
@@ -80,7 +80,7 @@ fn amounts(at: Field<'_>, list: &str, asked: BTreeMap<String, wire::Quantity>) -
 pub(crate) fn resources_to_wire(resources: &Resources) -> v1::KubernetesResources {
     let amounts = |amounts: &Amounts| {
         let texts = amounts.iter().map(|(name, amount)| (name.as_str().to_owned(), amount.as_str().to_owned()));
-        texts.map(|(name, string)| (name, wire::Quantity { string })).collect()
+        texts.map(|(name, string)| (name, cri_api::Quantity { string })).collect()
     };
     let Resources { requests, limits } = resources;
     v1::KubernetesResources { requests: amounts(requests), limits: amounts(limits) }

@@ -17,7 +17,7 @@ fn refused(change: impl FnOnce(&mut v1::PodResourceConfig)) -> String {
 
 fn limit(config: &mut v1::PodResourceConfig, name: &str, text: &str) {
     let resources = config.containers[1].kubernetes_resources.as_mut().unwrap();
-    resources.limits.insert(name.to_owned(), wire::Quantity { string: text.to_owned() });
+    resources.limits.insert(name.to_owned(), cri_api::Quantity { string: text.to_owned() });
 }
 
 #[test]

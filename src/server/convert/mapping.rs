@@ -1,7 +1,7 @@
 //! Mappings of ids: of user namespaces, and of mounts.
 
+use cri_api::v1;
 use model::{ID_LINES_MAX, ID_TEXT_MAX, IdMapping, id_map_text};
-use wire::v1;
 
 use super::{Field, Refusal};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use cri_api::v1;
 use model::{Device, Mount, MountSource, Propagation};
-use wire::v1;
 
 use super::{Field, Refusal, Warnings, image, mapping};
 

@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use cgroup::CgroupPath;
+use cri_api::v1;
 use model::kubernetes::QualifiedName;
 use model::{Dns, PodMeta, PodSpec, PortMapping, Protocol};
-use wire::v1;
 
 use super::{Field, Refusal, Warnings, annotation, kubernetes, resources, security};
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use cgroup::Now;
+use cri_api::v1;
 use model::resources::{
     Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, InvalidLimits, LimitsPatch, MemoryLimit,
     Micros, Observed, OomScoreAdj, UnifiedKey,
 };
 use model::{ContainerUpdate, PodUpdate};
-use wire::v1;
 
 use super::{Field, Refusal, Warnings, kubernetes};
 

@@ -151,7 +151,7 @@ fn a_score_and_raw_files_are_shown_as_the_kernel_has_them() {
 
 fn kubernetes(cpu: &str) -> v1::KubernetesResources {
     v1::KubernetesResources {
-        limits: [("cpu".to_owned(), wire::Quantity { string: cpu.to_owned() })].into(),
+        limits: [("cpu".to_owned(), cri_api::Quantity { string: cpu.to_owned() })].into(),
         ..Default::default()
     }
 }

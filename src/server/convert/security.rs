@@ -1,10 +1,10 @@
 //! Security contexts and namespaces.
 
+use cri_api::v1;
 use model::{
     CAPABILITIES, Capabilities, ContainerSecurity, GroupsPolicy, Namespaces, NsMode, PodSecurity, Profile, UserNs,
     UserRef,
 };
-use wire::v1;
 
 use super::{Field, Refusal, mapping, selinux};
 

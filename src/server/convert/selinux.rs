@@ -1,7 +1,7 @@
 //! The parts of an SELinux context, each by its own grammar. Whether the host's policy knows them is asked later.
 
+use cri_api::v1;
 use model::SeLinux;
-use wire::v1;
 
 use super::{Field, Refusal};
 

@@ -1,7 +1,7 @@
 //! Signals: CRI numbers them by name, the kernel otherwise.
 
+use cri_api::v1;
 use model::Signal;
-use wire::v1;
 
 use super::{Field, Refusal};
 

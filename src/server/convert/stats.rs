@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use cri_api::v1;
 use model::stats::{
     ContainerStats, DiskUsage, GroupUsage, InterfaceUsage, MemoryUsage, NetworkUsage, PodStats, Pressure, Stall,
     SwapUsage, TaskCount,
 };
-use wire::v1;
 
 use super::status::nanos;
 use super::{container, pod};

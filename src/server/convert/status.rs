@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cri_api::v1;
 use model::{Exit, Leftover, Phase, PodPhase, Trouble};
-use wire::v1;
 
 use super::{container, image, mount, pod, resources, security, signal};
 use crate::store::{ContainerRecord, ImageUsed, PodRecord, UserUsed};

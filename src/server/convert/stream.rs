@@ -1,7 +1,7 @@
 //! Exec, attach and port-forward.
 
-use stream::remote_command::Wants;
-use wire::v1;
+use cri_api::v1;
+use streaming::remote_command::Wants;
 
 use super::container::{command, each, id};
 use super::{Field, Refusal};

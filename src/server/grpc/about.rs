@@ -1,6 +1,6 @@
 //! What crisp says of itself: version, features, readiness.
 
-use wire::v1;
+use cri_api::v1;
 
 use crate::config::{CgroupDriver, Handlers};
 use crate::runtime::Condition;

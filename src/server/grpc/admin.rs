@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::image::{ExportError, ImportError, Progress, PruneError};
+use cri_api::admin::images_server::Images;
+use cri_api::admin::*;
 use model::{Classed, Kind};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument as _, Span};
-use wire::admin::images_server::Images;
-use wire::admin::*;
 
 use super::{Answer, outcome, status};
 use crate::convert;

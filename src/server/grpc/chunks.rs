@@ -2,9 +2,9 @@
 
 use std::pin::Pin;
 
+use cri_api::Message;
 use tokio_stream::Stream;
 use tonic::{Response, Status};
-use wire::Message;
 
 /// A stream of such pieces.
 pub(super) type Chunks<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
@@ -40,7 +40,7 @@ fn pieces<T: Message>(items: Vec<T>) -> impl Iterator<Item = Vec<T>> {
 
 #[cfg(test)]
 mod tests {
-    use wire::v1::ContainerMetadata;
+    use cri_api::v1::ContainerMetadata;
 
     use super::*;
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use cri_api::v1;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 use tonic::{Response, Status};
-use wire::v1;
 
 use super::chunks::Chunks;
 use crate::convert;

@@ -2,17 +2,17 @@
 
 use std::pin::Pin;
 
+use cri_api::admin::images_server::ImagesServer;
+use cri_api::health::health_check_response::ServingStatus;
+use cri_api::health::health_server::Health;
+use cri_api::health::{HealthCheckRequest, HealthCheckResponse};
+use cri_api::v1::image_service_server::ImageServiceServer;
+use cri_api::v1::runtime_service_server::RuntimeServiceServer;
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
-use wire::admin::images_server::ImagesServer;
-use wire::health::health_check_response::ServingStatus;
-use wire::health::health_server::Health;
-use wire::health::{HealthCheckRequest, HealthCheckResponse};
-use wire::v1::image_service_server::ImageServiceServer;
-use wire::v1::runtime_service_server::RuntimeServiceServer;
 
 use super::{AdminApi, Answer, ImageApi, RuntimeApi};
 

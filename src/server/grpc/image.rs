@@ -4,11 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use cri_api::v1::image_service_server::ImageService;
+use cri_api::v1::*;
 use model::{Classed, ImageName, Kind, PodMeta};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
-use wire::v1::image_service_server::ImageService;
-use wire::v1::*;
 
 use super::{Answer, about_image, about_pod, filesystem, log_warnings, looked_up, outcome, status};
 use crate::chain::chain;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use cri_api::v1::runtime_service_server::RuntimeService;
+use cri_api::v1::*;
 use tonic::{Request, Response, Status};
-use wire::v1::runtime_service_server::RuntimeService;
-use wire::v1::*;
 
 use super::chunks::{self, Chunks};
 use super::{

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use cri_api::v1;
 use tonic::Status;
-use wire::v1;
 
 use super::{looked_up, status};
 use crate::convert;

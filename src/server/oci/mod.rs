@@ -15,13 +15,13 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use cgroup::Version;
-use link::Held;
 use model::{Classed, ContainerSpec, Kind, NsMode, PodSpec};
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
     LinuxBuilder, LinuxDevice, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, RootBuilder, Spec,
     SpecBuilder,
 };
+use shim_protocol::Held;
 
 use crate::cdi::Edits;
 use crate::config::Handler;

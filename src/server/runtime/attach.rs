@@ -3,10 +3,10 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use link::{Answer, Ask, AttachAsk, AttachWord, Stdio};
 use model::ContainerId;
-use stream::remote_command::Remote;
-use stream::{Chunk, Input, Outcome, Output, Resizes};
+use shim_protocol::{Answer, Ask, AttachAsk, AttachWord, Stdio};
+use streaming::remote_command::Remote;
+use streaming::{Chunk, Input, Outcome, Output, Resizes};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};

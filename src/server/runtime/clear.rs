@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use link::Ask;
 use model::{ContainerId, Leftover, PodId};
 use nix::mount::{MntFlags, umount2};
 use serde::{Deserialize, Serialize};
+use shim_protocol::Ask;
 use tokio::sync::mpsc;
 
 use super::{Runtime, blocking, poststop};

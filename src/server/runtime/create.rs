@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use link::{Answer, Ask, CgroupView, CreateAsk, Launch, Overlay, ShownController};
 use model::{Classed, ContainerId, ContainerSpec, ImageName, Kind, Phase, PodId, PodPhase, PodSpec};
+use shim_protocol::{Answer, Ask, CgroupView, CreateAsk, Launch, Overlay, ShownController};
 use tracing::Instrument as _;
 
 use super::announced::NotAsAnnounced;

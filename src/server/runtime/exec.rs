@@ -5,8 +5,8 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use link::{Answer, Ask, ExecAsk, FailureKind, Stdio};
 use model::{Classed, ContainerId, Kind, Phase};
+use shim_protocol::{Answer, Ask, ExecAsk, FailureKind, Stdio};
 use tokio::net::unix::pipe::Receiver;
 
 use super::{LookError, Runtime};
@@ -25,7 +25,7 @@ pub(crate) enum ExecError {
     #[error("executing in container {container}")]
     Shim { container: ContainerId, source: AskError },
     #[error("cmd: too long")]
-    TooLong(#[source] link::FrameError),
+    TooLong(#[source] shim_protocol::FrameError),
     #[error("the command did not end within {0:?} and was killed")]
     Timeout(Duration),
 }
@@ -125,7 +125,7 @@ impl Leash<'_> {
 
     /// The ask failed: who said so knows of no command to kill, who said nothing may.
     fn refused(&mut self, container: ContainerId, source: AskError) -> ExecError {
-        if let AskError::Failed(_) | AskError::Frame(link::FrameError::TooLong(_)) = &source
+        if let AskError::Failed(_) | AskError::Frame(shim_protocol::FrameError::TooLong(_)) = &source
             && let Some(exec) = self.exec.take()
         {
             self.shim.forget_exec(exec);
@@ -141,7 +141,7 @@ impl ExecError {
             AskError::Failed(ref failure) if failure.kind == FailureKind::Program => {
                 Self::Program { container, source }
             }
-            AskError::Frame(too_long @ link::FrameError::TooLong(_)) => Self::TooLong(too_long),
+            AskError::Frame(too_long @ shim_protocol::FrameError::TooLong(_)) => Self::TooLong(too_long),
             _ => Self::Shim { container, source },
         }
     }

@@ -7,10 +7,10 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
-use link::{Answer, Ask, ExecAsk, ExecStreamAsk, Stdio};
 use model::{ContainerId, Phase};
-use stream::remote_command::Remote;
-use stream::{Input, Outcome, Output, Resizes};
+use shim_protocol::{Answer, Ask, ExecAsk, ExecStreamAsk, Stdio};
+use streaming::remote_command::Remote;
+use streaming::{Input, Outcome, Output, Resizes};
 use tokio::sync::{oneshot, watch};
 
 use super::Runtime;

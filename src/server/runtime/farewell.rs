@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stream::Outcome;
+use streaming::Outcome;
 use tokio::sync::watch;
 
 use super::Runtime;

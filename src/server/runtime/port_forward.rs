@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Classed, Kind, PodId, PodPhase};
-use stream::port_forward::{Forward, Forwards};
-use stream::{Broken, Input, Output};
+use streaming::port_forward::{Forward, Forwards};
+use streaming::{Broken, Input, Output};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use bytes::{Buf as _, Bytes};
 use rustix::termios::{Winsize, tcsetwinsize};
-use stream::{Chunk, Input, Output, Resizes, Size};
+use streaming::{Chunk, Input, Output, Resizes, Size};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -47,7 +47,7 @@ impl Bucket {
         Ok(count)
     }
 
-    pub(super) async fn send(&mut self, to: &mut Output) -> Result<(), stream::Broken> {
+    pub(super) async fn send(&mut self, to: &mut Output) -> Result<(), streaming::Broken> {
         let full = self.chunk.bytes().len() == self.size;
         to.send(&mut self.chunk).await?;
         if full && self.size < MOST {

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use link::{Answer, Ask};
 use model::{Classed, ContainerId, Kind, Phase};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
+use shim_protocol::{Answer, Ask};
 
 use super::{LookError, Runtime};
 use crate::shim::AskError;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use cgroup::Settings;
-use link::{Answer, Ask, Held, HoldAsk, PodNamespaces};
 use model::{Classed, Kind, NsMode, PodId, PodMeta, PodPhase, PodSpec, Profile};
+use shim_protocol::{Answer, Ask, Held, HoldAsk, PodNamespaces};
 use tokio::sync::mpsc;
 use tracing::Instrument as _;
 

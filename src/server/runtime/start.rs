@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use link::{Ask, FailureKind};
 use model::{Classed, ContainerId, Kind, Phase, WrongPhase};
+use shim_protocol::{Ask, FailureKind};
 
 use super::stop::is_over;
 use super::{LookError, Runtime};

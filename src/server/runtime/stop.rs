@@ -4,10 +4,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use link::Ask;
 use model::{Classed, ContainerId, Kind, Phase, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use shim_protocol::Ask;
 
 use super::watch::last_words;
 use super::{LookError, Runtime, blocking};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use cgroup::{ApplyError, Cgroup, Settings};
-use link::Launch;
 use model::resources::{LimitsPatch, OomScoreAdj};
 use model::{Classed, ContainerId, ContainerSpec, ContainerUpdate, Kind, PodId};
+use shim_protocol::Launch;
 
 use super::resize::{self, Journal, ResizeError};
 use super::resizes::Outcome;

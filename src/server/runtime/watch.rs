@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use link::{Answer, Ask};
 use model::{ContainerId, Exit, Phase, PodId, PodPhase, Trouble};
+use shim_protocol::{Answer, Ask};
 use tokio::sync::mpsc;
 
 use super::clear::unmount_all;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use link::{Answer, Ask, Event, Failure, FailureKind, OLDEST, PROTOCOL, ToDaemon, ToShim};
 use model::{Classed, ContainerId, Exit, Kind};
+use shim_protocol::{Answer, Ask, Event, Failure, FailureKind, OLDEST, PROTOCOL, ToDaemon, ToShim};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
@@ -28,7 +28,7 @@ pub(crate) enum AskError {
     #[error("the pod's shim ({release}) speaks protocol {protocol}, which this daemon does not")]
     Foreign { release: String, protocol: u32 },
     #[error("talking to the shim")]
-    Frame(#[from] link::FrameError),
+    Frame(#[from] shim_protocol::FrameError),
     #[error("sending to the shim")]
     Send(#[source] io::Error),
     #[error("the shim answered something else than was asked")]
@@ -200,7 +200,7 @@ impl Shared {
         let patience = patience(&ask);
         // It owes an answer already, and is back when that comes. A whole way out waits once, not at every step.
         let is_mute = patience == ON_THE_WAY_OUT && self.silent_since.load(Ordering::Relaxed) == heard;
-        let bytes = link::encode(&ToShim { number, ask })?;
+        let bytes = shim_protocol::encode(&ToShim { number, ask })?;
         let (sender, receiver) = oneshot::channel();
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, sender);
         let _forget = Forget { waiting: &self.waiting, number };
@@ -255,7 +255,9 @@ impl Reader {
             BUFFER.with_borrow_mut(|buffer| {
                 let got = sys::packet::receive(&*self.socket, buffer)?;
                 self.heard.fetch_add(1, Ordering::Relaxed);
-                Ok(got.map(|(n, _)| link::decode(&buffer[..n]).map_err(|error| (error, number_of(&buffer[..n])))))
+                Ok(got.map(|(n, _)| {
+                    shim_protocol::decode(&buffer[..n]).map_err(|error| (error, number_of(&buffer[..n])))
+                }))
             })
         };
         loop {
@@ -309,5 +311,5 @@ fn number_of(bytes: &[u8]) -> Option<u64> {
     struct Number {
         number: u64,
     }
-    link::decode::<Numbered>(bytes).ok().map(|message| message.answer.number)
+    shim_protocol::decode::<Numbered>(bytes).ok().map(|message| message.answer.number)
 }

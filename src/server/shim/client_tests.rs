@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use link::{Answer, Ask, Event, PROTOCOL, ToDaemon, ToShim};
 use model::Classed as _;
+use shim_protocol::{Answer, Ask, Event, PROTOCOL, ToDaemon, ToShim};
 use tokio::sync::mpsc;
 
 use super::client::{AskError, Client, ShimEvent};
@@ -35,11 +35,11 @@ fn hear(socket: &OwnedFd) -> ToShim {
     wait(socket);
     let mut buffer = vec![0; sys::packet::MAX];
     let (n, _) = sys::packet::receive(socket, &mut buffer).unwrap().unwrap();
-    link::decode(&buffer[..n]).unwrap()
+    shim_protocol::decode(&buffer[..n]).unwrap()
 }
 
 fn say(socket: &OwnedFd, message: &ToDaemon) {
-    sys::packet::send(socket, &link::encode(message).unwrap(), &[]).unwrap();
+    sys::packet::send(socket, &shim_protocol::encode(message).unwrap(), &[]).unwrap();
 }
 
 #[tokio::test]

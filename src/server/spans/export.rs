@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use cri_api::otlp::trace_service_client::TraceServiceClient;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
-use wire::otlp::trace_service_client::TraceServiceClient;
 
 use super::{Span, Spans};
 use crate::config::TracingConfig;

@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use wire::otlp;
-use wire::otlp::any_value::Value as WireValue;
+use cri_api::otlp;
+use cri_api::otlp::any_value::Value as WireValue;
 
 use crate::spans::{Span, SpanKind, Value};
 

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use cgroup::Settings;
-use link::Held;
 use model::{ContainerId, ContainerSpec, Phase, PodId, PodPhase, PodSpec, Signal};
 use serde::{Deserialize, Serialize};
+use shim_protocol::Held;
 
 use crate::cdi::DeviceUsed;
 use crate::lsm::Labels;

@@ -11,7 +11,7 @@ mod tokens;
 use std::net::SocketAddr;
 
 use model::{Classed, ContainerId, Kind, PodId};
-use stream::remote_command::Wants;
+use streaming::remote_command::Wants;
 
 pub(crate) use listen::{BindError, Listener};
 use tokens::{Held, Tokens};

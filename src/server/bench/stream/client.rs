@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use stream::spdy::{Decoder, Encoder, Event, Violation, data_head};
+use streaming::spdy::{Decoder, Encoder, Event, Violation, data_head};
 
 /// How long nothing may come.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

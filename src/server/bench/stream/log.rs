@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use wire::v1;
+use cri_api::v1;
 
 use super::super::figures::Unit;
 use super::super::runtime::{Pod, Runtime};

@@ -7,15 +7,14 @@ use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
+use client::Error;
+use cri_api::v1;
 use tokio::task::spawn_blocking;
-use wire::v1;
 
 use super::figures::{Figures, Unit};
 use super::life;
 use super::plan::Plan;
 use super::runtime::{Client, Pod, Runtime, in_turns};
-
-use client::Error;
 
 pub(super) const EXEC: &str = "exec output";
 pub(super) const FORWARD: &str = "forwarded port";

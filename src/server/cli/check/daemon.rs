@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use wire::v1;
+use cri_api::v1;
 
 use super::super::connect::{ConnectError, Cri};
 use super::super::verbose::{self, DaemonInfo};

@@ -1,8 +1,8 @@
 //! `crisp check --live`: the whole path, from the socket to the kernel and back, with a pod that is gone afterwards.
 
 use cgroup::Cgroup;
+use cri_api::v1;
 use model::resources::{Bytes, Micros, Observed};
-use wire::v1;
 
 use super::super::connect::Cri;
 use super::super::trial::{Failed, PodSize, Steps, Trial, TrialContainer, TrialError, TrialPod, observed};

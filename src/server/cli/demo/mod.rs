@@ -58,7 +58,7 @@ pub fn demo(args: DemoArgs) -> Result<(), DemoError> {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(DemoError::Start)?;
     tokio.block_on(async {
         let cri = Cri::connect(&config.listen).await?;
-        let ask = wire::v1::StatusRequest { verbose: true };
+        let ask = cri_api::v1::StatusRequest { verbose: true };
         let status = cri.runtime().status(ask).await.map_err(call("asking the daemon"))?.into_inner();
         let info: DaemonInfo = verbose::read(&status.info)?;
         let interrupt = Interrupt::note().map_err(DemoError::Start)?;

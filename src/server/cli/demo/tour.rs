@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
 
 use cgroup::{Cgroup, CgroupFs as _, Knob, Version};
-use wire::v1;
+use cri_api::v1;
 
 use super::super::files::readable;
 use super::super::paint::Paint;

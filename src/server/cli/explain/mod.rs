@@ -5,7 +5,8 @@ mod view;
 
 use std::io;
 
-use wire::v1;
+use cri_api::v1;
+use view::{ContainerView, PodView, View};
 
 use super::connect::{CallError, ConnectError, Cri, call};
 use super::files::{self, FilesError};
@@ -13,7 +14,6 @@ use super::settings::Settings;
 use super::target::{self, Target, TargetError};
 use super::verbose::{self, NotCrisp};
 use crate::config::ConfigError;
-use view::{ContainerView, PodView, View};
 
 /// What is to be explained.
 #[derive(Debug, clap::Args)]

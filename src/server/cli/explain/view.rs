@@ -1,9 +1,9 @@
 //! What is known of a pod or container, put together.
 
 use cgroup::Cgroup;
+use cri_api::v1;
 use model::kubernetes::{Announced, Resources};
 use serde::Serialize;
-use wire::v1;
 
 use super::super::files::{self, Row};
 use super::super::units;

@@ -3,17 +3,16 @@
 use std::io::{self, Write as _};
 use std::time::Instant;
 
+use cri_api::v1;
 use model::resources::{CpuPeriod, CpuQuota, CpuShares, LimitsPatch, MemoryLimit};
 use tonic::Status;
-use wire::v1;
 
 use super::super::connect::Cri;
 use super::super::interrupt::Interrupt;
 use super::super::paint::Paint;
-use super::ResizeError;
 use super::members::Group;
-use super::print;
 use super::steps::{Step, Whose};
+use super::{ResizeError, print};
 use crate::convert::kubernetes;
 
 /// Makes all the calls, or takes back those that were made.

@@ -1,9 +1,9 @@
 //! The pod and the containers that are changed together: what is in force, and what is to be.
 
 use cgroup::Cgroup;
+use cri_api::v1;
 use model::kubernetes::{Announced, Resources, Source};
 use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, LimitsPatch, MemoryLimit, Observed};
-use wire::v1;
 
 use super::super::connect::{Cri, call};
 use super::super::files;

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cgroup::{Cgroup, Settings};
+use cri_api::v1;
 use model::resources::Observed;
 use tonic::Status;
-use wire::v1;
 
 use super::super::connect::Cri;
 use super::super::files::{self, FilesError};
@@ -120,7 +120,7 @@ impl Trial {
         let archive = tokio::task::spawn_blocking(move || image::archive(&name));
         let archive = archive.await.map_err(io::Error::other).and_then(|made| made).map_err(TrialError::Image)?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), archive.as_raw_fd());
-        let ask = wire::admin::ImportRequest { path, name: String::new() };
+        let ask = cri_api::admin::ImportRequest { path, name: String::new() };
         let mut told = self.cri.admin().import(ask).await?.into_inner();
         while let Some(progress) = told.message().await? {
             if progress.done {

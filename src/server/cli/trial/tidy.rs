@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cri_api::v1;
 use tonic::Status;
-use wire::v1;
 
 use super::super::connect::Cri;
 use super::run::{LABEL, Run};

@@ -1,7 +1,7 @@
 //! The names that metrics have: cAdvisor's, which the kubelet has always shown, so that dashboards and alerts go on.
 
-use wire::v1;
-use wire::v1::MetricType;
+use cri_api::v1;
+use cri_api::v1::MetricType;
 
 /// What every metric is labelled with, in this order, as the kubelet labels cAdvisor's.
 pub(super) const LABELS: [&str; 6] = ["container", "id", "image", "name", "namespace", "pod"];

@@ -6,13 +6,13 @@ mod tests;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use cri_api::v1;
 use model::Phase;
 use model::metrics::{
     ContainerCounters, CpuCounters, DeviceIo, FileSystem, GroupCounters, HugePageUsage, MemoryCounters, ProcessCounters,
 };
 use model::resources::{Bytes, Micros, Observed};
 use model::stats::{DiskUsage, GroupUsage, InterfaceUsage, MemoryUsage, NetworkUsage, Pressure};
-use wire::v1;
 
 use super::resources::shares_of;
 use super::status::nanos;

@@ -8,13 +8,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::channels::Channels;
-use crate::clock::Clock;
-use crate::inbox::{Inbox, Input, Shelf};
-use crate::outlet::{Outlet, Writer};
-use crate::output::{Output, Way};
+use crate::frame_reader::{Reader, Source, Wire};
+use crate::idle_timer::Clock;
+use crate::recv_buffer::{Inbox, Input, Shelf};
+use crate::send_stream::{Output, Way};
 use crate::spdy::{self, Event, Headers, Reason};
-use crate::streams::Streams;
-use crate::wire::{Reader, Source, Wire};
+use crate::stream_table::Streams;
+use crate::writer::{Outlet, Writer};
 use crate::ws;
 
 /// How long a client may take to hang up once it was told everything.

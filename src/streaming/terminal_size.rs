@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::inbox::Input;
+use crate::recv_buffer::Input;
 
 /// More than this without a whole size in it is none.
 const SIZE_MAX: usize = 4 << 10;
@@ -60,7 +60,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::inbox::Inbox;
+    use crate::recv_buffer::Inbox;
 
     async fn sizes(pieces: &[&str]) -> Vec<(u16, u16)> {
         let inbox = Inbox::new(Arc::default());

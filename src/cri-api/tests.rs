@@ -7,12 +7,11 @@ use std::task::{Context, Poll, Waker};
 use prost::Message;
 use tonic::codegen::{Service, http};
 
-use crate::Quantity;
 use crate::v1::container_resource_config::ContainerType;
 use crate::v1::image_service_client::ImageServiceClient;
 use crate::v1::runtime_service_client::RuntimeServiceClient;
 use crate::v1::*;
-use crate::{dra, pluginregistration};
+use crate::{Quantity, dra, pluginregistration};
 
 /// `message` is encoded as `bytes`, and `bytes` are decoded as `message`.
 #[track_caller]

@@ -15,30 +15,28 @@
 
 mod channels;
 mod chunk;
-mod clock;
-mod gate;
-mod inbox;
-mod outlet;
-mod output;
+mod frame_reader;
+mod idle_timer;
 pub mod port_forward;
+mod recv_buffer;
 pub mod remote_command;
-mod resize;
+mod send_stream;
+mod send_window;
 mod session;
 pub mod spdy;
 mod status;
-mod streams;
+mod stream_table;
+mod terminal_size;
 pub mod upgrade;
-mod wire;
+mod writer;
 pub mod ws;
 
 pub use chunk::Chunk;
-pub use inbox::{Broken, Input};
-pub use output::Output;
-pub use resize::{Resizes, Size};
+pub use recv_buffer::{Broken, Input};
+pub use send_stream::Output;
 pub use session::Io;
 pub use status::Outcome;
+pub use terminal_size::{Resizes, Size};
 
-#[cfg(test)]
-mod captures;
 #[cfg(test)]
 mod tests;

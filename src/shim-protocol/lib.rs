@@ -10,12 +10,12 @@
 //! always [`Ask::Hello`], whose answer tells the daemon which [`PROTOCOL`] the shim was built with.
 #![forbid(unsafe_code)]
 
-mod frame;
-mod launch;
+mod codec;
+mod launch_config;
 mod message;
 
-pub use frame::{FrameError, decode, encode};
-pub use launch::{CgroupView, Launch, Overlay, ShownController};
+pub use codec::{FrameError, decode, encode};
+pub use launch_config::{CgroupView, Launch, Overlay, ShownController};
 pub use message::{
     Answer, Ask, AttachAsk, AttachWord, ContainerReport, CreateAsk, Event, ExecAsk, ExecStreamAsk, Failure,
     FailureKind, Held, HoldAsk, PodNamespaces, Stdio, ToDaemon, ToShim,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
-use crate::inbox::{Broken, Inbox};
+use crate::recv_buffer::{Broken, Inbox};
 
 #[derive(Debug, Default)]
 pub(crate) struct Streams {

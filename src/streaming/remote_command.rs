@@ -7,12 +7,12 @@ use tokio::sync::mpsc;
 
 use crate::channels::Channels;
 use crate::chunk::Chunk;
-use crate::inbox::Input;
-use crate::output::{Output, Way};
-use crate::resize::Resizes;
+use crate::recv_buffer::Input;
+use crate::send_stream::{Output, Way};
 use crate::session::{Io, Opened, Policy, Session};
 use crate::spdy::Headers;
 use crate::status::Outcome;
+use crate::terminal_size::Resizes;
 use crate::upgrade::{RemoteManner, Transport};
 
 const NAME: &str = "streamtype";

@@ -6,10 +6,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::chunk::Chunk;
-use crate::inbox::Broken;
-use crate::outlet::Outlet;
+use crate::recv_buffer::Broken;
 use crate::spdy::{self, Reason};
-use crate::streams::Streams;
+use crate::stream_table::Streams;
+use crate::writer::Outlet;
 use crate::ws;
 
 /// Dropped without [`Output::finish`], it tells the client that the stream broke off, where the protocol has a word for that.

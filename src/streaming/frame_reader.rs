@@ -1,14 +1,13 @@
 //! Bytes as they come in, out of messages of WebSocket where they are in such.
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use crate::clock::Clock;
-use crate::outlet::Outlet;
+use crate::idle_timer::Clock;
+use crate::writer::Outlet;
 use crate::ws;
 
 /// What is read at once, at first and when much comes.

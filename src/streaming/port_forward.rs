@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use crate::channels::Channels;
 use crate::chunk::Chunk;
-use crate::inbox::Input;
-use crate::output::{Output, Way};
+use crate::recv_buffer::Input;
 use crate::remote_command::Times;
+use crate::send_stream::{Output, Way};
 use crate::session::{Io, Opened, Policy, Session};
 use crate::spdy::Headers;
 use crate::upgrade::{ForwardManner, Transport};

@@ -1,5 +1,8 @@
 //! Whole sessions over a pipe in memory, against clients that know only the framing.
 
+#[cfg(test)]
+mod captured_clients;
+
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};

@@ -20,10 +20,9 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+use frames::Frames;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
-
-use frames::Frames;
 
 /// A connection on which `:authority` can be the name of a host.
 #[derive(Debug)]

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, watch};
 
-use crate::clock::Clock;
-use crate::gate::Gate;
-use crate::inbox::Broken;
+use crate::idle_timer::Clock;
+use crate::recv_buffer::Broken;
+use crate::send_window::Gate;
 use crate::{spdy, ws};
 
 /// Small frames that the other side makes us send and does not read: a connection with more of them is given up.

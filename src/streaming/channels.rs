@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Buf as _, Bytes};
 
-use crate::inbox::{Broken, Inbox, Input, Shelf};
+use crate::recv_buffer::{Broken, Inbox, Input, Shelf};
 
 /// The "channel" on which a client of version 5 tells that it will not write to another.
 const CLOSE: u8 = 255;

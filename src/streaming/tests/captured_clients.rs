@@ -5,12 +5,12 @@ use bytes::BytesMut;
 use crate::spdy::{Decoder, Event, Headers};
 use crate::ws;
 
-const EXEC: &[u8] = include_bytes!("../../tests/fuzz/seeds/spdy/client-exec");
-const EXEC_TERMINAL: &[u8] = include_bytes!("../../tests/fuzz/seeds/spdy/client-exec-terminal");
-const ATTACH: &[u8] = include_bytes!("../../tests/fuzz/seeds/spdy/client-attach");
-const FORWARD: &[u8] = include_bytes!("../../tests/fuzz/seeds/spdy/client-forward");
-const WS_ATTACH: &[u8] = include_bytes!("../../tests/fuzz/seeds/websocket/client-attach");
-const WS_FORWARD: &[u8] = include_bytes!("../../tests/fuzz/seeds/websocket/client-forward-tunnel");
+const EXEC: &[u8] = include_bytes!("../../../tests/fuzz/seeds/spdy/client-exec");
+const EXEC_TERMINAL: &[u8] = include_bytes!("../../../tests/fuzz/seeds/spdy/client-exec-terminal");
+const ATTACH: &[u8] = include_bytes!("../../../tests/fuzz/seeds/spdy/client-attach");
+const FORWARD: &[u8] = include_bytes!("../../../tests/fuzz/seeds/spdy/client-forward");
+const WS_ATTACH: &[u8] = include_bytes!("../../../tests/fuzz/seeds/websocket/client-attach");
+const WS_FORWARD: &[u8] = include_bytes!("../../../tests/fuzz/seeds/websocket/client-forward-tunnel");
 
 fn events(bytes: &[u8]) -> Vec<Event> {
     let (mut decoder, mut buffer, mut events) = (Decoder::default(), BytesMut::from(bytes), Vec::new());
