@@ -10,6 +10,7 @@
 
 pub mod cdi;
 mod container;
+pub mod error_chain;
 mod id;
 mod kind;
 pub mod kubernetes;

@@ -18,11 +18,9 @@
 
 pub mod bench;
 pub(crate) mod cdi;
-pub(crate) mod chain;
 pub mod cli;
 pub mod config;
 pub(crate) mod convert;
-pub(crate) mod descent;
 pub(crate) mod fault;
 pub(crate) mod grpc;
 pub mod logging;

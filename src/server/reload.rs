@@ -4,10 +4,10 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use model::error_chain::chain;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
-use crate::chain::chain;
 use crate::config::{Change, Live, MetricsListen, Reload};
 use crate::logging::LogLevel;
 use crate::metrics::{self, ListenError, Listener, Sources, Telling};

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use safe_fs::FileStamp;
 use serde_json::{Map, Value, json};
 use tracing::Instrument as _;
 
@@ -156,28 +156,7 @@ fn search_path(dirs: &[PathBuf]) -> OsString {
 
 /// Which versions plugins speak, as long as their programs are the same.
 #[derive(Debug, Default)]
-pub(super) struct Tongues(Mutex<HashMap<PathBuf, (Stamp, Vec<String>)>>);
-
-/// What tells a changed program from an unchanged one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Stamp {
-    file: (u64, u64),
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(path: &Path) -> Option<Self> {
-        let meta = std::fs::metadata(path).ok()?;
-        Some(Self {
-            file: (meta.dev(), meta.ino()),
-            size: meta.size(),
-            modified: (meta.mtime(), meta.mtime_nsec()),
-            changed: (meta.ctime(), meta.ctime_nsec()),
-        })
-    }
-}
+pub(super) struct Tongues(Mutex<HashMap<PathBuf, (FileStamp, Vec<String>)>>);
 
 impl Tongues {
     /// The highest version that the network's file allows and all of its plugins speak.
@@ -215,8 +194,8 @@ impl Tongues {
     ) -> Result<Option<Vec<String>>, PluginError> {
         let path = exec::find(plugin, bin_dirs)?;
         // Looked at before it is asked: a program that is replaced meanwhile is asked again.
-        let stamp = Stamp::of(&path);
-        let known = |known: &HashMap<PathBuf, (Stamp, Vec<String>)>| {
+        let stamp = FileStamp::read(&path);
+        let known = |known: &HashMap<PathBuf, (FileStamp, Vec<String>)>| {
             known.get(&path).filter(|(seen, _)| Some(seen) == stamp.as_ref()).map(|(_, spoken)| spoken.clone())
         };
         if let Some(spoken) = known(&self.0.lock().unwrap_or_else(PoisonError::into_inner)) {

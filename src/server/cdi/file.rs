@@ -1,10 +1,12 @@
 //! Reading one spec file.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
+
+use safe_fs::FileStamp;
 
 use super::check::{self, Flaw};
 use super::raw::{Head, RawSpec};
@@ -37,36 +39,10 @@ pub(super) enum FileError {
     Flaw(#[from] Flaw),
 }
 
-/// What a file looks like from outside: as long as it stays, so does what it says.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Looks {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    mode: u32,
-    owner: u32,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Looks {
-    pub(super) fn of(meta: &Metadata) -> Self {
-        Self {
-            device: meta.dev(),
-            inode: meta.ino(),
-            bytes: meta.size(),
-            mode: meta.mode(),
-            owner: meta.uid(),
-            modified: (meta.mtime(), meta.mtime_nsec()),
-            changed: (meta.ctime(), meta.ctime_nsec()),
-        }
-    }
-
-    /// Whether a later write would be seen by a look at the file.
-    pub(super) fn is_settled(&self) -> bool {
-        let changed = u64::try_from(self.changed.0).map(|s| SystemTime::UNIX_EPOCH + Duration::from_secs(s));
-        changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|ago| ago > SETTLED_AFTER))
-    }
+/// Whether a later write to the file changes its stamp: timestamps have a granularity.
+pub(super) fn is_settled(stamp: &FileStamp) -> bool {
+    let changed = u64::try_from(stamp.changed().0).map(|s| SystemTime::UNIX_EPOCH + Duration::from_secs(s));
+    changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|ago| ago > SETTLED_AFTER))
 }
 
 /// Reads and checks a spec. Symbolic links are followed: the directories are root's.

@@ -6,10 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use safe_fs::FileStamp;
+
 use super::edits::{Edits, Owner};
-use super::file::{self, Looks};
 use super::spec::Spec;
-use super::{CdiError, Unresolved};
+use super::{CdiError, Unresolved, file};
 
 /// A driver may write one for each of its claims.
 const FILES_MAX: usize = 4096;
@@ -36,7 +37,7 @@ struct Known {
 /// One file, as it was when it was read.
 #[derive(Debug)]
 struct Reading {
-    looks: Looks,
+    stamp: FileStamp,
     /// Whether it can be told by its looks that it was written since.
     settled: bool,
     outcome: Result<Arc<Spec>, String>,
@@ -184,22 +185,22 @@ fn look_at(path: &Path, before: Option<Reading>, bytes: &mut u64) -> Option<(Rea
         meta => meta.ok(),
     };
     *bytes = bytes.saturating_add(meta.as_ref().map_or(0, std::fs::Metadata::len));
-    let looks = meta.as_ref().map(Looks::of).unwrap_or_default();
+    let stamp = meta.as_ref().map(FileStamp::of).unwrap_or_default();
     if let Some(before) = before
         && before.settled
-        && before.looks == looks
+        && before.stamp == stamp
         && *bytes <= ALL_BYTES_MAX
     {
         return Some((before, false));
     }
     // Before it is read: what is written from now on makes it look different.
-    let settled = looks.is_settled();
+    let settled = file::is_settled(&stamp);
     let outcome = if *bytes > ALL_BYTES_MAX {
         Err(format!("all specs together have more than {ALL_BYTES_MAX} bytes"))
     } else {
         file::read(path).map(Arc::new).map_err(|error| error.to_string())
     };
-    Some((Reading { looks, settled, outcome }, true))
+    Some((Reading { stamp, settled, outcome }, true))
 }
 
 fn index(

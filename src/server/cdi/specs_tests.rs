@@ -51,7 +51,7 @@ impl Ground {
     #[track_caller]
     fn refusal(&self, names: &[&str], kind: Kind, words: &[&str]) -> String {
         let error = self.find(names).unwrap_err();
-        let text = crate::chain::chain(&error);
+        let text = model::error_chain::chain(&error);
         assert_eq!(error.kind(), kind, "{text}");
         assert!(words.iter().all(|word| text.contains(word)), "{text:?} lacks one of {words:?}");
         text

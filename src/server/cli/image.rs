@@ -178,7 +178,7 @@ impl Place {
             Err(other) => return Err(other),
         };
         let asked = Daemon::connect(&config.listen).await;
-        let store = crate::chain::chain(&error);
+        let store = model::error_chain::chain(&error);
         let socket = config.listen.clone();
         asked.map(Self::Daemon).map_err(|source| ImageError::NoDaemon { store, socket, source })
     }

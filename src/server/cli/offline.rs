@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use ::image::{Compress, Image, Limits, OpenError, Registries, Store};
 use cri_api::{admin, v1};
+use safe_fs::FileError;
 
 use super::image::ImageError;
 use super::interrupt::Interrupt;
@@ -16,7 +17,7 @@ use super::output::Output;
 use crate::config::{ConfigError, Pinned, RawConfig};
 use crate::convert;
 use crate::serve::images_dir;
-use crate::store::{DiskError, Layout, disk};
+use crate::store::Layout;
 
 /// The store, opened by us.
 pub(super) struct Offline {
@@ -52,12 +53,12 @@ impl Offline {
     }
 
     /// Something of a container that may still run.
-    fn container(&self) -> Result<Option<PathBuf>, DiskError> {
-        let first = |dir: PathBuf| disk::names_in(&dir).map(|names| names.first().map(|name| dir.join(name)));
+    fn container(&self) -> Result<Option<PathBuf>, FileError> {
+        let first = |dir: PathBuf| safe_fs::list_names(&dir).map(|names| names.first().map(|name| dir.join(name)));
         if let Some(writable) = first(self.layout.writables())? {
             return Ok(Some(writable));
         }
-        for pod in disk::names_in(&self.layout.pods())? {
+        for pod in safe_fs::list_names(&self.layout.pods())? {
             if let Some(container) = first(self.layout.pods().join(pod).join("containers"))? {
                 return Ok(Some(container));
             }

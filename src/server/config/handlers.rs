@@ -171,7 +171,7 @@ fn profile(key: &str, path: PathBuf) -> Result<Option<PathBuf>, InvalidSetting> 
         return Ok(None);
     }
     let path = absolute(key, path)?;
-    seccomp::check(&path).map_err(|error| invalid(key, crate::chain::chain(&error)))?;
+    seccomp::check(&path).map_err(|error| invalid(key, model::error_chain::chain(&error)))?;
     Ok(Some(path))
 }
 

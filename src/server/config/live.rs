@@ -1,11 +1,11 @@
 //! Registries may change while the daemon runs: passwords, certificates and mirrors do, and pods do not wait for it.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, RwLock};
 
 use image::Registries;
+use safe_fs::FileStamp;
 
 use super::{ConfigError, Origin, RawConfig, registries};
 
@@ -22,31 +22,9 @@ pub(crate) struct Live {
 struct Seen {
     /// What each file looked like when it was read. Empty before the first look: what was read at the start may have
     /// changed since.
-    files: BTreeMap<PathBuf, Option<Stamp>>,
+    files: BTreeMap<PathBuf, Option<FileStamp>>,
     /// The last settings that could be used.
     good: Registries,
-}
-
-/// What tells a changed file from an unchanged one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stamp {
-    file: (u64, u64),
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    /// None where there is no such file, or none that we may see.
-    pub(super) fn of(path: &Path) -> Option<Self> {
-        let meta = std::fs::metadata(path).ok()?;
-        Some(Self {
-            file: (meta.dev(), meta.ino()),
-            size: meta.size(),
-            modified: (meta.mtime(), meta.mtime_nsec()),
-            changed: (meta.ctime(), meta.ctime_nsec()),
-        })
-    }
 }
 
 impl Live {
@@ -61,7 +39,7 @@ impl Live {
     pub(crate) fn refresh(&self, apply: impl FnOnce(Registries)) -> Result<(), ConfigError> {
         // Held to the end, so that the last to look is also the last to apply.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if !seen.files.is_empty() && seen.files.iter().all(|(path, stamp)| Stamp::of(path) == *stamp) {
+        if !seen.files.is_empty() && seen.files.iter().all(|(path, stamp)| FileStamp::read(path) == *stamp) {
             return Ok(());
         }
         seen.files.clear();
@@ -80,10 +58,10 @@ impl Live {
     }
 
     /// Each file is looked at before it is read: what changes meanwhile is seen the next time.
-    fn read(&self, files: &mut BTreeMap<PathBuf, Option<Stamp>>) -> Result<Registries, ConfigError> {
+    fn read(&self, files: &mut BTreeMap<PathBuf, Option<FileStamp>>) -> Result<Registries, ConfigError> {
         let Origin { file, overrides } = &self.origin;
         let mut look = |path: &Path| {
-            files.insert(path.to_owned(), Stamp::of(path));
+            files.insert(path.to_owned(), FileStamp::read(path));
         };
         look(self.origin.path());
         let raw = RawConfig::load(file.as_deref(), overrides.clone())?;
@@ -132,7 +110,9 @@ mod tests {
         /// What changed, if anything.
         fn look(&self) -> Result<Option<Registries>, String> {
             let mut new = None;
-            self.live.refresh(|registries| new = Some(registries)).map_err(|error| crate::chain::chain(&error))?;
+            self.live
+                .refresh(|registries| new = Some(registries))
+                .map_err(|error| model::error_chain::chain(&error))?;
             Ok(new)
         }
 

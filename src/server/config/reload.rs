@@ -1,13 +1,14 @@
 //! Settings that change while the daemon runs: what can be in force at once is, the rest is named.
 
-use super::live::Stamp;
+use safe_fs::FileStamp;
+
 use super::{Config, ConfigError, LogConfig, MetricsListen, NetworkConfig, Origin, RawConfig};
 
 /// The settings in force, and what their file looked like when it was read.
 #[derive(Debug)]
 pub(crate) struct Reload {
     in_force: Config,
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
 }
 
 /// What a new file changes.
@@ -23,13 +24,13 @@ pub(crate) struct Change {
 
 impl Reload {
     pub(crate) fn new(in_force: Config) -> Self {
-        let stamp = Stamp::of(in_force.origin.path());
+        let stamp = FileStamp::read(in_force.origin.path());
         Self { in_force, stamp }
     }
 
     /// Whether the file is another than the one that was read last.
     pub(crate) fn is_due(&self) -> bool {
-        Stamp::of(self.in_force.origin.path()) != self.stamp
+        FileStamp::read(self.in_force.origin.path()) != self.stamp
     }
 
     /// Metrics are still told where they were: to be tried again when the file is read the next time.
@@ -41,7 +42,7 @@ impl Reload {
     pub(crate) fn read(&mut self) -> Result<Option<Change>, ConfigError> {
         let Origin { file, overrides } = self.in_force.origin.clone();
         // Before it is read: what changes meanwhile is seen the next time.
-        self.stamp = Stamp::of(self.in_force.origin.path());
+        self.stamp = FileStamp::read(self.in_force.origin.path());
         let new = RawConfig::load(file.as_deref(), overrides)?.resolve()?;
         let change = merge(&self.in_force, new);
         self.in_force = change.config.clone();
@@ -208,7 +209,7 @@ mod tests {
         {
             ground.write(bad);
             assert!(reload.is_due());
-            let said = crate::chain::chain(&reload.read().unwrap_err());
+            let said = model::error_chain::chain(&reload.read().unwrap_err());
             assert!(said.contains("crisp.toml") || said.contains("log.level"), "{said}");
             assert!(!said.contains("swordfish"), "{said}");
             assert!(!reload.is_due(), "told already");

@@ -6,12 +6,12 @@ use std::time::SystemTime;
 
 use cri_api::v1::image_service_server::ImageService;
 use cri_api::v1::*;
+use model::error_chain::chain;
 use model::{Classed, ImageName, Kind, PodMeta};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::{Answer, about_image, about_pod, filesystem, log_warnings, looked_up, outcome, status};
-use crate::chain::chain;
 use crate::config::{Live, Pinned};
 use crate::convert;
 use crate::runtime::Runtime;

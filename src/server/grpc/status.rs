@@ -1,9 +1,8 @@
 //! From an error to a gRPC status: the one place that chooses codes.
 
+use model::error_chain::chain;
 use model::{Classed, Kind};
 use tonic::{Code, Status};
-
-use crate::chain::chain;
 
 /// The error's class as a code, and its whole chain as the message.
 pub(super) fn of<E: Classed>(error: E) -> Status {

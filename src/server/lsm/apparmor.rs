@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, Once, PoisonError};
 
+use model::error_chain::chain;
 use model::{Classed, Kind, Profile};
-
-use crate::chain::chain;
 
 /// crisp's own profile.
 const OURS: &str = "crisp-default";

@@ -3,14 +3,14 @@
 use std::sync::{MutexGuard, PoisonError};
 
 use cgroup::{Above, Cgroup, Driver, Made};
+use model::error_chain::chain;
 
 use super::Runtime;
-use crate::chain::chain;
-use crate::store::{Layout, disk};
+use crate::store::Layout;
 
 /// What an earlier daemon made. Without its note, that stays.
 pub(super) fn read(layout: &Layout) -> Above {
-    disk::read_json(&layout.above())
+    safe_fs::read_json(&layout.above())
         .unwrap_or_else(|error| {
             tracing::warn!(
                 error = chain(&error),
@@ -43,7 +43,7 @@ impl Runtime {
     }
 
     fn write_above(&self, above: &Above) {
-        if let Err(error) = disk::write_json(&self.layout.above(), above) {
+        if let Err(error) = safe_fs::write_json(&self.layout.above(), above) {
             tracing::warn!(error = chain(&error), "the cgroups above those of pods may stay after the next start");
         }
     }

@@ -4,14 +4,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use model::error_chain::chain;
 use model::{Classed, Kind};
 use net::builtin::PoolInUse;
 use net::cni::{PodCidrError, Rendered};
+use safe_fs::FileError;
 
 use super::{Runtime, blocking};
-use crate::chain::chain;
 use crate::config::NetworkMode;
-use crate::store::{Connection, DiskError, disk};
+use crate::store::Connection;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AddressesError {
@@ -22,7 +23,7 @@ pub(crate) enum AddressesError {
     #[error("runtime_config.network_config.pod_cidr")]
     Cni(#[from] PodCidrError),
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] FileError),
 }
 
 impl Classed for AddressesError {
@@ -58,14 +59,14 @@ impl Runtime {
         if self.networks.connection() == Connection::Bridge {
             self.networks.bridge().set_pod_cidrs(pools)?;
             // A client says it once, and not again to the next daemon.
-            disk::write_json(&self.addresses_file(), &ranges)?;
+            safe_fs::write_json(&self.addresses_file(), &ranges)?;
         }
         Ok(())
     }
 
     /// Takes up what a client told an earlier daemon.
     pub(super) fn recover_addresses(&self) {
-        let told = disk::read_json::<String>(&self.addresses_file()).map_err(AddressesError::from);
+        let told = safe_fs::read_json::<String>(&self.addresses_file()).map_err(AddressesError::from);
         let taken = told.and_then(|told| match told {
             Some(ranges) => Ok(self.networks.bridge().set_pod_cidrs(read(&ranges)?)?),
             None => Ok(()),

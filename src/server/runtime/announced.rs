@@ -2,16 +2,15 @@
 
 use std::fmt;
 
+use model::error_chain::chain;
 use model::kubernetes::{Announced, Difference, Source};
 use model::{Classed, ContainerSpec, Kind};
-
 use oci_spec::runtime::Spec;
 
 use super::Runtime;
-use crate::chain::chain;
 use crate::config::MismatchPolicy;
 use crate::oci::announced;
-use crate::store::{ContainerRecord, PodRecord, disk};
+use crate::store::{ContainerRecord, PodRecord};
 
 /// A container that is not what was announced.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,10 +72,10 @@ impl Runtime {
     pub(super) fn tell_again(&self, pod: &PodRecord, container: &ContainerRecord) {
         let path = self.layout.container(&container.pod, &container.id).join("config.json");
         let resources = container.spec.kubernetes_resources.as_ref();
-        let told = disk::read_json::<Spec>(&path).map_err(|e| chain(&e)).and_then(|spec| match spec {
+        let told = safe_fs::read_json::<Spec>(&path).map_err(|e| chain(&e)).and_then(|spec| match spec {
             Some(mut spec) => {
                 announced::tell_again(&mut spec, pod.spec.announced.as_ref(), resources).map_err(|e| e.to_string())?;
-                disk::write_json(&path, &spec).map_err(|e| chain(&e))
+                safe_fs::write_json(&path, &spec).map_err(|e| chain(&e))
             }
             None => Ok(()),
         });

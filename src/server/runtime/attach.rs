@@ -4,6 +4,7 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use model::ContainerId;
+use model::error_chain::chain;
 use shim_protocol::{Answer, Ask, AttachAsk, AttachWord, Stdio};
 use streaming::remote_command::Remote;
 use streaming::{Chunk, Input, Outcome, Output, Resizes};
@@ -15,7 +16,6 @@ use super::Runtime;
 use super::exec::ExecError;
 use super::farewell::Guest;
 use super::pump::Terminal;
-use crate::chain::chain;
 use crate::shim::AskError;
 
 /// How far a client may fall behind what a container prints before it is let go, in bytes.

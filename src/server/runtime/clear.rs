@@ -12,7 +12,6 @@ use tokio::sync::mpsc;
 
 use super::{Runtime, blocking, poststop};
 use crate::shim::{Client, ON_THE_WAY_OUT, note};
-use crate::store::disk;
 
 /// Written first: the parts of a pod or container that do not lie in its directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -44,7 +43,7 @@ struct Steps(Vec<Leftover>);
 impl Steps {
     fn did<E: std::error::Error>(&mut self, step: &str, outcome: Result<(), E>) {
         if let Err(error) = outcome {
-            let error = crate::chain::chain(&error);
+            let error = model::error_chain::chain(&error);
             self.0.push(Leftover { step: step.to_owned(), error });
         }
     }
@@ -66,11 +65,11 @@ impl Runtime {
                 // Nothing of it runs any more.
                 steps.did("running its poststop hooks", poststop::run(&dir));
             }
-            steps.did("removing its writable layer", disk::remove_dir(&runtime.layout.writable(&owner)));
+            steps.did("removing its writable layer", safe_fs::remove_dir(&runtime.layout.writable(&owner)));
             steps.did("releasing its image", runtime.images.release(owner.as_str()));
             if steps.0.is_empty() {
                 // Last, since it says what to clear.
-                steps.did("removing its directory", disk::remove_dir(&dir));
+                steps.did("removing its directory", safe_fs::remove_dir(&dir));
             }
             steps.0
         })
@@ -86,7 +85,7 @@ impl Runtime {
     pub(super) async fn clear_pod(self: &Arc<Self>, id: &PodId) -> Vec<Leftover> {
         let dir = self.layout.pod(id);
         let mut left = Vec::new();
-        for name in disk::names_in(&self.layout.containers(id)).unwrap_or_default() {
+        for name in safe_fs::list_names(&self.layout.containers(id)).unwrap_or_default() {
             if let Ok(container) = ContainerId::try_from(name) {
                 left.extend(self.clear_container(id, &container).await);
             }
@@ -102,7 +101,7 @@ impl Runtime {
             runtime.clear_intended(&mut steps, &dir);
             runtime.remove_above();
             if steps.0.is_empty() {
-                steps.did("removing its directory", disk::remove_dir(&dir));
+                steps.did("removing its directory", safe_fs::remove_dir(&dir));
             }
             steps.0
         })
@@ -132,7 +131,7 @@ impl Runtime {
 
     /// The cgroup that an intent tells of.
     fn clear_intended(&self, steps: &mut Steps, dir: &Path) {
-        let intent = match disk::read_json::<Intent>(&dir.join(Intent::FILE)) {
+        let intent = match safe_fs::read_json::<Intent>(&dir.join(Intent::FILE)) {
             Ok(Some(intent)) => intent,
             Ok(None) => return,
             Err(error) => return steps.did("reading what to clear", Err(error)),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use model::{Classed, ContainerId, ContainerSpec, ImageName, Kind, Phase, PodId, PodPhase, PodSpec};
+use safe_fs::FileError;
 use shim_protocol::{Answer, Ask, CgroupView, CreateAsk, Launch, Overlay, ShownController};
 use tracing::Instrument as _;
 
@@ -28,7 +29,7 @@ use crate::lsm::{ApparmorError, RelabelError, SelinuxError, relabel};
 use crate::oci::OciError;
 use crate::seccomp::SeccompError;
 use crate::shim::AskError;
-use crate::store::{ContainerRecord, DiskError, Ends, ImageUsed, NameTaken, PodRecord, UserUsed, VERSION, disk};
+use crate::store::{ContainerRecord, Ends, ImageUsed, NameTaken, PodRecord, UserUsed, VERSION};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CreateError {
@@ -94,7 +95,7 @@ pub(crate) enum CreateError {
     #[error("the container's layers")]
     Layers(#[from] image::HoldError),
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] FileError),
     #[error("the container's cgroup")]
     CgroupPath(#[from] cgroup::InvalidPath),
     #[error("making the container's cgroup")]
@@ -234,16 +235,16 @@ impl Runtime {
     fn prepare(&self, mut draft: Draft) -> Result<(PathBuf, Draft), CreateError> {
         let dir = self.layout.container(&draft.pod.id, &draft.id);
         fault::at("create.begin")?;
-        disk::private_dir(&dir)?;
+        safe_fs::private_dir(&dir)?;
         let intent = Intent { cgroup: draft.cgroup.path().as_str().to_owned(), ours: true };
-        disk::write_json(&dir.join(Intent::FILE), &intent)?;
+        safe_fs::write_json(&dir.join(Intent::FILE), &intent)?;
         fault::at("create.intent")?;
         let hold = |image: &image::Image| self.images.hold(draft.id.as_str(), &image.id);
         let lower = hold(&draft.image)?;
         let images = draft.mounted.values().map(|image| Ok((image.id.to_string(), hold(image)?)));
         let images = images.collect::<Result<BTreeMap<_, _>, image::HoldError>>()?;
         let writable = self.layout.writable(&draft.id);
-        disk::private_dir(&writable)?;
+        safe_fs::private_dir(&writable)?;
         sweep::note_owner(&writable, &dir)?;
         let overlay = Overlay {
             layers: self.images.layers_dir(),
@@ -251,13 +252,13 @@ impl Runtime {
             upper: writable.join("upper"),
             work: writable.join("work"),
         };
-        disk::private_dir(&overlay.work)?;
-        disk::public_dir(&overlay.upper)?;
+        safe_fs::private_dir(&overlay.work)?;
+        safe_fs::public_dir(&overlay.upper)?;
         if let Some(ids) = &draft.pod.spec.security.namespaces.user {
-            disk::give(&overlay.upper, ids.uid(0), ids.gid(0))?;
+            safe_fs::chown(&overlay.upper, ids.uid(0), ids.gid(0))?;
         }
         fault::at("create.layer")?;
-        disk::private_dir(&writable.join("volumes"))?;
+        safe_fs::private_dir(&writable.join("volumes"))?;
         self.images.fill(&overlay.lower, &draft.volumes)?;
         fault::at("create.volumes")?;
         self.label(&draft)?;
@@ -271,8 +272,8 @@ impl Runtime {
         draft.settings = draft.cgroup.apply(&limits)?;
         fault::at("create.cgroup")?;
         let launch = self.launch(&draft, overlay, images);
-        disk::write_json(&dir.join("config.json"), &draft.config)?;
-        disk::write_json(&Launch::path(&dir), &launch)?;
+        safe_fs::write_json(&dir.join("config.json"), &draft.config)?;
+        safe_fs::write_json(&Launch::path(&dir), &launch)?;
         poststop::note(&dir, &draft.id, &draft.config)?;
         fault::at("create.bundle")?;
         Ok((dir, draft))
@@ -336,7 +337,7 @@ impl Runtime {
             selinux,
         };
         let dir = self.layout.container(&record.pod, &record.id);
-        disk::write_json(&dir.join("container.json"), &record)?;
+        safe_fs::write_json(&dir.join("container.json"), &record)?;
         let entry = self.containers.insert(record);
         // What a shim tells of a container that is not here yet is lost. It writes an exit down before it tells of it,
         // so this look misses none; and if the shim itself is gone, nobody will tell.

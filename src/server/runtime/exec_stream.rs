@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
+use model::error_chain::chain;
 use model::{ContainerId, Phase};
 use shim_protocol::{Answer, Ask, ExecAsk, ExecStreamAsk, Stdio};
 use streaming::remote_command::Remote;
@@ -17,7 +18,6 @@ use super::Runtime;
 use super::exec::ExecError;
 use super::farewell::Guest;
 use super::pump::{self, Terminal};
-use crate::chain::chain;
 use crate::shim::{AskError, Client};
 
 /// What is between a program and us: more than by default, since every turn costs two switches.

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use model::{NsMode, PodSpec};
 use nix::mount::{MsFlags, mount};
+use safe_fs::FileError;
 
 use crate::lsm::{Labels, relabel};
-use crate::store::{DiskError, disk};
 
 /// Where in the pod's directory they are, in a file system of their own: containers may write them, and would fill the one
 /// that holds the records of all pods.
@@ -32,7 +32,7 @@ pub(super) fn write(
     hostname: &str,
     ips: &[IpAddr],
     selinux: Option<&Labels>,
-) -> Result<(), DiskError> {
+) -> Result<(), FileError> {
     let read = |path: &str| std::fs::read(path).unwrap_or_default();
     let resolv = match &pod.dns {
         Some(dns) if !(dns.servers.is_empty() && dns.searches.is_empty() && dns.options.is_empty()) => {
@@ -66,28 +66,28 @@ pub(super) fn write(
     let owner = ids.and_then(|ids| ids.uid(0).zip(ids.gid(0)));
     for (name, bytes) in NAMES.into_iter().zip([&resolv[..], format!("{hostname}\n").as_bytes(), &hosts]) {
         let path = dir.join(name);
-        disk::write(&path, bytes)?;
+        safe_fs::write(&path, bytes)?;
         if let Some((uid, gid)) = owner {
             let owned = std::os::unix::fs::chown(&path, Some(uid), Some(gid));
-            owned.map_err(|source| DiskError::Write { path, source })?;
+            owned.map_err(|source| FileError::Write { path, source })?;
         }
     }
     selinux.map_or(Ok(()), |labels| label(above, &labels.mount))
 }
 
 /// Gives the files in the pod's directory another label.
-pub(super) fn label(dir: &Path, label: &str) -> Result<(), DiskError> {
+pub(super) fn label(dir: &Path, label: &str) -> Result<(), FileError> {
     NAMES.into_iter().try_for_each(|name| {
         let path = dir.join(DIR).join(name);
-        relabel(&path, label).map(drop).map_err(|e| DiskError::Write { path, source: std::io::Error::other(e) })
+        relabel(&path, label).map(drop).map_err(|e| FileError::Write { path, source: std::io::Error::other(e) })
     })
 }
 
 /// Taken away by [`super::clear::unmount_all`].
-fn make_room(dir: &Path, size: usize) -> Result<(), DiskError> {
-    disk::private_dir(dir)?;
+fn make_room(dir: &Path, size: usize) -> Result<(), FileError> {
+    safe_fs::private_dir(dir)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
     let options = format!("mode=700,nr_inodes=16,size={size}");
     mount(Some("pod"), dir, Some("tmpfs"), flags, Some(options.as_str()))
-        .map_err(|errno| DiskError::Mount { path: dir.to_owned(), source: errno.into() })
+        .map_err(|errno| FileError::Mount { path: dir.to_owned(), source: errno.into() })
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Runtime;
 use crate::shim::note;
-use crate::store::{ContainerRecord, PodRecord, disk};
+use crate::store::{ContainerRecord, PodRecord};
 
 impl Runtime {
     pub(crate) fn info(&self) -> Value {
@@ -84,7 +84,7 @@ impl Runtime {
     /// `now` is what the kernel says, where the container has a cgroup.
     pub(crate) fn container_info(&self, container: &ContainerRecord, now: Option<&Now>) -> Value {
         let dir = self.layout.container(&container.pod, &container.id);
-        let spec = disk::read_json::<Value>(&dir.join("config.json")).ok().flatten();
+        let spec = safe_fs::read_json::<Value>(&dir.join("config.json")).ok().flatten();
         json!({
             "pid": container.phase.pid(),
             "pod": container.pod,

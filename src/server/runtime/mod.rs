@@ -53,13 +53,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use model::{ContainerMeta, PodId, PodMeta};
+use safe_fs::FileError;
 
 use crate::cdi;
 use crate::config::{CgroupDriver, Config};
 use crate::lsm::{Apparmor, Selinux};
 use crate::seccomp::Filters;
 use crate::shim::{Client, Program, SpawnError};
-use crate::store::{ContainerRecord, DiskError, Layout, Names, PodRecord, Table, disk};
+use crate::store::{ContainerRecord, Layout, Names, PodRecord, Table};
 
 pub(crate) use conditions::Condition;
 pub(crate) use events::{ContainerNow, Event, EventKind, Listening};
@@ -84,7 +85,7 @@ pub(crate) enum OpenError {
     #[error(transparent)]
     Shim(#[from] SpawnError),
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] FileError),
 }
 
 /// All that the verbs work on.
@@ -132,10 +133,10 @@ impl Runtime {
     /// Takes up what an earlier daemon left: its pods go on, its half-done work is cleared away.
     pub(crate) async fn open(config: Config, images: Arc<image::Store>) -> Result<Arc<Self>, OpenError> {
         let layout = Layout { state: config.state.clone(), root: config.root.clone() };
-        disk::private_dir(&layout.pods())?;
-        disk::private_dir(&layout.writables())?;
+        safe_fs::private_dir(&layout.pods())?;
+        safe_fs::private_dir(&layout.writables())?;
         let filters = layout.state.join("seccomp");
-        disk::private_dir(&filters)?;
+        safe_fs::private_dir(&filters)?;
         let driver = match config.cgroup.driver {
             CgroupDriver::Cgroupfs => cgroup::Driver::Cgroupfs,
             CgroupDriver::Systemd => cgroup::Driver::Systemd(Arc::new(blocking(cgroup::Systemd::connect).await?)),

@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use model::error_chain::chain;
 use model::{Classed, InvalidQuantity, Kind, PodId, PodPhase, PodSpec, PortMapping, Quantity};
 use net::builtin::{self, Bridge, SettingsError};
 use net::cni::{self, Cni};
 use net::{Attached, Bandwidth, Rate};
 
 use super::{Runtime, blocking};
-use crate::chain::chain;
 use crate::config::{CniConfig, NetworkConfig, NetworkMode};
-use crate::store::{Connection, PodRecord, disk};
+use crate::store::{Connection, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetworkError {
@@ -264,7 +264,7 @@ impl Runtime {
             Ok(Some(entry)) => entry.look().phase == PodPhase::NotReady,
             Ok(None) | Err(_) => false,
         };
-        let known = disk::names_in(&self.layout.pods()).unwrap_or_default();
+        let known = safe_fs::list_names(&self.layout.pods()).unwrap_or_default();
         known.into_iter().filter(|id| !stopped(id)).collect()
     }
 

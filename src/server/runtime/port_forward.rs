@@ -95,7 +95,7 @@ impl Runtime {
                 error.finish().await;
             }
             Err(failed) => {
-                let words = crate::chain::chain(&failed);
+                let words = model::error_chain::chain(&failed);
                 tracing::debug!(%pod, port, error = words, "port-forward");
                 error.tell(&format!("error forwarding port {port} to pod {pod}: {words}")).await;
                 drop((input, output));

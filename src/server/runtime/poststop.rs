@@ -11,11 +11,10 @@ use std::time::Duration;
 
 use model::ContainerId;
 use oci_spec::runtime::{Hook, Spec};
+use safe_fs::FileError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sys::child::Ended;
-
-use crate::store::{DiskError, disk};
 
 /// The time of a hook that names none.
 const USUAL: Duration = Duration::from_secs(120);
@@ -31,7 +30,7 @@ struct Poststop {
 }
 
 /// Writes down what is to run, where anything is.
-pub(super) fn note(dir: &Path, id: &ContainerId, spec: &Spec) -> Result<(), DiskError> {
+pub(super) fn note(dir: &Path, id: &ContainerId, spec: &Spec) -> Result<(), FileError> {
     let hooks = spec.hooks().as_ref().and_then(|hooks| hooks.poststop().clone()).unwrap_or_default();
     if hooks.is_empty() {
         return Ok(());
@@ -44,19 +43,19 @@ pub(super) fn note(dir: &Path, id: &ContainerId, spec: &Spec) -> Result<(), Disk
         "bundle": dir,
         "annotations": spec.annotations().clone().unwrap_or_default(),
     });
-    disk::write_json(&dir.join(FILE), &Poststop { hooks, state })
+    safe_fs::write_json(&dir.join(FILE), &Poststop { hooks, state })
 }
 
 /// Runs them all; one that fails is told of and holds nothing up. After a crash in between they may run again.
-pub(super) fn run(dir: &Path) -> Result<(), DiskError> {
+pub(super) fn run(dir: &Path) -> Result<(), FileError> {
     let file = dir.join(FILE);
-    let Poststop { hooks, state } = match disk::read_json(&file) {
+    let Poststop { hooks, state } = match safe_fs::read_json(&file) {
         Ok(Some(noted)) => noted,
         Ok(None) => return Ok(()),
         Err(error) => {
             // It will not get better, and the container has to go.
-            tracing::warn!(error = crate::chain::chain(&error), "poststop hooks are not known any more");
-            return disk::remove_file(&file);
+            tracing::warn!(error = model::error_chain::chain(&error), "poststop hooks are not known any more");
+            return safe_fs::remove_file(&file);
         }
     };
     for hook in &hooks {
@@ -64,7 +63,7 @@ pub(super) fn run(dir: &Path) -> Result<(), DiskError> {
             tracing::warn!(container = %state["id"], hook = %hook.path().display(), problem, "poststop hook");
         }
     }
-    disk::remove_file(&file)
+    safe_fs::remove_file(&file)
 }
 
 fn run_one(hook: &Hook, state: &Value) -> Result<(), String> {

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::error_chain::chain;
 use model::{ContainerId, PodId, PodMeta, PodPhase};
 use tokio::task::JoinSet;
 
 use super::{OpenError, Runtime, blocking};
-use crate::chain::chain;
-use crate::store::{ContainerRecord, PodRecord, VERSION, disk};
+use crate::store::{ContainerRecord, PodRecord, VERSION};
 
 /// How long requests wait for shims that do not answer; they are found later then.
 const FIND_WITHIN: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ impl Runtime {
         })
         .await;
         let mut work = JoinSet::new();
-        for name in disk::names_in(&self.layout.pods())? {
+        for name in safe_fs::list_names(&self.layout.pods())? {
             let Ok(id) = PodId::try_from(name) else { continue };
             let runtime = self.clone();
             match read::<PodRecord>(&self.pod_dir(&id).join("pod.json"), |pod| pod.version) {
@@ -63,7 +63,7 @@ impl Runtime {
             tracing::warn!(%gone);
         }
         Self::told_pod_before(&self.pods.insert(self.settle_pod(record)));
-        let names = disk::names_in(&self.layout.containers(&id)).unwrap_or_else(|error| {
+        let names = safe_fs::list_names(&self.layout.containers(&id)).unwrap_or_else(|error| {
             tracing::error!(pod = %id, error = chain(&error), "the pod's containers cannot be found");
             Vec::new()
         });
@@ -114,7 +114,7 @@ enum Found<R> {
 }
 
 fn read<R: serde::de::DeserializeOwned>(path: &Path, version: fn(&R) -> u32) -> Found<R> {
-    match disk::read_json::<R>(path) {
+    match safe_fs::read_json::<R>(path) {
         Ok(Some(record)) if version(&record) == VERSION => Found::Record(Box::new(record)),
         Ok(Some(record)) => {
             let found = version(&record);

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use cgroup::{Driver, Knob, Reloads, Settings, TellError};
+use model::error_chain::chain;
 use tokio::sync::mpsc;
 
 use super::{Runtime, blocking};
-use crate::chain::chain;
 
 impl Runtime {
     /// Looks after the limits now, since nobody did while no daemon ran, and after each reload from here on.

@@ -12,15 +12,15 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use cgroup::{ApplyError, Cgroup, Change, Settings, Settled, Version};
+use model::error_chain::chain;
 use model::resources::{LimitsPatch, UnifiedKey};
 use model::{Classed, Kind};
+use safe_fs::FileError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::oom_score::OomScoreError;
-use crate::chain::chain;
 use crate::fault::{self, Fault};
-use crate::store::DiskError;
 
 /// Why a change was not made; unless `Left`, everything is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +32,7 @@ pub(crate) enum ResizeError {
     #[error("writing the journal {}", path.display())]
     Journal { path: PathBuf, source: io::Error },
     #[error("recording the change")]
-    Record(#[from] DiskError),
+    Record(#[from] FileError),
     #[error(transparent)]
     Fault(#[from] Fault),
     #[error("{}, and taking the change back failed too", chain(.first))]
@@ -168,7 +168,7 @@ pub(super) fn carry_out<A: Serialize>(
 pub(super) fn settle<A: DeserializeOwned>(
     group: &Cgroup,
     dir: &Path,
-    record: impl FnOnce(A, Settings) -> Result<(), DiskError>,
+    record: impl FnOnce(A, Settings) -> Result<(), FileError>,
 ) {
     let Some(Journal { asked, change }) = Journal::<A>::read(dir) else { return forget(dir) };
     let cgroup = group.path();

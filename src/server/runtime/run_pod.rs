@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use cgroup::Settings;
 use model::{Classed, Kind, NsMode, PodId, PodMeta, PodPhase, PodSpec, Profile};
+use safe_fs::FileError;
 use shim_protocol::{Answer, Ask, Held, HoldAsk, PodNamespaces};
 use tokio::sync::mpsc;
 use tracing::Instrument as _;
@@ -18,7 +19,7 @@ use crate::config::{Handler, NoSuchHandler};
 use crate::fault::{self, Fault};
 use crate::lsm::{Labels, SelinuxError};
 use crate::shim::{AskError, Client, ShimEvent, SpawnError};
-use crate::store::{DiskError, NameTaken, PodCgroup, PodRecord, VERSION, disk};
+use crate::store::{NameTaken, PodCgroup, PodRecord, VERSION};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunPodError {
@@ -43,7 +44,7 @@ pub(crate) enum RunPodError {
     #[error("config.linux.resources")]
     Limits(#[from] cgroup::ApplyError),
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] FileError),
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     #[error("holding the pod")]
@@ -104,9 +105,9 @@ impl Runtime {
         let dir = self.pod_dir(id);
         let cgroup = self.pod_cgroup(id, &spec)?;
         fault::at("run_pod.begin")?;
-        disk::private_dir(&dir)?;
+        safe_fs::private_dir(&dir)?;
         let intent = Intent { cgroup: cgroup.path.clone(), ours: cgroup.ours };
-        disk::write_json(&dir.join(Intent::FILE), &intent)?;
+        safe_fs::write_json(&dir.join(Intent::FILE), &intent)?;
         fault::at("run_pod.intent")?;
         let mut settings = Settings::new();
         if cgroup.ours {
@@ -159,9 +160,9 @@ impl Runtime {
         record: PodRecord,
         shim: Client,
         events: mpsc::UnboundedReceiver<ShimEvent>,
-    ) -> Result<(), DiskError> {
+    ) -> Result<(), FileError> {
         let id = record.id.clone();
-        disk::write_json(&self.pod_dir(&id).join("pod.json"), &record)?;
+        safe_fs::write_json(&self.pod_dir(&id).join("pod.json"), &record)?;
         let entry = self.pods.insert(record);
         self.attach(id, shim, events);
         self.tell_pod(&entry);

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::error_chain::chain;
 use model::{Classed, ContainerId, Kind, Phase, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
@@ -11,7 +12,6 @@ use shim_protocol::Ask;
 
 use super::watch::last_words;
 use super::{LookError, Runtime, blocking};
-use crate::chain::chain;
 use crate::store::{ContainerRecord, Entry};
 
 /// How long a shim that was silent may take to tell of an end that the kernel knows of.

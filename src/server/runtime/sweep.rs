@@ -7,31 +7,32 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::PoisonError;
 
+use model::error_chain::chain;
+use safe_fs::FileError;
+
 use super::Runtime;
-use crate::chain::chain;
-use crate::store::{DiskError, disk};
 
 /// The file in a writable layer's directory that has the path of its container's directory.
 const OWNER: &str = "owner";
 
 /// Notes whose the writable layer in `writable` is.
-pub(super) fn note_owner(writable: &Path, container: &Path) -> Result<(), DiskError> {
+pub(super) fn note_owner(writable: &Path, container: &Path) -> Result<(), FileError> {
     use std::os::unix::ffi::OsStrExt as _;
-    disk::write(&writable.join(OWNER), container.as_os_str().as_bytes())
+    safe_fs::write(&writable.join(OWNER), container.as_os_str().as_bytes())
 }
 
 /// The directory of the container that the layer in `writable` belongs to; none when that is gone.
-fn owner(writable: &Path) -> Result<Option<PathBuf>, DiskError> {
+fn owner(writable: &Path) -> Result<Option<PathBuf>, FileError> {
     use std::os::unix::ffi::OsStringExt as _;
     let file = writable.join(OWNER);
     let owner = match std::fs::read(&file) {
         Ok(bytes) => PathBuf::from(std::ffi::OsString::from_vec(bytes)),
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(DiskError::Read { path: file, source }),
+        Err(source) => return Err(FileError::Read { path: file, source }),
     };
     match owner.try_exists() {
         Ok(there) => Ok(there.then_some(owner)),
-        Err(source) => Err(DiskError::Read { path: owner, source }),
+        Err(source) => Err(FileError::Read { path: owner, source }),
     }
 }
 
@@ -39,7 +40,7 @@ impl Runtime {
     /// Holds the image layers of every container there is, and removes what belongs to none. Nothing is removed that
     /// could not be judged.
     pub(super) fn sweep(&self) {
-        match disk::names_in(&self.layout.writables()) {
+        match safe_fs::list_names(&self.layout.writables()) {
             Ok(names) => self.judge_all(names),
             Err(error) => tracing::error!(error = chain(&error), "unused layers stay: none could be judged"),
         }
@@ -71,12 +72,12 @@ impl Runtime {
         *self.unjudged.lock().unwrap_or_else(PoisonError::into_inner) = unjudged;
     }
 
-    fn judge(&self, name: &str, writable: &Path) -> Result<(), DiskError> {
+    fn judge(&self, name: &str, writable: &Path) -> Result<(), FileError> {
         let Some(owner) = owner(writable)? else {
-            return disk::remove_dir(writable);
+            return safe_fs::remove_dir(writable);
         };
         // One that was never finished may have none yet: then it holds nothing either.
-        let launch = disk::read_json::<shim_protocol::Launch>(&shim_protocol::Launch::path(&owner))?;
+        let launch = safe_fs::read_json::<shim_protocol::Launch>(&shim_protocol::Launch::path(&owner))?;
         for lowers in launch.iter().flat_map(|launch| launch.images.values().chain([&launch.rootfs.lower])) {
             if let Err(error) = self.images.hold_lowers(name, lowers) {
                 tracing::warn!(container = name, error = chain(&error), "the container's layers could not be held");

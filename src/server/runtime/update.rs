@@ -5,13 +5,14 @@ use std::sync::Arc;
 use cgroup::{ApplyError, Cgroup, Settings};
 use model::resources::{LimitsPatch, OomScoreAdj};
 use model::{Classed, ContainerId, ContainerSpec, ContainerUpdate, Kind, PodId};
+use safe_fs::FileError;
 use shim_protocol::Launch;
 
 use super::resize::{self, Journal, ResizeError};
 use super::resizes::Outcome;
 use super::{LookError, Runtime, blocking, oom_score};
 use crate::config::OomPolicy;
-use crate::store::{ContainerRecord, DiskError, Entry, disk};
+use crate::store::{ContainerRecord, Entry};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpdateError {
@@ -155,7 +156,7 @@ impl Runtime {
             record.phase.pid().and_then(oom_score::of).into_iter().chain(record.spec.resources.oom_score_adj).collect();
         let changed = match oom_score::change(group, &from, score) {
             Err(error) if error.kind() == Kind::Precondition && self.oom_policy(&record.pod) == OomPolicy::Restrict => {
-                tracing::warn!(error = crate::chain::chain(&error), "the container keeps its OOM score");
+                tracing::warn!(error = model::error_chain::chain(&error), "the container keeps its OOM score");
                 oom_score::Changed::default()
             }
             other => other?,
@@ -178,12 +179,12 @@ impl Runtime {
     }
 
     /// For those that are exec'd later.
-    fn note_oom_score(&self, record: &ContainerRecord, score: Option<OomScoreAdj>) -> Result<(), DiskError> {
+    fn note_oom_score(&self, record: &ContainerRecord, score: Option<OomScoreAdj>) -> Result<(), FileError> {
         let path = Launch::path(&self.layout.container(&record.pod, &record.id));
-        match disk::read_json::<Launch>(&path)? {
+        match safe_fs::read_json::<Launch>(&path)? {
             Some(launch) => {
                 let oom_score_adj = score.map(|score| i32::from(score.get()));
-                disk::write_json(&path, &Launch { oom_score_adj, ..launch })
+                safe_fs::write_json(&path, &Launch { oom_score_adj, ..launch })
             }
             None => Ok(()),
         }
@@ -206,18 +207,20 @@ impl Runtime {
         group: &Cgroup,
         asked: &ContainerUpdate,
         settings: Settings,
-    ) -> Result<(), DiskError> {
+    ) -> Result<(), FileError> {
         let score = asked.limits.oom_score_adj;
         if let Some(score) = score.filter(|_| score != record.spec.resources.oom_score_adj) {
             match self.set_oom_score(record, group, score) {
                 // Finished, not to be taken back.
                 Ok(changed) => drop(changed),
-                Err(error) => tracing::warn!(error = crate::chain::chain(&error), "an OOM score could not be changed"),
+                Err(error) => {
+                    tracing::warn!(error = model::error_chain::chain(&error), "an OOM score could not be changed")
+                }
             }
         }
         asked.lay_over(&mut record.spec);
         record.settings.extend(settings);
-        disk::overwrite_json(&self.layout.container(&record.pod, &record.id).join("container.json"), record)
+        safe_fs::overwrite_json(&self.layout.container(&record.pod, &record.id).join("container.json"), record)
     }
 }
 

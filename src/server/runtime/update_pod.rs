@@ -8,7 +8,7 @@ use model::{Classed, Kind, PodId, PodSpec, PodUpdate};
 use super::resize::{self, Journal, ResizeError};
 use super::resizes::Outcome;
 use super::{LookError, Runtime, blocking, pod_size};
-use crate::store::{Entry, PodRecord, disk};
+use crate::store::{Entry, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpdatePodError {
@@ -119,7 +119,7 @@ impl Runtime {
         resize::settle(&group, &dir, |asked: PodUpdate, settings| {
             asked.lay_over(&mut record.spec);
             record.settings.extend(settings);
-            disk::overwrite_json(&dir.join("pod.json"), &record)
+            safe_fs::overwrite_json(&dir.join("pod.json"), &record)
         });
         record
     }

@@ -1,12 +1,13 @@
 //! Pods with user namespaces of their own: whether this host can have them, and which pods may.
 
+use model::error_chain::chain;
 use model::{Classed, Kind, NsMode, PodSpec};
+use safe_fs::FileError;
 
 use super::Runtime;
-use crate::chain::chain;
 use crate::fault;
 use crate::shim::Program;
-use crate::store::{DiskError, Layout, disk};
+use crate::store::Layout;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UserNsError {
@@ -40,13 +41,13 @@ pub(super) async fn probe(shim: &Program, layout: &Layout) -> Lack {
     lack
 }
 
-async fn try_out(shim: &Program, layout: &Layout) -> Result<Lack, DiskError> {
+async fn try_out(shim: &Program, layout: &Layout) -> Result<Lack, FileError> {
     let dir = layout.root.join("probe");
     // One that was cut off left it.
-    disk::remove_dir(&dir)?;
-    disk::private_dir(&dir)?;
+    safe_fs::remove_dir(&dir)?;
+    safe_fs::private_dir(&dir)?;
     let lack = shim.probe(&dir, &layout.state).await;
-    disk::remove_dir(&dir)?;
+    safe_fs::remove_dir(&dir)?;
     Ok(lack)
 }
 

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use model::error_chain::chain;
 use model::{ContainerId, Exit, Phase, PodId, PodPhase, Trouble};
 use shim_protocol::{Answer, Ask};
 use tokio::sync::mpsc;
 
 use super::clear::unmount_all;
 use super::{Runtime, blocking};
-use crate::chain::chain;
 use crate::shim::{AskError, Client, ShimEvent};
-use crate::store::{ContainerRecord, Entry, PodRecord, disk};
+use crate::store::{ContainerRecord, Entry, PodRecord};
 
 /// The exit code of a container whose end nobody saw.
 const LOST: i32 = 255;
@@ -174,7 +174,7 @@ fn news(known: &Phase, told: Phase) -> Phase {
 
 /// The exit that a shim wrote down.
 pub(super) fn written_exit(dir: &Path) -> Option<Exit> {
-    disk::read_json(&dir.join("exit.json")).ok().flatten()
+    safe_fs::read_json(&dir.join("exit.json")).ok().flatten()
 }
 
 /// The exit that a shim wrote down before it died, or that it did not.

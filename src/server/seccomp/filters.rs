@@ -1,20 +1,19 @@
 //! One file for each distinct filter, made when it is first wanted.
 
 use std::collections::HashMap;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use model::{Classed, Kind};
 use rustix::fs::{Mode, OFlags};
+use safe_fs::{FileError, FileStamp};
 use sha2::{Digest as _, Sha256};
 
 use super::compile::compile;
 use super::default::runtime_default;
 use super::profile::{CapSet, LONGEST, Profile, ProfileError};
-use crate::store::disk::{self, DiskError};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SeccompError {
@@ -29,7 +28,7 @@ pub(crate) enum SeccompError {
     #[error("the default seccomp profile")]
     Default(#[source] ProfileError),
     #[error("keeping a seccomp filter")]
-    Keep(#[from] DiskError),
+    Keep(#[from] FileError),
 }
 
 impl Classed for SeccompError {
@@ -51,17 +50,6 @@ pub(crate) enum Wanted<'a> {
     Localhost(&'a Path),
 }
 
-/// What changes when someone edits a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp([i64; 4], [u64; 3]);
-
-impl Stamp {
-    fn of(file: &Metadata) -> Self {
-        let times = [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()];
-        Self(times, [file.dev(), file.ino(), file.size()])
-    }
-}
-
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Key {
     localhost: Option<PathBuf>,
@@ -71,7 +59,7 @@ struct Key {
 #[derive(Debug)]
 struct Made {
     /// Of the profile that it was made from.
-    stamp: Option<Stamp>,
+    stamp: Option<FileStamp>,
     filter: PathBuf,
 }
 
@@ -95,7 +83,7 @@ impl Filters {
             Wanted::RuntimeDefault => (None, None),
             Wanted::Localhost(path) => {
                 let found = fs::metadata(path).map_err(|source| unreadable(path, source))?;
-                (Some(path.to_owned()), Some(Stamp::of(&found)))
+                (Some(path.to_owned()), Some(FileStamp::of(&found)))
             }
         };
         let key = Key { localhost, caps: caps.clone() };
@@ -123,14 +111,14 @@ impl Filters {
     }
 
     /// Named by its content, so one written by an earlier daemon serves again.
-    fn keep(&self, bytes: &[u8]) -> Result<PathBuf, DiskError> {
+    fn keep(&self, bytes: &[u8]) -> Result<PathBuf, FileError> {
         let short: String = Sha256::digest(bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         let path = self.dir.join(short + ".bpf");
         if fs::read(&path).is_ok_and(|kept| kept == bytes) {
             return Ok(path);
         }
-        disk::private_dir(&self.dir)?;
-        disk::write(&path, bytes)?;
+        safe_fs::private_dir(&self.dir)?;
+        safe_fs::write(&path, bytes)?;
         Ok(path)
     }
 }
@@ -143,7 +131,7 @@ pub(crate) fn check(path: &Path) -> Result<(), SeccompError> {
 }
 
 /// All of the file, with the stamp of just what was read. Waits for nobody: a pipe is no profile.
-fn read(path: &Path) -> Result<(Vec<u8>, Stamp), SeccompError> {
+fn read(path: &Path) -> Result<(Vec<u8>, FileStamp), SeccompError> {
     let failed = |source| unreadable(path, source);
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?);
@@ -154,7 +142,7 @@ fn read(path: &Path) -> Result<(Vec<u8>, Stamp), SeccompError> {
     let mut json = Vec::new();
     // One byte more than allowed, so that too long a profile is seen to be so.
     file.take(LONGEST + 1).read_to_end(&mut json).map_err(failed)?;
-    Ok((json, Stamp::of(&found)))
+    Ok((json, FileStamp::of(&found)))
 }
 
 fn unreadable(path: &Path, source: io::Error) -> SeccompError {

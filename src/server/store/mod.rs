@@ -11,9 +11,8 @@ pub(crate) mod names;
 pub(crate) mod record;
 pub(crate) mod table;
 mod told;
-mod tree;
 
-pub(crate) use disk::{DiskError, Layout};
+pub(crate) use disk::Layout;
 pub(crate) use ends::Ends;
 pub(crate) use names::{NameTaken, Names};
 pub(crate) use record::{Connection, ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};

@@ -5,10 +5,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use cgroup::Kept;
+use safe_fs::FileError;
 use serde::Serialize;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
-use super::disk::{self, DiskError, Layout};
+use super::disk::Layout;
 use super::ends::Ends;
 use super::gauge::{CpuGauge, DiskGauge, LimitsGauge};
 use super::record::{ContainerRecord, PodRecord};
@@ -114,12 +115,12 @@ impl<R: Record> Entry<R> {
     }
 
     /// Changes the record and writes it, as one step; a change that cannot be written is not made.
-    pub(crate) fn try_update(&self, layout: &Layout, change: impl FnOnce(&mut R)) -> Result<(), DiskError> {
+    pub(crate) fn try_update(&self, layout: &Layout, change: impl FnOnce(&mut R)) -> Result<(), FileError> {
         self.change(layout, change, |written| written.is_ok())
     }
 
     /// Changes the record and writes it, as one step; the change is seen even when writing fails.
-    pub(crate) fn update(&self, layout: &Layout, change: impl FnOnce(&mut R)) -> Result<(), DiskError> {
+    pub(crate) fn update(&self, layout: &Layout, change: impl FnOnce(&mut R)) -> Result<(), FileError> {
         self.change(layout, change, |_| true)
     }
 
@@ -128,12 +129,12 @@ impl<R: Record> Entry<R> {
         &self,
         layout: &Layout,
         change: impl FnOnce(&mut R),
-        show: impl FnOnce(&Result<(), DiskError>) -> bool,
-    ) -> Result<(), DiskError> {
+        show: impl FnOnce(&Result<(), FileError>) -> bool,
+    ) -> Result<(), FileError> {
         let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut record = R::clone(&self.look());
         change(&mut record);
-        let written = disk::overwrite_json(&record.file(layout), &record);
+        let written = safe_fs::overwrite_json(&record.file(layout), &record);
         if show(&written) {
             self.seen.send_replace(Arc::new(record));
         }

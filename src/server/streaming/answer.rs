@@ -9,6 +9,7 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
+use model::error_chain::chain;
 use streaming::remote_command::Times;
 use streaming::{Io, port_forward, remote_command, upgrade};
 use tokio::net::TcpStream;
@@ -17,7 +18,6 @@ use tokio_rustls::server::TlsStream;
 use tracing::Instrument as _;
 
 use super::{Request, Streaming};
-use crate::chain::chain;
 use crate::runtime::Runtime;
 
 /// The most clients that are connected at the same time.

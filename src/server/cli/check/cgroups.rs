@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 
 use cgroup::{Layout, Systemd, Version};
+use model::error_chain::chain;
 
 use super::finding::Finding;
-use crate::chain::chain;
 use crate::config::{CgroupConfig, CgroupDriver};
 
 const TOPIC: &str = "cgroups";

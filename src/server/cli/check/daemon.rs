@@ -4,11 +4,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use cri_api::v1;
+use model::error_chain::chain;
 
 use super::super::connect::{ConnectError, Cri};
 use super::super::verbose::{self, DaemonInfo};
 use super::finding::Finding;
-use crate::chain::chain;
 use crate::config::{CgroupDriver, Config};
 
 const TOPIC: &str = "daemon";

@@ -17,13 +17,14 @@ mod storage;
 use std::io;
 use std::path::Path;
 
+use finding::Finding;
+use model::error_chain::chain;
+
 use super::connect::{ConnectError, Cri};
 use super::interrupt::{self, Interrupt};
 use super::settings::Settings;
 use super::trial::{Failed, Steps, Trial};
-use crate::chain::chain;
 use crate::config::{Config, ConfigError, DEFAULT_FILE, RawConfig};
-use finding::Finding;
 
 /// How to check.
 #[derive(Debug, clap::Args)]

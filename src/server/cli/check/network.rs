@@ -4,12 +4,12 @@ use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 
+use model::error_chain::chain;
 use net::builtin::Bridge;
 use net::cni::{self, Cni};
 use nix::sched::{CloneFlags, unshare};
 
 use super::finding::Finding;
-use crate::chain::chain;
 use crate::config::{CniConfig, NetworkConfig, NetworkMode};
 
 const TOPIC: &str = "network";

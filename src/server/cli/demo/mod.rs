@@ -5,12 +5,13 @@ mod tour;
 
 use std::io::{self, Write as _};
 
+use model::error_chain::chain;
+
 use super::connect::{CallError, ConnectError, Cri, call};
 use super::interrupt::{self, Interrupt};
 use super::settings::Settings;
 use super::trial::{Failed, Steps, Trial, TrialError};
 use super::verbose::{self, DaemonInfo, NotCrisp};
-use crate::chain::chain;
 use crate::config::ConfigError;
 
 pub use program::{ProgramArgs, program};

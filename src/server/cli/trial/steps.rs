@@ -68,7 +68,7 @@ impl Steps {
         let milliseconds = begin.elapsed().as_secs_f64() * 1000.0;
         let (ok, note) = match &done {
             Ok((_, note)) => (true, note.clone()),
-            Err(error) => (false, crate::chain::chain(error)),
+            Err(error) => (false, model::error_chain::chain(error)),
         };
         let record = Record { step, ok, milliseconds, note };
         self.end(&record);

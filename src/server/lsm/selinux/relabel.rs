@@ -14,8 +14,7 @@ use rustix::fs::{
     CWD, FileType, Mode, OFlags, ResolveFlags, XattrFlags, fstat, getxattr, openat2, readlinkat, setxattr,
 };
 use rustix::io::Errno;
-
-use crate::descent::{DEPTH, Descent};
+use safe_fs::tree_walk::{DEPTH, Descent};
 
 const ATTRIBUTE: &CStr = c"security.selinux";
 

@@ -2,9 +2,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use safe_fs::tree_walk::OPEN;
 
 use super::*;
-use crate::descent::OPEN;
 
 const LABEL: &str = "system_u:object_r:container_file_t:s0:c1,c2";
 

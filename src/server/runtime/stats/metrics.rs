@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use cgroup::{Now, Scratch};
+use model::error_chain::chain;
 use model::metrics::{ContainerCounters, FileSystem};
 use model::stats::NetworkUsage;
 
 use super::disks::{self, Devices};
 use super::{Container, StatsError, parts, processes};
-use crate::chain::chain;
 use crate::runtime::Runtime;
 use crate::store::{ContainerRecord, PodRecord};
 

@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cgroup::Scratch;
+use model::error_chain::chain;
 use model::stats::{ContainerStats, GroupUsage, NetworkUsage, PodStats};
 use model::{Classed, ContainerId, Kind, PodId, PodPhase};
 
 use super::{LookError, Runtime};
-use crate::chain::chain;
 use crate::store::gauge::CpuGauge;
 use crate::store::{ContainerRecord, Entry, PodRecord};
 

@@ -10,8 +10,7 @@ use std::time::Instant;
 
 use rustix::fs::{AtFlags, CWD, FileType, OFlags, Stat, fstat, statat};
 use rustix::io::Errno;
-
-use crate::descent::{DEPTH, Descent};
+use safe_fs::tree_walk::{DEPTH, Descent};
 
 /// Entries between two looks at the clock.
 const STRIDE: u32 = 64;

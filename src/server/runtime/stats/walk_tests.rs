@@ -3,8 +3,9 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use safe_fs::tree_walk::OPEN;
+
 use super::*;
-use crate::descent::OPEN;
 
 /// Far enough away never to come.
 fn never() -> Instant {
@@ -123,7 +124,7 @@ fn a_tree_of_any_depth_is_counted_with_few_descriptors_and_little_stack() {
     // Each level and its file, the first one's file, and the two at the top.
     assert_eq!((found.inodes, found.whole), (2 * 2_000 + 2 + 1, true));
     assert!(most <= OPEN, "{most}");
-    crate::store::disk::remove_dir(&place.path().join("upper")).unwrap();
+    safe_fs::remove_dir(&place.path().join("upper")).unwrap();
 }
 
 #[test]

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, renameat_with, un
 use rustix::io::Errno;
 
 /// Removes what is at `path` with all in it, following no link; nothing there is no failure.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
+pub fn remove_tree(path: &Path) -> io::Result<()> {
     match unlinkat(CWD, path, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
         Err(Errno::ISDIR) => {}
@@ -110,7 +110,7 @@ mod tests {
         // A stack that has no room for a frame of each level.
         let little = std::thread::Builder::new().stack_size(64 * 1024);
         let (again, gone) =
-            (tree.clone(), little.spawn(move || (remove(&tree), remove(&tree))).unwrap().join().unwrap());
+            (tree.clone(), little.spawn(move || (remove_tree(&tree), remove_tree(&tree))).unwrap().join().unwrap());
         assert!(gone.0.is_ok() && gone.1.is_ok() && !again.exists(), "{gone:?}");
     }
 
@@ -127,11 +127,11 @@ mod tests {
         }
         symlink(&other, tree.join("link")).unwrap();
         symlink(&other, tree.join("3/a/link")).unwrap();
-        remove(&tree).unwrap();
+        remove_tree(&tree).unwrap();
         assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
         assert!(other.join("kept").is_dir());
         symlink(&other, &tree).unwrap();
-        remove(&tree).unwrap();
+        remove_tree(&tree).unwrap();
         assert!(other.join("kept").is_dir() && tree.symlink_metadata().is_err());
     }
 }

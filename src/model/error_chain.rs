@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// Joins an error and its sources by colons. A source whose words its parent repeats already is left out.
-pub(crate) fn chain(error: &dyn Error) -> String {
+pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

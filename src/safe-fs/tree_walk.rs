@@ -10,13 +10,13 @@ use rustix::fs::{Dir, DirEntry, Mode, OFlags, fstat, openat};
 use rustix::path::Arg;
 
 /// Directories that are open at once.
-pub(crate) const OPEN: usize = 32;
+pub const OPEN: usize = 32;
 /// No honest tree is deeper. Whoever goes down looks at it.
-pub(crate) const DEPTH: usize = 1 << 16;
+pub const DEPTH: usize = 1 << 16;
 
 /// From the top of a tree to where somebody is.
 #[derive(Debug)]
-pub(crate) struct Descent {
+pub struct Descent {
     levels: Vec<Level>,
     flags: OFlags,
 }
@@ -33,23 +33,23 @@ struct Level {
 
 impl Descent {
     /// Outside of any tree. Directories are opened with `more` flags than it takes.
-    pub(crate) fn new(more: OFlags) -> Self {
+    pub fn new(more: OFlags) -> Self {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Self { levels: Vec::new(), flags: flags | more }
     }
 
     /// Opens a directory, through no link at its end.
-    pub(crate) fn open(&self, at: impl AsFd, name: impl Arg) -> rustix::io::Result<OwnedFd> {
+    pub fn open(&self, at: impl AsFd, name: impl Arg) -> rustix::io::Result<OwnedFd> {
         openat(at, name, self.flags, Mode::empty())
     }
 
     /// Levels between the outside and here.
-    pub(crate) fn depth(&self) -> usize {
+    pub fn depth(&self) -> usize {
         self.levels.len()
     }
 
     /// One level down, into a directory that was opened here.
-    pub(crate) fn enter(&mut self, dir: OwnedFd) -> io::Result<()> {
+    pub fn enter(&mut self, dir: OwnedFd) -> io::Result<()> {
         let stat = fstat(&dir)?;
         self.levels.push(Level { dir: Some(Dir::new(dir)?), identity: (stat.st_dev, stat.st_ino), offset: 0 });
         if let Some(far) = self.levels.len().checked_sub(OPEN + 1) {
@@ -59,7 +59,7 @@ impl Descent {
     }
 
     /// What comes next here; none at the end.
-    pub(crate) fn read(&mut self) -> io::Result<Option<DirEntry>> {
+    pub fn read(&mut self) -> io::Result<Option<DirEntry>> {
         let Some(Level { dir: Some(dir), offset, .. }) = self.levels.last_mut() else { return Ok(None) };
         while let Some(entry) = dir.read().transpose()? {
             if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
@@ -71,18 +71,18 @@ impl Descent {
     }
 
     /// The directory here.
-    pub(crate) fn here(&self) -> io::Result<BorrowedFd<'_>> {
+    pub fn here(&self) -> io::Result<BorrowedFd<'_>> {
         let dir = self.levels.last().and_then(|level| level.dir.as_ref());
         Ok(dir.ok_or(io::ErrorKind::NotFound)?.fd()?)
     }
 
     /// The device of the directory here.
-    pub(crate) fn device(&self) -> Option<u64> {
+    pub fn device(&self) -> Option<u64> {
         self.levels.last().map(|level| level.identity.0)
     }
 
     /// Back to the level above; false where that is not the one that the way came from. Then there is no way on.
-    pub(crate) fn up(&mut self) -> io::Result<bool> {
+    pub fn up(&mut self) -> io::Result<bool> {
         let (below, above) = (self.levels.pop(), self.levels.last_mut());
         if let (Some(Level { dir: Some(below), .. }), Some(above)) = (below, above)
             && above.dir.is_none()
@@ -101,8 +101,7 @@ impl Descent {
     }
 
     /// How many directories are open.
-    #[cfg(test)]
-    pub(crate) fn open_now(&self) -> usize {
+    pub fn open_now(&self) -> usize {
         self.levels.iter().filter(|level| level.dir.is_some()).count()
     }
 }

@@ -1,0 +1,35 @@
+//! The error of a file operation.
+
+use std::io;
+use std::path::PathBuf;
+
+use model::{Classed, Kind};
+
+/// A file or directory that could not be read or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    #[error("making the directory {path}")]
+    MakeDir { path: PathBuf, source: io::Error },
+    #[error("writing {path}")]
+    Write { path: PathBuf, source: io::Error },
+    #[error("reading {path}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("removing {path}")]
+    Remove { path: PathBuf, source: io::Error },
+    #[error("mounting a file system at {path}")]
+    Mount { path: PathBuf, source: io::Error },
+}
+
+impl Classed for FileError {
+    fn kind(&self) -> Kind {
+        let (Self::MakeDir { source, .. }
+        | Self::Write { source, .. }
+        | Self::Read { source, .. }
+        | Self::Remove { source, .. }
+        | Self::Mount { source, .. }) = self;
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Kind::Exhausted,
+            _ => Kind::Internal,
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Detects changed files.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// The identity, size, owner, mode and times of a file. Two equal stamps mean the same content.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FileStamp {
+    file: (u64, u64),
+    size: u64,
+    mode: u32,
+    owner: u32,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileStamp {
+    /// The stamp of the file at `path`; `None` where it does not exist or cannot be read.
+    pub fn read(path: &Path) -> Option<Self> {
+        std::fs::metadata(path).ok().map(|meta| Self::of(&meta))
+    }
+
+    pub fn of(meta: &Metadata) -> Self {
+        Self {
+            file: (meta.dev(), meta.ino()),
+            size: meta.size(),
+            mode: meta.mode(),
+            owner: meta.uid(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+
+    /// The time of the last change of content or metadata, as seconds and nanoseconds.
+    pub fn changed(&self) -> (i64, i64) {
+        self.changed
+    }
+}

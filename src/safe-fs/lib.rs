@@ -1,0 +1,18 @@
+//! File operations for state directories and for trees that containers control.
+//!
+//! [`atomic_write`] replaces small files whole, [`dir`] creates and lists directories, [`file_stamp`] detects changed
+//! files. [`remove_tree`] and [`tree_walk`] handle trees of any depth that a container may change at the same time:
+//! they never recurse and never follow a symbolic link.
+#![forbid(unsafe_code)]
+
+pub mod atomic_write;
+pub mod dir;
+mod error;
+pub mod file_stamp;
+pub mod remove_tree;
+pub mod tree_walk;
+
+pub use atomic_write::{overwrite_json, read_json, write, write_json};
+pub use dir::{chown, list_names, private_dir, public_dir, remove_dir, remove_file};
+pub use error::FileError;
+pub use file_stamp::FileStamp;
