@@ -7,10 +7,11 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
+use sync::Mutex;
 
 /// Never more than this in all cgroups together; each takes a few kilobytes of the kernel's.
 const MOST: usize = 8192;
@@ -36,7 +37,7 @@ impl Kept {
         let file = Arc::new(File::open(path)?);
         let read = read_start(&file, buffer)?;
         if OPEN.fetch_add(1, Ordering::Relaxed) < room() {
-            self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name.to_owned(), file));
+            self.0.lock().push((name.to_owned(), file));
         } else {
             OPEN.fetch_sub(1, Ordering::Relaxed);
         }
@@ -44,12 +45,12 @@ impl Kept {
     }
 
     fn find(&self, name: &str) -> Option<Arc<File>> {
-        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let files = self.0.lock();
         files.iter().find(|(known, _)| known == name).map(|(_, file)| Arc::clone(file))
     }
 
     fn forget(&self, name: &str) {
-        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.0.lock();
         let before = files.len();
         files.retain(|(known, _)| known != name);
         OPEN.fetch_sub(before - files.len(), Ordering::Relaxed);
@@ -57,7 +58,7 @@ impl Kept {
 
     /// Lets go of all of them.
     pub fn close(&self) {
-        let files = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let files = std::mem::take(&mut *self.0.lock());
         OPEN.fetch_sub(files.len(), Ordering::Relaxed);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::io::Write as _;
-use std::sync::{Arc, Mutex};
-
+use std::sync::Arc;
 use std::time::Duration;
 
+use sync::Mutex;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -258,7 +258,7 @@ impl Server {
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
-        self.seen.lock().unwrap().clone()
+        self.seen.lock().clone()
     }
 
     pub(crate) fn count(&self, method: &str, part: &str) -> usize {
@@ -338,7 +338,7 @@ async fn serve(
     }
     head.push_str("\r\n");
     let body = if request.method == "HEAD" { &[][..] } else { &answer.body[..] };
-    seen.lock().unwrap().push(request);
+    seen.lock().push(request);
     let sent = answer.cut.unwrap_or(body.len()).min(body.len());
     if answer.never {
         return std::future::pending().await;

@@ -37,7 +37,6 @@ mod plan;
 mod reference;
 mod registry;
 mod store;
-mod turns;
 mod view;
 
 pub use config::Config;

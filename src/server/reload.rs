@@ -1,10 +1,11 @@
 //! Taking up a changed configuration: on SIGHUP, and when its file changes.
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::error_chain::chain;
+use sync::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
@@ -83,7 +84,7 @@ pub(crate) fn watch(settings: Settings) -> io::Result<Watching> {
 impl Settings {
     /// `asked`: somebody wants to know, also that nothing has changed.
     fn look(&self, asked: bool) {
-        let mut reload = self.reload.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reload = self.reload.lock();
         if !asked && !reload.is_due() {
             return;
         }
@@ -109,7 +110,7 @@ impl Settings {
         if let Err(error) = self.level.set(&config.log.level) {
             tracing::warn!(error = chain(&error), "the new level of the log is not in force");
         }
-        let mut metrics = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut metrics = self.metrics.lock();
         if let Err(error) = metrics.move_to(config.metrics.as_ref()) {
             tracing::warn!(error = chain(&error), "metrics.listen: metrics are still told where they were");
             applied.retain(|key| *key != "metrics.listen");

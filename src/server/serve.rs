@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cri_api::admin::images_server::ImagesServer;
@@ -15,6 +15,7 @@ use h2_authority::Mended;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use sd_notify::NotifyState;
+use sync::Mutex;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::StreamExt as _;

@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use bytes::Bytes;
+use sync::Mutex;
 use tokio::sync::Notify;
 
 use crate::spdy::WINDOW;
@@ -32,7 +33,7 @@ pub(crate) struct Shelf {
 
 impl Shelf {
     fn held(&self) -> MutexGuard<'_, usize> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 
     /// Waits until `inbox` and the connection have room.
@@ -95,7 +96,7 @@ impl Inbox {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn put(&self, bytes: Bytes) {

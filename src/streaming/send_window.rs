@@ -4,8 +4,9 @@
 //! TCP slows a sender down.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
+use sync::Mutex;
 use tokio::sync::Notify;
 
 use crate::spdy::WINDOW;
@@ -38,7 +39,7 @@ impl Default for State {
 
 impl Gate {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn open(&self, stream: u32) {

@@ -1,9 +1,10 @@
 //! The streams of a connection that are open.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use bytes::Bytes;
+use sync::Mutex;
 
 use crate::recv_buffer::{Broken, Inbox};
 
@@ -23,7 +24,7 @@ struct Stream {
 
 impl Streams {
     fn open(&self) -> MutexGuard<'_, HashMap<u32, Stream>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -201,9 +201,9 @@ fn a_full_disk_on_the_other_side_and_a_caller_who_left_are_told_apart() {
             }
         }
         let mut told = 0;
-        let seen = std::sync::Mutex::new(&mut told);
+        let seen = sync::Mutex::new(&mut told);
         let watch = |_: Progress| {
-            **seen.lock().unwrap() += 1;
+            **seen.lock() += 1;
             std::ops::ControlFlow::Break(())
         };
         let outcome = store.export(&texts(&["a.b/x:1"]), compress, &mut io::sink(), &watch);

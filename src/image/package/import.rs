@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, Mode, OFlags};
+use sync::Mutex;
 
 use crate::config::ConfigBlob;
 use crate::digest::Digest;
@@ -257,7 +258,7 @@ impl Store {
                 threads.spawn(|| {
                     while let Some((plan, name)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let unpacked = self.unpack_one(package, plan, name, counter);
-                        let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut done = done.lock();
                         match unpacked {
                             Ok(ready) => done.0.push(ready),
                             Err(error) => {
@@ -271,7 +272,7 @@ impl Store {
                 });
             }
         });
-        match done.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        match done.into_inner() {
             (ready, None) => Ok(ready),
             (_, Some(error)) => Err(error),
         }
@@ -285,7 +286,7 @@ impl Store {
         counter: &Counter<'_>,
     ) -> Result<Ready, ImportError> {
         let given_up = |_| ImportError::GivenUp;
-        let _turn = self.turns.take_blocking(plan.chain_id.as_str());
+        let _lock = self.pull_locks.lock_blocking(plan.chain_id.as_str());
         let (source, size) = package.open(name)?;
         let mut source = counter.reading(source);
         let ready = match self.shelf.ready(&plan.chain_id) {

@@ -174,21 +174,21 @@ fn progress_is_told_and_an_import_can_be_given_up() {
     let path = ground.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
     let seen = Mutex::new(Vec::new());
     let watch = |progress: Progress| {
-        let mut seen = seen.lock().unwrap();
+        let mut seen = seen.lock();
         seen.push(progress);
         if seen.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
     assert!(matches!(ground.store.import(&path, None, &watch), Err(ImportError::GivenUp)));
     assert!(ground.store.list().is_empty());
     assert!(std::fs::read_dir(ground.directory.path().join("store/tmp")).unwrap().next().is_none());
-    seen.lock().unwrap().clear();
+    seen.lock().clear();
     let watch = |progress: Progress| {
-        seen.lock().unwrap().push(progress);
+        seen.lock().push(progress);
         ControlFlow::Continue(())
     };
     ground.store.import(&path, None, &watch).unwrap();
     let total = made.layers.iter().map(|layer| layer.len() as u64).sum();
-    assert_eq!(*seen.lock().unwrap().last().unwrap(), Progress { bytes: total, total, layers: 2 });
+    assert_eq!(*seen.lock().last().unwrap(), Progress { bytes: total, total, layers: 2 });
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use std::io::{self, Read};
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+
+use sync::Mutex;
 
 /// How far an import or export is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -47,7 +48,7 @@ impl<'a> Counter<'a> {
     }
 
     fn tell(&self, change: impl FnOnce(&mut Progress)) -> io::Result<()> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         change(&mut seen);
         if (self.watch)(*seen).is_break() {
             self.stop();

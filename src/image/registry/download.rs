@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sync::KeyedGuard;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
@@ -12,13 +13,12 @@ use crate::registry::pull_error::PullError;
 use crate::registry::stream::Stream;
 use crate::store::add::{LayerPlan, Ready};
 use crate::store::shelf::Pin;
-use crate::turns::Turn;
 
 /// What an unpacker has until it has really ended, whether or not anybody still waits for it.
 #[derive(Debug)]
 struct Held {
     /// Nobody else unpacks this layer.
-    _turn: Turn,
+    _lock: KeyedGuard,
     /// A place among the downloads, and with it a share of the memory.
     _place: OwnedSemaphorePermit,
     /// Tells the pull that it has ended.
@@ -107,13 +107,13 @@ impl Pull {
     }
 
     async fn layer(self: Arc<Self>, plan: LayerPlan, alive: mpsc::Sender<()>) -> Result<Unpacked, PullError> {
-        let turn = self.turns.take(plan.chain_id.as_str()).await;
+        let lock = self.pull_locks.lock(plan.chain_id.as_str()).await;
         if let Some(ready) = self.shelf.ready(&plan.chain_id) {
             self.progress.spared(size(&plan));
             return Ok(Loose::new((ready, alive)));
         }
         let place = self.downloads.clone().acquire_owned().await.map_err(|_| self.cut())?;
-        let mut held = Held { _turn: turn, _place: place, alive };
+        let mut held = Held { _lock: lock, _place: place, alive };
         let start = self.start();
         for skipped in 0..self.remotes.len() {
             let outcome;

@@ -1,10 +1,11 @@
 //! The HTTP clients of all pulls that go by one set of registries.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::{Client, Url};
+use sync::Mutex;
 
 use crate::registry::endpoint::{Registries, is_loopback};
 use crate::registry::tls;
@@ -62,7 +63,7 @@ impl Http {
             _ => Trust::Plain,
         };
         let way = Way { trust, direct: url.host_str().is_some_and(is_loopback) };
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         if let Some(client) = clients.get(&way) {
             return Ok(client.clone());
         }

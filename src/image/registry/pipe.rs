@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
+use sync::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 /// A pipe that holds `capacity` bytes, in memory that it takes once.
@@ -30,7 +31,7 @@ struct Held {
 
 impl Ring {
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }
 
@@ -89,7 +90,7 @@ impl Read for Outlet {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let ring = &self.0;
         let waits = |held: &mut Held| held.bytes.is_empty() && !held.filled_to_the_end;
-        let mut held = ring.filled.wait_while(ring.held(), waits).unwrap_or_else(PoisonError::into_inner);
+        let mut held = ring.filled.wait_while(ring.held(), waits);
         let count = held.bytes.read(buffer)?;
         // Not for every byte: waking the other end costs more than letting it sleep.
         if held.bytes.len() <= ring.capacity / 2 {

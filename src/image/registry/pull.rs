@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use sync::KeyedLock;
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
@@ -22,7 +23,6 @@ use crate::registry::traffic::{Meter, Progress};
 use crate::store::add::NewImage;
 use crate::store::shelf::Shelf;
 use crate::store::{Store, Terms};
-use crate::turns::Turns;
 
 /// One image from one registry; everything its layers share.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Pull {
     /// The number of the endpoint that had what was last asked for.
     start: AtomicUsize,
     pub(crate) shelf: Arc<Shelf>,
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) pull_locks: Arc<KeyedLock>,
     pub(crate) downloads: Arc<Semaphore>,
     pub(crate) limits: Limits,
     pub(crate) meter: Arc<Meter>,
@@ -102,7 +102,7 @@ impl Store {
             remotes: remotes.collect(),
             start: AtomicUsize::new(0),
             shelf: self.shelf.clone(),
-            turns: self.turns.clone(),
+            pull_locks: self.pull_locks.clone(),
             downloads,
             limits,
             meter: self.meter.clone(),
@@ -145,7 +145,7 @@ impl Pull {
         if let Some(image) = self.known(&top.digest).await? {
             return Ok((image, false));
         }
-        let _turn = self.turns.take(&self.image.to_string()).await;
+        let _lock = self.pull_locks.lock(&self.image.to_string()).await;
         // Whoever had the turn before may have brought it.
         if let Some(image) = self.known(&top.digest).await? {
             return Ok((image, false));

@@ -5,10 +5,11 @@
 //! by design of the protocol: the registry names one, and it gets the credentials to trade them for a token. Client
 //! certificates go by the host that is asked, so that they need no such rule.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RANGE, WWW_AUTHENTICATE};
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
+use sync::Mutex;
 
 use crate::digest::Digest;
 use crate::manifest::{self, Descriptor};
@@ -179,7 +180,7 @@ impl Remote {
         loop {
             let ours = url.origin() == self.source.url.origin();
             let mut request = self.client(&url)?.request(method.clone(), url.clone()).headers(headers.clone());
-            let authorization = self.authorization.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let authorization = self.authorization.lock().clone();
             if let Some(value) = authorization.filter(|_| ours) {
                 request = request.header(AUTHORIZATION, value);
             }
@@ -220,7 +221,7 @@ impl Remote {
         };
         let mut value = HeaderValue::try_from(value).map_err(|_| unauthorized())?;
         value.set_sensitive(true);
-        *self.authorization.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        *self.authorization.lock() = Some(value);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use sync::Mutex;
 
 use crate::digest::Digest;
 use crate::fixture::{Answer, Made, Server, Tar, gzip, route, routes};
@@ -22,7 +23,7 @@ fn impatient() -> Ground {
 async fn unwilling(images: HashMap<String, Vec<u8>>, first: Answer) -> Server {
     let asked = Mutex::new(HashMap::<String, usize>::new());
     Server::start(move |request| {
-        let mut asked = asked.lock().unwrap();
+        let mut asked = asked.lock();
         let count = asked.entry(format!("{} {}", request.method, request.path)).or_default();
         *count += 1;
         if *count == 1 { first.clone() } else { route(&images, request) }

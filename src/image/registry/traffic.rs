@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
+
+use sync::Mutex;
 
 use crate::reference::Reference;
 
@@ -100,14 +102,14 @@ impl Meter {
     }
 
     fn pulling(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Counts>>> {
-        self.pulling.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pulling.lock()
     }
 }
 
 impl Counts {
     fn now(&self) -> Pulling {
         Pulling {
-            image: self.image.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            image: self.image.lock().clone(),
             since: self.since.elapsed(),
             bytes: self.bytes.load(Relaxed),
             total: self.total.load(Relaxed),
@@ -129,7 +131,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// It is about this image now.
     pub(crate) fn name(&self, image: &Reference) {
-        *self.counts.image.lock().unwrap_or_else(PoisonError::into_inner) = image.to_string();
+        *self.counts.image.lock() = image.to_string();
     }
 
     /// These layers, by size, have to come.

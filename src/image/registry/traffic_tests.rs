@@ -116,7 +116,7 @@ impl tracing::Subscriber for Log {
         }
         let mut text = Text(String::new());
         event.record(&mut text);
-        self.0.lock().unwrap().push((*event.metadata().level(), text.0));
+        self.0.lock().push((*event.metadata().level(), text.0));
     }
 
     fn enter(&self, _: &tracing::span::Id) {}
@@ -127,7 +127,7 @@ impl tracing::Subscriber for Log {
 impl Log {
     /// What an operator sees of what was logged since the last time.
     fn take(&self) -> Vec<String> {
-        let all = std::mem::take(&mut *self.0.lock().unwrap());
+        let all = std::mem::take(&mut *self.0.lock());
         all.into_iter().filter(|(level, _)| *level <= tracing::Level::INFO).map(|(_, text)| text).collect()
     }
 }

@@ -2,8 +2,8 @@
 
 use std::io::Read;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use crate::config::Config;
 use crate::digest::Digest;
@@ -93,7 +93,7 @@ impl Shelf {
         staged.sort_by_key(|(staged, _)| new.chain.iter().position(|chain_id| *chain_id == staged.record.chain_id));
         // How long this takes the image decides, so nobody else may have to wait for it.
         self.adopt_all(&new.chain, &staged)?;
-        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let _change = self.change.lock();
         let known = self.state().images.contains_key(&new.id);
         staged.retain(|(staged, _)| !self.state().layers.contains_key(&staged.record.chain_id));
         let (fresh, losses): (Vec<&Arc<Staged>>, Vec<u64>) = staged.into_iter().unzip();
@@ -116,7 +116,7 @@ impl Shelf {
     /// Makes staged layers, lowest first, ready to be kept. Another pull may be doing the same to the same ones.
     fn adopt_all(&self, chain: &[Digest], all: &[(&Arc<Staged>, u64)]) -> Result<(), DiskError> {
         for (staged, _) in all {
-            let mut adopted = staged.adopted.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut adopted = staged.adopted.lock();
             if *adopted {
                 continue;
             }
@@ -167,7 +167,7 @@ impl Shelf {
         for staged in fresh {
             let to = self.layers_dir().join(staged.number.to_string());
             // Who looks for it finds it before or after, not on the way. It is adopted: nobody has this for long.
-            let adopted = staged.adopted.lock().unwrap_or_else(PoisonError::into_inner);
+            let adopted = staged.adopted.lock();
             std::fs::rename(&staged.directory, &to).map_err(disk::at("moving into place", &to))?;
             staged.keep();
             disk::step(&self.root, "layer in place");
@@ -183,7 +183,7 @@ impl Shelf {
     fn below(&self, chain: &[Digest], chain_id: &Digest, all: &[(&Arc<Staged>, u64)]) -> Vec<PathBuf> {
         let place = |below: &Digest| {
             let staged = all.iter().find(|(staged, _)| staged.record.chain_id == *below).map(|(staged, _)| *staged);
-            let _still = staged.map(|staged| staged.adopted.lock().unwrap_or_else(PoisonError::into_inner));
+            let _still = staged.map(|staged| staged.adopted.lock());
             match self.state().layers.get(below) {
                 Some(layer) => Some(self.layers_dir().join(layer.number.to_string()).join("fs")),
                 None => staged.map(|staged| staged.files()),
@@ -253,7 +253,7 @@ impl Shelf {
         tags: &[String],
         digests: &[String],
     ) -> Result<Option<Arc<Image>>, DiskError> {
-        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let _change = self.change.lock();
         let known = self.state().images.get(id).cloned();
         let Some(known) = known else { return Ok(None) };
         if known.has_names(tags, digests) {
@@ -273,7 +273,7 @@ impl Shelf {
     }
 
     fn forget(&self, text: &str, search: &[String]) -> Result<Option<Digest>, DiskError> {
-        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let _change = self.change.lock();
         let found = self.state().find(text, search).map(|(image, name)| (image.clone(), name));
         let Some((image, name)) = found else { return Ok(None) };
         if let Some(name) = name {

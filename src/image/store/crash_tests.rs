@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use sync::Mutex;
 
 use crate::digest::Digest;
 use crate::fixture::Tar;
@@ -24,14 +26,14 @@ fn crashes<T>(root: &Path, work: impl FnOnce() -> T) -> (Crashes, T) {
     let at = Arc::new(Mutex::new(Vec::new()));
     let (into, seen, from) = (directory.path().to_owned(), at.clone(), root.to_owned());
     let looking = at_each_step(root, move |step| {
-        let mut seen = seen.lock().unwrap();
+        let mut seen = seen.lock();
         let copy = into.join(seen.len().to_string());
         assert!(Command::new("cp").arg("-a").arg(&from).arg(&copy).status().unwrap().success());
         seen.push((step, copy));
     });
     let done = work();
     drop(looking);
-    let at = std::mem::take(&mut *at.lock().unwrap());
+    let at = std::mem::take(&mut *at.lock());
     (Crashes { directory, at }, done)
 }
 
@@ -125,7 +127,7 @@ fn a_crash_while_a_tag_moves_leaves_it_with_one_image() {
     crashes.check(|step, store| {
         assert_eq!(tags(store), ["a.b/x:1"], "{step}");
         assert!(store.find(old.id.as_str()).is_some(), "{step}: the old image stays");
-        seen.lock().unwrap().push(store.find("a.b/x:1").unwrap().id.clone());
+        seen.lock().push(store.find("a.b/x:1").unwrap().id.clone());
     });
     let moved = owners.iter().position(|owner| *owner == new.id).unwrap();
     assert!(owners[..moved].iter().all(|owner| *owner == old.id), "it moves once");

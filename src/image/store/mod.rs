@@ -22,8 +22,9 @@ pub(crate) mod usage;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
+use sync::{KeyedLock, Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 use crate::digest::Digest;
@@ -35,7 +36,6 @@ use crate::registry::traffic::{Meter, Traffic};
 use crate::store::disk::DiskError;
 use crate::store::shelf::{HoldError, OpenError, Shelf};
 use crate::store::usage::Usage;
-use crate::turns::Turns;
 use crate::view::accounts::{Accounts, FILE_MAX};
 use crate::view::overlay::{ViewError, read_files};
 
@@ -45,7 +45,7 @@ pub struct Store {
     pub(crate) shelf: Arc<Shelf>,
     terms: RwLock<Terms>,
     /// One pull per name and one unpacking per layer at a time.
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) pull_locks: Arc<KeyedLock>,
     pub(crate) meter: Arc<Meter>,
     /// The registries and how they are reached.
     http: RwLock<Arc<Http>>,
@@ -103,7 +103,7 @@ impl Store {
         Ok(Self {
             shelf: Arc::new(Shelf::open(root)?),
             terms: RwLock::new(Terms::new(limits)),
-            turns: Arc::default(),
+            pull_locks: Arc::default(),
             http: RwLock::new(Arc::new(Http::new(registries, limits.stall, meter.clone()))),
             meter,
             accounts: Mutex::default(),
@@ -112,7 +112,7 @@ impl Store {
 
     /// Uses other registry settings from the next pull on.
     pub fn set_registries(&self, registries: Registries) {
-        let mut http = self.http.write().unwrap_or_else(PoisonError::into_inner);
+        let mut http = self.http.write();
         if http.registries != registries {
             *http = Arc::new(Http::new(registries, self.limits().stall, self.meter.clone()));
         }
@@ -120,20 +120,20 @@ impl Store {
 
     /// Uses other limits from the next pull or import on; those under way end by the old ones, beside the new.
     pub fn set_limits(&self, limits: Limits) {
-        let mut terms = self.terms.write().unwrap_or_else(PoisonError::into_inner);
+        let mut terms = self.terms.write();
         let old = terms.limits;
         if old != limits {
             *terms = Terms::new(limits);
         }
         drop(terms);
         if old.stall != limits.stall {
-            let mut http = self.http.write().unwrap_or_else(PoisonError::into_inner);
+            let mut http = self.http.write();
             *http = Arc::new(Http::new(http.registries.clone(), limits.stall, self.meter.clone()));
         }
     }
 
     pub(crate) fn terms(&self) -> Terms {
-        self.terms.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.terms.read().clone()
     }
 
     pub(crate) fn limits(&self) -> Limits {
@@ -141,7 +141,7 @@ impl Store {
     }
 
     pub(crate) fn http(&self) -> Arc<Http> {
-        self.http.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.http.read().clone()
     }
 
     /// What pulls have moved since the store was opened, and are moving.
@@ -179,7 +179,7 @@ impl Store {
     }
 
     pub(crate) fn forget_accounts(&self, id: &Digest) {
-        self.accounts.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.accounts.lock().remove(id);
     }
 
     /// The directory that [`Store::lowers`] is relative to.
@@ -225,7 +225,7 @@ impl Store {
 
     /// The users and groups of an image, as its own files have them. Blocks the first time.
     pub fn accounts(&self, image: &Image) -> Result<Arc<Accounts>, AccountsError> {
-        let cached = self.accounts.lock().unwrap_or_else(PoisonError::into_inner).get(&image.id).cloned();
+        let cached = self.accounts.lock().get(&image.id).cloned();
         if let Some(accounts) = cached {
             return Ok(accounts);
         }
@@ -239,7 +239,7 @@ impl Store {
             read_files(&self.layers_dir(), &lowers, &view, files, FILE_MAX).map_err(|error| failed(error.into()))?;
         let accounts = Accounts::parse(&passwd.unwrap_or_default(), &group.unwrap_or_default());
         let accounts = Arc::new(accounts);
-        let mut cache = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.accounts.lock();
         // Only for images that are here: a removed one must not stay in memory.
         if self.shelf.state().images.contains_key(&image.id) {
             cache.insert(image.id.clone(), accounts.clone());

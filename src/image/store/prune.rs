@@ -1,7 +1,7 @@
 //! Removing images that nobody uses.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use crate::digest::Digest;
 use crate::image::Image;
@@ -69,7 +69,7 @@ impl Store {
 impl Shelf {
     fn prune(&self, keep: impl Fn(&Image) -> bool) -> Result<Pruned, PruneError> {
         let mut pruned = Pruned::default();
-        let change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let change = self.change.lock();
         // Asked again for each: a container may have come to use it while the one before was removed.
         let unused = self.state().prunable(keep)?;
         for image in unused {

@@ -17,9 +17,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 
 use serde::{Deserialize, Serialize};
+use sync::Mutex;
 
 use crate::digest::Digest;
 use crate::image::Image;
@@ -155,7 +156,7 @@ impl Shelf {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn layers_dir(&self) -> PathBuf {
@@ -225,7 +226,7 @@ impl Shelf {
         self.state().swept = true;
         self.free()?;
         // No image may be added meanwhile: its blobs are there before its record.
-        let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let _change = self.change.lock();
         let images: Vec<Arc<Image>> = self.state().images.values().cloned().collect();
         let digests = images.iter().flat_map(|image| image.manifest.iter().chain([&image.id]));
         let wanted: BTreeSet<&str> = digests.map(Digest::hex).collect();

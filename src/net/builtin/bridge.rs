@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use ipnet::IpNet;
 use model::{Classed, Kind, PortMapping};
+use sync::Mutex;
 
 use super::claim::Claim;
 use super::netlink::{NetlinkError, Socket};
@@ -194,5 +195,5 @@ impl Bridge {
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

@@ -1,7 +1,9 @@
 //! Interfaces on their way out.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
+
+use sync::Mutex;
 
 use super::bridge::{Bridge, State, lock};
 use super::link;

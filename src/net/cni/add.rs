@@ -75,7 +75,7 @@ impl Cni {
     /// [`Cni::del`] or [`Cni::gc`] succeeds.
     pub async fn add(&self, pod: &Pod) -> Result<Attached, AddError> {
         let _open = self.gate.read().await;
-        let _turn = self.turns.take(&pod.id).await;
+        let _lock = self.pod_locks.lock(&pod.id).await;
         let args = args::identity(pod)?;
         let netns = pod.netns.clone();
         if !netns.as_deref().is_some_and(is_namespace) {

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use safe_fs::FileStamp;
 use serde_json::{Map, Value, json};
+use sync::Mutex;
 use tracing::Instrument as _;
 
 use super::answer;
@@ -198,7 +198,7 @@ impl Tongues {
         let known = |known: &HashMap<PathBuf, (FileStamp, Vec<String>)>| {
             known.get(&path).filter(|(seen, _)| Some(seen) == stamp.as_ref()).map(|(_, spoken)| spoken.clone())
         };
-        if let Some(spoken) = known(&self.0.lock().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(spoken) = known(&self.0.lock()) {
             return Ok(Some(spoken));
         }
         // Old plugins want all of it to be there, whatever it is.
@@ -218,7 +218,7 @@ impl Tongues {
             }
         };
         if let Some(stamp) = stamp {
-            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut known = self.0.lock();
             known.insert(path, (stamp, spoken.clone()));
         }
         Ok(Some(spoken))

@@ -35,7 +35,7 @@ impl Cni {
     /// nobody is asked and all is well.
     pub async fn check(&self, pod: &Pod) -> Result<(), CheckError> {
         let _open = self.gate.read().await;
-        let _turn = self.turns.take(&pod.id).await;
+        let _lock = self.pod_locks.lock(&pod.id).await;
         let mut attached = false;
         for kept in self.kept(Some(&pod.id)).await? {
             let Some(mut entry) = blocking(move || kept.read()).await? else { continue };

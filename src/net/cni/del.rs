@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use model::{Classed, Kind};
 
 use super::add::chain;
-use super::args;
 use super::cache::{self, CacheError, Entry, Kept};
 use super::chain::{Chain, Place};
 use super::conf::List;
 use super::dir::DirError;
 use super::plugin_error::PluginError;
-use super::{Cni, blocking, is_namespace};
+use super::{Cni, args, blocking, is_namespace};
 use crate::pod::{INTERFACE, Pod};
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +40,7 @@ impl Cni {
     /// nothing is known of is detached from the network that is configured now, if there is any.
     pub async fn del(&self, pod: &Pod) -> Result<(), DelError> {
         let _open = self.gate.read().await;
-        let _turn = self.turns.take(&pod.id).await;
+        let _lock = self.pod_locks.lock(&pod.id).await;
         self.held().remove(&pod.id);
         let netns = pod.netns.clone().filter(|path| is_namespace(path));
         let kept = self.kept(Some(&pod.id)).await?;

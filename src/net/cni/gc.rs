@@ -6,14 +6,13 @@ use std::path::PathBuf;
 use model::{Classed, Kind};
 use serde_json::{Map, Value, json};
 
-use super::args;
 use super::cache::{CacheError, Kept};
 use super::chain::{Chain, Place};
 use super::conf::List;
 use super::del::DelError;
 use super::dir::DirError;
 use super::plugin_error::PluginError;
-use super::{Cni, blocking, is_namespace};
+use super::{Cni, args, blocking, is_namespace};
 use crate::pod::INTERFACE;
 
 /// What came of clearing up.
@@ -81,7 +80,7 @@ impl Cni {
 
     async fn detach_dead(&self, kept: Kept, alive: &BTreeSet<&str>, done: &mut Collected) {
         let _open = self.gate.read().await;
-        let _turn = self.turns.take(&kept.pod).await;
+        let _lock = self.pod_locks.lock(&kept.pod).await;
         let pod = kept.pod.clone();
         if alive.contains(pod.as_str()) || self.held().contains(&pod) || !kept.path.exists() {
             return;

@@ -26,7 +26,6 @@ mod plugin_error;
 mod pod_cidrs;
 mod status;
 mod template;
-mod turn;
 mod version;
 
 #[cfg(test)]
@@ -48,9 +47,10 @@ mod real_tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
+use sync::Mutex;
 use tokio::sync::RwLock;
 
 pub use add::AddError;
@@ -70,7 +70,7 @@ pub use template::TemplateError;
 use chain::Tongues;
 use exec::Deadline;
 use status::Asked;
-use turn::Turns;
+use sync::KeyedLock;
 
 /// Where networks and plugins are, and how long plugins may take.
 #[derive(Debug, Clone)]
@@ -90,10 +90,10 @@ pub struct Settings {
 /// The networks of this node.
 #[derive(Debug)]
 pub struct Cni {
-    settings: std::sync::RwLock<Arc<Settings>>,
+    settings: sync::RwLock<Arc<Settings>>,
     /// Had by GC alone, and shared by everything else that changes something.
     gate: RwLock<()>,
-    turns: Turns,
+    pod_locks: KeyedLock,
     /// Pods that were attached in the life of this process, and that nobody wanted to detach since.
     held: Mutex<BTreeSet<String>>,
     tongues: Tongues,
@@ -104,9 +104,9 @@ impl Cni {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
-            settings: std::sync::RwLock::new(Arc::new(settings)),
+            settings: sync::RwLock::new(Arc::new(settings)),
             gate: RwLock::default(),
-            turns: Turns::default(),
+            pod_locks: KeyedLock::default(),
             held: Mutex::default(),
             tongues: Tongues::default(),
             asked: tokio::sync::Mutex::default(),
@@ -116,12 +116,12 @@ impl Cni {
     /// Uses other settings from the next verb on. Pods that are attached stay so, and are detached by what was kept of them:
     /// where that is kept must not change.
     pub fn set(&self, settings: Settings) {
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
+        *self.settings.write() = Arc::new(settings);
     }
 
     /// Those in force now.
     pub(crate) fn settings(&self) -> Arc<Settings> {
-        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.settings.read())
     }
 
     /// Whether there is a valid network. Blocks for a moment.
@@ -152,7 +152,7 @@ impl Cni {
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }
 

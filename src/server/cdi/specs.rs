@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::fs::DirEntry;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 
 use safe_fs::FileStamp;
+use sync::Mutex;
 
 use super::edits::{Edits, Owner};
 use super::spec::Spec;
@@ -75,7 +76,7 @@ impl Specs {
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     /// What the devices `names` change in a container whose first process is `owner`. All that cannot be found are

@@ -1,10 +1,11 @@
 //! Ctrl-C, and what must not stay behind after it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sync::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
@@ -65,11 +66,11 @@ impl Interrupt {
 
     /// Remembers a file that must not stay unless it gets whole; the one before is none any more.
     pub(super) fn half_written(&self, path: Option<&Path>) {
-        *self.half_written.lock().unwrap_or_else(PoisonError::into_inner) = path.map(Path::to_owned);
+        *self.half_written.lock() = path.map(Path::to_owned);
     }
 
     fn clear(&self) {
-        if let Some(path) = self.half_written.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(path) = self.half_written.lock().take() {
             // We are about to end, and there is nobody to tell.
             std::fs::remove_file(path).ok();
         }

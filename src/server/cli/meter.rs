@@ -1,11 +1,11 @@
 //! How far something is: a bar on a terminal, a line now and then elsewhere, nothing where it is not wanted.
 
 use std::io::{self, IsTerminal as _, Write as _};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::image::Progress;
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use sync::Mutex;
 
 /// Between two lines where nobody looks on.
 const LINE_EVERY: Duration = Duration::from_secs(5);
@@ -42,7 +42,7 @@ impl Meter {
                 bar.set_message(format!("{doing}, {layers} layers done"));
             }
             Self::Lines(last, doing) => {
-                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut last = last.lock();
                 if last.elapsed() >= LINE_EVERY {
                     *last = Instant::now();
                     let (bytes, total) = (HumanBytes(bytes), HumanBytes(total));

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, RwLock};
 
 use image::Registries;
 use safe_fs::FileStamp;
+use sync::{Mutex, RwLock};
 
 use super::{ConfigError, Origin, RawConfig, registries};
 
@@ -38,7 +38,7 @@ impl Live {
     /// Settings that cannot be used change nothing and are an error once, until the files change again.
     pub(crate) fn refresh(&self, apply: impl FnOnce(Registries)) -> Result<(), ConfigError> {
         // Held to the end, so that the last to look is also the last to apply.
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         if !seen.files.is_empty() && seen.files.iter().all(|(path, stamp)| FileStamp::read(path) == *stamp) {
             return Ok(());
         }
@@ -46,7 +46,7 @@ impl Live {
         let registries = self.read(&mut seen.files)?;
         if registries != seen.good {
             seen.good = registries.clone();
-            self.search.write().unwrap_or_else(PoisonError::into_inner).clone_from(&registries.search);
+            self.search.write().clone_from(&registries.search);
             apply(registries);
         }
         Ok(())
@@ -54,7 +54,7 @@ impl Live {
 
     /// The registries that are asked for an image whose name has none.
     pub(crate) fn search(&self) -> Vec<String> {
-        self.search.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.search.read().clone()
     }
 
     /// Each file is looked at before it is read: what changes meanwhile is seen the next time.

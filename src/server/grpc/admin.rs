@@ -2,13 +2,14 @@
 
 use std::io;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::image::{ExportError, ImportError, Progress, PruneError};
 use cri_api::admin::images_server::Images;
 use cri_api::admin::*;
 use model::{Classed, Kind};
+use sync::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -112,7 +113,7 @@ impl Teller {
 
     /// Takes note; says whether it is time to tell.
     fn note(&self, progress: Progress) -> bool {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         last.1 = progress;
         let due = last.0.elapsed() >= TELL_EVERY;
         if due {
@@ -122,7 +123,7 @@ impl Teller {
     }
 
     fn last(&self) -> Progress {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).1
+        self.0.lock().1
     }
 }
 

@@ -1,9 +1,9 @@
 //! How long requests take, and how they end, by call.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use sync::Mutex;
 use tonic::Code;
 
 /// Upper bounds of the classes that durations are counted in, in seconds; whatever is longer is in the last one.
@@ -29,7 +29,7 @@ pub(crate) struct Latency {
 
 impl Latencies {
     pub(super) fn note(&self, rpc: &str, took: Duration, code: Code) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         let known = all.contains_key(rpc);
         let is_name = rpc.len() <= 64 && !rpc.is_empty() && rpc.bytes().all(|b| b.is_ascii_alphanumeric());
         let name = if known || (is_name && all.len() < NAMES) { rpc } else { OTHER };
@@ -45,7 +45,7 @@ impl Latencies {
     }
 
     pub(crate) fn all(&self) -> BTreeMap<String, Latency> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 }
 

@@ -176,7 +176,7 @@ fn rounded(took: Duration) -> Duration {
 mod tests {
     use std::convert::Infallible;
     use std::io;
-    use std::sync::Mutex;
+    use sync::Mutex;
 
     use tower::service_fn;
     use tracing_subscriber::fmt::MakeWriter;
@@ -189,7 +189,7 @@ mod tests {
 
     impl io::Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
+            self.0.lock().extend_from_slice(bytes);
             Ok(bytes.len())
         }
 
@@ -228,7 +228,7 @@ mod tests {
             let request = Request::builder().uri(format!("/runtime.v1.RuntimeService/{rpc}")).body(()).unwrap();
             runtime.block_on(service.call(request)).unwrap();
         });
-        String::from_utf8(lines.0.lock().unwrap().clone()).unwrap()
+        String::from_utf8(lines.0.lock().clone()).unwrap()
     }
 
     #[test]
@@ -267,6 +267,6 @@ mod tests {
         let subscriber =
             tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_writer(lines.clone()).finish();
         tracing::subscriber::with_default(subscriber, || drop(Pending::new("Version", Span::none(), Arc::default())));
-        assert!(String::from_utf8(lines.0.lock().unwrap().clone()).unwrap().contains("the caller hung up"));
+        assert!(String::from_utf8(lines.0.lock().clone()).unwrap().contains("the caller hung up"));
     }
 }

@@ -3,10 +3,11 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::Once;
 
 use model::error_chain::chain;
 use model::{Classed, Kind, Profile};
+use sync::Mutex;
 
 /// crisp's own profile.
 const OURS: &str = "crisp-default";
@@ -115,7 +116,7 @@ impl Apparmor {
 
     /// Loaded once by each daemon, so that it is the text of this release.
     fn ours(&self) -> Result<String, ApparmorError> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = self.loaded.lock();
         match &self.parser {
             Some(parser) if !*loaded => self.load(parser)?,
             None if !self.is_loaded(OURS)? => return Err(ApparmorError::NoParser),

@@ -1,6 +1,6 @@
 //! The cgroup above pods of our own: made with the first of them, gone with the last.
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use cgroup::{Above, Cgroup, Driver, Made};
 use model::error_chain::chain;
@@ -39,7 +39,7 @@ impl Runtime {
     }
 
     fn above(&self) -> MutexGuard<'_, Above> {
-        self.above.lock().unwrap_or_else(PoisonError::into_inner)
+        self.above.lock()
     }
 
     fn write_above(&self, above: &Above) {

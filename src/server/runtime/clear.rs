@@ -1,7 +1,7 @@
 //! The one way out: clearing away a pod or a container, whatever of it exists.
 
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::{ContainerId, Leftover, PodId};
@@ -116,7 +116,7 @@ impl Runtime {
     /// Ends a pod's shim and all it watches over.
     pub(super) async fn end_shim(&self, id: &PodId) {
         let dir = self.layout.pod(id);
-        let known = self.shims.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        let known = self.shims.lock().remove(id);
         let left = async {
             let shim = match known {
                 Some(shim) => shim,
@@ -149,7 +149,7 @@ impl Runtime {
     }
 
     fn remember(&self, dirt: Dirt, left: &[Leftover]) {
-        let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dirty = self.dirty.lock();
         dirty.retain(|d| *d != dirt);
         if !left.is_empty() {
             tracing::warn!(?dirt, ?left, "something could not be cleared away; trying again later");
@@ -169,7 +169,7 @@ impl Runtime {
                 if runtime.has_garbage().await {
                     runtime.collect_garbage().await;
                 }
-                let dirty = runtime.dirty.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let dirty = runtime.dirty.lock().clone();
                 for dirt in dirty {
                     match dirt {
                         Dirt::Pod(pod) => runtime.clear_pod(&pod).await,

@@ -26,7 +26,7 @@ impl Runtime {
             "userNamespaces": { "offered": self.user_ns.is_none(), "reason": self.user_ns },
             "pods": self.pods.all().len(),
             "containers": self.containers.all().len(),
-            "shims": self.shims.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len(),
+            "shims": self.shims.lock().len(),
             "images": self.images_info(),
         })
     }

@@ -49,11 +49,12 @@ mod volumes;
 mod watch;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use model::{ContainerMeta, PodId, PodMeta};
 use safe_fs::FileError;
+use sync::{Mutex, RwLock};
 
 use crate::cdi;
 use crate::config::{CgroupDriver, Config};
@@ -190,7 +191,7 @@ impl Runtime {
 
     /// The settings in force now, for what may change while the daemon runs.
     pub(crate) fn settings(&self) -> Arc<Config> {
-        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.settings.read())
     }
 
     /// Puts into force what may change. What is being made meanwhile is made by the old or the new settings.
@@ -198,7 +199,7 @@ impl Runtime {
         self.networks.set(&config.network);
         self.specs.set_dirs(config.cdi.spec_dirs.clone());
         self.images.set_limits(config.pull);
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+        *self.settings.write() = Arc::new(config);
     }
 
     pub(crate) fn images(&self) -> &Arc<image::Store> {
@@ -217,7 +218,7 @@ impl Runtime {
 
     /// The shim of a pod, unless it is gone.
     fn shim_of(&self, pod: &PodId) -> Option<Client> {
-        self.shims.lock().unwrap_or_else(PoisonError::into_inner).get(pod).cloned()
+        self.shims.lock().get(pod).cloned()
     }
 
     fn cgroup(&self, path: &str) -> Result<cgroup::Cgroup, cgroup::InvalidPath> {

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use model::error_chain::chain;
@@ -15,6 +15,7 @@ use model::{Classed, InvalidQuantity, Kind, PodId, PodPhase, PodSpec, PortMappin
 use net::builtin::{self, Bridge, SettingsError};
 use net::cni::{self, Cni};
 use net::{Attached, Bandwidth, Rate};
+use sync::RwLock;
 
 use super::{Runtime, blocking};
 use crate::config::{CniConfig, NetworkConfig, NetworkMode};
@@ -80,11 +81,11 @@ impl Networks {
     pub(super) fn set(&self, config: &NetworkConfig) {
         let NetworkConfig { mode, cni, bridge: _ } = config;
         self.cni.set(cni_settings(cni.clone(), &self.cache));
-        *self.mode.write().unwrap_or_else(PoisonError::into_inner) = *mode;
+        *self.mode.write() = *mode;
     }
 
     fn mode(&self) -> NetworkMode {
-        *self.mode.read().unwrap_or_else(PoisonError::into_inner)
+        *self.mode.read()
     }
 
     pub(super) fn cni(&self) -> &Arc<Cni> {

@@ -1,6 +1,5 @@
 //! How many there are of everything.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use model::{Phase, PodPhase};
@@ -24,7 +23,7 @@ pub(crate) struct Population {
 impl Runtime {
     pub(crate) fn population(&self) -> Population {
         let mut population = Population {
-            shims: self.shims.lock().unwrap_or_else(PoisonError::into_inner).len(),
+            shims: self.shims.lock().len(),
             listeners: self.events.listeners(),
             log_bytes_lost: self.log_bytes_lost.load(Ordering::Relaxed),
             ..Population::default()

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use cgroup::{ApplyError, Drift};
+use sync::Mutex;
 
 use super::resize::ResizeError;
 
@@ -123,12 +123,12 @@ impl Resizes {
 
     /// How many pods and containers have such files now, as far as anybody looked.
     pub(crate) fn drifting(&self) -> usize {
-        self.drifting.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.drifting.lock().len()
     }
 
     /// Takes note of what was found for `id`: each new find is counted and told once.
     pub(super) fn found(&self, id: &str, drift: &[Drift]) {
-        let mut drifting = self.drifting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut drifting = self.drifting.lock();
         let known = drifting.get(id);
         for Drift { knob, wrote, read: _, found } in
             drift.iter().filter(|drift| !known.is_some_and(|known| known.contains(drift)))
@@ -144,7 +144,7 @@ impl Resizes {
     }
 
     pub(super) fn forget(&self, id: &str) {
-        self.drifting.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.drifting.lock().remove(id);
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
 
 use model::error_chain::chain;
 use safe_fs::FileError;
@@ -48,7 +47,7 @@ impl Runtime {
 
     /// Tries again what [`Runtime::sweep`] could not judge. Only that: since then containers are being made.
     pub(super) fn sweep_again(&self) {
-        let names = std::mem::take(&mut *self.unjudged.lock().unwrap_or_else(PoisonError::into_inner));
+        let names = std::mem::take(&mut *self.unjudged.lock());
         if !names.is_empty() {
             self.judge_all(names);
         }
@@ -69,7 +68,7 @@ impl Runtime {
         {
             tracing::warn!(error = chain(&error), "unused image layers stay behind");
         }
-        *self.unjudged.lock().unwrap_or_else(PoisonError::into_inner) = unjudged;
+        *self.unjudged.lock() = unjudged;
     }
 
     fn judge(&self, name: &str, writable: &Path) -> Result<(), FileError> {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use model::error_chain::chain;
@@ -24,7 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 impl Runtime {
     /// Takes a pod's shim into service.
     pub(super) fn attach(self: &Arc<Self>, pod: PodId, shim: Client, mut events: mpsc::UnboundedReceiver<ShimEvent>) {
-        self.shims.lock().unwrap_or_else(PoisonError::into_inner).insert(pod.clone(), shim);
+        self.shims.lock().insert(pod.clone(), shim);
         let runtime = Arc::downgrade(self);
         tokio::spawn(async move {
             while let Some(event) = events.recv().await {
@@ -60,7 +60,7 @@ impl Runtime {
 
     /// A connection ended that nobody here ended.
     async fn shim_gone(self: &Arc<Self>, id: &PodId) {
-        let expected = self.shims.lock().unwrap_or_else(PoisonError::into_inner).remove(id).is_none();
+        let expected = self.shims.lock().remove(id).is_none();
         if !expected {
             self.find_shim(id).await;
         }

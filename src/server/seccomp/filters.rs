@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use model::{Classed, Kind};
 use rustix::fs::{Mode, OFlags};
 use safe_fs::{FileError, FileStamp};
 use sha2::{Digest as _, Sha256};
+use sync::Mutex;
 
 use super::compile::compile;
 use super::default::runtime_default;
@@ -87,7 +87,7 @@ impl Filters {
             }
         };
         let key = Key { localhost, caps: caps.clone() };
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         if let Some(known) = made.get(&key)
             && known.stamp == stamp
             && known.filter.exists()

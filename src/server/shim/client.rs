@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use model::{Classed, ContainerId, Exit, Kind};
 use shim_protocol::{Answer, Ask, Event, Failure, FailureKind, OLDEST, PROTOCOL, ToDaemon, ToShim};
+use sync::Mutex;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
@@ -184,12 +185,12 @@ impl Client {
     pub(crate) fn expect_exec(&self) -> (u64, oneshot::Receiver<i32>) {
         let number = self.0.next.fetch_add(1, Ordering::Relaxed);
         let (sender, receiver) = oneshot::channel();
-        self.0.execs.lock().unwrap_or_else(PoisonError::into_inner).insert(number, sender);
+        self.0.execs.lock().insert(number, sender);
         (number, receiver)
     }
 
     pub(crate) fn forget_exec(&self, number: u64) {
-        self.0.execs.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        self.0.execs.lock().remove(&number);
     }
 }
 
@@ -202,7 +203,7 @@ impl Shared {
         let is_mute = patience == ON_THE_WAY_OUT && self.silent_since.load(Ordering::Relaxed) == heard;
         let bytes = shim_protocol::encode(&ToShim { number, ask })?;
         let (sender, receiver) = oneshot::channel();
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).insert(number, sender);
+        self.waiting.lock().insert(number, sender);
         let _forget = Forget { waiting: &self.waiting, number };
         let answered = async {
             let sent = self.socket.async_io(Interest::WRITABLE, || sys::packet::send(&*self.socket, &bytes, fds)).await;
@@ -232,7 +233,7 @@ struct Forget<'a> {
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+        self.waiting.lock().remove(&self.number);
     }
 }
 
@@ -269,13 +270,13 @@ impl Reader {
                 Ok(None) | Err(_) => break,
             }
         }
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        self.execs.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.waiting.lock().clear();
+        self.execs.lock().clear();
         self.events.send(ShimEvent::Gone).ok();
     }
 
     fn answer(&self, number: u64, answer: Result<Answer, AskError>) {
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        let waiting = self.waiting.lock().remove(&number);
         if let Some(sender) = waiting {
             sender.send(answer).ok();
         }
@@ -285,7 +286,7 @@ impl Reader {
         let event = match message {
             ToDaemon::Answer { number, answer } => return self.answer(number, answer.map_err(AskError::from)),
             ToDaemon::Event(Event::ExecExited { exec, code }) => {
-                let waiting = self.execs.lock().unwrap_or_else(PoisonError::into_inner).remove(&exec);
+                let waiting = self.execs.lock().remove(&exec);
                 if let Some(sender) = waiting {
                     sender.send(code).ok();
                 }

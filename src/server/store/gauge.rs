@@ -1,10 +1,11 @@
 //! What was read or measured of a pod or container last. It lives and goes with the entry, so nothing has to be forgotten.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use cgroup::Now;
 use model::stats::DiskUsage;
+use sync::Mutex;
 
 use super::record::ContainerRecord;
 
@@ -32,7 +33,7 @@ struct Reading {
 impl CpuGauge {
     /// Takes note that `used` nanoseconds were used up to `at`; returns the nanoseconds used in a second of late.
     pub(crate) fn note(&self, at: Instant, used: u64) -> Option<u64> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         let rate = match *last {
             Some(Reading { at: then, used: before, rate }) => {
                 let passed = at.saturating_duration_since(then);
@@ -74,7 +75,7 @@ impl LimitsGauge {
         record: &Arc<ContainerRecord>,
         read: impl FnOnce() -> Option<Now>,
     ) -> Option<Arc<Now>> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.0.lock();
         if let Some(last) = &*last
             && last.of.as_ptr() == Arc::as_ptr(record)
             && at.saturating_duration_since(last.at) < LATELY
@@ -171,7 +172,7 @@ impl DiskGauge {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Measured> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use model::{Classed, Kind};
+use sync::Mutex;
 
 /// The name belongs to another.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +48,7 @@ impl<N: Hash + Eq + Clone> Names<N> {
         shown: impl FnOnce(&N) -> String,
         owner: &str,
     ) -> Result<Reserved<N>, NameTaken> {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.0.lock();
         if let Some(other) = names.get(&name) {
             return Err(NameTaken { name: shown(&name), owner: other.clone() });
         }
@@ -57,7 +58,7 @@ impl<N: Hash + Eq + Clone> Names<N> {
 
     /// Gives up the name of something that is gone; nothing happens when another has it by now.
     pub(crate) fn release(&self, name: &N, owner: &str) {
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.0.lock();
         if names.get(name).is_some_and(|has| has == owner) {
             names.remove(name);
         }
@@ -74,7 +75,7 @@ impl<N: Hash + Eq> Reserved<N> {
 impl<N: Hash + Eq> Drop for Reserved<N> {
     fn drop(&mut self) {
         if let Some(name) = self.name.take() {
-            self.names.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+            self.names.lock().remove(&name);
         }
     }
 }

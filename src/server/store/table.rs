@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use cgroup::Kept;
 use safe_fs::FileError;
 use serde::Serialize;
+use sync::RwLock;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
 use super::disk::Layout;
@@ -72,7 +73,7 @@ pub(crate) struct Entry<R: Record> {
     work: Mutex<()>,
     resizing: Mutex<()>,
     /// Held while a changed record is written.
-    writing: std::sync::Mutex<()>,
+    writing: sync::Mutex<()>,
     seen: watch::Sender<Arc<R>>,
     gauges: R::Gauges,
 }
@@ -83,7 +84,7 @@ impl<R: Record> Entry<R> {
         Self {
             work: Mutex::new(()),
             resizing: Mutex::new(()),
-            writing: std::sync::Mutex::new(()),
+            writing: sync::Mutex::new(()),
             seen,
             gauges: R::Gauges::default(),
         }
@@ -131,7 +132,7 @@ impl<R: Record> Entry<R> {
         change: impl FnOnce(&mut R),
         show: impl FnOnce(&Result<(), FileError>) -> bool,
     ) -> Result<(), FileError> {
-        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.writing.lock();
         let mut record = R::clone(&self.look());
         change(&mut record);
         let written = safe_fs::overwrite_json(&record.file(layout), &record);
@@ -161,23 +162,23 @@ impl<R: Record> Table<R> {
     pub(crate) fn insert(&self, record: R) -> Arc<Entry<R>> {
         let id = record.id().to_owned();
         let entry = Arc::new(Entry::new(record));
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(id, entry.clone());
+        self.0.write().insert(id, entry.clone());
         entry
     }
 
     pub(crate) fn remove(&self, id: &str) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.0.write().remove(id);
     }
 
     /// Whether `entry` is still here: one that was found before a wait may be gone after it.
     pub(crate) fn has(&self, entry: &Arc<Entry<R>>) -> bool {
-        let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let map = self.0.read();
         map.get(entry.look().id()).is_some_and(|found| Arc::ptr_eq(found, entry))
     }
 
     /// By id, or by a beginning of it that fits only one.
     pub(crate) fn find(&self, id: &str) -> Result<Option<Arc<Entry<R>>>, Ambiguous> {
-        let map = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let map = self.0.read();
         if let Some(entry) = map.get(id) {
             return Ok(Some(entry.clone()));
         }
@@ -192,7 +193,7 @@ impl<R: Record> Table<R> {
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Entry<R>>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.0.read().values().cloned().collect()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Connections that have not shown a token yet: anybody on this machine may make one.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
+use sync::Mutex;
 use tokio::task::AbortHandle;
 
 /// The most that wait at the same time. One more, and the oldest has to go: a client that means it says what it wants at once.
@@ -19,7 +20,7 @@ struct Inner {
 
 impl Lobby {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Lets in what `begin` starts; its number comes along, to leave with.

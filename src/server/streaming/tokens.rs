@@ -3,11 +3,12 @@
 //! What one stands for is held for no longer than it is good: arguments of commands are somebody's secrets, and as long as they like.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sync::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -50,7 +51,7 @@ impl<T> Default for Tokens<T> {
 
 impl<T: Held> Tokens<T> {
     fn inner(&self) -> MutexGuard<'_, Inner<T>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     pub(super) fn issue(&self, value: T) -> Result<String, TooMany> {

@@ -1,7 +1,8 @@
 //! Levels that tell pods apart: two categories for each, such as `s0:c7,c41`.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+
+use sync::Mutex;
 
 /// Levels, and the pods and containers that have them. What an earlier daemon gave out is put in from its records.
 #[derive(Debug, Default)]
@@ -12,7 +13,7 @@ impl Levels {
     ///
     /// `chance` says where to look first: who can guess what a neighbour has finds it more easily.
     pub(super) fn take(&self, owner: &str, sensitivity: &str, categories: u16, chance: u32) -> Option<String> {
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.0.lock();
         if let Some(own) = taken.get(owner) {
             return Some(own.clone());
         }
@@ -30,11 +31,11 @@ impl Levels {
 
     /// Notes a level that was asked for by name: it may be shared, but is given to nobody else by chance.
     pub(super) fn hold(&self, owner: &str, level: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(owner.to_owned(), level.to_owned());
+        self.0.lock().insert(owner.to_owned(), level.to_owned());
     }
 
     pub(super) fn free(&self, owner: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
+        self.0.lock().remove(owner);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Everybody who listens, and what they have not taken yet.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
+use sync::Mutex;
 use tokio::sync::broadcast;
 
 use super::{Event, EventKind};
@@ -100,7 +101,7 @@ impl Hub {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

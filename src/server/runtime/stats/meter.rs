@@ -8,10 +8,11 @@
 use std::collections::VecDeque;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use model::stats::DiskUsage;
+use sync::{Condvar, Mutex};
 
 use super::walk::{Found, Walk};
 use crate::store::gauge::{Due, Look};
@@ -88,7 +89,7 @@ impl Meter {
             if left.is_zero() {
                 return;
             }
-            queue = self.moved.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+            queue = self.moved.wait_timeout(queue, left).0;
         }
     }
 
@@ -112,7 +113,7 @@ impl Meter {
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     /// What to do next; with none the thread is over, and whoever brings work starts another.
@@ -143,7 +144,7 @@ impl Meter {
             if left.is_zero() {
                 return;
             }
-            queue = self.moved.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+            queue = self.moved.wait_timeout(queue, left).0;
         }
     }
 }
