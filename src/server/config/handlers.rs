@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use model::{Classed, Kind};
 use oci_spec::runtime::{Capabilities, PosixRlimitType};
+use security::seccomp;
 
 use super::OomPolicy;
 use super::raw::{RawContainer, RawHandler};
 use super::resolve::{InvalidSetting, absolute, at_least, invalid};
-use crate::seccomp;
 
 /// What the default handler is called where it is called anything.
 const DEFAULT: &str = "crisp";

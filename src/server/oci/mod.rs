@@ -21,11 +21,11 @@ use oci_spec::runtime::{
     LinuxBuilder, LinuxDevice, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, RootBuilder, Spec,
     SpecBuilder,
 };
+use security::Labels;
 use shim_protocol::Held;
 
 use crate::cdi::Edits;
 use crate::config::Handler;
-use crate::lsm::Labels;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OciError {

@@ -152,7 +152,7 @@ fn built_from(
         edits,
         target: None,
         apparmor: Some("profile"),
-        selinux: Some(&crate::lsm::Labels { process: Some("p".into()), mount: "m".into() }),
+        selinux: Some(&security::Labels { process: Some("p".into()), mount: "m".into() }),
     })
 }
 

@@ -10,6 +10,8 @@ use std::time::SystemTime;
 
 use model::{Classed, ContainerId, ContainerSpec, ImageName, Kind, Phase, PodId, PodPhase, PodSpec};
 use safe_fs::FileError;
+use security::seccomp::SeccompError;
+use security::{ApparmorError, RelabelError, SelinuxError, relabel};
 use shim_protocol::{Answer, Ask, CgroupView, CreateAsk, Launch, Overlay, ShownController};
 use tracing::Instrument as _;
 
@@ -25,9 +27,7 @@ use super::{LookError, Runtime, blocking, files, poststop, random, sweep};
 use crate::cdi::CdiError;
 use crate::config::{NoSuchHandler, OomPolicy};
 use crate::fault::{self, Fault};
-use crate::lsm::{ApparmorError, RelabelError, SelinuxError, relabel};
 use crate::oci::OciError;
-use crate::seccomp::SeccompError;
 use crate::shim::AskError;
 use crate::store::{ContainerRecord, Ends, ImageUsed, NameTaken, PodRecord, UserUsed, VERSION};
 

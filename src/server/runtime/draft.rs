@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use model::{ContainerId, ContainerSpec, GroupsPolicy, MountSource, NsMode, Phase, Profile, Signal, UserRef};
+use security::seccomp::Wanted;
+use security::{Labels, RelabelError, SelinuxError, Wish, relabel};
 
 use super::create::CreateError;
 use super::devices::{self, Devices};
 use super::{Runtime, announced, files, reopen_log, volumes};
 use crate::cdi::{self, DeviceUsed, Edits, Owner};
 use crate::config::{Handler, NoSuchHandler, OomPolicy};
-use crate::lsm::{Labels, RelabelError, SelinuxError, Wish, relabel};
 use crate::oci::{self, Given};
-use crate::seccomp::Wanted;
 use crate::store::PodRecord;
 
 /// What was found out before anything is made.

@@ -6,8 +6,7 @@ use std::path::Path;
 use model::{NsMode, PodSpec};
 use nix::mount::{MsFlags, mount};
 use safe_fs::FileError;
-
-use crate::lsm::{Labels, relabel};
+use security::{Labels, relabel};
 
 /// Where in the pod's directory they are, in a file system of their own: containers may write them, and would fill the one
 /// that holds the records of all pods.

@@ -54,12 +54,12 @@ use std::sync::atomic::AtomicU64;
 
 use model::{ContainerMeta, PodId, PodMeta};
 use safe_fs::FileError;
+use security::seccomp::Filters;
+use security::{Apparmor, Selinux};
 use sync::{Mutex, RwLock};
 
 use crate::cdi;
 use crate::config::{CgroupDriver, Config};
-use crate::lsm::{Apparmor, Selinux};
-use crate::seccomp::Filters;
 use crate::shim::{Client, Program, SpawnError};
 use crate::store::{ContainerRecord, Layout, Names, PodRecord, Table};
 

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use cgroup::Settings;
 use model::{Classed, Kind, NsMode, PodId, PodMeta, PodPhase, PodSpec, Profile};
 use safe_fs::FileError;
+use security::{Labels, SelinuxError};
 use shim_protocol::{Answer, Ask, Held, HoldAsk, PodNamespaces};
 use tokio::sync::mpsc;
 use tracing::Instrument as _;
@@ -17,7 +18,6 @@ use super::user_ns::UserNsError;
 use super::{Runtime, blocking, files, pod_size, random};
 use crate::config::{Handler, NoSuchHandler};
 use crate::fault::{self, Fault};
-use crate::lsm::{Labels, SelinuxError};
 use crate::shim::{AskError, Client, ShimEvent, SpawnError};
 use crate::store::{NameTaken, PodCgroup, PodRecord, VERSION};
 

@@ -7,11 +7,11 @@ use std::time::SystemTime;
 
 use cgroup::Settings;
 use model::{ContainerId, ContainerSpec, Phase, PodId, PodPhase, PodSpec, Signal};
+use security::Labels;
 use serde::{Deserialize, Serialize};
 use shim_protocol::Held;
 
 use crate::cdi::DeviceUsed;
-use crate::lsm::Labels;
 
 /// Grows when an older daemon could not read the records any more.
 pub(crate) const VERSION: u32 = 1;

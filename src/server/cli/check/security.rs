@@ -88,7 +88,7 @@ fn seccomp() -> Finding {
 }
 
 fn apparmor() -> Finding {
-    let apparmor = crate::lsm::Apparmor::find();
+    let apparmor = security::Apparmor::find();
     match (apparmor.is_there(), apparmor.has_parser()) {
         (true, true) => Finding::ok(TOPIC, "AppArmor", "there: containers run under crisp-default"),
         (true, false) => Finding::warn(

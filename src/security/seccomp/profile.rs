@@ -62,7 +62,7 @@ impl Classed for ProfileError {
 
 /// The capabilities that a container's processes can have. Names are taken with and without `CAP_`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(crate) struct CapSet(BTreeSet<String>);
+pub struct CapSet(BTreeSet<String>);
 
 impl<S: AsRef<str>> FromIterator<S> for CapSet {
     fn from_iter<I: IntoIterator<Item = S>>(names: I) -> Self {

@@ -51,7 +51,7 @@ const FORBIDDEN: [&str; 28] = [
 ];
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum RelabelError {
+pub enum RelabelError {
     #[error("{0} is the host's own and is not relabelled")]
     Forbidden(PathBuf),
     #[error("{0} is too deep")]
@@ -73,7 +73,7 @@ impl Classed for RelabelError {
 }
 
 /// Gives `label` to what `path` leads to, and to all below it. False where its file system has no labels. Blocks.
-pub(crate) fn relabel(path: &Path, label: &str) -> Result<bool, RelabelError> {
+pub fn relabel(path: &Path, label: &str) -> Result<bool, RelabelError> {
     let failed = |source: io::Error| RelabelError::Failed { path: path.to_owned(), source };
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let top = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;

@@ -12,11 +12,11 @@ use sha2::{Digest as _, Sha256};
 use sync::Mutex;
 
 use super::compile::compile;
-use super::default::runtime_default;
+use super::default_profile::runtime_default;
 use super::profile::{CapSet, LONGEST, Profile, ProfileError};
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SeccompError {
+pub enum SeccompError {
     #[error("the seccomp profile {0} does not exist")]
     Missing(PathBuf),
     #[error("the seccomp profile {0} is no regular file")]
@@ -44,7 +44,7 @@ impl Classed for SeccompError {
 
 /// Which profile a container asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wanted<'a> {
+pub enum Wanted<'a> {
     RuntimeDefault,
     /// A file with a profile, by its absolute path.
     Localhost(&'a Path),
@@ -65,20 +65,20 @@ struct Made {
 
 /// The filters of this daemon. Blocks for as long as reading, compiling and writing one takes.
 #[derive(Debug)]
-pub(crate) struct Filters {
+pub struct Filters {
     dir: PathBuf,
     made: Mutex<HashMap<Key, Made>>,
 }
 
 impl Filters {
     /// Keeps them in `dir`, which is made when there is something to keep.
-    pub(crate) fn new(dir: PathBuf) -> Self {
+    pub fn new(dir: PathBuf) -> Self {
         Self { dir, made: Mutex::default() }
     }
 
     /// The file with the filter for a container with such capabilities. An edited profile is compiled anew; files
     /// stay, because containers that run may still be entered with them.
-    pub(crate) fn path_for(&self, wanted: Wanted<'_>, caps: &CapSet) -> Result<PathBuf, SeccompError> {
+    pub fn path_for(&self, wanted: Wanted<'_>, caps: &CapSet) -> Result<PathBuf, SeccompError> {
         let (localhost, stamp) = match wanted {
             Wanted::RuntimeDefault => (None, None),
             Wanted::Localhost(path) => {
@@ -124,7 +124,7 @@ impl Filters {
 }
 
 /// Whether a file has a profile that can be put in force.
-pub(crate) fn check(path: &Path) -> Result<(), SeccompError> {
+pub fn check(path: &Path) -> Result<(), SeccompError> {
     let failed = |source| SeccompError::Localhost { path: path.to_owned(), source };
     let (json, _) = read(path)?;
     Profile::read(&json).and_then(|profile| compile(&profile, &CapSet::default())).map(drop).map_err(failed)
@@ -153,5 +153,5 @@ fn unreadable(path: &Path, source: io::Error) -> SeccompError {
 }
 
 #[cfg(test)]
-#[path = "filters_tests.rs"]
+#[path = "cache_tests.rs"]
 mod tests;

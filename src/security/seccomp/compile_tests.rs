@@ -3,9 +3,9 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use sys::seccomp::{Instruction, from_bytes};
 
-use super::super::default::runtime_default;
-use super::super::interpret::{Call, run};
+use super::super::default_profile::runtime_default;
 use super::super::profile::{Listed, Rule, When};
+use super::super::test_interpreter::{Call, run};
 use super::*;
 
 const X86: Machine = Machine { abi: Abi::X86_64, kernel: Kernel(6, 1) };
@@ -102,7 +102,7 @@ fn named_numbers(profile: &Profile, abi: Abi) -> BTreeSet<u32> {
     around.chain([0, 1, 100, 500, PRIVATE, X32 - 1, X32, X32 + 1, u32::MAX]).collect()
 }
 
-fn check(machine: Machine, profile: &Profile, arguments: [u64; 6], numbers: impl Fn(Abi) -> BTreeSet<u32>) {
+pub fn check(machine: Machine, profile: &Profile, arguments: [u64; 6], numbers: impl Fn(Abi) -> BTreeSet<u32>) {
     let filter = filter(machine, profile);
     for abi in [Abi::X86_64, Abi::I386, Abi::Aarch64, Abi::Arm] {
         for number in numbers(abi) {

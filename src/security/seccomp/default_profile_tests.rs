@@ -3,9 +3,9 @@ use std::time::{Duration, Instant};
 use sys::seccomp::{Instruction, from_bytes};
 
 use super::super::compile::{Machine, compile_for};
-use super::super::interpret::{Call, run};
 use super::super::profile::{CapSet, Kernel};
 use super::super::syscalls;
+use super::super::test_interpreter::{Call, run};
 use super::*;
 
 const EPERM_ANSWER: u32 = 0x0005_0001;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, socket};
 
 use super::compile::compile;
-use super::default::runtime_default;
+use super::default_profile::runtime_default;
 use super::profile::CapSet;
 
 const CONFINED: &str = "CRISP_TEST_CONFINED";

@@ -11,12 +11,12 @@ use sync::Mutex;
 
 /// crisp's own profile.
 const OURS: &str = "crisp-default";
-const TEXT: &str = include_str!("../../../runtime-config/crisp-default.apparmor");
+const TEXT: &str = include_str!("../../runtime-config/crisp-default.apparmor");
 /// The line of it that says from whom containers take signals.
 const PEERS: &str = "@{CRISP}=unconfined";
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ApparmorError {
+pub enum ApparmorError {
     #[error("this host has no AppArmor")]
     Absent,
     #[error("no profile {0:?} is loaded")]
@@ -43,7 +43,7 @@ impl Classed for ApparmorError {
 
 /// The host's AppArmor, or that it has none.
 #[derive(Debug)]
-pub(crate) struct Apparmor {
+pub struct Apparmor {
     /// Above `sys`, `proc` and `etc`: the root, but for tests.
     root: PathBuf,
     parser: Option<PathBuf>,
@@ -53,7 +53,7 @@ pub(crate) struct Apparmor {
 }
 
 impl Apparmor {
-    pub(crate) fn find() -> Self {
+    pub fn find() -> Self {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let usual = ["/usr/sbin", "/sbin"].map(PathBuf::from);
         let parser = std::env::split_paths(&path).filter(|dir| dir.is_absolute()).chain(usual);
@@ -65,20 +65,20 @@ impl Apparmor {
         Self { root, parser, loaded: Mutex::new(false), warned: Once::new() }
     }
 
-    pub(crate) fn is_there(&self) -> bool {
+    pub fn is_there(&self) -> bool {
         let enabled = self.root.join("sys/module/apparmor/parameters/enabled");
         std::fs::read(enabled).is_ok_and(|text| text.starts_with(b"Y"))
     }
 
     /// Whether crisp's own profile could be loaded.
-    pub(crate) fn has_parser(&self) -> bool {
+    pub fn has_parser(&self) -> bool {
         self.parser.is_some()
     }
 
     /// The profile of a container. `default` is what the handler has in place of crisp's own.
     ///
     /// Who asks for none gets the default too, as with the peers, but not where the host cannot load it; that is told once.
-    pub(crate) fn profile(
+    pub fn profile(
         &self,
         asked: Option<&Profile>,
         privileged: bool,

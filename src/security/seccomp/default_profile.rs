@@ -147,5 +147,5 @@ fn rule(names: &str, arguments: &[Argument]) -> Rule {
 }
 
 #[cfg(test)]
-#[path = "default_tests.rs"]
+#[path = "default_profile_tests.rs"]
 mod tests;

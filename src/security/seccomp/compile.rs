@@ -12,8 +12,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::bpf::{If, Label, Program};
 use super::profile::{Action, Argument, CapSet, Kernel, Profile, ProfileError, Test};
-use super::program::{If, Label, Program};
 use super::syscalls::{self, Abi};
 
 /// The kernel's `BPF_MAXINSNS`.

@@ -14,17 +14,17 @@
 //!
 //! Limits: x86-64 and 64-bit Arm machines; no `SCMP_ACT_NOTIFY`; 1 MiB of JSON; the kernel's 4096 instructions.
 
+mod bpf;
+mod cache;
 mod compile;
-mod default;
-mod filters;
+mod default_profile;
 mod json;
 mod profile;
-mod program;
 mod syscalls;
 
-pub(crate) use filters::{Filters, SeccompError, Wanted, check};
+pub use cache::{Filters, SeccompError, Wanted, check};
 
 #[cfg(test)]
-mod interpret;
-#[cfg(test)]
 mod kernel_tests;
+#[cfg(test)]
+mod test_interpreter;

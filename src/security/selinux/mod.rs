@@ -1,25 +1,24 @@
 //! SELinux: under which context a container runs, and which one its files have.
 
 mod context;
-mod levels;
-pub(crate) mod relabel;
+mod mcs;
+pub mod relabel;
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
+use context::{Context, NoContext};
+use mcs::Levels;
 use model::{Classed, Kind, SeLinux};
 use serde::{Deserialize, Serialize};
-
-use context::{Context, NoContext};
-use levels::Levels;
 
 /// As many categories as any policy has.
 const CATEGORIES_MAX: u16 = 1024;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum SelinuxError {
+pub enum SelinuxError {
     #[error("this host has no SELinux")]
     Absent,
     #[error("it is switched off for this runtime handler")]
@@ -51,16 +50,16 @@ impl Classed for SelinuxError {
 
 /// What a pod or a container has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Labels {
+pub struct Labels {
     /// Of its processes; none: what the policy makes of them, as for privileged containers.
-    pub(crate) process: Option<String>,
+    pub process: Option<String>,
     /// Of its files.
-    pub(crate) mount: String,
+    pub mount: String,
 }
 
 impl Labels {
     /// For files that containers of several levels use.
-    pub(crate) fn shared(&self) -> String {
+    pub fn shared(&self) -> String {
         match self.mount.parse::<Context>() {
             Ok(mut context) => {
                 context.level = context.sensitivity().map(str::to_owned);
@@ -73,17 +72,17 @@ impl Labels {
 
 /// What a container asks for, and what it is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wish<'a> {
-    pub(crate) asked: Option<&'a SeLinux>,
+pub struct Wish<'a> {
+    pub asked: Option<&'a SeLinux>,
     /// What its pod asked for.
-    pub(crate) of_pod: Option<&'a SeLinux>,
+    pub of_pod: Option<&'a SeLinux>,
     /// It is privileged, or sees the host's processes or its IPC: a type of its own would be in the way of that.
-    pub(crate) free: bool,
+    pub free: bool,
 }
 
 /// The host's SELinux, or that it has none.
 #[derive(Debug)]
-pub(crate) struct Selinux {
+pub struct Selinux {
     /// Above `sys`, `proc`, `usr` and `etc`: the root, but for tests.
     root: PathBuf,
     /// Asks the kernel for its own writing of a context.
@@ -93,7 +92,7 @@ pub(crate) struct Selinux {
 }
 
 impl Selinux {
-    pub(crate) fn find() -> Self {
+    pub fn find() -> Self {
         Self::at(PathBuf::from("/"), ask_kernel)
     }
 
@@ -102,7 +101,7 @@ impl Selinux {
     }
 
     /// Before a policy is loaded everything is called `kernel`, and nothing is forbidden.
-    pub(crate) fn is_there(&self) -> bool {
+    pub fn is_there(&self) -> bool {
         let own = || std::fs::read_to_string(self.root.join("proc/self/attr/current")).unwrap_or_default();
         self.root.join("sys/fs/selinux/enforce").exists() && own().trim_end_matches(['\n', '\0']) != "kernel"
     }
@@ -110,7 +109,7 @@ impl Selinux {
     /// The labels of a pod, at a level of its own where it asks for none; that one is taken until [`Selinux::free`].
     ///
     /// Who asks for nothing gets the defaults, but not where the host's policy has none; that is told once.
-    pub(crate) fn of_pod(&self, id: &str, asked: Option<&SeLinux>, on: bool) -> Result<Option<Labels>, SelinuxError> {
+    pub fn of_pod(&self, id: &str, asked: Option<&SeLinux>, on: bool) -> Result<Option<Labels>, SelinuxError> {
         let lacks = match (self.is_there(), on) {
             (true, true) => match self.defaults()? {
                 Some(defaults) => return self.label_pod(id, asked, defaults).map(Some),
@@ -156,12 +155,7 @@ impl Selinux {
 
     /// The labels of a container: those of its pod, but for what it asks for itself. A level of its own is noted until
     /// [`Selinux::free`].
-    pub(crate) fn of_container(
-        &self,
-        id: &str,
-        pod: Option<&Labels>,
-        wish: Wish<'_>,
-    ) -> Result<Option<Labels>, SelinuxError> {
+    pub fn of_container(&self, id: &str, pod: Option<&Labels>, wish: Wish<'_>) -> Result<Option<Labels>, SelinuxError> {
         let Some(pod) = pod else {
             return match wish.asked {
                 None => Ok(None),
@@ -187,7 +181,7 @@ impl Selinux {
     }
 
     /// Takes note of what an earlier daemon gave out.
-    pub(crate) fn remember(&self, owner: &str, labels: Option<&Labels>) {
+    pub fn remember(&self, owner: &str, labels: Option<&Labels>) {
         let label = labels.map(|labels| labels.process.as_ref().unwrap_or(&labels.mount));
         let level = label.and_then(|label| label.parse::<Context>().ok()).and_then(|context| context.level);
         if let Some(level) = level {
@@ -196,7 +190,7 @@ impl Selinux {
     }
 
     /// Gives back the level of something that is gone.
-    pub(crate) fn free(&self, owner: &str) {
+    pub fn free(&self, owner: &str) {
         self.levels.free(owner);
     }
 
@@ -235,7 +229,7 @@ impl Selinux {
     }
 
     /// The context as the kernel writes it, if its policy knows it.
-    fn check(&self, context: &Context) -> Result<Context, SelinuxError> {
+    pub fn check(&self, context: &Context) -> Result<Context, SelinuxError> {
         let text = context.to_string();
         match (self.ask)(&self.root, &text) {
             Ok(canonical) => Ok(canonical.parse()?),
