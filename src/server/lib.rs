@@ -19,7 +19,6 @@
 pub mod bench;
 pub(crate) mod cdi;
 pub mod cli;
-pub mod config;
 pub(crate) mod convert;
 pub(crate) mod fault;
 pub(crate) mod grpc;

@@ -2,11 +2,11 @@
 
 use std::io::{self, IsTerminal as _};
 
+use config::{LogConfig, LogFormat, TracingConfig};
 use tracing_subscriber::layer::{Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt as lines, reload};
 
-use crate::config::{LogConfig, LogFormat, TracingConfig};
 use crate::spans::{Recorder, Spans};
 
 /// The log could not be set up.

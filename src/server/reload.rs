@@ -4,12 +4,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::{Change, Live, MetricsListen, Reload};
 use model::error_chain::chain;
 use sync::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
-use crate::config::{Change, Live, MetricsListen, Reload};
 use crate::logging::LogLevel;
 use crate::metrics::{self, ListenError, Listener, Sources, Telling};
 use crate::runtime::Runtime;

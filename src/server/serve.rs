@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::{Config, DOWNLOADS_MAX, Live, Reload};
 use cri_api::admin::images_server::ImagesServer;
 use cri_api::health::health_server::HealthServer;
 use cri_api::v1::image_service_server::ImageServiceServer;
@@ -22,7 +23,6 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use crate::config::{Config, DOWNLOADS_MAX, Live, Reload};
 use crate::grpc::{AdminApi, ImageApi, Latencies, REQUEST_MAX, RuntimeApi, Serving, TraceLayer};
 use crate::logging::LogLevel;
 use crate::runtime::Runtime;

@@ -1,7 +1,8 @@
 use std::os::unix::fs::PermissionsExt as _;
 
+use config::RawConfig;
+
 use super::*;
-use crate::config::RawConfig;
 
 fn config(dir: &Path, listen: &str) -> Config {
     let mut raw = RawConfig {

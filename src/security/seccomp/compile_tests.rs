@@ -102,7 +102,7 @@ fn named_numbers(profile: &Profile, abi: Abi) -> BTreeSet<u32> {
     around.chain([0, 1, 100, 500, PRIVATE, X32 - 1, X32, X32 + 1, u32::MAX]).collect()
 }
 
-pub fn check(machine: Machine, profile: &Profile, arguments: [u64; 6], numbers: impl Fn(Abi) -> BTreeSet<u32>) {
+pub(crate) fn check(machine: Machine, profile: &Profile, arguments: [u64; 6], numbers: impl Fn(Abi) -> BTreeSet<u32>) {
     let filter = filter(machine, profile);
     for abi in [Abi::X86_64, Abi::I386, Abi::Aarch64, Abi::Arm] {
         for number in numbers(abi) {

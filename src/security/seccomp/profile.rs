@@ -9,7 +9,7 @@ use model::{Classed, Kind};
 pub(super) const LONGEST: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ProfileError {
+pub enum ProfileError {
     #[error("more than {LONGEST} bytes long")]
     TooBig,
     #[error("not the JSON of a profile")]

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use model::SeLinux;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Context {
+pub struct Context {
     pub(super) user: String,
     pub(super) role: String,
     pub(super) kind: String,
@@ -17,7 +17,7 @@ pub(super) struct Context {
 /// A text that is no context.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no context of SELinux")]
-pub(crate) struct NoContext(String);
+pub struct NoContext(String);
 
 impl FromStr for Context {
     type Err = NoContext;

@@ -2,7 +2,7 @@
 
 mod context;
 mod mcs;
-pub mod relabel;
+pub(crate) mod relabel;
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use ::image::{Compress, ExportError, ImportError, OpenError, PruneError};
+use config::{ConfigError, RawConfig};
 use cri_api::{admin, v1};
 use indicatif::HumanBytes;
 
@@ -16,7 +17,6 @@ use super::offline::{Absent, Offline, is_daemons};
 use super::output::Output;
 use super::settings::Settings;
 use super::show::{Form, list, short};
-use crate::config::{ConfigError, RawConfig};
 
 /// What is to be done with images.
 #[derive(Debug, clap::Args)]

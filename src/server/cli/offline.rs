@@ -7,6 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use ::image::{Compress, Image, Limits, OpenError, Registries, Store};
+use config::{ConfigError, Pinned, RawConfig};
 use cri_api::{admin, v1};
 use safe_fs::FileError;
 
@@ -14,7 +15,6 @@ use super::image::ImageError;
 use super::interrupt::Interrupt;
 use super::meter::Meter;
 use super::output::Output;
-use crate::config::{ConfigError, Pinned, RawConfig};
 use crate::convert;
 use crate::serve::images_dir;
 use crate::store::Layout;

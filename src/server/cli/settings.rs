@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::config::{ConfigError, Overrides, RawConfig};
+use config::{ConfigError, Overrides, RawConfig};
 
 /// Where the settings are, and those that differ from them.
 #[derive(Debug, clap::Args)]

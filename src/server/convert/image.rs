@@ -3,11 +3,11 @@
 use std::time::SystemTime;
 
 use ::image::{Credentials, Image, Login, Reference, Usage};
+use config::Pinned;
 use cri_api::v1;
 use model::{ImageName, PodMeta};
 
 use super::{Field, Refusal, Warnings, pod, status};
-use crate::config::Pinned;
 
 /// Characters of an image's user that are shown. Images are made by anyone: a few with users of megabytes would make a list
 /// that is longer than clients take.

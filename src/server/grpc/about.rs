@@ -1,8 +1,8 @@
 //! What crisp says of itself: version, features, readiness.
 
+use config::{CgroupDriver, Handlers};
 use cri_api::v1;
 
-use crate::config::{CgroupDriver, Handlers};
 use crate::runtime::Condition;
 
 pub(super) fn version() -> v1::VersionResponse {
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_default_handler_is_among_the_handlers() {
-        let all = handlers(&crate::config::Handlers::of(&["a"]), true);
+        let all = handlers(&config::Handlers::of(&["a"]), true);
         assert_eq!(all.iter().map(|handler| handler.name.as_str()).collect::<Vec<_>>(), ["", "crisp", "a"]);
         assert!(all.iter().all(|handler| handler.features == Some(handler_features(true))));
     }

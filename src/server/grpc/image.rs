@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use config::{Live, Pinned};
 use cri_api::v1::image_service_server::ImageService;
 use cri_api::v1::*;
 use model::error_chain::chain;
@@ -12,7 +13,6 @@ use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
 use super::{Answer, about_image, about_pod, filesystem, log_warnings, looked_up, outcome, status};
-use crate::config::{Live, Pinned};
 use crate::convert;
 use crate::runtime::Runtime;
 

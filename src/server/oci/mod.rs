@@ -15,6 +15,7 @@ mod tests;
 use std::path::{Path, PathBuf};
 
 use cgroup::Version;
+use config::Handler;
 use model::{Classed, ContainerSpec, Kind, NsMode, PodSpec};
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
@@ -25,7 +26,6 @@ use security::Labels;
 use shim_protocol::Held;
 
 use crate::cdi::Edits;
-use crate::config::Handler;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OciError {

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+use config::Rlimit;
 use oci_spec::runtime::{
     LinuxCapabilitiesBuilder, PosixRlimit, PosixRlimitBuilder, Process, ProcessBuilder, UserBuilder,
 };
 
 use super::{Given, OciError, capabilities};
-use crate::config::Rlimit;
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

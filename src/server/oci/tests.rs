@@ -1,5 +1,6 @@
+use config::Handlers;
+
 use super::*;
-use crate::config::Handlers;
 
 mod given {
     use model::resources::LimitsPatch;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use config::NetworkMode;
 use ipnet::IpNet;
 use model::error_chain::chain;
 use model::{Classed, Kind};
@@ -11,7 +12,6 @@ use net::cni::{PodCidrError, Rendered};
 use safe_fs::FileError;
 
 use super::{Runtime, blocking};
-use crate::config::NetworkMode;
 use crate::store::Connection;
 
 #[derive(Debug, thiserror::Error)]

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use config::MismatchPolicy;
 use model::error_chain::chain;
 use model::kubernetes::{Announced, Difference, Source};
 use model::{Classed, ContainerSpec, Kind};
 use oci_spec::runtime::Spec;
 
 use super::Runtime;
-use crate::config::MismatchPolicy;
 use crate::oci::announced;
 use crate::store::{ContainerRecord, PodRecord};
 

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use config::{NoSuchHandler, OomPolicy};
 use model::{Classed, ContainerId, ContainerSpec, ImageName, Kind, Phase, PodId, PodPhase, PodSpec};
 use safe_fs::FileError;
 use security::seccomp::SeccompError;
@@ -25,7 +26,6 @@ use super::volumes::{DeclaredError, MountError};
 use super::watch::written_exit;
 use super::{LookError, Runtime, blocking, files, poststop, random, sweep};
 use crate::cdi::CdiError;
-use crate::config::{NoSuchHandler, OomPolicy};
 use crate::fault::{self, Fault};
 use crate::oci::OciError;
 use crate::shim::AskError;

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use config::{Handler, NoSuchHandler, OomPolicy};
 use model::{ContainerId, ContainerSpec, GroupsPolicy, MountSource, NsMode, Phase, Profile, Signal, UserRef};
 use security::seccomp::Wanted;
 use security::{Labels, RelabelError, SelinuxError, Wish, relabel};
@@ -14,7 +15,6 @@ use super::create::CreateError;
 use super::devices::{self, Devices};
 use super::{Runtime, announced, files, reopen_log, volumes};
 use crate::cdi::{self, DeviceUsed, Edits, Owner};
-use crate::config::{Handler, NoSuchHandler, OomPolicy};
 use crate::oci::{self, Given};
 use crate::store::PodRecord;
 

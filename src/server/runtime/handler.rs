@@ -1,9 +1,9 @@
 //! The handler of a pod, which a newer configuration may no longer have.
 
+use config::Handler;
 use model::{Classed, Kind, PodId};
 
 use super::Runtime;
-use crate::config::Handler;
 use crate::store::PodRecord;
 
 /// The pod lives on, but nobody knows any more how its containers are to be run: the default could allow what the handler

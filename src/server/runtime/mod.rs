@@ -52,6 +52,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use config::{CgroupDriver, Config};
 use model::{ContainerMeta, PodId, PodMeta};
 use safe_fs::FileError;
 use security::seccomp::Filters;
@@ -59,7 +60,6 @@ use security::{Apparmor, Selinux};
 use sync::{Mutex, RwLock};
 
 use crate::cdi;
-use crate::config::{CgroupDriver, Config};
 use crate::shim::{Client, Program, SpawnError};
 use crate::store::{ContainerRecord, Layout, Names, PodRecord, Table};
 

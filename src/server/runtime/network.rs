@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::{CniConfig, NetworkConfig, NetworkMode};
 use model::error_chain::chain;
 use model::{Classed, InvalidQuantity, Kind, PodId, PodPhase, PodSpec, PortMapping, Quantity};
 use net::builtin::{self, Bridge, SettingsError};
@@ -18,7 +19,6 @@ use net::{Attached, Bandwidth, Rate};
 use sync::RwLock;
 
 use super::{Runtime, blocking};
-use crate::config::{CniConfig, NetworkConfig, NetworkMode};
 use crate::store::{Connection, PodRecord};
 
 #[derive(Debug, thiserror::Error)]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use cgroup::Settings;
+use config::{Handler, NoSuchHandler};
 use model::{Classed, Kind, NsMode, PodId, PodMeta, PodPhase, PodSpec, Profile};
 use safe_fs::FileError;
 use security::{Labels, SelinuxError};
@@ -16,7 +17,6 @@ use super::network::{self, NetworkError};
 use super::sysctl::{self, SysctlError};
 use super::user_ns::UserNsError;
 use super::{Runtime, blocking, files, pod_size, random};
-use crate::config::{Handler, NoSuchHandler};
 use crate::fault::{self, Fault};
 use crate::shim::{AskError, Client, ShimEvent, SpawnError};
 use crate::store::{NameTaken, PodCgroup, PodRecord, VERSION};

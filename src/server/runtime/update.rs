@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cgroup::{ApplyError, Cgroup, Settings};
+use config::OomPolicy;
 use model::resources::{LimitsPatch, OomScoreAdj};
 use model::{Classed, ContainerId, ContainerSpec, ContainerUpdate, Kind, PodId};
 use safe_fs::FileError;
@@ -11,7 +12,6 @@ use shim_protocol::Launch;
 use super::resize::{self, Journal, ResizeError};
 use super::resizes::Outcome;
 use super::{LookError, Runtime, blocking, oom_score};
-use crate::config::OomPolicy;
 use crate::store::{ContainerRecord, Entry};
 
 #[derive(Debug, thiserror::Error)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use config::TracingConfig;
 use cri_api::otlp::trace_service_client::TraceServiceClient;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -9,7 +10,6 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::{Span, Spans};
-use crate::config::TracingConfig;
 
 /// Spans that are sent at once.
 const BATCH: usize = 512;

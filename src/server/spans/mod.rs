@@ -14,11 +14,10 @@ mod span;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::mpsc;
-
-use crate::config::TracingConfig;
+use config::TracingConfig;
 pub(crate) use recorder::{Recorder, Sampler, end};
 pub(crate) use span::{Span, SpanKind, Value};
+use tokio::sync::mpsc;
 
 /// Spans that may wait to be exported.
 const QUEUE: usize = 2048;

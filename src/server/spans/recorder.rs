@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use config::SAMPLE_ALL;
 use http::HeaderMap;
 use tokio::sync::mpsc;
 use tonic::Code;
@@ -14,7 +15,6 @@ use tracing_subscriber::registry::{LookupSpan, Registry};
 use super::Tally;
 use super::context::Context;
 use super::span::{Recording, Span, Value, random};
-use crate::config::SAMPLE_ALL;
 
 /// Decides which requests are recorded.
 #[derive(Debug, Clone, Copy)]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::{BadIdentity, StreamConfig, StreamIdentity};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -16,7 +17,6 @@ use tokio_rustls::TlsAcceptor;
 use super::answer::Door;
 use super::lobby::Lobby;
 use super::{Streaming, Tokens};
-use crate::config::{BadIdentity, StreamConfig, StreamIdentity};
 use crate::runtime::Runtime;
 
 /// How long a client may take to say what it wants, with all of TLS.

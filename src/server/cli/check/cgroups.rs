@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 
 use cgroup::{Layout, Systemd, Version};
+use config::{CgroupConfig, CgroupDriver};
 use model::error_chain::chain;
 
 use super::finding::Finding;
-use crate::config::{CgroupConfig, CgroupDriver};
 
 const TOPIC: &str = "cgroups";
 

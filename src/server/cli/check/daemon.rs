@@ -3,13 +3,13 @@
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
+use config::{CgroupDriver, Config};
 use cri_api::v1;
 use model::error_chain::chain;
 
 use super::super::connect::{ConnectError, Cri};
 use super::super::verbose::{self, DaemonInfo};
 use super::finding::Finding;
-use crate::config::{CgroupDriver, Config};
 
 const TOPIC: &str = "daemon";
 

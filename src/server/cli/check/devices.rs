@@ -1,8 +1,9 @@
 //! CDI devices.
 
+use config::CdiConfig;
+
 use super::finding::Finding;
 use crate::cdi::Specs;
-use crate::config::CdiConfig;
 
 const TOPIC: &str = "devices";
 

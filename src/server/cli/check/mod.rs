@@ -17,6 +17,7 @@ mod storage;
 use std::io;
 use std::path::Path;
 
+use config::{Config, ConfigError, DEFAULT_FILE, RawConfig};
 use finding::Finding;
 use model::error_chain::chain;
 
@@ -24,7 +25,6 @@ use super::connect::{ConnectError, Cri};
 use super::interrupt::{self, Interrupt};
 use super::settings::Settings;
 use super::trial::{Failed, Steps, Trial};
-use crate::config::{Config, ConfigError, DEFAULT_FILE, RawConfig};
 
 /// How to check.
 #[derive(Debug, clap::Args)]

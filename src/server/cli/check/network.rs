@@ -4,13 +4,13 @@ use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 
+use config::{CniConfig, NetworkConfig, NetworkMode};
 use model::error_chain::chain;
 use net::builtin::Bridge;
 use net::cni::{self, Cni};
 use nix::sched::{CloneFlags, unshare};
 
 use super::finding::Finding;
-use crate::config::{CniConfig, NetworkConfig, NetworkMode};
 
 const TOPIC: &str = "network";
 const NAMESPACE: &str = "/proc/thread-self/ns/net";

@@ -6,12 +6,12 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+use config::Config;
 use model::error_chain::chain;
 use rustix::fs::{Mode, OFlags, openat, statfs, statvfs};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 
 use super::finding::Finding;
-use crate::config::Config;
 use crate::shim::Program;
 
 const TOPIC: &str = "storage";

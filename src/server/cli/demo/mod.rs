@@ -5,6 +5,7 @@ mod tour;
 
 use std::io::{self, Write as _};
 
+use config::ConfigError;
 use model::error_chain::chain;
 
 use super::connect::{CallError, ConnectError, Cri, call};
@@ -12,7 +13,6 @@ use super::interrupt::{self, Interrupt};
 use super::settings::Settings;
 use super::trial::{Failed, Steps, Trial, TrialError};
 use super::verbose::{self, DaemonInfo, NotCrisp};
-use crate::config::ConfigError;
 
 pub use program::{ProgramArgs, program};
 

@@ -5,6 +5,7 @@ mod view;
 
 use std::io;
 
+use config::ConfigError;
 use cri_api::v1;
 use view::{ContainerView, PodView, View};
 
@@ -13,7 +14,6 @@ use super::files::{self, FilesError};
 use super::settings::Settings;
 use super::target::{self, Target, TargetError};
 use super::verbose::{self, NotCrisp};
-use crate::config::ConfigError;
 
 /// What is to be explained.
 #[derive(Debug, clap::Args)]

@@ -13,16 +13,17 @@ mod steps;
 
 use std::io;
 
+use amount::Amount;
+use change::{Change, ChangeError, Named};
+use config::ConfigError;
+use members::Group;
+
 use super::connect::{CallError, ConnectError, Cri};
 use super::files::FilesError;
 use super::interrupt::{self, Interrupt};
 use super::settings::Settings;
 use super::target::{self, Target, TargetError};
 use super::verbose::NotCrisp;
-use crate::config::ConfigError;
-use amount::Amount;
-use change::{Change, ChangeError, Named};
-use members::Group;
 
 /// What is to be changed, and how.
 #[derive(Debug, clap::Args)]

@@ -11,7 +11,7 @@ use super::{ConfigError, Origin, RawConfig, registries};
 
 /// How registries are reached, as the files on disk have it. Nothing watches them: whoever is about to pull looks.
 #[derive(Debug)]
-pub(crate) struct Live {
+pub struct Live {
     origin: Origin,
     seen: Mutex<Seen>,
     /// Of the last settings that could be used; apart from them, since asking for it must not wait for files.
@@ -28,7 +28,7 @@ struct Seen {
 }
 
 impl Live {
-    pub(crate) fn new(origin: Origin, registries: Registries) -> Self {
+    pub fn new(origin: Origin, registries: Registries) -> Self {
         let search = RwLock::new(registries.search.clone());
         Self { origin, seen: Mutex::new(Seen { files: BTreeMap::new(), good: registries }), search }
     }
@@ -36,7 +36,7 @@ impl Live {
     /// Looks whether any file has changed, and hands over the new settings if they are others. Blocks for a moment.
     ///
     /// Settings that cannot be used change nothing and are an error once, until the files change again.
-    pub(crate) fn refresh(&self, apply: impl FnOnce(Registries)) -> Result<(), ConfigError> {
+    pub fn refresh(&self, apply: impl FnOnce(Registries)) -> Result<(), ConfigError> {
         // Held to the end, so that the last to look is also the last to apply.
         let mut seen = self.seen.lock();
         if !seen.files.is_empty() && seen.files.iter().all(|(path, stamp)| FileStamp::read(path) == *stamp) {
@@ -53,7 +53,7 @@ impl Live {
     }
 
     /// The registries that are asked for an image whose name has none.
-    pub(crate) fn search(&self) -> Vec<String> {
+    pub fn search(&self) -> Vec<String> {
         self.search.read().clone()
     }
 

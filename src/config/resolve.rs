@@ -9,12 +9,11 @@ use cgroup::CgroupPath;
 use model::kubernetes::InvalidName;
 use tracing_subscriber::EnvFilter;
 
-use super::raw::{RawCdi, RawCgroup, RawConfig, RawImage, RawLog, RawMetrics, RawResources, RawShim, RawStop};
+use super::file::{RawCdi, RawCgroup, RawConfig, RawImage, RawLog, RawMetrics, RawResources, RawShim, RawStop};
 use super::{
     CdiConfig, CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, MetricsListen, MismatchPolicy, Pinned,
-    ResourcesConfig, StopConfig,
+    ResourcesConfig, StopConfig, handlers, network, registries, stream_server, tracing,
 };
-use super::{handlers, network, registries, stream, tracing};
 
 /// A setting that cannot be what it is.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +28,7 @@ pub(super) fn invalid(key: &str, problem: impl Display) -> InvalidSetting {
 }
 
 /// Each download has a task, a connection and a thread.
-pub(crate) const DOWNLOADS_MAX: usize = 64;
+pub const DOWNLOADS_MAX: usize = 64;
 /// The kernel's room for the path of a socket, without its end.
 const SOCKET_PATH_MAX: usize = 107;
 const SHIM: &str = "crisp-shim";
@@ -85,7 +84,7 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         pull: pull_limits(&image)?,
         registries: registries::resolve(&image, &registries)?,
         pinned: Pinned::parse(&image.pinned)?,
-        stream: stream::resolve(&stream)?,
+        stream: stream_server::resolve(&stream)?,
         metrics,
         tracing: tracing::resolve(tracing)?,
         origin,

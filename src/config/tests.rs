@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use super::raw::{RawCgroup, RawHandler, RawRegistry};
+use super::file::{RawCgroup, RawHandler, RawRegistry};
 use super::*;
 
 /// The defaults, with a shim that exists wherever the test runs.

@@ -3,16 +3,17 @@
 //! [`RawConfig`] is the file, key by key; [`Config`] is what the daemon works with. A key nobody knows, or a value that
 //! cannot be, is refused by name before anything is done. While the daemon runs `Reload` looks at
 //! the file again, and `Live` at all files that say how registries are reached.
+#![forbid(unsafe_code)]
 
+mod file;
 mod handlers;
-mod live;
 mod network;
 mod pinned;
-mod raw;
 mod registries;
+mod registry_reload;
 mod reload;
 mod resolve;
-mod stream;
+mod stream_server;
 mod tracing;
 
 use std::io;
@@ -23,22 +24,22 @@ use std::time::Duration;
 use cgroup::CgroupPath;
 use model::kubernetes::QualifiedName;
 
+pub use file::RawConfig;
 pub use handlers::{Handler, Handlers, NoSuchHandler, Rlimit};
-pub(crate) use live::Live;
 pub use network::{CniConfig, NetworkConfig, NetworkMode};
 pub use pinned::Pinned;
-pub use raw::RawConfig;
-pub(crate) use reload::{Change, Reload};
-pub(crate) use resolve::DOWNLOADS_MAX;
+pub use registry_reload::Live;
+pub use reload::{Change, Reload};
+pub use resolve::DOWNLOADS_MAX;
 pub use resolve::InvalidSetting;
-pub use stream::{BadIdentity, StreamConfig, StreamIdentity};
-pub(crate) use tracing::SAMPLE_ALL;
+pub use stream_server::{BadIdentity, StreamConfig, StreamIdentity};
+pub use tracing::SAMPLE_ALL;
 pub use tracing::TracingConfig;
 
 /// Used where no file is named, if it exists.
 pub const DEFAULT_FILE: &str = "/etc/crisp/crisp.toml";
 /// The file with every setting, its default and an explanation.
-pub const EXPLAINED: &str = include_str!("../../../runtime-config/crisp.toml");
+pub const EXPLAINED: &str = include_str!("../../runtime-config/crisp.toml");
 
 /// Settings that were checked.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,7 +15,7 @@ enum Pattern {
 }
 
 impl Pinned {
-    pub(crate) fn parse(names: &[String]) -> Result<Self, InvalidSetting> {
+    pub fn parse(names: &[String]) -> Result<Self, InvalidSetting> {
         let pattern = |(index, name): (usize, &String)| {
             let key = format!("image.pinned[{index}]");
             match name.strip_suffix('*') {

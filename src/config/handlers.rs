@@ -8,7 +8,7 @@ use oci_spec::runtime::{Capabilities, PosixRlimitType};
 use security::seccomp;
 
 use super::OomPolicy;
-use super::raw::{RawContainer, RawHandler};
+use super::file::{RawContainer, RawHandler};
 use super::resolve::{InvalidSetting, absolute, at_least, invalid};
 
 /// What the default handler is called where it is called anything.
@@ -93,10 +93,10 @@ impl Handlers {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "test-support"))]
 impl Handlers {
     /// The default settings under these names, beside the default one.
-    pub(crate) fn of(names: &[&str]) -> Self {
+    pub fn of(names: &[&str]) -> Self {
         let named = names.iter().map(|name| ((*name).to_owned(), RawHandler::default())).collect();
         resolve(&RawContainer::default(), named).unwrap_or_else(|invalid| panic!("{invalid}"))
     }

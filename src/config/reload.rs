@@ -6,40 +6,40 @@ use super::{Config, ConfigError, LogConfig, MetricsListen, NetworkConfig, Origin
 
 /// The settings in force, and what their file looked like when it was read.
 #[derive(Debug)]
-pub(crate) struct Reload {
+pub struct Reload {
     in_force: Config,
     stamp: Option<FileStamp>,
 }
 
 /// What a new file changes.
 #[derive(Debug)]
-pub(crate) struct Change {
+pub struct Change {
     /// What is in force now. Whatever takes a restart is as it was.
-    pub(crate) config: Config,
+    pub config: Config,
     /// Keys, or sections, that are in force already.
-    pub(crate) applied: Vec<&'static str>,
+    pub applied: Vec<&'static str>,
     /// Those that take a restart.
-    pub(crate) waiting: Vec<&'static str>,
+    pub waiting: Vec<&'static str>,
 }
 
 impl Reload {
-    pub(crate) fn new(in_force: Config) -> Self {
+    pub fn new(in_force: Config) -> Self {
         let stamp = FileStamp::read(in_force.origin.path());
         Self { in_force, stamp }
     }
 
     /// Whether the file is another than the one that was read last.
-    pub(crate) fn is_due(&self) -> bool {
+    pub fn is_due(&self) -> bool {
         FileStamp::read(self.in_force.origin.path()) != self.stamp
     }
 
     /// Metrics are still told where they were: to be tried again when the file is read the next time.
-    pub(crate) fn still_listens(&mut self, listen: Option<MetricsListen>) {
+    pub fn still_listens(&mut self, listen: Option<MetricsListen>) {
         self.in_force.metrics = listen;
     }
 
     /// Reads the file again; none where nothing has changed. A file that cannot be used changes nothing. Blocks for a moment.
-    pub(crate) fn read(&mut self) -> Result<Option<Change>, ConfigError> {
+    pub fn read(&mut self) -> Result<Option<Change>, ConfigError> {
         let Origin { file, overrides } = self.in_force.origin.clone();
         // Before it is read: what changes meanwhile is seen the next time.
         self.stamp = FileStamp::read(self.in_force.origin.path());

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use streaming::remote_command::Times;
 
 use super::InvalidSetting;
-use super::raw::RawStream;
+use super::file::RawStream;
 use super::registries::{Readers, is_empty, read, unusable};
 use super::resolve::{at_least, invalid};
 
@@ -48,7 +48,7 @@ pub struct BadIdentity(String);
 
 impl StreamIdentity {
     /// What a server shows and proves with.
-    pub(crate) fn server(&self) -> Result<ServerConfig, BadIdentity> {
+    pub fn server(&self) -> Result<ServerConfig, BadIdentity> {
         let bad = |what: &str, error: &dyn fmt::Display| BadIdentity(format!("{what}: {error}"));
         let chain = CertificateDer::pem_slice_iter(&self.chain).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(|error| bad("the certificate is no PEM", &error))?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use net::builtin::{self, Bridge, SettingsError};
 
-use super::raw::{RawBridge, RawCni, RawNetwork};
+use super::file::{RawBridge, RawCni, RawNetwork};
 use super::resolve::{InvalidSetting, absolute, invalid};
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use http::Uri;
 
-use super::raw::RawTracing;
+use super::file::RawTracing;
 use super::resolve::{InvalidSetting, absolute, at_least, invalid};
 
 /// The largest value of `sampling_per_million`: every request begins a trace.
-pub(crate) const SAMPLE_ALL: u32 = 1_000_000;
+pub const SAMPLE_ALL: u32 = 1_000_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracingConfig {

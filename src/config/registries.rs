@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::raw::{RawImage, RawRegistry};
+use super::file::{RawImage, RawRegistry};
 use super::resolve::{InvalidSetting, absolute, invalid};
 
 /// More than any credentials or certificates need.
