@@ -17,14 +17,12 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
-pub(crate) mod cdi;
 pub mod cli;
 pub(crate) mod convert;
 pub(crate) mod fault;
 pub(crate) mod grpc;
 pub mod logging;
 pub(crate) mod metrics;
-pub(crate) mod oci;
 pub(crate) mod reload;
 pub(crate) mod runtime;
 pub mod serve;

@@ -6,13 +6,13 @@ use cri_api::v1;
 use cri_api::v1::container_resource_config::ContainerType;
 use model::PodSpec;
 use model::kubernetes::{Announced, QualifiedName, Source};
-
-use super::kubernetes::{announced, entry};
-use super::{Field, Refusal, Warnings};
-use crate::oci::announced::{
+use oci::pod_resources_json::{
     CdiJson, ContainerJson, DeviceJson, IdMappingJson, ImageJson, KindJson, MountJson, Object, PodJson,
     PropagationJson, ResourcesJson,
 };
+
+use super::kubernetes::{announced, entry};
+use super::{Field, Refusal, Warnings};
 
 /// Lets the annotation `name` announce the pod's resources where the request itself, at `at`, does not.
 pub(super) fn heed(

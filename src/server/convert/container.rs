@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use cri_api::v1;
 use model::{ContainerMeta, ContainerSpec, PodSpec};
+use oci::pod_resources_json;
 
 use super::{Field, Refusal, Warnings, image, kubernetes, mount, pod, resources, security, signal};
-use crate::oci::announced;
 
 /// What CreateContainer asks for.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ fn spec(at: Field<'_>, config: v1::ContainerConfig, warnings: &mut Warnings) -> 
         kubernetes_resources,
     } = config;
     at.at("windows").absent(windows)?;
-    for name in announced::OURS.iter().filter(|name| annotations.contains_key(**name)) {
+    for name in pod_resources_json::OURS.iter().filter(|name| annotations.contains_key(**name)) {
         let field = kubernetes::entry("annotations", name);
         warnings.push(format!("{}: hooks do not see it, the name is crisp's own", at.at(&field)));
     }

@@ -6,10 +6,10 @@ use config::MismatchPolicy;
 use model::error_chain::chain;
 use model::kubernetes::{Announced, Difference, Source};
 use model::{Classed, ContainerSpec, Kind};
+use oci::pod_resources_json;
 use oci_spec::runtime::Spec;
 
 use super::Runtime;
-use crate::oci::announced;
 use crate::store::{ContainerRecord, PodRecord};
 
 /// A container that is not what was announced.
@@ -74,7 +74,8 @@ impl Runtime {
         let resources = container.spec.kubernetes_resources.as_ref();
         let told = safe_fs::read_json::<Spec>(&path).map_err(|e| chain(&e)).and_then(|spec| match spec {
             Some(mut spec) => {
-                announced::tell_again(&mut spec, pod.spec.announced.as_ref(), resources).map_err(|e| e.to_string())?;
+                pod_resources_json::tell_again(&mut spec, pod.spec.announced.as_ref(), resources)
+                    .map_err(|e| e.to_string())?;
                 safe_fs::write_json(&path, &spec).map_err(|e| chain(&e))
             }
             None => Ok(()),

@@ -10,6 +10,8 @@ use std::time::SystemTime;
 
 use config::{NoSuchHandler, OomPolicy};
 use model::{Classed, ContainerId, ContainerSpec, ImageName, Kind, Phase, PodId, PodPhase, PodSpec};
+use oci::OciError;
+use oci::cdi::CdiError;
 use safe_fs::FileError;
 use security::seccomp::SeccompError;
 use security::{ApparmorError, RelabelError, SelinuxError, relabel};
@@ -25,9 +27,7 @@ use super::reopen_log::LogError;
 use super::volumes::{DeclaredError, MountError};
 use super::watch::written_exit;
 use super::{LookError, Runtime, blocking, files, poststop, random, sweep};
-use crate::cdi::CdiError;
 use crate::fault::{self, Fault};
-use crate::oci::OciError;
 use crate::shim::AskError;
 use crate::store::{ContainerRecord, Ends, ImageUsed, NameTaken, PodRecord, UserUsed, VERSION};
 

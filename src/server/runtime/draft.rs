@@ -8,14 +8,15 @@ use std::sync::Arc;
 
 use config::{Handler, NoSuchHandler, OomPolicy};
 use model::{ContainerId, ContainerSpec, GroupsPolicy, MountSource, NsMode, Phase, Profile, Signal, UserRef};
+use oci;
+use oci::cdi::{DeviceUsed, Edits, Owner};
+use oci::{Given, cdi};
 use security::seccomp::Wanted;
 use security::{Labels, RelabelError, SelinuxError, Wish, relabel};
 
 use super::create::CreateError;
 use super::devices::{self, Devices};
 use super::{Runtime, announced, files, reopen_log, volumes};
-use crate::cdi::{self, DeviceUsed, Edits, Owner};
-use crate::oci::{self, Given};
 use crate::store::PodRecord;
 
 /// What was found out before anything is made.

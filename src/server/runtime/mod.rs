@@ -54,12 +54,12 @@ use std::sync::atomic::AtomicU64;
 
 use config::{CgroupDriver, Config};
 use model::{ContainerMeta, PodId, PodMeta};
+use oci::cdi;
 use safe_fs::FileError;
 use security::seccomp::Filters;
 use security::{Apparmor, Selinux};
 use sync::{Mutex, RwLock};
 
-use crate::cdi;
 use crate::shim::{Client, Program, SpawnError};
 use crate::store::{ContainerRecord, Layout, Names, PodRecord, Table};
 

@@ -7,11 +7,10 @@ use std::time::SystemTime;
 
 use cgroup::Settings;
 use model::{ContainerId, ContainerSpec, Phase, PodId, PodPhase, PodSpec, Signal};
+use oci::cdi::DeviceUsed;
 use security::Labels;
 use serde::{Deserialize, Serialize};
 use shim_protocol::Held;
-
-use crate::cdi::DeviceUsed;
 
 /// Grows when an older daemon could not read the records any more.
 pub(crate) const VERSION: u32 = 1;

@@ -1,9 +1,9 @@
 //! CDI devices.
 
 use config::CdiConfig;
+use oci::cdi::Specs;
 
 use super::finding::Finding;
-use crate::cdi::Specs;
 
 const TOPIC: &str = "devices";
 

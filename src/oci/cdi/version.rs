@@ -1,7 +1,7 @@
 //! Versions of the CDI specification, and what came with each.
 
-use super::check::Flaw;
-use super::raw::{RawEdits, RawSpec};
+use super::file_format::{RawEdits, RawSpec};
+use super::validate::Flaw;
 
 /// All that were released, oldest first.
 const KNOWN: [&str; 10] = ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];

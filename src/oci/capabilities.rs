@@ -29,7 +29,7 @@ pub(super) fn sets(default: &Capabilities, security: &ContainerSecurity) -> Resu
 }
 
 /// Default, without what is dropped, with what is added; `ALL` counts first on either side. Privileged has all.
-pub(crate) fn effective(default: &Capabilities, security: &ContainerSecurity) -> Result<Capabilities, OciError> {
+pub fn effective(default: &Capabilities, security: &ContainerSecurity) -> Result<Capabilities, OciError> {
     if security.privileged {
         return Ok(all().collect());
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use model::{MountSource, Propagation, UserNs};
 use oci_spec::runtime::{Mount, MountBuilder};
 
-use super::{Given, OciError, ids};
+use super::{Given, OciError, id_mapping};
 
 /// The kernel's file systems, which are always there, then all else from the top down: what is mounted in a volume is
 /// not hidden by it. A mount of the container's replaces one of ours at the same place.
@@ -25,17 +25,17 @@ pub(super) fn mounts(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
             .then(|| UserNs { uids: asked.uid_mappings.clone(), gids: asked.gid_mappings.clone() });
         ours.retain(|m| m.destination() != destination);
         own.push(match asked.source {
-            MountSource::Host(_) => ids::shown(bind(asked, source)?, of_mount.as_ref())?,
+            MountSource::Host(_) => id_mapping::shown(bind(asked, source)?, of_mount.as_ref())?,
             // Programs may be run from it, as Kubernetes has it. Its files are the container's own.
             MountSource::Image { .. } => {
                 let shown = mount(destination, "image", source, &with_options(asked, &["ro", "nosuid", "nodev"]))?;
-                ids::shown(shown, of_mount.as_ref().or(ids))?
+                id_mapping::shown(shown, of_mount.as_ref().or(ids))?
             }
         });
     }
     for volume in given.volumes {
         let volume = mount(&volume.path, "bind", &volume.directory, &["rbind", "rw", "rprivate"])?;
-        ours.push(ids::shown(volume, ids)?);
+        ours.push(id_mapping::shown(volume, ids)?);
     }
     // A CDI device's replaces whatever else was asked for there, as it does with the peers.
     for edit in &given.edits.mounts {
@@ -46,7 +46,7 @@ pub(super) fn mounts(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
             return Err(OciError::CdiShared(edit.destination().clone()));
         }
         let binds = edit.typ().as_deref() == Some("bind");
-        own.push(ids::shown(edit.clone(), ids.filter(|_| binds))?);
+        own.push(id_mapping::shown(edit.clone(), ids.filter(|_| binds))?);
     }
     // Stable: among mounts of the same depth the order asked for stays.
     ours.extend(own);

@@ -17,30 +17,30 @@ use super::spec::{self, Moment, MountKind, Node, NodeKind, Part};
 
 /// Changes to a container, in the order in which they are made.
 #[derive(Debug, Default)]
-pub(crate) struct Edits {
+pub struct Edits {
     /// `NAME=value`; a later one of the same name wins.
     pub(crate) env: Vec<String>,
     /// A later one at the same place wins.
-    pub(crate) nodes: Vec<NewNode>,
+    pub nodes: Vec<NewNode>,
     /// A later one at the same place wins.
     pub(crate) mounts: Vec<Mount>,
     pub(crate) hooks: Option<Hooks>,
     /// Groups that its processes are in as well.
-    pub(crate) groups: Vec<u32>,
-    pub(crate) used: Vec<DeviceUsed>,
+    pub groups: Vec<u32>,
+    pub used: Vec<DeviceUsed>,
 }
 
 /// A device node, and what may be done with it.
 #[derive(Debug)]
-pub(crate) struct NewNode {
-    pub(crate) node: LinuxDevice,
+pub struct NewNode {
+    pub node: LinuxDevice,
     /// None: nothing, or there is no need for a rule.
-    pub(crate) access: Option<Access>,
+    pub access: Option<Access>,
 }
 
 /// A CDI device that a container was given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DeviceUsed {
+pub struct DeviceUsed {
     pub(crate) name: String,
     /// The file that described it then.
     pub(crate) spec: PathBuf,
@@ -48,9 +48,9 @@ pub(crate) struct DeviceUsed {
 
 /// Who device nodes belong to where a spec does not say.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Owner {
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
 }
 
 impl Edits {

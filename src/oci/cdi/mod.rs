@@ -18,26 +18,25 @@
 //! those of the CDI specification 1.1.0, and where it is silent those of its Go library, which the peers use.
 
 mod annotations;
-mod check;
 mod edits;
 mod file;
-mod raw;
+mod file_format;
+mod registry;
 mod spec;
-mod specs;
+mod validate;
 mod version;
 
 #[cfg(test)]
-mod check_tests;
+mod registry_tests;
 #[cfg(test)]
-mod specs_tests;
+mod validate_tests;
 
-pub(crate) use annotations::devices as annotated;
-pub(crate) use edits::{DeviceUsed, Edits, Owner};
-pub(crate) use specs::Specs;
+pub use annotations::devices as annotated;
+pub use edits::{DeviceUsed, Edits, Owner};
+pub use registry::Specs;
 
-use std::fmt;
-use std::io;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use model::cdi::InvalidDeviceName;
 use model::{Classed, Kind};
@@ -45,7 +44,7 @@ use oci_spec::OciSpecError;
 
 /// A device that a container cannot be given.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CdiError {
+pub enum CdiError {
     #[error("config.CDI_devices: {0}")]
     Unresolved(Unresolved),
     #[error("config.CDI_devices: {device} asks for {what}, which crisp cannot do")]
@@ -84,7 +83,7 @@ impl Classed for CdiError {
 
 /// All the devices that could not be found, and what may be the reason.
 #[derive(Debug, Default)]
-pub(crate) struct Unresolved {
+pub struct Unresolved {
     missing: Vec<String>,
     /// Devices that two specs of equal rank describe, with the files.
     conflicts: Vec<(String, Vec<PathBuf>)>,

@@ -33,11 +33,11 @@ use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// The annotation with all that was announced of the pod: a [`PodJson`].
-pub(crate) const POD_RESOURCES: &str = "io.crisp.pod-resources";
+pub const POD_RESOURCES: &str = "io.crisp.pod-resources";
 /// The annotation with the container's own requests and limits: a [`ResourcesJson`].
-pub(crate) const CONTAINER_RESOURCES: &str = "io.crisp.container-resources";
+pub const CONTAINER_RESOURCES: &str = "io.crisp.container-resources";
 /// Names that a hook can trust: nobody but crisp writes to them.
-pub(crate) const OURS: [&str; 2] = [POD_RESOURCES, CONTAINER_RESOURCES];
+pub const OURS: [&str; 2] = [POD_RESOURCES, CONTAINER_RESOURCES];
 
 /// Puts into `annotations` what hooks are told, and takes out what only looks like it.
 pub(super) fn tell(
@@ -56,11 +56,7 @@ pub(super) fn tell(
 }
 
 /// Brings what hooks are told in a configuration that was built before up to date.
-pub(crate) fn tell_again(
-    spec: &mut Spec,
-    pod: Option<&Announced>,
-    container: Option<&Resources>,
-) -> serde_json::Result<()> {
+pub fn tell_again(spec: &mut Spec, pod: Option<&Announced>, container: Option<&Resources>) -> serde_json::Result<()> {
     let mut annotations = spec.annotations().clone().unwrap_or_default();
     tell(&mut annotations, pod, container)?;
     spec.set_annotations(Some(annotations));
@@ -69,90 +65,90 @@ pub(crate) fn tell_again(
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct PodJson {
+pub struct PodJson {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) containers: Vec<Object<ContainerJson>>,
+    pub containers: Vec<Object<ContainerJson>>,
     #[serde(default, alias = "kubernetes_resources", skip_serializing_if = "Option::is_none")]
-    pub(crate) kubernetes_resources: Option<Object<ResourcesJson>>,
+    pub kubernetes_resources: Option<Object<ResourcesJson>>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct ContainerJson {
-    pub(crate) name: String,
+pub struct ContainerJson {
+    pub name: String,
     #[serde(rename = "type")]
-    pub(crate) kind: KindJson,
+    pub kind: KindJson,
     #[serde(default, alias = "kubernetes_resources", skip_serializing_if = "Option::is_none")]
-    pub(crate) kubernetes_resources: Option<Object<ResourcesJson>>,
+    pub kubernetes_resources: Option<Object<ResourcesJson>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) mounts: Vec<Object<MountJson>>,
+    pub mounts: Vec<Object<MountJson>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) devices: Vec<Object<DeviceJson>>,
+    pub devices: Vec<Object<DeviceJson>>,
     #[serde(default, rename = "CDIDevices", alias = "CDI_devices", skip_serializing_if = "Vec::is_empty")]
-    pub(crate) cdi_devices: Vec<Object<CdiJson>>,
+    pub cdi_devices: Vec<Object<CdiJson>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub(crate) enum KindJson {
+pub enum KindJson {
     InitContainer,
     Container,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct ResourcesJson {
+pub struct ResourcesJson {
     #[serde(default, deserialize_with = "each_once", skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) requests: BTreeMap<String, String>,
+    pub requests: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "each_once", skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) limits: BTreeMap<String, String>,
+    pub limits: BTreeMap<String, String>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct DeviceJson {
+pub struct DeviceJson {
     #[serde(alias = "container_path")]
-    pub(crate) container_path: String,
+    pub container_path: String,
     #[serde(alias = "host_path")]
-    pub(crate) host_path: String,
-    pub(crate) permissions: String,
+    pub host_path: String,
+    pub permissions: String,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct CdiJson {
-    pub(crate) name: String,
+pub struct CdiJson {
+    pub name: String,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct MountJson {
+pub struct MountJson {
     #[serde(alias = "container_path")]
-    pub(crate) container_path: String,
+    pub container_path: String,
     #[serde(default, alias = "host_path", skip_serializing_if = "String::is_empty")]
-    pub(crate) host_path: String,
+    pub host_path: String,
     #[serde(default, skip_serializing_if = "is_false")]
-    pub(crate) readonly: bool,
+    pub readonly: bool,
     #[serde(default, alias = "selinux_relabel", skip_serializing_if = "is_false")]
-    pub(crate) selinux_relabel: bool,
+    pub selinux_relabel: bool,
     #[serde(default)]
-    pub(crate) propagation: PropagationJson,
+    pub propagation: PropagationJson,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) uid_mappings: Vec<Object<IdMappingJson>>,
+    pub uid_mappings: Vec<Object<IdMappingJson>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) gid_mappings: Vec<Object<IdMappingJson>>,
+    pub gid_mappings: Vec<Object<IdMappingJson>>,
     #[serde(default, alias = "recursive_read_only", skip_serializing_if = "is_false")]
-    pub(crate) recursive_read_only: bool,
+    pub recursive_read_only: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) image: Option<Object<ImageJson>>,
+    pub image: Option<Object<ImageJson>>,
     #[serde(default, alias = "image_sub_path", skip_serializing_if = "String::is_empty")]
-    pub(crate) image_sub_path: String,
+    pub image_sub_path: String,
     #[serde(default, alias = "mount_options", skip_serializing_if = "Vec::is_empty")]
-    pub(crate) mount_options: Vec<String>,
+    pub mount_options: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum PropagationJson {
+pub enum PropagationJson {
     #[default]
     #[serde(rename = "PROPAGATION_PRIVATE")]
     Private,
@@ -164,30 +160,30 @@ pub(crate) enum PropagationJson {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct IdMappingJson {
+pub struct IdMappingJson {
     #[serde(alias = "host_id")]
-    pub(crate) host_id: u32,
+    pub host_id: u32,
     #[serde(alias = "container_id")]
-    pub(crate) container_id: u32,
-    pub(crate) length: u32,
+    pub container_id: u32,
+    pub length: u32,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct ImageJson {
-    pub(crate) image: String,
+pub struct ImageJson {
+    pub image: String,
     #[serde(default, deserialize_with = "each_once", skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) annotations: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
     #[serde(default, alias = "user_specified_image", skip_serializing_if = "String::is_empty")]
-    pub(crate) user_specified_image: String,
+    pub user_specified_image: String,
     #[serde(default, alias = "runtime_handler", skip_serializing_if = "String::is_empty")]
-    pub(crate) runtime_handler: String,
+    pub runtime_handler: String,
 }
 
 /// What is written in braces. The reader takes a list of values, in the order of the fields, for the same: this does not.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Object<T>(pub(crate) T);
+pub struct Object<T>(pub T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

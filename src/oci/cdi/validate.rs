@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 
 use cgroup::Access;
 
-use super::raw::{RawDevice, RawEdits, RawHook, RawMount, RawNode, RawSpec};
+use super::file_format::{RawDevice, RawEdits, RawHook, RawMount, RawNode, RawSpec};
 use super::spec::{Hook, Moment, Mount, MountKind, Node, NodeKind, Part, Spec};
 use super::version;
 

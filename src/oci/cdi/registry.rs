@@ -24,7 +24,7 @@ const ALL_BYTES_MAX: u64 = 32 << 20;
 /// written a spec may name its devices at once, and one that has removed it is believed at once. A watch could be late,
 /// and would miss what lies behind a link.
 #[derive(Debug)]
-pub(crate) struct Specs {
+pub struct Specs {
     known: Mutex<Known>,
 }
 
@@ -62,12 +62,12 @@ struct Found {
 }
 
 impl Specs {
-    pub(crate) fn new(dirs: Vec<PathBuf>) -> Self {
+    pub fn new(dirs: Vec<PathBuf>) -> Self {
         Self { known: Mutex::new(Known { dirs, ..Known::default() }) }
     }
 
     /// Looks into other directories from the next question on.
-    pub(crate) fn set_dirs(&self, dirs: Vec<PathBuf>) {
+    pub fn set_dirs(&self, dirs: Vec<PathBuf>) {
         let mut known = self.lock();
         if known.dirs != dirs {
             // The same files may rank in another order now.
@@ -81,7 +81,7 @@ impl Specs {
 
     /// What the devices `names` change in a container whose first process is `owner`. All that cannot be found are
     /// told at once.
-    pub(crate) fn find(&self, names: &[String], owner: Owner) -> Result<Edits, CdiError> {
+    pub fn find(&self, names: &[String], owner: Owner) -> Result<Edits, CdiError> {
         if names.is_empty() {
             return Ok(Edits::default());
         }
@@ -117,7 +117,7 @@ impl Specs {
     }
 
     /// How many devices there are, and the files that are not believed, each with the reason.
-    pub(crate) fn census(&self) -> (usize, Vec<(PathBuf, String)>) {
+    pub fn census(&self) -> (usize, Vec<(PathBuf, String)>) {
         let index = self.look();
         (index.devices.len(), index.bad.clone())
     }

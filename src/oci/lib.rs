@@ -1,12 +1,14 @@
-//! The OCI configuration of a container: a pure function of what was asked, the image and the pod.
+//! The OCI configuration (`config.json`) of a container: a pure function of the request, the image and the pod.
 //!
-//! It is written in full and in the standard's words, as hooks and people expect to find it. How much of it libcontainer
-//! is told, and what crisp does itself, is the shim's business.
+//! The configuration is complete, as hooks and people expect it. The shim decides which parts libcontainer gets and
+//! which parts crisp applies itself. [`cdi`] resolves CDI devices. No async code, no wire types.
+#![forbid(unsafe_code)]
 
-pub(crate) mod announced;
 mod capabilities;
-mod ids;
+pub mod cdi;
+mod id_mapping;
 mod mounts;
+pub mod pod_resources_json;
 mod process;
 
 #[cfg(test)]
@@ -28,7 +30,7 @@ use shim_protocol::Held;
 use crate::cdi::Edits;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum OciError {
+pub enum OciError {
     #[error("config.command: neither the container nor its image {image} says what to run")]
     NoCommand { image: String },
     #[error("config.linux.security_context.capabilities: there is no capability {0:?}")]
@@ -81,38 +83,38 @@ impl Classed for OciError {
 
 /// Everything that decides a configuration.
 #[derive(Debug)]
-pub(crate) struct Given<'a> {
-    pub(crate) handler: &'a Handler,
-    pub(crate) pod: &'a PodSpec,
-    pub(crate) hostname: &'a str,
-    pub(crate) held: &'a Held,
+pub struct Given<'a> {
+    pub handler: &'a Handler,
+    pub pod: &'a PodSpec,
+    pub hostname: &'a str,
+    pub held: &'a Held,
     /// The directory of the files that all containers of the pod have in `/etc`.
-    pub(crate) pod_files: &'a Path,
-    pub(crate) container: &'a ContainerSpec,
-    pub(crate) image: &'a image::Image,
-    pub(crate) user: &'a image::User,
+    pub pod_files: &'a Path,
+    pub container: &'a ContainerSpec,
+    pub image: &'a image::Image,
+    pub user: &'a image::User,
     /// All groups beside the primary one.
-    pub(crate) groups: &'a [u32],
-    pub(crate) cgroup: &'a str,
-    pub(crate) cgroups: Version,
+    pub groups: &'a [u32],
+    pub cgroup: &'a str,
+    pub cgroups: Version,
     /// Mount sources, in the order of the container's mounts: a path on the host, or an image's id and a path in it.
-    pub(crate) sources: &'a [PathBuf],
+    pub sources: &'a [PathBuf],
     /// What the image declares; none of them where a mount of the container's or one of ours is.
-    pub(crate) volumes: &'a [image::Volume],
-    pub(crate) devices: &'a [LinuxDevice],
+    pub volumes: &'a [image::Volume],
+    pub devices: &'a [LinuxDevice],
     /// What CDI devices change; their nodes are among `devices`, their groups among `groups`.
-    pub(crate) edits: &'a Edits,
+    pub edits: &'a Edits,
     /// The first process of the container whose PID namespace is to be joined.
-    pub(crate) target: Option<u32>,
+    pub target: Option<u32>,
     /// The AppArmor profile to run under.
-    pub(crate) apparmor: Option<&'a str>,
-    pub(crate) selinux: Option<&'a Labels>,
+    pub apparmor: Option<&'a str>,
+    pub selinux: Option<&'a Labels>,
 }
 
 /// The capabilities a container has, by name, for whoever has to decide by them.
-pub(crate) use capabilities::effective as capabilities_of;
+pub use capabilities::effective as capabilities_of;
 
-pub(crate) fn build(given: &Given<'_>) -> Result<Spec, OciError> {
+pub fn build(given: &Given<'_>) -> Result<Spec, OciError> {
     let security = &given.container.security;
     let mut linux = LinuxBuilder::default()
         .namespaces(namespaces(given)?)
@@ -123,8 +125,10 @@ pub(crate) fn build(given: &Given<'_>) -> Result<Spec, OciError> {
         .build()?;
     linux.set_resources(None);
     linux.set_mount_label(given.selinux.map(|labels| labels.mount.clone()));
-    if let Some(ids) = ids::of(given)? {
-        linux.set_uid_mappings(Some(ids::lines(&ids.uids)?)).set_gid_mappings(Some(ids::lines(&ids.gids)?));
+    if let Some(ids) = id_mapping::of(given)? {
+        linux
+            .set_uid_mappings(Some(id_mapping::lines(&ids.uids)?))
+            .set_gid_mappings(Some(id_mapping::lines(&ids.gids)?));
     }
     let mut spec = SpecBuilder::default()
         .version("1.2.0")
@@ -137,7 +141,7 @@ pub(crate) fn build(given: &Given<'_>) -> Result<Spec, OciError> {
     spec.set_hooks(given.edits.hooks.clone());
     let mut annotations = given.container.annotations.clone().into_iter().collect();
     let of_container = given.container.kubernetes_resources.as_ref();
-    announced::tell(&mut annotations, given.pod.announced.as_ref(), of_container)?;
+    pod_resources_json::tell(&mut annotations, given.pod.announced.as_ref(), of_container)?;
     spec.set_annotations(Some(annotations));
     Ok(spec)
 }

@@ -1,8 +1,8 @@
 use serde_json::{Value, json};
 
-use super::check::check;
-use super::raw::RawSpec;
+use super::file_format::RawSpec;
 use super::spec::{MountKind, NodeKind, Spec};
+use super::validate::check;
 
 fn checked(spec: &Value) -> Result<Spec, String> {
     let raw: RawSpec = serde_json::from_value(spec.clone()).map_err(|e| e.to_string())?;

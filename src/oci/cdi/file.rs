@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 
 use safe_fs::FileStamp;
 
-use super::check::{self, Flaw};
-use super::raw::{Head, RawSpec};
+use super::file_format::{Head, RawSpec};
 use super::spec::Spec;
-use super::version;
+use super::validate::Flaw;
+use super::{validate, version};
 
 /// More than any known spec of a machine full of devices.
 pub(super) const BYTES_MAX: u64 = 2 << 20;
@@ -67,7 +67,7 @@ pub(super) fn read(path: &Path) -> Result<Spec, FileError> {
         return Err(FileError::TooLong);
     }
     let raw = if path.extension().is_some_and(|ext| ext == "json") { json(&text) } else { yaml(&text) };
-    Ok(check::check(raw?)?)
+    Ok(validate::check(raw?)?)
 }
 
 fn json(text: &str) -> Result<RawSpec, FileError> {

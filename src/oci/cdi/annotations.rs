@@ -9,7 +9,7 @@ const PREFIX: &str = "cdi.k8s.io/";
 
 /// `asked`, then what the annotations ask for beside them, each device once. Where annotations are not `honoured`, one
 /// that asks for more is refused: a container without its device would fail later, and nobody would know why.
-pub(crate) fn devices(
+pub fn devices(
     asked: &[String],
     annotations: &BTreeMap<String, String>,
     honoured: bool,
