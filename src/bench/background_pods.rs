@@ -1,0 +1,47 @@
+//! Pods that are there while something else is measured, and what they hold in memory.
+
+use super::args::Plan;
+use super::lifecycle::{READY, add, make};
+pub(crate) use super::report::results::{Figures, Unit};
+use super::runtime::Runtime;
+
+pub(super) const DAEMON: &str = "daemon memory (PSS)";
+pub(super) const SHIM: &str = "shim memory of a pod (PSS)";
+pub(super) const FRESH: &str = "daemon memory without pods (PSS)";
+
+/// Adds pods until there are `pods`, each with `containers`. Ready times go to `figures`; a pod that fails is one less.
+pub(super) async fn grow(runtime: &mut Runtime, figures: &mut Figures, pods: usize, containers: u32) {
+    while runtime.pods.len() < pods {
+        let name = format!("herd-{}", runtime.pods.len());
+        let Runtime { client, shape, .. } = runtime;
+        let Some(mut pod) = Box::pin(make(client, figures, shape, &name)).await else { return };
+        for number in 1..containers {
+            let (sandbox, container) = (shape.pod(&name), shape.idle(&format!("more-{number}")));
+            let mut rest = Figures::default();
+            if Box::pin(add(client, &mut rest, &mut pod, sandbox, container)).await.is_none() {
+                figures.fail(READY, Unit::Ms, &"a further container failed");
+            }
+        }
+        runtime.pods.push(pod);
+    }
+}
+
+/// Makes the pods that are looked at, and weighs the runtime before and after.
+pub(super) async fn gather(plan: &Plan, runtimes: &mut [Runtime]) {
+    for runtime in runtimes.iter_mut().filter(|runtime| runtime.pods.is_empty()) {
+        let fresh = runtime.family.memory(&[]).map(|memory| memory.daemon);
+        runtime.figures.note(FRESH, Unit::MB, fresh);
+        let mut figures = Figures::default();
+        Box::pin(grow(runtime, &mut figures, plan.pods as usize, plan.containers)).await;
+        // Times are measured elsewhere; what failed is told.
+        runtime.figures.add_failures(&figures);
+    }
+}
+
+/// Memory of the daemon, and of what keeps each of its pods.
+pub(super) fn weigh(runtime: &Runtime, figures: &mut Figures) {
+    let memory = runtime.family.memory(&runtime.ids());
+    let pods = u32::try_from(runtime.pods.len()).unwrap_or(u32::MAX).max(1);
+    figures.note(DAEMON, Unit::MB, memory.as_ref().map(|memory| memory.daemon));
+    figures.note(SHIM, Unit::MB, memory.as_ref().map(|memory| memory.others / f64::from(pods)));
+}

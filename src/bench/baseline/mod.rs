@@ -1,0 +1,111 @@
+//! What the kernel alone needs for a pod with a container: the same namespaces, interface, cgroups, mounts and program, made by
+//! bare system calls, without a runtime, an image, a record or a log.
+//!
+//! It is done by a process of its own, forked before this one has a second thread, in a mount and a network namespace of its
+//! own, with all files in memory: nothing of it is left when that process ends.
+
+mod pod;
+mod setup;
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use nix::unistd::Pid;
+
+use super::lifecycle::{READY, TEARDOWN};
+use super::parent_cgroup::Parent;
+pub(crate) use super::report::results::{Figures, Unit};
+
+use setup::Ground;
+
+/// The process that does it.
+#[derive(Debug)]
+pub(super) struct Floor {
+    process: Pid,
+    talk: BufReader<UnixStream>,
+    /// Where it mounts its own files.
+    directory: PathBuf,
+    figures: Figures,
+}
+
+/// How long the parts of one life took, in ms, each by its name; or why there is none.
+type Told = Result<Vec<(String, f64)>, String>;
+
+impl Floor {
+    /// Only while this process has one thread.
+    pub(super) fn start(parent: &Parent) -> io::Result<Self> {
+        let directory = std::env::temp_dir().join(format!("crisp-bench-floor-{}", std::process::id()));
+        let group = parent.child("floor")?;
+        fs::create_dir(&directory)?;
+        let (ours, theirs) = UnixStream::pair()?;
+        let place = directory.clone();
+        let forked = sys::fork::fork(sys::fork::OneThread::check()?, || {
+            i32::from(serve(&theirs, || Ground::make(&place, group)).is_err())
+        });
+        drop(theirs);
+        match forked {
+            Ok(process) => Ok(Self { process, talk: BufReader::new(ours), directory, figures: Figures::default() }),
+            Err(error) => {
+                fs::remove_dir(&directory).ok();
+                Err(error)
+            }
+        }
+    }
+
+    /// So many lives, one after another.
+    pub(super) fn rounds(&mut self, rounds: u32) {
+        for _ in 0..rounds {
+            match self.round() {
+                Ok(Ok(times)) => times.iter().for_each(|(name, ms)| self.figures.add(name, Unit::Ms, *ms)),
+                Ok(Err(why)) => self.figures.fail(READY, Unit::Ms, &why),
+                Err(error) => return self.figures.fail(READY, Unit::Ms, &error),
+            }
+        }
+    }
+
+    fn round(&mut self) -> io::Result<Told> {
+        self.talk.get_mut().write_all(b"\n")?;
+        let mut line = String::new();
+        self.talk.read_line(&mut line)?;
+        Ok(serde_json::from_str(&line)?)
+    }
+
+    pub(super) fn finish(mut self) -> Figures {
+        std::mem::take(&mut self.figures)
+    }
+}
+
+impl Drop for Floor {
+    /// The end of the conversation is the end of the process.
+    fn drop(&mut self) {
+        self.talk.get_ref().shutdown(std::net::Shutdown::Both).ok();
+        if let Err(error) = sys::child::reap(self.process.as_raw()) {
+            tracing::warn!(process = %self.process, %error, "what measures the kernel may still run");
+        }
+        if let Err(error) = fs::remove_dir(&self.directory) {
+            tracing::warn!(directory = %self.directory.display(), %error, "a directory stays behind");
+        }
+    }
+}
+
+/// One life for each line that comes; its times are the answer.
+fn serve(talk: &UnixStream, make: impl FnOnce() -> io::Result<Ground>) -> io::Result<()> {
+    let mut ground = make().map_err(|error| error.to_string());
+    for line in BufReader::new(talk).lines() {
+        line?;
+        let told: Told = match &mut ground {
+            Ok(ground) => pod::live(ground).map_err(|error| error.to_string()),
+            Err(why) => Err(why.clone()),
+        };
+        let mut text = serde_json::to_string(&told)?;
+        text.push('\n');
+        { talk }.write_all(text.as_bytes())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,178 @@
+//! One life of a pod with a container, by bare system calls.
+
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cgroup::Cgroup;
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use sys::fork::OneThread;
+
+use super::setup::{FILES, Ground};
+use super::{READY, TEARDOWN};
+use crate::raw_cgroup_writes::patch;
+
+/// How long a thread that was joined may take to be gone from `/proc`.
+const THREAD_GONE: Duration = Duration::from_secs(1);
+
+/// Names of the steps.
+const CGROUPS: &str = "floor: cgroups and their limits";
+const NAMESPACES: &str = "floor: namespaces of the pod, pinned";
+const NETWORK: &str = "floor: interface, address, routes";
+const CONTAINER: &str = "floor: clone, mounts, root, program";
+
+/// Makes and ends one; how long each part took, in ms.
+pub(super) fn live(ground: &mut Ground) -> io::Result<Vec<(String, f64)>> {
+    let mut times = Vec::new();
+    let mut note = |name: &str, begin: Instant| {
+        times.push((name.to_owned(), begin.elapsed().as_secs_f64() * 1000.0));
+        Instant::now()
+    };
+    ground.lives += 1;
+    let directory = ground.directory.join(format!("pod-{}", ground.lives));
+    let id = format!("{:08x}", ground.lives);
+    let begin = Instant::now();
+    let group = ground.group.child(&id).map_err(io::Error::other)?;
+    let container = group.child("main").map_err(io::Error::other)?;
+    drop(container.create().map_err(io::Error::other)?);
+    container.apply(&patch(200, 64)?).map_err(io::Error::other)?;
+    let at = note(CGROUPS, begin);
+    fs::create_dir(&directory)?;
+    let netns = directory.join("netns");
+    pin(&netns)?;
+    let at = note(NAMESPACES, at);
+    let pod = net::Pod { id: id.clone(), netns: Some(netns.clone()), ..net::Pod::default() };
+    let ips = ground.bridge.reserve(&id).map_err(io::Error::other)?;
+    ground.bridge.attach(&pod, &ips).map_err(io::Error::other)?;
+    let at = note(NETWORK, at);
+    let program = start(&ground.directory, &directory, &netns, &container)?;
+    note(CONTAINER, at);
+    let at = note(READY, begin);
+    sys::signal::send(program, 9)?;
+    sys::child::reap(program)?;
+    let removal = ground.bridge.detach(&id).map_err(io::Error::other)?;
+    umount2(&netns, MntFlags::MNT_DETACH)?;
+    group.remove().map_err(io::Error::other)?;
+    fs::remove_dir_all(&directory)?;
+    note(TEARDOWN, at);
+    removal.wait();
+    Ok(times)
+}
+
+/// New namespaces, the network's kept by a mount at `path`.
+fn pin(path: &Path) -> io::Result<()> {
+    File::create(path)?;
+    let make = || {
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)?;
+        sys::net::loopback_up()?;
+        let none: Option<&Path> = None;
+        Ok(mount(Some("/proc/thread-self/ns/net"), path, none, MsFlags::MS_BIND, none)?)
+    };
+    std::thread::scope(|scope| scope.spawn(make).join().map_err(|_| io::Error::other("a thread panicked"))?)
+}
+
+/// The proof that this process has one thread, once those that were joined are gone.
+fn one_thread() -> io::Result<OneThread> {
+    let begin = Instant::now();
+    loop {
+        match OneThread::check() {
+            Err(_) if begin.elapsed() < THREAD_GONE => std::thread::yield_now(),
+            other => return other,
+        }
+    }
+}
+
+/// Starts a container's program, in a root and namespaces of its own; returns once it runs.
+fn start(ground: &Path, directory: &Path, netns: &Path, group: &Cgroup) -> io::Result<i32> {
+    let proof = one_thread()?;
+    let (mut told, tell) = io::pipe()?;
+    for name in ["upper", "work", "root"] {
+        fs::create_dir(directory.join(name))?;
+    }
+    let join = group.join_files();
+    let inside = |mut tell: io::PipeWriter| {
+        let error = match enter(ground, directory, &join) {
+            Ok(never) => match never {},
+            Err(error) => error,
+        };
+        writeln!(tell, "{error}").ok();
+        1
+    };
+    // The first process gets the namespaces, the second is the first in its PID namespace.
+    let first = sys::fork::fork(proof, || {
+        let made = || -> io::Result<i32> {
+            move_into_link_name_space(File::open(netns)?.as_fd(), Some(LinkNameSpaceType::Network))?;
+            let flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWCGROUP;
+            unshare(flags | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)?;
+            let copy = tell.try_clone()?;
+            let second = sys::fork::fork(proof, || inside(copy))?;
+            writeln!({ &tell }, "{second}")?;
+            Ok(0)
+        };
+        made().unwrap_or_else(|error| {
+            writeln!({ &tell }, "{error}").ok();
+            1
+        })
+    })?;
+    drop(tell);
+    let mut words = String::new();
+    // Ends with the start of the program, which closes all that is left of the other end.
+    told.read_to_string(&mut words)?;
+    sys::child::reap(first.as_raw())?;
+    words.trim().parse().map_err(|_| io::Error::other(words))
+}
+
+/// Joins its cgroups, makes its root and becomes the program.
+fn enter(ground: &Path, directory: &Path, join: &[PathBuf]) -> io::Result<std::convert::Infallible> {
+    for file in join {
+        fs::write(file, "0")?;
+    }
+    let none: Option<&Path> = None;
+    let root = directory.join("root");
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    let layers = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        ground.join("lower").display(),
+        directory.join("upper").display(),
+        directory.join("work").display()
+    );
+    mount(Some("overlay"), &root, Some("overlay"), MsFlags::empty(), Some(layers.as_str()))?;
+    let at = |name: &str| root.join(name);
+    let hard = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), &at("proc"), Some("proc"), hard, none)?;
+    mount(Some("sysfs"), &at("sys"), Some("sysfs"), hard | MsFlags::MS_RDONLY, none)?;
+    mount(Some("tmpfs"), &at("dev"), Some("tmpfs"), MsFlags::MS_NOSUID, Some("mode=755,size=65536k"))?;
+    for name in ["dev/pts", "dev/shm", "dev/mqueue"] {
+        fs::create_dir(at(name))?;
+    }
+    let terminals = Some("newinstance,ptmxmode=0666,mode=0620");
+    mount(Some("devpts"), &at("dev/pts"), Some("devpts"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, terminals)?;
+    mount(Some("tmpfs"), &at("dev/shm"), Some("tmpfs"), hard, Some("size=65536k"))?;
+    mount(Some("mqueue"), &at("dev/mqueue"), Some("mqueue"), hard, none)?;
+    for name in FILES {
+        mount(Some(&ground.join(name)), &at("etc").join(name), none, MsFlags::MS_BIND, none)?;
+    }
+    for (name, minor) in [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)] {
+        let mode = nix::sys::stat::Mode::from_bits_truncate(0o666);
+        nix::sys::stat::mknod(
+            &at("dev").join(name),
+            nix::sys::stat::SFlag::S_IFCHR,
+            mode,
+            nix::sys::stat::makedev(1, minor),
+        )?;
+    }
+    nix::unistd::pivot_root(&root, &at("old"))?;
+    nix::unistd::chdir("/")?;
+    umount2("/old", MntFlags::MNT_DETACH)?;
+    for path in ["/proc/sys", "/proc/irq", "/proc/bus"] {
+        mount(Some(path), path, none, MsFlags::MS_BIND | MsFlags::MS_REC, none)?;
+        mount(none, path, none, MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | hard, none)?;
+    }
+    let words = [CString::new("sleep")?, CString::new("86399")?];
+    Ok(nix::unistd::execv(&CString::new("/bin/sleep")?, &words)?)
+}

@@ -1,0 +1,49 @@
+//! What is there before the first life is measured: a bridge, a root file system, a cgroup.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use cgroup::Cgroup;
+use net::builtin::{Bridge, Settings};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+#[derive(Debug)]
+pub(super) struct Ground {
+    /// A file system in memory.
+    pub(super) directory: PathBuf,
+    pub(super) bridge: Bridge,
+    pub(super) group: Cgroup,
+    pub(super) lives: u32,
+}
+
+/// Directories that every root has.
+const ROOT: [&str; 7] = ["bin", "proc", "sys", "dev", "etc", "tmp", "old"];
+/// Files that every pod has of its own.
+pub(super) const FILES: [&str; 3] = ["hosts", "hostname", "resolv.conf"];
+
+impl Ground {
+    /// Takes this process, which has nothing else to do, away from the host's mounts and network.
+    pub(super) fn make(directory: &Path, group: Cgroup) -> io::Result<Self> {
+        let told = |what: &'static str| move |error| io::Error::other(format!("{what}: {error}"));
+        // What a life leaves behind is this process's to reap.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)?;
+        let none: Option<&Path> = None;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        mount(Some("tmpfs"), directory, Some("tmpfs"), MsFlags::empty(), none)?;
+        sys::net::loopback_up()?;
+        let lower = directory.join("lower");
+        for name in ROOT {
+            fs::create_dir_all(lower.join(name))?;
+        }
+        for name in FILES {
+            fs::write(lower.join("etc").join(name), "")?;
+            fs::write(directory.join(name), "")?;
+        }
+        fs::copy("/bin/busybox", lower.join("bin/sleep")).map_err(told("copying /bin/busybox"))?;
+        let bridge = Bridge::open(Settings::default()).map_err(io::Error::other)?;
+        bridge.ready().map_err(io::Error::other)?;
+        Ok(Self { directory: directory.to_owned(), bridge, group, lives: 0 })
+    }
+}

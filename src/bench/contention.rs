@@ -1,0 +1,115 @@
+//! Looks at containers before and during changes of many of them at once, at a steady rate.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cri_api::v1;
+use cri_api::v1::runtime_service_client::RuntimeServiceClient;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
+use super::BenchError;
+use super::args::Plan;
+pub(crate) use super::report::results::{Figures, Unit};
+use super::runtime::{Runtime, connect, in_turns};
+use super::specs::{limits, update};
+
+/// Changes under way at the same time, at the most.
+const AT_ONCE: usize = 16;
+const RATE: &str = "storm: updates";
+
+pub(super) async fn measure(plan: &Plan, runtimes: &mut [Runtime]) {
+    in_turns(runtimes, 1, async |runtime, _| Box::pin(weather(plan, runtime)).await).await;
+}
+
+/// The same looks before and during a storm.
+async fn weather(plan: &Plan, runtime: &mut Runtime) {
+    let span = Duration::from_secs(plan.storm_seconds);
+    let containers = runtime.containers();
+    if containers.is_empty() {
+        return;
+    }
+    look_for(runtime, &containers, span, ["calm: ContainerStatus", "calm: ListContainers"]).await;
+    let storm = Storm { socket: runtime.socket.clone(), containers: containers.clone(), rate: plan.storm, span };
+    // On a thread of its own: what it costs to ask must not slow down those who look.
+    let storm = thread::spawn(move || storm.blow());
+    look_for(runtime, &containers, span, ["storm: ContainerStatus", "storm: ListContainers"]).await;
+    match storm.join() {
+        Ok(Ok(blown)) => runtime.figures.merge(blown),
+        Ok(Err(error)) => runtime.figures.fail(RATE, Unit::PerSecond, &error),
+        Err(_) => runtime.figures.fail(RATE, Unit::PerSecond, &"the storm ended in a panic"),
+    }
+}
+
+async fn look_for(runtime: &mut Runtime, containers: &[String], span: Duration, [status, list]: [&str; 2]) {
+    let Runtime { client, figures, .. } = runtime;
+    let begin = Instant::now();
+    for id in containers.iter().cycle() {
+        if begin.elapsed() >= span {
+            break;
+        }
+        let request = v1::ContainerStatusRequest { container_id: id.clone(), verbose: false };
+        figures.time(status, client.container_status(request)).await;
+        figures.time(list, client.list_containers(v1::ListContainersRequest::default())).await;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+struct Storm {
+    socket: PathBuf,
+    containers: Vec<String>,
+    /// Changes in a second, if the runtime keeps up.
+    rate: u32,
+    span: Duration,
+}
+
+impl Storm {
+    fn blow(self) -> Result<Figures, BenchError> {
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(BenchError::Start)?;
+        tokio.block_on(self.changes())
+    }
+
+    /// How many changes a second there were.
+    async fn changes(self) -> Result<Figures, BenchError> {
+        let client = RuntimeServiceClient::new(connect(&self.socket).await?);
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        let mut beat = tokio::time::interval(Duration::from_secs(1) / self.rate);
+        // A runtime that cannot keep up is not run over.
+        beat.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        let mut changes = JoinSet::new();
+        let (mut figures, begin) = (Figures::default(), Instant::now());
+        let mut good: u32 = 0;
+        let mut count = |done: Result<Result<(), tonic::Status>, _>| match done {
+            Ok(Ok(())) => good += 1,
+            Ok(Err(status)) => figures.fail(RATE, Unit::PerSecond, &status.message()),
+            Err(error) => figures.fail(RATE, Unit::PerSecond, &format_args!("{error:?}")),
+        };
+        for (number, id) in (0i64..).zip(self.containers.iter().cycle()) {
+            if begin.elapsed() >= self.span {
+                break;
+            }
+            beat.tick().await;
+            // Nobody closes the semaphore.
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
+            let round = number / 50;
+            let request = update(id, limits(200 + round % 2 * 100, 64 + round % 2 * 32));
+            let mut client = client.clone();
+            changes.spawn(async move {
+                let answer = client.update_container_resources(request).await;
+                drop(place);
+                answer.map(drop)
+            });
+            while let Some(done) = changes.try_join_next() {
+                count(done);
+            }
+        }
+        while let Some(done) = changes.join_next().await {
+            count(done);
+        }
+        figures.add(RATE, Unit::PerSecond, f64::from(good) / begin.elapsed().as_secs_f64());
+        Ok(figures)
+    }
+}

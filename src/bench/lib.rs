@@ -1,0 +1,170 @@
+//! `crisp bench`: how fast and how small any CRI runtime is, seen from its socket and from `/proc`.
+//!
+//! ```text
+//! plan      what is asked for            runtime   a runtime, its pods, whose turn it is
+//! life      pods from end to end         family    its processes: memory, processor time
+//! herd      pods that stay; memory       shape     what pods and containers are like
+//! look      calls to containers          figures   values by name, failures counted
+//! storm     looks while all changes      ratio     percentiles, ratios with intervals
+//! scale     more and more pods           report    everything, as JSON; table, html: for people
+//! stream    exec, forwarded port, log    budgets   what crisp promises, and whether it keeps it
+//! pull      images                       bare, floor   what the kernel alone needs
+//! ```
+//!
+//! With several sockets the rounds go in turns, so that all meet the same machine, and what is printed beside the
+//! figures is their ratio: on a shared machine only that means something.
+#![forbid(unsafe_code)]
+
+mod args;
+mod background_pods;
+mod baseline;
+mod contention;
+mod lifecycle;
+mod parent_cgroup;
+mod processes;
+mod pull;
+mod raw_cgroup_writes;
+mod reads;
+mod report;
+mod runtime;
+mod scaling;
+mod specs;
+mod stream;
+
+use std::path::PathBuf;
+use std::time::SystemTime;
+use std::{fs, io};
+
+pub use args::{Part, Plan};
+
+use baseline::Floor;
+use parent_cgroup::Parent;
+use raw_cgroup_writes::Bare;
+use report::Report;
+use runtime::Runtime;
+use specs::Shape;
+
+/// Nothing could be measured, or not written down. Steps that fail are counted instead.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    #[error("starting")]
+    Start(#[source] io::Error),
+    #[error("connecting to {}", socket.display())]
+    Connect { socket: PathBuf, source: tonic::transport::Error },
+    #[error("asking for the version at {}", socket.display())]
+    Version { socket: PathBuf, source: Box<tonic::Status> },
+    #[error("looking at the daemon behind {}", socket.display())]
+    Daemon { socket: PathBuf, source: io::Error },
+    #[error("making a cgroup for the benchmark")]
+    Cgroup(#[source] io::Error),
+    #[error("{0} needs --pull IMAGE")]
+    NoImage(&'static str),
+    #[error("interrupted")]
+    Interrupted,
+    #[error("writing {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("printing")]
+    Print(#[source] io::Error),
+}
+
+/// Measures, prints a table, and writes the files that were asked for.
+pub fn bench(plan: Plan) -> Result<(), BenchError> {
+    if plan.parts.contains(&Part::Pull) && plan.pull.is_none() {
+        return Err(BenchError::NoImage("pull"));
+    }
+    let began = SystemTime::now();
+    let place = plan.cgroup.as_deref().filter(|_| plan.slice().is_none());
+    let parent = Parent::make(place).map_err(BenchError::Cgroup)?;
+    // Before there is a second thread: it forks.
+    let mut floor = plan.wants(Part::Floor).then(|| Floor::start(&parent)).transpose().map_err(BenchError::Start)?;
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(BenchError::Start)?;
+    let mut runtimes = Vec::new();
+    let mut bare = Bare::new(Some(parent.child("bare").map_err(BenchError::Cgroup)?));
+    let measured = tokio.block_on(async {
+        connect(&plan, &parent, &mut runtimes).await?;
+        tokio::select! {
+            () = Box::pin(measure(&plan, &mut runtimes, &mut bare, floor.as_mut())) => Ok(()),
+            _ = tokio::signal::ctrl_c() => Err(BenchError::Interrupted),
+        }
+    });
+    tokio.block_on(async {
+        for runtime in &mut runtimes {
+            runtime.clear().await;
+        }
+    });
+    measured?;
+    let mut kernel = bare.figures;
+    kernel.merge(floor.map(Floor::finish).unwrap_or_default());
+    show(&plan, &Report::new(&plan, began, &runtimes, &kernel))
+}
+
+async fn connect(plan: &Plan, parent: &Parent, runtimes: &mut Vec<Runtime>) -> Result<(), BenchError> {
+    for (number, named) in plan.runtimes().enumerate().filter(|_| plan.wants_runtimes()) {
+        let cgroup_parent = match plan.slice() {
+            Some(given) => given.to_owned(),
+            // One for each, so that each one's processor time can be told.
+            None => parent.child(&number.to_string()).map_err(BenchError::Cgroup)?.path().as_str().to_owned(),
+        };
+        let shape = Shape { number, image: plan.image.clone(), cgroup_parent, host_network: plan.host_network };
+        runtimes.push(Runtime::connect(named, shape).await?);
+    }
+    Ok(())
+}
+
+/// The parts that were asked for, one after another.
+async fn measure(plan: &Plan, runtimes: &mut [Runtime], bare: &mut Bare, mut floor: Option<&mut Floor>) {
+    if let Some(floor) = floor.as_mut() {
+        tell("floor");
+        floor.rounds(plan.rounds);
+    }
+    if plan.wants(Part::Life) {
+        tell("life");
+        Box::pin(lifecycle::measure(plan, runtimes)).await;
+    }
+    if plan.wants_herd() {
+        tell("exec, update, status, list, stats");
+        Box::pin(background_pods::gather(plan, runtimes)).await;
+        Box::pin(reads::measure(plan, runtimes, bare)).await;
+    }
+    if plan.wants(Part::Storm) {
+        tell("storm");
+        Box::pin(contention::measure(plan, runtimes)).await;
+    }
+    for runtime in runtimes.iter_mut() {
+        runtime.clear().await;
+    }
+    if plan.wants(Part::Stream) {
+        tell("stream");
+        Box::pin(stream::measure(plan, runtimes)).await;
+    }
+    if plan.wants(Part::Scale) {
+        tell("scale");
+        Box::pin(scaling::measure(plan, runtimes)).await;
+    }
+    // Last: an image that is removed takes its other names along.
+    if plan.wants(Part::Pull) {
+        tell("pull");
+        Box::pin(pull::measure(plan, runtimes)).await;
+    }
+}
+
+/// Says what is being done, to whoever waits for it.
+fn tell(part: &str) {
+    use std::io::Write as _;
+    writeln!(io::stderr(), "bench: {part}").ok();
+}
+
+fn show(plan: &Plan, report: &Report) -> Result<(), BenchError> {
+    report::table::print(&mut io::stdout().lock(), report).map_err(BenchError::Print)?;
+    let write = |path: &PathBuf, text: String| {
+        fs::write(path, text).map_err(|source| BenchError::Write { path: path.clone(), source })
+    };
+    if let Some(path) = &plan.json {
+        let text = serde_json::to_string_pretty(report).map_err(|e| BenchError::Print(e.into()))?;
+        write(path, text + "\n")?;
+    }
+    if let Some(path) = &plan.html {
+        write(path, report::html::page(report))?;
+    }
+    Ok(())
+}

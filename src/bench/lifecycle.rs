@@ -1,0 +1,138 @@
+//! Pods with one container, from beginning to end: one after another, and several at once.
+
+use std::time::Instant;
+
+use cri_api::v1;
+use tokio::task::JoinSet;
+
+use super::args::Plan;
+pub(crate) use super::report::results::{Figures, Unit};
+use super::runtime::{Client, Pod, Runtime, in_turns, remove};
+use super::specs::Shape;
+
+pub(super) const READY: &str = "pod + container ready";
+pub(super) const TEARDOWN: &str = "teardown";
+pub(super) const CPU: &str = "pod life: processor time";
+pub(super) const ALONE: &str = "pod lives, one at a time";
+pub(super) const TOGETHER: &str = "pod lives, several at once";
+pub(super) const READY_TOGETHER: &str = "ready, several at once";
+
+pub(super) async fn measure(plan: &Plan, runtimes: &mut [Runtime]) {
+    in_turns(runtimes, plan.rounds, async |runtime, round| {
+        let before = runtime.cpu();
+        let Runtime { client, figures, shape, .. } = runtime;
+        Box::pin(live(client, figures, shape, &format!("life-{round}"))).await;
+        runtime.note_cpu(CPU, before, 1);
+    })
+    .await;
+    in_turns(runtimes, plan.rounds.div_ceil(4), async |runtime, round| {
+        for (name, at_once) in [(ALONE, 1), (TOGETHER, plan.at_once)] {
+            Box::pin(crowd(runtime, name, at_once, plan.at_once * 2, round)).await;
+        }
+    })
+    .await;
+}
+
+/// One pod with one container, from beginning to end.
+async fn live(client: &mut Client, figures: &mut Figures, shape: &Shape, name: &str) {
+    let Some(pod) = Box::pin(make(client, figures, shape, name)).await else { return };
+    end(client, figures, pod).await;
+}
+
+/// A pod with a running container; what was made of it is removed where a step fails.
+pub(super) async fn make(client: &mut Client, figures: &mut Figures, shape: &Shape, name: &str) -> Option<Pod> {
+    let begin = Instant::now();
+    let config = shape.pod(name);
+    let run = v1::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
+    let Some(answer) = figures.time("RunPodSandbox", client.run_pod_sandbox(run)).await else {
+        figures.fail(READY, Unit::Ms, &"RunPodSandbox failed");
+        return None;
+    };
+    let mut pod = Pod { id: answer.pod_sandbox_id, containers: Vec::new() };
+    if Box::pin(add(client, figures, &mut pod, config, shape.idle("main"))).await.is_some() {
+        figures.add_time(READY, begin.elapsed());
+        return Some(pod);
+    }
+    figures.fail(READY, Unit::Ms, &"a container failed");
+    if let Err(status) = remove(client, &pod.id).await {
+        figures.fail(TEARDOWN, Unit::Ms, &status.message());
+    }
+    None
+}
+
+/// Adds a running container to a pod.
+pub(super) async fn add(
+    client: &mut Client,
+    figures: &mut Figures,
+    pod: &mut Pod,
+    sandbox: v1::PodSandboxConfig,
+    container: v1::ContainerConfig,
+) -> Option<()> {
+    let create = v1::CreateContainerRequest {
+        pod_sandbox_id: pod.id.clone(),
+        config: Some(container),
+        sandbox_config: Some(sandbox),
+    };
+    let created = Box::pin(figures.time("CreateContainer", client.create_container(create))).await?;
+    let container_id = created.container_id;
+    pod.containers.push(container_id.clone());
+    let start = v1::StartContainerRequest { container_id };
+    figures.time("StartContainer", client.start_container(start)).await?;
+    Some(())
+}
+
+/// Stops and removes the container, then the pod. A step that fails does not keep the others from being tried.
+async fn end(client: &mut Client, figures: &mut Figures, pod: Pod) {
+    let begin = Instant::now();
+    let mut whole = true;
+    for container_id in pod.containers {
+        let stop = v1::StopContainerRequest { container_id: container_id.clone(), timeout: 0 };
+        whole &= figures.time("StopContainer", client.stop_container(stop)).await.is_some();
+        let remove = v1::RemoveContainerRequest { container_id };
+        whole &= figures.time("RemoveContainer", client.remove_container(remove)).await.is_some();
+    }
+    let stop = v1::StopPodSandboxRequest { pod_sandbox_id: pod.id.clone() };
+    whole &= figures.time("StopPodSandbox", client.stop_pod_sandbox(stop)).await.is_some();
+    let remove = v1::RemovePodSandboxRequest { pod_sandbox_id: pod.id };
+    whole &= figures.time("RemovePodSandbox", client.remove_pod_sandbox(remove)).await.is_some();
+    if whole {
+        figures.add_time(TEARDOWN, begin.elapsed());
+    } else {
+        figures.fail(TEARDOWN, Unit::Ms, &"a step failed");
+    }
+}
+
+/// So many lives, at most `at_once` of them under way at a time: how many a second brings.
+async fn crowd(runtime: &mut Runtime, name: &str, at_once: u32, count: u32, round: u32) {
+    let mut workers = JoinSet::new();
+    let begin = Instant::now();
+    for worker in 0..at_once {
+        let (mut client, shape) = (runtime.client.clone(), runtime.shape.clone());
+        workers.spawn(async move {
+            let mut figures = Figures::default();
+            for turn in (worker..count).step_by(at_once as usize) {
+                let name = format!("crowd-{at_once}-{round}-{turn}");
+                Box::pin(live(&mut client, &mut figures, &shape, &name)).await;
+            }
+            figures
+        });
+    }
+    let mut all = Figures::default();
+    while let Some(done) = workers.join_next().await {
+        match done {
+            Ok(figures) => all.merge(figures),
+            Err(error) => all.fail(READY, Unit::Ms, &error),
+        }
+    }
+    let took = begin.elapsed().as_secs_f64();
+    if let Some(failed) = all.iter().find(|figure| figure.errors > 0) {
+        let why = failed.first_error.clone().unwrap_or_default();
+        runtime.figures.fail(name, Unit::PerSecond, &format_args!("{}: {why}", failed.name));
+        return;
+    }
+    runtime.figures.add(name, Unit::PerSecond, f64::from(count) / took);
+    if at_once > 1 {
+        let times = all.get(READY).map(|figure| figure.values.as_slice()).unwrap_or_default();
+        times.iter().for_each(|time| runtime.figures.add(READY_TOGETHER, Unit::Ms, *time));
+    }
+}

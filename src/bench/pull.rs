@@ -1,0 +1,96 @@
+//! An image pulled while absent, pulled again, and looked at.
+
+use std::time::{Duration, Instant};
+
+use cri_api::v1;
+use tokio::task::JoinSet;
+use tonic::Status;
+
+use super::args::Plan;
+pub(crate) use super::report::results::Unit;
+use super::runtime::{Runtime, in_turns};
+
+pub(super) const ABSENT: &str = "pull absent";
+pub(super) const PRESENT: &str = "pull present";
+pub(super) const PEAK: &str = "pull absent: peak memory of the daemon";
+/// Quick calls, one after another, in each round.
+const CALLS: u32 = 500;
+/// Quick calls under way at once when it is counted how many a second brings.
+const AT_ONCE: u32 = 32;
+
+pub(super) async fn measure(plan: &Plan, runtimes: &mut [Runtime]) {
+    let Some(image) = &plan.pull else { return };
+    in_turns(runtimes, plan.rounds.div_ceil(4), async |runtime, _| {
+        remove(runtime, image).await;
+        pull_absent(runtime, image).await;
+        pull_present(runtime, image).await;
+        look(runtime, image).await;
+        remove(runtime, image).await;
+    })
+    .await;
+}
+
+fn spec(image: &str) -> Option<v1::ImageSpec> {
+    Some(v1::ImageSpec { image: image.to_owned(), ..Default::default() })
+}
+
+async fn remove(runtime: &mut Runtime, image: &str) {
+    if let Err(status) = runtime.images.remove_image(v1::RemoveImageRequest { image: spec(image) }).await {
+        runtime.figures.fail("RemoveImage", Unit::Ms, &status.message());
+    }
+    // What one runtime left to be written must not slow down the next.
+    rustix::fs::sync();
+}
+
+async fn pull(runtime: &mut Runtime, image: &str) -> Result<Duration, Status> {
+    let begin = Instant::now();
+    let request = v1::PullImageRequest { image: spec(image), ..Default::default() };
+    runtime.images.pull_image(request).await?;
+    Ok(begin.elapsed())
+}
+
+async fn pull_absent(runtime: &mut Runtime, image: &str) {
+    let (forgot, before) = (runtime.family.forget_peak(), runtime.cpu());
+    match pull(runtime, image).await {
+        Ok(took) => runtime.figures.add_time(ABSENT, took),
+        Err(status) => return runtime.figures.fail(ABSENT, Unit::Ms, &status.message()),
+    }
+    runtime.note_cpu("pull absent: processor time", before, 1);
+    let peak = forgot.and_then(|()| runtime.family.peak());
+    runtime.figures.note(PEAK, Unit::MB, peak);
+}
+
+async fn pull_present(runtime: &mut Runtime, image: &str) {
+    for _ in 0..10 {
+        match pull(runtime, image).await {
+            Ok(took) => runtime.figures.add_time(PRESENT, took),
+            Err(status) => runtime.figures.fail(PRESENT, Unit::Ms, &status.message()),
+        }
+    }
+}
+
+/// Calls that only look, alone and many at once.
+async fn look(runtime: &mut Runtime, image: &str) {
+    let request = v1::ImageStatusRequest { image: spec(image), verbose: false };
+    let before = runtime.cpu();
+    for _ in 0..CALLS {
+        let Runtime { images, figures, .. } = runtime;
+        figures.time("ImageStatus", images.image_status(request.clone())).await;
+    }
+    runtime.note_cpu("ImageStatus: processor time", before, CALLS);
+    let mut callers = JoinSet::new();
+    let begin = Instant::now();
+    for _ in 0..AT_ONCE {
+        let (mut images, request) = (runtime.images.clone(), request.clone());
+        callers.spawn(async move {
+            for _ in 0..CALLS / AT_ONCE {
+                images.image_status(request.clone()).await?;
+            }
+            Ok::<_, Status>(())
+        });
+    }
+    let failed = callers.join_all().await.into_iter().find_map(Result::err);
+    let calls = f64::from(CALLS / AT_ONCE * AT_ONCE) / begin.elapsed().as_secs_f64();
+    let calls = failed.map_or(Ok(calls), |status| Err(status.message().to_owned()));
+    runtime.figures.note("ImageStatus, many at once", Unit::PerSecond, calls);
+}

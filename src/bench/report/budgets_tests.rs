@@ -1,0 +1,70 @@
+use super::*;
+use crate::report::tests::example;
+
+fn found<'a>(verdicts: &'a [Verdict], what: &str) -> Option<&'a Verdict> {
+    verdicts.iter().find(|verdict| verdict.what == what)
+}
+
+#[test]
+fn only_what_was_measured_is_judged() {
+    let report = example();
+    let verdicts = judge(&report);
+    let ready = found(&verdicts, "pod + container ready, built-in network").unwrap();
+    assert!(ready.met && ready.sure && !ready.at_least);
+    assert_eq!(ready.floor.map(|floor| (floor * 10.0).round()), Some(5.0));
+    assert!(found(&verdicts, "pod + container ready, the same CNI plugins").is_none());
+    assert!(found(&verdicts, "ExecSync").is_none());
+    let stream = found(&verdicts, "exec output, bytes a second").unwrap();
+    assert!(stream.met && stream.at_least && stream.measured.ratio > 9.0);
+}
+
+#[test]
+fn growth_and_sizes_are_our_own() {
+    let verdicts = judge(&example());
+    let growth = found(&verdicts, "ready with 200 pods to 10").unwrap();
+    assert!((1.1..1.3).contains(&growth.measured.ratio) && growth.met && growth.to.is_none());
+    assert!(found(&verdicts, "shim of a pod, 25 pods").unwrap().met);
+    assert_eq!(found(&verdicts, "daemon with 400 containers").unwrap().measured.ratio, 10.0);
+}
+
+#[test]
+fn a_limit_within_the_interval_is_not_sure() {
+    let mut report = example();
+    // Half of the values on either side of the limit.
+    let limit = 1.0;
+    for (runtime, values) in report.runtimes.iter_mut().zip([[0.8, 1.2, 0.9, 1.1, 0.7, 1.4], [1.0; 6]]) {
+        let status = runtime.figures.iter_mut().find(|figure| figure.name == reads::STATUS).unwrap();
+        status.values = values.to_vec();
+    }
+    report.judge();
+    let status = found(&report.budgets, "ContainerStatus").unwrap();
+    assert!(status.measured.low < limit && limit < status.measured.high && !status.sure, "{status:?}");
+    assert!(["met?", "missed?"].contains(&status.word()));
+}
+
+#[test]
+fn another_network_has_another_budget() {
+    let mut report = example();
+    report.settings.same_cni = true;
+    let verdicts = judge(&report);
+    assert!(found(&verdicts, "pod + container ready, built-in network").is_none());
+    assert_eq!(found(&verdicts, "pod + container ready, the same CNI plugins").unwrap().limit, 0.25);
+}
+
+#[test]
+fn architecture_has_every_budget_with_the_command_that_shows_it() {
+    let architecture = include_str!("../../../ARCHITECTURE.md");
+    for budget in BUDGETS {
+        let (sign, limit) = match budget.limit {
+            AtMost(limit) => ("≤", limit),
+            AtLeast(limit) => ("≥", limit),
+        };
+        let limit = if limit < 0.5 + f64::EPSILON { format!("1/{:.0}", 1.0 / limit) } else { format!("{limit}") };
+        let of = match budget.of {
+            Of::At { .. } => " MB",
+            _ => "",
+        };
+        let row = format!("| {} | {sign} {limit}{of} | `hack/dev bench {}` |", budget.what, budget.words);
+        assert!(architecture.contains(&row), "ARCHITECTURE.md lacks: {row}");
+    }
+}

@@ -1,0 +1,53 @@
+use super::*;
+use crate::report::tests::example;
+
+/// Every tag is closed in its order, every attribute quoted, and `&` begins an entity.
+fn check(page: &str) {
+    let body = page.strip_prefix("<!DOCTYPE html>\n").unwrap();
+    let mut open: Vec<&str> = Vec::new();
+    let mut rest = body.trim_end();
+    while let Some(at) = rest.find('<') {
+        let text = &rest[..at];
+        if open.last() != Some(&"style") {
+            for part in text.split('&').skip(1) {
+                assert!(["amp;", "lt;", "gt;", "quot;"].iter().any(|name| part.starts_with(name)), "{text}");
+            }
+            assert!(!text.contains('>') && !text.contains("NaN"), "{text}");
+        }
+        let end = rest[at..].find('>').unwrap() + at;
+        let tag = &rest[at + 1..end];
+        rest = &rest[end + 1..];
+        if let Some(name) = tag.strip_prefix('/') {
+            assert_eq!(open.pop(), Some(name), "{page}");
+            continue;
+        }
+        assert!(tag.matches('"').count().is_multiple_of(2) && !tag.contains("NaN") && !tag.contains("inf"), "{tag}");
+        assert!(!tag.contains("src=") && !tag.contains("href=") && !tag.starts_with("script"), "{tag}");
+        if !tag.ends_with('/') {
+            open.push(tag.split(' ').next().unwrap());
+        }
+    }
+    assert!(open.is_empty() && rest.is_empty(), "{open:?} {rest}");
+}
+
+#[test]
+fn the_page_is_well_formed_and_asks_nobody_for_anything() {
+    let page = page(&example());
+    check(&page);
+    for part in ["Budgets", "Ratios", "Distributions", "Growth", "The kernel alone", "All figures", "Errors"] {
+        assert!(page.contains(&format!("<h2>{part}</h2>")), "{part}");
+    }
+    assert!(page.contains("the &lt;peer&gt;") && !page.contains("<peer>") && !page.contains("<broken>"));
+    assert!(!page.contains("http") && !page.contains("@import") && !page.contains("url("));
+}
+
+#[test]
+fn a_report_of_nothing_is_a_page_as_well() {
+    let mut report = example();
+    report.runtimes.clear();
+    report.floor.clear();
+    report.judge();
+    let page = page(&report);
+    check(&page);
+    assert!(!page.contains("<section>"));
+}

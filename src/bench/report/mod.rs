@@ -1,0 +1,240 @@
+//! Everything that was measured, in the shape in which it is written down.
+
+mod budgets;
+pub(crate) mod html;
+pub(crate) mod results;
+mod statistics;
+pub(crate) mod table;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use budgets::Verdict;
+use results::{Figure, Figures, Unit};
+use statistics::{Ratio, percentile};
+
+use crate::args::Plan;
+use crate::runtime::Runtime;
+
+/// What `--json` writes.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Report {
+    /// Of the program that measured.
+    pub(super) crisp: &'static str,
+    /// Seconds since 1970.
+    pub(super) began: u64,
+    pub(super) machine: Machine,
+    pub(super) settings: Settings,
+    /// First the one that this is about.
+    pub(super) runtimes: Vec<Measured>,
+    /// What the kernel alone needs, where that was measured.
+    pub(super) floor: Vec<Summary>,
+    pub(super) comparisons: Vec<Comparison>,
+    pub(super) budgets: Vec<Verdict>,
+}
+
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Machine {
+    pub(super) kernel: String,
+    pub(super) processors: usize,
+    pub(super) cgroups: String,
+}
+
+#[derive(Debug, Clone, serde::Serialize)]
+pub(super) struct Settings {
+    pub(super) image: String,
+    pub(super) rounds: u32,
+    pub(super) pods: u32,
+    pub(super) containers: u32,
+    pub(super) at_once: u32,
+    pub(super) stream_mib: u32,
+    pub(super) log_mib: u32,
+    pub(super) host_network: bool,
+    pub(super) same_cni: bool,
+}
+
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Measured {
+    pub(super) name: String,
+    pub(super) version: String,
+    pub(super) socket: String,
+    /// Where its processor time was read.
+    pub(super) processor_time_from: &'static str,
+    pub(super) errors: u32,
+    pub(super) figures: Vec<Summary>,
+    pub(super) growth: Vec<Growth>,
+}
+
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Growth {
+    pub(super) pods: usize,
+    pub(super) containers: usize,
+    pub(super) figures: Vec<Summary>,
+}
+
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Summary {
+    pub(super) name: String,
+    pub(super) unit: Unit,
+    pub(super) count: usize,
+    pub(super) errors: u32,
+    pub(super) first_error: Option<String>,
+    pub(super) p50: Option<f64>,
+    pub(super) p90: Option<f64>,
+    pub(super) p99: Option<f64>,
+    pub(super) values: Vec<f64>,
+}
+
+/// A figure of the first runtime, divided by that of another.
+#[derive(Debug, serde::Serialize)]
+pub(super) struct Comparison {
+    pub(super) figure: String,
+    pub(super) to: String,
+    #[serde(flatten)]
+    pub(super) ratio: Ratio,
+}
+
+impl From<&Figure> for Summary {
+    fn from(figure: &Figure) -> Self {
+        let Figure { name, unit, values, errors, first_error } = figure;
+        Self {
+            name: name.clone(),
+            unit: *unit,
+            count: values.len(),
+            errors: *errors,
+            first_error: first_error.clone(),
+            p50: percentile(values, 50),
+            p90: percentile(values, 90),
+            p99: percentile(values, 99),
+            values: values.clone(),
+        }
+    }
+}
+
+impl Measured {
+    pub(super) fn figure(&self, name: &str) -> Option<&Summary> {
+        self.figures.iter().find(|figure| figure.name == name)
+    }
+
+    pub(super) fn values(&self, name: &str) -> &[f64] {
+        self.figure(name).map(|figure| figure.values.as_slice()).unwrap_or_default()
+    }
+}
+
+impl Growth {
+    pub(super) fn figure(&self, name: &str) -> Option<&Summary> {
+        self.figures.iter().find(|figure| figure.name == name)
+    }
+}
+
+fn summaries(figures: &Figures) -> Vec<Summary> {
+    figures.iter().map(Summary::from).collect()
+}
+
+impl From<&Runtime> for Measured {
+    fn from(runtime: &Runtime) -> Self {
+        let growth = runtime.growth.iter().map(|step| Growth {
+            pods: step.pods,
+            containers: step.containers,
+            figures: summaries(&step.figures),
+        });
+        let later: u32 = runtime.growth.iter().map(|step| step.figures.errors()).sum();
+        Self {
+            name: runtime.name.clone(),
+            version: runtime.version.clone(),
+            socket: runtime.socket.display().to_string(),
+            processor_time_from: runtime.family.how(),
+            errors: runtime.figures.errors() + later,
+            figures: summaries(&runtime.figures),
+            growth: growth.collect(),
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(plan: &Plan, began: SystemTime, runtimes: &[Runtime], floor: &Figures) -> Self {
+        let mut report = Self {
+            crisp: env!("CARGO_PKG_VERSION"),
+            began: began.duration_since(UNIX_EPOCH).map(|since| since.as_secs()).unwrap_or_default(),
+            machine: Machine::here(),
+            settings: Settings::from(plan),
+            runtimes: runtimes.iter().map(Measured::from).collect(),
+            floor: summaries(floor),
+            comparisons: Vec::new(),
+            budgets: Vec::new(),
+        };
+        report.judge();
+        report
+    }
+
+    /// Fills in what follows from the figures: ratios, and whether budgets are met.
+    pub(super) fn judge(&mut self) {
+        self.comparisons = compare(&self.runtimes);
+        self.budgets = budgets::judge(self);
+    }
+
+    /// The names of all figures, in the order in which they came.
+    pub(super) fn names(&self) -> Vec<(&str, Unit)> {
+        let mut names: Vec<(&str, Unit)> = Vec::new();
+        let figures = self.runtimes.iter().flat_map(|runtime| &runtime.figures);
+        for figure in figures {
+            if !names.iter().any(|(name, _)| *name == figure.name) {
+                names.push((&figure.name, figure.unit));
+            }
+        }
+        names
+    }
+
+    pub(super) fn ratio(&self, figure: &str, to: &str) -> Option<Ratio> {
+        let found = self.comparisons.iter().find(|found| found.figure == figure && found.to == to);
+        found.map(|found| found.ratio)
+    }
+
+    pub(super) fn floor_of(&self, name: &str) -> Option<&Summary> {
+        self.floor.iter().find(|figure| figure.name == name)
+    }
+}
+
+fn compare(runtimes: &[Measured]) -> Vec<Comparison> {
+    let Some((ours, others)) = runtimes.split_first() else { return Vec::new() };
+    let each = ours.figures.iter().flat_map(|figure| others.iter().map(move |other| (figure, other)));
+    each.filter_map(|(figure, other)| {
+        let ratio = Ratio::of(&figure.values, other.values(&figure.name))?;
+        Some(Comparison { figure: figure.name.clone(), to: other.name.clone(), ratio })
+    })
+    .collect()
+}
+
+impl Machine {
+    fn here() -> Self {
+        let name = rustix::system::uname();
+        let cgroups = match cgroup::Layout::detect() {
+            Ok(layout) => format!("{:?}", layout.version()).to_lowercase(),
+            Err(_) => "none".to_owned(),
+        };
+        Self {
+            kernel: name.release().to_string_lossy().into_owned(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            cgroups,
+        }
+    }
+}
+
+impl From<&Plan> for Settings {
+    fn from(plan: &Plan) -> Self {
+        Self {
+            image: plan.image.clone(),
+            rounds: plan.rounds,
+            pods: plan.pods,
+            containers: plan.containers,
+            at_once: plan.at_once,
+            stream_mib: plan.stream_mib,
+            log_mib: plan.log_mib,
+            host_network: plan.host_network,
+            same_cni: plan.same_cni,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,94 @@
+use serde_json::Value;
+
+use super::*;
+use crate::{background_pods, lifecycle, reads, stream};
+
+fn summary(name: &str, unit: Unit, values: &[f64]) -> Summary {
+    let name = name.to_owned();
+    Summary::from(&Figure { name, unit, values: values.to_vec(), errors: 0, first_error: None })
+}
+
+fn measured(name: &str, version: &str, slower: f64) -> Measured {
+    let about = |center: f64| (0..20).map(|n| center * (0.9 + 0.01 * f64::from(n))).collect::<Vec<f64>>();
+    let step = |pods: usize, ready: f64| Growth {
+        pods,
+        containers: pods * 2,
+        figures: vec![
+            summary(lifecycle::READY, Unit::Ms, &about(ready)),
+            summary(background_pods::DAEMON, Unit::MB, &[10.0]),
+            summary(background_pods::SHIM, Unit::MB, &[0.7]),
+        ],
+    };
+    let mut failing = summary("RunPodSandbox", Unit::Ms, &about(5.0 * slower));
+    failing.errors = 2;
+    failing.first_error = Some("Internal: <broken> & \"odd\"\u{7}".to_owned());
+    Measured {
+        name: name.to_owned(),
+        version: version.to_owned(),
+        socket: format!("/run/{name}.sock"),
+        processor_time_from: "the daemon's cgroup",
+        errors: 2,
+        figures: vec![
+            failing,
+            summary(lifecycle::READY, Unit::Ms, &about(10.0 * slower)),
+            summary(reads::STATUS, Unit::Ms, &about(0.5 * slower)),
+            summary(stream::EXEC, Unit::MBPerSecond, &about(900.0 / slower)),
+            summary("empty", Unit::Ms, &[]),
+            summary("nothing", Unit::Ms, &[0.0, 0.0]),
+        ],
+        growth: vec![step(10, 10.0), step(25, 11.0), step(200, 12.0)],
+    }
+}
+
+/// A report with something in every part of it.
+pub(in super::super) fn example() -> Report {
+    let mut report = Report {
+        crisp: "0",
+        began: 1,
+        machine: Machine { kernel: "6.18".to_owned(), processors: 2, cgroups: "v1".to_owned() },
+        settings: Settings {
+            image: "i".to_owned(),
+            rounds: 20,
+            pods: 25,
+            containers: 2,
+            at_once: 4,
+            stream_mib: 1,
+            log_mib: 1,
+            host_network: false,
+            same_cni: false,
+        },
+        runtimes: vec![measured("crisp", "crisp 0", 1.0), measured("the <peer>", "containerd 1.6", 10.0)],
+        floor: vec![summary(lifecycle::READY, Unit::Ms, &[5.0, 5.0, 6.0])],
+        comparisons: Vec::new(),
+        budgets: Vec::new(),
+    };
+    report.judge();
+    report
+}
+
+#[test]
+fn the_json_has_figures_ratios_growth_and_budgets() {
+    let json: Value = serde_json::to_value(example()).unwrap();
+    let ready = &json["runtimes"][0]["figures"][1];
+    assert_eq!((&ready["name"], &ready["unit"]), (&"pod + container ready".into(), &"ms".into()));
+    assert_eq!((&ready["count"], &ready["errors"]), (&20.into(), &0.into()));
+    assert_eq!(ready["values"].as_array().unwrap().len(), 20);
+    assert_eq!(json["runtimes"][0]["figures"][0]["errors"], 2);
+    assert!(ready["p50"].as_f64().unwrap() <= ready["p90"].as_f64().unwrap());
+    let comparisons = json["comparisons"].as_array().unwrap();
+    let found = comparisons.iter().find(|found| found["figure"] == "pod + container ready").unwrap();
+    assert_eq!(found["to"], "the <peer>");
+    let [low, ratio, high] = ["low", "ratio", "high"].map(|key| found[key].as_f64().unwrap());
+    assert!(low <= ratio && ratio <= high && (0.09..0.11).contains(&ratio), "{found}");
+    assert_eq!(json["runtimes"][1]["growth"][2]["pods"], 200);
+    let budget = &json["budgets"][0];
+    assert_eq!((&budget["met"], &budget["sure"], &budget["to"]), (&true.into(), &true.into(), &"the <peer>".into()));
+    assert_eq!(json["floor"][0]["name"], "pod + container ready");
+}
+
+#[test]
+fn what_was_not_measured_has_no_ratio() {
+    let report = example();
+    assert!(report.ratio("empty", "the <peer>").is_none() && report.ratio("nothing", "the <peer>").is_none());
+    assert!(report.ratio(lifecycle::READY, "nobody").is_none());
+}

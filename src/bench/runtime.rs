@@ -1,0 +1,149 @@
+//! A runtime that is measured: its socket, its processes, the pods it was asked for, and its figures.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cri_api::v1;
+use cri_api::v1::image_service_client::ImageServiceClient;
+use cri_api::v1::runtime_service_client::RuntimeServiceClient;
+use tonic::transport::{Channel, Endpoint};
+
+use super::BenchError;
+use super::args::Named;
+use super::processes::Family;
+pub(crate) use super::report::results::{Figures, Unit};
+use super::specs::Shape;
+
+pub(super) type Client = RuntimeServiceClient<Channel>;
+
+#[derive(Debug)]
+pub(super) struct Runtime {
+    pub(super) name: String,
+    pub(super) socket: PathBuf,
+    /// Its own name and version.
+    pub(super) version: String,
+    pub(super) client: Client,
+    pub(super) images: ImageServiceClient<Channel>,
+    pub(super) family: Family,
+    pub(super) shape: Shape,
+    pub(super) figures: Figures,
+    /// Pods that are there, each with its containers.
+    pub(super) pods: Vec<Pod>,
+    /// Figures with so many pods.
+    pub(super) growth: Vec<Step>,
+}
+
+/// A pod that is there.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pod {
+    pub(super) id: String,
+    pub(super) containers: Vec<String>,
+}
+
+/// What was measured with so many pods.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub(super) pods: usize,
+    pub(super) containers: usize,
+    pub(super) figures: Figures,
+}
+
+pub(super) async fn connect(socket: &Path) -> Result<Channel, BenchError> {
+    let failed = |source| BenchError::Connect { socket: socket.to_owned(), source };
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).map_err(failed)?;
+    endpoint.connect().await.map_err(failed)
+}
+
+impl Runtime {
+    pub(super) async fn connect(named: &Named, shape: Shape) -> Result<Self, BenchError> {
+        let Named { name, socket } = named.clone();
+        let channel = connect(&socket).await?;
+        let parent = Some(shape.cgroup_parent.as_str()).filter(|path| path.starts_with('/'));
+        let family =
+            Family::behind(&socket, parent).map_err(|source| BenchError::Daemon { socket: socket.clone(), source })?;
+        let mut client = RuntimeServiceClient::new(channel.clone());
+        let asked = client.version(v1::VersionRequest::default()).await;
+        let answer =
+            asked.map_err(|source| BenchError::Version { socket: socket.clone(), source: Box::new(source) })?;
+        let v1::VersionResponse { runtime_name, runtime_version, .. } = answer.into_inner();
+        Ok(Self {
+            name,
+            socket,
+            version: format!("{runtime_name} {runtime_version}"),
+            client,
+            images: ImageServiceClient::new(channel),
+            family,
+            shape,
+            figures: Figures::default(),
+            pods: Vec::new(),
+            growth: Vec::new(),
+        })
+    }
+
+    pub(super) fn ids(&self) -> Vec<&str> {
+        self.pods.iter().flat_map(|pod| std::iter::once(&pod.id).chain(&pod.containers)).map(String::as_str).collect()
+    }
+
+    /// All containers that are there.
+    pub(super) fn containers(&self) -> Vec<String> {
+        self.pods.iter().flat_map(|pod| pod.containers.iter().cloned()).collect()
+    }
+
+    /// Processor time that was spent for this runtime so far.
+    pub(super) fn cpu(&self) -> std::io::Result<Duration> {
+        self.family.all_cpu(&self.ids())
+    }
+
+    /// Notes how much processor time each of `count` operations took, which began at `before`.
+    pub(super) fn note_cpu(&mut self, name: &str, before: std::io::Result<Duration>, count: u32) {
+        let each = |now: Duration, before| now.saturating_sub(before).as_secs_f64() * 1000.0 / f64::from(count.max(1));
+        let used = before.and_then(|before| Ok(each(self.cpu()?, before)));
+        self.figures.note(name, Unit::Ms, used);
+    }
+
+    /// Removes all pods that are there, and says which stay behind.
+    pub(super) async fn clear(&mut self) {
+        for pod in std::mem::take(&mut self.pods) {
+            if let Err(status) = remove(&mut self.client, &pod.id).await {
+                tracing::warn!(runtime = self.name, pod = pod.id, %status, "a pod stays behind");
+            }
+        }
+    }
+}
+
+/// Removes a pod with all that is in it.
+pub(super) async fn remove(client: &mut Client, pod: &str) -> Result<(), tonic::Status> {
+    client.stop_pod_sandbox(v1::StopPodSandboxRequest { pod_sandbox_id: pod.to_owned() }).await?;
+    client.remove_pod_sandbox(v1::RemovePodSandboxRequest { pod_sandbox_id: pod.to_owned() }).await?;
+    Ok(())
+}
+
+/// Lets each runtime have its turn in every round, in an order that turns around each time.
+pub(super) async fn in_turns(runtimes: &mut [Runtime], rounds: u32, mut turn: impl AsyncFnMut(&mut Runtime, u32)) {
+    for round in 0..rounds {
+        for index in order(round, runtimes.len()) {
+            turn(&mut runtimes[index], round).await;
+        }
+    }
+}
+
+/// Whose turn it is: none always comes first, or always after the same.
+fn order(round: u32, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    if !round.is_multiple_of(2) {
+        order.reverse();
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_order_turns_around_each_round() {
+        assert_eq!(order(0, 3), [0, 1, 2]);
+        assert_eq!(order(1, 3), [2, 1, 0]);
+        assert_eq!(order(2, 1), [0]);
+    }
+}

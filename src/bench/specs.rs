@@ -1,0 +1,81 @@
+//! What the pods and containers of the benchmark are like: as the kubelet asks for them.
+
+use cri_api::v1;
+
+use super::processes::PROGRAM;
+
+const MIB: i64 = 1 << 20;
+
+/// What all pods of a runtime have in common.
+#[derive(Debug, Clone)]
+pub(super) struct Shape {
+    /// In the names of its pods: two runtimes may be one.
+    pub(super) number: usize,
+    pub(super) image: String,
+    pub(super) cgroup_parent: String,
+    pub(super) host_network: bool,
+}
+
+impl Shape {
+    fn namespaces(&self) -> v1::NamespaceOption {
+        let network = if self.host_network { v1::NamespaceMode::Node } else { v1::NamespaceMode::Pod };
+        v1::NamespaceOption { network: network.into(), pid: v1::NamespaceMode::Container.into(), ..Default::default() }
+    }
+
+    pub(super) fn pod(&self, name: &str) -> v1::PodSandboxConfig {
+        let name = format!("bench-{}-{}-{name}", std::process::id(), self.number);
+        let security =
+            v1::LinuxSandboxSecurityContext { namespace_options: Some(self.namespaces()), ..Default::default() };
+        v1::PodSandboxConfig {
+            metadata: Some(v1::PodSandboxMetadata {
+                uid: name.clone(),
+                name,
+                namespace: "bench".to_owned(),
+                attempt: 0,
+            }),
+            linux: Some(v1::LinuxPodSandboxConfig {
+                cgroup_parent: self.cgroup_parent.clone(),
+                security_context: Some(security),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    /// A container that does nothing, with limits as most have.
+    pub(super) fn idle(&self, name: &str) -> v1::ContainerConfig {
+        let mut config = self.unlimited(name, &PROGRAM);
+        if let Some(linux) = config.linux.as_mut() {
+            linux.resources = Some(limits(200, 64));
+        }
+        config
+    }
+
+    /// A container that may work as fast as it can.
+    pub(super) fn unlimited(&self, name: &str, command: &[&str]) -> v1::ContainerConfig {
+        let security =
+            v1::LinuxContainerSecurityContext { namespace_options: Some(self.namespaces()), ..Default::default() };
+        v1::ContainerConfig {
+            metadata: Some(v1::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+            image: Some(v1::ImageSpec { image: self.image.clone(), ..Default::default() }),
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+            linux: Some(v1::LinuxContainerConfig { resources: None, security_context: Some(security) }),
+            ..Default::default()
+        }
+    }
+}
+
+/// Limits as the kubelet sends them at each change, all of them.
+pub(super) fn limits(millis: i64, mib: i64) -> v1::LinuxContainerResources {
+    v1::LinuxContainerResources {
+        cpu_period: 100_000,
+        cpu_quota: millis * 100,
+        cpu_shares: millis * 1024 / 1000,
+        memory_limit_in_bytes: mib * MIB,
+        ..Default::default()
+    }
+}
+
+pub(super) fn update(id: &str, limits: v1::LinuxContainerResources) -> v1::UpdateContainerResourcesRequest {
+    v1::UpdateContainerResourcesRequest { container_id: id.to_owned(), linux: Some(limits), ..Default::default() }
+}

@@ -1,0 +1,193 @@
+//! The files that limits live in: what was asked, written, and stands there now.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cgroup::{Cgroup, CgroupFs as _, CgroupPath, Knob, Layout, Version};
+use model::resources::LimitsPatch;
+use serde::Serialize;
+
+use super::units;
+use super::verbose_info::Said;
+
+/// Why the files of a cgroup cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    #[error("finding the host's cgroups")]
+    Layout(#[from] cgroup::DetectError),
+    #[error("the daemon's word for a cgroup")]
+    Path(#[from] cgroup::InvalidPath),
+}
+
+/// One setting and the file it lives in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Row {
+    /// In words.
+    pub(super) what: &'static str,
+    pub(super) file: String,
+    pub(super) path: PathBuf,
+    pub(super) asked: Option<String>,
+    pub(super) applied: Option<String>,
+    /// What the file holds at this moment.
+    pub(super) actual: Option<String>,
+    /// Whether somebody else wrote there since.
+    pub(super) drift: bool,
+}
+
+/// The cgroup at `path`, in every tree of this host.
+pub(super) fn group(layout: &Arc<Layout>, path: &str) -> Result<Cgroup, FilesError> {
+    Ok(Cgroup::new(Arc::clone(layout), CgroupPath::new(path)?))
+}
+
+pub(super) fn layout() -> Result<Arc<Layout>, FilesError> {
+    Ok(Arc::new(Layout::detect()?))
+}
+
+/// All files that matter: those that every container has, and what else was written or asked for.
+pub(super) fn rows(group: &Cgroup, said: &Said) -> Vec<Row> {
+    let version = group.layout().version();
+    let mut knobs = usual(version);
+    let named = said.applied.keys().filter_map(|file| knob(file));
+    let more: Vec<Knob> =
+        named.chain(cgroup::knobs(version, &said.asked)).filter(|knob| !knobs.contains(knob)).collect();
+    knobs.extend(more);
+    knobs.dedup();
+    knobs.iter().filter_map(|knob| row(group, said, knob)).collect()
+}
+
+fn row(group: &Cgroup, said: &Said, knob: &Knob) -> Option<Row> {
+    let file = knob.file();
+    let (asked, applied) = (asked_for(file, &said.asked), said.applied.get(file).cloned());
+    let actual = group.read(knob).ok().map(|text| text.trim().to_owned());
+    let known = asked.is_some() || applied.is_some() || actual.is_some();
+    known.then(|| Row {
+        what: what(file),
+        file: file.to_owned(),
+        path: group.location(knob),
+        asked,
+        applied,
+        actual,
+        drift: said.drift.iter().any(|drift| drift.file == file),
+    })
+}
+
+/// A file by its name. Not all of them have a constant: unified settings and huge pages.
+fn knob(file: &str) -> Option<Knob> {
+    serde_json::from_value(serde_json::Value::from(file)).ok()
+}
+
+fn usual(version: Version) -> Vec<Knob> {
+    match version {
+        Version::V1 => vec![
+            Knob::CFS_QUOTA,
+            Knob::CFS_PERIOD,
+            Knob::CPU_SHARES,
+            Knob::MEMORY_LIMIT,
+            Knob::MEMSW_LIMIT,
+            Knob::CPUSET_CPUS,
+            Knob::CPUSET_MEMS,
+        ],
+        Version::V2 => vec![
+            Knob::CPU_MAX,
+            Knob::CPU_WEIGHT,
+            Knob::MEMORY_MAX,
+            Knob::SWAP_MAX,
+            Knob::CPUSET_CPUS,
+            Knob::CPUSET_MEMS,
+        ],
+    }
+}
+
+fn what(file: &str) -> &'static str {
+    match file {
+        "cpu.cfs_quota_us" | "cpu.max" => "cpu limit",
+        "cpu.cfs_period_us" => "cpu period",
+        "cpu.shares" | "cpu.weight" => "cpu weight",
+        "memory.limit_in_bytes" | "memory.max" => "memory",
+        "memory.memsw.limit_in_bytes" => "memory + swap",
+        "memory.swap.max" => "swap",
+        "cpuset.cpus" => "cpus",
+        "cpuset.mems" => "memory nodes",
+        file if file.starts_with("hugetlb.") => "huge pages",
+        _ => "unified",
+    }
+}
+
+/// What CRI asked for that ends up in this file, in the words of a pod spec where there are any.
+pub(super) fn asked_for(file: &str, asked: &LimitsPatch) -> Option<String> {
+    let swap = || asked.memory_swap.map(|limit| format!("{} with memory", units::memory(limit)));
+    let named = match file {
+        "cpu.cfs_quota_us" | "cpu.max" => asked.cpu_quota.map(|quota| units::cpus(quota, asked.cpu_period)),
+        "cpu.cfs_period_us" => asked.cpu_period.map(|period| period.micros().0.to_string()),
+        "cpu.shares" | "cpu.weight" => asked.cpu_shares.map(|shares| format!("{} shares", shares.get())),
+        "memory.limit_in_bytes" | "memory.max" => asked.memory.map(units::memory),
+        "memory.memsw.limit_in_bytes" => asked.memory_swap.map(units::memory),
+        "memory.swap.max" => swap(),
+        "cpuset.cpus" => asked.cpuset_cpus.as_ref().map(|set| set.as_str().to_owned()),
+        "cpuset.mems" => asked.cpuset_mems.as_ref().map(|set| set.as_str().to_owned()),
+        _ => None,
+    };
+    let huge = || {
+        let pages = asked.hugepages.iter();
+        let mut fitting = pages.filter(|(size, _)| file.starts_with(&format!("hugetlb.{}.", size.as_str())));
+        fitting.next().map(|(_, limit)| units::bytes(limit.0))
+    };
+    let unified = || asked.unified.iter().find(|(key, _)| key.as_str() == file).map(|(_, value)| value.clone());
+    unified().or(named).or_else(huge)
+}
+
+/// What a file holds, shorter where it says that there is no limit.
+pub(super) fn readable(file: &str, text: &str) -> String {
+    match (file, text) {
+        ("cpu.cfs_quota_us", "-1") => "-1 (no limit)".to_owned(),
+        (file, text) if file.ends_with("_in_bytes") || file.starts_with("memory.") => match text.parse() {
+            Ok(bytes) if units::bytes(bytes) == "no limit" => "no limit".to_owned(),
+            Ok(bytes) if units::bytes(bytes) != text => format!("{text} ({})", units::bytes(bytes)),
+            Ok(_) | Err(_) => text.to_owned(),
+        },
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, HugePageSize, MemoryLimit, Micros, UnifiedKey};
+
+    use super::*;
+
+    #[test]
+    fn what_was_asked_is_found_by_the_file_it_ends_up_in() {
+        let asked = LimitsPatch {
+            cpu_quota: Some(CpuQuota::Micros(Micros(50_000))),
+            cpu_period: Some(CpuPeriod::new(100_000).unwrap()),
+            cpu_shares: Some(CpuShares::new(512).unwrap()),
+            memory: Some(MemoryLimit::Bytes(Bytes(64 << 20))),
+            memory_swap: Some(MemoryLimit::Bytes(Bytes(64 << 20))),
+            hugepages: [(HugePageSize::new("2MB").unwrap(), Bytes(4 << 20))].into(),
+            unified: [(UnifiedKey::new("memory.high").unwrap(), "max".to_owned())].into(),
+            ..LimitsPatch::default()
+        };
+        for (file, text) in [
+            ("cpu.cfs_quota_us", "500m"),
+            ("cpu.max", "500m"),
+            ("cpu.weight", "512 shares"),
+            ("memory.max", "64Mi"),
+            ("memory.swap.max", "64Mi with memory"),
+            ("hugetlb.2MB.rsvd.max", "4Mi"),
+            ("memory.high", "max"),
+        ] {
+            assert_eq!(asked_for(file, &asked).as_deref(), Some(text), "{file}");
+        }
+        assert_eq!(asked_for("cpuset.cpus", &asked), None);
+        assert_eq!(asked_for("memory.low", &asked), None);
+    }
+
+    #[test]
+    fn what_a_file_holds_is_readable_and_still_what_it_holds() {
+        assert_eq!(readable("memory.limit_in_bytes", "9223372036854771712"), "no limit");
+        assert_eq!(readable("memory.max", "67108864"), "67108864 (64Mi)");
+        assert_eq!(readable("memory.max", "max"), "max");
+        assert_eq!(readable("cpu.max", "50000 100000"), "50000 100000");
+        assert_eq!(readable("cpu.cfs_quota_us", "-1"), "-1 (no limit)");
+    }
+}

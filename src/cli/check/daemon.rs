@@ -1,0 +1,116 @@
+//! The daemon on the configured socket, and whether it is the one that the configuration means.
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use config::{CgroupDriver, Config};
+use cri_api::v1;
+use model::error_chain::chain;
+
+use super::super::client::{ConnectError, Cri};
+use super::super::verbose_info;
+use super::super::verbose_info::DaemonInfo;
+use super::finding::Finding;
+
+const TOPIC: &str = "daemon";
+
+/// A daemon that answered.
+pub(super) struct Answer {
+    pub(super) pid: u32,
+    status: v1::StatusResponse,
+    version: v1::VersionResponse,
+}
+
+/// Asks whoever listens.
+pub(super) async fn ask(socket: &Path) -> Result<Answer, Finding> {
+    let start = "start it with `crisp serve`, or `systemctl start crisp`";
+    let cri = match Cri::connect(socket).await {
+        Ok(cri) => cri,
+        Err(ConnectError::Absent(_)) => {
+            let what = format!("none runs: there is no socket {}", socket.display());
+            return Err(Finding::warn(TOPIC, "socket", what, start));
+        }
+        Err(ConnectError::Stale(_)) => {
+            let what =
+                format!("none runs: {} is left of one that is gone, and taken over by the next", socket.display());
+            return Err(Finding::warn(TOPIC, "socket", what, start));
+        }
+        Err(other) => return Err(Finding::warn(TOPIC, "socket", chain(&other), start)),
+    };
+    let asked = async {
+        let version = cri.runtime().version(v1::VersionRequest::default()).await?.into_inner();
+        let status = cri.runtime().status(v1::StatusRequest { verbose: true }).await?.into_inner();
+        Ok::<_, tonic::Status>((version, status))
+    };
+    let (version, status) = asked.await.map_err(|error| {
+        let hint = "see its log: journalctl -u crisp";
+        Finding::missing(TOPIC, "socket", format!("it does not answer: {}", error.message()), hint)
+    })?;
+    Ok(Answer { pid: peer(socket).unwrap_or_else(std::process::id), status, version })
+}
+
+fn peer(socket: &Path) -> Option<u32> {
+    let stream = UnixStream::connect(socket).ok()?;
+    let pid = rustix::net::sockopt::socket_peercred(&stream).ok()?.pid;
+    u32::try_from(pid.as_raw_pid()).ok()
+}
+
+/// What it says of itself, held against the configuration.
+pub(super) fn weigh(answer: &Answer, config: &Config) -> Vec<Finding> {
+    let v1::VersionResponse { runtime_name, runtime_version, .. } = &answer.version;
+    let ours = env!("CARGO_PKG_VERSION");
+    let mut found = vec![match (runtime_name.as_str(), runtime_version.as_str()) {
+        ("crisp", version) if version == ours => Finding::ok(
+            TOPIC,
+            "version",
+            format!("crisp {version}, pid {}, answers on {}", answer.pid, config.listen.display()),
+        ),
+        (name, version) => Finding::warn(
+            TOPIC,
+            "version",
+            format!("{name} {version} answers on {}, and this is crisp {ours}", config.listen.display()),
+            "restart the daemon after an upgrade: pods run on meanwhile",
+        ),
+    }];
+    for condition in answer.status.status.iter().flat_map(|status| &status.conditions) {
+        let v1::RuntimeCondition { r#type, status, reason, message } = condition;
+        found.push(if *status {
+            let what = if message.is_empty() { "true" } else { message };
+            Finding::ok(TOPIC, r#type.clone(), what)
+        } else {
+            let hint = "see the lines above, and the daemon's log";
+            Finding::warn(TOPIC, r#type.clone(), format!("false ({reason}): {message}"), hint)
+        });
+    }
+    match verbose_info::read::<DaemonInfo>(&answer.status.info) {
+        Ok(info) => found.push(settings(&info, config)),
+        Err(error) => {
+            found.push(Finding::warn(TOPIC, "settings", chain(&error), "restart the daemon after an upgrade"))
+        }
+    }
+    found
+}
+
+/// A daemon that was started with other settings, or before they changed.
+fn settings(info: &DaemonInfo, config: &Config) -> Finding {
+    let driver = match config.cgroup.driver {
+        CgroupDriver::Cgroupfs => "cgroupfs",
+        CgroupDriver::Systemd => "systemd",
+    };
+    let pairs = [
+        ("root", info.root.display().to_string(), config.root.display().to_string()),
+        ("state", info.state.display().to_string(), config.state.display().to_string()),
+        ("cgroup.driver", info.cgroup_driver.split(' ').next().unwrap_or_default().to_owned(), driver.to_owned()),
+    ];
+    let other: Vec<String> = pairs
+        .iter()
+        .filter(|(_, has, says)| has != says)
+        .map(|(key, has, says)| format!("{key} is {has} and not {says}"))
+        .collect();
+    if other.is_empty() {
+        let what = format!("those of the configuration; {} pods, {} containers", info.pods, info.containers);
+        return Finding::ok(TOPIC, "settings", what);
+    }
+    let hint = "restart the daemon, or give this command the options that the daemon was started with";
+    Finding::warn(TOPIC, "settings", format!("not those of the configuration: {}", other.join(", ")), hint)
+}

@@ -1,0 +1,155 @@
+//! `crisp check`: what this host can and cannot do, tried rather than guessed, and what to do about it.
+//!
+//! Nothing is changed: mounts are made in the air, networks in namespaces that are thrown away, and directories for trying are
+//! removed. With `--live` a pod is run through a daemon instead.
+
+mod cgroups;
+mod daemon;
+mod devices;
+mod finding;
+mod limits;
+mod live;
+mod network;
+mod print;
+mod security;
+mod storage;
+
+use std::io;
+use std::path::Path;
+
+use config::{Config, ConfigError, DEFAULT_FILE, RawConfig};
+use finding::Finding;
+use model::error_chain::chain;
+
+use super::client::{ConnectError, Cri};
+use super::common_args::Settings;
+use super::selftest::{Failed, Steps, Trial};
+use super::signals;
+use super::signals::Interrupt;
+
+/// How to check.
+#[derive(Debug, clap::Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    settings: Settings,
+    /// Run a pod through the daemon instead: image, create, start, exec, logs, stats, resize, stop, remove.
+    ///
+    /// The pod is made of crisp itself and needs no registry. All of it is removed afterwards, whatever happens.
+    #[arg(long)]
+    live: bool,
+    /// Print what is found as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    #[error("starting")]
+    Start(#[source] io::Error),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error("no pod can run here: {0}")]
+    CannotRun(String),
+    #[error("{0}")]
+    Failed(String),
+    #[error("interrupted; all that was made is gone again")]
+    Interrupted,
+    #[error("printing")]
+    Print(#[source] io::Error),
+}
+
+impl CheckError {
+    /// What the program ends with.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Interrupted => signals::EXIT_CODE,
+            _ => 1,
+        }
+    }
+}
+
+/// Checks, and prints what was found.
+pub fn check(args: CheckArgs) -> Result<(), CheckError> {
+    let CheckArgs { settings, live, json } = args;
+    let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    threads
+        .map_err(CheckError::Start)?
+        .block_on(async { if live { prove(settings, json).await } else { look(settings, json).await } })
+}
+
+async fn look(settings: Settings, json: bool) -> Result<(), CheckError> {
+    let mut found = Vec::new();
+    let loaded = settings.load().and_then(|raw| {
+        let file = origin(&raw);
+        Ok((file, raw.resolve()?))
+    });
+    match loaded {
+        Ok((file, config)) => {
+            found.push(Finding::ok("configuration", "file", file));
+            found.extend(all(&config).await);
+        }
+        Err(error) => {
+            let hint = "mend it: runtime-config/crisp.toml has every setting; `crisp config` shows what is in force";
+            found.push(Finding::missing("configuration", "file", chain(&error), hint).essential());
+        }
+    }
+    print::findings(&found, json).map_err(CheckError::Print)?;
+    match found.iter().find(|one| one.essential && one.level == finding::Level::Missing) {
+        None => Ok(()),
+        Some(lacking) => Err(CheckError::CannotRun(format!("{} {}: {}", lacking.topic, lacking.name, lacking.what))),
+    }
+}
+
+fn origin(raw: &RawConfig) -> String {
+    match &raw.origin.file {
+        Some(file) => file.display().to_string(),
+        None if Path::new(DEFAULT_FILE).exists() => DEFAULT_FILE.to_owned(),
+        None => format!("none: there is no {DEFAULT_FILE}, so all is as by default"),
+    }
+}
+
+async fn all(config: &Config) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let daemon = daemon::ask(&config.listen).await;
+    let pid = daemon.as_ref().map_or_else(|_| std::process::id(), |answer| answer.pid);
+    found.extend(limits::look(pid, daemon.is_ok()));
+    found.extend(cgroups::look(&config.cgroup));
+    found.extend(storage::look(config).await);
+    found.extend(security::look(pid));
+    found.extend(network::look(&config.network).await);
+    found.push(devices::look(&config.cdi));
+    match daemon {
+        Ok(answer) => found.extend(daemon::weigh(&answer, config)),
+        Err(finding) => found.push(finding),
+    }
+    found
+}
+
+async fn prove(settings: Settings, json: bool) -> Result<(), CheckError> {
+    let config = settings.load()?;
+    let interrupt = Interrupt::note().map_err(CheckError::Start)?;
+    let cri = Cri::connect(&config.listen).await?;
+    let mut steps = Steps::new(interrupt, !json);
+    let proved = prove_with(&cri, &config, &mut steps).await;
+    print::steps(steps.records(), json, &proved.as_ref().err().map(chain_of)).map_err(CheckError::Print)?;
+    match proved {
+        Ok(()) => Ok(()),
+        Err(Failed::Interrupted) => Err(CheckError::Interrupted),
+        Err(failed) => Err(CheckError::Failed(chain_of(&failed))),
+    }
+}
+
+fn chain_of(failed: &Failed) -> String {
+    chain(failed)
+}
+
+async fn prove_with(cri: &Cri, config: &RawConfig, steps: &mut Steps) -> Result<(), Failed> {
+    let info = live::daemon(cri, steps).await?;
+    let begun = Trial::begin(cri.clone(), &config.listen, &info.state, "check").await;
+    let trial = begun.map_err(|source| Failed::Step { step: "begin", source })?;
+    let proved = live::run(&trial, steps).await;
+    let cleared = trial.end().await.map_err(|source| Failed::Step { step: "clear away", source });
+    proved.and(cleared)
+}

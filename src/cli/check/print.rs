@@ -1,0 +1,61 @@
+//! What was found, on a terminal or for a program.
+
+use std::io::{self, Write as _};
+
+use serde_json::json;
+
+use super::super::color::Paint;
+use super::super::selftest::Record;
+use super::finding::{Finding, Level, can_run};
+
+pub(super) fn findings(found: &[Finding], as_json: bool) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if as_json {
+        let all = json!({ "version": env!("CARGO_PKG_VERSION"), "can_run": can_run(found), "findings": found });
+        serde_json::to_writer_pretty(&mut out, &all)?;
+        return writeln!(out);
+    }
+    let paint = Paint::stdout();
+    let width = found.iter().map(|one| one.name.chars().count()).max().unwrap_or(0);
+    let mut topic = "";
+    for one in found {
+        if one.topic != topic {
+            topic = one.topic;
+            writeln!(out, "{}", paint.bold(topic))?;
+        }
+        let mark = match one.level {
+            Level::Ok => paint.good("ok     "),
+            Level::Warn => paint.doubtful("warn   "),
+            Level::Missing if one.essential => paint.bad("missing"),
+            Level::Missing => paint.doubtful("missing"),
+        };
+        writeln!(out, "  {mark}  {:width$}  {}", one.name, one.what)?;
+        if let Some(hint) = &one.hint {
+            writeln!(out, "           {:width$}  {}", "", paint.faint(&format!("→ {hint}")))?;
+        }
+    }
+    writeln!(out, "\n{}", summary(found))
+}
+
+fn summary(found: &[Finding]) -> String {
+    let count = |level| found.iter().filter(|one| one.level == level).count();
+    let (warn, missing) = (count(Level::Warn), count(Level::Missing));
+    let rest = format!("{} ok, {warn} to look at, {missing} missing", count(Level::Ok));
+    if can_run(found) { format!("pods can run here: {rest}") } else { format!("no pod can run here: {rest}") }
+}
+
+/// The steps were shown as they were made; what is left is how it ended.
+pub(super) fn steps(records: &[Record], as_json: bool, failed: &Option<String>) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if as_json {
+        let all =
+            json!({ "version": env!("CARGO_PKG_VERSION"), "ok": failed.is_none(), "steps": records, "error": failed });
+        serde_json::to_writer_pretty(&mut out, &all)?;
+        return writeln!(out);
+    }
+    if failed.is_none() {
+        let time: f64 = records.iter().map(|record| record.milliseconds).sum();
+        writeln!(out, "\nall of it works: {} steps in {time:.0} ms", records.len())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! `crisp demo`: a pod that is resized while it runs, with the kernel's word before and after.
+
+mod script;
+mod workload;
+
+use std::io::{self, Write as _};
+
+use config::ConfigError;
+use model::error_chain::chain;
+
+use super::client::{CallError, ConnectError, Cri, call};
+use super::common_args::Settings;
+use super::selftest::{Failed, Steps, Trial, TrialError};
+use super::signals::Interrupt;
+use super::verbose_info::{DaemonInfo, NotCrisp};
+use super::{signals, verbose_info};
+
+pub use workload::{ProgramArgs, program};
+
+/// Where the daemon is.
+#[derive(Debug, clap::Args)]
+pub struct DemoArgs {
+    #[command(flatten)]
+    settings: Settings,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("starting")]
+    Start(#[source] io::Error),
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error(transparent)]
+    NotCrisp(#[from] NotCrisp),
+    #[error("{0}: `crisp check` says what this host lacks")]
+    Failed(String),
+    #[error("something of the demo stays behind: {0}")]
+    Left(String),
+    #[error("interrupted; all of the demo is gone again")]
+    Interrupted,
+}
+
+impl DemoError {
+    /// What the program ends with.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Interrupted => signals::EXIT_CODE,
+            _ => 1,
+        }
+    }
+}
+
+/// Shows it.
+pub fn demo(args: DemoArgs) -> Result<(), DemoError> {
+    let config = args.settings.load()?;
+    let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(DemoError::Start)?;
+    tokio.block_on(async {
+        let cri = Cri::connect(&config.listen).await?;
+        let ask = cri_api::v1::StatusRequest { verbose: true };
+        let status = cri.runtime().status(ask).await.map_err(call("asking the daemon"))?.into_inner();
+        let info: DaemonInfo = verbose_info::read(&status.info)?;
+        let interrupt = Interrupt::note().map_err(DemoError::Start)?;
+        writeln!(io::stdout(), "crisp {} on {}", info.release, config.listen.display()).ok();
+        let begun = Trial::begin(cri, &config.listen, &info.state, "demo").await;
+        let trial = begun.map_err(|error: TrialError| DemoError::Failed(chain(&error)))?;
+        let mut steps = Steps::new(interrupt, true);
+        let shown = script::tour(&trial, &mut steps).await;
+        let ended = trial.end().await;
+        match shown {
+            Ok(()) => {}
+            Err(Failed::Interrupted) => {
+                return ended.map_err(|left| DemoError::Left(chain(&left))).and(Err(DemoError::Interrupted));
+            }
+            Err(failed) => return Err(DemoError::Failed(chain(&failed))),
+        }
+        ended.map_err(|left| DemoError::Left(chain(&left)))?;
+        let next =
+            "Next: `crisp check` for this host, `crisp resize --help` and `crisp explain --help` for pods of your own.";
+        writeln!(io::stdout(), "\nThe pod, its image and its logs are gone again.\n{next}").ok();
+        Ok(())
+    })
+}

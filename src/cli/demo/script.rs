@@ -1,0 +1,272 @@
+//! What is shown, in its order.
+
+use std::io::{self, Write as _};
+use std::time::{Duration, Instant};
+
+use cgroup::{Cgroup, CgroupFs as _, Knob, Version};
+use cri_api::v1;
+
+use super::super::cgroup_files::readable;
+use super::super::color::Paint;
+use super::super::selftest::{Failed, PodSize, Steps, Trial, TrialContainer, TrialError, TrialPod};
+use super::super::units;
+
+const SMALL: PodSize = PodSize { millis: 250, mib: 64 };
+const LARGE: PodSize = PodSize { millis: 1000, mib: 192 };
+/// What the program takes meanwhile, in MiB: more than the small pod has.
+const HELD: u64 = 96;
+/// How long the use of a CPU is measured.
+const MEASURED: Duration = Duration::from_millis(1500);
+const LOOK_EVERY: Duration = Duration::from_millis(150);
+
+pub(super) async fn tour(trial: &Trial, steps: &mut Steps) -> Result<(), Failed> {
+    heading("A pod, from an image made of this very program: no registry is asked");
+    let demo = Demo::make(trial, steps).await?;
+    let before = demo.identity(steps).await?;
+
+    heading("CPU up: 250m to 1, while it spins");
+    demo.measure(steps).await?;
+    demo.cpu(steps, LARGE.millis).await?;
+    demo.measure(steps).await?;
+
+    heading("Memory up: 64Mi to 192Mi, and the program takes 96 MiB more");
+    demo.memory(steps, LARGE.mib).await?;
+    demo.hold(steps, HELD).await?;
+
+    heading("Memory down while it is in use: refused, and nobody is killed");
+    demo.refused(steps).await?;
+
+    heading("Memory down once it is given back");
+    demo.hold(steps, 0).await?;
+    demo.memory(steps, SMALL.mib).await?;
+
+    heading("CPU down: 1 to 250m");
+    demo.cpu(steps, SMALL.millis).await?;
+    demo.measure(steps).await?;
+
+    heading("All along it was the same process");
+    demo.same(steps, before).await
+}
+
+fn heading(text: &str) {
+    writeln!(io::stdout(), "\n{}", Paint::stdout().bold(text)).ok();
+}
+
+/// A share of a CPU, drawn.
+fn bar(percent: u128) -> String {
+    let blocks = usize::try_from(percent / 5).unwrap_or(0).min(40);
+    format!("{percent:>3}% of a CPU  {}", "█".repeat(blocks))
+}
+
+/// The part of a refusal that has the numbers: its beginning names the container, its end the file.
+fn numbers(refusal: &str) -> &str {
+    let begin = refusal.find("memory limit (").unwrap_or(0);
+    let rest = refusal.get(begin..).unwrap_or(refusal);
+    rest.split_once(": ").map_or(rest, |(numbers, _)| numbers)
+}
+
+/// The pod that is shown.
+struct Demo<'a> {
+    trial: &'a Trial,
+    pod: TrialPod,
+    container: TrialContainer,
+}
+
+/// Which process it is, and how often the kernel killed for lack of memory.
+#[derive(Debug, PartialEq, Eq)]
+struct Identity {
+    pid: Option<u32>,
+    started: i64,
+    kills: u64,
+}
+
+impl<'a> Demo<'a> {
+    async fn make(trial: &'a Trial, steps: &mut Steps) -> Result<Self, Failed> {
+        let import = async { Ok(((), units::measured(trial.import().await?))) };
+        steps.step("image", import).await?;
+        let pod = async {
+            let pod = trial.run_pod(SMALL).await?;
+            let address = trial.address(&pod).await?.unwrap_or_else(|| "no network".to_owned());
+            Ok((pod, address))
+        };
+        let pod = steps.step("pod", pod).await?;
+        let create = async {
+            let made = trial.create(&pod, "app", "work", SMALL).await?;
+            let values = values(&made.group, &cpu_and_memory(&made.group));
+            Ok((made, values))
+        };
+        let container = steps.step("container", create).await?;
+        let start = async {
+            trial.start(&container).await?;
+            trial.wait_for_line(&container, "ready").await?;
+            let pid = trial.look(&container.id).await?.1.pid;
+            Ok(((), format!("pid {}", pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()))))
+        };
+        steps.step("start", start).await?;
+        Ok(Self { trial, pod, container })
+    }
+
+    /// How much of a CPU the container uses, while one looks on.
+    async fn measure(&self, steps: &mut Steps) -> Result<(), Failed> {
+        let failed = |source| Failed::Step { step: "stats", source };
+        let (begin, first) = (Instant::now(), self.cpu_time().await.map_err(failed)?);
+        loop {
+            steps.pause(LOOK_EVERY).await?;
+            let used = self.cpu_time().await.map_err(failed)?.saturating_sub(first);
+            let percent = u128::from(used) * 100 / begin.elapsed().as_nanos().max(1);
+            let end = begin.elapsed() >= MEASURED;
+            steps.watch("used meanwhile", &bar(percent), end);
+            if end {
+                return Ok(());
+            }
+        }
+    }
+
+    /// In nanoseconds.
+    async fn cpu_time(&self) -> Result<u64, TrialError> {
+        let cpu = self.trial.stats(&self.container).await?.cpu;
+        Ok(cpu.and_then(|cpu| cpu.usage_core_nano_seconds).map_or(0, |value| value.value))
+    }
+
+    async fn cpu(&self, steps: &mut Steps, millis: u64) -> Result<(), Failed> {
+        let to = v1::LinuxContainerResources { memory_limit_in_bytes: 0, ..PodSize { millis, mib: 0 }.to_wire() };
+        self.resize(steps, "resize cpu", to, &cpu_knobs(&self.container.group)).await
+    }
+
+    async fn memory(&self, steps: &mut Steps, mib: u64) -> Result<(), Failed> {
+        self.resize(steps, "resize memory", memory(mib), &[memory_knob(&self.container.group)]).await
+    }
+
+    /// The pod before the container when it grows, after it when it shrinks.
+    async fn resize(
+        &self,
+        steps: &mut Steps,
+        step: &'static str,
+        to: v1::LinuxContainerResources,
+        knobs: &[Knob],
+    ) -> Result<(), Failed> {
+        let before = read(&self.container.group, knobs);
+        let grows = to.cpu_quota >= 100_000 || to.memory_limit_in_bytes >= i64::try_from(LARGE.mib << 20).unwrap_or(0);
+        let change = async {
+            if grows {
+                self.trial.update_pod(&self.pod, to.clone()).await?;
+                self.trial.update(&self.container, to).await?;
+            } else {
+                self.trial.update(&self.container, to.clone()).await?;
+                self.trial.update_pod(&self.pod, to).await?;
+            }
+            let after = read(&self.container.group, knobs);
+            let all = knobs.iter().zip(before.iter().zip(&after));
+            let words: Vec<String> = all.map(|(knob, (was, is))| format!("{knob} {was} → {is}")).collect();
+            Ok(((), words.join(", ")))
+        };
+        steps.step(step, change).await
+    }
+
+    /// Has the program hold so much memory.
+    async fn hold(&self, steps: &mut Steps, mib: u64) -> Result<(), Failed> {
+        let hold = async {
+            self.trial.exec(&self.container, &["hold", &mib.to_string()]).await?;
+            let stats = self.trial.stats(&self.container).await?;
+            let memory = stats.memory.and_then(|memory| memory.working_set_bytes).map_or(0, |bytes| bytes.value);
+            Ok(((), format!("the program holds {mib} MiB; {} in use", units::measured(memory))))
+        };
+        steps.step(if mib > 0 { "take memory" } else { "give memory back" }, hold).await
+    }
+
+    /// What must not be done is not.
+    async fn refused(&self, steps: &mut Steps) -> Result<(), Failed> {
+        let knob = memory_knob(&self.container.group);
+        let before = read(&self.container.group, std::slice::from_ref(&knob));
+        let refused = async {
+            let error = match self.trial.update(&self.container, memory(SMALL.mib)).await {
+                Err(TrialError::Daemon(status)) if status.code() == tonic::Code::FailedPrecondition => status,
+                Err(other) => return Err(other),
+                Ok(()) => return Err(TrialError::Wrong("memory in use was taken away".to_owned())),
+            };
+            let after = read(&self.container.group, std::slice::from_ref(&knob));
+            if before != after {
+                return Err(TrialError::Wrong(format!("{knob} was {before:?} and is {after:?}")));
+            }
+            Ok(((), format!("{knob} is still {}: {}", after.join(" "), numbers(error.message()))))
+        };
+        steps.step("refused", refused).await
+    }
+
+    async fn look(&self) -> Result<Identity, TrialError> {
+        let (status, info) = self.trial.look(&self.container.id).await?;
+        let counted = self.container.group.oom_file().and_then(|file| std::fs::read_to_string(file).ok());
+        let counted = counted.unwrap_or_default();
+        let kills = counted.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
+        Ok(Identity { pid: info.pid, started: status.started_at, kills: kills.unwrap_or(0) })
+    }
+
+    async fn identity(&self, steps: &Steps) -> Result<Identity, Failed> {
+        steps.pause(Duration::ZERO).await?;
+        self.look().await.map_err(|source| Failed::Step { step: "start", source })
+    }
+
+    async fn same(&self, steps: &mut Steps, before: Identity) -> Result<(), Failed> {
+        let same = async {
+            let after = self.look().await?;
+            if before != after {
+                return Err(TrialError::Wrong(format!("it was {before:?} and is {after:?}")));
+            }
+            let pid = after.pid.unwrap_or(0);
+            Ok(((), format!("pid {pid}, not restarted, {} kills for lack of memory", after.kills)))
+        };
+        steps.step("look", same).await
+    }
+}
+
+fn memory(mib: u64) -> v1::LinuxContainerResources {
+    let bytes = i64::try_from(mib << 20).unwrap_or(i64::MAX);
+    v1::LinuxContainerResources { memory_limit_in_bytes: bytes, ..Default::default() }
+}
+
+fn cpu_knobs(group: &Cgroup) -> Vec<Knob> {
+    match group.layout().version() {
+        Version::V1 => vec![Knob::CFS_QUOTA, Knob::CPU_SHARES],
+        Version::V2 => vec![Knob::CPU_MAX, Knob::CPU_WEIGHT],
+    }
+}
+
+fn memory_knob(group: &Cgroup) -> Knob {
+    match group.layout().version() {
+        Version::V1 => Knob::MEMORY_LIMIT,
+        Version::V2 => Knob::MEMORY_MAX,
+    }
+}
+
+fn cpu_and_memory(group: &Cgroup) -> Vec<Knob> {
+    cpu_knobs(group).into_iter().chain([memory_knob(group)]).collect()
+}
+
+/// What the kernel's files hold.
+fn read(group: &Cgroup, knobs: &[Knob]) -> Vec<String> {
+    knobs.iter().map(|knob| group.read(knob).map_or_else(|_| "-".to_owned(), |text| text.trim().to_owned())).collect()
+}
+
+fn values(group: &Cgroup, knobs: &[Knob]) -> String {
+    let all = knobs.iter().zip(read(group, knobs));
+    all.map(|(knob, value)| format!("{knob} {}", readable(knob.file(), &value))).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_refusal_the_numbers_are_shown() {
+        let words = "changing x: attempting to set memory limit (1) below current usage (2): 1 bytes cannot be reclaimed, /sys/f stays";
+        let expected = "memory limit (1) below current usage (2)";
+        assert_eq!(numbers(words), expected);
+        assert_eq!(numbers("something else"), "something else");
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_what_is_used() {
+        assert_eq!(bar(25), " 25% of a CPU  █████");
+        assert_eq!(bar(0), "  0% of a CPU  ");
+    }
+}

@@ -1,0 +1,136 @@
+//! What is known of a pod or container, put together.
+
+use cgroup::Cgroup;
+use cri_api::v1;
+use model::kubernetes::{Announced, Resources};
+use serde::Serialize;
+
+use super::super::cgroup_files::Row;
+use super::super::verbose_info::{ContainerInfo, PodInfo, Said};
+use super::super::{cgroup_files, units};
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub(super) enum View {
+    Container(Box<ContainerView>),
+    Pod(Box<PodView>),
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct ContainerView {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) pod: String,
+    pub(super) state: &'static str,
+    pub(super) pid: Option<u32>,
+    /// Of one that has ended.
+    pub(super) ended: Option<Ended>,
+    pub(super) cgroup: String,
+    /// Whether the cgroup is there: then `actual` is what its files hold.
+    pub(super) has_cgroup: bool,
+    pub(super) files: Vec<Row>,
+    pub(super) oom_score: Option<Score>,
+    /// Requests and limits of the pod spec (KEP-4112), where the client told them.
+    pub(super) kubernetes: Option<Resources>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Ended {
+    pub(super) code: i32,
+    pub(super) reason: String,
+    pub(super) message: String,
+    /// Nanoseconds since 1970.
+    pub(super) at: i64,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Score {
+    pub(super) asked: Option<i16>,
+    pub(super) actual: Option<i16>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct PodView {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) namespace: String,
+    pub(super) state: &'static str,
+    pub(super) cgroup: String,
+    /// Who made the cgroup, and so sizes it.
+    pub(super) owner: &'static str,
+    pub(super) has_cgroup: bool,
+    pub(super) files: Vec<Row>,
+    /// What the pod costs beside its containers, in words.
+    pub(super) overhead: Option<String>,
+    /// What was announced of its containers (KEP-4112).
+    pub(super) announced: Option<Announced>,
+    pub(super) containers: Vec<ContainerView>,
+}
+
+pub(super) fn container(status: v1::ContainerStatus, info: &ContainerInfo, group: &Cgroup) -> ContainerView {
+    let state = status.state();
+    let ended = (state == v1::ContainerState::ContainerExited).then(|| Ended {
+        code: status.exit_code,
+        reason: status.reason.clone(),
+        message: status.message.clone(),
+        at: status.finished_at,
+    });
+    ContainerView {
+        name: status.metadata.map(|meta| meta.name).unwrap_or_default(),
+        pod: info.pod.clone(),
+        state: match state {
+            v1::ContainerState::ContainerCreated => "created",
+            v1::ContainerState::ContainerRunning => "running",
+            v1::ContainerState::ContainerExited => "exited",
+            v1::ContainerState::ContainerUnknown => "unknown",
+        },
+        pid: info.pid,
+        ended,
+        cgroup: info.cgroup.clone(),
+        has_cgroup: group.exists(),
+        files: cgroup_files::rows(group, &info.resources),
+        oom_score: score(&info.resources),
+        kubernetes: info.config.kubernetes_resources.clone(),
+        id: status.id,
+    }
+}
+
+fn score(said: &Said) -> Option<Score> {
+    let asked = said.asked.oom_score_adj.map(|score| score.get());
+    let actual = said.actual.as_ref().and_then(|actual| actual.oom_score_adj).map(|score| score.get());
+    (asked.is_some() || actual.is_some()).then_some(Score { asked, actual })
+}
+
+pub(super) fn pod(
+    status: v1::PodSandboxStatus,
+    info: &PodInfo,
+    group: &Cgroup,
+    containers: Vec<ContainerView>,
+) -> PodView {
+    let state = match status.state() {
+        v1::PodSandboxState::SandboxReady => "ready",
+        v1::PodSandboxState::SandboxNotready => "not ready",
+    };
+    let meta = status.metadata.unwrap_or_default();
+    PodView {
+        id: status.id,
+        name: meta.name,
+        namespace: meta.namespace,
+        state,
+        cgroup: info.cgroup.path.clone(),
+        owner: if info.cgroup.ours { "crisp" } else { "client" },
+        has_cgroup: group.exists(),
+        files: cgroup_files::rows(group, &info.resources),
+        overhead: overhead(&info.resources),
+        announced: info.config.announced.clone(),
+        containers,
+    }
+}
+
+fn overhead(said: &Said) -> Option<String> {
+    let overhead = said.overhead.as_ref()?;
+    let cpu = overhead.cpu_quota.map(|quota| format!("cpu {}", units::cpus(quota, overhead.cpu_period)));
+    let memory = overhead.memory.map(|memory| format!("memory {}", units::memory(memory)));
+    let parts: Vec<String> = [cpu, memory].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
+}

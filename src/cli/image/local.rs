@@ -1,0 +1,143 @@
+//! Images of a store that no daemon has open.
+//!
+//! Containers outlive the daemon that made them. As long as there may be one, no layer is freed here: only a daemon
+//! finds out which of them run.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use ::image::{Compress, Image, Limits, OpenError, Registries, Store};
+use config::{ConfigError, Pinned, RawConfig};
+use cri_api::{admin, v1};
+use daemon::convert;
+use daemon::serve::images_dir;
+use daemon::store::Layout;
+use safe_fs::FileError;
+
+use super::ImageError;
+use super::output_file::Output;
+use crate::progress_bar::Meter;
+use crate::signals::Interrupt;
+
+/// The store, opened by us.
+pub(crate) struct Offline {
+    store: Store,
+    layout: Layout,
+    pinned: Pinned,
+}
+
+/// What to do about a store that does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Absent {
+    Make,
+    Refuse,
+}
+
+impl Offline {
+    pub(crate) fn open(config: &RawConfig, absent: Absent) -> Result<Self, ImageError> {
+        let dir = images_dir(&config.root);
+        // A store has its lock from the first moment; a directory of that name alone may be anybody's. Where we may not look,
+        // opening says so.
+        if absent == Absent::Refuse && matches!(dir.join("lock").try_exists(), Ok(false)) {
+            return Err(ImageError::NoStore(dir));
+        }
+        let pinned = Pinned::parse(&config.image.pinned).map_err(ConfigError::from)?;
+        let registries = Registries { search: config.image.search.clone(), ..Registries::default() };
+        let store = Store::open(&dir, registries, Limits::default())?;
+        let layout = Layout { state: config.state.clone(), root: config.root.clone() };
+        Ok(Self { store, layout, pinned })
+    }
+
+    pub(crate) fn list(&self) -> Vec<v1::Image> {
+        self.store.list().iter().map(|image| convert::image::to_wire(image, &self.pinned)).collect()
+    }
+
+    /// Something of a container that may still run.
+    fn container(&self) -> Result<Option<PathBuf>, FileError> {
+        let first = |dir: PathBuf| safe_fs::list_names(&dir).map(|names| names.first().map(|name| dir.join(name)));
+        if let Some(writable) = first(self.layout.writables())? {
+            return Ok(Some(writable));
+        }
+        for pod in safe_fs::list_names(&self.layout.pods())? {
+            if let Some(container) = first(self.layout.pods().join(pod).join("containers"))? {
+                return Ok(Some(container));
+            }
+        }
+        Ok(None)
+    }
+
+    fn known_container(&self) -> Result<Option<PathBuf>, ImageError> {
+        self.container().map_err(|error| ImageError::Containers(error.into()))
+    }
+
+    /// Removes an image with all its names; false if there is none.
+    pub(crate) fn remove(&self, name: &str) -> Result<bool, ImageError> {
+        let Some(image) = self.store.find(name) else { return Ok(false) };
+        if self.known_container()?.is_none() {
+            self.store.sweep().map_err(ImageError::Remove)?;
+        }
+        self.store.remove(image.id.as_str()).map_err(ImageError::Remove)?;
+        Ok(true)
+    }
+
+    pub(crate) fn import(
+        &self,
+        path: &Path,
+        name: Option<&str>,
+        meter: &Meter,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<admin::Image>, ImageError> {
+        let imported = self.store.import(path, name, &|progress| {
+            meter.tell(progress);
+            going_on(interrupt)
+        });
+        let images =
+            imported.map_err(|error| if interrupt.is_stopped() { ImageError::Interrupted } else { error.into() })?;
+        Ok(images.iter().map(|image| convert::admin::to_wire(image)).collect())
+    }
+
+    pub(crate) fn export(
+        &self,
+        names: &[String],
+        compress: Compress,
+        output: &mut Output,
+        meter: &Meter,
+        interrupt: &Interrupt,
+    ) -> Result<(), ImageError> {
+        let exported = self.store.export(names, compress, output, &|progress| {
+            meter.tell(progress);
+            going_on(interrupt)
+        });
+        exported.map_err(|error| match error {
+            _ if interrupt.is_stopped() => ImageError::Interrupted,
+            ::image::ExportError::Write(source) => output.failed(source),
+            other => other.into(),
+        })
+    }
+
+    pub(crate) fn prune(&self, all: bool, dry_run: bool) -> Result<admin::PruneResponse, ImageError> {
+        if let Some(container) = self.known_container()? {
+            return Err(ImageError::MayRun(container));
+        }
+        self.store.sweep().map_err(ImageError::Remove)?;
+        let keep = |image: &Image| self.pinned.spares(image, all);
+        let pruned = if dry_run { self.store.prunable(keep) } else { self.store.prune(keep) };
+        Ok(convert::admin::pruned_to_wire(&pruned?))
+    }
+}
+
+fn going_on(interrupt: &Interrupt) -> ControlFlow<()> {
+    if interrupt.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// Whether the store could not be opened because it is a daemon's, or only a daemon may.
+pub(crate) fn is_daemons(error: &OpenError) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    let mut denied = false;
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<std::io::Error>();
+        denied |= io.is_some_and(|io| io.kind() == std::io::ErrorKind::PermissionDenied);
+        cause = error.source();
+    }
+    denied || matches!(error, OpenError::InUse(_))
+}

@@ -1,0 +1,201 @@
+//! Images through a running daemon.
+
+use std::io::Write as _;
+use std::path::Path;
+
+use ::image::{Compress, Progress};
+use cri_api::admin::images_client::ImagesClient;
+use cri_api::v1::image_service_client::ImageServiceClient;
+use cri_api::{admin, v1};
+use daemon::grpc::REQUEST_MAX;
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+
+use super::ImageError;
+use super::output_file::Output;
+use crate::progress_bar::Meter;
+use crate::signals::Interrupt;
+
+/// Bytes of an archive that may be on their way.
+const WINDOW: u32 = 4 << 20;
+
+/// A daemon that answers.
+pub(crate) struct Daemon {
+    channel: Channel,
+}
+
+/// A call that was not begun.
+fn failed(status: Status) -> ImageError {
+    match status.code() {
+        // Our own calls are there in every daemon of this release.
+        Code::Unimplemented => ImageError::OtherDaemon(Box::new(status)),
+        _ => ImageError::Daemon(Box::new(status)),
+    }
+}
+
+impl Daemon {
+    pub(crate) async fn connect(socket: &Path) -> Result<Self, tonic::transport::Error> {
+        let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
+        let endpoint = endpoint.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
+        Ok(Self { channel: endpoint.connect().await? })
+    }
+
+    fn cri(&self) -> ImageServiceClient<Channel> {
+        ImageServiceClient::new(self.channel.clone()).max_decoding_message_size(REQUEST_MAX)
+    }
+
+    fn admin(&self) -> ImagesClient<Channel> {
+        ImagesClient::new(self.channel.clone()).max_decoding_message_size(REQUEST_MAX)
+    }
+
+    pub(crate) async fn list(&self) -> Result<Vec<v1::Image>, ImageError> {
+        let listed = self.cri().list_images(v1::ListImagesRequest::default()).await;
+        Ok(listed.map_err(failed)?.into_inner().images)
+    }
+
+    /// Removes an image with all its names; false if there is none.
+    pub(crate) async fn remove(&self, name: &str) -> Result<bool, ImageError> {
+        let spec = |image: &str| Some(v1::ImageSpec { image: image.to_owned(), ..v1::ImageSpec::default() });
+        let ask = v1::ImageStatusRequest { image: spec(name), verbose: false };
+        let found = self.cri().image_status(ask).await.map_err(failed)?.into_inner().image;
+        let Some(image) = found else { return Ok(false) };
+        let ask = v1::RemoveImageRequest { image: spec(&image.id) };
+        self.cri().remove_image(ask).await.map_err(failed)?;
+        Ok(true)
+    }
+
+    pub(crate) async fn import(
+        &self,
+        path: &Path,
+        name: Option<&str>,
+        meter: &Meter,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<admin::Image>, ImageError> {
+        let path = path.to_str().ok_or_else(|| ImageError::Path(path.to_owned()))?.to_owned();
+        let ask = admin::ImportRequest { path, name: name.unwrap_or_default().to_owned() };
+        let told = self.admin().import(ask).await.map_err(failed)?.into_inner();
+        imported(told, meter, interrupt).await
+    }
+
+    pub(crate) async fn export(
+        &self,
+        names: &[String],
+        compress: Compress,
+        output: &mut Output,
+        meter: &Meter,
+        interrupt: &Interrupt,
+    ) -> Result<(), ImageError> {
+        let compression = match compress {
+            Compress::No => admin::Compression::None,
+            Compress::Gzip => admin::Compression::Gzip,
+            Compress::Zstd => admin::Compression::Zstd,
+        };
+        let ask = admin::ExportRequest { names: names.to_vec(), compression: compression.into() };
+        let pieces = self.admin().export(ask).await.map_err(failed)?.into_inner();
+        exported(pieces, output, meter, interrupt).await
+    }
+
+    pub(crate) async fn prune(&self, all: bool, dry_run: bool) -> Result<admin::PruneResponse, ImageError> {
+        let ask = admin::PruneRequest { all, dry_run };
+        Ok(self.admin().prune(ask).await.map_err(failed)?.into_inner())
+    }
+}
+
+/// The next message of a stream that has not said that it is done. Dropping the stream tells the daemon that nobody wants
+/// it any more.
+async fn next<T>(
+    stream: &mut (impl Stream<Item = Result<T, Status>> + Unpin),
+    interrupt: &Interrupt,
+) -> Result<T, ImageError> {
+    let message = tokio::select! {
+        message = stream.next() => message,
+        () = interrupt.stopped() => return Err(ImageError::Interrupted),
+    };
+    message.ok_or(ImageError::CutShort)?.map_err(|status| ImageError::Daemon(Box::new(status)))
+}
+
+/// The images that an import ends with.
+async fn imported(
+    mut told: impl Stream<Item = Result<admin::ImportProgress, Status>> + Unpin,
+    meter: &Meter,
+    interrupt: &Interrupt,
+) -> Result<Vec<admin::Image>, ImageError> {
+    loop {
+        let admin::ImportProgress { bytes, total, layers, images, done } = next(&mut told, interrupt).await?;
+        meter.tell(Progress { bytes, total, layers });
+        if done {
+            return Ok(images);
+        }
+    }
+}
+
+/// Writes an archive until it is whole.
+async fn exported(
+    mut pieces: impl Stream<Item = Result<admin::Chunk, Status>> + Unpin,
+    output: &mut Output,
+    meter: &Meter,
+    interrupt: &Interrupt,
+) -> Result<(), ImageError> {
+    loop {
+        let admin::Chunk { data, bytes, total, done } = next(&mut pieces, interrupt).await?;
+        output.write_all(&data).map_err(|error| output.failed(error))?;
+        meter.tell(Progress { bytes, total, layers: 0 });
+        if done {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use tokio_stream::iter;
+
+    use super::*;
+
+    fn piece(data: &[u8], done: bool) -> Result<admin::Chunk, Status> {
+        Ok(admin::Chunk { data: data.to_vec(), done, ..admin::Chunk::default() })
+    }
+
+    #[tokio::test]
+    async fn an_archive_is_whole_only_when_the_daemon_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, interrupt) = (dir.path().join("a.tar"), Arc::<Interrupt>::default());
+        let mut output = Output::open(Some(&file), interrupt.clone()).unwrap();
+        let cut = exported(iter([piece(b"a", false)]), &mut output, &Meter::Silent, &interrupt).await;
+        assert!(matches!(cut, Err(ImageError::CutShort)), "{cut:?}");
+        drop(output);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        let mut output = Output::open(Some(&file), interrupt.clone()).unwrap();
+        let pieces = [piece(b"a", false), piece(b"b", false), piece(b"", true)];
+        exported(iter(pieces), &mut output, &Meter::Silent, &interrupt).await.unwrap();
+        output.finish().unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"ab");
+    }
+
+    #[tokio::test]
+    async fn an_import_is_done_only_when_the_daemon_says_so() {
+        let image = admin::Image { id: "a".into(), ..admin::Image::default() };
+        let told = |done| {
+            let last = admin::ImportProgress { images: vec![image.clone()], done, ..admin::ImportProgress::default() };
+            iter([Ok(admin::ImportProgress::default()), Ok(last)])
+        };
+        let interrupt = Interrupt::default();
+        let cut = imported(told(false), &Meter::Silent, &interrupt).await;
+        assert!(matches!(cut, Err(ImageError::CutShort)), "{cut:?}");
+        let images = imported(told(true), &Meter::Silent, &interrupt).await.unwrap();
+        assert_eq!((images.len(), images[0].id.as_str()), (1, "a"));
+    }
+
+    #[tokio::test]
+    async fn what_a_daemon_says_within_a_stream_is_its_own() {
+        let told = iter([Err(Status::unimplemented("media type text/plain"))]);
+        let error = imported(told, &Meter::Silent, &Interrupt::default()).await.unwrap_err();
+        assert_eq!(error.to_string(), "media type text/plain");
+        let opening = failed(Status::unimplemented("unknown service")).to_string();
+        assert!(opening.contains("no crisp of this release"), "{opening}");
+    }
+}

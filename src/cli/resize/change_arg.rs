@@ -1,0 +1,250 @@
+//! What is to change of one container, or of a pod: options of the command line, or `NAME=KEY:VALUE,…`.
+
+use std::str::FromStr;
+
+use model::kubernetes::{QualifiedName, Resources};
+use model::resources::{CpuPeriod, CpuQuota, CpuSet, CpuShares, InvalidLimits, LimitsPatch};
+
+use super::quantity_arg;
+use super::quantity_arg::{Amount, InvalidAmount, Limit};
+
+/// All of it may be left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+pub(super) struct Change {
+    /// CPUs, such as 500m, 250m/500m, 250m/ (request alone), /500m (limit alone) or /max (no limit).
+    #[arg(long, value_name = "[REQUEST/]LIMIT")]
+    cpu: Option<Amount>,
+    /// Memory in the same form, such as 256Mi; the request is only told to crisp, the kernel has no place for it.
+    #[arg(long, value_name = "[REQUEST/]LIMIT")]
+    memory: Option<Amount>,
+    /// Memory and swap together: an amount, or max.
+    #[arg(long, value_name = "LIMIT")]
+    memory_swap: Option<Limit>,
+    /// Microseconds of CPU time in each period, in place of a limit by --cpu; -1 is no limit.
+    #[arg(long, value_name = "MICROSECONDS", allow_negative_numbers = true)]
+    cpu_quota: Option<i64>,
+    /// The length of a period.
+    #[arg(long, value_name = "MICROSECONDS")]
+    cpu_period: Option<i64>,
+    /// The weight against others, 2 to 262144, in place of a request by --cpu; 1024 is one CPU's.
+    #[arg(long, value_name = "SHARES")]
+    cpu_shares: Option<i64>,
+    /// The CPUs that may be used, such as 0-1,3.
+    #[arg(long, value_name = "LIST")]
+    cpuset_cpus: Option<String>,
+    /// The memory nodes that may be used.
+    #[arg(long, value_name = "LIST")]
+    cpuset_mems: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChangeError {
+    #[error("{0:?} is no NAME=KEY:VALUE,… such as app=cpu:500m,memory:256Mi")]
+    Form(String),
+    #[error("{key:?} is none of cpu, memory, memory-swap, cpu-quota, cpu-period, cpu-shares, cpuset-cpus, cpuset-mems")]
+    Key { key: String },
+    #[error("{key} is given twice")]
+    Twice { key: String },
+    #[error("{key}: {value:?}: {problem}")]
+    Value { key: String, value: String, problem: String },
+    #[error("cpu and {0} say the same in two ways: leave one of them out")]
+    Both(&'static str),
+    #[error(transparent)]
+    Amount(#[from] InvalidAmount),
+    #[error(transparent)]
+    Limits(#[from] InvalidLimits),
+}
+
+/// A change of the container that has this name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) name: String,
+    pub(super) change: Change,
+}
+
+impl FromStr for Named {
+    type Err = ChangeError;
+
+    fn from_str(text: &str) -> Result<Self, ChangeError> {
+        let form = || ChangeError::Form(text.to_owned());
+        let (name, rest) =
+            text.split_once('=').filter(|(name, rest)| !name.is_empty() && !rest.is_empty()).ok_or_else(form)?;
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        for part in rest.split(',') {
+            match (part.split_once(':'), pairs.last_mut()) {
+                (Some((key, value)), _) => pairs.push((key.to_owned(), value.to_owned())),
+                // A list of CPUs has commas of its own.
+                (None, Some((_, value))) => *value = format!("{value},{part}"),
+                (None, None) => return Err(form()),
+            }
+        }
+        let mut change = Change::default();
+        pairs.iter().try_for_each(|(key, value)| change.set(key, value))?;
+        Ok(Self { name: name.to_owned(), change })
+    }
+}
+
+/// Reads a value into a place that must be empty.
+fn put<T: FromStr>(place: &mut Option<T>, key: &str, value: &str) -> Result<(), ChangeError>
+where
+    T::Err: std::fmt::Display,
+{
+    if place.is_some() {
+        return Err(ChangeError::Twice { key: key.to_owned() });
+    }
+    let failed = |problem: T::Err| {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        ChangeError::Value { key, value, problem: problem.to_string() }
+    };
+    *place = Some(value.parse().map_err(failed)?);
+    Ok(())
+}
+
+impl Change {
+    fn set(&mut self, key: &str, value: &str) -> Result<(), ChangeError> {
+        match key {
+            "cpu" => put(&mut self.cpu, key, value),
+            "memory" => put(&mut self.memory, key, value),
+            "memory-swap" => put(&mut self.memory_swap, key, value),
+            "cpu-quota" => put(&mut self.cpu_quota, key, value),
+            "cpu-period" => put(&mut self.cpu_period, key, value),
+            "cpu-shares" => put(&mut self.cpu_shares, key, value),
+            "cpuset-cpus" => put(&mut self.cpuset_cpus, key, value),
+            "cpuset-mems" => put(&mut self.cpuset_mems, key, value),
+            other => Err(ChangeError::Key { key: other.to_owned() }),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    pub(super) fn of_pod(cpu: Option<Amount>, memory: Option<Amount>) -> Self {
+        Self { cpu, memory, ..Self::default() }
+    }
+
+    /// In the words of cgroups. `period` is the one in force.
+    pub(super) fn patch(&self, period: CpuPeriod) -> Result<LimitsPatch, ChangeError> {
+        let Self { cpu, memory, memory_swap, cpu_quota, cpu_period, cpu_shares, cpuset_cpus, cpuset_mems } = self;
+        let new_period = cpu_period.map(CpuPeriod::new).transpose()?;
+        let (request, limit) = match cpu {
+            Some(Amount { request, limit }) => (request.as_ref(), limit.as_ref()),
+            None => (None, None),
+        };
+        let quota = match (limit, cpu_quota) {
+            (Some(_), Some(_)) => return Err(ChangeError::Both("cpu-quota")),
+            (Some(limit), None) => Some(quantity_arg::quota(limit, new_period.unwrap_or(period))?),
+            (None, Some(quota)) => Some(CpuQuota::new(*quota)?),
+            (None, None) => None,
+        };
+        let shares = match (request, cpu_shares) {
+            (Some(_), Some(_)) => return Err(ChangeError::Both("cpu-shares")),
+            (Some(request), None) => Some(quantity_arg::shares(request)?),
+            (None, Some(shares)) => Some(CpuShares::new(*shares)?),
+            (None, None) => None,
+        };
+        let limit = memory.as_ref().and_then(|memory| memory.limit.as_ref());
+        Ok(LimitsPatch {
+            cpu_quota: quota,
+            // A quota means nothing without its period.
+            cpu_period: new_period.or(quota.map(|_| period)),
+            cpu_shares: shares,
+            memory: limit.map(quantity_arg::memory).transpose()?,
+            memory_swap: memory_swap.as_ref().map(quantity_arg::memory).transpose()?,
+            cpuset_cpus: cpuset_cpus.as_deref().map(CpuSet::new).transpose()?,
+            cpuset_mems: cpuset_mems.as_deref().map(CpuSet::new).transpose()?,
+            ..LimitsPatch::default()
+        })
+    }
+
+    /// What the pod spec says of the container then (KEP-4112), where it said something before.
+    pub(super) fn stated(&self, had: &Resources) -> Resources {
+        let mut resources = had.clone();
+        for (name, amount) in [("cpu", &self.cpu), ("memory", &self.memory)] {
+            let (Some(Amount { request, limit }), Ok(name)) = (amount, name.parse::<QualifiedName>()) else { continue };
+            if let Some(request) = request {
+                resources.requests.insert(name.clone(), request.clone());
+            }
+            match limit {
+                Some(Limit::Of(limit)) => drop(resources.limits.insert(name, limit.clone())),
+                Some(Limit::Max) => drop(resources.limits.remove(&name)),
+                None => {}
+            }
+        }
+        resources
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::resources::{Bytes, MemoryLimit, Micros};
+
+    use super::*;
+
+    fn period() -> CpuPeriod {
+        CpuPeriod::new(100_000).unwrap()
+    }
+
+    fn patch(text: &str) -> Result<LimitsPatch, ChangeError> {
+        text.parse::<Named>().unwrap().change.patch(period())
+    }
+
+    #[test]
+    fn a_containers_change_is_written_in_one_word() {
+        let Named { name, .. } = "app=cpu:500m".parse().unwrap();
+        assert_eq!(name, "app");
+        let all = patch("app=cpu:250m/500m,memory:256Mi,cpuset-cpus:0,2-3,cpuset-mems:0").unwrap();
+        let expected = LimitsPatch {
+            cpu_quota: Some(CpuQuota::Micros(Micros(50_000))),
+            cpu_period: Some(period()),
+            cpu_shares: Some(CpuShares::new(256).unwrap()),
+            memory: Some(MemoryLimit::Bytes(Bytes(256 << 20))),
+            cpuset_cpus: Some(CpuSet::new("0,2-3").unwrap()),
+            cpuset_mems: Some(CpuSet::new("0").unwrap()),
+            ..LimitsPatch::default()
+        };
+        assert_eq!(all, expected);
+    }
+
+    #[test]
+    fn raw_values_and_a_period_of_its_own_are_taken() {
+        let raw = patch("a=cpu-quota:20000,cpu-period:50000,cpu-shares:77").unwrap();
+        assert_eq!(raw.cpu_quota, Some(CpuQuota::Micros(Micros(20_000))));
+        assert_eq!((raw.cpu_period, raw.cpu_shares), (CpuPeriod::new(50_000).ok(), CpuShares::new(77).ok()));
+        let mixed = patch("a=cpu:1,cpu-period:50000").unwrap();
+        assert_eq!(mixed.cpu_quota, Some(CpuQuota::Micros(Micros(50_000))));
+        let request = patch("a=cpu:1/").unwrap();
+        assert_eq!((request.cpu_quota, request.cpu_period), (None, None));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_by_name() {
+        for (text, word) in [
+            ("app", "NAME=KEY:VALUE"),
+            ("=cpu:1", "NAME=KEY:VALUE"),
+            ("app=", "NAME=KEY:VALUE"),
+            ("app=5", "NAME=KEY:VALUE"),
+            ("app=gpu:1", "gpu"),
+            ("app=cpu:1,cpu:2", "twice"),
+            ("app=memory:lots", "memory"),
+            ("app=cpu-quota:much", "cpu-quota"),
+        ] {
+            let words = text.parse::<Named>().unwrap_err().to_string();
+            assert!(words.contains(word), "{text}: {words}");
+        }
+        assert!(matches!(patch("app=cpu:/1,cpu-quota:1000"), Err(ChangeError::Both("cpu-quota"))));
+        assert!(matches!(patch("app=cpu:1/,cpu-shares:10"), Err(ChangeError::Both("cpu-shares"))));
+        assert!(matches!(patch("app=cpu-shares:1"), Err(ChangeError::Limits(_))));
+    }
+
+    #[test]
+    fn what_the_pod_spec_says_follows() {
+        let amounts =
+            |list: &[(&str, &str)]| list.iter().map(|(n, a)| (n.parse().unwrap(), a.parse().unwrap())).collect();
+        let had = Resources { requests: amounts(&[("cpu", "1")]), limits: amounts(&[("cpu", "2"), ("memory", "1Gi")]) };
+        let change = "a=cpu:500m/max,memory:/2Gi".parse::<Named>().unwrap().change;
+        let stated = change.stated(&had);
+        assert_eq!(stated.requests, amounts(&[("cpu", "500m")]));
+        assert_eq!(stated.limits, amounts(&[("memory", "2Gi")]));
+    }
+}

@@ -1,0 +1,171 @@
+//! Step by step, and back when one of them fails.
+
+use std::io::{self, Write as _};
+use std::time::Instant;
+
+use cri_api::v1;
+use model::resources::{CpuPeriod, CpuQuota, CpuShares, LimitsPatch, MemoryLimit};
+use tonic::Status;
+
+use super::super::client::Cri;
+use super::super::color::Paint;
+use super::super::signals::Interrupt;
+use super::order::{Step, Whose};
+use super::targets::Group;
+use super::{ResizeError, print};
+pub(crate) use daemon::convert::kubernetes;
+
+/// Makes all the calls, or takes back those that were made.
+pub(super) async fn carry_out(
+    cri: &Cri,
+    group: &Group,
+    steps: &[Step],
+    interrupt: &Interrupt,
+) -> Result<(), ResizeError> {
+    let paint = Paint::stdout();
+    for (index, step) in steps.iter().enumerate() {
+        if interrupt.is_stopped() {
+            return Err(ResizeError::Interrupted(take_back(cri, group, &steps[..index]).await));
+        }
+        let (what, begin) = (print::words(group, step), Instant::now());
+        match call(cri, group, step, Way::There).await {
+            Ok(()) => {
+                let took = begin.elapsed().as_millis();
+                // What is changed is changed, whether anybody reads of it or not.
+                writeln!(io::stdout(), "{}  {what}  {}", paint.good("ok"), paint.faint(&format!("{took} ms"))).ok();
+            }
+            Err(status) => {
+                writeln!(io::stdout(), "{}  {what}", paint.bad("failed")).ok();
+                let undone = take_back(cri, group, &steps[..index]).await;
+                let (step, all, problem) = (index + 1, steps.len(), status.message().to_owned());
+                return Err(ResizeError::Step { step, all, what, problem, undone });
+            }
+        }
+    }
+    if let Some(told) = &group.told {
+        // Last: the limits have their values already, and of files at most the weight of the pod changes.
+        let pod_resources = Some(kubernetes::announced_to_wire(told));
+        let ask = v1::UpdatePodSandboxResourcesRequest {
+            pod_sandbox_id: group.pod.id.clone(),
+            pod_resources,
+            ..Default::default()
+        };
+        if let Err(status) = cri.runtime().update_pod_sandbox_resources(ask).await {
+            let undone = take_back(cri, group, steps).await;
+            let (step, what, problem) = (steps.len() + 1, print::TOLD.to_owned(), status.message().to_owned());
+            return Err(ResizeError::Step { step, all: step, what, problem, undone });
+        }
+        writeln!(io::stdout(), "{}  {}", paint.good("ok"), print::TOLD).ok();
+    }
+    Ok(())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    There,
+    Back,
+}
+
+/// Takes back every step, last first, and says how that went.
+async fn take_back(cri: &Cri, group: &Group, steps: &[Step]) -> String {
+    let mut left = Vec::new();
+    for step in steps.iter().rev() {
+        if let Err(status) = call(cri, group, step, Way::Back).await {
+            left.push(format!("{} could not be taken back: {}", print::words(group, step), status.message()));
+        }
+    }
+    match (steps.len(), &left[..]) {
+        (0, _) => "nothing was changed".to_owned(),
+        (_, []) => "all that was changed is as it was".to_owned(),
+        (_, left) => left.join("; "),
+    }
+}
+
+async fn call(cri: &Cri, group: &Group, step: &Step, way: Way) -> Result<(), Status> {
+    let limits = match way {
+        Way::There => &step.to,
+        Way::Back => &step.back,
+    };
+    match step.whose {
+        Whose::Pod => {
+            let pod_sandbox_id = group.pod.id.clone();
+            let resources = Some(to_wire(limits));
+            let ask = v1::UpdatePodSandboxResourcesRequest { pod_sandbox_id, resources, ..Default::default() };
+            cri.runtime().update_pod_sandbox_resources(ask).await.map(drop)
+        }
+        Whose::Container(index) => {
+            let Some(member) = group.containers.get(index) else { return Ok(()) };
+            let stated = member.stated.as_ref().map(|(had, then)| match way {
+                Way::There => kubernetes::resources_to_wire(then),
+                Way::Back => kubernetes::resources_to_wire(had),
+            });
+            let ask = v1::UpdateContainerResourcesRequest {
+                container_id: member.id.clone(),
+                linux: Some(to_wire(limits)),
+                kubernetes_resources: stated,
+                ..Default::default()
+            };
+            cri.runtime().update_container_resources(ask).await.map(drop)
+        }
+    }
+}
+
+/// A patch in CRI's words: 0 and "" leave alone, -1 is no limit.
+fn to_wire(patch: &LimitsPatch) -> v1::LinuxContainerResources {
+    let memory = |limit: Option<MemoryLimit>| match limit {
+        None => 0,
+        Some(limit) => limit.bytes().map_or(-1, |bytes| i64::try_from(bytes.0).unwrap_or(i64::MAX)),
+    };
+    let quota = match patch.cpu_quota {
+        None => 0,
+        Some(CpuQuota::Unlimited) => -1,
+        Some(CpuQuota::Micros(micros)) => i64::try_from(micros.0).unwrap_or(i64::MAX),
+    };
+    let set =
+        |set: &Option<model::resources::CpuSet>| set.as_ref().map(|set| set.as_str().to_owned()).unwrap_or_default();
+    v1::LinuxContainerResources {
+        cpu_period: patch.cpu_period.map_or(0, |period: CpuPeriod| period.into()),
+        cpu_quota: quota,
+        cpu_shares: patch.cpu_shares.map_or(0, |shares: CpuShares| shares.into()),
+        memory_limit_in_bytes: memory(patch.memory),
+        memory_swap_limit_in_bytes: memory(patch.memory_swap),
+        cpuset_cpus: set(&patch.cpuset_cpus),
+        cpuset_mems: set(&patch.cpuset_mems),
+        ..Default::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::resources::{Bytes, CpuSet, Micros};
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_is_left_alone_and_no_limit_is_said() {
+        assert_eq!(to_wire(&LimitsPatch::default()), v1::LinuxContainerResources::default());
+        let patch = LimitsPatch {
+            cpu_quota: Some(CpuQuota::Unlimited),
+            cpu_period: CpuPeriod::new(50_000).ok(),
+            cpu_shares: CpuShares::new(7).ok(),
+            memory: Some(MemoryLimit::Unlimited),
+            memory_swap: Some(MemoryLimit::Bytes(Bytes(5))),
+            cpuset_cpus: CpuSet::new("0-1").ok(),
+            cpuset_mems: CpuSet::new("0").ok(),
+            ..LimitsPatch::default()
+        };
+        let expected = v1::LinuxContainerResources {
+            cpu_period: 50_000,
+            cpu_quota: -1,
+            cpu_shares: 7,
+            memory_limit_in_bytes: -1,
+            memory_swap_limit_in_bytes: 5,
+            cpuset_cpus: "0-1".to_owned(),
+            cpuset_mems: "0".to_owned(),
+            ..Default::default()
+        };
+        assert_eq!(to_wire(&patch), expected);
+        let quota = LimitsPatch { cpu_quota: Some(CpuQuota::Micros(Micros(9_000))), ..LimitsPatch::default() };
+        assert_eq!(to_wire(&quota).cpu_quota, 9_000);
+    }
+}

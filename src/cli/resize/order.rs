@@ -1,0 +1,174 @@
+//! In which order a pod and its containers are changed: KEP-1287's.
+//!
+//! Memory goes before CPU. Within each: the pod's limit is raised first, then containers that get less, then those that get
+//! more, and the pod's limit is lowered last. So at no moment are containers allowed more than their pod, and what may be
+//! refused comes before what others may use at once.
+
+use std::cmp::Ordering;
+
+use model::resources::{CpuQuota, LimitsPatch, MemoryLimit};
+
+use super::super::units::PERIOD;
+use super::quantity_arg::{cpu_micros, memory_bytes};
+
+/// What is in force, and what of it is to change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Move {
+    pub(super) now: LimitsPatch,
+    pub(super) to: LimitsPatch,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    Pod,
+    /// By its place among the containers.
+    Container(usize),
+}
+
+/// One call, and the call that takes it back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) whose: Whose,
+    pub(super) to: LimitsPatch,
+    pub(super) back: LimitsPatch,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Memory,
+    Cpu,
+    /// What has no order: sets of CPUs and memory nodes.
+    Rest,
+}
+
+/// The steps, none of which changes nothing.
+pub(super) fn steps(pod: &Move, containers: &[Move]) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for part in [Part::Memory, Part::Cpu, Part::Rest] {
+        let pod_part = pod.part(part);
+        steps.extend(pod_part.only(Ordering::Greater).step(Whose::Pod));
+        let parts: Vec<(usize, Move)> = containers.iter().map(|one| one.part(part)).enumerate().collect();
+        let lowered = |(_, one): &&(usize, Move)| one.direction(part) == Ordering::Less;
+        let (down, up): (Vec<_>, Vec<_>) = parts.iter().partition(lowered);
+        steps.extend(down.into_iter().chain(up).filter_map(|(index, one)| one.step(Whose::Container(*index))));
+        steps.extend(pod_part.only(Ordering::Less).step(Whose::Pod));
+    }
+    steps
+}
+
+impl Move {
+    /// What of this is of one part and really changes.
+    fn part(&self, part: Part) -> Move {
+        let LimitsPatch { cpu_quota, cpu_period, cpu_shares, memory, memory_swap, cpuset_cpus, cpuset_mems, .. } =
+            self.to.clone();
+        let now = &self.now;
+        let to = match part {
+            Part::Memory => LimitsPatch {
+                memory: memory.filter(|to| *to != now.memory.unwrap_or(MemoryLimit::Unlimited)),
+                memory_swap: memory_swap.filter(|to| now.memory_swap != Some(*to)),
+                ..LimitsPatch::default()
+            },
+            Part::Cpu => {
+                let same = cpu_quota.is_none_or(|to| to == now.cpu_quota.unwrap_or(CpuQuota::Unlimited))
+                    && cpu_period.is_none_or(|to| now.cpu_period == Some(to));
+                LimitsPatch {
+                    cpu_quota: cpu_quota.filter(|_| !same),
+                    cpu_period: cpu_period.filter(|_| !same),
+                    cpu_shares: cpu_shares.filter(|to| now.cpu_shares != Some(*to)),
+                    ..LimitsPatch::default()
+                }
+            }
+            Part::Rest => LimitsPatch {
+                cpuset_cpus: cpuset_cpus.filter(|to| now.cpuset_cpus.as_ref() != Some(to)),
+                cpuset_mems: cpuset_mems.filter(|to| now.cpuset_mems.as_ref() != Some(to)),
+                ..LimitsPatch::default()
+            },
+        };
+        Move { now: self.now.clone(), to }
+    }
+
+    fn cpu_order(&self) -> Ordering {
+        if self.to.cpu_quota.is_none() && self.to.cpu_period.is_none() {
+            return Ordering::Equal;
+        }
+        let then = self.now.clone().merged(&self.to);
+        compare(cpus(&then), cpus(&self.now))
+    }
+
+    fn shares_order(&self) -> Ordering {
+        self.to.cpu_shares.map_or(Ordering::Equal, |to| Some(to).cmp(&self.now.cpu_shares))
+    }
+
+    fn memory_order(&self) -> Ordering {
+        let bytes = |limit: Option<MemoryLimit>| limit.and_then(memory_bytes).map(u128::from);
+        self.to.memory.map_or(Ordering::Equal, |to| compare(bytes(Some(to)), bytes(self.now.memory)))
+    }
+
+    fn swap_order(&self) -> Ordering {
+        let bytes = |limit: Option<MemoryLimit>| limit.and_then(memory_bytes).map(u128::from);
+        self.to.memory_swap.map_or(Ordering::Equal, |to| compare(bytes(Some(to)), bytes(self.now.memory_swap)))
+    }
+
+    /// The limit says whether it is more or less, and where it stays the same, the request does.
+    fn direction(&self, part: Part) -> Ordering {
+        match part {
+            Part::Memory => self.memory_order().then(self.swap_order()),
+            Part::Cpu => self.cpu_order().then(self.shares_order()),
+            Part::Rest => Ordering::Equal,
+        }
+    }
+
+    /// The fields that go this way.
+    fn only(&self, way: Ordering) -> Move {
+        let cpu = self.cpu_order() == way;
+        let to = LimitsPatch {
+            cpu_quota: self.to.cpu_quota.filter(|_| cpu),
+            cpu_period: self.to.cpu_period.filter(|_| cpu),
+            cpu_shares: self.to.cpu_shares.filter(|_| self.shares_order() == way),
+            memory: self.to.memory.filter(|_| self.memory_order() == way),
+            memory_swap: self.to.memory_swap.filter(|_| self.swap_order() == way),
+            ..LimitsPatch::default()
+        };
+        Move { now: self.now.clone(), to }
+    }
+
+    fn step(&self, whose: Whose) -> Option<Step> {
+        let Move { now, to } = self;
+        if *to == LimitsPatch::default() {
+            return None;
+        }
+        let unlimited = |limit: Option<MemoryLimit>| Some(limit.unwrap_or(MemoryLimit::Unlimited));
+        let back = LimitsPatch {
+            cpu_quota: to.cpu_quota.and(Some(now.cpu_quota.unwrap_or(CpuQuota::Unlimited))),
+            cpu_period: to.cpu_period.and(now.cpu_period),
+            cpu_shares: to.cpu_shares.and(now.cpu_shares),
+            memory: to.memory.and(unlimited(now.memory)),
+            memory_swap: to.memory_swap.and(unlimited(now.memory_swap)),
+            cpuset_cpus: to.cpuset_cpus.as_ref().and(now.cpuset_cpus.clone()),
+            cpuset_mems: to.cpuset_mems.as_ref().and(now.cpuset_mems.clone()),
+            ..LimitsPatch::default()
+        };
+        Some(Step { whose, to: to.clone(), back })
+    }
+}
+
+/// Without a limit is more than any.
+fn compare(a: Option<u128>, b: Option<u128>) -> Ordering {
+    match (a, b) {
+        (None, None) => Ordering::Equal,
+        (None, Some(_)) => Ordering::Greater,
+        (Some(_), None) => Ordering::Less,
+        (Some(a), Some(b)) => a.cmp(&b),
+    }
+}
+
+/// Billionths of a CPU; none without a limit.
+fn cpus(patch: &LimitsPatch) -> Option<u128> {
+    let micros = cpu_micros(patch.cpu_quota?)?;
+    let period = patch.cpu_period.map_or(PERIOD, |period| period.micros().0);
+    Some(u128::from(micros) * 1_000_000_000 / u128::from(period))
+}
+
+#[cfg(test)]
+#[path = "order_tests.rs"]
+mod tests;

@@ -1,0 +1,96 @@
+//! What becomes of a pod's own limits when its containers change.
+
+use model::resources::{Bytes, CpuQuota, CpuShares, LimitsPatch, MemoryLimit, Micros};
+
+use super::super::units::PERIOD;
+use super::order::Move;
+use super::quantity_arg::{cpu_micros, memory_bytes};
+
+/// The least that is left of a pod, whatever its containers lose.
+const MEMORY_MIN: i128 = 4096;
+const QUOTA_MIN: i128 = 1000;
+
+/// The pod's limits, changed by as much as those of its containers together: one that is the sum of them stays the sum, one
+/// that has room beyond them keeps that room. A pod without a limit gets none.
+pub(super) fn follow(pod: &LimitsPatch, containers: &[Move]) -> LimitsPatch {
+    let period = period(pod);
+    let memory = pod.memory.and_then(memory_bytes).map(|had| {
+        let more = containers.iter().map(|one| difference(one, |patch| patch.memory.and_then(memory_bytes)));
+        Bytes(sum(had, more.sum(), MEMORY_MIN))
+    });
+    let quota = pod.cpu_quota.and_then(cpu_micros).map(|had| {
+        let more = containers.iter().map(|one| difference(one, |patch| scaled(patch, period)));
+        Micros(sum(had, more.sum(), QUOTA_MIN))
+    });
+    let shares = pod.cpu_shares.and_then(|had| {
+        let more =
+            containers.iter().map(|one| difference(one, |patch| patch.cpu_shares.map(|shares| shares.get().into())));
+        let shares = sum(had.get().into(), more.sum(), 2).min(262_144);
+        i64::try_from(shares).ok().and_then(|shares| CpuShares::new(shares).ok())
+    });
+    LimitsPatch {
+        memory: memory.map(MemoryLimit::Bytes),
+        cpu_quota: quota.map(CpuQuota::Micros),
+        cpu_period: quota.and(pod.cpu_period),
+        cpu_shares: shares,
+        ..LimitsPatch::default()
+    }
+}
+
+fn period(patch: &LimitsPatch) -> u64 {
+    patch.cpu_period.map_or(PERIOD, |period| period.micros().0)
+}
+
+/// A container's quota in the pod's period.
+fn scaled(patch: &LimitsPatch, pod_period: u64) -> Option<u64> {
+    let micros = cpu_micros(patch.cpu_quota?)?;
+    let micros = (u128::from(micros) * u128::from(pod_period)).div_ceil(u128::from(period(patch)));
+    u64::try_from(micros).ok()
+}
+
+/// How much more a container gets. One that had no limit, or will have none, never counted.
+fn difference(one: &Move, amount: impl Fn(&LimitsPatch) -> Option<u64>) -> i128 {
+    let then = one.now.clone().merged(&one.to);
+    match (amount(&one.now), amount(&then)) {
+        (Some(now), Some(then)) => i128::from(then) - i128::from(now),
+        (None, _) | (_, None) => 0,
+    }
+}
+
+fn sum(had: u64, more: i128, least: i128) -> u64 {
+    let least = least.min(had.into());
+    u64::try_from((i128::from(had) + more).max(least)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::resources::CpuPeriod;
+
+    use super::*;
+
+    fn size(micros: u64, period: i64, shares: i64, mib: u64) -> LimitsPatch {
+        LimitsPatch {
+            cpu_quota: Some(CpuQuota::Micros(Micros(micros))),
+            cpu_period: CpuPeriod::new(period).ok(),
+            cpu_shares: CpuShares::new(shares).ok(),
+            memory: Some(MemoryLimit::Bytes(Bytes(mib << 20))),
+            ..LimitsPatch::default()
+        }
+    }
+
+    #[test]
+    fn a_pod_follows_its_containers_and_keeps_its_room() {
+        let one = Move { now: size(50_000, 100_000, 512, 64), to: size(100_000, 100_000, 1024, 128) };
+        let two = Move { now: size(10_000, 20_000, 512, 64), to: size(5_000, 20_000, 256, 32) };
+        let pod = size(120_000, 100_000, 1024, 200);
+        assert_eq!(follow(&pod, &[one, two]), size(145_000, 100_000, 1280, 232));
+    }
+
+    #[test]
+    fn a_pod_without_limits_gets_none_and_unlimited_containers_do_not_count() {
+        let change = Move { now: LimitsPatch::default(), to: size(50_000, 100_000, 512, 64) };
+        assert_eq!(follow(&LimitsPatch::default(), std::slice::from_ref(&change)), LimitsPatch::default());
+        let pod = size(50_000, 100_000, 1024, 64);
+        assert_eq!(follow(&pod, &[change]), pod);
+    }
+}

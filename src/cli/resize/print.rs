@@ -1,0 +1,146 @@
+//! Steps and kernel values for people.
+
+use std::io::{self, Write as _};
+
+use cgroup::{Cgroup, CgroupFs as _, Knob};
+use model::resources::LimitsPatch;
+
+use super::super::cgroup_files::readable;
+use super::super::color::{Paint, columns};
+use super::super::units;
+use super::order::{Step, Whose};
+use super::targets::Group;
+
+/// The step that changes no limit.
+pub(super) const TOLD: &str = "what was announced of the pod (KEP-4112) says the same";
+
+/// What a file of a cgroup held: whose it is, its name, its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Held {
+    whose: String,
+    file: String,
+    value: String,
+}
+
+/// A step in a few words: `container web: memory 64Mi → 128Mi`.
+pub(super) fn words(group: &Group, step: &Step) -> String {
+    let whose = whose(group, step.whose);
+    let fields: Vec<String> = fields(&step.back, &step.to);
+    format!("{whose}: {}", fields.join(", "))
+}
+
+fn whose(group: &Group, whose: Whose) -> String {
+    match whose {
+        Whose::Pod => format!("pod {}", group.pod.name),
+        Whose::Container(index) => {
+            let name = group.containers.get(index).map_or("", |member| member.name.as_str());
+            format!("container {name}")
+        }
+    }
+}
+
+fn fields(from: &LimitsPatch, to: &LimitsPatch) -> Vec<String> {
+    let change = |name: &str, from: Option<String>, to: Option<String>| {
+        let to = to?;
+        Some(format!("{name} {} → {to}", from.unwrap_or_else(|| "?".to_owned())))
+    };
+    let cpus = |patch: &LimitsPatch| patch.cpu_quota.map(|quota| units::cpus(quota, patch.cpu_period));
+    let period = |patch: &LimitsPatch| patch.cpu_period.map(|period| period.micros().0.to_string());
+    let shares = |patch: &LimitsPatch| patch.cpu_shares.map(|shares| shares.get().to_string());
+    let other_period = from.cpu_period != to.cpu_period;
+    let set = |set: &Option<model::resources::CpuSet>| set.as_ref().map(|set| set.as_str().to_owned());
+    [
+        change("memory", from.memory.map(units::memory), to.memory.map(units::memory)),
+        change("memory + swap", from.memory_swap.map(units::memory), to.memory_swap.map(units::memory)),
+        change("cpu limit", cpus(from), cpus(to)),
+        change("cpu period", period(from), period(to).filter(|_| other_period)),
+        change("cpu shares", shares(from), shares(to)),
+        change("cpus", set(&from.cpuset_cpus), set(&to.cpuset_cpus)),
+        change("memory nodes", set(&from.cpuset_mems), set(&to.cpuset_mems)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// The steps, numbered.
+pub(super) fn plan(group: &Group, steps: &[Step]) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    if steps.is_empty() {
+        return writeln!(out, "nothing to do: all of it is in force");
+    }
+    for (index, step) in steps.iter().enumerate() {
+        writeln!(out, "{}. {}", index + 1, words(group, step))?;
+    }
+    if group.told.is_some() {
+        writeln!(out, "{}. {TOLD}", steps.len() + 1)?;
+    }
+    writeln!(out, "nothing was changed: this was a dry run")
+}
+
+/// What the kernel holds in every file that the steps write.
+pub(super) fn kernel(group: &Group, steps: &[Step]) -> Vec<Held> {
+    let mut held: Vec<Held> = Vec::new();
+    for step in steps {
+        let cgroup: Option<&Cgroup> = match step.whose {
+            Whose::Pod => Some(&group.pod.group),
+            Whose::Container(index) => group.containers.get(index).map(|member| &member.group),
+        };
+        let Some(cgroup) = cgroup else { continue };
+        let read = |knob: &Knob| {
+            let value = cgroup.read(knob).ok()?.trim().to_owned();
+            Some(Held { whose: whose(group, step.whose), file: knob.file().to_owned(), value })
+        };
+        held.extend(cgroup::knobs(cgroup.layout().version(), &step.to).iter().filter_map(read));
+    }
+    held.sort_by(|a, b| (&a.whose, &a.file).cmp(&(&b.whose, &b.file)));
+    held.dedup();
+    held
+}
+
+/// Before and after, as the kernel has it.
+pub(super) fn done(group: &Group, before: &[Held], after: &[Held]) -> io::Result<()> {
+    let (mut out, paint) = (io::stdout().lock(), Paint::stdout());
+    if after.is_empty() {
+        return writeln!(out, "nothing to do: all of it is in force");
+    }
+    let head = ["", "FILE", "BEFORE", "AFTER"].map(str::to_owned);
+    let mut rows = vec![head];
+    for Held { whose, file, value } in after {
+        let was = before.iter().find(|was| was.whose == *whose && was.file == *file);
+        if was.is_some_and(|was| was.value == *value) {
+            continue;
+        }
+        let was = was.map_or_else(|| "-".to_owned(), |was| readable(file, &was.value));
+        rows.push([whose.clone(), file.clone(), was, readable(file, value)]);
+    }
+    for (index, line) in columns(&rows).iter().enumerate() {
+        let line = if index == 0 { paint.faint(line) } else { line.clone() };
+        writeln!(out, "{line}")?;
+    }
+    if !group.pod.ours && !group.containers.is_empty() {
+        let path = group.pod.group.path();
+        writeln!(out, "{}", paint.faint(&format!("the pod's cgroup {path} is its client's and stays as it is")))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use model::resources::{Bytes, CpuPeriod, CpuQuota, MemoryLimit, Micros};
+
+    use super::*;
+
+    #[test]
+    fn a_step_is_told_with_what_was_before() {
+        let patch = |micros: u64, mib: u64| LimitsPatch {
+            cpu_quota: Some(CpuQuota::Micros(Micros(micros))),
+            cpu_period: CpuPeriod::new(100_000).ok(),
+            memory: Some(MemoryLimit::Bytes(Bytes(mib << 20))),
+            ..LimitsPatch::default()
+        };
+        assert_eq!(fields(&patch(25_000, 64), &patch(100_000, 128)), ["memory 64Mi → 128Mi", "cpu limit 250m → 1"]);
+        let free = LimitsPatch { cpu_quota: Some(CpuQuota::Unlimited), ..LimitsPatch::default() };
+        assert_eq!(fields(&free, &patch(25_000, 64))[1..2], ["cpu limit no limit → 250m"]);
+    }
+}

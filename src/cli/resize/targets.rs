@@ -1,0 +1,192 @@
+//! The pod and the containers that are changed together: what is in force, and what is to be.
+
+use cgroup::Cgroup;
+use cri_api::v1;
+use model::kubernetes::{Announced, Resources, Source};
+use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, LimitsPatch, MemoryLimit, Observed};
+
+use super::super::client::{Cri, call};
+use super::super::units::PERIOD;
+use super::super::verbose_info::{ContainerInfo, PodInfo, Said};
+use super::super::{cgroup_files, verbose_info};
+use super::change_arg::{Change, Named};
+use super::order::{Move, Step};
+use super::pod_limits::follow;
+use super::{ResizeError, order};
+
+/// One that is changed.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) group: Cgroup,
+    pub(super) size: Move,
+    /// What the pod spec says of it, before and after; none where nobody told crisp.
+    pub(super) stated: Option<(Resources, Resources)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Pod {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) group: Cgroup,
+    pub(super) size: Move,
+    pub(super) ours: bool,
+    announced: Option<Announced>,
+}
+
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) pod: Pod,
+    pub(super) containers: Vec<Member>,
+    /// What is to be announced of the pod (KEP-4112), where that changes.
+    pub(super) told: Option<Announced>,
+}
+
+impl Group {
+    pub(super) async fn of_container(cri: &Cri, id: &str, change: Change) -> Result<Self, ResizeError> {
+        let (member, pod) = member(cri, id, &change).await?;
+        Ok(Self { pod: self::pod(cri, &pod).await?, containers: vec![member], told: None })
+    }
+
+    pub(super) async fn of_pod(cri: &Cri, id: &str, changes: Vec<Named>) -> Result<Self, ResizeError> {
+        let pod = pod(cri, id).await?;
+        let filter = v1::ContainerFilter { pod_sandbox_id: id.to_owned(), ..Default::default() };
+        let listed = cri.runtime().list_containers(v1::ListContainersRequest { filter: Some(filter) }).await;
+        let mut listed = listed.map_err(call("listing containers"))?.into_inner().containers;
+        // Of several attempts the last one is meant.
+        listed.sort_by_key(|one| std::cmp::Reverse(one.metadata.as_ref().map(|meta| meta.attempt)));
+        let name_of = |one: &v1::Container| one.metadata.as_ref().map(|meta| meta.name.clone()).unwrap_or_default();
+        let mut containers: Vec<Member> = Vec::new();
+        for Named { name, change } in changes {
+            if containers.iter().any(|member| member.name == name) {
+                return Err(ResizeError::Twice(name));
+            }
+            let Some(found) = listed.iter().find(|one| name_of(one) == name) else {
+                let has = listed.iter().map(name_of).collect();
+                return Err(ResizeError::NoSuchContainer { pod: pod.name, name, has });
+            };
+            containers.push(member(cri, &found.id, &change).await?.0);
+        }
+        Ok(Self { pod, containers, told: None })
+    }
+
+    /// What becomes of the pod's own limits, and of what was announced of it: that sizes a pod too.
+    pub(super) fn size_pod(&mut self, asked: &Change, keep: bool) -> Result<(), ResizeError> {
+        self.told = self.tell().filter(|_| !keep);
+        if !self.pod.ours {
+            let clients = || ResizeError::ClientsPod(self.pod.group.path().as_str().to_owned());
+            return if asked.is_empty() { Ok(()) } else { Err(clients()) };
+        }
+        let moves: Vec<Move> = self.containers.iter().map(|member| member.size.clone()).collect();
+        let follows = if keep { LimitsPatch::default() } else { follow(&self.pod.size.now, &moves) };
+        self.pod.size.to = follows.merged(&asked.patch(period(&self.pod.size.now))?);
+        Ok(())
+    }
+
+    /// Only who announced a pod by request is told anew by request; what an annotation says is the annotation's.
+    fn tell(&self) -> Option<Announced> {
+        let had = self.pod.announced.clone().filter(|announced| announced.source == Source::Request)?;
+        let mut then = had.clone();
+        for container in &mut then.containers {
+            let member = self.containers.iter().find(|member| member.name == container.name);
+            if let Some((_, stated)) = member.and_then(|member| member.stated.as_ref()) {
+                container.resources = Some(stated.clone());
+            }
+        }
+        (then != had).then_some(then)
+    }
+
+    pub(super) fn steps(&self) -> Vec<Step> {
+        let moves: Vec<Move> = self.containers.iter().map(|member| member.size.clone()).collect();
+        order::steps(&self.pod.size, &moves)
+    }
+}
+
+async fn member(cri: &Cri, id: &str, change: &Change) -> Result<(Member, String), ResizeError> {
+    let ask = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
+    let answer = cri.runtime().container_status(ask).await.map_err(call("looking at the container"))?.into_inner();
+    let info: ContainerInfo = verbose_info::read(&answer.info)?;
+    let status = answer.status.unwrap_or_default();
+    let state = match status.state() {
+        v1::ContainerState::ContainerExited => Some("exited"),
+        v1::ContainerState::ContainerUnknown => Some("in an unknown state"),
+        v1::ContainerState::ContainerCreated | v1::ContainerState::ContainerRunning => None,
+    };
+    let name = status.metadata.map(|meta| meta.name).unwrap_or_default();
+    if let Some(state) = state {
+        return Err(ResizeError::NotAlive { name, state });
+    }
+    let shown = status.resources.and_then(|resources| resources.linux).unwrap_or_default();
+    let now = in_force(&shown);
+    let size = Move { to: change.patch(period(&now))?, now };
+    let stated = info.config.kubernetes_resources.map(|had| {
+        let then = change.stated(&had);
+        (had, then)
+    });
+    let group = cgroup_files::group(&cgroup_files::layout()?, &info.cgroup)?;
+    Ok((Member { id: status.id, name, group, size, stated }, info.pod))
+}
+
+async fn pod(cri: &Cri, id: &str) -> Result<Pod, ResizeError> {
+    let ask = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
+    let answer = cri.runtime().pod_sandbox_status(ask).await.map_err(call("looking at the pod"))?.into_inner();
+    let info: PodInfo = verbose_info::read(&answer.info)?;
+    let status = answer.status.unwrap_or_default();
+    let name = status.metadata.map(|meta| meta.name).unwrap_or_default();
+    let group = cgroup_files::group(&cgroup_files::layout()?, &info.cgroup.path)?;
+    let size = Move { now: pod_size(&info.resources), to: LimitsPatch::default() };
+    let (ours, announced) = (info.cgroup.ours, info.config.announced);
+    Ok(Pod { id: status.id, name, group, size, ours, announced })
+}
+
+fn period(now: &LimitsPatch) -> CpuPeriod {
+    let usual = || i64::try_from(PERIOD).ok().and_then(|period| CpuPeriod::new(period).ok());
+    // The usual one is within its own bounds.
+    now.cpu_period.or_else(usual).unwrap_or_else(|| unreachable!("the usual period is one"))
+}
+
+/// A container's limits, as its status has them: what was asked, where the kernel has that in force.
+fn in_force(shown: &v1::LinuxContainerResources) -> LimitsPatch {
+    let memory = |field, value| match value {
+        0 => Some(MemoryLimit::Unlimited),
+        value => MemoryLimit::new(field, value).ok(),
+    };
+    LimitsPatch {
+        cpu_quota: Some(CpuQuota::new(shown.cpu_quota).unwrap_or(CpuQuota::Unlimited)),
+        cpu_period: CpuPeriod::new(shown.cpu_period).ok(),
+        cpu_shares: CpuShares::new(shown.cpu_shares).ok(),
+        memory: memory("memory", shown.memory_limit_in_bytes),
+        memory_swap: memory("memory-swap", shown.memory_swap_limit_in_bytes),
+        cpuset_cpus: CpuSet::new(&shown.cpuset_cpus).ok(),
+        cpuset_mems: CpuSet::new(&shown.cpuset_mems).ok(),
+        ..LimitsPatch::default()
+    }
+}
+
+/// A pod's own limits, as the kernel has them, without what it costs beside its containers. Its shares count only where
+/// somebody asked for them: else they are what the kernel begins with.
+fn pod_size(said: &Said) -> LimitsPatch {
+    let Observed { cpu_quota, cpu_period, memory, .. } = said.actual.clone().unwrap_or_default();
+    let overhead = said.overhead.clone().unwrap_or_default();
+    let period = cpu_period.and_then(|micros| CpuPeriod::new(i64::try_from(micros.0).ok()?).ok());
+    let beside = overhead.memory.and_then(MemoryLimit::bytes).map_or(0, |Bytes(bytes)| bytes);
+    let overhead_period = overhead.cpu_period.map_or(PERIOD, |period| period.micros().0);
+    let per_period = period.map_or(PERIOD, |period| period.micros().0);
+    let cpu_beside = match overhead.cpu_quota {
+        Some(CpuQuota::Micros(micros)) => (micros.0 * per_period).div_ceil(overhead_period),
+        Some(CpuQuota::Unlimited) | None => 0,
+    };
+    LimitsPatch {
+        cpu_quota: Some(cpu_quota.map_or(CpuQuota::Unlimited, |micros| {
+            CpuQuota::Micros(model::resources::Micros(micros.0.saturating_sub(cpu_beside)))
+        })),
+        cpu_period: period,
+        cpu_shares: said.asked.cpu_shares,
+        memory: Some(
+            memory
+                .map_or(MemoryLimit::Unlimited, |Bytes(bytes)| MemoryLimit::Bytes(Bytes(bytes.saturating_sub(beside)))),
+        ),
+        ..LimitsPatch::default()
+    }
+}

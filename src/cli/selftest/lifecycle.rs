@@ -1,0 +1,313 @@
+//! The life of a trial's pod, step by step.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cgroup::{Cgroup, Settings};
+use cri_api::v1;
+use model::resources::Observed;
+use tonic::Status;
+
+use super::super::cgroup_files::FilesError;
+use super::super::client::Cri;
+use super::super::verbose_info::{ContainerInfo, NotCrisp, PodInfo};
+use super::super::{cgroup_files, units, verbose_info};
+use super::cleanup::{Left, Watcher};
+use super::run_id::{LABEL, Run};
+use super::{cleanup, image};
+
+/// What could not be done.
+#[derive(Debug, thiserror::Error)]
+pub(in super::super) enum TrialError {
+    #[error("{}", .0.message())]
+    Daemon(Box<Status>),
+    #[error(transparent)]
+    NotCrisp(#[from] NotCrisp),
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    #[error("making an image of this program")]
+    Image(#[source] io::Error),
+    #[error("the directory for logs {}", path.display())]
+    Logs { path: PathBuf, source: io::Error },
+    #[error("starting a process that clears away after this one")]
+    Watcher(#[source] io::Error),
+    #[error("reading the kernel's values")]
+    Kernel(#[from] cgroup::ApplyError),
+    #[error("{0}")]
+    Wrong(String),
+    #[error("there was no end of it after {} s", .0.as_secs())]
+    Late(Duration),
+    #[error(transparent)]
+    Left(#[from] Left),
+}
+
+impl From<Status> for TrialError {
+    fn from(status: Status) -> Self {
+        Self::Daemon(Box::new(status))
+    }
+}
+
+/// What a pod and its container may use.
+#[derive(Debug, Clone, Copy)]
+pub(in super::super) struct PodSize {
+    /// Thousandths of a CPU.
+    pub(in super::super) millis: u64,
+    pub(in super::super) mib: u64,
+}
+
+impl PodSize {
+    pub(in super::super) fn to_wire(self) -> v1::LinuxContainerResources {
+        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        v1::LinuxContainerResources {
+            cpu_period: signed(units::PERIOD),
+            cpu_quota: signed(self.millis * units::PERIOD / 1000),
+            cpu_shares: signed((self.millis * 1024 / 1000).max(2)),
+            memory_limit_in_bytes: signed(self.mib << 20),
+            ..Default::default()
+        }
+    }
+}
+
+/// A pod with one container, and all that belongs to it.
+pub(in super::super) struct Trial {
+    cri: Cri,
+    run: Run,
+    state: PathBuf,
+    watcher: Watcher,
+    name: &'static str,
+}
+
+/// A pod that was made.
+pub(in super::super) struct TrialPod {
+    pub(in super::super) id: String,
+    config: v1::PodSandboxConfig,
+    pub(in super::super) group: Cgroup,
+}
+
+/// A container that was made.
+pub(in super::super) struct TrialContainer {
+    pub(in super::super) id: String,
+    pub(in super::super) group: Cgroup,
+}
+
+impl Trial {
+    /// Begins a trial whose pod has this name. `state` is the daemon's directory of what runs.
+    pub(in super::super) async fn begin(
+        cri: Cri,
+        socket: &Path,
+        state: &Path,
+        name: &'static str,
+    ) -> Result<Self, TrialError> {
+        cleanup::clear_dead(&cri, state).await?;
+        let run = Run::own();
+        let watcher = Watcher::start(socket, state, &run).map_err(TrialError::Watcher)?;
+        let trial = Self { cri, run, state: state.to_owned(), watcher, name };
+        let path = trial.logs();
+        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(|source| TrialError::Logs { path, source })?;
+        Ok(trial)
+    }
+
+    fn logs(&self) -> PathBuf {
+        self.state.join(self.run.directory())
+    }
+
+    /// Puts the image into the daemon's store: how large it is.
+    pub(in super::super) async fn import(&self) -> Result<u64, TrialError> {
+        let name = self.run.image();
+        let archive = tokio::task::spawn_blocking(move || image::archive(&name));
+        let archive = archive.await.map_err(io::Error::other).and_then(|made| made).map_err(TrialError::Image)?;
+        let path = format!("/proc/{}/fd/{}", std::process::id(), archive.as_raw_fd());
+        let ask = cri_api::admin::ImportRequest { path, name: String::new() };
+        let mut told = self.cri.admin().import(ask).await?.into_inner();
+        while let Some(progress) = told.message().await? {
+            if progress.done {
+                return Ok(progress.images.first().map_or(0, |image| image.size));
+            }
+        }
+        Err(TrialError::Wrong("the daemon ended before the import was done".to_owned()))
+    }
+
+    pub(in super::super) async fn run_pod(&self, size: PodSize) -> Result<TrialPod, TrialError> {
+        let name = format!("{}-{}", self.name, self.run);
+        let metadata = v1::PodSandboxMetadata {
+            // By its name alone, people find it: there is one for each who tries.
+            name: self.name.to_owned(),
+            uid: name,
+            namespace: "crisp".to_owned(),
+            attempt: 0,
+        };
+        let linux = v1::LinuxPodSandboxConfig { resources: Some(size.to_wire()), ..Default::default() };
+        let config = v1::PodSandboxConfig {
+            metadata: Some(metadata),
+            hostname: self.name.to_owned(),
+            log_directory: self.logs().display().to_string(),
+            labels: [(LABEL.to_owned(), self.run.to_string())].into(),
+            linux: Some(linux),
+            ..Default::default()
+        };
+        let ask = v1::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
+        let mut runtime = self.cri.runtime();
+        // Requests as large as this are kept several times over on the way.
+        let id = Box::pin(runtime.run_pod_sandbox(ask)).await?.into_inner().pod_sandbox_id;
+        let ask = v1::PodSandboxStatusRequest { pod_sandbox_id: id.clone(), verbose: true };
+        let answer = self.cri.runtime().pod_sandbox_status(ask).await?.into_inner();
+        let info: PodInfo = verbose_info::read(&answer.info)?;
+        let group = cgroup_files::group(&cgroup_files::layout()?, &info.cgroup.path)?;
+        Ok(TrialPod { id, config, group })
+    }
+
+    /// The first address of the pod; none where it has no network.
+    pub(in super::super) async fn address(&self, pod: &TrialPod) -> Result<Option<String>, TrialError> {
+        let ask = v1::PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
+        let status = self.cri.runtime().pod_sandbox_status(ask).await?.into_inner().status;
+        let ip = status.and_then(|status| status.network).map(|network| network.ip);
+        Ok(ip.filter(|ip| !ip.is_empty()))
+    }
+
+    /// Makes a container that runs a word of `crisp demo-program`.
+    pub(in super::super) async fn create(
+        &self,
+        pod: &TrialPod,
+        name: &str,
+        word: &str,
+        size: PodSize,
+    ) -> Result<TrialContainer, TrialError> {
+        let linux = v1::LinuxContainerConfig { resources: Some(size.to_wire()), security_context: None };
+        let config = v1::ContainerConfig {
+            metadata: Some(v1::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
+            image: Some(v1::ImageSpec { image: self.run.image(), ..Default::default() }),
+            args: vec![word.to_owned()],
+            log_path: format!("{name}.log"),
+            linux: Some(linux),
+            ..Default::default()
+        };
+        let ask = v1::CreateContainerRequest {
+            pod_sandbox_id: pod.id.clone(),
+            config: Some(config),
+            sandbox_config: Some(pod.config.clone()),
+        };
+        let mut runtime = self.cri.runtime();
+        let id = Box::pin(runtime.create_container(ask)).await?.into_inner().container_id;
+        let (_, info) = self.look(&id).await?;
+        Ok(TrialContainer { id, group: cgroup_files::group(&cgroup_files::layout()?, &info.cgroup)? })
+    }
+
+    pub(in super::super) async fn look(&self, id: &str) -> Result<(v1::ContainerStatus, ContainerInfo), TrialError> {
+        let ask = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
+        let answer = self.cri.runtime().container_status(ask).await?.into_inner();
+        Ok((answer.status.unwrap_or_default(), verbose_info::read(&answer.info)?))
+    }
+
+    pub(in super::super) async fn start(&self, container: &TrialContainer) -> Result<(), TrialError> {
+        let ask = v1::StartContainerRequest { container_id: container.id.clone() };
+        self.cri.runtime().start_container(ask).await?;
+        Ok(())
+    }
+
+    /// Waits until the container's log has a line that ends so.
+    pub(in super::super) async fn wait_for_line(
+        &self,
+        container: &TrialContainer,
+        line: &str,
+    ) -> Result<PathBuf, TrialError> {
+        const WITHIN: Duration = Duration::from_secs(120);
+        let begin = Instant::now();
+        loop {
+            let (status, _) = self.look(&container.id).await?;
+            let path = PathBuf::from(&status.log_path);
+            let log = tokio::fs::read_to_string(&path).await.unwrap_or_default();
+            if log.lines().any(|found| found.ends_with(line)) {
+                return Ok(path);
+            }
+            if status.state() == v1::ContainerState::ContainerExited {
+                let code = status.exit_code;
+                let words = format!("the container ended with {code} instead of printing {line:?}; its log: {log:?}");
+                return Err(TrialError::Wrong(words));
+            }
+            if begin.elapsed() > WITHIN {
+                let path = path.display();
+                return Err(TrialError::Wrong(format!(
+                    "there is no line {line:?} in {path} after {WITHIN:?}: {log:?}"
+                )));
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Runs words of `crisp demo-program` in the container: what they print.
+    pub(in super::super) async fn exec(
+        &self,
+        container: &TrialContainer,
+        words: &[&str],
+    ) -> Result<String, TrialError> {
+        let program = [image::PROGRAM, "demo-program"].iter().chain(words).map(|word| (*word).to_owned());
+        let ask = v1::ExecSyncRequest { container_id: container.id.clone(), cmd: program.collect(), timeout: 60 };
+        let done = self.cri.runtime().exec_sync(ask).await?.into_inner();
+        let text = String::from_utf8_lossy(&done.stdout).trim().to_owned();
+        if done.exit_code == 0 {
+            return Ok(text);
+        }
+        let (code, stderr) = (done.exit_code, String::from_utf8_lossy(&done.stderr).trim().to_owned());
+        Err(TrialError::Wrong(format!("the command ended with {code}: {stderr:?}")))
+    }
+
+    pub(in super::super) async fn update(
+        &self,
+        container: &TrialContainer,
+        to: v1::LinuxContainerResources,
+    ) -> Result<(), TrialError> {
+        let container_id = container.id.clone();
+        let ask = v1::UpdateContainerResourcesRequest { container_id, linux: Some(to), ..Default::default() };
+        self.cri.runtime().update_container_resources(ask).await?;
+        Ok(())
+    }
+
+    pub(in super::super) async fn update_pod(
+        &self,
+        pod: &TrialPod,
+        to: v1::LinuxContainerResources,
+    ) -> Result<(), TrialError> {
+        let pod_sandbox_id = pod.id.clone();
+        let ask = v1::UpdatePodSandboxResourcesRequest { pod_sandbox_id, resources: Some(to), ..Default::default() };
+        self.cri.runtime().update_pod_sandbox_resources(ask).await?;
+        Ok(())
+    }
+
+    pub(in super::super) async fn stats(&self, container: &TrialContainer) -> Result<v1::ContainerStats, TrialError> {
+        let ask = v1::ContainerStatsRequest { container_id: container.id.clone() };
+        let stats = self.cri.runtime().container_stats(ask).await?.into_inner().stats;
+        stats.ok_or_else(|| TrialError::Wrong("there are no stats of the container".to_owned()))
+    }
+
+    pub(in super::super) async fn stop(&self, container: &TrialContainer) -> Result<i32, TrialError> {
+        let ask = v1::StopContainerRequest { container_id: container.id.clone(), timeout: 10 };
+        self.cri.runtime().stop_container(ask).await?;
+        Ok(self.look(&container.id).await?.0.exit_code)
+    }
+
+    pub(in super::super) async fn remove(&self, container: &TrialContainer) -> Result<(), TrialError> {
+        let ask = v1::RemoveContainerRequest { container_id: container.id.clone() };
+        self.cri.runtime().remove_container(ask).await?;
+        Ok(())
+    }
+
+    /// Removes whatever there is of this run: pods, image and logs.
+    pub(in super::super) async fn clear(&self) -> Result<(), TrialError> {
+        cleanup::clear(&self.cri, &self.state, &self.run).await?;
+        Ok(())
+    }
+
+    /// Clears away, and lets the watcher go; where it fails, the watcher tries on.
+    pub(in super::super) async fn end(self) -> Result<(), TrialError> {
+        self.clear().await?;
+        self.watcher.dismiss().map_err(TrialError::Watcher)
+    }
+}
+
+/// What the kernel has in force, read from its files.
+pub(in super::super) fn observed(group: &Cgroup) -> Result<Observed, TrialError> {
+    Ok(group.observe(&Settings::default())?.observed)
+}

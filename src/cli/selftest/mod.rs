@@ -1,0 +1,16 @@
+//! A pod to try crisp with: made of this very program, so that it needs no registry, and gone afterwards whatever happens.
+//!
+//! [`Trial`] has the steps of its life. All that it makes carries the name of its run, which names the process that began it:
+//! so whoever comes after a process that was killed can tell what is nobody's any more. Beside each trial runs a process that
+//! clears away when the trial's own is gone before its time ([`tidy`]).
+
+mod cleanup;
+mod elf;
+mod image;
+mod lifecycle;
+mod run_id;
+mod steps;
+
+pub use cleanup::{TidyArgs, tidy};
+pub(super) use lifecycle::{PodSize, Trial, TrialContainer, TrialError, TrialPod, observed};
+pub(super) use steps::{Failed, Record, Steps};

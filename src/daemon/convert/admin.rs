@@ -1,0 +1,83 @@
+//! What an operator asks for, beside CRI.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ::image::{Compress, Image, Progress, Pruned};
+use cri_api::admin;
+
+use super::{Field, Refusal};
+
+/// The archive to import, and the name for its only image.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Import {
+    pub(crate) path: PathBuf,
+    pub(crate) name: Option<String>,
+}
+
+pub(crate) fn import(request: admin::ImportRequest) -> Result<Import, Refusal> {
+    let admin::ImportRequest { path, name } = request;
+    let path = PathBuf::from(Field::top("path").absolute(path)?);
+    Ok(Import { path, name: Some(name).filter(|name| !name.is_empty()) })
+}
+
+/// The images to export, and how.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Export {
+    pub(crate) names: Vec<String>,
+    pub(crate) compress: Compress,
+}
+
+pub(crate) fn export(request: admin::ExportRequest) -> Result<Export, Refusal> {
+    let admin::ExportRequest { names, compression } = request;
+    let compress = match admin::Compression::try_from(compression) {
+        Ok(admin::Compression::None) => Compress::No,
+        Ok(admin::Compression::Gzip) => Compress::Gzip,
+        Ok(admin::Compression::Zstd) => Compress::Zstd,
+        Err(_) => return Err(Field::top("compression").invalid(format_args!("{compression} is unknown"))),
+    };
+    Ok(Export { names, compress })
+}
+
+pub(crate) fn progress_to_wire(progress: Progress) -> admin::ImportProgress {
+    let Progress { bytes, total, layers } = progress;
+    admin::ImportProgress { bytes, total, layers, ..admin::ImportProgress::default() }
+}
+
+/// The last message of an import.
+pub(crate) fn imported_to_wire(progress: Progress, images: &[Arc<Image>]) -> admin::ImportProgress {
+    let images = images.iter().map(|image| to_wire(image)).collect();
+    admin::ImportProgress { images, done: true, ..progress_to_wire(progress) }
+}
+
+pub fn pruned_to_wire(pruned: &Pruned) -> admin::PruneResponse {
+    let Pruned { images, bytes } = pruned;
+    admin::PruneResponse { images: images.iter().map(|image| to_wire(image)).collect(), bytes: *bytes }
+}
+
+pub fn to_wire(image: &Image) -> admin::Image {
+    admin::Image { id: image.id.to_string(), tags: image.repo_tags.clone(), size: image.size }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_absolute_paths_are_imported() {
+        let ask = |path: &str, name: &str| import(admin::ImportRequest { path: path.into(), name: name.into() });
+        assert_eq!(ask("/a/b.tar", "").unwrap(), Import { path: "/a/b.tar".into(), name: None });
+        assert_eq!(ask("/a", "x:1").unwrap().name.as_deref(), Some("x:1"));
+        for bad in ["", "b.tar", "-"] {
+            assert!(ask(bad, "").unwrap_err().to_string().starts_with("path: "));
+        }
+    }
+
+    #[test]
+    fn a_compression_nobody_knows_is_refused() {
+        let ask = |compression| export(admin::ExportRequest { names: vec!["x".into()], compression });
+        assert_eq!(ask(2).unwrap(), Export { names: vec!["x".into()], compress: Compress::Zstd });
+        assert_eq!((ask(0).unwrap().compress, ask(1).unwrap().compress), (Compress::No, Compress::Gzip));
+        assert!(ask(3).unwrap_err().to_string().starts_with("compression: "));
+    }
+}

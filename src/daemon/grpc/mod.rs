@@ -1,0 +1,146 @@
+//! The two CRI services and our own for operators: each handler converts, calls the runtime, converts back.
+
+mod about;
+mod admin;
+mod chunks;
+mod deadline;
+mod events;
+mod filesystem;
+mod health;
+mod image;
+mod latency;
+mod metrics;
+mod runtime;
+mod stats;
+mod status;
+mod trace;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+
+use model::Classed;
+use tokio::task::JoinHandle;
+use tonic::{Response, Status};
+use tracing::{Instrument as _, Span};
+
+use crate::convert::Warnings;
+pub(crate) use admin::AdminApi;
+pub(crate) use health::Serving;
+pub(crate) use image::ImageApi;
+pub(crate) use latency::{BOUNDS, Latencies, Latency};
+pub(crate) use runtime::RuntimeApi;
+pub(crate) use trace::TraceLayer;
+
+/// The longest request that is read: what the kubelet's own side allows.
+pub const REQUEST_MAX: usize = 16 << 20;
+
+type Answer<T> = Result<Response<T>, Status>;
+
+/// Runs `work` to its end even when the caller goes away: an undo that lived in the caller's future would vanish with it.
+async fn to_the_end<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, Status>
+where
+    T: Send + 'static,
+    E: Classed + Send + 'static,
+{
+    outcome(tokio::spawn(work.in_current_span())).await
+}
+
+/// What became of a task; a panic in it fails the request and nothing more.
+async fn outcome<T, E: Classed>(task: JoinHandle<Result<T, E>>) -> Result<T, Status> {
+    match task.await {
+        Ok(done) => done.map_err(status::of),
+        Err(_) => Err(panicked()),
+    }
+}
+
+/// What `look` finds out; it may look at the disk.
+async fn looked_up<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    tokio::task::spawn_blocking(look).await.map_err(|_| panicked())
+}
+
+fn panicked() -> Status {
+    Status::internal("the request ended in a panic, which the daemon's log has")
+}
+
+/// The one answer of what crisp does not do yet.
+fn not_yet<T>(rpc: &str, what: &str) -> Result<T, Status> {
+    Err(Status::unimplemented(format!("{}: {what}", missing(rpc))))
+}
+
+/// How the answer of a call that is not there begins; one that only refuses a field says something else.
+fn missing(rpc: &str) -> String {
+    format!("{rpc} is not implemented yet")
+}
+
+/// Puts the pod's id into the span of the request.
+fn about_pod(id: &str) {
+    Span::current().record("pod", id);
+}
+
+/// Puts the container's id into the span of the request.
+fn about_container(id: &str) {
+    Span::current().record("container", id);
+}
+
+/// Puts the image's name into the span of the request.
+fn about_image(name: &str) {
+    Span::current().record("image", name);
+}
+
+fn log_warnings(warnings: &Warnings) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+}
+
+/// The one entry that verbose answers have, for people and tools that look inside.
+fn verbose(wanted: bool, info: impl FnOnce() -> serde_json::Value) -> BTreeMap<String, String> {
+    if wanted { [("info".to_owned(), info().to_string())].into() } else { BTreeMap::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use model::Kind;
+    use tokio::sync::oneshot;
+    use tonic::Code;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("no")]
+    struct No;
+
+    impl Classed for No {
+        fn kind(&self) -> Kind {
+            Kind::Precondition
+        }
+    }
+
+    #[tokio::test]
+    async fn work_goes_on_when_the_caller_leaves() {
+        let (done, seen) = oneshot::channel();
+        let work = to_the_end(async move {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            done.send(()).map_err(|()| No)
+        });
+        assert!(tokio::time::timeout(Duration::from_millis(1), work).await.is_err());
+        assert_eq!(seen.await, Ok(()));
+    }
+
+    #[tokio::test]
+    async fn an_error_and_a_panic_become_a_status() {
+        let failed = to_the_end(async { Err::<(), _>(No) }).await.unwrap_err();
+        assert_eq!((failed.code(), failed.message()), (Code::FailedPrecondition, "no"));
+        let panicked = to_the_end(async { if true { panic!("on purpose") } else { Ok::<(), No>(()) } }).await;
+        assert_eq!(panicked.unwrap_err().code(), Code::Internal);
+    }
+
+    #[test]
+    fn what_is_missing_says_so() {
+        let status = not_yet::<()>("Exec", "streaming is planned").unwrap_err();
+        assert_eq!(status.code(), Code::Unimplemented);
+        assert_eq!(status.message(), "Exec is not implemented yet: streaming is planned");
+    }
+}

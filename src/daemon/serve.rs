@@ -1,0 +1,235 @@
+//! From settings to a running daemon, and to its end.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::{Config, DOWNLOADS_MAX, Live, Reload};
+use cri_api::admin::images_server::ImagesServer;
+use cri_api::health::health_server::HealthServer;
+use cri_api::v1::image_service_server::ImageServiceServer;
+use cri_api::v1::runtime_service_server::RuntimeServiceServer;
+use h2_authority::Mended;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+use sd_notify::NotifyState;
+use sync::Mutex;
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+
+use crate::grpc::{AdminApi, ImageApi, Latencies, REQUEST_MAX, RuntimeApi, Serving, TraceLayer};
+use crate::logging::LogLevel;
+use crate::runtime::Runtime;
+use crate::socket::{self, Socket, SocketError};
+use crate::spans::Spans;
+use crate::streaming::{self, BindError, Streaming};
+use crate::{metrics, reload, watchdog};
+
+/// How long requests may take to end once the daemon was told to stop.
+const LAST_REQUESTS: Duration = Duration::from_secs(10);
+/// Blocks of memory as large as those that hold what comes from a registry, and hardly any others, in bytes.
+const LARGE: i32 = 256 << 10;
+/// As many as there are threads that always run: those for short work come and go.
+const POOLS: i32 = 2;
+/// The pause after a connection could not be accepted, as when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The daemon could not begin, or not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error(
+        "this is a chroot, and containers would find the way out of it: \
+         start crisp in a mount namespace that has this root, by pivot_root"
+    )]
+    Chroot,
+    #[error("another daemon uses the state directory {}", .0.display())]
+    StateInUse(PathBuf),
+    #[error("locking the state directory {}", dir.display())]
+    Lock { dir: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    #[error("stream.listen")]
+    Stream(#[from] BindError),
+    #[error("metrics.listen")]
+    Metrics(#[from] metrics::ListenError),
+    #[error("tracing.endpoint")]
+    Tracing(#[source] tonic::transport::Error),
+    #[error("opening the image store")]
+    Images(#[from] image::OpenError),
+    #[error("taking up the pods of the state directory")]
+    Runtime(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("starting threads")]
+    Threads(#[source] io::Error),
+    #[error("waiting for signals")]
+    Signals(#[source] io::Error),
+    #[error("accepting connections")]
+    Listen(#[source] io::Error),
+    #[error("serving requests")]
+    Serve(#[from] tonic::transport::Error),
+}
+
+/// Serves until the process is told to end by SIGTERM or SIGINT.
+pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
+    if !sys::memory::return_from(LARGE) || !sys::memory::pools(POOLS) {
+        tracing::debug!("the allocator keeps memory as it sees fit");
+    }
+    let threads = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        // A burst must not leave idle threads and their stacks behind. Layers that come over the network keep a thread
+        // for as long as that takes, so theirs are on top of those for short work, as many as may ever be configured.
+        .max_blocking_threads(64 + DOWNLOADS_MAX)
+        .thread_keep_alive(Duration::from_secs(2))
+        .enable_all()
+        .build()
+        .map_err(ServeError::Threads)?;
+    let outcome = threads.block_on(run(config, level, spans));
+    // What still runs is safe to leave: the next daemon goes on from the records.
+    threads.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
+    match sys::root::is_the_namespaces() {
+        Ok(true) => {}
+        Ok(false) => return Err(ServeError::Chroot),
+        Err(error) => tracing::debug!(%error, "whether this is a chroot cannot be told"),
+    }
+    let _state = claim(&config)?;
+    let (socket, listener) = Socket::bind(&config.listen, config.socket_mode, config.socket_group)?;
+    let metrics = match &config.metrics {
+        Some(listen) => Some(metrics::Listener::bind(listen).await?),
+        None => None,
+    };
+    let clients = streaming::Listener::bind(&config.stream).await?;
+    let listen = config.listen.clone();
+    let registries = Arc::new(Live::new(config.origin.clone(), config.registries.clone()));
+    let latencies = Arc::new(Latencies::default());
+    let settings = Mutex::new(Reload::new(config.clone()));
+    let store = image::Store::open(&images_dir(&config.root), config.registries.clone(), config.pull)?;
+    let runtime = Runtime::open(config, Arc::new(store)).await.map_err(|error| ServeError::Runtime(error.into()))?;
+    let tally = spans.as_ref().map(Spans::tally).unwrap_or_default();
+    let sources = metrics::Sources { runtime: Arc::clone(&runtime), latencies: Arc::clone(&latencies), spans: tally };
+    let telling = metrics.map(|listener| metrics::tell(listener, sources.clone()));
+    let metrics = Mutex::new(reload::Endpoint { listen: runtime.config().metrics.clone(), telling, sources });
+    let trace = TraceLayer::new(latencies, spans.as_ref().map(Spans::sampler));
+    let exporting = spans.map(Spans::export).transpose().map_err(ServeError::Tracing)?;
+    let _feeding = watchdog::feed(&runtime);
+    let settings = reload::Settings {
+        runtime: Arc::clone(&runtime),
+        registries: Arc::clone(&registries),
+        level,
+        metrics,
+        reload: settings,
+    };
+    let _watching = reload::watch(settings).map_err(ServeError::Signals)?;
+    let streaming = clients.streaming();
+    let _serving = clients.serve(Arc::clone(&runtime));
+    let apis = Apis { runtime: Arc::clone(&runtime), registries, trace, streaming };
+    let answered = answer(apis, listener, &listen).await;
+    runtime.say_farewell().await;
+    if let Some(exporting) = exporting {
+        exporting.finish().await;
+    }
+    drop(socket);
+    answered
+}
+
+/// The image store below a root directory.
+pub fn images_dir(root: &Path) -> PathBuf {
+    root.join("images")
+}
+
+/// Makes sure that this daemon is the only one in its state directory, for as long as the file is open.
+fn claim(config: &Config) -> Result<File, ServeError> {
+    // The socket's directory has to let its group through; anything else of ours is for root alone.
+    let shared = config.listen.parent() == Some(&config.state);
+    socket::make_dir(&config.state, if shared { 0o711 } else { 0o700 })?;
+    let locked = socket::lock(&config.state.join("lock"), FlockOperation::NonBlockingLockExclusive);
+    locked.map_err(|source| match Errno::from_io_error(&source) {
+        Some(Errno::WOULDBLOCK) => ServeError::StateInUse(config.state.clone()),
+        _ => ServeError::Lock { dir: config.state.clone(), source },
+    })
+}
+
+/// What requests are answered by.
+struct Apis {
+    runtime: Arc<Runtime>,
+    registries: Arc<Live>,
+    trace: TraceLayer,
+    streaming: Arc<Streaming>,
+}
+
+/// Answers requests until a signal comes, then lets the running ones end.
+async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), ServeError> {
+    let Apis { runtime, registries, trace, streaming } = apis;
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServeError::Signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServeError::Signals)?;
+    let listener = UnixListener::from_std(listener).map_err(ServeError::Listen)?;
+    let incoming = UnixListenerStream::new(listener).then(|accepted| async move {
+        if let Err(error) = &accepted {
+            tracing::warn!(%error, "a connection could not be accepted");
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+        accepted.map(Mended::new)
+    });
+    let runtime_api = RuntimeServiceServer::new(RuntimeApi::new(Arc::clone(&runtime), streaming));
+    let image_api = ImageServiceServer::new(ImageApi::new(Arc::clone(&runtime), registries));
+    let admin_api = ImagesServer::new(AdminApi::new(Arc::clone(&runtime)));
+    let (serving, health_api) = Serving::new();
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let server = Server::builder()
+        .layer(trace)
+        .add_service(runtime_api.max_decoding_message_size(REQUEST_MAX))
+        .add_service(image_api.max_decoding_message_size(REQUEST_MAX))
+        .add_service(admin_api)
+        .add_service(HealthServer::new(health_api))
+        .serve_with_incoming_shutdown(incoming, async { stopped.await.unwrap_or_default() });
+    let mut server = std::pin::pin!(server);
+
+    tell_ready(listen);
+    tokio::select! {
+        ended = &mut server => return Ok(ended?),
+        _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
+        _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
+    }
+    notify(NotifyState::Stopping);
+    // Those who follow events, or watch over this daemon, would never be done.
+    runtime.events().close();
+    serving.end();
+    // Fails only when the server is gone already, which is what is wanted.
+    stop.send(()).ok();
+    match tokio::time::timeout(LAST_REQUESTS, server).await {
+        Ok(ended) => Ok(ended?),
+        Err(_) => {
+            tracing::warn!("requests still run after {LAST_REQUESTS:?}: they are left to the next daemon");
+            Ok(())
+        }
+    }
+}
+
+/// Tells the service manager, and whoever reads stdout, that requests are answered from now on.
+fn tell_ready(listen: &Path) {
+    notify(NotifyState::Ready);
+    tracing::info!(socket = %listen.display(), release = env!("CARGO_PKG_VERSION"), "ready");
+    let mut out = io::stdout();
+    let told = writeln!(out, "crisp ready: {}", listen.display()).and_then(|()| out.flush());
+    if let Err(error) = told {
+        tracing::debug!(%error, "nobody reads stdout");
+    }
+}
+
+fn notify(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "the service manager could not be told");
+    }
+}
+
+#[cfg(test)]
+#[path = "serve_tests.rs"]
+mod tests;

@@ -1,0 +1,70 @@
+//! Starting a shim.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use model::{Classed, Kind};
+
+use super::note;
+
+#[derive(Debug, thiserror::Error)]
+pub enum SpawnError {
+    #[error("loading the shim program {path}")]
+    Program { path: PathBuf, source: io::Error },
+    #[error("listening at {path}")]
+    Listen { path: PathBuf, source: io::Error },
+    #[error("starting the shim")]
+    Start(#[source] io::Error),
+    #[error("noting the shim's process in {dir}")]
+    Note { dir: PathBuf, source: io::Error },
+}
+
+impl Classed for SpawnError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Start(source) if source.kind() == io::ErrorKind::WouldBlock => Kind::Exhausted,
+            Self::Program { .. } | Self::Listen { .. } | Self::Start(_) | Self::Note { .. } => Kind::Internal,
+        }
+    }
+}
+
+/// The shim's program, in sealed memory: no container can overwrite it through `/proc`, all shims share its pages, and
+/// an upgrade of the file does not touch the shims that run.
+#[derive(Debug)]
+pub struct Program(OwnedFd);
+
+impl Program {
+    pub fn load(path: &Path) -> Result<Self, SpawnError> {
+        let failed = |source| SpawnError::Program { path: path.to_owned(), source };
+        let file = File::open(path).map_err(failed)?;
+        Ok(Self(sys::memfd::sealed("crisp-shim", file).map_err(failed)?))
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Starts a shim for the pod whose directory is `dir`. It listens at `shim.sock` from the first moment, since the
+    /// socket is made here and handed to it.
+    pub(crate) fn spawn(&self, dir: &Path) -> Result<(), SpawnError> {
+        let socket = dir.join("shim.sock");
+        let listener = sys::packet::listen(&socket).map_err(|source| SpawnError::Listen { path: socket, source })?;
+        let log = File::options().create(true).append(true).open(dir.join("shim.log")).map_err(SpawnError::Start)?;
+        let mut child = tokio::process::Command::new(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+            .arg0("crisp-shim")
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(listener))
+            .stdout(Stdio::null())
+            .stderr(Stdio::from(log))
+            .spawn()
+            .map_err(SpawnError::Start)?;
+        let noted = child.id().map_or(Ok(()), |pid| note::write(dir, pid));
+        // Somebody has to reap it. Its end is noticed by the end of its connection.
+        tokio::spawn(async move { child.wait().await });
+        noted.map_err(|source| SpawnError::Note { dir: dir.to_owned(), source })
+    }
+}

@@ -1,0 +1,64 @@
+//! Where things lie, and how records are written.
+//!
+//! ```text
+//! STATE/pods/POD/            all of a pod's runtime state; on a tmpfs, so no record outlives a reboot
+//!   intent.json              written before anything else is made: what to clear away
+//!   pod.json                 the record; the pod exists once it is there
+//!   shim.sock shim.pid shim.start shim.log netns shm/
+//!   etc/                     a small file system: resolv.conf hostname hosts
+//!   containers/CONTAINER/    the same for a container
+//!     intent.json container.json config.json launch.json exit.json resize.json rootfs/ libcontainer/
+//!     X.new                  what X held before, and is to hold next
+//! STATE/above.json           the cgroups that were made above those of pods
+//! ROOT/containers/CONTAINER/ its writable layer: upper/ work/, and owner: the path of the directory above;
+//!                            volumes/N: what its image declares, in the order of their paths
+//! ROOT/cni/                  what CNI plugins connected, and with which configuration
+//! ```
+
+use std::path::PathBuf;
+
+use model::{ContainerId, PodId};
+
+/// The two directories of one daemon.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    pub state: PathBuf,
+    pub root: PathBuf,
+}
+
+impl Layout {
+    pub fn pods(&self) -> PathBuf {
+        self.state.join("pods")
+    }
+
+    pub(crate) fn pod(&self, id: &PodId) -> PathBuf {
+        self.pods().join(id.as_str())
+    }
+
+    pub(crate) fn containers(&self, pod: &PodId) -> PathBuf {
+        self.pod(pod).join("containers")
+    }
+
+    pub(crate) fn container(&self, pod: &PodId, id: &ContainerId) -> PathBuf {
+        self.containers(pod).join(id.as_str())
+    }
+
+    /// What was made above the cgroups of pods.
+    pub(crate) fn above(&self) -> PathBuf {
+        self.state.join("above.json")
+    }
+
+    /// Where all writable layers are.
+    pub fn writables(&self) -> PathBuf {
+        self.root.join("containers")
+    }
+
+    /// What CNI connected.
+    pub(crate) fn cni(&self) -> PathBuf {
+        self.root.join("cni")
+    }
+
+    pub(crate) fn writable(&self, id: &ContainerId) -> PathBuf {
+        self.writables().join(id.as_str())
+    }
+}
