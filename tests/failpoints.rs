@@ -30,8 +30,8 @@ fn in_source(text: &str) -> Vec<&str> {
 #[test]
 fn the_tables_here_name_every_failpoint() {
     for (table, text) in [
-        (RUN_POD.to_vec(), include_str!("../src/daemon/runtime/run_pod.rs")),
-        (CREATE.to_vec(), include_str!("../src/daemon/runtime/create.rs")),
+        (RUN_POD.to_vec(), include_str!("../src/daemon/runtime/pod/run.rs")),
+        (CREATE.to_vec(), include_str!("../src/daemon/runtime/container/create.rs")),
     ] {
         let mut table = table;
         table.sort_unstable();

@@ -16,17 +16,17 @@
 //! Limits: the calls that answer UNIMPLEMENTED are those of `grpc` that say so.
 #![forbid(unsafe_code)]
 
+pub(crate) mod config_watch;
 pub mod convert;
-pub(crate) mod fault;
+pub(crate) mod failpoint;
 pub mod grpc;
 pub mod logging;
 pub(crate) mod metrics;
-pub(crate) mod reload;
+pub mod otel;
 pub(crate) mod runtime;
 pub mod serve;
 pub mod shim;
 pub(crate) mod socket;
-pub mod spans;
 pub mod store;
-pub(crate) mod streaming;
+pub(crate) mod stream_server;
 pub(crate) mod watchdog;

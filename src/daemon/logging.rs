@@ -7,7 +7,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt as lines, reload};
 
-use crate::spans::{Recorder, Spans};
+use crate::otel::{Recorder, Spans};
 
 /// The log could not be set up.
 #[derive(Debug, thiserror::Error)]

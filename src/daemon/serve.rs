@@ -25,11 +25,11 @@ use tonic::transport::Server;
 
 use crate::grpc::{AdminApi, ImageApi, Latencies, REQUEST_MAX, RuntimeApi, Serving, TraceLayer};
 use crate::logging::LogLevel;
+use crate::otel::Spans;
 use crate::runtime::Runtime;
 use crate::socket::{self, Socket, SocketError};
-use crate::spans::Spans;
-use crate::streaming::{self, BindError, Streaming};
-use crate::{metrics, reload, watchdog};
+use crate::stream_server::{BindError, Streaming};
+use crate::{config_watch, metrics, stream_server, watchdog};
 
 /// How long requests may take to end once the daemon was told to stop.
 const LAST_REQUESTS: Duration = Duration::from_secs(10);
@@ -106,7 +106,7 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
         Some(listen) => Some(metrics::Listener::bind(listen).await?),
         None => None,
     };
-    let clients = streaming::Listener::bind(&config.stream).await?;
+    let clients = stream_server::Listener::bind(&config.stream).await?;
     let listen = config.listen.clone();
     let registries = Arc::new(Live::new(config.origin.clone(), config.registries.clone()));
     let latencies = Arc::new(Latencies::default());
@@ -116,18 +116,18 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
     let tally = spans.as_ref().map(Spans::tally).unwrap_or_default();
     let sources = metrics::Sources { runtime: Arc::clone(&runtime), latencies: Arc::clone(&latencies), spans: tally };
     let telling = metrics.map(|listener| metrics::tell(listener, sources.clone()));
-    let metrics = Mutex::new(reload::Endpoint { listen: runtime.config().metrics.clone(), telling, sources });
+    let metrics = Mutex::new(config_watch::Endpoint { listen: runtime.config().metrics.clone(), telling, sources });
     let trace = TraceLayer::new(latencies, spans.as_ref().map(Spans::sampler));
     let exporting = spans.map(Spans::export).transpose().map_err(ServeError::Tracing)?;
     let _feeding = watchdog::feed(&runtime);
-    let settings = reload::Settings {
+    let settings = config_watch::Settings {
         runtime: Arc::clone(&runtime),
         registries: Arc::clone(&registries),
         level,
         metrics,
         reload: settings,
     };
-    let _watching = reload::watch(settings).map_err(ServeError::Signals)?;
+    let _watching = config_watch::watch(settings).map_err(ServeError::Signals)?;
     let streaming = clients.streaming();
     let _serving = clients.serve(Arc::clone(&runtime));
     let apis = Apis { runtime: Arc::clone(&runtime), registries, trace, streaming };

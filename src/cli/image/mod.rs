@@ -14,12 +14,12 @@ use ::image::{Compress, ExportError, ImportError, OpenError, PruneError};
 use config::{ConfigError, RawConfig};
 use cri_api::{admin, v1};
 use indicatif::HumanBytes;
+use local::{Absent, Offline, is_daemons};
+use output_file::Output;
+use remote::Daemon;
+use table::{Form, list, short};
 
 use super::common_args::Settings;
-use super::image::local::{Absent, Offline, is_daemons};
-use super::image::output_file::Output;
-use super::image::remote::Daemon;
-use super::image::table::{Form, list, short};
 use super::progress_bar::Meter;
 use super::signals;
 use super::signals::Interrupt;

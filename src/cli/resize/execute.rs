@@ -13,7 +13,7 @@ use super::super::signals::Interrupt;
 use super::order::{Step, Whose};
 use super::targets::Group;
 use super::{ResizeError, print};
-pub(crate) use daemon::convert::kubernetes;
+pub(crate) use daemon::convert::pod_resources;
 
 /// Makes all the calls, or takes back those that were made.
 pub(super) async fn carry_out(
@@ -44,7 +44,7 @@ pub(super) async fn carry_out(
     }
     if let Some(told) = &group.told {
         // Last: the limits have their values already, and of files at most the weight of the pod changes.
-        let pod_resources = Some(kubernetes::announced_to_wire(told));
+        let pod_resources = Some(pod_resources::announced_to_wire(told));
         let ask = v1::UpdatePodSandboxResourcesRequest {
             pod_sandbox_id: group.pod.id.clone(),
             pod_resources,
@@ -96,8 +96,8 @@ async fn call(cri: &Cri, group: &Group, step: &Step, way: Way) -> Result<(), Sta
         Whose::Container(index) => {
             let Some(member) = group.containers.get(index) else { return Ok(()) };
             let stated = member.stated.as_ref().map(|(had, then)| match way {
-                Way::There => kubernetes::resources_to_wire(then),
-                Way::Back => kubernetes::resources_to_wire(had),
+                Way::There => pod_resources::resources_to_wire(then),
+                Way::Back => pod_resources::resources_to_wire(had),
             });
             let ask = v1::UpdateContainerResourcesRequest {
                 container_id: member.id.clone(),

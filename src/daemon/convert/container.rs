@@ -7,7 +7,7 @@ use cri_api::v1;
 use model::{ContainerMeta, ContainerSpec, PodSpec};
 use oci::pod_resources_json;
 
-use super::{Field, Refusal, Warnings, image, kubernetes, mount, pod, resources, security, signal};
+use super::{Field, Refusal, Warnings, image, mount, pod, pod_resources, resources, security, signal};
 
 /// What CreateContainer asks for.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ fn spec(at: Field<'_>, config: v1::ContainerConfig, warnings: &mut Warnings) -> 
     } = config;
     at.at("windows").absent(windows)?;
     for name in pod_resources_json::OURS.iter().filter(|name| annotations.contains_key(**name)) {
-        let field = kubernetes::entry("annotations", name);
+        let field = pod_resources::entry("annotations", name);
         warnings.push(format!("{}: hooks do not see it, the name is crisp's own", at.at(&field)));
     }
     let v1::LinuxContainerConfig { resources: limits, security_context } = linux.unwrap_or_default();
@@ -125,7 +125,7 @@ fn spec(at: Field<'_>, config: v1::ContainerConfig, warnings: &mut Warnings) -> 
         stdin_once,
         tty,
         resources: resources::limits(above.at("resources"), limits)?,
-        kubernetes_resources: kubernetes::resources(at.at("kubernetes_resources"), kubernetes_resources)?,
+        kubernetes_resources: pod_resources::resources(at.at("kubernetes_resources"), kubernetes_resources)?,
         security: security::container(above.at("security_context"), security_context)?,
         stop_signal: signal::signal(at.at("stop_signal"), stop_signal)?,
     })
@@ -178,5 +178,5 @@ pub(super) fn meta_to_wire(meta: &ContainerMeta) -> v1::ContainerMetadata {
 }
 
 #[cfg(test)]
-#[path = "container_tests.rs"]
+#[path = "tests/container.rs"]
 mod tests;

@@ -31,7 +31,7 @@ pub(crate) fn statuses(containers: &[ContainerNow]) -> Vec<v1::ContainerStatus> 
 mod tests {
     use std::sync::Arc;
 
-    use super::super::fixture::{container_record, pod_record, time};
+    use super::super::tests::support::{container_record, pod_record, time};
     use super::*;
 
     #[test]

@@ -117,11 +117,11 @@ fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, Strin
 mod tests {
     use model::{ContainerId, Phase, PodId, PodPhase};
 
-    use super::super::fixture;
+    use super::super::tests::support;
     use super::*;
 
     fn pod(byte: u8, phase: PodPhase, app: &str) -> Arc<PodRecord> {
-        let mut record = fixture::pod_record();
+        let mut record = support::pod_record();
         record.id = PodId::from_bytes([byte; 32]);
         record.phase = phase;
         record.spec.labels = [("app".to_owned(), app.to_owned()), ("x".to_owned(), "y".to_owned())].into();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     fn container(byte: u8, pod: u8, phase: Phase) -> Arc<ContainerRecord> {
-        let mut record = fixture::container_record();
+        let mut record = support::container_record();
         record.id = ContainerId::from_bytes([byte; 32]);
         record.pod = PodId::from_bytes([pod; 32]);
         record.phase = phase;
@@ -197,7 +197,7 @@ mod tests {
         let all = vec![pod(0x11, PodPhase::Ready, "a"), pod(0x21, PodPhase::NotReady, "b")];
         let found = |id: &str, labels: &[(&str, &str)]| {
             let filter =
-                pod_stats(Some(v1::PodSandboxStatsFilter { id: id.to_owned(), label_selector: fixture::map(labels) }));
+                pod_stats(Some(v1::PodSandboxStatsFilter { id: id.to_owned(), label_selector: support::map(labels) }));
             filter.apply(all.clone()).iter().map(|pod| pod.id.as_str()[..2].to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(found("", &[]), ["11", "21"]);
@@ -211,7 +211,7 @@ mod tests {
             let filter = container_stats(Some(v1::ContainerStatsFilter {
                 id: id.to_owned(),
                 pod_sandbox_id: pod.to_owned(),
-                label_selector: fixture::map(labels),
+                label_selector: support::map(labels),
             }));
             let list = filter.apply(all.clone());
             list.iter().map(|container| container.id.as_str()[..2].to_owned()).collect::<Vec<_>>()

@@ -14,30 +14,25 @@
 //! Refused as not supported yet: environment values that are not UTF-8. All Windows sections are refused as invalid.
 
 pub mod admin;
-mod annotation;
 pub(crate) mod container;
 pub(crate) mod event;
-pub(crate) mod field;
+pub(crate) mod field_path;
 pub(crate) mod filter;
 pub mod image;
-pub(crate) mod image_info;
-pub mod kubernetes;
-mod mapping;
 pub(crate) mod metrics;
 pub(crate) mod mount;
 pub(crate) mod pod;
+pub mod pod_resources;
 pub(crate) mod resources;
 pub(crate) mod security;
-mod selinux;
 pub(crate) mod signal;
 pub(crate) mod stats;
 pub(crate) mod status;
 pub(crate) mod stream;
-
 #[cfg(test)]
-pub(crate) mod fixture;
+pub(crate) mod tests;
 
-pub(crate) use field::{Field, Refusal};
+pub(crate) use field_path::{Field, Refusal};
 
 /// Wishes that were understood but are not fulfilled, for the log.
 pub(crate) type Warnings = Vec<String>;

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use cri_api::v1;
 use model::{Device, Mount, MountSource, Propagation};
 
-use super::{Field, Refusal, Warnings, image, mapping};
+use super::security::id_mapping;
+use super::{Field, Refusal, Warnings, image};
 
 pub(super) fn mount(at: Field<'_>, asked: v1::Mount, warnings: &mut Warnings) -> Result<Mount, Refusal> {
     let v1::Mount {
@@ -22,7 +23,7 @@ pub(super) fn mount(at: Field<'_>, asked: v1::Mount, warnings: &mut Warnings) ->
         image_sub_path,
         mount_options,
     } = asked;
-    let (uid_mappings, gid_mappings) = mapping::of_mount(at, uid_mappings, gid_mappings)?;
+    let (uid_mappings, gid_mappings) = id_mapping::of_mount(at, uid_mappings, gid_mappings)?;
     let propagation = match at.at("propagation").known(propagation)? {
         v1::MountPropagation::PropagationPrivate => Propagation::Private,
         v1::MountPropagation::PropagationHostToContainer => Propagation::HostToContainer,
@@ -156,8 +157,8 @@ pub(super) fn mount_to_wire(mount: &Mount, mounted: &BTreeMap<String, String>) -
         readonly: *readonly,
         selinux_relabel: *selinux_relabel,
         propagation: propagation.into(),
-        uid_mappings: uid_mappings.iter().map(mapping::to_wire).collect(),
-        gid_mappings: gid_mappings.iter().map(mapping::to_wire).collect(),
+        uid_mappings: uid_mappings.iter().map(id_mapping::to_wire).collect(),
+        gid_mappings: gid_mappings.iter().map(id_mapping::to_wire).collect(),
         recursive_read_only: *recursive_read_only,
         image,
         image_sub_path,
@@ -166,5 +167,5 @@ pub(super) fn mount_to_wire(mount: &Mount, mounted: &BTreeMap<String, String>) -
 }
 
 #[cfg(test)]
-#[path = "mount_tests.rs"]
+#[path = "tests/mount.rs"]
 mod tests;

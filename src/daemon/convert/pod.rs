@@ -8,7 +8,8 @@ use cri_api::v1;
 use model::kubernetes::QualifiedName;
 use model::{Dns, PodMeta, PodSpec, PortMapping, Protocol};
 
-use super::{Field, Refusal, Warnings, annotation, kubernetes, resources, security};
+use super::pod_resources::annotation;
+use super::{Field, Refusal, Warnings, pod_resources, resources, security};
 
 /// The kernel's room for a host name.
 const HOSTNAME_MAX: usize = 64;
@@ -68,7 +69,7 @@ pub(super) fn spec(
         sysctls,
         overhead: resources::pod_limits(above.at("overhead"), overhead)?,
         resources: resources::pod_limits(above.at("resources"), resources)?,
-        announced: kubernetes::announced(at.at("pod_resources"), pod_resources, warnings)?,
+        announced: pod_resources::announced(at.at("pod_resources"), pod_resources, warnings)?,
         security,
         handler,
     })
@@ -154,5 +155,5 @@ pub(super) fn meta_to_wire(meta: &PodMeta) -> v1::PodSandboxMetadata {
 }
 
 #[cfg(test)]
-#[path = "pod_tests.rs"]
+#[path = "tests/pod.rs"]
 mod tests;

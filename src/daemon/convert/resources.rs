@@ -10,7 +10,7 @@ use model::resources::{
 };
 use model::{ContainerUpdate, PodUpdate};
 
-use super::{Field, Refusal, Warnings, kubernetes};
+use super::{Field, Refusal, Warnings, pod_resources};
 
 /// Limits of a request: 0, "" and absent mean "not asked".
 ///
@@ -90,7 +90,7 @@ pub(crate) fn update(
     }
     let update = ContainerUpdate {
         limits: change(Field::top("linux"), linux)?,
-        kubernetes_resources: kubernetes::resources(Field::top("kubernetes_resources"), kubernetes_resources)?,
+        kubernetes_resources: pod_resources::resources(Field::top("kubernetes_resources"), kubernetes_resources)?,
     };
     Ok((super::container::id("container_id", container_id)?, update, warnings))
 }
@@ -105,7 +105,7 @@ pub(crate) fn update_pod(
     let update = PodUpdate {
         resources: limits("resources", resources)?,
         overhead: limits("overhead", overhead)?,
-        announced: kubernetes::announced(Field::top("pod_resources"), pod_resources, &mut warnings)?,
+        announced: pod_resources::announced(Field::top("pod_resources"), pod_resources, &mut warnings)?,
     };
     Ok((super::container::id("pod_sandbox_id", pod_sandbox_id)?, update, warnings))
 }
@@ -262,5 +262,5 @@ fn signed(value: u64) -> i64 {
 }
 
 #[cfg(test)]
-#[path = "resources_tests.rs"]
+#[path = "tests/resources.rs"]
 mod tests;

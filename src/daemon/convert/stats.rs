@@ -164,5 +164,5 @@ fn value(value: u64) -> v1::UInt64Value {
 }
 
 #[cfg(test)]
-#[path = "stats_tests.rs"]
+#[path = "tests/stats.rs"]
 mod tests;

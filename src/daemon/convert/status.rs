@@ -223,5 +223,5 @@ pub(crate) fn nanos(time: SystemTime) -> i64 {
 }
 
 #[cfg(test)]
-#[path = "status_tests.rs"]
+#[path = "tests/status.rs"]
 mod tests;

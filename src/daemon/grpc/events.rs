@@ -8,7 +8,7 @@ use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 use tonic::{Response, Status};
 
-use super::chunks::Chunks;
+use super::list_stream::Chunks;
 use crate::convert;
 use crate::runtime::{Event, Listening, Runtime};
 

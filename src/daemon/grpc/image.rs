@@ -76,7 +76,7 @@ impl ImageApi {
             // An image that is being removed has its documents no more.
             let config = store.blob(&image.id).ok();
             let manifest = image.manifest.as_ref().and_then(|digest| store.blob(digest).ok());
-            let info = convert::image_info::info(&image, pinned, config.as_deref(), manifest.as_deref());
+            let info = convert::image::info::info(&image, pinned, config.as_deref(), manifest.as_deref());
             serde_json::to_string(&info).unwrap_or_default()
         };
         tokio::task::spawn_blocking(tell).await.unwrap_or_default()

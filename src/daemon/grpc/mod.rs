@@ -1,19 +1,19 @@
 //! The two CRI services and our own for operators: each handler converts, calls the runtime, converts back.
 
-mod about;
 mod admin;
-mod chunks;
 mod deadline;
 mod events;
 mod filesystem;
 mod health;
 mod image;
 mod latency;
+mod list_stream;
 mod metrics;
 mod runtime;
 mod stats;
 mod status;
 mod trace;
+mod version;
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -7,15 +7,15 @@ use cri_api::v1::runtime_service_server::RuntimeService;
 use cri_api::v1::*;
 use tonic::{Request, Response, Status};
 
-use super::chunks::{self, Chunks};
+use super::list_stream::Chunks;
 use super::{
-    Answer, about, about_container, about_pod, events, log_warnings, looked_up, metrics, not_yet, stats, status,
-    to_the_end, verbose,
+    Answer, about_container, about_pod, events, list_stream, log_warnings, looked_up, metrics, not_yet, stats, status,
+    to_the_end, verbose, version,
 };
 use crate::convert;
 use crate::convert::container::id;
 use crate::runtime::{ExecOutput, Runtime};
-use crate::streaming::{Request as Stream, Streaming};
+use crate::stream_server::{Request as Stream, Streaming};
 
 const CHECKPOINTS: &str = "checkpoints are not planned yet";
 
@@ -53,7 +53,7 @@ impl RuntimeService for RuntimeApi {
     type GetContainerEventsStream = Chunks<ContainerEventResponse>;
 
     async fn version(&self, _: Request<VersionRequest>) -> Answer<VersionResponse> {
-        Ok(Response::new(about::version()))
+        Ok(Response::new(version::version()))
     }
 
     async fn status(&self, request: Request<StatusRequest>) -> Answer<StatusResponse> {
@@ -65,16 +65,16 @@ impl RuntimeService for RuntimeApi {
         };
         Ok(Response::new(StatusResponse {
             status: Some(RuntimeStatus {
-                conditions: self.runtime.conditions().await.into_iter().map(about::condition).collect(),
+                conditions: self.runtime.conditions().await.into_iter().map(version::condition).collect(),
             }),
             info,
-            runtime_handlers: about::handlers(&self.runtime.settings().handlers, self.runtime.has_user_ns()),
-            features: Some(about::features(self.runtime.has_user_ns())),
+            runtime_handlers: version::handlers(&self.runtime.settings().handlers, self.runtime.has_user_ns()),
+            features: Some(version::features(self.runtime.has_user_ns())),
         }))
     }
 
     async fn runtime_config(&self, _: Request<RuntimeConfigRequest>) -> Answer<RuntimeConfigResponse> {
-        Ok(Response::new(about::runtime_config(self.runtime.config().cgroup.driver)))
+        Ok(Response::new(version::runtime_config(self.runtime.config().cgroup.driver)))
     }
 
     async fn update_runtime_config(
@@ -270,7 +270,7 @@ impl RuntimeService for RuntimeApi {
     ) -> Answer<Self::StreamPodSandboxesStream> {
         let StreamPodSandboxesRequest { filter } = request.into_inner();
         let pods = self.pods_like(filter)?;
-        Ok(chunks::stream(pods, |pod_sandboxes| StreamPodSandboxesResponse { pod_sandboxes }))
+        Ok(list_stream::stream(pods, |pod_sandboxes| StreamPodSandboxesResponse { pod_sandboxes }))
     }
 
     async fn stream_containers(
@@ -279,7 +279,7 @@ impl RuntimeService for RuntimeApi {
     ) -> Answer<Self::StreamContainersStream> {
         let StreamContainersRequest { filter } = request.into_inner();
         let containers = self.containers_like(filter)?;
-        Ok(chunks::stream(containers, |containers| StreamContainersResponse { containers }))
+        Ok(list_stream::stream(containers, |containers| StreamContainersResponse { containers }))
     }
 
     async fn container_stats(&self, request: Request<ContainerStatsRequest>) -> Answer<ContainerStatsResponse> {
@@ -305,7 +305,7 @@ impl RuntimeService for RuntimeApi {
     ) -> Answer<Self::StreamContainerStatsStream> {
         let StreamContainerStatsRequest { filter } = request.into_inner();
         let stats = stats::of_containers(&self.runtime, filter).await?;
-        Ok(chunks::stream(stats, |container_stats| StreamContainerStatsResponse { container_stats }))
+        Ok(list_stream::stream(stats, |container_stats| StreamContainerStatsResponse { container_stats }))
     }
 
     async fn pod_sandbox_stats(&self, request: Request<PodSandboxStatsRequest>) -> Answer<PodSandboxStatsResponse> {
@@ -331,7 +331,7 @@ impl RuntimeService for RuntimeApi {
     ) -> Answer<Self::StreamPodSandboxStatsStream> {
         let StreamPodSandboxStatsRequest { filter } = request.into_inner();
         let stats = stats::of_pods(&self.runtime, filter).await?;
-        Ok(chunks::stream(stats, |pod_sandbox_stats| StreamPodSandboxStatsResponse { pod_sandbox_stats }))
+        Ok(list_stream::stream(stats, |pod_sandbox_stats| StreamPodSandboxStatsResponse { pod_sandbox_stats }))
     }
 
     async fn list_metric_descriptors(
@@ -354,7 +354,7 @@ impl RuntimeService for RuntimeApi {
         _: Request<StreamPodSandboxMetricsRequest>,
     ) -> Answer<Self::StreamPodSandboxMetricsStream> {
         let metrics = metrics::of_pods(&self.runtime).await?;
-        Ok(chunks::stream(metrics, |pod_sandbox_metrics| StreamPodSandboxMetricsResponse { pod_sandbox_metrics }))
+        Ok(list_stream::stream(metrics, |pod_sandbox_metrics| StreamPodSandboxMetricsResponse { pod_sandbox_metrics }))
     }
 
     async fn get_container_events(&self, _: Request<GetEventsRequest>) -> Answer<Self::GetContainerEventsStream> {

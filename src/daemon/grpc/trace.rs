@@ -19,7 +19,8 @@ use tracing::{Instrument as _, Level, Span};
 
 use super::latency::Latencies;
 use super::{deadline, missing};
-use crate::spans::{self, Sampler};
+use crate::otel;
+use crate::otel::Sampler;
 
 /// Calls that change something. ExecSync does too, but probes call it every few seconds.
 const CHANGES: [&str; 20] = [
@@ -128,7 +129,7 @@ impl Pending {
         let took = self.began.elapsed();
         self.latencies.note(&self.rpc, took, failure.as_ref().map_or(Code::Ok, Status::code));
         let failure = failure.filter(|status| status.code() != Code::Ok);
-        spans::end(&self.span, failure.as_ref().map_or(Code::Ok, Status::code), failure.as_ref().map(Status::message));
+        otel::end(&self.span, failure.as_ref().map_or(Code::Ok, Status::code), failure.as_ref().map(Status::message));
         match failure {
             None if self.changes => tracing::info!(took = ?rounded(took), "done"),
             None => tracing::debug!(took = ?rounded(took), "done"),
@@ -161,7 +162,7 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if self.open {
             self.latencies.note(&self.rpc, self.began.elapsed(), Code::Cancelled);
-            spans::end(&self.span, Code::Cancelled, None);
+            otel::end(&self.span, Code::Cancelled, None);
             self.span.in_scope(|| tracing::debug!(after = ?rounded(self.began.elapsed()), "the caller hung up"));
         }
     }

@@ -15,8 +15,8 @@ mod text;
 use std::sync::Arc;
 
 use crate::grpc::Latencies;
+use crate::otel::Tally;
 use crate::runtime::Runtime;
-use crate::spans::Tally;
 pub(crate) use http::{ListenError, Listener, Telling};
 use text::{Kind, Text};
 

@@ -1,7 +1,7 @@
 //! Spans of requests, where a collector is told of them.
 
 use super::text::{Kind, Text};
-use crate::spans::Tally;
+use crate::otel::Tally;
 
 pub(super) fn tell(text: &mut Text, tally: &Tally) {
     let ended = "Spans of requests, by what became of them: taken by the collector, or dropped.";

@@ -1,7 +1,7 @@
 //! Whether pods can run here.
 
 use super::Runtime;
-use super::network::Readiness;
+pub(crate) use super::pod::network::Readiness;
 
 /// One thing that must hold, in CRI's words.
 #[derive(Debug, Clone, PartialEq, Eq)]

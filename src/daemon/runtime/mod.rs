@@ -4,49 +4,21 @@
 //! to be cleared away, and [`clear`] clears it: after a failure, after a crash, and when it is removed. There is one way
 //! out for all three, and each step of it is content with finding nothing to do.
 
-mod above;
-mod addresses;
-mod announced;
-mod attach;
-mod clear;
+mod cleanup;
 mod conditions;
-mod create;
-mod devices;
-mod draft;
+pub(crate) mod container;
+mod counts;
 mod events;
-mod exec;
-mod exec_stream;
-mod farewell;
-mod files;
-mod handler;
-mod info;
-mod look;
-mod network;
-mod oom_score;
-mod pod_size;
-mod population;
-mod port_forward;
-mod poststop;
-mod pump;
+mod layer_gc;
+mod lookup;
+pub(crate) mod pod;
+mod pod_cidr;
 mod recover;
-mod reloads;
-mod remove;
-mod remove_pod;
-mod reopen_log;
 mod resize;
-mod resizes;
-mod run_pod;
-mod start;
+mod shim_monitor;
 mod stats;
-mod stop;
-mod stop_pod;
-mod sweep;
-mod sysctl;
-mod update;
-mod update_pod;
-mod user_ns;
-mod volumes;
-mod watch;
+pub(crate) mod stream;
+mod verbose_info;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,15 +36,15 @@ use crate::shim::{Client, Program, SpawnError};
 use crate::store::{ContainerRecord, Layout, Names, PodRecord, Table};
 
 pub(crate) use conditions::Condition;
+pub(crate) use container::remove::RemoveError;
+pub(crate) use container::stop::StopError;
+pub(crate) use counts::Population;
 pub(crate) use events::{ContainerNow, Event, EventKind, Listening};
-pub(crate) use exec::ExecOutput;
-pub(crate) use look::LookError;
-pub(crate) use population::Population;
-pub(crate) use remove::RemoveError;
-pub(crate) use resizes::{Outcome, Resizes};
+pub(crate) use lookup::LookError;
+pub(crate) use pod::stop::StopPodError;
+pub(crate) use resize::outcomes::{Outcome, Resizes};
 pub(crate) use stats::{ContainerMetered, ContainerSeen, Devices, Metered, PodMetered, PodSeen, StatsError};
-pub(crate) use stop::StopError;
-pub(crate) use stop_pod::StopPodError;
+pub(crate) use stream::exec_sync::ExecOutput;
 
 /// The daemon could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -102,7 +74,7 @@ pub(crate) struct Runtime {
     images: Arc<image::Store>,
     shim: Program,
     filters: Filters,
-    networks: network::Networks,
+    networks: pod::network::Networks,
     apparmor: Apparmor,
     selinux: Selinux,
     specs: cdi::Specs,
@@ -115,7 +87,7 @@ pub(crate) struct Runtime {
     /// What was made above the cgroups of pods.
     above: Mutex<cgroup::Above>,
     /// What could not be cleared away yet.
-    dirty: Mutex<Vec<clear::Dirt>>,
+    dirty: Mutex<Vec<cleanup::Dirt>>,
     /// Writable layers of which nobody knows yet whose they are.
     unjudged: Mutex<Vec<String>>,
     resizes: Resizes,
@@ -124,9 +96,9 @@ pub(crate) struct Runtime {
     /// Knows how large writable layers are.
     meter: Arc<stats::Meter>,
     /// Why pods cannot have user namespaces.
-    user_ns: user_ns::Lack,
+    user_ns: pod::user_ns::Lack,
     events: events::Hub,
-    farewell: farewell::Farewell,
+    farewell: stream::shutdown::Farewell,
     log_bytes_lost: AtomicU64,
 }
 
@@ -151,15 +123,15 @@ impl Runtime {
         let runtime = Arc::new(Self {
             driver,
             cgroups: Arc::new(cgroup::Layout::detect()?),
-            user_ns: user_ns::probe(&shim, &layout).await,
+            user_ns: pod::user_ns::probe(&shim, &layout).await,
             shim,
             filters: Filters::new(filters),
-            networks: network::Networks::open(&config.network, layout.cni())?,
+            networks: pod::network::Networks::open(&config.network, layout.cni())?,
             apparmor: Apparmor::find(),
             selinux: Selinux::find(),
             settings: RwLock::new(Arc::new(config.clone())),
             specs: cdi::Specs::new(config.cdi.spec_dirs.clone()),
-            above: Mutex::new(above::read(&layout)),
+            above: Mutex::new(pod::parent_cgroups::read(&layout)),
             config,
             layout,
             images,
@@ -174,7 +146,7 @@ impl Runtime {
             freed: Arc::default(),
             meter: Arc::default(),
             events: events::Hub::default(),
-            farewell: farewell::Farewell::default(),
+            farewell: stream::shutdown::Farewell::default(),
             log_bytes_lost: AtomicU64::new(0),
         });
         runtime.recover().await?;

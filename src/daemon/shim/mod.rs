@@ -1,7 +1,7 @@
 //! The daemon's side of the shims: starting one, talking to it, finding it again.
 
 mod client;
-pub(crate) mod note;
+pub(crate) mod pid_file;
 mod probe;
 mod spawn;
 

@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use model::{Classed, Kind};
 
-use super::note;
+use super::pid_file;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
@@ -62,7 +62,7 @@ impl Program {
             .stderr(Stdio::from(log))
             .spawn()
             .map_err(SpawnError::Start)?;
-        let noted = child.id().map_or(Ok(()), |pid| note::write(dir, pid));
+        let noted = child.id().map_or(Ok(()), |pid| pid_file::write(dir, pid));
         // Somebody has to reap it. Its end is noticed by the end of its connection.
         tokio::spawn(async move { child.wait().await });
         noted.map_err(|source| SpawnError::Note { dir: dir.to_owned(), source })

@@ -4,17 +4,17 @@
 //! so a status never waits behind a slow stop. [`disk`] keeps each record in a file of its own, in a directory that
 //! holds all that belongs to the pod or container: whoever finds the directory can clear it all away.
 
-pub(crate) mod disk;
-mod ends;
-pub(crate) mod gauge;
+mod event_cursor;
+pub(crate) mod layout;
 pub(crate) mod names;
 pub(crate) mod record;
+pub(crate) mod samples;
+mod stop_waiters;
 pub(crate) mod table;
-mod told;
 
-pub use disk::Layout;
-pub(crate) use ends::Ends;
+pub(crate) use event_cursor::Moment;
+pub use layout::Layout;
 pub(crate) use names::{NameTaken, Names};
 pub(crate) use record::{Connection, ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
+pub(crate) use stop_waiters::Ends;
 pub(crate) use table::{Ambiguous, Entry, Record, Table};
-pub(crate) use told::Moment;

@@ -10,11 +10,11 @@ use serde::Serialize;
 use sync::RwLock;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
-use super::disk::Layout;
-use super::ends::Ends;
-use super::gauge::{CpuGauge, DiskGauge, LimitsGauge};
+use super::event_cursor::Told;
+use super::layout::Layout;
 use super::record::{ContainerRecord, PodRecord};
-use super::told::Told;
+use super::samples::{CpuGauge, DiskGauge, LimitsGauge};
+use super::stop_waiters::Ends;
 
 /// A prefix that fits several ids.
 #[derive(Debug, thiserror::Error)]

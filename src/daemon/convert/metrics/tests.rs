@@ -6,7 +6,7 @@ use cgroup::Now;
 use model::resources::{CpuShares, CpuWeight};
 use model::stats::{Stall, SwapUsage};
 
-use super::super::fixture::{container_record, pod_record, time};
+use super::super::tests::support::{container_record, pod_record, time};
 use super::*;
 
 fn pressure(base: u64) -> Option<Pressure> {

@@ -7,8 +7,8 @@ use model::error_chain::chain;
 use model::metrics::{ContainerCounters, FileSystem};
 use model::stats::NetworkUsage;
 
-use super::disks::{self, Devices};
-use super::{Container, StatsError, parts, processes};
+use super::block_devices::Devices;
+use super::{Container, StatsError, block_devices, parallel, processes};
 use crate::runtime::Runtime;
 use crate::store::{ContainerRecord, PodRecord};
 
@@ -42,7 +42,7 @@ impl Runtime {
     /// One whose counters cannot be read is told of in the log and left out, as is one that ends meanwhile.
     pub(crate) fn list_metrics(&self) -> Metered {
         let pods = self.ready_pods(&self.pods());
-        let mut list = parts::read(&pods, |part| {
+        let mut list = parallel::read(&pods, |part| {
             let mut scratch = Scratch::default();
             let read = part.iter().map(|(entry, containers)| PodMetered {
                 record: entry.look(),
@@ -59,7 +59,7 @@ impl Runtime {
             let io = pod.containers.iter().flat_map(|container| &container.counters.group.io);
             io.for_each(|device| devices.learn(device.major, device.minor));
         }
-        Metered { pods: list, writables: disks::file_system(&self.layout.writables()), devices }
+        Metered { pods: list, writables: block_devices::file_system(&self.layout.writables()), devices }
     }
 
     fn containers_metered(&self, entries: &[Container], scratch: &mut Scratch) -> Vec<ContainerMetered> {

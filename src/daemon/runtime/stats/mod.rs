@@ -4,13 +4,13 @@
 //! Everything here reads files of the kernel's, so the caller moves it off the threads that answer. Nothing waits for the
 //! work on a container. The disk is not walked here: [`meter`] does that in its own time.
 
-mod disks;
-mod meter;
+mod block_devices;
+mod disk_usage;
+mod disk_walk;
 mod metrics;
 mod network;
-mod parts;
+mod parallel;
 mod processes;
-mod walk;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use model::stats::{ContainerStats, GroupUsage, NetworkUsage, PodStats};
 use model::{Classed, ContainerId, Kind, PodId, PodPhase};
 
 use super::{LookError, Runtime};
-use crate::store::gauge::CpuGauge;
+use crate::store::samples::CpuGauge;
 use crate::store::{ContainerRecord, Entry, PodRecord};
 
-pub(crate) use disks::Devices;
-pub(super) use meter::Meter;
+pub(crate) use block_devices::Devices;
+pub(super) use disk_usage::Meter;
 pub(crate) use metrics::{ContainerMetered, Metered, PodMetered};
 
 /// How long an answer waits for layers that were never measured.
@@ -92,7 +92,7 @@ impl Runtime {
         let find = |record: &Arc<ContainerRecord>| self.containers.find(record.id.as_str()).ok().flatten();
         let entries = alive(wanted.iter().filter_map(find));
         self.measure(&entries);
-        parts::read(&entries, |part| self.containers_seen(part, &mut Scratch::default()))
+        parallel::read(&entries, |part| self.containers_seen(part, &mut Scratch::default()))
     }
 
     /// What a pod uses, also one that is not ready: as much as there still is of it.
@@ -111,7 +111,7 @@ impl Runtime {
     /// What those of `wanted` use that are ready. One whose usage cannot be read is told of in the log and left out.
     pub(crate) fn list_pod_stats(&self, wanted: &[Arc<PodRecord>]) -> Vec<PodSeen> {
         let pods = self.ready_pods(wanted);
-        let mut list = parts::read(&pods, |part| self.pods_seen(part, &mut Scratch::default()));
+        let mut list = parallel::read(&pods, |part| self.pods_seen(part, &mut Scratch::default()));
         self.add_networks(&mut list);
         list
     }

@@ -1,0 +1,180 @@
+//! Images: their names and what is known of them.
+
+pub(crate) mod info;
+
+use std::time::SystemTime;
+
+use ::image::{Credentials, Image, Login, Reference, Usage};
+use config::Pinned;
+use cri_api::v1;
+use model::{ImageName, PodMeta};
+
+use super::{Field, Refusal, Warnings, pod, status};
+
+/// Characters of an image's user that are shown. Images are made by anyone: a few with users of megabytes would make a list
+/// that is longer than clients take.
+const USERNAME_MAX: usize = 256;
+
+pub(super) fn required_name(
+    at: Field<'_>,
+    asked: Option<v1::ImageSpec>,
+    warnings: &mut Warnings,
+) -> Result<ImageName, Refusal> {
+    name(at, at.required(asked)?, warnings)
+}
+
+pub(super) fn name(at: Field<'_>, asked: v1::ImageSpec, warnings: &mut Warnings) -> Result<ImageName, Refusal> {
+    let name = name_or_none(at, asked, warnings)?;
+    if name.image.is_empty() { Err(at.at("image").invalid("empty")) } else { Ok(name) }
+}
+
+fn name_or_none(at: Field<'_>, asked: v1::ImageSpec, warnings: &mut Warnings) -> Result<ImageName, Refusal> {
+    let v1::ImageSpec { image, annotations, user_specified_image, runtime_handler, image_ref } = asked;
+    if !image_ref.is_empty() {
+        warnings.push(format!("{}: set by runtimes only, ignored", at.at("image_ref")));
+    }
+    Ok(ImageName {
+        image: at.at("image").text(image)?,
+        user_specified: user_specified_image,
+        annotations,
+        handler: runtime_handler,
+    })
+}
+
+pub(super) fn name_to_wire(name: &ImageName) -> v1::ImageSpec {
+    let ImageName { image, user_specified, annotations, handler } = name.clone();
+    v1::ImageSpec {
+        image,
+        annotations,
+        user_specified_image: user_specified,
+        runtime_handler: handler,
+        image_ref: String::new(),
+    }
+}
+
+/// What PullImage asks for.
+#[derive(Debug)]
+pub(crate) struct Pull {
+    pub(crate) name: ImageName,
+    pub(crate) credentials: Option<Login>,
+    /// The pod that waits for it, where the caller says.
+    pub(crate) pod: Option<PodMeta>,
+    pub(crate) warnings: Warnings,
+}
+
+/// The image that a request is about.
+pub(crate) fn asked(image: Option<v1::ImageSpec>) -> Result<(ImageName, Warnings), Refusal> {
+    let mut warnings = Warnings::new();
+    let name = required_name(Field::top("image"), image, &mut warnings)?;
+    Ok((name, warnings))
+}
+
+/// The one image that a list is to have; none, or one without a name: all.
+pub(crate) fn filter(asked: Option<v1::ImageFilter>) -> Result<(Option<ImageName>, Warnings), Refusal> {
+    let mut warnings = Warnings::new();
+    let v1::ImageFilter { image } = asked.unwrap_or_default();
+    let Some(image) = image else { return Ok((None, warnings)) };
+    let at = Field::top("filter");
+    let at = at.at("image");
+    let name = name_or_none(at, image, &mut warnings)?;
+    Ok((Some(name), warnings))
+}
+
+/// `search` are the registries that a name without one is looked for in.
+pub(crate) fn pull(request: v1::PullImageRequest, search: &[String]) -> Result<Pull, Refusal> {
+    let v1::PullImageRequest { image, auth, sandbox_config } = request;
+    let (name, mut warnings) = asked(image)?;
+    let meant = Reference::candidates(&name.image, search).map_err(|bad| Field::top("image.image").invalid(bad))?;
+    let credentials = match auth {
+        Some(auth) => login(Field::top("auth"), auth, &name.image, &meant, &mut warnings)?,
+        None => None,
+    };
+    // Of the pod only its name matters here, which some clients leave out; all else is checked when it is run.
+    let at = Field::top("sandbox_config");
+    let metadata = sandbox_config.and_then(|config| config.metadata);
+    let pod = metadata.map(|metadata| pod::meta(at.at("metadata"), Some(metadata))).transpose()?;
+    Ok(Pull { name, credentials, pod, warnings })
+}
+
+/// Credentials, and which of the registries that `name` can mean they are for: that which they say, otherwise that which
+/// clients look them up for, docker.io where the name has none.
+fn login(
+    at: Field<'_>,
+    auth: v1::AuthConfig,
+    name: &str,
+    meant: &[Reference],
+    warnings: &mut Warnings,
+) -> Result<Option<Login>, Refusal> {
+    let server = auth.server_address.clone();
+    let Some(credentials) = credentials(at, auth)? else { return Ok(None) };
+    let taken_for = name.parse::<Reference>().map_err(|bad| Field::top("image.image").invalid(bad))?;
+    let is_owner = |registry: &str| match server.is_empty() {
+        true => registry == taken_for.registry(),
+        false => is_registry(&server, registry),
+    };
+    match meant.iter().map(Reference::registry).find(|registry| is_owner(registry)) {
+        Some(registry) => Ok(Some(Login { registry: registry.to_owned(), credentials })),
+        None => {
+            warnings.push(format!("{at}: for another registry than {name} is looked for in, so not used"));
+            Ok(None)
+        }
+    }
+}
+
+/// The strongest of the ways in `auth`. No part of it may show in an error or a warning.
+fn credentials(at: Field<'_>, auth: v1::AuthConfig) -> Result<Option<Credentials>, Refusal> {
+    let v1::AuthConfig { username, password, auth, server_address: _, identity_token, registry_token } = auth;
+    if !registry_token.is_empty() {
+        return Ok(Some(Credentials::RegistryToken(registry_token)));
+    }
+    if !identity_token.is_empty() {
+        return Ok(Some(Credentials::IdentityToken(identity_token)));
+    }
+    if !auth.is_empty() {
+        let pair = Credentials::from_docker_auth(&auth);
+        return pair.map(Some).ok_or_else(|| at.at("auth").invalid("is not base64 of username:password"));
+    }
+    match (username.is_empty(), password.is_empty()) {
+        (true, true) => Ok(None),
+        (true, false) => Err(at.at("username").invalid("empty, but there is a password")),
+        (false, _) => Ok(Some(Credentials::Basic { username, password })),
+    }
+}
+
+/// Whether `server`, as docker's configuration files write it, is `registry`.
+fn is_registry(server: &str, registry: &str) -> bool {
+    let bare = server.trim_start_matches("https://").trim_start_matches("http://");
+    let host = bare.split('/').next().unwrap_or(bare);
+    // As a name's registry it is brought to the same spelling.
+    format!("{host}/x/y").parse::<Reference>().is_ok_and(|name| name.registry() == registry)
+}
+
+/// An image as lists and status show it; `pinned` are those that the operator wants kept.
+pub fn to_wire(image: &Image, pinned: &Pinned) -> v1::Image {
+    let Image { id, repo_tags, repo_digests, manifest: _, size, config, chain: _ } = image;
+    v1::Image {
+        id: id.to_string(),
+        repo_tags: repo_tags.clone(),
+        repo_digests: repo_digests.clone(),
+        // An image of nothing at all has a size too: 0 is no answer.
+        size: (*size).max(1),
+        // The kubelet lets a number run that is not 0: one that is no user must not look like one.
+        uid: config.uid().map(|uid| v1::Int64Value { value: uid.into() }),
+        username: config.username().chars().take(USERNAME_MAX).collect(),
+        spec: Some(v1::ImageSpec { image: id.to_string(), ..v1::ImageSpec::default() }),
+        pinned: pinned.keeps(image),
+    }
+}
+
+pub(crate) fn usage_to_wire(usage: &Usage, now: SystemTime) -> v1::FilesystemUsage {
+    let Usage { path, bytes, inodes } = usage;
+    v1::FilesystemUsage {
+        timestamp: status::nanos(now),
+        fs_id: Some(v1::FilesystemIdentifier { mountpoint: path.display().to_string() }),
+        used_bytes: Some(v1::UInt64Value { value: *bytes }),
+        inodes_used: Some(v1::UInt64Value { value: *inodes }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

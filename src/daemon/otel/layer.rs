@@ -1,0 +1,232 @@
+//! Records the spans of requests as `tracing` knows them, and the steps within.
+
+use std::sync::Arc;
+
+use config::SAMPLE_ALL;
+use http::HeaderMap;
+use tokio::sync::mpsc;
+use tonic::Code;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Metadata, Subscriber};
+use tracing_subscriber::filter::{FilterExt as _, FilterFn, LevelFilter, filter_fn};
+use tracing_subscriber::layer::{Context as Surroundings, Filter, Layer};
+use tracing_subscriber::registry::{LookupSpan, Registry};
+
+use super::Tally;
+use super::span::{Recording, Span, Value, random};
+use super::trace_context::Context;
+
+/// Decides which requests are recorded.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sampler {
+    pub(super) per_million: u32,
+}
+
+impl Sampler {
+    /// Begins to record the request that `span` stands for, if it is to be. The caller's word counts; a request without
+    /// one begins a trace, and a part of those is recorded.
+    pub(crate) fn begin(self, span: &tracing::Span, path: &str, headers: &HeaderMap) {
+        let parent = Context::of(headers);
+        let trace = parent.as_ref().map_or_else(random, |parent| parent.trace);
+        let sampled = parent.as_ref().map_or_else(|| self.takes(trace), |parent| parent.sampled);
+        if !sampled {
+            return;
+        }
+        let path = path.trim_start_matches('/');
+        let (service, method) = path.rsplit_once('/').unwrap_or(("", path));
+        let mut recording = Recording::request(path, trace, parent);
+        recording.set("rpc.system", Value::text("grpc"));
+        recording.set("rpc.service", Value::text(service));
+        recording.set("rpc.method", Value::text(method));
+        with(span, |known| *known = Some(recording));
+    }
+
+    /// By the trace's number, which is random, so that all who have the same share decide alike.
+    fn takes(self, trace: [u8; 16]) -> bool {
+        let number =
+            u64::from_be_bytes([0, trace[9], trace[10], trace[11], trace[12], trace[13], trace[14], trace[15]]);
+        number % u64::from(SAMPLE_ALL) < u64::from(self.per_million)
+    }
+}
+
+/// The request of `span` has been answered, or its caller is gone; `error` are the words of a failure.
+pub(crate) fn end(span: &tracing::Span, code: Code, error: Option<&str>) {
+    with(span, |recording| {
+        let Some(recording) = recording else { return };
+        recording.set("rpc.grpc.status_code", Value::Number(i64::from(i32::from(code))));
+        if let Some(error) = error.filter(|_| is_fault(code)) {
+            recording.fail(error);
+        }
+        recording.end();
+    });
+}
+
+/// What OpenTelemetry counts as an error of the server's; the others are answers.
+fn is_fault(code: Code) -> bool {
+    match code {
+        Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::Unimplemented
+        | Code::Internal
+        | Code::Unavailable
+        | Code::DataLoss => true,
+        Code::Ok
+        | Code::Cancelled
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::Aborted
+        | Code::OutOfRange
+        | Code::Unauthenticated => false,
+    }
+}
+
+/// What is recorded of a span that is alive.
+fn with(span: &tracing::Span, work: impl FnOnce(&mut Option<Recording>)) {
+    span.with_subscriber(|(id, dispatch)| {
+        let found = dispatch.downcast_ref::<Registry>().and_then(|registry| registry.span(id));
+        if let Some(found) = found {
+            let mut extensions = found.extensions_mut();
+            let mut recording = extensions.remove::<Recording>();
+            work(&mut recording);
+            if let Some(recording) = recording {
+                extensions.insert(recording);
+            }
+        }
+    });
+}
+
+/// Puts what has ended into a queue, or counts it where that is full. Never waits.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    pub(super) queue: mpsc::Sender<Span>,
+    pub(super) tally: Arc<Tally>,
+}
+
+impl Recorder {
+    /// Only spans of our own parts, whatever the level of the log.
+    pub(crate) fn filter<S>() -> impl Filter<S> {
+        let ours: FilterFn = filter_fn(|metadata: &Metadata<'_>| metadata.is_span() && is_ours(metadata.target()));
+        ours.with_max_level_hint(LevelFilter::DEBUG).and(LevelFilter::DEBUG)
+    }
+}
+
+fn is_ours(target: &str) -> bool {
+    matches!(target.split("::").next(), Some("crisp" | "image" | "net" | "cgroup"))
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
+    /// A step of a request that is recorded; requests themselves come by [`Sampler::begin`].
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, surroundings: Surroundings<'_, S>) {
+        let Some(span) = surroundings.span(id) else { return };
+        let step = span.parent().and_then(|parent| Some(parent.extensions().get::<Recording>()?.step(span.name())));
+        if let Some(mut step) = step {
+            attributes.record(&mut step);
+            span.extensions_mut().insert(step);
+        }
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, surroundings: Surroundings<'_, S>) {
+        let Some(span) = surroundings.span(id) else { return };
+        if let Some(recording) = span.extensions_mut().get_mut::<Recording>() {
+            values.record(recording);
+        }
+    }
+
+    fn on_close(&self, id: Id, surroundings: Surroundings<'_, S>) {
+        let Some(span) = surroundings.span(&id) else { return };
+        let recording = span.extensions_mut().remove::<Recording>();
+        if let Some(recording) = recording
+            && self.queue.try_send(recording.finish()).is_err()
+        {
+            self.tally.drop_spans(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::super::span::SpanKind;
+    use super::*;
+
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0";
+
+    fn headers(parent: Option<&str>) -> HeaderMap {
+        parent.map(|text| ("traceparent".parse().unwrap(), text.parse().unwrap())).into_iter().collect()
+    }
+
+    /// What `work` leaves in a queue of so many places, and what did not fit.
+    fn recorded(places: usize, work: impl FnOnce()) -> (Vec<Span>, u64) {
+        let (queue, mut spans) = mpsc::channel(places);
+        let tally = Arc::<Tally>::default();
+        let recorder = Recorder { queue, tally: Arc::clone(&tally) };
+        let subscriber = tracing_subscriber::registry().with(recorder.with_filter(Recorder::filter()));
+        tracing::subscriber::with_default(subscriber, work);
+        (std::iter::from_fn(|| spans.try_recv().ok()).collect(), tally.dropped())
+    }
+
+    fn request(per_million: u32, parent: Option<&str>) {
+        let span = tracing::error_span!("rpc", pod = tracing::field::Empty);
+        Sampler { per_million }.begin(&span, "/runtime.v1.RuntimeService/Version", &headers(parent));
+        span.in_scope(|| {
+            tracing::Span::current().record("pod", "abc");
+            tracing::debug_span!("look", container = "def").in_scope(|| tracing::info!("no span"));
+            tracing::debug_span!(target: "h2", "frame").in_scope(|| {});
+        });
+        end(&span, Code::NotFound, Some("not there"));
+    }
+
+    #[test]
+    fn a_request_is_a_child_of_its_callers_span_and_its_steps_are_its_children() {
+        let (spans, dropped) = recorded(10, || request(0, Some(&format!("{PARENT}1"))));
+        let [step, request] = &spans[..] else { panic!("{spans:?}") };
+        assert_eq!(request.name, "runtime.v1.RuntimeService/Version");
+        assert_eq!((request.trace[0], request.parent.unwrap()[0]), (0x0a, 0xb7));
+        assert_eq!(request.kind, SpanKind::Request { remote: true });
+        let attributes = [
+            ("rpc.system", Value::text("grpc")),
+            ("rpc.service", Value::text("runtime.v1.RuntimeService")),
+            ("rpc.method", Value::text("Version")),
+            ("crisp.pod", Value::text("abc")),
+            ("rpc.grpc.status_code", Value::Number(5)),
+        ];
+        assert_eq!(request.attributes, attributes.map(|(name, value)| (name.to_owned(), value)));
+        assert_eq!(request.error, None, "what is not there is no fault of ours");
+        assert_eq!((step.name.as_str(), step.parent, step.kind), ("look", Some(request.id), SpanKind::Step));
+        assert_eq!(step.attributes, [("container.id".to_owned(), Value::text("def"))]);
+        assert!(request.begin <= step.begin && step.end <= request.end);
+        assert_eq!(dropped, 0);
+    }
+
+    #[test]
+    fn the_callers_word_counts_and_else_the_share() {
+        let count = |per_million, parent: Option<&str>| recorded(10, || request(per_million, parent)).0.len();
+        assert_eq!(count(SAMPLE_ALL, Some(&format!("{PARENT}0"))), 0);
+        assert_eq!(count(0, None), 0);
+        assert_eq!(count(SAMPLE_ALL, None), 2);
+        assert_eq!(count(SAMPLE_ALL, Some("nonsense")), 2);
+        let taken = |per_million| (0..4000).filter(|_| Sampler { per_million }.takes(random())).count();
+        assert!((1600..2400).contains(&taken(SAMPLE_ALL / 2)), "half of them");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_nobody_waits() {
+        let (spans, dropped) = recorded(3, || (0..5).for_each(|_| request(SAMPLE_ALL, None)));
+        assert_eq!((spans.len(), dropped), (3, 7));
+    }
+
+    #[test]
+    fn a_fault_has_its_words() {
+        let (spans, _) = recorded(3, || {
+            let span = tracing::error_span!("rpc");
+            Sampler { per_million: SAMPLE_ALL }.begin(&span, "odd", &headers(None));
+            end(&span, Code::Internal, Some("broken"));
+        });
+        assert_eq!((spans[0].name.as_str(), spans[0].error.as_deref()), ("odd", Some("broken")));
+    }
+}

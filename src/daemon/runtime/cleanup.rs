@@ -1,0 +1,219 @@
+//! The one way out: clearing away a pod or a container, whatever of it exists.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{ContainerId, Leftover, PodId};
+use nix::mount::{MntFlags, umount2};
+use serde::{Deserialize, Serialize};
+use shim_protocol::Ask;
+use tokio::sync::mpsc;
+
+use super::container::poststop_hooks;
+use super::{Runtime, blocking};
+use crate::shim::{Client, ON_THE_WAY_OUT, pid_file};
+
+/// Written first: the parts of a pod or container that do not lie in its directory.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Intent {
+    /// Its cgroup.
+    pub(super) cgroup: String,
+    /// Whether that is ours to remove, or somebody else's to leave.
+    pub(super) ours: bool,
+}
+
+impl Intent {
+    pub(super) const FILE: &str = "intent.json";
+}
+
+/// Something to clear away later.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Dirt {
+    Pod(PodId),
+    Container(PodId, ContainerId),
+}
+
+/// How long killed processes may take to be gone.
+const KILL_WITHIN: Duration = Duration::from_secs(10);
+
+/// Collects what failed, and goes on.
+#[derive(Debug, Default)]
+struct Steps(Vec<Leftover>);
+
+impl Steps {
+    fn did<E: std::error::Error>(&mut self, step: &str, outcome: Result<(), E>) {
+        if let Err(error) = outcome {
+            let error = model::error_chain::chain(&error);
+            self.0.push(Leftover { step: step.to_owned(), error });
+        }
+    }
+}
+
+impl Runtime {
+    /// Clears away a container: its processes, cgroup, directories and its hold on the image. What fails is tried
+    /// again later.
+    pub(super) async fn clear_container(self: &Arc<Self>, pod: &PodId, id: &ContainerId) -> Vec<Leftover> {
+        let mut steps = Steps::default();
+        if let Some(shim) = self.shim_of(pod) {
+            // A shim that is gone has no container to forget, and one that hangs holds nothing up: the kernel is told too.
+            shim.tell(Ask::Forget { container: id.clone() }).await.ok();
+        }
+        let (runtime, dir, owner) = (self.clone(), self.layout.container(pod, id), id.clone());
+        let left = blocking(move || {
+            runtime.clear_intended(&mut steps, &dir);
+            if steps.0.is_empty() {
+                // Nothing of it runs any more.
+                steps.did("running its poststop hooks", poststop_hooks::run(&dir));
+            }
+            steps.did("removing its writable layer", safe_fs::remove_dir(&runtime.layout.writable(&owner)));
+            steps.did("releasing its image", runtime.images.release(owner.as_str()));
+            if steps.0.is_empty() {
+                // Last, since it says what to clear.
+                steps.did("removing its directory", safe_fs::remove_dir(&dir));
+            }
+            steps.0
+        })
+        .await;
+        if left.is_empty() {
+            self.selinux.free(id.as_str());
+        }
+        self.remember(Dirt::Container(pod.clone(), id.clone()), &left);
+        left
+    }
+
+    /// Clears away a pod and what is left of its containers: shim, mounts, cgroup, directory.
+    pub(super) async fn clear_pod(self: &Arc<Self>, id: &PodId) -> Vec<Leftover> {
+        let dir = self.layout.pod(id);
+        let mut left = Vec::new();
+        for name in safe_fs::list_names(&self.layout.containers(id)).unwrap_or_default() {
+            if let Ok(container) = ContainerId::try_from(name) {
+                left.extend(self.clear_container(id, &container).await);
+            }
+        }
+        self.disconnect(id).await;
+        self.end_shim(id).await;
+        let runtime = self.clone();
+        let mut steps = Steps(left);
+        let left = blocking(move || {
+            for (step, outcome) in unmount_all(&dir) {
+                steps.did(step, outcome);
+            }
+            runtime.clear_intended(&mut steps, &dir);
+            runtime.remove_above();
+            if steps.0.is_empty() {
+                steps.did("removing its directory", safe_fs::remove_dir(&dir));
+            }
+            steps.0
+        })
+        .await;
+        if left.is_empty() {
+            self.selinux.free(id.as_str());
+        }
+        self.remember(Dirt::Pod(id.clone()), &left);
+        left
+    }
+
+    /// Ends a pod's shim and all it watches over.
+    pub(super) async fn end_shim(&self, id: &PodId) {
+        let dir = self.layout.pod(id);
+        let known = self.shims.lock().remove(id);
+        let left = async {
+            let shim = match known {
+                Some(shim) => shim,
+                None => Client::connect(&dir.join("shim.sock"), mpsc::unbounded_channel().0).await?,
+            };
+            shim.tell(Ask::Leave).await
+        };
+        // One that does not leave is ended by force.
+        tokio::time::timeout(ON_THE_WAY_OUT, left).await.ok();
+        blocking(move || pid_file::end(&dir)).await;
+    }
+
+    /// The cgroup that an intent tells of.
+    fn clear_intended(&self, steps: &mut Steps, dir: &Path) {
+        let intent = match safe_fs::read_json::<Intent>(&dir.join(Intent::FILE)) {
+            Ok(Some(intent)) => intent,
+            Ok(None) => return,
+            Err(error) => return steps.did("reading what to clear", Err(error)),
+        };
+        let cgroup = match self.cgroup(&intent.cgroup) {
+            Ok(cgroup) => cgroup,
+            Err(error) => return steps.did("finding its cgroup", Err(error)),
+        };
+        if !intent.ours {
+            steps.did("leaving its cgroup", cgroup.leave());
+        } else if cgroup.exists() {
+            steps.did("killing what runs in its cgroup", cgroup.kill_all(KILL_WITHIN));
+            steps.did("removing its cgroup", cgroup.remove());
+        }
+    }
+
+    fn remember(&self, dirt: Dirt, left: &[Leftover]) {
+        let mut dirty = self.dirty.lock();
+        dirty.retain(|d| *d != dirt);
+        if !left.is_empty() {
+            tracing::warn!(?dirt, ?left, "something could not be cleared away; trying again later");
+            dirty.push(dirt);
+        }
+    }
+
+    /// Tries again what could not be cleared, and gives back memory that lists and looks left behind.
+    pub(super) fn clean_now_and_then(self: &Arc<Self>) {
+        let runtime = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+                let Some(runtime) = runtime.upgrade() else { return };
+                let again = Arc::clone(&runtime);
+                blocking(move || again.sweep_again()).await;
+                if runtime.has_garbage().await {
+                    runtime.collect_garbage().await;
+                }
+                let dirty = runtime.dirty.lock().clone();
+                for dirt in dirty {
+                    match dirt {
+                        Dirt::Pod(pod) => runtime.clear_pod(&pod).await,
+                        Dirt::Container(pod, container) => runtime.clear_container(&pod, &container).await,
+                    };
+                }
+                runtime.freed_memory();
+            }
+        });
+    }
+
+    /// Memory was let go of that may be worth giving back.
+    pub(crate) fn freed_memory(&self) {
+        self.freed.notify_one();
+    }
+
+    /// After a burst of removals or of streaming clients, gives back the memory that they needed. Once a second at most.
+    pub(super) fn trim_after_bursts(&self) {
+        // Not the whole runtime, which would never end then.
+        let freed = self.freed.clone();
+        tokio::spawn(async move {
+            loop {
+                freed.notified().await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                blocking(sys::memory::trim).await;
+            }
+        });
+    }
+}
+
+/// Takes away what was mounted for a pod.
+pub(super) fn unmount_all(dir: &Path) -> [(&'static str, std::io::Result<()>); 3] {
+    [
+        ("unmounting its network namespace", unmount(&dir.join("netns"))),
+        ("unmounting its shared memory", unmount(&dir.join("shm"))),
+        ("unmounting its files", unmount(&dir.join(super::pod::etc_files::DIR))),
+    ]
+}
+
+/// What is not mounted needs no unmounting.
+fn unmount(path: &Path) -> Result<(), std::io::Error> {
+    match umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
+        Ok(()) | Err(nix::errno::Errno::EINVAL | nix::errno::Errno::ENOENT) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}

@@ -1,0 +1,154 @@
+//! The device nodes of a container, and what its processes may do with device nodes.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use cgroup::{Access, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};
+use model::{Classed, ContainerSpec, Kind};
+use oci_spec::OciSpecError;
+use oci_spec::runtime::{LinuxDevice, LinuxDeviceBuilder, LinuxDeviceType};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DevicesError {
+    #[error("config.devices: {path}")]
+    Host { path: PathBuf, source: io::Error },
+    #[error("config.devices: {0} is not a device")]
+    NotADevice(PathBuf),
+    #[error("config.devices: permissions {0:?} are not of r, w and m")]
+    Permissions(String),
+    #[error("describing a device")]
+    Build(#[from] OciSpecError),
+}
+
+impl Classed for DevicesError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Host { .. } | Self::NotADevice(_) | Self::Permissions(_) => Kind::Invalid,
+            Self::Build(_) => Kind::Internal,
+        }
+    }
+}
+
+/// Nodes to make, and rules to put in force.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    pub(crate) nodes: Vec<LinuxDevice>,
+    pub(crate) rules: Vec<DeviceRule>,
+    /// Everything is allowed already.
+    privileged: bool,
+}
+
+impl Devices {
+    /// In place of one that was at the same path.
+    pub(crate) fn add(&mut self, node: LinuxDevice, access: Option<Access>) {
+        if let Some(access) = access
+            && !self.privileged
+        {
+            self.rules.push(rule(&node, access));
+        }
+        self.nodes.retain(|other| other.path() != node.path());
+        self.nodes.push(node);
+    }
+}
+
+/// `apart` are those with ids of their own. All devices that they are given are theirs to use, so of the host's they get
+/// unasked only what everybody on the host may use.
+pub(crate) fn of(spec: &ContainerSpec, apart: bool) -> Result<Devices, DevicesError> {
+    let privileged = spec.security.privileged;
+    let mut devices = if privileged {
+        Devices { nodes: below(Path::new("/dev"), Path::new("/dev"), &OWN)?, rules: allow_all(), privileged }
+    } else {
+        Devices { nodes: Vec::new(), rules: default_rules(), privileged }
+    };
+    if apart {
+        devices.nodes.retain(|node| node.file_mode().unwrap_or(0) & 0o006 != 0);
+    }
+    for asked in &spec.devices {
+        let access =
+            Access::parse(&asked.permissions).ok_or_else(|| DevicesError::Permissions(asked.permissions.clone()))?;
+        for node in found(&asked.host_path, Path::new(&asked.container_path))? {
+            devices.add(node, Some(access));
+        }
+    }
+    Ok(devices)
+}
+
+fn rule(node: &LinuxDevice, access: Access) -> DeviceRule {
+    let kind = if node.typ() == LinuxDeviceType::B { DeviceKind::Block } else { DeviceKind::Char };
+    let number = |n: i64| u32::try_from(n).ok();
+    DeviceRule { verdict: Verdict::Allow, kind, major: number(node.major()), minor: number(node.minor()), access }
+}
+
+/// The device at `host`, or all of those below it if that is a directory.
+fn found(host: &Path, inside: &Path) -> Result<Vec<LinuxDevice>, DevicesError> {
+    let real = host.canonicalize().map_err(|source| DevicesError::Host { path: host.to_owned(), source })?;
+    let nodes = if real.is_dir() { below(&real, inside, &[])? } else { Vec::from_iter(describe(&real, inside)?) };
+    if nodes.is_empty() { Err(DevicesError::NotADevice(host.to_owned())) } else { Ok(nodes) }
+}
+
+/// The node at `host` as it shall be at `inside`; none when it is no device.
+fn describe(host: &Path, inside: &Path) -> Result<Option<LinuxDevice>, DevicesError> {
+    let found = std::fs::symlink_metadata(host);
+    let meta = found.map_err(|source| DevicesError::Host { path: host.to_owned(), source })?;
+    let kind = if meta.file_type().is_char_device() {
+        LinuxDeviceType::C
+    } else if meta.file_type().is_block_device() {
+        LinuxDeviceType::B
+    } else {
+        return Ok(None);
+    };
+    let (major, minor) = (rustix::fs::major(meta.rdev()), rustix::fs::minor(meta.rdev()));
+    let node = LinuxDeviceBuilder::default()
+        .path(inside)
+        .typ(kind)
+        .major(i64::from(major))
+        .minor(i64::from(minor))
+        .file_mode(meta.mode() & 0o777)
+        .uid(meta.uid())
+        .gid(meta.gid())
+        .build()?;
+    Ok(Some(node))
+}
+
+/// What each container has of its own in `/dev`.
+const OWN: [&str; 12] =
+    ["pts", "shm", "fd", "mqueue", "console", "ptmx", "null", "zero", "full", "random", "urandom", "tty"];
+
+/// All device nodes below `dir`, as they shall be below `inside`, but for the entries of `dir` named in `without`.
+fn below(dir: &Path, inside: &Path, without: &[&str]) -> Result<Vec<LinuxDevice>, DevicesError> {
+    let failed = |source| DevicesError::Host { path: dir.to_owned(), source };
+    let mut nodes = Vec::new();
+    for entry in std::fs::read_dir(dir).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        if name.to_str().is_some_and(|name| without.contains(&name)) {
+            continue;
+        }
+        let (path, inside) = (entry.path(), inside.join(&name));
+        // A node may go while the directory is read: then it is not there.
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() {
+            nodes.extend(below(&path, &inside, &[])?);
+        } else if let Ok(Some(node)) = describe(&path, &inside) {
+            nodes.push(node);
+        }
+    }
+    Ok(nodes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_found_by_its_name_or_through_a_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/null", dir.path().join("link")).unwrap();
+        let node = found(&dir.path().join("link"), Path::new("/dev/nothing")).unwrap();
+        assert_eq!((node.len(), node[0].path().as_path()), (1, Path::new("/dev/nothing")));
+        assert!(matches!(found(dir.path(), Path::new("/dev/x")), Err(DevicesError::NotADevice(_))), "links only");
+        let all = found(Path::new("/dev"), Path::new("/dev/host")).unwrap();
+        assert!(all.iter().any(|node| node.path() == Path::new("/dev/host/null")));
+    }
+}

@@ -1,0 +1,16 @@
+//! The CRI calls on containers, one file per verb, and the parts of CreateContainer.
+//!
+//! `plan` makes every check of CreateContainer before anything is created; `create` carries the plan out.
+
+mod create;
+mod devices;
+mod log;
+pub(crate) mod oom_score;
+mod plan;
+mod pod_resources_check;
+pub(crate) mod poststop_hooks;
+pub(crate) mod remove;
+mod start;
+pub(crate) mod stop;
+mod update;
+mod volumes;

@@ -1,0 +1,94 @@
+//! How readily the kernel kills a container's processes for lack of memory.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::num::NonZeroU32;
+
+use cgroup::{Cgroup, GroupError};
+use model::resources::OomScoreAdj;
+use model::{Classed, Kind};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OomScoreError {
+    #[error("finding the container's processes")]
+    Processes(#[from] GroupError),
+    #[error("writing {score} to oom_score_adj of process {pid}")]
+    Write { pid: NonZeroU32, score: i16, source: io::Error },
+}
+
+impl Classed for OomScoreError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Processes(e) => e.kind(),
+            Self::Write { source, .. } => match source.kind() {
+                io::ErrorKind::PermissionDenied => Kind::Precondition,
+                _ => Kind::Internal,
+            },
+        }
+    }
+}
+
+/// Scores that were changed.
+#[derive(Debug, Default)]
+#[must_use = "only this knows what to take back"]
+pub(crate) struct Changed(Vec<(File, OomScoreAdj)>);
+
+impl Changed {
+    /// Gives every process its old score again; one that is gone needs none.
+    pub(crate) fn take_back(self) {
+        for (mut file, had) in self.0 {
+            if let Err(error) = file.write_all(had.get().to_string().as_bytes()) {
+                tracing::debug!(%error, "a process keeps its new OOM score");
+            }
+        }
+    }
+}
+
+/// The score of a process; none where it is gone.
+pub(crate) fn of(pid: NonZeroU32) -> Option<OomScoreAdj> {
+    parse(&std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?)
+}
+
+fn parse(text: &str) -> Option<OomScoreAdj> {
+    text.trim().parse().ok().and_then(|score| OomScoreAdj::new(score).ok())
+}
+
+/// Gives those processes of `group` that have one of the scores `from` the score `to`: one that chose its own keeps it.
+pub(crate) fn change(group: &Cgroup, from: &[OomScoreAdj], to: OomScoreAdj) -> Result<Changed, OomScoreError> {
+    let mut changed = Changed::default();
+    for pid in group.procs()? {
+        match change_one(group, pid, from, to) {
+            Ok(None) => {}
+            Ok(Some(had)) => changed.0.push(had),
+            // Gone in the meantime.
+            Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::NOENT | Errno::SRCH)) => {}
+            Err(source) => {
+                changed.take_back();
+                return Err(OomScoreError::Write { pid, score: to.get(), source });
+            }
+        }
+    }
+    Ok(changed)
+}
+
+/// The open directory stays that of this one process: a number that is given to another meanwhile does no harm.
+fn change_one(
+    group: &Cgroup,
+    pid: NonZeroU32,
+    from: &[OomScoreAdj],
+    to: OomScoreAdj,
+) -> io::Result<Option<(File, OomScoreAdj)>> {
+    let dir = openat(CWD, format!("/proc/{pid}"), OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let open = |name: &str, how| openat(&dir, name, how | OFlags::CLOEXEC, Mode::empty()).map(File::from);
+    let mut file = open("oom_score_adj", OFlags::RDWR)?;
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    let Some(had) = parse(&text).filter(|had| from.contains(had) && *had != to) else { return Ok(None) };
+    if !io::read_to_string(open("cgroup", OFlags::RDONLY)?)?.contains(group.path().as_str()) {
+        return Ok(None);
+    }
+    file.write_all(to.get().to_string().as_bytes())?;
+    Ok(Some((file, had)))
+}

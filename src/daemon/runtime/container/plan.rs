@@ -1,0 +1,279 @@
+//! What CreateContainer finds out before it makes anything: all that can be refused is refused here.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use config::{Handler, NoSuchHandler, OomPolicy};
+use model::{ContainerId, ContainerSpec, GroupsPolicy, MountSource, NsMode, Phase, Profile, Signal, UserRef};
+use oci::cdi::{DeviceUsed, Edits, Owner};
+use oci::{Given, cdi};
+use security::seccomp::Wanted;
+use security::{Labels, RelabelError, SelinuxError, Wish, relabel};
+
+use super::create::CreateError;
+use super::devices::{self, Devices};
+use super::{log, pod_resources_check, volumes};
+use crate::runtime::Runtime;
+use crate::runtime::pod::etc_files;
+use crate::store::PodRecord;
+
+/// What was found out before anything is made.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) id: ContainerId,
+    pub(crate) spec: ContainerSpec,
+    pub(crate) pod: Arc<PodRecord>,
+    pub(crate) image: Arc<image::Image>,
+    /// The images that its mounts name, by these names.
+    pub(crate) mounted: BTreeMap<String, Arc<image::Image>>,
+    /// The volumes that its own image declares.
+    pub(crate) volumes: Vec<image::Volume>,
+    pub(crate) user: image::User,
+    pub(crate) groups: Vec<u32>,
+    pub(crate) stop_signal: Signal,
+    pub(crate) device_rules: Vec<cgroup::DeviceRule>,
+    pub(crate) cdi: Vec<DeviceUsed>,
+    pub(crate) seccomp: Option<PathBuf>,
+    pub(crate) selinux: Option<Labels>,
+    pub(crate) log: Option<(PathBuf, File)>,
+    pub(crate) log_line_max: u32,
+    pub(crate) oom_policy: OomPolicy,
+    pub(crate) cgroup: cgroup::Cgroup,
+    /// What was written to its files, once it is made.
+    pub(crate) settings: cgroup::Settings,
+    /// Its OCI configuration; boxed, since a draft is carried through requests that wait.
+    pub(crate) config: Box<oci_spec::runtime::Spec>,
+}
+
+impl Runtime {
+    /// Everything that can be refused, before the first change.
+    pub(crate) fn draft(
+        &self,
+        id: ContainerId,
+        pod: Arc<PodRecord>,
+        mut spec: ContainerSpec,
+    ) -> Result<Draft, CreateError> {
+        let handler = self.handler(&pod)?;
+        self.image_handlers(&spec)?;
+        let differences =
+            pod_resources_check::settle(self.settings().resources.mismatch, pod.spec.announced.as_ref(), &mut spec)?;
+        let image = self.images.find(&spec.image.image);
+        let image = image.ok_or_else(|| CreateError::NoSuchImage(spec.image.image.clone()))?;
+        if image.chain.is_empty() {
+            return Err(CreateError::NoLayers(spec.image.image.clone()));
+        }
+        let (user, mut groups) = self.user(&spec, &image)?;
+        let stop_signal = stop_signal(&spec, &image)?;
+        let (Devices { nodes, rules: device_rules, .. }, edits) = self.devices(&pod, &spec, &user)?;
+        groups.extend(&edits.groups);
+        groups.sort_unstable();
+        groups.dedup();
+        let seccomp = self.seccomp(&spec, &handler)?;
+        let apparmor = &spec.security.apparmor;
+        let apparmor =
+            self.apparmor.profile(apparmor.as_ref(), spec.security.privileged, handler.apparmor.as_deref())?;
+        let selinux = self.labels(&id, &pod, &spec)?;
+        let mounted = self.mounted(&spec.mounts).map_err(CreateError::ImageMount)?;
+        let sources: Vec<PathBuf> = spec.mounts.iter().map(|mount| volumes::source(mount, &mounted)).collect();
+        let above = self.layout.writable(&id).join("volumes");
+        let volumes = volumes::declared(&image.config.volumes, &spec.mounts, &above)?;
+        let parent = cgroup::CgroupPath::new(&pod.cgroup.path)?;
+        let cgroup = self.cgroup(self.driver.container(&parent, id.as_str())?.as_str())?;
+        let config = oci::build(&Given {
+            handler: &handler,
+            pod: &pod.spec,
+            hostname: &pod.hostname,
+            held: &pod.held,
+            pod_files: &self.pod_dir(&pod.id).join(etc_files::DIR),
+            container: &spec,
+            image: &image,
+            user: &user,
+            groups: &groups,
+            cgroup: cgroup.path().as_str(),
+            cgroups: self.cgroups.version(),
+            sources: &sources,
+            volumes: &volumes,
+            devices: &nodes,
+            edits: &edits,
+            target: self.target(&pod, &spec)?,
+            apparmor: apparmor.as_deref(),
+            selinux: selinux.as_ref(),
+        })?;
+        // From here on something may be made: missing sources, labels and the log, as the peers do.
+        ready_volumes(&spec, selinux.as_ref())?;
+        let log = match (&pod.spec.log_directory, &spec.log_path) {
+            (Some(directory), Some(path)) => Some((directory.join(path), log::open(directory, path)?)),
+            (None, _) | (_, None) => None,
+        };
+        warn_of_unfulfilled(&id, &pod, &spec);
+        if let Some(differences) = differences {
+            tracing::warn!(container = %id, %differences, "not as announced with its pod");
+        }
+        let config = Box::new(config);
+        Ok(Draft {
+            id,
+            spec,
+            pod,
+            image,
+            mounted,
+            volumes,
+            user,
+            groups,
+            stop_signal,
+            device_rules,
+            cdi: edits.used,
+            seccomp,
+            selinux,
+            log,
+            log_line_max: handler.log_line_max,
+            oom_policy: handler.oom_score_adj,
+            cgroup,
+            settings: cgroup::Settings::new(),
+            config,
+        })
+    }
+
+    /// Images are the same for all handlers; one that is not there is a mistake all the same.
+    fn image_handlers(&self, spec: &ContainerSpec) -> Result<(), NoSuchHandler> {
+        let handlers = &self.settings().handlers;
+        handlers.asked("config.image.runtime_handler", &spec.image.handler)?;
+        for (index, mount) in spec.mounts.iter().enumerate() {
+            if let MountSource::Image { image, sub_path: _ } = &mount.source {
+                handlers.asked(&format!("config.mounts[{index}].image.runtime_handler"), &image.handler)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The device nodes that were asked for, also by CDI devices, and what those change beside.
+    fn devices(
+        &self,
+        pod: &PodRecord,
+        spec: &ContainerSpec,
+        user: &image::User,
+    ) -> Result<(Devices, Edits), CreateError> {
+        let names = cdi::annotated(&spec.cdi_devices, &spec.annotations, self.settings().cdi.annotations)?;
+        let mut edits = self.specs.find(&names, Owner { uid: user.uid, gid: user.gid })?;
+        let mut devices = devices::of(spec, pod.spec.security.namespaces.user.is_some())?;
+        std::mem::take(&mut edits.nodes).into_iter().for_each(|new| devices.add(new.node, new.access));
+        Ok((devices, edits))
+    }
+
+    fn user(&self, spec: &ContainerSpec, image: &image::Image) -> Result<(image::User, Vec<u32>), CreateError> {
+        let security = &spec.security;
+        let (id, name) = match &security.run_as {
+            Some(UserRef::Id(id)) => (Some(i64::from(*id)), ""),
+            Some(UserRef::Name(name)) => (None, name.as_str()),
+            None => (None, ""),
+        };
+        let ask = image::UserAsk {
+            run_as_user: id,
+            run_as_username: name,
+            run_as_group: security.run_as_group.map(i64::from),
+            image_user: &image.config.user,
+        };
+        let accounts = self.images.accounts(image)?;
+        let user = image::resolve_user(&accounts, ask)?;
+        let mut groups = security.supplemental_groups.clone();
+        if security.groups_policy == GroupsPolicy::Merge {
+            groups.extend(&user.groups);
+        }
+        // The primary group is among them: programs such as `id` and `newgrp` expect it, and so do the peers.
+        groups.push(user.gid);
+        groups.sort_unstable();
+        groups.dedup();
+        Ok((user, groups))
+    }
+
+    /// Its level, if it has one of its own, is taken until it is freed.
+    fn labels(&self, id: &ContainerId, pod: &PodRecord, spec: &ContainerSpec) -> Result<Option<Labels>, SelinuxError> {
+        let (security, above) = (&spec.security, &pod.spec.security.namespaces);
+        // As the container really has them: a client that is silent asks for the pod's.
+        let pid = if security.namespaces.pid == NsMode::Pod { above.pid } else { security.namespaces.pid };
+        let hosts = [pid, above.ipc].contains(&NsMode::Node);
+        let (asked, of_pod) = (security.selinux.as_ref(), pod.spec.security.selinux.as_ref());
+        let wish = Wish { asked, of_pod, free: security.privileged || hosts };
+        self.selinux.of_container(id.as_str(), pod.selinux.as_ref(), wish)
+    }
+
+    fn seccomp(&self, spec: &ContainerSpec, handler: &Handler) -> Result<Option<PathBuf>, CreateError> {
+        if spec.security.privileged {
+            return Ok(None);
+        }
+        let capabilities = oci::capabilities_of(&handler.capabilities, &spec.security)?;
+        let capabilities = capabilities.iter().map(ToString::to_string).collect();
+        let filter = match (&spec.security.seccomp, &handler.seccomp) {
+            (None | Some(Profile::Unconfined), _) => return Ok(None),
+            (Some(Profile::Localhost(path)), _) => {
+                self.filters.path_for(Wanted::Localhost(Path::new(path)), &capabilities)?
+            }
+            (Some(Profile::RuntimeDefault), None) => self.filters.path_for(Wanted::RuntimeDefault, &capabilities)?,
+            (Some(Profile::RuntimeDefault), Some(instead)) => {
+                let filter = self.filters.path_for(Wanted::Localhost(instead), &capabilities);
+                filter.map_err(CreateError::DefaultSeccomp)?
+            }
+        };
+        Ok(Some(filter))
+    }
+
+    /// The first process of the container whose PID namespace is asked for.
+    fn target(&self, pod: &PodRecord, spec: &ContainerSpec) -> Result<Option<u32>, CreateError> {
+        let spaces = &spec.security.namespaces;
+        if spaces.pid != NsMode::Target {
+            return Ok(None);
+        }
+        let name = spaces.target.clone().unwrap_or_default();
+        let target = self.container(&name).ok().filter(|c| c.pod == pod.id);
+        match target.map(|c| c.phase.clone()) {
+            Some(Phase::Running { pid, .. }) => Ok(Some(pid.get())),
+            _ => Err(CreateError::Target(name)),
+        }
+    }
+}
+
+fn stop_signal(spec: &ContainerSpec, image: &image::Image) -> Result<Signal, CreateError> {
+    Ok(match (spec.stop_signal, image.config.stop_signal.as_str()) {
+        (Some(asked), _) => asked,
+        (None, "") => Signal::TERM,
+        (None, image) => Signal::parse(image)?,
+    })
+}
+
+/// Makes the sources that are missing, and relabels those that are to be: for this container alone, as CRI is understood, so its
+/// level goes with the label. Images have it from their mount.
+fn ready_volumes(spec: &ContainerSpec, labels: Option<&Labels>) -> Result<(), CreateError> {
+    spec.mounts.iter().try_for_each(|mount| make_source(&mount.source))?;
+    let Some(Labels { mount: label, .. }) = labels else { return Ok(()) };
+    for (index, mount) in spec.mounts.iter().enumerate().filter(|(_, mount)| mount.selinux_relabel) {
+        let MountSource::Host(path) = &mount.source else { continue };
+        let failed = |source: RelabelError| CreateError::Relabel { index, source };
+        if !relabel(path, label).map_err(failed)? {
+            tracing::warn!(path = %path.display(), "config.mounts[{index}].selinux_relabel: it takes no labels");
+        }
+    }
+    Ok(())
+}
+
+/// Tells of wishes that are granted in all but this.
+fn warn_of_unfulfilled(container: &ContainerId, pod: &PodRecord, spec: &ContainerSpec) {
+    if spec.log_path.is_some() && pod.spec.log_directory.is_none() {
+        tracing::warn!(%container, "config.log_path: the pod has no log_directory, so nothing is logged");
+    }
+}
+
+/// A directory that is to be mounted and is missing is made, as the peers do.
+fn make_source(source: &MountSource) -> Result<(), CreateError> {
+    let path = match source {
+        MountSource::Host(path) => path,
+        MountSource::Image { .. } => return Ok(()),
+    };
+    let made = match std::fs::metadata(path) {
+        Ok(_) => Ok(()),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => std::fs::create_dir_all(path),
+        Err(error) => Err(error),
+    };
+    made.map_err(|source| CreateError::MountSource { path: path.to_owned(), source })
+}

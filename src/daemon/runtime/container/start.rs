@@ -1,0 +1,82 @@
+//! StartContainer.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use model::{Classed, ContainerId, Kind, Phase, WrongPhase};
+use shim_protocol::{Ask, FailureKind};
+
+use super::stop::is_over;
+use crate::runtime::{LookError, Runtime};
+use crate::shim::AskError;
+use crate::store::{ContainerRecord, Entry};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error(transparent)]
+    Phase(#[from] WrongPhase),
+    #[error("the pod of container {0} is not ready")]
+    PodNotReady(ContainerId),
+    #[error("failed to start container {container}")]
+    Program { container: ContainerId, source: AskError },
+    #[error("starting container {container}")]
+    Shim { container: ContainerId, source: AskError },
+}
+
+impl Classed for StartError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::Phase(_) | Self::PodNotReady(_) => Kind::Precondition,
+            // The peers call it unknown; the request was fine, the container is not.
+            Self::Program { .. } => Kind::Internal,
+            Self::Shim { source, .. } => source.kind(),
+        }
+    }
+}
+
+/// How long the end of a container that could not start may take to be told.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
+
+impl Runtime {
+    pub(crate) async fn start(self: &Arc<Self>, id: &str) -> Result<(), StartError> {
+        let entry = self.container_entry(id)?;
+        let _turn = entry.work().await;
+        if !self.containers.has(&entry) {
+            return Err(LookError::NoSuchContainer(id.to_owned()).into());
+        }
+        // What becomes of it is told when it is known: it may end before it is known to have begun.
+        entry.gauges().told.starting(true);
+        let started = self.start_entry(&entry).await;
+        entry.gauges().told.starting(false);
+        self.tell(&entry);
+        started
+    }
+
+    /// The caller has the container's turn.
+    async fn start_entry(&self, entry: &Entry<ContainerRecord>) -> Result<(), StartError> {
+        let record = entry.look();
+        record.phase.start(SystemTime::now())?;
+        let shim = self.shim_of(&record.pod).ok_or_else(|| StartError::PodNotReady(record.id.clone()))?;
+        if let Err(source) = shim.tell(Ask::Start { container: record.id.clone() }).await {
+            let container = record.id.clone();
+            if !matches!(&source, AskError::Failed(failure) if failure.kind == FailureKind::Program) {
+                return Err(StartError::Shim { container, source });
+            }
+            // Its end comes on another way: who looks after this error shall not find it created.
+            tokio::time::timeout(TOLD_WITHIN, entry.wait_until(is_over)).await.ok();
+            return Err(StartError::Program { container, source });
+        }
+        let now = SystemTime::now();
+        self.change_phase(entry, |phase| match phase {
+            // It may have ended before its start was told.
+            Phase::Exited { started: None, exit } => {
+                Phase::Exited { started: Some(now.min(exit.at)), exit: exit.clone() }
+            }
+            other => other.start(now).unwrap_or_else(|_| other.clone()),
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,131 @@
+//! StopContainer.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::error_chain::chain;
+use model::{Classed, ContainerId, Kind, Phase, Signal};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use shim_protocol::Ask;
+
+use crate::runtime::shim_monitor::last_words;
+use crate::runtime::{LookError, Runtime, blocking};
+use crate::store::{ContainerRecord, Entry};
+
+/// How long a shim that was silent may take to tell of an end that the kernel knows of.
+const TELL_WITHIN: Duration = Duration::from_secs(1);
+/// How often the kernel is asked whether a process has ended that no shim tells of.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StopError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("the cgroup of container {container}")]
+    CgroupPath { container: ContainerId, source: cgroup::InvalidPath },
+    #[error("container {container} is still there after it was killed")]
+    Stuck { container: ContainerId, source: cgroup::GroupError },
+}
+
+impl Classed for StopError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::CgroupPath { .. } => Kind::Internal,
+            Self::Stuck { .. } => Kind::Deadline,
+        }
+    }
+}
+
+pub(crate) fn is_over(record: &ContainerRecord) -> bool {
+    match record.phase {
+        Phase::Exited { .. } | Phase::Unknown { .. } => true,
+        Phase::Created { .. } | Phase::Running { .. } => false,
+    }
+}
+
+impl Runtime {
+    /// Asks the container to end, waits for `grace`, then ends it. One that does not exist, or has ended, is stopped.
+    pub(crate) async fn stop(self: &Arc<Self>, id: &str, grace: Duration) -> Result<(), StopError> {
+        let entry = match self.container_entry(id) {
+            Ok(entry) => entry,
+            Err(LookError::NoSuchContainer(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let grace = grace.min(self.settings().stop.grace_max);
+        let record = entry.look();
+        if matches!(record.phase, Phase::Running { .. }) && !grace.is_zero() {
+            let heard = self.signal(&record, record.stop_signal).await;
+            let process = if heard { None } else { self.signal_past_the_shim(&record) };
+            let told = tokio::select! {
+                told = tokio::time::timeout(grace, entry.wait_until(is_over)) => told,
+                // Nobody else may tell of it. A shim that is merely slow gets a moment to say how.
+                () = end_of(process) => tokio::time::timeout(TELL_WITHIN, entry.wait_until(is_over)).await,
+            };
+            if told.is_ok() {
+                return Ok(());
+            }
+        }
+        self.kill(&entry).await
+    }
+
+    /// Ends everything in the container's cgroup, now. What the kernel says counts: a shim that is missing, silent or of
+    /// another time keeps no container alive, and none in the books.
+    pub(crate) async fn kill(self: &Arc<Self>, entry: &Arc<Entry<ContainerRecord>>) -> Result<(), StopError> {
+        let record = entry.look();
+        if is_over(&record) {
+            return Ok(());
+        }
+        let heard = self.signal(&record, Signal::KILL).await;
+        let container = record.id.clone();
+        let cgroup = self.cgroup(&record.cgroup);
+        let cgroup = cgroup.map_err(|source| StopError::CgroupPath { container: container.clone(), source })?;
+        let wait = self.settings().stop.kill_wait;
+        let emptied = blocking(move || cgroup.kill_all(wait)).await;
+        if heard && tokio::time::timeout(wait, entry.wait_until(is_over)).await.is_ok() {
+            return Ok(());
+        }
+        emptied.map_err(|source| StopError::Stuck { container: container.clone(), source })?;
+        self.exited(&container, last_words(&self.layout.container(&record.pod, &container)));
+        Ok(())
+    }
+
+    /// Whether the shim sent the signal, so that it will tell of the container's end.
+    async fn signal(&self, record: &ContainerRecord, signal: Signal) -> bool {
+        let Some(shim) = self.shim_of(&record.pod) else { return false };
+        let asked = shim.tell(Ask::Signal { container: record.id.clone(), signal: signal.number() }).await;
+        if let Err(error) = &asked {
+            tracing::warn!(container = %record.id, %signal, error = chain(error), "the shim did not send a signal");
+        }
+        asked.is_ok()
+    }
+
+    /// Sends the stop signal without the shim, to the first process, if that is still one of the container's. Its end, or
+    /// that it has ended, can be waited for.
+    fn signal_past_the_shim(&self, record: &ContainerRecord) -> Option<OwnedFd> {
+        let pid = record.phase.pid()?;
+        let number = i32::try_from(pid.get()).ok().and_then(Pid::from_raw)?;
+        let signal = rustix::process::Signal::from_named_raw(record.stop_signal.number())?;
+        let cgroup = self.cgroup(&record.cgroup).ok()?;
+        // Opened first: the number cannot pass to another while it is looked for.
+        let process = pidfd_open(number, PidfdFlags::empty()).ok()?;
+        let all = cgroup.procs().ok()?;
+        if all.contains(&pid) {
+            pidfd_send_signal(&process, signal).ok();
+        } else if !all.is_empty() {
+            return None;
+        }
+        Some(process)
+    }
+}
+
+/// Waits for the end of a process; without one, for ever.
+async fn end_of(process: Option<OwnedFd>) {
+    let Some(process) = process else { return std::future::pending().await };
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    while !poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&at_once)).is_ok_and(|ended| ended > 0) {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}

@@ -1,0 +1,254 @@
+//! UpdateContainerResources.
+
+use std::sync::Arc;
+
+use cgroup::{ApplyError, Cgroup, Settings};
+use config::OomPolicy;
+use model::resources::{LimitsPatch, OomScoreAdj};
+use model::{Classed, ContainerId, ContainerSpec, ContainerUpdate, Kind, PodId};
+use safe_fs::FileError;
+use shim_protocol::Launch;
+
+use super::oom_score;
+use crate::runtime::resize;
+pub(crate) use crate::runtime::resize::outcomes::Outcome;
+use crate::runtime::resize::{Journal, ResizeError};
+use crate::runtime::{LookError, Runtime, blocking};
+use crate::store::{ContainerRecord, Entry};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpdateError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("the container's cgroup")]
+    CgroupPath(#[from] cgroup::InvalidPath),
+    #[error("changing the resources of container {container}")]
+    Resize { container: ContainerId, source: Box<ResizeError> },
+}
+
+impl Classed for UpdateError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::CgroupPath(_) => Kind::Internal,
+            Self::Resize { source, .. } => source.kind(),
+        }
+    }
+}
+
+/// A container with the same limit for memory as for memory and swap may not swap. That stays so where only its memory is
+/// changed: on v1 the old limit of both would be in the way, or leave room for swap.
+fn stay_out_of_swap(had: &LimitsPatch, asked: &mut LimitsPatch) {
+    let limited = had.memory.is_some_and(|memory| memory.bytes().is_some());
+    if asked.memory.is_some() && asked.memory_swap.is_none() && limited && had.memory == had.memory_swap {
+        asked.memory_swap = asked.memory;
+    }
+}
+
+/// A change that was thought through.
+struct Prepared {
+    record: Arc<ContainerRecord>,
+    group: Cgroup,
+    journal: Journal<ContainerUpdate>,
+    /// The container as it is to be.
+    all: ContainerSpec,
+    /// Where that changes.
+    score: Option<OomScoreAdj>,
+}
+
+impl Runtime {
+    /// Changes what a container may use. One that has ended has nothing to change, and that is no failure: it may have
+    /// ended while the request was under way.
+    pub(crate) async fn update(self: &Arc<Self>, id: &str, asked: ContainerUpdate) -> Result<(), UpdateError> {
+        let entry = self.container_entry(id)?;
+        let _turn = entry.resizing().await;
+        if !self.containers.has(&entry) {
+            return Err(LookError::NoSuchContainer(id.to_owned()).into());
+        }
+        let Some(prepared) = self.prepare_update(&entry, asked)? else { return Ok(()) };
+        // Another thread would take longer to begin with it than it takes.
+        if prepared.journal.change.is_quick() && prepared.score.is_none() && !prepared.group.is_systemds() {
+            return self.carry_out_update(&entry, prepared);
+        }
+        let (runtime, entry) = (self.clone(), entry.clone());
+        blocking(move || runtime.carry_out_update(&entry, prepared)).await
+    }
+
+    /// Thinks a change through; none where there is nothing to change.
+    fn prepare_update(
+        &self,
+        entry: &Entry<ContainerRecord>,
+        mut asked: ContainerUpdate,
+    ) -> Result<Option<Prepared>, UpdateError> {
+        let record = entry.look();
+        if record.phase.pid().is_none() {
+            return Ok(None);
+        }
+        let group = self.cgroup(&record.cgroup)?.keeping(entry.gauges().files.clone());
+        resize::leave_out_unified("linux", group.layout().version(), &mut asked.limits);
+        stay_out_of_swap(&record.spec.resources, &mut asked.limits);
+        let change = match cgroup::prepare(&group, &asked.limits) {
+            Ok(change) => change,
+            Err(error) => return self.failed(entry, &record, error.into()).map(|()| None),
+        };
+        let mut all = record.spec.clone();
+        asked.lay_over(&mut all);
+        let known = change.wanted.iter().all(|(knob, want)| record.settings.get(knob) == Some(want));
+        if change.is_empty() && known && all == record.spec {
+            self.resizes.count(Outcome::Unchanged);
+            return Ok(None);
+        }
+        let score = all.resources.oom_score_adj;
+        let score = score.filter(|_| score != record.spec.resources.oom_score_adj);
+        Ok(Some(Prepared { record, group, journal: Journal { asked, change }, all, score }))
+    }
+
+    fn carry_out_update(&self, entry: &Entry<ContainerRecord>, prepared: Prepared) -> Result<(), UpdateError> {
+        let Prepared { record, group, journal, all, score } = prepared;
+        let dir = self.layout.container(&record.pod, &record.id);
+        let outcome = resize::carry_out(&group, &dir, &journal, |settings| {
+            let scores = score.map(|score| self.set_oom_score(&record, &group, score)).transpose()?;
+            let recorded = entry.try_update(&self.layout, |record| {
+                record.spec = all;
+                record.settings.extend(settings);
+            });
+            if recorded.is_err()
+                && let Some(scores) = scores
+            {
+                scores.take_back();
+                self.note_oom_score(&record, record.spec.resources.oom_score_adj)?;
+            }
+            Ok(recorded?)
+        });
+        match outcome {
+            Ok(()) => self.resizes.count(Outcome::Applied),
+            Err(error) => return self.failed(entry, &record, error),
+        }
+        if journal.asked.kubernetes_resources.is_some()
+            && let Ok(pod) = self.pod(record.pod.as_str())
+        {
+            self.tell_again(&pod, &entry.look());
+        }
+        Ok(())
+    }
+
+    /// A failure, unless the container ended, and was cleared away, while this was under way.
+    fn failed(
+        &self,
+        entry: &Entry<ContainerRecord>,
+        record: &ContainerRecord,
+        error: ResizeError,
+    ) -> Result<(), UpdateError> {
+        if matches!(error, ResizeError::Apply(ApplyError::Gone(_))) && entry.look().phase.pid().is_none() {
+            return Ok(());
+        }
+        self.resizes.count_error(&error);
+        Err(UpdateError::Resize { container: record.id.clone(), source: Box::new(error) })
+    }
+
+    /// For its processes now, and for those that are exec'd later.
+    fn set_oom_score(
+        &self,
+        record: &ContainerRecord,
+        group: &Cgroup,
+        score: OomScoreAdj,
+    ) -> Result<oom_score::Changed, ResizeError> {
+        // What the first process has is what the others have too, unless a daemon was cut off just here.
+        let from: Vec<OomScoreAdj> =
+            record.phase.pid().and_then(oom_score::of).into_iter().chain(record.spec.resources.oom_score_adj).collect();
+        let changed = match oom_score::change(group, &from, score) {
+            Err(error) if error.kind() == Kind::Precondition && self.oom_policy(&record.pod) == OomPolicy::Restrict => {
+                tracing::warn!(error = model::error_chain::chain(&error), "the container keeps its OOM score");
+                oom_score::Changed::default()
+            }
+            other => other?,
+        };
+        match self.note_oom_score(record, Some(score)) {
+            Ok(()) => Ok(changed),
+            Err(error) => {
+                changed.take_back();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// That of the pod's handler, or the default one's where the pod's is gone.
+    fn oom_policy(&self, pod: &PodId) -> OomPolicy {
+        let handlers = &self.settings().handlers;
+        let pod = self.pod(pod.as_str()).ok();
+        let handler = pod.as_deref().and_then(|pod| self.handler(pod).ok());
+        handler.as_ref().unwrap_or(handlers.default_one()).oom_score_adj
+    }
+
+    /// For those that are exec'd later.
+    fn note_oom_score(&self, record: &ContainerRecord, score: Option<OomScoreAdj>) -> Result<(), FileError> {
+        let path = Launch::path(&self.layout.container(&record.pod, &record.id));
+        match safe_fs::read_json::<Launch>(&path)? {
+            Some(launch) => {
+                let oom_score_adj = score.map(|score| i32::from(score.get()));
+                safe_fs::write_json(&path, &Launch { oom_score_adj, ..launch })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Brings a change that an earlier daemon was cut off in to an end, and the record with it.
+    pub(crate) fn settle_container(&self, mut record: ContainerRecord) -> ContainerRecord {
+        let dir = self.layout.container(&record.pod, &record.id);
+        if !Journal::<ContainerUpdate>::path(&dir).exists() {
+            return record;
+        }
+        let Ok(group) = self.cgroup(&record.cgroup) else { return record };
+        resize::settle(&group, &dir, |asked, settings| self.finish_container(&mut record, &group, &asked, settings));
+        record
+    }
+
+    fn finish_container(
+        &self,
+        record: &mut ContainerRecord,
+        group: &Cgroup,
+        asked: &ContainerUpdate,
+        settings: Settings,
+    ) -> Result<(), FileError> {
+        let score = asked.limits.oom_score_adj;
+        if let Some(score) = score.filter(|_| score != record.spec.resources.oom_score_adj) {
+            match self.set_oom_score(record, group, score) {
+                // Finished, not to be taken back.
+                Ok(changed) => drop(changed),
+                Err(error) => {
+                    tracing::warn!(error = model::error_chain::chain(&error), "an OOM score could not be changed")
+                }
+            }
+        }
+        asked.lay_over(&mut record.spec);
+        record.settings.extend(settings);
+        safe_fs::overwrite_json(&self.layout.container(&record.pod, &record.id).join("container.json"), record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::resources::{Bytes, MemoryLimit};
+
+    use super::*;
+
+    #[test]
+    fn who_may_not_swap_may_not_swap_with_more_memory_either() {
+        let limits = |memory: Option<u64>, both: Option<u64>| LimitsPatch {
+            memory: memory.map(|bytes| MemoryLimit::Bytes(Bytes(bytes))),
+            memory_swap: both.map(|bytes| MemoryLimit::Bytes(Bytes(bytes))),
+            ..LimitsPatch::default()
+        };
+        for (had, asked, becomes) in [
+            ((Some(1), Some(1)), (Some(2), None), Some(2)),
+            ((Some(1), Some(1)), (Some(2), Some(3)), Some(3)),
+            ((Some(1), Some(1)), (None, None), None),
+            ((Some(1), Some(2)), (Some(2), None), None),
+            ((None, None), (Some(2), None), None),
+        ] {
+            let mut patch = limits(asked.0, asked.1);
+            stay_out_of_swap(&limits(had.0, had.1), &mut patch);
+            assert_eq!(patch, limits(asked.0, becomes), "{had:?} and then {asked:?}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Images that a container mounts, and the volumes that its own image declares.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use image::{FileKind, Image, Volume};
+use model::{Classed, Kind, Mount, MountSource};
+
+use crate::runtime::Runtime;
+
+/// No honest image comes near it, and each costs a descriptor and a mount.
+const VOLUMES_MAX: usize = 128;
+/// What a container has there is the kernel's or the pod's: an image declares no volume on it or below it.
+const RESERVED: [&str; 6] = ["/proc", "/sys", "/dev", "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"];
+
+/// An image that cannot be mounted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MountError {
+    #[error("config.mounts[{0}].image.image: there is no image {1:?}")]
+    NoSuchImage(usize, String),
+    #[error("config.mounts[{0}].image.image: image {1} has no layers")]
+    NoLayers(usize, String),
+    #[error("config.mounts[{0}].image_sub_path")]
+    Look(usize, #[source] image::VolumeError),
+    #[error("config.mounts[{0}].image_sub_path: there is no {1:?} in image {2}")]
+    NoSuchPath(usize, String, String),
+    #[error("config.mounts[{0}].image_sub_path: {1:?} in image {2} is neither a directory nor a file")]
+    Special(usize, String, String),
+}
+
+impl Classed for MountError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::NoSuchImage(..) => Kind::NotFound,
+            Self::NoLayers(..) | Self::NoSuchPath(..) | Self::Special(..) => Kind::Invalid,
+            Self::Look(_, e) => e.kind(),
+        }
+    }
+}
+
+/// A volume that an image declares and that cannot be.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub(crate) enum DeclaredError {
+    #[error("the image declares {0} volumes, more than {VOLUMES_MAX}")]
+    TooMany(usize),
+    #[error("the image declares the volume {0:?}, which is no directory below the root")]
+    Path(String),
+}
+
+impl Classed for DeclaredError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::TooMany(_) | Self::Path(_) => Kind::Invalid,
+        }
+    }
+}
+
+impl Runtime {
+    /// The images that `mounts` name, by these names.
+    pub(crate) fn mounted(&self, mounts: &[Mount]) -> Result<BTreeMap<String, Arc<Image>>, MountError> {
+        let mut mounted = BTreeMap::new();
+        for (index, mount) in mounts.iter().enumerate() {
+            let MountSource::Image { image: asked, sub_path } = &mount.source else { continue };
+            let name = &asked.image;
+            let image = self.images.find(name).ok_or_else(|| MountError::NoSuchImage(index, name.clone()))?;
+            if image.chain.is_empty() {
+                return Err(MountError::NoLayers(index, name.clone()));
+            }
+            if !sub_path.is_empty() {
+                let found = self.images.look_into(&image, Path::new(sub_path));
+                match found.map_err(|e| MountError::Look(index, e))? {
+                    Some(FileKind::Directory | FileKind::File) => {}
+                    Some(FileKind::Special) => {
+                        return Err(MountError::Special(index, sub_path.clone(), name.clone()));
+                    }
+                    None => return Err(MountError::NoSuchPath(index, sub_path.clone(), name.clone())),
+                }
+            }
+            mounted.insert(name.clone(), image);
+        }
+        Ok(mounted)
+    }
+}
+
+/// Where a mount comes from: a path on the host, or the id of an image and a path in it.
+pub(crate) fn source(mount: &Mount, mounted: &BTreeMap<String, Arc<Image>>) -> PathBuf {
+    match &mount.source {
+        MountSource::Host(path) => path.clone(),
+        MountSource::Image { image, sub_path } => {
+            let id = mounted.get(&image.image).map(|image| image.id.to_string()).unwrap_or_default();
+            // Without the slash that joining nothing would add.
+            [id.as_str(), sub_path.as_str()].iter().filter(|part| !part.is_empty()).collect()
+        }
+    }
+}
+
+/// The volumes of an image that a container gets, each with a directory below `above`.
+///
+/// A mount of the container's at the same place or above it takes precedence: nothing is made in what the client
+/// mounts. So does what is [`RESERVED`].
+pub(crate) fn declared(declared: &[String], mounts: &[Mount], above: &Path) -> Result<Vec<Volume>, DeclaredError> {
+    if declared.len() > VOLUMES_MAX {
+        return Err(DeclaredError::TooMany(declared.len()));
+    }
+    let paths = declared.iter().map(|path| normal(path)).collect::<Result<BTreeSet<_>, _>>()?;
+    let taken = |path: &Path| mounts.iter().any(|mount| path.starts_with(&mount.container_path));
+    let reserved = |path: &Path| RESERVED.iter().any(|place| path.starts_with(place));
+    let wanted = paths.into_iter().filter(|path| !reserved(path) && !taken(path)).enumerate();
+    Ok(wanted.map(|(number, path)| Volume { path, directory: above.join(number.to_string()) }).collect())
+}
+
+/// The path from the root, as the peers read it also where the first slash is missing.
+fn normal(path: &str) -> Result<PathBuf, DeclaredError> {
+    let mut normal = PathBuf::from("/");
+    for part in Path::new(path).components() {
+        match part {
+            Component::Normal(name) => normal.push(name),
+            Component::RootDir | Component::CurDir => {}
+            Component::ParentDir | Component::Prefix(_) => return Err(DeclaredError::Path(path.to_owned())),
+        }
+    }
+    if normal == Path::new("/") { Err(DeclaredError::Path(path.to_owned())) } else { Ok(normal) }
+}
+
+#[cfg(test)]
+mod tests {
+    use model::Propagation;
+
+    use super::*;
+
+    fn mount(path: &str) -> Mount {
+        Mount {
+            container_path: path.into(),
+            source: MountSource::Host("/src".into()),
+            readonly: false,
+            recursive_read_only: false,
+            selinux_relabel: false,
+            propagation: Propagation::Private,
+            uid_mappings: vec![],
+            gid_mappings: vec![],
+            options: vec![],
+        }
+    }
+
+    fn paths(volumes: &[&str], mounts: &[&str]) -> Result<Vec<String>, DeclaredError> {
+        let volumes: Vec<String> = volumes.iter().map(|path| (*path).to_owned()).collect();
+        let mounts: Vec<Mount> = mounts.iter().map(|path| mount(path)).collect();
+        let found = declared(&volumes, &mounts, Path::new("/v"))?;
+        Ok(found.iter().map(|volume| volume.path.display().to_string()).collect())
+    }
+
+    #[test]
+    fn each_volume_gets_a_directory_of_its_own() {
+        let volumes = ["/data", "/var/lib/x/"].map(str::to_owned);
+        let found = declared(&volumes, &[], Path::new("/v")).unwrap();
+        let volume = |path: &str, directory: &str| Volume { path: path.into(), directory: directory.into() };
+        assert_eq!(found, [volume("/data", "/v/0"), volume("/var/lib/x", "/v/1")]);
+    }
+
+    #[test]
+    fn one_place_is_one_volume_however_it_is_written() {
+        assert_eq!(paths(&["/a/b", "a/b", "/a//b/", "/./a/b"], &[]).unwrap(), ["/a/b"]);
+    }
+
+    #[test]
+    fn mounts_on_a_volume_or_above_it_take_its_place() {
+        let volumes = ["/data", "/data/deep", "/database", "/srv"];
+        assert_eq!(paths(&volumes, &["/data", "/srv/"]).unwrap(), ["/database"]);
+        assert_eq!(paths(&["/data"], &["/data/below"]).unwrap(), ["/data"]);
+    }
+
+    #[test]
+    fn the_kernels_places_and_the_pods_files_stay_as_they_are() {
+        let volumes = ["/proc", "/sys/fs/cgroup", "/dev/shm", "/etc/hosts", "/etc/hosts/x", "/process", "/etc"];
+        assert_eq!(paths(&volumes, &[]).unwrap(), ["/etc", "/process"]);
+    }
+
+    #[test]
+    fn what_is_no_directory_below_the_root_is_refused() {
+        for bad in ["/", "", ".", "//", "..", "/../../etc", "/a/../b", "a/.."] {
+            assert_eq!(paths(&["/fine", bad], &[]), Err(DeclaredError::Path(bad.to_owned())), "{bad:?}");
+        }
+        let many: Vec<String> = (0..1000).map(|number| format!("/v{number}")).collect();
+        assert_eq!(declared(&many, &[], Path::new("/v")), Err(DeclaredError::TooMany(1000)));
+    }
+}

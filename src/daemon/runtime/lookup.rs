@@ -1,0 +1,98 @@
+//! Looking things up. Nothing here waits for anything.
+
+use std::sync::Arc;
+
+use cgroup::Now;
+use model::{Classed, Kind, PodId};
+
+use super::Runtime;
+use super::container::oom_score;
+use crate::store::{Ambiguous, ContainerRecord, Entry, PodRecord, Record};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LookError {
+    #[error("there is no pod {0:?}")]
+    NoSuchPod(String),
+    #[error("there is no container {0:?}")]
+    NoSuchContainer(String),
+    #[error(transparent)]
+    Ambiguous(#[from] Ambiguous),
+}
+
+impl Classed for LookError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::NoSuchPod(_) | Self::NoSuchContainer(_) => Kind::NotFound,
+            Self::Ambiguous(_) => Kind::Invalid,
+        }
+    }
+}
+
+impl Runtime {
+    pub(super) fn pod_entry(&self, id: &str) -> Result<Arc<Entry<PodRecord>>, LookError> {
+        self.pods.find(id)?.ok_or_else(|| LookError::NoSuchPod(id.to_owned()))
+    }
+
+    pub(super) fn container_entry(&self, id: &str) -> Result<Arc<Entry<ContainerRecord>>, LookError> {
+        self.containers.find(id)?.ok_or_else(|| LookError::NoSuchContainer(id.to_owned()))
+    }
+
+    pub(crate) fn pod(&self, id: &str) -> Result<Arc<PodRecord>, LookError> {
+        Ok(self.pod_entry(id)?.look())
+    }
+
+    pub(crate) fn pods(&self) -> Vec<Arc<PodRecord>> {
+        self.pods.all().iter().map(|entry| entry.look()).collect()
+    }
+
+    /// A container, and the limits that the kernel has in force for it.
+    pub(crate) fn container_now(&self, id: &str) -> Result<(Arc<ContainerRecord>, Option<Now>), LookError> {
+        let entry = self.container_entry(id)?;
+        let container = entry.look();
+        let now = self.limits(&entry, &container);
+        Ok((container, now))
+    }
+
+    pub(crate) fn container(&self, id: &str) -> Result<Arc<ContainerRecord>, LookError> {
+        Ok(self.container_entry(id)?.look())
+    }
+
+    pub(crate) fn containers(&self) -> Vec<Arc<ContainerRecord>> {
+        self.containers.all().iter().map(|entry| entry.look()).collect()
+    }
+
+    pub(super) fn containers_of(&self, pod: &PodId) -> Vec<Arc<Entry<ContainerRecord>>> {
+        self.containers.all().into_iter().filter(|entry| entry.look().pod == *pod).collect()
+    }
+
+    /// The limits that the kernel has in force for a container; none when it has no cgroup any more.
+    ///
+    /// What somebody else changed is counted and logged, once.
+    pub(super) fn limits(&self, entry: &Entry<ContainerRecord>, container: &ContainerRecord) -> Option<Now> {
+        let pid = container.phase.pid()?;
+        let cgroup = self.cgroup(&container.cgroup).ok()?.keeping(entry.gauges().files.clone());
+        let mut now = cgroup.observe(&container.settings).ok()?;
+        now.observed.oom_score_adj = oom_score::of(pid);
+        self.note_drift(entry, container, &mut now);
+        Some(now)
+    }
+
+    /// Takes note of what somebody else changed. While crisp itself is changing it, nobody can tell who it was: then nothing
+    /// is said, and the next look will show.
+    fn note_drift<R: Record>(&self, entry: &Entry<R>, seen: &R, now: &mut Now) {
+        if !now.drift.is_empty() && !entry.is_settled(seen) {
+            now.drift.clear();
+            return;
+        }
+        self.resizes.found(seen.id(), &now.drift);
+    }
+
+    /// The limits that the kernel has in force for a whole pod, whoever owns its cgroup.
+    pub(super) fn limits_of_pod(&self, pod: &PodRecord) -> Option<Now> {
+        let mut now = self.cgroup(&pod.cgroup.path).ok()?.observe(&pod.settings).ok()?;
+        if let Ok(entry) = self.pod_entry(pod.id.as_str()) {
+            self.note_drift(&entry, pod, &mut now);
+        }
+        Some(now)
+    }
+}

@@ -1,0 +1,31 @@
+//! The handler of a pod, which a newer configuration may no longer have.
+
+use config::Handler;
+use model::{Classed, Kind, PodId};
+
+use crate::runtime::Runtime;
+use crate::store::PodRecord;
+
+/// The pod lives on, but nobody knows any more how its containers are to be run: the default could allow what the handler
+/// was there to forbid.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "pod {pod} was made for the runtime handler {name:?}, which is no longer configured: it takes no more containers"
+)]
+pub(crate) struct HandlerGone {
+    pod: PodId,
+    name: String,
+}
+
+impl Classed for HandlerGone {
+    fn kind(&self) -> Kind {
+        Kind::Precondition
+    }
+}
+
+impl Runtime {
+    pub(crate) fn handler(&self, pod: &PodRecord) -> Result<Handler, HandlerGone> {
+        let gone = || HandlerGone { pod: pod.id.clone(), name: pod.spec.handler.clone() };
+        self.settings().handlers.get(&pod.spec.handler).cloned().ok_or_else(gone)
+    }
+}

@@ -1,0 +1,66 @@
+//! RemovePodSandbox.
+
+use std::sync::Arc;
+
+use model::{Classed, Kind, Leftover, PodId};
+
+use crate::runtime::container::remove::words;
+use crate::runtime::{LookError, RemoveError, Runtime, StopPodError};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RemovePodError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("stopping pod {pod} before its removal")]
+    Stop { pod: PodId, source: StopPodError },
+    #[error("removing a container of pod {pod}")]
+    Container { pod: PodId, source: RemoveError },
+    #[error("pod {pod}: {}", words(.left))]
+    Left { pod: PodId, left: Vec<Leftover> },
+}
+
+impl Classed for RemovePodError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::Stop { source, .. } => source.kind(),
+            Self::Container { source, .. } => source.kind(),
+            Self::Left { .. } => Kind::Internal,
+        }
+    }
+}
+
+impl Runtime {
+    /// Removes a pod with all its containers. One that does not exist is removed.
+    pub(crate) async fn remove_pod(self: &Arc<Self>, id: &str) -> Result<(), RemovePodError> {
+        let entry = match self.pod_entry(id) {
+            Ok(entry) => entry,
+            Err(LookError::NoSuchPod(_)) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let _waiting = entry.gauges().ends.wait();
+        let _turn = entry.work().await;
+        if !self.pods.has(&entry) {
+            return Ok(());
+        }
+        let pod = entry.look();
+        let id = pod.id.clone();
+        self.stop_pod_entry(&entry).await.map_err(|source| RemovePodError::Stop { pod: id.clone(), source })?;
+        for container in self.containers_of(&id) {
+            let removed = self.remove_entry(&container).await;
+            removed.map_err(|source| RemovePodError::Container { pod: id.clone(), source })?;
+        }
+        // A change under way writes into the directory that goes.
+        let _change = entry.resizing().await;
+        let left = self.clear_pod(&id).await;
+        if !left.is_empty() {
+            return Err(RemovePodError::Left { pod: id, left });
+        }
+        self.pods.remove(id.as_str());
+        self.tell_pod_removed(&entry.look());
+        self.resizes.forget(id.as_str());
+        self.pod_names.release(&pod.spec.meta, id.as_str());
+        self.freed_memory();
+        Ok(())
+    }
+}

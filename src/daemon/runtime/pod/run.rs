@@ -1,0 +1,233 @@
+//! RunPodSandbox.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use cgroup::Settings;
+use config::{Handler, NoSuchHandler};
+use model::{Classed, Kind, NsMode, PodId, PodMeta, PodPhase, PodSpec, Profile};
+use safe_fs::FileError;
+use security::{Labels, SelinuxError};
+use shim_protocol::{Answer, Ask, Held, HoldAsk, PodNamespaces};
+use tokio::sync::mpsc;
+use tracing::Instrument as _;
+
+use super::network::{self, NetworkError};
+use super::sysctl::{self, SysctlError};
+use super::user_ns::UserNsError;
+use super::{etc_files, limits};
+use crate::failpoint;
+use crate::failpoint::Fault;
+use crate::runtime::cleanup::Intent;
+use crate::runtime::{Runtime, blocking, random};
+use crate::shim::{AskError, Client, ShimEvent, SpawnError};
+use crate::store::{NameTaken, PodCgroup, PodRecord, VERSION};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunPodError {
+    #[error(transparent)]
+    Handler(#[from] NoSuchHandler),
+    #[error("config.linux.security_context.privileged: the runtime handler {0:?} does not allow it")]
+    Privileged(String),
+    #[error(transparent)]
+    Sysctl(#[from] SysctlError),
+    #[error("config.linux.security_context.{0}")]
+    Security(&'static str),
+    #[error("config.linux.security_context.selinux_options")]
+    Selinux(#[from] SelinuxError),
+    #[error(transparent)]
+    UserNs(#[from] UserNsError),
+    #[error(transparent)]
+    NameTaken(#[from] NameTaken),
+    #[error("config.linux.cgroup_parent")]
+    CgroupParent(#[source] cgroup::InvalidPath),
+    #[error("making the pod's cgroup")]
+    Cgroup(#[from] cgroup::GroupError),
+    #[error("config.linux.resources")]
+    Limits(#[from] cgroup::ApplyError),
+    #[error(transparent)]
+    Disk(#[from] FileError),
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+    #[error("holding the pod")]
+    Hold(#[from] AskError),
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+impl Classed for RunPodError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::CgroupParent(_) | Self::Privileged(_) => Kind::Invalid,
+            Self::Handler(e) => e.kind(),
+            Self::Sysctl(e) => e.kind(),
+            Self::Security(_) => Kind::Unsupported,
+            Self::Selinux(e) => e.kind(),
+            Self::UserNs(e) => e.kind(),
+            Self::NameTaken(e) => e.kind(),
+            Self::Cgroup(e) => e.kind(),
+            Self::Limits(e) => e.kind(),
+            Self::Disk(e) => e.kind(),
+            Self::Spawn(e) => e.kind(),
+            Self::Hold(e) => e.kind(),
+            Self::Network(e) => e.kind(),
+            Self::Fault(_) => Kind::Internal,
+        }
+    }
+}
+
+/// The shim is among the last that the kernel's out-of-memory killer takes.
+const SHIM_OOM_SCORE: i32 = -998;
+
+impl Runtime {
+    pub(crate) async fn run_pod(self: &Arc<Self>, spec: PodSpec) -> Result<PodId, RunPodError> {
+        let settings = self.settings();
+        let handler = settings.handlers.asked("runtime_handler", &spec.handler)?;
+        self.check(&spec, handler)?;
+        self.check_user_ns(&spec)?;
+        let id = PodId::from_bytes(random());
+        let name = self.pod_names.reserve(spec.meta.clone(), PodMeta::to_string, id.as_str())?;
+        let labels = self.selinux.of_pod(id.as_str(), spec.security.selinux.as_ref(), handler.selinux);
+        let labels = labels.inspect_err(|_| self.selinux.free(id.as_str()))?;
+        match self.make_pod(&id, spec, labels).await {
+            Ok(()) => {
+                name.keep();
+                Ok(id)
+            }
+            Err(error) => {
+                self.clear_pod(&id).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn make_pod(self: &Arc<Self>, id: &PodId, spec: PodSpec, selinux: Option<Labels>) -> Result<(), RunPodError> {
+        let dir = self.pod_dir(id);
+        let cgroup = self.pod_cgroup(id, &spec)?;
+        failpoint::at("run_pod.begin")?;
+        safe_fs::private_dir(&dir)?;
+        let intent = Intent { cgroup: cgroup.path.clone(), ours: cgroup.ours };
+        safe_fs::write_json(&dir.join(Intent::FILE), &intent)?;
+        failpoint::at("run_pod.intent")?;
+        let mut settings = Settings::new();
+        if cgroup.ours {
+            let group = self.cgroup(&cgroup.path).map_err(RunPodError::CgroupParent)?;
+            let limits = limits::of(&spec);
+            let runtime = Arc::clone(self);
+            let made = blocking(move || -> Result<Settings, RunPodError> {
+                // Taken back by `clear_pod`, which the intent tells of it.
+                runtime.note_above(&group.create()?, &group);
+                Ok(group.apply(&limits)?)
+            });
+            settings = made.await?;
+        }
+        failpoint::at("run_pod.cgroup")?;
+        let hostname = etc_files::hostname(&spec);
+        let starting = tracing::debug_span!("shim.spawn");
+        starting.in_scope(|| self.shim.spawn(&dir))?;
+        failpoint::at("run_pod.shim")?;
+        let (sender, events) = mpsc::unbounded_channel();
+        let shim = Client::connect(&dir.join("shim.sock"), sender).instrument(starting).await?;
+        let holding = self.hold(&shim, id, &spec, &hostname, selinux.as_ref());
+        let held = holding.instrument(tracing::debug_span!("shim.hold")).await?;
+        failpoint::at("run_pod.hold")?;
+        // Taken back by `clear_pod`, which looks for it in every network.
+        let pod = network::pod(id, &spec, &cgroup.path, held.network.as_deref())?;
+        let (connection, ips) = self.connect(&pod).instrument(tracing::debug_span!("network.connect")).await?;
+        failpoint::at("run_pod.network")?;
+        etc_files::write(&dir, &spec, &hostname, &ips, selinux.as_ref())?;
+        let record = PodRecord {
+            version: VERSION,
+            id: id.clone(),
+            spec,
+            created: SystemTime::now(),
+            phase: PodPhase::Ready,
+            hostname,
+            held,
+            cgroup,
+            settings,
+            ips,
+            connection,
+            selinux,
+        };
+        self.publish_pod(record, shim, events)?;
+        Ok(())
+    }
+
+    /// From here on the pod exists.
+    fn publish_pod(
+        self: &Arc<Self>,
+        record: PodRecord,
+        shim: Client,
+        events: mpsc::UnboundedReceiver<ShimEvent>,
+    ) -> Result<(), FileError> {
+        let id = record.id.clone();
+        safe_fs::write_json(&self.pod_dir(&id).join("pod.json"), &record)?;
+        let entry = self.pods.insert(record);
+        self.attach(id, shim, events);
+        self.tell_pod(&entry);
+        Ok(())
+    }
+
+    async fn hold(
+        &self,
+        shim: &Client,
+        id: &PodId,
+        spec: &PodSpec,
+        hostname: &str,
+        selinux: Option<&Labels>,
+    ) -> Result<Held, AskError> {
+        let spaces = &spec.security.namespaces;
+        let ask = HoldAsk {
+            dir: self.pod_dir(id),
+            namespaces: PodNamespaces {
+                network: spaces.network != NsMode::Node,
+                ipc: spaces.ipc != NsMode::Node,
+                uts: spaces.network != NsMode::Node,
+                pid: spaces.pid == NsMode::Pod,
+            },
+            user: spaces.user.clone(),
+            hostname: hostname.to_owned(),
+            sysctls: spec.sysctls.clone(),
+            shm_size: self.shm_size(spec),
+            mount_label: selinux.map(|labels| labels.mount.clone()),
+            oom_score_adj: SHIM_OOM_SCORE,
+        };
+        match shim.ask(Ask::Hold(ask), &[]).await? {
+            // A shim that does not know user namespaces would leave them out.
+            Answer::Held(held) if held.user.is_some() == spaces.user.is_some() => Ok(held),
+            _ => Err(AskError::Mismatch),
+        }
+    }
+
+    fn shm_size(&self, spec: &PodSpec) -> u64 {
+        let handlers = &self.settings().handlers;
+        handlers.get(&spec.handler).unwrap_or(handlers.default_one()).shm_size
+    }
+
+    /// The client's, which crisp never writes, or one of our own.
+    fn pod_cgroup(&self, id: &PodId, spec: &PodSpec) -> Result<PodCgroup, RunPodError> {
+        let (path, ours) = match &spec.cgroup_parent {
+            Some(parent) => (cgroup::CgroupPath::new(parent).and_then(|parent| self.driver.given(&parent)), false),
+            None => (self.driver.pod(&self.config.cgroup.parent, id.as_str()), true),
+        };
+        let path = path.map_err(RunPodError::CgroupParent)?;
+        Ok(PodCgroup { path: path.as_str().to_owned(), ours })
+    }
+
+    /// Refuses what no step could fulfil.
+    fn check(&self, spec: &PodSpec, handler: &Handler) -> Result<(), RunPodError> {
+        if spec.security.privileged && !handler.privileged {
+            return Err(RunPodError::Privileged(spec.handler.clone()));
+        }
+        sysctl::check(spec)?;
+        network::bandwidth(spec)?;
+        // The pod itself runs no program, so its profiles and its user confine nothing: they are only remembered.
+        if matches!(&spec.security.apparmor, Some(Profile::Localhost(_))) && !self.apparmor.is_there() {
+            return Err(RunPodError::Security("apparmor: this host has no AppArmor"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! StopPodSandbox.
+
+use std::sync::Arc;
+
+use model::{Classed, Kind, PodPhase};
+use tracing::Instrument as _;
+
+use crate::runtime::{LookError, Runtime, StopError};
+use crate::store::{Entry, PodRecord};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StopPodError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("ending the pod's containers")]
+    Container(#[from] StopError),
+}
+
+impl Classed for StopPodError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::Container(e) => e.kind(),
+        }
+    }
+}
+
+impl Runtime {
+    /// Ends all containers of a pod, its namespaces and its shim. One that does not exist is stopped.
+    pub(crate) async fn stop_pod(self: &Arc<Self>, id: &str) -> Result<(), StopPodError> {
+        match self.pod_entry(id) {
+            Ok(entry) => {
+                let _waiting = entry.gauges().ends.wait();
+                let _turn = entry.work().await;
+                if self.pods.has(&entry) { self.stop_pod_entry(&entry).await } else { Ok(()) }
+            }
+            Err(LookError::NoSuchPod(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The caller has the pod's turn.
+    pub(crate) async fn stop_pod_entry(self: &Arc<Self>, entry: &Arc<Entry<PodRecord>>) -> Result<(), StopPodError> {
+        let pod = entry.look();
+        for container in self.containers_of(&pod.id) {
+            self.kill(&container).await?;
+        }
+        // While its network namespace is there, as plugins expect.
+        self.disconnect(&pod.id).instrument(tracing::debug_span!("network.disconnect")).await;
+        if pod.phase == PodPhase::Ready {
+            self.end_shim(&pod.id).await;
+        }
+        let dir = self.pod_dir(&pod.id);
+        // What resists is tried again when the pod is removed.
+        drop(crate::runtime::blocking(move || crate::runtime::cleanup::unmount_all(&dir)).await);
+        if pod.phase == PodPhase::Ready {
+            self.end_pod(entry);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! Which kernel parameters a pod may set: those that its own namespaces keep apart from the host's.
+
+use model::{Classed, Kind, NsMode, PodSpec};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SysctlError {
+    #[error("config.linux.sysctls: {0:?} is not kept apart by any namespace, so a pod may not set it")]
+    NotNamespaced(String),
+    #[error("config.linux.sysctls: {name:?} would change the host's, since the pod shares its {namespace} namespace")]
+    Shared { name: String, namespace: &'static str },
+    #[error("config.linux.sysctls: {0:?} is no name of a kernel parameter")]
+    Name(String),
+    #[error("config.linux.sysctls: the value of {0:?} has a character that no value has")]
+    Value(String),
+}
+
+impl Classed for SysctlError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::NotNamespaced(_) | Self::Shared { .. } | Self::Name(_) | Self::Value(_) => Kind::Invalid,
+        }
+    }
+}
+
+const IPC: [&str; 8] = [
+    "kernel.msgmax",
+    "kernel.msgmnb",
+    "kernel.msgmni",
+    "kernel.sem",
+    "kernel.shmall",
+    "kernel.shmmax",
+    "kernel.shmmni",
+    "kernel.shm_rmid_forced",
+];
+
+/// Refuses what would reach beyond the pod.
+pub(crate) fn check(pod: &PodSpec) -> Result<(), SysctlError> {
+    let spaces = &pod.security.namespaces;
+    for (name, value) in &pod.sysctls {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        let parts = name.split('.').all(|part| !part.is_empty());
+        if !name.chars().all(plain) || !parts || !name.contains('.') {
+            return Err(SysctlError::Name(name.clone()));
+        }
+        // Numbers, ranges, lists, names, addresses and keys. Whoever sets several at once has other characters between.
+        let of_a_value = |c: char| c.is_ascii_alphanumeric() || matches!(c, ' ' | '\t' | ',' | '.' | ':' | '-' | '_');
+        if !value.chars().all(of_a_value) {
+            return Err(SysctlError::Value(name.clone()));
+        }
+        let (shared, namespace) = if name.starts_with("net.") {
+            (spaces.network == NsMode::Node, "network")
+        } else if IPC.contains(&name.as_str()) || name.starts_with("fs.mqueue.") {
+            (spaces.ipc == NsMode::Node, "ipc")
+        } else {
+            return Err(SysctlError::NotNamespaced(name.clone()));
+        };
+        if shared {
+            return Err(SysctlError::Shared { name: name.clone(), namespace });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! UpdatePodSandboxResources.
+
+use std::sync::Arc;
+
+use cgroup::{ApplyError, Cgroup};
+use model::{Classed, Kind, PodId, PodSpec, PodUpdate};
+
+use super::limits;
+use crate::runtime::resize;
+pub(crate) use crate::runtime::resize::outcomes::Outcome;
+use crate::runtime::resize::{Journal, ResizeError};
+use crate::runtime::{LookError, Runtime, blocking};
+use crate::store::{Entry, PodRecord};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpdatePodError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("the pod's cgroup")]
+    CgroupPath(#[from] cgroup::InvalidPath),
+    #[error("changing the resources of pod {pod}")]
+    Resize { pod: PodId, source: Box<ResizeError> },
+}
+
+impl Classed for UpdatePodError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::CgroupPath(_) => Kind::Internal,
+            Self::Resize { source, .. } => source.kind(),
+        }
+    }
+}
+
+impl Runtime {
+    /// Remembers what a pod may use as a whole, and sizes its cgroup where that is ours: a client that gave one sizes it
+    /// itself.
+    pub(crate) async fn update_pod(self: &Arc<Self>, id: &str, asked: PodUpdate) -> Result<(), UpdatePodError> {
+        let entry = self.pod_entry(id)?;
+        let _turn = entry.resizing().await;
+        if !self.pods.has(&entry) {
+            return Err(LookError::NoSuchPod(id.to_owned()).into());
+        }
+        let announced = asked.announced.is_some();
+        let (runtime, pod) = (self.clone(), entry.clone());
+        blocking(move || runtime.update_pod_now(&pod, asked)).await?;
+        if announced {
+            self.tell_all_again(&entry.look()).await;
+        }
+        Ok(())
+    }
+
+    /// Each container in its turn to be changed: another change writes the same file.
+    async fn tell_all_again(self: &Arc<Self>, pod: &Arc<PodRecord>) {
+        for container in self.containers_of(&pod.id) {
+            let _turn = container.resizing().await;
+            if self.containers.has(&container) {
+                let (runtime, pod, container) = (self.clone(), pod.clone(), container.look());
+                blocking(move || runtime.tell_again(&pod, &container)).await;
+            }
+        }
+    }
+
+    fn update_pod_now(&self, entry: &Entry<PodRecord>, asked: PodUpdate) -> Result<(), UpdatePodError> {
+        let record = entry.look();
+        let mut all = record.spec.clone();
+        asked.lay_over(&mut all);
+        let failed = |source| UpdatePodError::Resize { pod: record.id.clone(), source: Box::new(source) };
+        if !record.cgroup.ours {
+            if all == record.spec {
+                return Ok(());
+            }
+            let recorded = entry.try_update(&self.layout, |record| record.spec = all);
+            return recorded.map_err(|e| failed(e.into()));
+        }
+        let group = self.cgroup(&record.cgroup.path)?;
+        match self.resize_pod(entry, &record, &group, all, asked) {
+            Ok(outcome) => self.resizes.count(outcome),
+            // Stopped, and its cgroup is gone.
+            Err(ResizeError::Apply(ApplyError::Gone(_))) => {}
+            Err(source) => {
+                self.resizes.count_error(&source);
+                return Err(failed(source));
+            }
+        }
+        Ok(())
+    }
+
+    fn resize_pod(
+        &self,
+        entry: &Entry<PodRecord>,
+        record: &PodRecord,
+        group: &Cgroup,
+        all: PodSpec,
+        asked: PodUpdate,
+    ) -> Result<Outcome, ResizeError> {
+        let mut limits = limits::of(&all);
+        resize::leave_out_unified("resources", group.layout().version(), &mut limits);
+        let change = cgroup::prepare(group, &limits)?;
+        if change.is_empty() && all == record.spec {
+            return Ok(Outcome::Unchanged);
+        }
+        let journal = Journal { asked, change };
+        resize::carry_out(group, &self.pod_dir(&record.id), &journal, |settings| {
+            let recorded = entry.try_update(&self.layout, |record| {
+                record.spec = all;
+                record.settings.extend(settings);
+            });
+            Ok(recorded?)
+        })?;
+        Ok(Outcome::Applied)
+    }
+
+    /// Brings a change that an earlier daemon was cut off in to an end, and the record with it.
+    pub(crate) fn settle_pod(&self, mut record: PodRecord) -> PodRecord {
+        let dir = self.pod_dir(&record.id);
+        if !Journal::<PodUpdate>::path(&dir).exists() {
+            return record;
+        }
+        let Ok(group) = self.cgroup(&record.cgroup.path) else { return record };
+        resize::settle(&group, &dir, |asked: PodUpdate, settings| {
+            asked.lay_over(&mut record.spec);
+            record.settings.extend(settings);
+            safe_fs::overwrite_json(&dir.join("pod.json"), &record)
+        });
+        record
+    }
+}

@@ -1,0 +1,71 @@
+//! Pods with user namespaces of their own: whether this host can have them, and which pods may.
+
+use model::error_chain::chain;
+use model::{Classed, Kind, NsMode, PodSpec};
+use safe_fs::FileError;
+
+use crate::failpoint;
+use crate::runtime::Runtime;
+use crate::shim::Program;
+use crate::store::Layout;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UserNsError {
+    #[error("config.linux.security_context.namespace_options.userns_options: this host cannot: {0}")]
+    Host(String),
+    #[error("config.linux.security_context.namespace_options.{0}: a pod with a user namespace cannot have the host's")]
+    Shared(&'static str),
+}
+
+impl Classed for UserNsError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Host(_) => Kind::Unsupported,
+            Self::Shared(_) => Kind::Invalid,
+        }
+    }
+}
+
+/// Why this host cannot; none where it can.
+pub(crate) type Lack = Option<String>;
+
+/// Tries it out in a directory of its own. A host that cannot, a full disk among them, is no reason not to serve.
+pub(crate) async fn probe(shim: &Program, layout: &Layout) -> Lack {
+    let lack = match failpoint::at("user_ns.probe") {
+        Ok(()) => try_out(shim, layout).await.unwrap_or_else(|error| Some(chain(&error))),
+        Err(fault) => Some(fault.to_string()),
+    };
+    if let Some(reason) = &lack {
+        tracing::info!(reason, "user namespaces are not offered");
+    }
+    lack
+}
+
+async fn try_out(shim: &Program, layout: &Layout) -> Result<Lack, FileError> {
+    let dir = layout.root.join("probe");
+    // One that was cut off left it.
+    safe_fs::remove_dir(&dir)?;
+    safe_fs::private_dir(&dir)?;
+    let lack = shim.probe(&dir, &layout.state).await;
+    safe_fs::remove_dir(&dir)?;
+    Ok(lack)
+}
+
+impl Runtime {
+    /// Whether pods can have user namespaces of their own here.
+    pub(crate) fn has_user_ns(&self) -> bool {
+        self.user_ns.is_none()
+    }
+
+    /// The host's processes and shared memory belong to its own root. Its network can be used, if not changed.
+    pub(crate) fn check_user_ns(&self, pod: &PodSpec) -> Result<(), UserNsError> {
+        let spaces = &pod.security.namespaces;
+        match (&spaces.user, &self.user_ns) {
+            (None, _) => Ok(()),
+            (Some(_), _) if spaces.pid == NsMode::Node => Err(UserNsError::Shared("pid")),
+            (Some(_), _) if spaces.ipc == NsMode::Node => Err(UserNsError::Shared("ipc")),
+            (Some(_), Some(reason)) => Err(UserNsError::Host(reason.clone())),
+            (Some(_), None) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Changing what something may use while it runs: all or nothing, also when the daemon is cut off in the middle.
+//!
+//! ```text
+//! read what is in force ─▶ plan ─▶ journal ─▶ write, read back ─▶ record ─▶ journal done with
+//! ```
+//! Whatever fails takes the earlier steps back. A daemon that finds a journal brings the change to one of its ends, by
+//! what the kernel says.
+
+pub(crate) mod outcomes;
+mod systemd_reload;
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use cgroup::{ApplyError, Cgroup, Change, Settings, Settled, Version};
+use model::error_chain::chain;
+use model::resources::{LimitsPatch, UnifiedKey};
+use model::{Classed, Kind};
+use safe_fs::FileError;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use super::container::oom_score::OomScoreError;
+use crate::failpoint;
+use crate::failpoint::Fault;
+
+/// Why a change was not made; unless `Left`, everything is as it was.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ResizeError {
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    #[error(transparent)]
+    OomScore(#[from] OomScoreError),
+    #[error("writing the journal {}", path.display())]
+    Journal { path: PathBuf, source: io::Error },
+    #[error("recording the change")]
+    Record(#[from] FileError),
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    #[error("{}, and taking the change back failed too", chain(.first))]
+    Left { first: Box<ResizeError>, source: ApplyError },
+}
+
+impl Classed for ResizeError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Apply(e) => e.kind(),
+            Self::OomScore(e) => e.kind(),
+            Self::Journal { source, .. } if source.kind() == io::ErrorKind::StorageFull => Kind::Exhausted,
+            Self::Journal { .. } | Self::Fault(_) => Kind::Internal,
+            Self::Record(e) => e.kind(),
+            Self::Left { first, .. } => first.kind(),
+        }
+    }
+}
+
+impl ResizeError {
+    /// Whether the kernel holds something now that it did not hold before.
+    pub(super) fn is_left(&self) -> bool {
+        match self {
+            Self::Apply(e) => !e.left().is_empty(),
+            Self::Left { .. } => true,
+            Self::OomScore(_) | Self::Journal { .. } | Self::Record(_) | Self::Fault(_) => false,
+        }
+    }
+}
+
+/// What is about to change, written down before the first write.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Journal<A> {
+    /// What was asked, for the record.
+    pub(super) asked: A,
+    pub(super) change: Change,
+}
+
+impl<A> Journal<A> {
+    pub(super) fn path(dir: &Path) -> PathBuf {
+        dir.join("resize.json")
+    }
+}
+
+/// How a journal begins that says something; one that is done with begins with an empty line.
+const BEGIN: &[u8] = b"{";
+const DONE: &[u8] = b"\n";
+
+/// A journal that was written.
+struct Written {
+    path: PathBuf,
+    file: File,
+}
+
+impl Written {
+    /// There is nothing to finish or undo any more.
+    fn done(self) {
+        if let Err(error) = self.file.write_all_at(DONE, 0) {
+            tracing::warn!(path = %self.path.display(), %error, "a journal could not be closed");
+        }
+    }
+}
+
+impl<A: Serialize> Journal<A> {
+    /// Writes over the last one, from the second letter on, and the first letter last: until then nothing is said. What
+    /// is left of a longer one behind it is not read.
+    fn write(&self, dir: &Path) -> Result<Written, ResizeError> {
+        let path = Self::path(dir);
+        let written = serde_json::to_vec(self).map_err(io::Error::from).and_then(|bytes| {
+            let file = File::options().write(true).create(true).truncate(false).open(&path)?;
+            file.write_all_at(&bytes[BEGIN.len()..], 1)?;
+            file.write_all_at(BEGIN, 0)?;
+            Ok(file)
+        });
+        match written {
+            Ok(file) => Ok(Written { path, file }),
+            Err(source) => Err(ResizeError::Journal { path, source }),
+        }
+    }
+}
+
+impl<A: DeserializeOwned> Journal<A> {
+    /// The change that was cut off here, if one was.
+    pub(super) fn read(dir: &Path) -> Option<Self> {
+        let bytes = fs::read(Self::path(dir)).ok()?;
+        let mut values = serde_json::Deserializer::from_slice(&bytes).into_iter::<Self>();
+        values.next().filter(|_| bytes.starts_with(BEGIN))?.ok()
+    }
+}
+
+/// Removes a journal that was dealt with.
+pub(super) fn forget(dir: &Path) {
+    let path = Journal::<()>::path(dir);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), %error, "a journal could not be removed");
+        }
+        Ok(()) | Err(_) => {}
+    }
+}
+
+/// Carries out what `journal` says in `group`, and has it recorded in `dir`; where that fails, the kernel is as before.
+pub(super) fn carry_out<A: Serialize>(
+    group: &Cgroup,
+    dir: &Path,
+    journal: &Journal<A>,
+    record: impl FnOnce(Settings) -> Result<(), ResizeError>,
+) -> Result<(), ResizeError> {
+    let change = &journal.change;
+    let written = if change.is_empty() { None } else { Some(journal.write(dir)?) };
+    let outcome = failpoint::at("resize.journal").map_err(ResizeError::from).and_then(|()| {
+        let settings = cgroup::commit(&failpoint::watched(group), change)?;
+        let kept = failpoint::at("resize.applied").map_err(ResizeError::from).and_then(|()| record(settings));
+        kept.map_err(|first| match cgroup::commit(group, &change.reversed()) {
+            Ok(_) => first,
+            Err(source) => ResizeError::Left { first: Box::new(first), source },
+        })
+    });
+    failpoint::at("resize.recorded")?;
+    match written {
+        // What could not be taken back is tried again by the next daemon.
+        Some(_) if outcome.as_ref().is_err_and(ResizeError::is_left) => {}
+        Some(written) => written.done(),
+        // One that could not be closed earlier would be taken for this one.
+        None if outcome.is_ok() => forget(dir),
+        None => {}
+    }
+    outcome
+}
+
+/// Brings a change that a daemon was cut off in to one of its ends. Where it is in force now, it is recorded: what was asked,
+/// and what stands in the files. What can be neither finished nor undone, or not be recorded, is left to the next daemon.
+pub(super) fn settle<A: DeserializeOwned>(
+    group: &Cgroup,
+    dir: &Path,
+    record: impl FnOnce(A, Settings) -> Result<(), FileError>,
+) {
+    let Some(Journal { asked, change }) = Journal::<A>::read(dir) else { return forget(dir) };
+    let cgroup = group.path();
+    let recorded = match cgroup::settle(group, &change) {
+        Ok(Settled::Finished(settings)) => {
+            tracing::info!(%cgroup, "a change of resources that was cut off is in force");
+            record(asked, settings)
+        }
+        Ok(Settled::Undone) => {
+            tracing::info!(%cgroup, "a change of resources that was cut off is undone");
+            Ok(())
+        }
+        // The container ended meanwhile.
+        Err(error) if error.kind() == Kind::NotFound => Ok(()),
+        Err(error) => {
+            let error = chain(&error);
+            return tracing::error!(%cgroup, error, "a change of resources that was cut off stays half done");
+        }
+    };
+    match recorded {
+        Ok(()) => forget(dir),
+        Err(error) => tracing::error!(error = chain(&error), "a change of resources could not be recorded"),
+    }
+}
+
+/// Takes out of a change what this host has no files for, and says so.
+pub(super) fn leave_out_unified(field: &str, version: Version, limits: &mut LimitsPatch) {
+    if version == Version::V1 && !limits.unified.is_empty() {
+        let keys: Vec<&str> = limits.unified.keys().map(UnifiedKey::as_str).collect();
+        tracing::warn!(?keys, "{field}.unified means nothing on cgroup v1");
+        limits.unified.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal(asked: &str) -> Journal<String> {
+        Journal { asked: asked.to_owned(), change: Change::default() }
+    }
+
+    #[test]
+    fn a_journal_is_read_until_it_is_done_with_and_the_next_one_takes_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Journal::<String>::read(dir.path()), None);
+        for asked in ["a long wish", "short", "a wish that is longer still"] {
+            let written = journal(asked).write(dir.path()).unwrap();
+            assert_eq!(Journal::read(dir.path()), Some(journal(asked)));
+            written.done();
+            assert_eq!(Journal::<String>::read(dir.path()), None);
+        }
+    }
+
+    #[test]
+    fn a_journal_that_was_cut_off_while_it_was_written_says_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        journal("the one before").write(dir.path()).unwrap().done();
+        let next = serde_json::to_vec(&journal("the next one, which is longer than that")).unwrap();
+        let path = Journal::<String>::path(dir.path());
+        for cut in 1..=next.len() {
+            let file = File::options().write(true).open(&path).unwrap();
+            file.write_all_at(&next[1..cut], 1).unwrap();
+            assert_eq!(Journal::<String>::read(dir.path()), None, "cut off at {cut}");
+        }
+    }
+}

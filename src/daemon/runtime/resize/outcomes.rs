@@ -1,0 +1,186 @@
+//! How changes of resources ended, and what others changed behind our back.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cgroup::{ApplyError, Drift};
+use sync::Mutex;
+
+use super::ResizeError;
+
+/// How a change ended, and why it was not made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Applied,
+    /// Everything was so already.
+    Unchanged,
+    /// Nothing was written, since it could not have been in force.
+    Impossible,
+    /// The memory in use does not fit under the new limit.
+    BelowUsage,
+    /// There is no such cgroup any more.
+    Gone,
+    /// What is in force could not be read, so nothing was written.
+    Unreadable,
+    /// What was to be done could not be written down, so it was not begun.
+    Journal,
+    /// The kernel refused a value, and all was taken back.
+    Write,
+    /// The kernel holds another value than was written, or does not say; all was taken back.
+    NotKept,
+    /// systemd could not be told, and all was taken back.
+    NotTold,
+    /// A process could not get its OOM score, and all was taken back.
+    OomScore,
+    /// The change could not be recorded, and all was taken back.
+    Record,
+    /// A step failed, and something could not be taken back.
+    Left,
+}
+
+impl Outcome {
+    pub(crate) const ALL: [Outcome; 13] = [
+        Self::Applied,
+        Self::Unchanged,
+        Self::Impossible,
+        Self::BelowUsage,
+        Self::Gone,
+        Self::Unreadable,
+        Self::Journal,
+        Self::Write,
+        Self::NotKept,
+        Self::NotTold,
+        Self::OomScore,
+        Self::Record,
+        Self::Left,
+    ];
+
+    /// What became of the change, and for which reason where it was not made.
+    pub(crate) fn words(self) -> (&'static str, Option<&'static str>) {
+        match self {
+            Self::Applied => ("applied", None),
+            Self::Unchanged => ("unchanged", None),
+            Self::Impossible => ("refused", Some("impossible")),
+            Self::BelowUsage => ("refused", Some("below_usage")),
+            Self::Gone => ("refused", Some("gone")),
+            Self::Unreadable => ("refused", Some("unreadable")),
+            Self::Journal => ("refused", Some("journal")),
+            Self::Write => ("rolled_back", Some("write")),
+            Self::NotKept => ("rolled_back", Some("not_kept")),
+            Self::NotTold => ("rolled_back", Some("systemd")),
+            Self::OomScore => ("rolled_back", Some("oom_score")),
+            Self::Record => ("rolled_back", Some("record")),
+            Self::Left => ("left", None),
+        }
+    }
+
+    fn of(error: &ResizeError) -> Self {
+        match error {
+            _ if error.is_left() => Self::Left,
+            ResizeError::Apply(error) => match error {
+                ApplyError::BelowUsage { .. } => Self::BelowUsage,
+                ApplyError::Write { .. } => Self::Write,
+                ApplyError::NotKept { .. } | ApplyError::NotReadBack { .. } => Self::NotKept,
+                ApplyError::NotTold { .. } => Self::NotTold,
+                ApplyError::Refused(_) => Self::Impossible,
+                ApplyError::Gone(_) => Self::Gone,
+                ApplyError::Read { .. } | ApplyError::Unreadable(_) => Self::Unreadable,
+            },
+            ResizeError::OomScore(_) => Self::OomScore,
+            ResizeError::Record(_) | ResizeError::Fault(_) => Self::Record,
+            ResizeError::Journal { .. } => Self::Journal,
+            ResizeError::Left { .. } => Self::Left,
+        }
+    }
+}
+
+/// Counts since the daemon's start.
+#[derive(Debug, Default)]
+pub(crate) struct Resizes {
+    outcomes: [AtomicU64; Outcome::ALL.len()],
+    drifted: AtomicU64,
+    /// What is known to differ, by the id of whom it belongs to: it is told once.
+    drifting: Mutex<HashMap<String, Vec<Drift>>>,
+}
+
+impl Resizes {
+    pub(crate) fn count(&self, outcome: Outcome) {
+        self.outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_error(&self, error: &ResizeError) {
+        self.count(Outcome::of(error));
+    }
+
+    pub(crate) fn counted(&self, outcome: Outcome) -> u64 {
+        self.outcomes[outcome as usize].load(Ordering::Relaxed)
+    }
+
+    /// Files found to hold something that crisp did not write.
+    pub(crate) fn drifted(&self) -> u64 {
+        self.drifted.load(Ordering::Relaxed)
+    }
+
+    /// How many pods and containers have such files now, as far as anybody looked.
+    pub(crate) fn drifting(&self) -> usize {
+        self.drifting.lock().len()
+    }
+
+    /// Takes note of what was found for `id`: each new find is counted and told once.
+    pub(crate) fn found(&self, id: &str, drift: &[Drift]) {
+        let mut drifting = self.drifting.lock();
+        let known = drifting.get(id);
+        for Drift { knob, wrote, read: _, found } in
+            drift.iter().filter(|drift| !known.is_some_and(|known| known.contains(drift)))
+        {
+            self.drifted.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(id, file = %knob, wrote, found, "somebody else changed the resources in force");
+        }
+        match drift {
+            [] => drop(drifting.remove(id)),
+            _ if known.is_some_and(|known| known == drift) => {}
+            _ => drop(drifting.insert(id.to_owned(), drift.to_vec())),
+        }
+    }
+
+    pub(crate) fn forget(&self, id: &str) {
+        self.drifting.lock().remove(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cgroup::Knob;
+
+    use super::*;
+
+    fn drift(found: &str) -> Drift {
+        Drift { knob: Knob::CPU_MAX, wrote: "1".to_owned(), read: "1".to_owned(), found: Some(found.to_owned()) }
+    }
+
+    #[test]
+    fn drift_is_counted_when_it_is_new_and_forgotten_when_it_is_gone() {
+        let resizes = Resizes::default();
+        resizes.found("a", &[]);
+        assert_eq!((resizes.drifted(), resizes.drifting()), (0, 0));
+        resizes.found("a", &[drift("2")]);
+        resizes.found("a", &[drift("2")]);
+        assert_eq!((resizes.drifted(), resizes.drifting()), (1, 1));
+        resizes.found("a", &[drift("3")]);
+        resizes.found("b", &[drift("2")]);
+        assert_eq!((resizes.drifted(), resizes.drifting()), (3, 2));
+        resizes.found("a", &[]);
+        resizes.forget("b");
+        assert_eq!((resizes.drifted(), resizes.drifting()), (3, 0));
+    }
+
+    #[test]
+    fn every_outcome_has_a_counter_of_its_own() {
+        let resizes = Resizes::default();
+        for (index, outcome) in Outcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, index);
+            resizes.count(outcome);
+        }
+        assert!(Outcome::ALL.into_iter().all(|outcome| resizes.counted(outcome) == 1));
+    }
+}

@@ -1,0 +1,80 @@
+//! With the systemd driver: what a reload of systemd changes is changed back.
+
+use std::sync::Arc;
+
+use cgroup::{Driver, Knob, Reloads, Settings, TellError};
+use model::error_chain::chain;
+use tokio::sync::mpsc;
+
+use crate::runtime::{Runtime, blocking};
+
+impl Runtime {
+    /// Looks after the limits now, since nobody did while no daemon ran, and after each reload from here on.
+    pub(crate) fn watch_reloads(self: &Arc<Self>) {
+        let Driver::Systemd(systemd) = self.driver.clone() else { return };
+        let (sender, mut reloads) = mpsc::channel(1);
+        // A thread of its own: it waits for as long as the daemon runs, and nobody waits for it.
+        std::thread::spawn(move || {
+            let waited = Reloads::watch().and_then(|mut reloads| {
+                loop {
+                    reloads.wait()?;
+                    if let Err(error) = systemd.settle() {
+                        tracing::warn!(error = chain(&error), "systemd reloaded, and does not answer");
+                    }
+                    if sender.blocking_send(()).is_err() {
+                        return Ok(());
+                    }
+                }
+            });
+            if let Err(error) = waited {
+                tracing::warn!(%error, "reloads of systemd are not noticed: they may change limits");
+            }
+        });
+        let runtime = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                let Some(runtime) = runtime.upgrade() else { return };
+                runtime.undo_reload().await;
+                drop(runtime);
+                if reloads.recv().await.is_none() {
+                    return;
+                }
+            }
+        });
+    }
+
+    async fn undo_reload(self: &Arc<Self>) {
+        for entry in self.containers.all() {
+            let _turn = entry.resizing().await;
+            let record = entry.look();
+            if record.phase.pid().is_some() {
+                self.undo_reload_of(record.id.as_str(), record.cgroup.clone(), record.settings.clone()).await;
+            }
+        }
+        for entry in self.pods.all() {
+            let _turn = entry.resizing().await;
+            let record = entry.look();
+            if record.cgroup.ours {
+                self.undo_reload_of(record.id.as_str(), record.cgroup.path.clone(), record.settings.clone()).await;
+            }
+        }
+    }
+
+    async fn undo_reload_of(self: &Arc<Self>, id: &str, cgroup: String, settings: Settings) {
+        let runtime = self.clone();
+        let undone: Result<Vec<Knob>, TellError> = blocking(move || match runtime.cgroup(&cgroup) {
+            Ok(group) => group.undo_reload(&settings),
+            Err(_) => Ok(Vec::new()),
+        })
+        .await;
+        match undone {
+            Ok(files) if files.is_empty() => {}
+            Ok(files) => {
+                let files: Vec<&str> = files.iter().map(Knob::file).collect();
+                tracing::info!(id, ?files, "limits that a reload of systemd changed are in force again");
+            }
+            // It may have ended meanwhile; if not, its status tells of the difference.
+            Err(error) => tracing::warn!(id, error = chain(&error), "limits could not be looked after"),
+        }
+    }
+}

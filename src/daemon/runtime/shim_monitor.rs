@@ -1,0 +1,188 @@
+//! Listening to the shims: containers end, and shims may.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use model::error_chain::chain;
+use model::{ContainerId, Exit, Phase, PodId, PodPhase, Trouble};
+use shim_protocol::{Answer, Ask};
+use tokio::sync::mpsc;
+
+use super::cleanup::unmount_all;
+use super::{Runtime, blocking};
+use crate::shim::{AskError, Client, ShimEvent};
+use crate::store::{ContainerRecord, Entry, PodRecord};
+
+/// The exit code of a container whose end nobody saw.
+const LOST: i32 = 255;
+/// The pauses between two tries to reach a shim.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+impl Runtime {
+    /// Takes a pod's shim into service.
+    pub(super) fn attach(self: &Arc<Self>, pod: PodId, shim: Client, mut events: mpsc::UnboundedReceiver<ShimEvent>) {
+        self.shims.lock().insert(pod.clone(), shim);
+        let runtime = Arc::downgrade(self);
+        tokio::spawn(async move {
+            while let Some(event) = events.recv().await {
+                let Some(runtime) = runtime.upgrade() else { return };
+                match event {
+                    ShimEvent::Exited { container, exit } => runtime.exited(&container, exit),
+                    ShimEvent::LogLost { container, bytes, error } => {
+                        runtime.log_bytes_lost.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
+                        tracing::warn!(%container, bytes, error, "output could not be logged");
+                    }
+                    ShimEvent::Gone => return runtime.shim_gone(&pod).await,
+                }
+            }
+        });
+    }
+
+    pub(super) fn exited(&self, id: &ContainerId, exit: Exit) {
+        let Ok(Some(entry)) = self.containers.find(id.as_str()) else { return };
+        self.change_phase(&entry, |phase| phase.exit(exit));
+    }
+
+    /// Takes a container for what it is. Where that cannot be written down, the next daemon hears it from the shim.
+    pub(super) fn change_phase(&self, entry: &Entry<ContainerRecord>, change: impl FnOnce(&Phase) -> Phase) {
+        if let Err(error) = entry.update(&self.layout, |record| record.phase = change(&record.phase)) {
+            let container = &entry.look().id;
+            tracing::warn!(%container, error = chain(&error), "a container's phase could not be recorded");
+        }
+        if entry.look().phase.pid().is_none() {
+            entry.gauges().files.close();
+        }
+        self.tell(entry);
+    }
+
+    /// A connection ended that nobody here ended.
+    async fn shim_gone(self: &Arc<Self>, id: &PodId) {
+        let expected = self.shims.lock().remove(id).is_none();
+        if !expected {
+            self.find_shim(id).await;
+        }
+    }
+
+    /// Reaches the shim of a pod and takes it into service, however often that has to be tried while the pod is ready.
+    /// One that is dead is buried.
+    pub(super) async fn find_shim(self: &Arc<Self>, id: &PodId) {
+        let mut pause = FIRST_PAUSE;
+        while let Ok(Some(pod)) = self.pods.find(id.as_str())
+            && pod.look().phase == PodPhase::Ready
+        {
+            match self.reach_shim(id).await {
+                Ok(()) => return,
+                Err(error) if error.is_dead() => {
+                    tracing::warn!(pod = %id, "the pod's shim died; ending its containers");
+                    return self.bury(id).await;
+                }
+                Err(error) => {
+                    tracing::warn!(pod = %id, error = chain(&error), ?pause, "the pod's shim is out of reach")
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn reach_shim(self: &Arc<Self>, id: &PodId) -> Result<(), AskError> {
+        let (sender, events) = mpsc::unbounded_channel();
+        let shim = Client::connect(&self.pod_dir(id).join("shim.sock"), sender).await?;
+        self.hear_out(id, &shim).await?;
+        self.attach(id.clone(), shim, events);
+        Ok(())
+    }
+
+    /// Learns from a shim what happened meanwhile. What a shim does not know of has ended; one of another time cannot
+    /// be asked, but it writes down the ends it sees.
+    async fn hear_out(&self, pod: &PodId, shim: &Client) -> Result<(), AskError> {
+        let mut reported: Option<HashMap<ContainerId, Phase>> = match shim.ask(Ask::Report, &[]).await {
+            Ok(Answer::Report { containers, .. }) => {
+                Some(containers.into_iter().map(|report| (report.container, report.phase)).collect())
+            }
+            Ok(_) => return Err(AskError::Mismatch),
+            Err(AskError::Foreign { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        for entry in self.containers_of(pod) {
+            let record = entry.look();
+            let dir = self.layout.container(pod, &record.id);
+            let told = match reported.as_mut().map(|all| all.remove(&record.id)) {
+                Some(Some(phase)) => Some(phase),
+                Some(None) => Some(record.phase.exit(last_words(&dir))),
+                None => written_exit(&dir).map(|exit| record.phase.exit(exit)),
+            };
+            if let Some(told) = told
+                && record.phase.pid().is_some()
+            {
+                self.change_phase(&entry, |known| news(known, told));
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks a pod whose shim is dead, and its containers, as ended, after making it true. Without its shim a pod is
+    /// nothing: nobody would see its containers end. The client makes a new one.
+    pub(super) async fn bury(self: &Arc<Self>, id: &PodId) {
+        let Ok(Some(pod)) = self.pods.find(id.as_str()) else { return };
+        let _turn = pod.work().await;
+        if !self.pods.has(&pod) {
+            return;
+        }
+        self.end_shim(id).await;
+        for entry in self.containers_of(id) {
+            let record = entry.look();
+            if let Ok(cgroup) = self.cgroup(&record.cgroup) {
+                let wait = self.settings().stop.kill_wait;
+                let killed = blocking(move || cgroup.kill_all(wait)).await;
+                if let Err(error) = killed {
+                    tracing::warn!(container = %record.id, error = chain(&error), "a process resists");
+                }
+            }
+            if record.phase.pid().is_some() {
+                self.exited(&record.id, last_words(&self.layout.container(id, &record.id)));
+            }
+        }
+        self.disconnect(id).await;
+        let dir = self.pod_dir(id);
+        // What resists is tried again when the pod is removed.
+        drop(blocking(move || unmount_all(&dir)).await);
+        self.end_pod(&pod);
+    }
+
+    /// Takes a pod for ended. Where that cannot be written down, the next daemon finds its shim dead.
+    pub(super) fn end_pod(&self, pod: &Entry<PodRecord>) {
+        if let Err(error) = pod.update(&self.layout, PodRecord::stop) {
+            tracing::warn!(pod = %pod.look().id, error = chain(&error), "the pod's end could not be recorded");
+        }
+        self.tell_pod(pod);
+    }
+}
+
+/// What is true of a container that was `known` to be in one phase and is `told` to be in another.
+fn news(known: &Phase, told: Phase) -> Phase {
+    match (known, told) {
+        // What was told once stays: a start does not move.
+        (Phase::Exited { .. }, _) | (Phase::Running { .. }, Phase::Running { .. }) => known.clone(),
+        (Phase::Running { .. }, Phase::Exited { exit, .. }) => known.exit(exit),
+        (_, told) => told,
+    }
+}
+
+/// The exit that a shim wrote down.
+pub(super) fn written_exit(dir: &Path) -> Option<Exit> {
+    safe_fs::read_json(&dir.join("exit.json")).ok().flatten()
+}
+
+/// The exit that a shim wrote down before it died, or that it did not.
+pub(super) fn last_words(dir: &Path) -> Exit {
+    written_exit(dir).unwrap_or_else(|| Exit {
+        code: LOST,
+        at: SystemTime::now(),
+        oom: false,
+        trouble: Some(Trouble::Lost("the process that watched over the pod did not see it end".to_owned())),
+    })
+}

@@ -1,0 +1,254 @@
+//! Measuring writable layers in the background, at a pace that nobody notices.
+//!
+//! One thread does it, and only while there is something to do. A layer that nobody knows anything about yet comes first
+//! and at once. The others are measured again when somebody asks for them and what is known is old. One that takes longer
+//! than a [`SLICE`] waits among its like, of which one at a time is walked through, bit by bit and by turns with the small
+//! ones: a container with a million files makes no other wait.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, MutexGuard, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use model::stats::DiskUsage;
+use sync::{Condvar, Mutex};
+
+use super::disk_walk::{Found, Walk};
+use crate::store::samples::{Due, Look};
+use crate::store::{ContainerRecord, Entry};
+
+/// How long one layer is walked through before another has its turn.
+const SLICE: Duration = Duration::from_millis(20);
+/// After a bit of work the thread rests this many times as long, unless somebody waits for a first value.
+const REST: u32 = 3;
+/// The parts of a layer's directory that the container fills: what it wrote on top of its image, and into its volumes.
+const PARTS: [&str; 2] = ["upper", "volumes"];
+
+type Container = Entry<ContainerRecord>;
+
+/// Whoever measures.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    queue: Mutex<Queue>,
+    /// Something was measured, or something new is to be.
+    moved: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Never measured yet.
+    first: VecDeque<Job>,
+    again: VecDeque<Job>,
+    /// Only the foremost of them may have a walk under way.
+    large: VecDeque<Job>,
+    /// Whose turn it is next.
+    larges_turn: bool,
+    /// There is a thread.
+    busy: bool,
+}
+
+#[derive(Debug)]
+struct Job {
+    /// One that is removed meanwhile needs no value.
+    container: Weak<Container>,
+    dir: PathBuf,
+    walk: Option<Walk>,
+    spent: Duration,
+    large: bool,
+}
+
+impl Meter {
+    /// Has the layers of `containers` measured where it is time to, and waits for those that nobody knew anything of yet,
+    /// not longer than `within`. `dir` tells where a layer is.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        containers: &[Arc<Container>],
+        within: Duration,
+        dir: impl Fn(&ContainerRecord) -> PathBuf,
+    ) {
+        let now = Instant::now();
+        let mut new = Vec::new();
+        let mut queue = self.lock();
+        for container in containers {
+            let job = || Job::new(container, dir(&container.look()));
+            match container.gauges().disk.take(now) {
+                Due::No => {}
+                Due::First => {
+                    queue.first.push_back(job());
+                    new.push(container);
+                }
+                Due::Again { large: false } => queue.again.push_back(job()),
+                Due::Again { large: true } => queue.large.push_back(Job { large: true, ..job() }),
+            }
+        }
+        self.work_on(&mut queue);
+        let unknown = |container: &&Arc<Container>| container.gauges().disk.known().is_none();
+        while queue.busy && new.iter().any(unknown) {
+            let left = within.saturating_sub(now.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            queue = self.moved.wait_timeout(queue, left).0;
+        }
+    }
+
+    /// Makes sure that there is a thread while there is work.
+    fn work_on(self: &Arc<Self>, queue: &mut Queue) {
+        self.moved.notify_all();
+        if queue.busy || queue.is_empty() {
+            return;
+        }
+        let meter = Arc::downgrade(self);
+        match std::thread::Builder::new().name("layer-meter".to_owned()).spawn(move || work(&meter)) {
+            Ok(_) => queue.busy = true,
+            Err(error) => {
+                tracing::warn!(%error, "writable layers cannot be measured now");
+                let Queue { first, again, large, .. } = std::mem::take(queue);
+                for job in first.into_iter().chain(again).chain(large) {
+                    job.end(None);
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock()
+    }
+
+    /// What to do next; with none the thread is over, and whoever brings work starts another.
+    fn next(&self) -> Option<Job> {
+        let mut queue = self.lock();
+        let job = queue.next();
+        queue.busy = job.is_some();
+        job
+    }
+
+    /// Takes back what is unfinished, and tells those who wait.
+    fn done(&self, unfinished: Option<Job>) {
+        let mut queue = self.lock();
+        match unfinished {
+            Some(under_way) if under_way.walk.is_some() => queue.large.push_front(under_way),
+            Some(large) => queue.large.push_back(large),
+            None => {}
+        }
+        self.moved.notify_all();
+    }
+
+    /// Rests for `pause`, or until there is a layer to measure for the first time.
+    fn rest(&self, pause: Duration) {
+        let end = Instant::now() + pause;
+        let mut queue = self.lock();
+        while queue.first.is_empty() {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            queue = self.moved.wait_timeout(queue, left).0;
+        }
+    }
+}
+
+/// The thread: until there is nothing to do, or the daemon ends.
+fn work(meter: &Weak<Meter>) {
+    let _alarm = Alarm(meter);
+    while let Some(meter) = meter.upgrade() {
+        let Some(job) = meter.next() else { return };
+        let begin = Instant::now();
+        let unfinished = job.go_on(begin);
+        let spent = begin.elapsed();
+        meter.done(unfinished);
+        meter.rest(spent * REST);
+    }
+}
+
+/// A thread that panics must not look as if it still worked.
+struct Alarm<'a>(&'a Weak<Meter>);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if let Some(meter) = self.0.upgrade()
+            && std::thread::panicking()
+        {
+            meter.lock().busy = false;
+        }
+    }
+}
+
+impl Queue {
+    fn is_empty(&self) -> bool {
+        self.first.is_empty() && self.again.is_empty() && self.large.is_empty()
+    }
+
+    fn next(&mut self) -> Option<Job> {
+        if let Some(first) = self.first.pop_front() {
+            return Some(first);
+        }
+        self.larges_turn = !self.larges_turn;
+        match self.larges_turn {
+            true => self.large.pop_front().or_else(|| self.again.pop_front()),
+            false => self.again.pop_front().or_else(|| self.large.pop_front()),
+        }
+    }
+}
+
+impl Job {
+    fn new(container: &Arc<Container>, dir: PathBuf) -> Self {
+        Self { container: Arc::downgrade(container), dir, walk: None, spent: Duration::ZERO, large: false }
+    }
+
+    /// Measures for a while; gives itself back when that was not enough.
+    fn go_on(mut self, begin: Instant) -> Option<Self> {
+        let container = self.container.upgrade()?;
+        match self.walk(begin + SLICE) {
+            Ok(Some(found)) => {
+                self.spent += begin.elapsed();
+                if self.end(Some(found)) {
+                    let id = &container.look().id;
+                    tracing::warn!(container = %id, "a writable layer is too deep, or was moved about: there may be more");
+                }
+                None
+            }
+            Ok(None) if self.large => {
+                self.spent += begin.elapsed();
+                Some(self)
+            }
+            Ok(None) => {
+                container.gauges().disk.is_large();
+                // It begins anew when its turn comes: a walk under way takes descriptors and memory.
+                Some(Self { large: true, walk: None, ..self })
+            }
+            Err(error) => {
+                // One that is being removed may vanish under the walk.
+                let there = self.dir.exists();
+                if self.end(None) && there {
+                    tracing::warn!(container = %container.look().id, %error, "a writable layer cannot be measured");
+                }
+                None
+            }
+        }
+    }
+
+    fn walk(&mut self, until: Instant) -> io::Result<Option<Found>> {
+        let walk = match &mut self.walk {
+            Some(walk) => walk,
+            none => none.insert(Walk::begin(&self.dir, &PARTS)?),
+        };
+        walk.go_on(until)
+    }
+
+    /// True when there is trouble that nobody was told of yet.
+    fn end(self, found: Option<Found>) -> bool {
+        let Some(container) = self.container.upgrade() else { return false };
+        let look = found.map(|Found { bytes, inodes, whole }| Look {
+            usage: DiskUsage { at: SystemTime::now(), bytes, inodes },
+            whole,
+            spent: self.spent,
+        });
+        container.gauges().disk.put(Instant::now(), self.large, look)
+    }
+}
+
+#[cfg(test)]
+#[path = "disk_usage_tests.rs"]
+mod tests;

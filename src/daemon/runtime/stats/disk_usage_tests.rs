@@ -1,0 +1,151 @@
+use std::fs;
+use std::num::NonZeroU32;
+use std::path::Path;
+
+use model::{ContainerId, Phase};
+
+use super::*;
+use crate::store::Table;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Containers with layers below one directory.
+struct Shelf {
+    dir: tempfile::TempDir,
+    table: Table<ContainerRecord>,
+    meter: Arc<Meter>,
+}
+
+impl Shelf {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), table: Table::default(), meter: Arc::default() }
+    }
+
+    /// A container with so many files in its layer.
+    fn container(&self, number: u8, files: usize) -> Arc<Container> {
+        let mut record = crate::convert::tests::support::container_record();
+        record.id = ContainerId::from_bytes([number; 32]);
+        record.phase = Phase::Running { pid: NonZeroU32::MIN, started: SystemTime::UNIX_EPOCH };
+        let upper = self.layer(&record).join("upper");
+        fs::create_dir_all(&upper).unwrap();
+        for n in 0..files {
+            fs::write(upper.join(n.to_string()), "").unwrap();
+        }
+        self.table.insert(record)
+    }
+
+    fn layer(&self, record: &ContainerRecord) -> PathBuf {
+        self.dir.path().join(record.id.as_str())
+    }
+
+    fn ask(&self, containers: &[Arc<Container>], within: Duration) {
+        self.meter.ask(containers, within, |record| self.layer(record));
+    }
+}
+
+fn inodes(container: &Container) -> Option<u64> {
+    container.gauges().disk.known().map(|usage| usage.inodes)
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !done() {
+        assert!(begin.elapsed() < PATIENCE, "never came: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn the_first_answer_has_the_size_already() {
+    let shelf = Shelf::new();
+    let all: Vec<_> = (0..20).map(|number| shelf.container(number, usize::from(number))).collect();
+    let begin = SystemTime::now();
+    shelf.ask(&all, PATIENCE);
+    for (number, container) in (0..).zip(&all) {
+        assert_eq!(inodes(container), Some(number + 1));
+        assert!(container.gauges().disk.known().unwrap().at >= begin);
+    }
+    wait_until("the thread ends when there is nothing to do", || !shelf.meter.lock().busy);
+}
+
+#[test]
+fn what_is_known_is_told_at_once_and_not_measured_all_the_time() {
+    let shelf = Shelf::new();
+    let container = shelf.container(1, 1);
+    shelf.ask(std::slice::from_ref(&container), PATIENCE);
+    fs::write(shelf.layer(&container.look()).join("upper/new"), "").unwrap();
+    shelf.ask(std::slice::from_ref(&container), PATIENCE);
+    assert_eq!(inodes(&container), Some(2), "still the value of a moment ago");
+    assert!(shelf.meter.lock().is_empty());
+}
+
+#[test]
+fn nobody_waits_longer_than_they_want() {
+    let shelf = Shelf::new();
+    let container = shelf.container(1, 1);
+    // Nobody measures while this one says that it does.
+    shelf.meter.lock().busy = true;
+    let begin = Instant::now();
+    shelf.ask(std::slice::from_ref(&container), Duration::from_millis(20));
+    assert!((Duration::from_millis(20)..PATIENCE / 2).contains(&begin.elapsed()));
+    assert_eq!(inodes(&container), None);
+    shelf.meter.lock().busy = false;
+    shelf.ask(&[], PATIENCE);
+    wait_until("what was left over is measured", || inodes(&container) == Some(2));
+}
+
+#[test]
+fn a_layer_that_is_gone_or_no_longer_wanted_is_no_trouble() {
+    let shelf = Shelf::new();
+    let (gone, dropped) = (shelf.container(1, 1), shelf.container(2, 1));
+    fs::remove_dir_all(shelf.layer(&gone.look())).unwrap();
+    shelf.ask(std::slice::from_ref(&gone), PATIENCE);
+    assert_eq!(inodes(&gone), Some(0));
+    shelf.meter.lock().busy = true;
+    shelf.ask(std::slice::from_ref(&dropped), Duration::ZERO);
+    shelf.table.remove(dropped.look().id.as_str());
+    drop(dropped);
+    shelf.meter.lock().busy = false;
+    shelf.ask(&[], PATIENCE);
+    wait_until("the work is done", || !shelf.meter.lock().busy && shelf.meter.lock().is_empty());
+}
+
+#[test]
+fn a_large_layer_holds_up_no_other() {
+    let shelf = Shelf::new();
+    let (large, small) = (shelf.container(1, 30_000), shelf.container(2, 5));
+    // Two that are large, so that one has to wait for the other.
+    let second = shelf.container(3, 30_000);
+    shelf.ask(&[large.clone(), second.clone()], Duration::ZERO);
+    shelf.ask(std::slice::from_ref(&small), PATIENCE);
+    assert_eq!(inodes(&small), Some(6));
+    wait_until("the large ones are measured too", || {
+        let queue = shelf.meter.lock();
+        assert!(queue.large.iter().skip(1).all(|job| job.walk.is_none()), "one walk under way at a time");
+        drop(queue);
+        inodes(&large) == Some(30_001) && inodes(&second) == Some(30_001)
+    });
+}
+
+#[test]
+fn large_and_small_ones_take_turns_and_new_ones_come_first() {
+    let place = Path::new("/nowhere");
+    let job = |name: &str| Job {
+        container: Weak::new(),
+        dir: place.join(name),
+        walk: None,
+        spent: Duration::ZERO,
+        large: false,
+    };
+    let mut queue = Queue {
+        first: [job("new")].into(),
+        again: [job("a"), job("b"), job("c")].into(),
+        large: [job("x"), job("y")].into(),
+        ..Queue::default()
+    };
+    let mut order = Vec::new();
+    while let Some(next) = queue.next() {
+        order.push(next.dir.file_name().unwrap().to_str().unwrap().to_owned());
+    }
+    assert_eq!(order, ["new", "x", "a", "y", "b", "c"]);
+}

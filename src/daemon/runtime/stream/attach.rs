@@ -1,0 +1,221 @@
+//! Attach: taking part in the streams of a container that runs.
+
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+
+use model::ContainerId;
+use model::error_chain::chain;
+use shim_protocol::{Answer, Ask, AttachAsk, AttachWord, Stdio};
+use streaming::remote_command::Remote;
+use streaming::{Chunk, Input, Outcome, Output, Resizes};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::sync::{Notify, watch};
+
+use super::copy::Terminal;
+use super::exec_sync::ExecError;
+use super::shutdown::Guest;
+use crate::runtime::Runtime;
+use crate::shim::AskError;
+
+/// How far a client may fall behind what a container prints before it is let go, in bytes.
+const BEHIND_MAX: usize = 1 << 20;
+
+/// A place at a container, kept by its shim for as long as the socket is open.
+#[derive(Debug)]
+struct Place {
+    /// Of packets; tokio only waits for it, what is sent and received is ours.
+    socket: UnixStream,
+    once: bool,
+    terminal: bool,
+}
+
+/// Why an attachment ends.
+enum End {
+    /// The container has ended, or the client wants no more, or there is a farewell.
+    Done,
+    /// The shim let go of it.
+    Slow,
+    /// The client is gone.
+    Gone,
+}
+
+impl Runtime {
+    /// Connects a client with the streams of a container until either ends.
+    pub(crate) async fn attach_stream(self: &Arc<Self>, container: &ContainerId, remote: Remote) {
+        let Remote { stdin, stdout, stderr, resizes, talk } = remote;
+        let stdio = Stdio { stdin: stdin.is_some(), stdout: stdout.is_some(), stderr: stderr.is_some() };
+        let (gone, mut guest) = (talk.gone(), self.farewell.guest());
+        let outcome = match self.take_place(container, stdio).await {
+            Ok(place) => {
+                let end = tokio::select! {
+                    end = place.stay(stdin, stdout, stderr, resizes, &mut guest) => end,
+                    () = gone => End::Gone,
+                };
+                match end {
+                    End::Done => guest.why().unwrap_or(Outcome::Success),
+                    End::Slow => {
+                        tracing::info!(%container, "a client that was attached did not keep up and was let go");
+                        let words = "error attaching to container: the output was not taken fast enough";
+                        Outcome::Failed(words.to_owned())
+                    }
+                    End::Gone => return tracing::debug!(%container, "the client that was attached is gone"),
+                }
+            }
+            Err(error) => {
+                let words = chain(&error);
+                tracing::debug!(%container, error = words, "attach");
+                Outcome::Failed(format!("error attaching to container: {words}"))
+            }
+        };
+        talk.end(&outcome).await;
+    }
+
+    async fn take_place(&self, container: &ContainerId, stdio: Stdio) -> Result<Place, ExecError> {
+        let record = self.container(container.as_str())?;
+        let container = record.id.clone();
+        let Some(shim) = self.shim_of(&record.pod) else {
+            return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });
+        };
+        let (ours, theirs) = sys::packet::pair().map_err(ExecError::Pipe)?;
+        // Without the right to that, a client may fall behind less far.
+        sys::packet::make_room(&theirs, BEHIND_MAX).ok();
+        let ask = AttachAsk { container: container.clone(), stdio };
+        match shim.ask(Ask::Attach(ask), &[theirs.as_fd()]).await {
+            Ok(Answer::Done) => {}
+            Ok(_) => return Err(ExecError::Shim { container, source: AskError::Mismatch }),
+            Err(source) => return Err(ExecError::Shim { container, source }),
+        }
+        let socket = UnixStream::from_std(ours.into()).map_err(ExecError::Pipe)?;
+        Ok(Place { socket, once: record.spec.stdin_once, terminal: record.spec.tty })
+    }
+}
+
+impl Place {
+    /// Carries everything both ways.
+    async fn stay(
+        self,
+        stdin: Option<Input>,
+        stdout: Option<Output>,
+        stderr: Option<Output>,
+        resizes: Option<Resizes>,
+        guest: &mut Guest,
+    ) -> End {
+        let (give, given) = watch::channel(None);
+        let enough = Notify::new();
+        let typed = async {
+            tokio::select! {
+                () = self.type_in(stdin, resizes, given) => {}
+                () = guest.sent_away() => {}
+            }
+            enough.notify_one();
+            std::future::pending().await
+        };
+        tokio::select! {
+            end = self.listen(stdout, stderr, give, &enough) => end,
+            end = typed => end,
+        }
+    }
+
+    /// Passes on what the container prints, and what to write its stdin to.
+    async fn listen(
+        &self,
+        mut stdout: Option<Output>,
+        mut stderr: Option<Output>,
+        give: watch::Sender<Option<Arc<Terminal>>>,
+        enough: &Notify,
+    ) -> End {
+        let mut chunk = Chunk::with_room(sys::packet::MAX);
+        let end = loop {
+            let received =
+                self.socket.async_io(Interest::READABLE, || sys::packet::receive(&self.socket, chunk.tagged_room()));
+            let received = tokio::select! {
+                biased;
+                received = received => received,
+                () = enough.notified() => break End::Done,
+            };
+            let Ok(Some((count, fds))) = received else { break End::Slow };
+            let word = chunk.tagged_room().first().copied().and_then(AttachWord::read);
+            chunk.fill(count.saturating_sub(1));
+            let to = match word {
+                Some(AttachWord::Stdout) => &mut stdout,
+                Some(AttachWord::Stderr) => &mut stderr,
+                Some(AttachWord::Stdin) => {
+                    give.send_replace(fds.into_iter().next().and_then(|fd| Terminal::new(fd).ok()).map(Arc::new));
+                    continue;
+                }
+                Some(AttachWord::Closed) => {
+                    give.send_replace(None);
+                    continue;
+                }
+                Some(AttachWord::End) => break End::Done,
+                // From a shim that is newer.
+                None => continue,
+            };
+            if let Some(to) = to
+                && to.send(&mut chunk).await.is_err()
+            {
+                return End::Gone;
+            }
+        };
+        for output in [stdout, stderr].into_iter().flatten() {
+            output.finish().await;
+        }
+        end
+    }
+
+    /// Carries what the client types. Returns when it wants no more; never where it has no stdin, or that is not all it came
+    /// for.
+    async fn type_in(
+        &self,
+        stdin: Option<Input>,
+        resizes: Option<Resizes>,
+        given: watch::Receiver<Option<Arc<Terminal>>>,
+    ) {
+        let size = async {
+            let (Some(mut resizes), true) = (resizes, self.terminal) else { return std::future::pending().await };
+            let mut given = given.clone();
+            while let Some(size) = resizes.next().await {
+                // The first size may be here before the terminal is.
+                if let Ok(terminal) = given.wait_for(Option::is_some).await.map(|terminal| terminal.clone())
+                    && let Some(terminal) = terminal
+                {
+                    terminal.set_size(size);
+                }
+            }
+            std::future::pending().await
+        };
+        let write = async {
+            let Some(mut stdin) = stdin else { return std::future::pending().await };
+            let mut given = given.clone();
+            // The shim says first whether the container has a stdin at all.
+            given.changed().await.ok();
+            let had = given.borrow().is_some();
+            while had && let Ok(Some(bytes)) = stdin.next().await {
+                let Some(to) = given.borrow().clone() else { break };
+                let closed = given.wait_for(Option::is_none);
+                let written = tokio::select! {
+                    written = to.write_all(&bytes) => written,
+                    _ = closed => break,
+                };
+                if written.is_err() {
+                    break;
+                }
+            }
+            if had && (!self.once || self.terminal) && given.borrow().is_some() {
+                // As with the peers: who attached with stdin and closes it has had enough.
+                return;
+            }
+            drop(stdin);
+            let word = [AttachWord::Closed.byte()];
+            // Fails where the shim is gone, which ends it all.
+            let told = || sys::packet::send(&self.socket, &word, &[]);
+            self.socket.async_io(Interest::WRITABLE, told).await.ok();
+            std::future::pending().await
+        };
+        tokio::select! {
+            () = size => {}
+            () = write => {}
+        }
+    }
+}

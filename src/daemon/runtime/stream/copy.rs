@@ -1,0 +1,236 @@
+//! Bytes between clients and what they are connected to.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+
+use bytes::{Buf as _, Bytes};
+use rustix::termios::{Winsize, tcsetwinsize};
+use streaming::{Chunk, Input, Output, Resizes, Size};
+use tokio::io::{AsyncWrite, AsyncWriteExt as _, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
+
+/// What is read at once, at first and when much comes.
+const LEAST: usize = 4 << 10;
+const MOST: usize = 128 << 10;
+/// Pieces of a client's that are written at once.
+pub(crate) const PIECES: usize = 16;
+/// The most that a pipe can hold.
+const LEFT_MAX: usize = 1 << 20;
+
+/// Becomes true when the program has ended.
+type Ended = watch::Receiver<bool>;
+
+/// Returns when the program has ended.
+async fn end_of(ended: &mut Ended) {
+    // An error means that nobody will say so any more.
+    ended.wait_for(|ended| *ended).await.ok();
+}
+
+/// A chunk that grows when much comes.
+pub(crate) struct Bucket {
+    chunk: Chunk,
+    size: usize,
+}
+
+impl Bucket {
+    pub(crate) fn new() -> Self {
+        Self { chunk: Chunk::with_room(LEAST), size: LEAST }
+    }
+
+    /// Reads once, and says how much; 0 at the end.
+    fn read(&mut self, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
+        let count = read(self.chunk.room())?;
+        self.chunk.fill(count);
+        Ok(count)
+    }
+
+    pub(crate) async fn send(&mut self, to: &mut Output) -> Result<(), streaming::Broken> {
+        let full = self.chunk.bytes().len() == self.size;
+        to.send(&mut self.chunk).await?;
+        if full && self.size < MOST {
+            *self = Self { chunk: Chunk::with_room(MOST), size: MOST };
+        }
+        Ok(())
+    }
+
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        self.chunk.room()
+    }
+
+    pub(crate) fn fill(&mut self, count: usize) {
+        self.chunk.fill(count);
+    }
+}
+
+/// What happens next to a stream that is read.
+enum Turn {
+    Read,
+    Over,
+}
+
+/// Carries what a client writes into a pipe, until either ends or the program does.
+pub(crate) async fn write_pipe(from: Option<Input>, to: Option<OwnedFd>, mut ended: Ended) {
+    let (Some(mut from), Some(Ok(mut to))) = (from, to.map(pipe::Sender::from_owned_fd)) else { return };
+    let carry = async {
+        // However it ends, the pipe is closed: a program that reads has to know.
+        while let Ok(pieces) = from.next_pieces(PIECES).await
+            && !pieces.is_empty()
+            && write_all(&mut to, pieces).await.is_ok()
+        {}
+    };
+    tokio::select! {
+        () = carry => {}
+        () = end_of(&mut ended) => {}
+    }
+}
+
+/// Writes all pieces, in as few calls as that takes.
+pub(crate) async fn write_all(to: &mut (impl AsyncWrite + Unpin), mut pieces: VecDeque<Bytes>) -> io::Result<()> {
+    while !pieces.is_empty() {
+        let mut slices = [IoSlice::new(&[]); PIECES];
+        let count = slices.iter_mut().zip(&pieces).map(|(slice, piece)| *slice = IoSlice::new(piece)).count();
+        let mut written = to.write_vectored(&slices[..count]).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        while let Some(first) = pieces.front_mut()
+            && written > 0
+        {
+            let part = written.min(first.len());
+            first.advance(part);
+            written -= part;
+            if first.is_empty() {
+                pieces.pop_front();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Carries what a program writes to a client, until its end.
+pub(crate) async fn read_pipe(from: Option<OwnedFd>, to: Option<Output>, mut ended: Ended) {
+    let Some(mut to) = to else { return };
+    let mut bucket = Bucket::new();
+    if let Some(Ok(from)) = from.map(pipe::Receiver::from_owned_fd) {
+        let mut left = LEFT_MAX;
+        loop {
+            let turn = tokio::select! {
+                biased;
+                ready = from.readable() => if ready.is_ok() { Turn::Read } else { Turn::Over },
+                () = end_of(&mut ended) => Turn::Over,
+            };
+            let read = match turn {
+                Turn::Read => bucket.read(|room| from.try_read(room)),
+                // Asks the kernel: what tokio knows of the pipe may be older than its last bytes.
+                Turn::Over => bucket.read(|room| Ok(rustix::io::read(&from, room)?)),
+            };
+            match (read, turn) {
+                (Ok(0), _) => break,
+                (Ok(count), _) => {
+                    if bucket.send(&mut to).await.is_err() {
+                        return;
+                    }
+                    if *ended.borrow() {
+                        left = left.saturating_sub(count);
+                    }
+                }
+                (Err(error), Turn::Read) if error.kind() == io::ErrorKind::WouldBlock => {}
+                (Err(_), _) => break,
+            }
+            if left == 0 {
+                break;
+            }
+        }
+    }
+    to.finish().await;
+}
+
+/// The master side of a terminal.
+///
+/// No socket, whatever its type says: tokio only waits for it, what is read and written is ours.
+#[derive(Debug)]
+pub(crate) struct Terminal(UnixStream);
+
+impl Terminal {
+    /// Of anything that can be waited for and written to; only a terminal can be read from and resized.
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Self(UnixStream::from_std(fd.into())?))
+    }
+
+    pub(crate) async fn write_all(&self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let write = || Ok(rustix::io::write(&self.0, bytes)?);
+            bytes = &bytes[self.0.async_io(Interest::WRITABLE, write).await?..];
+        }
+        Ok(())
+    }
+
+    /// Carries what a client types. Its end means nothing here: a terminal stays.
+    pub(crate) async fn write(&self, from: Option<Input>, mut ended: Ended) {
+        let Some(mut from) = from else { return };
+        let carry = async {
+            while let Ok(Some(bytes)) = from.next().await {
+                if self.write_all(&bytes).await.is_err() {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            () = carry => {}
+            () = end_of(&mut ended) => {}
+        }
+    }
+
+    /// Carries what is printed, until the last who has the terminal open is gone, or the program is.
+    pub(crate) async fn read(&self, to: Option<Output>, mut ended: Ended) {
+        let mut bucket = Bucket::new();
+        let mut to = to;
+        loop {
+            let into = |room: &mut [u8]| Ok(rustix::io::read(&self.0, room)?);
+            let read = tokio::select! {
+                biased;
+                read = self.0.async_io(Interest::READABLE, || bucket.read(into)) => Some(read),
+                () = end_of(&mut ended) => None,
+            };
+            // Asks the kernel: what tokio knows of it may be older than its last bytes.
+            let read = read.unwrap_or_else(|| bucket.read(into));
+            match (read, &mut to) {
+                // A terminal that nobody has open any more answers EIO.
+                (Ok(0) | Err(_), _) => break,
+                (Ok(_), Some(to)) => {
+                    if bucket.send(to).await.is_err() {
+                        return;
+                    }
+                }
+                // Nobody asked for it, and it must not be held up.
+                (Ok(_), None) => {}
+            }
+        }
+        if let Some(to) = to {
+            to.finish().await;
+        }
+    }
+
+    pub(crate) async fn resize(&self, sizes: Option<Resizes>, mut ended: Ended) {
+        let Some(mut sizes) = sizes else { return };
+        let follow = async {
+            while let Some(size) = sizes.next().await {
+                self.set_size(size);
+            }
+        };
+        tokio::select! {
+            () = follow => {}
+            () = end_of(&mut ended) => {}
+        }
+    }
+
+    pub(crate) fn set_size(&self, Size { width, height }: Size) {
+        let size = Winsize { ws_row: height, ws_col: width, ws_xpixel: 0, ws_ypixel: 0 };
+        // What is no terminal any more has no size.
+        tcsetwinsize(&self.0, size).ok();
+    }
+}

@@ -1,0 +1,204 @@
+//! Exec for somebody who looks on.
+//!
+//! A client that vanishes takes its streams with it: pipes end, a terminal hangs up. What the program makes of that is its own
+//! affair; nobody kills it.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+
+use model::error_chain::chain;
+use model::{ContainerId, Phase};
+use shim_protocol::{Answer, Ask, ExecAsk, ExecStreamAsk, Stdio};
+use streaming::remote_command::Remote;
+use streaming::{Input, Outcome, Output, Resizes};
+use tokio::sync::{oneshot, watch};
+
+use super::copy;
+use super::copy::Terminal;
+use super::exec_sync::ExecError;
+use super::shutdown::Guest;
+use crate::runtime::Runtime;
+use crate::shim::{AskError, Client};
+
+/// What is between a program and us: more than by default, since every turn costs two switches.
+const PIPE_SIZE: usize = 256 << 10;
+
+/// The daemon's ends of what a program is connected to.
+enum Ends {
+    Pipes { stdin: Option<OwnedFd>, stdout: Option<OwnedFd>, stderr: Option<OwnedFd> },
+    Terminal(Terminal),
+}
+
+/// A program that runs, until it ends or is left alone.
+struct Running {
+    shim: Client,
+    exec: u64,
+    ended: oneshot::Receiver<i32>,
+    ends: Ends,
+}
+
+impl Runtime {
+    /// The container, if commands can be run in it and its streams be attached to.
+    pub(crate) fn running(&self, id: &str) -> Result<ContainerId, ExecError> {
+        let record = self.container(id)?;
+        match record.phase {
+            Phase::Running { .. } => Ok(record.id.clone()),
+            _ => Err(ExecError::NotRunning { container: record.id.clone(), phase: record.phase.name() }),
+        }
+    }
+
+    /// Runs a command between a client and a container, and tells the client how it ended.
+    pub(crate) async fn exec_stream(
+        self: &Arc<Self>,
+        container: &ContainerId,
+        command: Vec<String>,
+        tty: bool,
+        remote: Remote,
+    ) {
+        let Remote { stdin, stdout, stderr, resizes, talk } = remote;
+        let stdio = Stdio { stdin: stdin.is_some(), stdout: stdout.is_some(), stderr: stderr.is_some() };
+        let (gone, mut guest) = (talk.gone(), self.farewell.guest());
+        let outcome = match self.begin(container, command, tty, stdio).await {
+            Ok(running) => {
+                let shim = running.shim.clone();
+                let exec = running.exec;
+                let code = tokio::select! {
+                    code = running.see_through(stdin, stdout, stderr, resizes, &mut guest) => code,
+                    () = gone => {
+                        shim.forget_exec(exec);
+                        return tracing::debug!(%container, "the client of an exec is gone");
+                    }
+                };
+                match code {
+                    Some(0) => Outcome::Success,
+                    Some(code) => Outcome::Exit(code),
+                    None => guest.why().unwrap_or_else(|| Outcome::Failed("the pod's shim is gone".to_owned())),
+                }
+            }
+            Err(error) => {
+                let words = chain(&error);
+                tracing::debug!(%container, error = words, "exec");
+                Outcome::Failed(format!("error executing command in container: {words}"))
+            }
+        };
+        talk.end(&outcome).await;
+    }
+
+    async fn begin(
+        &self,
+        container: &ContainerId,
+        args: Vec<String>,
+        terminal: bool,
+        stdio: Stdio,
+    ) -> Result<Running, ExecError> {
+        let record = self.container(container.as_str())?;
+        let container = record.id.clone();
+        let Some(shim) = self.shim_of(&record.pod) else {
+            return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });
+        };
+        let (ends, theirs) = ends(terminal, stdio).map_err(ExecError::Pipe)?;
+        let (exec, ended) = shim.expect_exec();
+        let stdio = if terminal { Stdio { stdin: false, stdout: false, stderr: false } } else { stdio };
+        let ask = ExecAsk { container: container.clone(), exec, args, stdio };
+        let fds: Vec<_> = theirs.iter().map(|fd| fd.as_fd()).collect();
+        let asked = shim.ask(Ask::ExecStream(ExecStreamAsk { exec: ask, terminal }), &fds).await;
+        drop(theirs);
+        match asked {
+            Ok(Answer::ExecStarted { .. }) => {}
+            other => {
+                shim.forget_exec(exec);
+                let source = other.err().unwrap_or(AskError::Mismatch);
+                return Err(ExecError::refused(container, source));
+            }
+        }
+        let ends = match ends {
+            Connected::Pipes(ends) => ends,
+            Connected::Socket(socket) => Ends::Terminal(master(&socket).map_err(ExecError::Pipe)?),
+        };
+        Ok(Running { shim, exec, ended, ends })
+    }
+}
+
+/// What the daemon keeps of what it made.
+enum Connected {
+    Pipes(Ends),
+    /// The terminal will come through it.
+    Socket(OwnedFd),
+}
+
+/// Makes both sides: ours, and what goes to the shim in its order.
+fn ends(terminal: bool, stdio: Stdio) -> io::Result<(Connected, Vec<OwnedFd>)> {
+    if terminal {
+        let (ours, theirs) = sys::packet::pair()?;
+        return Ok((Connected::Socket(ours), vec![theirs]));
+    }
+    let mut all = Vec::new();
+    let mut pipe = |wanted: bool, we_write: bool| -> io::Result<Option<OwnedFd>> {
+        if !wanted {
+            return Ok(None);
+        }
+        let (reader, writer) = io::pipe()?;
+        // More than one may have is no more than slower.
+        rustix::pipe::fcntl_setpipe_size(&writer, PIPE_SIZE).ok();
+        let (ours, theirs): (OwnedFd, OwnedFd) =
+            if we_write { (writer.into(), reader.into()) } else { (reader.into(), writer.into()) };
+        all.push(theirs);
+        Ok(Some(ours))
+    };
+    let Stdio { stdin, stdout, stderr } = stdio;
+    let ends = Ends::Pipes { stdin: pipe(stdin, true)?, stdout: pipe(stdout, false)?, stderr: pipe(stderr, false)? };
+    Ok((Connected::Pipes(ends), all))
+}
+
+/// The terminal that the new process sent before its program ran.
+fn master(socket: &OwnedFd) -> io::Result<Terminal> {
+    let sent = sys::packet::receive(socket, &mut [0; 16])?;
+    let master = sent.and_then(|(_, mut fds)| fds.pop()).ok_or(io::ErrorKind::UnexpectedEof)?;
+    Terminal::new(master)
+}
+
+impl Running {
+    /// Carries everything both ways until the program ends; its exit code, or none when the shim died or the daemon does.
+    async fn see_through(
+        self,
+        stdin: Option<Input>,
+        stdout: Option<Output>,
+        stderr: Option<Output>,
+        resizes: Option<Resizes>,
+        guest: &mut Guest,
+    ) -> Option<i32> {
+        let (over, ended) = watch::channel(false);
+        let code = async {
+            let code = tokio::select! {
+                code = self.ended => code.ok(),
+                () = guest.sent_away() => None,
+            };
+            // A child in the background may hold the streams open for ever: from now on only what is there is taken.
+            over.send_replace(true);
+            code
+        };
+        match self.ends {
+            Ends::Pipes { stdin: to, stdout: from, stderr: from_err } => {
+                let carried = async {
+                    tokio::join!(
+                        copy::write_pipe(stdin, to, ended.clone()),
+                        copy::read_pipe(from, stdout, ended.clone()),
+                        copy::read_pipe(from_err, stderr, ended.clone()),
+                    )
+                };
+                tokio::join!(code, carried).0
+            }
+            Ends::Terminal(terminal) => {
+                let carried = async {
+                    tokio::join!(
+                        terminal.write(stdin, ended.clone()),
+                        terminal.read(stdout, ended.clone()),
+                        terminal.resize(resizes, ended.clone()),
+                    )
+                };
+                tokio::join!(code, carried).0
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! ExecSync.
+
+use std::io::{self, PipeReader};
+use std::os::fd::AsFd as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{Classed, ContainerId, Kind, Phase};
+use shim_protocol::{Answer, Ask, ExecAsk, FailureKind, Stdio};
+use tokio::net::unix::pipe::Receiver;
+
+use crate::runtime::{LookError, Runtime};
+use crate::shim::{AskError, Client};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExecError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("container {container} is {phase}, so nothing can be executed in it")]
+    NotRunning { container: ContainerId, phase: &'static str },
+    #[error("making pipes")]
+    Pipe(#[source] io::Error),
+    #[error("failed to exec in container {container}")]
+    Program { container: ContainerId, source: AskError },
+    #[error("executing in container {container}")]
+    Shim { container: ContainerId, source: AskError },
+    #[error("cmd: too long")]
+    TooLong(#[source] shim_protocol::FrameError),
+    #[error("the command did not end within {0:?} and was killed")]
+    Timeout(Duration),
+}
+
+impl Classed for ExecError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::NotRunning { .. } => Kind::Precondition,
+            Self::Pipe(_) | Self::Program { .. } => Kind::Internal,
+            Self::TooLong(_) => Kind::Invalid,
+            Self::Shim { source, .. } => source.kind(),
+            Self::Timeout(_) => Kind::Deadline,
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ExecOutput {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: Vec<u8>,
+    pub(crate) code: i32,
+}
+
+/// How long a killed command may take to be gone.
+const KILL_WITHIN: Duration = Duration::from_secs(10);
+
+impl Runtime {
+    /// Runs a command in a container and waits for its end, not for that of what it left in the background.
+    pub(crate) async fn exec_sync(
+        self: &Arc<Self>,
+        id: &str,
+        command: Vec<String>,
+        timeout: Option<Duration>,
+    ) -> Result<ExecOutput, ExecError> {
+        let record = self.container(id)?;
+        let container = record.id.clone();
+        let Phase::Running { .. } = record.phase else {
+            return Err(ExecError::NotRunning { container, phase: record.phase.name() });
+        };
+        let Some(shim) = self.shim_of(&record.pod) else {
+            return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });
+        };
+        let (out, their_out) = std::io::pipe().map_err(ExecError::Pipe)?;
+        let (err, their_err) = std::io::pipe().map_err(ExecError::Pipe)?;
+        let (exec, mut ended) = shim.expect_exec();
+        // Whatever happens to the request, the command does not outlive it.
+        let mut leash = Leash { shim: &shim, exec: Some(exec) };
+        let stdio = Stdio { stdin: false, stdout: true, stderr: true };
+        let ask = ExecAsk { container: container.clone(), exec, args: command, stdio };
+        let cap = self.settings().exec_output_max;
+        // The start counts, too: a process that somebody freezes meanwhile never gets to run its program.
+        let run = async {
+            let asked = shim.ask(Ask::Exec(ask), &[their_out.as_fd(), their_err.as_fd()]).await;
+            drop((their_out, their_err));
+            match asked? {
+                Answer::ExecStarted { .. } => Ok(collect(out, err, cap, &mut ended).await),
+                _ => Err(AskError::Mismatch),
+            }
+        };
+        let outcome = match timeout {
+            Some(limit) => match tokio::time::timeout(limit, run).await {
+                Ok(outcome) => outcome,
+                Err(_) => {
+                    leash.pull();
+                    // A shim that stands still holds nobody up for longer.
+                    tokio::time::timeout(KILL_WITHIN, &mut ended).await.ok();
+                    shim.forget_exec(exec);
+                    return Err(ExecError::Timeout(limit));
+                }
+            },
+            None => run.await,
+        };
+        let output = match outcome {
+            Ok(collected) => collected.map_err(ExecError::Pipe)?,
+            Err(source) => return Err(leash.refused(container, source)),
+        };
+        leash.exec = None;
+        output.ok_or(ExecError::Shim { container, source: AskError::Gone })
+    }
+}
+
+/// Kills the command when it is dropped.
+struct Leash<'a> {
+    shim: &'a Client,
+    exec: Option<u64>,
+}
+
+impl Leash<'_> {
+    /// Kills. A shim that is gone took the command with it, or its burial will.
+    fn pull(&mut self) {
+        if let Some(exec) = self.exec.take() {
+            let shim = self.shim.clone();
+            tokio::spawn(async move { shim.tell(Ask::KillExec { exec }).await });
+        }
+    }
+
+    /// The ask failed: who said so knows of no command to kill, who said nothing may.
+    fn refused(&mut self, container: ContainerId, source: AskError) -> ExecError {
+        if let AskError::Failed(_) | AskError::Frame(shim_protocol::FrameError::TooLong(_)) = &source
+            && let Some(exec) = self.exec.take()
+        {
+            self.shim.forget_exec(exec);
+        }
+        ExecError::refused(container, source)
+    }
+}
+
+impl ExecError {
+    /// The shim did not start the command.
+    pub(crate) fn refused(container: ContainerId, source: AskError) -> Self {
+        match source {
+            AskError::Failed(ref failure) if failure.kind == FailureKind::Program => {
+                Self::Program { container, source }
+            }
+            AskError::Frame(too_long @ shim_protocol::FrameError::TooLong(_)) => Self::TooLong(too_long),
+            _ => Self::Shim { container, source },
+        }
+    }
+}
+
+impl Drop for Leash<'_> {
+    fn drop(&mut self) {
+        if let Some(exec) = self.exec {
+            self.shim.forget_exec(exec);
+            self.pull();
+        }
+    }
+}
+
+/// Reads both streams until the command has ended and nothing more is in them; none when the shim died.
+async fn collect(
+    out: PipeReader,
+    err: PipeReader,
+    cap: usize,
+    ended: &mut tokio::sync::oneshot::Receiver<i32>,
+) -> io::Result<Option<ExecOutput>> {
+    let mut out = Capture::new(out)?;
+    let mut err = Capture::new(err)?;
+    let code = loop {
+        let room = cap.saturating_sub(out.bytes.len() + err.bytes.len());
+        // Either stream may have the turn: a background process that floods one must not hold up the other.
+        let read = async {
+            tokio::select! {
+                read = out.read(room), if !out.over => read,
+                read = err.read(room), if !err.over => read,
+                else => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            code = &mut *ended => break code,
+            read = read => read?,
+        }
+    };
+    let Ok(code) = code else { return Ok(None) };
+    // A child in the background may hold the pipes open for ever: only what is there is taken.
+    out.drain(cap.saturating_sub(err.bytes.len()))?;
+    err.drain(cap.saturating_sub(out.bytes.len()))?;
+    Ok(Some(ExecOutput { stdout: out.bytes, stderr: err.bytes, code }))
+}
+
+/// What is read at a time.
+const CHUNK: usize = 64 * 1024;
+/// The largest pipe that the kernel gives to ordinary users.
+const PIPE_MAX: usize = 1024 * 1024;
+
+/// One stream, as far as it is kept.
+struct Capture {
+    pipe: Receiver,
+    bytes: Vec<u8>,
+    over: bool,
+}
+
+impl Capture {
+    fn new(pipe: PipeReader) -> io::Result<Self> {
+        Ok(Self { pipe: Receiver::from_owned_fd(pipe.into())?, bytes: Vec::new(), over: false })
+    }
+
+    /// Waits for output. What is beyond the cap is read and dropped, so that the command is not held up.
+    async fn read(&mut self, room: usize) -> io::Result<()> {
+        self.pipe.readable().await?;
+        let mut buffer = vec![0; CHUNK];
+        match self.pipe.try_read(&mut buffer) {
+            Ok(n) => {
+                self.keep(&buffer[..n], room);
+                Ok(())
+            }
+            Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes what is there now. Asks the kernel: what tokio knows of the pipe may be older than its last bytes. No more
+    /// than a pipe can hold: somebody in the background may write as fast as this reads.
+    fn drain(&mut self, cap: usize) -> io::Result<()> {
+        let mut buffer = vec![0; CHUNK];
+        for _ in 0..PIPE_MAX / CHUNK {
+            if self.over {
+                break;
+            }
+            match rustix::io::read(&self.pipe, &mut buffer) {
+                Ok(n) => self.keep(&buffer[..n], cap.saturating_sub(self.bytes.len())),
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, bytes: &[u8], room: usize) {
+        self.over = bytes.is_empty();
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+}

@@ -1,0 +1,8 @@
+//! ExecSync, and the runtime's side of Exec, Attach and PortForward streams.
+
+mod attach;
+mod copy;
+mod exec;
+pub(crate) mod exec_sync;
+mod port_forward;
+pub(crate) mod shutdown;

@@ -1,0 +1,210 @@
+//! Port-forward: connections of clients to what listens in a pod.
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model::{Classed, Kind, PodId, PodPhase};
+use streaming::port_forward::{Forward, Forwards};
+use streaming::{Broken, Input, Output};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::copy;
+use super::copy::{Bucket, PIECES};
+use crate::runtime::{LookError, Runtime, blocking};
+
+/// How long a connection within a machine may take.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// How long a server may be silent once its client has said that it will not write any more. Clients that have closed
+/// altogether say no more than that.
+const SILENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ForwardError {
+    #[error(transparent)]
+    Look(#[from] LookError),
+    #[error("pod {0} is not ready, so none of its ports can be reached")]
+    NotReady(PodId),
+}
+
+impl Classed for ForwardError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::NotReady(_) => Kind::Precondition,
+        }
+    }
+}
+
+/// Nothing listens where a client wants to go.
+#[derive(Debug, thiserror::Error)]
+enum DialError {
+    #[error("entering the pod's network")]
+    Enter(#[source] io::Error),
+    #[error("failed to connect to localhost:{port} inside pod {pod}, IPv4: {v4}, IPv6: {v6}")]
+    Refused { pod: PodId, port: u16, v4: io::Error, v6: io::Error },
+}
+
+impl Runtime {
+    /// The pod, if its ports can be reached.
+    pub(crate) fn ready(&self, id: &str) -> Result<PodId, ForwardError> {
+        let pod = self.pod(id)?;
+        match pod.phase {
+            PodPhase::Ready => Ok(pod.id.clone()),
+            PodPhase::NotReady => Err(ForwardError::NotReady(pod.id.clone())),
+        }
+    }
+
+    /// Makes the connections that a client wants, until it is gone. Only to `ports`, unless there are none.
+    pub(crate) async fn port_forward(self: &Arc<Self>, pod: &PodId, ports: &[u16], mut forwards: Forwards) {
+        let mut running = JoinSet::new();
+        let gone = forwards.gone();
+        let serve = async {
+            let mut more = true;
+            while more || !running.is_empty() {
+                tokio::select! {
+                    forward = forwards.next(), if more => match forward {
+                        Some(forward) if ports.is_empty() || ports.contains(&forward.port) => {
+                            running.spawn(Arc::clone(self).forward(pod.clone(), forward));
+                        }
+                        Some(Forward { port, error, .. }) => {
+                            running.spawn(async move { error.tell(&format!("port {port} was not asked for")).await });
+                        }
+                        None => more = false,
+                    },
+                    Some(_) = running.join_next() => {}
+                }
+            }
+        };
+        tokio::select! {
+            () = serve => forwards.end().await,
+            // Which ends all that runs, too.
+            () = gone => {}
+        }
+    }
+
+    async fn forward(self: Arc<Self>, pod: PodId, forward: Forward) {
+        let Forward { port, input, output, error, half_close } = forward;
+        match self.dial(&pod, port).await {
+            Ok(stream) => {
+                carry(stream, input, output, half_close).await;
+                error.finish().await;
+            }
+            Err(failed) => {
+                let words = model::error_chain::chain(&failed);
+                tracing::debug!(%pod, port, error = words, "port-forward");
+                error.tell(&format!("error forwarding port {port} to pod {pod}: {words}")).await;
+                drop((input, output));
+            }
+        }
+    }
+
+    /// Connects to what listens on the pod's loopback: first IPv4, then IPv6, as the peers do.
+    async fn dial(&self, pod: &PodId, port: u16) -> Result<TcpStream, DialError> {
+        let gone = |_| DialError::Enter(io::ErrorKind::NotFound.into());
+        let network = self.pod(pod.as_str()).map_err(gone)?.held.network.clone();
+        let [v4, v6] = match network {
+            None => [TcpSocket::new_v4(), TcpSocket::new_v6()],
+            Some(path) => blocking(move || sockets_in(path)).await.map_err(DialError::Enter)?,
+        };
+        let v4 = match connect(v4, (Ipv4Addr::LOCALHOST, port).into()).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        match connect(v6, (Ipv6Addr::LOCALHOST, port).into()).await {
+            Ok(stream) => Ok(stream),
+            Err(v6) => Err(DialError::Refused { pod: pod.clone(), port, v4, v6 }),
+        }
+    }
+}
+
+/// A socket belongs to the network in which it was made, whoever uses it: one of each kind.
+fn sockets_in(network: PathBuf) -> io::Result<[io::Result<TcpSocket>; 2]> {
+    let made = sys::net::look_into(&[&network], || Ok([sys::net::tcp(false), sys::net::tcp(true)]))?;
+    let made = made.into_iter().next().unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))?;
+    Ok(made.map(|socket| socket.map(|fd| TcpSocket::from_std_stream(fd.into()))))
+}
+
+async fn connect(socket: io::Result<TcpSocket>, to: SocketAddr) -> io::Result<TcpStream> {
+    let connected = tokio::time::timeout(CONNECT_WITHIN, socket?.connect(to));
+    let stream = connected.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Carries bytes both ways, each way to its own end; a connection that is broken off breaks the other off.
+async fn carry(stream: TcpStream, input: Input, output: Output, half_close: bool) {
+    let (reader, writer) = stream.into_split();
+    let (close, half_closed) = watch::channel(false);
+    let upload = async move {
+        let ended = upload(input, writer).await;
+        close.send_replace(true);
+        ended
+    };
+    let download = async move {
+        download(reader, output, half_closed).await?;
+        // A client that cannot say when it is done is, when the server is.
+        if half_close { Ok(()) } else { Err(Broken::Lost) }
+    };
+    // Either way may end first, and the other goes on; unless one is broken.
+    tokio::try_join!(upload, download).ok();
+}
+
+async fn upload(mut input: Input, mut writer: OwnedWriteHalf) -> Result<(), Broken> {
+    loop {
+        match input.next_pieces(PIECES).await {
+            // Closes this direction alone.
+            Ok(pieces) if pieces.is_empty() => return Ok(()),
+            Ok(pieces) => {
+                if copy::write_all(&mut writer, pieces).await.is_err() {
+                    // The server hung up. What it said before that is for the client all the same.
+                    return Ok(());
+                }
+            }
+            Err(broken) => {
+                if broken == Broken::Reset {
+                    writer.as_ref().set_zero_linger().ok();
+                    writer.forget();
+                }
+                return Err(broken);
+            }
+        }
+    }
+}
+
+async fn download(
+    reader: OwnedReadHalf,
+    mut output: Output,
+    mut half_closed: watch::Receiver<bool>,
+) -> Result<(), Broken> {
+    let mut bucket = Bucket::new();
+    loop {
+        let silence = async {
+            half_closed.wait_for(|closed| *closed).await.ok();
+            tokio::time::sleep(SILENCE).await;
+        };
+        tokio::select! {
+            biased;
+            ready = reader.readable() => ready.map_err(|_| Broken::Reset)?,
+            () = silence => return Err(Broken::Lost),
+        }
+        match reader.try_read(bucket.room()) {
+            Ok(0) => {
+                output.finish().await;
+                return Ok(());
+            }
+            Ok(count) => {
+                bucket.fill(count);
+                bucket.send(&mut output).await?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // The output is dropped, and so reset.
+            Err(_) => return Err(Broken::Reset),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What is told on a verbose request: more than CRI has fields for.
+
+use cgroup::{Drift, Now, Settings};
+use model::resources::LimitsPatch;
+use serde_json::{Value, json};
+
+use super::Runtime;
+use crate::shim::pid_file;
+use crate::store::{ContainerRecord, PodRecord};
+
+impl Runtime {
+    pub(crate) fn info(&self) -> Value {
+        json!({
+            "release": env!("CARGO_PKG_VERSION"),
+            "root": self.config.root,
+            "state": self.config.state,
+            "cgroups": match self.cgroups.version() {
+                cgroup::Version::V1 => "v1",
+                cgroup::Version::V2 => "v2",
+            },
+            "cgroupDriver": match &self.driver {
+                cgroup::Driver::Cgroupfs => "cgroupfs".to_owned(),
+                cgroup::Driver::Systemd(systemd) => format!("systemd {}", systemd.version()),
+            },
+            "selinux": self.selinux.is_there(),
+            "userNamespaces": { "offered": self.user_ns.is_none(), "reason": self.user_ns },
+            "pods": self.pods.all().len(),
+            "containers": self.containers.all().len(),
+            "shims": self.shims.lock().len(),
+            "images": self.images_info(),
+        })
+    }
+
+    fn images_info(&self) -> Value {
+        let image::Usage { path, bytes, inodes } = self.images.usage();
+        let pulling = self.images.traffic().pulling;
+        let pull = |pull: &image::Pulling| {
+            json!({
+                "image": pull.image,
+                "seconds": pull.since.as_secs(),
+                "bytes": pull.bytes,
+                "totalBytes": pull.total,
+                "layers": pull.layers,
+                "totalLayers": pull.layers_total,
+            })
+        };
+        json!({
+            "store": path,
+            "count": self.images.list().len(),
+            "bytes": bytes,
+            "inodes": inodes,
+            "pulls": pulling.iter().map(pull).collect::<Vec<_>>(),
+        })
+    }
+
+    pub(crate) fn pod_info(&self, pod: &PodRecord) -> Value {
+        let dir = self.pod_dir(&pod.id);
+        json!({
+            "directory": dir,
+            "shim": pid_file::pid(&dir),
+            "namespaces": pod.held,
+            "cgroup": pod.cgroup,
+            "selinux": pod.selinux,
+            "resources": self.pod_resources_info(pod),
+            "config": pod.spec,
+        })
+    }
+
+    /// The pod as a whole, and each of its containers.
+    fn pod_resources_info(&self, pod: &PodRecord) -> Value {
+        let mut info = resources_info(&pod.spec.resources, &pod.settings, self.limits_of_pod(pod).as_ref());
+        info["overhead"] = json!(pod.spec.overhead);
+        let containers = self.containers_of(&pod.id).into_iter().map(|entry| {
+            let container = entry.look();
+            let now = self.limits(&entry, &container);
+            let mut info = resources_info(&container.spec.resources, &container.settings, now.as_ref());
+            info["name"] = json!(container.spec.meta.name);
+            (container.id.to_string(), info)
+        });
+        info["containers"] = Value::Object(containers.collect());
+        info
+    }
+
+    /// `now` is what the kernel says, where the container has a cgroup.
+    pub(crate) fn container_info(&self, container: &ContainerRecord, now: Option<&Now>) -> Value {
+        let dir = self.layout.container(&container.pod, &container.id);
+        let spec = safe_fs::read_json::<Value>(&dir.join("config.json")).ok().flatten();
+        json!({
+            "pid": container.phase.pid(),
+            "pod": container.pod,
+            "directory": dir,
+            "writableLayer": self.layout.writable(&container.id),
+            "cgroup": container.cgroup,
+            "user": container.user,
+            "selinux": container.selinux,
+            "stopSignal": container.stop_signal.to_string(),
+            "resources": resources_info(&container.spec.resources, &container.settings, now),
+            "cdiDevices": container.cdi,
+            "config": container.spec,
+            "runtimeSpec": spec,
+        })
+    }
+}
+
+/// Asked: what CRI requested. Applied: what that came to, file by file. Actual: what the kernel says now. Drift: where the
+/// last two differ, since somebody else wrote there.
+fn resources_info(asked: &LimitsPatch, settings: &Settings, now: Option<&Now>) -> Value {
+    let applied = settings.iter().map(|(knob, setting)| (knob.file().to_owned(), json!(setting.wrote)));
+    let drift = now.into_iter().flat_map(|now| &now.drift);
+    let drift = drift.map(|Drift { knob, wrote, read, found }| {
+        json!({ "file": knob.file(), "wrote": wrote, "read": read, "found": found })
+    });
+    json!({
+        "asked": asked,
+        "applied": applied.collect::<serde_json::Map<_, _>>(),
+        "actual": now.map(|now| &now.observed),
+        "drift": drift.collect::<Vec<_>>(),
+    })
+}

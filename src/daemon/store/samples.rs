@@ -1,0 +1,261 @@
+//! What was read or measured of a pod or container last. It lives and goes with the entry, so nothing has to be forgotten.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use cgroup::Now;
+use model::stats::DiskUsage;
+use sync::Mutex;
+
+use super::record::ContainerRecord;
+
+/// Readings that are closer than this tell little: the kernel itself counts in steps.
+const CLOSEST: Duration = Duration::from_millis(100);
+/// How old a measurement may become before it is taken again.
+const FRESH_FOR: Duration = Duration::from_secs(10);
+/// How long limits that were read are good for where they are told only beside something else.
+const LATELY: Duration = Duration::from_secs(1);
+/// At most this part of the time is spent on measuring one container.
+const SHARE: u32 = 20;
+
+/// How fast processor time is used: between this reading and an earlier one.
+#[derive(Debug, Default)]
+pub(crate) struct CpuGauge(Mutex<Option<Reading>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    at: Instant,
+    used: u64,
+    /// Up to this reading.
+    rate: Option<u64>,
+}
+
+impl CpuGauge {
+    /// Takes note that `used` nanoseconds were used up to `at`; returns the nanoseconds used in a second of late.
+    pub(crate) fn note(&self, at: Instant, used: u64) -> Option<u64> {
+        let mut last = self.0.lock();
+        let rate = match *last {
+            Some(Reading { at: then, used: before, rate }) => {
+                let passed = at.saturating_duration_since(then);
+                if passed < CLOSEST {
+                    // Compared with the same earlier reading the next time, so that the window can grow.
+                    return rate;
+                }
+                // A counter that went back is another cgroup's.
+                used.checked_sub(before).and_then(|more| per_second(more, passed))
+            }
+            None => None,
+        };
+        *last = Some(Reading { at, used, rate });
+        rate
+    }
+}
+
+fn per_second(nanos: u64, passed: Duration) -> Option<u64> {
+    (u128::from(nanos) * 1_000_000_000).checked_div(passed.as_nanos()).and_then(|rate| u64::try_from(rate).ok())
+}
+
+/// The limits that were read last, and the record that they belong to.
+#[derive(Debug, Default)]
+pub(crate) struct LimitsGauge(Mutex<Option<LimitsRead>>);
+
+#[derive(Debug)]
+struct LimitsRead {
+    at: Instant,
+    of: Weak<ContainerRecord>,
+    limits: Option<Arc<Now>>,
+}
+
+impl LimitsGauge {
+    /// What `read` says, or said a moment ago of the same record: whatever crisp changes makes another one. Shared, since many
+    /// events of a burst hold on to it.
+    pub(crate) fn lately(
+        &self,
+        at: Instant,
+        record: &Arc<ContainerRecord>,
+        read: impl FnOnce() -> Option<Now>,
+    ) -> Option<Arc<Now>> {
+        let mut last = self.0.lock();
+        if let Some(last) = &*last
+            && last.of.as_ptr() == Arc::as_ptr(record)
+            && at.saturating_duration_since(last.at) < LATELY
+        {
+            return last.limits.clone();
+        }
+        let limits = read().map(Arc::new);
+        *last = Some(LimitsRead { at, of: Arc::downgrade(record), limits: limits.clone() });
+        limits
+    }
+}
+
+/// How much a writable layer takes on the disk, and whether it is time to look again.
+#[derive(Debug, Default)]
+pub(crate) struct DiskGauge(Mutex<Measured>);
+
+#[derive(Debug, Default)]
+struct Measured {
+    known: Option<DiskUsage>,
+    /// Until when nobody needs to look again.
+    fresh_until: Option<Instant>,
+    /// Somebody is about to look, or looking.
+    taken: bool,
+    /// The last look was a long one.
+    large: bool,
+    /// It was told that it could not be counted, or not all of it.
+    told: bool,
+}
+
+/// Whether and how a layer is to be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// What is known is fresh enough, or somebody measures already.
+    No,
+    /// Nothing is known yet.
+    First,
+    Again {
+        large: bool,
+    },
+}
+
+/// What a look at a layer brought.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    pub(crate) usage: DiskUsage,
+    /// Everything was counted; else there is at least as much.
+    pub(crate) whole: bool,
+    /// How long it took, pauses aside.
+    pub(crate) spent: Duration,
+}
+
+impl DiskGauge {
+    pub(crate) fn known(&self) -> Option<DiskUsage> {
+        self.lock().known
+    }
+
+    /// Whether the layer is to be measured now; who is told so has to.
+    pub(crate) fn take(&self, now: Instant) -> Due {
+        let mut measured = self.lock();
+        if measured.taken || measured.fresh_until.is_some_and(|until| now < until) {
+            return Due::No;
+        }
+        measured.taken = true;
+        match (measured.known, measured.large) {
+            (None, false) => Due::First,
+            (_, large) => Due::Again { large },
+        }
+    }
+
+    /// The layer takes longer than most, and is being measured apart from them.
+    pub(crate) fn is_large(&self) {
+        self.lock().large = true;
+    }
+
+    /// Ends what [`DiskGauge::take`] began; `None` where the layer could not be measured. True when it could not be counted,
+    /// or not all of it, and nobody was told since it last could.
+    pub(crate) fn put(&self, now: Instant, large: bool, look: Option<Look>) -> bool {
+        let mut measured = self.lock();
+        measured.taken = false;
+        measured.large = large;
+        let spent = look.map_or(Duration::ZERO, |look| look.spent);
+        measured.fresh_until = Some(now + FRESH_FOR.max(spent * SHARE));
+        let whole = look.is_some_and(|look| look.whole);
+        let told = std::mem::replace(&mut measured.told, !whole);
+        let Some(Look { mut usage, .. }) = look else { return !told };
+        if let Some(before) = measured.known
+            && !whole
+        {
+            usage.bytes = usage.bytes.max(before.bytes);
+            usage.inodes = usage.inodes.max(before.inodes);
+        }
+        measured.known = Some(usage);
+        !whole && !told
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Measured> {
+        self.0.lock()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_rate_needs_two_readings_some_way_apart() {
+        let (gauge, begin) = (CpuGauge::default(), Instant::now());
+        assert_eq!(gauge.note(begin, 5_000), None, "the first");
+        assert_eq!(gauge.note(begin + CLOSEST / 2, 900_000), None, "too close");
+        assert_eq!(gauge.note(begin + SECOND, 500_005_000), Some(500_000_000));
+        assert_eq!(gauge.note(begin + SECOND + CLOSEST / 2, 600_000_000), Some(500_000_000), "what was told last");
+        assert_eq!(gauge.note(begin + SECOND * 3, 500_005_000), Some(0));
+        assert_eq!(gauge.note(begin + SECOND * 4, 4_500_005_000), Some(4_000_000_000), "four cores");
+    }
+
+    #[test]
+    fn a_counter_that_goes_back_begins_again() {
+        let (gauge, begin) = (CpuGauge::default(), Instant::now());
+        gauge.note(begin, 1_000);
+        assert_eq!(gauge.note(begin + SECOND, 10), None);
+        assert_eq!(gauge.note(begin + SECOND * 2, 1_010), Some(1_000));
+        assert_eq!(gauge.note(begin + SECOND, 2_000), Some(1_000), "a clock does not");
+        gauge.note(begin + SECOND * 9, u64::MAX);
+        assert_eq!(gauge.note(begin + SECOND * 9 + CLOSEST, 0), None);
+        assert_eq!(gauge.note(begin + SECOND * 9 + CLOSEST * 2, u64::MAX), None, "no number holds it");
+    }
+
+    #[test]
+    fn limits_are_read_again_after_a_while_and_when_the_record_is_another() {
+        use crate::convert::tests::support::container_record;
+        let (gauge, begin) = (LimitsGauge::default(), Instant::now());
+        let (record, changed) = (Arc::new(container_record()), Arc::new(container_record()));
+        let mut reads = 0;
+        let mut look = |at, record| {
+            gauge.lately(at, record, || {
+                reads += 1;
+                None
+            });
+            reads
+        };
+        assert_eq!(look(begin, &record), 1);
+        assert_eq!(look(begin + LATELY / 2, &record), 1);
+        assert_eq!(look(begin + LATELY, &record), 2);
+        assert_eq!(look(begin + LATELY, &changed), 3);
+        assert_eq!(look(begin + LATELY, &record), 4);
+    }
+
+    fn look(bytes: u64, whole: bool, spent: Duration) -> Option<Look> {
+        Some(Look { usage: DiskUsage { at: SystemTime::UNIX_EPOCH, bytes, inodes: bytes / 2 }, whole, spent })
+    }
+
+    #[test]
+    fn one_at_a_time_measures_and_no_more_often_than_it_is_worth() {
+        let (gauge, begin) = (DiskGauge::default(), Instant::now());
+        assert_eq!(gauge.take(begin), Due::First);
+        assert_eq!(gauge.take(begin + SECOND * 100), Due::No, "somebody does already");
+        gauge.put(begin, false, look(10, true, SECOND / 100));
+        assert_eq!(gauge.known().unwrap().bytes, 10);
+        assert_eq!(gauge.take(begin + FRESH_FOR - SECOND), Due::No);
+        assert_eq!(gauge.take(begin + FRESH_FOR), Due::Again { large: false });
+        gauge.put(begin, true, look(12, true, SECOND * 3));
+        assert_eq!(gauge.take(begin + SECOND * 59), Due::No, "3 s of each minute");
+        assert_eq!(gauge.take(begin + SECOND * 60), Due::Again { large: true });
+    }
+
+    #[test]
+    fn what_could_not_be_counted_whole_never_shrinks() {
+        let (gauge, now) = (DiskGauge::default(), Instant::now());
+        assert!(!gauge.put(now, false, look(10, true, SECOND)));
+        assert!(gauge.put(now, false, look(4, false, SECOND)), "worth a word");
+        assert!(!gauge.put(now, false, look(3, false, SECOND)), "but only one");
+        assert_eq!(gauge.known().map(|known| (known.bytes, known.inodes)), Some((10, 5)));
+        assert!(!gauge.put(now, false, look(4, true, SECOND)));
+        assert_eq!(gauge.known().map(|known| (known.bytes, known.inodes)), Some((4, 2)));
+        assert!(gauge.put(now, false, None), "this is worth a word again");
+        assert!(!gauge.put(now, false, None));
+        assert_eq!(gauge.known().unwrap().bytes, 4, "a failed look tells nothing new");
+    }
+}

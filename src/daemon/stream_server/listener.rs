@@ -1,0 +1,166 @@
+//! Listening, and what happens to a connection before somebody answers it.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::{BadIdentity, StreamConfig, StreamIdentity};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::net::sockopt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
+
+use super::handler::Door;
+use super::unauthenticated::Lobby;
+use super::{Streaming, Tokens};
+use crate::runtime::Runtime;
+
+/// How long a client may take to say what it wants, with all of TLS.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest head of a request.
+const HEAD_MAX: usize = 16 << 10;
+/// The pause after a connection could not be accepted, as when descriptors run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// A client whose machine is gone is noticed after this, and so many questions without an answer.
+const ALIVE_AFTER: Duration = Duration::from_secs(30);
+const ALIVE_PROBES: u32 = 4;
+
+/// Clients cannot come.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    #[error("listening on {address}")]
+    Bind { address: SocketAddr, source: io::Error },
+    #[error("setting up TLS")]
+    Tls(#[from] BadIdentity),
+}
+
+/// Where clients come in, before there is anybody to answer them.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    listener: TcpListener,
+    tls: Option<Tls>,
+    streaming: Arc<Streaming>,
+}
+
+/// Settings of TLS have no words for themselves.
+struct Tls(TlsAcceptor);
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+/// Answers until it is dropped; who is connected by then stays so.
+#[derive(Debug)]
+pub(crate) struct Serving(JoinHandle<()>);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Listener {
+    pub(crate) async fn bind(config: &StreamConfig) -> Result<Self, BindError> {
+        let failed = |source| BindError::Bind { address: config.listen, source };
+        let listener = TcpListener::bind(config.listen).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let tls = config.identity.as_ref().map(StreamIdentity::server).transpose()?;
+        let tls = tls.map(|server| Tls(TlsAcceptor::from(Arc::new(server))));
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        Ok(Self { listener, tls, streaming: Arc::new(Streaming { tokens: Tokens::default(), scheme, address }) })
+    }
+
+    /// Hands out the URLs that lead here.
+    pub(crate) fn streaming(&self) -> Arc<Streaming> {
+        Arc::clone(&self.streaming)
+    }
+
+    pub(crate) fn serve(self, runtime: Arc<Runtime>) -> Serving {
+        let Self { listener, tls, streaming } = self;
+        let door = Arc::new(Door::new(runtime, Arc::clone(&streaming)));
+        Serving(tokio::spawn(async move {
+            tokio::select! {
+                () = accept(listener, tls, door) => {}
+                () = streaming.tokens.forget_in_time() => {}
+            }
+        }))
+    }
+}
+
+/// Lets clients in, for ever.
+async fn accept(listener: TcpListener, tls: Option<Tls>, door: Arc<Door>) {
+    let lobby: Arc<Lobby> = Arc::default();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let (door, tls) = (Arc::clone(&door), tls.as_ref().map(|tls| tls.0.clone()));
+                let (place, inside) = (Arc::clone(&lobby), Arc::clone(&lobby));
+                lobby.enter(move |number| {
+                    let leave = move || inside.leave(number);
+                    let talk = async move {
+                        talk(stream, tls, door, leave).await;
+                        place.leave(number);
+                    };
+                    tokio::spawn(talk).abort_handle()
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a streaming connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Hears one request, and answers it. `welcome` is called as soon as it has shown a token.
+async fn talk(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    door: Arc<Door>,
+    welcome: impl Fn() + Send + Sync + 'static,
+) {
+    let talk = async {
+        prepare(&stream)?;
+        match tls {
+            None => answer(TokioIo::new(stream), door, welcome).await,
+            Some(tls) => answer(TokioIo::new(tls.accept(stream).await?), door, welcome).await,
+        }
+    };
+    match tokio::time::timeout(PATIENCE, talk).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a streaming client went away"),
+        Err(_) => tracing::debug!("a streaming client was too slow to say what it wants"),
+    }
+}
+
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, ALIVE_AFTER)?;
+    sockopt::set_tcp_keepintvl(stream, ALIVE_AFTER)?;
+    sockopt::set_tcp_keepcnt(stream, ALIVE_PROBES)?;
+    Ok(())
+}
+
+async fn answer<T>(io: TokioIo<T>, door: Arc<Door>, welcome: impl Fn() + Send + Sync + 'static) -> io::Result<()>
+where
+    T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let welcome = Arc::new(welcome);
+    let service = service_fn(move |request| {
+        let (door, welcome) = (Arc::clone(&door), Arc::clone(&welcome));
+        async move { Ok::<_, std::convert::Infallible>(door.answer(request, &*welcome)) }
+    });
+    let connection = http1::Builder::new()
+        .max_buf_size(HEAD_MAX)
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .serve_connection(io, service);
+    connection.with_upgrades().await.map_err(io::Error::other)
+}

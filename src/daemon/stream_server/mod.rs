@@ -1,0 +1,85 @@
+//! The streaming server: where clients of exec, attach and port-forward go with the URL that they got over CRI.
+//!
+//! A URL names a request by a token that is good once and for a minute; nothing is answered without one. What is spoken then
+//! is for the crate `stream`, what is done for the runtime.
+
+mod handler;
+mod listener;
+mod tokens;
+mod unauthenticated;
+
+use std::net::SocketAddr;
+
+use model::{Classed, ContainerId, Kind, PodId};
+use streaming::remote_command::Wants;
+
+pub(crate) use listener::{BindError, Listener};
+use tokens::{Held, Tokens};
+
+/// What a client was promised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Request {
+    Exec {
+        container: ContainerId,
+        command: Vec<String>,
+        wants: Wants,
+    },
+    Attach {
+        container: ContainerId,
+        wants: Wants,
+    },
+    /// Only to these ports; any where there are none.
+    PortForward {
+        pod: PodId,
+        ports: Vec<u16>,
+    },
+}
+
+impl Request {
+    /// The first part of its path.
+    fn place(&self) -> &'static str {
+        match self {
+            Self::Exec { .. } => "exec",
+            Self::Attach { .. } => "attach",
+            Self::PortForward { .. } => "portforward",
+        }
+    }
+}
+
+impl Held for Request {
+    fn size(&self) -> usize {
+        match self {
+            Self::Exec { command, .. } => command.iter().map(|word| size_of::<String>() + word.capacity()).sum(),
+            Self::Attach { .. } => 0,
+            Self::PortForward { ports, .. } => size_of_val(&**ports),
+        }
+    }
+}
+
+/// Too many requests wait for their clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("too many streaming requests wait for their clients: try again in a minute")]
+pub(crate) struct TooMany;
+
+impl Classed for TooMany {
+    fn kind(&self) -> Kind {
+        Kind::Exhausted
+    }
+}
+
+/// Hands out URLs.
+#[derive(Debug)]
+pub(crate) struct Streaming {
+    tokens: Tokens<Request>,
+    scheme: &'static str,
+    address: SocketAddr,
+}
+
+impl Streaming {
+    /// Where a client has to go with this request, once and soon.
+    pub(crate) fn url(&self, request: Request) -> Result<String, TooMany> {
+        let Self { tokens, scheme, address } = self;
+        let place = request.place();
+        Ok(format!("{scheme}://{address}/{place}/{}", tokens.issue(request)?))
+    }
+}
