@@ -11,9 +11,9 @@ use std::time::Duration;
 use model::resources::{CpuSet, HugePageSize};
 use rustix::io::Errno;
 
-use crate::knob::{CgroupFs, Knob, Values, huge_page_bytes, page};
 use crate::layout::Version;
-use crate::shrink::Patience;
+pub(crate) use crate::limits::knob::{CgroupFs, Knob, Values, huge_page_bytes, page};
+use crate::limits::memory_shrink::Patience;
 use crate::systemd::{BusError, SystemdError, TellError};
 
 /// The pretended host has these CPUs and one memory node.

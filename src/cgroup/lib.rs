@@ -25,47 +25,40 @@
 //! to one cgroup must not overlap; the caller holds a lock. Nothing is remembered between calls: the kernel is the store.
 #![forbid(unsafe_code)]
 
-mod above;
-mod device_program;
+mod cgroup;
+mod cgroupfs;
+mod created;
+mod created_parents;
 mod devices;
 mod driver;
-mod engine;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
-mod group;
-mod kept;
-mod knob;
+mod favordynmods;
+mod file_cache;
 mod layout;
-mod made;
-mod moves;
+pub(crate) mod limits;
 mod path;
-mod plan;
 mod processes;
-mod shrink;
 mod stats;
 #[cfg(test)]
 mod suite;
 mod systemd;
 #[cfg(test)]
 mod tests;
-mod tree;
-mod v1;
-mod v2;
-mod within;
 
-pub use above::Above;
+pub use cgroup::{Cgroup, GroupError, ShownMount};
+pub use created::Made;
+pub use created_parents::Above;
 pub use devices::{Access, DeviceError, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};
 pub use driver::Driver;
-pub use engine::{ApplyError, Drift, Now, Settled, apply, commit, observe, prepare, settle};
-pub use group::{Cgroup, GroupError, ShownMount};
-pub use kept::Kept;
-pub use knob::{CgroupFs, Knob, Setting, Settings, Unreadable, Values};
+pub use favordynmods::{make_moves_fast, moves_can_be_free};
+pub use file_cache::Kept;
 pub use layout::{DetectError, Hierarchy, HierarchyKind, Layout, Version};
-pub use made::Made;
-pub use moves::{make_moves_fast, moves_can_be_free};
+pub use limits::engine::{ApplyError, Drift, Now, Settled, apply, commit, observe, prepare, settle};
+pub use limits::knob::{CgroupFs, Knob, Setting, Settings, Unreadable, Values};
+pub use limits::memory_shrink::Patience;
+pub use limits::plan::{Change, Limit, Refused, Write, knobs, plan};
+pub use limits::v2::weight;
 pub use path::{CgroupPath, InvalidPath};
-pub use plan::{Change, Limit, Refused, Write, knobs, plan};
-pub use shrink::Patience;
 pub use stats::{ReadError, Scratch};
 pub use systemd::{BusError, Reloads, Systemd, SystemdError, TellError, slice};
-pub use v2::weight;

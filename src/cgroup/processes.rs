@@ -1,18 +1,17 @@
 //! The processes in a cgroup and in those below it: who they are, stopping, resuming and ending them.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::group::{Cgroup, GroupError};
+use crate::cgroup::{Cgroup, GroupError};
+use crate::cgroupfs::{children, gone, write_file};
 use crate::layout::Version;
-use crate::tree::{children, gone, write_file};
 
 /// How long one round of killing waits for the processes to freeze: it only helps against forking, nothing rests on it.
 const FREEZE_BEFORE_KILL: Duration = Duration::from_millis(50);

@@ -4,9 +4,9 @@ use model::metrics::{DeviceIo, GroupCounters, HugePageUsage};
 
 use super::read::{ReadError, Scratch};
 use super::{Look, v1, v2};
-use crate::group::Cgroup;
-use crate::knob::CgroupFs as _;
+use crate::cgroup::Cgroup;
 use crate::layout::Version;
+pub(crate) use crate::limits::knob::CgroupFs as _;
 
 impl Cgroup {
     /// What [`usage`](Cgroup::usage) tells and all other counters, each file read once; `None` where the cgroup is gone.

@@ -21,9 +21,9 @@
 //! Where a file is missing, what it would tell is absent. All numbers count what is below the cgroup too.
 
 mod counters;
-mod members;
 mod pressure;
 mod read;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod v1;
@@ -37,9 +37,9 @@ use model::stats::{GroupUsage, MemoryUsage, Pressure, SwapUsage, TaskCount};
 
 pub use read::{ReadError, Scratch};
 
-use crate::group::Cgroup;
-use crate::knob::Knob;
+use crate::cgroup::Cgroup;
 use crate::layout::Version;
+use crate::limits::knob::Knob;
 
 /// What one look at the files of [`Cgroup::usage`] tells, with what stands beside it in the same files.
 struct Look {

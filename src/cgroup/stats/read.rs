@@ -8,7 +8,7 @@ use std::sync::Arc;
 use model::Kind;
 use rustix::io::Errno;
 
-use crate::kept::Kept;
+use crate::file_cache::Kept;
 
 /// A file that is there and cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -7,8 +7,8 @@ use model::stats::{MemoryUsage, SwapUsage};
 
 use super::read::{ReadError, Scratch, keyed};
 use super::{CpuLook, MemoryLook, left, limit, working_set};
-use crate::group::Cgroup;
-use crate::knob::{Knob, NO_LIMIT};
+use crate::cgroup::Cgroup;
+use crate::limits::knob::{Knob, NO_LIMIT};
 
 pub(super) fn cpu(group: &Cgroup, scratch: &mut Scratch) -> Result<CpuLook, ReadError> {
     let Some(dir) = group.dir_of("cpuacct") else { return Ok(CpuLook::default()) };

@@ -6,8 +6,8 @@ use model::stats::{MemoryUsage, SwapUsage};
 use super::read::{ReadError, Scratch, keyed};
 use super::v1::device_number;
 use super::{CpuLook, MemoryLook, left, limit, working_set};
-use crate::group::Cgroup;
-use crate::knob::Knob;
+use crate::cgroup::Cgroup;
+use crate::limits::knob::Knob;
 
 pub(super) fn cpu(group: &Cgroup, scratch: &mut Scratch) -> Result<CpuLook, ReadError> {
     let Some(dir) = group.unified_dir() else { return Ok(CpuLook::default()) };

@@ -6,30 +6,28 @@
 //! back, systemd is told of them too ([`Cgroup::tell`](crate::Cgroup::tell)).
 
 mod bus;
-mod keeper;
-mod keeper_program;
 mod message;
 mod properties;
 mod reload;
-mod tell;
+mod scope_holder;
+mod scope_holder_elf;
+mod sync;
 mod unit;
 
-use std::io;
-use std::thread;
 use std::time::{Duration, Instant};
-
-use model::Kind;
+use std::{io, thread};
 
 use bus::Bus;
-use keeper::Keepers;
 use message::Method;
+use model::Kind;
+use properties::{Property, Value};
+use scope_holder::Keepers;
 
 use crate::layout::Version;
-use properties::{Property, Value};
 
 pub use bus::BusError;
 pub use reload::Reloads;
-pub use tell::TellError;
+pub use sync::TellError;
 pub use unit::slice;
 pub(crate) use unit::{Unit, pod, scope};
 

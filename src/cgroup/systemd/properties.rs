@@ -3,10 +3,11 @@
 //! systemd writes all limits of a unit again whenever it reloads, from what it was told; what it was not told it sets
 //! back to nothing. So every file that it knows is told to it. Files that it does not know it leaves alone.
 
-use crate::devices::{Access, DeviceKind, DeviceRule, Policy, Verdict};
-use crate::knob::{Knob, Unreadable, Values};
-use crate::layout::Version;
 use model::resources::CpuSet;
+
+use crate::devices::{Access, DeviceKind, DeviceRule, Policy, Verdict};
+use crate::layout::Version;
+use crate::limits::knob::{Knob, Unreadable, Values};
 
 /// A property of a unit.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 
 use super::bus::Bus;
 use super::{MANAGER, SystemdError, TellError, properties, property};
-use crate::group::Cgroup;
-use crate::knob::{CgroupFs as _, Knob, Settings};
+use crate::cgroup::Cgroup;
+pub(crate) use crate::limits::knob::{CgroupFs as _, Knob, Settings};
 
 /// Where systemd says that it has read all units again, by the time of a file.
 const DIR: &str = "/run/systemd";

@@ -2,18 +2,18 @@
 //!
 //! v1 keeps a list in the kernel; v2 asks a small program of ours at each access (see `device_program`).
 
-use std::fmt;
+mod bpf;
+
 use std::fs::File;
-use std::io;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use model::Kind;
 
-use crate::device_program;
-use crate::group::Cgroup;
+use crate::cgroup::Cgroup;
+use crate::cgroupfs::write_to;
 use crate::layout::Version;
 use crate::systemd::SystemdError;
-use crate::tree::write_to;
 
 /// One line of a device policy; later lines override earlier ones, and what no line allows is denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,7 +252,7 @@ impl Cgroup {
         let dir = File::open(&path).map_err(|e| failed("opening the cgroup to set its device program", e))?;
         let old = sys::bpf::device_programs(&dir).map_err(|e| failed("listing the device programs", e))?;
         if policy.otherwise == Verdict::Deny || !policy.exceptions.is_empty() {
-            let program = device_program::assemble(policy);
+            let program = bpf::assemble(policy);
             let program = sys::bpf::load_device_program(&program)
                 .map_err(|e| failed("having the kernel check the device program", e))?;
             sys::bpf::attach_device_program(&dir, &program).map_err(|e| failed("attaching the device program", e))?;

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::group::{GroupError, REMOVE_WITHIN, asking};
+use crate::cgroup::{GroupError, REMOVE_WITHIN, asking};
+use crate::cgroupfs::remove_dir;
 use crate::systemd::{Systemd, Unit};
-use crate::tree::remove_dir;
 
 /// What a [`Cgroup::create`](crate::Cgroup::create) had to make: a unit of systemd's, and directories, parents first.
 #[derive(Debug, Default)]

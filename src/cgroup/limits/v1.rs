@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use model::resources::{Bytes, CpuQuota, CpuSet, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, Observed};
 
-use crate::knob::{Knob, Unreadable, Values};
-use crate::plan::{Draft, Limit, Refused};
+use crate::limits::knob::{Knob, Unreadable, Values};
+use crate::limits::plan::{Draft, Limit, Refused};
 
 pub(crate) fn knobs(patch: &LimitsPatch) -> Vec<Knob> {
     let mut knobs = Vec::new();

@@ -1,16 +1,15 @@
 //! Directories above cgroups that were made for them, and go when nothing is in them any more.
 
 use std::cmp::Reverse;
-use std::fs;
-use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
+use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-use crate::group::Cgroup;
-use crate::made::Made;
-use crate::tree::LINKS_OF_A_LEAF;
+use crate::cgroup::Cgroup;
+use crate::cgroupfs::LINKS_OF_A_LEAF;
+use crate::created::Made;
 
 /// What the making of cgroups had to make above them. Whoever keeps this can remove it again; what was there before is
 /// somebody else's, with the limits that it may have.

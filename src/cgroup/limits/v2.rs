@@ -2,8 +2,8 @@
 
 use model::resources::{Bytes, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, LimitsPatch, Micros, Observed};
 
-use crate::knob::{Knob, Unreadable, Values};
-use crate::plan::{Draft, Limit, Refused};
+use crate::limits::knob::{Knob, Unreadable, Values};
+use crate::limits::plan::{Draft, Limit, Refused};
 
 pub(crate) fn knobs(patch: &LimitsPatch) -> Vec<Knob> {
     let mut knobs = Vec::new();

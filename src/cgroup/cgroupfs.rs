@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::group::GroupError;
-use crate::kept::Kept;
+use crate::cgroup::GroupError;
+use crate::file_cache::Kept;
 
 /// How often what is above a cgroup is made again because somebody removed it as empty.
 const TRIES: u32 = 100;

@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use crate::group::{Cgroup, GroupError};
-use crate::tree::{children, gone};
+use crate::cgroup::{Cgroup, GroupError};
+use crate::cgroupfs::{children, gone};
 
 impl Cgroup {
     /// The processes in this cgroup and below it as one tree has them: all but those that are just joining.

@@ -1,25 +1,25 @@
 //! A cgroup by its path, in every tree of the host at once: making it, removing it, and its files.
 
-use std::fs;
-use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use model::Kind;
 use model::resources::{HugePageSize, LimitsPatch};
 use rustix::io::Errno;
 
+use crate::cgroupfs::{make_dirs, read_file, read_once, remove_dir, remove_tree, write_file, write_once};
+use crate::created::Made;
 use crate::driver::Driver;
-use crate::engine::{self, ApplyError, Now};
-use crate::kept::Kept;
-use crate::knob::{CgroupFs, Knob, Settings, Values};
+use crate::file_cache::Kept;
 use crate::layout::{HierarchyKind, Layout, Version};
-use crate::made::Made;
+use crate::limits::engine;
+pub(crate) use crate::limits::engine::{ApplyError, Now};
+pub(crate) use crate::limits::knob::{CgroupFs, Knob, Settings, Values};
 use crate::path::{CgroupPath, InvalidPath};
 use crate::systemd::{Systemd, SystemdError, TellError, Unit};
-use crate::tree::{make_dirs, read_file, read_once, remove_dir, remove_tree, write_file, write_once};
 
 /// A cgroup that may or may not exist yet. Cheap to clone; holds nothing open but what it was told to keep.
 #[derive(Debug, Clone)]

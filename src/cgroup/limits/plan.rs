@@ -8,9 +8,9 @@ use model::Kind;
 use model::resources::{Bytes, LimitsPatch};
 use serde::{Deserialize, Serialize};
 
-use crate::knob::{Knob, Setting, Settings, Unreadable, Values};
 use crate::layout::Version;
-use crate::{shrink, v1, v2};
+use crate::limits::knob::{Knob, Setting, Settings, Unreadable, Values};
+use crate::limits::{memory_shrink, v1, v2};
 
 /// One step of a change, and the step back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -147,7 +147,7 @@ pub fn plan(version: Version, now: &Values, patch: &LimitsPatch) -> Result<Chang
     let mut change = draft.change;
     change.writes.sort_by_key(Write::rank);
     if version == Version::V2 {
-        shrink::squeeze(&mut change, now)?;
+        memory_shrink::squeeze(&mut change, now)?;
     }
     Ok(change)
 }

@@ -7,12 +7,12 @@ use model::Kind;
 use model::resources::{Bytes, LimitsPatch, Observed};
 use rustix::io::Errno;
 
-use crate::knob::{CgroupFs, Knob, Settings, Unreadable, Values};
 use crate::layout::Version;
-use crate::plan::{self, Change, Refused, Write};
-use crate::shrink::{self, Stuck};
+use crate::limits::knob::{CgroupFs, Knob, Settings, Unreadable, Values};
+use crate::limits::memory_shrink::Stuck;
+use crate::limits::plan::{Change, Refused, Write};
+use crate::limits::{memory_shrink, plan, v1, v2};
 use crate::systemd::TellError;
-use crate::{v1, v2};
 
 /// Why a change failed; unless `left` names files, everything is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +115,7 @@ pub fn prepare(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<Change, ApplyE
     let now = read(fs, plan::knobs(fs.version(), patch))?;
     let change = plan::plan(fs.version(), &now, patch)?;
     let failed = |source| ApplyError::Read { file: fs.location(&Knob::MEMORY_STAT), source };
-    if let Some((write, usage)) = shrink::hopeless(fs, &change).map_err(failed)? {
+    if let Some((write, usage)) = memory_shrink::hopeless(fs, &change).map_err(failed)? {
         return Err(not_put(fs, &write, Stuck::BelowUsage { usage, answer: None }, Vec::new()));
     }
     Ok(change)
@@ -189,7 +189,7 @@ pub fn observe(fs: &impl CgroupFs, settings: &Settings) -> Result<Now, ApplyErro
 /// One write; a lower limit of memory waits until it fits.
 fn put(fs: &impl CgroupFs, write: &Write) -> Result<(), Stuck> {
     match write.lowered_memory() {
-        Some(limit) => shrink::lower(fs, write, limit),
+        Some(limit) => memory_shrink::lower(fs, write, limit),
         None => Ok(fs.write(&write.knob, &write.want)?),
     }
 }

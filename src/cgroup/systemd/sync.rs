@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use model::Kind;
 
 use super::{Property, SystemdError, properties};
+use crate::cgroup::Cgroup;
 use crate::devices::Policy;
-use crate::group::Cgroup;
-use crate::knob::{CgroupFs as _, Knob, Unreadable, Values};
+pub(crate) use crate::limits::knob::{CgroupFs as _, Knob, Unreadable, Values};
 
 /// Why systemd could not be told; what is in force is as it was before.
 #[derive(Debug, thiserror::Error)]
@@ -92,8 +92,9 @@ mod tests {
     use rustix::io::Errno;
 
     use super::*;
-    use crate::engine::{self, ApplyError, Settled};
     use crate::fake::FakeCgroup;
+    use crate::limits::engine;
+    pub(crate) use crate::limits::engine::{ApplyError, Settled};
 
     fn patch(shares: i64, memory: u64) -> LimitsPatch {
         LimitsPatch {

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::{ChildStdin, Command, Stdio};
 
-use super::keeper_program::{NAME, program};
+use super::scope_holder_elf::{NAME, program};
 
 /// The program in memory, ready to be started.
 #[derive(Debug)]

@@ -6,11 +6,12 @@ use model::resources::{
     Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, Observed, UnifiedKey,
 };
 
-use crate::engine::{self, ApplyError, Drift, Now, Settled};
 use crate::fake::FakeCgroup;
-use crate::knob::{CgroupFs, Knob, Setting, Settings};
 use crate::layout::Version;
-use crate::plan::Refused;
+use crate::limits::engine;
+pub(crate) use crate::limits::engine::{ApplyError, Drift, Now, Settled};
+pub(crate) use crate::limits::knob::{CgroupFs, Knob, Setting, Settings};
+pub(crate) use crate::limits::plan::Refused;
 use crate::tests::Throwaway;
 
 const MIB: u64 = 1 << 20;

@@ -8,10 +8,10 @@ use std::path::Path;
 
 use model::resources::{CpuPeriod, CpuQuota, LimitsPatch};
 
-use crate::group::Cgroup;
-use crate::knob::Knob;
+use crate::cgroup::Cgroup;
+use crate::cgroupfs::read_once;
 use crate::layout::Version;
-use crate::tree::read_once;
+use crate::limits::knob::Knob;
 
 /// The kernel's own, where no other is asked for.
 const PERIOD: u64 = 100_000;

@@ -2,15 +2,14 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io;
 use std::path::PathBuf;
+use std::{fmt, io};
 
 use model::resources::{Bytes, CpuSet, HugePageSize, UnifiedKey};
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Version;
-use crate::shrink::Patience;
+use crate::limits::memory_shrink::Patience;
 use crate::systemd::TellError;
 
 /// A file of a cgroup that holds one setting; the part before the first dot is its controller.

@@ -5,16 +5,15 @@
 //! the kernel is asked to give back what it can, page cache before all else; and only once everything fits is the limit
 //! itself written.
 
-use std::io;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use model::resources::Bytes;
 use rustix::io::Errno;
 
-use crate::knob::{CgroupFs, Knob, Unreadable, Values};
 use crate::layout::Version;
-use crate::plan::{Change, Write};
+use crate::limits::knob::{CgroupFs, Knob, Unreadable, Values};
+use crate::limits::plan::{Change, Write};
 
 /// How long memory may take to be given back before its limit is lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
