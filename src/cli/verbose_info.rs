@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::kubernetes::{Announced, Resources};
+use model::pod_resources::{Announced, Resources};
 use model::resources::{LimitsPatch, Observed};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cgroup::CgroupPath;
-use model::kubernetes::QualifiedName;
+use model::pod_resources::QualifiedName;
 
 pub use file::RawConfig;
 pub use handlers::{Handler, Handlers, NoSuchHandler, Rlimit};

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use net::builtin::{self, Bridge, SettingsError};
+use net::bridge;
+use net::bridge::{Bridge, SettingsError};
 
 use super::file::{RawBridge, RawCni, RawNetwork};
 use super::resolve::{InvalidSetting, absolute, invalid};
@@ -13,7 +14,7 @@ use super::resolve::{InvalidSetting, absolute, invalid};
 pub struct NetworkConfig {
     pub mode: NetworkMode,
     pub cni: CniConfig,
-    pub bridge: builtin::Settings,
+    pub bridge: bridge::Settings,
 }
 
 /// What pods are connected by.
@@ -67,12 +68,12 @@ fn cni_config(RawCni { conf_dir, bin_dirs, timeout, template }: RawCni) -> Resul
     })
 }
 
-fn bridge_config(RawBridge { name, pools, mtu }: RawBridge) -> Result<builtin::Settings, InvalidSetting> {
+fn bridge_config(RawBridge { name, pools, mtu }: RawBridge) -> Result<bridge::Settings, InvalidSetting> {
     let pool = |text: &String| -> Result<IpNet, InvalidSetting> {
         text.parse().map_err(|_| invalid("network.bridge.pools", format_args!("{text:?} is not ADDRESS/LENGTH")))
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
-    let settings = builtin::Settings {
+    let settings = bridge::Settings {
         table: name.chars().map(plain).collect(),
         bridge: name,
         pools: pools.iter().map(pool).collect::<Result<_, _>>()?,

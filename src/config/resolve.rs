@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cgroup::CgroupPath;
-use model::kubernetes::InvalidName;
+use model::pod_resources::InvalidName;
 use tracing_subscriber::EnvFilter;
 
 use super::file::{RawCdi, RawCgroup, RawConfig, RawImage, RawLog, RawMetrics, RawResources, RawShim, RawStop};

@@ -76,7 +76,7 @@ pub enum ServeError {
 
 /// Serves until the process is told to end by SIGTERM or SIGINT.
 pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
-    if !sys::memory::return_from(LARGE) || !sys::memory::pools(POOLS) {
+    if !sys::malloc::return_from(LARGE) || !sys::malloc::pools(POOLS) {
         tracing::debug!("the allocator keeps memory as it sees fit");
     }
     let threads = tokio::runtime::Builder::new_multi_thread()
@@ -95,7 +95,7 @@ pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
 }
 
 async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
-    match sys::root::is_the_namespaces() {
+    match sys::chroot::is_the_namespaces() {
         Ok(true) => {}
         Ok(false) => return Err(ServeError::Chroot),
         Err(error) => tracing::debug!(%error, "whether this is a chroot cannot be told"),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kubernetes::Resources;
+use crate::pod_resources::Resources;
 use crate::resources::LimitsPatch;
 use crate::security::ContainerSecurity;
 use crate::signal::Signal;

@@ -8,15 +8,15 @@
 //! The words are CRI's: pod, container, image. "Sandbox" only means *how* a pod is isolated.
 #![forbid(unsafe_code)]
 
-pub mod cdi;
+pub mod cdi_name;
 mod container;
+mod container_state;
+mod error;
 pub mod error_chain;
 mod id;
-mod kind;
-pub mod kubernetes;
 pub mod metrics;
-mod phase;
 mod pod;
+pub mod pod_resources;
 mod quantity;
 pub mod resources;
 mod security;
@@ -26,9 +26,9 @@ mod update;
 mod user_ns;
 
 pub use container::{ContainerMeta, ContainerSpec, Device, IdMapping, ImageName, Mount, MountSource, Propagation};
+pub use container_state::{Exit, Leftover, Phase, Trouble, WrongPhase};
+pub use error::{Classed, Kind};
 pub use id::{ContainerId, IdError, PodId};
-pub use kind::{Classed, Kind};
-pub use phase::{Exit, Leftover, Phase, Trouble, WrongPhase};
 pub use pod::{Dns, PodMeta, PodPhase, PodSpec, PortMapping, Protocol};
 pub use quantity::{InvalidQuantity, Quantity};
 pub use security::{

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::kubernetes::Announced;
+use crate::pod_resources::Announced;
 use crate::resources::LimitsPatch;
 use crate::security::PodSecurity;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::kubernetes::{Announced, Resources};
+use crate::pod_resources::{Announced, Resources};
 use crate::resources::LimitsPatch;
 use crate::{ContainerSpec, PodSpec};
 

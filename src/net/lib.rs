@@ -5,8 +5,8 @@
 //! keeps a list of pods: whoever calls knows them, and which of the two each was attached by.
 #![forbid(unsafe_code)]
 
-pub mod builtin;
+mod attachment;
+pub mod bridge;
 pub mod cni;
-mod pod;
 
-pub use pod::{Attached, Bandwidth, INTERFACE, Pod, Rate};
+pub use attachment::{Attached, Bandwidth, INTERFACE, Pod, Rate};

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::marker::PhantomData;
 
-use model::kubernetes::{Amounts, Announced, AnnouncedContainer, ContainerKind, Resources};
+use model::pod_resources::{Amounts, Announced, AnnouncedContainer, ContainerKind, Resources};
 use model::{Device, IdMapping, ImageName, Mount, MountSource, Propagation};
 use oci_spec::runtime::Spec;
 use serde::de::value::MapAccessDeserializer;

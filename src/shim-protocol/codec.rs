@@ -14,7 +14,7 @@ pub enum FrameError {
 
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, FrameError> {
     let bytes = serde_json::to_vec(message)?;
-    if bytes.len() > sys::packet::MAX { Err(FrameError::TooLong(bytes.len())) } else { Ok(bytes) }
+    if bytes.len() > sys::seqpacket::MAX { Err(FrameError::TooLong(bytes.len())) } else { Ok(bytes) }
 }
 
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
@@ -65,6 +65,6 @@ mod tests {
 
     #[test]
     fn what_fits_no_packet_is_refused() {
-        assert!(matches!(encode(&"x".repeat(sys::packet::MAX)), Err(FrameError::TooLong(_))));
+        assert!(matches!(encode(&"x".repeat(sys::seqpacket::MAX)), Err(FrameError::TooLong(_))));
     }
 }

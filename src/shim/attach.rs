@@ -29,7 +29,7 @@ pub(crate) struct Attached {
 
 impl Attached {
     fn say(&mut self, word: AttachWord, fds: &[BorrowedFd<'_>]) {
-        self.over |= sys::packet::send(&self.socket, &[word.byte()], fds).is_err();
+        self.over |= sys::seqpacket::send(&self.socket, &[word.byte()], fds).is_err();
     }
 
     /// Passes on what was printed; the packet's first byte is for the word.
@@ -40,7 +40,7 @@ impl Attached {
         };
         if let (true, false, Some(first)) = (wanted, self.over, packet.first_mut()) {
             *first = word.byte();
-            self.over = sys::packet::send(&self.socket, packet, &[]).is_err();
+            self.over = sys::seqpacket::send(&self.socket, packet, &[]).is_err();
         }
     }
 }
@@ -80,7 +80,7 @@ impl Shim {
         let Self { containers, buffer, .. } = self;
         let Some(container) = containers.get_mut(id) else { return };
         let Some(attached) = container.streams.attached.iter_mut().find(|a| a.number == number) else { return };
-        let said = sys::packet::receive(&attached.socket, buffer);
+        let said = sys::seqpacket::receive(&attached.socket, buffer);
         match said {
             Ok(Some((n, _))) => {
                 if buffer[..n].first().copied().and_then(AttachWord::read) == Some(AttachWord::Closed) {

@@ -29,7 +29,7 @@ impl Connection {
 
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         while let Some(bytes) = self.waiting.front() {
-            match sys::packet::send(&self.socket, bytes, &[]) {
+            match sys::seqpacket::send(&self.socket, bytes, &[]) {
                 Ok(()) => drop(self.waiting.pop_front()),
                 Err(full) if full.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),

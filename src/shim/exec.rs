@@ -254,6 +254,6 @@ fn connect(process: &Process, null: &OwnedFd, ends: &ExecEnds) -> Result<(), Exe
 /// Opens a terminal in the container, hands its master side out, and makes the other this session's.
 fn at_terminal(process: &Process, socket: &OwnedFd) -> Result<(), ExecError> {
     let Console { master, slave } = console::pair(process.user().uid()).map_err(step("opening a terminal"))?;
-    sys::packet::send(socket, &[0], &[master.as_fd()]).map_err(step("handing out the terminal"))?;
+    sys::seqpacket::send(socket, &[0], &[master.as_fd()]).map_err(step("handing out the terminal"))?;
     console::take(&slave).map_err(step("taking the terminal"))
 }

@@ -73,7 +73,7 @@ pub(crate) struct Gate {
 /// Sets up the gate. From now on the standard error of this process, which its hooks inherit, leads there.
 pub(crate) fn raise(gate: Gate) -> io::Result<()> {
     let alone = OneThread::check()?;
-    let (ours, theirs) = sys::packet::pair()?;
+    let (ours, theirs) = sys::seqpacket::pair()?;
     // Whoever is at either end has nothing to do but wait.
     for end in [&ours, &theirs] {
         rustix::io::ioctl_fionbio(end, false)?;
@@ -106,9 +106,9 @@ pub(crate) fn knock() -> Option<ExitCode> {
     let knocked = || -> io::Result<bool> {
         let Told { pid } = serde_json::from_reader(io::stdin())?;
         let gate = io::stderr();
-        sys::packet::send(&gate, &pid.to_le_bytes(), &[])?;
+        sys::seqpacket::send(&gate, &pid.to_le_bytes(), &[])?;
         let mut answer = [0; 16];
-        let answered = sys::packet::receive(&gate, &mut answer)?;
+        let answered = sys::seqpacket::receive(&gate, &mut answer)?;
         Ok(answered.is_some_and(|(n, _)| &answer[..n] == PASS))
     };
     Some(if knocked().unwrap_or(false) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -120,7 +120,7 @@ fn keep(alone: OneThread, gate: &Gate, socket: &OwnedFd) -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     hook::become_ordinary();
     let mut told = [0; 4];
-    let pid = match sys::packet::receive(socket, &mut told)? {
+    let pid = match sys::seqpacket::receive(socket, &mut told)? {
         Some((4, _)) => i32::from_le_bytes(told),
         // libcontainer did not come so far.
         _ => return Ok(()),
@@ -131,14 +131,14 @@ fn keep(alone: OneThread, gate: &Gate, socket: &OwnedFd) -> io::Result<()> {
         run_hooks(alone, gate, &inside, pid).map_err(|e| e.to_string())
     });
     match done {
-        Ok(()) => sys::packet::send(socket, PASS, &[]),
+        Ok(()) => sys::seqpacket::send(socket, PASS, &[]),
         Err(words) => {
             if !words.is_empty() {
                 gate.stages.tell_failure(&words);
             }
             // It waits for a word that will not come.
             sys::signal::send(pid, 9).ok();
-            sys::packet::send(socket, b"no", &[])
+            sys::seqpacket::send(socket, b"no", &[])
         }
     }
 }
@@ -161,13 +161,13 @@ fn settle(alone: OneThread, gate: &Gate, inside: &Inside) -> Result<(), String> 
     let child = sys::fork::fork(alone, || match inside.enter() {
         Err(error) => told(Err(format!("entering the container's namespaces: {error}"))),
         Ok(()) if inside.born_there() => {
-            let ended = sys::fork::fork(alone, work).and_then(|born| sys::child::reap(born.as_raw()));
+            let ended = sys::fork::fork(alone, work).and_then(|born| sys::child_wait::reap(born.as_raw()));
             ended.ok().and_then(|status| status.exit_status()).unwrap_or(1)
         }
         Ok(()) => work(),
     });
     let status =
-        child.and_then(|child| sys::child::reap(child.as_raw())).map_err(|e| format!("making the mounts: {e}"))?;
+        child.and_then(|child| sys::child_wait::reap(child.as_raw())).map_err(|e| format!("making the mounts: {e}"))?;
     if status.exit_status() == Some(0) { Ok(()) } else { Err(String::new()) }
 }
 

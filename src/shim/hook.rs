@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use oci_spec::runtime::Hook;
 use rustix::process::Signal;
-use sys::child::Ended;
+use sys::child_wait::Ended;
 use sys::fork::OneThread;
 
 /// The time of a hook that names none: as long as a kubelet waits for an answer.
@@ -100,7 +100,7 @@ fn run(alone: OneThread, hook: &Hook, state: &State<'_>, place: &impl Become) ->
     });
     let child = child.map_err(failed)?;
     drop(theirs);
-    let Ended { status, words } = sys::child::wait(child.as_raw(), &output.into(), time).map_err(failed)?;
+    let Ended { status, words } = sys::child_wait::wait(child.as_raw(), &output.into(), time).map_err(failed)?;
     let after = if words.is_empty() { String::new() } else { format!(": {words}") };
     match status {
         None => Err(format!("did not end within {} s{after}", time.as_secs())),
@@ -133,7 +133,7 @@ fn stand_in(alone: OneThread, hook: &Hook, place: &impl Become) -> i32 {
         Ok(()) => say(&place.execute(hook)),
         Err(error) => say(&error.to_string()),
     });
-    match born.and_then(|child| sys::child::reap(child.as_raw())) {
+    match born.and_then(|child| sys::child_wait::reap(child.as_raw())) {
         Ok(status) => status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0)),
         Err(error) => say(&error.to_string()),
     }

@@ -39,19 +39,19 @@ fn lock_at(trees: &mut [(&mut OwnedFd, bool)], user: BorrowedFd<'_>, place: &Pat
         }
         attach(&**tree, rustix::fs::open(&place, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)?;
     }
-    let (ours, theirs) = sys::packet::pair()?;
+    let (ours, theirs) = sys::seqpacket::pair()?;
     for end in [&ours, &theirs] {
         rustix::io::ioctl_fionbio(end, false)?;
     }
     let count = trees.len();
     let child = sys::fork::fork(OneThread::check()?, || match send_copies(count, user, place, &theirs) {
         Ok(()) => 0,
-        Err(error) => i32::from(sys::packet::send(&theirs, error.to_string().as_bytes(), &[]).is_err()),
+        Err(error) => i32::from(sys::seqpacket::send(&theirs, error.to_string().as_bytes(), &[]).is_err()),
     })?;
     drop(theirs);
     let received = trees.iter_mut().try_for_each(|(tree, _)| receive(&ours).map(|locked| **tree = locked));
     drop(ours);
-    sys::child::reap(child.as_raw())?;
+    sys::child_wait::reap(child.as_raw())?;
     received
 }
 
@@ -64,14 +64,14 @@ fn send_copies(count: usize, user: BorrowedFd<'_>, place: &Path, to: &OwnedFd) -
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     for number in 0..count {
         let locked = open_tree(CWD, number.to_string(), flags)?;
-        sys::packet::send(to, b"\0", &[locked.as_fd()])?;
+        sys::seqpacket::send(to, b"\0", &[locked.as_fd()])?;
     }
     Ok(())
 }
 
 fn receive(from: &OwnedFd) -> io::Result<OwnedFd> {
     let mut words = [0; 256];
-    match sys::packet::receive(from, &mut words)? {
+    match sys::seqpacket::receive(from, &mut words)? {
         Some((n, mut fds)) => {
             fds.pop().ok_or_else(|| io::Error::other(String::from_utf8_lossy(&words[..n]).into_owned()))
         }

@@ -85,7 +85,7 @@ fn furnish(ask: &HoldAsk, held: &mut Held, kept: &mut Vec<OwnedFd>) -> Result<()
         held.ipc = Some(keep("ipc", kept).map_err(step("keeping the IPC namespace"))?);
     }
     if ask.namespaces.network {
-        sys::net::loopback_up().map_err(step("bringing up the loopback interface"))?;
+        sys::netns::loopback_up().map_err(step("bringing up the loopback interface"))?;
         let pin = ask.dir.join("netns");
         std::fs::File::create(&pin).map_err(step("making the pin of the network namespace"))?;
         mount_bind("/proc/thread-self/ns/net", &pin).map_err(step("pinning the network namespace"))?;

@@ -35,13 +35,13 @@ pub(crate) fn short(mut words: String) -> String {
 /// Sends, and gives up silently: the shim learns from the end of the process what it did not hear.
 pub(crate) fn tell(socket: impl AsFd, report: &Report, fds: &[BorrowedFd<'_>]) {
     if let Ok(bytes) = shim_protocol::encode(report) {
-        drop(sys::packet::send(socket, &bytes, fds));
+        drop(sys::seqpacket::send(socket, &bytes, fds));
     }
 }
 
 /// The next report, if one is there; none at the end.
 pub(crate) fn hear(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<(Report, Vec<OwnedFd>)>> {
-    let Some((n, fds)) = sys::packet::receive(socket, buffer)? else { return Ok(None) };
+    let Some((n, fds)) = sys::seqpacket::receive(socket, buffer)? else { return Ok(None) };
     let report = shim_protocol::decode(&buffer[..n]).map_err(io::Error::other)?;
     Ok(Some((report, fds)))
 }

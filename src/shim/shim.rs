@@ -17,7 +17,7 @@ use crate::pod::Pod;
 use crate::poll::{Poller, Source};
 
 /// Buffers are shared by all connections and streams: there is one thread.
-const BUFFER: usize = sys::packet::MAX;
+const BUFFER: usize = sys::seqpacket::MAX;
 
 #[derive(Debug)]
 pub(crate) struct Shim {
@@ -97,7 +97,7 @@ impl Shim {
     }
 
     fn accept(&mut self) {
-        let Ok(socket) = sys::packet::accept(&self.listener) else {
+        let Ok(socket) = sys::seqpacket::accept(&self.listener) else {
             // A client that is not root, or gone already. Where descriptors are out, the listener stays ready.
             return std::thread::sleep(Duration::from_millis(1));
         };
@@ -123,7 +123,7 @@ impl Shim {
             }
             self.watch_room(id);
             let Some(connection) = self.connections.get(&id) else { return };
-            match sys::packet::receive(&connection.socket, &mut self.buffer) {
+            match sys::seqpacket::receive(&connection.socket, &mut self.buffer) {
                 Ok(Some((n, fds))) => match shim_protocol::decode::<ToShim>(&self.buffer[..n]) {
                     Ok(ToShim { number, ask }) => self.ask(Caller { connection: id, number }, ask, fds),
                     Err(error) => self.misunderstood(id, n, &error),

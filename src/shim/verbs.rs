@@ -55,7 +55,7 @@ impl Shim {
             return Err(failure(FailureKind::Phase, format!("container {} exists already", ask.container)));
         }
         let settings: Launch = launch::read(&ask.dir, Launch::FILE).map_err(internal)?;
-        let (report, their_report) = sys::packet::pair().map_err(internal)?;
+        let (report, their_report) = sys::seqpacket::pair().map_err(internal)?;
         let (started, their_started) = std::io::pipe().map_err(internal)?;
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
         let line_max = usize::try_from(settings.log_line_max).unwrap_or(usize::MAX);

@@ -14,14 +14,14 @@
 //! Each `unsafe` block does one thing and says why it is sound. Everything else in crisp forbids it.
 
 pub mod bpf;
-pub mod child;
+pub mod child_wait;
+pub mod chroot;
 pub mod fork;
 pub mod keyring;
+pub mod malloc;
 pub mod memfd;
-pub mod memory;
 pub mod mount;
-pub mod net;
-pub mod packet;
-pub mod root;
+pub mod netns;
 pub mod seccomp;
+pub mod seqpacket;
 pub mod signal;

@@ -81,7 +81,7 @@ impl Drop for Floor {
     /// The end of the conversation is the end of the process.
     fn drop(&mut self) {
         self.talk.get_ref().shutdown(std::net::Shutdown::Both).ok();
-        if let Err(error) = sys::child::reap(self.process.as_raw()) {
+        if let Err(error) = sys::child_wait::reap(self.process.as_raw()) {
             tracing::warn!(process = %self.process, %error, "what measures the kernel may still run");
         }
         if let Err(error) = fs::remove_dir(&self.directory) {

@@ -54,7 +54,7 @@ pub(super) fn live(ground: &mut Ground) -> io::Result<Vec<(String, f64)>> {
     note(CONTAINER, at);
     let at = note(READY, begin);
     sys::signal::send(program, 9)?;
-    sys::child::reap(program)?;
+    sys::child_wait::reap(program)?;
     let removal = ground.bridge.detach(&id).map_err(io::Error::other)?;
     umount2(&netns, MntFlags::MNT_DETACH)?;
     group.remove().map_err(io::Error::other)?;
@@ -69,7 +69,7 @@ fn pin(path: &Path) -> io::Result<()> {
     File::create(path)?;
     let make = || {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)?;
-        sys::net::loopback_up()?;
+        sys::netns::loopback_up()?;
         let none: Option<&Path> = None;
         Ok(mount(Some("/proc/thread-self/ns/net"), path, none, MsFlags::MS_BIND, none)?)
     };
@@ -123,7 +123,7 @@ fn start(ground: &Path, directory: &Path, netns: &Path, group: &Cgroup) -> io::R
     let mut words = String::new();
     // Ends with the start of the program, which closes all that is left of the other end.
     told.read_to_string(&mut words)?;
-    sys::child::reap(first.as_raw())?;
+    sys::child_wait::reap(first.as_raw())?;
     words.trim().parse().map_err(|_| io::Error::other(words))
 }
 

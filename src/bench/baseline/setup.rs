@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use cgroup::Cgroup;
-use net::builtin::{Bridge, Settings};
+use net::bridge::{Bridge, Settings};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
@@ -32,7 +32,7 @@ impl Ground {
         let none: Option<&Path> = None;
         mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
         mount(Some("tmpfs"), directory, Some("tmpfs"), MsFlags::empty(), none)?;
-        sys::net::loopback_up()?;
+        sys::netns::loopback_up()?;
         let lower = directory.join("lower");
         for name in ROOT {
             fs::create_dir_all(lower.join(name))?;

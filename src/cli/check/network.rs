@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use config::{CniConfig, NetworkConfig, NetworkMode};
 use model::error_chain::chain;
-use net::builtin::Bridge;
+use net::bridge::Bridge;
 use net::cni::{self, Cni};
 use nix::sched::{CloneFlags, unshare};
 
@@ -75,7 +75,7 @@ async fn bridge(config: &NetworkConfig, wanted: bool) -> Finding {
 }
 
 /// Both namespaces go with the thread and the file.
-fn connect(settings: net::builtin::Settings) -> Result<Vec<String>, String> {
+fn connect(settings: net::bridge::Settings) -> Result<Vec<String>, String> {
     unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("making a network namespace: {error}"))?;
     let inside = File::open(NAMESPACE).map_err(|error| format!("opening {NAMESPACE}: {error}"))?;
     unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("making a network namespace: {error}"))?;
@@ -101,7 +101,7 @@ mod tests {
         let names = |text: &str| {
             text.lines().filter_map(|l| l.split_once(':').map(|(n, _)| n.trim().to_owned())).collect::<Vec<_>>()
         };
-        let settings = net::builtin::Settings { bridge: "chk9".to_owned(), ..net::builtin::Settings::default() };
+        let settings = net::bridge::Settings { bridge: "chk9".to_owned(), ..net::bridge::Settings::default() };
         let tried = std::thread::spawn(move || connect(settings)).join().unwrap();
         assert!(tried.is_ok(), "{tried:?}");
         assert!(!names(&links()).iter().any(|name| name.starts_with("chk9")));

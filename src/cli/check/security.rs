@@ -42,7 +42,7 @@ fn chroot() -> Option<Finding> {
     let what = "this is a chroot, and containers would find the way out of it: no daemon starts here";
     let hint = "start it in a mount namespace that has this root, by pivot_root";
     let found = Finding::missing(TOPIC, "root directory", what, hint).essential();
-    sys::root::is_the_namespaces().is_ok_and(|fine| !fine).then_some(found)
+    sys::chroot::is_the_namespaces().is_ok_and(|fine| !fine).then_some(found)
 }
 
 /// The set of capabilities in force, as `/proc/PID/status` has it.

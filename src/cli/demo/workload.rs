@@ -39,7 +39,7 @@ pub fn program(args: ProgramArgs) -> io::Result<()> {
     match args.word {
         Word::Idle => wait(false),
         Word::Work => {
-            if !sys::memory::return_from(LARGE) {
+            if !sys::malloc::return_from(LARGE) {
                 return Err(io::Error::other("memory that is given back would stay with the allocator"));
             }
             std::thread::spawn(|| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use model::kubernetes::{Amounts, Resources};
+use model::pod_resources::{Amounts, Resources};
 
 use super::super::cgroup_files::{Row, readable};
 use super::super::color::{Paint, columns};

@@ -2,7 +2,7 @@
 
 use cgroup::Cgroup;
 use cri_api::v1;
-use model::kubernetes::{Announced, Resources};
+use model::pod_resources::{Announced, Resources};
 use serde::Serialize;
 
 use super::super::cgroup_files::Row;

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use model::kubernetes::{QualifiedName, Resources};
+use model::pod_resources::{QualifiedName, Resources};
 use model::resources::{CpuPeriod, CpuQuota, CpuSet, CpuShares, InvalidLimits, LimitsPatch};
 
 use super::quantity_arg;

@@ -2,7 +2,7 @@
 
 use cgroup::Cgroup;
 use cri_api::v1;
-use model::kubernetes::{Announced, Resources, Source};
+use model::pod_resources::{Announced, Resources, Source};
 use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, LimitsPatch, MemoryLimit, Observed};
 
 use super::super::client::{Cri, call};

@@ -121,7 +121,7 @@ pub(super) fn device_to_wire(device: &Device) -> v1::Device {
 pub(super) fn cdi_device(at: Field<'_>, v1::CdiDevice { name }: v1::CdiDevice) -> Result<String, Refusal> {
     let at = at.at("name");
     let name = at.filled(name)?;
-    model::cdi::check_name(&name).map_err(|problem| at.invalid(problem))?;
+    model::cdi_name::check_name(&name).map_err(|problem| at.invalid(problem))?;
     Ok(name)
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use cgroup::CgroupPath;
 use cri_api::v1;
-use model::kubernetes::QualifiedName;
+use model::pod_resources::QualifiedName;
 use model::{Dns, PodMeta, PodSpec, PortMapping, Protocol};
 
 use super::pod_resources::annotation;

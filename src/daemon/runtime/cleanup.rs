@@ -195,7 +195,7 @@ impl Runtime {
             loop {
                 freed.notified().await;
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                blocking(sys::memory::trim).await;
+                blocking(sys::malloc::trim).await;
             }
         });
     }

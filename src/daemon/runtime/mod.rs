@@ -54,7 +54,7 @@ pub(crate) enum OpenError {
     #[error("cgroup.driver is \"systemd\", and systemd cannot be reached")]
     Systemd(#[from] cgroup::SystemdError),
     #[error("network.bridge")]
-    Network(#[from] net::builtin::SettingsError),
+    Network(#[from] net::bridge::SettingsError),
     #[error(transparent)]
     Shim(#[from] SpawnError),
     #[error(transparent)]

@@ -7,7 +7,7 @@ use config::NetworkMode;
 use ipnet::IpNet;
 use model::error_chain::chain;
 use model::{Classed, Kind};
-use net::builtin::PoolInUse;
+use net::bridge::PoolInUse;
 use net::cni::{PodCidrError, Rendered};
 use safe_fs::FileError;
 

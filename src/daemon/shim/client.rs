@@ -128,7 +128,7 @@ impl Client {
     /// Connects, and learns who is there.
     pub(crate) async fn connect(path: &Path, events: mpsc::UnboundedSender<ShimEvent>) -> Result<Self, AskError> {
         let failed = |source| AskError::Connect { path: path.to_owned(), source };
-        let socket = sys::packet::connect(path).map_err(failed)?;
+        let socket = sys::seqpacket::connect(path).map_err(failed)?;
         // Not a stream but a sequence of packets; tokio only waits for it, what is sent and received is ours.
         let socket = Arc::new(UnixStream::from_std(socket.into()).map_err(failed)?);
         let waiting: Arc<Waiting> = Arc::default();
@@ -206,7 +206,8 @@ impl Shared {
         self.waiting.lock().insert(number, sender);
         let _forget = Forget { waiting: &self.waiting, number };
         let answered = async {
-            let sent = self.socket.async_io(Interest::WRITABLE, || sys::packet::send(&*self.socket, &bytes, fds)).await;
+            let sent =
+                self.socket.async_io(Interest::WRITABLE, || sys::seqpacket::send(&*self.socket, &bytes, fds)).await;
             sent.map_err(|e| match e.kind() {
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => {
                     AskError::Gone
@@ -247,14 +248,14 @@ struct Reader {
 
 thread_local! {
     /// Shared by all connections: with one for each, a node full of pods would pay for nothing but room.
-    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; sys::packet::MAX]);
+    static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; sys::seqpacket::MAX]);
 }
 
 impl Reader {
     async fn run(self) {
         let receive = || {
             BUFFER.with_borrow_mut(|buffer| {
-                let got = sys::packet::receive(&*self.socket, buffer)?;
+                let got = sys::seqpacket::receive(&*self.socket, buffer)?;
                 self.heard.fetch_add(1, Ordering::Relaxed);
                 Ok(got.map(|(n, _)| {
                     shim_protocol::decode(&buffer[..n]).map_err(|error| (error, number_of(&buffer[..n])))

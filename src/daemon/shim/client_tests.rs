@@ -12,13 +12,13 @@ use super::client::{AskError, Client, ShimEvent};
 
 /// Accepts one connection and answers the greeting as a shim of `protocol` would, then does what `then` says.
 fn play(path: &Path, protocol: u32, then: impl FnOnce(OwnedFd) + Send + 'static) -> std::thread::JoinHandle<()> {
-    let listener = sys::packet::listen(path).unwrap();
+    let listener = sys::seqpacket::listen(path).unwrap();
     std::thread::spawn(move || then(greet(&listener, protocol)))
 }
 
 fn greet(listener: &OwnedFd, protocol: u32) -> OwnedFd {
     wait(listener);
-    let socket = sys::packet::accept(listener).unwrap();
+    let socket = sys::seqpacket::accept(listener).unwrap();
     let ToShim { number, ask } = hear(&socket);
     assert!(matches!(ask, Ask::Hello { .. }));
     let answer = Ok(Answer::Hello { protocol, release: "9.9.9".into(), pid: 1 });
@@ -33,13 +33,13 @@ fn wait(fd: &OwnedFd) {
 
 fn hear(socket: &OwnedFd) -> ToShim {
     wait(socket);
-    let mut buffer = vec![0; sys::packet::MAX];
-    let (n, _) = sys::packet::receive(socket, &mut buffer).unwrap().unwrap();
+    let mut buffer = vec![0; sys::seqpacket::MAX];
+    let (n, _) = sys::seqpacket::receive(socket, &mut buffer).unwrap().unwrap();
     shim_protocol::decode(&buffer[..n]).unwrap()
 }
 
 fn say(socket: &OwnedFd, message: &ToDaemon) {
-    sys::packet::send(socket, &shim_protocol::encode(message).unwrap(), &[]).unwrap();
+    sys::seqpacket::send(socket, &shim_protocol::encode(message).unwrap(), &[]).unwrap();
 }
 
 #[tokio::test]
@@ -88,9 +88,9 @@ async fn only_a_socket_without_a_listener_proves_a_shim_dead() {
     let path = dir.path().join("s");
     let connect = async || Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap_err();
     assert!(connect().await.is_dead(), "there is no socket");
-    let listener = sys::packet::listen(&path).unwrap();
+    let listener = sys::seqpacket::listen(&path).unwrap();
     // It listens, but takes no connection: stopped, perhaps.
-    let queue: Vec<OwnedFd> = std::iter::from_fn(|| sys::packet::connect(&path).ok()).collect();
+    let queue: Vec<OwnedFd> = std::iter::from_fn(|| sys::seqpacket::connect(&path).ok()).collect();
     let busy = connect().await;
     assert!(matches!(busy, AskError::Connect { .. }) && !busy.is_dead(), "{busy}");
     drop((queue, listener));
@@ -104,7 +104,7 @@ async fn only_a_socket_without_a_listener_proves_a_shim_dead() {
 async fn a_shim_that_hung_up_is_found_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let listener = sys::packet::listen(&path).unwrap();
+    let listener = sys::seqpacket::listen(&path).unwrap();
     let shim = std::thread::spawn(move || {
         for _ in 0..2 {
             greet(&listener, PROTOCOL);
@@ -155,7 +155,7 @@ async fn an_answer_that_cannot_be_read_fails_its_ask_at_once() {
     let shim = play(&path, PROTOCOL, |socket| {
         let ToShim { number, .. } = hear(&socket);
         let newer = format!(r#"{{"answer":{{"number":{number},"answer":{{"Ok":{{"danced":3}}}}}}}}"#);
-        sys::packet::send(&socket, newer.as_bytes(), &[]).unwrap();
+        sys::seqpacket::send(&socket, newer.as_bytes(), &[]).unwrap();
         hear(&socket);
     });
     let client = Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap();

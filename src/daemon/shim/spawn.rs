@@ -51,7 +51,7 @@ impl Program {
     /// socket is made here and handed to it.
     pub(crate) fn spawn(&self, dir: &Path) -> Result<(), SpawnError> {
         let socket = dir.join("shim.sock");
-        let listener = sys::packet::listen(&socket).map_err(|source| SpawnError::Listen { path: socket, source })?;
+        let listener = sys::seqpacket::listen(&socket).map_err(|source| SpawnError::Listen { path: socket, source })?;
         let log = File::options().create(true).append(true).open(dir.join("shim.log")).map_err(SpawnError::Start)?;
         let mut child = tokio::process::Command::new(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
             .arg0("crisp-shim")

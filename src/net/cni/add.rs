@@ -4,15 +4,18 @@ use std::path::PathBuf;
 
 use model::{Classed, Kind};
 
-use super::args::{self, BadPod};
 use super::cache::{CacheError, Entry};
-use super::chain::{Chain, Place};
+pub(crate) use super::conf::dir::{BadFile, DirError};
 use super::del::DelError;
-use super::dir::{BadFile, DirError};
-use super::exec::{self, Deadline};
-use super::plugin_error::PluginError;
-use super::{Cni, answer, blocking, is_namespace};
-use crate::pod::{Attached, INTERFACE, Pod};
+use super::plugin::args;
+pub(crate) use super::plugin::args::BadPod;
+use super::plugin::chain::{Chain, Place};
+pub(crate) use super::plugin::error::PluginError;
+use super::plugin::exec;
+use super::plugin::exec::Deadline;
+use super::plugin::result;
+use super::{Cni, blocking, is_namespace};
+use crate::attachment::{Attached, INTERFACE, Pod};
 
 #[derive(Debug, thiserror::Error)]
 pub enum AddError {
@@ -133,7 +136,7 @@ impl Cni {
         let chain = Chain { list, version: *version, bin_dirs: &settings.bin_dirs, deadline };
         let network = || list.name.clone();
         let result = chain.add(place).await.map_err(|source| AddError::Plugin { network: network(), source })?;
-        let attached = answer::attached(&result, *version);
+        let attached = result::attached(&result, *version);
         let attached = attached.map_err(|why| AddError::Result { network: network(), why })?;
         entry.result = Some(result);
         self.write(entry).await?;

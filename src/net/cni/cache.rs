@@ -16,9 +16,9 @@ use model::{Classed, Kind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::chain::Place;
 use super::conf::List;
-use super::version::Version;
+use super::plugin::chain::Place;
+pub(crate) use super::plugin::version::Version;
 
 /// A result and a configuration, with room to spare.
 const FILE_MAX: u64 = 32 << 20;

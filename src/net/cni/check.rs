@@ -3,10 +3,10 @@
 use model::{Classed, Kind};
 
 use super::cache::CacheError;
-use super::chain::Chain;
-use super::plugin_error::PluginError;
+use super::plugin::chain::Chain;
+pub(crate) use super::plugin::error::PluginError;
 use super::{Cni, blocking, is_namespace};
-use crate::pod::Pod;
+use crate::attachment::Pod;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {

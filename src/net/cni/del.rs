@@ -6,12 +6,13 @@ use model::{Classed, Kind};
 
 use super::add::chain;
 use super::cache::{self, CacheError, Entry, Kept};
-use super::chain::{Chain, Place};
 use super::conf::List;
-use super::dir::DirError;
-use super::plugin_error::PluginError;
-use super::{Cni, args, blocking, is_namespace};
-use crate::pod::{INTERFACE, Pod};
+pub(crate) use super::conf::dir::DirError;
+use super::plugin::args;
+use super::plugin::chain::{Chain, Place};
+pub(crate) use super::plugin::error::PluginError;
+use super::{Cni, blocking, is_namespace};
+use crate::attachment::{INTERFACE, Pod};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DelError {

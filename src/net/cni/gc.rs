@@ -7,13 +7,14 @@ use model::{Classed, Kind};
 use serde_json::{Map, Value, json};
 
 use super::cache::{CacheError, Kept};
-use super::chain::{Chain, Place};
 use super::conf::List;
+pub(crate) use super::conf::dir::DirError;
 use super::del::DelError;
-use super::dir::DirError;
-use super::plugin_error::PluginError;
-use super::{Cni, args, blocking, is_namespace};
-use crate::pod::INTERFACE;
+use super::plugin::args;
+use super::plugin::chain::{Chain, Place};
+pub(crate) use super::plugin::error::PluginError;
+use super::{Cni, blocking, is_namespace};
+use crate::attachment::INTERFACE;
 
 /// What came of clearing up.
 #[derive(Debug, Default)]

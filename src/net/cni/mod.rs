@@ -11,39 +11,15 @@
 //! before its end: the plugin that runs is killed then, and what it did stays until [`Cni::del`] or [`Cni::gc`].
 
 mod add;
-mod answer;
-mod args;
 mod cache;
-mod chain;
 mod check;
-mod cidr;
 mod conf;
 mod del;
-mod dir;
-mod exec;
 mod gc;
-mod plugin_error;
-mod pod_cidrs;
+pub(crate) mod plugin;
 mod status;
-mod template;
-mod version;
-
 #[cfg(test)]
-mod add_tests;
-#[cfg(test)]
-mod answer_tests;
-#[cfg(test)]
-mod conf_tests;
-#[cfg(test)]
-mod del_tests;
-#[cfg(test)]
-mod fail_tests;
-#[cfg(test)]
-mod ground;
-#[cfg(test)]
-mod node_tests;
-#[cfg(test)]
-mod real_tests;
+mod tests;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -54,21 +30,21 @@ use sync::Mutex;
 use tokio::sync::RwLock;
 
 pub use add::AddError;
-pub use args::BadPod;
 pub use cache::CacheError;
 pub use check::CheckError;
-pub use cidr::{BadCidr, Cidr};
 pub use conf::ConfError;
+pub use conf::cidr::{BadCidr, Cidr};
+pub use conf::dir::{BadFile, DirError};
+pub use conf::pod_cidrs::{PodCidrError, Rendered};
+pub use conf::template::TemplateError;
 pub use del::DelError;
-pub use dir::{BadFile, DirError};
 pub use gc::{Collected, GcFailure};
-pub use plugin_error::{PluginError, Verb};
-pub use pod_cidrs::{PodCidrError, Rendered};
+pub use plugin::args::BadPod;
+pub use plugin::error::{PluginError, Verb};
 pub use status::{NotReady, Ready};
-pub use template::TemplateError;
 
-use chain::Tongues;
-use exec::Deadline;
+use plugin::chain::Tongues;
+use plugin::exec::Deadline;
 use status::Asked;
 use sync::KeyedLock;
 
@@ -127,7 +103,7 @@ impl Cni {
     /// Whether there is a valid network. Blocks for a moment.
     #[must_use]
     pub fn configured(&self) -> bool {
-        dir::look(&self.settings().conf_dir).is_ok_and(|found| found.network.is_some())
+        conf::dir::look(&self.settings().conf_dir).is_ok_and(|found| found.network.is_some())
     }
 
     /// The pods that still have to be detached, among them those whose attaching was cut off. Blocks for a moment.
@@ -142,9 +118,9 @@ impl Cni {
         Ok(!self.kept(Some(pod)).await?.is_empty())
     }
 
-    async fn look(&self) -> Result<dir::Found, DirError> {
+    pub(crate) async fn look(&self) -> Result<conf::dir::Found, DirError> {
         let dir = self.settings().conf_dir.clone();
-        blocking(move || dir::look(&dir)).await
+        blocking(move || conf::dir::look(&dir)).await
     }
 
     fn deadline(&self) -> Deadline {

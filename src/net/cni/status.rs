@@ -9,11 +9,12 @@ use tokio::time::Instant;
 
 use super::Cni;
 use super::add::listed;
-use super::chain::Chain;
 use super::conf::List;
-use super::dir::{BadFile, DirError};
-use super::exec::{self, Deadline};
-use super::plugin_error::PluginError;
+pub(crate) use super::conf::dir::{BadFile, DirError};
+use super::plugin::chain::Chain;
+pub(crate) use super::plugin::error::PluginError;
+use super::plugin::exec;
+use super::plugin::exec::Deadline;
 
 /// How long an answer of the plugins is good for. A kubelet asks every five seconds.
 const GOOD_FOR: Duration = Duration::from_secs(4);

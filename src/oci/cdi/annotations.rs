@@ -19,7 +19,7 @@ pub fn devices(
     for (annotation, value) in annotations.iter().filter(|(name, _)| name.starts_with(PREFIX)) {
         for device in value.split(',') {
             let annotation = || annotation.clone();
-            model::cdi::check_name(device)
+            model::cdi_name::check_name(device)
                 .map_err(|source| CdiError::Annotation { annotation: annotation(), source })?;
             if seen.insert(device) {
                 if !honoured {

@@ -38,7 +38,7 @@ pub use registry::Specs;
 use std::path::PathBuf;
 use std::{fmt, io};
 
-use model::cdi::InvalidDeviceName;
+use model::cdi_name::InvalidDeviceName;
 use model::{Classed, Kind};
 use oci_spec::OciSpecError;
 

@@ -42,7 +42,7 @@ const TYPE_BITS: u32 = 0o170_000;
 pub(super) fn check(raw: RawSpec) -> Result<Spec, Flaw> {
     version::check(&raw)?;
     let RawSpec { cdi_version: _, kind, annotations: _, devices: list, container_edits } = raw;
-    if !model::cdi::is_kind(&kind) {
+    if !model::cdi_name::is_kind(&kind) {
         return Err(Flaw::new("kind", format_args!("{kind:?} is not like vendor.com/class")));
     }
     if list.is_empty() {
@@ -52,7 +52,7 @@ pub(super) fn check(raw: RawSpec) -> Result<Spec, Flaw> {
     let mut devices = BTreeMap::new();
     for (index, RawDevice { name, annotations: _, container_edits }) in list.into_iter().enumerate() {
         let flawed = |flaw: Flaw| flaw.in_entry("devices", index);
-        if !model::cdi::is_device(&name) {
+        if !model::cdi_name::is_device(&name) {
             return Err(flawed(Flaw::new("name", format_args!("{name:?} is no name of a device"))));
         }
         let own = part(container_edits).map_err(|flaw| flawed(flaw.below("containerEdits")))?;

@@ -5,7 +5,7 @@
 use cri_api::v1;
 use cri_api::v1::container_resource_config::ContainerType;
 use model::PodSpec;
-use model::kubernetes::{Announced, QualifiedName, Source};
+use model::pod_resources::{Announced, QualifiedName, Source};
 use oci::pod_resources_json::{
     CdiJson, ContainerJson, DeviceJson, IdMappingJson, ImageJson, KindJson, MountJson, Object, PodJson,
     PropagationJson, ResourcesJson,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cri_api::v1;
 use cri_api::v1::container_resource_config::ContainerType;
 use model::InvalidQuantity;
-use model::kubernetes::{Amounts, Announced, AnnouncedContainer, ContainerKind, InvalidName, Resources, Source};
+use model::pod_resources::{Amounts, Announced, AnnouncedContainer, ContainerKind, InvalidName, Resources, Source};
 
 use super::container::each;
 use super::{Field, Refusal, Warnings, mount};

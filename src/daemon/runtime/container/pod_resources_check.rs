@@ -4,7 +4,7 @@ use std::fmt;
 
 use config::MismatchPolicy;
 use model::error_chain::chain;
-use model::kubernetes::{Announced, Difference, Source};
+use model::pod_resources::{Announced, Difference, Source};
 use model::{Classed, ContainerSpec, Kind};
 use oci::pod_resources_json;
 use oci_spec::runtime::Spec;

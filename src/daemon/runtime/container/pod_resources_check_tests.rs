@@ -1,4 +1,4 @@
-use model::kubernetes::Resources;
+use model::pod_resources::Resources;
 
 use super::*;
 use crate::convert::tests::support::{container_record, pod_record};

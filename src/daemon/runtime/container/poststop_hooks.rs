@@ -14,7 +14,7 @@ use oci_spec::runtime::{Hook, Spec};
 use safe_fs::FileError;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sys::child::Ended;
+use sys::child_wait::Ended;
 
 /// The time of a hook that names none.
 const USUAL: Duration = Duration::from_secs(120);
@@ -82,7 +82,7 @@ fn run_one(hook: &Hook, state: &Value) -> Result<(), String> {
     drop(command);
     let time = hook.timeout().and_then(|seconds| u64::try_from(seconds).ok()).map_or(USUAL, Duration::from_secs);
     let pid = i32::try_from(child.id()).map_err(|e| e.to_string())?;
-    let Ended { status, words } = sys::child::wait(pid, &output.into(), time).map_err(failed)?;
+    let Ended { status, words } = sys::child_wait::wait(pid, &output.into(), time).map_err(failed)?;
     match status.map(|status| (status.exit_status(), status.terminating_signal())) {
         Some((Some(0), _)) => Ok(()),
         Some((Some(code), _)) => Err(format!("exit status {code}: {words}")),

@@ -1,7 +1,7 @@
 //! What a whole pod may use, where crisp owns its cgroup.
 
 use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, LimitsPatch, MemoryLimit, Micros};
-use model::{PodSpec, kubernetes};
+use model::{PodSpec, pod_resources};
 
 /// The period that the kernel has where nobody sets one.
 const PERIOD: u64 = 100_000;
@@ -12,7 +12,7 @@ const SHARES_MAX: u32 = 262_144;
 ///
 /// What the client says of the cgroup goes before what it announced of the containers.
 pub(crate) fn of(pod: &PodSpec) -> LimitsPatch {
-    let announced = pod.announced.as_ref().map(kubernetes::size).unwrap_or_default();
+    let announced = pod.announced.as_ref().map(pod_resources::pod_limits).unwrap_or_default();
     limits(&announced.merged(&pod.resources), &pod.overhead)
 }
 

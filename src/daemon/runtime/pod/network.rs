@@ -13,9 +13,9 @@ use std::time::Duration;
 use config::{CniConfig, NetworkConfig, NetworkMode};
 use model::error_chain::chain;
 use model::{Classed, InvalidQuantity, Kind, PodId, PodPhase, PodSpec, PortMapping, Quantity};
-use net::builtin::{self, Bridge, SettingsError};
+use net::bridge::{Bridge, SettingsError};
 use net::cni::{self, Cni};
-use net::{Attached, Bandwidth, Rate};
+use net::{Attached, Bandwidth, Rate, bridge};
 use sync::RwLock;
 
 use crate::runtime::{Runtime, blocking};
@@ -30,9 +30,9 @@ pub(crate) enum NetworkError {
     #[error("connecting the pod by CNI")]
     Cni(#[source] Box<cni::AddError>),
     #[error("an address for the pod")]
-    Address(#[from] builtin::ReserveError),
+    Address(#[from] bridge::ReserveError),
     #[error("connecting the pod by crisp's bridge")]
-    Bridge(#[source] Box<builtin::AttachError>),
+    Bridge(#[source] Box<bridge::AttachError>),
 }
 
 impl Classed for NetworkError {

@@ -15,7 +15,7 @@ pub(super) fn read(paths: &[&Path]) -> io::Result<Vec<io::Result<Option<NetworkU
     if paths.is_empty() {
         return Ok(Vec::new());
     }
-    sys::net::look_into(paths, || {
+    sys::netns::look_into(paths, || {
         let at = SystemTime::now();
         Ok(usage(at, interfaces(&fs::read("/proc/thread-self/net/dev")?)))
     })

@@ -77,9 +77,9 @@ impl Runtime {
         let Some(shim) = self.shim_of(&record.pod) else {
             return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });
         };
-        let (ours, theirs) = sys::packet::pair().map_err(ExecError::Pipe)?;
+        let (ours, theirs) = sys::seqpacket::pair().map_err(ExecError::Pipe)?;
         // Without the right to that, a client may fall behind less far.
-        sys::packet::make_room(&theirs, BEHIND_MAX).ok();
+        sys::seqpacket::make_room(&theirs, BEHIND_MAX).ok();
         let ask = AttachAsk { container: container.clone(), stdio };
         match shim.ask(Ask::Attach(ask), &[theirs.as_fd()]).await {
             Ok(Answer::Done) => {}
@@ -125,10 +125,10 @@ impl Place {
         give: watch::Sender<Option<Arc<Terminal>>>,
         enough: &Notify,
     ) -> End {
-        let mut chunk = Chunk::with_room(sys::packet::MAX);
+        let mut chunk = Chunk::with_room(sys::seqpacket::MAX);
         let end = loop {
             let received =
-                self.socket.async_io(Interest::READABLE, || sys::packet::receive(&self.socket, chunk.tagged_room()));
+                self.socket.async_io(Interest::READABLE, || sys::seqpacket::receive(&self.socket, chunk.tagged_room()));
             let received = tokio::select! {
                 biased;
                 received = received => received,
@@ -209,7 +209,7 @@ impl Place {
             drop(stdin);
             let word = [AttachWord::Closed.byte()];
             // Fails where the shim is gone, which ends it all.
-            let told = || sys::packet::send(&self.socket, &word, &[]);
+            let told = || sys::seqpacket::send(&self.socket, &word, &[]);
             self.socket.async_io(Interest::WRITABLE, told).await.ok();
             std::future::pending().await
         };

@@ -130,7 +130,7 @@ enum Connected {
 /// Makes both sides: ours, and what goes to the shim in its order.
 fn ends(terminal: bool, stdio: Stdio) -> io::Result<(Connected, Vec<OwnedFd>)> {
     if terminal {
-        let (ours, theirs) = sys::packet::pair()?;
+        let (ours, theirs) = sys::seqpacket::pair()?;
         return Ok((Connected::Socket(ours), vec![theirs]));
     }
     let mut all = Vec::new();
@@ -153,7 +153,7 @@ fn ends(terminal: bool, stdio: Stdio) -> io::Result<(Connected, Vec<OwnedFd>)> {
 
 /// The terminal that the new process sent before its program ran.
 fn master(socket: &OwnedFd) -> io::Result<Terminal> {
-    let sent = sys::packet::receive(socket, &mut [0; 16])?;
+    let sent = sys::seqpacket::receive(socket, &mut [0; 16])?;
     let master = sent.and_then(|(_, mut fds)| fds.pop()).ok_or(io::ErrorKind::UnexpectedEof)?;
     Terminal::new(master)
 }

@@ -125,7 +125,7 @@ impl Runtime {
 
 /// A socket belongs to the network in which it was made, whoever uses it: one of each kind.
 fn sockets_in(network: PathBuf) -> io::Result<[io::Result<TcpSocket>; 2]> {
-    let made = sys::net::look_into(&[&network], || Ok([sys::net::tcp(false), sys::net::tcp(true)]))?;
+    let made = sys::netns::look_into(&[&network], || Ok([sys::netns::tcp(false), sys::netns::tcp(true)]))?;
     let made = made.into_iter().next().unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))?;
     Ok(made.map(|socket| socket.map(|fd| TcpSocket::from_std_stream(fd.into()))))
 }

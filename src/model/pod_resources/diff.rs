@@ -1,0 +1,193 @@
+//! How a container is not what was announced of it, field by field.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::{self, Debug};
+
+use super::{Amounts, AnnouncedContainer, Resources};
+use crate::container::{ContainerSpec, Device, ImageName, Mount, MountSource};
+
+/// One field of a container that is not as announced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Below the container's configuration: `mounts["/data"].readonly`.
+    pub field: String,
+    /// What the container has there.
+    pub asked: String,
+    pub announced: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { field, asked, announced } = self;
+        write!(f, "{field}: {asked}, but {announced} was announced")
+    }
+}
+
+impl Difference {
+    /// A container that nobody announced.
+    pub fn unannounced(container: &ContainerSpec) -> Self {
+        Self {
+            field: "metadata.name".to_owned(),
+            asked: format!("{:?}", container.meta.name),
+            announced: "no such container".to_owned(),
+        }
+    }
+}
+
+impl AnnouncedContainer {
+    /// What is different in `asked`; empty where it is as announced.
+    ///
+    /// Amounts are compared by value, and lists without their order: by path, or name.
+    pub fn differences(&self, asked: &ContainerSpec) -> Vec<Difference> {
+        let Self { name: _, kind: _, resources, mounts, devices, cdi_devices } = self;
+        let mut found = Found(Vec::new());
+        let none = Resources::default();
+        let (asked_resources, announced) = (asked.kubernetes_resources.as_ref(), resources.as_ref());
+        let (asked_resources, announced) = (asked_resources.unwrap_or(&none), announced.unwrap_or(&none));
+        found.amounts("requests", &asked_resources.requests, &announced.requests);
+        found.amounts("limits", &asked_resources.limits, &announced.limits);
+        for (path, pair) in paired(&asked.mounts, mounts, |mount| mount.container_path.as_str()) {
+            let field = format!("mounts[{path:?}]");
+            match pair {
+                Pair::Both(asked, announced) => found.mount(&field, asked, announced),
+                Pair::Asked(mount) => found.note(field, Some(source_text(&mount.source)), None),
+                Pair::Announced(mount) => found.note(field, None, Some(source_text(&mount.source))),
+            }
+        }
+        for (path, pair) in paired(&asked.devices, devices, |device| device.container_path.as_str()) {
+            let field = format!("devices[{path:?}]");
+            match pair {
+                Pair::Both(asked, announced) => found.device(&field, asked, announced),
+                Pair::Asked(device) => found.note(field, Some(format!("{:?}", device.host_path)), None),
+                Pair::Announced(device) => found.note(field, None, Some(format!("{:?}", device.host_path))),
+            }
+        }
+        for (name, pair) in paired(&asked.cdi_devices, cdi_devices, String::as_str) {
+            let text = format!("{name:?}");
+            match pair {
+                Pair::Both(_, _) => {}
+                Pair::Asked(_) => found.note("CDI_devices".to_owned(), Some(text), None),
+                Pair::Announced(_) => found.note("CDI_devices".to_owned(), None, Some(text)),
+            }
+        }
+        found.0
+    }
+}
+
+struct Found(Vec<Difference>);
+
+impl Found {
+    fn note(&mut self, field: String, asked: Option<String>, announced: Option<String>) {
+        let (missing, none) = ("missing".to_owned(), "none".to_owned());
+        let (asked, announced) = (asked.unwrap_or(missing), announced.unwrap_or(none));
+        self.0.push(Difference { field, asked, announced });
+    }
+
+    fn compare<T: PartialEq + Debug>(&mut self, above: &str, name: &str, asked: &T, announced: &T) {
+        if asked != announced {
+            self.note(format!("{above}.{name}"), Some(format!("{asked:?}")), Some(format!("{announced:?}")));
+        }
+    }
+
+    fn amounts(&mut self, list: &str, asked: &Amounts, announced: &Amounts) {
+        let names: BTreeSet<_> = asked.keys().chain(announced.keys()).collect();
+        for name in names {
+            let (asked, announced) = (asked.get(name), announced.get(name));
+            if asked != announced {
+                let field = format!("kubernetes_resources.{list}[{:?}]", name.as_str());
+                self.note(field, asked.map(ToString::to_string), announced.map(ToString::to_string));
+            }
+        }
+    }
+
+    fn mount(&mut self, field: &str, asked: &Mount, announced: &Mount) {
+        let Mount {
+            container_path: _,
+            source,
+            readonly,
+            recursive_read_only,
+            selinux_relabel,
+            propagation,
+            uid_mappings,
+            gid_mappings,
+            options,
+        } = asked;
+        self.source(field, source, &announced.source);
+        self.compare(field, "readonly", readonly, &announced.readonly);
+        self.compare(field, "recursive_read_only", recursive_read_only, &announced.recursive_read_only);
+        self.compare(field, "selinux_relabel", selinux_relabel, &announced.selinux_relabel);
+        self.compare(field, "propagation", propagation, &announced.propagation);
+        self.compare(field, "uidMappings", uid_mappings, &announced.uid_mappings);
+        self.compare(field, "gidMappings", gid_mappings, &announced.gid_mappings);
+        self.compare(field, "mount_options", options, &announced.options);
+    }
+
+    fn source(&mut self, field: &str, asked: &MountSource, announced: &MountSource) {
+        match (asked, announced) {
+            (MountSource::Host(asked), MountSource::Host(announced)) => {
+                self.compare(field, "host_path", asked, announced);
+            }
+            (
+                MountSource::Image { image: asked_image, sub_path: asked_sub },
+                MountSource::Image { image: announced_image, sub_path: announced_sub },
+            ) => {
+                if !is_same_image(asked_image, announced_image) {
+                    self.compare(field, "image", &asked_image.image, &announced_image.image);
+                }
+                self.compare(field, "image_sub_path", asked_sub, announced_sub);
+            }
+            (MountSource::Host(_), MountSource::Image { .. }) | (MountSource::Image { .. }, MountSource::Host(_)) => {
+                self.note(field.to_owned(), Some(source_text(asked)), Some(source_text(announced)));
+            }
+        }
+    }
+
+    fn device(&mut self, field: &str, asked: &Device, announced: &Device) {
+        let Device { container_path: _, host_path, permissions } = asked;
+        self.compare(field, "host_path", host_path, &announced.host_path);
+        let rights = |text: &str| text.chars().collect::<BTreeSet<_>>();
+        if rights(permissions) != rights(&announced.permissions) {
+            self.compare(field, "permissions", permissions, &announced.permissions);
+        }
+    }
+}
+
+/// Whether both mean one image: what was announced by name may have been found by then, and is asked for by id.
+fn is_same_image(asked: &ImageName, announced: &ImageName) -> bool {
+    asked.image == announced.image || asked.user_specified == announced.image
+}
+
+fn source_text(source: &MountSource) -> String {
+    match source {
+        MountSource::Host(path) => format!("{path:?}"),
+        MountSource::Image { image, sub_path: _ } => format!("image {:?}", image.image),
+    }
+}
+
+enum Pair<'a, T> {
+    Both(&'a T, &'a T),
+    Asked(&'a T),
+    Announced(&'a T),
+}
+
+/// Puts together what has the same key, one by one where a key is there more than once.
+fn paired<'a, T>(asked: &'a [T], announced: &'a [T], key: impl Fn(&'a T) -> &'a str) -> Vec<(&'a str, Pair<'a, T>)> {
+    let mut left: BTreeMap<&str, VecDeque<&T>> = BTreeMap::new();
+    for one in asked {
+        left.entry(key(one)).or_default().push_back(one);
+    }
+    let mut pairs = Vec::new();
+    for announced in announced {
+        let name = key(announced);
+        pairs.push(match left.get_mut(name).and_then(VecDeque::pop_front) {
+            Some(asked) => (name, Pair::Both(asked, announced)),
+            None => (name, Pair::Announced(announced)),
+        });
+    }
+    pairs.extend(left.into_iter().flat_map(|(name, rest)| rest.into_iter().map(move |one| (name, Pair::Asked(one)))));
+    pairs
+}
+
+#[cfg(test)]
+#[path = "diff_tests.rs"]
+mod tests;

@@ -1,0 +1,101 @@
+//! What a pod as a whole may use, by the rules of the kubelet.
+
+use super::{Amounts, Announced, AnnouncedContainer, ContainerKind, Resources};
+use crate::quantity::Quantity;
+use crate::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, LimitsPatch, MemoryLimit, Micros};
+
+const CPU: &str = "cpu";
+const MEMORY: &str = "memory";
+/// In microseconds: the kubelet's, and the kernel's default.
+const PERIOD: u32 = 100_000;
+/// In microseconds: the least that the kernel takes.
+const QUOTA_MIN: u64 = 1000;
+/// In microseconds: the most that it takes, some hundred million CPUs.
+const QUOTA_MAX: u64 = (1 << 44) - 1;
+const NANOS_IN_MILLI: u128 = 1_000_000;
+const NANOS_IN_ONE: u128 = 1_000_000_000;
+
+/// The limits of a cgroup for the whole pod, without overhead; nothing where nothing was announced.
+///
+/// What is stated for the pod goes before its containers. Of these, init containers run one after another and before the
+/// rest, so the pod needs the most of any of them or all of the rest together, whichever is more; the wire does not tell
+/// which of them stay. A pod has a limit only where each of its containers has one. Fractions are rounded up, and an
+/// amount that no kernel can count is no limit. Huge pages are limited by each container alone.
+pub fn pod_limits(announced: &Announced) -> LimitsPatch {
+    if announced.containers.is_empty() && announced.resources.is_none() {
+        return LimitsPatch::default();
+    }
+    let cpu_quota = limit(announced, CPU).map(quota);
+    LimitsPatch {
+        cpu_shares: shares(request(announced, CPU)),
+        cpu_period: cpu_quota.and_then(|_| CpuPeriod::new(PERIOD.into()).ok()),
+        cpu_quota,
+        memory: limit(announced, MEMORY).map(memory),
+        ..LimitsPatch::default()
+    }
+}
+
+/// In billionths. Where a container states a limit alone, it requests as much; and so does a pod none of whose containers
+/// requests anything.
+fn request(announced: &Announced, name: &str) -> u128 {
+    let of_container = |container: &AnnouncedContainer| {
+        let resources = container.resources.as_ref()?;
+        of(&resources.requests, name).or_else(|| of(&resources.limits, name))
+    };
+    let of_pod = |amounts: fn(&Resources) -> &Amounts| of(amounts(announced.resources.as_ref()?), name);
+    of_pod(|resources| &resources.requests)
+        .or_else(|| {
+            let any = announced.containers.iter().any(|container| of_container(container).is_some());
+            any.then(|| together(announced, |container| of_container(container).unwrap_or(0)))
+        })
+        .or_else(|| of_pod(|resources| &resources.limits))
+        .unwrap_or(0)
+}
+
+/// In billionths. A limit of nothing is none, as in Kubernetes.
+fn limit(announced: &Announced, name: &str) -> Option<u128> {
+    let stated = |resources: &Option<Resources>| of(&resources.as_ref()?.limits, name).filter(|limit| *limit > 0);
+    let each = || {
+        let of_container = |container: &AnnouncedContainer| stated(&container.resources);
+        let all = announced.containers.iter().all(|container| of_container(container).is_some());
+        let limit = all.then(|| together(announced, |container| of_container(container).unwrap_or(0)));
+        limit.filter(|_| !announced.containers.is_empty())
+    };
+    stated(&announced.resources).or_else(each)
+}
+
+fn of(amounts: &Amounts, name: &str) -> Option<u128> {
+    amounts.get(name).map(Quantity::nanos)
+}
+
+/// All regular containers at once, or the most of an init container.
+fn together(announced: &Announced, amount: impl Fn(&AnnouncedContainer) -> u128) -> u128 {
+    let of = |kind| announced.containers.iter().filter(move |container| container.kind == kind).map(&amount);
+    // No request has room for as many containers as it would take to overflow this.
+    let sum: u128 = of(ContainerKind::Regular).sum();
+    sum.max(of(ContainerKind::Init).max().unwrap_or(0))
+}
+
+fn shares(nanos: u128) -> Option<CpuShares> {
+    let shares = nanos.div_ceil(NANOS_IN_MILLI).saturating_mul(1024) / 1000;
+    CpuShares::new(i64::try_from(shares.clamp(2, 262_144)).ok()?).ok()
+}
+
+fn quota(nanos: u128) -> CpuQuota {
+    let micros = nanos.div_ceil(NANOS_IN_MILLI).saturating_mul(PERIOD.into()) / 1000;
+    match u64::try_from(micros) {
+        Ok(micros @ ..=QUOTA_MAX) => CpuQuota::Micros(Micros(micros.max(QUOTA_MIN))),
+        Ok(_) | Err(_) => CpuQuota::Unlimited,
+    }
+}
+
+fn memory(nanos: u128) -> MemoryLimit {
+    match i64::try_from(nanos.div_ceil(NANOS_IN_ONE)) {
+        Ok(bytes) => MemoryLimit::Bytes(Bytes(bytes.unsigned_abs())),
+        Err(_) => MemoryLimit::Unlimited,
+    }
+}
+
+#[cfg(test)]
+#[path = "pod_limits_tests.rs"]
+mod tests;

@@ -1,0 +1,331 @@
+//! Links, addresses and routes, as rtnetlink has them.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use super::netlink::{
+    Batch, CREATE, DUMP, EXCLUSIVE, Message, NetlinkError, Reply, Socket, Step, find, find_in, text, u32_at,
+};
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_GETADDR: u16 = 22;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const RTM_GETMULTICAST: u16 = 58;
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_MASTER: u16 = 10;
+const IFLA_OPERSTATE: u16 = 16;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_EXT_MASK: u16 = 29;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_INFO_SLAVE_KIND: u16 = 4;
+const IFLA_INFO_SLAVE_DATA: u16 = 5;
+const IFLA_BRPORT_MODE: u16 = 4;
+const VETH_INFO_PEER: u16 = 1;
+/// No counters, which are most of an answer.
+const RTEXT_FILTER_SKIP_STATS: u32 = 8;
+
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_BROADCAST: u16 = 4;
+const IFA_MULTICAST: u16 = 7;
+const IFA_FLAGS: u16 = 8;
+const IFA_F_NODAD: u32 = 2;
+const IFA_F_TENTATIVE: u8 = 0x40;
+
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PRIORITY: u16 = 6;
+const RTA_TABLE: u16 = 15;
+const RT_TABLE_MAIN: u8 = 254;
+const RTPROT_BOOT: u8 = 3;
+const RTN_UNICAST: u8 = 1;
+
+const IFF_UP: u32 = 1;
+const IF_OPER_UP: u8 = 6;
+
+/// An Ethernet address.
+pub(super) type Mac = [u8; 6];
+
+/// A network interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    pub(super) name: String,
+    /// "bridge", "veth"; empty for hardware.
+    pub(super) kind: String,
+    pub(super) mtu: u32,
+    /// The bridge that it is a port of.
+    pub(super) master: Option<u32>,
+    pub(super) up: bool,
+    /// Packets pass.
+    pub(super) running: bool,
+}
+
+/// An address of an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) index: u32,
+    pub(super) net: IpNet,
+    /// Whether it can be used; others may still be asked whether they have it.
+    pub(super) ready: bool,
+}
+
+/// A route of the main table that leads somewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) to: IpNet,
+    /// None where it has several ways.
+    pub(super) index: Option<u32>,
+    pub(super) metric: u32,
+}
+
+/// The two ends of a pair, made at once.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Pair<'a> {
+    pub(super) name: &'a str,
+    pub(super) bridge: u32,
+    pub(super) mtu: u32,
+    pub(super) peer: &'a str,
+    pub(super) peer_mac: Mac,
+    /// The descriptor of the peer's network namespace.
+    pub(super) namespace: u32,
+}
+
+/// Index, flags, and which of the flags are meant.
+fn link_head(index: u32, flags: u32) -> [u8; 16] {
+    let mut head = [0; 16];
+    head[4..8].copy_from_slice(&index.to_ne_bytes());
+    head[8..12].copy_from_slice(&flags.to_ne_bytes());
+    head[12..16].copy_from_slice(&flags.to_ne_bytes());
+    head
+}
+
+/// A bridge with an Ethernet address of its own: one that followed its ports would change with every pod.
+pub(super) fn make_bridge(batch: &mut Batch, name: &str, mac: Mac, mtu: u32) {
+    let step = Step::or("making the bridge", &[libc::EEXIST]);
+    let mut message = batch.message(step, RTM_NEWLINK, CREATE | EXCLUSIVE, &link_head(0, 0));
+    message.text(IFLA_IFNAME, name).bytes(IFLA_ADDRESS, &mac).u32(IFLA_MTU, mtu).nest(IFLA_LINKINFO, |m| {
+        m.text(IFLA_INFO_KIND, "bridge");
+    });
+}
+
+/// A pair whose one end is up and a port of the bridge, and whose other end is in another namespace already.
+pub(super) fn make_pair(batch: &mut Batch, pair: &Pair<'_>) {
+    let step = Step::new("making the pod's pair of interfaces");
+    let mut message = batch.message(step, RTM_NEWLINK, CREATE | EXCLUSIVE, &link_head(0, IFF_UP));
+    message.text(IFLA_IFNAME, pair.name).u32(IFLA_MTU, pair.mtu).u32(IFLA_MASTER, pair.bridge);
+    message.nest(IFLA_LINKINFO, |m| {
+        m.text(IFLA_INFO_KIND, "veth").nest(IFLA_INFO_DATA, |m| {
+            m.nest(VETH_INFO_PEER, |m| {
+                m.fixed(&link_head(0, 0)).text(IFLA_IFNAME, pair.peer).u32(IFLA_MTU, pair.mtu);
+                m.bytes(IFLA_ADDRESS, &pair.peer_mac).u32(IFLA_NET_NS_FD, pair.namespace);
+            });
+        });
+    });
+    drop(message);
+    hairpin(batch, pair.name);
+}
+
+/// Makes an interface a port of the bridge, again.
+pub(super) fn join(batch: &mut Batch, name: &str, bridge: u32) {
+    let step = Step::or("giving a pod's interface back to the bridge", &[libc::ENODEV]);
+    batch.message(step, RTM_NEWLINK, 0, &link_head(0, IFF_UP)).text(IFLA_IFNAME, name).u32(IFLA_MASTER, bridge);
+    hairpin(batch, name);
+}
+
+/// Lets packets leave by the port that they came in by: a pod that asks its own port of the host.
+fn hairpin(batch: &mut Batch, name: &str) {
+    let step = Step::or("turning on hairpin mode", &[libc::ENODEV]);
+    batch.message(step, RTM_NEWLINK, 0, &link_head(0, 0)).text(IFLA_IFNAME, name).nest(IFLA_LINKINFO, |m| {
+        m.text(IFLA_INFO_SLAVE_KIND, "bridge").nest(IFLA_INFO_SLAVE_DATA, |m| {
+            m.byte(IFLA_BRPORT_MODE, 1);
+        });
+    });
+}
+
+pub(super) fn up(batch: &mut Batch, name: &str) {
+    batch
+        .message(Step::new("bringing the interface up"), RTM_NEWLINK, 0, &link_head(0, IFF_UP))
+        .text(IFLA_IFNAME, name);
+}
+
+/// Nothing passes any more.
+pub(super) fn down(batch: &mut Batch, name: &str) {
+    let mut head = link_head(0, IFF_UP);
+    head[8..12].fill(0);
+    batch.message(Step::new("taking the pod's interface down"), RTM_NEWLINK, 0, &head).text(IFLA_IFNAME, name);
+}
+
+pub(super) fn set_mtu(batch: &mut Batch, index: u32, mtu: u32) {
+    batch.message(Step::new("setting the MTU"), RTM_NEWLINK, 0, &link_head(index, 0)).u32(IFLA_MTU, mtu);
+}
+
+/// A pair goes whole; one that is gone already is no error.
+pub(super) fn remove(batch: &mut Batch, name: &str) {
+    let step = Step::or("removing the pod's interface", &[libc::ENODEV]);
+    batch.message(step, RTM_DELLINK, 0, &link_head(0, 0)).text(IFLA_IFNAME, name);
+}
+
+/// Gives an interface an address, and so a route to its network. IPv6 does not look for others that have it.
+pub(super) fn add_address(batch: &mut Batch, index: u32, net: IpNet) {
+    let step = Step::or("setting an address", &[libc::EEXIST]);
+    let mut message = batch.message(step, RTM_NEWADDR, CREATE | EXCLUSIVE, &address_head(index, net));
+    match net {
+        IpNet::V4(net) => {
+            message.bytes(IFA_LOCAL, &net.addr().octets()).bytes(IFA_ADDRESS, &net.addr().octets());
+            message.bytes(IFA_BROADCAST, &net.broadcast().octets());
+        }
+        IpNet::V6(net) => {
+            message.bytes(IFA_ADDRESS, &net.addr().octets()).u32(IFA_FLAGS, IFA_F_NODAD);
+        }
+    }
+}
+
+pub(super) fn remove_address(batch: &mut Batch, address: Address) {
+    let step = Step::or("removing an address of another pool", &[libc::EADDRNOTAVAIL, libc::ENODEV]);
+    let mut message = batch.message(step, RTM_DELADDR, 0, &address_head(address.index, address.net));
+    match address.net.addr() {
+        IpAddr::V4(ip) => message.bytes(IFA_LOCAL, &ip.octets()),
+        IpAddr::V6(ip) => message.bytes(IFA_ADDRESS, &ip.octets()),
+    };
+}
+
+fn address_head(index: u32, net: IpNet) -> [u8; 8] {
+    let [a, b, c, d] = index.to_ne_bytes();
+    [family(net.addr()), net.prefix_len(), 0, 0, a, b, c, d]
+}
+
+pub(super) fn add_default_route(batch: &mut Batch, index: u32, gateway: IpAddr) {
+    let head = [family(gateway), 0, 0, 0, RT_TABLE_MAIN, RTPROT_BOOT, 0, RTN_UNICAST, 0, 0, 0, 0];
+    let step = Step::or("setting the default route", &[libc::EEXIST]);
+    let mut message = batch.message(step, RTM_NEWROUTE, CREATE | EXCLUSIVE, &head);
+    match gateway {
+        IpAddr::V4(ip) => message.bytes(RTA_GATEWAY, &ip.octets()),
+        IpAddr::V6(ip) => message.bytes(RTA_GATEWAY, &ip.octets()),
+    };
+    message.u32(RTA_OIF, index);
+}
+
+pub(super) fn is_link_local(net: &IpNet) -> bool {
+    matches!(net, IpNet::V6(net) if net.addr().is_unicast_link_local())
+}
+
+fn family(ip: IpAddr) -> u8 {
+    match ip {
+        IpAddr::V4(_) => 2,
+        IpAddr::V6(_) => 10,
+    }
+}
+
+impl Socket {
+    pub(super) fn links(&self) -> Result<Vec<Link>, NetlinkError> {
+        let mut batch = Batch::new();
+        ask_links(&mut batch, "listing interfaces", DUMP);
+        Ok(self.ask(batch)?.iter().filter_map(read_link).collect())
+    }
+
+    /// The interface of that name. The kernel first does what is left to do when a link comes up.
+    pub(super) fn link(&self, name: &str) -> Result<Option<Link>, NetlinkError> {
+        let mut batch = Batch::new();
+        ask_link(&mut batch, name);
+        match self.ask(batch) {
+            Ok(replies) => Ok(replies.iter().find_map(read_link)),
+            Err(error) if error.errno() == Some(libc::ENODEV) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn addresses(&self) -> Result<Vec<Address>, NetlinkError> {
+        let mut batch = Batch::new();
+        batch.message(Step::new("listing addresses"), RTM_GETADDR, DUMP, &[0; 8]);
+        Ok(self.ask(batch)?.iter().filter_map(read_address).collect())
+    }
+
+    /// Whether neighbours that look for this address of IPv6 are heard. The kernel sees to that in the background, and who
+    /// is not heard asks again after a second.
+    pub(super) fn hears(&self, index: u32, ip: Ipv6Addr) -> Result<bool, NetlinkError> {
+        let mut group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0).octets();
+        group[13..].copy_from_slice(&ip.octets()[13..]);
+        let mut batch = Batch::new();
+        batch.message(Step::new("listing multicast groups"), RTM_GETMULTICAST, DUMP, &[10, 0, 0, 0, 0, 0, 0, 0]);
+        let joined = |reply: &Reply| {
+            let same = u32_at(&reply.body, 4) == Some(index);
+            same && reply.body.get(8..).and_then(|body| find(body, IFA_MULTICAST)) == Some(&group)
+        };
+        Ok(self.ask(batch)?.iter().any(joined))
+    }
+
+    pub(super) fn routes(&self) -> Result<Vec<Route>, NetlinkError> {
+        let mut batch = Batch::new();
+        batch.message(Step::new("listing routes"), RTM_GETROUTE, DUMP, &[0; 12]);
+        Ok(self.ask(batch)?.iter().filter_map(read_route).collect())
+    }
+}
+
+/// Adds the question for one interface, which answers after all that comes before it.
+pub(super) fn ask_link(batch: &mut Batch, name: &str) {
+    ask_links(batch, "looking at an interface", 0).text(IFLA_IFNAME, name);
+}
+
+fn ask_links<'a>(batch: &'a mut Batch, doing: &'static str, flags: u16) -> Message<'a> {
+    let mut message = batch.message(Step::new(doing), RTM_GETLINK, flags, &link_head(0, 0));
+    message.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+    message
+}
+
+pub(super) fn read_link(reply: &Reply) -> Option<Link> {
+    let body = Some(&reply.body).filter(|_| reply.kind == RTM_NEWLINK)?;
+    let attributes = body.get(16..)?;
+    let number = |kind| find(attributes, kind).and_then(|v| u32_at(v, 0));
+    Some(Link {
+        index: u32_at(body, 4)?,
+        name: find(attributes, IFLA_IFNAME).map(text)?,
+        kind: find_in(attributes, [IFLA_LINKINFO, IFLA_INFO_KIND]).map(text).unwrap_or_default(),
+        mtu: number(IFLA_MTU)?,
+        master: number(IFLA_MASTER),
+        up: u32_at(body, 8)? & IFF_UP != 0,
+        running: find(attributes, IFLA_OPERSTATE) == Some(&[IF_OPER_UP]),
+    })
+}
+
+fn read_address(reply: &Reply) -> Option<Address> {
+    let body = Some(&reply.body).filter(|_| reply.kind == RTM_NEWADDR)?;
+    let attributes = body.get(8..)?;
+    let own = find(attributes, IFA_LOCAL).or_else(|| find(attributes, IFA_ADDRESS))?;
+    let net = IpNet::new(ip(own)?, *body.get(1)?).ok()?;
+    Some(Address { index: u32_at(body, 4)?, net, ready: body.get(2)? & IFA_F_TENTATIVE == 0 })
+}
+
+fn read_route(reply: &Reply) -> Option<Route> {
+    let body = Some(&reply.body).filter(|_| reply.kind == RTM_NEWROUTE)?;
+    let attributes = body.get(12..)?;
+    let number = |kind| find(attributes, kind).and_then(|v| u32_at(v, 0));
+    let table = number(RTA_TABLE).unwrap_or_else(|| u32::from(body[4]));
+    if table != u32::from(RT_TABLE_MAIN) || body[7] != RTN_UNICAST {
+        return None;
+    }
+    let any = if body[0] == 2 { IpAddr::V4(Ipv4Addr::UNSPECIFIED) } else { IpAddr::V6(Ipv6Addr::UNSPECIFIED) };
+    let to = find(attributes, RTA_DST).map_or(Some(any), ip)?;
+    let to = IpNet::new(to, body[1]).ok()?;
+    Some(Route { to, index: number(RTA_OIF), metric: number(RTA_PRIORITY).unwrap_or_default() })
+}
+
+/// An address as the kernel writes it.
+pub(super) fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    if let Ok(octets) = <[u8; 4]>::try_from(bytes) {
+        return Some(IpAddr::from(octets));
+    }
+    <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from)
+}

@@ -1,0 +1,71 @@
+//! Interfaces on their way out.
+
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use sync::Mutex;
+
+use super::link;
+use super::netlink::{Batch, Socket};
+use super::state::{Bridge, State, lock};
+
+/// Interfaces that the kernel is letting go of, in the background.
+#[derive(Debug)]
+pub struct Removal(Option<JoinHandle<()>>);
+
+impl Removal {
+    pub(super) fn done() -> Self {
+        Self(None)
+    }
+
+    /// Until they are gone, and the addresses of their pods are free. Nobody has to.
+    pub fn wait(self) {
+        if let Some(thread) = self.0 {
+            // It has nothing to say, and no way to panic.
+            thread.join().ok();
+        }
+    }
+}
+
+/// An interface to remove, and the pod whose addresses are free then.
+#[derive(Debug, Clone)]
+pub(super) struct Leaver {
+    pub(super) name: String,
+    pub(super) pod: Option<String>,
+}
+
+impl Bridge {
+    /// Removes interfaces on a thread that waits for the kernel.
+    pub(super) fn remove_links(&self, leavers: Vec<Leaver>) -> Removal {
+        let (state, list) = (self.shared(), leavers.clone());
+        match Builder::new().name("net-removal".to_owned()).spawn(move || remove(&state, &list)) {
+            Ok(thread) => Removal(Some(thread)),
+            Err(_) => {
+                remove(&self.shared(), &leavers);
+                Removal::done()
+            }
+        }
+    }
+}
+
+/// What cannot be removed keeps its addresses: the next sweep tries again.
+fn remove(state: &Arc<Mutex<State>>, leavers: &[Leaver]) {
+    for Leaver { name, pod } in leavers {
+        let mut batch = Batch::new();
+        link::remove(&mut batch, name);
+        if let Err(error) = Socket::route().and_then(|socket| socket.ask(batch)) {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            tracing::warn!(
+                interface = name,
+                error,
+                "an interface could not be removed; trying again with the next sweep"
+            );
+            continue;
+        }
+        if let Some(pod) = pod {
+            let mut state = lock(state);
+            state.pool.release(pod);
+            state.leaving.remove(pod);
+        }
+    }
+}

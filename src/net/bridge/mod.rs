@@ -1,0 +1,69 @@
+//! A bridge of crisp's own: for nodes that have no CNI configuration.
+//!
+//! It needs a kernel and nothing else: no `ip`, no `nft`, no plugin. Links, addresses, routes, rules and known connections are
+//! spoken of with the kernel over netlink, in as few system calls as can be.
+//!
+//! ```text
+//!   pod                    host                                             outside
+//!   eth0 ═══ crisp0-1a2b3c4d ─┐
+//!                             ├─ crisp0 (bridge, first address of the pool) ─ eth0 …
+//!   eth0 ═══ crisp0-5e6f7081 ─┘     └ table inet crisp: masquerade, host ports
+//! ```
+//!
+//! [`Bridge::open`] touches nothing. Whoever calls then tells of the pods that live ([`Bridge::take`]) and lets
+//! [`Bridge::sweep`] remove what others left. [`Bridge::ready`] makes what is missing, now and whenever somebody took it away: the
+//! bridge, its addresses, its ports, the table with all host ports. For a pod: [`Bridge::reserve`] gives addresses, which can be
+//! written down before anything is made; [`Bridge::attach`] makes the interface; [`Bridge::detach`] takes everything back, as
+//! often as it is called.
+//!
+//! [`Bridge::claim`], which is the first step of all that change something, keeps two daemons of one network namespace from having
+//! the same bridge.
+//!
+//! What it changes on the host: the bridge, interfaces whose names begin with the bridge's, its own table in nftables and an empty one,
+//! `net.ipv4.ip_forward`, and with a pool of IPv6 `net.ipv6.conf.all.forwarding` (interfaces that listen to routers go on
+//! listening: `accept_ra` 2 instead of 1). For host ports `route_localnet` of the bridge.
+//!
+//! Limits:
+//! - Where another table drops what is forwarded, as docker's and many firewalls' do, no rule of ours can let it pass: a packet has
+//!   to please all tables. [`Bridge::ready`] names such chains as warnings, save those of the older iptables, which nftables does
+//!   not know of. The remedy is a rule there, such as `iptables -I DOCKER-USER -i crisp0 -j ACCEPT` and the same with `-o`.
+//! - Who flushes all rules takes ours along, until the next [`Bridge::ready`] or [`Bridge::attach`].
+//! - A pod that uses a host port, its own or a neighbour's, is seen with the bridge's address; so are users on the host's
+//!   localhost. All others are seen with their own.
+//! - Host ports do not answer at `[::1]`: the kernel lets no answer come back to that address. It refuses, so `localhost` works by
+//!   way of 127.0.0.1.
+//! - A host port is not held by a socket: a program of the host that listens on the same one is no longer reached.
+//! - What a pod may send is limited inside its namespace, where `CAP_NET_ADMIN` can lift it.
+
+mod attach;
+mod conntrack;
+mod detach;
+mod gc;
+mod host_ports;
+mod host_routes;
+mod ipam;
+mod link;
+mod link_removal;
+mod netlink;
+mod nft;
+mod nft_sync;
+mod ownership;
+mod settings;
+mod setup;
+mod state;
+mod sysctl;
+#[cfg(test)]
+mod tests;
+mod traffic_shaping;
+
+pub use attach::AttachError;
+pub use detach::DetachError;
+pub use gc::SweepError;
+pub use host_ports::{HostPort, PortError};
+pub use ipam::{AddressTaken, ReserveError};
+pub use link_removal::Removal;
+pub use netlink::NetlinkError;
+pub use settings::{PoolsError, Settings, SettingsError};
+pub use setup::NotReady;
+pub use state::{Bridge, PoolInUse, TakeError};
+pub use sysctl::SysctlError;

@@ -1,0 +1,192 @@
+//! Whether pods can be attached; what is missing for that is made.
+
+use ipnet::IpNet;
+use model::{Classed, Kind};
+
+use super::link::{self, Address, Link, Route};
+use super::netlink::{Batch, NetlinkError, Socket};
+use super::settings::{MTU_MAX, MTU_MIN};
+use super::state::{Bridge, Made, State};
+use super::sysctl::{self, SysctlError};
+use super::{host_routes, ipam};
+
+/// Why no pod can be attached.
+#[derive(Debug, thiserror::Error)]
+pub enum NotReady {
+    #[error("the pool {pool} overlaps the route to {route} by {interface}: choose another pool")]
+    Overlap { pool: IpNet, route: IpNet, interface: String },
+    #[error(
+        "the bridge {name} is another daemon's: choose another network.bridge.name and other pools, or network.mode, and restart"
+    )]
+    Taken { name: String },
+    #[error("{name} exists, and is no bridge but {kind}")]
+    NoBridge { name: String, kind: String },
+    #[error("preparing the bridge")]
+    Bridge(#[source] NetlinkError),
+    #[error("preparing the rules")]
+    Rules(#[source] NetlinkError),
+    #[error(transparent)]
+    Sysctl(#[from] SysctlError),
+}
+
+impl Classed for NotReady {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Overlap { .. } | Self::Taken { .. } | Self::NoBridge { .. } => Kind::Precondition,
+            Self::Bridge(_) | Self::Rules(_) | Self::Sysctl(_) => Kind::Internal,
+        }
+    }
+}
+
+/// Where neither a setting nor a default route says another.
+const MTU: u32 = 1500;
+
+impl Bridge {
+    /// Whether pods can be attached, after making all that is missing for it, also what somebody took away since: the
+    /// bridge and its ports, addresses, rules.
+    ///
+    /// The answer warns of what others on the host do that pods will suffer from.
+    pub fn ready(&self) -> Result<Vec<String>, NotReady> {
+        let mut state = self.lock();
+        self.make(&mut state)?;
+        let dropping = state.rules.iter().flat_map(|rules| &rules.dropping);
+        let warn = |chain: &String| {
+            let effect = "pods may not reach beyond this host, nor be reached";
+            format!("the chain {chain} drops what is forwarded by default: {effect}")
+        };
+        Ok(dropping.map(warn).collect())
+    }
+
+    /// The bridge as it is known, and the rules as they should be.
+    pub(super) fn ensure(&self, state: &mut State) -> Result<Made, NotReady> {
+        match state.made {
+            Some(made) => {
+                self.check_rules(state).map_err(NotReady::Rules)?;
+                Ok(made)
+            }
+            None => self.make(state),
+        }
+    }
+
+    /// Makes what is missing, and mends what is not as it should be.
+    pub(super) fn make(&self, state: &mut State) -> Result<Made, NotReady> {
+        state.made = None;
+        self.claim()?;
+        let socket = Socket::route().map_err(NotReady::Bridge)?;
+        let host = Host::look(&socket).map_err(NotReady::Bridge)?;
+        let bridge = host.links.iter().find(|link| link.name == self.settings.bridge);
+        if let Some(other) = bridge.filter(|link| link.kind != "bridge") {
+            let kind = if other.kind.is_empty() { "hardware" } else { &other.kind }.to_owned();
+            return Err(NotReady::NoBridge { name: other.name.clone(), kind });
+        }
+        self.check_overlap(state, &host, bridge)?;
+        let mtu = self.settings.mtu.or(host_routes::uplink_mtu(&host.routes, &host.links)).unwrap_or(MTU);
+        let mtu = mtu.clamp(MTU_MIN, MTU_MAX);
+        let index = self.make_bridge(state, &socket, bridge, mtu).map_err(NotReady::Bridge)?;
+        self.prepare_kernel(state)?;
+        let (nets, mut batch) = self.addresses(state, &host, index);
+        let ours = self.staying(state);
+        for lost in host.links.iter().filter(|link| link.master != Some(index) && ours.contains(&link.name)) {
+            link::join(&mut batch, &lost.name, index);
+        }
+        socket.ask(batch).map_err(NotReady::Bridge)?;
+        state.nets = nets;
+        self.check_rules(state).map_err(NotReady::Rules)?;
+        if state.ports.all().iter().any(|forward| !forward.from.v6) {
+            sysctl::carry_loopback(&self.settings.bridge)?;
+        }
+        Ok(*state.made.insert(Made { index, mtu }))
+    }
+
+    fn check_overlap(&self, state: &State, host: &Host, bridge: Option<&Link>) -> Result<(), NotReady> {
+        let index = bridge.map(|link| link.index);
+        for pool in state.pool.nets() {
+            let settled = host.addresses.iter().any(|a| Some(a.index) == index && a.net == ipam::gateway(pool));
+            let clash = host_routes::clash(pool, settled, index, &host.routes);
+            if let Some(route) = clash.or_else(|| host_routes::clash(pool, true, index, &host.own_routes())) {
+                let by = host.links.iter().find(|link| Some(link.index) == route.index);
+                let interface = by.map_or_else(|| "several interfaces".to_owned(), |link| link.name.clone());
+                return Err(NotReady::Overlap { pool: *pool, route: route.to, interface });
+            }
+        }
+        Ok(())
+    }
+
+    fn make_bridge(&self, state: &State, socket: &Socket, found: Option<&Link>, mtu: u32) -> Result<u32, NetlinkError> {
+        let name = &self.settings.bridge;
+        let mut batch = Batch::new();
+        let there = match found {
+            Some(link) if link.up && link.mtu == mtu => return Ok(link.index),
+            Some(link) => {
+                link::set_mtu(&mut batch, link.index, mtu);
+                Some(link.index)
+            }
+            None => {
+                let mac = state.pool.gateways().next().map(|net| ipam::bridge_mac(net.addr())).unwrap_or_default();
+                link::make_bridge(&mut batch, name, mac, mtu);
+                None
+            }
+        };
+        link::up(&mut batch, name);
+        link::ask_link(&mut batch, name);
+        let replies = socket.ask(batch)?;
+        let link = replies.iter().find_map(link::read_link).map(|link| link.index);
+        link.or(there).ok_or(NetlinkError::Noise { doing: "looking at the bridge" })
+    }
+
+    fn prepare_kernel(&self, state: &State) -> Result<(), SysctlError> {
+        let name = &self.settings.bridge;
+        sysctl::trust_nobody(name)?;
+        for pool in state.pool.nets() {
+            match pool {
+                IpNet::V4(_) => sysctl::forward_ipv4()?,
+                IpNet::V6(_) => {
+                    sysctl::enable_ipv6(name)?;
+                    sysctl::link_local(name)?;
+                    sysctl::forward_ipv6()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The networks that pods have addresses in, and what makes the bridge's addresses so: those of the pools, and of older
+    /// pools while pods live there.
+    fn addresses(&self, state: &mut State, host: &Host, index: u32) -> (Vec<IpNet>, Batch) {
+        let mut batch = Batch::new();
+        let mut nets = state.pool.nets().to_vec();
+        let wanted: Vec<_> = state.pool.gateways().collect();
+        let there: Vec<_> = host.addresses.iter().filter(|a| a.index == index).collect();
+        for gateway in wanted.iter().filter(|net| !there.iter().any(|a| a.net == **net)) {
+            link::add_address(&mut batch, index, *gateway);
+        }
+        for old in there.iter().filter(|a| !wanted.contains(&a.net) && !link::is_link_local(&a.net)) {
+            if state.pool.taken().any(|(ip, _)| old.net.contains(ip)) {
+                nets.push(old.net.trunc());
+                state.pool.keep(old.net.addr());
+            } else {
+                link::remove_address(&mut batch, **old);
+            }
+        }
+        (nets, batch)
+    }
+}
+
+/// What the host has.
+struct Host {
+    links: Vec<Link>,
+    addresses: Vec<Address>,
+    routes: Vec<Route>,
+}
+
+impl Host {
+    /// Addresses of the host that it has no other route to.
+    fn own_routes(&self) -> Vec<Route> {
+        let own = |address: &Address| Route { to: address.net.addr().into(), index: Some(address.index), metric: 0 };
+        self.addresses.iter().map(own).collect()
+    }
+
+    fn look(socket: &Socket) -> Result<Self, NetlinkError> {
+        Ok(Self { links: socket.links()?, addresses: socket.addresses()?, routes: socket.routes()? })
+    }
+}

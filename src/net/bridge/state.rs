@@ -1,0 +1,200 @@
+//! The network: what is set, and what is known of its pods.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, MutexGuard};
+
+use ipnet::IpNet;
+use model::{Classed, Kind, PortMapping};
+use sync::Mutex;
+
+use super::host_ports::{PortError, Ports};
+use super::ipam;
+use super::ipam::{AddressTaken, Pool, ReserveError};
+use super::netlink::{NetlinkError, Socket};
+use super::ownership::Claim;
+use super::settings::{PoolsError, Settings, SettingsError, check_pools};
+
+/// The built-in network.
+#[derive(Debug)]
+pub struct Bridge {
+    pub(super) settings: Settings,
+    state: Arc<Mutex<State>>,
+    /// Sockets for rules that are not in use. They are kept, since closing one waits for all that was removed to be gone.
+    idle: Mutex<Vec<Socket>>,
+    /// None until it is tried.
+    pub(super) claim: Mutex<Option<Claim>>,
+}
+
+/// Changed under the lock, together with what the kernel has of it.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) pool: Pool,
+    pub(super) ports: Ports,
+    /// What pods have addresses in: the pools, and older ones that pods still live in.
+    pub(super) nets: Vec<IpNet>,
+    /// Pods that are detached, and whose interfaces may still be there.
+    pub(super) leaving: BTreeSet<String>,
+    /// None until it is made, and when it may be gone.
+    pub(super) made: Option<Made>,
+    /// The bridge that was seen to answer.
+    pub(super) awake: Option<u32>,
+    /// None while the kernel's table may differ from what is known here.
+    pub(super) rules: Option<Rules>,
+}
+
+/// The bridge in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Made {
+    pub(super) index: u32,
+    pub(super) mtu: u32,
+}
+
+/// The table in the kernel.
+#[derive(Debug)]
+pub(super) struct Rules {
+    pub(super) nets: Vec<IpNet>,
+    /// While the kernel's rules are of this generation, nobody else changed anything.
+    pub(super) generation: u32,
+    /// Others' chains that drop what is forwarded.
+    pub(super) dropping: Vec<String>,
+}
+
+/// A pod that lives cannot have what it says it has.
+#[derive(Debug, thiserror::Error)]
+pub enum TakeError {
+    #[error(transparent)]
+    Address(#[from] AddressTaken),
+    #[error(transparent)]
+    Port(#[from] PortError),
+}
+
+impl Classed for TakeError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Address(e) => e.kind(),
+            Self::Port(e) => e.kind(),
+        }
+    }
+}
+
+/// Why the pools stay as they are.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PoolInUse {
+    #[error(transparent)]
+    Pools(#[from] PoolsError),
+    #[error("pod {pod} lives at {address}, outside {}", .asked.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", "))]
+    Lives { pod: String, address: IpAddr, asked: Vec<IpNet> },
+}
+
+impl Classed for PoolInUse {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Pools(e) => e.kind(),
+            Self::Lives { .. } => Kind::Precondition,
+        }
+    }
+}
+
+impl Bridge {
+    /// Checks the settings, and nothing else: what is in the kernel stays as it is until [`Self::ready`] or
+    /// [`Self::attach`].
+    pub fn open(settings: Settings) -> Result<Self, SettingsError> {
+        settings.check()?;
+        let pool = Pool::new(settings.pools.clone());
+        let nets = settings.pools.clone();
+        let (ports, leaving) = (Ports::default(), BTreeSet::new());
+        let state = State { pool, ports, nets, leaving, made: None, awake: None, rules: None };
+        Ok(Self { settings, state: Arc::new(Mutex::new(state)), idle: Mutex::default(), claim: Mutex::default() })
+    }
+
+    /// Tells of a pod that lives, after a start. All of them, before anything else is asked for.
+    pub fn take(&self, pod: &str, ips: &[IpAddr], ports: &[PortMapping]) -> Result<(), TakeError> {
+        let mut state = self.lock();
+        state.pool.take(pod, ips)?;
+        state.ports.claim(pod, ports, ips)?;
+        state.rules = None;
+        Ok(())
+    }
+
+    /// Addresses for a pod: one of each pool, in their order. They are the pod's until [`Self::detach`] or
+    /// [`Self::release`].
+    pub fn reserve(&self, pod: &str) -> Result<Vec<IpAddr>, ReserveError> {
+        self.lock().pool.reserve(pod)
+    }
+
+    /// Gives back what was reserved for a pod of which nothing was made.
+    pub fn release(&self, pod: &str) {
+        self.lock().pool.release(pod);
+    }
+
+    /// Where pods get addresses from.
+    pub fn pools(&self) -> Vec<IpNet> {
+        self.lock().pool.nets().to_vec()
+    }
+
+    /// Has new pods get their addresses from other pools: what the kubelet says of the node's pod CIDRs.
+    ///
+    /// Refused while a pod lives outside them. Whoever calls remembers what was said: it is not told again after a start.
+    pub fn set_pod_cidrs(&self, pools: Vec<IpNet>) -> Result<(), PoolInUse> {
+        check_pools(&pools)?;
+        let mut state = self.lock();
+        if state.pool.nets() == pools {
+            return Ok(());
+        }
+        let outside = state.pool.taken().find(|(ip, _)| !pools.iter().any(|net| ipam::is_for_pods(net, **ip)));
+        if let Some((address, pod)) = outside {
+            return Err(PoolInUse::Lives { pod: pod.to_owned(), address: *address, asked: pools });
+        }
+        state.pool.move_to(pools);
+        state.made = None;
+        state.rules = None;
+        Ok(())
+    }
+
+    /// The name of a pod's interface on the host.
+    pub(super) fn link_name(&self, pod: &str) -> String {
+        let digits: String = pod.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
+        format!("{}{digits}", self.link_prefix())
+    }
+
+    pub(super) fn link_prefix(&self) -> String {
+        format!("{}-", self.settings.bridge)
+    }
+
+    /// Whether another pod has an interface of that name: ids can begin alike.
+    pub(super) fn is_of_another(&self, state: &State, pod: &str) -> bool {
+        let name = self.link_name(pod);
+        state.pool.taken().any(|(_, other)| other != pod && self.link_name(other) == name)
+    }
+
+    /// The interfaces of pods that stay, by name.
+    pub(super) fn staying(&self, state: &State) -> BTreeSet<String> {
+        let stays = state.pool.taken().filter(|(_, pod)| !state.leaving.contains(*pod));
+        stays.map(|(_, pod)| self.link_name(pod)).collect()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub(super) fn shared(&self) -> Arc<Mutex<State>> {
+        Arc::clone(&self.state)
+    }
+
+    /// Talks about rules or connections. A socket that had an error is not used again.
+    pub(super) fn netfilter<T>(
+        &self,
+        talk: impl FnOnce(&Socket) -> Result<T, NetlinkError>,
+    ) -> Result<T, NetlinkError> {
+        let idle = lock(&self.idle).pop();
+        let socket = idle.map_or_else(Socket::netfilter, Ok)?;
+        let said = talk(&socket)?;
+        lock(&self.idle).push(socket);
+        Ok(said)
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock()
+}

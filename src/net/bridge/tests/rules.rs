@@ -1,0 +1,123 @@
+//! The table, as nft itself reads it.
+
+use model::Protocol;
+
+use super::support::*;
+
+/// What nft says to the same rules written by hand.
+const WANTED: &str = r#"
+table inet crisp {
+    map address_ports4 {
+        type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service
+        elements = { 127.0.0.1 . udp . 53 : 10.213.0.2 . 5353 }
+    }
+    map address_ports6 {
+        type ipv6_addr . inet_proto . inet_service : ipv6_addr . inet_service
+        elements = { 2001:db8::1 . sctp . 9 : fd00:c715::2 . 9 }
+    }
+    map ports4 {
+        type inet_proto . inet_service : ipv4_addr . inet_service
+        elements = { tcp . 8080 : 10.213.0.2 . 80 }
+    }
+    map ports6 {
+        type inet_proto . inet_service : ipv6_addr . inet_service
+        elements = { tcp . 8080 : fd00:c715::2 . 80 }
+    }
+    chain guard {
+        type filter hook prerouting priority raw; policy accept;
+        iifname "crisp0" ip saddr 127.0.0.0/8 drop
+        iifname "crisp0" ip daddr 127.0.0.0/8 drop
+    }
+    chain prerouting {
+        type nat hook prerouting priority dstnat; policy accept;
+        dnat ip to ip daddr . meta l4proto . th dport map @address_ports4
+        dnat ip6 to ip6 daddr . meta l4proto . th dport map @address_ports6
+        meta nfproto ipv4 fib daddr type local dnat ip to meta l4proto . th dport map @ports4
+        meta nfproto ipv6 fib daddr type local dnat ip6 to meta l4proto . th dport map @ports6
+    }
+    chain output {
+        type nat hook output priority -100; policy accept;
+        dnat ip to ip daddr . meta l4proto . th dport map @address_ports4
+        dnat ip6 to ip6 daddr . meta l4proto . th dport map @address_ports6
+        meta nfproto ipv4 fib daddr type local dnat ip to meta l4proto . th dport map @ports4
+        ip6 daddr != ::1 fib daddr type local dnat ip6 to meta l4proto . th dport map @ports6
+    }
+    chain postrouting {
+        type nat hook postrouting priority srcnat; policy accept;
+        oifname "crisp0" ip saddr 127.0.0.0/8 masquerade
+        oifname "crisp0" ct status dnat ip saddr 10.208.0.0/13 masquerade
+        oifname "crisp0" ct status dnat ip6 saddr fd00:c715::/61 masquerade
+        oifname != "crisp0" ip saddr 10.208.0.0/13 masquerade
+        oifname != "crisp0" ip6 saddr fd00:c715::/61 masquerade
+    }
+}
+"#;
+
+#[test]
+#[ignore = "needs root"]
+fn nft_reads_the_same_as_from_rules_written_by_hand() {
+    let ours = on_host(|_| {
+        // Prefixes that are no whole bytes, which are compared in another way.
+        let bridge = bridge(&["10.208.0.0/13", "fd00:c715::/61"]);
+        bridge
+            .take(
+                "pod",
+                &["10.213.0.2".parse().unwrap(), "fd00:c715::2".parse().unwrap()],
+                &[
+                    port(Protocol::Tcp, "", 8080, 80),
+                    port(Protocol::Udp, "127.0.0.1", 53, 5353),
+                    port(Protocol::Sctp, HOST6, 9, 9),
+                ],
+            )
+            .unwrap();
+        bridge.ready().unwrap();
+        sh("nft list table inet crisp")
+    });
+    let by_hand = on_host(|_| sh(&format!("nft -f - <<'E'\n{WANTED}\nE\nnft list table inet crisp")));
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(words(&ours), words(WANTED), "{ours}");
+    assert_eq!(ours, by_hand);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_kernel_has_the_same_expressions_as_from_nft() {
+    // `nft --debug=netlink list` shows what the kernel holds, register by register.
+    let shown = |make: &(dyn Fn() + Sync)| {
+        on_host(|_| {
+            make();
+            sh("nft --debug=netlink list table inet crisp 2>&1 | grep '\\[' | sed 's/set __[a-z0-9]*/set/'")
+        })
+    };
+    let ours = shown(&|| drop(dual().ready().unwrap()));
+    let text = WANTED.replace("10.208.0.0/13", "10.213.0.0/16").replace("fd00:c715::/61", "fd00:c715::/64");
+    let no_elements: String = text.lines().filter(|l| !l.contains("elements")).collect::<Vec<_>>().join("\n");
+    let by_hand = shown(&|| drop(sh(&format!("nft -f - <<'E'\n{no_elements}\nE"))));
+    assert!(ours.lines().count() > 50, "{ours}");
+    assert_eq!(ours, by_hand);
+}
+
+#[test]
+#[ignore = "needs root"]
+fn two_networks_live_side_by_side() {
+    on_host(|ground| {
+        let one = dual();
+        let settings = crate::bridge::Settings {
+            bridge: "other".to_owned(),
+            pools: vec!["10.99.0.0/24".parse().unwrap()],
+            table: "other".to_owned(),
+            mtu: Some(1400),
+        };
+        let two = crate::bridge::Bridge::open(settings).unwrap();
+        let a = attach(&one, 1, &[port(Protocol::Tcp, "", 8080, 80)]);
+        let b = attach(&two, 1, &[port(Protocol::Tcp, "", 8081, 80)]);
+        two.sweep().unwrap();
+        one.sweep().unwrap();
+        tcp(&a.netns, a.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
+        tcp(&b.netns, b.at(80), &ground.outside, address(HOST4, 8081)).unwrap();
+        tcp(&b.netns, b.at(80), &a.netns, b.at(80)).unwrap();
+        assert!(b.netns.sh("ip link show eth0").contains("mtu 1400"));
+        one.detach(&a.pod.id).unwrap().wait();
+        tcp(&b.netns, b.at(80), &ground.outside, address(HOST4, 8081)).unwrap();
+    });
+}

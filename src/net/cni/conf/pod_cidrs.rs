@@ -1,0 +1,123 @@
+//! UpdateRuntimeConfig: the addresses of this node's pods become a network, by a template.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use model::{Classed, Kind};
+
+use super::cidr::{BadCidr, Cidr};
+use super::dir::{self, DirError};
+use super::template::{self, TemplateError};
+use super::{ConfError, List};
+use crate::cni::Cni;
+
+/// The file that is ours to write.
+const OWN: &str = "10-crisp.conflist";
+
+#[derive(Debug, thiserror::Error)]
+pub enum PodCidrError {
+    #[error("reading the addresses of pods")]
+    Cidr(#[from] BadCidr),
+    #[error("the template {path} cannot be used")]
+    Template { path: PathBuf, source: ConfError },
+    #[error("following the template {path}")]
+    Follow { path: PathBuf, source: TemplateError },
+    #[error("the template {path} makes no valid network")]
+    Invalid { path: PathBuf, source: ConfError },
+    #[error(transparent)]
+    Dir(#[from] DirError),
+    #[error("writing {path}")]
+    Write { path: PathBuf, source: io::Error },
+}
+
+impl Classed for PodCidrError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Cidr(e) => e.kind(),
+            Self::Template { .. } | Self::Follow { .. } | Self::Invalid { .. } => Kind::Precondition,
+            Self::Dir(e) => e.kind(),
+            Self::Write { source, .. } => match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Kind::Exhausted,
+                _ => Kind::Internal,
+            },
+        }
+    }
+}
+
+/// What became of the addresses of pods.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Rendered {
+    /// There are none.
+    NoCidr,
+    /// Nobody wants crisp to write a network.
+    NoTemplate,
+    /// Somebody else's network is there, in this file.
+    NotNeeded(PathBuf),
+    /// The file says the same already.
+    Unchanged(PathBuf),
+    Written(PathBuf),
+}
+
+impl Cni {
+    /// Writes the network that [`Settings::template`](super::Settings::template) makes of these ranges, with commas between
+    /// them, unless the directory has a valid one that is not of crisp's own making. Blocks for a moment.
+    ///
+    /// Ranges that are wrong are refused in any case.
+    pub fn set_pod_cidrs(&self, ranges: &str) -> Result<Rendered, PodCidrError> {
+        if ranges.trim().is_empty() {
+            return Ok(Rendered::NoCidr);
+        }
+        let cidrs = Cidr::parse_all(ranges)?;
+        let settings = self.settings();
+        let Some(template) = &settings.template else { return Ok(Rendered::NoTemplate) };
+        let conf_dir = &settings.conf_dir;
+        if let Some((other, _)) = dir::look_besides(conf_dir, Some(OsStr::new(OWN)))?.network {
+            return Ok(Rendered::NotNeeded(other));
+        }
+        let text = make(template, &cidrs)?;
+        let path = conf_dir.join(OWN);
+        if fs::read(&path).is_ok_and(|old| old == text.as_bytes()) {
+            return Ok(Rendered::Unchanged(path));
+        }
+        match write(&path, text.as_bytes()) {
+            Ok(()) => Ok(Rendered::Written(path)),
+            Err(source) => Err(PodCidrError::Write { path, source }),
+        }
+    }
+}
+
+/// The text of a network that is known to be valid.
+fn make(template: &Path, cidrs: &[Cidr]) -> Result<String, PodCidrError> {
+    let path = || template.to_owned();
+    let unusable = |source| PodCidrError::Template { path: path(), source };
+    let text = String::from_utf8(dir::read(template).map_err(unusable)?);
+    let text = text.map_err(|bad| unusable(ConfError::Read(io::Error::new(io::ErrorKind::InvalidData, bad))))?;
+    let text = template::render(&text, cidrs).map_err(|source| PodCidrError::Follow { path: path(), source })?;
+    let list = List::parse(text.as_bytes()).map_err(|source| PodCidrError::Invalid { path: path(), source })?;
+    if list.plugins.is_empty() {
+        return Err(PodCidrError::Invalid { path: path(), source: ConfError::Missing("plugins") });
+    }
+    Ok(text)
+}
+
+/// Whole or not at all, also when the power fails.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
+    let new = path.with_extension("new");
+    let write = || {
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        File::open(dir)?.sync_all()
+    };
+    let done = write();
+    if done.is_err() {
+        drop(fs::remove_file(&new));
+    }
+    done
+}

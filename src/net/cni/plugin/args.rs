@@ -1,0 +1,108 @@
+//! What plugins are told of a pod: its identity in `CNI_ARGS`, and what they declare to want in `runtimeConfig`.
+
+use model::{Classed, Kind, PortMapping, Protocol};
+use serde_json::{Map, Value, json};
+
+use crate::attachment::{Bandwidth, Pod, Rate};
+use crate::cni::conf::is_name;
+
+/// Where no burst is given: as much as the plugin for it takes. All runtimes do the same.
+const BURST: u32 = u32::MAX;
+
+/// The pod has a name that plugins could not be told.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadPod {
+    #[error(
+        "the pod's id {0:?} is none that CNI allows: a letter or digit, then letters, digits, dots, hyphens or underscores"
+    )]
+    Id(String),
+    #[error(
+        "the pod's {field} {value:?} cannot be told to CNI plugins: it has a semicolon, an equals sign or a control character"
+    )]
+    Argument { field: &'static str, value: String },
+}
+
+impl Classed for BadPod {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Id(_) | Self::Argument { .. } => Kind::Invalid,
+        }
+    }
+}
+
+/// Who the pod is, as `CNI_ARGS` has it. No value may look like a further argument.
+pub(crate) fn identity(pod: &Pod) -> Result<String, BadPod> {
+    if !is_name(&pod.id) {
+        return Err(BadPod::Id(pod.id.clone()));
+    }
+    let known = [
+        ("namespace", "K8S_POD_NAMESPACE", &pod.namespace),
+        ("name", "K8S_POD_NAME", &pod.name),
+        ("id", "K8S_POD_INFRA_CONTAINER_ID", &pod.id),
+        ("uid", "K8S_POD_UID", &pod.uid),
+    ];
+    // Plugins refuse arguments they do not know, unless told not to.
+    let mut text = "IgnoreUnknown=1".to_owned();
+    for (field, key, value) in known {
+        if value.contains(|c: char| matches!(c, ';' | '=') || c.is_control()) {
+            return Err(BadPod::Argument { field, value: value.clone() });
+        }
+        text.push_str(&format!(";{key}={value}"));
+    }
+    Ok(text)
+}
+
+/// The same for a pod of which nothing but its id is known.
+pub(crate) fn bare(pod: &str) -> String {
+    format!("IgnoreUnknown=1;K8S_POD_INFRA_CONTAINER_ID={pod}")
+}
+
+/// All that a plugin may declare to want, by the names that CNI's conventions and other runtimes have for it.
+pub(crate) fn offered(pod: &Pod) -> Map<String, Value> {
+    let mut offered = Map::new();
+    let ports: Vec<_> = pod.ports.iter().filter(|port| port.host_port != 0).map(port).collect();
+    if !ports.is_empty() {
+        offered.insert("portMappings".to_owned(), ports.into());
+    }
+    if pod.bandwidth != Bandwidth::default() {
+        offered.insert("bandwidth".to_owned(), bandwidth(pod.bandwidth));
+    }
+    if let Some(dns) = &pod.dns {
+        let dns = json!({ "servers": dns.servers, "searches": dns.searches, "options": dns.options });
+        offered.insert("dns".to_owned(), dns);
+    }
+    offered.insert("io.kubernetes.cri.pod-annotations".to_owned(), json!(pod.annotations));
+    if !pod.cgroup.is_empty() {
+        offered.insert("cgroupPath".to_owned(), json!(pod.cgroup));
+    }
+    offered
+}
+
+/// Those of the offered that a pod asked for, so that somebody notices when no plugin wants them.
+pub(crate) const ASKED: [&str; 2] = ["portMappings", "bandwidth"];
+
+fn port(port: &PortMapping) -> Value {
+    let protocol = match port.protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+        Protocol::Sctp => "sctp",
+    };
+    let mut mapping = json!({ "hostPort": port.host_port, "containerPort": port.container_port, "protocol": protocol });
+    if !port.host_ip.is_empty() {
+        mapping["hostIP"] = json!(port.host_ip);
+    }
+    mapping
+}
+
+fn bandwidth(wanted: Bandwidth) -> Value {
+    let Bandwidth { ingress, egress } = wanted;
+    let mut limits = Map::new();
+    for (rate, rate_key, burst_key) in [(ingress, "ingressRate", "ingressBurst"), (egress, "egressRate", "egressBurst")]
+    {
+        if let Some(Rate(rate)) = rate {
+            limits.insert(rate_key.to_owned(), json!(rate));
+            limits.insert(burst_key.to_owned(), json!(BURST));
+        }
+    }
+    Value::Object(limits)
+}

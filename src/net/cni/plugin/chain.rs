@@ -1,0 +1,226 @@
+//! The plugins of a network, called one after another.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use safe_fs::FileStamp;
+use serde_json::{Map, Value, json};
+use sync::Mutex;
+use tracing::Instrument as _;
+
+use super::error::{PluginError, Verb};
+use super::exec::{self, Call, Deadline, Said};
+use super::result;
+use super::version::{Version, listed};
+use crate::cni::conf::{List, Plugin};
+
+/// A network, the version that is spoken with its plugins, and where their programs are.
+#[derive(Debug)]
+pub(crate) struct Chain<'a> {
+    pub(crate) list: &'a List,
+    pub(crate) version: Version,
+    pub(crate) bin_dirs: &'a [PathBuf],
+    pub(crate) deadline: Deadline,
+}
+
+/// One pod in one network: what its plugins are told of it, the same in every verb.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Place {
+    pub(crate) pod: String,
+    pub(crate) interface: String,
+    pub(crate) netns: Option<PathBuf>,
+    pub(crate) args: String,
+    /// See [`super::args::offered`].
+    pub(crate) offered: Map<String, Value>,
+}
+
+impl Chain<'_> {
+    /// Attaches a pod: each plugin is told the result of those before it. Gives that of the last.
+    pub(crate) async fn add(&self, place: &Place) -> Result<Value, PluginError> {
+        let mut result = None;
+        for plugin in &self.list.plugins {
+            let said = self.call(plugin, Verb::Add, Some(place), self.request(plugin, place, result.as_ref())).await?;
+            result = Some(result::result(said, self.version)?);
+        }
+        Ok(result.unwrap_or_default())
+    }
+
+    /// Detaches a pod, the last plugin first. One that knows nothing of the pod has done it.
+    ///
+    /// With the result of a whole ADD a failure ends it, as CNI has it: what is left may be needed when it is repeated. What
+    /// is left of half an ADD, or of none, is taken back as far as possible, and each plugin has the whole time for its
+    /// part: one that does not take its configuration, or hangs, must not keep the others' addresses.
+    pub(crate) async fn del(&self, place: &Place, result: Option<&Value>) -> Result<(), PluginError> {
+        let told = result.filter(|_| self.version.has_check());
+        let mut first = Ok(());
+        for plugin in self.list.plugins.iter().rev() {
+            let deadline = if result.is_some() { self.deadline } else { Deadline::after(self.deadline.limit) };
+            let part = Chain { deadline, ..*self };
+            match part.call(plugin, Verb::Del, Some(place), self.request(plugin, place, told)).await {
+                Ok(_) => {}
+                Err(error) if error.knows_nothing() => tracing::debug!(%error, "nothing to take back"),
+                Err(error) if result.is_some() => return Err(error),
+                Err(error) => first = first.and(Err(error)),
+            }
+        }
+        first
+    }
+
+    pub(crate) async fn check(&self, place: &Place, result: &Value) -> Result<(), PluginError> {
+        for plugin in &self.list.plugins {
+            self.call(plugin, Verb::Check, Some(place), self.request(plugin, place, Some(result))).await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn status(&self) -> Result<(), PluginError> {
+        for plugin in &self.list.plugins {
+            self.call(plugin, Verb::Status, None, self.base(plugin)).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells all plugins which pods there still are. One that fails does not keep the others from it.
+    pub(crate) async fn gc(&self, valid: &Value) -> Vec<PluginError> {
+        let mut failed = Vec::new();
+        for plugin in &self.list.plugins {
+            let mut conf = self.base(plugin);
+            conf.insert("cni.dev/valid-attachments".to_owned(), valid.clone());
+            // The first text of the specification called it so, and plugins may too.
+            conf.insert("cni.dev/attachments".to_owned(), valid.clone());
+            failed.extend(self.call(plugin, Verb::Gc, None, conf).await.err());
+        }
+        failed
+    }
+
+    /// What a plugin is told on stdin of a pod.
+    fn request(&self, plugin: &Plugin, place: &Place, result: Option<&Value>) -> Map<String, Value> {
+        let mut conf = self.base(plugin);
+        if let Some(result) = result {
+            conf.insert("prevResult".to_owned(), result.clone());
+        }
+        let wanted = place.offered.iter().filter(|(capability, _)| plugin.capabilities.contains(*capability));
+        let wanted: Map<_, _> = wanted.map(|(capability, value)| (capability.clone(), value.clone())).collect();
+        if !wanted.is_empty() {
+            conf.insert("runtimeConfig".to_owned(), Value::Object(wanted));
+        }
+        conf
+    }
+
+    /// Its configuration, without what is for runtimes alone and what only they may say.
+    fn base(&self, plugin: &Plugin) -> Map<String, Value> {
+        let mut conf = plugin.conf.clone();
+        conf.retain(|key, _| !matches!(key.as_str(), "capabilities" | "prevResult") && !key.starts_with("cni.dev/"));
+        conf.insert("name".to_owned(), json!(self.list.name));
+        conf.insert("cniVersion".to_owned(), json!(self.version.as_str()));
+        conf
+    }
+
+    async fn call(
+        &self,
+        plugin: &Plugin,
+        verb: Verb,
+        place: Option<&Place>,
+        conf: Map<String, Value>,
+    ) -> Result<Said, PluginError> {
+        let path = exec::find(&plugin.program, self.bin_dirs)?;
+        let mut env = vec![("CNI_PATH", search_path(self.bin_dirs))];
+        if let Some(Place { pod, interface, netns, args, offered: _ }) = place {
+            env.push(("CNI_CONTAINERID", pod.into()));
+            env.push(("CNI_IFNAME", interface.into()));
+            env.push(("CNI_NETNS", netns.as_ref().map(OsString::from).unwrap_or_default()));
+            env.push(("CNI_ARGS", args.into()));
+        }
+        let stdin = Value::Object(conf).to_string().into_bytes();
+        let call = Call { plugin: &plugin.program, path: &path, verb, env, stdin, deadline: self.deadline };
+        let step = tracing::debug_span!("cni.plugin", plugin = plugin.program, verb = verb.as_str());
+        let said = exec::run(call).instrument(step).await?;
+        if !said.stderr.is_empty() {
+            tracing::debug!(plugin = said.plugin, verb = verb.as_str(), stderr = said.stderr, "a plugin wrote");
+        }
+        Ok(said)
+    }
+}
+
+fn search_path(dirs: &[PathBuf]) -> OsString {
+    let mut path = OsString::new();
+    for (number, dir) in dirs.iter().enumerate() {
+        if number > 0 {
+            path.push(":");
+        }
+        path.push(dir);
+    }
+    path
+}
+
+/// Which versions plugins speak, as long as their programs are the same.
+#[derive(Debug, Default)]
+pub(crate) struct Tongues(Mutex<HashMap<PathBuf, (FileStamp, Vec<String>)>>);
+
+impl Tongues {
+    /// The highest version that the network's file allows and all of its plugins speak.
+    ///
+    /// Plugins are asked only where the file leaves a choice, or where they are about to be asked what older ones do not
+    /// understand and answer oddly.
+    pub(crate) async fn agree(
+        &self,
+        list: &List,
+        bin_dirs: &[PathBuf],
+        deadline: Deadline,
+    ) -> Result<Version, PluginError> {
+        let mut left = list.versions.clone();
+        if left.len() <= 1 && !list.highest().has_status() {
+            return Ok(list.highest());
+        }
+        for plugin in &list.plugins {
+            let Some(spoken) = self.spoken(&plugin.program, bin_dirs, deadline).await? else { continue };
+            let allowed = listed(&left);
+            left.retain(|version| spoken.iter().any(|one| one == version.as_str()));
+            if left.is_empty() {
+                let (plugin, network) = (plugin.program.clone(), list.name.clone());
+                return Err(PluginError::Tongue { plugin, spoken, network, allowed });
+            }
+        }
+        Ok(left.last().copied().unwrap_or(Version::UNSAID))
+    }
+
+    /// None where the plugin does not tell: it may be too old to know the question.
+    async fn spoken(
+        &self,
+        plugin: &str,
+        bin_dirs: &[PathBuf],
+        deadline: Deadline,
+    ) -> Result<Option<Vec<String>>, PluginError> {
+        let path = exec::find(plugin, bin_dirs)?;
+        // Looked at before it is asked: a program that is replaced meanwhile is asked again.
+        let stamp = FileStamp::read(&path);
+        let known = |known: &HashMap<PathBuf, (FileStamp, Vec<String>)>| {
+            known.get(&path).filter(|(seen, _)| Some(seen) == stamp.as_ref()).map(|(_, spoken)| spoken.clone())
+        };
+        if let Some(spoken) = known(&self.0.lock()) {
+            return Ok(Some(spoken));
+        }
+        // Old plugins want all of it to be there, whatever it is.
+        let env = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"].map(|key| (key, OsString::from("dummy")));
+        let stdin = json!({ "cniVersion": Version::NEWEST.as_str() }).to_string().into_bytes();
+        let call = Call { plugin, path: &path, verb: Verb::Version, env: env.into(), stdin, deadline };
+        let spoken = match exec::run(call).await {
+            Ok(said) => result::versions(said),
+            Err(error @ (PluginError::Late { .. } | PluginError::Start { .. })) => return Err(error),
+            Err(error) => Err(error),
+        };
+        let spoken = match spoken {
+            Ok(spoken) => spoken,
+            Err(error) => {
+                tracing::debug!(%error, "which versions it speaks is not known");
+                return Ok(None);
+            }
+        };
+        if let Some(stamp) = stamp {
+            let mut known = self.0.lock();
+            known.insert(path, (stamp, spoken.clone()));
+        }
+        Ok(Some(spoken))
+    }
+}

@@ -1,0 +1,142 @@
+//! How a plugin can fail.
+
+use std::path::PathBuf;
+use std::time::Duration;
+use std::{fmt, io};
+
+use model::{Classed, Kind, Signal};
+
+/// What a plugin is asked to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Add,
+    Del,
+    Check,
+    Status,
+    Gc,
+    Version,
+}
+
+impl Verb {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Add => "ADD",
+            Self::Del => "DEL",
+            Self::Check => "CHECK",
+            Self::Status => "STATUS",
+            Self::Gc => "GC",
+            Self::Version => "VERSION",
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A plugin that did not do what it was asked to. What plugins write is shown without control characters, and shortened.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    #[error("the CNI plugin {plugin} is in none of the directories {}", paths(dirs))]
+    Missing { plugin: String, dirs: Vec<PathBuf> },
+    #[error("starting the CNI plugin {} for {verb}", path.display())]
+    Start { path: PathBuf, verb: Verb, source: io::Error },
+    #[error("talking to the CNI plugin {plugin} during {verb}{}", Said(stderr))]
+    Talk { plugin: String, verb: Verb, stderr: String, source: io::Error },
+    #[error("the CNI plugin {plugin} was killed: {verb} had not ended after {} s{}", limit.as_secs_f32(), Said(stderr))]
+    Late { plugin: String, verb: Verb, limit: Duration, stderr: String },
+    #[error("the CNI plugin {plugin} was killed: its answer to {verb} is longer than {limit} bytes{}", Said(stderr))]
+    Flood { plugin: String, verb: Verb, limit: usize, stderr: String },
+    #[error("the CNI plugin {plugin} was ended by {} during {verb}{}", SignalName(*signal), Said(stderr))]
+    Signal { plugin: String, verb: Verb, signal: i32, stderr: String },
+    /// It says why, as CNI has it.
+    #[error("the CNI plugin {plugin} refused {verb}: {}{}", Told { code: *code, msg, details }, Said(stderr))]
+    Refused { plugin: String, verb: Verb, code: u64, msg: String, details: String, stderr: String },
+    /// It does not say why in any form that CNI knows.
+    #[error("the CNI plugin {plugin} failed in {verb} with exit code {exit}{}{}", Wrote(stdout), Said(stderr))]
+    Failed { plugin: String, verb: Verb, exit: i32, stdout: String, stderr: String },
+    #[error("the CNI plugin {plugin} answered {verb} with what is no result: {why}{}{}", Wrote(stdout), Said(stderr))]
+    Garbage { plugin: String, verb: Verb, why: String, stdout: String, stderr: String },
+    #[error(
+        "the CNI plugin {plugin} speaks {spoken:?}, and the network {network} allows {allowed} with its other plugins"
+    )]
+    Tongue { plugin: String, spoken: Vec<String>, network: String, allowed: String },
+}
+
+impl Classed for PluginError {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Missing { .. } | Self::Tongue { .. } => Kind::Precondition,
+            Self::Late { .. } => Kind::Deadline,
+            Self::Refused { code, .. } => match *code {
+                // Version, field or configuration: it stays wrong until somebody changes the file.
+                1 | 2 | 7 => Kind::Precondition,
+                11 | 50 | 51 => Kind::Unavailable,
+                _ => Kind::Internal,
+            },
+            Self::Start { .. }
+            | Self::Talk { .. }
+            | Self::Flood { .. }
+            | Self::Signal { .. }
+            | Self::Failed { .. }
+            | Self::Garbage { .. } => Kind::Internal,
+        }
+    }
+}
+
+impl PluginError {
+    /// Whether the plugin says that it knows nothing of the pod, so that there is nothing to take back.
+    pub(crate) fn knows_nothing(&self) -> bool {
+        matches!(self, Self::Refused { code: 3, .. })
+    }
+}
+
+fn paths(dirs: &[PathBuf]) -> String {
+    dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ")
+}
+
+struct Said<'a>(&'a str);
+
+impl fmt::Display for Said<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; its stderr ends in: {}", self.0) }
+    }
+}
+
+struct Wrote<'a>(&'a str);
+
+impl fmt::Display for Wrote<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { f.write_str("; it wrote nothing") } else { write!(f, "; it wrote: {}", self.0) }
+    }
+}
+
+struct Told<'a> {
+    code: u64,
+    msg: &'a str,
+    details: &'a str,
+}
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { code, msg, details } = self;
+        write!(f, "{msg}")?;
+        if !details.is_empty() {
+            write!(f, "; {details}")?;
+        }
+        write!(f, " (code {code})")
+    }
+}
+
+struct SignalName(i32);
+
+impl fmt::Display for SignalName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Signal::try_from(self.0) {
+            Ok(signal) => write!(f, "{signal}"),
+            Err(_) => write!(f, "signal {}", self.0),
+        }
+    }
+}

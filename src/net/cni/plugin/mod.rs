@@ -1,0 +1,10 @@
+//! Plugins: finds and executes them, negotiates the CNI version, parses results and errors.
+
+pub(crate) mod args;
+pub(crate) mod chain;
+pub(crate) mod error;
+pub(crate) mod exec;
+pub(crate) mod result;
+#[cfg(test)]
+mod result_tests;
+pub(crate) mod version;

@@ -1,0 +1,115 @@
+//! Results in the forms of all versions.
+
+use serde_json::{Value, json};
+
+use super::error::Verb;
+use super::exec::Said;
+use super::result;
+use super::version::Version;
+
+fn said(value: &Value) -> Said {
+    let stdout = value.to_string().into_bytes();
+    Said { plugin: "x".to_owned(), verb: Verb::Add, stdout, stderr: String::new() }
+}
+
+fn addresses(value: &Value, version: Version) -> Vec<String> {
+    let result = result::result(said(value), version).unwrap();
+    let attached = result::attached(&result, version).unwrap();
+    attached.ips.iter().map(ToString::to_string).collect()
+}
+
+fn pair(version: &str) -> Value {
+    json!({ "cniVersion": version, "ip4": { "ip": "10.0.0.5/8", "gateway": "10.0.0.1", "routes": [{ "dst": "0.0.0.0/0" }] },
+        "ip6": { "ip": "fd00::5/64" }, "dns": { "nameservers": ["10.0.0.10"] } })
+}
+
+fn numbered(version: &str) -> Value {
+    json!({ "cniVersion": version, "ips": [{ "version": "4", "address": "10.0.0.5/8", "gateway": "10.0.0.1" },
+        { "version": "6", "address": "fd00::5/64" }], "routes": [{ "dst": "0.0.0.0/0" }], "dns": { "nameservers": ["10.0.0.10"] } })
+}
+
+fn plain(version: &str) -> Value {
+    json!({ "cniVersion": version, "ips": [{ "address": "10.0.0.5/8", "gateway": "10.0.0.1" }, { "address": "fd00::5/64" }],
+        "routes": [{ "dst": "0.0.0.0/0" }], "dns": { "nameservers": ["10.0.0.10"] } })
+}
+
+/// A result of this version, in its own form.
+fn own(version: Version) -> Value {
+    match version {
+        Version::V0_1_0 | Version::V0_2_0 => pair(version.as_str()),
+        Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => numbered(version.as_str()),
+        Version::V1_0_0 | Version::V1_1_0 => plain(version.as_str()),
+    }
+}
+
+#[test]
+fn a_result_of_any_version_is_brought_into_the_form_of_any_other() {
+    for from in Version::ALL {
+        for to in Version::ALL {
+            let result = result::result(said(&own(from)), to).unwrap();
+            assert_eq!(result, own(to), "{from} to {to}");
+            assert_eq!(addresses(&own(from), to), ["10.0.0.5", "fd00::5"], "{from} to {to}");
+        }
+    }
+}
+
+#[test]
+fn a_result_without_a_version_has_the_one_that_was_asked_for() {
+    for version in Version::ALL {
+        for unsaid in [None, Some(json!("")), Some(Value::Null)] {
+            let mut value = own(version);
+            match unsaid {
+                Some(unsaid) => value["cniVersion"] = unsaid,
+                None => drop(value.as_object_mut().unwrap().remove("cniVersion")),
+            }
+            assert_eq!(result::result(said(&value), version).unwrap(), own(version));
+        }
+    }
+}
+
+#[test]
+fn only_addresses_of_the_pods_own_interface_count() {
+    let mut value = json!({
+        "interfaces": [{ "name": "eth0" }, { "name": "eth0", "sandbox": "/x" }, { "name": "eth1", "sandbox": "/x" }],
+        "ips": [
+            { "address": "10.0.0.1/8", "interface": 0 },
+            { "address": "10.0.0.2/8", "interface": 1 },
+            { "address": "10.0.0.3/8", "interface": 2 },
+            { "address": "10.0.0.4/8" },
+            { "address": "10.0.0.2/8", "interface": 1 },
+        ],
+    });
+    assert_eq!(addresses(&value, Version::V1_1_0), ["10.0.0.2", "10.0.0.4"], "the host's eth0 is another one");
+    value["interfaces"][1]["name"] = json!("eth7");
+    assert_eq!(addresses(&value, Version::V1_1_0), ["10.0.0.1", "10.0.0.4"], "not every plugin says where it is");
+}
+
+#[test]
+fn what_a_plugin_may_write_never_breaks_anything() {
+    let parts = [
+        json!(null),
+        json!(7),
+        json!(-1.5),
+        json!("10.0.0.1/8"),
+        json!([]),
+        json!([null]),
+        json!({}),
+        json!([{ "address": {} }]),
+        json!([{ "address": "::/0", "interface": 18_446_744_073_709_551_615_u64 }]),
+        json!({ "ip": [], "routes": "x" }),
+        json!([{ "dst": 1 }]),
+    ];
+    for from in Version::ALL {
+        for to in Version::ALL {
+            for key in ["ips", "ip4", "ip6", "interfaces", "routes", "dns", "cniVersion"] {
+                for part in &parts {
+                    let mut value = own(from);
+                    value[key] = part.clone();
+                    if let Ok(result) = result::result(said(&value), to) {
+                        drop(result::attached(&result, to));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Plugins that do not do as they should.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use model::{Classed as _, Kind};
+use serde_json::json;
+
+use super::support::{Ground, RESULT, pod, slow, words};
+use crate::cni::{AddError, PluginError};
+
+/// What a plugin has to say for itself when it fails at `ADD`, and only there.
+fn at_add(script: &str) -> String {
+    format!("if [ $CNI_COMMAND = ADD ]; then {script}\nfi")
+}
+
+/// The error of an ADD whose second plugin runs `script` then.
+async fn failed(ground: &Ground, script: &str) -> (AddError, String) {
+    ground.good("first");
+    ground.plugin("second", &at_add(script));
+    ground.list(&[("first", json!({})), ("second", json!({})), ("third", json!({}))]);
+    ground.good("third");
+    let error = ground.cni.add(&pod("p1")).await.unwrap_err();
+    let said = words(&error);
+    let calls = ["ADD first", "ADD second", "DEL third", "DEL second", "DEL first"];
+    assert_eq!(ground.calls(), calls, "all of the network is taken back: {said}");
+    assert!(ground.kept().is_empty(), "{said}");
+    assert!(said.contains("second") && said.contains("net"), "{said}");
+    (error, said)
+}
+
+fn plugin(error: &AddError) -> &PluginError {
+    match error {
+        AddError::Plugin { source, .. } => source,
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn one_that_fails_after_allocating_is_asked_to_take_it_back() {
+    let ground = Ground::new();
+    let allocated = ground.path("allocated").display().to_string();
+    let said = r#"{"cniVersion": "1.0.0", "code": 7, "msg": "no way", "details": "really\nnone"}"#;
+    let script =
+        format!("touch {allocated}; echo first line >&2; printf 'last\\033[2J line' >&2; printf '%s' '{said}'; exit 1");
+    ground.good("first");
+    let second = format!("{}\nif [ $CNI_COMMAND = DEL ]; then rm {allocated}; fi", at_add(&script));
+    ground.plugin("second", &second);
+    ground.list(&[("first", json!({})), ("second", json!({}))]);
+    let error = ground.cni.add(&pod("p1")).await.unwrap_err();
+    assert!(matches!(plugin(&error), PluginError::Refused { code: 7, .. }), "{error}");
+    assert_eq!(error.kind(), Kind::Precondition);
+    let said = words(&error);
+    assert!(said.contains("refused ADD: no way; really none (code 7)"), "{said}");
+    assert!(said.ends_with("its stderr ends in: first line last [2J line"), "{said}");
+    assert!(!Path::new(&allocated).exists());
+    assert_eq!(ground.calls(), ["ADD first", "ADD second", "DEL second", "DEL first"]);
+    assert_eq!(ground.told("second", "DEL").get("prevResult"), None, "there is no result of the whole");
+    assert!(ground.kept().is_empty());
+}
+
+#[tokio::test]
+async fn one_that_cannot_take_it_back_either_is_reported_and_remembered() {
+    let mut ground = Ground::new();
+    ground.plugin("bridge", "echo \"bad $CNI_COMMAND\" >&2; exit 3");
+    ground.list(&[("bridge", json!({ "mark": 1 }))]);
+    let error = ground.cni.add(&pod("p1")).await.unwrap_err();
+    assert!(matches!(&error, AddError::LeftBehind { .. }), "{error}");
+    let said = words(&error);
+    for part in ["failed in ADD with exit code 3", "bad ADD", "failed in DEL with exit code 3", "bad DEL"] {
+        assert!(said.contains(part), "{said}");
+    }
+    assert_eq!(ground.cni.attachments().unwrap(), ["p1"]);
+    // After a restart, with another network in use.
+    ground.restart();
+    ground.good("bridge");
+    ground.list(&[("bridge", json!({ "mark": 2 }))]);
+    ground.cni.del(&pod("p1")).await.unwrap();
+    assert_eq!(ground.told("bridge", "DEL")["mark"], 1);
+    assert!(ground.kept().is_empty());
+}
+
+#[tokio::test]
+async fn one_that_does_not_even_take_its_configuration_does_not_keep_the_others_from_taking_back() {
+    let ground = Ground::new();
+    ground.good("first");
+    ground.plugin("second", "echo unknown field >&2; exit 1");
+    ground.list(&[("first", json!({})), ("second", json!({ "typo": 1 }))]);
+    let error = ground.cni.add(&pod("p1")).await.unwrap_err();
+    assert!(matches!(&error, AddError::LeftBehind { .. }), "{error}");
+    assert_eq!(ground.calls(), ["ADD first", "ADD second", "DEL second", "DEL first"]);
+    ground.cni.del(&pod("p1")).await.unwrap_err();
+    assert_eq!(ground.cni.attachments().unwrap(), ["p1"]);
+    // It will never take it; the file that was mended counts.
+    ground.plugin("second", "! grep -q typo $log/second.$CNI_COMMAND.stdin");
+    ground.list(&[("first", json!({})), ("second", json!({}))]);
+    ground.cni.del(&pod("p1")).await.unwrap();
+    assert!(ground.kept().is_empty());
+}
+
+#[tokio::test]
+async fn one_that_hangs_is_killed_with_all_that_it_started() {
+    let limit = slow(Duration::from_secs(3));
+    let ground = Ground::with_timeout(limit);
+    let started = ground.path("started").display().to_string();
+    let script = format!("echo waiting >&2; sleep 1000 & echo $! > {started}; echo $$ >> {started}; wait");
+    let before = Instant::now();
+    let (error, said) = failed(&ground, &script).await;
+    assert!(matches!(plugin(&error), PluginError::Late { .. }), "{said}");
+    assert_eq!(error.kind(), Kind::Deadline);
+    assert!(said.contains("waiting") && said.contains("had not ended"), "{said}");
+    assert!(before.elapsed() >= limit);
+    let pids = fs::read_to_string(&started).unwrap();
+    assert_eq!(pids.lines().count(), 2);
+    for pid in pids.lines() {
+        assert!(is_gone(pid), "{pid} of {pids:?} lives");
+    }
+}
+
+/// Whether a process has ended, though its new parent may not have noticed yet.
+fn is_gone(pid: &str) -> bool {
+    let until = Instant::now() + slow(Duration::from_secs(5));
+    loop {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"));
+        if stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z ")) {
+            return true;
+        }
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[tokio::test]
+async fn one_whose_caller_gives_up_is_killed_and_remembered() {
+    let ground = Ground::new();
+    let started = ground.path("started");
+    let script = format!("sleep 1000 & echo $! > {0}.new; mv {0}.new {0}; wait", started.display());
+    ground.plugin("bridge", &at_add(&script));
+    ground.list(&[("bridge", json!({}))]);
+    let seen = async {
+        while !started.exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::select! {
+        done = async { ground.cni.add(&pod("p1")).await } => panic!("{done:?}"),
+        () = seen => {}
+    }
+    assert!(is_gone(fs::read_to_string(&started).unwrap().trim()));
+    assert_eq!(ground.cni.attachments().unwrap(), ["p1"], "as after the death of a daemon");
+    ground.cni.del(&pod("p1")).await.unwrap();
+    assert_eq!(ground.calls(), ["ADD bridge", "DEL bridge"]);
+    assert!(ground.kept().is_empty());
+}
+
+#[tokio::test]
+async fn one_that_prints_garbage_is_told_from_one_that_fails() {
+    let cases = [
+        ("echo 'I feel fine'", "I feel fine"),
+        ("true", "it is empty"),
+        ("echo '[]'", "no JSON object"),
+        (&format!("echo '{}' trailing", RESULT.replace('\n', " ")), "trailing"),
+        ("echo '{\"cniVersion\": \"7.0.0\"}'", "does not speak its cniVersion"),
+        ("echo '{\"cniVersion\": 1}'", "is no text"),
+        ("head -c 5000 /dev/urandom", "is no result"),
+    ];
+    for (script, why) in cases {
+        let ground = Ground::new();
+        let (error, said) = failed(&ground, script).await;
+        assert!(matches!(plugin(&error), PluginError::Garbage { .. }), "{script}: {said}");
+        assert!(said.contains(why), "{script}: {said}");
+        assert!(said.len() < 8000 && !said.contains(|c: char| c.is_control()), "{script}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_result_without_a_place_for_the_pod_is_none() {
+    let cases = [
+        (json!({}), "no address for the pod"),
+        (json!({ "ips": [] }), "no address for the pod"),
+        (json!({ "ips": 7 }), "ips is no list"),
+        (json!({ "ips": [{ "address": "10.0.0.1" }] }), "ADDRESS/LENGTH"),
+        (json!({ "ips": [{ "address": "10.0.0.1/33" }] }), "ADDRESS/LENGTH"),
+        (json!({ "ips": [{ "address": 7 }] }), "ADDRESS/LENGTH"),
+        (json!({ "ips": [{ "address": "10.0.0.1/8", "interface": 1 }], "interfaces": [{}] }), "not there"),
+        (json!({ "ips": [{ "address": "10.0.0.1/8", "interface": -1 }], "interfaces": [{}] }), "not there"),
+        (
+            json!({ "ips": [{ "address": "10.0.0.1/8", "interface": 0 }], "interfaces": [{ "name": "br0" }] }),
+            "no address",
+        ),
+        (json!({ "ips": [{ "address": "10.0.0.1/8" }], "interfaces": {} }), "interfaces is no list"),
+    ];
+    for (result, why) in cases {
+        let ground = Ground::new();
+        ground.plugin("bridge", &at_add(&format!("echo '{result}'")));
+        ground.list(&[("bridge", json!({}))]);
+        let error = ground.cni.add(&pod("p1")).await.unwrap_err();
+        assert!(matches!(&error, AddError::Result { .. }), "{result}: {error}");
+        assert!(words(&error).contains(why), "{result}: {error}");
+        assert_eq!(ground.calls(), ["ADD bridge", "DEL bridge"]);
+        assert!(ground.kept().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn one_that_floods_its_output_is_killed() {
+    let ground = Ground::new();
+    let (error, said) = failed(&ground, "yes | head -c 100000000; sleep 1000").await;
+    assert!(matches!(plugin(&error), PluginError::Flood { .. }), "{said}");
+    let ground = Ground::new();
+    let (error, said) = failed(&ground, "yes error | head -c 20000000 >&2; echo the end >&2; exit 1").await;
+    assert!(matches!(plugin(&error), PluginError::Failed { .. }), "{said}");
+    assert!(said.ends_with("the end") && said.len() < 8000, "stderr may be as long as it likes: {said}");
+}
+
+#[tokio::test]
+async fn one_that_dies_by_a_signal_is_told_with_the_name_of_the_signal() {
+    let ground = Ground::new();
+    let (error, said) = failed(&ground, "echo going >&2; kill -SEGV $$").await;
+    assert!(matches!(plugin(&error), PluginError::Signal { .. }), "{said}");
+    assert!(said.contains("ended by SIGSEGV during ADD") && said.ends_with("going"), "{said}");
+}
+
+#[tokio::test]
+async fn one_that_cannot_be_started_is_told_with_its_path() {
+    let ground = Ground::new();
+    fs::write(ground.path("bin/bridge"), "#!/nowhere/sh\n").unwrap();
+    ground.list(&[("bridge", json!({}))]);
+    let error = ground.cni.add(&pod("p1")).await.unwrap_err();
+    let said = words(&error);
+    assert!(said.contains("starting the CNI plugin") && said.contains("bin/bridge"), "{said}");
+}
+
+#[tokio::test]
+async fn one_that_reads_nothing_or_leaves_a_child_behind_is_no_trouble() {
+    let ground = Ground::with_timeout(slow(Duration::from_secs(20)));
+    let path = ground.path("bin/bridge");
+    // Its child keeps stdout open for longer than the deadline.
+    let child = ground.path("child");
+    let text = format!("#!/bin/sh\nsleep 1000 & echo $! > {}\necho '{RESULT}'\n", child.display());
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    // More than a pipe takes.
+    ground.list(&[("bridge", json!({ "big": "x".repeat(500_000) }))]);
+    let attached = ground.cni.add(&pod("p1")).await;
+    let pid = fs::read_to_string(&child).unwrap().trim().parse().unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    assert_eq!(attached.unwrap().ips.len(), 2);
+}
+
+#[tokio::test]
+async fn one_that_is_being_replaced_is_waited_for() {
+    let ground = Ground::new();
+    ground.good("bridge");
+    ground.list(&[("bridge", json!({}))]);
+    let writer = fs::File::options().append(true).open(ground.path("bin/bridge")).unwrap();
+    let close = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        drop(writer);
+    };
+    let (attached, ()) = tokio::join!(async { ground.cni.add(&pod("p1")).await }, close);
+    attached.unwrap();
+}

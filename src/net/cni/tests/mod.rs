@@ -1,0 +1,8 @@
+//! Tests with plugins of our own (shell scripts), and with the reference plugins where they are installed.
+
+mod add;
+mod del;
+mod failures;
+mod node;
+mod real_plugins;
+pub(crate) mod support;
