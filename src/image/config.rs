@@ -124,7 +124,7 @@ pub(crate) fn chain_id(below: Option<&Digest>, diff_id: &Digest) -> Digest {
 impl Config {
     /// The image's user by number, where it is one.
     pub fn uid(&self) -> Option<u32> {
-        crate::view::accounts::id(self.user_part())
+        crate::rootfs::passwd::id(self.user_part())
     }
 
     /// The image's user by name; empty where it is a number or none.

@@ -8,8 +8,8 @@ pub use crate::layer::canary::Canary;
 use crate::layer::staged::Staged;
 use crate::layer::unpack::Unpacked;
 use crate::layer::untar::untar;
+use crate::layer_plan::plan;
 use crate::manifest::{Document, choose};
-use crate::plan::plan;
 use crate::reference::Reference;
 use crate::registry::auth::{Challenge, token_url};
 use crate::registry::endpoint::Credentials;
@@ -26,7 +26,7 @@ pub fn unpack(stream: &[u8], layer: &Path, below: &[PathBuf]) -> bool {
     let mut staged = Staged::new(1, layer.to_owned(), diff_id.clone(), diff_id, None);
     // The caller removes the directory.
     staged.keep();
-    staged.unpacked(Unpacked { pending, weight: crate::layer::root::Weight::default(), tar_bytes: 0 });
+    staged.unpacked(Unpacked { pending, weight: crate::layer::confined_root::Weight::default(), tar_bytes: 0 });
     // A link to nothing is found out only here; what was unpacked is whole nonetheless.
     let adopted = staged.adopt(below);
     assert_eq!(adopted.is_ok(), staged.adopt(below).is_ok(), "adopting twice is not adopting once");

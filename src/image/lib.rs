@@ -22,48 +22,49 @@
 //! Limits: sha256 and sha512 digests, at most 256 layers, no encrypted layers, no Docker schema 1.
 #![forbid(unsafe_code)]
 
+mod archive;
 mod config;
 mod digest;
-#[cfg(test)]
-mod fixture;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-mod image;
 mod layer;
+mod layer_plan;
 mod limits;
 mod manifest;
-mod package;
-mod plan;
+mod record;
 mod reference;
 mod registry;
+mod rootfs;
 mod store;
-mod view;
+pub(crate) mod tar;
+#[cfg(test)]
+mod test_support;
 
+pub use archive::export::{Compress, ExportError};
+pub use archive::import::ImportError;
+pub use archive::progress::{Progress, Watch, unwatched};
 pub use config::Config;
 pub use digest::{BadDigest, Digest};
-pub use image::Image;
-pub use layer::archive::TarError;
-pub use layer::tape::{TapeError, replay};
 pub use layer::unpack::UnpackError;
 pub use layer::untar::UntarError;
 pub use limits::Limits;
 pub use manifest::ManifestError;
-pub use package::export::{Compress, ExportError};
-pub use package::import::ImportError;
-pub use package::progress::{Progress, Watch, unwatched};
+pub use record::Image;
 pub use reference::{BadReference, Pick, Reference};
+pub use registry::docker_config::{BadLogins, Logins};
 pub use registry::endpoint::{BadEndpoint, Credentials, Endpoint, Login, Registries, Registry};
-pub use registry::fetch::{FetchError, Tried};
-pub use registry::logins::{BadLogins, Logins};
+pub use registry::fetch_error::{FetchError, Tried};
+pub use registry::progress::{Pulling, Traffic};
 pub use registry::pull_error::PullError;
 pub use registry::tls::{BadTls, Tls};
-pub use registry::traffic::{Pulling, Traffic};
-pub use store::disk::DiskError;
+pub use rootfs::overlay::ViewError;
+pub use rootfs::passwd::{Accounts, Group, Passwd};
+pub use rootfs::user::{User, UserAsk, UserError, resolve_user};
+pub use rootfs::volume::{FileKind, Volume, VolumeError};
+pub use store::catalog::{HoldError, OpenError};
+pub use store::durable::DiskError;
 pub use store::prune::{PruneError, Pruned};
-pub use store::shelf::{HoldError, OpenError};
 pub use store::usage::Usage;
 pub use store::{AccountsCause, AccountsError, Store};
-pub use view::accounts::{Accounts, Group, Passwd};
-pub use view::overlay::ViewError;
-pub use view::user::{User, UserAsk, UserError, resolve_user};
-pub use view::volume::{FileKind, Volume, VolumeError};
+pub use tar::reader::TarError;
+pub use tar::tar_split::{TapeError, replay};

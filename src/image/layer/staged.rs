@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use sync::Mutex;
 
 use crate::digest::Digest;
-use crate::layer::root::Weight;
+use crate::layer::confined_root::Weight;
 use crate::layer::unpack::Unpacked;
-use crate::store::disk;
+use crate::store::durable;
 
 /// What the paths remembered of one layer may take: all layers of an image are remembered until the last is unpacked.
 const BYTES_MAX: usize = 512 << 10;
@@ -159,7 +159,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.kept.load(Ordering::Acquire)
-            && let Err(error) = disk::remove_tree(&self.directory)
+            && let Err(error) = durable::remove_tree(&self.directory)
         {
             tracing::warn!(error = &error as &dyn std::error::Error, "a half-unpacked layer stays until restart");
         }

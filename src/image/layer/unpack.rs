@@ -5,13 +5,13 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use crate::digest::{Digest, Hasher, Metered, PastCap};
-use crate::layer::archive::TarError;
+use crate::layer::confined_root::{Root, Weight, weigh};
 use crate::layer::decompress::{WindowTooLarge, decompressed};
-use crate::layer::lost::LOST;
-use crate::layer::root::{Root, Weight, weigh};
+use crate::layer::replaced::LOST;
 use crate::layer::staged::Pending;
 use crate::layer::untar::{UntarError, untar};
 use crate::limits::Limits;
+use crate::tar::reader::TarError;
 
 const BUFFER: usize = 64 * 1024;
 
@@ -79,13 +79,13 @@ impl UnpackError {
         match self {
             Self::Blob { .. } | Self::Length { .. } | Self::DiffId { .. } => model::Kind::Invalid,
             // What is read may be written down on the way, and then the disk can be full.
-            Self::Read { source, .. } if crate::store::disk::io_kind(source) == model::Kind::Exhausted => {
+            Self::Read { source, .. } if crate::store::durable::io_kind(source) == model::Kind::Exhausted => {
                 model::Kind::Exhausted
             }
             Self::Read { .. } => model::Kind::Invalid,
             Self::TooLarge(_) | Self::Window(_) => model::Kind::Exhausted,
             Self::Untar(source) => source.kind(),
-            Self::Directory { source, .. } => crate::store::disk::io_kind(source),
+            Self::Directory { source, .. } => crate::store::durable::io_kind(source),
         }
     }
 
@@ -212,5 +212,5 @@ fn past_cap(error: &io::Error) -> Option<UnpackError> {
 }
 
 #[cfg(test)]
-#[path = "unpack_tests.rs"]
+#[path = "tests/unpack.rs"]
 mod tests;

@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use crate::layer::archive::{Archive, Entry, TarError, What};
-use crate::layer::looks::{dress, keeps_xattr, times};
-use crate::layer::root::{DEPTH_MAX, Root, is, look};
-use crate::layer::site::{Site, Spot};
+use crate::layer::confined_root::{DEPTH_MAX, Root, is, look};
+use crate::layer::layer_dir::{Site, Spot};
+use crate::layer::metadata::{dress, keeps_xattr, times};
 use crate::layer::staged::Pending;
-use crate::layer::tape::{Tape, Taped};
 use crate::layer::whiteout::{is_whiteout, mark_opaque};
+use crate::tar::reader::{Archive, Entry, TarError, What};
+use crate::tar::tar_split::{Tape, Taped};
 
 const BUFFER: usize = 64 * 1024;
 /// What filesystems take.
@@ -66,7 +66,7 @@ impl UntarError {
         match self {
             Self::Tar(_) | Self::Refused { .. } => model::Kind::Invalid,
             Self::Make { source, .. } if NOT_OURS.iter().any(|errno| is(source, *errno)) => model::Kind::Invalid,
-            Self::Make { source, .. } => crate::store::disk::io_kind(source),
+            Self::Make { source, .. } => crate::store::durable::io_kind(source),
             Self::TooMany(_) => model::Kind::Exhausted,
         }
     }
@@ -280,9 +280,9 @@ impl Untar<'_> {
 }
 
 #[cfg(test)]
-#[path = "untar_tests.rs"]
+#[path = "tests/untar.rs"]
 mod tests;
 
 #[cfg(test)]
-#[path = "hostile_tests.rs"]
+#[path = "tests/hostile.rs"]
 mod hostile_tests;

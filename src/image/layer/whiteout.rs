@@ -7,8 +7,8 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, Stat, XattrFlags};
 
-use crate::layer::root::look;
-use crate::layer::site::{Site, Spot};
+use crate::layer::confined_root::look;
+use crate::layer::layer_dir::{Site, Spot};
 use crate::layer::untar::{UntarError, at, refused};
 
 /// The mark by which overlayfs knows an opaque directory.

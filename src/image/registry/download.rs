@@ -7,12 +7,12 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
+use crate::registry::blob_stream::Stream;
 use crate::registry::pipe::pipe;
 use crate::registry::pull::Pull;
 use crate::registry::pull_error::PullError;
-use crate::registry::stream::Stream;
 use crate::store::add::{LayerPlan, Ready};
-use crate::store::shelf::Pin;
+use crate::store::catalog::Pin;
 
 /// What an unpacker has until it has really ended, whether or not anybody still waits for it.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use reqwest::Url;
 
 use crate::reference::HUB;
-use crate::registry::logins::Logins;
+use crate::registry::docker_config::Logins;
 use crate::registry::tls::Tls;
 
 /// Where the API of [`HUB`] is.

@@ -8,8 +8,8 @@ use reqwest::{Client, Url};
 use sync::Mutex;
 
 use crate::registry::endpoint::{Registries, is_loopback};
+use crate::registry::progress::Meter;
 use crate::registry::tls;
-use crate::registry::traffic::Meter;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 /// More than any registry sends; together with the client's own bound of some 400 KiB on the head of an answer.
@@ -94,5 +94,5 @@ impl Http {
 }
 
 #[cfg(test)]
-#[path = "tls_tests.rs"]
+#[path = "tests/tls.rs"]
 mod tests;

@@ -9,19 +9,19 @@ use tracing::Instrument as _;
 
 use crate::config::ConfigBlob;
 use crate::digest::Digest;
-use crate::image::Image;
+use crate::layer_plan::plan;
 use crate::limits::Limits;
 use crate::manifest::{Document, Manifest, ManifestError, choose};
-use crate::plan::plan;
+use crate::record::Image;
 use crate::reference::{Pick, Reference};
 use crate::registry::endpoint::{Credentials, Login};
-use crate::registry::fetch::{FetchError, Tried, Try, chain};
+use crate::registry::fetch_error::{FetchError, Tried, Try, chain};
 use crate::registry::http::Http;
+use crate::registry::progress::{Meter, Progress};
 use crate::registry::pull_error::PullError;
-use crate::registry::remote::Remote;
-use crate::registry::traffic::{Meter, Progress};
+use crate::registry::repository::Remote;
 use crate::store::add::NewImage;
-use crate::store::shelf::Shelf;
+use crate::store::catalog::Shelf;
 use crate::store::{Store, Terms};
 
 /// One image from one registry; everything its layers share.
@@ -285,9 +285,9 @@ impl Pull {
 }
 
 #[cfg(test)]
-#[path = "pull_tests.rs"]
+#[path = "tests/pull.rs"]
 mod tests;
 
 #[cfg(test)]
-#[path = "search_tests.rs"]
+#[path = "tests/search.rs"]
 mod search_tests;

@@ -4,8 +4,8 @@ use crate::layer::unpack::UnpackError;
 use crate::manifest::ManifestError;
 use crate::reference::BadReference;
 use crate::registry::endpoint::BadEndpoint;
-use crate::registry::fetch::{Tried, chain};
-use crate::store::disk::DiskError;
+use crate::registry::fetch_error::{Tried, chain};
+use crate::store::durable::DiskError;
 
 /// An image that could not be pulled.
 #[derive(Debug, thiserror::Error)]

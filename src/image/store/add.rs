@@ -7,13 +7,14 @@ use std::sync::atomic::Ordering;
 
 use crate::config::Config;
 use crate::digest::Digest;
-use crate::image::Image;
 use crate::layer::staged::{Layer, Staged};
 use crate::layer::unpack::{Blob, UnpackError, unpack};
 use crate::limits::Limits;
-use crate::store::disk::{self, DiskError};
+use crate::record::Image;
+use crate::store::catalog::{ImageRecord, Shelf};
+use crate::store::durable;
+use crate::store::durable::DiskError;
 use crate::store::load::beside;
-use crate::store::shelf::{ImageRecord, Shelf};
 
 /// A layer that is in the store, or unpacked and about to be.
 #[derive(Debug, Clone)]
@@ -69,12 +70,12 @@ impl Shelf {
         let mut staged = Staged::new(number, directory.clone(), chain_id.clone(), diff_id.clone(), parent.clone());
         for (path, mode) in [(&directory, 0o700), (&staged.files(), 0o755)] {
             let failed = |source| UnpackError::Directory { doing: "creating", path: path.clone(), source };
-            disk::make_directory(path, mode).map_err(failed)?;
+            durable::make_directory(path, mode).map_err(failed)?;
         }
-        disk::step(&self.root, "layer begun");
+        durable::step(&self.root, "layer begun");
         let unpacked = unpack(source, blob.as_ref(), diff_id, &directory, limits)?;
         staged.unpacked(unpacked);
-        disk::step(&self.root, "layer unpacked");
+        durable::step(&self.root, "layer unpacked");
         let staged = Arc::new(staged);
         let mut state = self.state();
         state.staged.retain(|_, (staged, _)| staged.strong_count() > 0);
@@ -99,7 +100,7 @@ impl Shelf {
         let (fresh, losses): (Vec<&Arc<Staged>>, Vec<u64>) = staged.into_iter().unzip();
         if losses.iter().any(|then| *then != self.losses.load(Ordering::Acquire)) {
             let lost = std::io::Error::other("the disk lost what was written while layers were unpacked");
-            return Err(disk::at("syncing", &self.root)(lost));
+            return Err(durable::at("syncing", &self.root)(lost));
         }
         let (id, manifest) = (new.id.clone(), new.manifest.as_ref().map(|(digest, _)| digest.clone()));
         let added = self.add_changing(new, &fresh, known);
@@ -125,14 +126,14 @@ impl Shelf {
                 let then = std::mem::replace(&mut below, self.below(chain, &staged.record.chain_id, all));
                 // Where one of them was moved into place meanwhile, it is done again, which changes nothing else.
                 if then == below {
-                    return Err(disk::at("preparing", &staged.directory)(error));
+                    return Err(durable::at("preparing", &staged.directory)(error));
                 }
             }
             let record = serde_json::to_vec(&staged.record)
-                .map_err(|error| disk::at("encoding the record of", &staged.directory)(error.into()))?;
+                .map_err(|error| durable::at("encoding the record of", &staged.directory)(error.into()))?;
             let path = staged.directory.join("layer.json");
-            std::fs::write(&path, record).map_err(disk::at("writing", &path))?;
-            disk::step(&self.root, "layer record written");
+            std::fs::write(&path, record).map_err(durable::at("writing", &path))?;
+            durable::step(&self.root, "layer record written");
             *adopted = true;
         }
         Ok(())
@@ -143,13 +144,13 @@ impl Shelf {
             let manifest = new.manifest.iter().map(|(digest, json)| (digest, json));
             for (digest, json) in manifest.chain([(&new.id, &new.config_json)]) {
                 let path = self.blob_path(digest);
-                std::fs::write(&path, json).map_err(disk::at("writing", &path))?;
-                disk::step(&self.root, "blob written");
+                std::fs::write(&path, json).map_err(durable::at("writing", &path))?;
+                durable::step(&self.root, "blob written");
             }
         }
         if !known || !fresh.is_empty() {
             self.sync_all()?;
-            disk::step(&self.root, "all synced");
+            durable::step(&self.root, "all synced");
         }
         self.keep(fresh)?;
         self.record(new)
@@ -159,7 +160,7 @@ impl Shelf {
     fn sync_all(&self) -> Result<(), DiskError> {
         rustix::fs::syncfs(&self.disk).map_err(|errno| {
             self.losses.fetch_add(1, Ordering::AcqRel);
-            disk::at("syncing", &self.root)(errno.into())
+            durable::at("syncing", &self.root)(errno.into())
         })
     }
 
@@ -168,15 +169,15 @@ impl Shelf {
             let to = self.layers_dir().join(staged.number.to_string());
             // Who looks for it finds it before or after, not on the way. It is adopted: nobody has this for long.
             let adopted = staged.adopted.lock();
-            std::fs::rename(&staged.directory, &to).map_err(disk::at("moving into place", &to))?;
+            std::fs::rename(&staged.directory, &to).map_err(durable::at("moving into place", &to))?;
             staged.keep();
-            disk::step(&self.root, "layer in place");
+            durable::step(&self.root, "layer in place");
             let beside = beside(&to).unwrap_or_default();
             let layer = Layer { number: staged.number, record: staged.record.clone(), beside };
             self.state().layers.insert(layer.record.chain_id.clone(), Arc::new(layer));
             drop(adopted);
         }
-        if fresh.is_empty() { Ok(()) } else { disk::sync(&self.layers_dir()) }
+        if fresh.is_empty() { Ok(()) } else { durable::sync(&self.layers_dir()) }
     }
 
     /// Directories of the layers under `chain_id`, nearest first; those that are staged have been adopted.
@@ -232,7 +233,7 @@ impl Shelf {
         let (image, generation) = (Arc::new(image), self.next_generation());
         let write = |image: &Image, generation| {
             let record = ImageRecord { version: 1, generation, image: image.clone() };
-            disk::write_json(&self.image_path(&image.id), &record)
+            durable::write_json(&self.image_path(&image.id), &record)
         };
         write(&image, generation)?;
         let robbed = self.state().insert(image.clone());
@@ -241,7 +242,7 @@ impl Shelf {
             if let Err(error) = write(&other, generation.saturating_sub(1)) {
                 tracing::warn!(error = &error as &dyn std::error::Error, "a moved tag stays in an older record");
             }
-            disk::step(&self.root, "tag taken from the other");
+            durable::step(&self.root, "tag taken from the other");
         }
         Ok(image)
     }
@@ -294,13 +295,13 @@ impl Shelf {
 
     /// Takes an image out of the store; its layers are freed later. The caller holds the change lock.
     pub(crate) fn drop_image(&self, image: &Image) -> Result<(), DiskError> {
-        disk::remove_file(&self.image_path(&image.id))?;
-        disk::step(&self.root, "image record removed");
-        disk::sync(&self.root.join("images"))?;
+        durable::remove_file(&self.image_path(&image.id))?;
+        durable::step(&self.root, "image record removed");
+        durable::sync(&self.root.join("images"))?;
         self.state().take(&image.id);
         for digest in image.manifest.iter().chain([&image.id]) {
-            disk::remove_file(&self.blob_path(digest))?;
-            disk::step(&self.root, "blob removed");
+            durable::remove_file(&self.blob_path(digest))?;
+            durable::step(&self.root, "blob removed");
         }
         Ok(())
     }

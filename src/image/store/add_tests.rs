@@ -4,14 +4,14 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::fixture::{Head, Tar};
 use crate::store::Store;
 use crate::store::add::{LayerPlan, NewImage, Ready};
-use crate::store::stock::{add, base, names, open};
+use crate::store::test_support::{add, base, names, open};
+use crate::test_support::{Head, Tar};
 
 /// An image of these layers and each of them staged, lowest first.
 fn staged(store: &Store, tars: &[Vec<u8>]) -> (NewImage, Vec<Ready>) {
-    let made = crate::fixture::Made::new(tars, |tar| tar.to_vec());
+    let made = crate::test_support::Made::new(tars, |tar| tar.to_vec());
     let blob = crate::config::ConfigBlob::parse(&made.config).unwrap();
     let chain = blob.chain();
     let stage = |(at, tar): (usize, &Vec<u8>)| {
@@ -53,7 +53,7 @@ fn nobody_waits_for_a_layer_to_fit_those_below() {
     let (new, layers) = staged(&store, &[Tar::default().file("t", b"t").end(), links.end()]);
     let free = Arc::new(AtomicUsize::new(0));
     let (shelf, seen) = (store.shelf.clone(), free.clone());
-    let looking = crate::store::steps::at_each_step(directory.path(), move |step| {
+    let looking = crate::store::crash_points::at_each_step(directory.path(), move |step| {
         if step == "layer record written" && shelf.change.try_lock().is_some() {
             seen.fetch_add(1, Ordering::Relaxed);
         }

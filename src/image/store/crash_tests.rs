@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use sync::Mutex;
 
+use crate::archive::progress::unwatched;
 use crate::digest::Digest;
-use crate::fixture::Tar;
-use crate::image::Image;
-use crate::package::progress::unwatched;
+use crate::record::Image;
 use crate::store::Store;
-use crate::store::steps::at_each_step;
-use crate::store::stock::{add, base, names, open, top, try_open, walk};
+use crate::store::crash_points::at_each_step;
+use crate::store::test_support::{add, base, names, open, top, try_open, walk};
+use crate::test_support::Tar;
 
 /// Copies of a store, each as it was at one step of what was done to it.
 struct Crashes {

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::Compress;
-use crate::fixture::Tar;
-use crate::package::export::ExportError;
-use crate::package::progress::unwatched;
+use crate::archive::export::ExportError;
+use crate::archive::progress::unwatched;
 use crate::store::Store;
-use crate::store::stock::{add, names, open, try_add, walk};
+use crate::store::test_support::{add, names, open, try_add, walk};
+use crate::test_support::Tar;
 
 /// A small filesystem of its own.
 struct Disk {
@@ -180,7 +180,7 @@ fn spooling_on_a_full_disk_fails_and_leaves_nothing() {
     let mut plain = Vec::new();
     source.export(&[image.id.to_string()], Compress::No, &mut plain, &unwatched).unwrap();
     let archive = elsewhere.path().join("archive.tar.gz");
-    std::fs::write(&archive, crate::fixture::gzip(&plain)).unwrap();
+    std::fs::write(&archive, crate::test_support::gzip(&plain)).unwrap();
     let store = open(&disk.store());
     store.sweep().unwrap();
     let before = store.usage();

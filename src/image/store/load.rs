@@ -7,23 +7,24 @@ use std::sync::Arc;
 
 use crate::config::chain_id;
 use crate::digest::Digest;
-use crate::image::Image;
-use crate::layer::root::{Root, Weight, weigh};
+use crate::layer::confined_root::{Root, Weight, weigh};
 use crate::layer::staged::{Layer, LayerRecord, number};
-use crate::store::disk::{self, DiskError, Found};
-use crate::store::shelf::{ImageRecord, OpenError, State, VERSION};
+use crate::record::Image;
+use crate::store::catalog::{ImageRecord, OpenError, State, VERSION};
+use crate::store::durable;
+use crate::store::durable::{DiskError, Found};
 
 /// What is in a directory.
 pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>, DiskError> {
     let listed = std::fs::read_dir(directory).and_then(|entries| entries.map(|e| Ok(e?.path())).collect());
-    listed.map_err(disk::at("listing", directory))
+    listed.map_err(durable::at("listing", directory))
 }
 
 /// Removes what a crash left in `tmp/`. What cannot be removed is left, and its number is not used again.
 pub(crate) fn clear(directory: &Path, state: &mut State) -> Result<(), DiskError> {
     for path in entries(directory)? {
         let removed =
-            if path.is_dir() && !path.is_symlink() { disk::remove_tree(&path) } else { disk::remove_file(&path) };
+            if path.is_dir() && !path.is_symlink() { durable::remove_tree(&path) } else { durable::remove_file(&path) };
         if let Err(error) = removed {
             let error: &dyn std::error::Error = &error;
             tracing::warn!(error, "a rest of earlier work stays until the next start");
@@ -48,7 +49,7 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
         };
         state.next_number = state.next_number.max(number);
         let record_path = path.join("layer.json");
-        let record = match disk::read_record::<LayerRecord>(&record_path, VERSION)? {
+        let record = match durable::read_record::<LayerRecord>(&record_path, VERSION)? {
             Found::Newer(found) => return Err(OpenError::Version { path: record_path, found }),
             Found::Record(record) if chain_id(record.parent.as_ref(), &record.diff_id) != record.chain_id => {
                 tracing::warn!(path = %record_path.display(), "layer's record contradicts itself: its images are dropped");
@@ -73,8 +74,8 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
 
 /// What a layer's directory takes apart from its files.
 pub(crate) fn beside(path: &Path) -> Result<Weight, DiskError> {
-    let mut weight = disk::weigh_one(path)?;
-    weight.add(disk::weigh_entries(path, "fs")?);
+    let mut weight = durable::weigh_one(path)?;
+    weight.add(durable::weigh_entries(path, "fs")?);
     Ok(weight)
 }
 
@@ -89,7 +90,7 @@ fn nameless(number: u64, path: &Path) -> Result<LayerRecord, DiskError> {
     let weighed = Root::open(&files).and_then(|root| weigh(root.directory(Path::new("."))?.as_fd(), None));
     let Weight { bytes, inodes } = match weighed {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Weight::default(),
-        other => other.map_err(disk::at("weighing", &files))?,
+        other => other.map_err(durable::at("weighing", &files))?,
     };
     let id = nobody(number);
     Ok(LayerRecord {
@@ -108,10 +109,10 @@ pub(crate) fn load_images(directory: &Path, state: &mut State) -> Result<(), Ope
     let mut records = Vec::new();
     for path in entries(directory)? {
         if path.extension().is_some_and(|extension| extension == "new") {
-            disk::remove_file(&path)?;
+            durable::remove_file(&path)?;
             continue;
         }
-        let why = match disk::read_record::<ImageRecord>(&path, VERSION)? {
+        let why = match durable::read_record::<ImageRecord>(&path, VERSION)? {
             Found::Newer(found) => return Err(OpenError::Version { path, found }),
             Found::Record(record) if path.file_stem().and_then(|stem| stem.to_str()) != Some(record.image.id.hex()) => {
                 "image record has another image's name and is dropped"
@@ -126,7 +127,7 @@ pub(crate) fn load_images(directory: &Path, state: &mut State) -> Result<(), Ope
             Found::Spoilt(_) => "image record cannot be read and is dropped",
         };
         tracing::warn!(path = %path.display(), "{why}");
-        disk::remove_file(&path)?;
+        durable::remove_file(&path)?;
     }
     records.sort_by_key(|record| record.generation);
     let generations: HashMap<Digest, u64> =
@@ -141,7 +142,7 @@ pub(crate) fn load_images(directory: &Path, state: &mut State) -> Result<(), Ope
         // Or the tag would be back once it is removed from the other.
         let generation = generations.get(id).copied().unwrap_or_default();
         let record = ImageRecord { version: VERSION, generation, image: Image::clone(image) };
-        if let Err(error) = disk::write_json(&directory.join(format!("{}.json", id.hex())), &record) {
+        if let Err(error) = durable::write_json(&directory.join(format!("{}.json", id.hex())), &record) {
             tracing::warn!(error = &error as &dyn std::error::Error, "a moved tag stays in an older record");
         }
     }

@@ -3,21 +3,21 @@
 pub(crate) mod add;
 #[cfg(test)]
 pub(crate) mod add_tests;
+pub(crate) mod catalog;
+#[cfg(test)]
+pub(crate) mod crash_points;
 #[cfg(test)]
 pub(crate) mod crash_tests;
-pub(crate) mod disk;
+pub(crate) mod durable;
 #[cfg(test)]
 pub(crate) mod full_tests;
 pub(crate) mod load;
 pub(crate) mod prune;
 #[cfg(test)]
 pub(crate) mod race_tests;
-pub(crate) mod shelf;
-pub(crate) mod spool;
+pub(crate) mod temp_file;
 #[cfg(test)]
-pub(crate) mod steps;
-#[cfg(test)]
-pub(crate) mod stock;
+pub(crate) mod test_support;
 pub(crate) mod usage;
 
 use std::collections::HashMap;
@@ -28,16 +28,16 @@ use sync::{KeyedLock, Mutex, RwLock};
 use tokio::sync::Semaphore;
 
 use crate::digest::Digest;
-use crate::image::Image;
 use crate::limits::Limits;
+use crate::record::Image;
 use crate::registry::endpoint::Registries;
 use crate::registry::http::Http;
-use crate::registry::traffic::{Meter, Traffic};
-use crate::store::disk::DiskError;
-use crate::store::shelf::{HoldError, OpenError, Shelf};
+use crate::registry::progress::{Meter, Traffic};
+use crate::rootfs::overlay::{ViewError, read_files};
+use crate::rootfs::passwd::{Accounts, FILE_MAX};
+use crate::store::catalog::{HoldError, OpenError, Shelf};
+use crate::store::durable::DiskError;
 use crate::store::usage::Usage;
-use crate::view::accounts::{Accounts, FILE_MAX};
-use crate::view::overlay::{ViewError, read_files};
 
 /// All images of this machine. Cheap calls answer from memory; those that touch the disk say so.
 #[derive(Debug)]
@@ -220,7 +220,7 @@ impl Store {
     /// A manifest or image config as it came, if an image here has it. Blocks.
     pub fn blob(&self, digest: &Digest) -> Result<Vec<u8>, DiskError> {
         let path = self.shelf.blob_path(digest);
-        std::fs::read(&path).map_err(disk::at("reading", &path))
+        std::fs::read(&path).map_err(durable::at("reading", &path))
     }
 
     /// The users and groups of an image, as its own files have them. Blocks the first time.

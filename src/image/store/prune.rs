@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::digest::Digest;
-use crate::image::Image;
+use crate::record::Image;
 use crate::store::Store;
-use crate::store::disk::DiskError;
-use crate::store::shelf::{Shelf, State};
+use crate::store::catalog::{Shelf, State};
+use crate::store::durable::DiskError;
 
 /// What was removed, or would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

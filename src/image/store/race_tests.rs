@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::fixture::Tar;
-use crate::package::progress::unwatched;
-use crate::store::stock::{add, base, names, open, top, walk};
+use crate::archive::progress::unwatched;
+use crate::store::test_support::{add, base, names, open, top, walk};
+use crate::test_support::Tar;
 
 /// A layer nobody else has, with enough files to take a moment to unpack.
 fn own(of: usize) -> Vec<u8> {

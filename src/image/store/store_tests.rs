@@ -1,10 +1,10 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
-use crate::fixture::{Head, Tar};
+use crate::rootfs::user::{UserAsk, resolve_user};
 use crate::store::add::LayerPlan;
-use crate::store::stock::{add, base, names, open, top, try_open, walk};
-use crate::view::user::{UserAsk, resolve_user};
+use crate::store::test_support::{add, base, names, open, top, try_open, walk};
+use crate::test_support::{Head, Tar};
 
 #[test]
 fn one_process_owns_a_store() {
@@ -193,7 +193,7 @@ fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
     let store = open(directory.path());
     store.sweep().unwrap();
     let tars = [base(), top("1")];
-    let chain = crate::fixture::Made::new(&tars, |tar| tar.to_vec());
+    let chain = crate::test_support::Made::new(&tars, |tar| tar.to_vec());
     let blob = crate::config::ConfigBlob::parse(&chain.config).unwrap();
     let plan =
         LayerPlan { chain_id: blob.chain()[0].clone(), diff_id: blob.diff_ids[0].clone(), parent: None, blob: None };

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use crate::layer::root::Weight;
-use crate::store::disk;
+use crate::layer::confined_root::Weight;
+use crate::store::catalog::Shelf;
+use crate::store::durable;
 use crate::store::load::beside;
-use crate::store::shelf::Shelf;
 
 /// Disk space the store takes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,8 +23,8 @@ impl Shelf {
     ///
     /// A layer still being unpacked is not known yet, and files without a name are in no directory.
     pub(crate) fn usage(&self) -> Usage {
-        let own = [disk::weigh_one(&self.root)];
-        let entries = ["", "images", "blobs"].map(|name| disk::weigh_entries(&self.root.join(name), ""));
+        let own = [durable::weigh_one(&self.root)];
+        let entries = ["", "images", "blobs"].map(|name| durable::weigh_entries(&self.root.join(name), ""));
         let mut weight = Weight::default();
         // What cannot be looked at now counts as nothing.
         own.into_iter().chain(entries).flatten().for_each(|part| weight.add(part));

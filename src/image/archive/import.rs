@@ -1,0 +1,342 @@
+//! Importing images from files: an OCI layout directory, the same as a tar archive, or what `docker save` writes.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{FileType, Mode, OFlags};
+use sync::Mutex;
+
+use crate::archive::progress::{Counter, Watch};
+use crate::archive::reader::{Candidate, Package, Parts};
+use crate::config::ConfigBlob;
+use crate::digest::Digest;
+use crate::layer::decompress::decompressed;
+use crate::layer::unpack::UnpackError;
+use crate::layer_plan::plan;
+use crate::manifest::ManifestError;
+use crate::record::Image;
+use crate::reference::{BadReference, Pick, Reference};
+use crate::store::add::{LayerPlan, NewImage, Ready};
+use crate::store::durable::DiskError;
+use crate::store::temp_file::SpoolError;
+use crate::store::{Store, durable};
+use crate::tar::reader::TarError;
+
+/// An archive that could not be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// Reading it failed.
+    #[error("reading {what} of {}", path.display())]
+    Read {
+        /// The archive.
+        path: PathBuf,
+        /// The part of it.
+        what: String,
+        /// What happened.
+        source: io::Error,
+    },
+    /// It is no tar archive.
+    #[error("reading {} as an archive", path.display())]
+    Tar {
+        /// The archive.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: TarError,
+    },
+    /// Neither a file nor a directory nor a pipe.
+    #[error("{} is neither an archive nor a directory", .0.display())]
+    NoFile(PathBuf),
+    /// The caller gave up.
+    #[error("the import was given up")]
+    GivenUp,
+    /// Neither an OCI layout nor a docker archive.
+    #[error("{} has neither index.json nor manifest.json", .0.display())]
+    Unknown(PathBuf),
+    /// A part is missing.
+    #[error("{} has no {name}", path.display())]
+    Missing {
+        /// The archive.
+        path: PathBuf,
+        /// The part.
+        name: String,
+    },
+    /// A part is larger than it may be.
+    #[error("{name} of {} is larger than {limit} bytes", path.display())]
+    TooLarge {
+        /// The archive.
+        path: PathBuf,
+        /// The part.
+        name: String,
+        /// The bound.
+        limit: u64,
+    },
+    /// There is more of something than is kept in memory.
+    #[error("{} has more than {limit} {what}", path.display())]
+    TooMany {
+        /// The archive.
+        path: PathBuf,
+        /// What of.
+        what: &'static str,
+        /// The bound.
+        limit: usize,
+    },
+    /// A part is not what its digest says.
+    #[error("{} has another content under {wanted}", path.display())]
+    Digest {
+        /// The archive.
+        path: PathBuf,
+        /// The digest that does not fit.
+        wanted: Digest,
+    },
+    /// A name, given or in the archive, is not one.
+    #[error(transparent)]
+    Reference(#[from] BadReference),
+    /// One name cannot be given to several images, and a digest to none.
+    #[error("{0}")]
+    Name(&'static str),
+    /// An image in it is not usable here.
+    #[error("image in {}", path.display())]
+    Manifest {
+        /// The archive.
+        path: PathBuf,
+        /// Why not.
+        source: ManifestError,
+    },
+    /// A layer could not be unpacked.
+    #[error("unpacking {}", path.display())]
+    Unpack {
+        /// The archive.
+        path: PathBuf,
+        /// The layer's trouble.
+        source: UnpackError,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+impl ImportError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        match self {
+            Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => model::Kind::NotFound,
+            Self::Read { source, .. } => durable::io_kind(source),
+            Self::Tar { .. }
+            | Self::NoFile(_)
+            | Self::Unknown(_)
+            | Self::Missing { .. }
+            | Self::Digest { .. }
+            | Self::Name(_) => model::Kind::Invalid,
+            Self::GivenUp => model::Kind::Unavailable,
+            Self::TooLarge { .. } | Self::TooMany { .. } => model::Kind::Exhausted,
+            Self::Reference(source) => source.kind(),
+            Self::Manifest { source, .. } => source.kind(),
+            Self::Unpack { source, .. } => source.kind(),
+            Self::Disk(source) => source.kind(),
+        }
+    }
+}
+
+impl Store {
+    /// Imports all images of an OCI layout (directory or tar) or docker archive, or the only one under `name`.
+    ///
+    /// Names come from the archive otherwise. A pipe is read to its end first. Where it fails, images before the one
+    /// that failed stay. As many layers are unpacked at once as pulls may download, and beside those: the memory of
+    /// `Limits` is that of pulls alone. Blocks; not to be called on an async thread.
+    pub fn import(&self, path: &Path, name: Option<&str>, watch: Watch<'_>) -> Result<Vec<Arc<Image>>, ImportError> {
+        let name = name.map(str::parse::<Reference>).transpose()?;
+        if name.as_ref().is_some_and(|name| matches!(name.pick(), Pick::Digest(_))) {
+            return Err(ImportError::Name("an imported image can be named by tag only"));
+        }
+        let package = self.open_package(path, watch)?;
+        let cap = self.limits().document_bytes;
+        let mut found = match package.has("index.json") {
+            true => package.oci_images(cap)?,
+            false if package.has("manifest.json") => package.docker_images(cap)?,
+            false => return Err(ImportError::Unknown(path.to_owned())),
+        };
+        if let Some(name) = name {
+            let [only] = &mut found[..] else {
+                return Err(ImportError::Name("a name needs an archive of exactly one image"));
+            };
+            only.tags = vec![name.to_string()];
+        }
+        let mut total = 0u64;
+        for image in &found {
+            total = total.saturating_add(package.layer_bytes(&image.place, cap)?);
+        }
+        let counter = Counter::new(total, watch);
+        found.into_iter().map(|image| self.import_one(&package, image, &counter)).collect()
+    }
+
+    fn open_package(&self, path: &Path, watch: Watch<'_>) -> Result<Package, ImportError> {
+        let read = |source| ImportError::Read { path: path.to_owned(), what: "the start".to_owned(), source };
+        if path.is_dir() {
+            return Ok(Package::directory(path));
+        }
+        // Opening a pipe must not wait for its other end.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let mut file: File = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| read(errno.into()))?.into();
+        let stat = rustix::fs::fstat(&file).map_err(|errno| read(errno.into()))?;
+        let counter = Counter::new(u64::try_from(stat.st_size).unwrap_or(0), watch);
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {
+                let mut first = [0; 2];
+                let start = file.read(&mut first).and_then(|count| file.rewind().map(|()| count)).map_err(read)?;
+                if start == 2 && (first == [0x1f, 0x8b] || first == [0x28, 0xb5]) {
+                    file = self.spooled(counter.reading(file), path, &counter)?;
+                }
+            }
+            FileType::Fifo => {
+                let pipe = Patient { pipe: file, begun: false, counter: &counter };
+                file = self.spooled(counter.reading(pipe), path, &counter)?;
+            }
+            _ => return Err(ImportError::NoFile(path.to_owned())),
+        }
+        Package::tar(path, file)
+    }
+
+    /// A compressed archive, or one that comes through a pipe, cannot be read at random: it is spooled first.
+    fn spooled(&self, mut from: impl Read, path: &Path, counter: &Counter<'_>) -> Result<File, ImportError> {
+        let read = |source| ImportError::Read { path: path.to_owned(), what: "the content".to_owned(), source };
+        let mut spool = self.shelf.spool()?;
+        let begun = decompressed(&mut from, &self.limits());
+        let mut plain = begun.map_err(|error| if counter.is_stopped() { ImportError::GivenUp } else { read(error) })?;
+        match spool.fill(&mut plain, self.limits().unpacked_bytes) {
+            Ok(()) => Ok(spool.rewound()?),
+            Err(_) if counter.is_stopped() => Err(ImportError::GivenUp),
+            Err(SpoolError::Read(error)) => Err(read(error)),
+            Err(SpoolError::TooLarge(limit)) => {
+                let name = "the decompressed content".to_owned();
+                Err(ImportError::TooLarge { path: path.to_owned(), name, limit })
+            }
+            Err(SpoolError::Disk(error)) => Err(error.into()),
+        }
+    }
+
+    fn import_one(
+        &self,
+        package: &Package,
+        image: Candidate,
+        counter: &Counter<'_>,
+    ) -> Result<Arc<Image>, ImportError> {
+        let Candidate { tags, digests, place } = image;
+        let Parts { manifest, config_digest, config_json, layers } =
+            package.parts(place, self.limits().document_bytes)?;
+        let unusable = |source| ImportError::Manifest { path: package.path().to_owned(), source };
+        if let Some(image) = self.shelf.name(&config_digest, &tags, &digests)? {
+            return Ok(image);
+        }
+        let config = ConfigBlob::parse(&config_json).map_err(unusable)?;
+        let blobs = layers.iter().map(|(_, descriptor)| descriptor.as_ref());
+        let plans = plan(blobs, &config).map_err(unusable)?;
+        let chain: Vec<Digest> = plans.iter().map(|plan| plan.chain_id.clone()).collect();
+        let _pin = self.shelf.pin(chain.clone());
+        let work: Vec<(&LayerPlan, &str)> =
+            plans.iter().zip(&layers).map(|(plan, (name, _))| (plan, name.as_str())).collect();
+        let ready = self.unpack_all(package, &work, counter)?;
+        let config = config.config;
+        let new = NewImage { id: config_digest, config_json, config, manifest, chain, tags, digests };
+        Ok(self.shelf.add(new, &ready)?)
+    }
+
+    /// Gets all layers ready, several at a time; the first that fails ends the others.
+    fn unpack_all(
+        &self,
+        package: &Package,
+        work: &[(&LayerPlan, &str)],
+        counter: &Counter<'_>,
+    ) -> Result<Vec<Ready>, ImportError> {
+        let next = AtomicUsize::new(0);
+        let done = Mutex::new((Vec::with_capacity(work.len()), None));
+        std::thread::scope(|threads| {
+            for _ in 0..self.limits().downloads.clamp(1, work.len().max(1)) {
+                threads.spawn(|| {
+                    while let Some((plan, name)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let unpacked = self.unpack_one(package, plan, name, counter);
+                        let mut done = done.lock();
+                        match unpacked {
+                            Ok(ready) => done.0.push(ready),
+                            Err(error) => {
+                                // Those that are stopped by this one come after it.
+                                done.1.get_or_insert(if counter.is_stopped() { ImportError::GivenUp } else { error });
+                                counter.stop();
+                                return;
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        match done.into_inner() {
+            (ready, None) => Ok(ready),
+            (_, Some(error)) => Err(error),
+        }
+    }
+
+    fn unpack_one(
+        &self,
+        package: &Package,
+        plan: &LayerPlan,
+        name: &str,
+        counter: &Counter<'_>,
+    ) -> Result<Ready, ImportError> {
+        let given_up = |_| ImportError::GivenUp;
+        let _lock = self.pull_locks.lock_blocking(plan.chain_id.as_str());
+        let (source, size) = package.open(name)?;
+        let mut source = counter.reading(source);
+        let ready = match self.shelf.ready(&plan.chain_id) {
+            Some(have) => have,
+            None => {
+                let unpacked = self.shelf.stage(plan, &mut source, &self.limits());
+                unpacked.map_err(|source| ImportError::Unpack { path: package.path().to_owned(), source })?
+            }
+        };
+        counter.bytes(size.saturating_sub(source.seen())).map_err(given_up)?;
+        counter.layer().map_err(given_up)?;
+        Ok(ready)
+    }
+}
+
+/// A pipe whose writer may come late, and be slow for ever: whether anybody still wants the import is asked now and
+/// then.
+struct Patient<'a> {
+    pipe: File,
+    /// Somebody has opened it for writing; before that its end means nothing.
+    begun: bool,
+    counter: &'a Counter<'a>,
+}
+
+/// How long a pipe is waited for between two questions.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.pipe.read(buffer) {
+                Ok(0) if !self.begun => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.begun = true,
+                other => {
+                    self.begun = true;
+                    return other;
+                }
+            }
+            self.counter.bytes(0)?;
+            let mut ready = [PollFd::new(&self.pipe, PollFlags::IN)];
+            match rustix::event::poll(&mut ready, Some(&PATIENCE)) {
+                // The kernel tells of an end only where there was a writer.
+                Ok(_) => self.begun |= ready[0].revents().intersects(PollFlags::IN | PollFlags::HUP),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "import_tests.rs"]
+mod tests;

@@ -1,0 +1,108 @@
+//! What of a layer can only be finished once the layers below are there.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, XattrFlags};
+use rustix::io::Errno;
+
+use crate::layer::confined_root::{Root, look, remove};
+use crate::layer::hard_link::BadLink;
+use crate::layer::merged::Stack;
+use crate::layer::metadata::{Mirror, modified, restore_time};
+use crate::layer::staged::Staged;
+use crate::layer::whiteout::{OPAQUE, is_opaque, is_whiteout, make_whiteout};
+
+/// The layer itself, in a stack of it and those below.
+const OWN: usize = 0;
+
+impl Staged {
+    /// Makes the layer fit those `below`, nearest first. Doing it again changes nothing.
+    ///
+    /// - Hard links to files of the layers below are made. The file is shared: layers are never written to, and a layer
+    ///   outlives those on top of it.
+    /// - Directories that the layer implied but did not list get the looks they have below. Without this they would
+    ///   show up with our default owner and mode instead of the image's.
+    /// - An opaque root hides all there is below: overlayfs does not look for the mark there.
+    pub(crate) fn adopt(&self, below: &[PathBuf]) -> io::Result<()> {
+        let files = self.files();
+        let own = Root::open(&files)?;
+        let opaque = !below.is_empty() && is_opaque(own.directory(Path::new("."))?.as_fd())?;
+        if self.pending.links.is_empty() && (self.pending.implied.is_empty() || below.is_empty()) && !opaque {
+            return Ok(());
+        }
+        let mut stack = Stack::open([files.as_path()].into_iter().chain(below.iter().map(PathBuf::as_path)))?;
+        for (path, target) in &self.pending.links {
+            link(&mut stack, path, target)?;
+        }
+        let mut mirror = Mirror::default();
+        // Deepest first: setting a directory's looks leaves the time of the one above alone.
+        for path in self.pending.implied.iter().rev() {
+            if let Some(lower) = stack.beneath(path)? {
+                let (from, to) = (stack.layers[lower].directory(path)?, stack.layers[OWN].directory(path)?);
+                mirror.dress(from.as_fd(), to.as_fd(), &rustix::fs::fstat(&from)?)?;
+            }
+        }
+        if opaque { hide(&stack.layers) } else { Ok(()) }
+    }
+}
+
+fn link(stack: &mut Stack, path: &Path, target: &Path) -> io::Result<()> {
+    let bad = |why| io::Error::other(BadLink::new(path, target, why));
+    let found = stack.find(target)?.ok_or_else(|| bad("there is no such file"))?;
+    let (Some(holder), Some(name)) = (found.real.parent(), found.real.file_name()) else {
+        return Err(bad("it is the root"));
+    };
+    let (false, [layer]) = (found.is_directory, &found.layers[..]) else { return Err(bad("it is a directory")) };
+    if *layer == OWN {
+        // Whether an earlier or the later file is meant, readers do not agree on.
+        return Err(bad("the layer has that file only after the link"));
+    }
+    let holder = stack.layers[*layer].directory(holder)?;
+    let (Some(parent), Some(own_name)) = (path.parent(), path.file_name()) else { return Err(bad("it is the root")) };
+    let parent = stack.layers[OWN].directory(parent)?;
+    let before = modified(&rustix::fs::fstat(&parent)?);
+    if look(parent.as_fd(), own_name)?.is_some() {
+        remove(parent.as_fd(), own_name)?;
+    }
+    match rustix::fs::linkat(&holder, name, &parent, own_name, AtFlags::empty()) {
+        Err(Errno::MLINK) => return Err(bad("it has more links than the filesystem takes")),
+        other => other?,
+    }
+    restore_time(parent.as_fd(), before)
+}
+
+/// Hides everything at the top of the lower layers that the first layer does not have.
+fn hide(layers: &[Root]) -> io::Result<()> {
+    let top = |layer: &Root| layer.directory(Path::new("."));
+    let [own, below @ ..] = layers else { return Ok(()) };
+    let own = top(own)?;
+    let before = modified(&rustix::fs::fstat(&own)?);
+    for lower in below {
+        let lower = top(lower)?;
+        for child in rustix::fs::Dir::read_from(&lower)? {
+            let child = child?;
+            let name = std::ffi::OsStr::from_bytes(child.file_name().to_bytes());
+            if name == "." || name == ".." || look(lower.as_fd(), name)?.is_none_or(|stat| is_whiteout(&stat)) {
+                continue;
+            }
+            match look(own.as_fd(), name)? {
+                None => make_whiteout(own.as_fd(), name)?,
+                Some(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => {
+                    let flags =
+                        rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
+                    let directory = rustix::fs::openat(&own, name, flags, Mode::empty())?;
+                    rustix::fs::fsetxattr(&directory, OPAQUE, b"y", XattrFlags::empty())?;
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    restore_time(own.as_fd(), before)
+}
+
+#[cfg(test)]
+#[path = "tests/cross_layer.rs"]
+mod tests;

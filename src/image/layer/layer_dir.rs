@@ -1,0 +1,149 @@
+//! A layer's directory while it is being filled.
+//!
+//! A directory's time must survive what is put into it later. Instead of remembering every directory to the end,
+//! the time is restored whenever the unpacker leaves a directory, so memory does not grow with the layer.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, Timespec};
+use rustix::io::Errno;
+
+use crate::layer::confined_root::{Root, is, look, remove};
+use crate::layer::metadata::{modified, restore_time};
+use crate::layer::replaced::Lost;
+use crate::layer::staged::Pending;
+use crate::layer::untar::{UntarError, at, refused};
+use crate::layer::whiteout::{is_whiteout, mark_opaque};
+
+pub(crate) struct Site<'a> {
+    pub(crate) root: &'a Root,
+    /// The directory the last entry went into.
+    open: Option<Open>,
+    lost: Lost,
+    pub(crate) pending: Pending,
+}
+
+struct Open {
+    path: PathBuf,
+    /// Where it is, without symbolic links on the way.
+    real: PathBuf,
+    fd: OwnedFd,
+    modified: Timespec,
+}
+
+/// Where an entry goes: its path, and the two parts of that.
+#[derive(Clone, Copy)]
+pub(crate) struct Spot<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) parent: &'a Path,
+    pub(crate) name: &'a OsStr,
+}
+
+impl<'a> Spot<'a> {
+    /// None for the root.
+    pub(crate) fn new(path: &'a Path) -> Option<Self> {
+        Some(Self { path, parent: path.parent()?, name: path.file_name()? })
+    }
+}
+
+impl<'a> Site<'a> {
+    /// The site at `root`; what entries of the layer replace is kept under the directory `layer` for its tape.
+    pub(crate) fn new(root: &'a Root, layer: &Path) -> Self {
+        Self { root, open: None, lost: Lost::new(layer), pending: Pending::default() }
+    }
+
+    /// Where `spot` is in the layer, without symbolic links on the way.
+    pub(crate) fn real(&mut self, spot: &Spot<'_>) -> Result<PathBuf, UntarError> {
+        Ok(self.opened(spot.parent)?.real.join(spot.name))
+    }
+
+    /// Makes something at `spot`, removing what an earlier entry left there.
+    pub(crate) fn replacing<T>(
+        &mut self,
+        spot: &Spot<'_>,
+        make: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> Result<T, UntarError> {
+        let Spot { path, parent, name } = *spot;
+        match make(self.enter(parent)?) {
+            Err(error) if is(&error, Errno::EXIST) => {}
+            other => return other.map_err(at("making", path)),
+        }
+        let real = self.real(spot)?;
+        self.pending.forget(&real);
+        let Some(open) = &self.open else { return Err(refused(path, "its directory is not open")) };
+        let fd = open.fd.as_fd();
+        self.lost.keep(fd, name).map_err(at("keeping for the tape what is replaced by", path))?;
+        remove(fd, name).map_err(at("replacing", path))?;
+        make(fd).map_err(at("making", path))
+    }
+
+    /// Opens the directory at `spot`, which must not be a symbolic link.
+    pub(crate) fn child(&mut self, spot: &Spot<'_>) -> Result<OwnedFd, UntarError> {
+        let fd = self.enter(spot.parent)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat(fd, spot.name, flags, Mode::empty()).map_err(|errno| at("opening", spot.path)(errno.into()))
+    }
+
+    /// Opens the directory `path`, making what is missing of it.
+    pub(crate) fn enter(&mut self, path: &Path) -> Result<BorrowedFd<'_>, UntarError> {
+        Ok(self.opened(path)?.fd.as_fd())
+    }
+
+    fn opened(&mut self, path: &Path) -> Result<&Open, UntarError> {
+        let open = match self.open.take() {
+            Some(open) if open.path == path => open,
+            other => {
+                self.open = other;
+                self.leave()?;
+                let (fd, real) = self.open_or_make(path)?;
+                let stat = rustix::fs::fstat(&fd).map_err(|errno| at("opening", path)(errno.into()))?;
+                Open { path: path.to_owned(), real, fd, modified: modified(&stat) }
+            }
+        };
+        Ok(self.open.insert(open))
+    }
+
+    /// Leaves the directory the last entry went into, giving it back its time.
+    pub(crate) fn leave(&mut self) -> Result<(), UntarError> {
+        let Some(open) = self.open.take() else { return Ok(()) };
+        restore_time(open.fd.as_fd(), open.modified).map_err(at("setting the time of", &open.path))
+    }
+
+    fn open_or_make(&mut self, path: &Path) -> Result<(OwnedFd, PathBuf), UntarError> {
+        let error = match self.root.locate(path) {
+            Ok(found) => return Ok(found),
+            Err(error) => error,
+        };
+        let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(at("opening", path)(error));
+        };
+        if !is(&error, Errno::NOENT) && !is(&error, Errno::NOTDIR) {
+            return Err(at("opening", path)(error));
+        }
+        let (holder, above_real) = self.open_or_make(above)?;
+        let before = rustix::fs::fstat(&holder).map_err(|errno| at("opening", path)(errno.into()))?;
+        let hides = match look(holder.as_fd(), name).map_err(at("looking at", path))? {
+            None => false,
+            Some(stat) if is_whiteout(&stat) => {
+                remove(holder.as_fd(), name).map_err(at("replacing", path))?;
+                true
+            }
+            Some(_) => return Err(refused(path, "parent is not a directory, or a link to nothing")),
+        };
+        rustix::fs::mkdirat(&holder, name, Mode::from_raw_mode(0o755))
+            .map_err(|errno| at("making", path)(errno.into()))?;
+        let made = self.root.directory(path).map_err(at("opening", path))?;
+        restore_time(holder.as_fd(), modified(&before)).map_err(at("setting the time of", above))?;
+        let real = above_real.join(name);
+        if hides {
+            // A new directory, which owes nothing to the one below.
+            mark_opaque(made.as_fd(), path)?;
+        } else if !self.pending.imply(real.clone()) {
+            return Err(refused(path, "too many directories that the layer does not list, or too long paths of them"));
+        }
+        Ok((made, real))
+    }
+}

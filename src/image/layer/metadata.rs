@@ -1,0 +1,111 @@
+//! What an entry looks like: owner, mode, attributes and time.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+
+use crate::layer::untar::{UntarError, at, refused};
+use crate::tar::reader::{Entry, Mtime};
+
+/// The longest list of attributes, and the longest attribute.
+const XATTR_MAX: usize = 64 * 1024;
+
+/// Sets everything on an open file or directory.
+///
+/// Owner first: changing it clears set-id bits and capabilities.
+pub(crate) fn dress(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> Result<(), UntarError> {
+    rustix::fs::fchown(fd, Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))
+        .map_err(|errno| at("setting the owner of", path)(errno.into()))?;
+    for (name, value) in &entry.xattrs {
+        match keeps_xattr(name) {
+            Some(true) => match rustix::fs::fsetxattr(fd, OsStr::from_bytes(name), value, XattrFlags::empty()) {
+                // A name too long, or a value that is not what the name promises.
+                Err(Errno::INVAL | Errno::RANGE) => {
+                    return Err(refused(path, "extended attribute that the kernel does not take"));
+                }
+                other => other.map_err(|errno| at("setting an extended attribute of", path)(errno.into()))?,
+            },
+            Some(false) => {}
+            None => return Err(refused(path, "extended attribute that an image may not set")),
+        }
+    }
+    rustix::fs::fchmod(fd, Mode::from_raw_mode(entry.mode))
+        .map_err(|errno| at("setting the mode of", path)(errno.into()))?;
+    rustix::fs::futimens(fd, &times(entry.mtime)).map_err(|errno| at("setting the time of", path)(errno.into()))
+}
+
+/// Gives one file or directory the looks of another.
+pub(crate) struct Mirror {
+    names: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Default for Mirror {
+    fn default() -> Self {
+        Self { names: vec![0; XATTR_MAX], value: vec![0; XATTR_MAX] }
+    }
+}
+
+impl Mirror {
+    /// Sets owner, attributes, mode and times of `to` as `from` has them; `stat` is that of `from`.
+    pub(crate) fn dress(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, stat: &Stat) -> io::Result<()> {
+        let (owner, group) = owners(stat);
+        // Owner first: changing it clears set-id bits and capabilities.
+        rustix::fs::fchown(to, owner, group)?;
+        let length = match rustix::fs::flistxattr(from, &mut self.names[..]) {
+            Err(Errno::NOTSUP) => 0,
+            other => other?,
+        };
+        for name in self.names[..length].split(|&b| b == 0).filter(|name| keeps_xattr(name) == Some(true)) {
+            let length = rustix::fs::fgetxattr(from, name, &mut self.value[..])?;
+            rustix::fs::fsetxattr(to, name, &self.value[..length], XattrFlags::empty())?;
+        }
+        rustix::fs::fchmod(to, Mode::from_raw_mode(stat.st_mode))?;
+        Ok(rustix::fs::futimens(to, &times_of(stat))?)
+    }
+}
+
+pub(crate) fn owners(stat: &Stat) -> (Option<Uid>, Option<Gid>) {
+    (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))
+}
+
+/// When a file was last read and changed.
+pub(crate) fn times_of(stat: &Stat) -> Timestamps {
+    let read = Timespec { tv_sec: stat.st_atime, tv_nsec: i64::try_from(stat.st_atime_nsec).unwrap_or(0) };
+    Timestamps { last_access: read, last_modification: modified(stat) }
+}
+
+/// Some(true): set it. None: refuse. Some(false): the host's security policy decides it, not an image, or no Linux knows
+/// it, as what other systems put into their archives.
+pub(crate) fn keeps_xattr(name: &[u8]) -> Option<bool> {
+    let starts = |prefix: &str| name.starts_with(prefix.as_bytes());
+    if name.contains(&0) {
+        None
+    } else if starts("user.") || name == b"security.capability" || starts("system.posix_acl_") {
+        Some(true)
+    } else if starts("security.") || !(starts("trusted.") || starts("system.")) {
+        Some(false)
+    } else {
+        None
+    }
+}
+
+pub(crate) fn times(mtime: Mtime) -> Timestamps {
+    let time = Timespec { tv_sec: mtime.seconds, tv_nsec: i64::from(mtime.nanos) };
+    Timestamps { last_access: time, last_modification: time }
+}
+
+pub(crate) fn modified(stat: &Stat) -> Timespec {
+    Timespec { tv_sec: stat.st_mtime, tv_nsec: i64::try_from(stat.st_mtime_nsec).unwrap_or(0) }
+}
+
+pub(crate) fn restore_time(fd: BorrowedFd<'_>, modified: Timespec) -> io::Result<()> {
+    let keep = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
+    let times = Timestamps { last_access: keep, last_modification: modified };
+    Ok(rustix::fs::futimens(fd, &times)?)
+}

@@ -1,0 +1,68 @@
+//! Content that later entries of the same layer replace: the layer does not show it, but its tape refers to it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::layer::confined_root::look;
+
+/// The directory of replaced files, beside the layer's own; each is named by its inode number.
+///
+/// The number cannot be given to another file while the first is here, so it names one file of the layer.
+pub(crate) struct Lost {
+    path: PathBuf,
+    fd: Option<OwnedFd>,
+}
+
+/// Where the replaced files of a layer are, beside its own, if it has any.
+pub(crate) const LOST: &str = "lost";
+
+impl Lost {
+    pub(crate) fn new(layer: &Path) -> Self {
+        Self { path: layer.join(LOST), fd: None }
+    }
+
+    /// Gives all files at or below `name` that have content a second name here.
+    pub(crate) fn keep(&mut self, holder: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+        let Some(stat) = look(holder, name)? else { return Ok(()) };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile if stat.st_size > 0 => {
+                let number = stat.st_ino.to_string();
+                match rustix::fs::linkat(holder, name, self.open()?, number, AtFlags::empty()) {
+                    // Another name of the same file has been replaced before.
+                    Ok(()) | Err(Errno::EXIST) => Ok(()),
+                    Err(errno) => Err(errno.into()),
+                }
+            }
+            FileType::Directory => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let inside = rustix::fs::openat(holder, name, flags, Mode::empty())?;
+                for child in rustix::fs::Dir::read_from(&inside)? {
+                    let child = child?;
+                    let name = OsStr::from_bytes(child.file_name().to_bytes());
+                    if name != "." && name != ".." {
+                        self.keep(inside.as_fd(), name)?;
+                    }
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn open(&mut self) -> io::Result<&OwnedFd> {
+        let fd = match self.fd.take() {
+            Some(fd) => fd,
+            None => {
+                rustix::fs::mkdirat(CWD, &self.path, Mode::RWXU)?;
+                rustix::fs::open(&self.path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?
+            }
+        };
+        Ok(self.fd.insert(fd))
+    }
+}

@@ -1,7 +1,0 @@
-//! Images as files: archives and layouts, in and out.
-
-pub(crate) mod export;
-pub(crate) mod import;
-pub(crate) mod pack;
-pub(crate) mod progress;
-pub(crate) mod reader;

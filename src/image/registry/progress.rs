@@ -1,0 +1,201 @@
+//! What pulls have moved and are moving, for whoever watches.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, MutexGuard};
+use std::time::{Duration, Instant};
+
+use sync::Mutex;
+
+use crate::reference::Reference;
+
+/// How often a pull under way is told of in the log.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+
+/// All pulls since the store was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Pulls that ended with an image.
+    pub succeeded: u64,
+    /// Pulls that ended without one, or were abandoned.
+    pub failed: u64,
+    /// Bytes of blobs that came over the network, also those of pulls that failed.
+    pub bytes: u64,
+    /// Layers that were unpacked from the network.
+    pub layers: u64,
+    /// Requests that were tried again.
+    pub retries: u64,
+    /// Pulls that are under way.
+    pub pulling: Vec<Pulling>,
+}
+
+/// A pull that is under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pulling {
+    /// The image's name in full.
+    pub image: String,
+    /// How long it has been going on.
+    pub since: Duration,
+    /// Bytes of layers that came so far.
+    pub bytes: u64,
+    /// Bytes of all layers that have to come; 0 while that is not known.
+    pub total: u64,
+    /// Layers that are ready.
+    pub layers: usize,
+    /// Layers of the image that were not here.
+    pub layers_total: usize,
+}
+
+/// Counts what all pulls do.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    succeeded: AtomicU64,
+    failed: AtomicU64,
+    bytes: AtomicU64,
+    layers: AtomicU64,
+    retries: AtomicU64,
+    last: AtomicU64,
+    pulling: Mutex<BTreeMap<u64, Arc<Counts>>>,
+}
+
+/// What one pull does.
+#[derive(Debug)]
+struct Counts {
+    image: Mutex<String>,
+    since: Instant,
+    bytes: AtomicU64,
+    total: AtomicU64,
+    layers: AtomicUsize,
+    layers_total: AtomicUsize,
+}
+
+impl Meter {
+    /// A pull begins; it is taken to have failed unless it is said to have [succeeded](Progress::succeed).
+    pub(crate) fn begin(self: &Arc<Self>) -> Progress {
+        let counts = Arc::new(Counts {
+            image: Mutex::default(),
+            since: Instant::now(),
+            bytes: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            layers: AtomicUsize::new(0),
+            layers_total: AtomicUsize::new(0),
+        });
+        let number = self.last.fetch_add(1, Relaxed);
+        self.pulling().insert(number, counts.clone());
+        Progress { meter: self.clone(), number, counts, succeeded: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn retried(&self) {
+        self.retries.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        Traffic {
+            succeeded: self.succeeded.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            layers: self.layers.load(Relaxed),
+            retries: self.retries.load(Relaxed),
+            pulling: self.pulling().values().map(|counts| counts.now()).collect(),
+        }
+    }
+
+    fn pulling(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Counts>>> {
+        self.pulling.lock()
+    }
+}
+
+impl Counts {
+    fn now(&self) -> Pulling {
+        Pulling {
+            image: self.image.lock().clone(),
+            since: self.since.elapsed(),
+            bytes: self.bytes.load(Relaxed),
+            total: self.total.load(Relaxed),
+            layers: self.layers.load(Relaxed),
+            layers_total: self.layers_total.load(Relaxed),
+        }
+    }
+}
+
+/// One pull, counted as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    meter: Arc<Meter>,
+    number: u64,
+    counts: Arc<Counts>,
+    succeeded: AtomicBool,
+}
+
+impl Progress {
+    /// It is about this image now.
+    pub(crate) fn name(&self, image: &Reference) {
+        *self.counts.image.lock() = image.to_string();
+    }
+
+    /// These layers, by size, have to come.
+    pub(crate) fn expect(&self, sizes: impl ExactSizeIterator<Item = u64>) {
+        self.counts.layers_total.store(sizes.len(), Relaxed);
+        self.counts.total.store(sizes.fold(0, u64::saturating_add), Relaxed);
+    }
+
+    /// A part of a blob came.
+    pub(crate) fn came(&self, bytes: u64) {
+        self.counts.bytes.fetch_add(bytes, Relaxed);
+        self.meter.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// What came of a layer was worth nothing: it has to come again.
+    pub(crate) fn lost(&self, bytes: u64) {
+        self.counts.bytes.fetch_sub(bytes, Relaxed);
+    }
+
+    /// A layer was unpacked.
+    pub(crate) fn unpacked(&self) {
+        self.counts.layers.fetch_add(1, Relaxed);
+        self.meter.layers.fetch_add(1, Relaxed);
+    }
+
+    /// A layer that was expected came with another pull.
+    pub(crate) fn spared(&self, size: u64) {
+        self.counts.layers.fetch_add(1, Relaxed);
+        let less = |total: u64| Some(total.saturating_sub(size));
+        let _before = self.counts.total.fetch_update(Relaxed, Relaxed, less);
+    }
+
+    /// The image is here.
+    pub(crate) fn succeed(&self) {
+        self.succeeded.store(true, Relaxed);
+    }
+
+    /// Waits for `work`, and tells the log from time to time how far it is.
+    pub(crate) async fn told<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            if let Ok(done) = tokio::time::timeout(TOLD_EVERY, &mut work).await {
+                return done;
+            }
+            let Pulling { image, since, bytes, total, layers, layers_total } = self.counts.now();
+            tracing::info!(image, seconds = since.as_secs(), bytes, total, layers, layers_total, "pulling");
+        }
+    }
+
+    /// Tells the log that a pull which had to fetch something is done.
+    pub(crate) fn tell_end(&self) {
+        let Pulling { image, since, bytes, total: _, layers, layers_total: _ } = self.counts.now();
+        tracing::info!(image, seconds = since.as_secs_f32(), bytes, layers, "pulled");
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        let outcome = if self.succeeded.load(Relaxed) { &self.meter.succeeded } else { &self.meter.failed };
+        outcome.fetch_add(1, Relaxed);
+        self.meter.pulling().remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/progress.rs"]
+mod tests;

@@ -1,0 +1,307 @@
+//! One repository at one endpoint, over HTTP: manifests and blobs, within bounds.
+//!
+//! Redirects are followed by hand, because that is where secrets leak: the `Authorization` header goes to the
+//! endpoint's own origin and nowhere else, and only the endpoint itself may ask for it. Token servers are an exception
+//! by design of the protocol: the registry names one, and it gets the credentials to trade them for a token. Client
+//! certificates go by the host that is asked, so that they need no such rule.
+
+use std::sync::Arc;
+
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, LOCATION, RANGE, WWW_AUTHENTICATE};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url};
+use sync::Mutex;
+
+use crate::digest::Digest;
+use crate::manifest::{self, Descriptor};
+use crate::registry::auth::{Challenge, TokenAnswer, basic, refresh_form, token_url};
+use crate::registry::body::{Answer, Pieces};
+use crate::registry::endpoint::{Credentials, Source};
+use crate::registry::fetch_error::{FetchError, shown};
+use crate::registry::http::Http;
+use crate::registry::retry::Backoff;
+
+const REDIRECTS_MAX: usize = 5;
+const TOKEN_MAX: u64 = 1 << 20;
+
+/// One repository at one endpoint.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    http: Arc<Http>,
+    source: Source,
+    repository: String,
+    /// The `Authorization` value that last worked.
+    authorization: Mutex<Option<HeaderValue>>,
+}
+
+impl Remote {
+    pub(crate) fn new(http: Arc<Http>, source: Source, repository: &str) -> Self {
+        Self { http, source, repository: repository.to_owned(), authorization: Mutex::new(None) }
+    }
+
+    /// The endpoint, for messages.
+    pub(crate) fn name(&self) -> String {
+        shown(&self.source.url)
+    }
+
+    /// Whether it is the registry itself.
+    pub(crate) fn is_own(&self) -> bool {
+        self.source.mirrors.is_none()
+    }
+
+    /// The digest a tag or digest stands for now, if the registry says so.
+    pub(crate) async fn resolve(&self, pick: &str) -> Result<Option<Digest>, FetchError> {
+        let url = self.url("manifests", pick)?;
+        let headers = accept_manifests();
+        let response = match self.patiently(|| self.ask(Method::HEAD, url.clone(), &headers)).await {
+            Ok(response) => response,
+            // Some registries cannot: the manifest itself will tell.
+            Err(FetchError::Status { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let header = response.headers().get("docker-content-digest").and_then(|value| value.to_str().ok());
+        Ok(header.and_then(|text| text.parse().ok()))
+    }
+
+    /// What a tag or digest points to, with its digest, which is the one asked for if `pick` is one.
+    pub(crate) async fn manifest(&self, pick: &str, cap: u64) -> Result<(Digest, Vec<u8>), FetchError> {
+        let url = self.url("manifests", pick)?;
+        let content = self.whole(&url, &accept_manifests(), cap).await?;
+        match pick.parse::<Digest>() {
+            Ok(wanted) => Ok((wanted.clone(), verified(&url, &wanted, content)?)),
+            Err(_) => Ok((Digest::of(&content), content)),
+        }
+    }
+
+    /// The manifest that an entry of an index points to.
+    pub(crate) async fn entry(&self, entry: &Descriptor, cap: u64) -> Result<Vec<u8>, FetchError> {
+        let url = self.url("manifests", entry.digest.as_str())?;
+        self.described(&url, &accept_manifests(), entry, cap).await
+    }
+
+    /// A small blob.
+    pub(crate) async fn document(&self, blob: &Descriptor, cap: u64) -> Result<Vec<u8>, FetchError> {
+        let url = self.url("blobs", blob.digest.as_str())?;
+        self.described(&url, &HeaderMap::new(), blob, cap).await
+    }
+
+    /// A blob from byte `offset` on, in pieces.
+    pub(crate) async fn blob(&self, digest: &Digest, offset: u64) -> Result<Pieces, FetchError> {
+        let url = self.url("blobs", digest.as_str())?;
+        let mut headers = HeaderMap::new();
+        if offset > 0 {
+            let range = HeaderValue::try_from(format!("bytes={offset}-"));
+            headers.insert(RANGE, range.map_err(|error| FetchError::Client(error.into()))?);
+        }
+        let response = self.patiently(|| self.ask(Method::GET, url.clone(), &headers)).await?;
+        // A server that ignores the range sends everything again.
+        let skip = match response.status() {
+            StatusCode::PARTIAL_CONTENT if starts_at(&response, offset) => 0,
+            StatusCode::PARTIAL_CONTENT => {
+                return Err(FetchError::Protocol { url: shown(&url), why: "sent another range than asked for" });
+            }
+            _ => offset,
+        };
+        Ok(Pieces { answer: Answer::new(response, url, self.http.stall), skip })
+    }
+
+    /// Content of the digest and the size that `descriptor` says.
+    async fn described(
+        &self,
+        url: &Url,
+        headers: &HeaderMap,
+        descriptor: &Descriptor,
+        cap: u64,
+    ) -> Result<Vec<u8>, FetchError> {
+        let Descriptor { digest, size: wanted, .. } = descriptor;
+        if *wanted > cap {
+            return Err(FetchError::TooLarge { url: shown(url), limit: cap });
+        }
+        let content = verified(url, digest, self.whole(url, headers, *wanted).await?)?;
+        match u64::try_from(content.len()).unwrap_or(u64::MAX) {
+            found if found == *wanted => Ok(content),
+            found => Err(FetchError::Size { url: shown(url), wanted: *wanted, found }),
+        }
+    }
+
+    /// The answer to a GET, whole.
+    async fn whole(&self, url: &Url, headers: &HeaderMap, cap: u64) -> Result<Vec<u8>, FetchError> {
+        self.patiently(|| async {
+            let response = self.ask(Method::GET, url.clone(), headers).await?;
+            Answer::new(response, url.clone(), self.http.stall).whole(cap).await
+        })
+        .await
+    }
+
+    /// Does `work` again, with pauses, as long as its failures may pass.
+    async fn patiently<T, F>(&self, work: impl Fn() -> F) -> Result<T, FetchError>
+    where
+        F: Future<Output = Result<T, FetchError>>,
+    {
+        let mut backoff = Backoff::new();
+        loop {
+            let error = match work().await {
+                Err(error) if error.passes() => error,
+                other => return other,
+            };
+            let Some(pause) = backoff.pause(error.wait()) else { return Err(error) };
+            tracing::debug!(%error, ?pause, "asking again");
+            self.http.meter.retried();
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    fn url(&self, kind: &str, what: &str) -> Result<Url, FetchError> {
+        let path = format!("v2/{}/{kind}/{what}", self.repository);
+        let bad = || FetchError::Protocol { url: self.name(), why: "cannot hold this image name" };
+        let mut url = self.source.url.join(&path).map_err(|_| bad())?;
+        if let Some(registry) = &self.source.mirrors {
+            url.query_pairs_mut().append_pair("ns", registry);
+        }
+        Ok(url)
+    }
+
+    fn client(&self, url: &Url) -> Result<Client, FetchError> {
+        self.http.client(url).map_err(FetchError::Client)
+    }
+
+    /// Sends a request; the head of the answer has to come whole in the time given.
+    async fn send(&self, url: &Url, request: RequestBuilder) -> Result<Response, FetchError> {
+        match tokio::time::timeout(self.http.stall, request.send()).await {
+            Ok(answer) => answer.map_err(|source| FetchError::transfer(url, source)),
+            Err(_) => Err(FetchError::Stalled { url: shown(url), after: self.http.stall }),
+        }
+    }
+
+    /// Sends a request, answers one challenge, follows redirects; any answer but success is an error.
+    async fn ask(&self, method: Method, start: Url, headers: &HeaderMap) -> Result<Response, FetchError> {
+        let mut url = start.clone();
+        let mut redirects = 0;
+        let mut challenged = false;
+        loop {
+            let ours = url.origin() == self.source.url.origin();
+            let mut request = self.client(&url)?.request(method.clone(), url.clone()).headers(headers.clone());
+            let authorization = self.authorization.lock().clone();
+            if let Some(value) = authorization.filter(|_| ours) {
+                request = request.header(AUTHORIZATION, value);
+            }
+            let response = self.send(&url, request).await?;
+            let status = response.status();
+            if status.is_success() {
+                return Ok(response);
+            }
+            if status.is_redirection() {
+                redirects += 1;
+                url = next_hop(&url, &response, redirects)?;
+            } else if status == StatusCode::UNAUTHORIZED && ours {
+                if challenged {
+                    return Err(FetchError::Unauthorized { url: shown(&url) });
+                }
+                challenged = true;
+                self.authorize(&url, response.headers()).await?;
+                url = start.clone();
+                redirects = 0;
+            } else {
+                return Err(FetchError::status(&url, &response));
+            }
+        }
+    }
+
+    async fn authorize(&self, url: &Url, headers: &HeaderMap) -> Result<(), FetchError> {
+        let unauthorized = || FetchError::Unauthorized { url: shown(url) };
+        let challenges = headers.get_all(WWW_AUTHENTICATE).iter().filter_map(|value| value.to_str().ok());
+        let challenge = Challenge::read(challenges).ok_or_else(unauthorized)?;
+        let value = match (challenge, &self.source.credentials) {
+            (Challenge::Basic, Some(Credentials::Basic { username, password })) => basic(username, password),
+            (Challenge::Basic, _) => return Err(unauthorized()),
+            (Challenge::Bearer { .. }, Some(Credentials::RegistryToken(token))) => format!("Bearer {token}"),
+            (Challenge::Bearer { realm, service }, credentials) => {
+                let token = self.token(url, &realm, service.as_deref(), credentials.as_ref()).await?;
+                format!("Bearer {token}")
+            }
+        };
+        let mut value = HeaderValue::try_from(value).map_err(|_| unauthorized())?;
+        value.set_sensitive(true);
+        *self.authorization.lock() = Some(value);
+        Ok(())
+    }
+
+    async fn token(
+        &self,
+        asked_by: &Url,
+        realm: &str,
+        service: Option<&str>,
+        credentials: Option<&Credentials>,
+    ) -> Result<String, FetchError> {
+        let protocol = |why| FetchError::Protocol { url: shown(asked_by), why };
+        let url = token_url(realm, service, &self.repository).ok_or_else(|| protocol("bad token realm"))?;
+        if asked_by.scheme() == "https" && url.scheme() != "https" {
+            return Err(protocol("token realm without TLS"));
+        }
+        let client = self.client(&url)?;
+        let request = match credentials {
+            Some(Credentials::Basic { username, password }) => {
+                client.get(url.clone()).header(AUTHORIZATION, basic(username, password))
+            }
+            Some(Credentials::IdentityToken(token)) => {
+                let mut place = url.clone();
+                place.set_query(None);
+                client.post(place).header(CONTENT_TYPE, "application/x-www-form-urlencoded").body(refresh_form(
+                    token,
+                    service,
+                    &self.repository,
+                ))
+            }
+            Some(Credentials::RegistryToken(_)) | None => client.get(url.clone()),
+        };
+        let response = self.send(&url, request).await?;
+        match response.status() {
+            status if status.is_success() => {}
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
+                return Err(FetchError::Unauthorized { url: shown(&url) });
+            }
+            _ => return Err(FetchError::status(&url, &response)),
+        }
+        let answer = Answer::new(response, url, self.http.stall).whole(TOKEN_MAX).await?;
+        let answer: Option<TokenAnswer> = serde_json::from_slice(&answer).ok();
+        answer.and_then(TokenAnswer::token).ok_or_else(|| protocol("token server sent no token"))
+    }
+}
+
+fn accept_manifests() -> HeaderMap {
+    HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(manifest::ACCEPT))])
+}
+
+fn verified(url: &Url, wanted: &Digest, content: Vec<u8>) -> Result<Vec<u8>, FetchError> {
+    if wanted.matches(&content) {
+        return Ok(content);
+    }
+    Err(FetchError::Digest { url: shown(url), wanted: wanted.clone(), found: Digest::of(&content) })
+}
+
+fn next_hop(url: &Url, response: &Response, redirects: usize) -> Result<Url, FetchError> {
+    let refuse = |why| Err(FetchError::Protocol { url: shown(url), why });
+    if redirects > REDIRECTS_MAX {
+        return refuse("too many redirects");
+    }
+    let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
+    let Some(next) = location.and_then(|location| url.join(location).ok()) else {
+        return refuse("redirect to nowhere");
+    };
+    // The HTTP client would make an `Authorization` header of them.
+    if !next.username().is_empty() || next.password().is_some() {
+        return refuse("redirect with credentials in it");
+    }
+    match (url.scheme(), next.scheme()) {
+        ("https", "https") | ("http", "http" | "https") => Ok(next),
+        _ => refuse("redirect to a less safe scheme"),
+    }
+}
+
+fn starts_at(response: &Response, offset: u64) -> bool {
+    let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
+    range.is_some_and(|range| range.starts_with(&format!("bytes {offset}-")))
+}
+
+#[cfg(test)]
+#[path = "tests/repository.rs"]
+mod tests;

@@ -1,0 +1,5 @@
+//! Tests of the registry client against a registry of our own, with its certificates ([`ca`]).
+
+pub(crate) mod ca;
+pub(crate) mod real_registry;
+pub(crate) mod support;

@@ -1,0 +1,79 @@
+//! A store for one test, and the images and registries that tests pull from.
+
+use std::sync::Arc;
+
+use crate::limits::Limits;
+use crate::record::Image;
+use crate::registry::endpoint::{Credentials, Registries, Registry};
+use crate::store::Store;
+use crate::test_support::{Answer, Made, Server, Tar, gzip, route, routes};
+
+pub(crate) struct Ground {
+    pub(crate) store: Arc<Store>,
+    directory: tempfile::TempDir,
+}
+
+impl Ground {
+    pub(crate) fn new() -> Self {
+        Self::with(Registries::default(), Limits::default())
+    }
+
+    pub(crate) fn with(registries: Registries, limits: Limits) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::open(directory.path(), registries, limits).unwrap();
+        store.sweep().unwrap();
+        Self { store: Arc::new(store), directory }
+    }
+
+    /// What is left under `directory` of the store.
+    pub(crate) fn list(&self, directory: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.directory.path().join(directory)).unwrap();
+        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn read(&self, image: &Image, path: &str) -> String {
+        let lowers = self.store.lowers(image).unwrap();
+        let found = lowers.iter().map(|lower| self.store.layers_dir().join(lower).join(path));
+        let found = found.into_iter().find(|path| path.exists());
+        std::fs::read_to_string(found.unwrap_or_else(|| panic!("{path} is in no layer"))).unwrap()
+    }
+
+    /// Nothing was left behind.
+    pub(crate) fn empty(&self) {
+        for directory in ["layers", "images", "tmp"] {
+            assert_eq!(self.list(directory), Vec::<String>::new(), "{directory}");
+        }
+    }
+}
+
+fn base() -> Vec<u8> {
+    Tar::default().dir("etc").file("etc/base", b"base").end()
+}
+
+/// An image of two layers, told apart by a text in the upper one.
+pub(crate) fn made(text: &str) -> Made {
+    Made::new(&[base(), Tar::default().file("top", text.as_bytes()).end()], gzip)
+}
+
+/// A registry that wants `Authorization: wanted` and otherwise answers `challenge`.
+pub(crate) async fn guarded(made: &Made, challenge: impl Into<String>, wanted: &str) -> Server {
+    let (routes, challenge, wanted) = (routes(&[("x:1", made)]), challenge.into(), wanted.to_owned());
+    Server::start(move |request| match request.header("authorization") {
+        Some(value) if value == wanted => route(&routes, request),
+        _ => Answer::status(401).with("www-authenticate", challenge.clone()),
+    })
+    .await
+}
+
+pub(crate) fn me() -> Credentials {
+    Credentials::Basic { username: "me".into(), password: "secret".into() }
+}
+
+/// `registry.example`, which is to be had from these mirrors alone.
+pub(crate) fn mirrored(urls: &[String]) -> Registries {
+    let mirrors = urls.iter().map(|url| url.parse().unwrap()).collect();
+    let registry = Registry { mirrors, mirrors_only: true, ..Registry::default() };
+    Registries { hosts: [("registry.example".to_owned(), registry)].into(), ..Registries::default() }
+}

@@ -1,0 +1,188 @@
+use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
+use crate::limits::Limits;
+use crate::registry::endpoint::{Credentials, Registries, Registry};
+use crate::registry::fetch_error::chain;
+use crate::registry::tests::ca::{Authority, Demand, Pair, server_config};
+use crate::registry::tests::support::{Ground, made, me};
+use crate::registry::tls::Tls;
+use crate::test_support::{Answer, Seen, Server, route, routes};
+
+/// What is configured for some hosts; those that are not named speak TLS too.
+fn registries<const N: usize>(hosts: [(&Server, Tls); N]) -> Registries {
+    let hosts = hosts.map(|(server, tls)| (server.host.clone(), Registry { tls, ..Registry::default() }));
+    Registries { hosts: hosts.into(), ..Registries::default() }
+}
+
+fn ground<const N: usize>(hosts: [(&Server, Tls); N]) -> Ground {
+    Ground::with(registries(hosts), Limits::default())
+}
+
+/// A registry with one image, `x:1`.
+async fn registry(pair: &Pair, demand: Option<Demand<'_>>) -> Server {
+    let routes = routes(&[("x:1", &made("x"))]);
+    Server::secure(server_config(pair, demand), move |request| route(&routes, request)).await
+}
+
+async fn pull(ground: &Ground, server: &Server, credentials: Option<Credentials>) -> Result<(), String> {
+    let pulled = ground.store.pull(&format!("{}/x:1", server.host), credentials).await;
+    pulled.map(drop).map_err(|error| chain(&error))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_a_known_ca_is_trusted_and_no_other() {
+    let (ours, other) = (Authority::new(), Authority::new());
+    let server = registry(&ours.server("127.0.0.1"), None).await;
+    let error = pull(&ground([(&server, other.trusted())]), &server, None).await.unwrap_err();
+    assert!(error.contains("signed by no CA that is known here") && error.contains("`ca`"), "{error}");
+    assert!(server.seen().is_empty());
+    pull(&ground([(&server, ours.trusted())]), &server, None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_for_another_host_name_is_refused() {
+    let ours = Authority::new();
+    let server = registry(&ours.server("registry.example"), None).await;
+    let error = pull(&ground([(&server, ours.trusted())]), &server, Some(me())).await.unwrap_err();
+    assert!(error.contains("for another host name"), "{error}");
+    assert!(server.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_self_signed_certificate_is_trusted_when_it_is_named_as_the_ca() {
+    // The usual recipe makes one that is a CA's as well.
+    for is_ca in [IsCa::Ca(BasicConstraints::Unconstrained), IsCa::NoCa] {
+        for (name, works) in [("127.0.0.1", true), ("registry.example", false)] {
+            let key = KeyPair::generate().unwrap();
+            let mut parameters = CertificateParams::new([name.to_owned()]).unwrap();
+            parameters.is_ca = is_ca;
+            let certificate = parameters.self_signed(&key).unwrap().pem();
+            let server = registry(&Pair { certificate: certificate.clone(), key: key.serialize_pem() }, None).await;
+            let named = Tls::default().with_authorities(certificate.as_bytes()).unwrap();
+            let outcome = pull(&ground([(&server, named)]), &server, None).await;
+            assert_eq!(outcome.is_ok(), works, "{is_ca:?} {name} {outcome:?}");
+            let other = pull(&ground([(&server, Authority::new().trusted())]), &server, None).await;
+            assert!(other.is_err());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_expired_certificate_is_refused_even_when_it_is_named() {
+    for is_ca in [IsCa::Ca(BasicConstraints::Unconstrained), IsCa::NoCa] {
+        let key = KeyPair::generate().unwrap();
+        let mut parameters = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+        parameters.is_ca = is_ca;
+        parameters.not_after = rcgen::date_time_ymd(2001, 1, 1);
+        let certificate = parameters.self_signed(&key).unwrap().pem();
+        let server = registry(&Pair { certificate: certificate.clone(), key: key.serialize_pem() }, None).await;
+        let named = Tls::default().with_authorities(certificate.as_bytes()).unwrap();
+        let error = pull(&ground([(&server, named)]), &server, None).await.unwrap_err();
+        assert!(error.contains("out of date"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_certificate_is_shown_to_the_server_that_demands_it() {
+    let ours = Authority::new();
+    let demand = Some(Demand { authority: &ours, must: true });
+    let server = registry(&ours.server("127.0.0.1"), demand).await;
+    let error = pull(&ground([(&server, ours.trusted())]), &server, None).await.unwrap_err();
+    assert!(error.contains("`client_cert`"), "{error}");
+    assert!(server.seen().is_empty());
+    pull(&ground([(&server, ours.known())]), &server, None).await.unwrap();
+    assert!(server.seen().iter().all(|seen| seen.certified));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redirects_tokens_and_mirrors_use_the_certificates_of_their_own_host() {
+    let ours = Authority::new();
+    let may = || Some(Demand { authority: &ours, must: false });
+    let blobs = registry(&ours.server("127.0.0.1"), may()).await;
+    let tokens = Server::secure(server_config(&ours.server("127.0.0.1"), may()), |request: &Seen| {
+        match request.header("authorization") {
+            Some(_) => Answer::ok(r#"{"token":"T"}"#),
+            None => Answer::status(401),
+        }
+    })
+    .await;
+    let (images, elsewhere) = (routes(&[("x:1", &made("x"))]), blobs.host.clone());
+    let challenge = format!(r#"Bearer realm="https://{}/token""#, tokens.host);
+    let server = Server::secure(server_config(&ours.server("127.0.0.1"), may()), move |request: &Seen| {
+        match request.header("authorization") {
+            None => Answer::status(401).with("www-authenticate", challenge.clone()),
+            Some(_) if request.path.contains("/blobs/") => {
+                Answer::status(307).with("location", format!("https://{elsewhere}{}", request.path))
+            }
+            Some(_) => route(&images, request),
+        }
+    })
+    .await;
+    // The certificate is for the registry alone; the others are trusted, each by its own section.
+    let others = [(&blobs, ours.trusted()), (&tokens, ours.trusted()), (&server, ours.known())];
+    pull(&ground(others), &server, Some(me())).await.unwrap();
+    assert!(server.seen().iter().all(|seen| seen.certified));
+    for other in [&blobs, &tokens] {
+        assert!(!other.seen().is_empty() && other.seen().iter().all(|seen| !seen.certified));
+    }
+    assert!(blobs.seen().iter().all(|seen| seen.header("authorization").is_none()));
+    // Without a section of its own the redirect's target is not trusted, whatever is said of the registry or of all.
+    let mut few = registries([(&tokens, ours.trusted()), (&server, ours.known())]);
+    few.hosts.insert("*".into(), Registry { tls: ours.known(), ..Registry::default() });
+    let before = blobs.seen().len();
+    let error = pull(&Ground::with(few, Limits::default()), &server, Some(me())).await.unwrap_err();
+    assert!(error.contains("signed by no CA"), "{error}");
+    assert_eq!(blobs.seen().len(), before);
+    // As a mirror the same server gets what is configured for its host.
+    let mut mirrored = registries([(&tokens, ours.trusted()), (&server, ours.known()), (&blobs, ours.trusted())]);
+    let mirrors = vec![format!("https://{}", server.host).parse().unwrap()];
+    let mirrors = Registry { mirrors, mirrors_only: true, ..Registry::default() };
+    mirrored.hosts.insert("registry.example".into(), mirrors);
+    let login = format!(r#"{{"auths": {{"{}": {{"username": "me", "password": "secret"}}}}}}"#, server.host);
+    mirrored.logins = crate::registry::docker_config::Logins::parse(login.as_bytes()).unwrap();
+    Ground::with(mirrored, Limits::default()).store.pull("registry.example/x:1", None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_registries_leave_no_client_of_the_old_ones() {
+    let ours = Authority::new();
+    let server = registry(&ours.server("127.0.0.1"), None).await;
+    let ground = ground([(&server, ours.trusted())]);
+    pull(&ground, &server, None).await.unwrap();
+    ground.store.set_registries(registries([(&server, Authority::new().trusted())]));
+    assert!(pull(&ground, &server, None).await.unwrap_err().contains("signed by no CA"));
+    ground.store.set_registries(registries([(&server, ours.trusted())]));
+    pull(&ground, &server, None).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_tls_nothing_leads_to_plain_http() {
+    let ours = Authority::new();
+    let plain = Server::start(|_| Answer::ok(r#"{"token":"T"}"#)).await;
+    let realm = format!(r#"Bearer realm="http://{}/token""#, plain.host);
+    let target = format!("http://{}/", plain.host);
+    let answers = [Answer::status(401).with("www-authenticate", realm), Answer::status(302).with("location", target)];
+    for (answer, why) in answers.into_iter().zip(["token realm without TLS", "less safe scheme"]) {
+        let pair = ours.server("127.0.0.1");
+        let server = Server::secure(server_config(&pair, None), move |_| answer.clone()).await;
+        let error = pull(&ground([(&server, ours.trusted())]), &server, Some(me())).await.unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
+    assert!(plain.seen().is_empty());
+}
+
+#[test]
+fn certificates_and_keys_that_cannot_work_are_refused_when_they_are_read() {
+    let ours = Authority::new();
+    let (one, other) = (ours.server("a"), ours.server("b"));
+    let bad =
+        |chain: &str, key: &str| Tls::default().with_client(chain.as_bytes(), key.as_bytes()).unwrap_err().to_string();
+    assert_eq!(bad(&one.certificate, &other.key), "certificate and key are not of one pair");
+    assert_eq!(bad(&one.certificate, "x"), "holds no PEM private key");
+    assert_eq!(bad(&one.key, &one.key), "holds no PEM certificates");
+    assert!(Tls::default().with_authorities(b"").is_err());
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    assert!(Tls::default().with_authorities(broken.as_bytes()).is_err());
+    let shown = format!("{:?}", ours.known());
+    assert!(!shown.contains("PRIVATE"), "{shown}");
+}

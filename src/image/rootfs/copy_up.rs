@@ -1,0 +1,135 @@
+//! Copying a tree of an image: contents, owners, modes, times, attributes, links, holes and special files.
+//!
+//! What is copied does not change meanwhile, and nobody else has what is written yet. Memory does not grow with the
+//! tree: which files are the same by hard links is kept in a directory of its own.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat};
+use rustix::io::Errno;
+
+use crate::layer::metadata::{Mirror, owners, times_of};
+use crate::layer::whiteout::is_whiteout;
+
+/// Copies all that is in the directory `from`, and its looks, to the directory `to`. `links` is an empty directory on
+/// the file system of `to`, which the caller removes afterwards.
+pub(crate) fn copy_tree(from: OwnedFd, to: BorrowedFd<'_>, links: BorrowedFd<'_>) -> io::Result<()> {
+    Copy { links, mirror: Mirror::default() }.directory(from, to)
+}
+
+struct Copy<'a> {
+    /// Every file with several names is here once more, named by its number in the image.
+    links: BorrowedFd<'a>,
+    mirror: Mirror,
+}
+
+impl Copy<'_> {
+    /// Two descriptors for each level, and an image has [`crate::layer::root::DEPTH_MAX`] of those at most.
+    fn directory(&mut self, from: OwnedFd, to: BorrowedFd<'_>) -> io::Result<()> {
+        let mut entries = rustix::fs::Dir::new(from)?;
+        while let Some(entry) = entries.read() {
+            let (entry, from) = (entry?, entries.fd()?);
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name == "." || name == ".." {
+                continue;
+            }
+            let stat = match rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) if is_whiteout(&stat) => continue,
+                Ok(stat) => stat,
+                // A whiteout in a directory of one layer alone is listed, and yet not there.
+                Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => self.below(from, to, name)?,
+                FileType::RegularFile => self.regular(from, to, name, &stat)?,
+                FileType::Symlink => symlink(from, to, name, &stat)?,
+                kind => special(to, name, kind, &stat)?,
+            }
+        }
+        // Last, since all that was made in it changed its time.
+        self.mirror.dress(entries.fd()?, to, &entries.stat()?)
+    }
+
+    fn below(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
+        rustix::fs::mkdirat(to, name, Mode::RWXU)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = |above| rustix::fs::openat(above, name, flags, Mode::empty());
+        self.directory(open(from)?, open(to)?.as_fd())
+    }
+
+    fn regular(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> io::Result<()> {
+        let several = (stat.st_nlink > 1).then(|| format!("{}-{}", stat.st_dev, stat.st_ino));
+        if let Some(same) = &several {
+            match rustix::fs::linkat(self.links, same, to, name, AtFlags::empty()) {
+                Ok(()) => return Ok(()),
+                // The first of them, or the file system takes no more links to it.
+                Err(Errno::NOENT | Errno::MLINK) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let source = File::from(rustix::fs::openat(from, name, flags, Mode::empty())?);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let copy = File::from(rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?);
+        contents(&source, &copy)?;
+        self.mirror.dress(source.as_fd(), copy.as_fd(), stat)?;
+        match several.map(|same| rustix::fs::linkat(to, name, self.links, same, AtFlags::empty())) {
+            None | Some(Ok(()) | Err(Errno::EXIST | Errno::MLINK)) => Ok(()),
+            Some(Err(errno)) => Err(errno.into()),
+        }
+    }
+}
+
+/// Holes stay holes: a small layer can hold a file larger than any disk.
+fn contents(from: &File, to: &File) -> io::Result<()> {
+    let length = rustix::fs::fstat(from)?.st_size;
+    let mut at = 0;
+    loop {
+        let begin = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+            Ok(begin) => begin,
+            Err(Errno::NXIO) => break,
+            Err(errno) => return Err(errno.into()),
+        };
+        let end = rustix::fs::seek(from, SeekFrom::Hole(begin))?;
+        rustix::fs::seek(from, SeekFrom::Start(begin))?;
+        rustix::fs::seek(to, SeekFrom::Start(begin))?;
+        io::copy(&mut from.take(end - begin), &mut &*to)?;
+        at = end;
+    }
+    Ok(rustix::fs::ftruncate(to, u64::try_from(length).unwrap_or(0))?)
+}
+
+fn symlink(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> io::Result<()> {
+    let target = rustix::fs::readlinkat(from, name, Vec::new())?;
+    rustix::fs::symlinkat(target, to, name)?;
+    dress_name(to, name, stat)
+}
+
+fn special(to: BorrowedFd<'_>, name: &OsStr, kind: FileType, stat: &Stat) -> io::Result<()> {
+    rustix::fs::mknodat(to, name, kind, Mode::empty(), stat.st_rdev)?;
+    dress_name(to, name, stat)?;
+    // Not before: a new owner takes set-id bits away. It is no link, we have just made it.
+    rustix::fs::chmodat(to, name, Mode::from_raw_mode(stat.st_mode), AtFlags::empty())?;
+    Ok(())
+}
+
+fn dress_name(to: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> io::Result<()> {
+    let (owner, group) = owners(stat);
+    rustix::fs::chownat(to, name, owner, group, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(rustix::fs::utimensat(to, name, &times_of(stat), AtFlags::SYMLINK_NOFOLLOW)?)
+}
+
+/// Opens a directory of ours.
+pub(crate) fn open_directory(path: &std::path::Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+#[cfg(test)]
+#[path = "copy_up_tests.rs"]
+mod tests;

@@ -1,0 +1,134 @@
+//! Looking into an image as a container would see it, without anything showing on the host.
+
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use nix::sched::{CloneFlags, unshare};
+use rustix::fs::{Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+
+use crate::layer::confined_root::{INSIDE, Root, retry};
+use crate::layer::whiteout::is_whiteout;
+
+/// An image that could not be looked into.
+#[derive(Debug, thiserror::Error)]
+pub enum ViewError {
+    /// A private mount namespace or the overlay in it could not be made.
+    #[error("{0}")]
+    Mount(&'static str, #[source] io::Error),
+    /// The thread for it could not be started, or died.
+    #[error("running the thread that looks into an image")]
+    Thread(#[source] io::Error),
+    /// A file in the image could not be read.
+    #[error("reading {0} in the image")]
+    Read(&'static str, #[source] io::Error),
+    /// A file in the image is too large to be what it should be.
+    #[error("{0} in the image is larger than {1} bytes")]
+    TooLarge(&'static str, u64),
+}
+
+impl ViewError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        match self {
+            Self::Mount(..) | Self::Thread(_) => model::Kind::Internal,
+            Self::Read(..) | Self::TooLarge(..) => model::Kind::Invalid,
+        }
+    }
+}
+
+/// Shows `work` an image as its layers show it together.
+///
+/// `lowers` are the layers relative to `layers_dir`, top-most first; `mount_point` is any directory.
+pub(crate) fn show<T: Send>(
+    layers_dir: &Path,
+    lowers: &[String],
+    mount_point: &Path,
+    work: impl FnOnce(&Root) -> T + Send,
+) -> Result<T, ViewError> {
+    if let [only] = lowers {
+        let root = Root::open(&layers_dir.join(only)).map_err(|e| ViewError::Mount("opening the layer", e))?;
+        return Ok(work(&root));
+    }
+    let options = format!("lowerdir={}", lowers.join(":"));
+    std::thread::scope(|scope| {
+        // The thread, its working directory and its mount namespace are thrown away together.
+        let thread = std::thread::Builder::new().name("image-view".to_owned()).spawn_scoped(scope, || {
+            let root = mounted(layers_dir, mount_point, &options)?;
+            Ok(work(&root))
+        });
+        let thread = thread.map_err(ViewError::Thread)?;
+        thread.join().map_err(|_| ViewError::Thread(io::Error::other("it panicked")))?
+    })
+}
+
+/// What is at `path`, every link on the way followed inside the image; none where there is nothing.
+pub(crate) fn find(root: &Root, path: &Path) -> io::Result<Option<(OwnedFd, Stat)>> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let open = || rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE);
+    let found = match retry(open) {
+        Ok(found) => found,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(errno) => return Err(errno.into()),
+    };
+    let stat = rustix::fs::fstat(&found)?;
+    // Nothing hides it where there is one layer alone.
+    Ok(if is_whiteout(&stat) { None } else { Some((found, stat)) })
+}
+
+/// Reads small files of an image, as its layers show them together; absent ones are None.
+///
+/// `lowers` are the layers relative to `layers_dir`, top-most first; `mount_point` is any directory.
+pub(crate) fn read_files<const N: usize>(
+    layers_dir: &Path,
+    lowers: &[String],
+    mount_point: &Path,
+    files: [&'static str; N],
+    cap: u64,
+) -> Result<[Option<Vec<u8>>; N], ViewError> {
+    show(layers_dir, lowers, mount_point, |root| read_all(root, files, cap))?
+}
+
+fn mounted(layers_dir: &Path, mount_point: &Path, options: &str) -> Result<Root, ViewError> {
+    let failed = |doing| move |errno: rustix::io::Errno| ViewError::Mount(doing, errno.into());
+    unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)
+        .map_err(|errno| ViewError::Mount("leaving the host's mount namespace", errno.into()))?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).map_err(failed("making mounts private"))?;
+    // Relative names keep many layers within one page of mount options.
+    rustix::process::chdir(layers_dir).map_err(failed("entering the layers directory"))?;
+    let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
+    let options = std::ffi::CString::new(options).map_err(|e| ViewError::Mount("naming the layers", e.into()))?;
+    mount("overlay", mount_point, "overlay", flags, options.as_c_str()).map_err(failed("mounting the layers"))?;
+    Root::open(mount_point).map_err(|e| ViewError::Mount("opening the mounted layers", e))
+}
+
+fn read_all<const N: usize>(
+    root: &Root,
+    files: [&'static str; N],
+    cap: u64,
+) -> Result<[Option<Vec<u8>>; N], ViewError> {
+    let mut found = [const { None }; N];
+    for (slot, name) in found.iter_mut().zip(files) {
+        *slot = read_capped(root, name, cap)?;
+    }
+    Ok(found)
+}
+
+fn read_capped(root: &Root, name: &'static str, cap: u64) -> Result<Option<Vec<u8>>, ViewError> {
+    let found = match find(root, Path::new(name)) {
+        Ok(Some(_)) => root.regular(Path::new(name)),
+        Ok(None) => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
+        Err(error) => Err(error),
+    };
+    let file = found.map_err(|error| ViewError::Read(name, error))?;
+    let mut content = Vec::new();
+    file.take(cap + 1).read_to_end(&mut content).map_err(|error| ViewError::Read(name, error))?;
+    if u64::try_from(content.len()).is_ok_and(|length| length > cap) {
+        return Err(ViewError::TooLarge(name, cap));
+    }
+    Ok(Some(content))
+}

@@ -1,0 +1,130 @@
+//! What an image has at a path: looked at before it is mounted, or copied for a container to write to.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FileType;
+
+use crate::layer::confined_root::Root;
+use crate::record::Image;
+use crate::rootfs::copy_up::{copy_tree, open_directory};
+use crate::rootfs::overlay::{ViewError, find, show};
+use crate::store::catalog::HoldError;
+use crate::store::durable::{DiskError, io_kind};
+use crate::store::{Store, durable};
+
+/// A directory of a container's that begins as a copy of what its image has at a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Volume {
+    /// Where it is in the container: an absolute path.
+    pub path: PathBuf,
+    /// The directory on the host, not yet there.
+    pub directory: PathBuf,
+}
+
+/// What stands at a path in an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileKind {
+    /// A directory.
+    Directory,
+    /// A regular file.
+    File,
+    /// A device, FIFO or socket.
+    Special,
+}
+
+/// A part of an image that could not be looked at or copied.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// The image's layers are gone.
+    #[error(transparent)]
+    Gone(#[from] HoldError),
+    /// The image could not be looked into.
+    #[error(transparent)]
+    View(#[from] ViewError),
+    /// The path leads in circles, through a file, or is too long.
+    #[error("finding {path:?} in the image")]
+    Find {
+        /// The path in the image.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Only a directory can be a volume.
+    #[error("{0:?} in the image is not a directory")]
+    NotADirectory(PathBuf),
+    /// The copy could not be made.
+    #[error("copying {path:?} of the image")]
+    Copy {
+        /// The path in the image.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// A directory of the host's could not be made or removed.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+}
+
+impl VolumeError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        match self {
+            Self::Gone(source) => source.kind(),
+            Self::View(source) => source.kind(),
+            Self::Find { .. } | Self::NotADirectory(_) => model::Kind::Invalid,
+            Self::Copy { source, .. } => io_kind(source),
+            Self::Disk(source) => source.kind(),
+        }
+    }
+}
+
+impl Store {
+    /// What an image has at `path`, every link followed inside the image; none where there is nothing. Blocks.
+    pub fn look_into(&self, image: &Image, path: &Path) -> Result<Option<FileKind>, VolumeError> {
+        let failed = |source| VolumeError::Find { path: path.to_owned(), source };
+        let _pin = self.shelf.pin(image.chain.clone());
+        let found = self.show(&self.lowers(image)?, |root| find(root, path))?.map_err(failed)?;
+        Ok(found.map(|(_, stat)| match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => FileKind::Directory,
+            FileType::RegularFile => FileKind::File,
+            _ => FileKind::Special,
+        }))
+    }
+
+    /// Makes each volume's directory and fills it with what the layers `lowers` have at its path.
+    ///
+    /// Every path is looked up inside the image. One that is not there gives an empty directory, owned by root. What
+    /// was made stays when a later one fails. Blocks.
+    pub fn fill(&self, lowers: &[String], volumes: &[Volume]) -> Result<(), VolumeError> {
+        if volumes.is_empty() {
+            return Ok(());
+        }
+        self.show(lowers, |root| volumes.iter().try_for_each(|volume| fill_one(root, volume)))?
+    }
+
+    fn show<T: Send>(&self, lowers: &[String], work: impl FnOnce(&Root) -> T + Send) -> Result<T, ViewError> {
+        show(&self.layers_dir(), lowers, &self.shelf.root.join("view"), work)
+    }
+}
+
+fn fill_one(root: &Root, volume: &Volume) -> Result<(), VolumeError> {
+    let Volume { path, directory } = volume;
+    durable::make_directory(directory, 0o755).map_err(durable::at("creating", directory))?;
+    let inside = path.strip_prefix("/").unwrap_or(path);
+    let finding = |source| VolumeError::Find { path: path.clone(), source };
+    match find(root, inside).map_err(finding)? {
+        None => return Ok(()),
+        Some((_, stat)) if FileType::from_raw_mode(stat.st_mode) != FileType::Directory => {
+            return Err(VolumeError::NotADirectory(path.clone()));
+        }
+        Some(_) => {}
+    }
+    let from = root.directory(inside).map_err(finding)?;
+    let links = directory.with_extension("links");
+    durable::make_directory(&links, 0o700).map_err(durable::at("creating", &links))?;
+    let copy = || copy_tree(from, open_directory(directory)?.as_fd(), open_directory(&links)?.as_fd());
+    copy().map_err(|source| VolumeError::Copy { path: path.clone(), source })?;
+    Ok(durable::remove_tree(&links)?)
+}

@@ -1,0 +1,181 @@
+//! Small files that survive crashes: written aside, synced, then renamed into place.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::layer::confined_root::Weight;
+
+/// A file of the store that could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("{doing} {}", path.display())]
+pub struct DiskError {
+    doing: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}
+
+impl DiskError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::Kind {
+        io_kind(&self.source)
+    }
+}
+
+/// For `map_err`: what was being done to which path.
+pub(crate) fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiskError {
+    let path = path.to_owned();
+    move |source| DiskError { doing, path, source }
+}
+
+/// A full disk or quota is the operator's to solve, a bad layer its maker's, the rest is ours.
+pub(crate) fn io_kind(error: &io::Error) -> model::Kind {
+    match error.kind() {
+        _ if error.get_ref().is_some_and(|inner| inner.is::<crate::layer::hard_link::BadLink>()) => {
+            model::Kind::Invalid
+        }
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => model::Kind::Exhausted,
+        _ => model::Kind::Internal,
+    }
+}
+
+/// Writes `content` to `path` in one step: after a crash the old content or the new is there, whole.
+pub(crate) fn write(path: &Path, content: &[u8]) -> Result<(), DiskError> {
+    let aside = path.with_extension("new");
+    let placed = write_aside(&aside, content).and_then(|()| {
+        step(path, "record written aside");
+        fs::rename(&aside, path).map_err(at("renaming into place", path))
+    });
+    if placed.is_err() {
+        // What is left of it on a failing disk is removed when the store is opened.
+        fs::remove_file(&aside).ok();
+    }
+    placed?;
+    step(path, "record in place");
+    match path.parent() {
+        Some(directory) => sync(directory),
+        None => Ok(()),
+    }
+}
+
+fn write_aside(aside: &Path, content: &[u8]) -> Result<(), DiskError> {
+    let mut file = File::create(aside).map_err(at("creating", aside))?;
+    file.write_all(content).map_err(at("writing", aside))?;
+    file.sync_all().map_err(at("syncing", aside))
+}
+
+/// [`write`] of a value as JSON.
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), DiskError> {
+    let json = serde_json::to_vec(value).map_err(|error| at("encoding", path)(error.into()))?;
+    write(path, &json)
+}
+
+/// What was found where a record should be.
+pub(crate) enum Found<T> {
+    Record(T),
+    /// Of a format that only a newer crisp knows.
+    Newer(u32),
+    /// Missing, empty, damaged, or on a bad part of the disk: it will not get better.
+    Spoilt(DiskError),
+}
+
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+/// Reads a record of a format up to `known`. An error is one that may pass, such as too many open files.
+pub(crate) fn read_record<T: DeserializeOwned>(path: &Path, known: u32) -> Result<Found<T>, DiskError> {
+    let json = match fs::read(path) {
+        Ok(json) => json,
+        Err(error) if error.kind() == io::ErrorKind::NotFound || is_io_error(&error) => {
+            return Ok(Found::Spoilt(at("reading", path)(error)));
+        }
+        Err(error) => return Err(at("reading", path)(error)),
+    };
+    // The format first: the rest of a newer one may look like damage.
+    let parsed = serde_json::from_slice::<Versioned>(&json).and_then(|Versioned { version }| {
+        if version > known { Ok(Found::Newer(version)) } else { serde_json::from_slice(&json).map(Found::Record) }
+    });
+    Ok(parsed.unwrap_or_else(|error| Found::Spoilt(at("parsing", path)(error.into()))))
+}
+
+fn is_io_error(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
+}
+
+/// Makes renames and removals in `directory` durable.
+pub(crate) fn sync(directory: &Path) -> Result<(), DiskError> {
+    File::open(directory).and_then(|file| file.sync_all()).map_err(at("syncing", directory))
+}
+
+/// Makes a directory with this mode, whatever our own mask is.
+pub(crate) fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    fs::DirBuilder::new().mode(mode).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+}
+
+/// Makes a directory only root can enter, or makes it so.
+pub(crate) fn private_directory(path: &Path) -> Result<(), DiskError> {
+    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at("creating", path))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(at("closing to others", path))
+}
+
+/// Removes a tree if it is there.
+pub(crate) fn remove_tree(path: &Path) -> Result<(), DiskError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at("removing", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a file if it is there.
+pub(crate) fn remove_file(path: &Path) -> Result<(), DiskError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at("removing", path)(error)),
+        _ => Ok(()),
+    }
+}
+
+/// What a file or directory takes by itself.
+pub(crate) fn weigh_one(path: &Path) -> Result<Weight, DiskError> {
+    Ok(weight_of(&fs::symlink_metadata(path).map_err(at("weighing", path))?))
+}
+
+/// What the entries of a directory take by themselves, but for the one called `except`.
+pub(crate) fn weigh_entries(directory: &Path, except: &str) -> Result<Weight, DiskError> {
+    let mut weight = Weight::default();
+    let mut add = |entry: fs::DirEntry| match entry.metadata() {
+        Ok(metadata) => {
+            weight.add(weight_of(&metadata));
+            Ok(())
+        }
+        // Gone since it was listed.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    };
+    let weighed = fs::read_dir(directory).and_then(|mut entries| {
+        entries
+            .try_for_each(|entry| entry.and_then(|entry| if entry.file_name() == except { Ok(()) } else { add(entry) }))
+    });
+    weighed.map_err(at("weighing", directory))?;
+    Ok(weight)
+}
+
+fn weight_of(metadata: &fs::Metadata) -> Weight {
+    use std::os::unix::fs::MetadataExt;
+    Weight { bytes: metadata.blocks().saturating_mul(512), inodes: 1 }
+}
+
+/// A moment at which the process may die: tests look at what is on disk then.
+#[cfg(not(test))]
+#[inline]
+pub(crate) fn step(_: &Path, _: &'static str) {}
+
+#[cfg(test)]
+pub(crate) use crate::store::crash_points::step;

@@ -1,0 +1,114 @@
+//! Stores for tests, and images put into them without a registry.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::config::ConfigBlob;
+use crate::digest::Digest;
+use crate::layer::unpack::UnpackError;
+use crate::limits::Limits;
+use crate::record::Image;
+use crate::registry::endpoint::Registries;
+use crate::store::Store;
+use crate::store::add::{LayerPlan, NewImage};
+use crate::store::catalog::OpenError;
+use crate::store::durable::DiskError;
+use crate::test_support::{Made, Tar};
+
+pub(crate) fn open(path: &Path) -> Store {
+    try_open(path).unwrap()
+}
+
+/// Opens a store that nobody should have open any more.
+pub(crate) fn try_open(path: &Path) -> Result<Store, OpenError> {
+    // A program that another test is just starting has our lock for a moment, too.
+    for _ in 0..100 {
+        match Store::open(path, Registries::default(), Limits::default()) {
+            Err(OpenError::InUse(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            other => return other,
+        }
+    }
+    panic!("{} stays in use", path.display());
+}
+
+/// Adds an image of these layers, lowest first, the way a pull does.
+pub(crate) fn add(store: &Store, tars: &[Vec<u8>], name: &str) -> Arc<Image> {
+    try_add(store, tars, name).unwrap()
+}
+
+/// Why an image could not be added.
+#[derive(Debug)]
+pub(crate) enum AddError {
+    Unpack(UnpackError),
+    Disk(DiskError),
+}
+
+impl AddError {
+    pub(crate) fn kind(&self) -> model::Kind {
+        match self {
+            Self::Unpack(error) => error.kind(),
+            Self::Disk(error) => error.kind(),
+        }
+    }
+}
+
+impl AddError {
+    pub(crate) fn cause(&self) -> &(dyn std::error::Error + 'static) {
+        match self {
+            Self::Unpack(error) => error,
+            Self::Disk(error) => error,
+        }
+    }
+}
+
+pub(crate) fn try_add(store: &Store, tars: &[Vec<u8>], name: &str) -> Result<Arc<Image>, AddError> {
+    let made = Made::new(tars, |tar| tar.to_vec());
+    let blob = ConfigBlob::parse(&made.config).unwrap();
+    let chain = blob.chain();
+    let _pin = store.shelf.pin(chain.clone());
+    let mut ready = Vec::new();
+    for (at, tar) in tars.iter().enumerate() {
+        let plan = LayerPlan {
+            chain_id: chain[at].clone(),
+            diff_id: blob.diff_ids[at].clone(),
+            parent: at.checked_sub(1).map(|below| chain[below].clone()),
+            blob: None,
+        };
+        ready.push(match store.shelf.ready(&plan.chain_id) {
+            Some(have) => have,
+            None => store.shelf.stage(&plan, &tar[..], &store.limits()).map_err(AddError::Unpack)?,
+        });
+    }
+    let new = NewImage {
+        id: made.id(),
+        config_json: made.config.clone(),
+        config: blob.config,
+        manifest: Some((Digest::of(&made.manifest), made.manifest.clone())),
+        chain,
+        tags: vec![name.to_owned()],
+        digests: vec![format!("a.b/x@{}", Digest::of(&made.manifest))],
+    };
+    store.shelf.add(new, &ready).map_err(AddError::Disk)
+}
+
+pub(crate) fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        std::fs::read_dir(directory).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+pub(crate) fn base() -> Vec<u8> {
+    Tar::default().file("base", b"base").end()
+}
+
+pub(crate) fn top(text: &str) -> Vec<u8> {
+    Tar::default().file("top", text.as_bytes()).end()
+}
+
+/// All that lies in a tree, by path, with what `du` would count.
+pub(crate) fn walk(root: &Path) -> crate::layer::confined_root::Weight {
+    let root = crate::layer::confined_root::Root::open(root).unwrap();
+    crate::layer::confined_root::weigh(std::os::fd::AsFd::as_fd(&root.directory(Path::new(".")).unwrap()), None)
+        .unwrap()
+}

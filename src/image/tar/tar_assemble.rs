@@ -1,0 +1,193 @@
+//! Reading a tape back: the tar stream a layer came from, byte by byte.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags};
+
+use crate::layer::confined_root::{DEPTH_MAX, Root, look};
+use crate::layer::replaced::LOST;
+use crate::tar::tar_split::{END, FILE, MAGIC, RAW, RUN, TapeError, WINDOW_LOG, path as tape_path};
+
+const BUFFER: usize = 128 * 1024;
+/// As deep as layers go, with names as long as they get.
+const PATH_MAX: u64 = DEPTH_MAX as u64 * 256;
+
+/// Writes out the tar stream that the layer in the directory `layer` was unpacked from.
+///
+/// Nothing is checked but the tape itself: only the digest shows that files are still what they were.
+pub fn replay(layer: &Path, out: &mut impl Write) -> Result<(), TapeError> {
+    let path = tape_path(layer);
+    let read = |source| TapeError::Read { path: path.clone(), source };
+    let file = match File::open(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(TapeError::None(layer.to_owned())),
+        other => other.map_err(read)?,
+    };
+    let mut tape = zstd::stream::read::Decoder::new(file).map_err(read)?;
+    tape.window_log_max(WINDOW_LOG).map_err(read)?;
+    let mut deck = Deck { layer, tape, buffer: vec![0; BUFFER].into_boxed_slice() };
+    let mut files = Files::open(layer)?;
+    if deck.bytes::<16>()? != *MAGIC {
+        return Err(deck.broken("not a tape of this version"));
+    }
+    let mut content = None;
+    loop {
+        match deck.bytes()? {
+            [RAW] => {
+                let length = deck.number()?;
+                deck.copy_raw(length, out)?;
+            }
+            [FILE] => {
+                let (inode, length) = (deck.number()?, deck.number()?);
+                let path = deck.path(length)?;
+                content = Some((files.find(&path, inode)?, path));
+            }
+            [RUN] => {
+                let (offset, length) = (deck.number()?, deck.number()?);
+                let Some((file, path)) = &mut content else { return Err(deck.broken("a run of no file")) };
+                deck.copy_run(file, offset, length, path, out)?;
+            }
+            [END] => return Ok(()),
+            _ => return Err(deck.broken("an unknown record")),
+        }
+    }
+}
+
+struct Deck<'a> {
+    layer: &'a Path,
+    tape: zstd::stream::read::Decoder<'static, BufReader<File>>,
+    buffer: Box<[u8]>,
+}
+
+impl Deck<'_> {
+    fn broken(&self, why: &'static str) -> TapeError {
+        TapeError::Broken { path: self.layer.to_owned(), why }
+    }
+
+    fn trouble(&self, source: io::Error) -> TapeError {
+        TapeError::Read { path: tape_path(self.layer), source }
+    }
+
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], TapeError> {
+        let mut bytes = [0; N];
+        self.tape.read_exact(&mut bytes).map_err(|error| self.trouble(error))?;
+        Ok(bytes)
+    }
+
+    fn number(&mut self) -> Result<u64, TapeError> {
+        self.bytes().map(u64::from_le_bytes)
+    }
+
+    fn path(&mut self, length: u64) -> Result<PathBuf, TapeError> {
+        if length > PATH_MAX {
+            return Err(self.broken("a path too long"));
+        }
+        let mut path = Vec::new();
+        let count = self.tape.by_ref().take(length).read_to_end(&mut path).map_err(|error| self.trouble(error))?;
+        if u64::try_from(count) != Ok(length) {
+            return Err(self.broken("cut off"));
+        }
+        Ok(PathBuf::from(std::ffi::OsString::from_vec(path)))
+    }
+
+    fn copy_raw(&mut self, length: u64, out: &mut impl Write) -> Result<(), TapeError> {
+        let copied = copy(&mut self.tape, length, &mut self.buffer, out)?;
+        match copied {
+            Ok(0) => Ok(()),
+            Ok(_) => Err(self.broken("cut off")),
+            Err(error) => Err(self.trouble(error)),
+        }
+    }
+
+    fn copy_run(
+        &mut self,
+        file: &mut File,
+        offset: u64,
+        length: u64,
+        path: &Path,
+        out: &mut impl Write,
+    ) -> Result<(), TapeError> {
+        let read = |source| TapeError::Read { path: path.to_owned(), source };
+        file.seek(SeekFrom::Start(offset)).map_err(read)?;
+        match copy(file, length, &mut self.buffer, out)?.map_err(read)? {
+            0 => Ok(()),
+            _ => Err(read(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+}
+
+/// Copies up to `left` bytes and says how many were missing; what fails in reading is the caller's to name.
+fn copy(
+    from: &mut impl Read,
+    mut left: u64,
+    buffer: &mut [u8],
+    out: &mut impl Write,
+) -> Result<io::Result<u64>, TapeError> {
+    while left > 0 {
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        let count = match from.read(&mut buffer[..most]) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Ok(Err(error)),
+        };
+        out.write_all(&buffer[..count]).map_err(TapeError::Write)?;
+        left = left.saturating_sub(u64::try_from(count).unwrap_or(u64::MAX));
+    }
+    Ok(Ok(left))
+}
+
+/// The files of a layer that its tape refers to.
+struct Files {
+    root: Root,
+    lost: Option<Root>,
+    /// The directory the last file was in.
+    open: Option<(PathBuf, OwnedFd)>,
+}
+
+impl Files {
+    fn open(layer: &Path) -> Result<Self, TapeError> {
+        let open = |path: PathBuf| Root::open(&path).map_err(|source| (path, source));
+        let root = open(layer.join("fs")).map_err(|(path, source)| TapeError::Read { path, source })?;
+        let lost = match open(layer.join(LOST)) {
+            Ok(lost) => Some(lost),
+            Err((_, error)) if error.kind() == io::ErrorKind::NotFound => None,
+            Err((path, source)) => return Err(TapeError::Read { path, source }),
+        };
+        Ok(Self { root, lost, open: None })
+    }
+
+    fn find(&mut self, path: &Path, inode: u64) -> Result<File, TapeError> {
+        self.try_find(path, inode).map_err(|source| TapeError::Read { path: path.to_owned(), source })
+    }
+
+    fn try_find(&mut self, path: &Path, inode: u64) -> io::Result<File> {
+        if let Some(lost) = &self.lost
+            && let Some(file) = regular(lost.as_fd(), Path::new(&inode.to_string()))?
+        {
+            return Ok(file);
+        }
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let directory = match self.open.take() {
+            Some((open, fd)) if open == parent => fd,
+            _ => self.root.directory(parent)?,
+        };
+        let (_, directory) = self.open.insert((parent.to_owned(), directory));
+        regular(directory.as_fd(), Path::new(name))?.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+/// Opens the regular file `name`; what it is gets known before it is opened.
+fn regular(directory: BorrowedFd<'_>, name: &Path) -> io::Result<Option<File>> {
+    let Some(stat) = look(directory, name.as_os_str())? else { return Ok(None) };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    Ok(Some(rustix::fs::openat(directory, name, flags, Mode::empty())?.into()))
+}
