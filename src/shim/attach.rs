@@ -1,49 +1,18 @@
 //! Those who look on while a container runs. None of them can hold it up: whoever does not take what is printed at once, as far
 //! as a socket holds it, is let go.
 
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use model::{ContainerId, Phase};
 use shim_protocol::{Answer, AttachAsk, AttachWord, Failure, FailureKind};
 
+use crate::attach_client::Attached;
 use crate::container::State;
-use crate::log::Stream;
 use crate::poll::Source;
 use crate::shim::{Shim, failure, no_such};
 
 /// More cannot look on at the same time.
 const ATTACHED_MAX: usize = 128;
-
-/// Somebody who attached.
-#[derive(Debug)]
-pub(crate) struct Attached {
-    number: u64,
-    socket: OwnedFd,
-    stdout: bool,
-    stderr: bool,
-    /// Has the container's stdin.
-    input: bool,
-    /// Too slow, or gone.
-    over: bool,
-}
-
-impl Attached {
-    fn say(&mut self, word: AttachWord, fds: &[BorrowedFd<'_>]) {
-        self.over |= sys::seqpacket::send(&self.socket, &[word.byte()], fds).is_err();
-    }
-
-    /// Passes on what was printed; the packet's first byte is for the word.
-    pub(crate) fn show(&mut self, stream: Stream, packet: &mut [u8]) {
-        let (wanted, word) = match stream {
-            Stream::Stdout => (self.stdout, AttachWord::Stdout),
-            Stream::Stderr => (self.stderr, AttachWord::Stderr),
-        };
-        if let (true, false, Some(first)) = (wanted, self.over, packet.first_mut()) {
-            *first = word.byte();
-            self.over = sys::seqpacket::send(&self.socket, packet, &[]).is_err();
-        }
-    }
-}
 
 impl Shim {
     pub(crate) fn attach(&mut self, ask: &AttachAsk, socket: Option<OwnedFd>) -> Result<Answer, Failure> {

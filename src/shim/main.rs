@@ -16,6 +16,7 @@
 
 mod apart;
 mod attach;
+mod attach_client;
 mod become_program;
 mod capability;
 mod connection;

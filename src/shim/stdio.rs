@@ -6,7 +6,7 @@ use std::path::Path;
 
 use sys::mount::{Attributes, RDONLY, Reach, detach_copy, set_attributes};
 
-use crate::attach::Attached;
+use crate::attach_client::Attached;
 use crate::launch::Ends;
 use crate::log::{Lines, LogFile, Lost, Stream};
 
