@@ -1,62 +1,19 @@
-//! The process that watches over one pod: it holds the pod's namespaces, launches its containers through libcontainer,
-//! writes their logs, reaps them, and remembers how they ended. The daemon that started it may come and go.
+//! `crisp-shim`: one process per pod. It holds the pod's namespaces, launches containers, writes their logs, reaps their
+//! processes and records their exit codes. It outlives the daemon.
 //!
-//! One thread, one loop ([`shim`]). A launch happens in a child ([`launch`]), since libcontainer must not meet threads
-//! and leaves traces in the process that calls it. Around libcontainer there are two stages of our own, both inside the
-//! container's first process: [`stage`] makes the mounts that libcontainer cannot make well, and [`become_program`]
-//! turns it into the container's program with exactly the rights that were asked. Exec ([`exec`]) is all ours and ends
-//! in the same last stage.
+//! The shim has one thread and one event loop ([`server`]). Containers are created by a child process of the shim, and
+//! processes inside them are started, by the crate `launcher`. [`pod`] creates the pod's namespaces; the shim itself never
+//! enters a user namespace.
 //!
-//! A pod may have a user namespace ([`user_ns`], [`id_maps`]). The shim itself never enters one; [`apart`] has what is
-//! different about launching into one.
-//!
-//! Started by the daemon with a listening socket as its standard input; by libcontainer to wait at the [`gate`]; or, with the
-//! argument `probe`, to find out what this host can do ([`probe`]).
+//! The daemon starts the shim with a listening socket as standard input. libcontainer starts it as a hook that waits
+//! (`launcher::launch::hook_gate`). With the argument `probe` it reports what this host supports ([`probe`]).
 #![forbid(unsafe_code)]
 
-mod apart;
-mod attach;
-mod attach_client;
-mod become_program;
-mod capability;
-mod connection;
-mod console;
-mod container;
-mod cover;
-mod device_nodes;
-mod exec;
-mod family;
-mod gate;
-mod home;
-mod hook;
-mod id_maps;
-mod image_mount;
-mod init;
-mod joins;
-mod label;
-mod launch;
-mod layers;
-mod life;
-mod locked;
-mod log;
-mod mount_options;
-mod peers;
 mod pod;
-mod poll;
-mod poststart;
 mod probe;
-mod report;
-mod shed;
-mod shim;
-mod split;
-mod stage;
-mod stages;
-mod stdio;
-mod target;
-mod user_ns;
-mod verbs;
+mod server;
 
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::ExitCode;
 
@@ -69,21 +26,16 @@ fn main() -> ExitCode {
     if arguments.next().is_some_and(|word| word == "probe") {
         return probe::main(arguments.map(Into::into));
     }
-    if let Some(passed) = gate::knock() {
+    if let Some(passed) = launcher::launch::hook_gate::knock() {
         return passed;
     }
-    match prepare().and_then(|(listener, signals)| shim::Shim::new(listener, signals)?.run()) {
+    match prepare().and_then(|(listener, signals)| server::Shim::new(listener, signals)?.run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            say(format_args!("ended: {error}"));
+            launcher::log(format_args!("ended: {error}"));
             ExitCode::FAILURE
         }
     }
-}
-
-/// Writes to the shim's log, if it can be written: a shim must not end because nobody can read why it complains.
-fn say(words: std::fmt::Arguments<'_>) {
-    writeln!(io::stderr(), "crisp-shim: {words}").ok();
 }
 
 /// Makes this process fit to stand over a pod.

@@ -10,6 +10,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use launcher::namespaces::user_ns;
+use launcher::rootfs::lowerdirs;
 use model::{IdMapping, UserNs};
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::mount::{
@@ -17,8 +19,6 @@ use rustix::mount::{
     mount, mount_change,
 };
 use sys::mount::{Reach, detach_copy, map_ids};
-
-use crate::{layers, user_ns};
 
 /// The first ids that a kubelet gives to pods.
 const FIRST: u32 = 65536;
@@ -70,7 +70,7 @@ fn show_layers(dir: &Path, ids: BorrowedFd<'_>) -> Result<(), Cannot> {
     }
     std::fs::write(dir.join("lower/file"), "").map_err(making())?;
     let (spare, shown) = (dir.join("layers"), dir.join("shown"));
-    let entered = layers::enter(dir, Some(ids), &spare).map_err(step("mapping ids in the root directory"))?;
+    let entered = lowerdirs::enter(dir, Some(ids), &spare).map_err(step("mapping ids in the root directory"))?;
     let options = format!("lowerdir=lower,upperdir={0}/upper,workdir={0}/work", dir.display());
     let options = CString::new(options).map_err(step("naming the layers"))?;
     mount("overlay", &shown, "overlay", MountFlags::empty(), Some(options.as_c_str())).map_err(step(OVERLAY))?;

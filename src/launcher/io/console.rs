@@ -1,0 +1,58 @@
+//! A terminal inside the container.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use oci_spec::runtime::Process;
+use rustix::fs::{CWD, Gid, Mode, OFlags, ResolveFlags, Uid, openat2};
+use rustix::mount::OpenTreeFlags;
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
+
+use crate::rootfs::mount_propagation::Peers;
+use crate::rootfs::mounts::find_or_make;
+
+/// The two sides of a terminal of the container's own devpts.
+#[derive(Debug)]
+pub(crate) struct Console {
+    pub(crate) master: OwnedFd,
+    pub(crate) slave: OwnedFd,
+}
+
+/// Opens a terminal for `uid`. Runs in the container.
+pub(crate) fn pair(uid: u32) -> io::Result<Console> {
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    // The container may have put something else there: no link is followed, and what is no terminal fails the next call.
+    let master = openat2(CWD, "/dev/pts/ptmx", flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    unlockpt(&master)?;
+    let slave = ioctl_tiocgptpeer(&master, OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
+    rustix::fs::fchown(&slave, Some(Uid::from_raw(uid)), None::<Gid>)?;
+    Ok(Console { master, slave })
+}
+
+/// The same, and shows it as `/dev/console`.
+pub(crate) fn open(uid: u32, peers: &mut Peers) -> io::Result<Console> {
+    let Console { master, slave } = pair(uid)?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let shown = rustix::mount::open_tree(&slave, "", flags)?;
+    peers.attach(shown, find_or_make(Path::new("/dev/console"), false)?)?;
+    Ok(Console { master, slave })
+}
+
+/// Tells a program what kind of terminal it has, unless its container says so.
+pub(crate) fn name_terminal(process: &mut Process) {
+    let mut env = process.env().clone().unwrap_or_default();
+    if !env.iter().any(|entry| entry.starts_with("TERM=")) {
+        env.push("TERM=xterm".to_owned());
+        process.set_env(Some(env));
+    }
+}
+
+/// Makes the slave side the controlling terminal and the standard streams of this session leader.
+pub(crate) fn take(slave: &OwnedFd) -> io::Result<()> {
+    rustix::process::ioctl_tiocsctty(slave)?;
+    rustix::stdio::dup2_stdin(slave)?;
+    rustix::stdio::dup2_stdout(slave)?;
+    rustix::stdio::dup2_stderr(slave)?;
+    Ok(())
+}

@@ -1,0 +1,323 @@
+//! The CRI log: a time, a stream, a tag and a line.
+//!
+//! ```text
+//! 2026-11-16T10:00:00.000000001Z stdout F a whole line
+//! 2026-11-16T10:00:00.000000002Z stderr P the beginning of a long or unfinished one
+//! ```
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::SystemTime;
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    fn name(self) -> &'static str {
+        match self {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        }
+    }
+}
+
+/// Output that could not be written.
+#[derive(Debug)]
+pub struct Lost {
+    pub bytes: u64,
+    pub error: io::Error,
+}
+
+/// What is gathered before it is written: enough to make a write worth its while, and no more than is cheap to come by.
+const GATHER: usize = 64 << 10;
+
+/// Cuts one stream into log entries. Holds at most one unfinished line.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    stream: Stream,
+    max: usize,
+    held: Vec<u8>,
+}
+
+impl Lines {
+    pub(crate) fn new(stream: Stream, max: usize) -> Self {
+        Self { stream, max: max.max(1), held: Vec::new() }
+    }
+
+    /// Takes what the container printed and writes every line that is whole, or longer than allowed.
+    pub(crate) fn feed(&mut self, log: &mut impl Write, mut bytes: &[u8]) -> Result<(), Lost> {
+        let mut batch = Batch::new(log, self.stream, self.held.len() + bytes.len());
+        while !bytes.is_empty() {
+            let room = self.max - self.held.len();
+            let (now, later) = bytes.split_at(bytes.len().min(room));
+            match memchr::memchr(b'\n', now) {
+                Some(end) => {
+                    batch.entry(Tag::Full, &self.held, &now[..end]);
+                    bytes = &bytes[end + 1..];
+                }
+                None if later.first() == Some(&b'\n') => {
+                    batch.entry(Tag::Full, &self.held, now);
+                    bytes = &later[1..];
+                }
+                None if !later.is_empty() => {
+                    batch.entry(Tag::Partial, &self.held, now);
+                    bytes = later;
+                }
+                None => {
+                    self.held.extend_from_slice(now);
+                    return batch.finish();
+                }
+            }
+            self.held.clear();
+        }
+        // An unfinished line is rare: do not keep memory for it.
+        self.held = Vec::new();
+        batch.finish()
+    }
+
+    /// Writes the unfinished line, if there is one, as the last.
+    pub(crate) fn finish(&mut self, log: &mut impl Write) -> Result<(), Lost> {
+        if self.held.is_empty() {
+            return Ok(());
+        }
+        let held = std::mem::take(&mut self.held);
+        let mut batch = Batch::new(log, self.stream, held.len());
+        batch.entry(Tag::Full, &held, &[]);
+        batch.finish()
+    }
+}
+
+/// Whether an entry is the end of its line.
+#[derive(Debug, Clone, Copy)]
+enum Tag {
+    Full,
+    Partial,
+}
+
+impl Tag {
+    fn byte(self) -> u8 {
+        match self {
+            Self::Full => b'F',
+            Self::Partial => b'P',
+        }
+    }
+}
+
+/// Entries of one moment, on their way to the log.
+struct Batch<'a, W> {
+    log: &'a mut W,
+    /// What stands before every line: only its tag changes.
+    head: Vec<u8>,
+    entries: Vec<u8>,
+    /// How much of the entries the container printed.
+    printed: u64,
+    lost: Option<Lost>,
+}
+
+impl<'a, W: Write> Batch<'a, W> {
+    /// For `bytes` and a few heads.
+    fn new(log: &'a mut W, stream: Stream, bytes: usize) -> Self {
+        let head = format!("{} {} F ", stamp(), stream.name()).into_bytes();
+        let room = (bytes + 2 * head.len()).min(GATHER);
+        Self { log, head, entries: Vec::with_capacity(room), printed: 0, lost: None }
+    }
+
+    fn entry(&mut self, tag: Tag, held: &[u8], rest: &[u8]) {
+        let length = self.head.len() + held.len() + rest.len() + 1;
+        if self.entries.len() + length > GATHER {
+            self.write();
+        }
+        if let [.., at, _] = self.head.as_mut_slice() {
+            *at = tag.byte();
+        }
+        self.entries.reserve(length);
+        for part in [&self.head, held, rest, b"\n"] {
+            self.entries.extend_from_slice(part);
+        }
+        self.printed += (held.len() + rest.len()) as u64 + u64::from(matches!(tag, Tag::Full));
+    }
+
+    fn write(&mut self) {
+        let printed = std::mem::take(&mut self.printed);
+        if let Err(error) = self.log.write_all(&self.entries) {
+            let before = self.lost.take().map_or(0, |lost| lost.bytes);
+            self.lost = Some(Lost { bytes: before + printed, error });
+        }
+        self.entries.clear();
+    }
+
+    fn finish(mut self) -> Result<(), Lost> {
+        if !self.entries.is_empty() {
+            self.write();
+        }
+        self.lost.map_or(Ok(()), Err)
+    }
+}
+
+fn stamp() -> String {
+    DateTime::<Utc>::from(SystemTime::now()).to_rfc3339_opts(SecondsFormat::Nanos, true)
+}
+
+/// A log file, or none: then everything is dropped, as was asked.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    file: Option<File>,
+    /// The last write ended in the middle of an entry.
+    torn: bool,
+}
+
+impl LogFile {
+    pub(crate) fn new(file: Option<File>) -> Self {
+        Self { file, torn: false }
+    }
+
+    /// Writes whole entries. One that a full disk cut short is ended before the next begins.
+    fn append(&mut self, entries: &[u8]) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        if self.torn {
+            file.write_all(b"\n")?;
+            self.torn = false;
+        }
+        let mut rest = entries;
+        while !rest.is_empty() {
+            match file.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    self.torn = rest[n - 1] != b'\n';
+                    rest = &rest[n..];
+                }
+                Err(again) if again.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Write for LogFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.append(bytes).map(|()| bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(chunks: &[&[u8]], max: usize) -> Vec<String> {
+        let mut log = Vec::new();
+        let mut lines = Lines::new(Stream::Stderr, max);
+        for chunk in chunks {
+            lines.feed(&mut log, chunk).unwrap();
+        }
+        lines.finish(&mut log).unwrap();
+        let text = String::from_utf8(log).unwrap();
+        text.lines()
+            .map(|l| {
+                let (time, rest) = l.split_once(' ').unwrap();
+                assert!(
+                    DateTime::parse_from_rfc3339(time).is_ok() && time.ends_with('Z') && time.len() == 30,
+                    "{time}"
+                );
+                rest.to_owned()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn lines_are_whole_however_they_arrive() {
+        assert_eq!(entries(&[b"one\ntwo\n"], 100), ["stderr F one", "stderr F two"]);
+        assert_eq!(entries(&[b"o", b"ne", b"\n\ntw", b"o"], 100), ["stderr F one", "stderr F ", "stderr F two"]);
+        assert_eq!(entries(&[b""], 100), [""; 0]);
+    }
+
+    #[test]
+    fn a_long_line_is_split_and_its_parts_but_the_last_are_partial() {
+        assert_eq!(entries(&[b"abcdefgh\n"], 3), ["stderr P abc", "stderr P def", "stderr F gh"]);
+        assert_eq!(entries(&[b"abc", b"\n"], 3), ["stderr F abc"]);
+        assert_eq!(entries(&[b"abc", b"d\n"], 3), ["stderr P abc", "stderr F d"]);
+        assert_eq!(entries(&[b"abcdef"], 3), ["stderr P abc", "stderr F def"]);
+    }
+
+    /// Much of it, in pieces of all sizes, with lines shorter and longer than are allowed.
+    #[test]
+    fn however_output_arrives_it_is_all_there_and_no_entry_is_too_long() {
+        let text: Vec<u8> = (0..300_000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 17).to_le_bytes()[0]).collect();
+        for (max, size) in [(1, 7), (10, 1), (100, 99_999), (256, 256), (16 << 10, 1 << 17), (100_000, 1000)] {
+            let (mut log, mut lines) = (Vec::new(), Lines::new(Stream::Stdout, max));
+            text.chunks(size).for_each(|piece| lines.feed(&mut log, piece).unwrap());
+            lines.finish(&mut log).unwrap();
+            let mut back = Vec::new();
+            for entry in log.strip_suffix(b"\n").unwrap().split(|byte| *byte == b'\n') {
+                let (head, line) = entry.split_at("2026-11-16T10:00:00.000000001Z stdout F ".len());
+                assert!(line.len() <= max, "{} bytes of at most {max}", line.len());
+                back.extend_from_slice(line);
+                match &head[30..] {
+                    b" stdout F " => back.push(b'\n'),
+                    b" stdout P " => assert_eq!(line.len(), max),
+                    other => panic!("{:?}", String::from_utf8_lossy(other)),
+                }
+            }
+            // The last line had no end, and got one.
+            assert!(back.strip_suffix(b"\n").unwrap() == text, "{max} {size}");
+        }
+    }
+
+    #[test]
+    fn only_what_could_not_be_written_is_counted_as_lost() {
+        /// Takes the first write alone.
+        struct Small(bool);
+        impl Write for Small {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                if std::mem::replace(&mut self.0, true) {
+                    Err(io::ErrorKind::StorageFull.into())
+                } else {
+                    Ok(bytes.len())
+                }
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let line = [&[b'x'; 999][..], b"\n"].concat();
+        let entry = line.len() + "2026-11-16T10:00:00.000000001Z stdout F ".len();
+        let lost = Lines::new(Stream::Stdout, 10_000).feed(&mut Small(false), &line.repeat(100)).unwrap_err();
+        assert_eq!(lost.bytes, (100 - GATHER / entry) as u64 * 1000);
+    }
+
+    #[test]
+    fn an_entry_after_a_torn_one_begins_on_its_own_line() {
+        let file = tempfile::tempfile().unwrap();
+        let mut log = LogFile { file: Some(file.try_clone().unwrap()), torn: true };
+        Lines::new(Stream::Stdout, 10).feed(&mut log, b"x\n").unwrap();
+        assert!(!log.torn);
+        let mut text = String::new();
+        io::Seek::rewind(&mut &file).unwrap();
+        io::Read::read_to_string(&mut &file, &mut text).unwrap();
+        assert!(text.starts_with('\n') && text.ends_with(" stdout F x\n"), "{text:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_counted() {
+        struct Full;
+        impl Write for Full {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::StorageFull.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut lines = Lines::new(Stream::Stdout, 10);
+        let lost = lines.feed(&mut Full, b"abc\n").unwrap_err();
+        assert_eq!((lost.bytes, lost.error.kind()), (4, io::ErrorKind::StorageFull));
+    }
+}

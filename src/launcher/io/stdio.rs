@@ -1,0 +1,183 @@
+//! The container's standard streams, on the shim's side.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use sys::mount::{Attributes, RDONLY, Reach, detach_copy, set_attributes};
+
+use crate::io::attach_client::Attached;
+use crate::io::cri_log::{Lines, LogFile, Lost, Stream};
+use crate::launch::Ends;
+
+/// What the container prints, on its way to the log, and what it is told.
+#[derive(Debug)]
+pub struct Streams {
+    stdout: Option<Source>,
+    stderr: Option<Source>,
+    /// Open as long as somebody may still attach and write.
+    stdin: Option<OwnedFd>,
+    /// The container's side of its terminal: held so that the terminal lives while nobody in there has it open.
+    _slave: Option<OwnedFd>,
+    log: LogFile,
+    pub attached: Vec<Attached>,
+}
+
+#[derive(Debug)]
+struct Source {
+    fd: OwnedFd,
+    lines: Lines,
+    /// The pipe holds more than it did at first.
+    wide: bool,
+}
+
+/// What a pipe holds at first.
+const PIPE_USUAL: usize = 64 << 10;
+/// What it is made to hold once the container has filled it: twice of what is read at once, so that neither side waits for the
+/// other.
+const PIPE_WIDE: usize = 256 << 10;
+/// The most that an unprivileged program can make a pipe hold.
+const PIPE_MAX: usize = 1024 * 1024;
+
+/// What a read came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// There may be more.
+    More,
+    /// Nothing more for now.
+    Dry,
+    /// Nothing more ever.
+    Ended,
+}
+
+/// The host's `/dev/null`, to read and to write, by a mount that is nowhere and read-only: whoever is given it, root of a
+/// container too, changes neither its mode nor its owner.
+pub fn null() -> io::Result<OwnedFd> {
+    let mount = detach_copy(Path::new("/dev/null"), Reach::Top)?;
+    set_attributes(&mount, Attributes { set: RDONLY, ..Attributes::default() }, Reach::Top)?;
+    let file = format!("/proc/self/fd/{}", mount.as_raw_fd());
+    Ok(std::fs::File::options().read(true).write(true).open(file)?.into())
+}
+
+/// Makes both sides. With a terminal, the container's side is opened inside of it later.
+pub fn connect(
+    tty: bool,
+    stdin: bool,
+    line_max: usize,
+    log: Option<std::fs::File>,
+    report: OwnedFd,
+    started: OwnedFd,
+) -> io::Result<(Streams, Ends)> {
+    let log = LogFile::new(log);
+    let mut streams = Streams { stdout: None, stderr: None, stdin: None, _slave: None, log, attached: Vec::new() };
+    if tty {
+        return Ok((streams, Ends { stdin: null()?, stdout: null()?, stderr: null()?, report, started }));
+    }
+    let container_in = if stdin {
+        let (theirs, ours) = std::io::pipe()?;
+        streams.stdin = Some(ours.into());
+        theirs.into()
+    } else {
+        null()?
+    };
+    let output = |stream| -> io::Result<(Source, OwnedFd)> {
+        let (ours, theirs) = std::io::pipe()?;
+        let fd = OwnedFd::from(ours);
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok((Source { fd, lines: Lines::new(stream, line_max), wide: false }, theirs.into()))
+    };
+    let (stdout, container_out) = output(Stream::Stdout)?;
+    let (stderr, container_err) = output(Stream::Stderr)?;
+    streams.stdout = Some(stdout);
+    streams.stderr = Some(stderr);
+    Ok((streams, Ends { stdin: container_in, stdout: container_out, stderr: container_err, report, started }))
+}
+
+impl Streams {
+    /// The terminal that the container opened. Its output counts as stdout.
+    pub fn set_console(&mut self, master: OwnedFd, slave: OwnedFd, line_max: usize) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&master, true)?;
+        self._slave = Some(slave);
+        // A terminal is no pipe, and as wide as it gets.
+        self.stdout = Some(Source { fd: master, lines: Lines::new(Stream::Stdout, line_max), wide: true });
+        Ok(())
+    }
+
+    pub fn fd(&self, stream: Stream) -> Option<BorrowedFd<'_>> {
+        let source = match stream {
+            Stream::Stdout => &self.stdout,
+            Stream::Stderr => &self.stderr,
+        };
+        source.as_ref().map(|s| s.fd.as_fd())
+    }
+
+    /// Where the container's input is written to: of a terminal its master side.
+    pub fn input(&self) -> Option<BorrowedFd<'_>> {
+        let terminal = self.stdout.as_ref().filter(|_| self._slave.is_some());
+        self.stdin.as_ref().or_else(|| terminal.map(|source| &source.fd)).map(|fd| fd.as_fd())
+    }
+
+    pub fn close_stdin(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Moves one buffer full of output to the log, and to those who look on.
+    pub fn pump(&mut self, stream: Stream, buffer: &mut [u8]) -> (Flow, Option<Lost>) {
+        let slot = match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        };
+        let Some(source) = slot else { return (Flow::Ended, None) };
+        // The first byte is for the word that comes before output on the way to those who look on.
+        match rustix::io::read(&source.fd, &mut buffer[1..]) {
+            Ok(n) if n > 0 => {
+                if n >= PIPE_USUAL && !source.wide {
+                    source.wide = true;
+                    // Where a host allows no more, both sides only wait more often.
+                    rustix::pipe::fcntl_setpipe_size(&source.fd, PIPE_WIDE).ok();
+                }
+                let lost = source.lines.feed(&mut self.log, &buffer[1..=n]).err();
+                self.attached.iter_mut().for_each(|attached| attached.show(stream, &mut buffer[..=n]));
+                (Flow::More, lost)
+            }
+            Err(rustix::io::Errno::AGAIN) => (Flow::Dry, None),
+            Err(rustix::io::Errno::INTR) => (Flow::More, None),
+            // A terminal whose last user is gone answers EIO.
+            Ok(_) | Err(_) => (Flow::Ended, source.lines.finish(&mut self.log).err()),
+        }
+    }
+
+    /// Closes a stream that has ended.
+    pub fn close(&mut self, stream: Stream) {
+        match stream {
+            Stream::Stdout => self.stdout = None,
+            Stream::Stderr => self.stderr = None,
+        }
+    }
+
+    /// Takes all that is still in the pipes, and closes them: the container is gone. No more than a pipe can hold is its
+    /// own; whoever else still writes has got hold of its streams and is not waited for.
+    pub fn finish(&mut self, buffer: &mut [u8]) -> Vec<Lost> {
+        self._slave = None;
+        let mut all = Vec::new();
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            for _ in 0..PIPE_MAX.div_ceil(buffer.len()) {
+                let (flow, lost) = self.pump(stream, buffer);
+                all.extend(lost);
+                if flow != Flow::More {
+                    break;
+                }
+            }
+        }
+        for Source { mut lines, .. } in [self.stdout.take(), self.stderr.take()].into_iter().flatten() {
+            all.extend(lines.finish(&mut self.log).err());
+        }
+        self.log = LogFile::new(None);
+        self.stdin = None;
+        all
+    }
+
+    pub fn reopen(&mut self, log: std::fs::File) {
+        self.log = LogFile::new(Some(log));
+    }
+}

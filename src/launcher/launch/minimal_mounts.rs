@@ -1,0 +1,91 @@
+//! A launch sees few mounts, however many pods there are.
+//!
+//! libcontainer reads the list of mounts some fifteen times for each container, and the container's own namespace begins as
+//! a copy of it. On a node every pod adds to that list, so a launch would take longer with each of them.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, openat, statx};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{chdir, fchdir, pivot_root};
+use sys::mount::{Reach, detach_copy};
+
+use crate::rootfs::mounts::attach;
+
+/// Where everybody looks for cgroups.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Leaves all mounts behind but those on the way to `needed`, which is without links. Only in a mount namespace of one's own,
+/// whose mounts are private. `unified` is the mount of a cgroup v2 tree, which is then the only one to be seen.
+/// `spare` is an empty directory. Where it fails, all mounts are as they were.
+pub(crate) fn shed(needed: &[PathBuf], unified: Option<&Path>, spare: &Path) -> io::Result<()> {
+    let root = detach_copy(Path::new("/"), Reach::Top)?;
+    attach(&root, open(CWD, spare)?)?;
+    let entered = furnish(&root, needed, unified).and_then(|()| Ok(fchdir(&root)?));
+    // The new root over the old one, which then lies on top and goes with all that is mounted in it.
+    if let Err(error) = entered.and_then(|()| Ok(pivot_root(".", ".")?)) {
+        chdir("/")?;
+        unmount(spare, UnmountFlags::DETACH)?;
+        return Err(error);
+    }
+    unmount(".", UnmountFlags::DETACH)?;
+    Ok(chdir("/")?)
+}
+
+fn furnish(root: &OwnedFd, needed: &[PathBuf], unified: Option<&Path>) -> io::Result<()> {
+    let mut kept = BTreeSet::new();
+    for path in needed {
+        mounts_on_the_way(path, &mut kept)?;
+    }
+    let cgroups = if unified.is_some() { Reach::Top } else { Reach::Tree };
+    for (place, reach) in [("/proc", Reach::Top), ("/dev", Reach::Top), ("/sys", cgroups)] {
+        kept.retain(|path| reach == Reach::Top || !path.starts_with(place));
+        kept.remove(Path::new(place));
+        keep(root, Path::new(place), reach)?;
+    }
+    if let Some(unified) = unified {
+        kept.retain(|path| !path.starts_with(CGROUPS));
+        put(root, detach_copy(unified, Reach::Top)?, Path::new(CGROUPS))?;
+    }
+    // In the order of their paths, so that none is mounted before what it lies in.
+    kept.iter().try_for_each(|path| keep(root, path, Reach::Top))
+}
+
+fn keep(root: &OwnedFd, path: &Path, reach: Reach) -> io::Result<()> {
+    put(root, detach_copy(path, reach)?, path)
+}
+
+fn put(root: &OwnedFd, tree: OwnedFd, path: &Path) -> io::Result<()> {
+    attach(tree, open(root, path.strip_prefix("/").unwrap_or(path))?)
+}
+
+fn open(dir: impl std::os::fd::AsFd, path: &Path) -> io::Result<OwnedFd> {
+    Ok(openat(dir, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Every place at or above `path`, but the root, where something is mounted.
+fn mounts_on_the_way(path: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
+    for place in path.ancestors().filter(|place| place.parent().is_some()) {
+        let about = statx(CWD, place, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty())?;
+        if about.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+            found.insert(place.to_owned());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_a_file_has_the_mounts_that_it_leads_through() {
+        let mut found = BTreeSet::new();
+        mounts_on_the_way(Path::new("/proc/self/status"), &mut found).unwrap();
+        assert_eq!(found.into_iter().collect::<Vec<_>>(), [PathBuf::from("/proc")]);
+        assert!(mounts_on_the_way(Path::new("/proc/no such file"), &mut BTreeSet::new()).is_err());
+    }
+}

@@ -1,0 +1,131 @@
+//! Making user namespaces, and being root in one.
+//!
+//! Whoever enters a user namespace gives up the rights to leave it again, so the shim itself never does: a child makes it
+//! and goes away, and the namespace lives on by a descriptor.
+
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use model::{UserNs, id_map_text};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::unistd::Pid;
+use rustix::process::{DumpableBehavior, WaitOptions};
+use rustix::thread::{Gid, Uid};
+use sys::fork::OneThread;
+
+use crate::namespaces::saved_namespaces::KINDS;
+
+/// A user namespace, and others that it owns.
+#[derive(Debug)]
+pub struct Made {
+    pub user: OwnedFd,
+    others: Vec<(CloneFlags, File)>,
+}
+
+impl Made {
+    /// Enters the others. The way back is the caller's.
+    pub fn enter_others(&self) -> io::Result<()> {
+        self.others.iter().try_for_each(|(kind, space)| Ok(setns(space, *kind)?))
+    }
+}
+
+/// Makes a user namespace with the ids `ids`, and in it a namespace of each of `kinds`.
+pub fn make(ids: &UserNs, kinds: CloneFlags) -> io::Result<Made> {
+    let (hear, tell) = io::pipe()?;
+    let (wait, go_on) = io::pipe()?;
+    let maker = sys::fork::fork(OneThread::check()?, move || {
+        let kept = sys::fork::close_all_but(&[tell.as_fd(), wait.as_fd()]);
+        match kept.and_then(|()| make_in_here(kinds, &tell, &wait)) {
+            Ok(()) => 0,
+            Err(error) => {
+                (&tell).write_all(error.to_string().as_bytes()).ok();
+                1
+            }
+        }
+    })?;
+    let made = take(maker, ids, kinds, hear, &go_on);
+    drop(go_on);
+    reap(maker)?;
+    made
+}
+
+/// What the child says when it is done so far; anything else is why it is not.
+const DONE: &[u8] = b"\0";
+
+/// In the child: it makes, and waits until it is looked at.
+fn make_in_here(kinds: CloneFlags, mut tell: &PipeWriter, mut wait: &PipeReader) -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWUSER)?;
+    tell.write_all(DONE)?;
+    wait.read_exact(&mut [0])?;
+    if !kinds.is_empty() {
+        become_root()?;
+        unshare(kinds)?;
+    }
+    tell.write_all(DONE)?;
+    wait.read_to_end(&mut Vec::new()).map(drop)
+}
+
+/// From outside of the child: gives the namespace its ids, and takes all that the child made.
+fn take(maker: Pid, ids: &UserNs, kinds: CloneFlags, mut hear: PipeReader, mut go_on: &PipeWriter) -> io::Result<Made> {
+    let open = |name: &str| File::open(format!("/proc/{maker}/ns/{name}"));
+    done(&mut hear)?;
+    std::fs::write(format!("/proc/{maker}/uid_map"), id_map_text(&ids.uids))?;
+    std::fs::write(format!("/proc/{maker}/gid_map"), id_map_text(&ids.gids))?;
+    go_on.write_all(DONE)?;
+    done(&mut hear)?;
+    let others = KINDS.into_iter().filter(|(kind, _)| kinds.contains(*kind));
+    let others = others.map(|(kind, name)| Ok((kind, open(name)?))).collect::<io::Result<_>>()?;
+    Ok(Made { user: open("user")?.into(), others })
+}
+
+fn done(hear: &mut PipeReader) -> io::Result<()> {
+    let mut words = [0; 256];
+    match hear.read(&mut words)? {
+        n if &words[..n] == DONE => Ok(()),
+        0 => Err(io::Error::other("the process that makes it ended without a word")),
+        n => Err(io::Error::other(String::from_utf8_lossy(&words[..n]).into_owned())),
+    }
+}
+
+fn reap(child: Pid) -> io::Result<()> {
+    rustix::process::waitpid(rustix::process::Pid::from_raw(child.as_raw()), WaitOptions::empty())?;
+    Ok(())
+}
+
+/// Makes this process root of the user namespace that it has just entered, with no group of the host's. Others in there
+/// still cannot look into it: a host may be set to allow that with each change of the user.
+pub fn become_root() -> io::Result<()> {
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
+    rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?;
+    Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// Runs `child` in a new process that is born inside of other namespaces, a user namespace among them, and is a child of
+/// this process. Its pid is what this process sees.
+///
+/// A process in between goes there by `enter`, forks and ends. What it leaves behind becomes the shim's, which takes the
+/// orphans among its descendants.
+pub fn born_inside(enter: impl FnOnce() -> io::Result<()>, child: impl FnOnce() -> i32) -> io::Result<Pid> {
+    let (mut hear, mut tell) = io::pipe()?;
+    // Both now: the one in between may not find its way to /proc any more.
+    let (proof, proof_there) = (OneThread::check()?, OneThread::check()?);
+    let between = sys::fork::fork(proof, move || {
+        let told = match enter().and_then(|()| sys::fork::fork(proof_there, child)) {
+            Ok(pid) => tell.write_all(format!("{pid}").as_bytes()),
+            Err(error) => tell.write_all(error.to_string().as_bytes()),
+        };
+        i32::from(told.is_err())
+    })?;
+    let mut words = [0; 256];
+    // One write, read whole. The new process may have the pipe open too, so its end is not waited for.
+    let heard = hear.read(&mut words);
+    reap(between)?;
+    let words = String::from_utf8_lossy(&words[..heard?]).into_owned();
+    match words.parse() {
+        Ok(pid) => Ok(Pid::from_raw(pid)),
+        Err(_) if words.is_empty() => Err(io::Error::other("the process on the way in ended without a word")),
+        Err(_) => Err(io::Error::other(words)),
+    }
+}

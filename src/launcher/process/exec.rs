@@ -1,0 +1,261 @@
+//! One more program in a running container. libcontainer's own way loses seccomp and groups, so this is ours.
+//!
+//! The shim itself enters the container's namespaces for the moment of the fork, so the new process never shows the
+//! host's files to the container: it is born inside, with all it needs from outside already open.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::Path;
+
+use model::UserNs;
+use nix::sched::{CloneFlags, setns};
+use nix::unistd::Pid;
+use oci_spec::runtime::{Process, Spec};
+use rustix::fs::{Mode, OFlags};
+use rustix::process::{Pid as RPid, PidfdFlags, pidfd_open};
+use shim_protocol::{ExecAsk, Launch};
+use sys::fork::OneThread;
+
+use crate::io::console;
+use crate::io::console::Console;
+use crate::io::stdio::null;
+use crate::launch::executor::{NOT_RUN, say_why};
+use crate::launch::{LaunchError, read, set_oom_score};
+use crate::namespaces::saved_namespaces::Home;
+use crate::namespaces::user_ns;
+use crate::process::exec_program::{become_program, raise_limits};
+use crate::rootfs::idmap;
+use crate::rootfs::masked_paths::is_null;
+use crate::rootfs::mounts::open_in_root;
+
+/// Who waits for a program, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Manner {
+    /// Somebody waits for its end and has it killed, with all it started, when it takes too long.
+    Sync,
+    /// Somebody looks on, and may hang up.
+    Stream,
+    /// The same, at a terminal.
+    Terminal,
+}
+
+/// What an exec is connected to; none is `/dev/null`.
+#[derive(Debug, Default)]
+pub struct ExecEnds {
+    stdin: Option<OwnedFd>,
+    stdout: Option<OwnedFd>,
+    stderr: Option<OwnedFd>,
+    /// Where the master side of its terminal is sent.
+    terminal: Option<OwnedFd>,
+    /// Closes when the program runs; before that, tells why it does not.
+    started: Option<OwnedFd>,
+}
+
+impl ExecEnds {
+    /// From the descriptors that came with the ask.
+    pub fn new(ask: &ExecAsk, manner: Manner, fds: Vec<OwnedFd>, started: OwnedFd) -> Self {
+        let mut fds = fds.into_iter();
+        let started = Some(started);
+        if manner == Manner::Terminal {
+            return Self { terminal: fds.next(), started, ..Self::default() };
+        }
+        let mut next = |wanted: bool| if wanted { fds.next() } else { None };
+        let (stdin, stdout, stderr) = (next(ask.stdio.stdin), next(ask.stdio.stdout), next(ask.stdio.stderr));
+        Self { stdin, stdout, stderr, terminal: None, started }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &OwnedFd> {
+        [&self.stdin, &self.stdout, &self.stderr, &self.terminal, &self.started].into_iter().flatten()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ExecError {
+    #[error(transparent)]
+    Read(#[from] LaunchError),
+    #[error("the configuration has no process")]
+    NoProcess,
+    #[error("{step}: {source}")]
+    Step { step: &'static str, source: io::Error },
+}
+
+fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> ExecError {
+    move |source| ExecError::Step { step, source: source.into() }
+}
+
+/// Everything that has to come from outside of the container.
+struct Prepared {
+    process: Process,
+    filter: Option<Vec<u8>>,
+    /// The files that put a process into the container's cgroups.
+    cgroups: Vec<File>,
+    /// Where its score is set: in the host's view of processes.
+    proc: OwnedFd,
+    oom_score_adj: i32,
+    /// For a container that has none any more.
+    null: OwnedFd,
+    /// The ids of the container, where it has its own.
+    ids: Option<UserNs>,
+}
+
+/// Starts `ask` in the container whose first process is `init`. The new process is a child of this one.
+pub fn exec(ask: &ExecAsk, manner: Manner, dir: &Path, init: Pid, ends: ExecEnds) -> Result<Pid, ExecError> {
+    let prepared = prepare(dir, manner)?;
+    let alone = OneThread::check().map_err(step("forking"))?;
+    let init =
+        RPid::from_raw(init.as_raw()).ok_or(io::ErrorKind::InvalidInput).map_err(step("finding the container"))?;
+    let container = pidfd_open(init, PidfdFlags::empty()).map_err(step("finding the container"))?;
+    if prepared.ids.is_some() {
+        return exec_inside(ask, manner, prepared, &container, ends);
+    }
+    let home = Home::of(Home::kinds()).map_err(step("opening the host's namespaces"))?;
+    setns(&container, Home::kinds()).map_err(step("entering the container's namespaces"))?;
+    let child = sys::fork::fork(alone, move || run_or_say(ask, manner, prepared, ends));
+    home.go_back();
+    child.map_err(step("forking"))
+}
+
+/// The same in a user namespace, which the shim could not leave again. What root in there may not do is done before.
+fn exec_inside(
+    ask: &ExecAsk,
+    manner: Manner,
+    prepared: Prepared,
+    container: &OwnedFd,
+    ends: ExecEnds,
+) -> Result<Pid, ExecError> {
+    hand_over(&prepared, &ends);
+    let proc = prepared.proc.try_clone().map_err(step("copying a descriptor"))?;
+    let (process, score) = (prepared.process.clone(), prepared.oom_score_adj);
+    let enter = move || {
+        raise_limits(&process);
+        // From in there the old score could be taken again.
+        set_score(&proc, score);
+        setns(container, Home::kinds() | CloneFlags::CLONE_NEWUSER)?;
+        user_ns::become_root()
+    };
+    let child = move || run_or_say(ask, manner, prepared, ends);
+    user_ns::born_inside(enter, child).map_err(step("entering the container's namespaces"))
+}
+
+/// Gives the streams to the container's user, by the ids that it has on the host.
+fn hand_over(prepared: &Prepared, ends: &ExecEnds) {
+    let (uid, gid) = (prepared.process.user().uid(), prepared.process.user().gid());
+    let host = prepared.ids.as_ref().and_then(|ids| ids.uid(uid).zip(ids.gid(gid)));
+    let Some((uid, gid)) = host else { return };
+    let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+    for fd in [&ends.stdout, &ends.stderr].into_iter().flatten() {
+        // As below.
+        rustix::fs::fchown(fd, Some(uid), Some(gid)).ok();
+    }
+}
+
+/// The container's own warning told of it already, where it is not possible.
+fn set_score(proc: &OwnedFd, score: i32) {
+    let file = rustix::fs::openat(proc, "self/oom_score_adj", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    file.map(|fd| set_oom_score(File::from(fd), score)).ok();
+}
+
+fn prepare(dir: &Path, manner: Manner) -> Result<Prepared, ExecError> {
+    let spec: Spec = read(dir, "config.json")?;
+    let mut process = spec.process().clone().ok_or(ExecError::NoProcess)?;
+    if manner == Manner::Terminal {
+        console::name_terminal(&mut process);
+    }
+    let launch: Launch = read(dir, Launch::FILE)?;
+    let filter = launch.seccomp.as_ref().map(std::fs::read).transpose().map_err(step("reading the seccomp filter"))?;
+    let open = |file| File::options().write(true).open(file);
+    let cgroups = launch.cgroup.join.iter().map(open).collect::<io::Result<_>>();
+    Ok(Prepared {
+        process,
+        filter,
+        cgroups: cgroups.map_err(step("opening the container's cgroups"))?,
+        proc: File::open("/proc").map_err(step("opening /proc"))?.into(),
+        oom_score_adj: launch.oom_score_adj.unwrap_or(0),
+        null: null().map_err(step("opening /dev/null"))?,
+        ids: idmap::of_container(&spec),
+    })
+}
+
+/// In the new process, inside the container: becomes the program, or says why not.
+fn run_or_say(ask: &ExecAsk, manner: Manner, prepared: Prepared, mut ends: ExecEnds) -> i32 {
+    let started = ends.started.take();
+    let words = run(ask, manner, prepared, ends, started.as_ref());
+    if let Some(started) = &started {
+        say_why(started, &words);
+    }
+    NOT_RUN
+}
+
+/// Returns why the program does not run.
+fn run(ask: &ExecAsk, manner: Manner, prepared: Prepared, ends: ExecEnds, started: Option<&OwnedFd>) -> String {
+    let Prepared { process, filter, cgroups, proc, oom_score_adj, null, ids: _ } = prepared;
+    let mut keep = vec![proc.as_fd(), null.as_fd()];
+    keep.extend(cgroups.iter().map(|file| file.as_fd()));
+    keep.extend(ends.all().chain(started).map(|fd| fd.as_fd()));
+    let settled = sys::fork::close_all_but(&keep).map_err(step("closing descriptors"));
+    let settled = settled.and_then(|()| settle(cgroups, &proc, oom_score_adj, manner));
+    let null = own_null(&proc).unwrap_or(null);
+    // The host's processes can be found through it: not for longer than it takes.
+    drop(proc);
+    let settled = settled.and_then(|()| match &ends.terminal {
+        Some(socket) => at_terminal(&process, socket),
+        None => connect(&process, &null, &ends),
+    });
+    if let Err(error) = settled {
+        return error.to_string();
+    }
+    // Here, since their numbers mean nothing from now on.
+    drop((ends, null));
+    match become_program(&process, &ask.args, filter.as_deref(), started) {
+        Ok(never) => match never {},
+        Err(error) => error.to_string(),
+    }
+}
+
+fn settle(cgroups: Vec<File>, proc: &OwnedFd, oom_score_adj: i32, manner: Manner) -> Result<(), ExecError> {
+    for mut file in cgroups {
+        file.write_all(b"0").map_err(step("joining the container's cgroups"))?;
+    }
+    set_score(proc, oom_score_adj);
+    rustix::process::setsid().map_err(step("starting a session"))?;
+    if manner == Manner::Sync {
+        // Whoever is left by a parent that ends is taken over by this process, not by the container's first: so all that a
+        // command started can be found, and killed, for as long as the command itself runs.
+        let own = Some(rustix::process::getpid());
+        rustix::process::set_child_subreaper(own).map_err(step("becoming the parent of orphans"))?;
+    }
+    Ok(())
+}
+
+/// The container's `/dev/null`, unless it has made something else of it: so its first process has it, too.
+fn own_null(proc: &OwnedFd) -> Option<OwnedFd> {
+    let found = open_in_root(Path::new("/dev/null")).ok()?;
+    if !is_null(&found).ok()? {
+        return None;
+    }
+    let again = format!("self/fd/{}", found.as_raw_fd());
+    rustix::fs::openat(proc, again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+fn connect(process: &Process, null: &OwnedFd, ends: &ExecEnds) -> Result<(), ExecError> {
+    let stdio = step("connecting the standard streams");
+    rustix::stdio::dup2_stdin(ends.stdin.as_ref().unwrap_or(null))
+        .and_then(|()| rustix::stdio::dup2_stdout(ends.stdout.as_ref().unwrap_or(null)))
+        .and_then(|()| rustix::stdio::dup2_stderr(ends.stderr.as_ref().unwrap_or(null)))
+        .map_err(stdio)?;
+    let (uid, gid) = (process.user().uid(), process.user().gid());
+    for fd in [&ends.stdin, &ends.stdout, &ends.stderr].into_iter().flatten() {
+        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+        // Fails for files the caller opened on a read-only file system: then reopening is not possible, no more.
+        rustix::fs::fchown(fd, Some(uid), Some(gid)).ok();
+    }
+    Ok(())
+}
+
+/// Opens a terminal in the container, hands its master side out, and makes the other this session's.
+fn at_terminal(process: &Process, socket: &OwnedFd) -> Result<(), ExecError> {
+    let Console { master, slave } = console::pair(process.user().uid()).map_err(step("opening a terminal"))?;
+    sys::seqpacket::send(socket, &[0], &[master.as_fd()]).map_err(step("handing out the terminal"))?;
+    console::take(&slave).map_err(step("taking the terminal"))
+}

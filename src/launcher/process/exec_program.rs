@@ -1,0 +1,283 @@
+//! The final stage: from a privileged process in the container's namespaces to the container's program.
+//!
+//! The first process of a container and every exec'd one go through it, so both get the same user, groups,
+//! capabilities, limits and filter. It is called with all the capabilities that the shim has, and keeps what it needs
+//! (`CAP_SETPCAP`, `CAP_SETUID`, `CAP_SETGID`, and `CAP_SYS_ADMIN` for the filter) until the last moment.
+//!
+//! Its descriptors go first. That they would be closed by the program is not enough: the kernel looks for that program while
+//! they are open, and an image may call it `/proc/self/fd/N/…`.
+
+use std::convert::Infallible;
+use std::ffi::{CString, NulError};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use oci_spec::runtime::{Capabilities, LinuxCapabilities, PosixRlimitType, Process};
+use rustix::process::{Gid, Resource, Rlimit, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use crate::process::capabilities::{bits, held};
+use crate::process::lsm_label;
+use crate::process::lsm_label::LabelError;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BecomeError {
+    #[error("{step}: {source}")]
+    Step { step: &'static str, source: io::Error },
+    #[error("working directory {path}: {source}")]
+    WorkingDir { path: PathBuf, source: io::Error },
+    #[error("working directory {0} is outside of the container")]
+    WorkingDirOutside(PathBuf),
+    #[error("exec: {program:?}: {reason}")]
+    Program { program: String, reason: String },
+    #[error("an argument or a variable has a NUL in it")]
+    Nul(#[from] NulError),
+    #[error(transparent)]
+    Label(#[from] LabelError),
+    #[error("the configuration has no {0}")]
+    Lacks(&'static str),
+}
+
+fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> BecomeError {
+    move |source| BecomeError::Step { step, source: source.into() }
+}
+
+/// Five sets of capabilities, as the kernel counts them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sets {
+    bounding: CapabilitySet,
+    effective: CapabilitySet,
+    permitted: CapabilitySet,
+    inheritable: CapabilitySet,
+    ambient: CapabilitySet,
+}
+
+/// Runs `process` in place of this one. Returns only on failure, and then the process is good for nothing else but to say
+/// so through `started`: all descriptors but that and the standard streams are closed, whoever owns them.
+pub(crate) fn become_program(
+    process: &Process,
+    args: &[String],
+    filter: Option<&[u8]>,
+    started: Option<&OwnedFd>,
+) -> Result<Infallible, BecomeError> {
+    let keep: Vec<_> = started.into_iter().map(|fd| fd.as_fd()).collect();
+    sys::fork::close_all_but(&keep).map_err(step("closing descriptors"))?;
+    let program = args.first().ok_or(BecomeError::Lacks("program"))?;
+    become_other(process, program, args, filter)
+}
+
+/// Runs `program`, which may have another name than its first argument, with all the rights of `process`. For a process with
+/// no descriptors that matter.
+pub(crate) fn become_other(
+    process: &Process,
+    program: &str,
+    args: &[String],
+    filter: Option<&[u8]>,
+) -> Result<Infallible, BecomeError> {
+    let argv = args.iter().map(|a| CString::new(a.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+    let env = process.env().as_deref().unwrap_or_default();
+    let envp = env.iter().map(|e| CString::new(e.as_bytes())).collect::<Result<Vec<_>, _>>()?;
+
+    lsm_label::with_keys(process, sys::keyring::join_new)?;
+    sys::signal::reset().map_err(step("resetting signals"))?;
+    lsm_label::on_exec(process)?;
+    set_limits(process)?;
+    let umask = process.user().umask().unwrap_or(0o022);
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(umask));
+    let entered = enter(process.cwd());
+    let sets = wanted(process.capabilities().as_ref());
+    change_user(process, sets)?;
+    if entered.is_err() {
+        // A directory that root may not enter, on a network file system perhaps, may be open to the user.
+        enter(process.cwd())?;
+    }
+    let filter = filter.map(sys::seccomp::from_bytes).transpose().map_err(step("reading the seccomp filter"))?;
+    let drop_rest = || capset(sets.effective, sets.permitted, sets.inheritable).map_err(step("dropping capabilities"));
+    let load = |filter: Option<Vec<_>>| filter.map_or(Ok(()), |f| sys::seccomp::load(&f));
+    if process.no_new_privileges() == Some(true) {
+        rustix::thread::set_no_new_privs(true).map_err(step("setting no_new_privs"))?;
+        drop_rest()?;
+        load(filter).map_err(step("loading the seccomp filter"))?;
+    } else {
+        // Loading needs a capability now, so the filter has to let capset pass.
+        load(filter).map_err(step("loading the seccomp filter"))?;
+        drop_rest()?;
+    }
+    let path = env.iter().find_map(|e| e.strip_prefix("PATH="));
+    Err(execute(program, path, &argv, &envp))
+}
+
+/// Makes `cwd` the working directory, and makes sure that it lies inside the root: a descriptor of the host's that
+/// leaked could otherwise be entered through `/proc/self/fd`.
+fn enter(cwd: &Path) -> Result<(), BecomeError> {
+    let failed = |source: rustix::io::Errno| BecomeError::WorkingDir { path: cwd.to_owned(), source: source.into() };
+    rustix::process::chdir(cwd).map_err(failed)?;
+    let real = rustix::process::getcwd(Vec::new()).map_err(|_| BecomeError::WorkingDirOutside(cwd.to_owned()))?;
+    if real.as_bytes().starts_with(b"/") { Ok(()) } else { Err(BecomeError::WorkingDirOutside(cwd.to_owned())) }
+}
+
+/// Limits above what this process may raise are clamped; [`clamped_limits`] tells of it beforehand.
+fn set_limits(process: &Process) -> Result<(), BecomeError> {
+    for limit in process.rlimits().iter().flatten() {
+        let resource = resource(limit.typ());
+        let now = rustix::process::getrlimit(resource);
+        let set = |hard: u64| {
+            let new = Rlimit { current: Some(limit.soft().min(hard)), maximum: Some(hard) };
+            rustix::process::setrlimit(resource, finite(new))
+        };
+        match set(clamp(limit.hard(), now.maximum)) {
+            // The capability is worth nothing here where it is that of a user namespace.
+            Err(rustix::io::Errno::PERM) => set(limit.hard().min(now.maximum.unwrap_or(u64::MAX))),
+            other => other,
+        }
+        .map_err(step("setting a resource limit"))?;
+    }
+    Ok(())
+}
+
+/// Lets a user namespace that is entered next have the limits asked for: only out here they can be raised.
+pub(crate) fn raise_limits(process: &Process) {
+    for limit in process.rlimits().iter().flatten() {
+        let resource = resource(limit.typ());
+        let Rlimit { current, maximum } = rustix::process::getrlimit(resource);
+        if maximum.is_some_and(|maximum| limit.hard() > maximum) {
+            // What cannot be raised was told of.
+            rustix::process::setrlimit(resource, finite(Rlimit { current, maximum: Some(limit.hard()) })).ok();
+        }
+    }
+}
+
+/// What the kernel calls unlimited, rustix calls none.
+fn finite(limit: Rlimit) -> Rlimit {
+    let open = |value: Option<u64>| value.filter(|v| *v != u64::MAX);
+    Rlimit { current: open(limit.current), maximum: open(limit.maximum) }
+}
+
+fn clamp(asked: u64, hard: Option<u64>) -> u64 {
+    let may_raise = rustix::thread::capabilities(None).is_ok_and(|c| c.effective.contains(CapabilitySet::SYS_RESOURCE));
+    if may_raise { asked } else { asked.min(hard.unwrap_or(u64::MAX)) }
+}
+
+/// The limits that this host cannot give, in words.
+pub(crate) fn clamped_limits(process: &Process) -> Vec<String> {
+    let mut words = Vec::new();
+    for limit in process.rlimits().iter().flatten() {
+        let hard = clamp(limit.hard(), rustix::process::getrlimit(resource(limit.typ())).maximum);
+        if hard != limit.hard() {
+            words.push(format!(
+                "{} is held at {hard}, {} was asked: CAP_SYS_RESOURCE is missing",
+                limit.typ(),
+                limit.hard()
+            ));
+        }
+    }
+    words
+}
+
+fn resource(kind: PosixRlimitType) -> Resource {
+    match kind {
+        PosixRlimitType::RlimitCpu => Resource::Cpu,
+        PosixRlimitType::RlimitFsize => Resource::Fsize,
+        PosixRlimitType::RlimitData => Resource::Data,
+        PosixRlimitType::RlimitStack => Resource::Stack,
+        PosixRlimitType::RlimitCore => Resource::Core,
+        PosixRlimitType::RlimitRss => Resource::Rss,
+        PosixRlimitType::RlimitNproc => Resource::Nproc,
+        PosixRlimitType::RlimitNofile => Resource::Nofile,
+        PosixRlimitType::RlimitMemlock => Resource::Memlock,
+        PosixRlimitType::RlimitAs => Resource::As,
+        PosixRlimitType::RlimitLocks => Resource::Locks,
+        PosixRlimitType::RlimitSigpending => Resource::Sigpending,
+        PosixRlimitType::RlimitMsgqueue => Resource::Msgqueue,
+        PosixRlimitType::RlimitNice => Resource::Nice,
+        PosixRlimitType::RlimitRtprio => Resource::Rtprio,
+        PosixRlimitType::RlimitRttime => Resource::Rttime,
+    }
+}
+
+fn change_user(process: &Process, sets: Sets) -> Result<(), BecomeError> {
+    for bit in 0..64u32 {
+        let one = CapabilitySet::from_bits_retain(1 << bit);
+        if sets.bounding.contains(one) {
+            continue;
+        }
+        // The kernel has no more of them.
+        let Ok(there) = rustix::thread::capability_is_in_bounding_set(one) else { break };
+        if there {
+            rustix::thread::remove_capability_from_bounding_set(one).map_err(step("narrowing the bounding set"))?;
+        }
+    }
+    let user = process.user();
+    let groups = user.additional_gids().as_deref().unwrap_or_default();
+    let groups: Vec<Gid> = groups.iter().map(|g| Gid::from_raw(*g)).collect();
+    rustix::thread::set_thread_groups(&groups).map_err(step("setting the groups"))?;
+    rustix::thread::set_keep_capabilities(true).map_err(step("keeping capabilities"))?;
+    let gid = Gid::from_raw(user.gid());
+    rustix::thread::set_thread_res_gid(gid, gid, gid).map_err(step("setting the group"))?;
+    let uid = Uid::from_raw(user.uid());
+    rustix::thread::set_thread_res_uid(uid, uid, uid).map_err(step("setting the user"))?;
+    rustix::thread::set_keep_capabilities(false).map_err(step("keeping capabilities"))?;
+    let still = CapabilitySet::SYS_ADMIN | CapabilitySet::SETPCAP;
+    capset(sets.effective | still, sets.permitted | still, sets.inheritable).map_err(step("setting capabilities"))?;
+    rustix::thread::clear_ambient_capability_set().map_err(step("clearing ambient capabilities"))?;
+    for one in sets.ambient.iter() {
+        rustix::thread::configure_capability_in_ambient_set(one, true).map_err(step("raising ambient capabilities"))?;
+    }
+    Ok(())
+}
+
+fn capset(effective: CapabilitySet, permitted: CapabilitySet, inheritable: CapabilitySet) -> io::Result<()> {
+    // What this process does not have it cannot give: SYS_ADMIN may be missing where crisp itself is confined.
+    let held = rustix::thread::capabilities(None)?.permitted;
+    let sets = CapabilitySets { effective: effective & held, permitted: permitted & held, inheritable };
+    Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
+/// No section means no capability at all. What the shim itself lacks nobody gets.
+fn wanted(capabilities: Option<&LinuxCapabilities>) -> Sets {
+    let held = held();
+    let set = |of: fn(&LinuxCapabilities) -> &Option<Capabilities>| {
+        capabilities.and_then(|c| of(c).as_ref()).map_or(CapabilitySet::empty(), bits) & held
+    };
+    Sets {
+        bounding: set(LinuxCapabilities::bounding),
+        effective: set(LinuxCapabilities::effective),
+        permitted: set(LinuxCapabilities::permitted),
+        inheritable: set(LinuxCapabilities::inheritable),
+        ambient: set(LinuxCapabilities::ambient),
+    }
+}
+
+/// Looks for the program as a shell would, and runs it.
+fn execute(program: &str, path: Option<&str>, argv: &[CString], envp: &[CString]) -> BecomeError {
+    let failed = |reason: &str| BecomeError::Program { program: program.to_owned(), reason: reason.to_owned() };
+    let attempt = |file: PathBuf| -> Result<Errno, BecomeError> {
+        let file = CString::new(file.into_os_string().into_encoded_bytes())?;
+        Ok(match nix::unistd::execve(&file, argv, envp) {
+            Ok(never) => match never {},
+            Err(errno) => errno,
+        })
+    };
+    if program.is_empty() {
+        return failed("executable file not found in $PATH");
+    }
+    if program.contains('/') {
+        return match attempt(PathBuf::from(program)) {
+            Ok(Errno::ENOENT) => failed("no such file or directory"),
+            Ok(errno) => failed(&errno.desc().to_lowercase()),
+            Err(nul) => nul,
+        };
+    }
+    let mut worst = "executable file not found in $PATH".to_owned();
+    for directory in path.unwrap_or("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin").split(':') {
+        let directory = if directory.is_empty() { "." } else { directory };
+        match attempt(Path::new(directory).join(program)) {
+            Ok(Errno::ENOENT | Errno::ENOTDIR) => {}
+            Ok(errno) => worst = errno.desc().to_lowercase(),
+            Err(nul) => return nul,
+        }
+    }
+    failed(&worst)
+}

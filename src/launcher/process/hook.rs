@@ -1,0 +1,183 @@
+//! One hook: a program that a configuration names for some moment of a container's life.
+//!
+//! It finds the container's state on its standard input, has so much time and no more, and what it prints is told where
+//! it fails. No thread is started for any of it.
+
+use std::ffi::CString;
+use std::io::{self, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use oci_spec::runtime::Hook;
+use rustix::process::Signal;
+use sys::child_wait::Ended;
+use sys::fork::OneThread;
+
+/// The time of a hook that names none: as long as a kubelet waits for an answer.
+const USUAL: Duration = Duration::from_secs(120);
+/// The exit status of a hook whose program could not be run.
+const NOT_RUN: i32 = 127;
+
+#[derive(Debug, thiserror::Error)]
+#[error("{moment} hook {path}: {problem}")]
+pub struct HookError {
+    moment: &'static str,
+    path: PathBuf,
+    problem: String,
+}
+
+/// What a hook is told of its container: the standard's state.
+#[derive(Debug, Clone, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct State<'a> {
+    pub oci_version: &'a str,
+    pub id: &'a str,
+    pub status: &'static str,
+    pub pid: i32,
+    /// The directory with `config.json`, whose root is right.
+    pub bundle: &'a std::path::Path,
+    pub annotations: &'a std::collections::HashMap<String, String>,
+}
+
+/// How the new process becomes the hook.
+pub trait Become {
+    /// Goes where the hook is to run, with all descriptors still open.
+    fn enter(&self) -> io::Result<()> {
+        Ok(())
+    }
+    /// Whether only a child of the process that went there is there.
+    fn born_there(&self) -> bool {
+        false
+    }
+    /// Runs the program. Returns why it does not run.
+    fn execute(&self, hook: &Hook) -> String;
+}
+
+/// A hook of the host's, run where this process is.
+pub struct Here;
+
+impl Become for Here {
+    fn execute(&self, hook: &Hook) -> String {
+        execute(hook)
+    }
+}
+
+/// Gives up the score that keeps the shim from being killed early, before it is inherited by hooks.
+pub fn become_ordinary() {
+    // Everybody may; and a hook is none the worse where not.
+    std::fs::write("/proc/self/oom_score_adj", "0").ok();
+}
+
+/// Runs hooks one after the other, up to the first that fails.
+pub fn run_all(
+    alone: OneThread,
+    moment: &'static str,
+    hooks: Option<&Vec<Hook>>,
+    state: &State<'_>,
+    place: &impl Become,
+) -> Result<(), HookError> {
+    for hook in hooks.into_iter().flatten() {
+        run(alone, hook, state, place).map_err(|problem| HookError { moment, path: hook.path().clone(), problem })?;
+    }
+    Ok(())
+}
+
+fn run(alone: OneThread, hook: &Hook, state: &State<'_>, place: &impl Become) -> Result<(), String> {
+    let failed = |error: io::Error| format!("could not be started: {error}");
+    let input = stdin(state).map_err(failed)?;
+    let (output, theirs) = io::pipe().map_err(failed)?;
+    let asked = hook.timeout().and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs);
+    let time = asked.unwrap_or(USUAL);
+    let theirs = OwnedFd::from(theirs);
+    let child = sys::fork::fork(alone, || {
+        let why = match begin(&input, &theirs, place) {
+            Err(error) => error.to_string(),
+            Ok(()) if place.born_there() => return stand_in(alone, hook, place),
+            Ok(()) => place.execute(hook),
+        };
+        say(&why)
+    });
+    let child = child.map_err(failed)?;
+    drop(theirs);
+    let Ended { status, words } = sys::child_wait::wait(child.as_raw(), &output.into(), time).map_err(failed)?;
+    let after = if words.is_empty() { String::new() } else { format!(": {words}") };
+    match status {
+        None => Err(format!("did not end within {} s{after}", time.as_secs())),
+        Some(status) if status.exit_status() == Some(0) => Ok(()),
+        Some(status) => Err(match (status.exit_status(), status.terminating_signal()) {
+            (Some(NOT_RUN), _) if !words.is_empty() => words,
+            (Some(code), _) => format!("exit status {code}{after}"),
+            (None, signal) => format!("killed by signal {}{after}", signal.unwrap_or(0)),
+        }),
+    }
+}
+
+/// In the new process: it ends with the one that waits for it, and has nothing but its three streams.
+fn begin(input: &OwnedFd, output: &OwnedFd, place: &impl Become) -> io::Result<()> {
+    end_with_parent()?;
+    rustix::process::setsid()?;
+    rustix::stdio::dup2_stdin(input)?;
+    rustix::stdio::dup2_stdout(output)?;
+    rustix::stdio::dup2_stderr(output)?;
+    place.enter()?;
+    // Once more: whoever becomes somebody else on the way is released from it.
+    end_with_parent()?;
+    sys::fork::close_all_but(&[])?;
+    sys::signal::reset()
+}
+
+/// Stands between the one that waits and a hook that had to be born elsewhere.
+fn stand_in(alone: OneThread, hook: &Hook, place: &impl Become) -> i32 {
+    let born = sys::fork::fork(alone, || match end_with_parent() {
+        Ok(()) => say(&place.execute(hook)),
+        Err(error) => say(&error.to_string()),
+    });
+    match born.and_then(|child| sys::child_wait::reap(child.as_raw())) {
+        Ok(status) => status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0)),
+        Err(error) => say(&error.to_string()),
+    }
+}
+
+fn end_with_parent() -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
+/// Tells through the hook's own output why it does not run.
+fn say(why: &str) -> i32 {
+    // Nobody to tell it to is nothing to do about.
+    io::stderr().write_all(why.as_bytes()).ok();
+    NOT_RUN
+}
+
+/// In memory, so that nobody has to write while the hook does not read.
+fn stdin(state: &State<'_>) -> io::Result<OwnedFd> {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let mut file = std::fs::File::from(rustix::fs::memfd_create("state", flags)?);
+    serde_json::to_writer(&mut file, state)?;
+    file.rewind()?;
+    Ok(file.into())
+}
+
+/// Replaces this process by the hook's program. Returns why not.
+pub(crate) fn execute(hook: &Hook) -> String {
+    let strings =
+        |list: &[String]| list.iter().map(|text| CString::new(text.as_bytes())).collect::<Result<Vec<_>, _>>();
+    let path = CString::new(hook.path().as_os_str().as_encoded_bytes());
+    let env = strings(hook.env().as_deref().unwrap_or_default());
+    let (Ok(path), Ok(args), Ok(env)) = (path, strings(&arguments(hook)), env) else {
+        return "an argument or a variable has a NUL in it".to_owned();
+    };
+    match nix::unistd::execve(&path, &args, &env) {
+        Ok(never) => match never {},
+        Err(errno) => format!("exec: {}", errno.desc().to_lowercase()),
+    }
+}
+
+/// Its arguments, of which the first is its name.
+pub(crate) fn arguments(hook: &Hook) -> Vec<String> {
+    match hook.args() {
+        Some(args) if !args.is_empty() => args.clone(),
+        _ => vec![hook.path().display().to_string()],
+    }
+}

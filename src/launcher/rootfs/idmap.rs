@@ -1,0 +1,70 @@
+//! The ids of a container and of its mounts, as its OCI configuration tells them.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use model::{IdMapping, UserNs};
+use nix::sched::CloneFlags;
+use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Mount, Spec};
+use sys::mount::{Reach, map_ids};
+
+use crate::namespaces::user_ns;
+
+/// The ids of a container that has a user namespace.
+pub(crate) fn of_container(spec: &Spec) -> Option<UserNs> {
+    let linux = spec.linux().as_ref()?;
+    let own = linux.namespaces().iter().flatten().any(|space| space.typ() == LinuxNamespaceType::User);
+    own.then(|| ids(linux.uid_mappings().as_deref(), linux.gid_mappings().as_deref()))
+}
+
+fn ids(uids: Option<&[LinuxIdMapping]>, gids: Option<&[LinuxIdMapping]>) -> UserNs {
+    let line =
+        |line: &LinuxIdMapping| IdMapping { host: line.host_id(), container: line.container_id(), length: line.size() };
+    let lines = |lines: Option<&[LinuxIdMapping]>| lines.unwrap_or_default().iter().map(line).collect();
+    UserNs { uids: lines(uids), gids: lines(gids) }
+}
+
+/// User namespaces that stand for the ids of mounts: the container's own, and those that are made for the others.
+#[derive(Debug, Default)]
+pub(crate) struct IdMaps(Vec<(UserNs, OwnedFd)>);
+
+/// How much of a tree of mounts has the ids asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mapped {
+    All,
+    TopAlone,
+}
+
+impl IdMaps {
+    pub(crate) fn of_container(ids: UserNs, namespace: OwnedFd) -> Self {
+        Self(vec![(ids, namespace)])
+    }
+
+    /// Shows the files of a tree of mounts under the ids that `mount` asks for. Where not all that is mounted below can be
+    /// shown so, only the top is, as with the peers.
+    pub(crate) fn map(&mut self, mount: &Mount, tree: impl AsFd, reach: Reach) -> io::Result<Mapped> {
+        let Some(ids) = self.of_mount(mount)? else { return Ok(Mapped::All) };
+        if reach == Reach::Tree && map_ids(&tree, ids, Reach::Tree).is_ok() {
+            return Ok(Mapped::All);
+        }
+        map_ids(&tree, ids, Reach::Top)?;
+        Ok(if reach == Reach::Tree { Mapped::TopAlone } else { Mapped::All })
+    }
+
+    /// The user namespace for `mount`; none where its ids are those of its files.
+    pub(crate) fn of_mount(&mut self, mount: &Mount) -> io::Result<Option<BorrowedFd<'_>>> {
+        let wanted = ids(mount.uid_mappings().as_deref(), mount.gid_mappings().as_deref());
+        if wanted.uids.is_empty() && wanted.gids.is_empty() {
+            return Ok(None);
+        }
+        let place = match self.0.iter().position(|(ids, _)| *ids == wanted) {
+            Some(place) => place,
+            None => {
+                let made = user_ns::make(&wanted, CloneFlags::empty())?.user;
+                self.0.push((wanted, made));
+                self.0.len() - 1
+            }
+        };
+        Ok(Some(self.0[place].1.as_fd()))
+    }
+}

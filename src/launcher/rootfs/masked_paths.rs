@@ -1,0 +1,125 @@
+//! Paths that a container is not to see, or not to write: after all mounts, so that they are found in volumes too.
+//!
+//! libcontainer does this before the volumes are there, and takes more than the right to write from what is to be read only.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen, open_tree,
+};
+use sys::mount::{Attributes, NOEXEC, NOSUID, PRIVATE, RDONLY, Reach, set_attributes};
+
+use crate::rootfs::mount_propagation::Peers;
+use crate::rootfs::mounts::{is_root, open_in_root};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CoverError {
+    #[error("hiding {path}: {source}")]
+    Hide { path: PathBuf, source: io::Error },
+    #[error("making {path} read-only: {source}")]
+    ReadOnly { path: PathBuf, source: io::Error },
+    #[error("/dev/null of the container: {0}")]
+    Null(io::Error),
+}
+
+/// What lies over a hidden file: the container's own, since whoever may change its rights there changes nothing of the host's.
+#[derive(Debug)]
+pub(crate) struct Null(OwnedFd);
+
+impl Null {
+    /// To be opened while all of `/dev` is still as it was made.
+    pub(crate) fn open() -> Result<Self, CoverError> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let null = rustix::fs::open("/dev/null", flags, Mode::empty()).map_err(|e| CoverError::Null(e.into()))?;
+        if is_null(&null).map_err(|e| CoverError::Null(e.into()))? {
+            Ok(Self(null))
+        } else {
+            Err(CoverError::Null(io::Error::other("is something else")))
+        }
+    }
+}
+
+/// Whether what was found is the null device.
+pub(crate) fn is_null(found: &OwnedFd) -> rustix::io::Result<bool> {
+    let stat = fstat(found)?;
+    Ok(FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
+        && (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev)) == (1, 3))
+}
+
+/// Covers what is there; what is not needs no cover. `label` is the SELinux label of the container's files.
+pub(crate) fn cover(
+    masked: &[String],
+    readonly: &[String],
+    null: &Null,
+    label: Option<&str>,
+    peers: &mut Peers,
+) -> Result<(), CoverError> {
+    for path in readonly {
+        let failed = |source| CoverError::ReadOnly { path: path.into(), source };
+        if let Some(found) = find(Path::new(path)).map_err(failed)? {
+            make_read_only(found, peers).map_err(failed)?;
+        }
+    }
+    for path in masked {
+        let failed = |source| CoverError::Hide { path: path.into(), source };
+        if let Some(found) = find(Path::new(path)).map_err(failed)? {
+            hide(found, null, label, peers).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// What `path` leads to inside the root.
+fn find(path: &Path) -> io::Result<Option<OwnedFd>> {
+    match open_in_root(path) {
+        Ok(found) if is_root(&found)? => Err(io::Error::other("it is the root")),
+        Ok(found) => Ok(Some(found)),
+        Err(missing) if matches!(missing.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn make_read_only(found: OwnedFd, peers: &mut Peers) -> io::Result<()> {
+    let tree = copy(&found, OpenTreeFlags::AT_RECURSIVE)?;
+    let attributes = Attributes { set: RDONLY, clear: 0, propagation: PRIVATE };
+    set_attributes(&tree, attributes, Reach::Tree)?;
+    peers.attach(tree, found)
+}
+
+fn hide(found: OwnedFd, null: &Null, label: Option<&str>, peers: &mut Peers) -> io::Result<()> {
+    let directory = FileType::from_raw_mode(fstat(&found)?.st_mode) == FileType::Directory;
+    let over = if directory { empty(label)? } else { nothing(null)? };
+    peers.attach(over, found)
+}
+
+/// The null device, which cannot be changed by this name.
+fn nothing(null: &Null) -> io::Result<OwnedFd> {
+    let over = copy(&null.0, OpenTreeFlags::empty())?;
+    let attributes = Attributes { set: RDONLY | NOSUID | NOEXEC, clear: 0, propagation: PRIVATE };
+    set_attributes(&over, attributes, Reach::Top)?;
+    Ok(over)
+}
+
+fn copy(what: impl AsFd, more: OpenTreeFlags) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    Ok(open_tree(what, "", flags | more)?)
+}
+
+/// A directory with nothing in it, for ever.
+fn empty(label: Option<&str>) -> io::Result<OwnedFd> {
+    let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_flag(&fs, "ro")?;
+    if let Some(label) = label {
+        fsconfig_set_string(&fs, "context", label)?;
+    }
+    fsconfig_create(&fs)?;
+    let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    Ok(fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+}

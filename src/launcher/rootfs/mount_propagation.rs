@@ -1,0 +1,130 @@
+//! Mounting into volumes that tell the host of their mounts, without telling it of these.
+//!
+//! A volume with mounts in both directions is in one group with the host's own mount. Whatever crisp puts into it for the
+//! container, its `/etc/hosts` or `/sys/fs/cgroup` among them, would be put over the host's as well, and stay there. So such a
+//! mount leaves its group before the first thing is put into it, and joins it again after the last. Linux 5.15 can do that.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use oci_spec::runtime::Mount;
+use rustix::fs::{AtFlags, StatxFlags};
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
+use sys::mount::{Attributes, PRIVATE, Reach, set_attributes};
+
+use crate::rootfs::mounts::{attach, open_in_root};
+
+/// The mounts that have left their groups for now.
+#[derive(Debug)]
+pub(crate) struct Peers {
+    /// Whether there can be any: to ask the kernel each time would take longer than to mount.
+    any: bool,
+    apart: Vec<Apart>,
+}
+
+#[derive(Debug)]
+struct Apart {
+    mount: OwnedFd,
+    /// Another mount of its group, attached nowhere.
+    group: OwnedFd,
+}
+
+impl Peers {
+    pub(crate) fn new(any: bool) -> Self {
+        Self { any, apart: Vec::new() }
+    }
+
+    /// Whether `mount` tells others of what is mounted in it.
+    pub(crate) fn has(mount: &Mount) -> bool {
+        mount.options().iter().flatten().any(|option| matches!(option.as_str(), "shared" | "rshared"))
+    }
+
+    /// Puts `mount` onto `place`, for the container alone.
+    pub(crate) fn attach(&mut self, mount: impl AsFd, place: OwnedFd) -> io::Result<()> {
+        if self.any {
+            self.part(&place)?;
+        }
+        attach(mount, place)
+    }
+
+    fn part(&mut self, place: &OwnedFd) -> io::Result<()> {
+        let id = mount_id(place)?;
+        let Some(point) = shared_at(id)? else { return Ok(()) };
+        let mount = open_in_root(&point)?;
+        if mount_id(&mount)? != id {
+            let words =
+                format!("what is mounted at {} is told to the host, and something lies over it", point.display());
+            return Err(io::Error::other(words));
+        }
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+        let group = open_tree(&mount, "", flags)?;
+        set_attributes(&mount, Attributes { propagation: PRIVATE, ..Attributes::default() }, Reach::Top)?;
+        self.apart.push(Apart { mount, group });
+        Ok(())
+    }
+
+    /// Brings all of them back into their groups.
+    pub(crate) fn rejoin(self) -> io::Result<()> {
+        let flags = MoveMountFlags::MOVE_MOUNT_SET_GROUP
+            | MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
+            | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        for Apart { mount, group } in self.apart {
+            move_mount(&group, "", &mount, "", flags)?;
+        }
+        Ok(())
+    }
+}
+
+fn mount_id(place: &OwnedFd) -> io::Result<u64> {
+    Ok(rustix::fs::statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id)
+}
+
+/// Where the mount `id` is, if it is in a group whose others are told of what is mounted there.
+fn shared_at(id: u64) -> io::Result<Option<PathBuf>> {
+    // Not all names in it need be text.
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let table = String::from_utf8_lossy(&table);
+    Ok(table.lines().find_map(|line| shared(line, id)))
+}
+
+fn shared(line: &str, id: u64) -> Option<PathBuf> {
+    let fields: Vec<&str> = line.split(' ').collect();
+    let is_it = fields.first()?.parse() == Ok(id);
+    let mut groups = fields.iter().skip(6).take_while(|field| **field != "-");
+    (is_it && groups.any(|group| group.starts_with("shared:"))).then(|| unescape(fields.get(4).copied().unwrap_or("/")))
+}
+
+/// Blanks and the like are written as three octal digits.
+fn unescape(text: &str) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt as _;
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, tail @ ..] = rest {
+        let octal = tail.get(..3).filter(|_| *first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[3..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_mount_is_found_by_its_number_wherever_it_is() {
+        let line = r"36 35 98:0 / /a\040b\134c rw,noatime master:1 shared:7 - ext3 /dev/root rw";
+        assert_eq!(shared(line, 36), Some(PathBuf::from(r"/a b\c")));
+        assert_eq!(shared(line, 35), None);
+        assert_eq!(shared("36 35 98:0 / /a rw master:1 - ext3 shared:1 rw", 36), None);
+        assert_eq!(shared("", 36), None);
+    }
+}

@@ -1,0 +1,384 @@
+//! The mount stage: volumes, shared memory, cgroups.
+//!
+//! It has two halves. [`prepare`] runs on the host's side, before the container's namespaces exist: every source is
+//! opened there as a detached mount with its attributes. [`settle`] runs in the container, in its root ([`crate::gate`] has it run before the first process is there):
+//! every target is found there by descriptor, so that no link or rename in the image or in a shared volume can lead a
+//! mount out of the root, and the detached mount is put onto it.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use oci_spec::runtime::Mount;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, openat2};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
+    fsmount, fsopen, move_mount,
+};
+use shim_protocol::{CgroupView, ShownController};
+use sys::mount::{Attributes, Reach, SHARED, SLAVE, detach_copy, set_attributes};
+
+use crate::rootfs::idmap::{IdMaps, Mapped};
+use crate::rootfs::mount_options::{MountOptions, UnknownOption};
+use crate::rootfs::mount_propagation::Peers;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StageError {
+    #[error("mount at {target}: {source}")]
+    Option { target: PathBuf, source: UnknownOption },
+    #[error("mount at {0}: type {1:?} is not supported")]
+    Type(PathBuf, String),
+    #[error("mount at {target}: opening {from}: {source}")]
+    Source { target: PathBuf, from: PathBuf, source: io::Error },
+    #[error("mount at {target}: {from} is not on a {wanted} mount, so mounts cannot propagate")]
+    NotShared { target: PathBuf, from: PathBuf, wanted: &'static str },
+    #[error("mount at {target}: {step}: {source}")]
+    Step { target: PathBuf, step: &'static str, source: io::Error },
+    #[error("mount at {target}: the ids of {from} cannot be mapped: {source}")]
+    Ids { target: PathBuf, from: PathBuf, source: io::Error },
+    #[error("mount at {target}: the file system of {from} cannot map ids")]
+    NoIds { target: PathBuf, from: PathBuf },
+    #[error("mount at {0}: nothing may be mounted there")]
+    Forbidden(PathBuf),
+    #[error("making the root read-only: {0}")]
+    Root(io::Error),
+}
+
+/// A mount on its way into the container.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    /// When its turn is among all of them.
+    turn: usize,
+    target: PathBuf,
+    what: What,
+}
+
+impl Staged {
+    pub(crate) fn tree(turn: usize, target: PathBuf, mount: OwnedFd, directory: bool) -> Self {
+        Self { turn, target, what: What::Tree { mount, directory } }
+    }
+
+    /// The mounts that came from the host, and whether each is of a directory.
+    pub(crate) fn trees(&mut self) -> Vec<(&mut OwnedFd, bool)> {
+        match &mut self.what {
+            What::Tree { mount, directory } => vec![(mount, *directory)],
+            What::CgroupV1 { controllers, .. } => controllers.iter_mut().map(|(_, tree)| (tree, true)).collect(),
+            What::Tmpfs(_) | What::CgroupV2 { .. } => Vec::new(),
+        }
+    }
+}
+
+/// The type of a mount that shows an image, which [`crate::image_mount`] prepares.
+pub(crate) const IMAGE: &str = "image";
+
+#[derive(Debug)]
+enum What {
+    Tree {
+        mount: OwnedFd,
+        directory: bool,
+    },
+    /// Made inside the container, whose root it belongs to.
+    Tmpfs(MountOptions),
+    CgroupV1 {
+        controllers: Vec<(ShownController, OwnedFd)>,
+        above: MountOptions,
+        readonly: bool,
+    },
+    /// Can only be made inside the container's cgroup namespace.
+    CgroupV2 {
+        readonly: bool,
+    },
+}
+
+/// Opens all sources but those of images. Runs in the host's mount namespace.
+pub(crate) fn prepare(
+    mounts: &[Mount],
+    cgroup: &CgroupView,
+    label: Option<&str>,
+    ids: &mut IdMaps,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Staged>, StageError> {
+    let ours = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() != Some(IMAGE));
+    ours.map(|(turn, mount)| prepare_one(turn, mount, cgroup, label, ids, warnings)).collect()
+}
+
+fn prepare_one(
+    turn: usize,
+    mount: &Mount,
+    cgroup: &CgroupView,
+    label: Option<&str>,
+    ids: &mut IdMaps,
+    warnings: &mut Vec<String>,
+) -> Result<Staged, StageError> {
+    let target = mount.destination().clone();
+    let kind = mount.typ().as_deref().unwrap_or("bind");
+    let options = mount.options().as_deref().unwrap_or_default();
+    let options = MountOptions::read(options, kind == "tmpfs")
+        .map_err(|source| StageError::Option { target: target.clone(), source })?;
+    let readonly = options.top.set & sys::mount::RDONLY != 0;
+    let what = match kind {
+        "bind" => bind(mount, &options, ids, warnings)?,
+        "tmpfs" => What::Tmpfs(options.labelled(label)),
+        "cgroup" if cgroup.shown.is_empty() => What::CgroupV2 { readonly },
+        "cgroup" => cgroup_v1(&target, cgroup, label, readonly)?,
+        other => return Err(StageError::Type(target, other.to_owned())),
+    };
+    Ok(Staged { turn, target, what })
+}
+
+fn bind(
+    mount: &Mount,
+    options: &MountOptions,
+    ids: &mut IdMaps,
+    warnings: &mut Vec<String>,
+) -> Result<What, StageError> {
+    let target = mount.destination();
+    let from = mount.source().clone().unwrap_or_default();
+    let step = |step| move |source: io::Error| StageError::Step { target: target.clone(), step, source };
+    let failed = |source| StageError::Source { target: target.clone(), from: from.clone(), source };
+    let wanted = match options.propagation() {
+        SHARED => Some("shared"),
+        SLAVE => Some("shared or slave"),
+        _ => None,
+    };
+    if let Some(wanted) = wanted
+        && !propagates(&from, wanted == "shared").map_err(failed)?
+    {
+        return Err(StageError::NotShared { target: target.clone(), from, wanted });
+    }
+    let tree = detach_copy(&from, options.reach).map_err(failed)?;
+    let stat = rustix::fs::fstat(&tree).map_err(|e| failed(e.into()))?;
+    let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    if ids.map(mount, &tree, options.reach).map_err(|source| ids_refused(target, &from, source))? == Mapped::TopAlone {
+        let (target, from) = (target.display(), from.display());
+        warnings
+            .push(format!("mount at {target}: something mounted below {from} cannot map ids, so nothing there does"));
+    }
+    options.apply(&tree).map_err(step("setting its attributes"))?;
+    Ok(What::Tree { mount: tree, directory })
+}
+
+/// The kernel does not say why, but there are few reasons.
+pub(crate) fn ids_refused(target: &Path, from: &Path, source: io::Error) -> StageError {
+    let (target, from) = (target.to_owned(), from.to_owned());
+    match source.kind() {
+        io::ErrorKind::InvalidInput => StageError::NoIds { target, from },
+        _ => StageError::Ids { target, from, source },
+    }
+}
+
+/// Whether mounts under `path` are told to others (`shared`), or at least come in from others.
+fn propagates(path: &Path, shared: bool) -> io::Result<bool> {
+    let stat = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
+    let id = stat.stx_mnt_id.to_string();
+    // Not all names in it need be text.
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    let table = String::from_utf8_lossy(&table);
+    let line = table.lines().find(|line| line.split(' ').next() == Some(&id));
+    let mut optional = line.into_iter().flat_map(|l| l.split(' ').skip(6).take_while(|f| *f != "-"));
+    Ok(optional.any(|f| f.starts_with("shared:") || (!shared && f.starts_with("master:"))))
+}
+
+fn tmpfs(target: &Path, options: &MountOptions) -> Result<OwnedFd, StageError> {
+    let step = |source: rustix::io::Errno| StageError::Step {
+        target: target.to_owned(),
+        step: "making a tmpfs",
+        source: source.into(),
+    };
+    let fs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).map_err(step)?;
+    for (key, value) in &options.data {
+        match value {
+            Some(value) => fsconfig_set_string(&fs, key, value),
+            None => fsconfig_set_flag(&fs, key),
+        }
+        .map_err(step)?;
+    }
+    fsconfig_create(&fs).map_err(step)?;
+    let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).map_err(step)?;
+    set_attributes(&mount, options.top, Reach::Top).map_err(|source| StageError::Step {
+        target: target.to_owned(),
+        step: "setting its attributes",
+        source,
+    })?;
+    Ok(mount)
+}
+
+fn cgroup_v1(target: &Path, cgroup: &CgroupView, label: Option<&str>, readonly: bool) -> Result<What, StageError> {
+    let safe = sys::mount::NOSUID | sys::mount::NODEV | sys::mount::NOEXEC;
+    let set = safe | if readonly { sys::mount::RDONLY } else { 0 };
+    let mut controllers = Vec::new();
+    for shown in &cgroup.shown {
+        let failed = |source| StageError::Source { target: target.to_owned(), from: shown.dir.clone(), source };
+        let tree = detach_copy(&shown.dir, Reach::Top).map_err(failed)?;
+        let attributes = Attributes { set, clear: 0, propagation: sys::mount::PRIVATE };
+        set_attributes(&tree, attributes, Reach::Top).map_err(failed)?;
+        controllers.push((shown.clone(), tree));
+    }
+    Ok(What::CgroupV1 { controllers, above: cgroup_tmpfs().labelled(label), readonly })
+}
+
+/// What the controllers' directories of version 1 are shown in.
+fn cgroup_tmpfs() -> MountOptions {
+    let safe = sys::mount::NOSUID | sys::mount::NODEV | sys::mount::NOEXEC;
+    MountOptions {
+        top: Attributes { set: safe, ..Attributes::default() },
+        tree: Attributes::default(),
+        reach: Reach::Top,
+        data: vec![("mode".into(), Some("755".into())), ("size".into(), Some("64k".into()))],
+    }
+}
+
+/// Puts everything in its place. Runs in the container, as root, after it entered its root.
+pub(crate) fn settle(staged: &[Staged], peers: &mut Peers) -> Result<(), StageError> {
+    let mut in_turn: Vec<&Staged> = staged.iter().collect();
+    in_turn.sort_by_key(|one| one.turn);
+    for Staged { turn: _, target, what } in in_turn {
+        let step = |step| move |source: io::Error| StageError::Step { target: target.clone(), step, source };
+        match what {
+            What::Tree { mount, directory } => {
+                let onto = find_or_make(target, *directory).map_err(step("preparing the target"))?;
+                allowed(target, &onto)?;
+                peers.attach(mount, onto).map_err(step("attaching"))?;
+            }
+            What::Tmpfs(options) => {
+                let onto = find_or_make(target, true).map_err(step("preparing the target"))?;
+                allowed(target, &onto)?;
+                peers.attach(&tmpfs(target, options)?, onto).map_err(step("attaching"))?;
+            }
+            What::CgroupV1 { controllers, above, readonly } => {
+                let onto = find_or_make(target, true).map_err(step("preparing the target"))?;
+                allowed(target, &onto)?;
+                let tmpfs = &tmpfs(target, above)?;
+                peers.attach(tmpfs, onto).map_err(step("attaching"))?;
+                settle_controllers(tmpfs, controllers).map_err(step("showing the controllers"))?;
+                let set = if *readonly { sys::mount::RDONLY } else { 0 };
+                let attributes = Attributes { set, ..Attributes::default() };
+                set_attributes(tmpfs, attributes, Reach::Top).map_err(step("making it read-only"))?;
+            }
+            What::CgroupV2 { readonly } => {
+                let onto = find_or_make(target, true).map_err(step("preparing the target"))?;
+                allowed(target, &onto)?;
+                let cgroup = cgroup_v2(*readonly).map_err(step("mounting cgroup2"))?;
+                peers.attach(cgroup, onto).map_err(step("attaching"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes the container's root read-only, after all that had to be made in it.
+pub(crate) fn seal_root() -> Result<(), StageError> {
+    let root = open_in_root(Path::new("/")).map_err(StageError::Root)?;
+    let attributes = Attributes { set: sys::mount::RDONLY, ..Attributes::default() };
+    set_attributes(root, attributes, Reach::Top).map_err(StageError::Root)
+}
+
+fn settle_controllers(tmpfs: &OwnedFd, controllers: &[(ShownController, OwnedFd)]) -> io::Result<()> {
+    for (shown, tree) in controllers {
+        rustix::fs::mkdirat(tmpfs, &shown.name, Mode::from_raw_mode(0o755))?;
+        let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let onto = openat2(tmpfs, &shown.name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how)?;
+        attach(tree, onto)?;
+        for alias in shown.aliases.iter().filter(|a| **a != shown.name) {
+            rustix::fs::symlinkat(&shown.name, tmpfs, alias)?;
+        }
+    }
+    Ok(())
+}
+
+fn cgroup_v2(readonly: bool) -> io::Result<OwnedFd> {
+    let fs = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&fs)?;
+    let mut flags =
+        MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, readonly);
+    Ok(fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+}
+
+pub(crate) fn attach(mount: impl AsFd, onto: OwnedFd) -> io::Result<()> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    Ok(move_mount(mount, "", onto, "", flags)?)
+}
+
+/// Nothing may cover the root, or lie over the kernel's own view of processes but for single files that some
+/// lxcfs-like tools replace.
+fn allowed(target: &Path, onto: &OwnedFd) -> Result<(), StageError> {
+    const REPLACEABLE: [&str; 7] = ["cpuinfo", "diskstats", "loadavg", "meminfo", "stat", "swaps", "uptime"];
+    let forbidden = || StageError::Forbidden(target.to_owned());
+    if is_root(onto).map_err(|_| forbidden())? {
+        return Err(forbidden());
+    }
+    let kind = rustix::fs::fstatfs(onto).map_err(|_| forbidden())?.f_type;
+    let replaceable = target.parent() == Some(Path::new("/proc"))
+        && target.file_name().and_then(OsStr::to_str).is_some_and(|n| REPLACEABLE.contains(&n));
+    if kind == rustix::fs::PROC_SUPER_MAGIC && !replaceable { Err(forbidden()) } else { Ok(()) }
+}
+
+/// By what was found, not by its name: a link of the image may lead to the root.
+pub(crate) fn is_root(found: &OwnedFd) -> io::Result<bool> {
+    let identity = |fd: &OwnedFd| {
+        let flags = StatxFlags::INO | StatxFlags::MNT_ID;
+        rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, flags).map(|s| (s.stx_mnt_id, s.stx_ino))
+    };
+    Ok(identity(&open_in_root(Path::new("/"))?)? == identity(found)?)
+}
+
+/// How often a look at a path is begun anew. The kernel gives up where a path leads upwards and anything on the machine is
+/// renamed or mounted meanwhile; a neighbour who does nothing else can cause some of that, never so many in a row.
+const LOOKS_MAX: usize = 10_000;
+
+/// Opens `path` in the current root, never through the magic links of a proc file system.
+pub(crate) fn open_in_root(path: &Path) -> io::Result<OwnedFd> {
+    let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let relative = path.strip_prefix("/").unwrap_or(path);
+    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+    let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    for _ in 0..LOOKS_MAX {
+        match openat2(&root, relative, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
+            Err(Errno::AGAIN | Errno::INTR) => std::thread::yield_now(),
+            found => return Ok(found?),
+        }
+    }
+    Err(Errno::AGAIN.into())
+}
+
+/// As many links as the kernel itself would follow.
+const LINKS_MAX: usize = 40;
+
+/// The target, made as a directory or an empty file where it is missing. A link of the image's that leads to nothing is
+/// followed, inside the root, and what it names is made.
+pub(crate) fn find_or_make(path: &Path, directory: bool) -> io::Result<OwnedFd> {
+    make(path, directory, LINKS_MAX)
+}
+
+fn make(path: &Path, directory: bool, links: usize) -> io::Result<OwnedFd> {
+    match open_in_root(path) {
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => {}
+        found => return found,
+    }
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    let name = match path.components().next_back() {
+        Some(Component::Normal(name)) => name,
+        _ => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    let above = make(parent, true, links)?;
+    let made = if directory {
+        rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o755))
+    } else {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        rustix::fs::openat(&above, name, flags, Mode::from_raw_mode(0o644)).map(drop)
+    };
+    match made {
+        Ok(()) => open_in_root(path),
+        Err(rustix::io::Errno::EXIST) if links > 0 => {
+            let target = rustix::fs::readlinkat(&above, name, Vec::new())?;
+            let target = Path::new(OsStr::from_bytes(target.as_bytes()));
+            // Joining an absolute one gives that one; either is looked up from the root of the container again.
+            make(&parent.join(target), directory, links - 1)
+        }
+        Err(errno) => Err(errno.into()),
+    }
+}

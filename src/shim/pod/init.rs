@@ -1,0 +1,109 @@
+//! The first process of a PID namespace that a pod's containers share: it reaps, and does nothing else.
+//!
+//! Whatever a container can see of it through `/proc/1` must lead nowhere: it has an empty root, no capability, no
+//! descriptor, and ends with the shim.
+
+use std::fs::File;
+use std::io::{self, PipeReader, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+
+use nix::sched::CloneFlags;
+use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
+use rustix::process::WaitOptions;
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use shim_protocol::Held;
+
+/// The namespaces that it is to be in, held open: it may not be able to find them any more by itself.
+#[derive(Debug)]
+pub(crate) struct Spaces(Vec<(CloneFlags, File)>);
+
+impl Spaces {
+    pub(crate) fn open(held: &Held) -> io::Result<Self> {
+        let kinds = [
+            (&held.network, CloneFlags::CLONE_NEWNET),
+            (&held.ipc, CloneFlags::CLONE_NEWIPC),
+            (&held.uts, CloneFlags::CLONE_NEWUTS),
+        ];
+        let all = kinds.into_iter().filter_map(|(path, kind)| path.as_ref().map(|path| (kind, path)));
+        Ok(Self(all.map(|(kind, path)| Ok((kind, File::open(path)?))).collect::<io::Result<_>>()?))
+    }
+}
+
+/// Starts it by `birth`, and waits until it is confined.
+pub(crate) fn start(
+    spaces: Spaces,
+    birth: impl FnOnce(Box<dyn FnOnce() -> i32>) -> io::Result<Pid>,
+) -> io::Result<Pid> {
+    let (mut confined, tell) = io::pipe()?;
+    let (begin, mut go) = io::pipe()?;
+    let pid = birth(Box::new(move || {
+        let mut keep = vec![tell.as_fd(), begin.as_fd()];
+        keep.extend(spaces.0.iter().map(|(_, space)| space.as_fd()));
+        let ready = sys::fork::close_all_but(&keep).and_then(|()| confine(&begin, &spaces));
+        if let Err(error) = ready {
+            rustix::io::write(&tell, error.to_string().as_bytes()).ok();
+            return 1;
+        }
+        drop((tell, begin, spaces));
+        reap()
+    }))?;
+    // Whoever bore it is gone by now, where that was not this process.
+    go.write_all(b"\0")?;
+    let mut trouble = String::new();
+    io::Read::read_to_string(&mut confined, &mut trouble)?;
+    drop(go);
+    if trouble.is_empty() { Ok(pid) } else { Err(io::Error::other(trouble)) }
+}
+
+fn confine(mut begin: &PipeReader, Spaces(spaces): &Spaces) -> io::Result<()> {
+    begin.read_exact(&mut [0])?;
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    // A shim that died just before this is not waited for any more.
+    let mut shim = [PollFd::new(begin, PollFlags::empty())];
+    if rustix::event::poll(&mut shim, Some(&Timespec::default()))? > 0 {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    }
+    rustix::thread::set_name(c"crisp-init")?;
+    for (kind, space) in spaces {
+        nix::sched::setns(space, *kind)?;
+    }
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    let null = launcher::io::stdio::null()?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    drop(null);
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    // Any directory that root of a user namespace finds would do.
+    mount("empty", "/proc", "tmpfs", flags, Some(c"size=4k,mode=555"))?;
+    rustix::process::chdir("/proc")?;
+    rustix::process::pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    rustix::process::chdir("/")?;
+    for bit in 0..64u32 {
+        let one = CapabilitySet::from_bits_retain(1 << bit);
+        if rustix::thread::capability_is_in_bounding_set(one).unwrap_or(false) {
+            rustix::thread::remove_capability_from_bounding_set(one)?;
+        }
+    }
+    let none = CapabilitySet::empty();
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
+    rustix::thread::set_no_new_privs(true)?;
+    Ok(())
+}
+
+/// Collects the dead until the namespace ends. SIGCHLD is blocked since the shim's start, so none is missed.
+fn reap() -> i32 {
+    let mut child = SigSet::empty();
+    child.add(Signal::SIGCHLD);
+    loop {
+        while matches!(rustix::process::wait(WaitOptions::NOHANG), Ok(Some(_))) {}
+        if child.wait().is_err() {
+            return 1;
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! What holds a pod together while it has no container: its namespaces, its shared memory, its init.
+
+mod init;
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use launcher::namespaces::saved_namespaces::Home;
+use launcher::namespaces::user_ns;
+use launcher::process::lsm_label;
+use model::UserNs;
+use nix::sched::CloneFlags;
+use nix::unistd::{Pid, Uid};
+use rustix::mount::{MountFlags, mount, mount_bind};
+use shim_protocol::{Held, HoldAsk};
+use sys::fork::OneThread;
+
+use crate::pod::init::Spaces;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HoldError {
+    #[error("{step}: {source}")]
+    Step { step: &'static str, source: io::Error },
+    #[error("sysctl {name}={value}: {source}")]
+    Sysctl { name: String, value: String, source: io::Error },
+}
+
+fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> HoldError {
+    move |source| HoldError::Step { step, source: source.into() }
+}
+
+/// The pod, held. The namespaces live as long as this does; that of the network is also pinned in the file system.
+#[derive(Debug)]
+pub(crate) struct Pod {
+    pub(crate) held: Held,
+    /// The first process of the pod's PID namespace, where it has one.
+    pub(crate) init: Option<Pid>,
+    _namespaces: Vec<OwnedFd>,
+}
+
+/// Makes the namespaces by entering new ones and going back. A user namespace, if the pod has one, comes first and owns
+/// the others; that one is made and never entered.
+pub(crate) fn hold(ask: &HoldAsk) -> Result<Pod, HoldError> {
+    let mut held = Held::default();
+    let mut kept = Vec::new();
+    let mut flags = CloneFlags::empty();
+    flags.set(CloneFlags::CLONE_NEWNET, ask.namespaces.network);
+    flags.set(CloneFlags::CLONE_NEWIPC, ask.namespaces.ipc);
+    flags.set(CloneFlags::CLONE_NEWUTS, ask.namespaces.uts);
+    let home = Home::of(flags).map_err(step("opening the host's namespaces"))?;
+    let made = enter_new(ask, flags).and_then(|user| {
+        held.user = user.map(|user| named(user, &mut kept));
+        furnish(ask, &mut held, &mut kept)
+    });
+    home.go_back();
+    made?;
+    if ask.namespaces.ipc {
+        held.shm = Some(shared_memory(ask)?);
+    }
+    let init = if ask.namespaces.pid { Some(start_init(&held)?) } else { None };
+    if let Some(pid) = init {
+        // By descriptor: a pid could be another process's one day.
+        let ns = std::fs::File::open(format!("/proc/{pid}/ns/pid")).map_err(step("keeping the PID namespace"))?;
+        held.pid = Some(named(ns.into(), &mut kept));
+    }
+    Ok(Pod { held, init, _namespaces: kept })
+}
+
+/// Enters new namespaces of these kinds; gives the user namespace that owns them, where the pod has one.
+fn enter_new(ask: &HoldAsk, kinds: CloneFlags) -> Result<Option<OwnedFd>, HoldError> {
+    let Some(ids) = &ask.user else {
+        nix::sched::unshare(kinds).map_err(step("making the namespaces"))?;
+        return Ok(None);
+    };
+    let made = user_ns::make(ids, kinds).map_err(step("making the user namespace and what it owns"))?;
+    made.enter_others().map_err(step("entering the namespaces"))?;
+    Ok(Some(made.user))
+}
+
+/// Runs inside the new namespaces.
+fn furnish(ask: &HoldAsk, held: &mut Held, kept: &mut Vec<OwnedFd>) -> Result<(), HoldError> {
+    if ask.namespaces.uts {
+        nix::unistd::sethostname(&ask.hostname).map_err(step("setting the host name"))?;
+        held.uts = Some(keep("uts", kept).map_err(step("keeping the UTS namespace"))?);
+    }
+    if ask.namespaces.ipc {
+        held.ipc = Some(keep("ipc", kept).map_err(step("keeping the IPC namespace"))?);
+    }
+    if ask.namespaces.network {
+        sys::netns::loopback_up().map_err(step("bringing up the loopback interface"))?;
+        let pin = ask.dir.join("netns");
+        std::fs::File::create(&pin).map_err(step("making the pin of the network namespace"))?;
+        mount_bind("/proc/thread-self/ns/net", &pin).map_err(step("pinning the network namespace"))?;
+        held.network = Some(pin);
+    }
+    for (name, value) in &ask.sysctls {
+        set_sysctl(name, value, ask.user.as_ref()).map_err(|source| HoldError::Sysctl {
+            name: name.clone(),
+            value: value.clone(),
+            source,
+        })?;
+    }
+    Ok(())
+}
+
+/// Some of them take the word of the host's root, others only that of the namespace's own: it depends on the kernel.
+fn set_sysctl(name: &str, value: &str, ids: Option<&UserNs>) -> io::Result<()> {
+    let file = format!("/proc/sys/{}", name.replace('.', "/"));
+    let root = ids.and_then(|ids| ids.uid(0));
+    match (std::fs::write(&file, value), root) {
+        (Err(refused), Some(root)) if refused.kind() == io::ErrorKind::PermissionDenied => {
+            nix::unistd::seteuid(Uid::from_raw(root))?;
+            let written = std::fs::write(&file, value);
+            if let Err(errno) = nix::unistd::seteuid(Uid::from_raw(0)) {
+                launcher::log(format_args!("the way back to root is closed: {errno}"));
+                std::process::abort();
+            }
+            written
+        }
+        (written, _) => written,
+    }
+}
+
+fn open_ns(name: &str) -> io::Result<OwnedFd> {
+    Ok(std::fs::File::open(format!("/proc/thread-self/ns/{name}"))?.into())
+}
+
+/// Keeps the current namespace alive by a descriptor, and says where others find it.
+fn keep(name: &str, kept: &mut Vec<OwnedFd>) -> io::Result<PathBuf> {
+    Ok(named(open_ns(name)?, kept))
+}
+
+fn named(fd: OwnedFd, kept: &mut Vec<OwnedFd>) -> PathBuf {
+    let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd()));
+    kept.push(fd);
+    path
+}
+
+fn shared_memory(ask: &HoldAsk) -> Result<PathBuf, HoldError> {
+    let shm = ask.dir.join("shm");
+    std::fs::create_dir_all(&shm).map_err(step("making the directory of the shared memory"))?;
+    let owner = |id: fn(&UserNs, u32) -> Option<u32>| ask.user.as_ref().and_then(|ids| id(ids, 0)).unwrap_or(0);
+    let (uid, gid) = (owner(UserNs::uid), owner(UserNs::gid));
+    let label = lsm_label::mount_data(ask.mount_label.as_deref());
+    let data = format!("mode=1777,size={},uid={uid},gid={gid}{label}", ask.shm_size);
+    let data = std::ffi::CString::new(data).unwrap_or_default();
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("shm", &shm, "tmpfs", flags, Some(data.as_c_str())).map_err(step("mounting the shared memory"))?;
+    Ok(shm)
+}
+
+/// The next child is the first process of a new PID namespace; later ones are the host's again.
+fn start_init(held: &Held) -> Result<Pid, HoldError> {
+    let spaces = Spaces::open(held).map_err(step("opening the pod's namespaces"))?;
+    let started = match &held.user {
+        None => init::start(spaces, born_in_new_pids),
+        Some(user) => {
+            let user = std::fs::File::open(user).map_err(step("opening the user namespace"))?;
+            let enter = move || {
+                nix::sched::setns(user, CloneFlags::CLONE_NEWUSER)?;
+                user_ns::become_root()?;
+                Ok(nix::sched::unshare(CloneFlags::CLONE_NEWPID)?)
+            };
+            init::start(spaces, |child| user_ns::born_inside(enter, child))
+        }
+    };
+    started.map_err(step("starting the pod's init"))
+}
+
+fn born_in_new_pids(child: Box<dyn FnOnce() -> i32>) -> io::Result<Pid> {
+    let alone = OneThread::check()?;
+    let home = Home::of(CloneFlags::CLONE_NEWPID)?;
+    nix::sched::unshare(CloneFlags::CLONE_NEWPID)?;
+    let born = sys::fork::fork(alone, child);
+    home.go_back();
+    born
+}

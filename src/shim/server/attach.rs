@@ -1,0 +1,106 @@
+//! Those who look on while a container runs. None of them can hold it up: whoever does not take what is printed at once, as far
+//! as a socket holds it, is let go.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use launcher::io::attach_client::Attached;
+use model::{ContainerId, Phase};
+use shim_protocol::{Answer, AttachAsk, AttachWord, Failure, FailureKind};
+
+use crate::server::container::State;
+use crate::server::poller::Source;
+use crate::server::{Shim, failure, no_such};
+
+/// More cannot look on at the same time.
+const ATTACHED_MAX: usize = 128;
+
+impl Shim {
+    pub(crate) fn attach(&mut self, ask: &AttachAsk, socket: Option<OwnedFd>) -> Result<Answer, Failure> {
+        let id = &ask.container;
+        let container = self.containers.get_mut(id).ok_or_else(|| no_such(id))?;
+        let State::Settled(Phase::Running { .. }) = &container.state else {
+            let name = container.phase().map_or("being made", |phase| phase.name());
+            return Err(failure(FailureKind::Phase, format!("container {id} is {name}, not running")));
+        };
+        let socket = socket.ok_or_else(|| failure(FailureKind::Refused, "no socket came with the ask"))?;
+        if container.streams.attached.len() >= ATTACHED_MAX {
+            let words = format!("{ATTACHED_MAX} are attached to container {id} already");
+            return Err(failure(FailureKind::Refused, words));
+        }
+        self.next_attached += 1;
+        let number = self.next_attached;
+        let (stdout, stderr) = (ask.stdio.stdout, ask.stdio.stderr);
+        let mut attached = Attached { number, socket, stdout, stderr, input: false, over: false };
+        // With a terminal it also is how its size is set.
+        if let Some(input) = container.streams.input().filter(|_| ask.stdio.stdin || container.launch.tty) {
+            attached.input = ask.stdio.stdin;
+            attached.say(AttachWord::Stdin, &[input]);
+        } else if ask.stdio.stdin {
+            attached.say(AttachWord::Closed, &[]);
+        }
+        let watched = self.poller.watch(&attached.socket, Source::Attached(id.clone(), number));
+        watched.map_err(|error| failure(FailureKind::Internal, error.to_string()))?;
+        container.streams.attached.push(attached);
+        Ok(Answer::Done)
+    }
+
+    /// Somebody who attached said something, or is gone.
+    pub(crate) fn hear_attached(&mut self, id: &ContainerId, number: u64) {
+        let Self { containers, buffer, .. } = self;
+        let Some(container) = containers.get_mut(id) else { return };
+        let Some(attached) = container.streams.attached.iter_mut().find(|a| a.number == number) else { return };
+        let said = sys::seqpacket::receive(&attached.socket, buffer);
+        match said {
+            Ok(Some((n, _))) => {
+                if buffer[..n].first().copied().and_then(AttachWord::read) == Some(AttachWord::Closed) {
+                    self.input_closed(id, number);
+                }
+            }
+            Err(nothing) if nothing.kind() == std::io::ErrorKind::WouldBlock => {}
+            Ok(None) | Err(_) => attached.over = true,
+        }
+        self.let_go(id);
+    }
+
+    /// Lets go of those who are too slow or gone.
+    pub(crate) fn let_go(&mut self, id: &ContainerId) {
+        while let Some(container) = self.containers.get_mut(id)
+            && let Some(at) = container.streams.attached.iter().position(|attached| attached.over)
+        {
+            let Attached { number, socket, .. } = &container.streams.attached[at];
+            let number = *number;
+            self.poller.forget(socket, &Source::Attached(id.clone(), number));
+            // Who had the container's stdin and is gone has closed it.
+            self.input_closed(id, number);
+            if let Some(container) = self.containers.get_mut(id) {
+                container.streams.attached.retain(|attached| attached.number != number);
+            }
+        }
+    }
+
+    /// The first who closes the stdin of a container that is made for one closes it for all.
+    fn input_closed(&mut self, id: &ContainerId, number: u64) {
+        let Some(container) = self.containers.get_mut(id) else { return };
+        let once = container.launch.stdin_once && !container.launch.tty;
+        if once && container.streams.attached.iter().any(|a| a.number == number && a.input) {
+            container.streams.close_stdin();
+            // Each has a descriptor of its own, and all have to be closed.
+            for attached in container.streams.attached.iter_mut().filter(|attached| attached.input) {
+                attached.input = false;
+                attached.say(AttachWord::Closed, &[]);
+            }
+        }
+    }
+
+    /// The container has printed all that it ever will.
+    pub(crate) fn dismiss(&mut self, id: &ContainerId) {
+        let Self { containers, poller, .. } = self;
+        let Some(container) = containers.get_mut(id) else { return };
+        for mut attached in container.streams.attached.drain(..) {
+            if !attached.over {
+                attached.say(AttachWord::End, &[]);
+            }
+            poller.forget(attached.socket.as_fd(), &Source::Attached(id.clone(), attached.number));
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A container, as the shim knows it.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use launcher::io::stdio::Streams;
+use model::{Exit, Phase};
+use nix::unistd::Pid;
+use shim_protocol::Launch;
+
+use crate::server::poststart_hooks::Poststart;
+
+/// To whom an answer is owed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Caller {
+    pub(crate) connection: u64,
+    pub(crate) number: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Container {
+    pub(crate) dir: PathBuf,
+    pub(crate) launch: Launch,
+    pub(crate) streams: Streams,
+    pub(crate) state: State,
+    pub(crate) lost: LostOutput,
+    /// Whose start is answered when its hooks have run.
+    pub(crate) poststart: Option<Poststart>,
+}
+
+/// Output that could not be logged and was not told of yet.
+#[derive(Debug, Default)]
+pub(crate) struct LostOutput {
+    pub(crate) bytes: u64,
+    pub(crate) error: String,
+    pub(crate) told: Option<Instant>,
+}
+
+/// Where a container stands, with what only that moment needs.
+#[derive(Debug)]
+pub(crate) enum State {
+    Launching(Launching),
+    Created { pid: NonZeroU32, started: OwnedFd },
+    Starting { pid: NonZeroU32, started: OwnedFd, caller: Caller },
+    Settled(Phase),
+}
+
+#[derive(Debug)]
+pub(crate) struct Launching {
+    pub(crate) caller: Caller,
+    pub(crate) launcher: Pid,
+    pub(crate) report: OwnedFd,
+    pub(crate) started: OwnedFd,
+    /// libcontainer's words, in case it fails.
+    pub(crate) trace: Vec<String>,
+    /// What a stage of ours said: more telling than what libcontainer makes of it.
+    pub(crate) failure: Option<String>,
+}
+
+impl Container {
+    /// What the daemon is told. A launch that is not finished is no container yet.
+    pub(crate) fn phase(&self) -> Option<Phase> {
+        match &self.state {
+            State::Launching(_) => None,
+            State::Created { pid, .. } | State::Starting { pid, .. } => Some(Phase::Created { pid: *pid }),
+            State::Settled(phase) => Some(phase.clone()),
+        }
+    }
+
+    /// The first process, while there is one.
+    pub(crate) fn pid(&self) -> Option<NonZeroU32> {
+        self.phase().and_then(|phase| phase.pid())
+    }
+
+    /// How often the kernel's out-of-memory killer came.
+    pub(crate) fn oom_kills(&self) -> u64 {
+        let Some(file) = &self.launch.cgroup.oom else { return 0 };
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        text.lines().find_map(|l| l.strip_prefix("oom_kill ")).and_then(|n| n.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// The processes in the container's cgroup.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        let Some(file) = self.launch.cgroup.join.first() else { return Vec::new() };
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        text.lines().filter_map(|l| l.parse().ok()).collect()
+    }
+
+    /// Whether somebody stopped all of its processes: one more would stop, too, before its program runs.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.launch.cgroup.join.iter().any(|file| {
+            let read = |name| std::fs::read_to_string(file.with_file_name(name)).unwrap_or_default();
+            // Version 1 tells in one file, version 2 in two: what was written, and what is, also because of a cgroup above.
+            let state = read("freezer.state");
+            (!state.is_empty() && !state.starts_with("THAWED"))
+                || read("cgroup.freeze").starts_with('1')
+                || read("cgroup.events").lines().any(|line| line == "frozen 1")
+        })
+    }
+
+    /// Kills whatever the first process left behind: in a PID namespace that others share, it does not die by itself.
+    pub(crate) fn kill_rest(&self) {
+        for file in &self.launch.cgroup.join {
+            // Version 2 does it at once, and below too; where the file is missing, the rounds below have to do.
+            let at_once = file.with_file_name("cgroup.kill");
+            if at_once.exists() {
+                std::fs::write(at_once, "1").ok();
+            }
+        }
+        for _ in 0..100 {
+            let left = self.processes();
+            if left.is_empty() {
+                return;
+            }
+            for pid in left.into_iter().filter(|pid| *pid > 1) {
+                // The process may be gone already.
+                sys::signal::send(pid, 9).ok();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// Keeps the exit where the daemon finds it even when the shim is gone.
+    pub(crate) fn write_exit(&self, exit: &Exit) -> io::Result<()> {
+        let (temporary, file) = (self.dir.join(".exit.json"), self.dir.join("exit.json"));
+        File::create(&temporary)?.write_all(&serde_json::to_vec(exit)?)?;
+        std::fs::rename(temporary, file)
+    }
+}

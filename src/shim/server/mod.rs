@@ -1,0 +1,268 @@
+//! The shim's one loop: what is ready is handled to its end, then the next.
+
+mod attach;
+mod connection;
+mod container;
+mod lifecycle;
+mod poller;
+mod poststart_hooks;
+mod requests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use model::ContainerId;
+use nix::sys::signalfd::SignalFd;
+use nix::unistd::Pid;
+use shim_protocol::{Answer, Ask, Event, ExecStreamAsk, Failure, FailureKind, PROTOCOL, ToDaemon, ToShim};
+
+use crate::pod::Pod;
+use crate::server::connection::Connection;
+use crate::server::container::{Caller, Container};
+use crate::server::poller::{Poller, Source};
+pub(crate) use launcher::process::exec::Manner;
+
+/// Buffers are shared by all connections and streams: there is one thread.
+const BUFFER: usize = sys::seqpacket::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Shim {
+    pub(crate) poller: Poller,
+    listener: OwnedFd,
+    signals: SignalFd,
+    connections: HashMap<u64, Connection>,
+    next_connection: u64,
+    pub(crate) next_attached: u64,
+    pub(crate) pod: Option<Pod>,
+    pub(crate) containers: BTreeMap<ContainerId, Container>,
+    pub(crate) execs: HashMap<ExecKey, Exec>,
+    /// Children that ended while a launch was under way: one may turn out to be the new container's first process.
+    pub(crate) unclaimed: HashMap<i32, i32>,
+    pub(crate) buffer: Vec<u8>,
+    leaving: bool,
+}
+
+/// The connection that asked for an exec, and the number it gave it: each daemon counts for itself.
+pub(crate) type ExecKey = (u64, u64);
+
+/// A program run by exec.
+#[derive(Debug)]
+pub(crate) struct Exec {
+    pub(crate) container: ContainerId,
+    pub(crate) pid: Pid,
+    /// Until its program runs.
+    pub(crate) starting: Option<(OwnedFd, Caller)>,
+    /// Ended, and told when the start is answered.
+    pub(crate) ended: Option<i32>,
+    pub(crate) manner: Manner,
+}
+
+impl Shim {
+    pub(crate) fn new(listener: OwnedFd, signals: SignalFd) -> io::Result<Self> {
+        let mut poller = Poller::new()?;
+        poller.watch(&listener, Source::Listener)?;
+        poller.watch(&signals, Source::Signals)?;
+        Ok(Self {
+            poller,
+            listener,
+            signals,
+            connections: HashMap::new(),
+            next_connection: 0,
+            next_attached: 0,
+            pod: None,
+            containers: BTreeMap::new(),
+            execs: HashMap::new(),
+            unclaimed: HashMap::new(),
+            buffer: vec![0; BUFFER],
+            leaving: false,
+        })
+    }
+
+    /// Runs until the daemon says leave, or goes before it said what to hold.
+    pub(crate) fn run(&mut self) -> io::Result<()> {
+        while !self.leaving {
+            for source in self.poller.wait()? {
+                self.handle(source);
+            }
+        }
+        Ok(())
+    }
+
+    fn handle(&mut self, source: Source) {
+        match source {
+            Source::Listener => self.accept(),
+            Source::Signals => self.signalled(),
+            Source::Connection(id) => self.hear(id),
+            Source::Report(container) => self.hear_launch(&container),
+            Source::Started(container) => self.hear_start(&container),
+            Source::Poststart(container) => self.hear_poststart(&container),
+            Source::Output(container, stream) => self.pump(&container, stream),
+            Source::ExecStarted(exec) => self.hear_exec(exec),
+            Source::Attached(container, attached) => self.hear_attached(&container, attached),
+        }
+    }
+
+    fn accept(&mut self) {
+        let Ok(socket) = sys::seqpacket::accept(&self.listener) else {
+            // A client that is not root, or gone already. Where descriptors are out, the listener stays ready.
+            return std::thread::sleep(Duration::from_millis(1));
+        };
+        self.next_connection += 1;
+        let id = self.next_connection;
+        // A connection that cannot be watched is closed; the daemon comes again.
+        if self.poller.watch(&socket, Source::Connection(id)).is_ok() {
+            self.connections.insert(id, Connection::new(socket));
+        }
+    }
+
+    fn signalled(&mut self) {
+        // Only SIGCHLD acts. The others are taken so that nobody ends a pod by signalling its shim in passing.
+        while let Ok(Some(_signal)) = self.signals.read_signal() {}
+        self.reap();
+    }
+
+    fn hear(&mut self, id: u64) {
+        loop {
+            let Some(connection) = self.connections.get_mut(&id) else { return };
+            if connection.flush().is_err() {
+                return self.hang_up(id);
+            }
+            self.watch_room(id);
+            let Some(connection) = self.connections.get(&id) else { return };
+            match sys::seqpacket::receive(&connection.socket, &mut self.buffer) {
+                Ok(Some((n, fds))) => match shim_protocol::decode::<ToShim>(&self.buffer[..n]) {
+                    Ok(ToShim { number, ask }) => self.ask(Caller { connection: id, number }, ask, fds),
+                    Err(error) => self.misunderstood(id, n, &error),
+                },
+                Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => return,
+                Ok(None) | Err(_) => return self.hang_up(id),
+            }
+        }
+    }
+
+    /// An ask of a newer daemon's still gets an answer under its number.
+    fn misunderstood(&mut self, connection: u64, n: usize, error: &shim_protocol::FrameError) {
+        #[derive(serde::Deserialize)]
+        struct Numbered {
+            number: u64,
+        }
+        if let Ok(Numbered { number }) = shim_protocol::decode(&self.buffer[..n]) {
+            let message = format!("this shim ({}) does not know the ask: {error}", env!("CARGO_PKG_VERSION"));
+            self.answer(Caller { connection, number }, Err(Failure { kind: FailureKind::Unsupported, message }));
+        }
+    }
+
+    fn ask(&mut self, caller: Caller, ask: Ask, mut fds: Vec<OwnedFd>) {
+        let answer = match ask {
+            Ask::Hello { .. } => Ok(Answer::Hello {
+                protocol: PROTOCOL,
+                release: env!("CARGO_PKG_VERSION").to_owned(),
+                pid: std::process::id(),
+            }),
+            Ask::Hold(hold) => self.hold(&hold),
+            Ask::Report => Ok(self.report()),
+            Ask::Signal { container, signal } => self.signal(&container, signal),
+            Ask::Reopen { container } => self.reopen(&container, fds.pop()),
+            Ask::Forget { container } => self.forget(&container),
+            Ask::KillExec { exec } => self.kill_exec((caller.connection, exec)),
+            Ask::Attach(attach) => self.attach(&attach, fds.pop()),
+            Ask::Leave => {
+                self.leave();
+                Ok(Answer::Done)
+            }
+            // These answer when their work is done.
+            Ask::Create(create) => return self.create(caller, create, fds),
+            Ask::Start { container } => return self.start(caller, &container),
+            Ask::Exec(exec) => return self.exec(caller, &exec, Manner::Sync, fds),
+            Ask::ExecStream(ExecStreamAsk { exec, terminal: false }) => {
+                return self.exec(caller, &exec, Manner::Stream, fds);
+            }
+            Ask::ExecStream(ExecStreamAsk { exec, terminal: true }) => {
+                return self.exec(caller, &exec, Manner::Terminal, fds);
+            }
+        };
+        self.answer(caller, answer);
+    }
+
+    pub(crate) fn answer(&mut self, caller: Caller, answer: Result<Answer, Failure>) {
+        self.send(caller.connection, &ToDaemon::Answer { number: caller.number, answer });
+    }
+
+    /// Tells every daemon that listens; one that comes later asks for a report.
+    pub(crate) fn tell(&mut self, event: Event) {
+        let message = ToDaemon::Event(event);
+        let all: Vec<u64> = self.connections.keys().copied().collect();
+        for id in all {
+            self.send(id, &message);
+        }
+    }
+
+    /// Tells the daemon that asked, if it still listens.
+    pub(crate) fn tell_one(&mut self, connection: u64, event: Event) {
+        self.send(connection, &ToDaemon::Event(event));
+    }
+
+    fn send(&mut self, id: u64, message: &ToDaemon) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let bytes = match (shim_protocol::encode(message), message) {
+            (Ok(bytes), _) => bytes,
+            (Err(error), ToDaemon::Answer { number, .. }) => {
+                let answer = Err(failure(FailureKind::Internal, format!("the answer cannot be sent: {error}")));
+                shim_protocol::encode(&ToDaemon::Answer { number: *number, answer }).unwrap_or_default()
+            }
+            (Err(error), ToDaemon::Event(_)) => return launcher::log(format_args!("an event cannot be sent: {error}")),
+        };
+        match connection.send(bytes) {
+            Ok(()) => self.watch_room(id),
+            Err(_) => self.hang_up(id),
+        }
+    }
+
+    fn watch_room(&mut self, id: u64) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let watched = self.poller.watch_room(&connection.socket, &Source::Connection(id), connection.is_behind());
+        if watched.is_err() {
+            self.hang_up(id);
+        }
+    }
+
+    fn hang_up(&mut self, id: u64) {
+        if let Some(connection) = self.connections.remove(&id) {
+            self.poller.forget(&connection.socket, &Source::Connection(id));
+        }
+        // Nobody waits for its commands any more, or would end them when their time is over. Those that somebody looked on go
+        // on: their streams are closed, and what that means is theirs to decide.
+        let orphan = |(key, exec): &(&ExecKey, &Exec)| key.0 == id && exec.manner == Manner::Sync;
+        let orphans: Vec<ExecKey> = self.execs.iter().filter(orphan).map(|(key, _)| *key).collect();
+        for exec in orphans {
+            self.kill_exec(exec).ok();
+        }
+        // A shim whose daemon died before it said what to hold is an orphan that nobody will look for.
+        if self.pod.is_none() && self.connections.is_empty() {
+            self.leaving = true;
+        }
+    }
+
+    /// Ends everything: the containers, what they left behind, the pod's init.
+    fn leave(&mut self) {
+        let all: Vec<ContainerId> = self.containers.keys().cloned().collect();
+        for container in all {
+            self.forget(&container).ok();
+        }
+        if let Some(init) = self.pod.as_mut().and_then(|pod| pod.init.take()) {
+            sys::signal::send(init.as_raw(), 9).ok();
+            self.reap_until(vec![init.as_raw()]);
+        }
+        self.leaving = true;
+    }
+}
+
+pub(crate) fn failure(kind: FailureKind, message: impl Into<String>) -> Failure {
+    Failure { kind, message: message.into() }
+}
+
+pub(crate) fn no_such(container: &ContainerId) -> Failure {
+    failure(FailureKind::NotFound, format!("the shim has no container {container}"))
+}

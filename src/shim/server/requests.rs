@@ -1,0 +1,247 @@
+//! What the shim does when it is asked.
+
+use std::fs::File;
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+
+use model::{ContainerId, Phase};
+use nix::unistd::Pid;
+use shim_protocol::{Answer, ContainerReport, CreateAsk, ExecAsk, Failure, FailureKind, HoldAsk, Launch};
+
+use crate::pod;
+use crate::server::container::{Caller, Container, Launching, LostOutput, State};
+use crate::server::poller::Source;
+use crate::server::{Exec, ExecKey, Shim, failure, no_such};
+pub(crate) use launcher::io::cri_log::Stream;
+use launcher::io::stdio;
+use launcher::launch;
+pub(crate) use launcher::process::exec::{ExecEnds, Manner};
+
+type Answered = Result<Answer, Failure>;
+
+fn internal(error: impl std::fmt::Display) -> Failure {
+    failure(FailureKind::Internal, error.to_string())
+}
+
+impl Shim {
+    pub(crate) fn hold(&mut self, ask: &HoldAsk) -> Answered {
+        if self.pod.is_some() {
+            return Err(failure(FailureKind::Phase, "this shim holds a pod already"));
+        }
+        // Refused without CAP_SYS_RESOURCE; the shim is small, and crisp check tells of it.
+        drop(std::fs::write("/proc/self/oom_score_adj", ask.oom_score_adj.to_string()));
+        let pod = pod::hold(ask).map_err(|e| failure(FailureKind::Refused, e.to_string()))?;
+        let held = pod.held.clone();
+        self.pod = Some(pod);
+        Ok(Answer::Held(held))
+    }
+
+    pub(crate) fn report(&self) -> Answer {
+        let told = |(id, c): (&ContainerId, &Container)| {
+            c.phase().map(|phase| ContainerReport { container: id.clone(), phase })
+        };
+        Answer::Report {
+            held: self.pod.as_ref().map(|pod| pod.held.clone()),
+            containers: self.containers.iter().filter_map(told).collect(),
+        }
+    }
+
+    pub(crate) fn create(&mut self, caller: Caller, ask: CreateAsk, mut fds: Vec<OwnedFd>) {
+        if let Err(failed) = self.try_create(caller, &ask, fds.pop()) {
+            self.answer(caller, Err(failed));
+        }
+    }
+
+    fn try_create(&mut self, caller: Caller, ask: &CreateAsk, log: Option<OwnedFd>) -> Result<(), Failure> {
+        if self.containers.contains_key(&ask.container) {
+            return Err(failure(FailureKind::Phase, format!("container {} exists already", ask.container)));
+        }
+        let settings: Launch = launch::read(&ask.dir, Launch::FILE).map_err(internal)?;
+        let (report, their_report) = sys::seqpacket::pair().map_err(internal)?;
+        let (started, their_started) = std::io::pipe().map_err(internal)?;
+        rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
+        let line_max = usize::try_from(settings.log_line_max).unwrap_or(usize::MAX);
+        let (streams, ends) = stdio::connect(
+            settings.tty,
+            settings.stdin,
+            line_max,
+            log.map(File::from),
+            their_report,
+            their_started.into(),
+        )
+        .map_err(internal)?;
+        let id = &ask.container;
+        let source = Source::Report(id.clone());
+        self.poller.watch(&report, source.clone()).map_err(internal)?;
+        let launcher =
+            launch::launch(ask, ends).inspect_err(|_| self.poller.forget(&report, &source)).map_err(internal)?;
+        let state = State::Launching(Launching {
+            caller,
+            launcher,
+            report,
+            started: started.into(),
+            trace: Vec::new(),
+            failure: None,
+        });
+        let container = Container {
+            dir: ask.dir.clone(),
+            launch: settings,
+            streams,
+            state,
+            lost: LostOutput::default(),
+            poststart: None,
+        };
+        self.containers.insert(id.clone(), container);
+        Ok(())
+    }
+
+    /// Begins to read what the container prints.
+    pub(crate) fn watch_output(&mut self, id: &ContainerId) {
+        let Self { poller, containers, .. } = self;
+        let Some(container) = containers.get(id) else { return };
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if let Some(fd) = container.streams.fd(stream)
+                && let Err(error) = poller.watch(fd, Source::Output(id.clone(), stream))
+            {
+                launcher::log(format_args!("the output of {id} cannot be watched: {error}"));
+            }
+        }
+    }
+
+    /// Ends the watches of a container's output, before it is closed.
+    pub(crate) fn forget_output(&mut self, id: &ContainerId) {
+        let Self { poller, containers, .. } = self;
+        let Some(container) = containers.get(id) else { return };
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if let Some(fd) = container.streams.fd(stream) {
+                poller.forget(fd, &Source::Output(id.clone(), stream));
+            }
+        }
+    }
+
+    pub(crate) fn start(&mut self, caller: Caller, id: &ContainerId) {
+        if let Err(failed) = self.try_start(caller, id) {
+            self.answer(caller, Err(failed));
+        }
+    }
+
+    fn try_start(&mut self, caller: Caller, id: &ContainerId) -> Result<(), Failure> {
+        let container = self.containers.get_mut(id).ok_or_else(|| no_such(id))?;
+        let State::Created { pid, .. } = container.state else {
+            let name = container.phase().map_or("being made", |phase| phase.name());
+            return Err(failure(FailureKind::Phase, format!("container {id} is {name}, not created")));
+        };
+        launcher::launch::start::start(&container.dir, id.as_str()).map_err(internal)?;
+        let State::Created { started, .. } =
+            std::mem::replace(&mut container.state, State::Settled(Phase::Created { pid }))
+        else {
+            return Ok(());
+        };
+        self.poller.watch(&started, Source::Started(id.clone())).map_err(internal)?;
+        container.state = State::Starting { pid, started, caller };
+        Ok(())
+    }
+
+    pub(crate) fn signal(&mut self, id: &ContainerId, signal: i32) -> Answered {
+        let container = self.containers.get(id).ok_or_else(|| no_such(id))?;
+        // Our child, not yet reaped: its pid is nobody else's. One that has ended needs no signal.
+        if let Some(pid) = container.pid().and_then(to_pid) {
+            sys::signal::send(pid.as_raw(), signal)
+                .map_err(|e| failure(FailureKind::Refused, format!("{signal}: {e}")))?;
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn reopen(&mut self, id: &ContainerId, log: Option<OwnedFd>) -> Answered {
+        let container = self.containers.get_mut(id).ok_or_else(|| no_such(id))?;
+        let log = log.ok_or_else(|| failure(FailureKind::Refused, "no log file came with the ask"))?;
+        container.streams.reopen(File::from(log));
+        Ok(Answer::Done)
+    }
+
+    /// Kills the container, if it lives, and reaps it. Its exit is not told: nobody asks any more.
+    pub(crate) fn forget(&mut self, id: &ContainerId) -> Answered {
+        self.forget_output(id);
+        self.dismiss(id);
+        self.forget_poststart(id);
+        let Some(mut container) = self.containers.remove(id) else { return Ok(Answer::Done) };
+        let mut dead: Vec<i32> = container.pid().and_then(to_pid).map(Pid::as_raw).into_iter().collect();
+        match &container.state {
+            State::Launching(Launching { caller, launcher, report, .. }) => {
+                self.poller.forget(report, &Source::Report(id.clone()));
+                dead.push(launcher.as_raw());
+                self.answer(*caller, Err(failure(FailureKind::Phase, "the container was removed meanwhile")));
+            }
+            State::Starting { started, caller, .. } => {
+                self.poller.forget(started, &Source::Started(id.clone()));
+                self.answer(*caller, Err(failure(FailureKind::Phase, "the container was removed meanwhile")));
+            }
+            State::Created { .. } | State::Settled(_) => {}
+        }
+        for pid in &dead {
+            sys::signal::send(*pid, 9).ok();
+        }
+        container.kill_rest();
+        self.reap_until(dead);
+        drop(container.streams.finish(&mut self.buffer));
+        Ok(Answer::Done)
+    }
+
+    pub(crate) fn exec(&mut self, caller: Caller, ask: &ExecAsk, manner: Manner, fds: Vec<OwnedFd>) {
+        if let Err(failed) = self.try_exec(caller, ask, manner, fds) {
+            self.answer(caller, Err(failed));
+        }
+    }
+
+    fn try_exec(&mut self, caller: Caller, ask: &ExecAsk, manner: Manner, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+        let id = &ask.container;
+        let container = self.containers.get(id).ok_or_else(|| no_such(id))?;
+        let State::Settled(Phase::Running { pid, .. }) = &container.state else {
+            let name = container.phase().map_or("being made", |phase| phase.name());
+            return Err(failure(FailureKind::Phase, format!("container {id} is {name}, not running")));
+        };
+        if container.is_frozen() {
+            return Err(failure(FailureKind::Phase, format!("container {id} is paused: its cgroup is frozen")));
+        }
+        let init = to_pid(*pid).ok_or_else(|| internal("the container's pid is out of range"))?;
+        let (started, theirs) = std::io::pipe().map_err(internal)?;
+        let ends = ExecEnds::new(ask, manner, fds, theirs.into());
+        let started = OwnedFd::from(started);
+        rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
+        let key = (caller.connection, ask.exec);
+        self.poller.watch(&started, Source::ExecStarted(key)).map_err(internal)?;
+        let pid = launcher::process::exec::exec(ask, manner, &container.dir, init, ends)
+            .inspect_err(|_| self.poller.forget(&started, &Source::ExecStarted(key)))
+            .map_err(internal)?;
+        let exec = Exec { container: id.clone(), pid, starting: Some((started, caller)), ended: None, manner };
+        self.execs.insert(key, exec);
+        Ok(())
+    }
+
+    /// Kills the exec'd process and all that came from it, its session and what descends from it, and waits a moment
+    /// for their end. Several rounds: what was forked while one list was read is in the next.
+    pub(crate) fn kill_exec(&mut self, exec: ExecKey) -> Answered {
+        let Some(exec) = self.execs.get(&exec) else { return Ok(Answer::Done) };
+        let root = exec.pid.as_raw();
+        let container = self.containers.get(&exec.container);
+        for _ in 0..50 {
+            // Listed before anybody is killed: who is left by a dead parent is nobody's descendant any more.
+            let family =
+                container.map(|c| launcher::process::process_tree::of(root, &c.processes())).unwrap_or_default();
+            // Our child, whether it has joined the container's cgroup yet or not.
+            sys::signal::send(root, 9).ok();
+            if family.is_empty() {
+                break;
+            }
+            for pid in family {
+                sys::signal::send(pid, 9).ok();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Ok(Answer::Done)
+    }
+}
+
+pub(crate) fn to_pid(pid: NonZeroU32) -> Option<Pid> {
+    i32::try_from(pid.get()).ok().map(Pid::from_raw)
+}
