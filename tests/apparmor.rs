@@ -8,8 +8,8 @@ use cri_api::v1;
 use cri_api::v1::security_profile::ProfileType;
 use tonic::Code;
 
-use crate::client::{Client, IDLE, Pod, container, security};
-use crate::harness::Daemon;
+use crate::support::client::{Client, IDLE, Pod, container, security};
+use crate::support::harness::Daemon;
 
 /// Denies all writing below /tmp.
 const NO_TMP: &str = "profile crisp-test-no-tmp flags=(attach_disconnected,mediate_deleted) {

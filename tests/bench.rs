@@ -6,9 +6,9 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::harness::Daemon;
-use crate::image::{Archive, BOX};
-use crate::registry::Registry;
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::{Archive, BOX};
+use crate::support::registry_fixture::Registry;
 
 /// Runs `crisp bench`, compared with itself; the output and the JSON.
 fn bench(daemon: &Daemon, image: &str, words: &[&str]) -> (String, Value, String) {

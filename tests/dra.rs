@@ -18,8 +18,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Response, Status};
 
 use crate::cdi::Specs;
-use crate::client::{IDLE, container};
-use crate::harness::{kill, program, seconds, wait_for};
+use crate::support::client::{IDLE, container};
+use crate::support::harness::{kill, program, seconds, wait_for};
 
 const DRIVER: &str = "gadgets.crisp.example";
 

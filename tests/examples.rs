@@ -3,7 +3,7 @@
 use cri_api::v1;
 use serde_json::Value;
 
-use crate::harness::Daemon;
+use crate::support::harness::Daemon;
 
 /// An example, whose keys must be these and no others: a key that crictl does not know, it does not tell of.
 fn read(text: &str, keys: &[&str]) -> Value {
@@ -50,7 +50,7 @@ fn the_examples_run() {
     let pod = client.run_pod_of(config);
 
     let resources = &example["linux"]["resources"];
-    let mut container = crate::client::container("example", &[]);
+    let mut container = crate::support::client::container("example", &[]);
     container.metadata.as_mut().unwrap().name = text(&example["metadata"]["name"]);
     assert!(text(&example["image"]["image"]).contains("busybox"));
     container.command = texts(&example["command"]);

@@ -8,11 +8,11 @@ use cri_api::v1;
 use serde_json::json;
 use tonic::Code;
 
-use crate::client::{IDLE, Pod, container, pod_namespaces, security};
-use crate::ground::Ground;
-use crate::harness::Daemon;
-use crate::image::Archive;
-use crate::image_volumes::{DATA, daemon_with, data_in_layers, image_mount};
+use crate::container::image_volumes::{DATA, daemon_with, data_in_layers, image_mount};
+use crate::support::client::{IDLE, Pod, container, pod_namespaces, security};
+use crate::support::env::Ground;
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::Archive;
 use crate::userns;
 
 /// What a file is labelled, as the host sees it.

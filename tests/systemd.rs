@@ -8,11 +8,11 @@ use std::process::Command;
 use cri_api::v1;
 use tonic::Code;
 
-use crate::client::{Pod, container};
-use crate::ground::Ground;
-use crate::harness::{Daemon, seconds, wait_for};
+use crate::support::client::{Pod, container};
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, seconds, wait_for};
+use crate::support::{cgroup_fixture, kernel_state};
 use crate::update::{file, limited, limits};
-use crate::{kernel, tree};
 
 fn systemctl(arguments: &[&str]) -> String {
     let output = Command::new("systemctl").args(arguments).output().unwrap();
@@ -69,7 +69,7 @@ fn kubelets_slice(daemon: &Daemon) -> String {
 fn end_kubelets_slice(path: &str) {
     let (above, slice) = path.rsplit_once('/').unwrap();
     systemctl(&["stop", slice, above.rsplit_once('/').unwrap().1]);
-    tree::remove_all(above);
+    cgroup_fixture::remove_all(above);
 }
 
 fn run_pod_in(daemon: &Daemon, parent: &str) -> Pod {
@@ -83,7 +83,7 @@ fn scope(id: &str) -> String {
 /// The cgroup of a process where its memory is counted.
 fn cgroup_of(pid: i32) -> String {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
-    let controller = if kernel::is_v2() { "" } else { "memory" };
+    let controller = if kernel_state::is_v2() { "" } else { "memory" };
     let mut lines = text.lines().map(|line| line.splitn(3, ':').skip(1).collect::<Vec<_>>());
     lines.find(|fields| fields[0] == controller).unwrap()[1].to_owned()
 }
@@ -91,7 +91,7 @@ fn cgroup_of(pid: i32) -> String {
 /// The processes of a container; the one that keeps the scope is none of them.
 fn pids(daemon: &Daemon, id: &str) -> Vec<i32> {
     let all = daemon.pids(&scope(id));
-    all.into_iter().filter(|pid| kernel::status(*pid)["Name"] != "crisp-keep").collect()
+    all.into_iter().filter(|pid| kernel_state::status(*pid)["Name"] != "crisp-keep").collect()
 }
 
 fn value(daemon: &Daemon, cgroup: &str, name: &str) -> String {
@@ -101,7 +101,7 @@ fn value(daemon: &Daemon, cgroup: &str, name: &str) -> String {
 /// Files of a container's cgroup, as v2 or v1 has them: quota and period, weight, memory.
 fn in_force(daemon: &Daemon, cgroup: &str) -> [String; 3] {
     let value = |name| value(daemon, cgroup, name);
-    if kernel::is_v2() {
+    if kernel_state::is_v2() {
         [value("cpu.max"), value("cpu.weight"), value("memory.max")]
     } else {
         let cpu = format!("{} {}", value("cpu.cfs_quota_us"), value("cpu.cfs_period_us"));
@@ -111,7 +111,7 @@ fn in_force(daemon: &Daemon, cgroup: &str) -> [String; 3] {
 
 /// The same three, as systemd was told; a quota is told for a whole second.
 fn told(unit: &str) -> [String; 3] {
-    if kernel::is_v2() {
+    if kernel_state::is_v2() {
         show(unit, ["CPUQuotaPerSecUSec", "CPUWeight", "MemoryMax"])
     } else {
         show(unit, ["CPUQuotaPerSecUSec", "CPUShares", "MemoryLimit"])
@@ -124,7 +124,7 @@ fn texts<const N: usize>(words: [&str; N]) -> [String; N] {
 
 /// The weight for so many shares.
 fn weight(shares: &'static str, weight: &'static str) -> &'static str {
-    if kernel::is_v2() { weight } else { shares }
+    if kernel_state::is_v2() { weight } else { shares }
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn limits_of_a_scope_are_in_the_kernel_and_known_to_systemd_and_survive_its_relo
     let pod = run_pod_in(&daemon, &parent);
     let mut asked = limits(250, 64);
     asked.cpuset_cpus = "0".to_owned();
-    if kernel::is_v2() {
+    if kernel_state::is_v2() {
         // What the kubelet sends, with the word that stands for no limit.
         let raw = [("memory.high", "max"), ("memory.min", "4194304"), ("memory.oom.group", "1"), ("pids.max", "100")];
         asked.unified = raw.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
@@ -165,7 +165,7 @@ fn limits_of_a_scope_are_in_the_kernel_and_known_to_systemd_and_survive_its_relo
     assert_eq!((in_force(&daemon, &scope), told(&scope)), (changed.clone(), known.clone()));
 
     // What holds still when systemd has written everything again.
-    let files = if kernel::is_v2() {
+    let files = if kernel_state::is_v2() {
         vec!["memory.min", "memory.high", "memory.oom.group", "pids.max", "cpuset.cpus"]
     } else {
         vec![]
@@ -223,7 +223,7 @@ fn a_quota_is_exact_in_the_kernel_where_systemd_has_whole_percents() {
     wait_for("the daemon to notice", seconds(5), || daemon.ground.read_log().contains(noticed).then_some(()));
     assert_eq!(in_force(&daemon, &scope)[0], cpu);
     // What somebody else writes stays, and is told as such.
-    let max = if kernel::is_v2() { ("memory.max", "50331648") } else { ("memory.limit_in_bytes", "50331648") };
+    let max = if kernel_state::is_v2() { ("memory.max", "50331648") } else { ("memory.limit_in_bytes", "50331648") };
     fs::write(file(&daemon, &scope, max.0), max.1).unwrap();
     assert_eq!(client.in_force(&id).memory_limit_in_bytes, 48 << 20);
     // No limit any more.
@@ -252,7 +252,7 @@ fn a_pod_of_our_own_is_a_slice_and_the_end_of_a_container_is_seen_in_it() {
     let script = "x=0123456789abcdef; while :; do x=$x$x; done";
     let mut config = container("main", &["sh", "-c", script]);
     let mut tight = v1::LinuxContainerResources { memory_limit_in_bytes: 24 << 20, ..Default::default() };
-    if kernel::is_v2() {
+    if kernel_state::is_v2() {
         tight.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
     }
     config.linux.as_mut().unwrap().resources = Some(tight);

@@ -8,9 +8,9 @@ use cri_api::v1;
 use tonic::Code;
 
 use super::Outside;
-use crate::client::{Pod, container};
-use crate::ground::Ground;
-use crate::harness::{Daemon, seconds};
+use crate::support::client::{Pod, container};
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, seconds};
 
 #[test]
 fn a_log_is_a_plain_file_in_the_pods_own_directory_or_nothing() {

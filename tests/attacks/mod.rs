@@ -53,22 +53,22 @@
 //! | none yet: the host's processes | a container that sees the shim | `attacks::program::the_shim_is_out_of_reach_of_a_container_that_sees_the_hosts_processes` |
 //! | none yet: resizing | a neighbour is killed, starved, or loses its devices by a change | `update::memory::a_limit_below_what_is_held_is_refused_with_numbers_and_kills_nobody`, `resize::memory::a_limit_below_what_is_held_kills_nothing_and_a_refusal_changes_nothing`, `resize::patches::devices_are_as_open_and_as_shut_as_before`, `update::storm::in_a_storm_of_changes_every_container_ends_as_it_was_asked_last_and_nothing_is_harmed`, `cgroups::cgroups_are_shown_read_only_and_only_the_containers_own` |
 
-mod descriptors;
+mod fd_leaks;
+mod host_state;
 mod logs;
-mod masks;
+mod masked_paths;
+mod mount_targets;
 mod neighbours;
-mod outside;
-mod places;
-mod program;
 mod propagation;
 mod racer;
 mod races;
-mod wishes;
+mod request_fields;
+mod runtime_binary;
 
 use std::fs;
 use std::path::Path;
 
-use outside::Outside;
+use host_state::Outside;
 pub(crate) use racer::Racer;
 
 #[test]

@@ -8,11 +8,11 @@ use std::process::Command;
 use cri_api::v1;
 use serde_json::json;
 
-use crate::client::{container, security};
-use crate::ground::Ground;
-use crate::harness::Daemon;
-use crate::image::Archive;
-use crate::kernel;
+use crate::support::client::{container, security};
+use crate::support::env::Ground;
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::Archive;
+use crate::support::kernel_state;
 
 /// Runs a program of the host's as a user who is nobody.
 fn as_nobody(program: &str, arguments: &[&str]) -> (bool, String) {
@@ -31,7 +31,7 @@ fn no_other_user_of_the_host_gets_into_the_directories_of_crisp() {
     let daemon = Daemon::on(ground);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let mut config = container("main", &crate::client::IDLE);
+    let mut config = container("main", &crate::support::client::IDLE);
     config.image.as_mut().unwrap().image = "crisp.test/volumes:1".into();
     let id = client.run_config(&pod, config);
     client.wait_printed(&id, "idle");
@@ -117,9 +117,10 @@ fn crisp_listens_nowhere_but_in_its_own_directories() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let node = v1::NamespaceMode::Node;
-    let options = v1::NamespaceOption { network: node.into(), ..crate::client::namespaces(v1::NamespaceMode::Pod) };
-    let pod = daemon.run_pod_with("pod", |config| *crate::client::pod_namespaces(config) = options.clone());
-    let mut config = container("main", &crate::client::IDLE);
+    let options =
+        v1::NamespaceOption { network: node.into(), ..crate::support::client::namespaces(v1::NamespaceMode::Pod) };
+    let pod = daemon.run_pod_with("pod", |config| *crate::support::client::pod_namespaces(config) = options.clone());
+    let mut config = container("main", &crate::support::client::IDLE);
     security(&mut config).namespace_options = Some(options);
     let id = client.run_config(&pod, config);
     let ours: Vec<String> =
@@ -162,8 +163,8 @@ fn beyond_loopback() -> Vec<String> {
 fn containers_of_one_image_know_nothing_of_each_others_variables() {
     let daemon = Daemon::start();
     let client = daemon.client();
-    let run = |pod: &crate::client::Pod, name: &str| {
-        let mut config = container(name, &crate::client::IDLE);
+    let run = |pod: &crate::support::client::Pod, name: &str| {
+        let mut config = container(name, &crate::support::client::IDLE);
         config.envs = vec![v1::KeyValue { key: format!("OF_{name}"), value: b"secret".to_vec() }];
         client.run_config(pod, config)
     };
@@ -181,6 +182,6 @@ fn containers_of_one_image_know_nothing_of_each_others_variables() {
     let daemons = fs::read(format!("/proc/{}/environ", daemon.pid())).unwrap();
     assert!(String::from_utf8_lossy(&daemons).contains("CRISP_"));
     assert!(!client.exec_script(&all[0], "env").contains("CRISP_"));
-    assert!(kernel::status(daemon.shims()[0]).contains_key("Uid"));
+    assert!(kernel_state::status(daemon.shims()[0]).contains_key("Uid"));
     assert_eq!(fs::read(format!("/proc/{}/environ", daemon.shims()[0])).unwrap(), b"");
 }

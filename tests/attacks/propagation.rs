@@ -7,11 +7,11 @@ use cri_api::v1;
 use cri_api::v1::MountPropagation;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
-use crate::client::{container, security};
-use crate::ground::Ground;
-use crate::harness::Daemon;
-use crate::image::Archive;
-use crate::kernel;
+use crate::support::client::{container, security};
+use crate::support::env::Ground;
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::Archive;
+use crate::support::kernel_state;
 
 const IMAGE: &str = "crisp.test/etc-link:1";
 
@@ -52,11 +52,11 @@ fn what_is_mounted_into_a_volume_for_a_container_is_not_mounted_on_the_host() {
     let daemon = Daemon::on(ground);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let before = kernel::mounts_under(&host);
+    let before = kernel_state::mounts_under(&host);
     assert_eq!(before.len(), 2);
     // By its name, and by a link that only the image knows of.
     for (round, place) in ["/etc", "/link"].into_iter().enumerate() {
-        let mut config = container(&format!("c{round}"), &crate::client::IDLE);
+        let mut config = container(&format!("c{round}"), &crate::support::client::IDLE);
         config.image.as_mut().unwrap().image = IMAGE.into();
         config.mounts = vec![both_ways(&host, place), volume(&own, "/etc/nested"), volume(&own, "/etc/below/nested")];
         security(&mut config).masked_paths = vec!["/etc/secret".into(), "/etc/below/secret".into()];
@@ -64,7 +64,7 @@ fn what_is_mounted_into_a_volume_for_a_container_is_not_mounted_on_the_host() {
         let add_capabilities = vec!["SYS_ADMIN".to_owned()];
         security(&mut config).capabilities = Some(v1::Capability { add_capabilities, ..Default::default() });
         let id = client.run_config(&pod, config);
-        assert_eq!(kernel::mounts_under(&host), before, "{place}: mounted on the host");
+        assert_eq!(kernel_state::mounts_under(&host), before, "{place}: mounted on the host");
         // The container has all that it was to have.
         let seen = "cat /etc/hostname /etc/nested/file /etc/below/nested/file /etc/secret /etc/below/secret";
         assert_eq!(client.exec_script(&id, seen), "pod\nown\nown\n");
@@ -81,6 +81,6 @@ fn what_is_mounted_into_a_volume_for_a_container_is_not_mounted_on_the_host() {
         rustix::mount::unmount(host.join("hosts.d"), rustix::mount::UnmountFlags::empty()).unwrap();
         fs::remove_dir(host.join("hosts.d")).unwrap();
         client.remove(&id).unwrap();
-        assert_eq!(kernel::mounts_under(&host), before, "{place}: left on the host");
+        assert_eq!(kernel_state::mounts_under(&host), before, "{place}: left on the host");
     }
 }

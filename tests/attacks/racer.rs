@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use crate::harness::{seconds, wait_for};
+use crate::support::harness::{seconds, wait_for};
 
 /// A thread that does one thing over and over, until this is dropped.
 #[derive(Debug)]

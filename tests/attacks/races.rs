@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use cri_api::v1;
 
 use super::{Outside, Racer};
-use crate::client::{container, security};
-use crate::ground::Ground;
-use crate::harness::{Daemon, times};
-use crate::image::Archive;
+use crate::support::client::{container, security};
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, times};
+use crate::support::image_fixture::Archive;
 
 fn volume(host: &Path, inside: &str) -> v1::Mount {
     v1::Mount { container_path: inside.into(), host_path: host.display().to_string(), ..Default::default() }
@@ -144,7 +144,7 @@ fn two_containers_that_swap_links_for_each_other_see_nothing_of_the_host() {
         if let Ok(id) = client.try_create(&pod, config) {
             if client.start(&id).is_ok() {
                 client.wait_exited(&id);
-                let printed = crate::client::text_of(&client.lines(&id), "stdout");
+                let printed = crate::support::client::text_of(&client.lines(&id), "stdout");
                 assert_eq!(printed, "cat\n", "{printed}");
             }
             client.remove(&id).unwrap();

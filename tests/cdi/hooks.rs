@@ -7,10 +7,10 @@ use cri_api::v1;
 use serde_json::{Value, json};
 
 use super::{Specs, bind, given};
-use crate::client::{IDLE, pod_namespaces, security};
-use crate::ground::Ground;
-use crate::harness::{Daemon, seconds, wait_for};
-use crate::kernel;
+use crate::support::client::{IDLE, pod_namespaces, security};
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, seconds, wait_for};
+use crate::support::kernel_state;
 
 /// A shell script for the moment `name`, with the host's shell but for `startContainer`.
 pub(super) fn hook(name: &str, script: &str) -> Value {
@@ -292,7 +292,7 @@ fn a_hook_that_takes_too_long_is_killed_with_what_it_started() {
         hook["timeout"] = json!(1);
         hook
     };
-    let naps = || kernel::processes().iter().filter(|process| process.name == "nap").count();
+    let naps = || kernel_state::processes().iter().filter(|process| process.name == "nap").count();
     for moment in BEFORE {
         specs.device(json!({"hooks": [sleeps(moment)]}));
         let begun = Instant::now();
@@ -335,7 +335,7 @@ fn what_a_device_began_is_ended_also_when_shim_or_daemon_were_lost() {
 
     let id = daemon.client().run_config(&pod, given("orphan", &IDLE, &["d"]));
     for shim in daemon.shims() {
-        crate::harness::kill(shim, rustix::process::Signal::KILL);
+        crate::support::harness::kill(shim, rustix::process::Signal::KILL);
     }
     wait_for("the container to be given up", seconds(10), || {
         let status = daemon.client().status(&id);

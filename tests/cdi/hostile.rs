@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::{Specs, bind, given};
-use crate::ground::Ground;
-use crate::harness::Daemon;
-use crate::image::Archive;
+use crate::support::env::Ground;
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::Archive;
 
 /// What makes the mounts come before the root is entered.
 fn gate() -> Value {
@@ -107,7 +107,7 @@ fn links_of_an_image_lead_no_mount_out_of_the_root_before_or_after_it_is_entered
         client.try_create(&pod, config).map(|id| {
             client.start(&id).unwrap();
             let status = client.wait_exited(&id);
-            crate::client::text_of(&crate::client::log_lines(&status.log_path), "stdout")
+            crate::support::client::text_of(&crate::support::client::log_lines(&status.log_path), "stdout")
         })
     };
     for gated in [false, true] {
@@ -149,7 +149,7 @@ fn a_target_that_is_exchanged_while_mounts_are_made_leads_nowhere_else() {
             }
         })
     };
-    for number in 0..crate::harness::times(30, 5) {
+    for number in 0..crate::support::harness::times(30, 5) {
         let mut config = given(&format!("c{number}"), &["true"], &["d"]);
         config.mounts = vec![v1::Mount {
             container_path: "/volume".into(),
@@ -184,7 +184,7 @@ fn no_variable_or_file_of_an_image_reaches_a_hook_of_the_hosts() {
     let daemon = Daemon::on(ground);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let mut config = given("main", &crate::client::IDLE, &["d"]);
+    let mut config = given("main", &crate::support::client::IDLE, &["d"]);
     config.image.as_mut().unwrap().image = IMAGE.into();
     config.envs.push(v1::KeyValue { key: "LD_AUDIT".into(), value: b"./evil.so".to_vec() });
     let id = client.run_config(&pod, config);

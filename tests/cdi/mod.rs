@@ -1,8 +1,8 @@
 //! CDI devices: what a container is given for a name, and what it is refused.
 
+mod device_access;
 mod hooks;
 mod hostile;
-mod rights;
 mod userns;
 
 use std::fs;
@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::Code;
 
-use crate::client::{IDLE, container, security};
-use crate::ground::Ground;
-use crate::harness::Daemon;
+use crate::support::client::{IDLE, container, security};
+use crate::support::env::Ground;
+use crate::support::harness::Daemon;
 
 /// The kind of all devices here.
 const KIND: &str = "tests.example/thing";
@@ -184,7 +184,7 @@ fn specs_that_appear_change_or_go_are_seen_at_once() {
         client.try_create(&pod, config).map(|id| {
             client.start(&id).unwrap();
             let status = client.wait_exited(&id);
-            crate::client::text_of(&crate::client::log_lines(&status.log_path), "stdout")
+            crate::support::client::text_of(&crate::support::client::log_lines(&status.log_path), "stdout")
         })
     };
     assert_eq!(run().unwrap_err().code(), Code::FailedPrecondition);
@@ -260,7 +260,7 @@ fn labels_of_an_image_ask_for_nothing() {
     let specs = Specs::new();
     specs.device(json!({"env": ["D=1"]}));
     let ground = Ground::with_settings(&specs.settings(true));
-    let image = crate::image::Archive::new("crisp.test/labelled:1")
+    let image = crate::support::image_fixture::Archive::new("crisp.test/labelled:1")
         .with("Labels", json!({"cdi.k8s.io/tests": "tests.example/thing=d"}));
     ground.import(&image);
     let daemon = Daemon::on(ground);

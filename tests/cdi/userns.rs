@@ -10,7 +10,7 @@ use tonic::Code;
 
 use super::hooks::hook;
 use super::{KIND, Specs, bind, node};
-use crate::client::{pod_namespaces, security};
+use crate::support::client::{pod_namespaces, security};
 use crate::userns::{FIRST, idle, run_pod};
 
 fn given(name: &str) -> v1::ContainerConfig {

@@ -5,12 +5,12 @@
 //! mutants, the same ones every time, through the same functions.
 #![forbid(unsafe_code)]
 
+mod env;
 mod frames;
-mod ground;
 pub mod mutate;
 
+pub use env::Ground;
 pub use frames::{spdy, websocket};
-pub use ground::Ground;
 
 /// Reads `data` as whatever a registry may send; only a panic is a failure.
 pub fn manifest(data: &[u8]) {

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use tonic::{Code, Status};
 
-use crate::harness::{Daemon, seconds, slow};
-use crate::image::{Archive, Blob, Pieces};
-use crate::layer::Layer;
-use crate::proxy::{Act, Proxy, Request, Way};
-use crate::registry::Registry;
+use crate::support::harness::{Daemon, seconds, slow};
+use crate::support::image_fixture::{Archive, Blob, Pieces};
+use crate::support::layer_fixture::Layer;
+use crate::support::registry_fixture::Registry;
+pub(crate) use crate::support::registry_proxy::{Act, Proxy, Request, Way};
 
 /// Waits no longer than a second for anything to come, a little longer where all takes longer.
 fn hasty() -> String {
@@ -206,7 +206,7 @@ fn what_never_ends_is_not_read_to_the_end() {
         let refusal = line.fails();
         assert!([Code::ResourceExhausted, Code::InvalidArgument].contains(&refusal.code()), "{refusal:?}");
     }
-    let memory = crate::kernel::holding(line.daemon.pid()).rss;
+    let memory = crate::support::kernel_state::holding(line.daemon.pid()).rss;
     assert!(memory < 150 << 10, "the daemon takes {memory} KiB");
 }
 

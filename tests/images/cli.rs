@@ -10,10 +10,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::{Value, json};
 
-use crate::client::container;
-use crate::ground::Ground;
-use crate::harness::{Daemon, kill, seconds, wait_for};
-use crate::image::{Archive, BOX, Blob, MANIFEST};
+use crate::support::client::container;
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, kill, seconds, wait_for};
+use crate::support::image_fixture::{Archive, BOX, Blob, MANIFEST};
 
 impl Ground {
     /// `crisp image` on this ground's store, whoever has it.

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest as _, Sha256};
 
-use crate::client::Client;
-use crate::ground::Ground;
-use crate::harness::{Daemon, times};
-use crate::image::{Archive, BOX};
-use crate::layer::{Layer, Random, noise};
-use crate::proxy::{Act, Proxy, Way};
-use crate::registry::Registry;
+use crate::support::client::Client;
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, times};
+use crate::support::image_fixture::{Archive, BOX};
+use crate::support::layer_fixture::{Layer, Random, noise};
+use crate::support::registry_fixture::Registry;
+pub(crate) use crate::support::registry_proxy::{Act, Proxy, Way};
 
 const SEED: u64 = 20_240_229;
 const LAYERS: u64 = 5;

@@ -5,11 +5,11 @@ use std::ffi::CString;
 use rustix::mount::{MountFlags, mount};
 use tonic::Code;
 
-use crate::ground::Ground;
-use crate::harness::Daemon;
-use crate::image::{Archive, BOX};
-use crate::layer::Layer;
-use crate::registry::Registry;
+use crate::support::env::Ground;
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::{Archive, BOX};
+use crate::support::layer_fixture::Layer;
+use crate::support::registry_fixture::Registry;
 
 /// With its images on a file system of its own, which goes with the ground.
 fn on_small_disk(options: &str) -> Ground {

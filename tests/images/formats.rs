@@ -2,12 +2,12 @@
 
 use serde_json::json;
 
-use crate::client::security;
-use crate::harness::Daemon;
-use crate::image::{Archive, MANIFEST, architecture};
-use crate::layer::{CHANGED, Layer, Packing};
-use crate::proxy::Proxy;
-use crate::registry::{DOCKER_LIST, INDEX, Registry};
+use crate::support::client::security;
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::{Archive, MANIFEST, architecture};
+pub(crate) use crate::support::layer_fixture::{CHANGED, Layer, Packing};
+use crate::support::registry_fixture::{DOCKER_LIST, INDEX, Registry};
+use crate::support::registry_proxy::Proxy;
 
 fn file(name: &str, text: &str) -> Layer {
     Layer::new(|tar| tar.file(name, 0o644, text.as_bytes()))

@@ -9,11 +9,11 @@ use serde_json::json;
 use tar::EntryType;
 use tonic::{Code, Status};
 
-use crate::client::{container, security};
-use crate::harness::Daemon;
-use crate::image::{Archive, BOX};
-use crate::layer::{Layer, Tar, header};
-use crate::registry::Registry;
+use crate::support::client::{container, security};
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::{Archive, BOX};
+use crate::support::layer_fixture::{Layer, Tar, header};
+use crate::support::registry_fixture::Registry;
 
 /// A directory beside the daemon's own, to see whether anything reaches it.
 struct Canary {
@@ -211,7 +211,7 @@ fn huge_account_files_are_not_read() {
         assert!([Code::InvalidArgument, Code::ResourceExhausted].contains(&refusal.code()), "{refusal:?}");
         assert!(refusal.message().contains(name), "{refusal:?}");
     }
-    let memory = crate::kernel::holding(daemon.pid()).rss;
+    let memory = crate::support::kernel_state::holding(daemon.pid()).rss;
     assert!(memory < 150 << 10, "the daemon takes {memory} KiB");
 }
 

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::harness::Daemon;
-use crate::image::{Archive, BOX, Blob, MANIFEST, Pieces, architecture};
-use crate::layer::Layer;
-use crate::proxy::{Act, Proxy};
-use crate::registry::INDEX;
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::{Archive, BOX, Blob, MANIFEST, Pieces, architecture};
+use crate::support::layer_fixture::Layer;
+use crate::support::registry_fixture::INDEX;
+pub(crate) use crate::support::registry_proxy::{Act, Proxy};
 
 fn pieces() -> Pieces {
     Archive::bare(Layer::noise("file", 1000, 8)).pieces()

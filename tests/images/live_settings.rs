@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt as _;
 use cri_api::v1;
 use serde_json::{Value, json};
 
-use crate::ground::Ground;
-use crate::harness::{Daemon, scrape};
-use crate::image::Archive;
-use crate::layer::Layer;
-use crate::registry::Registry;
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, scrape};
+use crate::support::image_fixture::Archive;
+use crate::support::layer_fixture::Layer;
+use crate::support::registry_fixture::Registry;
 
 /// The configuration file of a running daemon, with more lines at its end.
 fn add_settings(daemon: &Daemon, before: &str, more: &str) {

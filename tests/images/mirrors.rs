@@ -4,11 +4,11 @@ use cri_api::v1::AuthConfig;
 use serde_json::json;
 use tonic::Code;
 
-use crate::harness::Daemon;
-use crate::image::Archive;
-use crate::layer::Layer;
-use crate::proxy::{Act, Proxy, Request, Way};
-use crate::registry::{Nobody, PASSWORD, Registry, USER};
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::Archive;
+use crate::support::layer_fixture::Layer;
+use crate::support::registry_fixture::{Nobody, PASSWORD, Registry, USER};
+pub(crate) use crate::support::registry_proxy::{Act, Proxy, Request, Way};
 
 fn credentials() -> AuthConfig {
     AuthConfig { username: USER.into(), password: PASSWORD.into(), ..Default::default() }
@@ -151,7 +151,7 @@ fn places_that_a_manifest_names_for_a_layer_are_not_gone_to() {
         layer["mediaType"] = "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip".into();
         layer["urls"] = json!([format!("http://{}/layer", listener.host())]);
     }
-    pieces.manifest = crate::image::Blob::of(&manifest);
+    pieces.manifest = crate::support::image_fixture::Blob::of(&manifest);
     let registry = Proxy::of(pieces);
     let daemon = Daemon::start();
     let image = format!("{}/box:1", registry.host());

@@ -2,6 +2,7 @@
 
 mod broken_transfers;
 mod cli;
+mod concurrent_pulls;
 mod crash;
 mod disk_full;
 mod formats;
@@ -11,7 +12,6 @@ mod live_settings;
 mod mirrors;
 mod registries;
 mod service;
-mod shared;
 mod tls;
 mod tokens;
 
@@ -19,11 +19,11 @@ use cri_api::v1;
 use serde_json::Value;
 use tonic::{Code, Response};
 
-use crate::client::{Asked, Client, container};
-use crate::ground::Ground;
-use crate::harness::{Daemon, program};
-use crate::image::{Archive, BOX, import};
-use crate::registry::{Nobody, Registry};
+use crate::support::client::{Asked, Client, container};
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, program};
+use crate::support::image_fixture::{Archive, BOX, import};
+use crate::support::registry_fixture::{Nobody, Registry};
 
 impl Client {
     pub(crate) fn pull(&self, image: &str) -> Asked<String> {

@@ -8,12 +8,12 @@ use cri_api::v1::AuthConfig;
 use serde_json::json;
 use tonic::Code;
 
-use crate::client::Client;
-use crate::ground::write_secret;
-use crate::harness::Daemon;
-use crate::image::Archive;
-use crate::layer::Layer;
-use crate::registry::{PASSWORD, Registry, USER};
+use crate::support::client::Client;
+use crate::support::env::write_secret;
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::Archive;
+use crate::support::layer_fixture::Layer;
+use crate::support::registry_fixture::{PASSWORD, Registry, USER};
 
 /// An image that only has to arrive.
 fn small() -> Archive {

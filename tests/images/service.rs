@@ -6,11 +6,11 @@ use cri_api::v1;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::client::container;
-use crate::ground::Ground;
-use crate::harness::Daemon;
-use crate::image::{Archive, BOX, import};
-use crate::registry::Registry;
+use crate::support::client::container;
+use crate::support::env::Ground;
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::{Archive, BOX, import};
+use crate::support::registry_fixture::Registry;
 
 /// Not the image that is there already.
 fn another() -> Archive {

@@ -7,11 +7,11 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose
 use tempfile::TempDir;
 use tonic::Code;
 
-use crate::ground::write_secret;
-use crate::harness::Daemon;
-use crate::image::Archive;
-use crate::layer::Layer;
-use crate::registry::Registry;
+use crate::support::env::write_secret;
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::Archive;
+use crate::support::layer_fixture::Layer;
+use crate::support::registry_fixture::Registry;
 
 /// Signs certificates; all files lie in one directory.
 struct Authority {

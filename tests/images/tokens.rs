@@ -13,11 +13,11 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::Code;
 
-use crate::harness::Daemon;
-use crate::image::Archive;
-use crate::layer::Layer;
-use crate::proxy::{Act, Proxy, Request};
-use crate::registry::{PASSWORD, Registry, USER};
+use crate::support::harness::Daemon;
+use crate::support::image_fixture::Archive;
+use crate::support::layer_fixture::Layer;
+use crate::support::registry_fixture::{PASSWORD, Registry, USER};
+pub(crate) use crate::support::registry_proxy::{Act, Proxy, Request};
 
 const REFRESH: &str = "a token/for&tokens=";
 

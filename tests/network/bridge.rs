@@ -4,10 +4,10 @@ use cri_api::v1;
 use tonic::Code;
 
 use super::{address, fetch, fetch_from_host, readiness, serve, update_addresses};
-use crate::client::{Pod, pod_namespaces};
-use crate::ground::Ground;
-use crate::harness::{Daemon, seconds, wait_for};
-use crate::host::run;
+use crate::support::client::{Pod, pod_namespaces};
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, seconds, wait_for};
+use crate::support::netns::run;
 
 fn connected(settings: &str) -> Daemon {
     Daemon::on(Ground::connected(settings))
@@ -132,7 +132,7 @@ fn what_leaves_the_node_has_the_nodes_address() {
     let id = serve(&daemon, &pod);
     // Another machine: a namespace that knows no way to the pods.
     let name = format!("{}-other", daemon.ground.dir().file_name().unwrap().to_str().unwrap());
-    let other = crate::host::Host::new(name.clone());
+    let other = crate::support::netns::Host::new(name.clone());
     let host = daemon.ground.host();
     run(host.command("ip").args(["link", "add", "out", "type", "veth", "peer", "name", "in", "netns", &name]));
     host.script("ip addr add 192.0.2.1/24 dev out; ip link set out up");
@@ -191,6 +191,6 @@ fn a_network_namespace_needs_no_process() {
     daemon.restart();
     let id = serve(&daemon, &pod);
     daemon.client().stop(&id, 0).unwrap();
-    let again = daemon.client().run_config(&pod, crate::client::container("again", &["sleep", "1000"]));
+    let again = daemon.client().run_config(&pod, crate::support::client::container("again", &["sleep", "1000"]));
     assert!(daemon.client().exec_script(&again, "busybox ip -o addr show dev eth0").contains(&at));
 }

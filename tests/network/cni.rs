@@ -8,8 +8,8 @@ use serde_json::json;
 use tonic::Code;
 
 use super::{address, fetch, fetch_from_host, readiness, serve, update_addresses};
-use crate::ground::Ground;
-use crate::harness::{Daemon, seconds, wait_for};
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, seconds, wait_for};
 
 /// Where the plugin host-local keeps the addresses it gave out.
 fn reservations(ground: &Ground) -> PathBuf {

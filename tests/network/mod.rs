@@ -7,8 +7,8 @@ mod ports;
 
 use cri_api::v1;
 
-use crate::client::{Pod, container};
-use crate::harness::{Daemon, seconds, wait_for};
+use crate::support::client::{Pod, container};
+use crate::support::harness::{Daemon, seconds, wait_for};
 
 /// Runs a web server in `pod` that tells the pod's name, and waits until it listens.
 fn serve(daemon: &Daemon, pod: &Pod) -> String {

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use tonic::Code;
 
-use crate::ground::Ground;
-use crate::harness::{Daemon, seconds, wait_for};
-use crate::kernel;
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, seconds, wait_for};
+use crate::support::kernel_state;
 
 /// A daemon whose only network is the plugin `script`. It finds a directory of its own in `$HERE`.
 fn with_plugin(script: &str) -> Daemon {
@@ -50,7 +50,7 @@ fn a_plugin_that_hangs_is_killed_with_all_it_started() {
     assert!(begin.elapsed() < seconds(20), "{:?}", begin.elapsed());
     assert!(matches!(refusal.code(), Code::DeadlineExceeded | Code::Unavailable), "{refusal:?}");
     assert!(refusal.message().contains("odd") && refusal.message().contains("waiting"), "{refusal:?}");
-    let sleepers = || kernel::processes().into_iter().filter(|p| command_line(p.pid).contains("98765")).count();
+    let sleepers = || kernel_state::processes().into_iter().filter(|p| command_line(p.pid).contains("98765")).count();
     wait_for("what it started to be gone", seconds(5), || (sleepers() == 0).then_some(()));
     daemon.ground.wait_until_empty(Some(daemon.pid()));
     assert_eq!(calls(&daemon), ["ADD", "DEL"]);

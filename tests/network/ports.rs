@@ -4,10 +4,10 @@ use cri_api::v1;
 use tonic::Code;
 
 use super::{address, fetch, fetch_from_host, serve};
-use crate::client::Pod;
-use crate::ground::Ground;
-use crate::harness::{Daemon, seconds, wait_for};
-use crate::host::{Host, run};
+use crate::support::client::Pod;
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, seconds, wait_for};
+use crate::support::netns::{Host, run};
 
 fn mapping(protocol: v1::Protocol, container_port: i32, host_port: i32, host_ip: &str) -> v1::PortMapping {
     v1::PortMapping { protocol: protocol.into(), container_port, host_port, host_ip: host_ip.to_owned() }

@@ -2,12 +2,12 @@
 
 use cri_api::v1;
 
-use super::shape::{Limits, Shape, in_words};
+use super::resources::{Limits, Shape, in_words};
 use super::target::{Target, update};
 use super::views;
-use crate::client::{Asked, Client, Pod};
-use crate::harness::{seconds, wait_for};
-use crate::kernel;
+use crate::support::client::{Asked, Client, Pod};
+use crate::support::harness::{seconds, wait_for};
+use crate::support::kernel_state;
 
 /// One container, with all that was ever asked for it.
 #[derive(Debug)]
@@ -167,24 +167,24 @@ impl<'t> Container<'t> {
 
     /// Its pid and the time of its start.
     fn first_process(&self) -> Option<(i32, u64)> {
-        self.pids().first().map(|pid| (*pid, kernel::started(*pid)))
+        self.pids().first().map(|pid| (*pid, kernel_state::started(*pid)))
     }
 
     /// The container's processes, the first one first.
     pub(super) fn pids(&self) -> Vec<i32> {
         let (pod, id) = self.cgroup.rsplit_once('/').unwrap();
-        kernel::pids_in(id, pod)
+        kernel_state::pids_in(id, pod)
     }
 
     /// A process in the container by its name.
     pub(super) fn process(&self, name: &str) -> Option<i32> {
         let pids = self.pids();
-        kernel::processes().into_iter().find(|p| p.name == name && pids.contains(&p.pid)).map(|p| p.pid)
+        kernel_state::processes().into_iter().find(|p| p.name == name && pids.contains(&p.pid)).map(|p| p.pid)
     }
 
     /// A file of its cgroup.
     pub(super) fn file(&self, controller: &str, name: &str) -> String {
-        let path = kernel::cgroup_dir(controller, &self.cgroup).join(name);
+        let path = kernel_state::cgroup_dir(controller, &self.cgroup).join(name);
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         text.trim().to_owned()
     }

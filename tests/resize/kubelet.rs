@@ -9,10 +9,10 @@ use std::fs;
 use cri_api::v1;
 
 use super::container::Container;
-use super::shape::{PERIOD, Shape, Span, quota, shares};
+use super::resources::{PERIOD, Shape, Span, quota, shares};
 use super::target::{Target, update_pod};
-use crate::client::Pod;
-use crate::kernel;
+use crate::support::client::Pod;
+use crate::support::kernel_state;
 
 #[derive(Debug)]
 pub(super) struct KubeletPod<'t> {
@@ -107,7 +107,7 @@ impl<'t> KubeletPod<'t> {
 
     fn path(&self, file: &str) -> std::path::PathBuf {
         let controller = file.split('.').next().unwrap();
-        kernel::cgroup_dir(controller, &self.pod.config.linux.as_ref().unwrap().cgroup_parent).join(file)
+        kernel_state::cgroup_dir(controller, &self.pod.config.linux.as_ref().unwrap().cgroup_parent).join(file)
     }
 
     /// The runtime has left the pod's cgroup as the kubelet wrote it.
@@ -120,13 +120,13 @@ impl<'t> KubeletPod<'t> {
 
     fn memory_file(&self, shapes: &[Shape]) -> Option<(&'static str, String)> {
         let limit = total(shapes, |s| s.memory).limit;
-        let file = if kernel::is_v2() { "memory.max" } else { "memory.limit_in_bytes" };
+        let file = if kernel_state::is_v2() { "memory.max" } else { "memory.limit_in_bytes" };
         (limit > 0).then(|| (file, limit.to_string()))
     }
 
     fn quota_file(&self, shapes: &[Shape]) -> Option<(&'static str, String)> {
         let limit = total(shapes, |s| s.cpu).limit;
-        let (file, value) = match kernel::is_v2() {
+        let (file, value) = match kernel_state::is_v2() {
             true => ("cpu.max", format!("{} {PERIOD}", quota(limit))),
             false => ("cpu.cfs_quota_us", quota(limit).to_string()),
         };
@@ -135,7 +135,7 @@ impl<'t> KubeletPod<'t> {
 
     fn shares_file(&self, shapes: &[Shape]) -> (&'static str, String) {
         let shares = shares(total(shapes, |s| s.cpu).request);
-        match kernel::is_v2() {
+        match kernel_state::is_v2() {
             true => ("cpu.weight", (1 + (shares - 2) * 9999 / 262_142).to_string()),
             false => ("cpu.shares", shares.to_string()),
         }
@@ -155,5 +155,5 @@ fn total(shapes: &[Shape], part: Part) -> Span {
 
 /// Unlimited memory, as the kubelet reads it from the pod's cgroup.
 pub(super) fn no_limit() -> i64 {
-    if kernel::is_v2() { -1 } else { 9_223_372_036_854_771_712 }
+    if kernel_state::is_v2() { -1 } else { 9_223_372_036_854_771_712 }
 }

@@ -6,11 +6,11 @@ use cri_api::v1;
 use rustix::process::Signal;
 
 use super::container::Container;
-use super::shape::Shape;
+use super::resources::Shape;
 use super::target::Target;
 use super::views;
-use crate::client::Pod;
-use crate::harness::{kill, seconds, wait_for};
+use crate::support::client::Pod;
+use crate::support::harness::{kill, seconds, wait_for};
 
 const MIB: i64 = 1 << 20;
 

@@ -15,16 +15,16 @@
 
 mod container;
 mod kubelet;
-mod shape;
+mod resources;
 mod target;
 mod views;
 
-mod crowds;
+mod cases;
+mod concurrency;
 mod memory;
 mod patches;
 mod pods;
 mod refusals;
 mod restarts;
-mod shapes;
 mod states;
 mod status;

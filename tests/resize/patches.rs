@@ -3,9 +3,9 @@
 use cri_api::v1;
 
 use super::container::Container;
-use super::shape::{Shape, memory_limit, no_huge_pages};
+use super::resources::{Shape, memory_limit, no_huge_pages};
 use super::target::Target;
-use crate::kernel;
+use crate::support::kernel_state;
 
 const SHAPE: Shape = Shape::burstable((500, 1000), (96, 128));
 
@@ -46,8 +46,8 @@ fn a_patch_that_names_nothing_changes_nothing() {
 
 /// The CPUs that may be used, as the kernel writes them: the first one, and all.
 fn cpus() -> (String, String) {
-    let name = if kernel::is_v2() { "cpuset.cpus.effective" } else { "cpuset.cpus" };
-    let all = std::fs::read_to_string(kernel::cgroup_dir("cpuset", "/").join(name)).unwrap().trim().to_owned();
+    let name = if kernel_state::is_v2() { "cpuset.cpus.effective" } else { "cpuset.cpus" };
+    let all = std::fs::read_to_string(kernel_state::cgroup_dir("cpuset", "/").join(name)).unwrap().trim().to_owned();
     (all.split([',', '-']).next().unwrap().to_owned(), all)
 }
 
@@ -109,10 +109,10 @@ fn huge_pages_of_none_are_not_taken_for_a_change() {
 
 /// The sizes that the machine's hugetlb controller knows, if it has one, and the file of each.
 fn hugetlb_files() -> Vec<(String, String)> {
-    let mounted = kernel::hierarchies().iter().any(|(name, _)| name.split(',').any(|one| one == "hugetlb"));
-    let root = kernel::cgroup_dir("hugetlb", "/");
+    let mounted = kernel_state::hierarchies().iter().any(|(name, _)| name.split(',').any(|one| one == "hugetlb"));
+    let root = kernel_state::cgroup_dir("hugetlb", "/");
     let controllers = std::fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
-    let v2 = kernel::is_v2() && controllers.split_whitespace().any(|name| name == "hugetlb");
+    let v2 = kernel_state::is_v2() && controllers.split_whitespace().any(|name| name == "hugetlb");
     let end = if v2 { "max" } else { "limit_in_bytes" };
     let sizes = no_huge_pages().into_iter().map(|limit| limit.page_size).filter(|_| mounted || v2);
     sizes.map(|size| (size.clone(), format!("hugetlb.{size}.{end}"))).collect()
@@ -124,7 +124,7 @@ fn devices_are_as_open_and_as_shut_as_before() {
     let pod = target.run_pod("pod");
     let mut config = target.idle("main");
     let capabilities = v1::Capability { add_capabilities: vec!["MKNOD".into()], ..Default::default() };
-    crate::client::security(&mut config).capabilities = Some(capabilities);
+    crate::support::client::security(&mut config).capabilities = Some(capabilities);
     let mut container = Container::run_config(&target, &pod, config, SHAPE.resources());
     let look = |container: &Container<'_>| {
         // The kernel's memory, which no container may have.
@@ -145,7 +145,7 @@ fn files_of_cgroup_v2_are_written_as_named_and_kept_as_not_named() {
         let unified = |pairs: &[(&str, &str)]| {
             patch(|p| p.unified = pairs.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect())
         };
-        if !kernel::is_v2() {
+        if !kernel_state::is_v2() {
             // There are none. The kubelet sends none, and whatever a runtime says to them, nothing changes.
             container.try_update(unified(&[("memory.high", "1048576")])).ok();
             return container.check();

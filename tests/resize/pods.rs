@@ -8,19 +8,19 @@ use tonic::Code;
 
 use super::container::Container;
 use super::kubelet::no_limit;
-use super::shape::{PERIOD, Shape};
+use super::resources::{PERIOD, Shape};
 use super::target::{Target, is_unimplemented, update_pod};
-use crate::client::Pod;
-use crate::kernel;
+use crate::support::client::Pod;
+use crate::support::kernel_state;
 
 /// What the kubelet writes in the cgroup of a pod: path and text.
 fn own_files(pod: &Pod) -> BTreeMap<String, String> {
     let cgroup = &pod.config.linux.as_ref().unwrap().cgroup_parent;
-    let files: &[&str] = match kernel::is_v2() {
+    let files: &[&str] = match kernel_state::is_v2() {
         true => &["cpu.max", "cpu.weight", "memory.max", "memory.min", "memory.low", "memory.high", "cpuset.cpus"],
         false => &["cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.shares", "memory.limit_in_bytes", "cpuset.cpus"],
     };
-    let path = |file: &&str| kernel::cgroup_dir(file.split('.').next().unwrap(), cgroup).join(file);
+    let path = |file: &&str| kernel_state::cgroup_dir(file.split('.').next().unwrap(), cgroup).join(file);
     files.iter().map(path).map(|path| (path.display().to_string(), fs::read_to_string(&path).unwrap())).collect()
 }
 
@@ -64,7 +64,7 @@ fn what_the_kubelet_sends_beside_the_sizes_is_taken() {
     let container = Container::run(&target, &pod, "main", &Shape::guaranteed(500, 128));
     let unified = [("memory.min".to_owned(), "33554432".to_owned()), ("memory.oom.group".to_owned(), "1".to_owned())];
     let mut asked = resources(50_000, 512, 128 << 20);
-    if kernel::is_v2() {
+    if kernel_state::is_v2() {
         asked.unified = unified.into();
     }
     let before = own_files(&pod);

@@ -4,7 +4,7 @@ use cri_api::v1;
 use tonic::Code;
 
 use super::container::Container;
-use super::shape::{Shape, in_words, memory_limit};
+use super::resources::{Shape, in_words, memory_limit};
 use super::target::Target;
 
 const SHAPE: Shape = Shape::burstable((500, 1000), (96, 128));

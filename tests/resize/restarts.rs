@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::container::Container;
-use super::shape::Shape;
+use super::resources::Shape;
 use super::target::{Target, update};
 
 const SHAPE: Shape = Shape::burstable((500, 1000), (64, 128));

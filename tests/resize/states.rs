@@ -6,9 +6,9 @@ use cri_api::v1;
 use tonic::Code;
 
 use super::container::Container;
-use super::shape::Shape;
+use super::resources::Shape;
 use super::target::{Target, update};
-use crate::harness::seconds;
+use crate::support::harness::seconds;
 
 const SHAPE: Shape = Shape::burstable((500, 1000), (64, 128));
 const OTHER: Shape = Shape::burstable((750, 1500), (96, 192));

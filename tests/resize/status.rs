@@ -3,9 +3,9 @@
 use cri_api::v1;
 
 use super::container::Container;
-use super::shape::{Shape, Span};
+use super::resources::{Shape, Span};
 use super::target::Target;
-use crate::kernel;
+use crate::support::kernel_state;
 
 /// The CPU request and limit and the memory limit that the kubelet puts into the pod's status.
 fn read_by_kubelet(told: &v1::LinuxContainerResources) -> (i64, i64, i64) {
@@ -35,7 +35,7 @@ fn every_amount_of_cpu_comes_back_as_it_was_asked() {
             let right = same(request, cpu, 2) && same(limit, cpu + 1, 10) && memory == usual.memory.limit;
             assert!(right, "{cpu}m of {}m: the pod's status would have {request}m of {limit}m, {memory}", cpu + 1);
         }
-        let file = if kernel::is_v2() { "cpu.weight" } else { "cpu.shares" };
+        let file = if kernel_state::is_v2() { "cpu.weight" } else { "cpu.shares" };
         weights.push(container.file("cpu", file).parse::<i64>().unwrap());
     }
     assert!(weights.is_sorted() && weights[0] > 0, "more CPU never weighs less: {weights:?}");
@@ -105,5 +105,5 @@ fn a_container_sees_the_cgroup_version_that_limits_it_and_no_other() {
     let container = Container::run(&target, &pod, "main", &Shape::guaranteed(500, 128));
     // How the kubelet's tests choose the files that they read.
     let seen = target.client().exec_script(&container.id, "mount -t cgroup2 | grep -c /sys/fs/cgroup || true");
-    assert_eq!(seen, if kernel::is_v2() { "1\n" } else { "0\n" });
+    assert_eq!(seen, if kernel_state::is_v2() { "1\n" } else { "0\n" });
 }

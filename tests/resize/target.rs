@@ -11,10 +11,10 @@ use cri_api::v1;
 use tempfile::TempDir;
 use tonic::Code;
 
-use crate::client::{Asked, Client, Pod, container};
-use crate::harness::{Daemon, seconds, wait_for};
-use crate::image::BOX;
-use crate::tree;
+use crate::support::cgroup_fixture;
+use crate::support::client::{Asked, Client, Pod, container};
+use crate::support::harness::{Daemon, seconds, wait_for};
+use crate::support::image_fixture::BOX;
 
 /// What critest uses too.
 const USUAL_IMAGE: &str = "registry.k8s.io/e2e-test-images/busybox:1.29-2";
@@ -144,7 +144,7 @@ impl Target {
     /// Runs a pod below a cgroup of its own, which is made first, as the kubelet does.
     pub(super) fn run_pod(&self, name: &str) -> Pod {
         let cgroup = format!("{}/{name}", self.cgroup);
-        tree::make(&cgroup);
+        cgroup_fixture::make(&cgroup);
         self.run_pod_below(name, &cgroup)
     }
 
@@ -185,7 +185,7 @@ impl Target {
     pub(super) fn script(&self, name: &str, script: &str) -> v1::ContainerConfig {
         let mut config = container(name, &["sh", "-c", script]);
         config.image = Some(v1::ImageSpec { image: self.image.clone(), ..Default::default() });
-        let security = crate::client::security(&mut config);
+        let security = crate::support::client::security(&mut config);
         security.namespace_options.get_or_insert_default().network = v1::NamespaceMode::Node.into();
         config
     }
@@ -207,7 +207,7 @@ impl Target {
                 Err(_) => eprintln!("pod {pod} is left"),
             }
         }
-        tree::clear(&self.cgroup);
+        cgroup_fixture::clear(&self.cgroup);
     }
 }
 

@@ -4,9 +4,9 @@ use std::fs;
 
 use cri_api::v1;
 
-use super::shape::{File, Limits};
-use crate::client::Client;
-use crate::kernel;
+use super::resources::{File, Limits};
+use crate::support::client::Client;
+use crate::support::kernel_state;
 
 /// Where ContainerStatus differs: it must be complete, or silent where the runtime `may_tell_nothing`.
 pub(super) fn in_status(status: &v1::ContainerStatus, asked: &Limits, may_tell_nothing: bool) -> Vec<String> {
@@ -69,16 +69,16 @@ fn alternatives<T: ToString>(wanted: &[T]) -> String {
 
 /// How many processes of a cgroup the kernel has killed for want of memory.
 pub(super) fn oom_kills(cgroup: &str) -> u64 {
-    let file = if kernel::is_v2() { "memory.events" } else { "memory.oom_control" };
-    let text = fs::read_to_string(kernel::cgroup_dir("memory", cgroup).join(file)).unwrap();
+    let file = if kernel_state::is_v2() { "memory.events" } else { "memory.oom_control" };
+    let text = fs::read_to_string(kernel_state::cgroup_dir("memory", cgroup).join(file)).unwrap();
     let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     count.expect("the kernel counts what it kills").parse().unwrap()
 }
 
 /// The memory that a cgroup is charged with.
 pub(super) fn usage(cgroup: &str) -> i64 {
-    let file = if kernel::is_v2() { "memory.current" } else { "memory.usage_in_bytes" };
-    fs::read_to_string(kernel::cgroup_dir("memory", cgroup).join(file)).unwrap().trim().parse().unwrap()
+    let file = if kernel_state::is_v2() { "memory.current" } else { "memory.usage_in_bytes" };
+    fs::read_to_string(kernel_state::cgroup_dir("memory", cgroup).join(file)).unwrap().trim().parse().unwrap()
 }
 
 #[test]

@@ -7,8 +7,8 @@ use cri_api::v1;
 use tonic::Code;
 
 use super::{ids, names, pod_names, value};
-use crate::client::{Client, IDLE, Pod, container};
-use crate::harness::{Daemon, seconds, slow, times};
+use crate::support::client::{Client, IDLE, Pod, container};
+use crate::support::harness::{Daemon, seconds, slow, times};
 
 #[test]
 fn a_list_has_what_lives_and_the_filters_narrow_it() {

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cri_api::v1;
 
-use crate::client::{Asked, Client, IDLE, container};
-use crate::harness::{Daemon, seconds, wait_for};
-use crate::kernel;
+use crate::support::client::{Asked, Client, IDLE, container};
+use crate::support::harness::{Daemon, seconds, wait_for};
+use crate::support::kernel_state;
 
 const MIB: u64 = 1 << 20;
 
@@ -106,12 +106,12 @@ fn pod_names(stats: &[v1::PodSandboxStats]) -> Vec<String> {
 
 /// The directory in which the kernel has `file` of a container's cgroup.
 fn dir_with(daemon: &Daemon, container: &str, file: &str) -> Option<PathBuf> {
-    let dirs = kernel::cgroups_under(daemon.ground.cgroup());
+    let dirs = kernel_state::cgroups_under(daemon.ground.cgroup());
     dirs.into_iter().find(|dir| dir.ends_with(container) && dir.join(file).exists())
 }
 
 fn kernel_number(daemon: &Daemon, container: &str, files: [&str; 2]) -> u64 {
-    let file = files[usize::from(kernel::is_v2())];
+    let file = files[usize::from(kernel_state::is_v2())];
     let dir = dir_with(daemon, container, file).unwrap();
     fs::read_to_string(dir.join(file)).unwrap().trim().parse().unwrap()
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use cri_api::v1;
 
 use super::{MIB, names, pod_names, value};
-use crate::client::{IDLE, container, pod_namespaces, security};
-use crate::harness::{Daemon, seconds, wait_for};
+use crate::support::client::{IDLE, container, pod_namespaces, security};
+use crate::support::harness::{Daemon, seconds, wait_for};
 
 #[test]
 fn a_pods_stats_are_those_of_its_cgroup_and_of_its_containers() {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use cri_api::v1;
 
 use super::client::{ALL, OUTPUT, Session, Streams, TTY};
-use crate::client::{Client, Pod, container, log_lines, text_of};
-use crate::harness::{Daemon, seconds, times, wait_for};
-use crate::kernel;
+use crate::support::client::{Client, Pod, container, log_lines, text_of};
+use crate::support::harness::{Daemon, seconds, times, wait_for};
+use crate::support::kernel_state;
 
 fn interactive(client: &Client, pod: &Pod, script: &str, once: bool, tty: bool) -> String {
     let mut config = container("main", &["sh", "-c", script]);
@@ -165,7 +165,7 @@ fn a_client_that_does_not_read_holds_up_nobody_and_is_let_go() {
         std::fs::read_to_string(&log).unwrap().ends_with(" stdout F printed\n").then_some(())
     });
     assert_eq!(client.lines(&id).len(), count + 2);
-    let shim = kernel::holding(daemon.shims()[0]);
+    let shim = kernel_state::holding(daemon.shims()[0]);
     assert!(shim.anonymous < 20 << 10, "{shim:?}");
     // It finds out as soon as it listens again.
     let ran = deaf.finish();
@@ -200,10 +200,10 @@ fn there_are_not_too_many_who_look_on() {
     all.iter_mut().for_each(|session| session.wait_for("tick"));
     let refused = Session::open(&client.attach_url(&id, only), only).finish();
     assert!(refused.status()["message"].as_str().unwrap().contains("128 are attached"), "{}", refused.error);
-    let held = kernel::holding(daemon.shims()[0]).fds;
+    let held = kernel_state::holding(daemon.shims()[0]).fds;
     drop(all);
     wait_for("the shim to let go of them", seconds(10), || {
-        (kernel::holding(daemon.shims()[0]).fds <= held - 128).then_some(())
+        (kernel_state::holding(daemon.shims()[0]).fds <= held - 128).then_some(())
     });
     Session::open(&client.attach_url(&id, only), only).wait_for("tick");
 }

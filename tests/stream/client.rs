@@ -10,8 +10,8 @@ use serde_json::Value;
 use streaming::spdy::{Decoder, Encoder, Event, data_head};
 use streaming::ws;
 
-use crate::client::{Asked, Client};
-use crate::harness::seconds;
+use crate::support::client::{Asked, Client};
+use crate::support::harness::seconds;
 
 /// Which streams an exec or attach has.
 #[derive(Debug, Clone, Copy, Default)]

@@ -5,10 +5,10 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::Command;
 
-use super::seat::Seat;
-use crate::client::container;
-use crate::ground::write_secret;
-use crate::harness::{Daemon, seconds};
+use super::pty::Seat;
+use crate::support::client::container;
+use crate::support::env::write_secret;
+use crate::support::harness::{Daemon, seconds};
 
 fn crictl(daemon: &Daemon) -> Vec<OsString> {
     let program = std::env::var_os("CRISP_CRICTL").expect("CRISP_CRICTL names a crictl: hack/dev crictl PATH");

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use tonic::Code;
 
 use super::client::{ALL, Channels, OUTPUT, Session, Streams, TTY, run};
-use crate::harness::{Daemon, seconds, times, wait_for};
-use crate::kernel;
+use crate::support::harness::{Daemon, seconds, times, wait_for};
+use crate::support::kernel_state;
 
 #[test]
 fn streams_and_exit_codes_are_exact() {
@@ -137,7 +137,7 @@ fn a_client_that_vanishes_closes_pipes_and_kills_nobody() {
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
     let before = daemon.snapshot();
-    let held = kernel::holding(daemon.pid());
+    let held = kernel_state::holding(daemon.pid());
     let script = "trap '' PIPE; echo ready; cat > /dev/null; echo eof > /dev/shm/seen; \
                   while echo x; do sleep 0.05; done 2> /dev/null; echo epipe >> /dev/shm/seen; sleep 0.5; echo end >> /dev/shm/seen";
     let mut session = Session::open(&client.exec_url(&id, &["sh", "-c", script], ALL), ALL);
@@ -147,7 +147,9 @@ fn a_client_that_vanishes_closes_pipes_and_kills_nobody() {
         (client.exec_script(&id, "cat /dev/shm/seen 2> /dev/null; true") == "eof\nepipe\nend\n").then_some(())
     });
     daemon.wait_until_like(&before);
-    wait_for("the daemon to forget it", seconds(10), || (kernel::holding(daemon.pid()).fds <= held.fds).then_some(()));
+    wait_for("the daemon to forget it", seconds(10), || {
+        (kernel_state::holding(daemon.pid()).fds <= held.fds).then_some(())
+    });
 }
 
 #[test]
@@ -248,7 +250,7 @@ fn a_request_is_refused_before_there_is_a_url() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.create(&pod, "main", &["sleep", "1000"]);
-    let code = |asked: crate::client::Asked<String>| asked.unwrap_err().code();
+    let code = |asked: crate::support::client::Asked<String>| asked.unwrap_err().code();
     assert_eq!(code(client.try_exec_url(&id, &["true"], OUTPUT)), Code::FailedPrecondition);
     assert_eq!(code(client.try_attach_url(&id, OUTPUT)), Code::FailedPrecondition);
     client.start(&id).unwrap();

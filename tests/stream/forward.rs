@@ -14,9 +14,9 @@ use streaming::spdy::Event;
 use tonic::Code;
 
 use super::client::Spdy;
-use crate::client::pod_namespaces;
-use crate::harness::{Daemon, seconds, times, wait_for};
-use crate::kernel;
+use crate::support::client::pod_namespaces;
+use crate::support::harness::{Daemon, seconds, times, wait_for};
+use crate::support::kernel_state;
 
 /// Listens in the network of a pod, as a container of it would.
 pub(super) fn listen_in(daemon: &Daemon, pod: &str, address: &str) -> TcpListener {
@@ -141,7 +141,7 @@ fn many_connections_share_one_and_do_not_mix() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let port = serve(listen_in(&daemon, &pod.id, "127.0.0.1:0"), echo);
-    let held = kernel::holding(daemon.pid());
+    let held = kernel_state::holding(daemon.pid());
     let mut forwarder = Forwarder::connect(&client.forward_url(&pod.id));
     let count = times(100, 10);
     let streams: Vec<u32> = (0..count).map(|_| forwarder.open(port).1).collect();
@@ -157,7 +157,7 @@ fn many_connections_share_one_and_do_not_mix() {
         assert_eq!(forwarder.text(*stream), wanted);
     }
     drop(forwarder);
-    wait_for("all to be closed", seconds(10), || (kernel::holding(daemon.pid()).fds <= held.fds).then_some(()));
+    wait_for("all to be closed", seconds(10), || (kernel_state::holding(daemon.pid()).fds <= held.fds).then_some(()));
 }
 
 #[test]

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use streaming::spdy::{Encoder, Event};
 
 use super::client::{ALL, Channels, OUTPUT, Session, Spdy, UPGRADE, ask, run, split};
-use crate::harness::{Daemon, seconds, times, wait_for};
-use crate::kernel;
+use crate::support::harness::{Daemon, seconds, times, wait_for};
+use crate::support::kernel_state;
 
 const V4: &str = "X-Stream-Protocol-Version: v4.channel.k8s.io\r\n";
 
@@ -59,12 +59,12 @@ fn whoever_says_nothing_is_left_and_does_not_keep_others_out() {
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
     let host = split(&client.exec_url(&id, &["true"], OUTPUT)).0.to_owned();
-    let held = kernel::holding(daemon.pid()).fds;
+    let held = kernel_state::holding(daemon.pid()).fds;
     // Some say nothing, some say it slowly.
     let mut silent: Vec<TcpStream> = (0..400).map(|_| TcpStream::connect(&host).unwrap()).collect();
     silent.iter_mut().step_by(2).for_each(|socket| socket.write_all(b"POST /exec/x HTTP/1.1\r\nHo").unwrap());
     assert_eq!(run(&client.exec_url(&id, &["true"], OUTPUT), OUTPUT, b"").code(), 0);
-    assert!(kernel::holding(daemon.pid()).fds < held + 300, "the oldest have to go");
+    assert!(kernel_state::holding(daemon.pid()).fds < held + 300, "the oldest have to go");
     // A head that does not end.
     let mut endless = TcpStream::connect(&host).unwrap();
     let mut line = 0;
@@ -79,7 +79,7 @@ fn whoever_says_nothing_is_left_and_does_not_keep_others_out() {
         assert!(begin.elapsed() < seconds(30), "its time is over, however busy it is");
         std::thread::sleep(Duration::from_millis(100));
     }
-    wait_for("the silent to be left", seconds(20), || (kernel::holding(daemon.pid()).fds <= held).then_some(()));
+    wait_for("the silent to be left", seconds(20), || (kernel_state::holding(daemon.pid()).fds <= held).then_some(()));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn frames_that_break_the_rules_end_a_connection_and_nothing_else() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
-    let held = kernel::holding(daemon.pid());
+    let held = kernel_state::holding(daemon.pid());
     let bad: [&[u8]; 6] = [
         // Another version, no type, headers of 16 MiB, headers that are no zlib, data for no stream, noise.
         &[0x80, 2, 0, 6, 0, 0, 0, 4, 0, 0, 0, 1],
@@ -147,7 +147,7 @@ fn frames_that_break_the_rules_end_a_connection_and_nothing_else() {
         channels.socket.read_to_end(&mut rest).ok();
     }
     assert_eq!(run(&client.exec_url(&id, &["true"], OUTPUT), OUTPUT, b"").code(), 0);
-    wait_for("all to be closed", seconds(10), || (kernel::holding(daemon.pid()).fds <= held.fds).then_some(()));
+    wait_for("all to be closed", seconds(10), || (kernel_state::holding(daemon.pid()).fds <= held.fds).then_some(()));
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_frame_longer_than_memory_is_passed_on_as_it_comes() {
     session.close_stdin();
     let total = times(8, 1) * ((1 << 24) - 1);
     assert_eq!(session.finish().text().trim(), total.to_string());
-    let held = kernel::holding(daemon.pid());
+    let held = kernel_state::holding(daemon.pid());
     assert!(held.anonymous < 40 << 10, "{held:?}");
 }
 
@@ -177,7 +177,7 @@ fn headers_that_unfold_to_more_than_anybody_needs_end_a_connection() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
-    let held = kernel::holding(daemon.pid());
+    let held = kernel_state::holding(daemon.pid());
     let bombs: [&[u8]; 2] =
         [include_bytes!("../fuzz/seeds/spdy/header-bomb"), include_bytes!("../fuzz/seeds/spdy/too-many-headers")];
     for bomb in bombs {
@@ -187,9 +187,9 @@ fn headers_that_unfold_to_more_than_anybody_needs_end_a_connection() {
             assert_eq!(spdy.next(), None);
         }
     }
-    let now = kernel::holding(daemon.pid());
+    let now = kernel_state::holding(daemon.pid());
     assert!(now.anonymous < held.anonymous + (8 << 10), "{held:?}, then {now:?}");
-    wait_for("all to be closed", seconds(10), || (kernel::holding(daemon.pid()).fds <= held.fds).then_some(()));
+    wait_for("all to be closed", seconds(10), || (kernel_state::holding(daemon.pid()).fds <= held.fds).then_some(()));
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn more_streams_than_a_client_may_have_are_refused_one_by_one() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let held = kernel::holding(daemon.pid());
+    let held = kernel_state::holding(daemon.pid());
     let mut spdy = Spdy::connect(&client.forward_url(&pod.id), "portforward.k8s.io");
     let count = 2000;
     let mut writer = spdy.socket.try_clone().unwrap();
@@ -224,7 +224,7 @@ fn more_streams_than_a_client_may_have_are_refused_one_by_one() {
     }
     flood.join().unwrap();
     assert_eq!((taken, refused), (512, count - 512));
-    let now = kernel::holding(daemon.pid());
+    let now = kernel_state::holding(daemon.pid());
     assert!(now.anonymous < held.anonymous + (16 << 10) && now.fds <= held.fds + 3, "{held:?}, then {now:?}");
 }
 
@@ -234,18 +234,18 @@ fn a_client_that_never_reads_is_kept_waiting_in_little_memory() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
-    let (before, held) = (daemon.snapshot(), kernel::holding(daemon.pid()));
+    let (before, held) = (daemon.snapshot(), kernel_state::holding(daemon.pid()));
     let script = "while echo 0123456789; do :; done";
     let deaf: Vec<_> =
         (0..10).map(|_| Session::open(&client.exec_url(&id, &["sh", "-c", script], OUTPUT), OUTPUT)).collect();
     // Until nothing moves any more: all that is on the way is full.
     wait_for("the programs to be held up", seconds(60), || {
-        let ticks = || -> u64 { daemon.pids(&id).into_iter().map(kernel::ticks).sum() };
+        let ticks = || -> u64 { daemon.pids(&id).into_iter().map(kernel_state::ticks).sum() };
         let one = ticks();
         std::thread::sleep(Duration::from_millis(500));
         (ticks() == one).then_some(())
     });
-    let now = kernel::holding(daemon.pid());
+    let now = kernel_state::holding(daemon.pid());
     assert!(now.anonymous < held.anonymous + (8 << 10), "{held:?}, then {now:?}");
     drop(deaf);
     daemon.wait_until_like(&before);

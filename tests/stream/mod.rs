@@ -2,11 +2,11 @@
 
 mod attach;
 mod client;
+mod concurrency;
 mod crictl;
-mod crowd;
 mod exec;
 mod forward;
 mod hostile;
-mod seat;
+mod pty;
 mod terminal;
 mod websocket;

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 
 use super::client::TTY;
-use super::seat::Seat;
-use crate::client::container;
-use crate::harness::{Daemon, program};
+use super::pty::Seat;
+use crate::support::client::container;
+use crate::support::harness::{Daemon, program};
 
 const TRANSPORTS: [&str; 2] = ["spdy", "websocket"];
 

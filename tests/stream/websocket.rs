@@ -6,8 +6,8 @@ use streaming::spdy::{Decoder, Encoder, Event, data_head};
 use streaming::ws;
 
 use super::client::{ALL, Channels, OUTPUT, TTY, ask};
-use crate::client::container;
-use crate::harness::Daemon;
+use crate::support::client::container;
+use crate::support::harness::Daemon;
 
 #[test]
 fn exec_has_a_channel_for_each_stream() {

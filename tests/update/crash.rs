@@ -1,7 +1,7 @@
 //! A daemon killed between any two steps of a change.
 
 use super::*;
-use crate::ground::Ground;
+use crate::support::env::Ground;
 
 /// Kills the daemon at `point` of a change from `from` to `to`, and says whether the next one found the change made.
 /// None where the change has no such point.

@@ -1,8 +1,8 @@
 //! What somebody else wrote.
 
 use super::*;
-use crate::ground::Ground;
-use crate::harness::{scrape, seconds, wait_for};
+use crate::support::env::Ground;
+use crate::support::harness::{scrape, seconds, wait_for};
 
 #[test]
 fn what_somebody_else_wrote_is_reported_and_told_once() {
@@ -15,7 +15,8 @@ fn what_somebody_else_wrote_is_reported_and_told_once() {
     let pod = daemon.run_pod("pod");
     let id = client.run_limited(&pod, "main", limits(500, 64));
     client.update(&id, limits(600, 64)).unwrap();
-    let (name, foreign) = if kernel::is_v2() { ("cpu.max", "20000 100000") } else { ("cpu.cfs_quota_us", "20000") };
+    let (name, foreign) =
+        if kernel_state::is_v2() { ("cpu.max", "20000 100000") } else { ("cpu.cfs_quota_us", "20000") };
     fs::write(file(&daemon, &id, name), foreign).unwrap();
     for _ in 0..3 {
         assert_eq!(client.in_force(&id).cpu_quota, 20_000, "the kernel's word");
@@ -46,11 +47,11 @@ fn asked_shares_come_back_only_while_the_kernel_agrees() {
     let pod = daemon.run_pod("pod");
     let id = client.run_limited(&pod, "main", limits(250, 64));
     assert_eq!(client.in_force(&id).cpu_shares, 256);
-    let (name, foreign) = if kernel::is_v2() { ("cpu.weight", "10000") } else { ("cpu.shares", "262144") };
+    let (name, foreign) = if kernel_state::is_v2() { ("cpu.weight", "10000") } else { ("cpu.shares", "262144") };
     fs::write(file(&daemon, &id, name), foreign).unwrap();
     let shown = client.in_force(&id).cpu_shares;
     // The least shares that make this weight.
-    assert!(if kernel::is_v2() { (200_000..=262_144).contains(&shown) } else { shown == 262_144 }, "{shown}");
+    assert!(if kernel_state::is_v2() { (200_000..=262_144).contains(&shown) } else { shown == 262_144 }, "{shown}");
 }
 
 #[test]

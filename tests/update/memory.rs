@@ -5,7 +5,7 @@ use std::path::Path;
 use tonic::Code;
 
 use super::*;
-use crate::harness::{seconds, wait_for};
+use crate::support::harness::{seconds, wait_for};
 
 /// A container whose first process holds so many megabytes that cannot be given back.
 pub(super) fn holding(daemon: &Daemon, pod: &Pod, name: &str, mib: i64, limit: i64) -> String {
@@ -37,7 +37,7 @@ fn a_limit_below_what_is_held_is_refused_with_numbers_and_kills_nobody() {
         assert!(said.contains("bytes cannot be reclaimed") && said.contains("/sys/fs/cgroup/"), "{said}");
         assert_limits(&daemon, &id, 1000, 256);
         assert_eq!((daemon.pids(&id), oom_kills(&daemon, &id).as_str()), (pids.clone(), "0"));
-        if kernel::is_v2() {
+        if kernel_state::is_v2() {
             assert_eq!(fs::read_to_string(file(&daemon, &id, "memory.high")).unwrap(), "max\n", "the brake is off");
         }
     }
@@ -48,8 +48,8 @@ fn a_limit_below_what_is_held_is_refused_with_numbers_and_kills_nobody() {
 }
 
 fn has_swap_limit(daemon: &Daemon, id: &str) -> bool {
-    let name = if kernel::is_v2() { "memory.swap.max" } else { "memory.memsw.limit_in_bytes" };
-    kernel::cgroups_under(daemon.ground.cgroup()).iter().any(|dir| dir.ends_with(id) && dir.join(name).exists())
+    let name = if kernel_state::is_v2() { "memory.swap.max" } else { "memory.memsw.limit_in_bytes" };
+    kernel_state::cgroups_under(daemon.ground.cgroup()).iter().any(|dir| dir.ends_with(id) && dir.join(name).exists())
 }
 
 /// Takes what was built out of memory, so that the next to read it has it on his account.
@@ -83,7 +83,7 @@ fn page_cache_gives_way() {
         &id,
         "for f in $(ls -S /built/*.rlib | head -n 12); do cat $f; done | head -c 80000000 > /dev/null",
     );
-    let usage = if kernel::is_v2() { "memory.current" } else { "memory.usage_in_bytes" };
+    let usage = if kernel_state::is_v2() { "memory.current" } else { "memory.usage_in_bytes" };
     let usage = || fs::read_to_string(file(&daemon, &id, usage)).unwrap().trim().parse::<i64>().unwrap();
     let cached = usage();
     assert!(cached > 32 * MIB, "{cached} bytes were read into memory");

@@ -1,24 +1,24 @@
 //! What crisp promises of changes to what runs, beyond what any runtime must do: all or nothing, by the kernel's word.
 
-mod announced;
+mod concurrency;
 mod crash;
 mod drift;
-mod faults;
 mod memory;
+mod oom_score;
 mod outcomes;
+mod pod_resources;
 mod pods;
-mod raw;
-mod scores;
-mod storm;
+mod unified;
+mod write_failures;
 
 use std::fs;
 use std::path::PathBuf;
 
 use cri_api::v1;
 
-use crate::client::{Asked, Client, Pod, container};
-use crate::harness::Daemon;
-use crate::kernel;
+use crate::support::client::{Asked, Client, Pod, container};
+use crate::support::harness::Daemon;
+use crate::support::kernel_state;
 
 const MIB: i64 = 1 << 20;
 
@@ -86,7 +86,7 @@ pub(crate) fn limited(name: &str, limits: v1::LinuxContainerResources) -> v1::Co
 
 /// A file of a cgroup, which is named by the end of its path.
 pub(crate) fn file(daemon: &Daemon, cgroup: &str, name: &str) -> PathBuf {
-    let dirs = kernel::cgroups_under(daemon.ground.cgroup());
+    let dirs = kernel_state::cgroups_under(daemon.ground.cgroup());
     let found = dirs.into_iter().find(|dir| dir.ends_with(cgroup) && dir.join(name).exists());
     found.unwrap_or_else(|| panic!("no cgroup {cgroup} with {name}")).join(name)
 }
@@ -94,7 +94,7 @@ pub(crate) fn file(daemon: &Daemon, cgroup: &str, name: &str) -> PathBuf {
 /// The cpu limit, the weight and the memory limit that a cgroup has in the kernel.
 pub(crate) fn kernel_limits(daemon: &Daemon, cgroup: &str) -> [String; 3] {
     let read = |name: &str| fs::read_to_string(file(daemon, cgroup, name)).unwrap().trim().to_owned();
-    if kernel::is_v2() {
+    if kernel_state::is_v2() {
         [read("cpu.max"), read("cpu.weight"), read("memory.max")]
     } else {
         let cpu = format!("{} {}", read("cpu.cfs_quota_us"), read("cpu.cfs_period_us"));
@@ -104,7 +104,7 @@ pub(crate) fn kernel_limits(daemon: &Daemon, cgroup: &str) -> [String; 3] {
 
 /// How often the kernel killed in the cgroup.
 pub(crate) fn oom_kills(daemon: &Daemon, cgroup: &str) -> String {
-    let name = if kernel::is_v2() { "memory.events" } else { "memory.oom_control" };
+    let name = if kernel_state::is_v2() { "memory.events" } else { "memory.oom_control" };
     let text = fs::read_to_string(file(daemon, cgroup, name)).unwrap();
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap().to_owned()
 }

@@ -2,8 +2,8 @@
 
 use super::memory::holding;
 use super::*;
-use crate::ground::Ground;
-use crate::harness::scrape;
+use crate::support::env::Ground;
+use crate::support::harness::scrape;
 
 fn count(daemon: &Daemon, labels: &str) -> u64 {
     let page = scrape(&daemon.ground.metrics());

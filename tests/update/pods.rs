@@ -1,7 +1,7 @@
 //! Pods as a whole: sized where crisp owns the cgroup, only remembered where the client does.
 
 use super::*;
-use crate::harness::times;
+use crate::support::harness::times;
 
 fn sized(
     daemon: &Daemon,
@@ -18,7 +18,7 @@ fn sized(
 
 /// The kubelet's word for "no limit" where it read it from a cgroup.
 fn no_limit() -> v1::LinuxContainerResources {
-    let memory = if kernel::is_v2() { -1 } else { 9_223_372_036_854_771_712 };
+    let memory = if kernel_state::is_v2() { -1 } else { 9_223_372_036_854_771_712 };
     v1::LinuxContainerResources {
         cpu_period: 100_000,
         cpu_quota: -1,
@@ -51,7 +51,7 @@ fn a_pod_of_our_own_is_sized_with_its_overhead_and_follows() {
     assert_eq!(info["actual"]["memory"], 288 * MIB, "{info}");
     assert_eq!(info["drift"], serde_json::json!([]));
     assert_eq!(info["containers"][&id]["actual"]["memory"], 256 * MIB, "{info}");
-    let file = if kernel::is_v2() { "memory.max" } else { "memory.limit_in_bytes" };
+    let file = if kernel_state::is_v2() { "memory.max" } else { "memory.limit_in_bytes" };
     assert_eq!(info["applied"][file], (288 * MIB).to_string(), "{info}");
 
     daemon.client().update(&id, limits(500, 64)).unwrap();
@@ -69,7 +69,7 @@ fn a_container_that_is_made_before_its_pod_is_raised_runs_and_follows() {
     let client = daemon.client();
     let pod = sized(&daemon, "pod", limits(82, 128), v1::LinuxContainerResources::default());
     let id = client.run_limited(&pod, "main", limits(88, 64));
-    let most = if kernel::is_v2() { 8800 } else { 8200 };
+    let most = if kernel_state::is_v2() { 8800 } else { 8200 };
     let shown = client.status(&id).resources.unwrap().linux.unwrap();
     assert_eq!((shown.cpu_quota, shown.cpu_period), (most, 100_000), "what the kernel has");
     client.update_pod(&pod.id, limits(88, 128), v1::LinuxContainerResources::default()).unwrap();

@@ -9,11 +9,11 @@ use serde_json::json;
 use tar::EntryType;
 
 use super::{FIRST, able, as_user, idle, inside, run_pod, script};
-use crate::client::security;
-use crate::harness::{Daemon, seconds, wait_for};
-use crate::image::Archive;
-use crate::image_volumes::{DATA, daemon_with, data_in_layers, image_mount};
-use crate::layer::{Layer, header};
+use crate::container::image_volumes::{DATA, daemon_with, data_in_layers, image_mount};
+use crate::support::client::security;
+use crate::support::harness::{Daemon, seconds, wait_for};
+use crate::support::image_fixture::Archive;
+use crate::support::layer_fixture::{Layer, header};
 
 const OWNED: &str = "crisp.test/owned:1";
 /// A capability of a file, `NET_RAW` in the effective set, as the kernel keeps it.
@@ -27,14 +27,14 @@ fn owned() -> Archive {
         home.set_uid(1000);
         home.set_gid(2000);
         tar.entry(home, &[]);
-        tar.owned_file("home/mine", (1000, 2000), crate::layer::CHANGED, b"text\n");
+        tar.owned_file("home/mine", (1000, 2000), crate::support::layer_fixture::CHANGED, b"text\n");
         tar.file("bin/busybox-root", 0o4755, &busybox);
         tar.xattr("security.capability", &NET_RAW);
         tar.file("bin/busybox-able", 0o755, &busybox);
         // Whoever may become root needs no password.
         tar.file("etc/passwd", 0o644, b"root::0:0::/root:/bin/sh\nuser:x:1000:1000::/home:/bin/sh\n");
         tar.dir("data", 0o755);
-        tar.owned_file("data/file", (1000, 2000), crate::layer::CHANGED, b"data\n");
+        tar.owned_file("data/file", (1000, 2000), crate::support::layer_fixture::CHANGED, b"data\n");
     });
     Archive::new(OWNED).with("Volumes", json!({ "/data": {}, "/empty": {} })).on_top(layer)
 }
@@ -62,7 +62,7 @@ fn an_images_files_have_the_owners_that_the_image_says() {
     assert_eq!(seen, expected);
     // Nothing is changed in the layers: another pod with other ids, or none, sees the same.
     let plain = daemon.run_pod("plain");
-    let mut config = of_owned(crate::client::container("main", &crate::client::IDLE));
+    let mut config = of_owned(crate::support::client::container("main", &crate::support::client::IDLE));
     security(&mut config).run_as_user = None;
     let plain = client.run_config(&plain, config);
     assert_eq!(client.exec_script(&plain, "stat -c %u:%g /home/mine"), "1000:2000\n");
@@ -106,7 +106,8 @@ fn owners_rights_and_capabilities_of_programs_count() {
     let client = daemon.client();
     let pod = run_pod(&daemon, "pod");
     let id = client.run_config(&pod, of_owned(as_user(idle("main"), 1000)));
-    let status = crate::kernel::status_lines(&client.exec_script(&id, "busybox-able cat /proc/self/status"));
+    let status =
+        crate::support::kernel_state::status_lines(&client.exec_script(&id, "busybox-able cat /proc/self/status"));
     assert_eq!((&*status["Uid"], &*status["CapEff"]), ("1000 1000 1000 1000", "0000000000002000"));
     let become_root = ["su", "-c", "id -u; ls /root"];
     assert_eq!(client.exec(&id, &[&["busybox-root"], &become_root[..]].concat()).stdout, "0\n");

@@ -1,7 +1,7 @@
 //! Pods with user namespaces: who their processes are on the host ([`processes`]), whose their files are ([`files`],
 //! [`volumes`]), what cannot be ([`refusals`]), and what is left of them ([`ends`]).
 
-mod ends;
+mod crash;
 mod files;
 mod processes;
 mod refusals;
@@ -9,8 +9,8 @@ mod volumes;
 
 use cri_api::v1;
 
-use crate::client::{IDLE, Pod, container, namespaces, pod_namespaces, security};
-use crate::harness::Daemon;
+use crate::support::client::{IDLE, Pod, container, namespaces, pod_namespaces, security};
+use crate::support::harness::Daemon;
 
 /// Who root is on the host, as the kubelet asks for the first pod of a node.
 pub(crate) const FIRST: u32 = 65536;

@@ -6,10 +6,10 @@ use cri_api::v1;
 use tonic::Code;
 
 use super::{FIRST, able, as_user, idle, ids, inside, line, mapped, run_pod, run_pod_with, script};
-use crate::client::{namespaces, pod_namespaces, security};
-use crate::harness::{Daemon, seconds, times, wait_for};
-use crate::kernel;
-use crate::rights::{Wish, compare};
+use crate::container::privileges::{Wish, compare};
+use crate::support::client::{namespaces, pod_namespaces, security};
+use crate::support::harness::{Daemon, seconds, times, wait_for};
+use crate::support::kernel_state;
 
 fn namespace(pid: i32, kind: &str) -> String {
     fs::read_link(format!("/proc/{pid}/ns/{kind}")).unwrap().display().to_string()
@@ -30,7 +30,7 @@ fn root_in_the_container_is_nobody_on_the_host() {
     assert!(pids.len() >= 3, "{pids:?}");
     let four = [FIRST.to_string(), FIRST.to_string(), FIRST.to_string(), FIRST.to_string()].join(" ");
     for pid in pids {
-        let status = kernel::status(pid);
+        let status = kernel_state::status(pid);
         assert_eq!((&status["Uid"], &status["Gid"], &status["Groups"]), (&four, &four, &FIRST.to_string()));
     }
     let map = client.exec_script(&id, "cat /proc/self/uid_map /proc/1/gid_map; id -u; id -g");
@@ -55,7 +55,7 @@ fn several_lines_of_ids_are_mapped_as_asked() {
         client.run_config(&pod, config)
     };
     let (root, user) = (run(idle("root"), 0), run(idle("user"), 1000));
-    let status = [&root, &user].map(|id| kernel::status(daemon.pids(id)[0]));
+    let status = [&root, &user].map(|id| kernel_state::status(daemon.pids(id)[0]));
     assert_eq!(
         (&*status[0]["Uid"], &*status[0]["Gid"]),
         ("200000 200000 200000 200000", "400000 400000 400000 400000")
@@ -139,9 +139,10 @@ fn one_pid_namespace_for_all_has_an_init_that_is_nobody_and_leads_nowhere() {
     assert_eq!(namespace(daemon.pids(&a)[0], "pid"), namespace(daemon.pids(&b)[0], "pid"));
     let seen = client.exec_script(&a, "cat /proc/1/comm; ps");
     assert!(seen.starts_with("crisp-init\n") && seen.contains("sleep 4321"), "{seen}");
-    let init = kernel::processes().into_iter().find(|p| p.name == "crisp-init" && daemon.shims().contains(&p.parent));
+    let init =
+        kernel_state::processes().into_iter().find(|p| p.name == "crisp-init" && daemon.shims().contains(&p.parent));
     let init = init.expect("it is the shim's child");
-    let status = kernel::status(init.pid);
+    let status = kernel_state::status(init.pid);
     assert_eq!(status["Uid"], format!("{FIRST} {FIRST} {FIRST} {FIRST}"));
     for set in ["CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb"] {
         assert_eq!(status[set], "0000000000000000", "{set}");
@@ -153,8 +154,8 @@ fn one_pid_namespace_for_all_has_an_init_that_is_nobody_and_leads_nowhere() {
     }
     // It ends with its shim.
     let shim = daemon.shims()[0];
-    crate::harness::kill(shim, rustix::process::Signal::KILL);
-    wait_for("the init to end", seconds(10), || (!kernel::is_alive(init.pid)).then_some(()));
+    crate::support::harness::kill(shim, rustix::process::Signal::KILL);
+    wait_for("the init to end", seconds(10), || (!kernel_state::is_alive(init.pid)).then_some(()));
 }
 
 #[test]
@@ -235,8 +236,8 @@ fn every_combination_of_rights_is_what_was_asked() {
         let mut config = wish.config();
         security(&mut config).namespace_options.as_mut().unwrap().userns_options = Some(mapped(ids()));
         let id = client.run_config(&pod, config);
-        compare("first", wish, FIRST.into(), &kernel::status(daemon.pids(&id)[0]));
-        compare("exec'd", wish, 0, &kernel::status_lines(&client.exec_script(&id, "cat /proc/self/status")));
+        compare("first", wish, FIRST.into(), &kernel_state::status(daemon.pids(&id)[0]));
+        compare("exec'd", wish, 0, &kernel_state::status_lines(&client.exec_script(&id, "cat /proc/self/status")));
         client.remove(&id).unwrap();
     }
 }
@@ -252,9 +253,10 @@ fn the_privileged_are_so_in_their_namespace_only() {
     security(&mut config).privileged = true;
     let id = client.run_config(&pod, config);
     let all = "000001ffffffffff";
-    for status in
-        [kernel::status(daemon.pids(&id)[0]), kernel::status_lines(&client.exec_script(&id, "cat /proc/self/status"))]
-    {
+    for status in [
+        kernel_state::status(daemon.pids(&id)[0]),
+        kernel_state::status_lines(&client.exec_script(&id, "cat /proc/self/status")),
+    ] {
         assert_eq!((&*status["CapEff"], &*status["CapBnd"], &*status["Seccomp"]), (all, all, "0"));
     }
     client.exec_script(&id, "mkdir /tmp/m && mount -t tmpfs x /tmp/m && umount /tmp/m && mount -t sysfs x /tmp/m");
@@ -295,7 +297,7 @@ fn all_processes_are_in_the_pods_cgroup() {
     for pid in pids {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
         let paths = text.lines().map(|line| line.splitn(3, ':').nth(2).unwrap());
-        let mounted = kernel::hierarchies().len();
+        let mounted = kernel_state::hierarchies().len();
         assert!(paths.filter(|path| *path == expected).count() >= mounted, "process {pid}: {text}");
     }
     client.remove_pod(&pod.id).unwrap();
@@ -325,7 +327,7 @@ fn commands_leave_nothing_behind_also_when_they_fail_or_take_too_long() {
     let id = client.run_config(&pod, idle("main"));
     client.exec_script(&id, "true");
     let (before, shim) = (daemon.snapshot(), daemon.shims()[0]);
-    let held = kernel::holding(shim).fds;
+    let held = kernel_state::holding(shim).fds;
     for number in 0..times(30, 5) {
         assert_eq!(client.exec(&id, &["sh", "-c", &format!("echo {number}; exit 3")]).code, 3);
         let refusal = client.try_exec(&id, &["not-there"], 0).unwrap_err();
@@ -334,7 +336,7 @@ fn commands_leave_nothing_behind_also_when_they_fail_or_take_too_long() {
     let late = client.try_exec(&id, &["sh", "-c", "sleep 1234 & sleep 1234"], 1).unwrap_err();
     assert_eq!(late.code(), Code::DeadlineExceeded);
     daemon.wait_until_like(&before);
-    assert_eq!(kernel::holding(shim).fds, held);
+    assert_eq!(kernel_state::holding(shim).fds, held);
     let children = fs::read_to_string(format!("/proc/{shim}/task/{shim}/children")).unwrap();
     assert_eq!(children.split_whitespace().count(), 1, "no zombies: {children}");
 }

@@ -6,10 +6,10 @@ use cri_api::v1;
 use tonic::Code;
 
 use super::{FIRST, as_user, idle, ids, inside, line, mapped, run_pod, run_pod_with};
-use crate::client::{container, namespaces, pod_namespaces, security};
-use crate::ground::Ground;
-use crate::harness::{Daemon, program, slow};
-use crate::image_volumes::refused;
+use crate::container::image_volumes::refused;
+use crate::support::client::{container, namespaces, pod_namespaces, security};
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, program, slow};
 
 fn status(daemon: &Daemon) -> v1::StatusResponse {
     daemon.client().call(|mut c| async move { c.status(v1::StatusRequest { verbose: true }).await }).unwrap()

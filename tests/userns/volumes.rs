@@ -8,8 +8,8 @@ use cri_api::v1;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
 
 use super::{FIRST, able, as_user, idle, ids, line, run_pod};
-use crate::client::{IDLE, container};
-use crate::harness::Daemon;
+use crate::support::client::{IDLE, container};
+use crate::support::harness::Daemon;
 
 fn volume(host: &Path, inside: &str, ids: Vec<v1::IdMapping>) -> v1::Mount {
     v1::Mount {
@@ -150,7 +150,7 @@ fn mounts_of_the_host_come_in_and_none_go_out() {
     fs::write(host.join("later/file"), "mounted\n").unwrap();
     assert_eq!(client.exec_script(&id, "cat /volume/later/file"), "mounted\n");
     client.exec_script(&id, "mkdir /volume/own && mount -t tmpfs x /volume/own");
-    assert!(!crate::kernel::mounts_under(&host).contains(&host.join("own")));
+    assert!(!crate::support::kernel_state::mounts_under(&host).contains(&host.join("own")));
 }
 
 #[test]

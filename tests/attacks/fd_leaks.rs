@@ -1,0 +1,222 @@
+//! Attacks through descriptors that leak, and through links to them.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+
+use cri_api::v1;
+use cri_api::v1::NamespaceMode;
+use serde_json::json;
+
+use super::Outside;
+use crate::support::client::{Client, container, namespaces, pod_namespaces, security};
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, times};
+use crate::support::image_fixture::{Archive, BOX};
+
+/// What a process has open, asked of the host's kernel.
+fn descriptors(pid: i32) -> Vec<(String, PathBuf)> {
+    let dir = format!("/proc/{pid}/fd");
+    let mut all: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            (entry.file_name().into_string().unwrap(), fs::read_link(entry.path()).unwrap())
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+fn names(pid: i32) -> Vec<String> {
+    descriptors(pid).into_iter().map(|(name, _)| name).collect()
+}
+
+/// Everything that makes a launch hold descriptors: volumes, files, images, devices.
+fn with_all_sorts(daemon: &Daemon, mut config: v1::ContainerConfig) -> v1::ContainerConfig {
+    let volume = daemon.ground.dir().join("volume");
+    fs::create_dir_all(&volume).unwrap();
+    fs::write(volume.join("file"), "").unwrap();
+    let bind = |host: PathBuf, inside: &str| v1::Mount {
+        container_path: inside.into(),
+        host_path: host.display().to_string(),
+        ..Default::default()
+    };
+    config.mounts = vec![
+        bind(volume.clone(), "/a"),
+        bind(volume.clone(), "/b/c"),
+        bind(volume.join("file"), "/file"),
+        crate::container::image_volumes::image_mount(BOX, "", "/image"),
+        crate::container::image_volumes::image_mount(BOX, "etc", "/image-etc"),
+    ];
+    config.devices = vec![v1::Device {
+        container_path: "/dev/asked".into(),
+        host_path: "/dev/null".into(),
+        permissions: "r".into(),
+    }];
+    config
+}
+
+#[test]
+fn no_program_of_a_container_begins_with_more_than_three_descriptors() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    for mode in [NamespaceMode::Container, NamespaceMode::Pod, NamespaceMode::Node] {
+        let pod = daemon.run_pod_with("pod", |config| *pod_namespaces(config) = namespaces(mode));
+        for (name, tty, stdin) in [("plain", false, false), ("fed", false, true), ("terminal", true, true)] {
+            let mut config = with_all_sorts(&daemon, container(name, &["sleep", "100000"]));
+            security(&mut config).namespace_options = Some(namespaces(mode));
+            (config.tty, config.stdin) = (tty, stdin);
+            let id = client.run_config(&pod, config);
+            let pid = daemon.pids(&id)[0];
+            assert_eq!(names(pid), ["0", "1", "2"], "{name}: {:?}", descriptors(pid));
+            // The fourth is the directory itself, while it is read.
+            assert_eq!(client.exec(&id, &["ls", "/proc/self/fd"]).stdout, "0\n1\n2\n3\n");
+        }
+        client.stop_pod(&pod.id).unwrap();
+        client.remove_pod(&pod.id).unwrap();
+    }
+}
+
+/// Asks for a container, and whether it runs; what it printed where it did.
+pub(crate) fn outcome(
+    client: &Client,
+    pod: &crate::support::client::Pod,
+    config: v1::ContainerConfig,
+) -> Result<String, String> {
+    let id = client.try_create(pod, config).map_err(|refusal| refusal.message().to_owned())?;
+    let started = client.start(&id).map_err(|refusal| refusal.message().to_owned());
+    let printed = started.map(|()| {
+        client.wait_exited(&id);
+        crate::support::client::text_of(&client.lines(&id), "stdout")
+    });
+    client.remove(&id).unwrap();
+    printed
+}
+
+#[test]
+fn no_working_directory_is_a_descriptor_of_the_hosts() {
+    let ground = Ground::new();
+    let outside = Outside::new(&ground);
+    let image = |number: u32| format!("crisp.test/fd-{number}:1");
+    let numbers: Vec<u32> = (3..64).step_by(times(1, 9)).collect();
+    for number in &numbers[..3] {
+        ground.import(&Archive::new(&image(*number)).with("WorkingDir", json!(format!("/proc/self/fd/{number}"))));
+    }
+    let daemon = Daemon::on(ground);
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let secret = outside.climbing("file");
+    let show = ["sh", "-c", &format!("pwd; cat {secret}")];
+    for (place, number) in numbers.iter().enumerate() {
+        let mut config = with_all_sorts(&daemon, container("main", &show));
+        match place {
+            0..3 => config.image.as_mut().unwrap().image = image(*number),
+            _ if number % 2 == 0 => config.working_dir = format!("/proc/self/fd/{number}"),
+            _ => config.working_dir = format!("/proc/self/fd/{number}/../../.."),
+        }
+        let refusal = outcome(client, &pod, config).unwrap_err();
+        assert!(refusal.contains("/proc/self/fd"), "{refusal}");
+    }
+    outside.check("working directories");
+}
+
+#[test]
+fn no_command_begins_in_a_directory_of_the_hosts() {
+    let ground = Ground::new();
+    let outside = Outside::new(&ground);
+    let daemon = Daemon::on(ground);
+    let client = daemon.client();
+    for mode in [NamespaceMode::Container, NamespaceMode::Node] {
+        let pod = daemon.run_pod_with("pod", |config| *pod_namespaces(config) = namespaces(mode));
+        let mut config = container("main", &crate::support::client::IDLE);
+        config.working_dir = "/work".into();
+        security(&mut config).namespace_options = Some(namespaces(mode));
+        let id = client.run_config(&pod, config);
+        let (shim, pid) = (daemon.shims()[0], daemon.pid());
+        let mut places: Vec<String> = vec!["/proc/self/root".into(), "/proc/self/root/..".into()];
+        places.extend((3..64).step_by(times(1, 20)).map(|number| format!("/proc/self/fd/{number}")));
+        if mode == NamespaceMode::Node {
+            places.extend([shim, pid].map(|pid| format!("/proc/{pid}/root")));
+            places.extend([shim, pid].map(|pid| format!("/proc/{pid}/cwd")));
+            places.extend((0..8).map(|fd| format!("/proc/{shim}/fd/{fd}")));
+        }
+        let reset = |to: &str| fs_in(&daemon, &id, "work", to);
+        for place in places {
+            reset(&place);
+            let show = ["sh", "-c", &format!("pwd; cat {}", outside.climbing("file"))];
+            // Refused, or where the link leads inside; never outside.
+            if let Ok(done) = client.try_exec(&id, &show, 10) {
+                let printed = String::from_utf8(done.stdout).unwrap();
+                assert_eq!(printed, "/\n", "{place}");
+                assert!(place.starts_with("/proc/self/root"), "{place} was entered");
+            }
+        }
+        client.stop_pod(&pod.id).unwrap();
+        client.remove_pod(&pod.id).unwrap();
+    }
+    outside.check("commands");
+}
+
+#[test]
+fn no_program_is_found_through_a_descriptor_of_crisps() {
+    const TOOL: &str = "neighbours-tool";
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let victim = client.run_idle(&daemon.run_pod("victim"), "main");
+    client.exec_script(&victim, &format!("cp /bin/busybox /{TOOL}"));
+    let root = format!("{}/root", daemon.pids(&victim)[0]);
+    // What the kernel finds on the way to a program is found while crisp's descriptors are still open. Whoever may look into
+    // a process of the same user needs no more than to know its number; and who runs a program can write it later on.
+    let through = (3..128).map(|number| format!("/proc/self/fd/{number}/{root}"));
+    let path = through.chain(["/bin".into()]).collect::<Vec<_>>().join(":");
+    for mode in [NamespaceMode::Container, NamespaceMode::Pod] {
+        let pod = daemon.run_pod_with("attacker", |config| *pod_namespaces(config) = namespaces(mode));
+        let with_path = |name: &str, command: &[&str]| {
+            let mut config = with_all_sorts(&daemon, container(name, command));
+            security(&mut config).namespace_options = Some(namespaces(mode));
+            config.envs.push(v1::KeyValue { key: "PATH".into(), value: path.as_bytes().to_vec() });
+            client.try_create(&pod, config).unwrap()
+        };
+        let refusal = client.start(&with_path("first", &[TOOL])).unwrap_err();
+        assert!(refusal.message().contains("not found"), "{refusal:?}");
+        let idle = with_path("idle", &crate::support::client::IDLE);
+        client.start(&idle).unwrap();
+        let refusal = client.try_exec(&idle, &[TOOL], 10).unwrap_err();
+        assert!(refusal.message().contains("not found"), "{refusal:?}");
+        client.stop_pod(&pod.id).unwrap();
+        client.remove_pod(&pod.id).unwrap();
+    }
+    assert!(client.try_exec(&victim, &[&format!("/{TOOL}")], 10).is_ok(), "it is there");
+}
+
+#[test]
+fn no_command_is_given_the_hosts_null_device_to_change() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let host = fs::metadata("/dev/null").unwrap();
+    let given = || client.exec_script(&id, "stat -Lc '%t:%T %d:%i' /proc/self/fd/0");
+    assert_eq!(given(), client.exec_script(&id, "stat -c '%t:%T %d:%i' /dev/null"), "the container's own");
+    client.exec_script(&id, "rm /dev/null; echo trap > /dev/null");
+    assert_eq!(given(), format!("1:3 {}:{}\n", host.dev(), host.ino()), "what else");
+    // Should this ever succeed, its mode is what it was.
+    for change in ["chmod 666", "chown 0:0", "touch"] {
+        let done = client.exec(&id, &["sh", "-c", &format!("{change} /proc/self/fd/0")]);
+        assert!(done.code != 0 && done.stderr.contains("Read-only"), "{change}: {done:?}");
+    }
+    assert_eq!(client.exec(&id, &["cat"]).stdout, "");
+}
+
+/// Makes `name` in the root of a container a link to `target`, as its own processes could.
+fn fs_in(daemon: &Daemon, container: &str, name: &str, target: &str) {
+    let path = format!("/proc/{}/root/{name}", daemon.pids(container)[0]);
+    let old = fs::symlink_metadata(&path).unwrap();
+    if old.is_dir() {
+        fs::remove_dir(&path).unwrap()
+    } else {
+        fs::remove_file(&path).unwrap()
+    }
+    std::os::unix::fs::symlink(target, path).unwrap();
+}

@@ -1,0 +1,47 @@
+//! Help, completions and manual pages.
+
+use std::process::Command;
+
+use super::{errors, text};
+use crate::support::harness::program;
+
+fn crisp(arguments: &[&str]) -> String {
+    let output = Command::new(program("crisp")).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", errors(&output));
+    text(&output)
+}
+
+#[test]
+fn every_shell_completes_the_verbs() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = crisp(&["completions", shell]);
+        for word in ["explain", "resize", "dry-run", "check"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
+    let checked = Command::new("bash").arg("-nc").arg(crisp(&["completions", "bash"])).output().unwrap();
+    assert!(checked.status.success(), "{}", errors(&checked));
+}
+
+#[test]
+fn every_verb_that_is_shown_has_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = dir.path().join("man1");
+    crisp(&["man", pages.to_str().unwrap()]);
+    for page in
+        ["crisp.1", "crisp-check.1", "crisp-explain.1", "crisp-resize.1", "crisp-demo.1", "crisp-image-import.1"]
+    {
+        let text = std::fs::read_to_string(pages.join(page)).unwrap();
+        assert!(text.contains(".SH NAME"), "{page}");
+    }
+    assert!(!pages.join("crisp-tidy.1").exists());
+}
+
+#[test]
+fn help_shows_what_is_for_people_and_nothing_else() {
+    let help = crisp(&["--help"]);
+    for verb in ["serve", "check", "demo", "explain", "resize", "image", "completions", "man"] {
+        assert!(help.contains(&format!("  {verb}")), "{verb}: {help}");
+    }
+    assert!(!help.contains("tidy") && !help.contains("demo-program"), "{help}");
+}

@@ -1,0 +1,269 @@
+//! ExecSync.
+
+use std::time::Instant;
+
+use cri_api::v1;
+use tonic::Code;
+
+use crate::support::client::{Done, container, security};
+use crate::support::harness::{Daemon, seconds, times, wait_for};
+use crate::support::kernel_state;
+
+#[test]
+fn output_and_exit_code_are_exact() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let done = client.exec(&id, &["sh", "-c", "printf 'out\\n\\n'; printf 'err' >&2; exit 42"]);
+    assert_eq!(done, Done { code: 42, stdout: "out\n\n".into(), stderr: "err".into() });
+    assert_eq!(client.exec(&id, &["true"]), Done { code: 0, stdout: String::new(), stderr: String::new() });
+    assert_eq!(client.exec(&id, &["sh", "-c", "kill -9 $$"]).code, 137);
+    let bytes = client.try_exec(&id, &["sh", "-c", "printf '\\377\\000\\001'"], 0).unwrap();
+    assert_eq!(bytes.stdout, [0xff, 0, 1]);
+    assert_eq!(client.exec(&id, &["cat"]).stdout, "", "stdin is empty");
+}
+
+#[test]
+fn a_command_over_its_time_is_killed_with_all_it_started() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let before = daemon.pids(&id);
+    let begin = Instant::now();
+    let script = "trap '' TERM; sleep 1000 & setsid sleep 1000 & setsid sh -c 'sleep 1000' & sleep 1000";
+    let refusal = client.try_exec(&id, &["sh", "-c", script], 1).unwrap_err();
+    assert_eq!(refusal.code(), Code::DeadlineExceeded, "{refusal:?}");
+    assert!(begin.elapsed() < seconds(10), "{:?}", begin.elapsed());
+    wait_for("everything of the command to go", seconds(3), || {
+        let now = daemon.pids(&id);
+        now.iter().all(|pid| before.contains(pid)).then_some(())
+    });
+    assert_eq!(client.status(&id).state(), v1::ContainerState::ContainerRunning);
+    assert_eq!(client.exec_script(&id, "echo still here"), "still here\n");
+}
+
+#[test]
+fn a_command_over_its_time_is_killed_with_those_who_broke_away_from_it() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let before = daemon.pids(&id);
+    // As daemons do: forked twice, in a session of their own, without a stream of ours, their parents gone before the time is over.
+    let script =
+        "for n in 1 2 3; do (setsid sh -c '(sleep 1000 < /dev/null > /dev/null 2>&1 &)' &) ; done; exec sleep 1000";
+    let refusal = client.try_exec(&id, &["sh", "-c", script], 1).unwrap_err();
+    assert_eq!(refusal.code(), Code::DeadlineExceeded, "{refusal:?}");
+    wait_for("everything of the command to go", seconds(3), || {
+        daemon.pids(&id).iter().all(|pid| before.contains(pid)).then_some(())
+    });
+    // What a command leaves when it ends by itself stays.
+    client.exec(&id, &["sh", "-c", "(setsid sleep 999 < /dev/null > /dev/null 2>&1 &)"]);
+    assert_eq!(daemon.pids(&id).len(), before.len() + 1);
+}
+
+#[test]
+fn a_command_over_its_time_is_killed_with_those_whose_names_are_no_text() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let before = daemon.pids(&id);
+    // The kernel calls a script by the name of its file, and shows that name as it is.
+    let script = "name=/$(printf '\\377) R 1 1 1'); printf '#!/bin/sh\\ntrap \"\" PIPE; while :; do sleep 0.1; done\\n' > \"$name\"; \
+                  chmod 755 \"$name\"; \"$name\" & exec sleep 1000";
+    let refusal = client.try_exec(&id, &["sh", "-c", script], 1).unwrap_err();
+    assert_eq!(refusal.code(), Code::DeadlineExceeded, "{refusal:?}");
+    wait_for("everything of the command to go", seconds(3), || {
+        daemon.pids(&id).iter().all(|pid| before.contains(pid)).then_some(())
+    });
+}
+
+#[test]
+fn a_container_that_somebody_froze_takes_no_command() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let freeze = |frozen: bool| {
+        let dirs = kernel_state::cgroups_under(daemon.ground.cgroup());
+        for dir in dirs.iter().filter(|dir| dir.ends_with(&id)) {
+            let words = [
+                ("freezer.state", if frozen { "FROZEN" } else { "THAWED" }),
+                ("cgroup.freeze", if frozen { "1" } else { "0" }),
+            ];
+            for (file, word) in words.into_iter().filter(|(file, _)| dir.join(file).exists()) {
+                std::fs::write(dir.join(file), word).unwrap();
+            }
+        }
+    };
+    freeze(true);
+    let begin = Instant::now();
+    let refusal = client.try_exec(&id, &["true"], 0).unwrap_err();
+    assert!(begin.elapsed() < seconds(5), "{:?}", begin.elapsed());
+    freeze(false);
+    assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+    assert!(refusal.message().contains("paused"), "{refusal:?}");
+    assert_eq!(client.exec_script(&id, "echo fine"), "fine\n");
+}
+
+#[test]
+fn a_command_within_its_time_is_not_touched() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let answer = client.try_exec(&id, &["sh", "-c", "sleep 0.2; echo done"], 60).unwrap();
+    assert_eq!((answer.exit_code, answer.stdout), (0, b"done\n".to_vec()));
+}
+
+#[test]
+fn output_is_capped_and_the_command_is_not_held_up() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let megabytes = times(40, 20);
+    let script = format!("dd if=/dev/zero bs=1M count={megabytes} 2> /dev/null; echo end >&2; exit 3");
+    let answer = client.try_exec(&id, &["sh", "-c", &script], 0).unwrap();
+    assert_eq!(answer.exit_code, 3);
+    let size = answer.stdout.len() + answer.stderr.len();
+    assert!(size <= 16 << 20 && size > 15 << 20, "{size}");
+    // What is kept is bounded whatever is printed.
+    let held = kernel_state::holding(daemon.pid()).rss;
+    assert!(held < 200 << 10, "{held} KiB");
+}
+
+#[test]
+fn a_child_in_the_background_does_not_hold_up_the_answer() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let held = || (kernel_state::holding(daemon.pid()).fds, kernel_state::holding(daemon.shims()[0]).fds);
+    let before = held();
+    for _ in 0..times(20, 3) {
+        let begin = Instant::now();
+        let done = client.exec(&id, &["sh", "-c", "sleep 1000 & echo started; exit 6"]);
+        assert_eq!((done.code, done.stdout.as_str()), (6, "started\n"));
+        assert!(begin.elapsed() < seconds(10), "{:?}", begin.elapsed());
+    }
+    // They keep their ends of the pipes; nobody keeps the others for them.
+    wait_for("the pipes to be let go of", seconds(10), || {
+        let (daemon, shim) = held();
+        (daemon <= before.0 && shim <= before.1).then_some(())
+    });
+}
+
+#[test]
+fn only_a_running_container_takes_a_command() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.create(&pod, "main", &["sleep", "1000"]);
+    let refusal = client.try_exec(&id, &["true"], 0).unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+    client.start(&id).unwrap();
+    client.stop(&id, 0).unwrap();
+    let refusal = client.try_exec(&id, &["true"], 0).unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+}
+
+#[test]
+fn a_command_that_does_not_exist_fails_by_name_and_leaves_no_child() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let before = daemon.snapshot();
+    for program in ["no-such-program", "/no/such/program", "/etc/passwd", "/etc"] {
+        let refusal = client.try_exec(&id, &[program], 0).unwrap_err();
+        assert!(refusal.message().contains(program), "{refusal:?}");
+        assert_ne!(refusal.code(), Code::NotFound, "the container is there: {refusal:?}");
+    }
+    daemon.wait_until_like(&before);
+}
+
+#[test]
+fn a_command_runs_as_the_container_does() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let mut config = container("main", &crate::support::client::IDLE);
+    config.working_dir = "/tmp".into();
+    config.envs.push(v1::KeyValue { key: "OWN".into(), value: b"value".to_vec() });
+    security(&mut config).run_as_user = Some(v1::Int64Value { value: 1000 });
+    security(&mut config).supplemental_groups = vec![4000];
+    let id = client.run_config(&pod, config);
+    let seen = client.exec_script(&id, "pwd; echo $OWN $HOME $HOSTNAME; id -u; id -g; id -G");
+    let mut lines = seen.lines();
+    assert_eq!(lines.next(), Some("/tmp"));
+    assert_eq!(lines.next(), Some("value /home/user pod"));
+    assert_eq!((lines.next(), lines.next()), (Some("1000"), Some("1000")));
+    let mut groups: Vec<u32> = lines.next().unwrap().split(' ').map(|g| g.parse().unwrap()).collect();
+    groups.sort_unstable();
+    assert_eq!(groups, [1000, 2000, 3000, 4000]);
+    let init = kernel_state::status(daemon.pids(&id)[0]);
+    assert_eq!(init["Groups"].split(' ').count(), kernel_groups(&client.exec_script(&id, "cat /proc/self/status")));
+}
+
+fn kernel_groups(status: &str) -> usize {
+    kernel_state::status_lines(status)["Groups"].split(' ').count()
+}
+
+#[test]
+fn many_commands_at_once_do_not_mix() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let before = daemon.snapshot();
+    let socket = daemon.ground.socket();
+    std::thread::scope(|threads| {
+        for worker in 0..4 {
+            let (socket, id) = (&socket, &id);
+            threads.spawn(move || {
+                let client = crate::support::client::Client::connect(socket);
+                for round in 0..times(25, 3) {
+                    let word = format!("{worker}-{round}");
+                    let done = client.exec(id, &["sh", "-c", &format!("echo {word}; echo {word} >&2; exit {worker}")]);
+                    assert_eq!(done, Done { code: worker, stdout: format!("{word}\n"), stderr: format!("{word}\n") });
+                }
+            });
+        }
+    });
+    daemon.wait_until_like(&before);
+}
+
+#[test]
+fn a_client_that_hangs_up_leaves_no_command_behind_when_its_time_is_over() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let before = daemon.pids(&id).len();
+    let request =
+        v1::ExecSyncRequest { container_id: id.clone(), cmd: vec!["sleep".into(), "1000".into()], timeout: 2 };
+    let hung_up = client.call(|mut c| async move {
+        let mut request = tonic::Request::new(request);
+        request.set_timeout(std::time::Duration::from_millis(500));
+        c.exec_sync(request).await
+    });
+    assert!(hung_up.is_err());
+    wait_for("the command to go", seconds(10), || (daemon.pids(&id).len() == before).then_some(()));
+}
+
+#[test]
+fn a_command_that_is_too_long_is_named() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let long = "x".repeat(200_000);
+    let refusal = client.try_exec(&id, &["echo", &long], 5).unwrap_err();
+    assert_eq!(refusal.code(), tonic::Code::InvalidArgument, "{refusal:?}");
+    assert!(refusal.message().contains("cmd"), "{refusal:?}");
+    assert_eq!(client.exec_script(&id, "echo fine"), "fine\n");
+}

@@ -1,0 +1,313 @@
+//! What containers print, and where it goes.
+
+use std::fs;
+
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use tonic::Code;
+
+use crate::support::client::{container, log_lines, text_of};
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, scrape, seconds, times, wait_for};
+use crate::support::kernel_state;
+
+#[test]
+fn lines_have_a_time_a_stream_and_a_tag() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let ended = daemon.client().script(&pod, "main", "echo out; sleep 0.1; echo err >&2; sleep 0.1; printf 'no end'");
+    let lines = log_lines(&ended.status.log_path);
+    let short: Vec<_> = lines.iter().map(|l| format!("{} {} {}", l.stream, l.tag, l.text)).collect();
+    assert_eq!(short[..2], ["stdout F out", "stderr F err"]);
+    assert!(matches!(short[2].as_str(), "stdout F no end" | "stdout P no end"), "{short:?}");
+    assert_eq!(short.len(), 3);
+    let mut times: Vec<_> = lines.iter().map(|l| l.time.clone()).collect();
+    for time in &times {
+        // Such as 2026-11-16T10:00:00.000000001Z.
+        let shape: String = time.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        assert_eq!(shape, "0000-00-00T00:00:00.000000000Z");
+    }
+    let before = times.clone();
+    times.sort();
+    assert_eq!(times, before);
+}
+
+#[test]
+fn a_line_that_is_too_long_comes_in_parts() {
+    let daemon = Daemon::with_settings("[container]\nlog_line_max = 1000\n");
+    let pod = daemon.run_pod("pod");
+    let script = "head -c 2500 /dev/zero | tr '\\0' x; echo; head -c 1000 /dev/zero | tr '\\0' y; echo; echo end";
+    let ended = daemon.client().script(&pod, "main", script);
+    let lines = log_lines(&ended.status.log_path);
+    let shape: Vec<_> = lines.iter().map(|l| (l.tag.as_str(), l.text.len())).collect();
+    assert_eq!(shape, [("P", 1000), ("P", 1000), ("F", 500), ("F", 1000), ("F", 3)]);
+    assert_eq!(ended.stdout, format!("{}\n{}\nend\n", "x".repeat(2500), "y".repeat(1000)));
+}
+
+#[test]
+fn a_line_in_the_making_is_not_lost_at_the_end() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run(&pod, "main", &["sh", "-c", "echo up; printf unfinished; exec sleep 1000"]);
+    client.wait_printed(&id, "up");
+    client.stop(&id, 0).unwrap();
+    assert_eq!(client.lines(&id).last().unwrap().text, "unfinished");
+}
+
+#[test]
+fn much_output_at_full_speed_is_all_there() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    // Lines of 100 bytes, 50 MB of them.
+    let count = times(500_000, 20_000);
+    let line = "0123456789".repeat(10);
+    let script = format!("yes {} | head -n {count}", &line[1..]);
+    let ended = daemon.client().script(&pod, "main", &script);
+    assert_eq!(ended.status.exit_code, 0);
+    assert_eq!(ended.stdout.len(), count * 100);
+    assert!(ended.stdout.lines().all(|l| l == &line[1..]));
+}
+
+#[test]
+fn reopening_goes_on_in_a_new_file_without_a_gap() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let script = "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo $i; done; echo half; read x < /tmp/go; \
+                  while [ $i -lt 4000 ]; do i=$((i+1)); echo $i; done";
+    let id = client.run(&pod, "main", &["sh", "-c", &format!("busybox mkfifo /tmp/go; {script}")]);
+    client.wait_printed(&id, "half");
+    let log = client.status(&id).log_path;
+    let old = format!("{log}.1");
+    fs::rename(&log, &old).unwrap();
+    client.reopen_log(&id).unwrap();
+    assert!(fs::metadata(&log).is_ok(), "a new log is begun at once");
+    client.exec_script(&id, "echo > /tmp/go");
+    client.wait_exited(&id);
+    let (first, second) = (text_of(&log_lines(&old), "stdout"), text_of(&log_lines(&log), "stdout"));
+    let numbers: Vec<u32> =
+        first.lines().chain(second.lines()).filter(|l| *l != "half").map(|l| l.parse().unwrap()).collect();
+    assert_eq!(numbers, (1..=4000).collect::<Vec<_>>());
+    assert!(!second.is_empty());
+}
+
+#[test]
+fn logs_reopened_while_a_container_prints_lose_nothing() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let count = times(20_000, 1000);
+    let id =
+        client.run(&pod, "main", &["sh", "-c", &format!("seq 1 {count}; sleep 0.2; seq {} {}", count + 1, 2 * count)]);
+    let log = client.status(&id).log_path;
+    let mut parts = Vec::new();
+    for n in 0..5 {
+        let old = format!("{log}.{n}");
+        if fs::rename(&log, &old).is_ok() {
+            parts.push(old);
+        }
+        // An exited container has nothing to reopen.
+        if client.reopen_log(&id).is_err() {
+            break;
+        }
+    }
+    client.wait_exited(&id);
+    parts.push(log);
+    let text: String = parts.iter().map(|part| text_of(&log_lines(part), "stdout")).collect();
+    let numbers: Vec<usize> = text.lines().map(|l| l.parse().unwrap()).collect();
+    assert_eq!(numbers, (1..=2 * count).collect::<Vec<_>>());
+}
+
+#[test]
+fn only_a_running_container_has_a_log_to_reopen() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    client.stop(&id, 5).unwrap();
+    let refusal = client.reopen_log(&id).unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+}
+
+#[test]
+fn a_log_cannot_leave_the_pods_directory() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let logs = daemon.ground.logs().join("pod");
+    let outside = daemon.ground.dir().join("outside");
+    fs::create_dir(&outside).unwrap();
+    std::os::unix::fs::symlink(&outside, logs.join("link")).unwrap();
+    std::os::unix::fs::symlink(outside.join("file"), logs.join("file.log")).unwrap();
+    for path in ["../outside/a.log", "x/../../outside/a.log", "/tmp/a.log", "link/a.log", "file.log"] {
+        let mut config = container("main", &["echo", "x"]);
+        config.log_path = path.to_owned();
+        let refusal = client.try_create(&pod, config).unwrap_err();
+        assert!(matches!(refusal.code(), Code::InvalidArgument | Code::FailedPrecondition), "{path}: {refusal:?}");
+        assert!(refusal.message().contains("log_path"), "{path}: {refusal:?}");
+    }
+    assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+}
+
+#[test]
+fn an_absent_log_directory_is_named() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let mut config = daemon.pod_config("pod");
+    config.log_directory = daemon.ground.dir().join("absent").display().to_string();
+    let refusal = match client.try_run_pod(config.clone()) {
+        Err(refusal) => refusal,
+        Ok(id) => {
+            let pod = crate::support::client::Pod { id, config };
+            client.try_create(&pod, container("main", &["true"])).unwrap_err()
+        }
+    };
+    assert!(matches!(refusal.code(), Code::InvalidArgument | Code::FailedPrecondition), "{refusal:?}");
+    assert!(refusal.message().contains("log_directory") && refusal.message().contains("absent"), "{refusal:?}");
+}
+
+#[test]
+fn a_container_without_a_log_path_is_not_logged() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let mut config = container("main", &["sh", "-c", "seq 1 100000; exit 3"]);
+    config.log_path = String::new();
+    let ended = client.finish_config(&pod, config);
+    assert_eq!((ended.status.exit_code, ended.status.log_path.as_str()), (3, ""));
+    assert_eq!(fs::read_dir(daemon.ground.logs().join("pod")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_log_in_a_directory_of_its_own_is_made_for_it() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let mut config = container("main", &["echo", "deep"]);
+    // As the kubelet names them.
+    config.log_path = "main/0.log".to_owned();
+    fs::create_dir(daemon.ground.logs().join("pod/main")).unwrap();
+    assert_eq!(daemon.client().finish_config(&pod, config).stdout, "deep\n");
+}
+
+#[test]
+fn a_terminal_is_logged_as_stdout() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let mut config = container("main", &["sh", "-c", "test -t 0 && test -t 1 && echo tty; echo err >&2"]);
+    config.tty = true;
+    let ended = daemon.client().finish_config(&pod, config);
+    assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("tty\r\nerr\r\n", ""));
+}
+
+#[test]
+fn a_child_that_keeps_the_pipe_does_not_hold_up_the_exit() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run(&pod, "main", &["sh", "-c", "(sleep 1000 &); echo done; exit 4"]);
+    let status = wait_for("the exit", seconds(10), || Some(client.status(&id)).filter(|status| status.finished_at > 0));
+    assert_eq!(status.exit_code, 4);
+    assert_eq!(client.lines(&id).last().unwrap().text, "done");
+}
+
+#[test]
+fn bytes_that_are_no_text_are_logged_as_they_are() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    // Every byte there is, but for the one that ends a line.
+    let script =
+        "i=0; while [ $i -lt 256 ]; do [ $i -ne 10 ] && printf \"\\\\$(printf %o $i)\"; i=$((i+1)); done; echo";
+    let id = client.run(&pod, "main", &["sh", "-c", script]);
+    client.wait_exited(&id);
+    let log = fs::read(client.status(&id).log_path).unwrap();
+    let wanted: Vec<u8> = (0..=255).filter(|byte| *byte != b'\n').chain([b'\n']).collect();
+    let at = log.windows(10).position(|words| words == b" stdout F ").unwrap() + 10;
+    assert_eq!(log[at..], wanted);
+}
+
+#[test]
+fn a_full_disk_is_counted_and_told_and_the_container_goes_on() {
+    let daemon = Daemon::on(Ground::with_metrics(""));
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let logs = daemon.ground.logs().join("pod");
+    mount("crisp-test", &logs, "tmpfs", MountFlags::empty(), Some(c"size=256k")).unwrap();
+    fs::write(logs.join("other"), vec![0; 128 << 10]).unwrap();
+    let script = "seq 1 100000; touch /tmp/printed; read x < /tmp/go; echo after; exit 5";
+    let id = client.run(&pod, "main", &["sh", "-c", &format!("busybox mkfifo /tmp/go; {script}")]);
+    wait_for("all to be printed", seconds(20), || (client.exec(&id, &["ls", "/tmp/printed"]).code == 0).then_some(()));
+    let told = wait_for("the loss to be told", seconds(20), || {
+        Some(daemon.ground.read_log()).filter(|log| log.contains("output could not be logged"))
+    });
+    assert!(told.contains("No space left on device") && told.contains("bytes="), "{told}");
+    let page = scrape(&daemon.ground.metrics());
+    let lost = page.lines().find_map(|line| line.strip_prefix("crisp_log_bytes_lost_total ")).unwrap();
+    assert!(lost.parse::<u64>().unwrap() > 0, "{page}");
+    // Once there is room again, logging goes on, on a line of its own.
+    fs::remove_file(logs.join("other")).unwrap();
+    client.exec_script(&id, "echo > /tmp/go");
+    client.wait_exited(&id);
+    assert_eq!(client.status(&id).exit_code, 5, "it never noticed");
+    let log = fs::read_to_string(client.status(&id).log_path).unwrap();
+    assert!(log.lines().last().unwrap().ends_with("Z stdout F after"), "{}", &log[log.len() - 200..]);
+    assert!(log.lines().rev().skip(2).all(|line| line.contains(" stdout F ")), "only one entry was cut short");
+    client.remove_pod(&pod.id).unwrap();
+    unmount(&logs, UnmountFlags::DETACH).unwrap();
+}
+
+#[test]
+fn logs_reopened_at_full_speed_neither_lose_nor_repeat_a_line() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let count = times(1_000_000, 20_000);
+    let id = client.run(&pod, "main", &["seq", "1", &count.to_string()]);
+    let log = client.status(&id).log_path;
+    let mut parts = Vec::new();
+    loop {
+        let old = format!("{log}.{}", parts.len());
+        fs::rename(&log, &old).unwrap();
+        parts.push(old);
+        if client.reopen_log(&id).is_err() {
+            break;
+        }
+    }
+    client.wait_exited(&id);
+    if fs::metadata(&log).is_ok() {
+        parts.push(log);
+    }
+    let mut next = 1;
+    for part in &parts {
+        for line in log_lines(part) {
+            assert_eq!((line.tag.as_str(), line.text.parse()), ("F", Ok(next)));
+            next += 1;
+        }
+    }
+    assert_eq!(next, count + 1, "in {} parts", parts.len());
+    assert!(parts.len() > 2, "{}", parts.len());
+}
+
+#[test]
+fn a_shim_stays_small_whatever_its_container_prints() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    client.run_idle(&pod, "idle");
+    let shim = daemon.shims()[0];
+    let before = kernel_state::holding(shim).anonymous;
+    let size = times(20_000_000, 2_000_000);
+    // No line at all, the shortest lines there are, noise, and two streams at once.
+    let script = format!(
+        "head -c {size} /dev/zero; yes '' | head -c {size} >&2; head -c {size} /dev/urandom; \
+         head -c {size} /dev/zero & head -c {size} /dev/urandom >&2; wait; exit 8"
+    );
+    let id = client.run(&pod, "main", &["sh", "-c", &script]);
+    let mut most = 0;
+    let status = wait_for("the container to exit", seconds(120), || {
+        most = most.max(kernel_state::holding(shim).anonymous);
+        Some(client.status(&id)).filter(|status| status.finished_at > 0)
+    });
+    assert_eq!(status.exit_code, 8);
+    assert!(most < before + 1024, "{before} KiB, then {most} KiB");
+}

@@ -1,0 +1,15 @@
+//! The daemon as a whole: start, bad requests, reload, health, events, metrics, traces, secrets.
+
+mod events;
+mod h2_authority;
+mod handlers;
+mod health;
+mod lists;
+mod metrics;
+mod pod_resources;
+mod reload;
+mod requests;
+mod secrets;
+mod soak;
+mod startup;
+mod tracing;

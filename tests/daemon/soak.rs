@@ -1,0 +1,132 @@
+//! A kubelet that has nothing to do but look, and what that costs the daemon.
+//!
+//! The short form is a test like any other. `hack/dev soak` runs the same for as long, and with as many pods, as it is told, and
+//! prints what the daemon used: `CRISP_SOAK_SECONDS` and `CRISP_SOAK_PODS`.
+
+use std::time::{Duration, Instant};
+
+use cri_api::v1;
+
+use crate::support::client::{Client, Pod, container};
+use crate::support::env::Ground;
+use crate::support::harness::{Daemon, slow, times};
+use crate::support::kernel_state;
+
+/// How long, over how many pods, and how often somebody looks.
+struct Plan {
+    pods: usize,
+    rounds: u32,
+    period: Duration,
+    /// Between two readings, in rounds.
+    every: u32,
+}
+
+impl Plan {
+    fn get() -> Self {
+        let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u32>().unwrap());
+        match number("CRISP_SOAK_SECONDS") {
+            Some(seconds) => Self {
+                pods: usize::try_from(number("CRISP_SOAK_PODS").unwrap_or(100)).unwrap(),
+                rounds: seconds.max(20),
+                period: Duration::from_secs(1),
+                every: (seconds / 20).max(1),
+            },
+            None => {
+                Self { pods: times(15, 4), rounds: 60, period: Duration::from_millis(100) * slow().min(5), every: 3 }
+            }
+        }
+    }
+}
+
+/// What the daemon holds at one moment.
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    pss_kib: u64,
+    fds: usize,
+    threads: usize,
+}
+
+/// As a kubelet does with these settings: a relist each second, the pods' own statuses in turn, its other questions now and
+/// then. `stats` are read each second, which no kubelet does so often.
+fn look(client: &Client, pods: &[(Pod, String)], round: u32) {
+    assert_eq!(client.pods().len(), pods.len());
+    assert_eq!(client.containers().len(), pods.len());
+    let stats = v1::ListContainerStatsRequest { filter: None };
+    let stats = client.call(|mut c| async move { c.list_container_stats(stats).await }).unwrap().stats;
+    assert_eq!(stats.len(), pods.len());
+    let stats = v1::ListPodSandboxStatsRequest { filter: None };
+    let stats = client.call(|mut c| async move { c.list_pod_sandbox_stats(stats).await }).unwrap().stats;
+    assert_eq!(stats.len(), pods.len());
+    let turn = usize::try_from(round).unwrap() % 10;
+    for (pod, container) in pods.iter().skip(turn).step_by(10) {
+        assert_eq!(client.pod_status(&pod.id).state(), v1::PodSandboxState::SandboxReady);
+        assert_eq!(client.status(container).state(), v1::ContainerState::ContainerRunning);
+        let label_selector = [("io.kubernetes.pod.uid".to_owned(), format!("uid-of-{}", pod.config.hostname))].into();
+        client.pods_like(v1::PodSandboxFilter { label_selector, ..Default::default() });
+    }
+    if round.is_multiple_of(5) {
+        client.call(|mut c| async move { c.status(v1::StatusRequest { verbose: false }).await }).unwrap();
+    }
+    if round.is_multiple_of(10) {
+        client.image_call(|mut c| async move { c.image_fs_info(v1::ImageFsInfoRequest {}).await }).unwrap();
+        client.image_call(|mut c| async move { c.list_images(v1::ListImagesRequest { filter: None }).await }).unwrap();
+        let request = v1::ListPodSandboxMetricsRequest {};
+        client.call(|mut c| async move { c.list_pod_sandbox_metrics(request).await }).unwrap();
+    }
+}
+
+#[test]
+fn a_daemon_that_is_only_looked_at_stays_as_it_is() {
+    let plan = Plan::get();
+    let daemon = Daemon::on(Ground::connected(""));
+    let client = daemon.client();
+    let run = |number| {
+        let pod = client.run_pod_of(daemon.pod_config(&format!("pod-{number}")));
+        let id = client.run_config(&pod, container("main", &["sleep", "100000"]));
+        (pod, id)
+    };
+    let pods: Vec<_> = (0..plan.pods).map(run).collect();
+    // What is made once, and what starting the pods left, is not part of it.
+    (0..20).for_each(|round| look(client, &pods, round));
+    let (begin, mut last) = (Instant::now(), (Instant::now(), kernel_state::processor_time(daemon.pid())));
+    let mut readings = Vec::new();
+    for round in 0..plan.rounds {
+        look(client, &pods, round);
+        let due = plan.period * (round + 1);
+        std::thread::sleep(due.saturating_sub(begin.elapsed()));
+        if round % plan.every == plan.every - 1 {
+            let (now, used) = (Instant::now(), kernel_state::processor_time(daemon.pid()));
+            let cpu_percent = (used - last.1).as_secs_f64() / (now - last.0).as_secs_f64() * 100.0;
+            let held = kernel_state::holding(daemon.pid());
+            let pss_kib = kernel_state::proportional(daemon.pid());
+            let at = begin.elapsed();
+            readings.push(Reading { pss_kib, fds: held.fds, threads: held.threads });
+            eprintln!(
+                "{:7.1} s  CPU {cpu_percent:5.2} %  PSS {pss_kib:6} KiB  {:4} descriptors  {:3} threads",
+                at.as_secs_f64(),
+                held.fds,
+                held.threads
+            );
+            last = (now, used);
+        }
+    }
+    assert_flat(&readings);
+}
+
+/// The second half of the time may need no more than the first one did.
+fn assert_flat(readings: &[Reading]) {
+    let (first, second) = readings.split_at(readings.len() / 2);
+    let most = |half: &[Reading], of: fn(&Reading) -> u64| half.iter().map(of).max().unwrap();
+    // A reading may fall into the middle of a large answer: what counts is what it is most of the time.
+    let pss = |half: &[Reading]| {
+        let mut all: Vec<u64> = half.iter().map(|reading| reading.pss_kib).collect();
+        all.sort_unstable();
+        all[all.len() / 2]
+    };
+    assert!(pss(second) <= pss(first) + pss(first) / 20 + 512, "memory grows: {readings:?}");
+    let fds = |half| most(half, |reading| u64::try_from(reading.fds).unwrap());
+    assert!(fds(second) <= fds(first) + 4, "descriptors pile up: {readings:?}");
+    // Threads for work that blocks come and go.
+    let threads = |half| most(half, |reading| u64::try_from(reading.threads).unwrap());
+    assert!(threads(second) <= threads(first) + 8, "threads pile up: {readings:?}");
+}

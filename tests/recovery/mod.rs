@@ -1,0 +1,8 @@
+//! Crashes, failures and full disks: nothing is lost, nothing is left behind.
+
+pub(crate) mod failpoints;
+mod failures;
+mod full_disk;
+mod leak;
+mod recover;
+mod shims;

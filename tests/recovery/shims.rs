@@ -1,0 +1,201 @@
+//! Trouble between the daemon and its shims.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use cri_api::v1;
+use cri_api::v1::{ContainerState, PodSandboxState};
+use rustix::process::Signal;
+
+use crate::support::client::container;
+use crate::support::harness::{Daemon, kill, seconds, wait_for};
+use crate::support::kernel_state;
+
+fn shim_of(daemon: &Daemon, pod: &str) -> i32 {
+    let note = daemon.ground.state().join("pods").join(pod).join("shim.pid");
+    fs::read_to_string(note).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_launch_leaves_the_mounts_of_all_other_pods_behind() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    daemon.client().run_idle(&pod, "main");
+    // It says so where it cannot, and goes on.
+    let said = fs::read_to_string(daemon.ground.state().join("pods").join(&pod.id).join("shim.log")).unwrap();
+    assert!(!said.contains("among all mounts"), "{said}");
+}
+
+#[test]
+fn a_shim_that_stands_still_loses_nothing() {
+    let mut daemon = Daemon::start();
+    let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
+    let id = daemon.client().run_idle(&pod, "main");
+    let fine = daemon.client().run_idle(&other, "main");
+    let shim = shim_of(&daemon, &pod.id);
+    kill(shim, Signal::STOP);
+    daemon.kill9();
+    let begin = Instant::now();
+    daemon.revive();
+    assert!(begin.elapsed() < seconds(15));
+    assert_eq!(daemon.client().exec_script(&fine, "echo alive"), "alive\n");
+    assert_eq!(daemon.client().status(&id).state(), ContainerState::ContainerRunning);
+    kill(shim, Signal::CONT);
+    wait_for("the shim to be found", seconds(20), || daemon.client().try_exec(&id, &["true"], 5).is_ok().then_some(()));
+    assert_eq!(daemon.client().pod_status(&pod.id).state(), PodSandboxState::SandboxReady);
+}
+
+#[test]
+fn a_pod_whose_shim_stands_still_is_removed() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    daemon.client().run_idle(&pod, "main");
+    let id = daemon.client().run(&pod, "polite", &["sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done"]);
+    let shim = shim_of(&daemon, &pod.id);
+    kill(shim, Signal::STOP);
+    let begin = Instant::now();
+    // It ends long before that, and the kernel says so.
+    daemon.client().stop(&id, 40).unwrap();
+    assert_eq!(daemon.client().status(&id).state(), ContainerState::ContainerExited);
+    daemon.client().remove(&id).unwrap();
+    daemon.client().remove_pod(&pod.id).unwrap();
+    assert!(begin.elapsed() < seconds(8), "{:?}", begin.elapsed());
+    assert!(!kernel_state::is_alive(shim));
+}
+
+#[test]
+fn a_shim_that_stands_still_is_waited_for_once_and_not_for_each_container() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    for name in ["one", "two", "three", "four"] {
+        daemon.client().run_idle(&pod, name);
+    }
+    kill(shim_of(&daemon, &pod.id), Signal::STOP);
+    let begin = Instant::now();
+    daemon.client().stop_pod(&pod.id).unwrap();
+    daemon.client().remove_pod(&pod.id).unwrap();
+    assert!(begin.elapsed() < seconds(6), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_shim_that_stood_still_while_its_container_was_removed_goes_on_with_its_pod() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let (id, other) = (daemon.client().run_idle(&pod, "main"), daemon.client().run_idle(&pod, "other"));
+    let shim = shim_of(&daemon, &pod.id);
+    kill(shim, Signal::STOP);
+    daemon.client().stop(&id, 0).unwrap();
+    daemon.client().remove(&id).unwrap();
+    assert_eq!(daemon.client().status(&other).state(), ContainerState::ContainerRunning);
+    kill(shim, Signal::CONT);
+    assert_eq!(daemon.client().exec_script(&other, "echo alive"), "alive\n");
+    daemon.client().stop(&other, 0).unwrap();
+    assert_eq!(daemon.client().status(&other).exit_code, 137, "its end is heard of again");
+    let again = daemon.client().run_idle(&pod, "main");
+    assert_eq!(daemon.client().exec_script(&again, "echo alive"), "alive\n");
+}
+
+#[test]
+fn an_end_that_was_never_written_down_is_found_out() {
+    let mut daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let id = daemon.client().run_idle(&pod, "main");
+    let file = daemon.ground.state().join("pods").join(&pod.id).join("containers").join(&id).join("container.json");
+    let running = fs::read(&file).unwrap();
+    daemon.client().stop_pod(&pod.id).unwrap();
+    let exit = file.with_file_name("exit.json");
+    fs::remove_file(&exit).unwrap();
+    daemon.kill9();
+    fs::write(&file, running).unwrap();
+    daemon.revive();
+    let status = daemon.client().status(&id);
+    assert_eq!((status.state(), status.exit_code), (ContainerState::ContainerExited, 255));
+    daemon.client().remove_pod(&pod.id).unwrap();
+}
+
+#[test]
+fn the_shim_of_another_pod_is_not_ended() {
+    let daemon = Daemon::start();
+    let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
+    let id = daemon.client().run_idle(&other, "main");
+    daemon.client().stop_pod(&pod.id).unwrap();
+    let dir = daemon.ground.state().join("pods").join(&pod.id);
+    assert!(!dir.join("shim.pid").exists() && !dir.join("shim.start").exists());
+    fs::write(dir.join("shim.start"), "77").unwrap();
+    fs::write(dir.join("shim.pid"), shim_of(&daemon, &other.id).to_string()).unwrap();
+    daemon.client().remove_pod(&pod.id).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(daemon.client().exec_script(&id, "echo alive"), "alive\n");
+}
+
+#[test]
+fn the_layer_of_a_container_with_a_strange_record_stays() {
+    let mut daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let id = daemon.client().run_idle(&pod, "main");
+    let file = daemon.ground.state().join("pods").join(&pod.id).join("containers").join(&id).join("container.json");
+    let text = fs::read_to_string(&file).unwrap();
+    daemon.kill9();
+    fs::write(&file, text.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
+    daemon.revive();
+    assert!(daemon.ground.root().join("containers").join(&id).join("upper").is_dir());
+    assert!(daemon.client().containers().is_empty());
+    daemon.kill9();
+    fs::write(&file, text).unwrap();
+    daemon.revive();
+    assert_eq!(daemon.client().exec_script(&id, "ls /bin > /dev/null; echo alive"), "alive\n");
+}
+
+#[test]
+fn a_container_that_ends_as_it_is_made_is_exited_and_removable() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    for round in 0..10 {
+        let id = client.create(&pod, &format!("main-{round}"), &["true"]);
+        kill(daemon.pids(&id)[0], Signal::KILL);
+        client.wait_exited(&id);
+        client.remove(&id).unwrap();
+    }
+}
+
+#[test]
+fn the_shim_stands_apart_from_the_memory_of_its_containers() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let shim = daemon.shims()[0];
+    let mut config = container("main", &["sh", "-c", "x=$(yes | head -c 200000000); echo $x"]);
+    let resources = v1::LinuxContainerResources { memory_limit_in_bytes: 32 << 20, ..Default::default() };
+    config.linux.as_mut().unwrap().resources = Some(resources);
+    let ended = client.finish_config(&pod, config);
+    assert_eq!((ended.status.exit_code, ended.status.reason.as_str()), (137, "OOMKilled"));
+    let cgroups = fs::read_to_string(format!("/proc/{shim}/cgroup")).unwrap();
+    assert!(!cgroups.contains(daemon.ground.cgroup()), "the shim is in the pod's cgroup:\n{cgroups}");
+    // Among the last to be killed where crisp may choose so, and never sooner than the daemon.
+    let score =
+        |pid: i32| -> i32 { fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().parse().unwrap() };
+    let held = u64::from_str_radix(&kernel_state::status(daemon.pid())["CapEff"], 16).unwrap();
+    let may_lower = held & (1 << 24) != 0;
+    assert!(if may_lower { score(shim) == -998 } else { score(shim) <= score(daemon.pid()) });
+    wait_for("the pod to go on", seconds(5), || {
+        (client.pod_status(&pod.id).state() == PodSandboxState::SandboxReady && kernel_state::is_alive(shim))
+            .then_some(())
+    });
+    assert_eq!(client.script(&pod, "after", "echo fine").stdout, "fine\n");
+}
+
+#[test]
+fn a_command_ends_with_its_time_also_where_the_shim_stands_still() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let id = daemon.client().run_idle(&pod, "main");
+    let shim = shim_of(&daemon, &pod.id);
+    kill(shim, Signal::STOP);
+    let begin = Instant::now();
+    let refusal = daemon.client().try_exec(&id, &["touch", "/tmp/late"], 1).unwrap_err();
+    assert_eq!(refusal.code(), tonic::Code::DeadlineExceeded, "{refusal:?}");
+    assert!(begin.elapsed() < seconds(60));
+    kill(shim, Signal::CONT);
+    assert_eq!(daemon.client().exec_script(&id, "echo alive"), "alive\n");
+}

@@ -1,0 +1,215 @@
+//! `crisp serve`, started for one test and cleared away after it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::client::Client;
+use crate::support::env::Ground;
+use crate::support::kernel_state;
+use crate::support::snapshot::Snapshot;
+
+/// How much slower than usual this machine is.
+pub(crate) fn slow() -> u32 {
+    match std::env::var("CRISP_TEST_SLOW") {
+        Ok(text) => text.parse().expect("CRISP_TEST_SLOW is a whole number"),
+        Err(_) => 1,
+    }
+}
+
+/// `seconds` on an ordinary machine.
+pub(crate) fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds) * slow()
+}
+
+/// A number of repetitions that would only take long on a slow machine.
+pub(crate) fn times(usual: usize, when_slow: usize) -> usize {
+    if slow() > 1 { when_slow } else { usual }
+}
+
+/// Asks again and again until there is an answer.
+pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(begin.elapsed() < limit, "waited {limit:?} in vain for {what}");
+        pause();
+    }
+}
+
+/// Between two questions: often enough not to waste time, seldom enough to leave some to those who are asked about.
+pub(crate) fn pause() {
+    std::thread::sleep(Duration::from_millis(10) * slow().min(10));
+}
+
+/// A program under test.
+pub(crate) fn program(name: &str) -> PathBuf {
+    let dir = std::env::var_os("CRISP_BIN_DIR").expect("CRISP_BIN_DIR names the directory with crisp and crisp-shim");
+    let path = Path::new(&dir).join(name);
+    assert!(path.is_file(), "there is no {}", path.display());
+    path
+}
+
+pub(crate) fn kill(pid: i32, signal: Signal) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        kill_process(pid, signal).ok();
+    }
+}
+
+/// A daemon that answers.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) ground: Ground,
+    process: Child,
+    client: Client,
+}
+
+impl Daemon {
+    pub(crate) fn start() -> Self {
+        Self::on(Ground::new())
+    }
+
+    /// `settings` are lines for the configuration file.
+    pub(crate) fn with_settings(settings: &str) -> Self {
+        Self::on(Ground::with_settings(settings))
+    }
+
+    pub(crate) fn on(ground: Ground) -> Self {
+        Self::with_failpoints(ground, "")
+    }
+
+    pub(crate) fn with_failpoints(ground: Ground, failpoints: &str) -> Self {
+        let (process, client) = launch(&ground, failpoints);
+        Self { ground, process, client }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        i32::try_from(self.process.id()).unwrap()
+    }
+
+    /// Ends the daemon without giving it a chance to do anything.
+    pub(crate) fn kill9(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Waits for the end of a daemon that is about to end.
+    pub(crate) fn wait_ended(&mut self) -> ExitStatus {
+        let process = &mut self.process;
+        wait_for("the daemon to end", seconds(10), || process.try_wait().unwrap())
+    }
+
+    /// Asks the daemon to end, and waits until it did.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        // A connection that nobody reads from would be waited for.
+        self.client = Client::connect(&self.ground.socket());
+        kill(self.pid(), Signal::TERM);
+        self.wait_ended()
+    }
+
+    /// Starts a daemon in place of one that has ended.
+    pub(crate) fn revive(&mut self) {
+        self.revive_with_failpoints("");
+    }
+
+    pub(crate) fn revive_with_failpoints(&mut self, failpoints: &str) {
+        assert!(self.process.try_wait().unwrap().is_some(), "the last daemon still runs");
+        (self.process, self.client) = launch(&self.ground, failpoints);
+    }
+
+    /// A daemon killed at a bad moment, and its successor.
+    pub(crate) fn restart(&mut self) {
+        self.kill9();
+        self.revive();
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        self.ground.snapshot(Some(self.pid()))
+    }
+
+    pub(crate) fn wait_until_like(&self, before: &Snapshot) {
+        self.ground.wait_until_like(before, Some(self.pid()));
+    }
+
+    /// The pids of the shims.
+    pub(crate) fn shims(&self) -> Vec<i32> {
+        let all = kernel_state::processes_of(self.ground.dir(), self.ground.cgroup(), Some(self.pid()));
+        all.into_iter().filter(|process| process.name == "crisp-shim").map(|process| process.pid).collect()
+    }
+
+    /// The processes of a container, its first one first.
+    pub(crate) fn pids(&self, container: &str) -> Vec<i32> {
+        kernel_state::pids_in(container, self.ground.cgroup())
+    }
+
+    fn is_running(&mut self) -> bool {
+        self.process.try_wait().is_ok_and(|status| status.is_none())
+    }
+}
+
+impl Drop for Daemon {
+    /// Whatever a test was about: a daemon that has removed its pods has left nothing behind.
+    fn drop(&mut self) {
+        let check = !std::thread::panicking() && self.is_running();
+        if check {
+            self.client.remove_everything();
+            self.ground.wait_until_empty(Some(self.pid()));
+        }
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}
+
+/// Starts a daemon and waits until it says that it is ready.
+fn launch(ground: &Ground, failpoints: &str) -> (Child, Client) {
+    let mut process = ground.serve().env("CRISP_FAILPOINTS", failpoints).spawn().unwrap();
+    let output = BufReader::new(process.stdout.take().unwrap());
+    match first_line(output) {
+        Some(line) if line.contains("ready") => {}
+        other => {
+            process.kill().ok();
+            process.wait().ok();
+            panic!("the daemon said {other:?} and not that it is ready:\n{}", ground.read_log());
+        }
+    }
+    assert!(fs::metadata(ground.socket()).unwrap().file_type().is_socket());
+    (process, Client::connect(&ground.socket()))
+}
+
+/// The first line of `output`, if it comes in time; the rest is read so that the writer never waits.
+fn first_line(mut output: impl BufRead + Send + 'static) -> Option<String> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        if output.read_line(&mut line).is_ok_and(|n| n > 0) {
+            sender.send(line).ok();
+        }
+        drop(sender);
+        output.read_to_end(&mut Vec::new()).ok();
+    });
+    receiver.recv_timeout(seconds(20)).ok()
+}
+
+/// The page of a daemon's metrics.
+pub(crate) fn scrape(socket: &Path) -> String {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    page.to_owned()
+}

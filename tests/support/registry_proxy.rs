@@ -1,0 +1,368 @@
+//! A server between daemon and registry that sees every request and answers as it is told.
+//!
+//! Every request is one connection. What a [`Proxy`] does is decided by its rule, request by request: pass it on, and
+//! the answer back in some [`Way`], or answer itself without asking anybody.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::support::harness::seconds;
+use crate::support::image_fixture::{Blob, Pieces};
+use crate::support::registry_fixture::Registry;
+
+/// No answer at all comes later than this, so that no thread outlives its test for long.
+const PATIENCE: u64 = 30;
+
+/// A request, as it came.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) verb: String,
+    /// With its query.
+    pub(crate) path: String,
+    headers: Vec<(String, String)>,
+    pub(crate) body: String,
+    /// How many of this verb and path came before.
+    pub(crate) nth: usize,
+    /// Bytes of the body that were sent back.
+    pub(crate) sent: u64,
+}
+
+/// What is done with a request.
+#[derive(Debug, Clone)]
+pub(crate) enum Act {
+    Pass(Way),
+    /// A status with its reason, header lines and a body.
+    Answer(&'static str, Vec<(&'static str, String)>, Vec<u8>),
+    /// Bytes for the beginning, and bytes that come again and again until the other side has enough, with a pause
+    /// before each.
+    Endless(&'static str, Vec<u8>, Duration),
+}
+
+/// How the registry's answer is handed on; numbers count bytes of the body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Whole,
+    /// Ends the connection after so many.
+    Cut(u64),
+    /// Sends no more after so many.
+    Stall(u64),
+    /// Changes the byte at this place.
+    Flip(u64),
+    /// Waits before each piece of so many.
+    Slow(usize, Duration),
+    /// Asks the registry for everything, whatever range was asked for.
+    NoRange,
+    /// The same, and says that it is the range.
+    FalseRange,
+    /// Claims that so many come.
+    Length(u64),
+}
+
+type Rule = dyn Fn(&Request) -> Act + Send + Sync;
+
+struct House {
+    /// The port of the registry.
+    upstream: Option<u16>,
+    rule: Mutex<Arc<Rule>>,
+    seen: Mutex<Vec<Request>>,
+    closed: AtomicBool,
+}
+
+/// The server; it ends with this.
+pub(crate) struct Proxy {
+    port: u16,
+    house: Arc<House>,
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").field("port", &self.port).finish_non_exhaustive()
+    }
+}
+
+impl Request {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn is_blob(&self) -> bool {
+        self.path.contains("/blobs/")
+    }
+
+    pub(crate) fn is_manifest(&self) -> bool {
+        self.path.contains("/manifests/")
+    }
+
+    pub(crate) fn is_for(&self, blob: &Blob) -> bool {
+        self.path.contains(&blob.digest)
+    }
+}
+
+impl Act {
+    pub(crate) fn pass() -> Self {
+        Self::Pass(Way::Whole)
+    }
+
+    pub(crate) fn status(status: &'static str) -> Self {
+        Self::Answer(status, Vec::new(), Vec::new())
+    }
+
+    pub(crate) fn json(body: impl fmt::Display) -> Self {
+        Self::document("application/json", body.to_string().into_bytes())
+    }
+
+    pub(crate) fn document(kind: &str, body: Vec<u8>) -> Self {
+        Self::Answer("200 OK", vec![("Content-Type", kind.to_owned())], body)
+    }
+
+    pub(crate) fn redirect(to: String) -> Self {
+        Self::Answer("307 Temporary Redirect", vec![("Location", to)], Vec::new())
+    }
+}
+
+impl Proxy {
+    /// In front of a registry, with a rule for what goes through.
+    pub(crate) fn before(registry: &Registry, rule: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Self {
+        Self::open(Some(registry.port()), rule)
+    }
+
+    /// Without anybody to ask.
+    pub(crate) fn alone(rule: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Self {
+        Self::open(None, rule)
+    }
+
+    /// A registry of one image, which may be one that no real registry would take.
+    pub(crate) fn of(pieces: Pieces) -> Self {
+        Self::alone(move |request| serve(&pieces, request))
+    }
+
+    fn open(upstream: Option<u16>, rule: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let house = Arc::new(House {
+            upstream,
+            rule: Mutex::new(Arc::new(rule)),
+            seen: Mutex::new(Vec::new()),
+            closed: AtomicBool::new(false),
+        });
+        let inside = house.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if inside.closed.load(Ordering::Acquire) {
+                    return;
+                }
+                let inside = inside.clone();
+                // Whoever hangs up has its reasons.
+                std::thread::spawn(move || inside.serve(stream).ok());
+            }
+        });
+        Self { port, house }
+    }
+
+    pub(crate) fn rule(&self, rule: impl Fn(&Request) -> Act + Send + Sync + 'static) {
+        *lock(&self.house.rule) = Arc::new(rule);
+    }
+
+    pub(crate) fn host(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// All requests so far.
+    pub(crate) fn requests(&self) -> Vec<Request> {
+        lock(&self.house.seen).clone()
+    }
+
+    pub(crate) fn count(&self, what: impl Fn(&Request) -> bool) -> usize {
+        lock(&self.house.seen).iter().filter(|request| what(request)).count()
+    }
+
+    /// Bytes of blobs that were sent.
+    pub(crate) fn blob_bytes(&self) -> u64 {
+        lock(&self.house.seen).iter().filter(|request| request.is_blob()).map(|request| request.sent).sum()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.house.closed.store(true, Ordering::Release);
+        // Wakes the one who waits for connections.
+        TcpStream::connect(("127.0.0.1", self.port)).ok();
+    }
+}
+
+/// What a registry with nothing but this image would say.
+fn serve(pieces: &Pieces, request: &Request) -> Act {
+    let Pieces { layers, config, manifest, kind } = pieces;
+    if request.is_manifest() {
+        return Act::document(kind, manifest.bytes.clone());
+    }
+    match layers.iter().chain([config]).find(|blob| request.is_for(blob)) {
+        Some(blob) => Act::document("application/octet-stream", blob.bytes.clone()),
+        None => Act::status("404 Not Found"),
+    }
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl House {
+    fn serve(&self, mut client: TcpStream) -> io::Result<()> {
+        client.set_read_timeout(Some(seconds(PATIENCE)))?;
+        client.set_write_timeout(Some(seconds(PATIENCE)))?;
+        client.set_nodelay(true)?;
+        let (head, rest) = read_head(&mut client)?;
+        let mut request = parse(&head);
+        let length = request.header("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
+        let mut body = rest;
+        (&mut client).take(length - u64::try_from(body.len()).unwrap()).read_to_end(&mut body)?;
+        request.body = String::from_utf8_lossy(&body).into_owned();
+        let index = {
+            let mut seen = lock(&self.seen);
+            request.nth =
+                seen.iter().filter(|other| (&other.verb, &other.path) == (&request.verb, &request.path)).count();
+            seen.push(request.clone());
+            seen.len() - 1
+        };
+        let rule = lock(&self.rule).clone();
+        let mut out = Out { client, house: self, index, head_only: request.verb == "HEAD" };
+        match rule(&request) {
+            Act::Pass(way) => self.pass(&request, way, &mut out),
+            Act::Answer(status, headers, body) => {
+                let mut head = format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\nConnection: close\r\n", body.len());
+                headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+                out.client.write_all(format!("{head}\r\n").as_bytes())?;
+                out.body(&body)?;
+                out.end()
+            }
+            Act::Endless(head, piece, pause) => {
+                out.client.write_all(head.as_bytes())?;
+                loop {
+                    std::thread::sleep(pause);
+                    out.client.write_all(&piece)?;
+                }
+            }
+        }
+    }
+
+    fn pass(&self, request: &Request, way: Way, out: &mut Out<'_>) -> io::Result<()> {
+        let port = self.upstream.expect("a registry is behind this proxy");
+        let mut upstream = TcpStream::connect(("127.0.0.1", port))?;
+        upstream.set_read_timeout(Some(seconds(PATIENCE)))?;
+        let mut ask =
+            format!("{} {} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n", request.verb, request.path);
+        let without = ["host", "connection"];
+        let range = matches!(way, Way::NoRange | Way::FalseRange).then_some("range");
+        for (name, value) in &request.headers {
+            let name = name.to_ascii_lowercase();
+            if !without.contains(&name.as_str()) && Some(name.as_str()) != range {
+                ask.push_str(&format!("{name}: {value}\r\n"));
+            }
+        }
+        upstream.write_all(format!("{ask}\r\n{}", request.body).as_bytes())?;
+        let (head, first) = read_head(&mut upstream)?;
+        out.client.write_all(answer_head(&head, way, request).as_bytes())?;
+        // A stream of what came with the head, and the rest.
+        out.copy((&first[..]).chain(upstream), way)
+    }
+}
+
+/// The head of the registry's answer as this way of handing it on has it.
+fn answer_head(head: &str, way: Way, request: &Request) -> String {
+    let mut lines: Vec<String> = head.lines().map(str::to_owned).collect();
+    lines.retain(|line| !line.to_ascii_lowercase().starts_with("connection:"));
+    lines.push("Connection: close".to_owned());
+    if let Way::Length(length) = way {
+        lines.retain(|line| !line.to_ascii_lowercase().starts_with("content-length:"));
+        lines.push(format!("Content-Length: {length}"));
+    }
+    if let (Way::FalseRange, Some(range)) = (way, request.header("range")) {
+        lines[0] = "HTTP/1.1 206 Partial Content".to_owned();
+        lines.push(format!("Content-Range: bytes {}999999/1000000", range.trim_start_matches("bytes=")));
+    }
+    lines.join("\r\n") + "\r\n\r\n"
+}
+
+fn parse(head: &str) -> Request {
+    let mut lines = head.lines();
+    let mut first = lines.next().unwrap_or_default().split(' ').map(str::to_owned);
+    let (verb, path) = (first.next().unwrap_or_default(), first.next().unwrap_or_default());
+    let headers = lines.filter_map(|line| line.split_once(": ")).map(|(name, value)| (name.into(), value.into()));
+    Request { verb, path, headers: headers.collect(), body: String::new(), nth: 0, sent: 0 }
+}
+
+/// A head without its empty line, and what has come behind it.
+fn read_head(stream: &mut TcpStream) -> io::Result<(String, Vec<u8>)> {
+    let mut bytes = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
+            let rest = bytes.split_off(end + 4);
+            return Ok((String::from_utf8_lossy(&bytes[..end]).into_owned(), rest));
+        }
+        match stream.read(&mut piece)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => bytes.extend_from_slice(&piece[..count]),
+        }
+    }
+}
+
+/// The way back to who asked.
+struct Out<'a> {
+    client: TcpStream,
+    house: &'a House,
+    index: usize,
+    /// An answer to HEAD has no body.
+    head_only: bool,
+}
+
+impl Out<'_> {
+    fn body(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.head_only {
+            return Ok(());
+        }
+        self.client.write_all(bytes)?;
+        if let Some(request) = lock(&self.house.seen).get_mut(self.index) {
+            request.sent += u64::try_from(bytes.len()).unwrap();
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, mut from: impl Read, way: Way) -> io::Result<()> {
+        let mut piece = vec![0; if let Way::Slow(size, _) = way { size } else { 64 << 10 }];
+        let mut done = 0;
+        loop {
+            let most = match way {
+                Way::Cut(end) | Way::Stall(end) => piece.len().min(usize::try_from(end - done).unwrap()),
+                _ => piece.len(),
+            };
+            let count = from.read(&mut piece[..most])?;
+            if count == 0 {
+                break;
+            }
+            let after = done + u64::try_from(count).unwrap();
+            match way {
+                Way::Flip(at) if (done..after).contains(&at) => piece[usize::try_from(at - done).unwrap()] ^= 1,
+                Way::Slow(_, pause) => std::thread::sleep(pause),
+                _ => {}
+            }
+            self.body(&piece[..count])?;
+            done = after;
+        }
+        if let Way::Stall(_) = way {
+            // Until the other side has had enough.
+            self.client.read_to_end(&mut Vec::new())?;
+        }
+        self.end()
+    }
+
+    /// All that was sent arrives, unlike with a socket that is closed while something is still to be read from it.
+    fn end(&mut self) -> io::Result<()> {
+        self.client.shutdown(Shutdown::Write)?;
+        self.client.read_to_end(&mut Vec::new()).map(drop)
+    }
+}

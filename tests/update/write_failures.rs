@@ -1,0 +1,133 @@
+//! Each write made to fail, one after the other.
+
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount};
+use tonic::Code;
+
+use super::*;
+use crate::support::env::Ground;
+
+#[test]
+fn whichever_write_fails_everything_is_as_it_was() {
+    let mut failed = 0;
+    loop {
+        let point = format!("resize.write.{failed}");
+        let daemon = Daemon::with_failpoints(Ground::new(), &format!("{point}=fail"));
+        let client = daemon.client();
+        let pod = daemon.run_pod("pod");
+        let id = client.run_limited(&pod, "main", limits(500, 64));
+        // Memory falls and CPU rises, so that there are writes of both kinds.
+        let mut asked = limits(700, 48);
+        asked.cpuset_cpus = "0".into();
+        match client.update(&id, asked) {
+            Ok(()) => break,
+            Err(refusal) => {
+                assert!(refusal.message().contains(&point), "{refusal:?}");
+                assert!(refusal.message().contains("writing \""), "the value: {refusal:?}");
+                assert!(refusal.message().contains("/sys/fs/cgroup/"), "the file: {refusal:?}");
+                assert!(!refusal.message().contains("taken back"), "{refusal:?}");
+            }
+        }
+        assert_limits(&daemon, &id, 500, 64);
+        assert_eq!(client.in_force(&id).cpuset_cpus, cpus_of_the_host(&daemon, &pod.id));
+        failed += 1;
+    }
+    assert!(failed >= 4, "only {failed} writes were made to fail");
+}
+
+/// What a container may use that was not told anything else.
+fn cpus_of_the_host(daemon: &Daemon, pod: &str) -> String {
+    if kernel_state::is_v2() {
+        return String::new();
+    }
+    let path = file(daemon, &format!("pod{pod}"), "cpuset.cpus");
+    fs::read_to_string(path).unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_change_that_cannot_be_written_down_is_not_made() {
+    for point in ["resize.journal", "resize.applied"] {
+        let daemon = Daemon::with_failpoints(Ground::new(), &format!("{point}=fail"));
+        let client = daemon.client();
+        let pod = daemon.run_pod("pod");
+        let id = client.run_limited(&pod, "main", limits(500, 64));
+        let refusal = client.update(&id, limits(700, 128)).unwrap_err();
+        assert!(refusal.message().contains(point), "{refusal:?}");
+        assert_limits(&daemon, &id, 500, 64);
+    }
+}
+
+/// A file that cannot be written for as long as this lives.
+struct ReadOnly(PathBuf);
+
+impl ReadOnly {
+    fn new(path: &Path) -> Self {
+        mount_bind(path, path).unwrap();
+        let guard = Self(path.to_owned());
+        mount_remount(path, MountFlags::BIND | MountFlags::RDONLY, "").unwrap();
+        guard
+    }
+}
+
+impl Drop for ReadOnly {
+    fn drop(&mut self) {
+        unmount(&self.0, UnmountFlags::DETACH).ok();
+    }
+}
+
+#[test]
+fn a_file_that_is_read_only_is_named_and_the_rest_taken_back() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_limited(&pod, "main", limits(500, 64));
+    let name = if kernel_state::is_v2() { "cpu.weight" } else { "cpu.shares" };
+    let locked = ReadOnly::new(&file(&daemon, &id, name));
+    let refusal = client.update(&id, limits(700, 48)).unwrap_err();
+    assert!(refusal.message().contains(name) && refusal.message().contains("Read-only"), "{refusal:?}");
+    assert_limits(&daemon, &id, 500, 64);
+    drop(locked);
+    client.update(&id, limits(700, 48)).unwrap();
+    assert_limits(&daemon, &id, 700, 48);
+}
+
+#[test]
+fn what_the_kernel_refuses_is_told_with_its_answer() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_limited(&pod, "main", limits(500, 64));
+    let mut asked = limits(700, 128);
+    asked.cpuset_cpus = "1000".into();
+    let refusal = client.update(&id, asked).unwrap_err();
+    assert!(refusal.message().contains("writing \"1000\" to ") && refusal.message().contains("cpuset.cpus"));
+    assert!(refusal.message().contains("os error"), "{refusal:?}");
+    assert_limits(&daemon, &id, 500, 64);
+}
+
+#[test]
+fn a_cgroup_that_somebody_removed_is_an_error_and_nothing_more() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let ended = client.script(&pod, "ended", "true");
+    client.update(&ended.id, limits(500, 64)).expect("it has ended: there is nothing to change");
+    let id = client.run_limited(&pod, "main", limits(500, 64));
+    // Its processes go up one level, so that the cgroup can be removed under it.
+    for dir in kernel_state::cgroups_under(daemon.ground.cgroup()).iter().filter(|dir| dir.ends_with(&id)) {
+        for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap().lines() {
+            let above = if kernel_state::is_v2() {
+                kernel_state::hierarchies()[0].1.clone()
+            } else {
+                dir.parent().unwrap().into()
+            };
+            fs::write(above.join("cgroup.procs"), pid).unwrap();
+        }
+        fs::remove_dir(dir).unwrap();
+    }
+    let refusal = client.update(&id, limits(700, 128)).unwrap_err();
+    assert_eq!(refusal.code(), Code::NotFound, "{refusal:?}");
+    assert_eq!(client.status(&id).resources, None, "all or nothing");
+    assert_eq!(client.status(&id).state(), v1::ContainerState::ContainerRunning);
+}
