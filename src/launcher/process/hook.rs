@@ -55,6 +55,7 @@ pub trait Become {
 }
 
 /// A hook of the host's, run where this process is.
+#[derive(Debug)]
 pub struct Here;
 
 impl Become for Here {
