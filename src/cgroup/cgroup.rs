@@ -6,34 +6,34 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use model::Kind;
+use model::ErrorKind;
 use model::resources::{HugePageSize, LimitsPatch};
 use rustix::io::Errno;
 
 use crate::cgroupfs::{make_dirs, read_file, read_once, remove_dir, remove_tree, write_file, write_once};
-use crate::created::Made;
+use crate::created::CreatedCgroup;
 use crate::driver::Driver;
-use crate::file_cache::Kept;
+use crate::file_cache::FileCache;
 use crate::layout::{HierarchyKind, Layout, Version};
 use crate::limits::engine;
-pub(crate) use crate::limits::engine::{ApplyError, Now};
-pub(crate) use crate::limits::knob::{CgroupFs, Knob, Settings, Values};
+pub(crate) use crate::limits::engine::{ApplyError, CurrentLimits};
+pub(crate) use crate::limits::knob::{AppliedValues, CgroupFs, Knob, Values};
 use crate::path::{CgroupPath, InvalidPath};
-use crate::systemd::{Systemd, SystemdError, TellError, Unit};
+use crate::systemd::{SyncError, Systemd, SystemdError, Unit};
 
 /// A cgroup that may or may not exist yet. Cheap to clone; holds nothing open but what it was told to keep.
 #[derive(Debug, Clone)]
 pub struct Cgroup {
     layout: Arc<Layout>,
     path: CgroupPath,
-    kept: Option<Arc<Kept>>,
+    kept: Option<Arc<FileCache>>,
     /// What systemd calls it, where it is systemd's.
     unit: Option<(Arc<Systemd>, Unit)>,
 }
 
 /// A v1 tree as a container is to see it, read-only, under `/sys/fs/cgroup`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShownMount {
+pub struct MountedController {
     /// The directory name: `cpu`, `cpu,cpuacct` or `systemd`.
     pub name: String,
     /// The cgroup's own directory on the host.
@@ -44,7 +44,7 @@ pub struct ShownMount {
 
 /// Why a cgroup could not be made, looked into or removed.
 #[derive(Debug, thiserror::Error)]
-pub enum GroupError {
+pub enum CgroupError {
     #[error("making the cgroup directory {path}")]
     Make { path: PathBuf, source: io::Error },
     #[error("reading {path}")]
@@ -65,18 +65,18 @@ pub enum GroupError {
     TooSlow { path: CgroupPath, wanted: &'static str, after: Duration },
 }
 
-impl GroupError {
-    pub fn kind(&self) -> Kind {
+impl CgroupError {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Remove { source, .. } if Errno::from_io_error(source) == Some(Errno::BUSY) => Kind::Busy,
-            Self::Make { source, .. } if Errno::from_io_error(source) == Some(Errno::AGAIN) => Kind::Exhausted,
+            Self::Remove { source, .. } if Errno::from_io_error(source) == Some(Errno::BUSY) => ErrorKind::Busy,
+            Self::Make { source, .. } if Errno::from_io_error(source) == Some(Errno::AGAIN) => ErrorKind::Exhausted,
             Self::Make { .. } | Self::Read { .. } | Self::Write { .. } | Self::Remove { .. } | Self::Kill { .. } => {
-                Kind::Internal
+                ErrorKind::Internal
             }
             Self::Systemd { source, .. } => source.kind(),
-            Self::Own(_) => Kind::Precondition,
-            Self::NoFreezer(_) => Kind::Unsupported,
-            Self::TooSlow { .. } => Kind::Deadline,
+            Self::Own(_) => ErrorKind::Precondition,
+            Self::NoFreezer(_) => ErrorKind::Unsupported,
+            Self::TooSlow { .. } => ErrorKind::Deadline,
         }
     }
 }
@@ -91,11 +91,11 @@ impl Cgroup {
 
     /// Reads through files that stay open in `kept`, which belongs to this very cgroup.
     #[must_use]
-    pub fn keeping(self, kept: Arc<Kept>) -> Self {
+    pub fn with_file_cache(self, kept: Arc<FileCache>) -> Self {
         Self { kept: Some(kept), ..self }
     }
 
-    pub(crate) fn kept(&self) -> Option<&Arc<Kept>> {
+    pub(crate) fn file_cache(&self) -> Option<&Arc<FileCache>> {
         self.kept.as_ref()
     }
 
@@ -122,7 +122,7 @@ impl Cgroup {
     }
 
     /// Whether systemd has to be told of changes, which takes its time.
-    pub fn is_systemds(&self) -> bool {
+    pub fn uses_systemd(&self) -> bool {
         self.unit.is_some()
     }
 
@@ -149,8 +149,8 @@ impl Cgroup {
     /// Makes the cgroup in every tree, with the parents that are not there yet, ready to take processes and limits.
     ///
     /// What is there already is used as it is. A failure takes back what was made.
-    pub fn create(&self) -> Result<Made, GroupError> {
-        let mut made = Made::default();
+    pub fn create(&self) -> Result<CreatedCgroup, CgroupError> {
+        let mut made = CreatedCgroup::default();
         match self.create_into(&mut made) {
             Ok(()) => Ok(made),
             Err(e) => {
@@ -161,7 +161,7 @@ impl Cgroup {
         }
     }
 
-    fn create_into(&self, made: &mut Made) -> Result<(), GroupError> {
+    fn create_into(&self, made: &mut CreatedCgroup) -> Result<(), CgroupError> {
         if let Some((systemd, unit)) = &self.unit
             && systemd.start(unit, self.layout.version()).map_err(|source| asking(unit, source))?
         {
@@ -178,10 +178,10 @@ impl Cgroup {
     }
 
     /// On v1 a cpuset starts empty and takes no process, and before 5.11 a memory limit may not count for children.
-    fn prepare_v1(&self) -> Result<(), GroupError> {
+    fn prepare_v1(&self) -> Result<(), CgroupError> {
         if let Some(mount) = self.layout.mount_of("cpuset") {
             let levels = self.levels(mount);
-            ["cpuset.cpus", "cpuset.mems"].into_iter().try_for_each(|file| hand_down(&levels, file))?;
+            ["cpuset.cpus", "cpuset.mems"].into_iter().try_for_each(|file| inherit_cpuset(&levels, file))?;
         }
         if let Some(dir) = self.dir_of("memory") {
             let file = dir.join("memory.use_hierarchy");
@@ -195,7 +195,7 @@ impl Cgroup {
     /// On v2 each level has to hand its controllers on to the next.
     ///
     /// One that cannot be handed on is no failure here: a limit that needs it will say so.
-    fn delegate(&self) -> Result<(), GroupError> {
+    fn delegate(&self) -> Result<(), CgroupError> {
         let Some(root) = self.layout.unified() else { return Ok(()) };
         for (parent, _) in self.levels(root) {
             let file = parent.join("cgroup.subtree_control");
@@ -228,7 +228,7 @@ impl Cgroup {
     /// Removes the cgroup and all below it from every tree; none of them may hold a live process.
     ///
     /// Thaws first: what is frozen cannot finish dying. That it is gone already is fine.
-    pub fn remove(&self) -> Result<(), GroupError> {
+    pub fn remove(&self) -> Result<(), CgroupError> {
         self.thaw_all()?;
         if let Some((systemd, unit)) = &self.unit {
             systemd.stop(unit).map_err(|source| asking(unit, source))?;
@@ -241,13 +241,13 @@ impl Cgroup {
     ///
     /// Owners of v1 cgroups do not know the v2 tree of a hybrid host: [`create`](Self::create) of a child made the
     /// directory there, and nobody else would remove it. One that is still in use stays. systemd does know.
-    pub fn leave(&self) -> Result<(), GroupError> {
+    pub fn release_foreign(&self) -> Result<(), CgroupError> {
         if self.unit.is_some() {
             return Ok(());
         }
         let Layout::V1 { unified: Some(root), .. } = &*self.layout else { return Ok(()) };
         match remove_dir(&self.path.under(root), Instant::now()) {
-            Err(e) if e.kind() == Kind::Busy => Ok(()),
+            Err(e) if e.kind() == ErrorKind::Busy => Ok(()),
             outcome => outcome,
         }
     }
@@ -261,7 +261,7 @@ impl Cgroup {
     ///
     /// Empty on v2, where a cgroup namespace does it. The v2 tree of a hybrid host is not shown: programs would take
     /// the host for a v2 one.
-    pub fn mounts(&self) -> Vec<ShownMount> {
+    pub fn mounts(&self) -> Vec<MountedController> {
         let Layout::V1 { hierarchies, .. } = &*self.layout else { return Vec::new() };
         let shown = hierarchies.iter().map(|hierarchy| {
             let (name, links) = match &hierarchy.kind {
@@ -269,18 +269,18 @@ impl Cgroup {
                 HierarchyKind::Controllers(names) if names.len() == 1 => (names.concat(), Vec::new()),
                 HierarchyKind::Controllers(names) => (names.join(","), names.clone()),
             };
-            ShownMount { name, dir: self.path.under(&hierarchy.mount), links }
+            MountedController { name, dir: self.path.under(&hierarchy.mount), links }
         });
         shown.collect()
     }
 
     /// Changes limits: whole or not at all, and read back.
-    pub fn apply(&self, patch: &LimitsPatch) -> Result<Settings, ApplyError> {
+    pub fn apply(&self, patch: &LimitsPatch) -> Result<AppliedValues, ApplyError> {
         engine::apply(self, patch)
     }
 
     /// The limits in force, and where they are not what `settings` says was written.
-    pub fn observe(&self, settings: &Settings) -> Result<Now, ApplyError> {
+    pub fn observe(&self, settings: &AppliedValues) -> Result<CurrentLimits, ApplyError> {
         engine::observe(self, settings)
     }
 
@@ -321,8 +321,8 @@ impl CgroupFs for Cgroup {
         write_once(&dir.join(knob.file()), value)
     }
 
-    fn tell(&self, changed: &Values) -> Result<(), TellError> {
-        Cgroup::tell(self, changed)
+    fn sync_manager(&self, changed: &Values) -> Result<(), SyncError> {
+        Cgroup::sync(self, changed)
     }
 
     fn location(&self, knob: &Knob) -> PathBuf {
@@ -337,19 +337,19 @@ impl CgroupFs for Cgroup {
 }
 
 /// Gives every level that has none the set of the level above it. Where one has a set, so have all above it.
-fn hand_down(levels: &[(PathBuf, PathBuf)], file: &str) -> Result<(), GroupError> {
+fn inherit_cpuset(levels: &[(PathBuf, PathBuf)], file: &str) -> Result<(), CgroupError> {
     let Some(((parent, child), above)) = levels.split_last() else { return Ok(()) };
     let own = child.join(file);
     if read_file(&own)?.trim().is_empty() {
-        hand_down(above, file)?;
+        inherit_cpuset(above, file)?;
         let inherited = read_file(&parent.join(file))?;
         write_file(&own, inherited.trim())?;
     }
     Ok(())
 }
 
-pub(crate) fn asking(unit: &Unit, source: SystemdError) -> GroupError {
-    GroupError::Systemd { unit: unit.name().to_owned(), source }
+pub(crate) fn asking(unit: &Unit, source: SystemdError) -> CgroupError {
+    CgroupError::Systemd { unit: unit.name().to_owned(), source }
 }
 
 fn huge_page_sizes(dir: &Path) -> Vec<HugePageSize> {

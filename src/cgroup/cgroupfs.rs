@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::cgroup::GroupError;
-use crate::file_cache::Kept;
+use crate::cgroup::CgroupError;
+use crate::file_cache::FileCache;
 
 /// How often what is above a cgroup is made again because somebody removed it as empty.
 const TRIES: u32 = 100;
 
 /// Makes `dir` and what is missing above it. A cgroup tree has no symbolic links that could lead elsewhere.
-pub(crate) fn make_dirs(dir: &Path, made: &mut Vec<PathBuf>) -> Result<(), GroupError> {
-    let failed = |source| GroupError::Make { path: dir.to_owned(), source };
+pub(crate) fn make_dirs(dir: &Path, made: &mut Vec<PathBuf>) -> Result<(), CgroupError> {
+    let failed = |source| CgroupError::Make { path: dir.to_owned(), source };
     let mut tries = 0;
     loop {
         let missing = match fs::create_dir(dir) {
@@ -40,7 +40,7 @@ pub(crate) fn make_dirs(dir: &Path, made: &mut Vec<PathBuf>) -> Result<(), Group
 }
 
 /// Removes a cgroup and all below it, leaf first.
-pub(crate) fn remove_tree(dir: &Path, deadline: Instant) -> Result<(), GroupError> {
+pub(crate) fn remove_tree(dir: &Path, deadline: Instant) -> Result<(), CgroupError> {
     for child in children(dir)? {
         remove_tree(&child, deadline)?;
     }
@@ -48,7 +48,7 @@ pub(crate) fn remove_tree(dir: &Path, deadline: Instant) -> Result<(), GroupErro
 }
 
 /// Removes one directory, and waits until `deadline` for the kernel to let go of what has just died in it.
-pub(crate) fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), GroupError> {
+pub(crate) fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), CgroupError> {
     let mut pause = Duration::from_millis(1);
     loop {
         match fs::remove_dir(dir) {
@@ -58,7 +58,7 @@ pub(crate) fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), GroupError
                 thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(50));
             }
-            Err(source) => return Err(GroupError::Remove { path: dir.to_owned(), source }),
+            Err(source) => return Err(CgroupError::Remove { path: dir.to_owned(), source }),
         }
     }
 }
@@ -67,8 +67,8 @@ pub(crate) fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), GroupError
 pub(crate) const LINKS_OF_A_LEAF: u64 = 2;
 
 /// The cgroups directly below; none where the directory is gone.
-pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, GroupError> {
-    let failed = |source| GroupError::Read { path: dir.to_owned(), source };
+pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, CgroupError> {
+    let failed = |source| CgroupError::Read { path: dir.to_owned(), source };
     // Most have none, and then the long list of their files need not be made.
     match fs::metadata(dir) {
         Ok(about) if about.nlink() == LINKS_OF_A_LEAF => return Ok(Vec::new()),
@@ -96,12 +96,12 @@ pub(crate) fn gone(e: &io::Error) -> bool {
     matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::NODEV))
 }
 
-pub(crate) fn read_file(path: &Path) -> Result<String, GroupError> {
-    fs::read_to_string(path).map_err(|source| GroupError::Read { path: path.to_owned(), source })
+pub(crate) fn read_file(path: &Path) -> Result<String, CgroupError> {
+    fs::read_to_string(path).map_err(|source| CgroupError::Read { path: path.to_owned(), source })
 }
 
 /// What a small file of the kernel's says. It makes such a file whole for each read, so what leaves room was all of it.
-pub(crate) fn read_once(path: &Path, kept: Option<&Kept>) -> io::Result<String> {
+pub(crate) fn read_once(path: &Path, kept: Option<&FileCache>) -> io::Result<String> {
     let mut room = [0; 4096];
     let read = match kept {
         Some(kept) => kept.read(path, &mut room)?,
@@ -114,8 +114,8 @@ pub(crate) fn read_once(path: &Path, kept: Option<&Kept>) -> io::Result<String> 
     Ok(text.to_owned())
 }
 
-pub(crate) fn write_file(path: &Path, value: &str) -> Result<(), GroupError> {
-    write_once(path, value).map_err(|source| GroupError::Write {
+pub(crate) fn write_file(path: &Path, value: &str) -> Result<(), CgroupError> {
+    write_once(path, value).map_err(|source| CgroupError::Write {
         path: path.to_owned(),
         value: value.to_owned(),
         source,
@@ -162,7 +162,7 @@ mod tests {
                     }
                 }
             });
-            let made: Result<(), GroupError> = (0..500).try_for_each(|_| {
+            let made: Result<(), CgroupError> = (0..500).try_for_each(|_| {
                 removals.store(0, Ordering::Relaxed);
                 make_dirs(&dir, &mut Vec::new())?;
                 remove_dir(&dir, Instant::now())

@@ -4,26 +4,26 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::cgroup::{GroupError, REMOVE_WITHIN, asking};
+use crate::cgroup::{CgroupError, REMOVE_WITHIN, asking};
 use crate::cgroupfs::remove_dir;
 use crate::systemd::{Systemd, Unit};
 
 /// What a [`Cgroup::create`](crate::Cgroup::create) had to make: a unit of systemd's, and directories, parents first.
 #[derive(Debug, Default)]
 #[must_use = "only this knows what to take back"]
-pub struct Made {
+pub struct CreatedCgroup {
     pub(crate) unit: Option<(Arc<Systemd>, Unit)>,
     pub(crate) dirs: Vec<PathBuf>,
 }
 
-impl Made {
+impl CreatedCgroup {
     /// Whether everything had been there before.
     pub fn is_empty(&self) -> bool {
         self.unit.is_none() && self.dirs.is_empty()
     }
 
     /// Removes what was made, and only that; goes on after a failure and tells the first.
-    pub fn undo(self) -> Result<(), GroupError> {
+    pub fn undo(self) -> Result<(), CgroupError> {
         let mut outcome = Ok(());
         if let Some((systemd, unit)) = &self.unit {
             outcome = systemd.stop(unit).map_err(|source| asking(unit, source));

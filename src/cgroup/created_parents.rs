@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Cgroup;
 use crate::cgroupfs::LINKS_OF_A_LEAF;
-use crate::created::Made;
+use crate::created::CreatedCgroup;
 
 /// What the making of cgroups had to make above them. Whoever keeps this can remove it again; what was there before is
 /// somebody else's, with the limits that it may have.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Above(Vec<Dir>);
+pub struct CreatedParents(Vec<Dir>);
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Dir {
@@ -24,9 +24,9 @@ struct Dir {
     inode: u64,
 }
 
-impl Above {
+impl CreatedParents {
     /// Takes in what was made above `group`. Whether there was anything.
-    pub fn note(&mut self, made: &Made, group: &Cgroup) -> bool {
+    pub fn record(&mut self, made: &CreatedCgroup, group: &Cgroup) -> bool {
         let own: Vec<PathBuf> = group.dirs().collect();
         let above = made.dirs.iter().filter(|dir| !own.contains(dir));
         let above = above.filter_map(|path| Some(Dir { path: path.clone(), inode: fs::metadata(path).ok()?.ino() }));
@@ -77,9 +77,9 @@ mod tests {
         fs::create_dir(used.path.join("pod")).unwrap();
         fs::remove_dir(&gone.path).unwrap();
         let replaced = Dir { inode: replaced.inode + 1, ..replaced };
-        let mut above = Above(vec![used.clone(), gone, replaced.clone(), empty.clone()]);
+        let mut above = CreatedParents(vec![used.clone(), gone, replaced.clone(), empty.clone()]);
         assert!(above.remove_empty());
-        assert_eq!(above, Above(vec![used.clone()]));
+        assert_eq!(above, CreatedParents(vec![used.clone()]));
         assert!(replaced.path.exists() && !empty.path.exists());
         assert!(!above.remove_empty());
         fs::remove_dir(used.path.join("pod")).unwrap();

@@ -13,8 +13,8 @@ use rustix::io::Errno;
 
 use crate::layout::Version;
 pub(crate) use crate::limits::knob::{CgroupFs, Knob, Values, huge_page_bytes, page};
-use crate::limits::memory_shrink::Patience;
-use crate::systemd::{BusError, SystemdError, TellError};
+use crate::limits::memory_shrink::ShrinkTimeouts;
+use crate::systemd::{BusError, SyncError, SystemdError};
 
 /// The pretended host has these CPUs and one memory node.
 const CPUS: &str = "0-7";
@@ -156,7 +156,7 @@ impl FakeCgroup {
     }
 
     /// A systemd that cannot be told anything from now on.
-    pub fn go_deaf(&self) {
+    pub fn ignore_writes(&self) {
         self.state.borrow_mut().deaf = true;
     }
 
@@ -177,7 +177,7 @@ impl CgroupFs for FakeCgroup {
 
     fn read(&self, knob: &Knob) -> io::Result<String> {
         let state = self.state.borrow();
-        let told = state.told(self.version, knob.file());
+        let told = state.synced(self.version, knob.file());
         told.or_else(|| state.files.get(knob.file()).cloned()).ok_or_else(|| Errno::NOENT.into())
     }
 
@@ -208,15 +208,15 @@ impl CgroupFs for FakeCgroup {
         HugePageSize::new("2MB").into_iter().collect()
     }
 
-    fn patience(&self) -> Patience {
-        Patience { within: Duration::ZERO, stalled: Duration::ZERO }
+    fn shrink_timeouts(&self) -> ShrinkTimeouts {
+        ShrinkTimeouts { within: Duration::ZERO, stalled: Duration::ZERO }
     }
 
-    fn tell(&self, changed: &Values) -> Result<(), TellError> {
+    fn sync_manager(&self, changed: &Values) -> Result<(), SyncError> {
         let mut state = self.state.borrow_mut();
         if state.deaf {
             let source = SystemdError::Bus(BusError::Noise);
-            return Err(TellError::Systemd { unit: "fake.scope".to_owned(), source });
+            return Err(SyncError::Systemd { unit: "fake.scope".to_owned(), source });
         }
         state.known.extend(changed.clone());
         Ok(())
@@ -225,7 +225,7 @@ impl CgroupFs for FakeCgroup {
 
 impl State {
     /// What the kernel counts rather than keeps.
-    fn told(&self, version: Version, file: &str) -> Option<String> {
+    fn synced(&self, version: Version, file: &str) -> Option<String> {
         if self.files.is_empty() {
             return None;
         }

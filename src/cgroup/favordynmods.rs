@@ -15,14 +15,14 @@ const OPTIONS: &std::ffi::CStr = c"none,name=crisp-moves,favordynmods";
 
 /// Whether a kernel of this release moves processes fast at nobody's cost, once it is told to.
 #[must_use]
-pub fn moves_can_be_free(release: &str) -> bool {
+pub fn favordynmods_is_free(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
     version >= (6, 18)
 }
 
 /// Tells the kernel to move processes fast, until the next boot. `dir` is made for the moment it takes.
-pub fn make_moves_fast(dir: &Path) -> io::Result<()> {
+pub fn enable_favordynmods(dir: &Path) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
     let mounted = mount("crisp-moves", dir, "cgroup", MountFlags::empty(), Some(OPTIONS));
     let unmounted = mounted.and_then(|()| unmount(dir, UnmountFlags::DETACH));
@@ -40,7 +40,7 @@ mod tests {
         for (release, free) in
             [("6.18.44-fc", true), ("6.17.9", false), ("6.1.0-38-amd64", false), ("7.0", true), ("", false)]
         {
-            assert_eq!(moves_can_be_free(release), free, "{release}");
+            assert_eq!(favordynmods_is_free(release), free, "{release}");
         }
     }
 
@@ -50,7 +50,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = dir.path().join("moves");
         for _ in 0..2 {
-            match make_moves_fast(&place) {
+            match enable_favordynmods(&place) {
                 Ok(()) => {}
                 // A kernel without cgroup v1.
                 Err(error) => assert_eq!(error.raw_os_error(), Some(19), "{error}"),

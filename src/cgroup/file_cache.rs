@@ -21,9 +21,9 @@ static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// The open files of one cgroup, by name.
 #[derive(Debug, Default)]
-pub struct Kept(Mutex<Vec<(String, Arc<File>)>>);
+pub struct FileCache(Mutex<Vec<(String, Arc<File>)>>);
 
-impl Kept {
+impl FileCache {
     /// Reads the beginning of the file at `path` in one go, and keeps it open where there is room for that.
     pub(crate) fn read(&self, path: &Path, buffer: &mut [u8]) -> io::Result<usize> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -63,7 +63,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for FileCache {
     fn drop(&mut self) {
         self.close();
     }
@@ -91,7 +91,7 @@ fn read_start(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
 mod tests {
     use super::*;
 
-    fn text(kept: &Kept, path: &Path) -> io::Result<String> {
+    fn text(kept: &FileCache, path: &Path) -> io::Result<String> {
         let mut buffer = [0; 64];
         let read = kept.read(path, &mut buffer)?;
         Ok(String::from_utf8(buffer[..read].to_vec()).unwrap())
@@ -101,7 +101,7 @@ mod tests {
     fn a_kept_file_tells_what_it_holds_now_until_it_is_let_go() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("memory.max");
-        let kept = Kept::default();
+        let kept = FileCache::default();
         assert_eq!(text(&kept, &path).unwrap_err().kind(), io::ErrorKind::NotFound);
         for value in ["1", "22"] {
             std::fs::write(&path, value).unwrap();

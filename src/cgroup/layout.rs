@@ -51,9 +51,9 @@ pub enum DetectError {
 }
 
 impl DetectError {
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::Read { .. } | Self::NotMounted => model::Kind::Internal,
+            Self::Read { .. } | Self::NotMounted => model::ErrorKind::Internal,
         }
     }
 }

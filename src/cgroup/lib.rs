@@ -7,7 +7,7 @@
 //! - [`Knob`]: a file that holds one setting. [`CgroupFs`] is a set of them: the kernel's, or in memory for tests.
 //! - [`plan`]: a pure function from what the kernel holds and a [`LimitsPatch`](model::resources::LimitsPatch) to a
 //!   [`Change`], an ordered list of [`Write`]s, or a refusal before the first one.
-//! - [`Settings`]: what was written to which file. Where the kernel says something else later, that is [`Drift`].
+//! - [`AppliedValues`]: what was written to which file. Where the kernel says something else later, that is [`Drift`].
 //! - [`Cgroup::usage`]: what its processes use now, without a word to anybody who changes limits.
 //! - [`DeviceRule`]: which device nodes the processes may use.
 //! - [`Driver`]: who makes the cgroups of pods and containers, crisp itself or [`Systemd`].
@@ -46,19 +46,19 @@ mod systemd;
 #[cfg(test)]
 mod tests;
 
-pub use cgroup::{Cgroup, GroupError, ShownMount};
-pub use created::Made;
-pub use created_parents::Above;
+pub use cgroup::{Cgroup, CgroupError, MountedController};
+pub use created::CreatedCgroup;
+pub use created_parents::CreatedParents;
 pub use devices::{Access, DeviceError, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};
 pub use driver::Driver;
-pub use favordynmods::{make_moves_fast, moves_can_be_free};
-pub use file_cache::Kept;
+pub use favordynmods::{enable_favordynmods, favordynmods_is_free};
+pub use file_cache::FileCache;
 pub use layout::{DetectError, Hierarchy, HierarchyKind, Layout, Version};
-pub use limits::engine::{ApplyError, Drift, Now, Settled, apply, commit, observe, prepare, settle};
-pub use limits::knob::{CgroupFs, Knob, Setting, Settings, Unreadable, Values};
-pub use limits::memory_shrink::Patience;
-pub use limits::plan::{Change, Limit, Refused, Write, knobs, plan};
+pub use limits::engine::{ApplyError, CurrentLimits, Drift, RecoveryOutcome, apply, commit, observe, prepare, recover};
+pub use limits::knob::{AppliedValue, AppliedValues, CgroupFs, Knob, Unreadable, Values};
+pub use limits::memory_shrink::ShrinkTimeouts;
+pub use limits::plan::{Change, Limit, PlanError, Write, knobs, plan};
 pub use limits::v2::weight;
 pub use path::{CgroupPath, InvalidPath};
-pub use stats::{ReadError, Scratch};
-pub use systemd::{BusError, Reloads, Systemd, SystemdError, TellError, slice};
+pub use stats::{ReadBuffer, ReadError};
+pub use systemd::{BusError, ReloadWatcher, SyncError, Systemd, SystemdError, slice};

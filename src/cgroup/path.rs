@@ -23,8 +23,8 @@ impl InvalidPath {
         Self { path: path.to_owned(), fault }
     }
 
-    pub fn kind(&self) -> model::Kind {
-        model::Kind::Invalid
+    pub fn kind(&self) -> model::ErrorKind {
+        model::ErrorKind::Invalid
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use model::resources::{Bytes, LimitsPatch, MemoryLimit};
 
 use crate::{
-    Access, Cgroup, CgroupPath, DeviceKind, DeviceRule, GroupError, Layout, Version, allow_all, default_rules,
+    Access, Cgroup, CgroupError, CgroupPath, DeviceKind, DeviceRule, Layout, Version, allow_all, default_rules,
 };
 
 /// Emulated machines are slow: nothing should wait for this long elsewhere.
@@ -214,8 +214,8 @@ fn a_cgroup_with_a_live_process_is_not_removed() {
         top.group.join_files().iter().all(|file| fs::read_to_string(file).is_ok_and(|text| !text.is_empty()))
     });
     let busy = top.group.remove().unwrap_err();
-    assert!(matches!(busy, GroupError::Remove { .. }), "{busy:?}");
-    assert_eq!(busy.kind(), model::Kind::Busy);
+    assert!(matches!(busy, CgroupError::Remove { .. }), "{busy:?}");
+    assert_eq!(busy.kind(), model::ErrorKind::Busy);
     assert!(child.0.try_wait().unwrap().is_none(), "and the process lives");
 }
 
@@ -237,7 +237,7 @@ fn a_change_to_a_cgroup_that_is_gone_is_not_found() {
     let never = Throwaway::not_yet();
     let memory = Some(MemoryLimit::Bytes(Bytes(16 << 20)));
     let failed = never.group.apply(&LimitsPatch { memory, ..LimitsPatch::default() }).unwrap_err();
-    assert_eq!(failed.kind(), model::Kind::NotFound, "{failed:?}");
+    assert_eq!(failed.kind(), model::ErrorKind::NotFound, "{failed:?}");
     assert!(never.group.procs().unwrap().is_empty() && never.group.is_empty().unwrap());
     assert_eq!(never.group.oom_kills(), None);
 }
@@ -335,10 +335,10 @@ fn leaving_a_pod_that_others_own_removes_only_the_tree_they_do_not_know() {
     let pod = Throwaway::new();
     let container = pod.child("c1");
     assert!(!container.create().unwrap().is_empty());
-    pod.group.leave().unwrap();
+    pod.group.release_foreign().unwrap();
     assert!(container.exists() && dirs(&pod.group).iter().all(|dir| dir.is_dir()), "in use: nothing happens");
     container.remove().unwrap();
-    pod.group.leave().unwrap();
+    pod.group.release_foreign().unwrap();
     let there = dirs(&pod.group).iter().filter(|dir| dir.is_dir()).count();
     let hybrid = matches!(pod.group.layout(), Layout::V1 { unified: Some(_), .. });
     assert_eq!(there, dirs(&pod.group).len() - usize::from(hybrid));
@@ -360,7 +360,7 @@ fn lowering_memory_below_what_cannot_be_given_back_fails_and_kills_nobody() {
     BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n");
     let failed = top.group.apply(&limit(8)).unwrap_err();
-    assert_eq!(failed.kind(), model::Kind::Precondition, "{failed:?}");
+    assert_eq!(failed.kind(), model::ErrorKind::Precondition, "{failed:?}");
     assert!(failed.to_string().contains("memory limit (8388608) below current usage ("), "{failed}");
     assert_eq!(top.group.observe(&settings).unwrap(), before);
     assert_eq!(before.drift, []);
@@ -424,8 +424,8 @@ fn nobody_freezes_or_kills_the_cgroup_he_is_in() {
     if std::env::var_os(name).is_some() {
         let path = CgroupPath::new(&std::env::var(name).unwrap()).unwrap();
         let group = Cgroup::new(Arc::new(Layout::detect().unwrap()), path);
-        assert!(matches!(group.kill_all(PATIENCE), Err(GroupError::Own(_))));
-        assert!(matches!(group.freeze(PATIENCE), Err(GroupError::Own(_))));
+        assert!(matches!(group.kill_all(PATIENCE), Err(CgroupError::Own(_))));
+        assert!(matches!(group.freeze(PATIENCE), Err(CgroupError::Own(_))));
         return;
     }
     let top = Throwaway::new();

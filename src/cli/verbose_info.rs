@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use model::pod_resources::{Announced, Resources};
-use model::resources::{LimitsPatch, Observed};
+use model::pod_resources::{PodResourceConfig, Resources};
+use model::resources::{LimitsPatch, ObservedLimits};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -14,7 +14,7 @@ pub(super) struct Said {
     /// What was written, by file.
     pub(super) applied: BTreeMap<String, String>,
     /// None where there is no cgroup any more.
-    pub(super) actual: Option<Observed>,
+    pub(super) actual: Option<ObservedLimits>,
     pub(super) drift: Vec<Drifted>,
     /// Of pods alone.
     #[serde(default)]
@@ -58,7 +58,7 @@ pub(super) struct PodCgroup {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct PodWish {
     #[serde(default)]
-    pub(super) announced: Option<Announced>,
+    pub(super) announced: Option<PodResourceConfig>,
 }
 
 /// Of the daemon itself.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use oci_spec::runtime::{Capabilities, PosixRlimitType};
 use security::seccomp;
 
@@ -59,9 +59,9 @@ pub struct NoSuchHandler {
     known: String,
 }
 
-impl Classed for NoSuchHandler {
-    fn kind(&self) -> Kind {
-        Kind::Invalid
+impl ErrorClass for NoSuchHandler {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Invalid
     }
 }
 

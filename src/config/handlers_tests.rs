@@ -63,7 +63,7 @@ fn a_name_that_is_not_there_is_refused_with_those_that_are() {
         refused.to_string(),
         "runtime_handler: there is no runtime handler \"c\", only \"crisp\", \"a\", \"b\"; \"crisp\" is also the default"
     );
-    assert_eq!(refused.kind(), Kind::Invalid);
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The daemon's settings: read from a file, overridden by the command line, checked.
 //!
 //! [`RawConfig`] is the file, key by key; [`Config`] is what the daemon works with. A key nobody knows, or a value that
-//! cannot be, is refused by name before anything is done. While the daemon runs `Reload` looks at
-//! the file again, and `Live` at all files that say how registries are reached.
+//! cannot be, is refused by name before anything is done. While the daemon runs `ConfigReloader` looks at
+//! the file again, and `RegistryReloader` at all files that say how registries are reached.
 #![forbid(unsafe_code)]
 
 mod file;
@@ -27,12 +27,12 @@ use model::pod_resources::QualifiedName;
 pub use file::RawConfig;
 pub use handlers::{Handler, Handlers, NoSuchHandler, Rlimit};
 pub use network::{CniConfig, NetworkConfig, NetworkMode};
-pub use pinned::Pinned;
-pub use registry_reload::Live;
-pub use reload::{Change, Reload};
+pub use pinned::PinnedImages;
+pub use registry_reload::RegistryReloader;
+pub use reload::{ConfigChange, ConfigReloader};
 pub use resolve::DOWNLOADS_MAX;
 pub use resolve::InvalidSetting;
-pub use stream_server::{BadIdentity, StreamConfig, StreamIdentity};
+pub use stream_server::{InvalidIdentity, StreamConfig, StreamIdentity};
 pub use tracing::SAMPLE_ALL;
 pub use tracing::TracingConfig;
 
@@ -61,7 +61,7 @@ pub struct Config {
     pub cdi: CdiConfig,
     pub stop: StopConfig,
     pub network: NetworkConfig,
-    pub pinned: Pinned,
+    pub pinned: PinnedImages,
     pub pull: image::Limits,
     /// As they were at the start.
     pub registries: image::Registries,

@@ -6,7 +6,7 @@ use super::resolve::{InvalidSetting, invalid};
 
 /// Names of images, in full, and beginnings of names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Pinned(Vec<Pattern>);
+pub struct PinnedImages(Vec<Pattern>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Pattern {
@@ -14,7 +14,7 @@ enum Pattern {
     Beginning(String),
 }
 
-impl Pinned {
+impl PinnedImages {
     pub fn parse(names: &[String]) -> Result<Self, InvalidSetting> {
         let pattern = |(index, name): (usize, &String)| {
             let key = format!("image.pinned[{index}]");
@@ -73,7 +73,7 @@ mod tests {
     }
 
     fn pins(pattern: &str, names: &[&str]) -> bool {
-        Pinned::parse(&[pattern.to_owned()]).unwrap().keeps(&image(names))
+        PinnedImages::parse(&[pattern.to_owned()]).unwrap().keeps(&image(names))
     }
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn pruning_spares_what_is_kept_and_tags_unless_it_is_for_all() {
-        let pinned = Pinned::parse(&["a.example/b:1".to_owned()]).unwrap();
+        let pinned = PinnedImages::parse(&["a.example/b:1".to_owned()]).unwrap();
         let spared = |image: &Image| (pinned.spares(image, false), pinned.spares(image, true));
         assert_eq!(spared(&image(&["a.example/b:1"])), (true, true));
         assert_eq!(spared(&image(&["a.example/c:1"])), (true, false));
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn a_star_elsewhere_and_a_short_beginning_are_refused() {
         for bad in ["*/pause:1", "a.example/*/pause", "pause:*", "a.example*", "a.example/A*", "a.example/b@*"] {
-            let refused = Pinned::parse(&["a".to_owned(), bad.to_owned()]).unwrap_err();
+            let refused = PinnedImages::parse(&["a".to_owned(), bad.to_owned()]).unwrap_err();
             assert_eq!(refused.key, "image.pinned[1]", "{bad}");
         }
     }

@@ -11,15 +11,15 @@ use super::{ConfigError, Origin, RawConfig, registries};
 
 /// How registries are reached, as the files on disk have it. Nothing watches them: whoever is about to pull looks.
 #[derive(Debug)]
-pub struct Live {
+pub struct RegistryReloader {
     origin: Origin,
-    seen: Mutex<Seen>,
+    seen: Mutex<LoadedFiles>,
     /// Of the last settings that could be used; apart from them, since asking for it must not wait for files.
     search: RwLock<Vec<String>>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct LoadedFiles {
     /// What each file looked like when it was read. Empty before the first look: what was read at the start may have
     /// changed since.
     files: BTreeMap<PathBuf, Option<FileStamp>>,
@@ -27,10 +27,10 @@ struct Seen {
     good: Registries,
 }
 
-impl Live {
+impl RegistryReloader {
     pub fn new(origin: Origin, registries: Registries) -> Self {
         let search = RwLock::new(registries.search.clone());
-        Self { origin, seen: Mutex::new(Seen { files: BTreeMap::new(), good: registries }), search }
+        Self { origin, seen: Mutex::new(LoadedFiles { files: BTreeMap::new(), good: registries }), search }
     }
 
     /// Looks whether any file has changed, and hands over the new settings if they are others. Blocks for a moment.
@@ -82,14 +82,14 @@ mod tests {
     /// A configuration file that can be changed, and who looks at it.
     struct Ground {
         dir: TempDir,
-        live: Live,
+        live: RegistryReloader,
     }
 
     impl Ground {
         fn new(text: &str) -> Self {
             let dir = tempfile::tempdir().unwrap();
             let file = Some(dir.path().join("crisp.toml"));
-            let live = Live::new(Origin { file, ..Origin::default() }, Registries::default());
+            let live = RegistryReloader::new(Origin { file, ..Origin::default() }, Registries::default());
             let ground = Self { dir, live };
             ground.write("crisp.toml", text);
             ground

@@ -6,14 +6,14 @@ use super::{Config, ConfigError, LogConfig, MetricsListen, NetworkConfig, Origin
 
 /// The settings in force, and what their file looked like when it was read.
 #[derive(Debug)]
-pub struct Reload {
+pub struct ConfigReloader {
     in_force: Config,
     stamp: Option<FileStamp>,
 }
 
 /// What a new file changes.
 #[derive(Debug)]
-pub struct Change {
+pub struct ConfigChange {
     /// What is in force now. Whatever takes a restart is as it was.
     pub config: Config,
     /// Keys, or sections, that are in force already.
@@ -22,7 +22,7 @@ pub struct Change {
     pub waiting: Vec<&'static str>,
 }
 
-impl Reload {
+impl ConfigReloader {
     pub fn new(in_force: Config) -> Self {
         let stamp = FileStamp::read(in_force.origin.path());
         Self { in_force, stamp }
@@ -39,7 +39,7 @@ impl Reload {
     }
 
     /// Reads the file again; none where nothing has changed. A file that cannot be used changes nothing. Blocks for a moment.
-    pub fn read(&mut self) -> Result<Option<Change>, ConfigError> {
+    pub fn read(&mut self) -> Result<Option<ConfigChange>, ConfigError> {
         let Origin { file, overrides } = self.in_force.origin.clone();
         // Before it is read: what changes meanwhile is seen the next time.
         self.stamp = FileStamp::read(self.in_force.origin.path());
@@ -59,7 +59,7 @@ fn compare<T: PartialEq>(list: &mut Vec<&'static str>, key: &'static str, old: &
 }
 
 /// A new setting has to be put on one of the two lists before this compiles.
-fn merge(old: &Config, new: Config) -> Change {
+fn merge(old: &Config, new: Config) -> ConfigChange {
     let (mut applied, mut waiting) = (Vec::new(), Vec::new());
     let Config {
         listen,
@@ -122,7 +122,7 @@ fn merge(old: &Config, new: Config) -> Change {
         origin: old.origin.clone(),
         ..new
     };
-    Change { config, applied, waiting }
+    ConfigChange { config, applied, waiting }
 }
 
 #[cfg(test)]
@@ -155,9 +155,9 @@ mod tests {
             fs::rename(aside, self.file()).unwrap();
         }
 
-        fn reload(&self) -> Reload {
+        fn reload(&self) -> ConfigReloader {
             let raw = RawConfig::load(Some(&self.file()), super::super::Overrides::default()).unwrap();
-            Reload::new(raw.resolve().unwrap())
+            ConfigReloader::new(raw.resolve().unwrap())
         }
     }
 
@@ -175,7 +175,7 @@ mod tests {
              [tracing]\nendpoint = \"localhost:4317\"",
         );
         assert!(reload.is_due());
-        let Change { config, applied, waiting } = reload.read().unwrap().unwrap();
+        let ConfigChange { config, applied, waiting } = reload.read().unwrap().unwrap();
         let live = [
             "log.level",
             "resources",

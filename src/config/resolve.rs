@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::file::{RawCdi, RawCgroup, RawConfig, RawImage, RawLog, RawMetrics, RawResources, RawShim, RawStop};
 use super::{
-    CdiConfig, CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, MetricsListen, MismatchPolicy, Pinned,
+    CdiConfig, CgroupConfig, CgroupDriver, Config, LogConfig, LogFormat, MetricsListen, MismatchPolicy, PinnedImages,
     ResourcesConfig, StopConfig, handlers, network, registries, stream_server, tracing,
 };
 
@@ -83,7 +83,7 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         network: network::resolve(network)?,
         pull: pull_limits(&image)?,
         registries: registries::resolve(&image, &registries)?,
-        pinned: Pinned::parse(&image.pinned)?,
+        pinned: PinnedImages::parse(&image.pinned)?,
         stream: stream_server::resolve(&stream)?,
         metrics,
         tracing: tracing::resolve(tracing)?,
@@ -209,7 +209,7 @@ fn cgroup_config(RawCgroup { driver, parent, fast_moves }: RawCgroup) -> Result<
     };
     let parent = parent.map_err(|e| invalid("cgroup.parent", e))?;
     let fast_moves = match fast_moves.as_str() {
-        "auto" => cgroup::moves_can_be_free(&rustix::system::uname().release().to_string_lossy()),
+        "auto" => cgroup::favordynmods_is_free(&rustix::system::uname().release().to_string_lossy()),
         "off" => false,
         other => {
             let problem = format_args!("{other:?} is neither \"auto\" nor \"off\"");

@@ -44,12 +44,12 @@ impl fmt::Debug for StreamIdentity {
 /// A certificate and a key that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct BadIdentity(String);
+pub struct InvalidIdentity(String);
 
 impl StreamIdentity {
     /// What a server shows and proves with.
-    pub fn server(&self) -> Result<ServerConfig, BadIdentity> {
-        let bad = |what: &str, error: &dyn fmt::Display| BadIdentity(format!("{what}: {error}"));
+    pub fn server(&self) -> Result<ServerConfig, InvalidIdentity> {
+        let bad = |what: &str, error: &dyn fmt::Display| InvalidIdentity(format!("{what}: {error}"));
         let chain = CertificateDer::pem_slice_iter(&self.chain).collect::<Result<Vec<_>, _>>();
         let chain = chain.map_err(|error| bad("the certificate is no PEM", &error))?;
         let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| bad("the key is no PEM", &error))?;

@@ -88,7 +88,7 @@ fn registries_and_pinned_images_are_resolved() {
     raw.image.pinned.push("a.example/b".to_owned());
     let config = raw.resolve().unwrap();
     assert_eq!(config.registries.hosts["*"].mirrors, ["http://m:5000/x".parse().unwrap()]);
-    assert_eq!(config.pinned, Pinned::parse(&["a.example/b:latest".to_owned()]).unwrap());
+    assert_eq!(config.pinned, PinnedImages::parse(&["a.example/b:latest".to_owned()]).unwrap());
 }
 
 #[test]

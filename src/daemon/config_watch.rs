@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::{Change, Live, MetricsListen, Reload};
+use config::{ConfigChange, ConfigReloader, MetricsListen, RegistryReloader};
 use model::error_chain::chain;
 use sync::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
@@ -30,10 +30,10 @@ impl Drop for Watching {
 /// All who have to hear of new settings.
 pub(crate) struct Settings {
     pub(crate) runtime: Arc<Runtime>,
-    pub(crate) registries: Arc<Live>,
+    pub(crate) registries: Arc<RegistryReloader>,
     pub(crate) level: LogLevel,
     pub(crate) metrics: Mutex<Endpoint>,
-    pub(crate) reload: Mutex<Reload>,
+    pub(crate) reload: Mutex<ConfigReloader>,
 }
 
 /// Where metrics are told, by whom, and who has them.
@@ -106,7 +106,7 @@ impl Settings {
         }
     }
 
-    fn apply(&self, Change { mut config, mut applied, waiting }: Change, reload: &mut Reload) {
+    fn apply(&self, ConfigChange { mut config, mut applied, waiting }: ConfigChange, reload: &mut ConfigReloader) {
         if let Err(error) = self.level.set(&config.log.level) {
             tracing::warn!(error = chain(&error), "the new level of the log is not in force");
         }

@@ -42,7 +42,7 @@ mod watched {
     use std::io;
     use std::path::PathBuf;
 
-    use cgroup::{Cgroup, CgroupFs, Knob, TellError, Values, Version};
+    use cgroup::{Cgroup, CgroupFs, Knob, SyncError, Values, Version};
     use model::resources::HugePageSize;
 
     pub(super) struct Watched {
@@ -83,8 +83,8 @@ mod watched {
             self.group.huge_page_sizes()
         }
 
-        fn tell(&self, changed: &Values) -> Result<(), TellError> {
-            self.group.tell(changed)
+        fn sync_manager(&self, changed: &Values) -> Result<(), SyncError> {
+            self.group.sync(changed)
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::{Config, DOWNLOADS_MAX, Live, Reload};
+use config::{Config, ConfigReloader, DOWNLOADS_MAX, RegistryReloader};
 use cri_api::admin::images_server::ImagesServer;
 use cri_api::health::health_server::HealthServer;
 use cri_api::v1::image_service_server::ImageServiceServer;
@@ -108,9 +108,9 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
     };
     let clients = stream_server::Listener::bind(&config.stream).await?;
     let listen = config.listen.clone();
-    let registries = Arc::new(Live::new(config.origin.clone(), config.registries.clone()));
+    let registries = Arc::new(RegistryReloader::new(config.origin.clone(), config.registries.clone()));
     let latencies = Arc::new(Latencies::default());
-    let settings = Mutex::new(Reload::new(config.clone()));
+    let settings = Mutex::new(ConfigReloader::new(config.clone()));
     let store = image::Store::open(&images_dir(&config.root), config.registries.clone(), config.pull)?;
     let runtime = Runtime::open(config, Arc::new(store)).await.map_err(|error| ServeError::Runtime(error.into()))?;
     let tally = spans.as_ref().map(Spans::tally).unwrap_or_default();
@@ -160,7 +160,7 @@ fn claim(config: &Config) -> Result<File, ServeError> {
 /// What requests are answered by.
 struct Apis {
     runtime: Arc<Runtime>,
-    registries: Arc<Live>,
+    registries: Arc<RegistryReloader>,
     trace: TraceLayer,
     streaming: Arc<Streaming>,
 }

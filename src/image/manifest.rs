@@ -117,10 +117,10 @@ fn short(text: &str) -> String {
 
 impl ManifestError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::MediaType(_) | Self::Schema(_) => model::Kind::Unsupported,
-            Self::NoPlatform { .. } => model::Kind::NotFound,
+            Self::MediaType(_) | Self::Schema(_) => model::ErrorKind::Unsupported,
+            Self::NoPlatform { .. } => model::ErrorKind::NotFound,
             Self::Json { .. }
             | Self::WrongPlatform { .. }
             | Self::NoLayers
@@ -128,7 +128,7 @@ impl ManifestError {
             | Self::TooManyEntries(_)
             | Self::LayerCount { .. }
             | Self::Nul(_)
-            | Self::Nested => model::Kind::Invalid,
+            | Self::Nested => model::ErrorKind::Invalid,
         }
     }
 }

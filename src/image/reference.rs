@@ -38,8 +38,8 @@ pub struct BadReference {
 
 impl BadReference {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
-        model::Kind::Invalid
+    pub fn kind(&self) -> model::ErrorKind {
+        model::ErrorKind::Invalid
     }
 }
 

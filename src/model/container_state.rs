@@ -14,12 +14,12 @@ pub struct Exit {
     /// The kernel's out-of-memory killer was at work in the container's cgroup.
     pub oom: bool,
     /// Why it never ran or was lost, where the exit status does not say it.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<AbnormalExit>,
 }
 
 /// An end that was not the program's own.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Trouble {
+pub enum AbnormalExit {
     /// The program could not be executed.
     Start(String),
     /// The process that watched over the pod died, and the container with it.
@@ -28,7 +28,7 @@ pub enum Trouble {
 
 /// Something that could not be taken back and is tried again later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Leftover {
+pub struct CleanupFailure {
     pub step: String,
     pub error: String,
 }
@@ -43,40 +43,44 @@ pub struct Leftover {
 ///
 /// "Starting" and "removing" are no phases: they are the held work lock of the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Phase {
+pub enum ContainerState {
     Created { pid: NonZeroU32 },
     Running { pid: NonZeroU32, started: SystemTime },
     Exited { started: Option<SystemTime>, exit: Exit },
-    Unknown { left: Vec<Leftover> },
+    Unknown { left: Vec<CleanupFailure> },
 }
 
 /// The step does not exist from this phase.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the container is {is}, so it cannot {cannot}")]
-pub struct WrongPhase {
+pub struct WrongState {
     pub is: &'static str,
     pub cannot: &'static str,
 }
 
-impl Phase {
+impl ContainerState {
     /// Created → Running.
-    pub fn start(&self, now: SystemTime) -> Result<Phase, WrongPhase> {
+    pub fn start(&self, now: SystemTime) -> Result<ContainerState, WrongState> {
         match self {
-            Phase::Created { pid } => Ok(Phase::Running { pid: *pid, started: now }),
-            Phase::Running { .. } | Phase::Exited { .. } | Phase::Unknown { .. } => {
-                Err(WrongPhase { is: self.name(), cannot: "start" })
+            ContainerState::Created { pid } => Ok(ContainerState::Running { pid: *pid, started: now }),
+            ContainerState::Running { .. } | ContainerState::Exited { .. } | ContainerState::Unknown { .. } => {
+                Err(WrongState { is: self.name(), cannot: "start" })
             }
         }
     }
 
     /// Anything that had a process → Exited. The first exit told is the one that stays.
     #[must_use]
-    pub fn exit(&self, exit: Exit) -> Phase {
+    pub fn exit(&self, exit: Exit) -> ContainerState {
         match self {
-            Phase::Created { .. } | Phase::Unknown { .. } => Phase::Exited { started: None, exit },
+            ContainerState::Created { .. } | ContainerState::Unknown { .. } => {
+                ContainerState::Exited { started: None, exit }
+            }
             // Who heard of the start late must not have it begin after its end.
-            Phase::Running { started, .. } => Phase::Exited { started: Some(exit.at.min(*started)), exit },
-            Phase::Exited { .. } => self.clone(),
+            ContainerState::Running { started, .. } => {
+                ContainerState::Exited { started: Some(exit.at.min(*started)), exit }
+            }
+            ContainerState::Exited { .. } => self.clone(),
         }
     }
 
@@ -84,18 +88,18 @@ impl Phase {
     #[must_use]
     pub fn pid(&self) -> Option<NonZeroU32> {
         match self {
-            Phase::Created { pid } | Phase::Running { pid, .. } => Some(*pid),
-            Phase::Exited { .. } | Phase::Unknown { .. } => None,
+            ContainerState::Created { pid } | ContainerState::Running { pid, .. } => Some(*pid),
+            ContainerState::Exited { .. } | ContainerState::Unknown { .. } => None,
         }
     }
 
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
-            Phase::Created { .. } => "created",
-            Phase::Running { .. } => "running",
-            Phase::Exited { .. } => "exited",
-            Phase::Unknown { .. } => "unknown",
+            ContainerState::Created { .. } => "created",
+            ContainerState::Running { .. } => "running",
+            ContainerState::Exited { .. } => "exited",
+            ContainerState::Unknown { .. } => "unknown",
         }
     }
 }
@@ -111,10 +115,10 @@ mod tests {
     #[test]
     fn only_a_created_container_starts() {
         let pid = NonZeroU32::new(7).unwrap();
-        let created = Phase::Created { pid };
+        let created = ContainerState::Created { pid };
         let running = created.start(SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(running, Phase::Running { pid, started: SystemTime::UNIX_EPOCH });
-        for phase in [running.clone(), running.exit(exit(0)), Phase::Unknown { left: vec![] }] {
+        assert_eq!(running, ContainerState::Running { pid, started: SystemTime::UNIX_EPOCH });
+        for phase in [running.clone(), running.exit(exit(0)), ContainerState::Unknown { left: vec![] }] {
             assert!(phase.start(SystemTime::UNIX_EPOCH).is_err(), "{phase:?}");
         }
     }
@@ -122,8 +126,8 @@ mod tests {
     #[test]
     fn the_first_exit_stays() {
         let pid = NonZeroU32::new(7).unwrap();
-        let first = Phase::Created { pid }.exit(exit(3));
-        assert_eq!(first, Phase::Exited { started: None, exit: exit(3) });
+        let first = ContainerState::Created { pid }.exit(exit(3));
+        assert_eq!(first, ContainerState::Exited { started: None, exit: exit(3) });
         assert_eq!(first.exit(exit(4)), first);
         assert_eq!(first.pid(), None);
     }
@@ -131,7 +135,10 @@ mod tests {
     #[test]
     fn a_start_that_was_heard_of_late_is_not_after_the_end() {
         let late = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
-        let running = Phase::Running { pid: NonZeroU32::new(7).unwrap(), started: late };
-        assert_eq!(running.exit(exit(0)), Phase::Exited { started: Some(SystemTime::UNIX_EPOCH), exit: exit(0) });
+        let running = ContainerState::Running { pid: NonZeroU32::new(7).unwrap(), started: late };
+        assert_eq!(
+            running.exit(exit(0)),
+            ContainerState::Exited { started: Some(SystemTime::UNIX_EPOCH), exit: exit(0) }
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 /// The class of a failure. Every operation's error names one; the gRPC edge turns it into a status code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// The request itself is wrong and will stay wrong.
     Invalid,
     /// The named thing does not exist.
@@ -30,6 +30,6 @@ pub enum Kind {
 }
 
 /// An error that knows its class. The edge looks at nothing else.
-pub trait Classed: std::error::Error {
-    fn kind(&self) -> Kind;
+pub trait ErrorClass: std::error::Error {
+    fn kind(&self) -> ErrorKind;
 }

@@ -1,9 +1,9 @@
 //! What things are in crisp: pods, containers, their states and limits.
 //!
-//! No I/O, no async, no wire types. A [`PodSpec`] or [`ContainerSpec`] is what was *asked*; a [`Phase`] is where a
+//! No I/O, no async, no wire types. A [`PodSpec`] or [`ContainerSpec`] is what was *asked*; a [`ContainerState`] is where a
 //! container stands; [`resources`] holds limits as asked ([`resources::LimitsPatch`]) and as the kernel keeps them
-//! ([`resources::Observed`]), [`kubernetes`] requests and limits as a pod spec states them, [`stats`] what is used of all
-//! that, and [`metrics`] what is counted besides. Every failing operation elsewhere classes itself as a [`Kind`].
+//! ([`resources::ObservedLimits`]), [`kubernetes`] requests and limits as a pod spec states them, [`stats`] what is used of all
+//! that, and [`metrics`] what is counted besides. Every failing operation elsewhere classes itself as a [`ErrorKind`].
 //!
 //! The words are CRI's: pod, container, image. "Sandbox" only means *how* a pod is isolated.
 #![forbid(unsafe_code)]
@@ -26,10 +26,10 @@ mod update;
 mod user_ns;
 
 pub use container::{ContainerMeta, ContainerSpec, Device, IdMapping, ImageName, Mount, MountSource, Propagation};
-pub use container_state::{Exit, Leftover, Phase, Trouble, WrongPhase};
-pub use error::{Classed, Kind};
+pub use container_state::{AbnormalExit, CleanupFailure, ContainerState, Exit, WrongState};
+pub use error::{ErrorClass, ErrorKind};
 pub use id::{ContainerId, IdError, PodId};
-pub use pod::{Dns, PodMeta, PodPhase, PodSpec, PortMapping, Protocol};
+pub use pod::{Dns, PodMeta, PodSpec, PodState, PortMapping, Protocol};
 pub use quantity::{InvalidQuantity, Quantity};
 pub use security::{
     CAPABILITIES, Capabilities, ContainerSecurity, GroupsPolicy, Namespaces, NsMode, PodSecurity, Profile, SeLinux,

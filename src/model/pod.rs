@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::pod_resources::Announced;
+use crate::pod_resources::PodResourceConfig;
 use crate::resources::LimitsPatch;
 use crate::security::PodSecurity;
 
@@ -45,7 +45,7 @@ pub struct PodSpec {
     pub resources: LimitsPatch,
     /// What its containers will ask for; none where nobody told. Older records do not have it.
     #[serde(default)]
-    pub announced: Option<Announced>,
+    pub announced: Option<PodResourceConfig>,
     pub security: PodSecurity,
     /// The runtime handler by name; "" is the default one.
     pub handler: String,
@@ -76,7 +76,7 @@ pub enum Protocol {
 
 /// Whether the pod can still hold containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum PodPhase {
+pub enum PodState {
     Ready,
     /// Stopped, or its shim is gone.
     NotReady,

@@ -361,7 +361,7 @@ impl LimitsPatch {
 
 /// What the kernel says is in force now. `None` is "no limit", or that the host has no such controller.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Observed {
+pub struct ObservedLimits {
     pub cpu_quota: Option<Micros>,
     pub cpu_period: Option<Micros>,
     /// Only on cgroup v1.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::pod_resources::{Announced, Resources};
+use crate::pod_resources::{PodResourceConfig, Resources};
 use crate::resources::LimitsPatch;
 use crate::{ContainerSpec, PodSpec};
 
@@ -15,7 +15,7 @@ pub struct ContainerUpdate {
 
 impl ContainerUpdate {
     /// Changes `spec` to what it says with this update.
-    pub fn lay_over(&self, spec: &mut ContainerSpec) {
+    pub fn apply_to(&self, spec: &mut ContainerSpec) {
         let ContainerUpdate { limits, kubernetes_resources } = self;
         spec.resources = std::mem::take(&mut spec.resources).merged(limits);
         if kubernetes_resources.is_some() {
@@ -29,7 +29,7 @@ impl ContainerUpdate {
 pub struct PodUpdate {
     pub resources: Option<LimitsPatch>,
     pub overhead: Option<LimitsPatch>,
-    pub announced: Option<Announced>,
+    pub announced: Option<PodResourceConfig>,
 }
 
 impl PodUpdate {

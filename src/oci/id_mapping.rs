@@ -4,11 +4,11 @@ use model::{IdMapping, NsMode, UserNs, UserRef};
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Mount};
 
-use super::{Given, OciError};
+use super::{OciError, SpecInputs};
 
 /// The pod's ids, which have to be the container's too, with its user and groups among them; none where they are the
 /// host's.
-pub(super) fn of<'a>(given: &Given<'a>) -> Result<Option<&'a UserNs>, OciError> {
+pub(super) fn of<'a>(given: &SpecInputs<'a>) -> Result<Option<&'a UserNs>, OciError> {
     let asked = &given.container.security.namespaces;
     let ids = given.pod.security.namespaces.user.as_ref();
     if asked.user.as_ref() != ids {

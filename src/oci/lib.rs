@@ -18,14 +18,14 @@ use std::path::{Path, PathBuf};
 
 use cgroup::Version;
 use config::Handler;
-use model::{Classed, ContainerSpec, Kind, NsMode, PodSpec};
+use model::{ContainerSpec, ErrorClass, ErrorKind, NsMode, PodSpec};
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
     LinuxBuilder, LinuxDevice, LinuxNamespace, LinuxNamespaceBuilder, LinuxNamespaceType, RootBuilder, Spec,
     SpecBuilder,
 };
 use security::Labels;
-use shim_protocol::Held;
+use shim_protocol::Sandbox;
 
 use crate::cdi::Edits;
 
@@ -61,33 +61,33 @@ pub enum OciError {
     Announced(#[from] serde_json::Error),
 }
 
-impl Classed for OciError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for OciError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::NoCommand { .. }
             | Self::UnknownCapability(_)
             | Self::AmbientAlone(_)
             | Self::WorkingDir(_)
-            | Self::MountOver(_) => Kind::Invalid,
+            | Self::MountOver(_) => ErrorKind::Invalid,
             Self::NotThePods(_)
             | Self::NotThePodsIds
             | Self::HostPids
             | Self::NoSuchId { .. }
             | Self::Bidirectional(_)
-            | Self::CdiShared(_) => Kind::Invalid,
-            Self::NoTarget => Kind::Precondition,
-            Self::Build(_) | Self::Announced(_) => Kind::Internal,
+            | Self::CdiShared(_) => ErrorKind::Invalid,
+            Self::NoTarget => ErrorKind::Precondition,
+            Self::Build(_) | Self::Announced(_) => ErrorKind::Internal,
         }
     }
 }
 
 /// Everything that decides a configuration.
 #[derive(Debug)]
-pub struct Given<'a> {
+pub struct SpecInputs<'a> {
     pub handler: &'a Handler,
     pub pod: &'a PodSpec,
     pub hostname: &'a str,
-    pub held: &'a Held,
+    pub held: &'a Sandbox,
     /// The directory of the files that all containers of the pod have in `/etc`.
     pub pod_files: &'a Path,
     pub container: &'a ContainerSpec,
@@ -114,7 +114,7 @@ pub struct Given<'a> {
 /// The capabilities a container has, by name, for whoever has to decide by them.
 pub use capabilities::effective as capabilities_of;
 
-pub fn build(given: &Given<'_>) -> Result<Spec, OciError> {
+pub fn build(given: &SpecInputs<'_>) -> Result<Spec, OciError> {
     let security = &given.container.security;
     let mut linux = LinuxBuilder::default()
         .namespaces(namespaces(given)?)
@@ -141,13 +141,13 @@ pub fn build(given: &Given<'_>) -> Result<Spec, OciError> {
     spec.set_hooks(given.edits.hooks.clone());
     let mut annotations = given.container.annotations.clone().into_iter().collect();
     let of_container = given.container.kubernetes_resources.as_ref();
-    pod_resources_json::tell(&mut annotations, given.pod.announced.as_ref(), of_container)?;
+    pod_resources_json::add_annotations(&mut annotations, given.pod.announced.as_ref(), of_container)?;
     spec.set_annotations(Some(annotations));
     Ok(spec)
 }
 
 /// Network, IPC and UTS are the pod's, whatever those are; the PID namespace is as the container asks.
-fn namespaces(given: &Given<'_>) -> Result<Vec<LinuxNamespace>, OciError> {
+fn namespaces(given: &SpecInputs<'_>) -> Result<Vec<LinuxNamespace>, OciError> {
     let asked = &given.container.security.namespaces;
     let mut all = vec![namespace(LinuxNamespaceType::Mount, None)?];
     if let Some(path) = &given.held.user {

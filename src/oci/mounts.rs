@@ -5,11 +5,11 @@ use std::path::Path;
 use model::{MountSource, Propagation, UserNs};
 use oci_spec::runtime::{Mount, MountBuilder};
 
-use super::{Given, OciError, id_mapping};
+use super::{OciError, SpecInputs, id_mapping};
 
 /// The kernel's file systems, which are always there, then all else from the top down: what is mounted in a volume is
 /// not hidden by it. A mount of the container's replaces one of ours at the same place.
-pub(super) fn mounts(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
+pub(super) fn mounts(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
     let mut ours = of_pod(given)?;
     let mut own: Vec<Mount> = Vec::new();
     let ids = given.pod.security.namespaces.user.as_ref();
@@ -78,7 +78,7 @@ fn with_options<'a>(asked: &model::Mount, ours: &[&'a str]) -> Vec<&'a str> {
     ours.iter().chain(asked.options.iter().filter_map(deep)).copied().collect()
 }
 
-fn kernel(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
+fn kernel(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
     let mut devpts = vec!["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"];
     if given.pod.security.namespaces.user.as_ref().is_none_or(|ids| ids.gid(5).is_some()) {
         devpts.push("gid=5");
@@ -92,12 +92,12 @@ fn kernel(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
     ])
 }
 
-fn kernel_access(given: &Given<'_>) -> &'static str {
+fn kernel_access(given: &SpecInputs<'_>) -> &'static str {
     if given.container.security.privileged { "rw" } else { "ro" }
 }
 
 /// The container's cgroups and the pod's files.
-fn of_pod(given: &Given<'_>) -> Result<Vec<Mount>, OciError> {
+fn of_pod(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
     let cgroup = ["nosuid", "noexec", "nodev", "relatime", kernel_access(given)];
     let mut all = vec![simple("/sys/fs/cgroup", "cgroup", &cgroup)?];
     // With the host's IPC namespace goes the host's shared memory.

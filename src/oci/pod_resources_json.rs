@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::marker::PhantomData;
 
-use model::pod_resources::{Amounts, Announced, AnnouncedContainer, ContainerKind, Resources};
+use model::pod_resources::{ContainerKind, ContainerResourceConfig, PodResourceConfig, ResourceList, Resources};
 use model::{Device, IdMapping, ImageName, Mount, MountSource, Propagation};
 use oci_spec::runtime::Spec;
 use serde::de::value::MapAccessDeserializer;
@@ -40,9 +40,9 @@ pub const CONTAINER_RESOURCES: &str = "io.crisp.container-resources";
 pub const OURS: [&str; 2] = [POD_RESOURCES, CONTAINER_RESOURCES];
 
 /// Puts into `annotations` what hooks are told, and takes out what only looks like it.
-pub(super) fn tell(
+pub(super) fn add_annotations(
     annotations: &mut HashMap<String, String>,
-    pod: Option<&Announced>,
+    pod: Option<&PodResourceConfig>,
     container: Option<&Resources>,
 ) -> serde_json::Result<()> {
     annotations.retain(|name, _| !OURS.contains(&name.as_str()));
@@ -56,9 +56,13 @@ pub(super) fn tell(
 }
 
 /// Brings what hooks are told in a configuration that was built before up to date.
-pub fn tell_again(spec: &mut Spec, pod: Option<&Announced>, container: Option<&Resources>) -> serde_json::Result<()> {
+pub fn update_annotations(
+    spec: &mut Spec,
+    pod: Option<&PodResourceConfig>,
+    container: Option<&Resources>,
+) -> serde_json::Result<()> {
     let mut annotations = spec.annotations().clone().unwrap_or_default();
-    tell(&mut annotations, pod, container)?;
+    add_annotations(&mut annotations, pod, container)?;
     spec.set_annotations(Some(annotations));
     Ok(())
 }
@@ -241,9 +245,9 @@ fn each_once<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Stri
     from.deserialize_map(EachOnce)
 }
 
-impl From<&Announced> for PodJson {
-    fn from(announced: &Announced) -> Self {
-        let Announced { containers, resources, source: _ } = announced;
+impl From<&PodResourceConfig> for PodJson {
+    fn from(announced: &PodResourceConfig) -> Self {
+        let PodResourceConfig { containers, resources, source: _ } = announced;
         Self {
             containers: containers.iter().map(Object::from).collect(),
             kubernetes_resources: resources.as_ref().map(Object::from),
@@ -251,9 +255,9 @@ impl From<&Announced> for PodJson {
     }
 }
 
-impl From<&AnnouncedContainer> for ContainerJson {
-    fn from(announced: &AnnouncedContainer) -> Self {
-        let AnnouncedContainer { name, kind, resources, mounts, devices, cdi_devices } = announced;
+impl From<&ContainerResourceConfig> for ContainerJson {
+    fn from(announced: &ContainerResourceConfig) -> Self {
+        let ContainerResourceConfig { name, kind, resources, mounts, devices, cdi_devices } = announced;
         Self {
             name: name.clone(),
             kind: match kind {
@@ -270,7 +274,8 @@ impl From<&AnnouncedContainer> for ContainerJson {
 
 impl From<&Resources> for ResourcesJson {
     fn from(Resources { requests, limits }: &Resources) -> Self {
-        let texts = |amounts: &Amounts| amounts.iter().map(|(name, one)| (name.to_string(), one.to_string())).collect();
+        let texts =
+            |amounts: &ResourceList| amounts.iter().map(|(name, one)| (name.to_string(), one.to_string())).collect();
         Self { requests: texts(requests), limits: texts(limits) }
     }
 }

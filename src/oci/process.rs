@@ -8,11 +8,11 @@ use oci_spec::runtime::{
     LinuxCapabilitiesBuilder, PosixRlimit, PosixRlimitBuilder, Process, ProcessBuilder, UserBuilder,
 };
 
-use super::{Given, OciError, capabilities};
+use super::{OciError, SpecInputs, capabilities};
 
 const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-pub(super) fn process(given: &Given<'_>) -> Result<Process, OciError> {
+pub(super) fn process(given: &SpecInputs<'_>) -> Result<Process, OciError> {
     let security = &given.container.security;
     let sets = capabilities::sets(&given.handler.capabilities, security)?;
     let capabilities = LinuxCapabilitiesBuilder::default()
@@ -43,7 +43,7 @@ pub(super) fn process(given: &Given<'_>) -> Result<Process, OciError> {
     Ok(process)
 }
 
-fn rlimits(given: &Given<'_>) -> Result<Vec<PosixRlimit>, OciError> {
+fn rlimits(given: &SpecInputs<'_>) -> Result<Vec<PosixRlimit>, OciError> {
     let limit =
         |limit: &Rlimit| PosixRlimitBuilder::default().typ(limit.kind).soft(limit.soft).hard(limit.hard).build();
     Ok(given.handler.rlimits.iter().map(limit).collect::<Result<_, _>>()?)
@@ -51,7 +51,7 @@ fn rlimits(given: &Given<'_>) -> Result<Vec<PosixRlimit>, OciError> {
 
 /// The container's command replaces the image's entrypoint and its command; the container's arguments replace the
 /// image's command.
-fn args(given: &Given<'_>) -> Result<Vec<String>, OciError> {
+fn args(given: &SpecInputs<'_>) -> Result<Vec<String>, OciError> {
     let (asked, image) = (given.container, &given.image.config);
     let (entrypoint, rest) = if asked.command.is_empty() {
         (&image.entrypoint, if asked.args.is_empty() { &image.cmd } else { &asked.args })
@@ -62,7 +62,7 @@ fn args(given: &Given<'_>) -> Result<Vec<String>, OciError> {
     if all.is_empty() { Err(OciError::NoCommand { image: asked.image.image.clone() }) } else { Ok(all) }
 }
 
-fn working_dir(given: &Given<'_>) -> Result<PathBuf, OciError> {
+fn working_dir(given: &SpecInputs<'_>) -> Result<PathBuf, OciError> {
     let asked = &given.container.working_dir;
     let dir = if asked.is_empty() { &given.image.config.working_dir } else { asked };
     match dir.as_str() {
@@ -73,7 +73,7 @@ fn working_dir(given: &Given<'_>) -> Result<PathBuf, OciError> {
 }
 
 /// The image's variables, overridden by the container's, and those by what its CDI devices need; what a program expects is added where both are silent.
-fn env(given: &Given<'_>) -> Vec<String> {
+fn env(given: &SpecInputs<'_>) -> Vec<String> {
     let mut env: Vec<String> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut set = |variable: String| {

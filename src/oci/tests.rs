@@ -127,7 +127,7 @@ fn built_from(
 ) -> Result<Spec, OciError> {
     let image = given::image();
     let user = image::User { uid: 1000, gid: 100, groups: vec![], home: "/home/u".into() };
-    let held = Held {
+    let held = Sandbox {
         user: pod.security.namespaces.user.as_ref().map(|_| "/run/user".into()),
         network: Some("/run/net".into()),
         ipc: Some("/run/ipc".into()),
@@ -135,7 +135,7 @@ fn built_from(
         pid: None,
         shm: Some("/run/shm".into()),
     };
-    build(&Given {
+    build(&SpecInputs {
         handler: Handlers::of(&[]).default_one(),
         pod,
         hostname: "web-0",
@@ -431,7 +431,7 @@ fn ids_that_are_not_the_pods_are_refused_and_so_is_what_would_reach_the_host() {
     assert!(matches!(said(|c| c.security.namespaces.pid = NsMode::Node), OciError::HostPids));
     let shared = said(|c| c.mounts = vec![volume("/v", model::Propagation::Bidirectional)]);
     assert!(matches!(shared, OciError::Bidirectional(0)));
-    assert_eq!(shared.kind(), Kind::Invalid);
+    assert_eq!(shared.kind(), ErrorKind::Invalid);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 /// A file or directory that could not be read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -20,16 +20,16 @@ pub enum FileError {
     Mount { path: PathBuf, source: io::Error },
 }
 
-impl Classed for FileError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for FileError {
+    fn kind(&self) -> ErrorKind {
         let (Self::MakeDir { source, .. }
         | Self::Write { source, .. }
         | Self::Read { source, .. }
         | Self::Remove { source, .. }
         | Self::Mount { source, .. }) = self;
         match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Kind::Exhausted,
-            _ => Kind::Internal,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Exhausted,
+            _ => ErrorKind::Internal,
         }
     }
 }

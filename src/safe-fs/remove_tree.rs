@@ -47,7 +47,7 @@ fn empty_once(top: BorrowedFd<'_>, fresh: &mut u64) -> io::Result<bool> {
             let entry = entry?;
             let deeper = entry.file_name();
             if !is_itself(deeper) && !removed(inside.as_fd(), deeper)? {
-                bring_up(inside.as_fd(), deeper, top, fresh)?;
+                move_to_top(inside.as_fd(), deeper, top, fresh)?;
             }
         }
         // Not all that was moved or removed meanwhile was listed: the rest has its turn next time.
@@ -74,7 +74,7 @@ fn removed(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
 }
 
 /// Moves a directory to `top`, under a name that nothing there has.
-fn bring_up(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, fresh: &mut u64) -> io::Result<()> {
+fn move_to_top(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, fresh: &mut u64) -> io::Result<()> {
     loop {
         *fresh += 1;
         match renameat_with(from, name, top, format!(".{fresh}"), RenameFlags::NOREPLACE) {

@@ -16,7 +16,7 @@ pub const DEPTH: usize = 1 << 16;
 
 /// From the top of a tree to where somebody is.
 #[derive(Debug)]
-pub struct Descent {
+pub struct TreeWalk {
     levels: Vec<Level>,
     flags: OFlags,
 }
@@ -31,7 +31,7 @@ struct Level {
     offset: i64,
 }
 
-impl Descent {
+impl TreeWalk {
     /// Outside of any tree. Directories are opened with `more` flags than it takes.
     pub fn new(more: OFlags) -> Self {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -101,7 +101,7 @@ impl Descent {
     }
 
     /// How many directories are open.
-    pub fn open_now(&self) -> usize {
+    pub fn open_dirs(&self) -> usize {
         self.levels.iter().filter(|level| level.dir.is_some()).count()
     }
 }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Once;
 
 use model::error_chain::chain;
-use model::{Classed, Kind, Profile};
+use model::{ErrorClass, ErrorKind, Profile};
 use sync::Mutex;
 
 /// crisp's own profile.
@@ -31,12 +31,12 @@ pub enum ApparmorError {
     Parser(String),
 }
 
-impl Classed for ApparmorError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for ApparmorError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Absent => Kind::Unsupported,
-            Self::NotLoaded(_) | Self::NoParser => Kind::Precondition,
-            Self::Loaded { .. } | Self::Start { .. } | Self::Parser(_) => Kind::Internal,
+            Self::Absent => ErrorKind::Unsupported,
+            Self::NotLoaded(_) | Self::NoParser => ErrorKind::Precondition,
+            Self::Loaded { .. } | Self::Start { .. } | Self::Parser(_) => ErrorKind::Internal,
         }
     }
 }

@@ -57,7 +57,10 @@ fn a_host_without_apparmor_grants_the_default_and_refuses_a_name() {
             assert_eq!(apparmor.profile(asked, false, Some("configured")).unwrap(), None);
         }
         let refused = apparmor.profile(Some(&named("x")), false, None).unwrap_err();
-        assert_eq!((refused.kind(), refused.to_string().as_str()), (Kind::Unsupported, "this host has no AppArmor"));
+        assert_eq!(
+            (refused.kind(), refused.to_string().as_str()),
+            (ErrorKind::Unsupported, "this host has no AppArmor")
+        );
     }
 }
 
@@ -72,7 +75,7 @@ fn a_profile_is_used_by_its_whole_name_if_it_is_loaded() {
     }
     for name in ["we", "web (enforce)", "WEB", "c", ""] {
         let refused = apparmor.profile(Some(&named(name)), false, None).unwrap_err();
-        assert_eq!(refused.kind(), Kind::Precondition);
+        assert_eq!(refused.kind(), ErrorKind::Precondition);
         assert_eq!(refused.to_string(), format!("no profile {name:?} is loaded"));
     }
     fs::remove_file(host.dir.path().join("sys/kernel/security/apparmor/profiles")).unwrap();
@@ -123,7 +126,7 @@ fn a_parser_that_fails_or_is_missing_is_told() {
     let bare = host.bare();
     assert_eq!(bare.profile(None, false, None).unwrap(), None, "nobody asked");
     let refused = bare.profile(Some(&Profile::RuntimeDefault), false, None).unwrap_err();
-    assert_eq!(refused.kind(), Kind::Precondition);
+    assert_eq!(refused.kind(), ErrorKind::Precondition);
     host.write("sys/kernel/security/apparmor/profiles", "crisp-default (enforce)\n");
     assert_eq!(bare.profile(None, false, None).unwrap().as_deref(), Some("crisp-default"), "loaded by somebody else");
 }

@@ -10,4 +10,4 @@ mod selinux;
 
 pub use apparmor::{Apparmor, ApparmorError};
 pub use selinux::relabel::{RelabelError, relabel};
-pub use selinux::{Labels, Selinux, SelinuxError, Wish};
+pub use selinux::{LabelRequest, Labels, Selinux, SelinuxError};

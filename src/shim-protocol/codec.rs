@@ -24,42 +24,46 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, FrameError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Answer, Ask, Event, Failure, FailureKind, Held, HoldAsk, ToDaemon, ToShim};
+    use crate::{
+        Event, Request, Response, Sandbox, SandboxRequest, ShimError, ShimErrorKind, ShimMessage, ShimRequest,
+    };
 
     #[test]
     fn a_message_of_a_newer_side_with_more_fields_is_read() {
         let newer = br#"{"number":4,"ask":{"hello":{"protocol":9,"release":"9.0","colour":"blue"}},"urgency":3}"#;
-        let ToShim { number: 4, ask: Ask::Hello { protocol: 9, .. } } = decode(newer).unwrap() else { panic!() };
+        let ShimRequest { number: 4, ask: Request::Hello { protocol: 9, .. } } = decode(newer).unwrap() else {
+            panic!()
+        };
     }
 
     #[test]
     fn what_an_older_shim_holds_has_no_user_namespace() {
         let older = br#"{"network":"/n","ipc":null,"uts":null,"pid":null,"shm":null}"#;
-        assert_eq!(decode(older).ok(), Some(Held { network: Some("/n".into()), ..Held::default() }));
+        assert_eq!(decode(older).ok(), Some(Sandbox { network: Some("/n".into()), ..Sandbox::default() }));
         let asked = br#"{"dir":"/d","namespaces":{"network":true,"ipc":true,"uts":true,"pid":false},"hostname":"h",
             "sysctls":{},"shm_size":1,"oom_score_adj":0}"#;
-        assert_eq!(decode::<HoldAsk>(asked).unwrap().user, None);
+        assert_eq!(decode::<SandboxRequest>(asked).unwrap().user, None);
     }
 
     #[test]
     fn an_unknown_failure_kind_is_internal_and_an_unknown_ask_is_an_error() {
         let newer = br#"{"answer":{"number":1,"answer":{"Err":{"kind":"too_blue","message":"m"}}}}"#;
-        let ToDaemon::Answer { answer: Err(failure), .. } = decode(newer).unwrap() else { panic!() };
-        assert_eq!(failure, Failure { kind: FailureKind::Internal, message: "m".into() });
-        assert!(decode::<ToShim>(br#"{"number":1,"ask":{"dance":{}}}"#).is_err());
+        let ShimMessage::Answer { answer: Err(failure), .. } = decode(newer).unwrap() else { panic!() };
+        assert_eq!(failure, ShimError { kind: ShimErrorKind::Internal, message: "m".into() });
+        assert!(decode::<ShimRequest>(br#"{"number":1,"ask":{"dance":{}}}"#).is_err());
     }
 
     #[test]
     fn what_is_encoded_is_decoded() {
-        let message = ToDaemon::Event(Event::ExecExited { exec: 7, code: 3 });
-        let ToDaemon::Event(Event::ExecExited { exec: 7, code: 3 }) = decode(&encode(&message).unwrap()).unwrap()
+        let message = ShimMessage::Event(Event::ExecExited { exec: 7, code: 3 });
+        let ShimMessage::Event(Event::ExecExited { exec: 7, code: 3 }) = decode(&encode(&message).unwrap()).unwrap()
         else {
             panic!()
         };
-        let message = ToDaemon::Answer { number: 1, answer: Ok(Answer::Done) };
+        let message = ShimMessage::Answer { number: 1, answer: Ok(Response::Done) };
         assert!(matches!(
             decode(&encode(&message).unwrap()).unwrap(),
-            ToDaemon::Answer { number: 1, answer: Ok(Answer::Done) }
+            ShimMessage::Answer { number: 1, answer: Ok(Response::Done) }
         ));
     }
 

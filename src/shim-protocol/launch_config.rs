@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// `launch.json` in the container's directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Launch {
+pub struct LaunchConfig {
     pub rootfs: Overlay,
     /// The images that are mounted in the container: the layers of each by its id, as in [`Overlay::lower`].
     #[serde(default)]
@@ -24,10 +24,10 @@ pub struct Launch {
     /// Hooks are to run once the program does; what they are is in the OCI configuration.
     #[serde(default)]
     pub poststart: bool,
-    pub cgroup: CgroupView,
+    pub cgroup: CgroupPaths,
 }
 
-impl Launch {
+impl LaunchConfig {
     pub const FILE: &str = "launch.json";
 
     #[must_use]
@@ -49,18 +49,18 @@ pub struct Overlay {
 
 /// The container's cgroups: where its processes go, and what it sees of them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CgroupView {
+pub struct CgroupPaths {
     /// The file with the `oom_kill` count.
     pub oom: Option<PathBuf>,
     /// Every `cgroup.procs` that a process of the container writes itself into.
     pub join: Vec<PathBuf>,
     /// On version 1: the directories shown below `/sys/fs/cgroup`, read-only. Empty on version 2, where the cgroup
     /// namespace shows the container its own.
-    pub shown: Vec<ShownController>,
+    pub shown: Vec<CgroupMount>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShownController {
+pub struct CgroupMount {
     /// Such as `cpu,cpuacct`.
     pub name: String,
     pub dir: PathBuf,

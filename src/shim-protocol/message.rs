@@ -3,45 +3,45 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use model::{ContainerId, Exit, Phase, UserNs};
+use model::{ContainerId, ContainerState, Exit, UserNs};
 use serde::{Deserialize, Serialize};
 
 /// From the daemon: an ask under a number that the answer repeats.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct ToShim {
+pub struct ShimRequest {
     pub number: u64,
-    pub ask: Ask,
+    pub ask: Request,
 }
 
 /// From the shim.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ToDaemon {
-    Answer { number: u64, answer: Result<Answer, Failure> },
+pub enum ShimMessage {
+    Answer { number: u64, answer: Result<Response, ShimError> },
     Event(Event),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ask {
+pub enum Request {
     /// Always first on a connection.
     Hello { protocol: u32, release: String },
     /// Make what holds the pod together. Once in a shim's life.
-    Hold(HoldAsk),
+    Hold(SandboxRequest),
     /// Make a container, up to the point where only its program is missing. Descriptor: the log file, if it has one.
-    Create(CreateAsk),
+    Create(CreateRequest),
     /// Let a created container run its program.
     Start { container: ContainerId },
     /// Send a signal to the container's first process; nothing happens when it has ended.
     Signal { container: ContainerId, signal: i32 },
-    /// Run one more program in a running container. Descriptors: as [`ExecAsk::stdio`] says.
-    Exec(ExecAsk),
+    /// Run one more program in a running container. Descriptors: as [`ExecRequest::stdio`] says.
+    Exec(ExecRequest),
     /// The same for somebody who looks on: when the daemon ends, nobody kills the program, which notices by its streams.
-    ExecStream(ExecStreamAsk),
+    ExecStream(ExecStreamRequest),
     /// Kill an exec and everything it started.
     KillExec { exec: u64 },
-    /// Take part in a running container's streams. Descriptor: a socket of packets, see [`AttachWord`].
-    Attach(AttachAsk),
+    /// Take part in a running container's streams. Descriptor: a socket of packets, see [`AttachFrame`].
+    Attach(AttachRequest),
     /// Go on logging to another file. Descriptor: the file.
     Reopen { container: ContainerId },
     /// Kill what is left of a container and forget it.
@@ -54,7 +54,7 @@ pub enum Ask {
 
 /// What a pod needs before its first container.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct HoldAsk {
+pub struct SandboxRequest {
     /// The pod's directory; the namespaces are pinned in it.
     pub dir: PathBuf,
     pub namespaces: PodNamespaces,
@@ -85,14 +85,14 @@ pub struct PodNamespaces {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct CreateAsk {
+pub struct CreateRequest {
     pub container: ContainerId,
-    /// Has `config.json` (OCI) and `launch.json` ([`crate::Launch`]).
+    /// Has `config.json` (OCI) and `launch.json` ([`crate::LaunchConfig`]).
     pub dir: PathBuf,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ExecAsk {
+pub struct ExecRequest {
     pub container: ContainerId,
     /// Chosen by the daemon; the exit is told under it.
     pub exec: u64,
@@ -101,24 +101,24 @@ pub struct ExecAsk {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct ExecStreamAsk {
-    pub exec: ExecAsk,
+pub struct ExecStreamRequest {
+    pub exec: ExecRequest,
     /// In a terminal of its own. Then no stream comes along, but one socket of packets, on which the terminal's master side
     /// is sent before the program runs.
     pub terminal: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct AttachAsk {
+pub struct AttachRequest {
     pub container: ContainerId,
     /// Which of its streams; a terminal is all three.
     pub stdio: Stdio,
 }
 
 /// The first byte of a packet between daemon and shim on the socket of somebody who attached. Either side hangs up to end it;
-/// a shim that does so without having said [`AttachWord::End`] found the other too slow.
+/// a shim that does so without having said [`AttachFrame::End`] found the other too slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttachWord {
+pub enum AttachFrame {
     /// From the shim, with what the container printed.
     Stdout,
     Stderr,
@@ -130,7 +130,7 @@ pub enum AttachWord {
     End,
 }
 
-impl AttachWord {
+impl AttachFrame {
     #[must_use]
     pub fn byte(self) -> u8 {
         match self {
@@ -158,13 +158,13 @@ pub struct Stdio {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum Response {
     Hello {
         protocol: u32,
         release: String,
         pid: u32,
     },
-    Held(Held),
+    Held(Sandbox),
     /// The container's first process waits for its start. `warnings` are wishes that this host could not fulfil.
     Created {
         pid: u32,
@@ -174,7 +174,7 @@ pub enum Answer {
         pid: u32,
     },
     Report {
-        held: Option<Held>,
+        held: Option<Sandbox>,
         containers: Vec<ContainerReport>,
     },
     Done,
@@ -182,7 +182,7 @@ pub enum Answer {
 
 /// Where the pod's namespaces can be entered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Held {
+pub struct Sandbox {
     /// Older records and shims do not have it.
     #[serde(default)]
     pub user: Option<PathBuf>,
@@ -197,7 +197,7 @@ pub struct Held {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ContainerReport {
     pub container: ContainerId,
-    pub phase: Phase,
+    pub phase: ContainerState,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -223,14 +223,14 @@ pub enum Event {
 /// An ask that came to nothing.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 #[error("{message}")]
-pub struct Failure {
-    pub kind: FailureKind,
+pub struct ShimError {
+    pub kind: ShimErrorKind,
     pub message: String,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FailureKind {
+pub enum ShimErrorKind {
     /// No such container or exec.
     NotFound,
     /// Not now: the container is in another phase.

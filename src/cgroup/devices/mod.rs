@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::{fmt, io};
 
-use model::Kind;
+use model::ErrorKind;
 
 use crate::cgroup::Cgroup;
 use crate::cgroupfs::write_to;
@@ -157,11 +157,11 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Partial(_) => Kind::Invalid,
+            Self::Partial(_) => ErrorKind::Invalid,
             Self::Systemd(e) => e.kind(),
-            Self::NoController | Self::Write { .. } | Self::Program { .. } => Kind::Internal,
+            Self::NoController | Self::Write { .. } | Self::Program { .. } => ErrorKind::Internal,
         }
     }
 }
@@ -221,7 +221,7 @@ impl Cgroup {
         match self.layout().version() {
             // There systemd has the same list to write again; of programs it has none.
             Version::V1 => {
-                self.tell_devices(&policy)?;
+                self.sync_devices(&policy)?;
                 self.set_device_list(&policy)
             }
             Version::V2 => self.set_device_program(&policy),

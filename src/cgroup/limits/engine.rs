@@ -3,16 +3,16 @@
 use std::io;
 use std::path::PathBuf;
 
-use model::Kind;
-use model::resources::{Bytes, LimitsPatch, Observed};
+use model::ErrorKind;
+use model::resources::{Bytes, LimitsPatch, ObservedLimits};
 use rustix::io::Errno;
 
 use crate::layout::Version;
-use crate::limits::knob::{CgroupFs, Knob, Settings, Unreadable, Values};
-use crate::limits::memory_shrink::Stuck;
-use crate::limits::plan::{Change, Refused, Write};
+use crate::limits::knob::{AppliedValues, CgroupFs, Knob, Unreadable, Values};
+use crate::limits::memory_shrink::ShrinkError;
+use crate::limits::plan::{Change, PlanError, Write};
 use crate::limits::{memory_shrink, plan, v1, v2};
-use crate::systemd::TellError;
+use crate::systemd::SyncError;
 
 /// Why a change failed; unless `left` names files, everything is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -20,7 +20,7 @@ pub enum ApplyError {
     #[error("the cgroup of {0} does not exist")]
     Gone(PathBuf),
     #[error("the change is not possible")]
-    Refused(#[from] Refused),
+    Refused(#[from] PlanError),
     #[error("reading {file}")]
     Read { file: PathBuf, source: io::Error },
     #[error("reading the limits in force")]
@@ -39,7 +39,7 @@ pub enum ApplyError {
     #[error("reading {file} back{}", leftovers(left))]
     NotReadBack { file: PathBuf, left: Vec<PathBuf>, source: io::Error },
     #[error("systemd did not learn of the change{}", leftovers(left))]
-    NotTold { left: Vec<PathBuf>, source: Box<TellError> },
+    NotTold { left: Vec<PathBuf>, source: Box<SyncError> },
 }
 
 fn leftovers(left: &[PathBuf]) -> String {
@@ -48,20 +48,20 @@ fn leftovers(left: &[PathBuf]) -> String {
 }
 
 impl ApplyError {
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Gone(_) => Kind::NotFound,
+            Self::Gone(_) => ErrorKind::NotFound,
             Self::Refused(refused) => refused.kind(),
             Self::Read { source, .. } | Self::Write { source, .. } => match Errno::from_io_error(source) {
                 // The cgroup is there: it is the file, or a device in the value, that is not.
-                Some(Errno::INVAL | Errno::RANGE | Errno::NOENT | Errno::NODEV) => Kind::Invalid,
+                Some(Errno::INVAL | Errno::RANGE | Errno::NOENT | Errno::NODEV) => ErrorKind::Invalid,
                 // A cpuset wider than the parent's, or one whose users have nowhere to go.
-                Some(Errno::BUSY | Errno::ACCESS | Errno::NOSPC) => Kind::Precondition,
-                Some(_) | None => Kind::Internal,
+                Some(Errno::BUSY | Errno::ACCESS | Errno::NOSPC) => ErrorKind::Precondition,
+                Some(_) | None => ErrorKind::Internal,
             },
-            Self::BelowUsage { .. } => Kind::Precondition,
+            Self::BelowUsage { .. } => ErrorKind::Precondition,
             Self::NotTold { source, .. } => source.kind(),
-            Self::Unreadable(_) | Self::NotKept { .. } | Self::NotReadBack { .. } => Kind::Internal,
+            Self::Unreadable(_) | Self::NotKept { .. } | Self::NotReadBack { .. } => ErrorKind::Internal,
         }
     }
 
@@ -91,22 +91,22 @@ pub struct Drift {
 
 /// What the kernel says now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Now {
-    pub observed: Observed,
+pub struct CurrentLimits {
+    pub observed: ObservedLimits,
     pub drift: Vec<Drift>,
 }
 
 /// What became of a change that was cut off.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Settled {
+pub enum RecoveryOutcome {
     /// All of it is in force.
-    Finished(Settings),
+    Finished(AppliedValues),
     /// Nothing of it is in force.
     Undone,
 }
 
 /// Makes `patch` true in one cgroup, whole or not at all, and says what stands in the files then.
-pub fn apply(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<Settings, ApplyError> {
+pub fn apply(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<AppliedValues, ApplyError> {
     commit(fs, &prepare(fs, patch)?)
 }
 
@@ -115,18 +115,18 @@ pub fn prepare(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<Change, ApplyE
     let now = read(fs, plan::knobs(fs.version(), patch))?;
     let change = plan::plan(fs.version(), &now, patch)?;
     let failed = |source| ApplyError::Read { file: fs.location(&Knob::MEMORY_STAT), source };
-    if let Some((write, usage)) = memory_shrink::hopeless(fs, &change).map_err(failed)? {
-        return Err(not_put(fs, &write, Stuck::BelowUsage { usage, answer: None }, Vec::new()));
+    if let Some((write, usage)) = memory_shrink::exceeds_reclaimable(fs, &change).map_err(failed)? {
+        return Err(write_error(fs, &write, ShrinkError::BelowUsage { usage, answer: None }, Vec::new()));
     }
     Ok(change)
 }
 
 /// Carries out a change that was prepared, whole or not at all, and reads back what the kernel made of it.
-pub fn commit(fs: &impl CgroupFs, change: &Change) -> Result<Settings, ApplyError> {
+pub fn commit(fs: &impl CgroupFs, change: &Change) -> Result<AppliedValues, ApplyError> {
     for (i, write) in change.writes.iter().enumerate() {
-        if let Err(stuck) = put(fs, write) {
-            let left = take_back(fs, &change.writes[..i]);
-            return Err(not_put(fs, write, stuck, left));
+        if let Err(stuck) = write_value(fs, write) {
+            let left = roll_back_write(fs, &change.writes[..i]);
+            return Err(write_error(fs, write, stuck, left));
         }
     }
     tell(fs, change)?;
@@ -136,31 +136,32 @@ pub fn commit(fs: &impl CgroupFs, change: &Change) -> Result<Settings, ApplyErro
 /// Has it known what the change wrote. Before it is read back, since whoever is told may have a hand in it.
 fn tell(fs: &impl CgroupFs, change: &Change) -> Result<(), ApplyError> {
     let new = change.writes.iter().map(|write| (write.knob.clone(), write.want.clone())).collect();
-    fs.tell(&new).map_err(|source| ApplyError::NotTold { left: take_back_all(fs, change), source: Box::new(source) })
+    fs.sync_manager(&new)
+        .map_err(|source| ApplyError::NotTold { left: roll_back(fs, change), source: Box::new(source) })
 }
 
 /// Brings a change that was cut off somewhere to one of its ends, by what the kernel says: finished where all of it is in
 /// force, undone otherwise. What cannot be undone, since the memory was used meanwhile, is finished.
-pub fn settle(fs: &impl CgroupFs, change: &Change) -> Result<Settled, ApplyError> {
+pub fn recover(fs: &impl CgroupFs, change: &Change) -> Result<RecoveryOutcome, ApplyError> {
     let reversed = change.reversed();
     let now = read(fs, reversed.wanted.keys().cloned().collect())?;
     // What the way back starts from is where the way there ends.
     let done = |write: &Write| now.get(&write.knob).is_some_and(|found| write.knob.same(&write.had, found));
     if reversed.writes.iter().all(done) {
         tell(fs, change)?;
-        return Ok(Settled::Finished(verify(fs, change)?));
+        return Ok(RecoveryOutcome::Finished(verify(fs, change)?));
     }
     match commit(fs, &reversed) {
-        Ok(_) => Ok(Settled::Undone),
+        Ok(_) => Ok(RecoveryOutcome::Undone),
         Err(failed) => match commit(fs, change) {
-            Ok(settings) => Ok(Settled::Finished(settings)),
+            Ok(settings) => Ok(RecoveryOutcome::Finished(settings)),
             Err(_) => Err(failed),
         },
     }
 }
 
 /// What the kernel says is in force, and where that is not what was written.
-pub fn observe(fs: &impl CgroupFs, settings: &Settings) -> Result<Now, ApplyError> {
+pub fn observe(fs: &impl CgroupFs, settings: &AppliedValues) -> Result<CurrentLimits, ApplyError> {
     let sizes = fs.huge_page_sizes();
     let mut knobs = match fs.version() {
         Version::V1 => v1::observed_knobs(&sizes),
@@ -175,38 +176,38 @@ pub fn observe(fs: &impl CgroupFs, settings: &Settings) -> Result<Now, ApplyErro
     };
     let drift = settings.iter().filter_map(|(knob, setting)| {
         let found = values.get(knob);
-        let same = found.is_some_and(|found| *found == setting.reads || knob.same(&setting.reads, found));
+        let same = found.is_some_and(|found| *found == setting.read_back || knob.same(&setting.read_back, found));
         (!same).then(|| Drift {
             knob: knob.clone(),
-            wrote: setting.wrote.clone(),
-            read: setting.reads.clone(),
+            wrote: setting.written.clone(),
+            read: setting.read_back.clone(),
             found: found.cloned(),
         })
     });
-    Ok(Now { observed, drift: drift.collect() })
+    Ok(CurrentLimits { observed, drift: drift.collect() })
 }
 
 /// One write; a lower limit of memory waits until it fits.
-fn put(fs: &impl CgroupFs, write: &Write) -> Result<(), Stuck> {
+fn write_value(fs: &impl CgroupFs, write: &Write) -> Result<(), ShrinkError> {
     match write.lowered_memory() {
         Some(limit) => memory_shrink::lower(fs, write, limit),
         None => Ok(fs.write(&write.knob, &write.want)?),
     }
 }
 
-fn not_put(fs: &impl CgroupFs, write: &Write, stuck: Stuck, left: Vec<PathBuf>) -> ApplyError {
+fn write_error(fs: &impl CgroupFs, write: &Write, stuck: ShrinkError, left: Vec<PathBuf>) -> ApplyError {
     let file = fs.location(&write.knob);
     match stuck {
-        Stuck::Io(_) if !fs.exists() => ApplyError::Gone(file),
-        Stuck::BelowUsage { usage, answer } => {
+        ShrinkError::Io(_) if !fs.exists() => ApplyError::Gone(file),
+        ShrinkError::BelowUsage { usage, answer } => {
             let limit = write.lowered_memory().unwrap_or(Bytes(0));
             ApplyError::BelowUsage { file, limit, usage, left, source: answer }
         }
-        Stuck::Io(source) => ApplyError::Write { file, value: write.want.clone(), left, source },
+        ShrinkError::Io(source) => ApplyError::Write { file, value: write.want.clone(), left, source },
     }
 }
 
-fn verify(fs: &impl CgroupFs, change: &Change) -> Result<Settings, ApplyError> {
+fn verify(fs: &impl CgroupFs, change: &Change) -> Result<AppliedValues, ApplyError> {
     let mut settings = change.wanted.clone();
     for (i, write) in change.writes.iter().enumerate() {
         if change.writes[i + 1..].iter().any(|later| later.knob == write.knob) {
@@ -216,17 +217,17 @@ fn verify(fs: &impl CgroupFs, change: &Change) -> Result<Settings, ApplyError> {
         match fs.read(&write.knob) {
             Ok(found) if write.knob.kept(&write.want, &found) => {
                 if let Some(setting) = settings.get_mut(&write.knob) {
-                    setting.reads = found;
+                    setting.read_back = found;
                 }
             }
             Ok(found) => {
-                let left = take_back_all(fs, change);
+                let left = roll_back(fs, change);
                 return Err(ApplyError::NotKept { file: file(), value: write.want.clone(), found, left });
             }
             // There is nothing left to take back.
             Err(_) if !fs.exists() => return Err(ApplyError::Gone(file())),
             Err(source) => {
-                let left = take_back_all(fs, change);
+                let left = roll_back(fs, change);
                 return Err(ApplyError::NotReadBack { file: file(), left, source });
             }
         }
@@ -235,19 +236,19 @@ fn verify(fs: &impl CgroupFs, change: &Change) -> Result<Settings, ApplyError> {
 }
 
 /// Writes the old values back, last first, and returns the files where that failed.
-fn take_back(fs: &impl CgroupFs, done: &[Write]) -> Vec<PathBuf> {
-    let failed = done.iter().rev().filter(|write| put(fs, &write.back()).is_err());
+fn roll_back_write(fs: &impl CgroupFs, done: &[Write]) -> Vec<PathBuf> {
+    let failed = done.iter().rev().filter(|write| write_value(fs, &write.back()).is_err());
     failed.map(|write| fs.location(&write.knob)).collect()
 }
 
 /// Takes back a change that was told.
-fn take_back_all(fs: &impl CgroupFs, change: &Change) -> Vec<PathBuf> {
-    let left = take_back(fs, &change.writes);
+fn roll_back(fs: &impl CgroupFs, change: &Change) -> Vec<PathBuf> {
+    let left = roll_back_write(fs, &change.writes);
     // What could not be lowered again must not be lowered by somebody who does not ask.
     let back = change.writes.iter().rev().filter(|write| !left.contains(&fs.location(&write.knob)));
     let old = back.map(|write| (write.knob.clone(), write.had.clone())).collect();
     // The failure that led here is the one to tell; what counts, the kernel, is as it was.
-    fs.tell(&old).ok();
+    fs.sync_manager(&old).ok();
     left
 }
 

@@ -9,8 +9,8 @@ use model::resources::{Bytes, CpuSet, HugePageSize, UnifiedKey};
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Version;
-use crate::limits::memory_shrink::Patience;
-use crate::systemd::TellError;
+use crate::limits::memory_shrink::ShrinkTimeouts;
+use crate::systemd::SyncError;
 
 /// A file of a cgroup that holds one setting; the part before the first dot is its controller.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -21,13 +21,13 @@ pub type Values = BTreeMap<Knob, String>;
 
 /// What was written to a file, and what it read right afterwards, in the kernel's own form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Setting {
-    pub wrote: String,
-    pub reads: String,
+pub struct AppliedValue {
+    pub written: String,
+    pub read_back: String,
 }
 
 /// Everything that was asked of one cgroup, by file.
-pub type Settings = BTreeMap<Knob, Setting>;
+pub type AppliedValues = BTreeMap<Knob, AppliedValue>;
 
 /// One cgroup's files. The kernel's are behind [`crate::Cgroup`]; a test's may be in memory.
 pub trait CgroupFs {
@@ -44,11 +44,11 @@ pub trait CgroupFs {
     /// The sizes of huge pages that the host has.
     fn huge_page_sizes(&self) -> Vec<HugePageSize>;
     /// How long lowering memory may wait for it to be given back.
-    fn patience(&self) -> Patience {
-        Patience::default()
+    fn shrink_timeouts(&self) -> ShrinkTimeouts {
+        ShrinkTimeouts::default()
     }
     /// Tells whoever else writes these files what they hold now; most often there is nobody.
-    fn tell(&self, changed: &Values) -> Result<(), TellError>;
+    fn sync_manager(&self, changed: &Values) -> Result<(), SyncError>;
 }
 
 /// A value of the kernel's that is not in the form its documentation gives.

@@ -17,14 +17,14 @@ use crate::limits::plan::{Change, Write};
 
 /// How long memory may take to be given back before its limit is lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patience {
+pub struct ShrinkTimeouts {
     /// At the most.
     pub within: Duration,
     /// Without any gain: what is dirty has to reach the disk before it can go.
     pub stalled: Duration,
 }
 
-impl Default for Patience {
+impl Default for ShrinkTimeouts {
     fn default() -> Self {
         Self { within: Duration::from_secs(5), stalled: Duration::from_millis(400) }
     }
@@ -37,7 +37,7 @@ const PIECE: u64 = 64 << 20;
 
 /// Why a limit was not lowered.
 #[derive(Debug)]
-pub(crate) enum Stuck {
+pub(crate) enum ShrinkError {
     /// The memory in use does not fit, with the kernel's answer where it was asked.
     BelowUsage {
         usage: Bytes,
@@ -46,14 +46,14 @@ pub(crate) enum Stuck {
     Io(io::Error),
 }
 
-impl From<io::Error> for Stuck {
+impl From<io::Error> for ShrinkError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
 }
 
 /// Puts the slowing down around a lower limit that is below what is in use.
-pub(crate) fn squeeze(change: &mut Change, now: &Values) -> Result<(), Unreadable> {
+pub(crate) fn insert_memory_high_steps(change: &mut Change, now: &Values) -> Result<(), Unreadable> {
     let Some(first) = change.writes.first() else { return Ok(()) };
     let Some(limit) = first.lowered_memory() else { return Ok(()) };
     let value = |knob: &Knob| now.get(knob).map(|value| knob.limit(value)).transpose();
@@ -78,7 +78,7 @@ pub(crate) fn squeeze(change: &mut Change, now: &Values) -> Result<(), Unreadabl
 /// Whether it is clear without trying that a squeeze cannot succeed: slowing somebody down in vain helps nobody.
 ///
 /// Returns the usage then. Only memory that has nowhere to go counts: without swap that is what is not backed by files.
-pub(crate) fn hopeless(fs: &impl CgroupFs, change: &Change) -> io::Result<Option<(Write, Bytes)>> {
+pub(crate) fn exceeds_reclaimable(fs: &impl CgroupFs, change: &Change) -> io::Result<Option<(Write, Bytes)>> {
     let [squeeze, lower, ..] = change.writes.as_slice() else { return Ok(None) };
     if squeeze.knob != Knob::MEMORY_HIGH || lower.knob != Knob::MEMORY_MAX {
         return Ok(None);
@@ -106,8 +106,8 @@ fn field(stat: &str, name: &str) -> u64 {
 }
 
 /// Makes a memory limit lower: waits for room, and writes only where there is enough.
-pub(crate) fn lower(fs: &impl CgroupFs, write: &Write, limit: Bytes) -> Result<(), Stuck> {
-    let mut waiting = Waiting::new(fs.patience());
+pub(crate) fn lower(fs: &impl CgroupFs, write: &Write, limit: Bytes) -> Result<(), ShrinkError> {
+    let mut waiting = Waiting::new(fs.shrink_timeouts());
     loop {
         let answer = match fs.version() {
             // The kernel makes room by itself, and says no where that is not enough.
@@ -124,8 +124,8 @@ pub(crate) fn lower(fs: &impl CgroupFs, write: &Write, limit: Bytes) -> Result<(
             }
             reclaim(fs, Bytes((usage.0 - limit.0).min(PIECE)))?;
         }
-        match waiting.goes_on(usage) {
-            None => return Err(Stuck::BelowUsage { usage, answer }),
+        match waiting.should_continue(usage) {
+            None => return Err(ShrinkError::BelowUsage { usage, answer }),
             Some(Gain::Some) => {}
             Some(Gain::None) => thread::sleep(PAUSE),
         }
@@ -162,20 +162,20 @@ enum Gain {
 
 /// Goes on while there is gain, within bounds.
 struct Waiting {
-    patience: Patience,
+    patience: ShrinkTimeouts,
     began: Instant,
     gained: Instant,
     least: Bytes,
 }
 
 impl Waiting {
-    fn new(patience: Patience) -> Self {
+    fn new(patience: ShrinkTimeouts) -> Self {
         let now = Instant::now();
         Self { patience, began: now, gained: now, least: Bytes(u64::MAX) }
     }
 
     /// None once it is enough.
-    fn goes_on(&mut self, usage: Bytes) -> Option<Gain> {
+    fn should_continue(&mut self, usage: Bytes) -> Option<Gain> {
         let now = Instant::now();
         let gain = if usage < self.least { Gain::Some } else { Gain::None };
         if gain == Gain::Some {

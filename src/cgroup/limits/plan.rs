@@ -4,12 +4,12 @@
 //! which is larger than both the old and the new one, and such that what may be refused comes before what is not easily
 //! taken back: memory is lowered first and raised last.
 
-use model::Kind;
+use model::ErrorKind;
 use model::resources::{Bytes, LimitsPatch};
 use serde::{Deserialize, Serialize};
 
 use crate::layout::Version;
-use crate::limits::knob::{Knob, Setting, Settings, Unreadable, Values};
+use crate::limits::knob::{AppliedValue, AppliedValues, Knob, Unreadable, Values};
 use crate::limits::{memory_shrink, v1, v2};
 
 /// One step of a change, and the step back.
@@ -26,12 +26,12 @@ pub struct Change {
     /// In this order. A file may come twice.
     pub writes: Vec<Write>,
     /// Every file that the change is about, also where nothing has to be written.
-    pub wanted: Settings,
+    pub wanted: AppliedValues,
 }
 
 /// Why a change cannot be made here; nothing was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum PlanError {
     #[error("{field} needs the {} controller, and this host offers no {knob}", knob.controller())]
     Missing { field: &'static str, knob: Knob },
     #[error(
@@ -59,12 +59,12 @@ impl std::fmt::Display for Limit {
     }
 }
 
-impl Refused {
-    pub fn kind(&self) -> Kind {
+impl PlanError {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Missing { .. } => Kind::Precondition,
-            Self::SwapBelowMemory { .. } | Self::UnifiedOnV1(_) | Self::NoLimit { .. } => Kind::Invalid,
-            Self::Unreadable(_) => Kind::Internal,
+            Self::Missing { .. } => ErrorKind::Precondition,
+            Self::SwapBelowMemory { .. } | Self::UnifiedOnV1(_) | Self::NoLimit { .. } => ErrorKind::Invalid,
+            Self::Unreadable(_) => ErrorKind::Internal,
         }
     }
 }
@@ -118,7 +118,7 @@ impl Change {
         for write in self.writes.iter().rev().map(Write::back) {
             let had = change.writes.iter().position(|later| later.knob == write.knob);
             let had = had.map_or_else(|| write.had.clone(), |at| change.writes.remove(at).had);
-            let setting = Setting { wrote: write.want.clone(), reads: write.want.clone() };
+            let setting = AppliedValue { written: write.want.clone(), read_back: write.want.clone() };
             change.wanted.insert(write.knob.clone(), setting);
             change.writes.push(Write { had, ..write });
         }
@@ -138,8 +138,8 @@ pub fn knobs(version: Version, patch: &LimitsPatch) -> Vec<Knob> {
 ///
 /// `oom_score_adj` is a matter of processes and is left to those who hold them. On v1 any `unified` entry is refused: a
 /// caller that may only warn, as at an update, takes them out of the patch first.
-pub fn plan(version: Version, now: &Values, patch: &LimitsPatch) -> Result<Change, Refused> {
-    let mut draft = Draft { now, change: Change::default() };
+pub fn plan(version: Version, now: &Values, patch: &LimitsPatch) -> Result<Change, PlanError> {
+    let mut draft = PlanBuilder { now, change: Change::default() };
     match version {
         Version::V1 => v1::plan(&mut draft, patch)?,
         Version::V2 => v2::plan(&mut draft, patch)?,
@@ -147,41 +147,41 @@ pub fn plan(version: Version, now: &Values, patch: &LimitsPatch) -> Result<Chang
     let mut change = draft.change;
     change.writes.sort_by_key(Write::rank);
     if version == Version::V2 {
-        memory_shrink::squeeze(&mut change, now)?;
+        memory_shrink::insert_memory_high_steps(&mut change, now)?;
     }
     Ok(change)
 }
 
 /// A plan in the making.
-pub(crate) struct Draft<'a> {
+pub(crate) struct PlanBuilder<'a> {
     now: &'a Values,
     change: Change,
 }
 
-impl Draft<'_> {
+impl PlanBuilder<'_> {
     pub(crate) fn now(&self, knob: &Knob) -> Option<&str> {
         self.now.get(knob).map(String::as_str)
     }
 
     /// The value of a knob that `field` cannot do without.
-    pub(crate) fn need(&self, field: &'static str, knob: &Knob) -> Result<&str, Refused> {
-        self.now(knob).ok_or_else(|| Refused::Missing { field, knob: knob.clone() })
+    pub(crate) fn need(&self, field: &'static str, knob: &Knob) -> Result<&str, PlanError> {
+        self.now(knob).ok_or_else(|| PlanError::Missing { field, knob: knob.clone() })
     }
 
     /// The limit in force in a knob that `field` cannot do without.
-    pub(crate) fn limit(&self, field: &'static str, knob: &Knob) -> Result<Option<Bytes>, Refused> {
+    pub(crate) fn limit(&self, field: &'static str, knob: &Knob) -> Result<Option<Bytes>, PlanError> {
         Ok(knob.limit(self.need(field, knob)?)?)
     }
 
     /// Adds a write, unless it would change nothing. A later write to the same knob takes the place of an earlier one.
-    pub(crate) fn set(&mut self, field: &'static str, knob: Knob, want: impl Into<String>) -> Result<(), Refused> {
+    pub(crate) fn set(&mut self, field: &'static str, knob: Knob, want: impl Into<String>) -> Result<(), PlanError> {
         let had = self.need(field, &knob)?.to_owned();
         let want = want.into();
         if knob.is_memory_limit() && knob.limit(&want).is_err() {
-            return Err(Refused::NoLimit { field, knob, want });
+            return Err(PlanError::NoLimit { field, knob, want });
         }
         self.change.writes.retain(|write| write.knob != knob);
-        self.change.wanted.insert(knob.clone(), Setting { wrote: want.clone(), reads: had.clone() });
+        self.change.wanted.insert(knob.clone(), AppliedValue { written: want.clone(), read_back: had.clone() });
         if !knob.same(&had, &want) {
             self.change.writes.push(Write { knob, had, want });
         }

@@ -19,7 +19,7 @@ const PERIOD: u64 = 100_000;
 impl Cgroup {
     /// The limits that a new cgroup can have under those above it, and whether they are less than `asked`: on v1 a CPU quota
     /// is held at what is allowed there.
-    pub fn within(&self, asked: &LimitsPatch) -> (LimitsPatch, bool) {
+    pub fn clamp_to_ancestors(&self, asked: &LimitsPatch) -> (LimitsPatch, bool) {
         let mut patch = asked.clone();
         let (Version::V1, Some(CpuQuota::Micros(quota))) = (self.layout().version(), asked.cpu_quota) else {
             return (patch, false);

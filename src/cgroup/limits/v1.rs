@@ -2,10 +2,12 @@
 
 use std::cmp::Ordering;
 
-use model::resources::{Bytes, CpuQuota, CpuSet, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, Observed};
+use model::resources::{
+    Bytes, CpuQuota, CpuSet, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, ObservedLimits,
+};
 
 use crate::limits::knob::{Knob, Unreadable, Values};
-use crate::limits::plan::{Draft, Limit, Refused};
+use crate::limits::plan::{Limit, PlanBuilder, PlanError};
 
 pub(crate) fn knobs(patch: &LimitsPatch) -> Vec<Knob> {
     let mut knobs = Vec::new();
@@ -22,7 +24,7 @@ pub(crate) fn knobs(patch: &LimitsPatch) -> Vec<Knob> {
     knobs
 }
 
-pub(crate) fn plan(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
+pub(crate) fn plan(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), PlanError> {
     let LimitsPatch {
         cpu_quota: _,
         cpu_period: _,
@@ -36,7 +38,7 @@ pub(crate) fn plan(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Ref
         oom_score_adj: _,
     } = patch;
     if !unified.is_empty() {
-        return Err(Refused::UnifiedOnV1(unified.keys().map(|k| k.as_str().to_owned()).collect()));
+        return Err(PlanError::UnifiedOnV1(unified.keys().map(|k| k.as_str().to_owned()).collect()));
     }
     memory(draft, patch)?;
     bandwidth(draft, patch)?;
@@ -60,7 +62,7 @@ pub(crate) fn plan(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Ref
 }
 
 /// The kernel keeps memory ≤ memory + swap at all times; the plan orders the two accordingly.
-fn memory(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
+fn memory(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), PlanError> {
     const MEMORY: &str = "memory_limit_in_bytes";
     const SWAP: &str = "memory_swap_limit_in_bytes";
     let memory = match patch.memory {
@@ -92,10 +94,10 @@ fn at_most(a: Option<Bytes>, b: Option<Bytes>) -> bool {
     }
 }
 
-fn fits(memory: Option<Bytes>, memory_swap: Option<Bytes>) -> Result<(), Refused> {
+fn fits(memory: Option<Bytes>, memory_swap: Option<Bytes>) -> Result<(), PlanError> {
     match memory_swap {
         Some(memory_swap) if !at_most(memory, Some(memory_swap)) => {
-            Err(Refused::SwapBelowMemory { memory: Limit(memory), memory_swap })
+            Err(PlanError::SwapBelowMemory { memory: Limit(memory), memory_swap })
         }
         Some(_) | None => Ok(()),
     }
@@ -107,7 +109,7 @@ fn text(limit: MemoryLimit) -> String {
 
 /// Quota and period are two files, and the kernel measures quota ÷ period against the parent after each write: the step
 /// between must not be larger than both ends.
-fn bandwidth(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
+fn bandwidth(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), PlanError> {
     const QUOTA: &str = "cpu_quota";
     const PERIOD: &str = "cpu_period";
     let period = patch.cpu_period.map(|period| period.micros().to_string());
@@ -152,8 +154,8 @@ pub(crate) fn observed_knobs(sizes: &[HugePageSize]) -> Vec<Knob> {
     knobs
 }
 
-pub(crate) fn observe(now: &Values, sizes: &[HugePageSize]) -> Result<Observed, Unreadable> {
-    let mut observed = Observed::default();
+pub(crate) fn observe(now: &Values, sizes: &[HugePageSize]) -> Result<ObservedLimits, Unreadable> {
+    let mut observed = ObservedLimits::default();
     for (knob, value) in now {
         match knob.file() {
             "cpu.cfs_quota_us" => observed.cpu_quota = u64::try_from(knob.number(value)?).ok().map(Micros),

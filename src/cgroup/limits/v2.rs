@@ -1,9 +1,11 @@
 //! Limits as cgroup v2 has them.
 
-use model::resources::{Bytes, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, LimitsPatch, Micros, Observed};
+use model::resources::{
+    Bytes, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, LimitsPatch, Micros, ObservedLimits,
+};
 
 use crate::limits::knob::{Knob, Unreadable, Values};
-use crate::limits::plan::{Draft, Limit, Refused};
+use crate::limits::plan::{Limit, PlanBuilder, PlanError};
 
 pub(crate) fn knobs(patch: &LimitsPatch) -> Vec<Knob> {
     let mut knobs = Vec::new();
@@ -27,7 +29,7 @@ pub(crate) fn knobs(patch: &LimitsPatch) -> Vec<Knob> {
     knobs
 }
 
-pub(crate) fn plan(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
+pub(crate) fn plan(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), PlanError> {
     let LimitsPatch {
         cpu_quota: _,
         cpu_period: _,
@@ -69,7 +71,7 @@ pub(crate) fn plan(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Ref
     Ok(())
 }
 
-fn memory(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
+fn memory(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), PlanError> {
     const MEMORY: &str = "memory_limit_in_bytes";
     const SWAP: &str = "memory_swap_limit_in_bytes";
     if let Some(memory) = patch.memory {
@@ -84,7 +86,7 @@ fn memory(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
     let alone = match (swap.bytes(), memory) {
         (None, _) => None,
         (Some(both), Some(memory)) if memory <= both => Some(Bytes(both.0 - memory.0)),
-        (Some(memory_swap), memory) => return Err(Refused::SwapBelowMemory { memory: Limit(memory), memory_swap }),
+        (Some(memory_swap), memory) => return Err(PlanError::SwapBelowMemory { memory: Limit(memory), memory_swap }),
     };
     // A kernel that does not count swap has no such file. All or nothing of it is then what happens anyway.
     if draft.now(&Knob::SWAP_MAX).is_none() && alone.is_none_or(|swap| swap == Bytes(0)) {
@@ -98,7 +100,7 @@ fn text(limit: Option<Bytes>) -> String {
 }
 
 /// Quota and period share a file, so what the patch leaves out is written as it is.
-fn bandwidth(draft: &mut Draft<'_>, patch: &LimitsPatch) -> Result<(), Refused> {
+fn bandwidth(draft: &mut PlanBuilder<'_>, patch: &LimitsPatch) -> Result<(), PlanError> {
     let field = match (patch.cpu_quota, patch.cpu_period) {
         (None, None) => return Ok(()),
         (Some(_), _) => "cpu_quota",
@@ -141,8 +143,8 @@ pub(crate) fn observed_knobs(sizes: &[HugePageSize]) -> Vec<Knob> {
     knobs
 }
 
-pub(crate) fn observe(now: &Values, sizes: &[HugePageSize]) -> Result<Observed, Unreadable> {
-    let mut observed = Observed::default();
+pub(crate) fn observe(now: &Values, sizes: &[HugePageSize]) -> Result<ObservedLimits, Unreadable> {
+    let mut observed = ObservedLimits::default();
     let mut swap = None;
     for (knob, value) in now {
         match knob.file() {

@@ -2,16 +2,16 @@
 
 use model::metrics::{DeviceIo, GroupCounters, HugePageUsage};
 
-use super::read::{ReadError, Scratch};
-use super::{Look, v1, v2};
+use super::read::{ReadBuffer, ReadError};
+use super::{Sample, v1, v2};
 use crate::cgroup::Cgroup;
 use crate::layout::Version;
 pub(crate) use crate::limits::knob::CgroupFs as _;
 
 impl Cgroup {
     /// What [`usage`](Cgroup::usage) tells and all other counters, each file read once; `None` where the cgroup is gone.
-    pub fn counters(&self, scratch: &mut Scratch) -> Result<Option<GroupCounters>, ReadError> {
-        let Some(Look { usage, mut cpu, mut memory }) = self.look(scratch)? else { return Ok(None) };
+    pub fn counters(&self, scratch: &mut ReadBuffer) -> Result<Option<GroupCounters>, ReadError> {
+        let Some(Sample { usage, mut cpu, mut memory }) = self.look(scratch)? else { return Ok(None) };
         let io: Vec<DeviceIo> = match self.layout().version() {
             Version::V1 => {
                 v1::more_of_cpu(self, scratch, &mut cpu)?;
@@ -28,7 +28,7 @@ impl Cgroup {
         Ok(Some(GroupCounters { usage, cpu, memory, io, huge_pages, tasks, tasks_max }))
     }
 
-    fn task_numbers(&self, scratch: &mut Scratch) -> Result<(Option<u64>, Option<u64>), ReadError> {
+    fn task_numbers(&self, scratch: &mut ReadBuffer) -> Result<(Option<u64>, Option<u64>), ReadError> {
         let Some(dir) = self.dir_of("pids") else { return Ok((None, None)) };
         let tasks = scratch.number(&dir, "pids.current")?;
         let most = scratch.text(&dir, "pids.max")?.and_then(|text| match text.trim() {
@@ -38,7 +38,7 @@ impl Cgroup {
         Ok((tasks, most))
     }
 
-    fn huge_pages(&self, scratch: &mut Scratch) -> Result<Vec<HugePageUsage>, ReadError> {
+    fn huge_pages(&self, scratch: &mut ReadBuffer) -> Result<Vec<HugePageUsage>, ReadError> {
         let Some(dir) = self.dir_of("hugetlb") else { return Ok(Vec::new()) };
         let mut list = Vec::new();
         for size in self.huge_page_sizes() {

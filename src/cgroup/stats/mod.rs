@@ -35,14 +35,14 @@ use std::time::SystemTime;
 use model::metrics::{CpuCounters, MemoryCounters};
 use model::stats::{GroupUsage, MemoryUsage, Pressure, SwapUsage, TaskCount};
 
-pub use read::{ReadError, Scratch};
+pub use read::{ReadBuffer, ReadError};
 
 use crate::cgroup::Cgroup;
 use crate::layout::Version;
 use crate::limits::knob::Knob;
 
 /// What one look at the files of [`Cgroup::usage`] tells, with what stands beside it in the same files.
-struct Look {
+struct Sample {
     usage: GroupUsage,
     cpu: CpuCounters,
     memory: MemoryCounters,
@@ -50,13 +50,13 @@ struct Look {
 
 /// The processor's part of it.
 #[derive(Default)]
-struct CpuLook {
+struct CpuSample {
     used: Option<u64>,
     besides: CpuCounters,
 }
 
 /// The part of memory.
-struct MemoryLook {
+struct MemorySample {
     usage: MemoryUsage,
     swap: Option<SwapUsage>,
     besides: MemoryCounters,
@@ -66,12 +66,12 @@ impl Cgroup {
     /// What is used in this cgroup and below it; `None` where it is gone.
     ///
     /// Takes no lock and waits for nobody. `scratch` is only room to read into: a list is read through a single one.
-    pub fn usage(&self, scratch: &mut Scratch) -> Result<Option<GroupUsage>, ReadError> {
+    pub fn usage(&self, scratch: &mut ReadBuffer) -> Result<Option<GroupUsage>, ReadError> {
         Ok(self.look(scratch)?.map(|look| look.usage))
     }
 
-    fn look(&self, scratch: &mut Scratch) -> Result<Option<Look>, ReadError> {
-        scratch.turn_to(self.kept());
+    fn look(&self, scratch: &mut ReadBuffer) -> Result<Option<Sample>, ReadError> {
+        scratch.turn_to(self.file_cache());
         let at = SystemTime::now();
         let (cpu, memory) = match self.layout().version() {
             Version::V1 => (v1::cpu(self, scratch)?, v1::memory(self, scratch)?),
@@ -91,19 +91,19 @@ impl Cgroup {
             io_pressure: self.pressure("io.pressure", scratch)?,
         };
         let memory = memory.map_or_else(MemoryCounters::default, |memory| memory.besides);
-        Ok(Some(Look { usage, cpu: cpu.besides, memory }))
+        Ok(Some(Sample { usage, cpu: cpu.besides, memory }))
     }
 
     /// How many tasks are in this cgroup and below it; `None` where nobody counts them.
-    pub fn tasks(&self, scratch: &mut Scratch) -> Result<Option<TaskCount>, ReadError> {
+    pub fn tasks(&self, scratch: &mut ReadBuffer) -> Result<Option<TaskCount>, ReadError> {
         let Some(dir) = self.dir_of("pids") else { return Ok(None) };
-        scratch.turn_to(self.kept());
+        scratch.turn_to(self.file_cache());
         let at = SystemTime::now();
         Ok(scratch.number(&dir, "pids.current")?.map(|count| TaskCount { at, count }))
     }
 
     /// v1 has no such files, but the v2 tree of a hybrid host has the same processes and does.
-    fn pressure(&self, file: &str, scratch: &mut Scratch) -> Result<Option<Pressure>, ReadError> {
+    fn pressure(&self, file: &str, scratch: &mut ReadBuffer) -> Result<Option<Pressure>, ReadError> {
         let Some(dir) = self.unified_dir() else { return Ok(None) };
         Ok(scratch.text(&dir, file)?.and_then(pressure::parse))
     }
@@ -116,7 +116,7 @@ fn working_set(usage: u64, inactive_file: Option<u64>) -> u64 {
 }
 
 /// The limit that a cgroup has itself, in bytes; those above it may have lower ones.
-fn limit(knob: &Knob, dir: &Path, scratch: &mut Scratch) -> Result<Option<u64>, ReadError> {
+fn limit(knob: &Knob, dir: &Path, scratch: &mut ReadBuffer) -> Result<Option<u64>, ReadError> {
     let text = scratch.text(dir, knob.file())?;
     Ok(text.and_then(|text| knob.limit(text).ok().flatten()).map(|limit| limit.0))
 }

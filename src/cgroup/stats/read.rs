@@ -5,10 +5,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use model::Kind;
+use model::ErrorKind;
 use rustix::io::Errno;
 
-use crate::file_cache::Kept;
+use crate::file_cache::FileCache;
 
 /// A file that is there and cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -19,20 +19,20 @@ pub struct ReadError {
 }
 
 impl ReadError {
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         match Errno::from_io_error(&self.source) {
-            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => Kind::Exhausted,
-            _ => Kind::Internal,
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM) => ErrorKind::Exhausted,
+            _ => ErrorKind::Internal,
         }
     }
 }
 
 /// Room to read files into, one after the other.
 #[derive(Debug)]
-pub struct Scratch {
+pub struct ReadBuffer {
     buffer: Vec<u8>,
     /// Of the cgroup that is read now.
-    kept: Option<Arc<Kept>>,
+    kept: Option<Arc<FileCache>>,
 }
 
 /// More than any file here has, so that one read is enough.
@@ -40,15 +40,15 @@ const ROOM: usize = 8 << 10;
 /// A file that goes on beyond this is none of those.
 const ROOM_MAX: usize = 1 << 20;
 
-impl Default for Scratch {
+impl Default for ReadBuffer {
     fn default() -> Self {
         Self { buffer: vec![0; ROOM], kept: None }
     }
 }
 
-impl Scratch {
+impl ReadBuffer {
     /// From now on files of another cgroup are read.
-    pub(super) fn turn_to(&mut self, kept: Option<&Arc<Kept>>) {
+    pub(super) fn turn_to(&mut self, kept: Option<&Arc<FileCache>>) {
         self.kept = kept.cloned();
     }
 

@@ -78,11 +78,11 @@ impl Host {
     }
 
     fn usage(&self) -> GroupUsage {
-        self.group.usage(&mut Scratch::default()).unwrap().unwrap()
+        self.group.usage(&mut ReadBuffer::default()).unwrap().unwrap()
     }
 
     fn counters(&self) -> GroupCounters {
-        let counters = self.group.counters(&mut Scratch::default()).unwrap().unwrap();
+        let counters = self.group.counters(&mut ReadBuffer::default()).unwrap().unwrap();
         let same = self.usage();
         assert_eq!(GroupUsage { at: same.at, ..counters.usage.clone() }, same, "one reading for both");
         counters
@@ -117,7 +117,7 @@ fn v1_files_are_read_with_all_that_is_below() {
     );
     assert_eq!(usage.swap, Some(SwapUsage { usage: 16384, available: Some(67_108_864 - 16384) }));
     assert!(usage.cpu_pressure.is_some() && usage.memory_pressure.is_some() && usage.io_pressure.is_some());
-    assert_eq!(host.group.tasks(&mut Scratch::default()).unwrap().unwrap().count, 7);
+    assert_eq!(host.group.tasks(&mut ReadBuffer::default()).unwrap().unwrap().count, 7);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn v2_files_are_read() {
     );
     assert_eq!(usage.swap, Some(SwapUsage { usage: 4096, available: Some(4096) }));
     assert_eq!((usage.memory_pressure, usage.io_pressure), (None, None));
-    assert_eq!(host.group.tasks(&mut Scratch::default()).unwrap().unwrap().count, 2);
+    assert_eq!(host.group.tasks(&mut ReadBuffer::default()).unwrap().unwrap().count, 2);
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn what_has_no_file_is_absent_and_the_rest_is_told() {
     assert_eq!((usage.cpu, usage.swap, usage.cpu_pressure), (None, None, None));
     let memory = usage.memory.unwrap();
     assert_eq!((memory.usage, memory.working_set, memory.rss, memory.page_faults), (4096, 4096, None, None));
-    assert_eq!(host.group.tasks(&mut Scratch::default()).unwrap(), None);
+    assert_eq!(host.group.tasks(&mut ReadBuffer::default()).unwrap(), None);
     let host = Host::v2(&[("cpu.stat", CPU_STAT)]);
     let usage = host.usage();
     assert_eq!((usage.cpu, usage.memory, usage.swap), (Some(325_405_000), None, None));
@@ -214,8 +214,8 @@ fn what_has_no_file_is_absent_and_the_rest_is_told() {
 fn a_cgroup_that_is_gone_has_no_usage() {
     for host in [Host::v1(&[]), Host::v2(&[])] {
         fs::remove_dir_all(host.trees.path()).unwrap();
-        assert_eq!(host.group.usage(&mut Scratch::default()).unwrap(), None);
-        assert_eq!(host.group.tasks(&mut Scratch::default()).unwrap(), None);
+        assert_eq!(host.group.usage(&mut ReadBuffer::default()).unwrap(), None);
+        assert_eq!(host.group.tasks(&mut ReadBuffer::default()).unwrap(), None);
     }
 }
 
@@ -223,9 +223,9 @@ fn a_cgroup_that_is_gone_has_no_usage() {
 fn a_file_that_is_there_and_cannot_be_read_is_an_error_that_names_it() {
     let host = Host::v2(&[("cpu.stat", CPU_STAT)]);
     fs::create_dir(host.dir("memory.current").join("memory.current")).unwrap();
-    let error = host.group.usage(&mut Scratch::default()).unwrap_err();
+    let error = host.group.usage(&mut ReadBuffer::default()).unwrap_err();
     assert!(error.to_string().ends_with("/pod/c1/memory.current"), "{error}");
-    assert_eq!(error.kind(), model::Kind::Internal);
+    assert_eq!(error.kind(), model::ErrorKind::Internal);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn garbage_is_absent_and_never_a_wrong_number() {
         let host = Host::v1(&[("cpuacct.usage", text), ("memory.usage_in_bytes", text), ("pids.current", text)]);
         let usage = host.usage();
         assert_eq!((usage.cpu, usage.memory), (None, None), "{text:?}");
-        assert_eq!(host.group.tasks(&mut Scratch::default()).unwrap(), None, "{text:?}");
+        assert_eq!(host.group.tasks(&mut ReadBuffer::default()).unwrap(), None, "{text:?}");
     }
     let host = Host::v2(&[("memory.current", "1\n"), ("memory.max", "lots\n")]);
     fs::write(host.dir("cpu.stat").join("cpu.stat"), b"usage_usec \xff\xfe\n").unwrap();
@@ -275,7 +275,7 @@ fn a_file_of_any_length_is_read_whole() {
     let host = Host::v2(&[("memory.current", "1\n")]);
     let long: String = (0..3000).map(|n| format!("key{n} {n}\n")).collect();
     host.write("memory.stat", &format!("{long}anon 77\n"));
-    let mut scratch = Scratch::default();
+    let mut scratch = ReadBuffer::default();
     for _ in 0..2 {
         let usage = host.group.usage(&mut scratch).unwrap().unwrap();
         assert_eq!(usage.memory.unwrap().rss, Some(77));
@@ -295,7 +295,7 @@ fn the_kernel_tells_what_a_process_uses() {
     // Whatever fails from here on, the end of the cgroup is its end.
     let mut child = command.spawn().unwrap();
     std::io::BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
-    let mut scratch = Scratch::default();
+    let mut scratch = ReadBuffer::default();
     let mut look = || group.usage(&mut scratch).unwrap().unwrap();
     let first = look();
     std::thread::sleep(Duration::from_millis(300));
@@ -423,7 +423,7 @@ fn what_no_file_counts_is_absent() {
         assert_eq!((cpu, memory), (CpuCounters::default(), MemoryCounters::default()));
         assert_eq!((io.len(), huge_pages.len(), tasks, tasks_max), (0, 0, None, None));
         fs::remove_dir_all(host.trees.path()).unwrap();
-        assert_eq!(host.group.counters(&mut Scratch::default()).unwrap(), None);
+        assert_eq!(host.group.counters(&mut ReadBuffer::default()).unwrap(), None);
     }
 }
 

@@ -5,18 +5,22 @@ use std::path::Path;
 use model::metrics::{CpuCounters, DeviceIo, MemoryCounters};
 use model::stats::{MemoryUsage, SwapUsage};
 
-use super::read::{ReadError, Scratch, keyed};
-use super::{CpuLook, MemoryLook, left, limit, working_set};
+use super::read::{ReadBuffer, ReadError, keyed};
+use super::{CpuSample, MemorySample, left, limit, working_set};
 use crate::cgroup::Cgroup;
 use crate::limits::knob::{Knob, NO_LIMIT};
 
-pub(super) fn cpu(group: &Cgroup, scratch: &mut Scratch) -> Result<CpuLook, ReadError> {
-    let Some(dir) = group.dir_of("cpuacct") else { return Ok(CpuLook::default()) };
-    Ok(CpuLook { used: scratch.number(&dir, "cpuacct.usage")?, besides: CpuCounters::default() })
+pub(super) fn cpu(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<CpuSample, ReadError> {
+    let Some(dir) = group.dir_of("cpuacct") else { return Ok(CpuSample::default()) };
+    Ok(CpuSample { used: scratch.number(&dir, "cpuacct.usage")?, besides: CpuCounters::default() })
 }
 
 /// What [`cpu`] has no need of.
-pub(super) fn more_of_cpu(group: &Cgroup, scratch: &mut Scratch, counters: &mut CpuCounters) -> Result<(), ReadError> {
+pub(super) fn more_of_cpu(
+    group: &Cgroup,
+    scratch: &mut ReadBuffer,
+    counters: &mut CpuCounters,
+) -> Result<(), ReadError> {
     if let Some(dir) = group.dir_of("cpuacct") {
         counters.user = scratch.number(&dir, "cpuacct.usage_user")?;
         counters.system = scratch.number(&dir, "cpuacct.usage_sys")?;
@@ -32,7 +36,7 @@ pub(super) fn more_of_cpu(group: &Cgroup, scratch: &mut Scratch, counters: &mut 
 /// What is told of memory in files of its own.
 pub(super) fn more_of_memory(
     group: &Cgroup,
-    scratch: &mut Scratch,
+    scratch: &mut ReadBuffer,
     counters: &mut MemoryCounters,
 ) -> Result<(), ReadError> {
     let Some(dir) = group.dir_of("memory") else { return Ok(()) };
@@ -49,7 +53,7 @@ pub(super) fn more_of_memory(
 }
 
 /// What went to and from each device.
-pub(super) fn io(group: &Cgroup, scratch: &mut Scratch) -> Result<Vec<DeviceIo>, ReadError> {
+pub(super) fn io(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<Vec<DeviceIo>, ReadError> {
     let Some(dir) = group.dir_of("blkio") else { return Ok(Vec::new()) };
     let mut devices = Vec::new();
     // The layer that throttles sees every request, whichever scheduler there is, or none.
@@ -77,7 +81,7 @@ pub(super) fn io(group: &Cgroup, scratch: &mut Scratch) -> Result<Vec<DeviceIo>,
 fn operations(
     dir: &Path,
     file: &str,
-    scratch: &mut Scratch,
+    scratch: &mut ReadBuffer,
     mut take: impl FnMut(u32, u32, &str, u64),
 ) -> Result<(), ReadError> {
     for line in scratch.text(dir, file)?.unwrap_or_default().lines() {
@@ -155,7 +159,7 @@ pub(super) fn stat(text: &str) -> Stat {
     }
 }
 
-pub(super) fn memory(group: &Cgroup, scratch: &mut Scratch) -> Result<Option<MemoryLook>, ReadError> {
+pub(super) fn memory(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<Option<MemorySample>, ReadError> {
     let Some(dir) = group.dir_of("memory") else { return Ok(None) };
     let Some(usage) = scratch.number(&dir, "memory.usage_in_bytes")? else { return Ok(None) };
     let found = scratch.text(&dir, "memory.stat")?.map_or_else(|| stat(""), stat);
@@ -170,10 +174,10 @@ pub(super) fn memory(group: &Cgroup, scratch: &mut Scratch) -> Result<Option<Mem
         major_page_faults: found.major_page_faults,
     };
     let besides = found.besides;
-    let Some(swapped) = found.swap else { return Ok(Some(MemoryLook { usage, swap: None, besides })) };
+    let Some(swapped) = found.swap else { return Ok(Some(MemorySample { usage, swap: None, besides })) };
     let both = if found.swap_limited { limit(&Knob::MEMSW_LIMIT, &dir, scratch)? } else { None };
     let available = left(swap_limit(both, memory_limit), swapped);
-    Ok(Some(MemoryLook { usage, swap: Some(SwapUsage { usage: swapped, available }), besides }))
+    Ok(Some(MemorySample { usage, swap: Some(SwapUsage { usage: swapped, available }), besides }))
 }
 
 /// v1 limits memory and swap together: swap alone may take what the limit of memory leaves of that.

@@ -3,19 +3,19 @@
 use model::metrics::{CpuCounters, DeviceIo, MemoryCounters};
 use model::stats::{MemoryUsage, SwapUsage};
 
-use super::read::{ReadError, Scratch, keyed};
+use super::read::{ReadBuffer, ReadError, keyed};
 use super::v1::device_number;
-use super::{CpuLook, MemoryLook, left, limit, working_set};
+use super::{CpuSample, MemorySample, left, limit, working_set};
 use crate::cgroup::Cgroup;
 use crate::limits::knob::Knob;
 
-pub(super) fn cpu(group: &Cgroup, scratch: &mut Scratch) -> Result<CpuLook, ReadError> {
-    let Some(dir) = group.unified_dir() else { return Ok(CpuLook::default()) };
+pub(super) fn cpu(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<CpuSample, ReadError> {
+    let Some(dir) = group.unified_dir() else { return Ok(CpuSample::default()) };
     Ok(scratch.text(&dir, "cpu.stat")?.map(cpu_times).unwrap_or_default())
 }
 
 /// The kernel's microseconds as nanoseconds.
-pub(super) fn cpu_times(stat: &str) -> CpuLook {
+pub(super) fn cpu_times(stat: &str) -> CpuSample {
     let keys = ["usage_usec", "user_usec", "system_usec", "nr_periods", "nr_throttled", "throttled_usec"];
     let [used, user, system, periods, throttled_periods, throttled] = keyed(stat, keys);
     let nanos = |micros: Option<u64>| micros.and_then(|micros| micros.checked_mul(1000));
@@ -26,10 +26,10 @@ pub(super) fn cpu_times(stat: &str) -> CpuLook {
         throttled_periods,
         throttled: nanos(throttled),
     };
-    CpuLook { used: nanos(used), besides }
+    CpuSample { used: nanos(used), besides }
 }
 
-pub(super) fn memory(group: &Cgroup, scratch: &mut Scratch) -> Result<Option<MemoryLook>, ReadError> {
+pub(super) fn memory(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<Option<MemorySample>, ReadError> {
     let Some(dir) = group.unified_dir() else { return Ok(None) };
     let Some(usage) = scratch.number(&dir, "memory.current")? else { return Ok(None) };
     let keys = ["anon", "inactive_file", "pgfault", "pgmajfault", "file", "file_mapped", "kernel"];
@@ -49,13 +49,13 @@ pub(super) fn memory(group: &Cgroup, scratch: &mut Scratch) -> Result<Option<Mem
         own_major_page_faults: major_page_faults,
         ..MemoryCounters::default()
     };
-    Ok(Some(MemoryLook { usage, swap, besides }))
+    Ok(Some(MemorySample { usage, swap, besides }))
 }
 
 /// What is told of memory in files of its own.
 pub(super) fn more_of_memory(
     group: &Cgroup,
-    scratch: &mut Scratch,
+    scratch: &mut ReadBuffer,
     counters: &mut MemoryCounters,
 ) -> Result<(), ReadError> {
     let Some(dir) = group.unified_dir() else { return Ok(()) };
@@ -67,7 +67,7 @@ pub(super) fn more_of_memory(
 }
 
 /// What went to and from each device: lines such as `8:0 rbytes=4096 wbytes=0 rios=1 wios=0 dbytes=0 dios=0`.
-pub(super) fn io(group: &Cgroup, scratch: &mut Scratch) -> Result<Vec<DeviceIo>, ReadError> {
+pub(super) fn io(group: &Cgroup, scratch: &mut ReadBuffer) -> Result<Vec<DeviceIo>, ReadError> {
     let Some(dir) = group.unified_dir() else { return Ok(Vec::new()) };
     let text = scratch.text(&dir, "io.stat")?.unwrap_or_default();
     Ok(text.lines().filter_map(device).collect())

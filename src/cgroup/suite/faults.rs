@@ -40,7 +40,7 @@ fn lowering_memory_below_usage_fails_on_both_and_kills_nobody() {
     let v1 = FakeCgroup::v1().using(48 * MIB);
     apply(&v1, &both(64)).unwrap();
     let busy = apply(&v1, &both(32)).unwrap_err();
-    assert_eq!(busy.kind(), model::Kind::Precondition);
+    assert_eq!(busy.kind(), model::ErrorKind::Precondition);
     assert_eq!(observe(&v1).unwrap().memory, Some(Bytes(64 * MIB)));
 
     let v2 = FakeCgroup::v2().using(48 * MIB);
@@ -87,10 +87,10 @@ fn a_raw_memory_limit_kills_nobody_either() {
     let fs = FakeCgroup::v2().using(48 * MIB);
     apply(&fs, &both(64)).unwrap();
     for (limit, kind) in [
-        ("33554432", model::Kind::Precondition),
-        ("32M", model::Kind::Precondition),
-        ("0x2000000", model::Kind::Precondition),
-        ("a little", model::Kind::Invalid),
+        ("33554432", model::ErrorKind::Precondition),
+        ("32M", model::ErrorKind::Precondition),
+        ("0x2000000", model::ErrorKind::Precondition),
+        ("a little", model::ErrorKind::Invalid),
     ] {
         let unified = [(UnifiedKey::new("memory.max").unwrap(), limit.to_owned())].into();
         let refused = apply(&fs, &LimitsPatch { unified, ..LimitsPatch::default() }).unwrap_err();
@@ -109,7 +109,7 @@ fn memory_that_was_raised_and_filled_is_not_taken_back_by_killing() {
         let raise = change.writes.iter().filter(|write| write.knob.file().starts_with("memory"));
         raise.for_each(|write| fs.write(&write.knob, &write.want).unwrap());
         let fs = fs.using(48 * MIB);
-        assert!(matches!(engine::settle(&fs, &change).unwrap(), Settled::Finished(_)));
+        assert!(matches!(engine::recover(&fs, &change).unwrap(), RecoveryOutcome::Finished(_)));
         assert_eq!((observe(&fs).unwrap().memory, fs.oom_kills()), (Some(Bytes(64 * MIB)), 0));
     }
 }
@@ -118,8 +118,8 @@ fn memory_that_was_raised_and_filled_is_not_taken_back_by_killing() {
 fn a_vanished_cgroup_is_not_found() {
     for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
         fs.vanish();
-        assert_eq!(apply(&fs, &everything()).unwrap_err().kind(), model::Kind::NotFound);
-        assert_eq!(observe(&fs).unwrap_err().kind(), model::Kind::NotFound);
+        assert_eq!(apply(&fs, &everything()).unwrap_err().kind(), model::ErrorKind::NotFound);
+        assert_eq!(observe(&fs).unwrap_err().kind(), model::ErrorKind::NotFound);
     }
 }
 
@@ -135,7 +135,7 @@ fn without_swap_accounting_no_swap_is_what_v2_has_anyway() {
     let fs = FakeCgroup::v2().without("memory.swap.max");
     apply(&fs, &both(64)).unwrap();
     let some = LimitsPatch { memory: memory(64), memory_swap: memory(96), ..LimitsPatch::default() };
-    assert!(matches!(apply(&fs, &some), Err(ApplyError::Refused(Refused::Missing { .. }))));
+    assert!(matches!(apply(&fs, &some), Err(ApplyError::Refused(PlanError::Missing { .. }))));
 }
 
 #[test]
@@ -222,7 +222,7 @@ proptest! {
                 let patch = size.clone().merged(&bandwidth_patch(*cpu));
                 match apply(&fs, &patch) {
                     Ok(now) => asked = Some(now),
-                    Err(refused) => prop_assert_eq!(refused.kind(), model::Kind::Precondition),
+                    Err(refused) => prop_assert_eq!(refused.kind(), model::ErrorKind::Precondition),
                 }
             }
             if let Some(asked) = asked {

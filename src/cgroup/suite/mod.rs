@@ -3,15 +3,16 @@
 mod faults;
 
 use model::resources::{
-    Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, Observed, UnifiedKey,
+    Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, HugePageSize, LimitsPatch, MemoryLimit, Micros, ObservedLimits,
+    UnifiedKey,
 };
 
 use crate::fake::FakeCgroup;
 use crate::layout::Version;
 use crate::limits::engine;
-pub(crate) use crate::limits::engine::{ApplyError, Drift, Now, Settled};
-pub(crate) use crate::limits::knob::{CgroupFs, Knob, Setting, Settings};
-pub(crate) use crate::limits::plan::Refused;
+pub(crate) use crate::limits::engine::{ApplyError, CurrentLimits, Drift, RecoveryOutcome};
+pub(crate) use crate::limits::knob::{AppliedValue, AppliedValues, CgroupFs, Knob};
+pub(crate) use crate::limits::plan::PlanError;
 use crate::tests::Throwaway;
 
 const MIB: u64 = 1 << 20;
@@ -49,15 +50,15 @@ on_every_ground! {
     a_change_cut_off_anywhere_is_finished_or_undone
 }
 
-fn apply(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<Observed, ApplyError> {
+fn apply(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<ObservedLimits, ApplyError> {
     let settings = engine::apply(fs, patch)?;
     let now = engine::observe(fs, &settings)?;
     assert_eq!(now.drift, [], "right after a change");
     Ok(now.observed)
 }
 
-fn observe(fs: &impl CgroupFs) -> Result<Observed, ApplyError> {
-    Ok(engine::observe(fs, &Settings::new())?.observed)
+fn observe(fs: &impl CgroupFs) -> Result<ObservedLimits, ApplyError> {
+    Ok(engine::observe(fs, &AppliedValues::new())?.observed)
 }
 
 fn memory(mib: u64) -> Option<MemoryLimit> {
@@ -131,7 +132,7 @@ fn a_patch_leaves_alone_what_it_does_not_name(fs: &impl CgroupFs) {
     let mut cpus = LimitsPatch { cpuset_cpus: Some(CpuSet::new("0").unwrap()), ..LimitsPatch::default() };
     assert_eq!(apply(fs, &cpus).unwrap(), before);
     cpus.cpu_quota = quota(70_000);
-    assert_eq!(apply(fs, &cpus).unwrap(), Observed { cpu_quota: Some(Micros(70_000)), ..before.clone() });
+    assert_eq!(apply(fs, &cpus).unwrap(), ObservedLimits { cpu_quota: Some(Micros(70_000)), ..before.clone() });
     let period = LimitsPatch { cpu_period: Some(CpuPeriod::new(50_000).unwrap()), ..LimitsPatch::default() };
     let now = apply(fs, &period).unwrap();
     assert_eq!((now.cpu_quota, now.cpu_period), (Some(Micros(70_000)), Some(Micros(50_000))));
@@ -172,8 +173,8 @@ fn less_for_memory_and_swap_than_for_memory_is_refused(fs: &impl CgroupFs) {
         LimitsPatch { memory: Some(MemoryLimit::Unlimited), memory_swap: memory(96), ..LimitsPatch::default() },
     ] {
         let refused = apply(fs, &patch).unwrap_err();
-        assert!(matches!(refused, ApplyError::Refused(Refused::SwapBelowMemory { .. })), "{refused:?}");
-        assert_eq!(refused.kind(), model::Kind::Invalid);
+        assert!(matches!(refused, ApplyError::Refused(PlanError::SwapBelowMemory { .. })), "{refused:?}");
+        assert_eq!(refused.kind(), model::ErrorKind::Invalid);
     }
     assert_eq!(observe(fs).unwrap(), before);
 }
@@ -196,14 +197,14 @@ fn raw_v2_settings_are_taken_on_v2_and_refused_on_v1(fs: &impl CgroupFs) {
     let outcome = apply(fs, &high);
     if fs.version() == Version::V1 {
         let refused = outcome.unwrap_err();
-        assert!(matches!(&refused, ApplyError::Refused(Refused::UnifiedOnV1(keys)) if keys == &["memory.high"]));
+        assert!(matches!(&refused, ApplyError::Refused(PlanError::UnifiedOnV1(keys)) if keys == &["memory.high"]));
         assert_eq!(observe(fs).unwrap().memory, None);
         return;
     }
     outcome.unwrap();
     assert_eq!(fs.read(&crate::Knob::named("memory.high")).unwrap(), "33554432");
     let absent = apply(fs, &LimitsPatch { unified: unified("memory.nonsense", "1"), ..LimitsPatch::default() });
-    assert!(matches!(absent, Err(ApplyError::Refused(Refused::Missing { field: "unified", .. }))));
+    assert!(matches!(absent, Err(ApplyError::Refused(PlanError::Missing { field: "unified", .. }))));
     let now = apply(fs, &LimitsPatch { unified: unified("memory.max", "max"), ..both(64) }).unwrap();
     assert_eq!(now.memory, None, "the raw setting wins");
 }
@@ -230,7 +231,7 @@ fn what_somebody_else_writes_is_drift(fs: &impl CgroupFs) {
     fs.write(&knob, value).unwrap();
     let now = engine::observe(fs, &settings).unwrap();
     assert_eq!(now.observed.cpu_quota, Some(Micros(70_000)), "the kernel's word counts");
-    let Setting { wrote, reads } = settings[&knob].clone();
+    let AppliedValue { written: wrote, read_back: reads } = settings[&knob].clone();
     assert_eq!(now.drift, [Drift { knob, wrote, read: reads, found: Some(value.to_owned()) }]);
     let again = engine::apply(fs, &everything()).unwrap();
     assert_eq!((engine::observe(fs, &again).unwrap().drift, again), (vec![], settings));
@@ -265,13 +266,13 @@ fn a_change_cut_off_anywhere_is_finished_or_undone(fs: &impl CgroupFs) {
             for write in &change.writes[..cut] {
                 fs.write(&write.knob, &write.want).unwrap();
             }
-            let settled = engine::settle(fs, &change).unwrap();
+            let settled = engine::recover(fs, &change).unwrap();
             let now = observe(fs).unwrap();
             match settled {
-                Settled::Undone => assert_eq!(now, before, "cut off after {cut}"),
-                Settled::Finished(settings) => {
+                RecoveryOutcome::Undone => assert_eq!(now, before, "cut off after {cut}"),
+                RecoveryOutcome::Finished(settings) => {
                     assert_eq!(cut, change.writes.len());
-                    assert_eq!(engine::observe(fs, &settings).unwrap(), Now { observed: now, drift: vec![] });
+                    assert_eq!(engine::observe(fs, &settings).unwrap(), CurrentLimits { observed: now, drift: vec![] });
                 }
             }
         }

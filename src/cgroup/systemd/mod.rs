@@ -19,15 +19,15 @@ use std::{io, thread};
 
 use bus::Bus;
 use message::Method;
-use model::Kind;
+use model::ErrorKind;
 use properties::{Property, Value};
-use scope_holder::Keepers;
+use scope_holder::ScopeHolders;
 
 use crate::layout::Version;
 
 pub use bus::BusError;
-pub use reload::Reloads;
-pub use sync::TellError;
+pub use reload::ReloadWatcher;
+pub use sync::SyncError;
 pub use unit::slice;
 pub(crate) use unit::{Unit, pod, scope};
 
@@ -50,14 +50,14 @@ pub enum SystemdError {
 }
 
 impl SystemdError {
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Bus(BusError::Connect { .. } | BusError::Io(_)) => Kind::Unavailable,
-            Self::Bus(BusError::Late { .. }) | Self::TooSlow { .. } => Kind::Deadline,
-            Self::DeviceRules => Kind::Unsupported,
+            Self::Bus(BusError::Connect { .. } | BusError::Io(_)) => ErrorKind::Unavailable,
+            Self::Bus(BusError::Late { .. }) | Self::TooSlow { .. } => ErrorKind::Deadline,
+            Self::DeviceRules => ErrorKind::Unsupported,
             Self::Bus(BusError::Greeting(_) | BusError::Noise | BusError::Form(_) | BusError::Refused { .. })
             | Self::Keeper { .. }
-            | Self::NotStarted { .. } => Kind::Internal,
+            | Self::NotStarted { .. } => ErrorKind::Internal,
         }
     }
 }
@@ -66,7 +66,7 @@ impl SystemdError {
 #[derive(Debug)]
 pub struct Systemd {
     version: u32,
-    keepers: Keepers,
+    keepers: ScopeHolders,
 }
 
 impl Systemd {
@@ -75,7 +75,7 @@ impl Systemd {
         let mut bus = Bus::connect()?;
         let version = property(&mut bus, MANAGER, "org.freedesktop.systemd1.Manager", "Version")?;
         let keeper = |source| SystemdError::Keeper { unit: "a scope".to_owned(), source };
-        Ok(Self { version: release(&version), keepers: Keepers::new().map_err(keeper)? })
+        Ok(Self { version: release(&version), keepers: ScopeHolders::new().map_err(keeper)? })
     }
 
     /// Its release, such as 252.

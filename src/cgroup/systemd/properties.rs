@@ -101,7 +101,7 @@ fn bandwidth_knobs(version: Version) -> Vec<Knob> {
 const OOM_GROUP: Knob = Knob::named("memory.oom.group");
 
 /// The files that systemd may write while it is told of others: it puts the whole of a controller in force.
-pub(crate) fn at_risk(version: Version) -> Vec<Knob> {
+pub(crate) fn not_representable(version: Version) -> Vec<Knob> {
     // A device's own weight stands in the same file, so what is read there cannot be written back.
     let table = table(version).iter().filter(|known| known.property != "IOWeight");
     let mut knobs: Vec<Knob> = table.map(|known| known.knob.clone()).chain(bandwidth_knobs(version)).collect();

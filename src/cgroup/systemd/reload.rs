@@ -10,9 +10,9 @@ use std::os::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 
 use super::bus::Bus;
-use super::{MANAGER, SystemdError, TellError, properties, property};
+use super::{MANAGER, SyncError, SystemdError, properties, property};
 use crate::cgroup::Cgroup;
-pub(crate) use crate::limits::knob::{CgroupFs as _, Knob, Settings};
+pub(crate) use crate::limits::knob::{AppliedValues, CgroupFs as _, Knob};
 
 /// Where systemd says that it has read all units again, by the time of a file.
 const DIR: &str = "/run/systemd";
@@ -20,11 +20,11 @@ const FILE: &[u8] = b"systemd-units-load";
 
 /// Watches for reloads.
 #[derive(Debug)]
-pub struct Reloads {
+pub struct ReloadWatcher {
     inotify: OwnedFd,
 }
 
-impl Reloads {
+impl ReloadWatcher {
     pub fn watch() -> io::Result<Self> {
         let inotify = inotify::init(CreateFlags::CLOEXEC)?;
         inotify::add_watch(&inotify, DIR, WatchFlags::ATTRIB | WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
@@ -56,19 +56,19 @@ impl super::Systemd {
 impl Cgroup {
     /// Writes again what a reload changed of what `settings` says was written; says which files these were. What holds
     /// neither the one nor the other value was changed by somebody else, and stays.
-    pub fn undo_reload(&self, settings: &Settings) -> Result<Vec<Knob>, TellError> {
+    pub fn restore_after_reload(&self, settings: &AppliedValues) -> Result<Vec<Knob>, SyncError> {
         let mut again = Vec::new();
         if self.unit().is_none() {
             return Ok(again);
         }
         for (knob, setting) in settings {
             let period = self.held(&Knob::CFS_PERIOD)?;
-            let Some(theirs) = properties::after_reload(knob, &setting.wrote, period.as_deref()) else { continue };
+            let Some(theirs) = properties::after_reload(knob, &setting.written, period.as_deref()) else { continue };
             let found = self.held(knob)?;
-            if theirs != setting.reads && found.is_some_and(|found| knob.same(&found, &theirs)) {
-                self.write(knob, &setting.wrote).map_err(|source| TellError::Restore {
+            if theirs != setting.read_back && found.is_some_and(|found| knob.same(&found, &theirs)) {
+                self.write(knob, &setting.written).map_err(|source| SyncError::Restore {
                     file: self.location(knob),
-                    value: setting.wrote.clone(),
+                    value: setting.written.clone(),
                     source,
                 })?;
                 again.push(knob.clone());

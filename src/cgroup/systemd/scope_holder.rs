@@ -18,23 +18,23 @@ use super::scope_holder_elf::{NAME, program};
 
 /// The program in memory, ready to be started.
 #[derive(Debug)]
-pub(super) struct Keepers {
+pub(super) struct ScopeHolders {
     program: OwnedFd,
 }
 
 /// A keeper that ends with us unless it is told to stay.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct ScopeHolder {
     pid: u32,
     input: ChildStdin,
 }
 
-impl Keepers {
+impl ScopeHolders {
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self { program: sys::memfd::sealed(NAME, program().as_slice())? })
     }
 
-    pub(super) fn spawn(&self) -> io::Result<Keeper> {
+    pub(super) fn spawn(&self) -> io::Result<ScopeHolder> {
         // As the new process sees it, before its descriptors are closed.
         let mut command = Command::new(format!("/proc/self/fd/{}", self.program.as_raw_fd()));
         command.arg0(NAME).env_clear().current_dir("/");
@@ -51,11 +51,11 @@ impl Keepers {
         // Where the whole container is killed for lack of memory, its cgroup has to stay to say so. Without the right to
         // ask for that it goes with the others.
         fs::write(format!("/proc/{pid}/oom_score_adj"), "-1000").ok();
-        Ok(Keeper { pid, input: input.ok_or(io::ErrorKind::BrokenPipe)? })
+        Ok(ScopeHolder { pid, input: input.ok_or(io::ErrorKind::BrokenPipe)? })
     }
 }
 
-impl Keeper {
+impl ScopeHolder {
     pub(super) fn pid(&self) -> u32 {
         self.pid
     }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn one_that_was_told_to_stay_lives_on_until_it_is_killed() {
-        let keeper = Keepers::new().unwrap().spawn().unwrap();
+        let keeper = ScopeHolders::new().unwrap().spawn().unwrap();
         let pid = keeper.pid();
         keeper.stay().unwrap();
         wait_for("its name", || status(pid, "Name").unwrap() == NAME);
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn one_whose_maker_is_gone_before_it_was_told_ends() {
-        let keeper = Keepers::new().unwrap().spawn().unwrap();
+        let keeper = ScopeHolders::new().unwrap().spawn().unwrap();
         let pid = keeper.pid();
         assert!(is_running(pid));
         drop(keeper);

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use model::Kind;
+use model::ErrorKind;
 
 use super::{Property, SystemdError, properties};
 use crate::cgroup::Cgroup;
@@ -12,7 +12,7 @@ pub(crate) use crate::limits::knob::{CgroupFs as _, Knob, Unreadable, Values};
 
 /// Why systemd could not be told; what is in force is as it was before.
 #[derive(Debug, thiserror::Error)]
-pub enum TellError {
+pub enum SyncError {
     #[error("telling systemd the limits of {unit}")]
     Systemd { unit: String, source: SystemdError },
     #[error("telling systemd the limits of {unit}")]
@@ -23,11 +23,11 @@ pub enum TellError {
     Restore { file: PathBuf, value: String, source: io::Error },
 }
 
-impl TellError {
-    pub fn kind(&self) -> Kind {
+impl SyncError {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Systemd { source, .. } => source.kind(),
-            Self::Unreadable { .. } | Self::Read { .. } | Self::Restore { .. } => Kind::Internal,
+            Self::Unreadable { .. } | Self::Read { .. } | Self::Restore { .. } => ErrorKind::Internal,
         }
     }
 }
@@ -38,15 +38,15 @@ impl Cgroup {
     ///
     /// systemd writes what it is told at once, rounded as it sees fit: afterwards every file is put back to what it
     /// held. With the cgroupfs driver, and for files that systemd does not know, there is nobody to tell.
-    pub fn tell(&self, changed: &Values) -> Result<(), TellError> {
+    pub fn sync(&self, changed: &Values) -> Result<(), SyncError> {
         let Some((systemd, unit)) = self.unit() else { return Ok(()) };
         let mut now = Values::new();
-        for knob in properties::at_risk(self.version()) {
+        for knob in properties::not_representable(self.version()) {
             if let Some(value) = self.held(&knob)? {
                 now.insert(knob, value);
             }
         }
-        let failed = |source| TellError::Unreadable { unit: unit.name().to_owned(), source };
+        let failed = |source| SyncError::Unreadable { unit: unit.name().to_owned(), source };
         let told = properties::of(self.version(), systemd.version(), &now, changed).map_err(failed)?;
         if told.is_empty() {
             return Ok(());
@@ -60,28 +60,28 @@ impl Cgroup {
                 None => value.is_empty(),
             };
             if !kept {
-                self.write(knob, value).map_err(|source| TellError::Restore {
+                self.write(knob, value).map_err(|source| SyncError::Restore {
                     file: self.location(knob),
                     value: value.clone(),
                     source,
                 })?;
             }
         }
-        outcome.map_err(|source| TellError::Systemd { unit: unit.name().to_owned(), source })
+        outcome.map_err(|source| SyncError::Systemd { unit: unit.name().to_owned(), source })
     }
 
     /// Tells systemd which devices may be used.
-    pub(crate) fn tell_devices(&self, policy: &Policy) -> Result<(), SystemdError> {
+    pub(crate) fn sync_devices(&self, policy: &Policy) -> Result<(), SystemdError> {
         let Some((systemd, unit)) = self.unit() else { return Ok(()) };
         let told: Vec<Property> = properties::devices(policy).ok_or(SystemdError::DeviceRules)?;
         systemd.set(unit, &told)
     }
 
-    pub(super) fn held(&self, knob: &Knob) -> Result<Option<String>, TellError> {
+    pub(super) fn held(&self, knob: &Knob) -> Result<Option<String>, SyncError> {
         match self.read(knob) {
             Ok(value) => Ok(Some(value)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(TellError::Read { file: self.location(knob), source }),
+            Err(source) => Err(SyncError::Read { file: self.location(knob), source }),
         }
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::fake::FakeCgroup;
     use crate::limits::engine;
-    pub(crate) use crate::limits::engine::{ApplyError, Settled};
+    pub(crate) use crate::limits::engine::{ApplyError, RecoveryOutcome};
 
     fn patch(shares: i64, memory: u64) -> LimitsPatch {
         LimitsPatch {
@@ -130,7 +130,7 @@ mod tests {
         let fs = FakeCgroup::v2();
         engine::apply(&fs, &patch(512, 1 << 20)).unwrap();
         let before = fs.files();
-        fs.go_deaf();
+        fs.ignore_writes();
         let error = engine::apply(&fs, &patch(2, 2 << 20)).unwrap_err();
         assert!(matches!(&error, ApplyError::NotTold { left, .. } if left.is_empty()), "{error:?}");
         assert_eq!(fs.files(), before);
@@ -143,12 +143,12 @@ mod tests {
         let change = engine::prepare(&fs, &patch(2, 2 << 20)).unwrap();
         // Written, and not told.
         change.writes.iter().for_each(|write| fs.write(&write.knob, &write.want).unwrap());
-        assert!(matches!(engine::settle(&fs, &change).unwrap(), Settled::Finished(_)));
+        assert!(matches!(engine::recover(&fs, &change).unwrap(), RecoveryOutcome::Finished(_)));
         assert_eq!(known(&fs, &Knob::MEMORY_MAX).unwrap(), "2097152");
         // Told, and then half undone by somebody who was cut off too.
         let first = &change.writes[0];
         fs.write(&first.knob, &first.had).unwrap();
-        assert_eq!(engine::settle(&fs, &change).unwrap(), Settled::Undone);
+        assert_eq!(engine::recover(&fs, &change).unwrap(), RecoveryOutcome::Undone);
         assert_eq!(known(&fs, &Knob::MEMORY_MAX).unwrap(), "1048576");
         assert_eq!(known(&fs, &Knob::CPU_WEIGHT).unwrap(), "59");
     }
@@ -157,6 +157,6 @@ mod tests {
     fn with_the_cgroupfs_driver_there_is_nobody_to_tell() {
         let layout = crate::Layout::V2 { root: "/nonexistent".into() };
         let group = Cgroup::new(std::sync::Arc::new(layout), crate::CgroupPath::new("/a.slice/b.scope").unwrap());
-        group.tell(&Values::from([(Knob::MEMORY_MAX, "nonsense".to_owned())])).unwrap();
+        group.sync(&Values::from([(Knob::MEMORY_MAX, "nonsense".to_owned())])).unwrap();
     }
 }

@@ -123,7 +123,7 @@ fn driver(driver: CgroupDriver, booted_by_systemd: bool) -> Finding {
 fn moves(fast: bool) -> Finding {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let name = "fast moves";
-    match (fast, cgroup::moves_can_be_free(&release)) {
+    match (fast, cgroup::favordynmods_is_free(&release)) {
         (true, true) => Finding::ok(TOPIC, name, "on: containers start without waiting, at nobody's cost"),
         (true, false) => {
             Finding::ok(TOPIC, name, "on: containers start without waiting, and every fork costs a little more")

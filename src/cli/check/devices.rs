@@ -1,7 +1,7 @@
 //! CDI devices.
 
 use config::CdiConfig;
-use oci::cdi::Specs;
+use oci::cdi::CdiRegistry;
 
 use super::finding::Finding;
 
@@ -10,7 +10,7 @@ const TOPIC: &str = "devices";
 pub(super) fn look(config: &CdiConfig) -> Finding {
     let dirs: Vec<String> = config.spec_dirs.iter().map(|dir| dir.display().to_string()).collect();
     let dirs = dirs.join(", ");
-    let (devices, bad) = Specs::new(config.spec_dirs.clone()).census();
+    let (devices, bad) = CdiRegistry::new(config.spec_dirs.clone()).devices_by_name();
     if let Some((file, problem)) = bad.first() {
         let what = format!("{devices} devices in {dirs}; {} is not believed: {problem}", file.display());
         return Finding::warn(TOPIC, "CDI", what, "mend or remove the file: its devices cannot be asked for");

@@ -2,7 +2,7 @@
 
 use cgroup::Cgroup;
 use cri_api::v1;
-use model::resources::{Bytes, Micros, Observed};
+use model::resources::{Bytes, Micros, ObservedLimits};
 
 use super::super::client::Cri;
 use super::super::selftest::{Failed, PodSize, Steps, Trial, TrialContainer, TrialError, TrialPod, observed};
@@ -145,7 +145,7 @@ async fn end(trial: &Trial, steps: &mut Steps, pod: &TrialPod, container: &Trial
 
 /// Whether the kernel has this in force: what it says.
 fn expect(group: &Cgroup, size: PodSize) -> Result<String, TrialError> {
-    let Observed { cpu_quota, cpu_period, memory, .. } = observed(group)?;
+    let ObservedLimits { cpu_quota, cpu_period, memory, .. } = observed(group)?;
     let quota = size.millis * units::PERIOD / 1000;
     let (quota, period, bytes) = (Some(Micros(quota)), Some(Micros(units::PERIOD)), Some(Bytes(size.mib << 20)));
     if (cpu_quota, cpu_period, memory) == (quota, period, bytes) {

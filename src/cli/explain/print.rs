@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use model::pod_resources::{Amounts, Resources};
+use model::pod_resources::{ResourceList, Resources};
 
 use super::super::cgroup_files::{Row, readable};
 use super::super::color::{Paint, columns};
@@ -92,7 +92,7 @@ fn pod(out: &mut impl Write, view: &PodView, paint: Paint) -> io::Result<()> {
 
 /// Requests and limits in one line.
 fn spec(resources: &Resources) -> String {
-    let list = |amounts: &Amounts| {
+    let list = |amounts: &ResourceList| {
         let all: Vec<String> = amounts.iter().map(|(name, amount)| format!("{} {amount}", name.as_str())).collect();
         if all.is_empty() { "none".to_owned() } else { all.join(", ") }
     };

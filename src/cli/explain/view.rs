@@ -2,7 +2,7 @@
 
 use cgroup::Cgroup;
 use cri_api::v1;
-use model::pod_resources::{Announced, Resources};
+use model::pod_resources::{PodResourceConfig, Resources};
 use serde::Serialize;
 
 use super::super::cgroup_files::Row;
@@ -63,7 +63,7 @@ pub(super) struct PodView {
     /// What the pod costs beside its containers, in words.
     pub(super) overhead: Option<String>,
     /// What was announced of its containers (KEP-4112).
-    pub(super) announced: Option<Announced>,
+    pub(super) announced: Option<PodResourceConfig>,
     pub(super) containers: Vec<ContainerView>,
 }
 

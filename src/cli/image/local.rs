@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use ::image::{Compress, Image, Limits, OpenError, Registries, Store};
-use config::{ConfigError, Pinned, RawConfig};
+use config::{ConfigError, PinnedImages, RawConfig};
 use cri_api::{admin, v1};
 use daemon::convert;
 use daemon::serve::images_dir;
@@ -23,7 +23,7 @@ use crate::signals::Interrupt;
 pub(crate) struct Offline {
     store: Store,
     layout: Layout,
-    pinned: Pinned,
+    pinned: PinnedImages,
 }
 
 /// What to do about a store that does not exist.
@@ -41,7 +41,7 @@ impl Offline {
         if absent == Absent::Refuse && matches!(dir.join("lock").try_exists(), Ok(false)) {
             return Err(ImageError::NoStore(dir));
         }
-        let pinned = Pinned::parse(&config.image.pinned).map_err(ConfigError::from)?;
+        let pinned = PinnedImages::parse(&config.image.pinned).map_err(ConfigError::from)?;
         let registries = Registries { search: config.image.search.clone(), ..Registries::default() };
         let store = Store::open(&dir, registries, Limits::default())?;
         let layout = Layout { state: config.state.clone(), root: config.root.clone() };

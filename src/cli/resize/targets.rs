@@ -2,8 +2,8 @@
 
 use cgroup::Cgroup;
 use cri_api::v1;
-use model::pod_resources::{Announced, Resources, Source};
-use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, LimitsPatch, MemoryLimit, Observed};
+use model::pod_resources::{PodResourceConfig, Resources, Source};
+use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, LimitsPatch, MemoryLimit, ObservedLimits};
 
 use super::super::client::{Cri, call};
 use super::super::units::PERIOD;
@@ -32,7 +32,7 @@ pub(super) struct Pod {
     pub(super) group: Cgroup,
     pub(super) size: Move,
     pub(super) ours: bool,
-    announced: Option<Announced>,
+    announced: Option<PodResourceConfig>,
 }
 
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) struct Group {
     pub(super) pod: Pod,
     pub(super) containers: Vec<Member>,
     /// What is to be announced of the pod (KEP-4112), where that changes.
-    pub(super) told: Option<Announced>,
+    pub(super) told: Option<PodResourceConfig>,
 }
 
 impl Group {
@@ -85,7 +85,7 @@ impl Group {
     }
 
     /// Only who announced a pod by request is told anew by request; what an annotation says is the annotation's.
-    fn tell(&self) -> Option<Announced> {
+    fn tell(&self) -> Option<PodResourceConfig> {
         let had = self.pod.announced.clone().filter(|announced| announced.source == Source::Request)?;
         let mut then = had.clone();
         for container in &mut then.containers {
@@ -167,7 +167,7 @@ fn in_force(shown: &v1::LinuxContainerResources) -> LimitsPatch {
 /// A pod's own limits, as the kernel has them, without what it costs beside its containers. Its shares count only where
 /// somebody asked for them: else they are what the kernel begins with.
 fn pod_size(said: &Said) -> LimitsPatch {
-    let Observed { cpu_quota, cpu_period, memory, .. } = said.actual.clone().unwrap_or_default();
+    let ObservedLimits { cpu_quota, cpu_period, memory, .. } = said.actual.clone().unwrap_or_default();
     let overhead = said.overhead.clone().unwrap_or_default();
     let period = cpu_period.and_then(|micros| CpuPeriod::new(i64::try_from(micros.0).ok()?).ok());
     let beside = overhead.memory.and_then(MemoryLimit::bytes).map_or(0, |Bytes(bytes)| bytes);

@@ -6,9 +6,9 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cgroup::{Cgroup, Settings};
+use cgroup::{AppliedValues, Cgroup};
 use cri_api::v1;
-use model::resources::Observed;
+use model::resources::ObservedLimits;
 use tonic::Status;
 
 use super::super::cgroup_files::FilesError;
@@ -308,6 +308,6 @@ impl Trial {
 }
 
 /// What the kernel has in force, read from its files.
-pub(in super::super) fn observed(group: &Cgroup) -> Result<Observed, TrialError> {
-    Ok(group.observe(&Settings::default())?.observed)
+pub(in super::super) fn observed(group: &Cgroup) -> Result<ObservedLimits, TrialError> {
+    Ok(group.observe(&AppliedValues::default())?.observed)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 /// A request that cannot be granted as it is, with the path of the field to blame.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -13,11 +13,11 @@ pub(crate) enum Refusal {
     Unsupported { field: String, problem: String },
 }
 
-impl Classed for Refusal {
-    fn kind(&self) -> Kind {
+impl ErrorClass for Refusal {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Invalid { .. } => Kind::Invalid,
-            Self::Unsupported { .. } => Kind::Unsupported,
+            Self::Invalid { .. } => ErrorKind::Invalid,
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
         }
     }
 }
@@ -125,7 +125,7 @@ mod tests {
         let mounts = config.at("mounts").entry(2);
         let refusal = mounts.at("container_path").absolute("etc".to_owned()).unwrap_err();
         assert_eq!(refusal.to_string(), "config.mounts[2].container_path: \"etc\" is no absolute path");
-        assert_eq!(refusal.kind(), Kind::Invalid);
+        assert_eq!(refusal.kind(), ErrorKind::Invalid);
     }
 
     #[test]

@@ -115,12 +115,12 @@ fn selected(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, Strin
 
 #[cfg(test)]
 mod tests {
-    use model::{ContainerId, Phase, PodId, PodPhase};
+    use model::{ContainerId, ContainerState, PodId, PodState};
 
     use super::super::tests::support;
     use super::*;
 
-    fn pod(byte: u8, phase: PodPhase, app: &str) -> Arc<PodRecord> {
+    fn pod(byte: u8, phase: PodState, app: &str) -> Arc<PodRecord> {
         let mut record = support::pod_record();
         record.id = PodId::from_bytes([byte; 32]);
         record.phase = phase;
@@ -128,7 +128,7 @@ mod tests {
         Arc::new(record)
     }
 
-    fn container(byte: u8, pod: u8, phase: Phase) -> Arc<ContainerRecord> {
+    fn container(byte: u8, pod: u8, phase: ContainerState) -> Arc<ContainerRecord> {
         let mut record = support::container_record();
         record.id = ContainerId::from_bytes([byte; 32]);
         record.pod = PodId::from_bytes([pod; 32]);
@@ -138,7 +138,7 @@ mod tests {
 
     fn found(id: &str, state: Option<i32>, labels: &[(&str, &str)]) -> Vec<String> {
         let all =
-            vec![pod(0x11, PodPhase::Ready, "a"), pod(0x12, PodPhase::NotReady, "a"), pod(0x21, PodPhase::Ready, "b")];
+            vec![pod(0x11, PodState::Ready, "a"), pod(0x12, PodState::NotReady, "a"), pod(0x21, PodState::Ready, "b")];
         let filter = pods(Some(v1::PodSandboxFilter {
             id: id.to_owned(),
             state: state.map(|state| v1::PodSandboxStateValue { state }),
@@ -167,8 +167,8 @@ mod tests {
 
     #[test]
     fn containers_are_found_by_pod_and_state_too() {
-        let created = Phase::Created { pid: std::num::NonZeroU32::MIN };
-        let unknown = Phase::Unknown { left: Vec::new() };
+        let created = ContainerState::Created { pid: std::num::NonZeroU32::MIN };
+        let unknown = ContainerState::Unknown { left: Vec::new() };
         let all = vec![
             container(0x11, 0xa1, created.clone()),
             container(0x12, 0xa1, unknown.clone()),
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn stats_are_filtered_by_the_same_rules() {
-        let all = vec![pod(0x11, PodPhase::Ready, "a"), pod(0x21, PodPhase::NotReady, "b")];
+        let all = vec![pod(0x11, PodState::Ready, "a"), pod(0x21, PodState::NotReady, "b")];
         let found = |id: &str, labels: &[(&str, &str)]| {
             let filter =
                 pod_stats(Some(v1::PodSandboxStatsFilter { id: id.to_owned(), label_selector: support::map(labels) }));
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(found("", &[("app", "a")]), ["11"]);
         assert_eq!(found("2", &[("app", "a")]), [""; 0]);
         assert_eq!(pod_stats(None).apply(all.clone()).len(), 2);
-        let created = Phase::Created { pid: std::num::NonZeroU32::MIN };
+        let created = ContainerState::Created { pid: std::num::NonZeroU32::MIN };
         let all = vec![container(0x11, 0xa1, created.clone()), container(0x21, 0xa2, created)];
         let found = |id: &str, pod: &str, labels: &[(&str, &str)]| {
             let filter = container_stats(Some(v1::ContainerStatsFilter {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use cgroup::Now;
+use cgroup::CurrentLimits;
 use cri_api::v1;
 use model::resources::{
     Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, CpuWeight, HugePageSize, InvalidLimits, LimitsPatch, MemoryLimit,
-    Micros, Observed, OomScoreAdj, UnifiedKey,
+    Micros, ObservedLimits, OomScoreAdj, UnifiedKey,
 };
 use model::{ContainerUpdate, PodUpdate};
 
@@ -164,8 +164,8 @@ fn set(at: Field<'_>, name: &str, text: &str) -> Result<Option<CpuSet>, Refusal>
 /// What a status shows: the kernel's values, but each as it was asked for where it is what the asking turns into.
 ///
 /// None where there is no CPU controller: the kubelet takes a set with a gap for "as before", so it is all or nothing.
-pub(super) fn in_force(asked: &LimitsPatch, now: &Now) -> Option<v1::ContainerResources> {
-    let Observed {
+pub(super) fn in_force(asked: &LimitsPatch, now: &CurrentLimits) -> Option<v1::ContainerResources> {
+    let ObservedLimits {
         cpu_quota,
         cpu_period,
         cpu_shares,
@@ -239,7 +239,7 @@ fn in_pages(bytes: u64) -> u64 {
 }
 
 /// Each file as it was asked for, or as somebody else left it.
-fn unified_shown(asked: &LimitsPatch, now: &Now) -> BTreeMap<String, String> {
+fn unified_shown(asked: &LimitsPatch, now: &CurrentLimits) -> BTreeMap<String, String> {
     let found = |file: &str| now.drift.iter().find(|drift| drift.knob.file() == file);
     let shown = asked.unified.iter().filter_map(|(key, value)| match found(key.as_str()) {
         Some(drift) => Some((key.as_str().to_owned(), drift.found.clone()?)),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cri_api::v1;
-use model::{Exit, Leftover, Phase, PodPhase, Trouble};
+use model::{AbnormalExit, CleanupFailure, ContainerState, Exit, PodState};
 
 use super::{container, image, mount, pod, resources, security, signal};
 use crate::store::{ContainerRecord, ImageUsed, PodRecord, UserUsed};
@@ -77,7 +77,7 @@ pub(crate) fn pod_item(record: &PodRecord) -> v1::PodSandbox {
 }
 
 /// `limits` are what the kernel says now; none where the container has no cgroup any more.
-pub(crate) fn container(record: &ContainerRecord, limits: Option<&cgroup::Now>) -> v1::ContainerStatus {
+pub(crate) fn container(record: &ContainerRecord, limits: Option<&cgroup::CurrentLimits>) -> v1::ContainerStatus {
     let ContainerRecord {
         version: _,
         id,
@@ -157,19 +157,19 @@ pub(crate) fn container_item(record: &ContainerRecord) -> v1::Container {
     }
 }
 
-pub(super) fn pod_state(phase: PodPhase) -> v1::PodSandboxState {
+pub(super) fn pod_state(phase: PodState) -> v1::PodSandboxState {
     match phase {
-        PodPhase::Ready => v1::PodSandboxState::SandboxReady,
-        PodPhase::NotReady => v1::PodSandboxState::SandboxNotready,
+        PodState::Ready => v1::PodSandboxState::SandboxReady,
+        PodState::NotReady => v1::PodSandboxState::SandboxNotready,
     }
 }
 
-pub(super) fn container_state(phase: &Phase) -> v1::ContainerState {
+pub(super) fn container_state(phase: &ContainerState) -> v1::ContainerState {
     match phase {
-        Phase::Created { .. } => v1::ContainerState::ContainerCreated,
-        Phase::Running { .. } => v1::ContainerState::ContainerRunning,
-        Phase::Exited { .. } => v1::ContainerState::ContainerExited,
-        Phase::Unknown { .. } => v1::ContainerState::ContainerUnknown,
+        ContainerState::Created { .. } => v1::ContainerState::ContainerCreated,
+        ContainerState::Running { .. } => v1::ContainerState::ContainerRunning,
+        ContainerState::Exited { .. } => v1::ContainerState::ContainerExited,
+        ContainerState::Unknown { .. } => v1::ContainerState::ContainerUnknown,
     }
 }
 
@@ -191,25 +191,25 @@ struct Moment {
     message: String,
 }
 
-fn moment(phase: &Phase) -> Moment {
+fn moment(phase: &ContainerState) -> Moment {
     match phase {
-        Phase::Created { pid: _ } => Moment::default(),
-        Phase::Running { pid: _, started } => Moment { started: Some(*started), ..Moment::default() },
-        Phase::Exited { started, exit: Exit { code, at, oom, trouble } } => {
+        ContainerState::Created { pid: _ } => Moment::default(),
+        ContainerState::Running { pid: _, started } => Moment { started: Some(*started), ..Moment::default() },
+        ContainerState::Exited { started, exit: Exit { code, at, oom, trouble } } => {
             let (reason, message) = match (trouble, oom, code) {
-                (Some(Trouble::Start(why)), _, _) => (START_ERROR, why.clone()),
-                (Some(Trouble::Lost(why)), _, _) => (SHIM_LOST, why.clone()),
+                (Some(AbnormalExit::Start(why)), _, _) => (START_ERROR, why.clone()),
+                (Some(AbnormalExit::Lost(why)), _, _) => (SHIM_LOST, why.clone()),
                 (None, true, _) => (OOM_KILLED, String::new()),
                 (None, false, 0) => (COMPLETED, String::new()),
                 (None, false, _) => (ERROR, String::new()),
             };
             Moment { started: *started, finished: Some(*at), code: *code, reason, message }
         }
-        Phase::Unknown { left } => Moment {
+        ContainerState::Unknown { left } => Moment {
             reason: UNKNOWN,
             message: left
                 .iter()
-                .map(|Leftover { step, error }| format!("{step}: {error}"))
+                .map(|CleanupFailure { step, error }| format!("{step}: {error}"))
                 .collect::<Vec<_>>()
                 .join("; "),
             ..Moment::default()

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ::image::{ExportError, ImportError, Progress, PruneError};
 use cri_api::admin::images_server::Images;
 use cri_api::admin::*;
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use sync::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -54,13 +54,13 @@ enum AdminError {
     TooMany,
 }
 
-impl Classed for AdminError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for AdminError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Import(error) => error.kind(),
             Self::Export(error) => error.kind(),
             Self::Prune(error) => error.kind(),
-            Self::TooMany => Kind::Exhausted,
+            Self::TooMany => ErrorKind::Exhausted,
         }
     }
 }

@@ -4,11 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use config::{Live, Pinned};
+use config::{PinnedImages, RegistryReloader};
 use cri_api::v1::image_service_server::ImageService;
 use cri_api::v1::*;
 use model::error_chain::chain;
-use model::{Classed, ImageName, Kind, PodMeta};
+use model::{ErrorClass, ErrorKind, ImageName, PodMeta};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
@@ -22,11 +22,11 @@ const CHUNK: usize = 100;
 #[derive(Debug)]
 pub(crate) struct ImageApi {
     runtime: Arc<Runtime>,
-    registries: Arc<Live>,
+    registries: Arc<RegistryReloader>,
 }
 
 impl ImageApi {
-    pub(crate) fn new(runtime: Arc<Runtime>, registries: Arc<Live>) -> Self {
+    pub(crate) fn new(runtime: Arc<Runtime>, registries: Arc<RegistryReloader>) -> Self {
         Self { runtime, registries }
     }
 
@@ -92,8 +92,8 @@ enum ImageError {
     Remove(#[from] ::image::DiskError),
 }
 
-impl Classed for ImageError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for ImageError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Pull(error) => error.kind(),
             Self::Remove(error) => error.kind(),
@@ -102,7 +102,7 @@ impl Classed for ImageError {
 }
 
 /// A list in pieces, none of them empty, each made when the client is ready for it.
-fn chunks(images: Vec<Arc<::image::Image>>, pinned: Pinned) -> impl Iterator<Item = StreamImagesResponse> {
+fn chunks(images: Vec<Arc<::image::Image>>, pinned: PinnedImages) -> impl Iterator<Item = StreamImagesResponse> {
     let mut rest = images.into_iter();
     std::iter::from_fn(move || {
         let images = rest.by_ref().take(CHUNK).map(|image| convert::image::to_wire(&image, &pinned));
@@ -216,7 +216,7 @@ mod tests {
     fn a_stream_has_each_image_once_and_no_empty_chunk() {
         for (count, sizes) in [(0, &[][..]), (1, &[1]), (CHUNK, &[CHUNK]), (2 * CHUNK + 1, &[CHUNK, CHUNK, 1])] {
             let all = images(count);
-            let chunks: Vec<_> = chunks(all.clone(), Pinned::default()).collect();
+            let chunks: Vec<_> = chunks(all.clone(), PinnedImages::default()).collect();
             assert_eq!(chunks.iter().map(|chunk| chunk.images.len()).collect::<Vec<_>>(), sizes);
             let ids: Vec<_> = chunks.iter().flat_map(|chunk| &chunk.images).map(|image| image.id.clone()).collect();
             assert_eq!(ids, all.iter().map(|image| image.id.to_string()).collect::<Vec<_>>());

@@ -18,7 +18,7 @@ mod version;
 use std::collections::BTreeMap;
 use std::future::Future;
 
-use model::Classed;
+use model::ErrorClass;
 use tokio::task::JoinHandle;
 use tonic::{Response, Status};
 use tracing::{Instrument as _, Span};
@@ -40,13 +40,13 @@ type Answer<T> = Result<Response<T>, Status>;
 async fn to_the_end<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, Status>
 where
     T: Send + 'static,
-    E: Classed + Send + 'static,
+    E: ErrorClass + Send + 'static,
 {
     outcome(tokio::spawn(work.in_current_span())).await
 }
 
 /// What became of a task; a panic in it fails the request and nothing more.
-async fn outcome<T, E: Classed>(task: JoinHandle<Result<T, E>>) -> Result<T, Status> {
+async fn outcome<T, E: ErrorClass>(task: JoinHandle<Result<T, E>>) -> Result<T, Status> {
     match task.await {
         Ok(done) => done.map_err(status::of),
         Err(_) => Err(panicked()),
@@ -102,7 +102,7 @@ fn verbose(wanted: bool, info: impl FnOnce() -> serde_json::Value) -> BTreeMap<S
 mod tests {
     use std::time::Duration;
 
-    use model::Kind;
+    use model::ErrorKind;
     use tokio::sync::oneshot;
     use tonic::Code;
 
@@ -112,9 +112,9 @@ mod tests {
     #[error("no")]
     struct No;
 
-    impl Classed for No {
-        fn kind(&self) -> Kind {
-            Kind::Precondition
+    impl ErrorClass for No {
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::Precondition
         }
     }
 

@@ -1,27 +1,27 @@
 //! From an error to a gRPC status: the one place that chooses codes.
 
 use model::error_chain::chain;
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use tonic::{Code, Status};
 
 /// The error's class as a code, and its whole chain as the message.
-pub(super) fn of<E: Classed>(error: E) -> Status {
+pub(super) fn of<E: ErrorClass>(error: E) -> Status {
     Status::new(code(error.kind()), chain(&error))
 }
 
-fn code(kind: Kind) -> Code {
+fn code(kind: ErrorKind) -> Code {
     match kind {
-        Kind::Invalid => Code::InvalidArgument,
-        Kind::NotFound => Code::NotFound,
-        Kind::Exists => Code::AlreadyExists,
-        Kind::Precondition => Code::FailedPrecondition,
-        Kind::Busy | Kind::Unavailable => Code::Unavailable,
-        Kind::Exhausted => Code::ResourceExhausted,
-        Kind::Deadline => Code::DeadlineExceeded,
-        Kind::Denied => Code::PermissionDenied,
-        Kind::Unauthenticated => Code::Unauthenticated,
-        Kind::Unsupported => Code::Unimplemented,
-        Kind::Internal => Code::Internal,
+        ErrorKind::Invalid => Code::InvalidArgument,
+        ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::Exists => Code::AlreadyExists,
+        ErrorKind::Precondition => Code::FailedPrecondition,
+        ErrorKind::Busy | ErrorKind::Unavailable => Code::Unavailable,
+        ErrorKind::Exhausted => Code::ResourceExhausted,
+        ErrorKind::Deadline => Code::DeadlineExceeded,
+        ErrorKind::Denied => Code::PermissionDenied,
+        ErrorKind::Unauthenticated => Code::Unauthenticated,
+        ErrorKind::Unsupported => Code::Unimplemented,
+        ErrorKind::Internal => Code::Internal,
     }
 }
 
@@ -33,9 +33,9 @@ mod tests {
     #[error("reading the book")]
     struct Reading(#[source] std::io::Error);
 
-    impl Classed for Reading {
-        fn kind(&self) -> Kind {
-            Kind::NotFound
+    impl ErrorClass for Reading {
+        fn kind(&self) -> ErrorKind {
+            ErrorKind::NotFound
         }
     }
 

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{ContainerId, Leftover, PodId};
+use model::{CleanupFailure, ContainerId, PodId};
 use nix::mount::{MntFlags, umount2};
 use serde::{Deserialize, Serialize};
-use shim_protocol::Ask;
+use shim_protocol::Request;
 use tokio::sync::mpsc;
 
 use super::container::poststop_hooks;
@@ -39,13 +39,13 @@ const KILL_WITHIN: Duration = Duration::from_secs(10);
 
 /// Collects what failed, and goes on.
 #[derive(Debug, Default)]
-struct Steps(Vec<Leftover>);
+struct Steps(Vec<CleanupFailure>);
 
 impl Steps {
     fn did<E: std::error::Error>(&mut self, step: &str, outcome: Result<(), E>) {
         if let Err(error) = outcome {
             let error = model::error_chain::chain(&error);
-            self.0.push(Leftover { step: step.to_owned(), error });
+            self.0.push(CleanupFailure { step: step.to_owned(), error });
         }
     }
 }
@@ -53,11 +53,11 @@ impl Steps {
 impl Runtime {
     /// Clears away a container: its processes, cgroup, directories and its hold on the image. What fails is tried
     /// again later.
-    pub(super) async fn clear_container(self: &Arc<Self>, pod: &PodId, id: &ContainerId) -> Vec<Leftover> {
+    pub(super) async fn clear_container(self: &Arc<Self>, pod: &PodId, id: &ContainerId) -> Vec<CleanupFailure> {
         let mut steps = Steps::default();
         if let Some(shim) = self.shim_of(pod) {
             // A shim that is gone has no container to forget, and one that hangs holds nothing up: the kernel is told too.
-            shim.tell(Ask::Forget { container: id.clone() }).await.ok();
+            shim.tell(Request::Forget { container: id.clone() }).await.ok();
         }
         let (runtime, dir, owner) = (self.clone(), self.layout.container(pod, id), id.clone());
         let left = blocking(move || {
@@ -83,7 +83,7 @@ impl Runtime {
     }
 
     /// Clears away a pod and what is left of its containers: shim, mounts, cgroup, directory.
-    pub(super) async fn clear_pod(self: &Arc<Self>, id: &PodId) -> Vec<Leftover> {
+    pub(super) async fn clear_pod(self: &Arc<Self>, id: &PodId) -> Vec<CleanupFailure> {
         let dir = self.layout.pod(id);
         let mut left = Vec::new();
         for name in safe_fs::list_names(&self.layout.containers(id)).unwrap_or_default() {
@@ -123,7 +123,7 @@ impl Runtime {
                 Some(shim) => shim,
                 None => Client::connect(&dir.join("shim.sock"), mpsc::unbounded_channel().0).await?,
             };
-            shim.tell(Ask::Leave).await
+            shim.tell(Request::Leave).await
         };
         // One that does not leave is ended by force.
         tokio::time::timeout(ON_THE_WAY_OUT, left).await.ok();
@@ -142,14 +142,14 @@ impl Runtime {
             Err(error) => return steps.did("finding its cgroup", Err(error)),
         };
         if !intent.ours {
-            steps.did("leaving its cgroup", cgroup.leave());
+            steps.did("leaving its cgroup", cgroup.release_foreign());
         } else if cgroup.exists() {
             steps.did("killing what runs in its cgroup", cgroup.kill_all(KILL_WITHIN));
             steps.did("removing its cgroup", cgroup.remove());
         }
     }
 
-    fn remember(&self, dirt: Dirt, left: &[Leftover]) {
+    fn remember(&self, dirt: Dirt, left: &[CleanupFailure]) {
         let mut dirty = self.dirty.lock();
         dirty.retain(|d| *d != dirt);
         if !left.is_empty() {

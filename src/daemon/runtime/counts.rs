@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use model::{Phase, PodPhase};
+use model::{ContainerState, PodState};
 
 use super::Runtime;
 
@@ -30,16 +30,16 @@ impl Runtime {
         };
         for pod in self.pods.all() {
             match pod.look().phase {
-                PodPhase::Ready => population.ready += 1,
-                PodPhase::NotReady => population.not_ready += 1,
+                PodState::Ready => population.ready += 1,
+                PodState::NotReady => population.not_ready += 1,
             }
         }
         for container in self.containers.all() {
             match container.look().phase {
-                Phase::Created { .. } => population.created += 1,
-                Phase::Running { .. } => population.running += 1,
-                Phase::Exited { .. } => population.exited += 1,
-                Phase::Unknown { .. } => population.unknown += 1,
+                ContainerState::Created { .. } => population.created += 1,
+                ContainerState::Running { .. } => population.running += 1,
+                ContainerState::Exited { .. } => population.exited += 1,
+                ContainerState::Unknown { .. } => population.unknown += 1,
             }
         }
         population

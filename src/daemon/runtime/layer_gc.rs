@@ -76,7 +76,7 @@ impl Runtime {
             return safe_fs::remove_dir(writable);
         };
         // One that was never finished may have none yet: then it holds nothing either.
-        let launch = safe_fs::read_json::<shim_protocol::Launch>(&shim_protocol::Launch::path(&owner))?;
+        let launch = safe_fs::read_json::<shim_protocol::LaunchConfig>(&shim_protocol::LaunchConfig::path(&owner))?;
         for lowers in launch.iter().flat_map(|launch| launch.images.values().chain([&launch.rootfs.lower])) {
             if let Err(error) = self.images.hold_lowers(name, lowers) {
                 tracing::warn!(container = name, error = chain(&error), "the container's layers could not be held");

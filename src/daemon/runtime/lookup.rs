@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use cgroup::Now;
-use model::{Classed, Kind, PodId};
+use cgroup::CurrentLimits;
+use model::{ErrorClass, ErrorKind, PodId};
 
 use super::Runtime;
 use super::container::oom_score;
@@ -19,11 +19,11 @@ pub(crate) enum LookError {
     Ambiguous(#[from] Ambiguous),
 }
 
-impl Classed for LookError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for LookError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoSuchPod(_) | Self::NoSuchContainer(_) => Kind::NotFound,
-            Self::Ambiguous(_) => Kind::Invalid,
+            Self::NoSuchPod(_) | Self::NoSuchContainer(_) => ErrorKind::NotFound,
+            Self::Ambiguous(_) => ErrorKind::Invalid,
         }
     }
 }
@@ -46,7 +46,7 @@ impl Runtime {
     }
 
     /// A container, and the limits that the kernel has in force for it.
-    pub(crate) fn container_now(&self, id: &str) -> Result<(Arc<ContainerRecord>, Option<Now>), LookError> {
+    pub(crate) fn container_now(&self, id: &str) -> Result<(Arc<ContainerRecord>, Option<CurrentLimits>), LookError> {
         let entry = self.container_entry(id)?;
         let container = entry.look();
         let now = self.limits(&entry, &container);
@@ -68,9 +68,9 @@ impl Runtime {
     /// The limits that the kernel has in force for a container; none when it has no cgroup any more.
     ///
     /// What somebody else changed is counted and logged, once.
-    pub(super) fn limits(&self, entry: &Entry<ContainerRecord>, container: &ContainerRecord) -> Option<Now> {
+    pub(super) fn limits(&self, entry: &Entry<ContainerRecord>, container: &ContainerRecord) -> Option<CurrentLimits> {
         let pid = container.phase.pid()?;
-        let cgroup = self.cgroup(&container.cgroup).ok()?.keeping(entry.gauges().files.clone());
+        let cgroup = self.cgroup(&container.cgroup).ok()?.with_file_cache(entry.gauges().files.clone());
         let mut now = cgroup.observe(&container.settings).ok()?;
         now.observed.oom_score_adj = oom_score::of(pid);
         self.note_drift(entry, container, &mut now);
@@ -79,7 +79,7 @@ impl Runtime {
 
     /// Takes note of what somebody else changed. While crisp itself is changing it, nobody can tell who it was: then nothing
     /// is said, and the next look will show.
-    fn note_drift<R: Record>(&self, entry: &Entry<R>, seen: &R, now: &mut Now) {
+    fn note_drift<R: Record>(&self, entry: &Entry<R>, seen: &R, now: &mut CurrentLimits) {
         if !now.drift.is_empty() && !entry.is_settled(seen) {
             now.drift.clear();
             return;
@@ -88,7 +88,7 @@ impl Runtime {
     }
 
     /// The limits that the kernel has in force for a whole pod, whoever owns its cgroup.
-    pub(super) fn limits_of_pod(&self, pod: &PodRecord) -> Option<Now> {
+    pub(super) fn limits_of_pod(&self, pod: &PodRecord) -> Option<CurrentLimits> {
         let mut now = self.cgroup(&pod.cgroup.path).ok()?.observe(&pod.settings).ok()?;
         if let Ok(entry) = self.pod_entry(pod.id.as_str()) {
             self.note_drift(&entry, pod, &mut now);

@@ -28,7 +28,7 @@ use config::{CgroupDriver, Config};
 use model::{ContainerMeta, PodId, PodMeta};
 use oci::cdi;
 use safe_fs::FileError;
-use security::seccomp::Filters;
+use security::seccomp::FilterCache;
 use security::{Apparmor, Selinux};
 use sync::{Mutex, RwLock};
 
@@ -73,11 +73,11 @@ pub(crate) struct Runtime {
     driver: cgroup::Driver,
     images: Arc<image::Store>,
     shim: Program,
-    filters: Filters,
+    filters: FilterCache,
     networks: pod::network::Networks,
     apparmor: Apparmor,
     selinux: Selinux,
-    specs: cdi::Specs,
+    specs: cdi::CdiRegistry,
     pods: Table<PodRecord>,
     containers: Table<ContainerRecord>,
     pod_names: Names<PodMeta>,
@@ -85,7 +85,7 @@ pub(crate) struct Runtime {
     /// The shims of the pods that are ready.
     shims: Mutex<HashMap<PodId, Client>>,
     /// What was made above the cgroups of pods.
-    above: Mutex<cgroup::Above>,
+    above: Mutex<cgroup::CreatedParents>,
     /// What could not be cleared away yet.
     dirty: Mutex<Vec<cleanup::Dirt>>,
     /// Writable layers of which nobody knows yet whose they are.
@@ -115,7 +115,7 @@ impl Runtime {
             CgroupDriver::Systemd => cgroup::Driver::Systemd(Arc::new(blocking(cgroup::Systemd::connect).await?)),
         };
         if config.cgroup.fast_moves
-            && let Err(error) = cgroup::make_moves_fast(&layout.state.join("moves"))
+            && let Err(error) = cgroup::enable_favordynmods(&layout.state.join("moves"))
         {
             tracing::warn!(%error, "processes move between cgroups as slowly as ever");
         }
@@ -125,12 +125,12 @@ impl Runtime {
             cgroups: Arc::new(cgroup::Layout::detect()?),
             user_ns: pod::user_ns::probe(&shim, &layout).await,
             shim,
-            filters: Filters::new(filters),
+            filters: FilterCache::new(filters),
             networks: pod::network::Networks::open(&config.network, layout.cni())?,
             apparmor: Apparmor::find(),
             selinux: Selinux::find(),
             settings: RwLock::new(Arc::new(config.clone())),
-            specs: cdi::Specs::new(config.cdi.spec_dirs.clone()),
+            specs: cdi::CdiRegistry::new(config.cdi.spec_dirs.clone()),
             above: Mutex::new(pod::parent_cgroups::read(&layout)),
             config,
             layout,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use config::NetworkMode;
 use ipnet::IpNet;
 use model::error_chain::chain;
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use net::bridge::PoolInUse;
 use net::cni::{PodCidrError, Rendered};
 use safe_fs::FileError;
@@ -26,10 +26,10 @@ pub(crate) enum AddressesError {
     Disk(#[from] FileError),
 }
 
-impl Classed for AddressesError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for AddressesError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Form(_) => Kind::Invalid,
+            Self::Form(_) => ErrorKind::Invalid,
             Self::Bridge(e) => e.kind(),
             Self::Cni(e) => e.kind(),
             Self::Disk(e) => e.kind(),

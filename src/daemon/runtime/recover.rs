@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::error_chain::chain;
-use model::{ContainerId, PodId, PodMeta, PodPhase};
+use model::{ContainerId, PodId, PodMeta, PodState};
 use tokio::task::JoinSet;
 
 use super::{OpenError, Runtime, blocking};
@@ -57,7 +57,7 @@ impl Runtime {
             name.keep();
         }
         self.selinux.remember(id.as_str(), record.selinux.as_ref());
-        if record.phase == PodPhase::Ready
+        if record.phase == PodState::Ready
             && let Err(gone) = self.handler(&record)
         {
             tracing::warn!(%gone);
@@ -91,7 +91,7 @@ impl Runtime {
     /// Brings what is known of a pod up to date.
     async fn find_out(self: &Arc<Self>, id: &PodId, unfinished: Vec<ContainerId>) {
         let Ok(pod) = self.pod(id.as_str()) else { return };
-        if pod.phase == PodPhase::Ready {
+        if pod.phase == PodState::Ready {
             self.find_shim(id).await;
         } else if self.containers_of(id).iter().any(|entry| entry.look().phase.pid().is_some()) {
             // An end that could not be written down.

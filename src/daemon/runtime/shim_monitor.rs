@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use model::error_chain::chain;
-use model::{ContainerId, Exit, Phase, PodId, PodPhase, Trouble};
-use shim_protocol::{Answer, Ask};
+use model::{AbnormalExit, ContainerId, ContainerState, Exit, PodId, PodState};
+use shim_protocol::{Request, Response};
 use tokio::sync::mpsc;
 
 use super::cleanup::unmount_all;
@@ -47,7 +47,11 @@ impl Runtime {
     }
 
     /// Takes a container for what it is. Where that cannot be written down, the next daemon hears it from the shim.
-    pub(super) fn change_phase(&self, entry: &Entry<ContainerRecord>, change: impl FnOnce(&Phase) -> Phase) {
+    pub(super) fn change_phase(
+        &self,
+        entry: &Entry<ContainerRecord>,
+        change: impl FnOnce(&ContainerState) -> ContainerState,
+    ) {
         if let Err(error) = entry.update(&self.layout, |record| record.phase = change(&record.phase)) {
             let container = &entry.look().id;
             tracing::warn!(%container, error = chain(&error), "a container's phase could not be recorded");
@@ -71,7 +75,7 @@ impl Runtime {
     pub(super) async fn find_shim(self: &Arc<Self>, id: &PodId) {
         let mut pause = FIRST_PAUSE;
         while let Ok(Some(pod)) = self.pods.find(id.as_str())
-            && pod.look().phase == PodPhase::Ready
+            && pod.look().phase == PodState::Ready
         {
             match self.reach_shim(id).await {
                 Ok(()) => return,
@@ -99,8 +103,8 @@ impl Runtime {
     /// Learns from a shim what happened meanwhile. What a shim does not know of has ended; one of another time cannot
     /// be asked, but it writes down the ends it sees.
     async fn hear_out(&self, pod: &PodId, shim: &Client) -> Result<(), AskError> {
-        let mut reported: Option<HashMap<ContainerId, Phase>> = match shim.ask(Ask::Report, &[]).await {
-            Ok(Answer::Report { containers, .. }) => {
+        let mut reported: Option<HashMap<ContainerId, ContainerState>> = match shim.ask(Request::Report, &[]).await {
+            Ok(Response::Report { containers, .. }) => {
                 Some(containers.into_iter().map(|report| (report.container, report.phase)).collect())
             }
             Ok(_) => return Err(AskError::Mismatch),
@@ -163,11 +167,13 @@ impl Runtime {
 }
 
 /// What is true of a container that was `known` to be in one phase and is `told` to be in another.
-fn news(known: &Phase, told: Phase) -> Phase {
+fn news(known: &ContainerState, told: ContainerState) -> ContainerState {
     match (known, told) {
         // What was told once stays: a start does not move.
-        (Phase::Exited { .. }, _) | (Phase::Running { .. }, Phase::Running { .. }) => known.clone(),
-        (Phase::Running { .. }, Phase::Exited { exit, .. }) => known.exit(exit),
+        (ContainerState::Exited { .. }, _) | (ContainerState::Running { .. }, ContainerState::Running { .. }) => {
+            known.clone()
+        }
+        (ContainerState::Running { .. }, ContainerState::Exited { exit, .. }) => known.exit(exit),
         (_, told) => told,
     }
 }
@@ -183,6 +189,6 @@ pub(super) fn last_words(dir: &Path) -> Exit {
         code: LOST,
         at: SystemTime::now(),
         oom: false,
-        trouble: Some(Trouble::Lost("the process that watched over the pod did not see it end".to_owned())),
+        trouble: Some(AbnormalExit::Lost("the process that watched over the pod did not see it end".to_owned())),
     })
 }

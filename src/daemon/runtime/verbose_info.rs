@@ -1,6 +1,6 @@
 //! What is told on a verbose request: more than CRI has fields for.
 
-use cgroup::{Drift, Now, Settings};
+use cgroup::{AppliedValues, CurrentLimits, Drift};
 use model::resources::LimitsPatch;
 use serde_json::{Value, json};
 
@@ -82,7 +82,7 @@ impl Runtime {
     }
 
     /// `now` is what the kernel says, where the container has a cgroup.
-    pub(crate) fn container_info(&self, container: &ContainerRecord, now: Option<&Now>) -> Value {
+    pub(crate) fn container_info(&self, container: &ContainerRecord, now: Option<&CurrentLimits>) -> Value {
         let dir = self.layout.container(&container.pod, &container.id);
         let spec = safe_fs::read_json::<Value>(&dir.join("config.json")).ok().flatten();
         json!({
@@ -104,8 +104,8 @@ impl Runtime {
 
 /// Asked: what CRI requested. Applied: what that came to, file by file. Actual: what the kernel says now. Drift: where the
 /// last two differ, since somebody else wrote there.
-fn resources_info(asked: &LimitsPatch, settings: &Settings, now: Option<&Now>) -> Value {
-    let applied = settings.iter().map(|(knob, setting)| (knob.file().to_owned(), json!(setting.wrote)));
+fn resources_info(asked: &LimitsPatch, settings: &AppliedValues, now: Option<&CurrentLimits>) -> Value {
+    let applied = settings.iter().map(|(knob, setting)| (knob.file().to_owned(), json!(setting.written)));
     let drift = now.into_iter().flat_map(|now| &now.drift);
     let drift = drift.map(|Drift { knob, wrote, read, found }| {
         json!({ "file": knob.file(), "wrote": wrote, "read": read, "found": found })

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use model::{Classed, ContainerId, Exit, Kind};
-use shim_protocol::{Answer, Ask, Event, Failure, FailureKind, OLDEST, PROTOCOL, ToDaemon, ToShim};
+use model::{ContainerId, ErrorClass, ErrorKind, Exit};
+use shim_protocol::{Event, OLDEST, PROTOCOL, Request, Response, ShimError, ShimErrorKind, ShimMessage, ShimRequest};
 use sync::Mutex;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
@@ -35,7 +35,7 @@ pub(crate) enum AskError {
     #[error("the shim answered something else than was asked")]
     Mismatch,
     #[error(transparent)]
-    Failed(#[from] Failure),
+    Failed(#[from] ShimError),
 }
 
 impl AskError {
@@ -47,18 +47,18 @@ impl AskError {
     }
 }
 
-impl Classed for AskError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for AskError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Connect { .. } | Self::Gone | Self::Silent(_) | Self::Mute => Kind::Unavailable,
-            Self::Foreign { .. } => Kind::Unsupported,
-            Self::Frame(_) | Self::Send(_) | Self::Mismatch => Kind::Internal,
+            Self::Connect { .. } | Self::Gone | Self::Silent(_) | Self::Mute => ErrorKind::Unavailable,
+            Self::Foreign { .. } => ErrorKind::Unsupported,
+            Self::Frame(_) | Self::Send(_) | Self::Mismatch => ErrorKind::Internal,
             Self::Failed(failure) => match failure.kind {
-                FailureKind::NotFound => Kind::NotFound,
-                FailureKind::Phase => Kind::Precondition,
-                FailureKind::Program => Kind::Invalid,
-                FailureKind::Unsupported => Kind::Unsupported,
-                FailureKind::Refused | FailureKind::Internal => Kind::Internal,
+                ShimErrorKind::NotFound => ErrorKind::NotFound,
+                ShimErrorKind::Phase => ErrorKind::Precondition,
+                ShimErrorKind::Program => ErrorKind::Invalid,
+                ShimErrorKind::Unsupported => ErrorKind::Unsupported,
+                ShimErrorKind::Refused | ShimErrorKind::Internal => ErrorKind::Internal,
             },
         }
     }
@@ -80,7 +80,7 @@ pub(crate) enum ShimEvent {
     Gone,
 }
 
-type Waiting = Mutex<HashMap<u64, oneshot::Sender<Result<Answer, AskError>>>>;
+type Waiting = Mutex<HashMap<u64, oneshot::Sender<Result<Response, AskError>>>>;
 
 /// A handle to a shim; clones share the connection, which ends with the last of them.
 #[derive(Debug, Clone)]
@@ -115,12 +115,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// For asks on the way out. There a shim is asked and not needed: the kernel ends what it does not.
 pub(crate) const ON_THE_WAY_OUT: Duration = Duration::from_secs(3);
 
-fn patience(ask: &Ask) -> Duration {
+fn patience(ask: &Request) -> Duration {
     match ask {
-        Ask::Hello { .. } | Ask::Report | Ask::Attach(_) => SOON,
-        Ask::Hold(_) | Ask::Create(_) | Ask::Start { .. } => PATIENCE,
-        Ask::Exec(_) | Ask::ExecStream(_) | Ask::KillExec { .. } | Ask::Reopen { .. } => PATIENCE,
-        Ask::Signal { .. } | Ask::Forget { .. } | Ask::Leave => ON_THE_WAY_OUT,
+        Request::Hello { .. } | Request::Report | Request::Attach(_) => SOON,
+        Request::Hold(_) | Request::Create(_) | Request::Start { .. } => PATIENCE,
+        Request::Exec(_) | Request::ExecStream(_) | Request::KillExec { .. } | Request::Reopen { .. } => PATIENCE,
+        Request::Signal { .. } | Request::Forget { .. } | Request::Leave => ON_THE_WAY_OUT,
     }
 }
 
@@ -151,9 +151,9 @@ impl Client {
             foreign: None,
             reader: tokio::spawn(reader.run()).abort_handle(),
         };
-        let hello = Ask::Hello { protocol: PROTOCOL, release: env!("CARGO_PKG_VERSION").to_owned() };
+        let hello = Request::Hello { protocol: PROTOCOL, release: env!("CARGO_PKG_VERSION").to_owned() };
         match shared.ask(hello, &[]).await? {
-            Answer::Hello { protocol, release, .. } => {
+            Response::Hello { protocol, release, .. } => {
                 if release != env!("CARGO_PKG_VERSION") {
                     tracing::info!(shim = release, protocol, "the shim is of another release");
                 }
@@ -166,7 +166,7 @@ impl Client {
         Ok(Self(Arc::new(shared)))
     }
 
-    pub(crate) async fn ask(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<Answer, AskError> {
+    pub(crate) async fn ask(&self, ask: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, AskError> {
         if let Some((release, protocol)) = &self.0.foreign {
             return Err(AskError::Foreign { release: release.clone(), protocol: *protocol });
         }
@@ -174,9 +174,9 @@ impl Client {
     }
 
     /// Asks for something whose answer is only that it was done.
-    pub(crate) async fn tell(&self, ask: Ask) -> Result<(), AskError> {
+    pub(crate) async fn tell(&self, ask: Request) -> Result<(), AskError> {
         match self.ask(ask, &[]).await? {
-            Answer::Done => Ok(()),
+            Response::Done => Ok(()),
             _ => Err(AskError::Mismatch),
         }
     }
@@ -195,13 +195,13 @@ impl Client {
 }
 
 impl Shared {
-    async fn ask(&self, ask: Ask, fds: &[BorrowedFd<'_>]) -> Result<Answer, AskError> {
+    async fn ask(&self, ask: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, AskError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let heard = self.heard.load(Ordering::Relaxed);
         let patience = patience(&ask);
         // It owes an answer already, and is back when that comes. A whole way out waits once, not at every step.
         let is_mute = patience == ON_THE_WAY_OUT && self.silent_since.load(Ordering::Relaxed) == heard;
-        let bytes = shim_protocol::encode(&ToShim { number, ask })?;
+        let bytes = shim_protocol::encode(&ShimRequest { number, ask })?;
         let (sender, receiver) = oneshot::channel();
         self.waiting.lock().insert(number, sender);
         let _forget = Forget { waiting: &self.waiting, number };
@@ -276,25 +276,25 @@ impl Reader {
         self.events.send(ShimEvent::Gone).ok();
     }
 
-    fn answer(&self, number: u64, answer: Result<Answer, AskError>) {
+    fn answer(&self, number: u64, answer: Result<Response, AskError>) {
         let waiting = self.waiting.lock().remove(&number);
         if let Some(sender) = waiting {
             sender.send(answer).ok();
         }
     }
 
-    fn take(&self, message: ToDaemon) {
+    fn take(&self, message: ShimMessage) {
         let event = match message {
-            ToDaemon::Answer { number, answer } => return self.answer(number, answer.map_err(AskError::from)),
-            ToDaemon::Event(Event::ExecExited { exec, code }) => {
+            ShimMessage::Answer { number, answer } => return self.answer(number, answer.map_err(AskError::from)),
+            ShimMessage::Event(Event::ExecExited { exec, code }) => {
                 let waiting = self.execs.lock().remove(&exec);
                 if let Some(sender) = waiting {
                     sender.send(code).ok();
                 }
                 return;
             }
-            ToDaemon::Event(Event::Exited { container, exit }) => ShimEvent::Exited { container, exit },
-            ToDaemon::Event(Event::LogLost { container, bytes, error }) => {
+            ShimMessage::Event(Event::Exited { container, exit }) => ShimEvent::Exited { container, exit },
+            ShimMessage::Event(Event::LogLost { container, bytes, error }) => {
                 ShimEvent::LogLost { container, bytes, error }
             }
         };

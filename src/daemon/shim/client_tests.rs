@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use model::Classed as _;
-use shim_protocol::{Answer, Ask, Event, PROTOCOL, ToDaemon, ToShim};
+use model::ErrorClass as _;
+use shim_protocol::{Event, PROTOCOL, Request, Response, ShimMessage, ShimRequest};
 use tokio::sync::mpsc;
 
 use super::client::{AskError, Client, ShimEvent};
@@ -19,10 +19,10 @@ fn play(path: &Path, protocol: u32, then: impl FnOnce(OwnedFd) + Send + 'static)
 fn greet(listener: &OwnedFd, protocol: u32) -> OwnedFd {
     wait(listener);
     let socket = sys::seqpacket::accept(listener).unwrap();
-    let ToShim { number, ask } = hear(&socket);
-    assert!(matches!(ask, Ask::Hello { .. }));
-    let answer = Ok(Answer::Hello { protocol, release: "9.9.9".into(), pid: 1 });
-    say(&socket, &ToDaemon::Answer { number, answer });
+    let ShimRequest { number, ask } = hear(&socket);
+    assert!(matches!(ask, Request::Hello { .. }));
+    let answer = Ok(Response::Hello { protocol, release: "9.9.9".into(), pid: 1 });
+    say(&socket, &ShimMessage::Answer { number, answer });
     socket
 }
 
@@ -31,14 +31,14 @@ fn wait(fd: &OwnedFd) {
     rustix::event::poll(&mut ready, None).unwrap();
 }
 
-fn hear(socket: &OwnedFd) -> ToShim {
+fn hear(socket: &OwnedFd) -> ShimRequest {
     wait(socket);
     let mut buffer = vec![0; sys::seqpacket::MAX];
     let (n, _) = sys::seqpacket::receive(socket, &mut buffer).unwrap().unwrap();
     shim_protocol::decode(&buffer[..n]).unwrap()
 }
 
-fn say(socket: &OwnedFd, message: &ToDaemon) {
+fn say(socket: &OwnedFd, message: &ShimMessage) {
     sys::seqpacket::send(socket, &shim_protocol::encode(message).unwrap(), &[]).unwrap();
 }
 
@@ -47,11 +47,11 @@ async fn an_older_release_of_the_same_protocol_keeps_serving() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL, |socket| {
-        let ToShim { number, .. } = hear(&socket);
-        say(&socket, &ToDaemon::Answer { number, answer: Ok(Answer::Done) });
+        let ShimRequest { number, .. } = hear(&socket);
+        say(&socket, &ShimMessage::Answer { number, answer: Ok(Response::Done) });
     });
     let client = Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
-    client.tell(Ask::Report).await.unwrap();
+    client.tell(Request::Report).await.unwrap();
     shim.join().unwrap();
 }
 
@@ -61,9 +61,9 @@ async fn a_shim_of_an_unknown_protocol_is_left_alone_with_a_clear_error() {
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL + 1, drop);
     let client = Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
-    let error = client.tell(Ask::Report).await.unwrap_err();
+    let error = client.tell(Request::Report).await.unwrap_err();
     assert!(matches!(error, AskError::Foreign { .. }), "{error}");
-    assert_eq!(error.kind(), model::Kind::Unsupported);
+    assert_eq!(error.kind(), model::ErrorKind::Unsupported);
     shim.join().unwrap();
 }
 
@@ -73,11 +73,11 @@ async fn what_is_asked_of_a_dying_shim_fails_at_once_and_its_end_is_told() {
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL, |socket| {
         hear(&socket);
-        say(&socket, &ToDaemon::Event(Event::ExecExited { exec: 5, code: 0 }));
+        say(&socket, &ShimMessage::Event(Event::ExecExited { exec: 5, code: 0 }));
     });
     let (sender, mut events) = mpsc::unbounded_channel();
     let client = Client::connect(&path, sender).await.unwrap();
-    assert!(matches!(client.tell(Ask::Report).await, Err(AskError::Gone)));
+    assert!(matches!(client.tell(Request::Report).await, Err(AskError::Gone)));
     assert!(matches!(events.recv().await, Some(ShimEvent::Gone)));
     shim.join().unwrap();
 }
@@ -126,25 +126,25 @@ async fn a_silent_shim_is_waited_for_once_on_the_way_out_and_again_when_it_spoke
     let shim = play(&path, PROTOCOL, move |socket| {
         may_speak.recv().unwrap();
         for _ in 0..3 {
-            assert!(matches!(hear(&socket).ask, Ask::Leave), "what is not waited for is asked, too");
+            assert!(matches!(hear(&socket).ask, Request::Leave), "what is not waited for is asked, too");
         }
         let container = model::ContainerId::try_from("a".repeat(64)).unwrap();
-        say(&socket, &ToDaemon::Event(Event::LogLost { container, bytes: 1, error: String::new() }));
-        let ToShim { number, .. } = hear(&socket);
+        say(&socket, &ShimMessage::Event(Event::LogLost { container, bytes: 1, error: String::new() }));
+        let ShimRequest { number, .. } = hear(&socket);
         std::thread::sleep(Duration::from_millis(300));
-        say(&socket, &ToDaemon::Answer { number, answer: Ok(Answer::Done) });
+        say(&socket, &ShimMessage::Answer { number, answer: Ok(Response::Done) });
     });
     let (sender, mut events) = mpsc::unbounded_channel();
     let client = Client::connect(&path, sender).await.unwrap();
     let begin = Instant::now();
-    assert!(matches!(client.tell(Ask::Leave).await, Err(AskError::Silent(_))));
+    assert!(matches!(client.tell(Request::Leave).await, Err(AskError::Silent(_))));
     for _ in 0..2 {
-        assert!(matches!(client.tell(Ask::Leave).await, Err(AskError::Mute)));
+        assert!(matches!(client.tell(Request::Leave).await, Err(AskError::Mute)));
     }
     assert!(begin.elapsed() < Duration::from_secs(4));
     speak.send(()).unwrap();
     assert!(matches!(events.recv().await, Some(ShimEvent::LogLost { .. })));
-    client.tell(Ask::Leave).await.unwrap();
+    client.tell(Request::Leave).await.unwrap();
     shim.join().unwrap();
 }
 
@@ -153,14 +153,14 @@ async fn an_answer_that_cannot_be_read_fails_its_ask_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL, |socket| {
-        let ToShim { number, .. } = hear(&socket);
+        let ShimRequest { number, .. } = hear(&socket);
         let newer = format!(r#"{{"answer":{{"number":{number},"answer":{{"Ok":{{"danced":3}}}}}}}}"#);
         sys::seqpacket::send(&socket, newer.as_bytes(), &[]).unwrap();
         hear(&socket);
     });
     let client = Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
-    let error = client.tell(Ask::Leave).await.unwrap_err();
+    let error = client.tell(Request::Leave).await.unwrap_err();
     assert!(matches!(error, AskError::Frame(_)), "{error}");
-    assert!(matches!(client.tell(Ask::Leave).await, Err(AskError::Gone)));
+    assert!(matches!(client.tell(Request::Leave).await, Err(AskError::Gone)));
     shim.join().unwrap();
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 use super::pid_file;
 
@@ -22,11 +22,11 @@ pub enum SpawnError {
     Note { dir: PathBuf, source: io::Error },
 }
 
-impl Classed for SpawnError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for SpawnError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Start(source) if source.kind() == io::ErrorKind::WouldBlock => Kind::Exhausted,
-            Self::Program { .. } | Self::Listen { .. } | Self::Start(_) | Self::Note { .. } => Kind::Internal,
+            Self::Start(source) if source.kind() == io::ErrorKind::WouldBlock => ErrorKind::Exhausted,
+            Self::Program { .. } | Self::Listen { .. } | Self::Start(_) | Self::Note { .. } => ErrorKind::Internal,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use sync::Mutex;
 
 /// The name belongs to another.
@@ -15,9 +15,9 @@ pub(crate) struct NameTaken {
     pub(crate) owner: String,
 }
 
-impl Classed for NameTaken {
-    fn kind(&self) -> Kind {
-        Kind::Exists
+impl ErrorClass for NameTaken {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Exists
     }
 }
 

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use cgroup::Settings;
-use model::{ContainerId, ContainerSpec, Phase, PodId, PodPhase, PodSpec, Signal};
-use oci::cdi::DeviceUsed;
+use cgroup::AppliedValues;
+use model::{ContainerId, ContainerSpec, ContainerState, PodId, PodSpec, PodState, Signal};
+use oci::cdi::InjectedDevice;
 use security::Labels;
 use serde::{Deserialize, Serialize};
-use shim_protocol::Held;
+use shim_protocol::Sandbox;
 
 /// Grows when an older daemon could not read the records any more.
 pub(crate) const VERSION: u32 = 1;
@@ -22,15 +22,15 @@ pub(crate) struct PodRecord {
     pub(crate) id: PodId,
     pub(crate) spec: PodSpec,
     pub(crate) created: SystemTime,
-    pub(crate) phase: PodPhase,
+    pub(crate) phase: PodState,
     /// The one asked for, else the host's.
     pub(crate) hostname: String,
     /// Where its namespaces are.
-    pub(crate) held: Held,
+    pub(crate) held: Sandbox,
     pub(crate) cgroup: PodCgroup,
     /// What was written to the files of its cgroup.
     #[serde(default)]
-    pub(crate) settings: Settings,
+    pub(crate) settings: AppliedValues,
     /// First the primary one. Empty with the host's network, or without any network.
     pub(crate) ips: Vec<IpAddr>,
     /// Older records do not have it, nor a network.
@@ -44,7 +44,7 @@ pub(crate) struct PodRecord {
 impl PodRecord {
     /// A pod that is stopped has given its addresses back.
     pub(crate) fn stop(&mut self) {
-        self.phase = PodPhase::NotReady;
+        self.phase = PodState::NotReady;
         self.connection = Connection::None;
         self.ips.clear();
     }
@@ -78,7 +78,7 @@ pub(crate) struct ContainerRecord {
     pub(crate) pod: PodId,
     pub(crate) spec: ContainerSpec,
     pub(crate) created: SystemTime,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ContainerState,
     pub(crate) image: ImageUsed,
     /// The images that its mounts name, as they were asked for, and the id that each had.
     #[serde(default)]
@@ -90,10 +90,10 @@ pub(crate) struct ContainerRecord {
     pub(crate) cgroup: String,
     /// What was written to the files of its cgroup.
     #[serde(default)]
-    pub(crate) settings: Settings,
+    pub(crate) settings: AppliedValues,
     /// The CDI devices that it was given.
     #[serde(default)]
-    pub(crate) cdi: Vec<DeviceUsed>,
+    pub(crate) cdi: Vec<InjectedDevice>,
     /// As of the pod.
     #[serde(default)]
     pub(crate) selinux: Option<Labels>,

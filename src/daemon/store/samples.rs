@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use cgroup::Now;
+use cgroup::CurrentLimits;
 use model::stats::DiskUsage;
 use sync::Mutex;
 
@@ -63,7 +63,7 @@ pub(crate) struct LimitsGauge(Mutex<Option<LimitsRead>>);
 struct LimitsRead {
     at: Instant,
     of: Weak<ContainerRecord>,
-    limits: Option<Arc<Now>>,
+    limits: Option<Arc<CurrentLimits>>,
 }
 
 impl LimitsGauge {
@@ -73,8 +73,8 @@ impl LimitsGauge {
         &self,
         at: Instant,
         record: &Arc<ContainerRecord>,
-        read: impl FnOnce() -> Option<Now>,
-    ) -> Option<Arc<Now>> {
+        read: impl FnOnce() -> Option<CurrentLimits>,
+    ) -> Option<Arc<CurrentLimits>> {
         let mut last = self.0.lock();
         if let Some(last) = &*last
             && last.of.as_ptr() == Arc::as_ptr(record)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cgroup::Kept;
+use cgroup::FileCache;
 use safe_fs::FileError;
 use serde::Serialize;
 use sync::RwLock;
@@ -53,7 +53,7 @@ pub(crate) struct ContainerGauges {
     pub(crate) cpu: CpuGauge,
     pub(crate) disk: DiskGauge,
     pub(crate) limits: LimitsGauge,
-    pub(crate) files: Arc<Kept>,
+    pub(crate) files: Arc<FileCache>,
     pub(crate) told: Told,
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::{BadIdentity, StreamConfig, StreamIdentity};
+use config::{InvalidIdentity, StreamConfig, StreamIdentity};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -35,7 +35,7 @@ pub enum BindError {
     #[error("listening on {address}")]
     Bind { address: SocketAddr, source: io::Error },
     #[error("setting up TLS")]
-    Tls(#[from] BadIdentity),
+    Tls(#[from] InvalidIdentity),
 }
 
 /// Where clients come in, before there is anybody to answer them.

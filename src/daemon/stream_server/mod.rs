@@ -10,7 +10,7 @@ mod unauthenticated;
 
 use std::net::SocketAddr;
 
-use model::{Classed, ContainerId, Kind, PodId};
+use model::{ContainerId, ErrorClass, ErrorKind, PodId};
 use streaming::remote_command::Wants;
 
 pub(crate) use listener::{BindError, Listener};
@@ -61,9 +61,9 @@ impl Held for Request {
 #[error("too many streaming requests wait for their clients: try again in a minute")]
 pub(crate) struct TooMany;
 
-impl Classed for TooMany {
-    fn kind(&self) -> Kind {
-        Kind::Exhausted
+impl ErrorClass for TooMany {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Exhausted
     }
 }
 

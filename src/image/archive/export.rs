@@ -87,15 +87,15 @@ pub enum ExportError {
 
 impl ExportError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::Nothing => model::Kind::Invalid,
-            Self::NoSuchImage(_) => model::Kind::NotFound,
+            Self::Nothing => model::ErrorKind::Invalid,
+            Self::NoSuchImage(_) => model::ErrorKind::NotFound,
             Self::Gone(source) => source.kind(),
             Self::Tape { source, .. } => source.kind(),
-            Self::Changed { .. } | Self::Config(_) => model::Kind::Internal,
+            Self::Changed { .. } | Self::Config(_) => model::ErrorKind::Internal,
             Self::Write(source) => durable::io_kind(source),
-            Self::GivenUp => model::Kind::Unavailable,
+            Self::GivenUp => model::ErrorKind::Unavailable,
             Self::Disk(source) => source.kind(),
         }
     }

@@ -139,7 +139,7 @@ fn what_cannot_be_exported_is_refused_by_name() {
     let attempt = |names: &[&str]| store.export(&texts(names), Compress::No, &mut io::sink(), &unwatched);
     assert!(matches!(attempt(&[]), Err(ExportError::Nothing)));
     let error = attempt(&["a.b/x:1", "a.b/none"]).unwrap_err();
-    assert_eq!(error.kind(), model::Kind::NotFound);
+    assert_eq!(error.kind(), model::ErrorKind::NotFound);
     assert!(error.to_string().contains("a.b/none"), "{error}");
     let layer = store.layers_dir().join(store.lowers(&image).unwrap()[0].replace("/fs", ""));
     let tape = std::fs::read(layer.join("tape")).unwrap();
@@ -197,7 +197,7 @@ fn a_full_disk_on_the_other_side_and_a_caller_who_left_are_told_apart() {
             let outcome = store.export(&texts(&["a.b/x:1"]), compress, &mut Full(room), &unwatched);
             if let Err(error) = outcome {
                 assert!(matches!(error, ExportError::Write(_)), "{error:?}");
-                assert_eq!(error.kind(), model::Kind::Exhausted);
+                assert_eq!(error.kind(), model::ErrorKind::Exhausted);
             }
         }
         let mut told = 0;

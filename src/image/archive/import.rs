@@ -121,18 +121,18 @@ pub enum ImportError {
 
 impl ImportError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => model::Kind::NotFound,
+            Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => model::ErrorKind::NotFound,
             Self::Read { source, .. } => durable::io_kind(source),
             Self::Tar { .. }
             | Self::NoFile(_)
             | Self::Unknown(_)
             | Self::Missing { .. }
             | Self::Digest { .. }
-            | Self::Name(_) => model::Kind::Invalid,
-            Self::GivenUp => model::Kind::Unavailable,
-            Self::TooLarge { .. } | Self::TooMany { .. } => model::Kind::Exhausted,
+            | Self::Name(_) => model::ErrorKind::Invalid,
+            Self::GivenUp => model::ErrorKind::Unavailable,
+            Self::TooLarge { .. } | Self::TooMany { .. } => model::ErrorKind::Exhausted,
             Self::Reference(source) => source.kind(),
             Self::Manifest { source, .. } => source.kind(),
             Self::Unpack { source, .. } => source.kind(),

@@ -163,9 +163,9 @@ fn a_name_for_several_images_or_by_digest_is_refused() {
     let path = ground.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
     let digest = format!("a@{}", Digest::of(b""));
     assert!(matches!(ground.store.import(&path, Some(&digest), &unwatched), Err(ImportError::Name(_))));
-    assert_eq!(ground.store.import(&path.join("no"), None, &unwatched).unwrap_err().kind(), model::Kind::Internal);
+    assert_eq!(ground.store.import(&path.join("no"), None, &unwatched).unwrap_err().kind(), model::ErrorKind::Internal);
     let absent = ground.directory.path().join("absent");
-    assert_eq!(ground.store.import(&absent, None, &unwatched).unwrap_err().kind(), model::Kind::NotFound);
+    assert_eq!(ground.store.import(&absent, None, &unwatched).unwrap_err().kind(), model::ErrorKind::NotFound);
 }
 
 #[test]

@@ -75,15 +75,15 @@ pub enum UnpackError {
 
 impl UnpackError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::Blob { .. } | Self::Length { .. } | Self::DiffId { .. } => model::Kind::Invalid,
+            Self::Blob { .. } | Self::Length { .. } | Self::DiffId { .. } => model::ErrorKind::Invalid,
             // What is read may be written down on the way, and then the disk can be full.
-            Self::Read { source, .. } if crate::store::durable::io_kind(source) == model::Kind::Exhausted => {
-                model::Kind::Exhausted
+            Self::Read { source, .. } if crate::store::durable::io_kind(source) == model::ErrorKind::Exhausted => {
+                model::ErrorKind::Exhausted
             }
-            Self::Read { .. } => model::Kind::Invalid,
-            Self::TooLarge(_) | Self::Window(_) => model::Kind::Exhausted,
+            Self::Read { .. } => model::ErrorKind::Invalid,
+            Self::TooLarge(_) | Self::Window(_) => model::ErrorKind::Exhausted,
             Self::Untar(source) => source.kind(),
             Self::Directory { source, .. } => crate::store::durable::io_kind(source),
         }

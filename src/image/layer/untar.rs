@@ -62,12 +62,12 @@ pub enum UntarError {
 
 impl UntarError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::Tar(_) | Self::Refused { .. } => model::Kind::Invalid,
-            Self::Make { source, .. } if NOT_OURS.iter().any(|errno| is(source, *errno)) => model::Kind::Invalid,
+            Self::Tar(_) | Self::Refused { .. } => model::ErrorKind::Invalid,
+            Self::Make { source, .. } if NOT_OURS.iter().any(|errno| is(source, *errno)) => model::ErrorKind::Invalid,
             Self::Make { source, .. } => crate::store::durable::io_kind(source),
-            Self::TooMany(_) => model::Kind::Exhausted,
+            Self::TooMany(_) => model::ErrorKind::Exhausted,
         }
     }
 }

@@ -119,25 +119,25 @@ pub enum FetchError {
 
 impl FetchError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::Client(_) => model::Kind::Internal,
+            Self::Client(_) => model::ErrorKind::Internal,
             Self::Transfer { .. }
             | Self::Certificate { .. }
             | Self::Stalled { .. }
             | Self::Slow { .. }
-            | Self::Short { .. } => model::Kind::Unavailable,
+            | Self::Short { .. } => model::ErrorKind::Unavailable,
             Self::Status { status, .. } => match *status {
-                StatusCode::NOT_FOUND => model::Kind::NotFound,
-                StatusCode::UNAUTHORIZED => model::Kind::Unauthenticated,
-                StatusCode::FORBIDDEN => model::Kind::Denied,
-                StatusCode::TOO_MANY_REQUESTS => model::Kind::Unavailable,
-                status if status.is_server_error() => model::Kind::Unavailable,
-                _ => model::Kind::Internal,
+                StatusCode::NOT_FOUND => model::ErrorKind::NotFound,
+                StatusCode::UNAUTHORIZED => model::ErrorKind::Unauthenticated,
+                StatusCode::FORBIDDEN => model::ErrorKind::Denied,
+                StatusCode::TOO_MANY_REQUESTS => model::ErrorKind::Unavailable,
+                status if status.is_server_error() => model::ErrorKind::Unavailable,
+                _ => model::ErrorKind::Internal,
             },
-            Self::Unauthorized { .. } => model::Kind::Unauthenticated,
-            Self::Protocol { .. } | Self::Digest { .. } | Self::Size { .. } => model::Kind::Invalid,
-            Self::TooLarge { .. } => model::Kind::Exhausted,
+            Self::Unauthorized { .. } => model::ErrorKind::Unauthenticated,
+            Self::Protocol { .. } | Self::Digest { .. } | Self::Size { .. } => model::ErrorKind::Invalid,
+            Self::TooLarge { .. } => model::ErrorKind::Exhausted,
         }
     }
 
@@ -265,11 +265,11 @@ impl Tried {
     }
 
     /// The class of this error: the registry itself knows best, then whoever may know better later.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         let own = self.0.iter().find(|one| one.own);
-        let later = || self.0.iter().find(|one| one.error.kind() == model::Kind::Unavailable);
+        let later = || self.0.iter().find(|one| one.error.kind() == model::ErrorKind::Unavailable);
         let decisive = own.or_else(later).or(self.0.last());
-        decisive.map_or(model::Kind::Internal, |one| one.error.kind())
+        decisive.map_or(model::ErrorKind::Internal, |one| one.error.kind())
     }
 }
 

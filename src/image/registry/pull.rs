@@ -257,7 +257,7 @@ impl Pull {
     pub(crate) fn coped(&self, remote: &Remote, tried: Vec<Try>) {
         let tried = Tried::new(tried);
         // A mirror need not have everything.
-        if tried.errors().any(|error| error.kind() != model::Kind::NotFound) {
+        if tried.errors().any(|error| error.kind() != model::ErrorKind::NotFound) {
             let (image, endpoint) = (&self.image, remote.name());
             tracing::warn!(%image, endpoint, error = chain(&tried), "an endpoint failed and another one did not");
         }

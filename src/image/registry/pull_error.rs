@@ -58,22 +58,22 @@ pub enum PullError {
 
 impl PullError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Reference(source) => source.kind(),
-            Self::Endpoint(_) => model::Kind::Invalid,
+            Self::Endpoint(_) => model::ErrorKind::Invalid,
             Self::Fetch { source, .. } => source.kind(),
-            Self::Search { tried, .. } => tried.last().map_or(model::Kind::NotFound, Self::kind),
+            Self::Search { tried, .. } => tried.last().map_or(model::ErrorKind::NotFound, Self::kind),
             Self::Manifest { source, .. } => source.kind(),
             Self::Unpack { source, .. } => source.kind(),
             Self::Disk(source) => source.kind(),
-            Self::Cut(_) => model::Kind::Internal,
+            Self::Cut(_) => model::ErrorKind::Internal,
         }
     }
 
     /// Whether a registry says that it does not have what was asked for. Some say so by asking for credentials.
     pub(crate) fn is_absence(&self) -> bool {
-        use model::Kind::{Denied, NotFound, Unauthenticated};
+        use model::ErrorKind::{Denied, NotFound, Unauthenticated};
         matches!(self, Self::Fetch { .. }) && matches!(self.kind(), NotFound | Unauthenticated | Denied)
     }
 }

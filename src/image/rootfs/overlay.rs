@@ -31,10 +31,10 @@ pub enum ViewError {
 
 impl ViewError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::Mount(..) | Self::Thread(_) => model::Kind::Internal,
-            Self::Read(..) | Self::TooLarge(..) => model::Kind::Invalid,
+            Self::Mount(..) | Self::Thread(_) => model::ErrorKind::Internal,
+            Self::Read(..) | Self::TooLarge(..) => model::ErrorKind::Invalid,
         }
     }
 }

@@ -55,10 +55,10 @@ pub enum UserError {
 
 impl UserError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Range { .. } | Self::NoSuchUser(_) | Self::NoSuchGroup(_) | Self::GroupAlone | Self::Malformed(_) => {
-                model::Kind::Invalid
+                model::ErrorKind::Invalid
             }
         }
     }

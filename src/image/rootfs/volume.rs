@@ -69,11 +69,11 @@ pub enum VolumeError {
 
 impl VolumeError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Gone(source) => source.kind(),
             Self::View(source) => source.kind(),
-            Self::Find { .. } | Self::NotADirectory(_) => model::Kind::Invalid,
+            Self::Find { .. } | Self::NotADirectory(_) => model::ErrorKind::Invalid,
             Self::Copy { source, .. } => io_kind(source),
             Self::Disk(source) => source.kind(),
         }

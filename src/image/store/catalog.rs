@@ -57,10 +57,10 @@ pub enum OpenError {
 
 impl OpenError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::InUse(_) => model::Kind::Busy,
-            Self::Version { .. } => model::Kind::Precondition,
+            Self::InUse(_) => model::ErrorKind::Busy,
+            Self::Version { .. } => model::ErrorKind::Precondition,
             Self::Disk(source) => source.kind(),
         }
     }
@@ -79,9 +79,9 @@ pub enum HoldError {
 
 impl HoldError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::NoSuchImage(_) | Self::NoSuchLayer(_) => model::Kind::NotFound,
+            Self::NoSuchImage(_) | Self::NoSuchLayer(_) => model::ErrorKind::NotFound,
         }
     }
 }

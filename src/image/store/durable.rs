@@ -20,7 +20,7 @@ pub struct DiskError {
 
 impl DiskError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         io_kind(&self.source)
     }
 }
@@ -32,13 +32,13 @@ pub(crate) fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> 
 }
 
 /// A full disk or quota is the operator's to solve, a bad layer its maker's, the rest is ours.
-pub(crate) fn io_kind(error: &io::Error) -> model::Kind {
+pub(crate) fn io_kind(error: &io::Error) -> model::ErrorKind {
     match error.kind() {
         _ if error.get_ref().is_some_and(|inner| inner.is::<crate::layer::hard_link::BadLink>()) => {
-            model::Kind::Invalid
+            model::ErrorKind::Invalid
         }
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => model::Kind::Exhausted,
-        _ => model::Kind::Internal,
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => model::ErrorKind::Exhausted,
+        _ => model::ErrorKind::Internal,
     }
 }
 

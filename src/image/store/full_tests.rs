@@ -99,7 +99,7 @@ fn fails_cleanly_until_there_is_room(disk: &Disk, room: impl Fn(u64) -> (u64, u6
             Ok(_) => break,
             Err(error) => {
                 let words = text(error.cause());
-                assert_eq!(error.kind(), model::Kind::Exhausted, "{words}");
+                assert_eq!(error.kind(), model::ErrorKind::Exhausted, "{words}");
                 assert!(words.contains("No space left"), "{words}");
                 assert!(words.contains("store/") || words.contains("layer entry"), "{words}");
                 same_as_before(&store, &root, &before, &words);
@@ -162,7 +162,7 @@ fn naming_on_a_full_disk_fails_and_changes_nothing() {
     let before = store.usage();
     let ballast = disk.fill(0, 5);
     let error = store.shelf.name(&image.id, &["a.b/y:1".to_owned()], &[]).unwrap_err();
-    assert_eq!(error.kind(), model::Kind::Exhausted);
+    assert_eq!(error.kind(), model::ErrorKind::Exhausted);
     same_as_before(&store, &disk.store(), &before, "naming");
     assert_eq!(store.find("a.b/y:1"), None);
     drop(ballast);
@@ -186,7 +186,7 @@ fn spooling_on_a_full_disk_fails_and_leaves_nothing() {
     let before = store.usage();
     let ballast = disk.fill(10, 50);
     let error = store.import(&archive, None, &unwatched).unwrap_err();
-    assert_eq!(error.kind(), model::Kind::Exhausted, "{}", text(&error));
+    assert_eq!(error.kind(), model::ErrorKind::Exhausted, "{}", text(&error));
     assert!(text(&error).contains("tmp/spool-") && text(&error).contains("No space left"), "{}", text(&error));
     same_as_before(&store, &disk.store(), &before, "importing");
     drop(ballast);
@@ -196,7 +196,7 @@ fn spooling_on_a_full_disk_fails_and_leaves_nothing() {
     for compress in [Compress::Gzip, Compress::Zstd] {
         let error = store.export(&[image.id.to_string()], compress, &mut std::io::sink(), &unwatched).unwrap_err();
         assert!(matches!(error, ExportError::Disk(_)), "{error:?}");
-        assert_eq!(error.kind(), model::Kind::Exhausted, "{}", text(&error));
+        assert_eq!(error.kind(), model::ErrorKind::Exhausted, "{}", text(&error));
     }
     store.export(&[image.id.to_string()], Compress::No, &mut std::io::sink(), &unwatched).unwrap();
 }

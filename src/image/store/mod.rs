@@ -86,7 +86,7 @@ pub enum AccountsCause {
 
 impl AccountsError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match &self.source {
             AccountsCause::Gone(source) => source.kind(),
             AccountsCause::View(source) => source.kind(),

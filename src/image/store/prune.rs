@@ -31,9 +31,9 @@ pub enum PruneError {
 
 impl PruneError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::Unknown => model::Kind::Precondition,
+            Self::Unknown => model::ErrorKind::Precondition,
             Self::Disk(source) => source.kind(),
         }
     }

@@ -57,7 +57,7 @@ fn images_come_and_go_while_others_share_their_layers_and_containers_hold_them()
                     let id = [image.id.to_string()];
                     if let Err(error) = store.export(&id, crate::Compress::No, &mut std::io::sink(), &unwatched) {
                         let kind = error.kind();
-                        assert!(matches!(kind, model::Kind::NotFound | model::Kind::Internal), "{error:?}");
+                        assert!(matches!(kind, model::ErrorKind::NotFound | model::ErrorKind::Internal), "{error:?}");
                         assert!(
                             !matches!(error, crate::ExportError::Tape { .. } | crate::ExportError::Changed { .. }),
                             "{error:?}"

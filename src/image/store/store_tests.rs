@@ -292,12 +292,12 @@ fn oversized_and_odd_account_files_are_refused() {
     let records: &[(&str, &[u8])] = &[("GNU.sparse.size", b"2147483648"), ("GNU.sparse.map", b"0,1")];
     let huge = Tar::default().dir("etc").pax(records).file("etc/group", b"x").end();
     let error = store.accounts(&add(&store, &[huge], "a.b/x:1")).unwrap_err();
-    assert_eq!(error.kind(), model::Kind::Invalid, "{error:?}");
+    assert_eq!(error.kind(), model::ErrorKind::Invalid, "{error:?}");
     // Opening a FIFO would wait for ever.
     let fifo = Head { kind: b'6', ..Head::default() };
     let fifo = Tar::default().dir("etc").entry("etc/passwd", &fifo, b"").end();
     let error = store.accounts(&add(&store, &[fifo], "a.b/x:2")).unwrap_err();
-    assert_eq!(error.kind(), model::Kind::Invalid, "{error:?}");
+    assert_eq!(error.kind(), model::ErrorKind::Invalid, "{error:?}");
     let directory_instead = Tar::default().dir("etc").dir("etc/passwd").end();
     assert!(store.accounts(&add(&store, &[directory_instead], "a.b/x:3")).is_err());
 }

@@ -44,7 +44,7 @@ pub(crate) enum AddError {
 }
 
 impl AddError {
-    pub(crate) fn kind(&self) -> model::Kind {
+    pub(crate) fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Unpack(error) => error.kind(),
             Self::Disk(error) => error.kind(),

@@ -60,10 +60,10 @@ pub enum TapeError {
 
 impl TapeError {
     /// The class of this error.
-    pub fn kind(&self) -> model::Kind {
+    pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::None(_) => model::Kind::Precondition,
-            Self::Read { .. } | Self::Broken { .. } => model::Kind::Internal,
+            Self::None(_) => model::ErrorKind::Precondition,
+            Self::Read { .. } | Self::Broken { .. } => model::ErrorKind::Internal,
             Self::Write(source) => crate::store::durable::io_kind(source),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use shim_protocol::AttachWord;
+use shim_protocol::AttachFrame;
 
 use crate::io::cri_log::Stream;
 
@@ -21,15 +21,15 @@ pub struct Attached {
 }
 
 impl Attached {
-    pub fn say(&mut self, word: AttachWord, fds: &[BorrowedFd<'_>]) {
+    pub fn say(&mut self, word: AttachFrame, fds: &[BorrowedFd<'_>]) {
         self.over |= sys::seqpacket::send(&self.socket, &[word.byte()], fds).is_err();
     }
 
     /// Sends a piece of output. The first byte of `packet` is reserved for the frame type.
     pub(crate) fn show(&mut self, stream: Stream, packet: &mut [u8]) {
         let (wanted, word) = match stream {
-            Stream::Stdout => (self.stdout, AttachWord::Stdout),
-            Stream::Stderr => (self.stderr, AttachWord::Stderr),
+            Stream::Stdout => (self.stdout, AttachFrame::Stdout),
+            Stream::Stderr => (self.stderr, AttachFrame::Stderr),
         };
         if let (true, false, Some(first)) = (wanted, self.over, packet.first_mut()) {
             *first = word.byte();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::Spec;
 use rustix::fs::fstatfs;
-use shim_protocol::CgroupView;
+use shim_protocol::CgroupPaths;
 
 /// What the kernel calls the file system of cgroup v2: `CGROUP2_SUPER_MAGIC`.
 const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
@@ -20,7 +20,7 @@ const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
 pub(crate) struct Joins(Vec<(PathBuf, File)>);
 
 impl Joins {
-    pub(crate) fn open(cgroup: &CgroupView) -> io::Result<Self> {
+    pub(crate) fn open(cgroup: &CgroupPaths) -> io::Result<Self> {
         let open = |path: &PathBuf| Ok((path.clone(), File::options().write(true).open(path)?));
         Ok(Self(cgroup.join.iter().map(open).collect::<io::Result<_>>()?))
     }

@@ -28,7 +28,7 @@ use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::CapabilitySet;
-use shim_protocol::{CreateAsk, Launch, Overlay};
+use shim_protocol::{CreateRequest, LaunchConfig, Overlay};
 use sys::fork::OneThread;
 
 use crate::launch::cgroup_join::Joins;
@@ -81,7 +81,7 @@ pub struct Ends {
 }
 
 /// Starts the launch. What comes of it is told through [`Ends::report`].
-pub fn launch(ask: &CreateAsk, ends: Ends) -> io::Result<Pid> {
+pub fn launch(ask: &CreateRequest, ends: Ends) -> io::Result<Pid> {
     sys::fork::fork(OneThread::check()?, move || {
         let keep = [&ends.stdin, &ends.stdout, &ends.stderr, &ends.report, &ends.started].map(|fd| fd.as_fd());
         let report = match sys::fork::close_all_but(&keep).and_then(|()| ends.report.try_clone()) {
@@ -101,12 +101,12 @@ pub fn launch(ask: &CreateAsk, ends: Ends) -> io::Result<Pid> {
     })
 }
 
-fn run(ask: &CreateAsk, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
+fn run(ask: &CreateRequest, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
     let dir = &ask.dir;
     let mut spec: Spec = read(dir, "config.json")?;
     let shim = nix::unistd::getppid().as_raw();
     let _target = target_pid_ns::hold(&mut spec, shim).map_err(step("joining the processes of another container"))?;
-    let launch: Launch = read(dir, Launch::FILE)?;
+    let launch: LaunchConfig = read(dir, LaunchConfig::FILE)?;
     let process = spec.process().clone().ok_or(LaunchError::Lacks("process"))?;
     let mut warnings = clamped_limits(&process);
     let filter = launch.seccomp.as_ref().map(std::fs::read).transpose();
@@ -189,7 +189,7 @@ fn leave_the_hosts_mounts() -> Result<(), LaunchError> {
 }
 
 /// All that is looked for in the host's files from here on. What `/proc` and `/sys` have is always there.
-fn needed(dir: &Path, spec: &Spec, launch: &Launch) -> io::Result<Vec<PathBuf>> {
+fn needed(dir: &Path, spec: &Spec, launch: &LaunchConfig) -> io::Result<Vec<PathBuf>> {
     let Overlay { layers, lower: _, upper, work } = &launch.rootfs;
     let spaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
     let spaces = spaces.iter().filter_map(|space| space.path().as_deref());
@@ -198,7 +198,7 @@ fn needed(dir: &Path, spec: &Spec, launch: &Launch) -> io::Result<Vec<PathBuf>> 
 }
 
 /// The hooks that the container's first process runs itself.
-fn start_hooks(ask: &CreateAsk, spec: &Spec) -> Result<Option<StartHooks>, LaunchError> {
+fn start_hooks(ask: &CreateRequest, spec: &Spec) -> Result<Option<StartHooks>, LaunchError> {
     let hooks = spec.hooks().as_ref().and_then(|hooks| hooks.start_container().clone()).unwrap_or_default();
     if hooks.is_empty() {
         return Ok(None);
@@ -220,7 +220,7 @@ pub(crate) fn set_oom_score(mut file: File, score: i32) -> io::Result<()> {
     if now.trim() == score.to_string() { Ok(()) } else { file.write_all(score.to_string().as_bytes()) }
 }
 
-fn build(ask: &CreateAsk, bundle: &Path, stdio: [OwnedFd; 3], stages: Rc<Stages>) -> Result<u32, LaunchError> {
+fn build(ask: &CreateRequest, bundle: &Path, stdio: [OwnedFd; 3], stages: Rc<Stages>) -> Result<u32, LaunchError> {
     let failed = |e: libcontainer::error::LibcontainerError| {
         let mut words = e.to_string();
         let mut cause = std::error::Error::source(&e);

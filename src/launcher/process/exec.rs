@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid as RPid, PidfdFlags, pidfd_open};
-use shim_protocol::{ExecAsk, Launch};
+use shim_protocol::{ExecRequest, LaunchConfig};
 use sys::fork::OneThread;
 
 use crate::io::console;
@@ -54,7 +54,7 @@ pub struct ExecEnds {
 
 impl ExecEnds {
     /// From the descriptors that came with the ask.
-    pub fn new(ask: &ExecAsk, manner: Manner, fds: Vec<OwnedFd>, started: OwnedFd) -> Self {
+    pub fn new(ask: &ExecRequest, manner: Manner, fds: Vec<OwnedFd>, started: OwnedFd) -> Self {
         let mut fds = fds.into_iter();
         let started = Some(started);
         if manner == Manner::Terminal {
@@ -100,7 +100,7 @@ struct Prepared {
 }
 
 /// Starts `ask` in the container whose first process is `init`. The new process is a child of this one.
-pub fn exec(ask: &ExecAsk, manner: Manner, dir: &Path, init: Pid, ends: ExecEnds) -> Result<Pid, ExecError> {
+pub fn exec(ask: &ExecRequest, manner: Manner, dir: &Path, init: Pid, ends: ExecEnds) -> Result<Pid, ExecError> {
     let prepared = prepare(dir, manner)?;
     let alone = OneThread::check().map_err(step("forking"))?;
     let init =
@@ -118,7 +118,7 @@ pub fn exec(ask: &ExecAsk, manner: Manner, dir: &Path, init: Pid, ends: ExecEnds
 
 /// The same in a user namespace, which the shim could not leave again. What root in there may not do is done before.
 fn exec_inside(
-    ask: &ExecAsk,
+    ask: &ExecRequest,
     manner: Manner,
     prepared: Prepared,
     container: &OwnedFd,
@@ -162,7 +162,7 @@ fn prepare(dir: &Path, manner: Manner) -> Result<Prepared, ExecError> {
     if manner == Manner::Terminal {
         console::name_terminal(&mut process);
     }
-    let launch: Launch = read(dir, Launch::FILE)?;
+    let launch: LaunchConfig = read(dir, LaunchConfig::FILE)?;
     let filter = launch.seccomp.as_ref().map(std::fs::read).transpose().map_err(step("reading the seccomp filter"))?;
     let open = |file| File::options().write(true).open(file);
     let cgroups = launch.cgroup.join.iter().map(open).collect::<io::Result<_>>();
@@ -178,7 +178,7 @@ fn prepare(dir: &Path, manner: Manner) -> Result<Prepared, ExecError> {
 }
 
 /// In the new process, inside the container: becomes the program, or says why not.
-fn run_or_say(ask: &ExecAsk, manner: Manner, prepared: Prepared, mut ends: ExecEnds) -> i32 {
+fn run_or_say(ask: &ExecRequest, manner: Manner, prepared: Prepared, mut ends: ExecEnds) -> i32 {
     let started = ends.started.take();
     let words = run(ask, manner, prepared, ends, started.as_ref());
     if let Some(started) = &started {
@@ -188,7 +188,7 @@ fn run_or_say(ask: &ExecAsk, manner: Manner, prepared: Prepared, mut ends: ExecE
 }
 
 /// Returns why the program does not run.
-fn run(ask: &ExecAsk, manner: Manner, prepared: Prepared, ends: ExecEnds, started: Option<&OwnedFd>) -> String {
+fn run(ask: &ExecRequest, manner: Manner, prepared: Prepared, ends: ExecEnds, started: Option<&OwnedFd>) -> String {
     let Prepared { process, filter, cgroups, proc, oom_score_adj, null, ids: _ } = prepared;
     let mut keep = vec![proc.as_fd(), null.as_fd()];
     keep.extend(cgroups.iter().map(|file| file.as_fd()));

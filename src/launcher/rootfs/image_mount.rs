@@ -13,7 +13,7 @@ use oci_spec::runtime::Mount;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount};
-use shim_protocol::Launch;
+use shim_protocol::LaunchConfig;
 
 use crate::process::lsm_label;
 use crate::rootfs::idmap::IdMaps;
@@ -24,7 +24,7 @@ use crate::rootfs::mounts::{IMAGE, StageError, Staged};
 /// Opens the images among `mounts`. `spare` is an empty directory, which is mounted over meanwhile.
 pub(crate) fn prepare(
     mounts: &[Mount],
-    launch: &Launch,
+    launch: &LaunchConfig,
     label: Option<&str>,
     spare: &Path,
     ids: &mut IdMaps,
@@ -36,7 +36,7 @@ pub(crate) fn prepare(
 fn prepare_one(
     turn: usize,
     mount: &Mount,
-    launch: &Launch,
+    launch: &LaunchConfig,
     label: Option<&str>,
     spare: &Path,
     ids: &mut IdMaps,

@@ -18,7 +18,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
     fsmount, fsopen, move_mount,
 };
-use shim_protocol::{CgroupView, ShownController};
+use shim_protocol::{CgroupMount, CgroupPaths};
 use sys::mount::{Attributes, Reach, SHARED, SLAVE, detach_copy, set_attributes};
 
 use crate::rootfs::idmap::{IdMaps, Mapped};
@@ -83,7 +83,7 @@ enum What {
     /// Made inside the container, whose root it belongs to.
     Tmpfs(MountOptions),
     CgroupV1 {
-        controllers: Vec<(ShownController, OwnedFd)>,
+        controllers: Vec<(CgroupMount, OwnedFd)>,
         above: MountOptions,
         readonly: bool,
     },
@@ -96,7 +96,7 @@ enum What {
 /// Opens all sources but those of images. Runs in the host's mount namespace.
 pub(crate) fn prepare(
     mounts: &[Mount],
-    cgroup: &CgroupView,
+    cgroup: &CgroupPaths,
     label: Option<&str>,
     ids: &mut IdMaps,
     warnings: &mut Vec<String>,
@@ -108,7 +108,7 @@ pub(crate) fn prepare(
 fn prepare_one(
     turn: usize,
     mount: &Mount,
-    cgroup: &CgroupView,
+    cgroup: &CgroupPaths,
     label: Option<&str>,
     ids: &mut IdMaps,
     warnings: &mut Vec<String>,
@@ -206,7 +206,7 @@ fn tmpfs(target: &Path, options: &MountOptions) -> Result<OwnedFd, StageError> {
     Ok(mount)
 }
 
-fn cgroup_v1(target: &Path, cgroup: &CgroupView, label: Option<&str>, readonly: bool) -> Result<What, StageError> {
+fn cgroup_v1(target: &Path, cgroup: &CgroupPaths, label: Option<&str>, readonly: bool) -> Result<What, StageError> {
     let safe = sys::mount::NOSUID | sys::mount::NODEV | sys::mount::NOEXEC;
     let set = safe | if readonly { sys::mount::RDONLY } else { 0 };
     let mut controllers = Vec::new();
@@ -276,7 +276,7 @@ pub(crate) fn seal_root() -> Result<(), StageError> {
     set_attributes(root, attributes, Reach::Top).map_err(StageError::Root)
 }
 
-fn settle_controllers(tmpfs: &OwnedFd, controllers: &[(ShownController, OwnedFd)]) -> io::Result<()> {
+fn settle_controllers(tmpfs: &OwnedFd, controllers: &[(CgroupMount, OwnedFd)]) -> io::Result<()> {
     for (shown, tree) in controllers {
         rustix::fs::mkdirat(tmpfs, &shown.name, Mode::from_raw_mode(0o755))?;
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;

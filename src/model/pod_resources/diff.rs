@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::{self, Debug};
 
-use super::{Amounts, AnnouncedContainer, Resources};
+use super::{ContainerResourceConfig, ResourceList, Resources};
 use crate::container::{ContainerSpec, Device, ImageName, Mount, MountSource};
 
 /// One field of a container that is not as announced.
@@ -25,7 +25,7 @@ impl fmt::Display for Difference {
 
 impl Difference {
     /// A container that nobody announced.
-    pub fn unannounced(container: &ContainerSpec) -> Self {
+    pub fn is_undeclared(container: &ContainerSpec) -> Self {
         Self {
             field: "metadata.name".to_owned(),
             asked: format!("{:?}", container.meta.name),
@@ -34,7 +34,7 @@ impl Difference {
     }
 }
 
-impl AnnouncedContainer {
+impl ContainerResourceConfig {
     /// What is different in `asked`; empty where it is as announced.
     ///
     /// Amounts are compared by value, and lists without their order: by path, or name.
@@ -89,7 +89,7 @@ impl Found {
         }
     }
 
-    fn amounts(&mut self, list: &str, asked: &Amounts, announced: &Amounts) {
+    fn amounts(&mut self, list: &str, asked: &ResourceList, announced: &ResourceList) {
         let names: BTreeSet<_> = asked.keys().chain(announced.keys()).collect();
         for name in names {
             let (asked, announced) = (asked.get(name), announced.get(name));

@@ -1,10 +1,10 @@
-use super::super::{Announced, ContainerKind, Source};
+use super::super::{ContainerKind, PodResourceConfig, Source};
 use super::*;
 use crate::container::{ContainerMeta, Propagation};
 use crate::resources::LimitsPatch;
 use crate::security::{Capabilities, ContainerSecurity, GroupsPolicy, Namespaces, NsMode};
 
-fn amounts(list: &[(&str, &str)]) -> Amounts {
+fn amounts(list: &[(&str, &str)]) -> ResourceList {
     list.iter().map(|(name, amount)| (name.parse().unwrap(), amount.parse().unwrap())).collect()
 }
 
@@ -43,8 +43,8 @@ fn device(container_path: &str, permissions: &str) -> Device {
     }
 }
 
-fn announced() -> AnnouncedContainer {
-    AnnouncedContainer {
+fn announced() -> ContainerResourceConfig {
+    ContainerResourceConfig {
         name: "main".to_owned(),
         kind: ContainerKind::Regular,
         resources: Some(Resources {
@@ -62,7 +62,7 @@ fn announced() -> AnnouncedContainer {
 
 /// The container that was announced.
 fn arrived() -> ContainerSpec {
-    let AnnouncedContainer { name, kind: _, resources, mounts, devices, cdi_devices } = announced();
+    let ContainerResourceConfig { name, kind: _, resources, mounts, devices, cdi_devices } = announced();
     let namespaces =
         Namespaces { network: NsMode::Pod, pid: NsMode::Container, ipc: NsMode::Pod, target: None, user: None };
     ContainerSpec {
@@ -149,7 +149,7 @@ fn amounts_that_differ_are_named_one_by_one() {
 #[test]
 fn a_container_that_states_nothing_lacks_all_that_was_announced() {
     assert_eq!(after(|c| c.kubernetes_resources = None).len(), 3);
-    let silent = AnnouncedContainer { resources: None, ..announced() };
+    let silent = ContainerResourceConfig { resources: None, ..announced() };
     assert_eq!(silent.differences(&arrived()).len(), 3);
     let empty = ContainerSpec { kubernetes_resources: Some(Resources::default()), ..arrived() };
     assert_eq!(silent.differences(&empty), []);
@@ -223,14 +223,14 @@ fn devices_that_differ_are_named_by_path_or_name() {
 
 #[test]
 fn a_name_that_two_kinds_share_means_the_one_that_fits() {
-    let init = AnnouncedContainer { kind: ContainerKind::Init, devices: vec![], ..announced() };
-    let pod = Announced { containers: vec![init, announced()], resources: None, source: Source::Request };
+    let init = ContainerResourceConfig { kind: ContainerKind::Init, devices: vec![], ..announced() };
+    let pod = PodResourceConfig { containers: vec![init, announced()], resources: None, source: Source::Request };
     assert_eq!(pod.of(&arrived()).unwrap().kind, ContainerKind::Regular);
     let first = ContainerSpec { devices: vec![], ..arrived() };
     assert_eq!(pod.of(&first).unwrap().kind, ContainerKind::Init);
     let mut other = arrived();
     other.meta.name = "other".to_owned();
     assert_eq!(pod.of(&other), None);
-    let said = Difference::unannounced(&other).to_string();
+    let said = Difference::is_undeclared(&other).to_string();
     assert_eq!(said, "metadata.name: \"other\", but no such container was announced");
 }

@@ -1,7 +1,7 @@
 //! Requests and limits as a pod spec states them, and what is announced of a whole pod before its containers come (KEP-4112).
 //!
-//! A pod may come with an [`Announced`]: every container that it will have, each with its [`Resources`], mounts and
-//! devices. [`AnnouncedContainer::differences`] tells how a container that arrives is not what was announced; [`pod_limits`] is
+//! A pod may come with an [`PodResourceConfig`]: every container that it will have, each with its [`Resources`], mounts and
+//! devices. [`ContainerResourceConfig::differences`] tells how a container that arrives is not what was announced; [`pod_limits`] is
 //! what the pod as a whole may use.
 
 mod diff;
@@ -21,20 +21,20 @@ use crate::container::{ContainerSpec, Device, Mount};
 use crate::quantity::Quantity;
 
 /// Amounts by resource: `cpu`, `memory`, `hugepages-2Mi`, `example.com/gpu`.
-pub type Amounts = BTreeMap<QualifiedName, Quantity>;
+pub type ResourceList = BTreeMap<QualifiedName, Quantity>;
 
 /// Requests and limits, verbatim.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
-    pub requests: Amounts,
-    pub limits: Amounts,
+    pub requests: ResourceList,
+    pub limits: ResourceList,
 }
 
 /// Everything that a pod's containers will ask for, known when the pod is made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Announced {
+pub struct PodResourceConfig {
     /// In the order of the pod spec. No two of the same kind have the same name.
-    pub containers: Vec<AnnouncedContainer>,
+    pub containers: Vec<ContainerResourceConfig>,
     /// Stated for the pod itself; none: the pod is the sum of its containers.
     pub resources: Option<Resources>,
     pub source: Source,
@@ -51,7 +51,7 @@ pub enum Source {
 
 /// One container of the pod, as it is to arrive later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AnnouncedContainer {
+pub struct ContainerResourceConfig {
     pub name: String,
     pub kind: ContainerKind,
     pub resources: Option<Resources>,
@@ -77,9 +77,9 @@ impl fmt::Display for ContainerKind {
     }
 }
 
-impl Announced {
+impl PodResourceConfig {
     /// What was announced of `container`, by its name; where two kinds share the name, the one that it is more like.
-    pub fn of(&self, container: &ContainerSpec) -> Option<&AnnouncedContainer> {
+    pub fn of(&self, container: &ContainerSpec) -> Option<&ContainerResourceConfig> {
         let named = self.containers.iter().filter(|announced| announced.name == container.meta.name);
         named.min_by_key(|announced| announced.differences(container).len())
     }

@@ -1,6 +1,6 @@
 //! What a pod as a whole may use, by the rules of the kubelet.
 
-use super::{Amounts, Announced, AnnouncedContainer, ContainerKind, Resources};
+use super::{ContainerKind, ContainerResourceConfig, PodResourceConfig, ResourceList, Resources};
 use crate::quantity::Quantity;
 use crate::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, LimitsPatch, MemoryLimit, Micros};
 
@@ -21,7 +21,7 @@ const NANOS_IN_ONE: u128 = 1_000_000_000;
 /// rest, so the pod needs the most of any of them or all of the rest together, whichever is more; the wire does not tell
 /// which of them stay. A pod has a limit only where each of its containers has one. Fractions are rounded up, and an
 /// amount that no kernel can count is no limit. Huge pages are limited by each container alone.
-pub fn pod_limits(announced: &Announced) -> LimitsPatch {
+pub fn pod_limits(announced: &PodResourceConfig) -> LimitsPatch {
     if announced.containers.is_empty() && announced.resources.is_none() {
         return LimitsPatch::default();
     }
@@ -37,12 +37,12 @@ pub fn pod_limits(announced: &Announced) -> LimitsPatch {
 
 /// In billionths. Where a container states a limit alone, it requests as much; and so does a pod none of whose containers
 /// requests anything.
-fn request(announced: &Announced, name: &str) -> u128 {
-    let of_container = |container: &AnnouncedContainer| {
+fn request(announced: &PodResourceConfig, name: &str) -> u128 {
+    let of_container = |container: &ContainerResourceConfig| {
         let resources = container.resources.as_ref()?;
         of(&resources.requests, name).or_else(|| of(&resources.limits, name))
     };
-    let of_pod = |amounts: fn(&Resources) -> &Amounts| of(amounts(announced.resources.as_ref()?), name);
+    let of_pod = |amounts: fn(&Resources) -> &ResourceList| of(amounts(announced.resources.as_ref()?), name);
     of_pod(|resources| &resources.requests)
         .or_else(|| {
             let any = announced.containers.iter().any(|container| of_container(container).is_some());
@@ -53,10 +53,10 @@ fn request(announced: &Announced, name: &str) -> u128 {
 }
 
 /// In billionths. A limit of nothing is none, as in Kubernetes.
-fn limit(announced: &Announced, name: &str) -> Option<u128> {
+fn limit(announced: &PodResourceConfig, name: &str) -> Option<u128> {
     let stated = |resources: &Option<Resources>| of(&resources.as_ref()?.limits, name).filter(|limit| *limit > 0);
     let each = || {
-        let of_container = |container: &AnnouncedContainer| stated(&container.resources);
+        let of_container = |container: &ContainerResourceConfig| stated(&container.resources);
         let all = announced.containers.iter().all(|container| of_container(container).is_some());
         let limit = all.then(|| together(announced, |container| of_container(container).unwrap_or(0)));
         limit.filter(|_| !announced.containers.is_empty())
@@ -64,12 +64,12 @@ fn limit(announced: &Announced, name: &str) -> Option<u128> {
     stated(&announced.resources).or_else(each)
 }
 
-fn of(amounts: &Amounts, name: &str) -> Option<u128> {
+fn of(amounts: &ResourceList, name: &str) -> Option<u128> {
     amounts.get(name).map(Quantity::nanos)
 }
 
 /// All regular containers at once, or the most of an init container.
-fn together(announced: &Announced, amount: impl Fn(&AnnouncedContainer) -> u128) -> u128 {
+fn together(announced: &PodResourceConfig, amount: impl Fn(&ContainerResourceConfig) -> u128) -> u128 {
     let of = |kind| announced.containers.iter().filter(move |container| container.kind == kind).map(&amount);
     // No request has room for as many containers as it would take to overflow this.
     let sum: u128 = of(ContainerKind::Regular).sum();

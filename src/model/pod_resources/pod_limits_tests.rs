@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::super::Source;
 use super::*;
 
-fn amounts(list: &[(&str, &str)]) -> Amounts {
+fn amounts(list: &[(&str, &str)]) -> ResourceList {
     list.iter().map(|(name, amount)| (name.parse().unwrap(), amount.parse().unwrap())).collect()
 }
 
@@ -11,8 +11,8 @@ fn resources(requests: &[(&str, &str)], limits: &[(&str, &str)]) -> Resources {
     Resources { requests: amounts(requests), limits: amounts(limits) }
 }
 
-fn container(kind: ContainerKind, resources: Option<Resources>) -> AnnouncedContainer {
-    AnnouncedContainer {
+fn container(kind: ContainerKind, resources: Option<Resources>) -> ContainerResourceConfig {
+    ContainerResourceConfig {
         name: "c".to_owned(),
         kind,
         resources,
@@ -22,16 +22,16 @@ fn container(kind: ContainerKind, resources: Option<Resources>) -> AnnouncedCont
     }
 }
 
-fn regular(requests: &[(&str, &str)], limits: &[(&str, &str)]) -> AnnouncedContainer {
+fn regular(requests: &[(&str, &str)], limits: &[(&str, &str)]) -> ContainerResourceConfig {
     container(ContainerKind::Regular, Some(resources(requests, limits)))
 }
 
-fn init(requests: &[(&str, &str)], limits: &[(&str, &str)]) -> AnnouncedContainer {
+fn init(requests: &[(&str, &str)], limits: &[(&str, &str)]) -> ContainerResourceConfig {
     container(ContainerKind::Init, Some(resources(requests, limits)))
 }
 
-fn pod(containers: Vec<AnnouncedContainer>, resources: Option<Resources>) -> LimitsPatch {
-    pod_limits(&Announced { containers, resources, source: Source::Request })
+fn pod(containers: Vec<ContainerResourceConfig>, resources: Option<Resources>) -> LimitsPatch {
+    pod_limits(&PodResourceConfig { containers, resources, source: Source::Request })
 }
 
 /// Shares, quota and memory; -1 is unlimited, and 0 stays as it is.
@@ -140,7 +140,7 @@ proptest! {
         regulars in proptest::collection::vec((0..5000_u64, 1..5000_u64, 1..1_000_000_u64), 1..5),
         inits in proptest::collection::vec((0..5000_u64, 1..5000_u64, 1..1_000_000_u64), 0..5),
     ) {
-        let make = |kind, list: &[(u64, u64, u64)]| -> Vec<AnnouncedContainer> {
+        let make = |kind, list: &[(u64, u64, u64)]| -> Vec<ContainerResourceConfig> {
             let one = |(request, limit, memory): &(u64, u64, u64)| {
                 let limits = resources(
                     &[("cpu", &format!("{request}m"))],

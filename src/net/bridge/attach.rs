@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 use super::host_ports::{Forward, PortError};
 use super::ipam::{AddressTaken, Home};
@@ -47,15 +47,15 @@ pub enum AttachError {
     Ports(#[source] NetlinkError),
 }
 
-impl Classed for AttachError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for AttachError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoNamespace | Self::Foreign(_) => Kind::Precondition,
+            Self::NoNamespace | Self::Foreign(_) => ErrorKind::Precondition,
             Self::Address(e) => e.kind(),
             Self::Port(e) => e.kind(),
             Self::NotReady(e) => e.kind(),
-            Self::Open { .. } | Self::Enter { .. } | Self::Prepare(_) => Kind::Internal,
-            Self::Link(_) | Self::Inside(_) | Self::Ports(_) => Kind::Internal,
+            Self::Open { .. } | Self::Enter { .. } | Self::Prepare(_) => ErrorKind::Internal,
+            Self::Link(_) | Self::Inside(_) | Self::Ports(_) => ErrorKind::Internal,
         }
     }
 }

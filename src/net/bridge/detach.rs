@@ -1,6 +1,6 @@
 //! Detaching a pod.
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 use super::link_removal::{Leaver, Removal};
 use super::netlink::{Batch, NetlinkError, Socket};
@@ -16,10 +16,10 @@ pub enum DetachError {
     Link(#[source] NetlinkError),
 }
 
-impl Classed for DetachError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for DetachError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Ports(_) | Self::Link(_) => Kind::Internal,
+            Self::Ports(_) | Self::Link(_) => ErrorKind::Internal,
         }
     }
 }

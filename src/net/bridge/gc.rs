@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 use super::link_removal::{Leaver, Removal};
 use super::netlink::{NetlinkError, Socket};
@@ -18,10 +18,10 @@ pub enum SweepError {
     NotReady(#[from] NotReady),
 }
 
-impl Classed for SweepError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for SweepError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Links(_) => Kind::Internal,
+            Self::Links(_) => ErrorKind::Internal,
             Self::NotReady(e) => e.kind(),
         }
     }

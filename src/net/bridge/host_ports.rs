@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use model::{Classed, Kind, PortMapping, Protocol};
+use model::{ErrorClass, ErrorKind, PortMapping, Protocol};
 
 /// Why a pod does not get a port of the host.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -21,12 +21,12 @@ pub enum PortError {
     Loopback { port: u16 },
 }
 
-impl Classed for PortError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for PortError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Taken { .. } => Kind::Precondition,
-            Self::Twice { .. } | Self::NoAddress { .. } | Self::NoFamily { .. } => Kind::Invalid,
-            Self::Loopback { .. } => Kind::Unsupported,
+            Self::Taken { .. } => ErrorKind::Precondition,
+            Self::Twice { .. } | Self::NoAddress { .. } | Self::NoFamily { .. } => ErrorKind::Invalid,
+            Self::Loopback { .. } => ErrorKind::Unsupported,
         }
     }
 }
@@ -211,7 +211,7 @@ mod tests {
         for clash in [tcp("", 80), tcp("127.0.0.1", 80), tcp("::", 80), tcp("", 81), tcp("192.0.2.1", 81)] {
             let error = ports.claim("b", &[tcp("", 7), clash.clone()], &both()).unwrap_err();
             assert!(matches!(&error, PortError::Taken { pod, .. } if pod == "a"), "{clash:?}: {error}");
-            assert_eq!(error.kind(), Kind::Precondition);
+            assert_eq!(error.kind(), ErrorKind::Precondition);
         }
         let free = [tcp("192.0.2.2", 81), tcp("::", 81), mapping(Protocol::Udp, "", 80, 80), tcp("", 7)];
         ports.claim("b", &free, &both()).unwrap();

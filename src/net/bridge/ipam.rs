@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 use super::link::Mac;
 
@@ -15,10 +15,10 @@ pub enum ReserveError {
     Exhausted { pools: Vec<IpNet>, count: u32 },
 }
 
-impl Classed for ReserveError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for ReserveError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Exhausted { .. } => Kind::Exhausted,
+            Self::Exhausted { .. } => ErrorKind::Exhausted,
         }
     }
 }
@@ -31,9 +31,9 @@ pub struct AddressTaken {
     pub pod: String,
 }
 
-impl Classed for AddressTaken {
-    fn kind(&self) -> Kind {
-        Kind::Exists
+impl ErrorClass for AddressTaken {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Exists
     }
 }
 
@@ -226,7 +226,7 @@ mod tests {
         }
         let full = pool.reserve("one more").unwrap_err();
         assert_eq!(full.to_string(), "all 5 addresses of 10.1.0.0/29 are taken");
-        assert_eq!(full.kind(), Kind::Exhausted);
+        assert_eq!(full.kind(), ErrorKind::Exhausted);
         pool.release("p4");
         assert_eq!(pool.reserve("one more").unwrap(), ips(&["10.1.0.4"]));
     }

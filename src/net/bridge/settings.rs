@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net};
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 /// The built-in network's names and addresses. The default is what a fresh machine gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,10 +43,10 @@ pub enum SettingsError {
     Pools(#[from] PoolsError),
 }
 
-impl Classed for SettingsError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for SettingsError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Bridge(_) | Self::Table(_) | Self::Mtu(_) => Kind::Invalid,
+            Self::Bridge(_) | Self::Table(_) | Self::Mtu(_) => ErrorKind::Invalid,
             Self::Pools(e) => e.kind(),
         }
     }
@@ -67,10 +67,12 @@ pub enum PoolsError {
     Special(IpNet),
 }
 
-impl Classed for PoolsError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for PoolsError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::None | Self::Twice(..) | Self::HostBits { .. } | Self::Small(_) | Self::Special(_) => Kind::Invalid,
+            Self::None | Self::Twice(..) | Self::HostBits { .. } | Self::Small(_) | Self::Special(_) => {
+                ErrorKind::Invalid
+            }
         }
     }
 }

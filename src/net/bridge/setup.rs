@@ -1,7 +1,7 @@
 //! Whether pods can be attached; what is missing for that is made.
 
 use ipnet::IpNet;
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 use super::link::{self, Address, Link, Route};
 use super::netlink::{Batch, NetlinkError, Socket};
@@ -29,11 +29,11 @@ pub enum NotReady {
     Sysctl(#[from] SysctlError),
 }
 
-impl Classed for NotReady {
-    fn kind(&self) -> Kind {
+impl ErrorClass for NotReady {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Overlap { .. } | Self::Taken { .. } | Self::NoBridge { .. } => Kind::Precondition,
-            Self::Bridge(_) | Self::Rules(_) | Self::Sysctl(_) => Kind::Internal,
+            Self::Overlap { .. } | Self::Taken { .. } | Self::NoBridge { .. } => ErrorKind::Precondition,
+            Self::Bridge(_) | Self::Rules(_) | Self::Sysctl(_) => ErrorKind::Internal,
         }
     }
 }

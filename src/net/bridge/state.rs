@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 
 use ipnet::IpNet;
-use model::{Classed, Kind, PortMapping};
+use model::{ErrorClass, ErrorKind, PortMapping};
 use sync::Mutex;
 
 use super::host_ports::{PortError, Ports};
@@ -69,8 +69,8 @@ pub enum TakeError {
     Port(#[from] PortError),
 }
 
-impl Classed for TakeError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for TakeError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Address(e) => e.kind(),
             Self::Port(e) => e.kind(),
@@ -87,11 +87,11 @@ pub enum PoolInUse {
     Lives { pod: String, address: IpAddr, asked: Vec<IpNet> },
 }
 
-impl Classed for PoolInUse {
-    fn kind(&self) -> Kind {
+impl ErrorClass for PoolInUse {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Pools(e) => e.kind(),
-            Self::Lives { .. } => Kind::Precondition,
+            Self::Lives { .. } => ErrorKind::Precondition,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 use super::cache::{CacheError, Entry};
 pub(crate) use super::conf::dir::{BadFile, DirError};
@@ -40,15 +40,17 @@ pub enum AddError {
     LeftBehind { left: Box<DelError>, source: Box<AddError> },
 }
 
-impl Classed for AddError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for AddError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Pod(e) => e.kind(),
-            Self::NoNamespace { .. } | Self::NotConfigured { .. } | Self::AlreadyAttached { .. } => Kind::Precondition,
+            Self::NoNamespace { .. } | Self::NotConfigured { .. } | Self::AlreadyAttached { .. } => {
+                ErrorKind::Precondition
+            }
             Self::Dir(e) => e.kind(),
             Self::Cache(e) => e.kind(),
             Self::Plugin { source, .. } => source.kind(),
-            Self::Result { .. } => Kind::Internal,
+            Self::Result { .. } => ErrorKind::Internal,
             Self::LeftBehind { source, .. } => source.kind(),
         }
     }

@@ -12,7 +12,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -36,15 +36,15 @@ pub enum CacheError {
     Remove { path: PathBuf, source: io::Error },
 }
 
-impl Classed for CacheError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for CacheError {
+    fn kind(&self) -> ErrorKind {
         let (Self::MakeDir { source, .. }
         | Self::Read { source, .. }
         | Self::Write { source, .. }
         | Self::Remove { source, .. }) = self;
         match source.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Kind::Exhausted,
-            _ => Kind::Internal,
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Exhausted,
+            _ => ErrorKind::Internal,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! CHECK: whether a pod's place in the network is as it was made.
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 use super::cache::CacheError;
 use super::plugin::chain::Chain;
@@ -20,10 +20,10 @@ pub enum CheckError {
     Plugin { network: String, source: PluginError },
 }
 
-impl Classed for CheckError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for CheckError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::NotAttached(_) | Self::NoNamespace => Kind::Precondition,
+            Self::NotAttached(_) | Self::NoNamespace => ErrorKind::Precondition,
             Self::Cache(e) => e.kind(),
             Self::Plugin { source, .. } => source.kind(),
         }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 use super::add::chain;
 use super::cache::{self, CacheError, Entry, Kept};
@@ -24,8 +24,8 @@ pub enum DelError {
     Plugin { network: String, source: PluginError },
 }
 
-impl Classed for DelError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for DelError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Dir(e) => e.kind(),
             Self::Cache(e) => e.kind(),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use serde_json::{Map, Value, json};
 
 use super::cache::{CacheError, Kept};
@@ -40,8 +40,8 @@ pub enum GcFailure {
     Collect { network: String, source: PluginError },
 }
 
-impl Classed for GcFailure {
-    fn kind(&self) -> Kind {
+impl ErrorClass for GcFailure {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Cache(e) => e.kind(),
             Self::Dir(e) => e.kind(),

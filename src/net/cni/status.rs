@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use tokio::time::Instant;
 
 use super::Cni;
@@ -41,11 +41,11 @@ pub enum NotReady {
     Plugin { network: String, file: PathBuf, source: Arc<PluginError> },
 }
 
-impl Classed for NotReady {
-    fn kind(&self) -> Kind {
+impl ErrorClass for NotReady {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Dir(e) => e.kind(),
-            Self::NoNetwork { .. } => Kind::Precondition,
+            Self::NoNetwork { .. } => ErrorKind::Precondition,
             Self::Plugin { source, .. } => source.kind(),
         }
     }

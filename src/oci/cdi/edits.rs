@@ -13,7 +13,7 @@ use oci_spec::runtime::{
 use serde::{Deserialize, Serialize};
 
 use super::CdiError;
-use super::spec::{self, Moment, MountKind, Node, NodeKind, Part};
+use super::spec::{self, ContainerEdits, HookStage, MountKind, Node, NodeKind};
 
 /// Changes to a container, in the order in which they are made.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub struct Edits {
     pub(crate) hooks: Option<Hooks>,
     /// Groups that its processes are in as well.
     pub groups: Vec<u32>,
-    pub used: Vec<DeviceUsed>,
+    pub used: Vec<InjectedDevice>,
 }
 
 /// A device node, and what may be done with it.
@@ -40,7 +40,7 @@ pub struct NewNode {
 
 /// A CDI device that a container was given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceUsed {
+pub struct InjectedDevice {
     pub(crate) name: String,
     /// The file that described it then.
     pub(crate) spec: PathBuf,
@@ -55,8 +55,8 @@ pub struct Owner {
 
 impl Edits {
     /// `device` is who is to blame where the host lacks something.
-    pub(super) fn add(&mut self, device: &str, part: &Part, owner: Owner) -> Result<(), CdiError> {
-        let Part { env, nodes, mounts, hooks, groups, beyond } = part;
+    pub(super) fn add(&mut self, device: &str, part: &ContainerEdits, owner: Owner) -> Result<(), CdiError> {
+        let ContainerEdits { env, nodes, mounts, hooks, groups, beyond } = part;
         if let Some(what) = beyond {
             return Err(CdiError::Beyond { device: device.to_owned(), what: what.clone() });
         }
@@ -76,12 +76,12 @@ impl Edits {
 
     pub(super) fn note(&mut self, name: &str, files: &[PathBuf]) {
         let spec = files.first().cloned().unwrap_or_default();
-        self.used.push(DeviceUsed { name: name.to_owned(), spec });
+        self.used.push(InjectedDevice { name: name.to_owned(), spec });
     }
 
     fn add_hook(&mut self, device: &str, hook: &spec::Hook) -> Result<(), CdiError> {
         // That one runs in the container, whose files nobody can see yet.
-        if hook.moment != Moment::StartContainer {
+        if hook.moment != HookStage::StartContainer {
             runnable(&hook.path).map_err(|source| CdiError::Hook {
                 device: device.to_owned(),
                 path: hook.path.clone(),
@@ -92,12 +92,12 @@ impl Edits {
         let hooks = self.hooks.get_or_insert_default();
         let list = match hook.moment {
             #[allow(deprecated, reason = "a spec may still ask for it")]
-            Moment::Prestart => hooks.prestart_mut(),
-            Moment::CreateRuntime => hooks.create_runtime_mut(),
-            Moment::CreateContainer => hooks.create_container_mut(),
-            Moment::StartContainer => hooks.start_container_mut(),
-            Moment::Poststart => hooks.poststart_mut(),
-            Moment::Poststop => hooks.poststop_mut(),
+            HookStage::Prestart => hooks.prestart_mut(),
+            HookStage::CreateRuntime => hooks.create_runtime_mut(),
+            HookStage::CreateContainer => hooks.create_container_mut(),
+            HookStage::StartContainer => hooks.start_container_mut(),
+            HookStage::Poststart => hooks.poststart_mut(),
+            HookStage::Poststop => hooks.poststop_mut(),
         };
         list.get_or_insert_default().push(built);
         Ok(())

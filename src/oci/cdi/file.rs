@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use safe_fs::FileStamp;
 
-use super::file_format::{Head, RawSpec};
+use super::file_format::{Header, RawSpec};
 use super::spec::Spec;
-use super::validate::Flaw;
+use super::validate::SpecError;
 use super::{validate, version};
 
 /// More than any known spec of a machine full of devices.
@@ -36,7 +36,7 @@ pub(super) enum FileError {
     #[error("{0}")]
     Syntax(String),
     #[error(transparent)]
-    Flaw(#[from] Flaw),
+    Flaw(#[from] SpecError),
 }
 
 /// Whether a later write to the file changes its stamp: timestamps have a granularity.
@@ -72,7 +72,7 @@ pub(super) fn read(path: &Path) -> Result<Spec, FileError> {
 
 fn json(text: &str) -> Result<RawSpec, FileError> {
     serde_json::from_str(text).map_err(|error| {
-        let head = serde_json::from_str::<Head>(text).ok();
+        let head = serde_json::from_str::<Header>(text).ok();
         unreadable(head, error.to_string())
     })
 }
@@ -88,15 +88,15 @@ fn yaml(text: &str) -> Result<RawSpec, FileError> {
         }
     };
     serde_saphyr::from_str_with_options(text, options()).map_err(|error| {
-        let head = serde_saphyr::from_str_with_options::<Head>(text, options()).ok();
+        let head = serde_saphyr::from_str_with_options::<Header>(text, options()).ok();
         unreadable(head, error.to_string())
     })
 }
 
 /// A file of a version to come has keys that nobody knows yet: then the version is what is wrong.
-fn unreadable(head: Option<Head>, problem: String) -> FileError {
+fn unreadable(head: Option<Header>, problem: String) -> FileError {
     match head {
-        Some(Head { cdi_version }) if !version::is_known(&cdi_version) => FileError::Version(cdi_version),
+        Some(Header { cdi_version }) if !version::is_known(&cdi_version) => FileError::Version(cdi_version),
         _ => FileError::Syntax(problem.lines().next().unwrap_or_default().to_owned()),
     }
 }

@@ -123,7 +123,7 @@ pub(super) struct RawNetDevice {
 /// The version alone: asked for where the rest cannot be read, which may be since it is of a version to come.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Head {
+pub(super) struct Header {
     pub(super) cdi_version: String,
 }
 

@@ -1,7 +1,7 @@
 //! CDI devices: what a container is given for the name of a device.
 //!
 //! A vendor's *spec* file describes devices of one kind, each by *edits* to a container: variables, device nodes, mounts,
-//! hooks, groups. [`Specs`] finds the files of the configured directories and the devices in them, [`Edits`] is what the
+//! hooks, groups. [`CdiRegistry`] finds the files of the configured directories and the devices in them, [`Edits`] is what the
 //! devices of one container come to.
 //!
 //! ```text
@@ -32,14 +32,14 @@ mod registry_tests;
 mod validate_tests;
 
 pub use annotations::devices as annotated;
-pub use edits::{DeviceUsed, Edits, Owner};
-pub use registry::Specs;
+pub use edits::{Edits, InjectedDevice, Owner};
+pub use registry::CdiRegistry;
 
 use std::path::PathBuf;
 use std::{fmt, io};
 
 use model::cdi_name::InvalidDeviceName;
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use oci_spec::OciSpecError;
 
 /// A device that a container cannot be given.
@@ -68,15 +68,15 @@ pub enum CdiError {
     Build(#[from] OciSpecError),
 }
 
-impl Classed for CdiError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for CdiError {
+    fn kind(&self) -> ErrorKind {
         match self {
             // The name is a good one: what is missing is what somebody else has to put there.
-            Self::Unresolved(_) | Self::Node { .. } | Self::NodeKind { .. } => Kind::Precondition,
-            Self::Source { .. } | Self::Hook { .. } | Self::AnnotationsOff { .. } => Kind::Precondition,
-            Self::Annotation { .. } => Kind::Invalid,
-            Self::Beyond { .. } => Kind::Unsupported,
-            Self::Build(_) => Kind::Internal,
+            Self::Unresolved(_) | Self::Node { .. } | Self::NodeKind { .. } => ErrorKind::Precondition,
+            Self::Source { .. } | Self::Hook { .. } | Self::AnnotationsOff { .. } => ErrorKind::Precondition,
+            Self::Annotation { .. } => ErrorKind::Invalid,
+            Self::Beyond { .. } => ErrorKind::Unsupported,
+            Self::Build(_) => ErrorKind::Internal,
         }
     }
 }

@@ -24,7 +24,7 @@ const ALL_BYTES_MAX: u64 = 32 << 20;
 /// written a spec may name its devices at once, and one that has removed it is believed at once. A watch could be late,
 /// and would miss what lies behind a link.
 #[derive(Debug)]
-pub struct Specs {
+pub struct CdiRegistry {
     known: Mutex<Known>,
 }
 
@@ -61,7 +61,7 @@ struct Found {
     files: Vec<PathBuf>,
 }
 
-impl Specs {
+impl CdiRegistry {
     pub fn new(dirs: Vec<PathBuf>) -> Self {
         Self { known: Mutex::new(Known { dirs, ..Known::default() }) }
     }
@@ -117,7 +117,7 @@ impl Specs {
     }
 
     /// How many devices there are, and the files that are not believed, each with the reason.
-    pub fn census(&self) -> (usize, Vec<(PathBuf, String)>) {
+    pub fn devices_by_name(&self) -> (usize, Vec<(PathBuf, String)>) {
         let index = self.look();
         (index.devices.len(), index.bad.clone())
     }

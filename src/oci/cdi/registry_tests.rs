@@ -2,24 +2,24 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use model::{Classed as _, Kind};
+use model::{ErrorClass as _, ErrorKind};
 use serde_json::{Value, json};
 
-use super::{CdiError, Edits, Owner, Specs};
+use super::{CdiError, CdiRegistry, Edits, Owner};
 
 const ROOT: Owner = Owner { uid: 0, gid: 0 };
 
 /// Two directories of specs, the second of which outranks the first.
 struct Ground {
     dir: tempfile::TempDir,
-    specs: Specs,
+    specs: CdiRegistry,
 }
 
 impl Ground {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let dirs = ["low", "high"].map(|name| dir.path().join(name)).to_vec();
-        Self { specs: Specs::new(dirs), dir }
+        Self { specs: CdiRegistry::new(dirs), dir }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -49,7 +49,7 @@ impl Ground {
     }
 
     #[track_caller]
-    fn refusal(&self, names: &[&str], kind: Kind, words: &[&str]) -> String {
+    fn refusal(&self, names: &[&str], kind: ErrorKind, words: &[&str]) -> String {
         let error = self.find(names).unwrap_err();
         let text = model::error_chain::chain(&error);
         assert_eq!(error.kind(), kind, "{text}");
@@ -83,7 +83,7 @@ fn devices_come_from_json_and_yaml_and_from_nothing_else() {
         ["v.example/y=0", "v.example/y=1"]
     );
     assert_eq!(edits.used[0].spec, ground.path("high/b.yaml"));
-    ground.refusal(&["v.example/c=no"], Kind::Precondition, &["v.example/c=no"]);
+    ground.refusal(&["v.example/c=no"], ErrorKind::Precondition, &["v.example/c=no"]);
 }
 
 #[test]
@@ -94,12 +94,13 @@ fn every_device_that_is_missing_is_named_and_every_bad_file_too() {
     let wrong = ground.spec("high/wrong.json", &[("x/y", env("A=1"))]);
     let words =
         ["v.example/c=1", "other.example/c=2", broken.to_str().unwrap(), wrong.to_str().unwrap(), "devices[0].name"];
-    let text = ground.refusal(&["v.example/c=1", "v.example/c=here", "other.example/c=2"], Kind::Precondition, &words);
+    let text =
+        ground.refusal(&["v.example/c=1", "v.example/c=here", "other.example/c=2"], ErrorKind::Precondition, &words);
     assert!(!text.contains("c=here") && !text.contains("good.json") && !text.contains('\n'), "{text}");
     assert_eq!(ground.env("v.example/c=here"), ["A=1"], "a bad file takes none but its own devices");
     let many: Vec<String> = (0..20).map(|n| format!("v.example/c={n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    ground.refusal(&many, Kind::Precondition, &["v.example/c=7", "and 12 more"]);
+    ground.refusal(&many, ErrorKind::Precondition, &["v.example/c=7", "and 12 more"]);
 }
 
 #[test]
@@ -108,7 +109,7 @@ fn a_later_directory_outranks_and_equals_are_not_believed() {
     let (one, two) = (ground.spec("low/a.json", &[("x", env("A=a"))]), ground.spec("low/b.json", &[("x", env("A=b"))]));
     ground.refusal(
         &["v.example/c=x"],
-        Kind::Precondition,
+        ErrorKind::Precondition,
         &["v.example/c=x is described more than once", one.to_str().unwrap(), two.to_str().unwrap()],
     );
     let high = ground.spec("high/c.json", &[("x", env("A=high"))]);
@@ -121,7 +122,7 @@ fn a_later_directory_outranks_and_equals_are_not_believed() {
 #[test]
 fn what_is_written_replaced_or_removed_is_seen_at_once() {
     let ground = Ground::new();
-    ground.refusal(&["v.example/c=x"], Kind::Precondition, &["no CDI spec in"]);
+    ground.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["no CDI spec in"]);
     let path = ground.spec("high/a.json", &[("x", env("A=1"))]);
     assert_eq!(ground.env("v.example/c=x"), ["A=1"]);
     // Of the same length, in place and within the same tick of the clock perhaps.
@@ -137,9 +138,9 @@ fn what_is_written_replaced_or_removed_is_seen_at_once() {
     ground.spec("elsewhere/t.json", &[("y", env("B=2"))]);
     assert_eq!(ground.env("v.example/c=y"), ["B=2"], "also behind a link");
     fs::remove_file(path).unwrap();
-    ground.refusal(&["v.example/c=x"], Kind::Precondition, &["v.example/c=x"]);
+    ground.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["v.example/c=x"]);
     fs::remove_file(target).unwrap();
-    ground.refusal(&["v.example/c=y"], Kind::Precondition, &["link.json"]);
+    ground.refusal(&["v.example/c=y"], ErrorKind::Precondition, &["link.json"]);
 }
 
 #[test]
@@ -177,8 +178,8 @@ fn files_that_only_look_like_specs_are_refused_without_waiting_for_them() {
     let open = ground.spec("low/open.json", &[("x", env("A=1"))]);
     fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).unwrap();
     let names = ["fifo.json: is no file", "zero.json: is no file", "loop.json", "long.json: has more", "latin.json"];
-    ground.refusal(&["v.example/c=x"], Kind::Precondition, &names);
-    ground.refusal(&["v.example/c=x"], Kind::Precondition, &["open.json: can be written by anybody"]);
+    ground.refusal(&["v.example/c=x"], ErrorKind::Precondition, &names);
+    ground.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["open.json: can be written by anybody"]);
 }
 
 #[test]
@@ -196,7 +197,7 @@ fn hostile_documents_are_refused_within_bounds() {
     ground.write("low/future.json", r#"{"cdiVersion": "9.0.0", "kind": "v.example/c", "brandNew": {}}"#);
     let names =
         ["laughs.yaml", "deep.yaml", "deep.json", "two.yaml", "twice.yaml", "future.json: cdiVersion: \"9.0.0\""];
-    ground.refusal(&["v.example/c=x"], Kind::Precondition, &names);
+    ground.refusal(&["v.example/c=x"], ErrorKind::Precondition, &names);
 }
 
 /// A good spec, of which a piece is replaced.
@@ -232,12 +233,12 @@ fn no_directory_is_no_trouble_and_one_that_cannot_be_read_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
-    let specs = Specs::new(vec![dir.path().join("missing"), file.clone()]);
+    let specs = CdiRegistry::new(vec![dir.path().join("missing"), file.clone()]);
     let text = specs.find(&["v.example/c=x".to_owned()], ROOT).unwrap_err().to_string();
     assert!(text.contains(&format!("not usable: {}: Not a directory", file.display())), "{text}");
-    let text = Specs::new(vec![]).find(&["v.example/c=x".to_owned()], ROOT).unwrap_err().to_string();
+    let text = CdiRegistry::new(vec![]).find(&["v.example/c=x".to_owned()], ROOT).unwrap_err().to_string();
     assert!(text.contains("cdi.spec_dirs is empty"), "{text}");
-    assert!(Specs::new(vec![]).find(&[], ROOT).unwrap().used.is_empty());
+    assert!(CdiRegistry::new(vec![]).find(&[], ROOT).unwrap().used.is_empty());
 }
 
 #[test]
@@ -266,9 +267,13 @@ fn nodes_are_filled_from_the_host_where_the_spec_is_silent() {
     assert_eq!((named.node.major(), named.node.minor(), named.node.file_mode()), (9, 7, Some(0o666)));
     assert_eq!((named.node.uid(), named.node.gid()), (Some(3), Some(100)));
     assert!(node("closed", ROOT).access.is_none());
-    ground.refusal(&["v.example/c=other"], Kind::Precondition, &["/dev/null", "kind of device"]);
-    ground.refusal(&["v.example/c=file"], Kind::Precondition, &["/etc/passwd", "kind of device"]);
-    ground.refusal(&["v.example/c=gone"], Kind::Precondition, &["v.example/c=gone", "/dev/not-there", "No such file"]);
+    ground.refusal(&["v.example/c=other"], ErrorKind::Precondition, &["/dev/null", "kind of device"]);
+    ground.refusal(&["v.example/c=file"], ErrorKind::Precondition, &["/etc/passwd", "kind of device"]);
+    ground.refusal(
+        &["v.example/c=gone"],
+        ErrorKind::Precondition,
+        &["v.example/c=gone", "/dev/not-there", "No such file"],
+    );
 }
 
 #[test]
@@ -294,8 +299,8 @@ fn what_a_device_needs_of_the_host_must_be_there() {
     let hooks = edits.hooks.unwrap();
     assert_eq!(hooks.create_container().as_ref().unwrap()[0].path(), Path::new("/bin/true"));
     assert_eq!(hooks.start_container().as_ref().unwrap().len(), 1);
-    ground.refusal(&["v.example/c=no-mount"], Kind::Precondition, &["v.example/c=no-mount", "/not/there"]);
-    ground.refusal(&["v.example/c=no-hook"], Kind::Precondition, &["v.example/c=no-hook", "/not/there"]);
-    ground.refusal(&["v.example/c=not-a-program"], Kind::Precondition, &["/etc/passwd"]);
-    ground.refusal(&["v.example/c=rdt"], Kind::Unsupported, &["v.example/c=rdt", "intelRdt"]);
+    ground.refusal(&["v.example/c=no-mount"], ErrorKind::Precondition, &["v.example/c=no-mount", "/not/there"]);
+    ground.refusal(&["v.example/c=no-hook"], ErrorKind::Precondition, &["v.example/c=no-hook", "/not/there"]);
+    ground.refusal(&["v.example/c=not-a-program"], ErrorKind::Precondition, &["/etc/passwd"]);
+    ground.refusal(&["v.example/c=rdt"], ErrorKind::Unsupported, &["v.example/c=rdt", "intelRdt"]);
 }

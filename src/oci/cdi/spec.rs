@@ -11,13 +11,13 @@ pub(super) struct Spec {
     /// `vendor.com/class`.
     pub(super) kind: String,
     /// For each container that is given any of the devices, once.
-    pub(super) edits: Part,
-    pub(super) devices: BTreeMap<String, Part>,
+    pub(super) edits: ContainerEdits,
+    pub(super) devices: BTreeMap<String, ContainerEdits>,
 }
 
 /// What a device, or a whole spec, changes in a container.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct ContainerEdits {
     /// `NAME=value`.
     pub(super) env: Vec<String>,
     pub(super) nodes: Vec<Node>,
@@ -66,7 +66,7 @@ pub(super) enum MountKind {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hook {
-    pub(super) moment: Moment,
+    pub(super) moment: HookStage,
     pub(super) path: PathBuf,
     pub(super) args: Vec<String>,
     pub(super) env: Vec<String>,
@@ -76,7 +76,7 @@ pub(super) struct Hook {
 
 /// When a hook runs, in the standard's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Moment {
+pub(super) enum HookStage {
     Prestart,
     CreateRuntime,
     CreateContainer,
@@ -85,7 +85,7 @@ pub(super) enum Moment {
     Poststop,
 }
 
-impl Moment {
+impl HookStage {
     pub(super) fn parse(name: &str) -> Option<Self> {
         Some(match name {
             "prestart" => Self::Prestart,

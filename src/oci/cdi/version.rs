@@ -1,7 +1,7 @@
 //! Versions of the CDI specification, and what came with each.
 
 use super::file_format::{RawEdits, RawSpec};
-use super::validate::Flaw;
+use super::validate::SpecError;
 
 /// All that were released, oldest first.
 const KNOWN: [&str; 10] = ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
@@ -14,14 +14,14 @@ pub(super) fn is_known(text: &str) -> bool {
 }
 
 /// Refuses a spec of a version that is unknown, or that has not what the spec uses: another reader would ignore it.
-pub(super) fn check(spec: &RawSpec) -> Result<(), Flaw> {
+pub(super) fn check(spec: &RawSpec) -> Result<(), SpecError> {
     let declared = &spec.cdi_version;
     let Some(rank_of_spec) = rank(declared) else {
-        return Err(Flaw::new("cdiVersion", format_args!("{declared:?} is no version that crisp knows")));
+        return Err(SpecError::new("cdiVersion", format_args!("{declared:?} is no version that crisp knows")));
     };
     let (needed, what) = needed(spec);
     if rank(needed).is_some_and(|needed| needed > rank_of_spec) {
-        return Err(Flaw::new("cdiVersion", format_args!("{declared} has no {what}: must be {needed} or later")));
+        return Err(SpecError::new("cdiVersion", format_args!("{declared} has no {what}: must be {needed} or later")));
     }
     Ok(())
 }

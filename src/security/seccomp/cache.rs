@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use rustix::fs::{Mode, OFlags};
 use safe_fs::{FileError, FileStamp};
 use sha2::{Digest as _, Sha256};
@@ -31,12 +31,12 @@ pub enum SeccompError {
     Keep(#[from] FileError),
 }
 
-impl Classed for SeccompError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for SeccompError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Missing(_) | Self::NotAFile(_) => Kind::Invalid,
+            Self::Missing(_) | Self::NotAFile(_) => ErrorKind::Invalid,
             Self::Localhost { source, .. } => source.kind(),
-            Self::Read { .. } | Self::Default(_) => Kind::Internal,
+            Self::Read { .. } | Self::Default(_) => ErrorKind::Internal,
             Self::Keep(source) => source.kind(),
         }
     }
@@ -44,7 +44,7 @@ impl Classed for SeccompError {
 
 /// Which profile a container asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted<'a> {
+pub enum ProfileSource<'a> {
     RuntimeDefault,
     /// A file with a profile, by its absolute path.
     Localhost(&'a Path),
@@ -57,7 +57,7 @@ struct Key {
 }
 
 #[derive(Debug)]
-struct Made {
+struct CachedFilter {
     /// Of the profile that it was made from.
     stamp: Option<FileStamp>,
     filter: PathBuf,
@@ -65,12 +65,12 @@ struct Made {
 
 /// The filters of this daemon. Blocks for as long as reading, compiling and writing one takes.
 #[derive(Debug)]
-pub struct Filters {
+pub struct FilterCache {
     dir: PathBuf,
-    made: Mutex<HashMap<Key, Made>>,
+    made: Mutex<HashMap<Key, CachedFilter>>,
 }
 
-impl Filters {
+impl FilterCache {
     /// Keeps them in `dir`, which is made when there is something to keep.
     pub fn new(dir: PathBuf) -> Self {
         Self { dir, made: Mutex::default() }
@@ -78,10 +78,10 @@ impl Filters {
 
     /// The file with the filter for a container with such capabilities. An edited profile is compiled anew; files
     /// stay, because containers that run may still be entered with them.
-    pub fn path_for(&self, wanted: Wanted<'_>, caps: &CapSet) -> Result<PathBuf, SeccompError> {
+    pub fn path_for(&self, wanted: ProfileSource<'_>, caps: &CapSet) -> Result<PathBuf, SeccompError> {
         let (localhost, stamp) = match wanted {
-            Wanted::RuntimeDefault => (None, None),
-            Wanted::Localhost(path) => {
+            ProfileSource::RuntimeDefault => (None, None),
+            ProfileSource::Localhost(path) => {
                 let found = fs::metadata(path).map_err(|source| unreadable(path, source))?;
                 (Some(path.to_owned()), Some(FileStamp::of(&found)))
             }
@@ -95,8 +95,8 @@ impl Filters {
             return Ok(known.filter.clone());
         }
         let (compiled, stamp) = match wanted {
-            Wanted::RuntimeDefault => (compile(&runtime_default(), caps).map_err(SeccompError::Default)?, None),
-            Wanted::Localhost(path) => {
+            ProfileSource::RuntimeDefault => (compile(&runtime_default(), caps).map_err(SeccompError::Default)?, None),
+            ProfileSource::Localhost(path) => {
                 let failed = |source| SeccompError::Localhost { path: path.to_owned(), source };
                 let (json, stamp) = read(path)?;
                 (Profile::read(&json).and_then(|profile| compile(&profile, caps)).map_err(failed)?, Some(stamp))
@@ -105,13 +105,13 @@ impl Filters {
         if !compiled.unknown.is_empty() {
             tracing::debug!(profile = ?wanted, names = ?compiled.unknown, "skipped unknown system calls");
         }
-        let filter = self.keep(&compiled.bytes)?;
-        made.insert(key, Made { stamp, filter: filter.clone() });
+        let filter = self.store(&compiled.bytes)?;
+        made.insert(key, CachedFilter { stamp, filter: filter.clone() });
         Ok(filter)
     }
 
     /// Named by its content, so one written by an earlier daemon serves again.
-    fn keep(&self, bytes: &[u8]) -> Result<PathBuf, FileError> {
+    fn store(&self, bytes: &[u8]) -> Result<PathBuf, FileError> {
         let short: String = Sha256::digest(bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         let path = self.dir.join(short + ".bpf");
         if fs::read(&path).is_ok_and(|kept| kept == bytes) {

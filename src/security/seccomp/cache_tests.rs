@@ -9,13 +9,13 @@ const NO_MOUNT: &str = r#"{"defaultAction": "SCMP_ACT_ALLOW",
 
 struct Place {
     dir: tempfile::TempDir,
-    filters: Filters,
+    filters: FilterCache,
 }
 
 impl Place {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let filters = Filters::new(dir.path().join("seccomp"));
+        let filters = FilterCache::new(dir.path().join("seccomp"));
         Self { dir, filters }
     }
 
@@ -26,7 +26,7 @@ impl Place {
     }
 
     fn localhost(&self, path: &Path) -> Result<PathBuf, SeccompError> {
-        self.filters.path_for(Wanted::Localhost(path), &CapSet::default())
+        self.filters.path_for(ProfileSource::Localhost(path), &CapSet::default())
     }
 
     fn kept(&self) -> usize {
@@ -37,7 +37,7 @@ impl Place {
 #[test]
 fn the_default_is_written_once_for_each_set_of_capabilities_that_differs_in_it() {
     let place = Place::new();
-    let path = |caps: &[&str]| place.filters.path_for(Wanted::RuntimeDefault, &caps.iter().collect()).unwrap();
+    let path = |caps: &[&str]| place.filters.path_for(ProfileSource::RuntimeDefault, &caps.iter().collect()).unwrap();
     let plain = path(&["CHOWN"]);
     assert_eq!(plain, path(&["CHOWN"]));
     assert_eq!(plain, path(&["KILL"]), "neither changes the filter");
@@ -65,13 +65,13 @@ fn an_edited_profile_is_seen_and_the_old_filter_stays() {
 #[test]
 fn a_filter_that_was_removed_or_spoilt_is_written_again() {
     let place = Place::new();
-    let get = |filters: &Filters| filters.path_for(Wanted::RuntimeDefault, &CapSet::default()).unwrap();
+    let get = |filters: &FilterCache| filters.path_for(ProfileSource::RuntimeDefault, &CapSet::default()).unwrap();
     let path = get(&place.filters);
     let good = fs::read(&path).unwrap();
     fs::remove_file(&path).unwrap();
     assert_eq!(fs::read(get(&place.filters)).unwrap(), good);
     fs::write(&path, b"short").unwrap();
-    let next_daemon = Filters::new(place.dir.path().join("seccomp"));
+    let next_daemon = FilterCache::new(place.dir.path().join("seccomp"));
     assert_eq!(fs::read(get(&next_daemon)).unwrap(), good);
 }
 
@@ -80,7 +80,7 @@ fn what_cannot_be_a_profile_is_an_invalid_request_that_names_the_path() {
     let place = Place::new();
     let refused = |path: &Path| {
         let error = place.localhost(path).unwrap_err();
-        assert_eq!(error.kind(), Kind::Invalid, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
         assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
         error.source().map(ToString::to_string)
     };
@@ -93,7 +93,7 @@ fn what_cannot_be_a_profile_is_an_invalid_request_that_names_the_path() {
     let huge = place.file("huge.json", &" ".repeat(2 << 20));
     assert_eq!(refused(&huge).as_deref(), Some("more than 1048576 bytes long"));
     let notify = place.file("notify.json", r#"{"defaultAction": "SCMP_ACT_NOTIFY"}"#);
-    assert_eq!(place.localhost(&notify).unwrap_err().kind(), Kind::Unsupported);
+    assert_eq!(place.localhost(&notify).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]

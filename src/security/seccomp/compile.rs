@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::bpf::{If, Label, Program};
-use super::profile::{Action, Argument, CapSet, Kernel, Profile, ProfileError, Test};
+use super::profile::{Action, ArgCondition, Argument, CapSet, Kernel, Profile, ProfileError};
 use super::syscalls::{self, Abi};
 
 /// The kernel's `BPF_MAXINSNS`.
@@ -82,24 +82,24 @@ pub(super) fn compile_for(machine: Machine, profile: &Profile, caps: &CapSet) ->
 
 /// An answer, if the tests hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Case {
+struct Branch {
     arguments: Vec<Argument>,
     action: Action,
 }
 
 /// The cases of a system call in the order they are tried, and the answer if none applies.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Decision {
-    cases: Vec<Case>,
+struct RuleAction {
+    cases: Vec<Branch>,
     otherwise: Action,
 }
 
-impl Decision {
+impl RuleAction {
     fn always(action: Action) -> Self {
         Self { cases: Vec::new(), otherwise: action }
     }
 
-    fn of(cases: Vec<Case>, otherwise: Action) -> Self {
+    fn of(cases: Vec<Branch>, otherwise: Action) -> Self {
         match cases.iter().find(|case| case.arguments.is_empty()) {
             Some(case) => Self::always(case.action),
             None => Self { cases, otherwise },
@@ -108,19 +108,19 @@ impl Decision {
 }
 
 /// The decision from each number up to the next one, over all numbers.
-fn ranges(machine: Machine, abi: Abi, profile: &Profile, caps: &CapSet) -> Vec<(u32, Decision)> {
+fn ranges(machine: Machine, abi: Abi, profile: &Profile, caps: &CapSet) -> Vec<(u32, RuleAction)> {
     let decisions = decisions(machine, abi, profile, caps);
     let names = profile.rules.iter().flat_map(|rule| &rule.names);
     let newest = names.filter_map(|name| syscalls::number(abi, name)).filter(|number| *number < PRIVATE).max();
     let unnamed = |number: u32| {
         let newer = newest.is_some_and(|newest| number > newest) && !profile.otherwise.permits();
         let x32 = abi == Abi::X86_64 && number >= X32;
-        Decision::always(if newer || x32 { Action::ENOSYS } else { profile.otherwise })
+        RuleAction::always(if newer || x32 { Action::ENOSYS } else { profile.otherwise })
     };
     let mut starts: BTreeSet<u32> = decisions.keys().flat_map(|number| [*number, number + 1]).collect();
     starts.extend([0, X32]);
     starts.extend(newest.map(|newest| newest + 1));
-    let mut ranges: Vec<(u32, Decision)> = Vec::new();
+    let mut ranges: Vec<(u32, RuleAction)> = Vec::new();
     for start in starts {
         let decision = decisions.get(&start).cloned().unwrap_or_else(|| unnamed(start));
         if ranges.last().is_none_or(|(_, before)| *before != decision) {
@@ -130,15 +130,15 @@ fn ranges(machine: Machine, abi: Abi, profile: &Profile, caps: &CapSet) -> Vec<(
     ranges
 }
 
-fn decisions(machine: Machine, abi: Abi, profile: &Profile, caps: &CapSet) -> BTreeMap<u32, Decision> {
-    let mut cases: BTreeMap<u32, Vec<Case>> = BTreeMap::new();
+fn decisions(machine: Machine, abi: Abi, profile: &Profile, caps: &CapSet) -> BTreeMap<u32, RuleAction> {
+    let mut cases: BTreeMap<u32, Vec<Branch>> = BTreeMap::new();
     let applies = |action| action != profile.otherwise;
     for rule in profile.rules.iter().filter(|rule| applies(rule.action)) {
         if !rule.applies(caps, machine.abi.machine(), machine.kernel) {
             continue;
         }
         for name in &rule.names {
-            let case = Case { arguments: rule.arguments.clone(), action: rule.action };
+            let case = Branch { arguments: rule.arguments.clone(), action: rule.action };
             if let Some(number) = syscalls::number(abi, name) {
                 cases.entry(number).or_default().push(case);
             }
@@ -148,31 +148,31 @@ fn decisions(machine: Machine, abi: Abi, profile: &Profile, caps: &CapSet) -> BT
                 && let Some(number) = syscalls::number(abi, by)
                 && (rule.arguments.is_empty() || !rule.action.permits())
             {
-                let test = Test::Masked { mask: 0xffff, is: index.into() };
-                let case = Case { arguments: vec![Argument { index: 0, test }], action: rule.action };
+                let test = ArgCondition::Masked { mask: 0xffff, is: index.into() };
+                let case = Branch { arguments: vec![Argument { index: 0, test }], action: rule.action };
                 cases.entry(number).or_default().push(case);
             }
         }
     }
-    cases.into_iter().map(|(number, cases)| (number, Decision::of(cases, profile.otherwise))).collect()
+    cases.into_iter().map(|(number, cases)| (number, RuleAction::of(cases, profile.otherwise))).collect()
 }
 
 /// Writes decisions; those with tests only once.
 #[derive(Default)]
 struct Writer {
     program: Program,
-    written: HashMap<(Decision, bool), Label>,
+    written: HashMap<(RuleAction, bool), Label>,
 }
 
 impl Writer {
-    fn abi(&mut self, ranges: &[(u32, Decision)], wide: bool) -> Label {
+    fn abi(&mut self, ranges: &[(u32, RuleAction)], wide: bool) -> Label {
         let search = self.search(ranges, wide);
         self.program.go(search);
         self.program.load(NUMBER)
     }
 
     /// Finds the loaded number's range by halving.
-    fn search(&mut self, ranges: &[(u32, Decision)], wide: bool) -> Label {
+    fn search(&mut self, ranges: &[(u32, RuleAction)], wide: bool) -> Label {
         match ranges {
             [] => self.program.end(Action::KillProcess),
             [(_, decision)] => self.decide(decision, wide),
@@ -186,7 +186,7 @@ impl Writer {
         }
     }
 
-    fn decide(&mut self, decision: &Decision, wide: bool) -> Label {
+    fn decide(&mut self, decision: &RuleAction, wide: bool) -> Label {
         if decision.cases.is_empty() {
             return self.program.end(decision.otherwise);
         }
@@ -210,13 +210,13 @@ impl Writer {
     fn test(&mut self, argument: Argument, wide: bool, yes: Label, no: Label) -> Label {
         let at = ARGUMENTS + 8 * argument.index;
         match argument.test {
-            Test::Is(value) => self.equal(at, (u64::MAX, value), wide, yes, no),
-            Test::IsNot(value) => self.equal(at, (u64::MAX, value), wide, no, yes),
-            Test::Masked { mask, is } => self.equal(at, (mask, is), wide, yes, no),
-            Test::Above(value) => self.greater(at, If::Greater, value, wide, yes, no),
-            Test::AtMost(value) => self.greater(at, If::Greater, value, wide, no, yes),
-            Test::AtLeast(value) => self.greater(at, If::AtLeast, value, wide, yes, no),
-            Test::Below(value) => self.greater(at, If::AtLeast, value, wide, no, yes),
+            ArgCondition::Is(value) => self.equal(at, (u64::MAX, value), wide, yes, no),
+            ArgCondition::IsNot(value) => self.equal(at, (u64::MAX, value), wide, no, yes),
+            ArgCondition::Masked { mask, is } => self.equal(at, (mask, is), wide, yes, no),
+            ArgCondition::Above(value) => self.greater(at, If::Greater, value, wide, yes, no),
+            ArgCondition::AtMost(value) => self.greater(at, If::Greater, value, wide, no, yes),
+            ArgCondition::AtLeast(value) => self.greater(at, If::AtLeast, value, wide, yes, no),
+            ArgCondition::Below(value) => self.greater(at, If::AtLeast, value, wide, no, yes),
         }
     }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use sys::seccomp::{Instruction, from_bytes};
 
 use super::super::default_profile::runtime_default;
-use super::super::profile::{Listed, Rule, When};
+use super::super::profile::{Listed, Rule, RuleScope};
 use super::super::test_interpreter::{Call, run};
 use super::*;
 
@@ -12,13 +12,13 @@ const X86: Machine = Machine { abi: Abi::X86_64, kernel: Kernel(6, 1) };
 const ARM: Machine = Machine { abi: Abi::Aarch64, kernel: Kernel(6, 1) };
 const EPERM: Action = Action::Errno(1);
 
-fn rule(names: &[&str], arguments: &[(u32, Test)], action: Action) -> Rule {
+fn rule(names: &[&str], arguments: &[(u32, ArgCondition)], action: Action) -> Rule {
     Rule {
         names: names.iter().map(|name| (*name).to_owned()).collect(),
         action,
         arguments: arguments.iter().map(|(index, test)| Argument { index: *index, test: *test }).collect(),
-        only: When::default(),
-        not: When::default(),
+        only: RuleScope::default(),
+        not: RuleScope::default(),
     }
 }
 
@@ -78,13 +78,13 @@ fn holds(argument: Argument, abi: Abi, call: &Call) -> bool {
     let bits = if abi.is_wide() { u64::MAX } else { u64::from(u32::MAX) };
     let given = call.arguments[usize::try_from(argument.index).unwrap()] & bits;
     match argument.test {
-        Test::Is(value) => given == value & bits,
-        Test::IsNot(value) => given != value & bits,
-        Test::Below(value) => given < value & bits,
-        Test::AtMost(value) => given <= value & bits,
-        Test::AtLeast(value) => given >= value & bits,
-        Test::Above(value) => given > value & bits,
-        Test::Masked { mask, is } => given & mask & bits == is & bits,
+        ArgCondition::Is(value) => given == value & bits,
+        ArgCondition::IsNot(value) => given != value & bits,
+        ArgCondition::Below(value) => given < value & bits,
+        ArgCondition::AtMost(value) => given <= value & bits,
+        ArgCondition::AtLeast(value) => given >= value & bits,
+        ArgCondition::Above(value) => given > value & bits,
+        ArgCondition::Masked { mask, is } => given & mask & bits == is & bits,
     }
 }
 
@@ -124,8 +124,8 @@ fn every_call_of_every_abi_gets_the_answer_of_the_default_profile() {
 
 /// `expected` knows no capabilities: the rules of a container that has none.
 fn without_caps(profile: &Profile) -> Vec<Rule> {
-    let free = |rule: &&Rule| rule.only == When::default();
-    profile.rules.iter().filter(free).map(|rule| Rule { not: When::default(), ..rule.clone() }).collect()
+    let free = |rule: &&Rule| rule.only == RuleScope::default();
+    profile.rules.iter().filter(free).map(|rule| Rule { not: RuleScope::default(), ..rule.clone() }).collect()
 }
 
 fn any_value() -> impl Strategy<Value = u64> {
@@ -133,15 +133,15 @@ fn any_value() -> impl Strategy<Value = u64> {
     prop_oneof![4 => prop::sample::select(edges.to_vec()), 1 => any::<u64>()]
 }
 
-fn any_test() -> impl Strategy<Value = Test> {
+fn any_test() -> impl Strategy<Value = ArgCondition> {
     prop_oneof![
-        any_value().prop_map(Test::Is),
-        any_value().prop_map(Test::IsNot),
-        any_value().prop_map(Test::Below),
-        any_value().prop_map(Test::AtMost),
-        any_value().prop_map(Test::AtLeast),
-        any_value().prop_map(Test::Above),
-        (any_value(), any_value()).prop_map(|(mask, is)| Test::Masked { mask, is }),
+        any_value().prop_map(ArgCondition::Is),
+        any_value().prop_map(ArgCondition::IsNot),
+        any_value().prop_map(ArgCondition::Below),
+        any_value().prop_map(ArgCondition::AtMost),
+        any_value().prop_map(ArgCondition::AtLeast),
+        any_value().prop_map(ArgCondition::Above),
+        (any_value(), any_value()).prop_map(|(mask, is)| ArgCondition::Masked { mask, is }),
     ]
 }
 
@@ -203,7 +203,7 @@ fn a_foreign_abi_ends_the_process_and_x32_is_not_there() {
 
 #[test]
 fn a_rule_without_tests_beats_those_with_and_the_first_such_counts() {
-    let tested = |action| rule(&["read"], &[(0, Test::Is(5))], action);
+    let tested = |action| rule(&["read"], &[(0, ArgCondition::Is(5))], action);
     let plain = |action| rule(&["read"], &[], action);
     let decide = |rules, first| answer(&filter(X86, &profile(EPERM, rules)), Abi::X86_64, "read", first);
     assert_eq!(decide(vec![tested(Action::Trap), plain(Action::Allow)], 5), Action::Allow.answer());
@@ -237,9 +237,9 @@ fn names_without_a_system_call_are_told_and_skipped() {
 #[test]
 fn jumps_reach_over_any_distance_and_too_long_a_filter_is_refused() {
     let tests = |count: u64| {
-        let each = |n| rule(&["read"], &[(0, Test::Is(n << 20)), (1, Test::Above(n))], Action::Allow);
+        let each = |n| rule(&["read"], &[(0, ArgCondition::Is(n << 20)), (1, ArgCondition::Above(n))], Action::Allow);
         let mut rules: Vec<Rule> = (1..=count).map(each).collect();
-        rules.push(rule(&["write", "close"], &[(0, Test::Is(7))], Action::Allow));
+        rules.push(rule(&["write", "close"], &[(0, ArgCondition::Is(7))], Action::Allow));
         Profile { abis: vec![], ..profile(EPERM, rules) }
     };
     let long = tests(300);
@@ -265,9 +265,9 @@ fn the_old_socket_call_of_i386_is_no_way_around_a_rule() {
     let tested = profile(
         EPERM,
         vec![
-            rule(&["socket"], &[(0, Test::Is(1))], Action::Allow),
+            rule(&["socket"], &[(0, ArgCondition::Is(1))], Action::Allow),
             rule(&["connect"], &[], Action::Allow),
-            rule(&["bind"], &[(2, Test::Is(0))], Action::Trap),
+            rule(&["bind"], &[(2, ArgCondition::Is(0))], Action::Trap),
         ],
     );
     let filter = filter(X86, &tested);

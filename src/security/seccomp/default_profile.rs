@@ -3,7 +3,7 @@
 //! Nothing here allows keyrings (one for the whole host), io_uring and userfaultfd (past ways out of containers),
 //! kexec, swap, pivot_root, the obsolete calls, or memory and page moves between NUMA nodes of other processes.
 
-use super::profile::{Action, Argument, Listed, Profile, Rule, Test, When};
+use super::profile::{Action, ArgCondition, Argument, Listed, Profile, Rule, RuleScope};
 use super::syscalls::Abi;
 
 const EPERM: u16 = 1;
@@ -118,16 +118,21 @@ pub(crate) fn runtime_default() -> Profile {
     let first = |test| Argument { index: 0, test };
     let mut rules: Vec<Rule> = ORDINARY.iter().map(|names| rule(names, &[])).collect();
     rules.extend(WITH_CAPABILITY.iter().map(|(cap, names)| {
-        let only = When { caps: vec![(*cap).to_owned()], ..When::default() };
+        let only = RuleScope { caps: vec![(*cap).to_owned()], ..RuleScope::default() };
         Rule { only, ..rule(names, &[]) }
     }));
     rules.extend(
-        SOCKETS.iter().map(|(low, high)| rule("socket", &[first(Test::AtLeast(*low)), first(Test::AtMost(*high))])),
+        SOCKETS.iter().map(|(low, high)| {
+            rule("socket", &[first(ArgCondition::AtLeast(*low)), first(ArgCondition::AtMost(*high))])
+        }),
     );
-    rules.extend(PERSONALITIES.iter().map(|value| rule("personality", &[first(Test::Is(*value))])));
-    let without_admin = When { caps: vec!["SYS_ADMIN".to_owned()], ..When::default() };
+    rules.extend(PERSONALITIES.iter().map(|value| rule("personality", &[first(ArgCondition::Is(*value))])));
+    let without_admin = RuleScope { caps: vec!["SYS_ADMIN".to_owned()], ..RuleScope::default() };
     rules.extend([
-        Rule { not: without_admin.clone(), ..rule("clone", &[first(Test::Masked { mask: NAMESPACES, is: 0 })]) },
+        Rule {
+            not: without_admin.clone(),
+            ..rule("clone", &[first(ArgCondition::Masked { mask: NAMESPACES, is: 0 })])
+        },
         // Its flags lie in memory, out of a filter's sight. With ENOSYS the C libraries use clone instead.
         Rule { action: Action::ENOSYS, not: without_admin, ..rule("clone3", &[]) },
     ]);
@@ -141,8 +146,8 @@ fn rule(names: &str, arguments: &[Argument]) -> Rule {
         names: names.split_whitespace().map(str::to_owned).collect(),
         action: Action::Allow,
         arguments: arguments.to_vec(),
-        only: When::default(),
-        not: When::default(),
+        only: RuleScope::default(),
+        not: RuleScope::default(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-use super::profile::{Action, Argument, Kernel, LONGEST, Listed, Profile, ProfileError, Rule, Test, When};
+use super::profile::{Action, ArgCondition, Argument, Kernel, LONGEST, Listed, Profile, ProfileError, Rule, RuleScope};
 
 const EPERM: u16 = 1;
 /// The greatest errno that the kernel can answer with.
@@ -71,13 +71,13 @@ fn rules(raw: RawRule) -> Result<Vec<Rule>, ProfileError> {
     Ok(arguments.into_iter().map(|one| Rule { arguments: vec![one], ..rule.clone() }).collect())
 }
 
-fn when(raw: Option<RawWhen>) -> Result<When, ProfileError> {
+fn when(raw: Option<RawWhen>) -> Result<RuleScope, ProfileError> {
     let RawWhen { caps, arches, min_kernel } = raw.unwrap_or_default();
     let kernel = match min_kernel.filter(|text| !text.is_empty()) {
         Some(text) => Some(Kernel::read(&text).ok_or(ProfileError::Kernel(text))?),
         None => None,
     };
-    Ok(When { caps: caps.unwrap_or_default(), machines: arches.unwrap_or_default(), kernel })
+    Ok(RuleScope { caps: caps.unwrap_or_default(), machines: arches.unwrap_or_default(), kernel })
 }
 
 fn argument(raw: RawArgument) -> Result<Argument, ProfileError> {
@@ -86,13 +86,13 @@ fn argument(raw: RawArgument) -> Result<Argument, ProfileError> {
         return Err(ProfileError::Argument(index));
     }
     let test = match op.as_str() {
-        "SCMP_CMP_EQ" => Test::Is(value),
-        "SCMP_CMP_NE" => Test::IsNot(value),
-        "SCMP_CMP_LT" => Test::Below(value),
-        "SCMP_CMP_LE" => Test::AtMost(value),
-        "SCMP_CMP_GE" => Test::AtLeast(value),
-        "SCMP_CMP_GT" => Test::Above(value),
-        "SCMP_CMP_MASKED_EQ" => Test::Masked { mask: value, is: value_two.unwrap_or(0) },
+        "SCMP_CMP_EQ" => ArgCondition::Is(value),
+        "SCMP_CMP_NE" => ArgCondition::IsNot(value),
+        "SCMP_CMP_LT" => ArgCondition::Below(value),
+        "SCMP_CMP_LE" => ArgCondition::AtMost(value),
+        "SCMP_CMP_GE" => ArgCondition::AtLeast(value),
+        "SCMP_CMP_GT" => ArgCondition::Above(value),
+        "SCMP_CMP_MASKED_EQ" => ArgCondition::Masked { mask: value, is: value_two.unwrap_or(0) },
         _ => return Err(ProfileError::Comparison(op)),
     };
     Ok(Argument { index, test })

@@ -1,4 +1,4 @@
-use model::{Classed as _, Kind};
+use model::{ErrorClass as _, ErrorKind};
 
 use super::super::profile::CapSet;
 use super::*;
@@ -42,11 +42,11 @@ fn every_field_of_a_profile_is_read() {
         names: vec!["clone".to_owned(), "unshare".to_owned()],
         action: Action::Trace(7),
         arguments: vec![
-            Argument { index: 0, test: Test::Masked { mask: 0x7e02_0000, is: 1 } },
-            Argument { index: 1, test: Test::AtLeast(u64::MAX) },
+            Argument { index: 0, test: ArgCondition::Masked { mask: 0x7e02_0000, is: 1 } },
+            Argument { index: 1, test: ArgCondition::AtLeast(u64::MAX) },
         ],
-        only: When { caps: vec!["CAP_SYS_ADMIN".to_owned()], machines: vec![], kernel: Some(Kernel(4, 8)) },
-        not: When { caps: vec![], machines: vec!["s390".to_owned(), "s390x".to_owned()], kernel: None },
+        only: RuleScope { caps: vec!["CAP_SYS_ADMIN".to_owned()], machines: vec![], kernel: Some(Kernel(4, 8)) },
+        not: RuleScope { caps: vec![], machines: vec!["s390".to_owned(), "s390x".to_owned()], kernel: None },
     };
     assert_eq!((profile.otherwise, profile.rules.as_slice()), (Action::Errno(38), [rule].as_slice()));
     assert!(profile.lists("SCMP_ARCH_X86_64", "SCMP_ARCH_X86"));
@@ -85,13 +85,13 @@ fn every_action_and_every_comparison_has_its_name() {
         let rule = format!(r#"{{"names": ["read"], "action": "SCMP_ACT_ALLOW", "args": {args}}}"#);
         read(&with(&rule)).unwrap().rules[0].arguments[0].test
     };
-    assert_eq!(test("EQ"), Test::Is(9));
-    assert_eq!(test("NE"), Test::IsNot(9));
-    assert_eq!(test("LT"), Test::Below(9));
-    assert_eq!(test("LE"), Test::AtMost(9));
-    assert_eq!(test("GE"), Test::AtLeast(9));
-    assert_eq!(test("GT"), Test::Above(9));
-    assert_eq!(test("MASKED_EQ"), Test::Masked { mask: 9, is: 0 });
+    assert_eq!(test("EQ"), ArgCondition::Is(9));
+    assert_eq!(test("NE"), ArgCondition::IsNot(9));
+    assert_eq!(test("LT"), ArgCondition::Below(9));
+    assert_eq!(test("LE"), ArgCondition::AtMost(9));
+    assert_eq!(test("GE"), ArgCondition::AtLeast(9));
+    assert_eq!(test("GT"), ArgCondition::Above(9));
+    assert_eq!(test("MASKED_EQ"), ArgCondition::Masked { mask: 9, is: 0 });
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn a_misspelt_field_is_refused_lest_a_rule_lose_its_conditions() {
     let rule = r#"{"names": ["socket"], "action": "SCMP_ACT_ALLOW", "arg": []}"#;
     let error = read(&with(rule)).unwrap_err();
     assert!(error.source().unwrap().to_string().contains("unknown field `arg`"), "{error:?}");
-    assert_eq!(error.kind(), Kind::Invalid);
+    assert_eq!(error.kind(), ErrorKind::Invalid);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn several_tests_of_one_argument_are_alternatives() {
     let rule = format!(r#"{{"names": ["socket"], "action": "SCMP_ACT_ALLOW", "args": {args}}}"#);
     let profile = read(&with(&rule)).unwrap();
     let tests: Vec<_> = profile.rules.iter().map(|rule| rule.arguments.as_slice()).collect();
-    let is = |index, value| [Argument { index, test: Test::Is(value) }];
+    let is = |index, value| [Argument { index, test: ArgCondition::Is(value) }];
     assert_eq!(tests, [&is(0, 1), &is(0, 2), &is(1, 3)]);
 }
 

@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 /// The longest profile that is read, in bytes.
 pub(super) const LONGEST: u64 = 1 << 20;
@@ -40,10 +40,10 @@ pub enum ProfileError {
     TooLong(usize),
 }
 
-impl Classed for ProfileError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for ProfileError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Notify | Self::Flag(_) => Kind::Unsupported,
+            Self::Notify | Self::Flag(_) => ErrorKind::Unsupported,
             Self::TooBig
             | Self::Json(_)
             | Self::Action(_)
@@ -55,7 +55,7 @@ impl Classed for ProfileError {
             | Self::Errno(_)
             | Self::BothErrnos { .. }
             | Self::Kernel(_)
-            | Self::TooLong(_) => Kind::Invalid,
+            | Self::TooLong(_) => ErrorKind::Invalid,
         }
     }
 }
@@ -120,7 +120,7 @@ impl Action {
 
 /// What is asked of an argument, unsigned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Test {
+pub(super) enum ArgCondition {
     Is(u64),
     IsNot(u64),
     Below(u64),
@@ -133,7 +133,7 @@ pub(super) enum Test {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Argument {
     pub(super) index: u32,
-    pub(super) test: Test,
+    pub(super) test: ArgCondition,
 }
 
 /// A kernel's major and minor number.
@@ -150,13 +150,13 @@ impl Kernel {
 
 /// On which machines and containers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct When {
+pub(super) struct RuleScope {
     pub(super) caps: Vec<String>,
     pub(super) machines: Vec<String>,
     pub(super) kernel: Option<Kernel>,
 }
 
-impl When {
+impl RuleScope {
     /// Whether every wish is met.
     fn all(&self, caps: &CapSet, machine: &str, kernel: Kernel) -> bool {
         self.caps.iter().all(|cap| caps.has(cap))
@@ -178,8 +178,8 @@ pub(super) struct Rule {
     pub(super) names: Vec<String>,
     pub(super) action: Action,
     pub(super) arguments: Vec<Argument>,
-    pub(super) only: When,
-    pub(super) not: When,
+    pub(super) only: RuleScope,
+    pub(super) not: RuleScope,
 }
 
 impl Rule {

@@ -17,14 +17,14 @@ pub struct Context {
 /// A text that is no context.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is no context of SELinux")]
-pub struct NoContext(String);
+pub struct InvalidContext(String);
 
 impl FromStr for Context {
-    type Err = NoContext;
+    type Err = InvalidContext;
 
-    fn from_str(text: &str) -> Result<Self, NoContext> {
+    fn from_str(text: &str) -> Result<Self, InvalidContext> {
         let mut parts = text.splitn(4, ':').map(str::to_owned);
-        let mut next = || parts.next().filter(|part| !part.is_empty()).ok_or_else(|| NoContext(text.to_owned()));
+        let mut next = || parts.next().filter(|part| !part.is_empty()).ok_or_else(|| InvalidContext(text.to_owned()));
         let (user, role, kind) = (next()?, next()?, next()?);
         Ok(Self { user, role, kind, level: parts.next().filter(|level| !level.is_empty()) })
     }
@@ -86,7 +86,7 @@ mod tests {
             assert_eq!(text.parse::<Context>().unwrap().to_string(), text);
         }
         for bad in ["", "u", "u:r", "u:r:", ":r:t", "u::t:s0"] {
-            assert_eq!(bad.parse::<Context>(), Err(NoContext(bad.to_owned())));
+            assert_eq!(bad.parse::<Context>(), Err(InvalidContext(bad.to_owned())));
         }
         let sensitivity = |text: &str| text.parse::<Context>().unwrap().sensitivity().map(str::to_owned);
         assert_eq!(sensitivity("u:r:t:s1-s0:c0.c1023"), Some("s1".into()));

@@ -6,9 +6,9 @@ use sync::Mutex;
 
 /// Levels, and the pods and containers that have them. What an earlier daemon gave out is put in from its records.
 #[derive(Debug, Default)]
-pub(super) struct Levels(Mutex<BTreeMap<String, String>>);
+pub(super) struct McsAllocator(Mutex<BTreeMap<String, String>>);
 
-impl Levels {
+impl McsAllocator {
     /// A level of two of the first `categories` that nobody has; none where all of them are taken. An `owner` that has one keeps it.
     ///
     /// `chance` says where to look first: who can guess what a neighbour has finds it more easily.
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn no_level_is_given_twice_and_the_last_one_is_found() {
-        let levels = Levels::default();
+        let levels = McsAllocator::default();
         let take = |owner: &str, chance| levels.take(owner, "s0", 4, chance);
         let mut given = BTreeSet::new();
         for (number, owner) in ["a", "b", "c", "d", "e", "f"].into_iter().enumerate() {
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_by_name_is_given_to_nobody_by_chance() {
-        let levels = Levels::default();
+        let levels = McsAllocator::default();
         levels.hold("named", "s0:c0,c1");
         levels.hold("other", "s0:c0,c1");
         levels.free("other");
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn without_two_categories_there_are_no_levels() {
         for categories in [0, 1] {
-            assert_eq!(Levels::default().take("pod", "s0", categories, 5), None);
+            assert_eq!(McsAllocator::default().take("pod", "s0", categories, 5), None);
         }
     }
 }

@@ -9,9 +9,9 @@ use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
-use context::{Context, NoContext};
-use mcs::Levels;
-use model::{Classed, Kind, SeLinux};
+use context::{Context, InvalidContext};
+use mcs::McsAllocator;
+use model::{ErrorClass, ErrorKind, SeLinux};
 use serde::{Deserialize, Serialize};
 
 /// As many categories as any policy has.
@@ -28,7 +28,7 @@ pub enum SelinuxError {
     #[error("the host's policy says nothing of containers: there is no lxc_contexts with a process and a file")]
     NoContexts,
     #[error(transparent)]
-    Malformed(#[from] NoContext),
+    Malformed(#[from] InvalidContext),
     #[error("the host's policy does not know the context {0}")]
     Unknown(String),
     #[error("asking the kernel about the context {context}")]
@@ -37,13 +37,13 @@ pub enum SelinuxError {
     NoLevel,
 }
 
-impl Classed for SelinuxError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for SelinuxError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Absent => Kind::Unsupported,
-            Self::Off | Self::Unlabelled | Self::NoContexts | Self::Unknown(_) => Kind::Precondition,
-            Self::NoLevel => Kind::Exhausted,
-            Self::Malformed(_) | Self::Ask { .. } => Kind::Internal,
+            Self::Absent => ErrorKind::Unsupported,
+            Self::Off | Self::Unlabelled | Self::NoContexts | Self::Unknown(_) => ErrorKind::Precondition,
+            Self::NoLevel => ErrorKind::Exhausted,
+            Self::Malformed(_) | Self::Ask { .. } => ErrorKind::Internal,
         }
     }
 }
@@ -72,7 +72,7 @@ impl Labels {
 
 /// What a container asks for, and what it is.
 #[derive(Debug, Clone, Copy)]
-pub struct Wish<'a> {
+pub struct LabelRequest<'a> {
     pub asked: Option<&'a SeLinux>,
     /// What its pod asked for.
     pub of_pod: Option<&'a SeLinux>,
@@ -87,7 +87,7 @@ pub struct Selinux {
     root: PathBuf,
     /// Asks the kernel for its own writing of a context.
     ask: fn(&Path, &str) -> io::Result<String>,
-    levels: Levels,
+    levels: McsAllocator,
     warned: Once,
 }
 
@@ -97,7 +97,7 @@ impl Selinux {
     }
 
     fn at(root: PathBuf, ask: fn(&Path, &str) -> io::Result<String>) -> Self {
-        Self { root, ask, levels: Levels::default(), warned: Once::new() }
+        Self { root, ask, levels: McsAllocator::default(), warned: Once::new() }
     }
 
     /// Before a policy is loaded everything is called `kernel`, and nothing is forbidden.
@@ -155,7 +155,12 @@ impl Selinux {
 
     /// The labels of a container: those of its pod, but for what it asks for itself. A level of its own is noted until
     /// [`Selinux::free`].
-    pub fn of_container(&self, id: &str, pod: Option<&Labels>, wish: Wish<'_>) -> Result<Option<Labels>, SelinuxError> {
+    pub fn of_container(
+        &self,
+        id: &str,
+        pod: Option<&Labels>,
+        wish: LabelRequest<'_>,
+    ) -> Result<Option<Labels>, SelinuxError> {
         let Some(pod) = pod else {
             return match wish.asked {
                 None => Ok(None),

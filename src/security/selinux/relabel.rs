@@ -9,12 +9,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use rustix::fs::{
     CWD, FileType, Mode, OFlags, ResolveFlags, XattrFlags, fstat, getxattr, openat2, readlinkat, setxattr,
 };
 use rustix::io::Errno;
-use safe_fs::tree_walk::{DEPTH, Descent};
+use safe_fs::tree_walk::{DEPTH, TreeWalk};
 
 const ATTRIBUTE: &CStr = c"security.selinux";
 
@@ -62,12 +62,12 @@ pub enum RelabelError {
     Failed { path: PathBuf, source: io::Error },
 }
 
-impl Classed for RelabelError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for RelabelError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Forbidden(_) => Kind::Invalid,
-            Self::Deep(_) | Self::Moved { .. } => Kind::Precondition,
-            Self::Failed { .. } => Kind::Internal,
+            Self::Forbidden(_) => ErrorKind::Invalid,
+            Self::Deep(_) | Self::Moved { .. } => ErrorKind::Precondition,
+            Self::Failed { .. } => ErrorKind::Internal,
         }
     }
 }
@@ -87,13 +87,13 @@ pub fn relabel(path: &Path, label: &str) -> Result<bool, RelabelError> {
         set => set.map_err(|e| failed(e.into()))?,
     }
     if is_directory(&top).map_err(failed)? {
-        Tree { way: Descent::new(OFlags::empty()), label }.walk(&top, path)?;
+        Tree { way: TreeWalk::new(OFlags::empty()), label }.walk(&top, path)?;
     }
     Ok(true)
 }
 
 struct Tree<'a> {
-    way: Descent,
+    way: TreeWalk,
     label: &'a str,
 }
 

@@ -86,7 +86,7 @@ fn a_deep_tree_takes_few_descriptors() {
     let dir = tempfile::tempdir().unwrap();
     let volume = dir.path().join("volume");
     fs::create_dir(&volume).unwrap();
-    let way = Descent::new(OFlags::empty());
+    let way = TreeWalk::new(OFlags::empty());
     let mut at = way.open(CWD, &volume).unwrap();
     for _ in 0..300 {
         rustix::fs::mkdirat(&at, "d", Mode::RWXU).unwrap();
@@ -108,7 +108,7 @@ fn a_directory_moved_meanwhile_leads_nowhere_else() {
     let (volume, outside) = (dir.path().join("volume"), dir.path().join("outside"));
     fs::create_dir_all(volume.join("d/".repeat(OPEN + 10))).unwrap();
     (0..100).for_each(|n| fs::create_dir_all(outside.join(n.to_string())).unwrap());
-    let mut tree = Tree { way: Descent::new(OFlags::empty()), label: LABEL };
+    let mut tree = Tree { way: TreeWalk::new(OFlags::empty()), label: LABEL };
     tree.enter(&tree.way.open(CWD, &volume).unwrap()).unwrap();
     while tree.way.depth() < OPEN + 10 {
         assert!(tree.step().unwrap());

@@ -61,7 +61,7 @@ fn asked(kind: &str, level: &str) -> SeLinux {
     SeLinux { user: String::new(), role: String::new(), kind: kind.into(), level: level.into() }
 }
 
-const SILENT: Wish<'_> = Wish { asked: None, of_pod: None, free: false };
+const SILENT: LabelRequest<'_> = LabelRequest { asked: None, of_pod: None, free: false };
 
 fn level(labels: &Labels) -> String {
     labels.mount.parse::<Context>().unwrap().level.unwrap()
@@ -74,10 +74,13 @@ fn a_host_without_selinux_labels_nothing_and_refuses_a_wish() {
         assert!(!selinux.is_there());
         assert_eq!(selinux.of_pod("p", None, true).unwrap(), None);
         let refused = selinux.of_pod("p", Some(&asked("own_t", "")), true).unwrap_err();
-        assert_eq!((refused.kind(), refused.to_string().as_str()), (Kind::Unsupported, "this host has no SELinux"));
+        assert_eq!(
+            (refused.kind(), refused.to_string().as_str()),
+            (ErrorKind::Unsupported, "this host has no SELinux")
+        );
         let wish = asked("own_t", "");
-        let refused = selinux.of_container("c", None, Wish { asked: Some(&wish), ..SILENT }).unwrap_err();
-        assert_eq!(refused.kind(), Kind::Unsupported);
+        let refused = selinux.of_container("c", None, LabelRequest { asked: Some(&wish), ..SILENT }).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Unsupported);
         assert_eq!(selinux.of_container("c", None, SILENT).unwrap(), None);
     };
     host.write("proc/self/attr/current", "kernel\0");
@@ -100,7 +103,7 @@ fn every_pod_has_a_level_of_its_own_until_it_is_gone() {
         assert!(levels.insert(level));
     }
     let refused = selinux.of_pod("more", None, true).unwrap_err();
-    assert_eq!(refused.kind(), Kind::Exhausted);
+    assert_eq!(refused.kind(), ErrorKind::Exhausted);
     selinux.free("p9");
     let labels = selinux.of_pod("more", None, true).unwrap().unwrap();
     assert!(levels.contains(&level(&labels)));
@@ -132,11 +135,11 @@ fn what_is_asked_for_is_put_over_the_defaults_and_asked_of_the_kernel() {
         (asked("", "s0:c8"), "system_u:system_r:container_t:s0:c8"),
     ] {
         let refused = selinux.of_pod("r", Some(&bad), true).unwrap_err();
-        assert_eq!(refused.kind(), Kind::Precondition);
+        assert_eq!(refused.kind(), ErrorKind::Precondition);
         assert_eq!(refused.to_string(), format!("the host's policy does not know the context {context}"));
     }
     let failed = selinux.of_pod("r", Some(&asked("broken_t", "")), true).unwrap_err();
-    assert_eq!(failed.kind(), Kind::Internal);
+    assert_eq!(failed.kind(), ErrorKind::Internal);
 }
 
 #[test]
@@ -144,16 +147,19 @@ fn containers_have_their_pods_labels_but_for_what_they_ask_for() {
     let host = Host::new();
     let selinux = host.selinux();
     let pod = selinux.of_pod("p", Some(&asked("", "s0:c0,c1")), true).unwrap().unwrap();
-    let of = |wish: Wish<'_>| selinux.of_container("c", Some(&pod), wish);
+    let of = |wish: LabelRequest<'_>| selinux.of_container("c", Some(&pod), wish);
     assert_eq!(of(SILENT).unwrap(), Some(pod.clone()));
     let (kind, place) = (asked("own_t", ""), asked("", "s0:c2"));
-    let labels = of(Wish { asked: Some(&kind), ..SILENT }).unwrap().unwrap();
+    let labels = of(LabelRequest { asked: Some(&kind), ..SILENT }).unwrap().unwrap();
     assert_eq!(labels.process.as_deref(), Some("system_u:system_r:own_t:s0:c0,c1"));
     assert_eq!(labels.mount, pod.mount);
-    let labels = of(Wish { asked: Some(&place), ..SILENT }).unwrap().unwrap();
+    let labels = of(LabelRequest { asked: Some(&place), ..SILENT }).unwrap().unwrap();
     assert_eq!(labels.process.as_deref(), Some("system_u:system_r:container_t:s0:c2"));
     assert_eq!(labels.mount, "system_u:object_r:container_file_t:s0:c2");
-    assert_eq!(of(Wish { asked: Some(&asked("bad_t", "")), ..SILENT }).unwrap_err().kind(), Kind::Precondition);
+    assert_eq!(
+        of(LabelRequest { asked: Some(&asked("bad_t", "")), ..SILENT }).unwrap_err().kind(),
+        ErrorKind::Precondition
+    );
 }
 
 #[test]
@@ -162,8 +168,9 @@ fn who_is_privileged_has_no_label_unless_a_type_is_named() {
     let selinux = host.selinux();
     let pod = selinux.of_pod("p", None, true).unwrap().unwrap();
     let (kind, place) = (asked("own_t", ""), asked("", "s0:c2"));
-    let of =
-        |asked, of_pod| selinux.of_container("c", Some(&pod), Wish { asked, of_pod, free: true }).unwrap().unwrap();
+    let of = |asked, of_pod| {
+        selinux.of_container("c", Some(&pod), LabelRequest { asked, of_pod, free: true }).unwrap().unwrap()
+    };
     assert_eq!(of(None, None), Labels { process: None, ..pod.clone() });
     let labels = of(Some(&place), Some(&place));
     assert_eq!((labels.process.as_deref(), level(&labels).as_str()), (None, "s0:c2"));
@@ -186,7 +193,7 @@ fn the_defaults_are_found_where_the_policy_has_them() {
     let lacking = host.selinux();
     assert_eq!(lacking.of_pod("p", None, true).unwrap(), None, "nobody asked");
     let refused = lacking.of_pod("p", Some(&asked("own_t", "")), true).unwrap_err();
-    assert!(matches!(refused, SelinuxError::NoContexts) && refused.kind() == Kind::Precondition);
+    assert!(matches!(refused, SelinuxError::NoContexts) && refused.kind() == ErrorKind::Precondition);
     host.write("etc/selinux/config", "SELINUXTYPE=\"targeted\"\n");
     host.write("etc/selinux/targeted/contexts/lxc_contexts", "process = \"nonsense\"\nfile = \"a:b:c\"\n");
     assert!(matches!(host.selinux().of_pod("p", None, true).unwrap_err(), SelinuxError::Malformed(_)));
@@ -198,8 +205,8 @@ fn a_handler_that_has_it_off_labels_nothing_and_refuses_a_wish() {
     let selinux = host.selinux();
     assert_eq!(selinux.of_pod("p", None, false).unwrap(), None);
     let refused = selinux.of_pod("p", Some(&asked("own_t", "")), false).unwrap_err();
-    assert!(matches!(refused, SelinuxError::Off) && refused.kind() == Kind::Precondition);
+    assert!(matches!(refused, SelinuxError::Off) && refused.kind() == ErrorKind::Precondition);
     let wish = asked("own_t", "");
-    let refused = selinux.of_container("c", None, Wish { asked: Some(&wish), ..SILENT }).unwrap_err();
-    assert!(matches!(refused, SelinuxError::Unlabelled) && refused.kind() == Kind::Precondition);
+    let refused = selinux.of_container("c", None, LabelRequest { asked: Some(&wish), ..SILENT }).unwrap_err();
+    assert!(matches!(refused, SelinuxError::Unlabelled) && refused.kind() == ErrorKind::Precondition);
 }

@@ -14,14 +14,14 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 use rustix::process::WaitOptions;
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use shim_protocol::Held;
+use shim_protocol::Sandbox;
 
 /// The namespaces that it is to be in, held open: it may not be able to find them any more by itself.
 #[derive(Debug)]
 pub(crate) struct Spaces(Vec<(CloneFlags, File)>);
 
 impl Spaces {
-    pub(crate) fn open(held: &Held) -> io::Result<Self> {
+    pub(crate) fn open(held: &Sandbox) -> io::Result<Self> {
         let kinds = [
             (&held.network, CloneFlags::CLONE_NEWNET),
             (&held.ipc, CloneFlags::CLONE_NEWIPC),

@@ -13,7 +13,7 @@ use model::UserNs;
 use nix::sched::CloneFlags;
 use nix::unistd::{Pid, Uid};
 use rustix::mount::{MountFlags, mount, mount_bind};
-use shim_protocol::{Held, HoldAsk};
+use shim_protocol::{Sandbox, SandboxRequest};
 use sys::fork::OneThread;
 
 use crate::pod::init::Spaces;
@@ -33,7 +33,7 @@ fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> HoldError {
 /// The pod, held. The namespaces live as long as this does; that of the network is also pinned in the file system.
 #[derive(Debug)]
 pub(crate) struct Pod {
-    pub(crate) held: Held,
+    pub(crate) held: Sandbox,
     /// The first process of the pod's PID namespace, where it has one.
     pub(crate) init: Option<Pid>,
     _namespaces: Vec<OwnedFd>,
@@ -41,8 +41,8 @@ pub(crate) struct Pod {
 
 /// Makes the namespaces by entering new ones and going back. A user namespace, if the pod has one, comes first and owns
 /// the others; that one is made and never entered.
-pub(crate) fn hold(ask: &HoldAsk) -> Result<Pod, HoldError> {
-    let mut held = Held::default();
+pub(crate) fn hold(ask: &SandboxRequest) -> Result<Pod, HoldError> {
+    let mut held = Sandbox::default();
     let mut kept = Vec::new();
     let mut flags = CloneFlags::empty();
     flags.set(CloneFlags::CLONE_NEWNET, ask.namespaces.network);
@@ -68,7 +68,7 @@ pub(crate) fn hold(ask: &HoldAsk) -> Result<Pod, HoldError> {
 }
 
 /// Enters new namespaces of these kinds; gives the user namespace that owns them, where the pod has one.
-fn enter_new(ask: &HoldAsk, kinds: CloneFlags) -> Result<Option<OwnedFd>, HoldError> {
+fn enter_new(ask: &SandboxRequest, kinds: CloneFlags) -> Result<Option<OwnedFd>, HoldError> {
     let Some(ids) = &ask.user else {
         nix::sched::unshare(kinds).map_err(step("making the namespaces"))?;
         return Ok(None);
@@ -79,7 +79,7 @@ fn enter_new(ask: &HoldAsk, kinds: CloneFlags) -> Result<Option<OwnedFd>, HoldEr
 }
 
 /// Runs inside the new namespaces.
-fn furnish(ask: &HoldAsk, held: &mut Held, kept: &mut Vec<OwnedFd>) -> Result<(), HoldError> {
+fn furnish(ask: &SandboxRequest, held: &mut Sandbox, kept: &mut Vec<OwnedFd>) -> Result<(), HoldError> {
     if ask.namespaces.uts {
         nix::unistd::sethostname(&ask.hostname).map_err(step("setting the host name"))?;
         held.uts = Some(keep("uts", kept).map_err(step("keeping the UTS namespace"))?);
@@ -137,7 +137,7 @@ fn named(fd: OwnedFd, kept: &mut Vec<OwnedFd>) -> PathBuf {
     path
 }
 
-fn shared_memory(ask: &HoldAsk) -> Result<PathBuf, HoldError> {
+fn shared_memory(ask: &SandboxRequest) -> Result<PathBuf, HoldError> {
     let shm = ask.dir.join("shm");
     std::fs::create_dir_all(&shm).map_err(step("making the directory of the shared memory"))?;
     let owner = |id: fn(&UserNs, u32) -> Option<u32>| ask.user.as_ref().and_then(|ids| id(ids, 0)).unwrap_or(0);
@@ -151,7 +151,7 @@ fn shared_memory(ask: &HoldAsk) -> Result<PathBuf, HoldError> {
 }
 
 /// The next child is the first process of a new PID namespace; later ones are the host's again.
-fn start_init(held: &Held) -> Result<Pid, HoldError> {
+fn start_init(held: &Sandbox) -> Result<Pid, HoldError> {
     let spaces = Spaces::open(held).map_err(step("opening the pod's namespaces"))?;
     let started = match &held.user {
         None => init::start(spaces, born_in_new_pids),

@@ -4,8 +4,8 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use launcher::io::attach_client::Attached;
-use model::{ContainerId, Phase};
-use shim_protocol::{Answer, AttachAsk, AttachWord, Failure, FailureKind};
+use model::{ContainerId, ContainerState};
+use shim_protocol::{AttachFrame, AttachRequest, Response, ShimError, ShimErrorKind};
 
 use crate::server::container::State;
 use crate::server::poller::Source;
@@ -15,17 +15,17 @@ use crate::server::{Shim, failure, no_such};
 const ATTACHED_MAX: usize = 128;
 
 impl Shim {
-    pub(crate) fn attach(&mut self, ask: &AttachAsk, socket: Option<OwnedFd>) -> Result<Answer, Failure> {
+    pub(crate) fn attach(&mut self, ask: &AttachRequest, socket: Option<OwnedFd>) -> Result<Response, ShimError> {
         let id = &ask.container;
         let container = self.containers.get_mut(id).ok_or_else(|| no_such(id))?;
-        let State::Settled(Phase::Running { .. }) = &container.state else {
+        let State::Settled(ContainerState::Running { .. }) = &container.state else {
             let name = container.phase().map_or("being made", |phase| phase.name());
-            return Err(failure(FailureKind::Phase, format!("container {id} is {name}, not running")));
+            return Err(failure(ShimErrorKind::Phase, format!("container {id} is {name}, not running")));
         };
-        let socket = socket.ok_or_else(|| failure(FailureKind::Refused, "no socket came with the ask"))?;
+        let socket = socket.ok_or_else(|| failure(ShimErrorKind::Refused, "no socket came with the ask"))?;
         if container.streams.attached.len() >= ATTACHED_MAX {
             let words = format!("{ATTACHED_MAX} are attached to container {id} already");
-            return Err(failure(FailureKind::Refused, words));
+            return Err(failure(ShimErrorKind::Refused, words));
         }
         self.next_attached += 1;
         let number = self.next_attached;
@@ -34,14 +34,14 @@ impl Shim {
         // With a terminal it also is how its size is set.
         if let Some(input) = container.streams.input().filter(|_| ask.stdio.stdin || container.launch.tty) {
             attached.input = ask.stdio.stdin;
-            attached.say(AttachWord::Stdin, &[input]);
+            attached.say(AttachFrame::Stdin, &[input]);
         } else if ask.stdio.stdin {
-            attached.say(AttachWord::Closed, &[]);
+            attached.say(AttachFrame::Closed, &[]);
         }
         let watched = self.poller.watch(&attached.socket, Source::Attached(id.clone(), number));
-        watched.map_err(|error| failure(FailureKind::Internal, error.to_string()))?;
+        watched.map_err(|error| failure(ShimErrorKind::Internal, error.to_string()))?;
         container.streams.attached.push(attached);
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
     /// Somebody who attached said something, or is gone.
@@ -52,7 +52,7 @@ impl Shim {
         let said = sys::seqpacket::receive(&attached.socket, buffer);
         match said {
             Ok(Some((n, _))) => {
-                if buffer[..n].first().copied().and_then(AttachWord::read) == Some(AttachWord::Closed) {
+                if buffer[..n].first().copied().and_then(AttachFrame::read) == Some(AttachFrame::Closed) {
                     self.input_closed(id, number);
                 }
             }
@@ -87,7 +87,7 @@ impl Shim {
             // Each has a descriptor of its own, and all have to be closed.
             for attached in container.streams.attached.iter_mut().filter(|attached| attached.input) {
                 attached.input = false;
-                attached.say(AttachWord::Closed, &[]);
+                attached.say(AttachFrame::Closed, &[]);
             }
         }
     }
@@ -98,7 +98,7 @@ impl Shim {
         let Some(container) = containers.get_mut(id) else { return };
         for mut attached in container.streams.attached.drain(..) {
             if !attached.over {
-                attached.say(AttachWord::End, &[]);
+                attached.say(AttachFrame::End, &[]);
             }
             poller.forget(attached.socket.as_fd(), &Source::Attached(id.clone(), attached.number));
         }

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use launcher::io::stdio::Streams;
-use model::{Exit, Phase};
+use model::{ContainerState, Exit};
 use nix::unistd::Pid;
-use shim_protocol::Launch;
+use shim_protocol::LaunchConfig;
 
 use crate::server::poststart_hooks::Poststart;
 
@@ -24,7 +24,7 @@ pub(crate) struct Caller {
 #[derive(Debug)]
 pub(crate) struct Container {
     pub(crate) dir: PathBuf,
-    pub(crate) launch: Launch,
+    pub(crate) launch: LaunchConfig,
     pub(crate) streams: Streams,
     pub(crate) state: State,
     pub(crate) lost: LostOutput,
@@ -46,7 +46,7 @@ pub(crate) enum State {
     Launching(Launching),
     Created { pid: NonZeroU32, started: OwnedFd },
     Starting { pid: NonZeroU32, started: OwnedFd, caller: Caller },
-    Settled(Phase),
+    Settled(ContainerState),
 }
 
 #[derive(Debug)]
@@ -63,10 +63,10 @@ pub(crate) struct Launching {
 
 impl Container {
     /// What the daemon is told. A launch that is not finished is no container yet.
-    pub(crate) fn phase(&self) -> Option<Phase> {
+    pub(crate) fn phase(&self) -> Option<ContainerState> {
         match &self.state {
             State::Launching(_) => None,
-            State::Created { pid, .. } | State::Starting { pid, .. } => Some(Phase::Created { pid: *pid }),
+            State::Created { pid, .. } | State::Starting { pid, .. } => Some(ContainerState::Created { pid: *pid }),
             State::Settled(phase) => Some(phase.clone()),
         }
     }

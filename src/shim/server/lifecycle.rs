@@ -4,9 +4,9 @@ use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant, SystemTime};
 
-use model::{ContainerId, Exit, Phase, Trouble};
+use model::{AbnormalExit, ContainerId, ContainerState, Exit};
 use rustix::process::{WaitOptions, WaitStatus};
-use shim_protocol::{Answer, Event, FailureKind};
+use shim_protocol::{Event, Response, ShimErrorKind};
 
 use crate::server::container::{Caller, Launching, State};
 use crate::server::poller::Source;
@@ -52,7 +52,7 @@ impl Shim {
     fn launched(&mut self, id: &ContainerId, pid: u32, warnings: Vec<String>) {
         let Some(container) = self.containers.get_mut(id) else { return };
         let Some(pid) = NonZeroU32::new(pid) else { return };
-        let placeholder = State::Settled(Phase::Created { pid });
+        let placeholder = State::Settled(ContainerState::Created { pid });
         let State::Launching(Launching { caller, report, started, .. }) =
             std::mem::replace(&mut container.state, placeholder)
         else {
@@ -61,7 +61,7 @@ impl Shim {
         self.poller.forget(&report, &Source::Report(id.clone()));
         container.state = State::Created { pid, started };
         self.watch_output(id);
-        self.answer(caller, Ok(Answer::Created { pid: pid.get(), warnings }));
+        self.answer(caller, Ok(Response::Created { pid: pid.get(), warnings }));
         if let Some(code) = to_pid(pid).and_then(|pid| self.unclaimed.remove(&pid.as_raw())) {
             self.ended(id, code);
         }
@@ -79,7 +79,7 @@ impl Shim {
             if !new.is_empty() {
                 message = format!("{message} ({})", new.join("; "));
             }
-            self.answer(caller, Err(failure(FailureKind::Refused, short(message))));
+            self.answer(caller, Err(failure(ShimErrorKind::Refused, short(message))));
         }
         self.drop_unclaimed();
     }
@@ -94,14 +94,14 @@ impl Shim {
     pub(crate) fn hear_start(&mut self, id: &ContainerId) {
         let Some(container) = self.containers.get_mut(id) else { return };
         let State::Starting { pid, .. } = container.state else { return };
-        let placeholder = State::Settled(Phase::Created { pid });
+        let placeholder = State::Settled(ContainerState::Created { pid });
         let State::Starting { started, caller, .. } = std::mem::replace(&mut container.state, placeholder) else {
             return;
         };
         self.poller.forget(&started, &Source::Started(id.clone()));
         let words = why_not(&started);
         if words.is_empty() {
-            container.state = State::Settled(Phase::Running { pid, started: SystemTime::now() });
+            container.state = State::Settled(ContainerState::Running { pid, started: SystemTime::now() });
             self.after_start(id, pid, caller);
         } else {
             // It ends by itself now; whatever its own exit code, the reason is this.
@@ -111,9 +111,9 @@ impl Shim {
 
     /// Ends a container that could not start, or whose start came to nothing.
     pub(crate) fn start_failed(&mut self, id: &ContainerId, caller: Caller, words: String) {
-        let trouble = Some(Trouble::Start(words.clone()));
+        let trouble = Some(AbnormalExit::Start(words.clone()));
         self.settle(id, Exit { code: START_FAILED, at: SystemTime::now(), oom: false, trouble });
-        self.answer(caller, Err(failure(FailureKind::Program, words)));
+        self.answer(caller, Err(failure(ShimErrorKind::Program, words)));
     }
 
     pub(crate) fn hear_exec(&mut self, key: ExecKey) {
@@ -124,13 +124,13 @@ impl Shim {
         let ended = exec.ended;
         if words.is_empty() {
             let pid = u32::try_from(exec.pid.as_raw()).unwrap_or(0);
-            self.answer(caller, Ok(Answer::ExecStarted { pid }));
+            self.answer(caller, Ok(Response::ExecStarted { pid }));
             if let Some(code) = ended {
                 self.exec_ended(key, code);
             }
         } else {
             self.execs.remove(&key);
-            self.answer(caller, Err(failure(FailureKind::Program, words)));
+            self.answer(caller, Err(failure(ShimErrorKind::Program, words)));
         }
     }
 
@@ -231,7 +231,7 @@ impl Shim {
             self.hear_start(id);
         }
         let Some(container) = self.containers.get(id) else { return };
-        if matches!(container.state, State::Settled(Phase::Exited { .. })) {
+        if matches!(container.state, State::Settled(ContainerState::Exited { .. })) {
             return;
         }
         let oom = container.oom_kills() > 0;
@@ -246,7 +246,7 @@ impl Shim {
         self.forget_output(id);
         let Some(container) = self.containers.get_mut(id) else { return };
         let lost = container.streams.finish(&mut self.buffer);
-        let phase = container.phase().unwrap_or(Phase::Unknown { left: Vec::new() });
+        let phase = container.phase().unwrap_or(ContainerState::Unknown { left: Vec::new() });
         container.state = State::Settled(phase.exit(exit.clone()));
         if let Err(error) = container.write_exit(&exit) {
             launcher::log(format_args!("writing the exit of {id}: {error}"));

@@ -16,7 +16,9 @@ use std::time::Duration;
 use model::ContainerId;
 use nix::sys::signalfd::SignalFd;
 use nix::unistd::Pid;
-use shim_protocol::{Answer, Ask, Event, ExecStreamAsk, Failure, FailureKind, PROTOCOL, ToDaemon, ToShim};
+use shim_protocol::{
+    Event, ExecStreamRequest, PROTOCOL, Request, Response, ShimError, ShimErrorKind, ShimMessage, ShimRequest,
+};
 
 use crate::pod::Pod;
 use crate::server::connection::Connection;
@@ -132,8 +134,8 @@ impl Shim {
             self.watch_room(id);
             let Some(connection) = self.connections.get(&id) else { return };
             match sys::seqpacket::receive(&connection.socket, &mut self.buffer) {
-                Ok(Some((n, fds))) => match shim_protocol::decode::<ToShim>(&self.buffer[..n]) {
-                    Ok(ToShim { number, ask }) => self.ask(Caller { connection: id, number }, ask, fds),
+                Ok(Some((n, fds))) => match shim_protocol::decode::<ShimRequest>(&self.buffer[..n]) {
+                    Ok(ShimRequest { number, ask }) => self.ask(Caller { connection: id, number }, ask, fds),
                     Err(error) => self.misunderstood(id, n, &error),
                 },
                 Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => return,
@@ -150,49 +152,49 @@ impl Shim {
         }
         if let Ok(Numbered { number }) = shim_protocol::decode(&self.buffer[..n]) {
             let message = format!("this shim ({}) does not know the ask: {error}", env!("CARGO_PKG_VERSION"));
-            self.answer(Caller { connection, number }, Err(Failure { kind: FailureKind::Unsupported, message }));
+            self.answer(Caller { connection, number }, Err(ShimError { kind: ShimErrorKind::Unsupported, message }));
         }
     }
 
-    fn ask(&mut self, caller: Caller, ask: Ask, mut fds: Vec<OwnedFd>) {
+    fn ask(&mut self, caller: Caller, ask: Request, mut fds: Vec<OwnedFd>) {
         let answer = match ask {
-            Ask::Hello { .. } => Ok(Answer::Hello {
+            Request::Hello { .. } => Ok(Response::Hello {
                 protocol: PROTOCOL,
                 release: env!("CARGO_PKG_VERSION").to_owned(),
                 pid: std::process::id(),
             }),
-            Ask::Hold(hold) => self.hold(&hold),
-            Ask::Report => Ok(self.report()),
-            Ask::Signal { container, signal } => self.signal(&container, signal),
-            Ask::Reopen { container } => self.reopen(&container, fds.pop()),
-            Ask::Forget { container } => self.forget(&container),
-            Ask::KillExec { exec } => self.kill_exec((caller.connection, exec)),
-            Ask::Attach(attach) => self.attach(&attach, fds.pop()),
-            Ask::Leave => {
+            Request::Hold(hold) => self.hold(&hold),
+            Request::Report => Ok(self.report()),
+            Request::Signal { container, signal } => self.signal(&container, signal),
+            Request::Reopen { container } => self.reopen(&container, fds.pop()),
+            Request::Forget { container } => self.forget(&container),
+            Request::KillExec { exec } => self.kill_exec((caller.connection, exec)),
+            Request::Attach(attach) => self.attach(&attach, fds.pop()),
+            Request::Leave => {
                 self.leave();
-                Ok(Answer::Done)
+                Ok(Response::Done)
             }
             // These answer when their work is done.
-            Ask::Create(create) => return self.create(caller, create, fds),
-            Ask::Start { container } => return self.start(caller, &container),
-            Ask::Exec(exec) => return self.exec(caller, &exec, Manner::Sync, fds),
-            Ask::ExecStream(ExecStreamAsk { exec, terminal: false }) => {
+            Request::Create(create) => return self.create(caller, create, fds),
+            Request::Start { container } => return self.start(caller, &container),
+            Request::Exec(exec) => return self.exec(caller, &exec, Manner::Sync, fds),
+            Request::ExecStream(ExecStreamRequest { exec, terminal: false }) => {
                 return self.exec(caller, &exec, Manner::Stream, fds);
             }
-            Ask::ExecStream(ExecStreamAsk { exec, terminal: true }) => {
+            Request::ExecStream(ExecStreamRequest { exec, terminal: true }) => {
                 return self.exec(caller, &exec, Manner::Terminal, fds);
             }
         };
         self.answer(caller, answer);
     }
 
-    pub(crate) fn answer(&mut self, caller: Caller, answer: Result<Answer, Failure>) {
-        self.send(caller.connection, &ToDaemon::Answer { number: caller.number, answer });
+    pub(crate) fn answer(&mut self, caller: Caller, answer: Result<Response, ShimError>) {
+        self.send(caller.connection, &ShimMessage::Answer { number: caller.number, answer });
     }
 
     /// Tells every daemon that listens; one that comes later asks for a report.
     pub(crate) fn tell(&mut self, event: Event) {
-        let message = ToDaemon::Event(event);
+        let message = ShimMessage::Event(event);
         let all: Vec<u64> = self.connections.keys().copied().collect();
         for id in all {
             self.send(id, &message);
@@ -201,18 +203,20 @@ impl Shim {
 
     /// Tells the daemon that asked, if it still listens.
     pub(crate) fn tell_one(&mut self, connection: u64, event: Event) {
-        self.send(connection, &ToDaemon::Event(event));
+        self.send(connection, &ShimMessage::Event(event));
     }
 
-    fn send(&mut self, id: u64, message: &ToDaemon) {
+    fn send(&mut self, id: u64, message: &ShimMessage) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let bytes = match (shim_protocol::encode(message), message) {
             (Ok(bytes), _) => bytes,
-            (Err(error), ToDaemon::Answer { number, .. }) => {
-                let answer = Err(failure(FailureKind::Internal, format!("the answer cannot be sent: {error}")));
-                shim_protocol::encode(&ToDaemon::Answer { number: *number, answer }).unwrap_or_default()
+            (Err(error), ShimMessage::Answer { number, .. }) => {
+                let answer = Err(failure(ShimErrorKind::Internal, format!("the answer cannot be sent: {error}")));
+                shim_protocol::encode(&ShimMessage::Answer { number: *number, answer }).unwrap_or_default()
             }
-            (Err(error), ToDaemon::Event(_)) => return launcher::log(format_args!("an event cannot be sent: {error}")),
+            (Err(error), ShimMessage::Event(_)) => {
+                return launcher::log(format_args!("an event cannot be sent: {error}"));
+            }
         };
         match connection.send(bytes) {
             Ok(()) => self.watch_room(id),
@@ -259,10 +263,10 @@ impl Shim {
     }
 }
 
-pub(crate) fn failure(kind: FailureKind, message: impl Into<String>) -> Failure {
-    Failure { kind, message: message.into() }
+pub(crate) fn failure(kind: ShimErrorKind, message: impl Into<String>) -> ShimError {
+    ShimError { kind, message: message.into() }
 }
 
-pub(crate) fn no_such(container: &ContainerId) -> Failure {
-    failure(FailureKind::NotFound, format!("the shim has no container {container}"))
+pub(crate) fn no_such(container: &ContainerId) -> ShimError {
+    failure(ShimErrorKind::NotFound, format!("the shim has no container {container}"))
 }

@@ -8,11 +8,11 @@ use std::path::Path;
 use launcher::launch::report::{WORDS_MAX, short};
 use launcher::process::hook;
 use launcher::process::hook::{Here, State};
-use model::{ContainerId, Phase};
+use model::{ContainerId, ContainerState};
 use nix::unistd::Pid;
 use oci_spec::runtime::Spec;
 use rustix::process::Signal;
-use shim_protocol::{Answer, FailureKind};
+use shim_protocol::{Response, ShimErrorKind};
 use sys::fork::OneThread;
 
 use crate::server::container::{Caller, State as Stand};
@@ -36,7 +36,7 @@ impl Shim {
     pub(crate) fn after_start(&mut self, id: &ContainerId, pid: NonZeroU32, caller: Caller) {
         let Some(container) = self.containers.get_mut(id) else { return };
         if !container.launch.poststart {
-            return self.answer(caller, Ok(Answer::Done));
+            return self.answer(caller, Ok(Response::Done));
         }
         let begun = begin(id, &container.dir, pid, caller).and_then(|begun| {
             self.poller.watch(&begun.outcome, Source::Poststart(id.clone()))?;
@@ -53,17 +53,17 @@ impl Shim {
         let Some(container) = self.containers.get_mut(id) else { return };
         let Some(Poststart { caller, runner: _, outcome }) = container.poststart.take() else { return };
         self.poller.forget(&outcome, &Source::Poststart(id.clone()));
-        let ended = matches!(container.state, Stand::Settled(Phase::Exited { .. }));
+        let ended = matches!(container.state, Stand::Settled(ContainerState::Exited { .. }));
         let mut words = [0; WORDS_MAX + 1];
         let n = rustix::io::read(&outcome, &mut words).unwrap_or(0);
         let words = match words[..n].split_first() {
-            Some((&WELL, _)) => return self.answer(caller, Ok(Answer::Done)),
+            Some((&WELL, _)) => return self.answer(caller, Ok(Response::Done)),
             Some((_, words)) => String::from_utf8_lossy(words).into_owned(),
             None => "poststart hooks: ended without a word".to_owned(),
         };
         if ended {
             // As it ended by itself, it did so for its own reason.
-            self.answer(caller, Err(failure(FailureKind::Program, words)));
+            self.answer(caller, Err(failure(ShimErrorKind::Program, words)));
         } else {
             self.start_failed(id, caller, words);
         }
@@ -76,7 +76,7 @@ impl Shim {
             self.poller.forget(&outcome, &Source::Poststart(id.clone()));
             // The hook it waits for ends with it.
             sys::signal::send(runner.as_raw(), 9).ok();
-            self.answer(caller, Err(failure(FailureKind::Phase, "the container was removed meanwhile")));
+            self.answer(caller, Err(failure(ShimErrorKind::Phase, "the container was removed meanwhile")));
         }
     }
 }

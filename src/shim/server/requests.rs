@@ -4,9 +4,11 @@ use std::fs::File;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 
-use model::{ContainerId, Phase};
+use model::{ContainerId, ContainerState};
 use nix::unistd::Pid;
-use shim_protocol::{Answer, ContainerReport, CreateAsk, ExecAsk, Failure, FailureKind, HoldAsk, Launch};
+use shim_protocol::{
+    ContainerReport, CreateRequest, ExecRequest, LaunchConfig, Response, SandboxRequest, ShimError, ShimErrorKind,
+};
 
 use crate::pod;
 use crate::server::container::{Caller, Container, Launching, LostOutput, State};
@@ -17,46 +19,46 @@ use launcher::io::stdio;
 use launcher::launch;
 pub(crate) use launcher::process::exec::{ExecEnds, Manner};
 
-type Answered = Result<Answer, Failure>;
+type Answered = Result<Response, ShimError>;
 
-fn internal(error: impl std::fmt::Display) -> Failure {
-    failure(FailureKind::Internal, error.to_string())
+fn internal(error: impl std::fmt::Display) -> ShimError {
+    failure(ShimErrorKind::Internal, error.to_string())
 }
 
 impl Shim {
-    pub(crate) fn hold(&mut self, ask: &HoldAsk) -> Answered {
+    pub(crate) fn hold(&mut self, ask: &SandboxRequest) -> Answered {
         if self.pod.is_some() {
-            return Err(failure(FailureKind::Phase, "this shim holds a pod already"));
+            return Err(failure(ShimErrorKind::Phase, "this shim holds a pod already"));
         }
         // Refused without CAP_SYS_RESOURCE; the shim is small, and crisp check tells of it.
         drop(std::fs::write("/proc/self/oom_score_adj", ask.oom_score_adj.to_string()));
-        let pod = pod::hold(ask).map_err(|e| failure(FailureKind::Refused, e.to_string()))?;
+        let pod = pod::hold(ask).map_err(|e| failure(ShimErrorKind::Refused, e.to_string()))?;
         let held = pod.held.clone();
         self.pod = Some(pod);
-        Ok(Answer::Held(held))
+        Ok(Response::Held(held))
     }
 
-    pub(crate) fn report(&self) -> Answer {
+    pub(crate) fn report(&self) -> Response {
         let told = |(id, c): (&ContainerId, &Container)| {
             c.phase().map(|phase| ContainerReport { container: id.clone(), phase })
         };
-        Answer::Report {
+        Response::Report {
             held: self.pod.as_ref().map(|pod| pod.held.clone()),
             containers: self.containers.iter().filter_map(told).collect(),
         }
     }
 
-    pub(crate) fn create(&mut self, caller: Caller, ask: CreateAsk, mut fds: Vec<OwnedFd>) {
+    pub(crate) fn create(&mut self, caller: Caller, ask: CreateRequest, mut fds: Vec<OwnedFd>) {
         if let Err(failed) = self.try_create(caller, &ask, fds.pop()) {
             self.answer(caller, Err(failed));
         }
     }
 
-    fn try_create(&mut self, caller: Caller, ask: &CreateAsk, log: Option<OwnedFd>) -> Result<(), Failure> {
+    fn try_create(&mut self, caller: Caller, ask: &CreateRequest, log: Option<OwnedFd>) -> Result<(), ShimError> {
         if self.containers.contains_key(&ask.container) {
-            return Err(failure(FailureKind::Phase, format!("container {} exists already", ask.container)));
+            return Err(failure(ShimErrorKind::Phase, format!("container {} exists already", ask.container)));
         }
-        let settings: Launch = launch::read(&ask.dir, Launch::FILE).map_err(internal)?;
+        let settings: LaunchConfig = launch::read(&ask.dir, LaunchConfig::FILE).map_err(internal)?;
         let (report, their_report) = sys::seqpacket::pair().map_err(internal)?;
         let (started, their_started) = std::io::pipe().map_err(internal)?;
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
@@ -125,15 +127,15 @@ impl Shim {
         }
     }
 
-    fn try_start(&mut self, caller: Caller, id: &ContainerId) -> Result<(), Failure> {
+    fn try_start(&mut self, caller: Caller, id: &ContainerId) -> Result<(), ShimError> {
         let container = self.containers.get_mut(id).ok_or_else(|| no_such(id))?;
         let State::Created { pid, .. } = container.state else {
             let name = container.phase().map_or("being made", |phase| phase.name());
-            return Err(failure(FailureKind::Phase, format!("container {id} is {name}, not created")));
+            return Err(failure(ShimErrorKind::Phase, format!("container {id} is {name}, not created")));
         };
         launcher::launch::start::start(&container.dir, id.as_str()).map_err(internal)?;
         let State::Created { started, .. } =
-            std::mem::replace(&mut container.state, State::Settled(Phase::Created { pid }))
+            std::mem::replace(&mut container.state, State::Settled(ContainerState::Created { pid }))
         else {
             return Ok(());
         };
@@ -147,16 +149,16 @@ impl Shim {
         // Our child, not yet reaped: its pid is nobody else's. One that has ended needs no signal.
         if let Some(pid) = container.pid().and_then(to_pid) {
             sys::signal::send(pid.as_raw(), signal)
-                .map_err(|e| failure(FailureKind::Refused, format!("{signal}: {e}")))?;
+                .map_err(|e| failure(ShimErrorKind::Refused, format!("{signal}: {e}")))?;
         }
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
     pub(crate) fn reopen(&mut self, id: &ContainerId, log: Option<OwnedFd>) -> Answered {
         let container = self.containers.get_mut(id).ok_or_else(|| no_such(id))?;
-        let log = log.ok_or_else(|| failure(FailureKind::Refused, "no log file came with the ask"))?;
+        let log = log.ok_or_else(|| failure(ShimErrorKind::Refused, "no log file came with the ask"))?;
         container.streams.reopen(File::from(log));
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
     /// Kills the container, if it lives, and reaps it. Its exit is not told: nobody asks any more.
@@ -164,17 +166,17 @@ impl Shim {
         self.forget_output(id);
         self.dismiss(id);
         self.forget_poststart(id);
-        let Some(mut container) = self.containers.remove(id) else { return Ok(Answer::Done) };
+        let Some(mut container) = self.containers.remove(id) else { return Ok(Response::Done) };
         let mut dead: Vec<i32> = container.pid().and_then(to_pid).map(Pid::as_raw).into_iter().collect();
         match &container.state {
             State::Launching(Launching { caller, launcher, report, .. }) => {
                 self.poller.forget(report, &Source::Report(id.clone()));
                 dead.push(launcher.as_raw());
-                self.answer(*caller, Err(failure(FailureKind::Phase, "the container was removed meanwhile")));
+                self.answer(*caller, Err(failure(ShimErrorKind::Phase, "the container was removed meanwhile")));
             }
             State::Starting { started, caller, .. } => {
                 self.poller.forget(started, &Source::Started(id.clone()));
-                self.answer(*caller, Err(failure(FailureKind::Phase, "the container was removed meanwhile")));
+                self.answer(*caller, Err(failure(ShimErrorKind::Phase, "the container was removed meanwhile")));
             }
             State::Created { .. } | State::Settled(_) => {}
         }
@@ -184,24 +186,30 @@ impl Shim {
         container.kill_rest();
         self.reap_until(dead);
         drop(container.streams.finish(&mut self.buffer));
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 
-    pub(crate) fn exec(&mut self, caller: Caller, ask: &ExecAsk, manner: Manner, fds: Vec<OwnedFd>) {
+    pub(crate) fn exec(&mut self, caller: Caller, ask: &ExecRequest, manner: Manner, fds: Vec<OwnedFd>) {
         if let Err(failed) = self.try_exec(caller, ask, manner, fds) {
             self.answer(caller, Err(failed));
         }
     }
 
-    fn try_exec(&mut self, caller: Caller, ask: &ExecAsk, manner: Manner, fds: Vec<OwnedFd>) -> Result<(), Failure> {
+    fn try_exec(
+        &mut self,
+        caller: Caller,
+        ask: &ExecRequest,
+        manner: Manner,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), ShimError> {
         let id = &ask.container;
         let container = self.containers.get(id).ok_or_else(|| no_such(id))?;
-        let State::Settled(Phase::Running { pid, .. }) = &container.state else {
+        let State::Settled(ContainerState::Running { pid, .. }) = &container.state else {
             let name = container.phase().map_or("being made", |phase| phase.name());
-            return Err(failure(FailureKind::Phase, format!("container {id} is {name}, not running")));
+            return Err(failure(ShimErrorKind::Phase, format!("container {id} is {name}, not running")));
         };
         if container.is_frozen() {
-            return Err(failure(FailureKind::Phase, format!("container {id} is paused: its cgroup is frozen")));
+            return Err(failure(ShimErrorKind::Phase, format!("container {id} is paused: its cgroup is frozen")));
         }
         let init = to_pid(*pid).ok_or_else(|| internal("the container's pid is out of range"))?;
         let (started, theirs) = std::io::pipe().map_err(internal)?;
@@ -221,7 +229,7 @@ impl Shim {
     /// Kills the exec'd process and all that came from it, its session and what descends from it, and waits a moment
     /// for their end. Several rounds: what was forked while one list was read is in the next.
     pub(crate) fn kill_exec(&mut self, exec: ExecKey) -> Answered {
-        let Some(exec) = self.execs.get(&exec) else { return Ok(Answer::Done) };
+        let Some(exec) = self.execs.get(&exec) else { return Ok(Response::Done) };
         let root = exec.pid.as_raw();
         let container = self.containers.get(&exec.container);
         for _ in 0..50 {
@@ -238,7 +246,7 @@ impl Shim {
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        Ok(Answer::Done)
+        Ok(Response::Done)
     }
 }
 

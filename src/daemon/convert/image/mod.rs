@@ -5,7 +5,7 @@ pub(crate) mod info;
 use std::time::SystemTime;
 
 use ::image::{Credentials, Image, Login, Reference, Usage};
-use config::Pinned;
+use config::PinnedImages;
 use cri_api::v1;
 use model::{ImageName, PodMeta};
 
@@ -150,7 +150,7 @@ fn is_registry(server: &str, registry: &str) -> bool {
 }
 
 /// An image as lists and status show it; `pinned` are those that the operator wants kept.
-pub fn to_wire(image: &Image, pinned: &Pinned) -> v1::Image {
+pub fn to_wire(image: &Image, pinned: &PinnedImages) -> v1::Image {
     let Image { id, repo_tags, repo_digests, manifest: _, size, config, chain: _ } = image;
     v1::Image {
         id: id.to_string(),

@@ -187,7 +187,7 @@ fn padding_of_credentials_is_no_part_of_them() {
 fn an_image_shows_every_field() {
     let id = format!("sha256:{}", "a".repeat(64));
     assert_eq!(
-        to_wire(&image(), &Pinned::default()),
+        to_wire(&image(), &PinnedImages::default()),
         v1::Image {
             id: id.clone(),
             repo_tags: vec![NAME.into()],
@@ -206,7 +206,7 @@ fn an_images_user_is_a_number_or_a_name() {
     let user = |text: &str| {
         let mut image = image();
         image.config.user = text.into();
-        let shown = to_wire(&image, &Pinned::default());
+        let shown = to_wire(&image, &PinnedImages::default());
         (shown.uid.map(|uid| uid.value), shown.username)
     };
     assert_eq!(user("1003:1004"), (Some(1003), String::new()));
@@ -221,11 +221,11 @@ fn an_images_user_is_a_number_or_a_name() {
 
 #[test]
 fn an_image_is_pinned_by_name() {
-    let pinned = |name: &str| Pinned::parse(&[name.to_owned()]).unwrap();
+    let pinned = |name: &str| PinnedImages::parse(&[name.to_owned()]).unwrap();
     assert!(to_wire(&image(), &pinned(NAME)).pinned);
     assert!(to_wire(&image(), &pinned(&image().repo_digests[0])).pinned);
     assert!(!to_wire(&image(), &pinned("a.example:5000/b:d")).pinned);
-    assert_eq!(to_wire(&Image { size: 0, ..image() }, &Pinned::default()).size, 1);
+    assert_eq!(to_wire(&Image { size: 0, ..image() }, &PinnedImages::default()).size, 1);
 }
 
 #[test]

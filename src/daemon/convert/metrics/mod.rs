@@ -7,11 +7,11 @@ mod tests;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cri_api::v1;
-use model::Phase;
+use model::ContainerState;
 use model::metrics::{
     ContainerCounters, CpuCounters, DeviceIo, FileSystem, GroupCounters, HugePageUsage, MemoryCounters, ProcessCounters,
 };
-use model::resources::{Bytes, Micros, Observed};
+use model::resources::{Bytes, Micros, ObservedLimits};
 use model::stats::{DiskUsage, GroupUsage, InterfaceUsage, MemoryUsage, NetworkUsage, Pressure};
 
 use super::resources::shares_of;
@@ -44,7 +44,7 @@ fn of_container(container: &ContainerMetered, pod: &PodRecord, metered: &Metered
     let ContainerCounters { group, processes, writable } = counters;
     let mut sheet = Sheet::new(container_labels(record, pod));
     sheet.put(&f::LAST_SEEN, &[], seconds_since_1970(group.usage.at));
-    if let Phase::Running { started, .. } = record.phase {
+    if let ContainerState::Running { started, .. } = record.phase {
         sheet.put(&f::START_TIME, &[], seconds_since_1970(started));
     }
     of_cpu(&mut sheet, group);
@@ -239,7 +239,7 @@ fn of_processes(sheet: &mut Sheet, counters: &ProcessCounters, group: &GroupCoun
 }
 
 /// All limits but the processor's weight. No limit is 0, as cAdvisor has it; where nothing is counted there is no limit to tell.
-fn of_limits(sheet: &mut Sheet, now: &Observed, group: &GroupCounters) {
+fn of_limits(sheet: &mut Sheet, now: &ObservedLimits, group: &GroupCounters) {
     let bytes = |limit: Option<Bytes>| limit.map_or(0, |Bytes(bytes)| bytes);
     sheet.put(&f::SPEC_CPU_PERIOD, &[], now.cpu_period.map(|Micros(period)| period));
     sheet.put(&f::SPEC_CPU_QUOTA, &[], now.cpu_quota.map(|Micros(quota)| quota));

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use cgroup::Now;
+use cgroup::CurrentLimits;
 use model::resources::{CpuShares, CpuWeight};
 use model::stats::{Stall, SwapUsage};
 
@@ -68,7 +68,7 @@ fn group() -> GroupCounters {
 
 fn metered(group: GroupCounters) -> Metered {
     let mut record = container_record();
-    record.phase = Phase::Running { pid: NonZeroU32::MIN, started: time(4000) };
+    record.phase = ContainerState::Running { pid: NonZeroU32::MIN, started: time(4000) };
     let interface = |name: &str, base: u64| InterfaceUsage {
         name: name.to_owned(),
         rx_bytes: base,
@@ -82,13 +82,13 @@ fn metered(group: GroupCounters) -> Metered {
     };
     let processes =
         ProcessCounters { processes: Some(90), descriptors: Some(91), sockets: Some(92), open_files_max: Some(93) };
-    let observed = Observed {
+    let observed = ObservedLimits {
         cpu_quota: Some(Micros(100)),
         cpu_period: Some(Micros(101)),
         cpu_shares: Some(CpuShares::new(102).unwrap()),
         memory: Some(Bytes(103)),
         memory_swap: Some(Bytes(104)),
-        ..Observed::default()
+        ..ObservedLimits::default()
     };
     let container = ContainerMetered {
         record: Arc::new(record),
@@ -97,7 +97,7 @@ fn metered(group: GroupCounters) -> Metered {
             processes,
             writable: Some(DiskUsage { at: time(4500), bytes: 110, inodes: 111 }),
         },
-        limits: Some(Now { observed, drift: Vec::new() }),
+        limits: Some(CurrentLimits { observed, drift: Vec::new() }),
     };
     let network =
         NetworkUsage { at: time(5000), default: interface("eth0", 200), others: vec![interface("net1", 300)] };
@@ -285,12 +285,12 @@ fn what_the_kernel_does_not_tell_is_absent() {
 #[test]
 fn no_limit_is_zero_and_a_weight_is_told_in_shares() {
     let mut metered = metered(group());
-    let observed = Observed {
+    let observed = ObservedLimits {
         cpu_period: Some(Micros(100_000)),
         cpu_weight: Some(CpuWeight::new(100).unwrap()),
-        ..Observed::default()
+        ..ObservedLimits::default()
     };
-    metered.pods[0].containers[0].limits = Some(Now { observed, drift: Vec::new() });
+    metered.pods[0].containers[0].limits = Some(CurrentLimits { observed, drift: Vec::new() });
     let told = told(&metered);
     assert_eq!(told["container_spec_memory_limit_bytes"], 0);
     assert_eq!(told["container_spec_memory_swap_limit_bytes"], 0);

@@ -5,7 +5,7 @@
 use cri_api::v1;
 use cri_api::v1::container_resource_config::ContainerType;
 use model::PodSpec;
-use model::pod_resources::{Announced, QualifiedName, Source};
+use model::pod_resources::{PodResourceConfig, QualifiedName, Source};
 use oci::pod_resources_json::{
     CdiJson, ContainerJson, DeviceJson, IdMappingJson, ImageJson, KindJson, MountJson, Object, PodJson,
     PropagationJson, ResourcesJson,
@@ -29,7 +29,7 @@ pub(crate) fn heed(
     if pod.announced.is_some() {
         warnings.push(format!("{here}: not used, since {} says it", at.at("pod_resources")));
     } else {
-        pod.announced = announced.map(|announced| Announced { source: Source::Annotation, ..announced });
+        pod.announced = announced.map(|announced| PodResourceConfig { source: Source::Annotation, ..announced });
     }
     Ok(())
 }

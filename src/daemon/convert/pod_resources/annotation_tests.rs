@@ -19,8 +19,8 @@ fn refused(text: &str) -> String {
     said.strip_prefix("config.annotations[\"a.example/resources\"]").unwrap_or_else(|| panic!("{said}")).to_owned()
 }
 
-fn same_but_for_its_source(announced: &Announced) -> Announced {
-    Announced { source: Source::Request, ..announced.clone() }
+fn same_but_for_its_source(announced: &PodResourceConfig) -> PodResourceConfig {
+    PodResourceConfig { source: Source::Request, ..announced.clone() }
 }
 
 #[test]

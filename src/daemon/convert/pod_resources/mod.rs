@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use cri_api::v1;
 use cri_api::v1::container_resource_config::ContainerType;
 use model::InvalidQuantity;
-use model::pod_resources::{Amounts, Announced, AnnouncedContainer, ContainerKind, InvalidName, Resources, Source};
+use model::pod_resources::{
+    ContainerKind, ContainerResourceConfig, InvalidName, PodResourceConfig, ResourceList, Resources, Source,
+};
 
 use super::container::each;
 use super::{Field, Refusal, Warnings, mount};
@@ -30,7 +32,7 @@ pub(super) fn announced(
     at: Field<'_>,
     asked: Option<v1::PodResourceConfig>,
     warnings: &mut Warnings,
-) -> Result<Option<Announced>, Refusal> {
+) -> Result<Option<PodResourceConfig>, Refusal> {
     let Some(v1::PodResourceConfig { containers, kubernetes_resources }) = asked else { return Ok(None) };
     let list = at.at("containers");
     let containers = each(list, containers, |at, config| container(at, config, warnings))?;
@@ -46,16 +48,16 @@ pub(super) fn announced(
         }
     }
     let resources = resources(at.at("kubernetes_resources"), kubernetes_resources)?;
-    Ok(Some(Announced { containers, resources, source: Source::Request }))
+    Ok(Some(PodResourceConfig { containers, resources, source: Source::Request }))
 }
 
 fn container(
     at: Field<'_>,
     config: v1::ContainerResourceConfig,
     warnings: &mut Warnings,
-) -> Result<AnnouncedContainer, Refusal> {
+) -> Result<ContainerResourceConfig, Refusal> {
     let v1::ContainerResourceConfig { name, r#type, kubernetes_resources, mounts, devices, cdi_devices } = config;
-    Ok(AnnouncedContainer {
+    Ok(ContainerResourceConfig {
         name: at.at("name").filled(name)?,
         kind: match at.at("type").known(r#type)? {
             ContainerType::InitContainer => ContainerKind::Init,
@@ -68,7 +70,7 @@ fn container(
     })
 }
 
-fn amounts(at: Field<'_>, list: &str, asked: BTreeMap<String, cri_api::Quantity>) -> Result<Amounts, Refusal> {
+fn amounts(at: Field<'_>, list: &str, asked: BTreeMap<String, cri_api::Quantity>) -> Result<ResourceList, Refusal> {
     let amount = |(name, cri_api::Quantity { string: text }): (String, cri_api::Quantity)| {
         let field = entry(list, &name);
         let at = at.at(&field);
@@ -80,7 +82,7 @@ fn amounts(at: Field<'_>, list: &str, asked: BTreeMap<String, cri_api::Quantity>
 
 /// Requests and limits as they came.
 pub fn resources_to_wire(resources: &Resources) -> v1::KubernetesResources {
-    let amounts = |amounts: &Amounts| {
+    let amounts = |amounts: &ResourceList| {
         let texts = amounts.iter().map(|(name, amount)| (name.as_str().to_owned(), amount.as_str().to_owned()));
         texts.map(|(name, string)| (name, cri_api::Quantity { string })).collect()
     };
@@ -89,10 +91,10 @@ pub fn resources_to_wire(resources: &Resources) -> v1::KubernetesResources {
 }
 
 /// What was announced of a pod, as it came.
-pub fn announced_to_wire(announced: &Announced) -> v1::PodResourceConfig {
-    let Announced { containers, resources, source: _ } = announced;
-    let container = |container: &AnnouncedContainer| {
-        let AnnouncedContainer { name, kind, resources, mounts, devices, cdi_devices } = container;
+pub fn announced_to_wire(announced: &PodResourceConfig) -> v1::PodResourceConfig {
+    let PodResourceConfig { containers, resources, source: _ } = announced;
+    let container = |container: &ContainerResourceConfig| {
+        let ContainerResourceConfig { name, kind, resources, mounts, devices, cdi_devices } = container;
         let kind = match kind {
             ContainerKind::Init => ContainerType::InitContainer,
             ContainerKind::Regular => ContainerType::Container,

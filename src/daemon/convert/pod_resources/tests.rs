@@ -1,4 +1,4 @@
-use model::{Classed as _, Kind};
+use model::{ErrorClass as _, ErrorKind};
 
 use super::super::tests::support::{
     container_record, kubernetes_resources, pod_record, pod_resources, quantities, run_request,
@@ -11,7 +11,7 @@ fn refused(change: impl FnOnce(&mut v1::PodResourceConfig)) -> String {
     let mut request = run_request();
     change(request.config.as_mut().unwrap().pod_resources.as_mut().unwrap());
     let refusal = pod::run(request, None).unwrap_err();
-    assert_eq!(refusal.kind(), Kind::Invalid);
+    assert_eq!(refusal.kind(), ErrorKind::Invalid);
     refusal.to_string()
 }
 
@@ -23,13 +23,13 @@ fn limit(config: &mut v1::PodResourceConfig, name: &str, text: &str) {
 #[test]
 fn every_field_comes_through() {
     let announced = announced(Field::top("pod_resources"), Some(pod_resources()), &mut Warnings::new());
-    let Announced { containers, resources, source } = announced.unwrap().unwrap();
+    let PodResourceConfig { containers, resources, source } = announced.unwrap().unwrap();
     let names: Vec<_> = containers.iter().map(|one| (one.name.as_str(), one.kind)).collect();
     assert_eq!(names, [("init", ContainerKind::Init), ("main", ContainerKind::Regular)]);
     assert_eq!((resources.unwrap().requests["cpu"].as_str(), source), ("1.5", Source::Request));
     assert_eq!((containers[0].resources.as_ref(), containers[0].mounts.len()), (None, 0));
     let spec = container_record().spec;
-    let AnnouncedContainer { name: _, kind: _, resources, mounts, devices, cdi_devices } = containers[1].clone();
+    let ContainerResourceConfig { name: _, kind: _, resources, mounts, devices, cdi_devices } = containers[1].clone();
     assert_eq!((resources, mounts), (spec.kubernetes_resources, spec.mounts));
     assert_eq!((devices, cdi_devices), (spec.devices, spec.cdi_devices));
 }

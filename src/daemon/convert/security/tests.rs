@@ -1,4 +1,4 @@
-use model::{Classed as _, IdMapping, Kind, SeLinux};
+use model::{ErrorClass as _, ErrorKind, IdMapping, SeLinux};
 
 use super::super::tests::support::container_config;
 use super::*;
@@ -15,7 +15,7 @@ fn convert(change: impl FnOnce(&mut v1::LinuxContainerSecurityContext)) -> Resul
 
 fn refused(change: impl FnOnce(&mut v1::LinuxContainerSecurityContext)) -> String {
     let refusal = convert(change).unwrap_err();
-    assert_eq!(refusal.kind(), Kind::Invalid);
+    assert_eq!(refusal.kind(), ErrorKind::Invalid);
     refusal.to_string()
 }
 
@@ -113,7 +113,7 @@ fn a_user_namespace_is_the_pods_with_mappings_or_the_hosts_without() {
     ];
     for (userns, problem) in cases {
         let refusal = with(userns).unwrap_err();
-        assert_eq!(refusal.kind(), Kind::Invalid);
+        assert_eq!(refusal.kind(), ErrorKind::Invalid);
         assert_eq!(refusal.to_string(), format!("ctx.namespace_options.userns_options{problem}"));
     }
 }

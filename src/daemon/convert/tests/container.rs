@@ -1,4 +1,4 @@
-use model::{Capabilities, Classed as _, Device, IdMapping, Kind, Mount, MountSource, Propagation, Signal};
+use model::{Capabilities, Device, ErrorClass as _, ErrorKind, IdMapping, Mount, MountSource, Propagation, Signal};
 
 use super::super::tests::support::{container_config, create_request, map};
 use super::*;
@@ -116,7 +116,7 @@ fn values_that_cannot_be_are_refused_by_field() {
         ),
     ];
     for (field, said) in cases {
-        assert_eq!(said.kind(), Kind::Invalid);
+        assert_eq!(said.kind(), ErrorKind::Invalid);
         assert!(said.to_string().starts_with(field), "{field} {said}");
     }
     let mut request = create_request();
@@ -127,7 +127,7 @@ fn values_that_cannot_be_are_refused_by_field() {
 #[test]
 fn a_value_that_is_no_text_is_refused_without_showing_it() {
     let refusal = refused(|c| c.envs[0].value = b"secret\xff".to_vec());
-    assert_eq!(refusal.kind(), Kind::Unsupported);
+    assert_eq!(refusal.kind(), ErrorKind::Unsupported);
     assert_eq!(refusal.to_string(), "config.envs[0].value: must be UTF-8 for now");
 }
 

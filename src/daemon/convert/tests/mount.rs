@@ -1,4 +1,4 @@
-use model::{Classed as _, Kind};
+use model::{ErrorClass as _, ErrorKind};
 
 use super::super::tests::support::{host_mount, image, image_mount};
 use super::*;
@@ -37,7 +37,7 @@ fn mounts_that_cannot_be_are_refused_by_field() {
         ),
     ];
     for (problem, said) in cases {
-        assert_eq!(said.kind(), Kind::Invalid);
+        assert_eq!(said.kind(), ErrorKind::Invalid);
         assert_eq!(said.to_string(), format!("config.mounts[0].{problem}"));
     }
 }
@@ -109,7 +109,7 @@ fn mappings_that_cannot_be_are_refused_by_field() {
         ),
     ];
     for (problem, said) in cases {
-        assert_eq!(said.kind(), Kind::Invalid);
+        assert_eq!(said.kind(), ErrorKind::Invalid);
         assert_eq!(said.to_string(), format!("config.mounts[0].{problem}"));
     }
 }

@@ -1,5 +1,5 @@
 use model::resources::{CpuShares, LimitsPatch};
-use model::{Classed as _, GroupsPolicy, Kind, NsMode, Profile};
+use model::{ErrorClass as _, ErrorKind, GroupsPolicy, NsMode, Profile};
 
 use super::super::tests::support::{map, pod_config, run_request};
 use super::*;
@@ -9,7 +9,7 @@ fn refused(change: impl FnOnce(&mut v1::PodSandboxConfig)) -> String {
     change(&mut config);
     let request = v1::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() };
     let refusal = run(request, None).unwrap_err();
-    assert_eq!(refusal.kind(), Kind::Invalid);
+    assert_eq!(refusal.kind(), ErrorKind::Invalid);
     refusal.to_string()
 }
 

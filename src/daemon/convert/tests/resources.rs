@@ -8,8 +8,8 @@ fn convert(change: impl FnOnce(&mut v1::LinuxContainerResources)) -> Result<Limi
 }
 
 /// What the kernel of `fixture::limits` shows, on cgroup v1 with pages of 4096 bytes.
-fn observed() -> Observed {
-    Observed {
+fn observed() -> ObservedLimits {
+    ObservedLimits {
         cpu_quota: Some(Micros(50_000)),
         cpu_period: Some(Micros(100_000)),
         cpu_shares: Some(CpuShares::new(512).unwrap()),
@@ -23,8 +23,8 @@ fn observed() -> Observed {
     }
 }
 
-fn shown(asked: &LimitsPatch, now: &Observed) -> v1::LinuxContainerResources {
-    in_force(asked, &Now { observed: now.clone(), drift: vec![] }).unwrap().linux.unwrap()
+fn shown(asked: &LimitsPatch, now: &ObservedLimits) -> v1::LinuxContainerResources {
+    in_force(asked, &CurrentLimits { observed: now.clone(), drift: vec![] }).unwrap().linux.unwrap()
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_status_gives_back_what_was_asked_while_the_kernel_agrees() {
 #[test]
 fn a_status_gives_the_kernels_values_where_they_differ() {
     let asked = convert(|_| ()).unwrap();
-    let now = Observed {
+    let now = ObservedLimits {
         cpu_quota: Some(Micros(70_000)),
         cpu_shares: Some(CpuShares::new(300).unwrap()),
         memory: Some(Bytes(8192)),
@@ -101,7 +101,7 @@ fn a_status_gives_the_kernels_values_where_they_differ() {
 
 #[test]
 fn unlimited_is_zero_memory_and_no_quota() {
-    let now = Observed { cpu_quota: None, memory: None, memory_swap: None, ..observed() };
+    let now = ObservedLimits { cpu_quota: None, memory: None, memory_swap: None, ..observed() };
     let linux = shown(&LimitsPatch::default(), &now);
     assert_eq!((linux.cpu_quota, linux.memory_limit_in_bytes, linux.memory_swap_limit_in_bytes), (0, 0, 0));
     for asked in [-1, 50_000] {
@@ -116,7 +116,7 @@ fn shares_survive_the_way_through_a_weight() {
         let shares = CpuShares::new(asked_shares).unwrap();
         let asked = convert(|r| r.cpu_shares = asked_shares).unwrap();
         let weight = CpuWeight::new(cgroup::weight(shares).into()).unwrap();
-        let now = Observed { cpu_shares: None, cpu_weight: Some(weight), ..observed() };
+        let now = ObservedLimits { cpu_shares: None, cpu_weight: Some(weight), ..observed() };
         assert_eq!(shown(&asked, &now).cpu_shares, asked_shares);
         let found = shown(&LimitsPatch::default(), &now).cpu_shares;
         assert_eq!(cgroup::weight(CpuShares::new(found).unwrap()), weight.get());
@@ -127,16 +127,16 @@ fn shares_survive_the_way_through_a_weight() {
 #[test]
 fn without_a_cpu_controller_nothing_is_said() {
     let asked = convert(|_| ()).unwrap();
-    let gaps = [Observed { cpu_period: None, ..observed() }, Observed { cpu_shares: None, ..observed() }];
+    let gaps = [ObservedLimits { cpu_period: None, ..observed() }, ObservedLimits { cpu_shares: None, ..observed() }];
     for observed in gaps {
-        assert_eq!(in_force(&asked, &Now { observed, drift: vec![] }), None);
+        assert_eq!(in_force(&asked, &CurrentLimits { observed, drift: vec![] }), None);
     }
 }
 
 #[test]
 fn a_score_and_raw_files_are_shown_as_the_kernel_has_them() {
     let asked = convert(|_| ()).unwrap();
-    let restricted = Observed { oom_score_adj: Some(OomScoreAdj::new(0).unwrap()), ..observed() };
+    let restricted = ObservedLimits { oom_score_adj: Some(OomScoreAdj::new(0).unwrap()), ..observed() };
     assert_eq!(shown(&asked, &restricted).oom_score_adj, 0);
     assert_eq!(shown(&asked, &observed()).unified["memory.high"], "max");
     let drift = cgroup::Drift {
@@ -145,7 +145,7 @@ fn a_score_and_raw_files_are_shown_as_the_kernel_has_them() {
         read: "max".to_owned(),
         found: Some("4096".to_owned()),
     };
-    let now = Now { observed: observed(), drift: vec![drift] };
+    let now = CurrentLimits { observed: observed(), drift: vec![drift] };
     assert_eq!(in_force(&asked, &now).unwrap().linux.unwrap().unified["memory.high"], "4096");
 }
 

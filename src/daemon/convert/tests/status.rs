@@ -5,10 +5,10 @@ use super::*;
 
 const SECOND: i64 = 1_000_000_000;
 
-fn exited(code: i32, oom: bool, trouble: Option<Trouble>) -> v1::ContainerStatus {
+fn exited(code: i32, oom: bool, trouble: Option<AbnormalExit>) -> v1::ContainerStatus {
     let mut record = container_record();
     let exit = Exit { code, at: time(300), oom, trouble };
-    record.phase = Phase::Exited { started: Some(time(201)), exit };
+    record.phase = ContainerState::Exited { started: Some(time(201)), exit };
     container(&record, None)
 }
 
@@ -39,7 +39,7 @@ fn a_pods_status_has_every_field() {
 #[test]
 fn a_pods_list_entry_has_every_field() {
     let mut record = pod_record();
-    record.phase = PodPhase::NotReady;
+    record.phase = PodState::NotReady;
     assert_eq!(
         pod_item(&record),
         v1::PodSandbox {
@@ -120,8 +120,8 @@ fn an_end_has_its_reason() {
         (exited(3, false, None), 3, "Error", ""),
         (exited(137, true, None), 137, "OOMKilled", ""),
         (exited(0, true, None), 0, "OOMKilled", ""),
-        (exited(128, false, Some(Trouble::Start("no such file".into()))), 128, "StartError", "no such file"),
-        (exited(255, false, Some(Trouble::Lost("shim gone".into()))), 255, "ShimLost", "shim gone"),
+        (exited(128, false, Some(AbnormalExit::Start("no such file".into()))), 128, "StartError", "no such file"),
+        (exited(255, false, Some(AbnormalExit::Lost("shim gone".into()))), 255, "ShimLost", "shim gone"),
     ];
     for (status, code, reason, message) in cases {
         assert_eq!(status.state(), v1::ContainerState::ContainerExited);
@@ -133,7 +133,7 @@ fn an_end_has_its_reason() {
 #[test]
 fn a_container_that_never_started_has_no_times() {
     let mut record = container_record();
-    record.phase = Phase::Created { pid: NonZeroU32::MIN };
+    record.phase = ContainerState::Created { pid: NonZeroU32::MIN };
     let status = container(&record, None);
     assert_eq!((status.state(), status.started_at), (v1::ContainerState::ContainerCreated, 0));
     assert_eq!((status.finished_at, status.reason.as_str()), (0, ""));
@@ -142,8 +142,8 @@ fn a_container_that_never_started_has_no_times() {
 #[test]
 fn an_unknown_container_tells_what_was_left() {
     let mut record = container_record();
-    let left = |step: &str| Leftover { step: step.into(), error: "busy".into() };
-    record.phase = Phase::Unknown { left: vec![left("unmount"), left("remove")] };
+    let left = |step: &str| CleanupFailure { step: step.into(), error: "busy".into() };
+    record.phase = ContainerState::Unknown { left: vec![left("unmount"), left("remove")] };
     let status = container(&record, None);
     assert_eq!((status.state(), status.reason.as_str()), (v1::ContainerState::ContainerUnknown, "Unknown"));
     assert_eq!(status.message, "unmount: busy; remove: busy");
@@ -151,13 +151,13 @@ fn an_unknown_container_tells_what_was_left() {
 
 #[test]
 fn a_status_shows_the_limits_in_force() {
-    use model::resources::{CpuShares, Micros, Observed};
-    let observed = Observed {
+    use model::resources::{CpuShares, Micros, ObservedLimits};
+    let observed = ObservedLimits {
         cpu_period: Some(Micros(100_000)),
         cpu_shares: Some(CpuShares::new(512).unwrap()),
-        ..Observed::default()
+        ..ObservedLimits::default()
     };
-    let now = cgroup::Now { observed, drift: vec![] };
+    let now = cgroup::CurrentLimits { observed, drift: vec![] };
     let resources = container(&container_record(), Some(&now)).resources.unwrap().linux.unwrap();
     assert_eq!((resources.cpu_period, resources.cpu_shares), (100_000, 512));
 }

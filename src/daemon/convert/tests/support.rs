@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cri_api::v1;
-use model::{ContainerId, Phase, PodId, PodPhase, Signal};
-use shim_protocol::Held;
+use model::{ContainerId, ContainerState, PodId, PodState, Signal};
+use shim_protocol::Sandbox;
 
 use crate::convert::{container, pod};
 use crate::store::{Connection, ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
@@ -262,11 +262,11 @@ pub(crate) fn pod_record() -> PodRecord {
         id: PodId::from_bytes([1; 32]),
         spec: pod::run(run_request(), None).unwrap().0,
         created: time(100),
-        phase: PodPhase::Ready,
+        phase: PodState::Ready,
         hostname: "web-host".to_owned(),
-        held: Held::default(),
+        held: Sandbox::default(),
         cgroup: PodCgroup { path: "/kubepods/pod1".to_owned(), ours: false },
-        settings: cgroup::Settings::new(),
+        settings: cgroup::AppliedValues::new(),
         ips: vec!["10.1.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
         connection: Connection::Bridge,
         selinux: None,
@@ -280,7 +280,7 @@ pub(crate) fn container_record() -> ContainerRecord {
         pod: PodId::from_bytes([1; 32]),
         spec: container::create(create_request()).unwrap().spec,
         created: time(200),
-        phase: Phase::Running { pid: NonZeroU32::MIN, started: time(201) },
+        phase: ContainerState::Running { pid: NonZeroU32::MIN, started: time(201) },
         image: ImageUsed {
             id: "sha256:abc".to_owned(),
             name: "busybox".to_owned(),
@@ -291,7 +291,7 @@ pub(crate) fn container_record() -> ContainerRecord {
         log: Some("/var/log/pods/web/main/0.log".into()),
         stop_signal: Signal::TERM,
         cgroup: "/kubepods/pod1/c".to_owned(),
-        settings: cgroup::Settings::new(),
+        settings: cgroup::AppliedValues::new(),
         cdi: vec![],
         selinux: None,
     }

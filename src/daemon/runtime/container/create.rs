@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use config::{NoSuchHandler, OomPolicy};
-use model::{Classed, ContainerId, ContainerSpec, ImageName, Kind, Phase, PodId, PodPhase, PodSpec};
+use model::{ContainerId, ContainerSpec, ContainerState, ErrorClass, ErrorKind, ImageName, PodId, PodSpec, PodState};
 use oci::OciError;
 use oci::cdi::CdiError;
 use safe_fs::FileError;
 use security::seccomp::SeccompError;
 use security::{ApparmorError, RelabelError, SelinuxError, relabel};
-use shim_protocol::{Answer, Ask, CgroupView, CreateAsk, Launch, Overlay, ShownController};
+use shim_protocol::{CgroupMount, CgroupPaths, CreateRequest, LaunchConfig, Overlay, Request, Response};
 use tracing::Instrument as _;
 
 use super::devices::DevicesError;
@@ -102,7 +102,7 @@ pub(crate) enum CreateError {
     #[error("the container's cgroup")]
     CgroupPath(#[from] cgroup::InvalidPath),
     #[error("making the container's cgroup")]
-    Cgroup(#[from] cgroup::GroupError),
+    Cgroup(#[from] cgroup::CgroupError),
     #[error("config.linux.resources")]
     Limits(#[from] cgroup::ApplyError),
     #[error("putting the container's device rules in force")]
@@ -115,18 +115,18 @@ pub(crate) enum CreateError {
     Fault(#[from] Fault),
 }
 
-impl Classed for CreateError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for CreateError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::PodNotReady(_) | Self::Target(_) | Self::OomScore(_) => Kind::Precondition,
-            Self::OtherPod(_) | Self::StopSignal(_) | Self::CgroupPath(_) | Self::NoLayers(_) => Kind::Invalid,
+            Self::PodNotReady(_) | Self::Target(_) | Self::OomScore(_) => ErrorKind::Precondition,
+            Self::OtherPod(_) | Self::StopSignal(_) | Self::CgroupPath(_) | Self::NoLayers(_) => ErrorKind::Invalid,
             Self::Handler(e) => e.kind(),
             Self::ImageHandler(e) => e.kind(),
             Self::NameTaken(e) => e.kind(),
             Self::NotAsAnnounced(e) => e.kind(),
-            Self::NoSuchImage(_) => Kind::NotFound,
-            Self::MountSource { .. } | Self::PrivilegedAlone | Self::Privileged(_) => Kind::Invalid,
+            Self::NoSuchImage(_) => ErrorKind::NotFound,
+            Self::MountSource { .. } | Self::PrivilegedAlone | Self::Privileged(_) => ErrorKind::Invalid,
             Self::ImageMount(e) => e.kind(),
             Self::Declared(e) => e.kind(),
             Self::Volumes(e) => e.kind(),
@@ -147,7 +147,7 @@ impl Classed for CreateError {
             Self::DeviceRules(e) => e.kind(),
             Self::Shim(_, e) => e.kind(),
             // The operator's file, not the client's.
-            Self::DefaultSeccomp(_) | Self::Fault(_) => Kind::Internal,
+            Self::DefaultSeccomp(_) | Self::Fault(_) => ErrorKind::Internal,
         }
     }
 }
@@ -166,7 +166,7 @@ impl Runtime {
             return Err(LookError::NoSuchPod(pod.to_owned()).into());
         }
         let pod = entry.look();
-        if pod.phase != PodPhase::Ready || entry.gauges().ends.is_awaited() {
+        if pod.phase != PodState::Ready || entry.gauges().ends.is_awaited() {
             return Err(CreateError::PodNotReady(pod.id.clone()));
         }
         if pod_spec.as_ref().is_some_and(|asked| asked.meta != pod.spec.meta) {
@@ -212,7 +212,7 @@ impl Runtime {
         let shim = shim.ok_or_else(|| CreateError::PodNotReady(draft.pod.id.clone()))?;
         let preparing = tracing::debug_span!("container.prepare");
         let (dir, draft) = blocking(move || runtime.prepare(draft)).instrument(preparing).await?;
-        let ask = Ask::Create(CreateAsk { container: draft.id.clone(), dir });
+        let ask = Request::Create(CreateRequest { container: draft.id.clone(), dir });
         let log = draft.log.as_ref().map(|(_, file)| file.as_fd());
         let asked = tokio::select! {
             asked = shim.ask(ask, log.as_slice()).instrument(tracing::debug_span!("shim.create")) => asked,
@@ -220,7 +220,7 @@ impl Runtime {
             () = ends.awaited() => return Err(CreateError::PodNotReady(draft.pod.id.clone())),
         };
         let (pid, warnings) = match asked.map_err(|e| CreateError::Shim(draft.id.clone(), e))? {
-            Answer::Created { pid, warnings } => (pid, warnings),
+            Response::Created { pid, warnings } => (pid, warnings),
             _ => return Err(CreateError::Shim(draft.id.clone(), AskError::Mismatch)),
         };
         failpoint::at("create.launch")?;
@@ -268,7 +268,7 @@ impl Runtime {
         // Taken back by `clear_container`, which the intent tells of it.
         drop(draft.cgroup.create()?);
         draft.cgroup.set_devices(&draft.device_rules)?;
-        let (limits, held) = draft.cgroup.within(&draft.spec.resources);
+        let (limits, held) = draft.cgroup.clamp_to_ancestors(&draft.spec.resources);
         if held {
             tracing::warn!(container = %draft.id, "its CPU quota is held at that of the cgroup above until that is raised");
         }
@@ -276,7 +276,7 @@ impl Runtime {
         failpoint::at("create.cgroup")?;
         let launch = self.launch(&draft, overlay, images);
         safe_fs::write_json(&dir.join("config.json"), &draft.config)?;
-        safe_fs::write_json(&Launch::path(&dir), &launch)?;
+        safe_fs::write_json(&LaunchConfig::path(&dir), &launch)?;
         poststop_hooks::note(&dir, &draft.id, &draft.config)?;
         failpoint::at("create.bundle")?;
         Ok((dir, draft))
@@ -295,9 +295,9 @@ impl Runtime {
         Ok(())
     }
 
-    fn launch(&self, draft: &Draft, rootfs: Overlay, images: BTreeMap<String, Vec<String>>) -> Launch {
+    fn launch(&self, draft: &Draft, rootfs: Overlay, images: BTreeMap<String, Vec<String>>) -> LaunchConfig {
         let shown = draft.cgroup.mounts().into_iter();
-        Launch {
+        LaunchConfig {
             rootfs,
             images,
             tty: draft.spec.tty,
@@ -307,10 +307,10 @@ impl Runtime {
             seccomp: draft.seccomp.clone(),
             oom_score_adj: draft.spec.resources.oom_score_adj.map(|score| i32::from(score.get())),
             poststart: draft.config.hooks().as_ref().is_some_and(|hooks| hooks.poststart().is_some()),
-            cgroup: CgroupView {
+            cgroup: CgroupPaths {
                 oom: draft.cgroup.oom_file(),
                 join: draft.cgroup.join_files(),
-                shown: shown.map(|s| ShownController { name: s.name, dir: s.dir, aliases: s.links }).collect(),
+                shown: shown.map(|s| CgroupMount { name: s.name, dir: s.dir, aliases: s.links }).collect(),
             },
         }
     }
@@ -328,7 +328,7 @@ impl Runtime {
             pod: pod.id.clone(),
             spec,
             created: SystemTime::now(),
-            phase: Phase::Created { pid },
+            phase: ContainerState::Created { pid },
             image: ImageUsed { id: image.id.to_string(), name, reference },
             mounted: mounted.into_iter().map(|(name, image)| (name, image.id.to_string())).collect(),
             user: UserUsed { uid: user.uid, gid: user.gid, groups },

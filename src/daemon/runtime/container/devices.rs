@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use cgroup::{Access, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};
-use model::{Classed, ContainerSpec, Kind};
+use model::{ContainerSpec, ErrorClass, ErrorKind};
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceBuilder, LinuxDeviceType};
 
@@ -21,11 +21,11 @@ pub(crate) enum DevicesError {
     Build(#[from] OciSpecError),
 }
 
-impl Classed for DevicesError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for DevicesError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Host { .. } | Self::NotADevice(_) | Self::Permissions(_) => Kind::Invalid,
-            Self::Build(_) => Kind::Internal,
+            Self::Host { .. } | Self::NotADevice(_) | Self::Permissions(_) => ErrorKind::Invalid,
+            Self::Build(_) => ErrorKind::Internal,
         }
     }
 }

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use model::{Classed, ContainerId, Kind, Phase};
+use model::{ContainerId, ContainerState, ErrorClass, ErrorKind};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
-use shim_protocol::{Answer, Ask};
+use shim_protocol::{Request, Response};
 
 use crate::runtime::{LookError, Runtime};
 use crate::shim::AskError;
@@ -25,11 +25,11 @@ pub(crate) enum ReopenError {
     Shim(#[from] AskError),
 }
 
-impl Classed for ReopenError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for ReopenError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::NotRunning(_) => Kind::Precondition,
+            Self::NotRunning(_) => ErrorKind::Precondition,
             Self::Open(e) => e.kind(),
             Self::Shim(e) => e.kind(),
         }
@@ -44,12 +44,12 @@ pub(crate) enum LogError {
     File { path: PathBuf, source: io::Error },
 }
 
-impl Classed for LogError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for LogError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Directory { source, .. } | Self::File { source, .. } => match source.raw_os_error() {
-                Some(libc_no_space) if libc_no_space == rustix::io::Errno::NOSPC.raw_os_error() => Kind::Exhausted,
-                _ => Kind::Precondition,
+                Some(libc_no_space) if libc_no_space == rustix::io::Errno::NOSPC.raw_os_error() => ErrorKind::Exhausted,
+                _ => ErrorKind::Precondition,
             },
         }
     }
@@ -79,15 +79,15 @@ pub(crate) fn open(directory: &Path, path: &Path) -> Result<File, LogError> {
 impl Runtime {
     pub(crate) async fn reopen_log(self: &Arc<Self>, id: &str) -> Result<(), ReopenError> {
         let record = self.container(id)?;
-        if !matches!(record.phase, Phase::Running { .. }) {
+        if !matches!(record.phase, ContainerState::Running { .. }) {
             return Err(ReopenError::NotRunning(record.id.clone()));
         }
         let pod = self.pod(record.pod.as_str())?;
         let (Some(directory), Some(path)) = (&pod.spec.log_directory, &record.spec.log_path) else { return Ok(()) };
         let log = open(directory, path)?;
         let shim = self.shim_of(&record.pod).ok_or_else(|| ReopenError::NotRunning(record.id.clone()))?;
-        match shim.ask(Ask::Reopen { container: record.id.clone() }, &[log.as_fd()]).await? {
-            Answer::Done => Ok(()),
+        match shim.ask(Request::Reopen { container: record.id.clone() }, &[log.as_fd()]).await? {
+            Response::Done => Ok(()),
             _ => Err(AskError::Mismatch.into()),
         }
     }

@@ -4,27 +4,27 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::num::NonZeroU32;
 
-use cgroup::{Cgroup, GroupError};
+use cgroup::{Cgroup, CgroupError};
 use model::resources::OomScoreAdj;
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OomScoreError {
     #[error("finding the container's processes")]
-    Processes(#[from] GroupError),
+    Processes(#[from] CgroupError),
     #[error("writing {score} to oom_score_adj of process {pid}")]
     Write { pid: NonZeroU32, score: i16, source: io::Error },
 }
 
-impl Classed for OomScoreError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for OomScoreError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Processes(e) => e.kind(),
             Self::Write { source, .. } => match source.kind() {
-                io::ErrorKind::PermissionDenied => Kind::Precondition,
-                _ => Kind::Internal,
+                io::ErrorKind::PermissionDenied => ErrorKind::Precondition,
+                _ => ErrorKind::Internal,
             },
         }
     }

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use config::{Handler, NoSuchHandler, OomPolicy};
-use model::{ContainerId, ContainerSpec, GroupsPolicy, MountSource, NsMode, Phase, Profile, Signal, UserRef};
-use oci::cdi::{DeviceUsed, Edits, Owner};
-use oci::{Given, cdi};
-use security::seccomp::Wanted;
-use security::{Labels, RelabelError, SelinuxError, Wish, relabel};
+use model::{ContainerId, ContainerSpec, ContainerState, GroupsPolicy, MountSource, NsMode, Profile, Signal, UserRef};
+use oci::cdi::{Edits, InjectedDevice, Owner};
+use oci::{SpecInputs, cdi};
+use security::seccomp::ProfileSource;
+use security::{LabelRequest, Labels, RelabelError, SelinuxError, relabel};
 
 use super::create::CreateError;
 use super::devices::{self, Devices};
@@ -35,7 +35,7 @@ pub(crate) struct Draft {
     pub(crate) groups: Vec<u32>,
     pub(crate) stop_signal: Signal,
     pub(crate) device_rules: Vec<cgroup::DeviceRule>,
-    pub(crate) cdi: Vec<DeviceUsed>,
+    pub(crate) cdi: Vec<InjectedDevice>,
     pub(crate) seccomp: Option<PathBuf>,
     pub(crate) selinux: Option<Labels>,
     pub(crate) log: Option<(PathBuf, File)>,
@@ -43,7 +43,7 @@ pub(crate) struct Draft {
     pub(crate) oom_policy: OomPolicy,
     pub(crate) cgroup: cgroup::Cgroup,
     /// What was written to its files, once it is made.
-    pub(crate) settings: cgroup::Settings,
+    pub(crate) settings: cgroup::AppliedValues,
     /// Its OCI configuration; boxed, since a draft is carried through requests that wait.
     pub(crate) config: Box<oci_spec::runtime::Spec>,
 }
@@ -82,7 +82,7 @@ impl Runtime {
         let volumes = volumes::declared(&image.config.volumes, &spec.mounts, &above)?;
         let parent = cgroup::CgroupPath::new(&pod.cgroup.path)?;
         let cgroup = self.cgroup(self.driver.container(&parent, id.as_str())?.as_str())?;
-        let config = oci::build(&Given {
+        let config = oci::build(&SpecInputs {
             handler: &handler,
             pod: &pod.spec,
             hostname: &pod.hostname,
@@ -131,7 +131,7 @@ impl Runtime {
             log_line_max: handler.log_line_max,
             oom_policy: handler.oom_score_adj,
             cgroup,
-            settings: cgroup::Settings::new(),
+            settings: cgroup::AppliedValues::new(),
             config,
         })
     }
@@ -195,7 +195,7 @@ impl Runtime {
         let pid = if security.namespaces.pid == NsMode::Pod { above.pid } else { security.namespaces.pid };
         let hosts = [pid, above.ipc].contains(&NsMode::Node);
         let (asked, of_pod) = (security.selinux.as_ref(), pod.spec.security.selinux.as_ref());
-        let wish = Wish { asked, of_pod, free: security.privileged || hosts };
+        let wish = LabelRequest { asked, of_pod, free: security.privileged || hosts };
         self.selinux.of_container(id.as_str(), pod.selinux.as_ref(), wish)
     }
 
@@ -208,11 +208,13 @@ impl Runtime {
         let filter = match (&spec.security.seccomp, &handler.seccomp) {
             (None | Some(Profile::Unconfined), _) => return Ok(None),
             (Some(Profile::Localhost(path)), _) => {
-                self.filters.path_for(Wanted::Localhost(Path::new(path)), &capabilities)?
+                self.filters.path_for(ProfileSource::Localhost(Path::new(path)), &capabilities)?
             }
-            (Some(Profile::RuntimeDefault), None) => self.filters.path_for(Wanted::RuntimeDefault, &capabilities)?,
+            (Some(Profile::RuntimeDefault), None) => {
+                self.filters.path_for(ProfileSource::RuntimeDefault, &capabilities)?
+            }
             (Some(Profile::RuntimeDefault), Some(instead)) => {
-                let filter = self.filters.path_for(Wanted::Localhost(instead), &capabilities);
+                let filter = self.filters.path_for(ProfileSource::Localhost(instead), &capabilities);
                 filter.map_err(CreateError::DefaultSeccomp)?
             }
         };
@@ -228,7 +230,7 @@ impl Runtime {
         let name = spaces.target.clone().unwrap_or_default();
         let target = self.container(&name).ok().filter(|c| c.pod == pod.id);
         match target.map(|c| c.phase.clone()) {
-            Some(Phase::Running { pid, .. }) => Ok(Some(pid.get())),
+            Some(ContainerState::Running { pid, .. }) => Ok(Some(pid.get())),
             _ => Err(CreateError::Target(name)),
         }
     }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use config::MismatchPolicy;
 use model::error_chain::chain;
-use model::pod_resources::{Announced, Difference, Source};
-use model::{Classed, ContainerSpec, Kind};
+use model::pod_resources::{Difference, PodResourceConfig, Source};
+use model::{ContainerSpec, ErrorClass, ErrorKind};
 use oci::pod_resources_json;
 use oci_spec::runtime::Spec;
 
@@ -17,9 +17,9 @@ use crate::store::{ContainerRecord, PodRecord};
 #[error("the container is not as announced with its pod: {0}")]
 pub(crate) struct NotAsAnnounced(Differences);
 
-impl Classed for NotAsAnnounced {
-    fn kind(&self) -> Kind {
-        Kind::Precondition
+impl ErrorClass for NotAsAnnounced {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Precondition
     }
 }
 
@@ -46,7 +46,7 @@ impl fmt::Display for Differences {
 /// announced. What may be told of is handed back.
 pub(crate) fn settle(
     policy: MismatchPolicy,
-    announced: Option<&Announced>,
+    announced: Option<&PodResourceConfig>,
     spec: &mut ContainerSpec,
 ) -> Result<Option<Differences>, NotAsAnnounced> {
     let Some(announced) = announced else { return Ok(None) };
@@ -57,7 +57,7 @@ pub(crate) fn settle(
             }
             container.differences(spec)
         }
-        None => vec![Difference::unannounced(spec)],
+        None => vec![Difference::is_undeclared(spec)],
     };
     match policy {
         _ if differences.is_empty() => Ok(None),
@@ -74,7 +74,7 @@ impl Runtime {
         let resources = container.spec.kubernetes_resources.as_ref();
         let told = safe_fs::read_json::<Spec>(&path).map_err(|e| chain(&e)).and_then(|spec| match spec {
             Some(mut spec) => {
-                pod_resources_json::tell_again(&mut spec, pod.spec.announced.as_ref(), resources)
+                pod_resources_json::update_annotations(&mut spec, pod.spec.announced.as_ref(), resources)
                     .map_err(|e| e.to_string())?;
                 safe_fs::write_json(&path, &spec).map_err(|e| chain(&e))
             }

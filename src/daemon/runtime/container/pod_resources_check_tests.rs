@@ -3,8 +3,8 @@ use model::pod_resources::Resources;
 use super::*;
 use crate::convert::tests::support::{container_record, pod_record};
 
-fn announced(source: Source) -> Announced {
-    Announced { source, ..pod_record().spec.announced.unwrap() }
+fn announced(source: Source) -> PodResourceConfig {
+    PodResourceConfig { source, ..pod_record().spec.announced.unwrap() }
 }
 
 /// The container that was announced, changed.
@@ -16,7 +16,7 @@ fn arrived(change: impl FnOnce(&mut ContainerSpec)) -> ContainerSpec {
 
 fn refused(mut spec: ContainerSpec) -> String {
     let error = settle(MismatchPolicy::Refuse, Some(&announced(Source::Request)), &mut spec).unwrap_err();
-    assert_eq!(error.kind(), Kind::Precondition);
+    assert_eq!(error.kind(), ErrorKind::Precondition);
     error.to_string()
 }
 

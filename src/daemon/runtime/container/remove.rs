@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{Classed, ContainerId, Kind, Leftover};
+use model::{CleanupFailure, ContainerId, ErrorClass, ErrorKind};
 
 use crate::runtime::{LookError, Runtime, StopError};
 use crate::store::{ContainerRecord, Entry};
@@ -14,21 +14,21 @@ pub(crate) enum RemoveError {
     #[error("ending container {container} before its removal")]
     Stop { container: ContainerId, source: StopError },
     #[error("container {container}: {}", words(.left))]
-    Left { container: ContainerId, left: Vec<Leftover> },
+    Left { container: ContainerId, left: Vec<CleanupFailure> },
 }
 
-impl Classed for RemoveError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for RemoveError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
             Self::Stop { source, .. } => source.kind(),
-            Self::Left { .. } => Kind::Internal,
+            Self::Left { .. } => ErrorKind::Internal,
         }
     }
 }
 
 /// What stayed behind, in one line.
-pub(crate) fn words(left: &[Leftover]) -> String {
+pub(crate) fn words(left: &[CleanupFailure]) -> String {
     left.iter().map(|l| format!("{}: {}", l.step, l.error)).collect::<Vec<_>>().join("; ")
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use model::{Classed, ContainerId, Kind, Phase, WrongPhase};
-use shim_protocol::{Ask, FailureKind};
+use model::{ContainerId, ContainerState, ErrorClass, ErrorKind, WrongState};
+use shim_protocol::{Request, ShimErrorKind};
 
 use super::stop::is_over;
 use crate::runtime::{LookError, Runtime};
@@ -16,7 +16,7 @@ pub(crate) enum StartError {
     #[error(transparent)]
     Look(#[from] LookError),
     #[error(transparent)]
-    Phase(#[from] WrongPhase),
+    Phase(#[from] WrongState),
     #[error("the pod of container {0} is not ready")]
     PodNotReady(ContainerId),
     #[error("failed to start container {container}")]
@@ -25,13 +25,13 @@ pub(crate) enum StartError {
     Shim { container: ContainerId, source: AskError },
 }
 
-impl Classed for StartError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for StartError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::Phase(_) | Self::PodNotReady(_) => Kind::Precondition,
+            Self::Phase(_) | Self::PodNotReady(_) => ErrorKind::Precondition,
             // The peers call it unknown; the request was fine, the container is not.
-            Self::Program { .. } => Kind::Internal,
+            Self::Program { .. } => ErrorKind::Internal,
             Self::Shim { source, .. } => source.kind(),
         }
     }
@@ -60,9 +60,9 @@ impl Runtime {
         let record = entry.look();
         record.phase.start(SystemTime::now())?;
         let shim = self.shim_of(&record.pod).ok_or_else(|| StartError::PodNotReady(record.id.clone()))?;
-        if let Err(source) = shim.tell(Ask::Start { container: record.id.clone() }).await {
+        if let Err(source) = shim.tell(Request::Start { container: record.id.clone() }).await {
             let container = record.id.clone();
-            if !matches!(&source, AskError::Failed(failure) if failure.kind == FailureKind::Program) {
+            if !matches!(&source, AskError::Failed(failure) if failure.kind == ShimErrorKind::Program) {
                 return Err(StartError::Shim { container, source });
             }
             // Its end comes on another way: who looks after this error shall not find it created.
@@ -72,8 +72,8 @@ impl Runtime {
         let now = SystemTime::now();
         self.change_phase(entry, |phase| match phase {
             // It may have ended before its start was told.
-            Phase::Exited { started: None, exit } => {
-                Phase::Exited { started: Some(now.min(exit.at)), exit: exit.clone() }
+            ContainerState::Exited { started: None, exit } => {
+                ContainerState::Exited { started: Some(now.min(exit.at)), exit: exit.clone() }
             }
             other => other.start(now).unwrap_or_else(|_| other.clone()),
         });

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::error_chain::chain;
-use model::{Classed, ContainerId, Kind, Phase, Signal};
+use model::{ContainerId, ContainerState, ErrorClass, ErrorKind, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
-use shim_protocol::Ask;
+use shim_protocol::Request;
 
 use crate::runtime::shim_monitor::last_words;
 use crate::runtime::{LookError, Runtime, blocking};
@@ -26,23 +26,23 @@ pub(crate) enum StopError {
     #[error("the cgroup of container {container}")]
     CgroupPath { container: ContainerId, source: cgroup::InvalidPath },
     #[error("container {container} is still there after it was killed")]
-    Stuck { container: ContainerId, source: cgroup::GroupError },
+    Stuck { container: ContainerId, source: cgroup::CgroupError },
 }
 
-impl Classed for StopError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for StopError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::CgroupPath { .. } => Kind::Internal,
-            Self::Stuck { .. } => Kind::Deadline,
+            Self::CgroupPath { .. } => ErrorKind::Internal,
+            Self::Stuck { .. } => ErrorKind::Deadline,
         }
     }
 }
 
 pub(crate) fn is_over(record: &ContainerRecord) -> bool {
     match record.phase {
-        Phase::Exited { .. } | Phase::Unknown { .. } => true,
-        Phase::Created { .. } | Phase::Running { .. } => false,
+        ContainerState::Exited { .. } | ContainerState::Unknown { .. } => true,
+        ContainerState::Created { .. } | ContainerState::Running { .. } => false,
     }
 }
 
@@ -56,7 +56,7 @@ impl Runtime {
         };
         let grace = grace.min(self.settings().stop.grace_max);
         let record = entry.look();
-        if matches!(record.phase, Phase::Running { .. }) && !grace.is_zero() {
+        if matches!(record.phase, ContainerState::Running { .. }) && !grace.is_zero() {
             let heard = self.signal(&record, record.stop_signal).await;
             let process = if heard { None } else { self.signal_past_the_shim(&record) };
             let told = tokio::select! {
@@ -95,7 +95,7 @@ impl Runtime {
     /// Whether the shim sent the signal, so that it will tell of the container's end.
     async fn signal(&self, record: &ContainerRecord, signal: Signal) -> bool {
         let Some(shim) = self.shim_of(&record.pod) else { return false };
-        let asked = shim.tell(Ask::Signal { container: record.id.clone(), signal: signal.number() }).await;
+        let asked = shim.tell(Request::Signal { container: record.id.clone(), signal: signal.number() }).await;
         if let Err(error) = &asked {
             tracing::warn!(container = %record.id, %signal, error = chain(error), "the shim did not send a signal");
         }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use cgroup::{ApplyError, Cgroup, Settings};
+use cgroup::{AppliedValues, ApplyError, Cgroup};
 use config::OomPolicy;
 use model::resources::{LimitsPatch, OomScoreAdj};
-use model::{Classed, ContainerId, ContainerSpec, ContainerUpdate, Kind, PodId};
+use model::{ContainerId, ContainerSpec, ContainerUpdate, ErrorClass, ErrorKind, PodId};
 use safe_fs::FileError;
-use shim_protocol::Launch;
+use shim_protocol::LaunchConfig;
 
 use super::oom_score;
 use crate::runtime::resize;
@@ -26,11 +26,11 @@ pub(crate) enum UpdateError {
     Resize { container: ContainerId, source: Box<ResizeError> },
 }
 
-impl Classed for UpdateError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for UpdateError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::CgroupPath(_) => Kind::Internal,
+            Self::CgroupPath(_) => ErrorKind::Internal,
             Self::Resize { source, .. } => source.kind(),
         }
     }
@@ -67,7 +67,7 @@ impl Runtime {
         }
         let Some(prepared) = self.prepare_update(&entry, asked)? else { return Ok(()) };
         // Another thread would take longer to begin with it than it takes.
-        if prepared.journal.change.is_quick() && prepared.score.is_none() && !prepared.group.is_systemds() {
+        if prepared.journal.change.is_quick() && prepared.score.is_none() && !prepared.group.uses_systemd() {
             return self.carry_out_update(&entry, prepared);
         }
         let (runtime, entry) = (self.clone(), entry.clone());
@@ -84,7 +84,7 @@ impl Runtime {
         if record.phase.pid().is_none() {
             return Ok(None);
         }
-        let group = self.cgroup(&record.cgroup)?.keeping(entry.gauges().files.clone());
+        let group = self.cgroup(&record.cgroup)?.with_file_cache(entry.gauges().files.clone());
         resize::leave_out_unified("linux", group.layout().version(), &mut asked.limits);
         stay_out_of_swap(&record.spec.resources, &mut asked.limits);
         let change = match cgroup::prepare(&group, &asked.limits) {
@@ -92,7 +92,7 @@ impl Runtime {
             Err(error) => return self.failed(entry, &record, error.into()).map(|()| None),
         };
         let mut all = record.spec.clone();
-        asked.lay_over(&mut all);
+        asked.apply_to(&mut all);
         let known = change.wanted.iter().all(|(knob, want)| record.settings.get(knob) == Some(want));
         if change.is_empty() && known && all == record.spec {
             self.resizes.count(Outcome::Unchanged);
@@ -157,7 +157,9 @@ impl Runtime {
         let from: Vec<OomScoreAdj> =
             record.phase.pid().and_then(oom_score::of).into_iter().chain(record.spec.resources.oom_score_adj).collect();
         let changed = match oom_score::change(group, &from, score) {
-            Err(error) if error.kind() == Kind::Precondition && self.oom_policy(&record.pod) == OomPolicy::Restrict => {
+            Err(error)
+                if error.kind() == ErrorKind::Precondition && self.oom_policy(&record.pod) == OomPolicy::Restrict =>
+            {
                 tracing::warn!(error = model::error_chain::chain(&error), "the container keeps its OOM score");
                 oom_score::Changed::default()
             }
@@ -182,11 +184,11 @@ impl Runtime {
 
     /// For those that are exec'd later.
     fn note_oom_score(&self, record: &ContainerRecord, score: Option<OomScoreAdj>) -> Result<(), FileError> {
-        let path = Launch::path(&self.layout.container(&record.pod, &record.id));
-        match safe_fs::read_json::<Launch>(&path)? {
+        let path = LaunchConfig::path(&self.layout.container(&record.pod, &record.id));
+        match safe_fs::read_json::<LaunchConfig>(&path)? {
             Some(launch) => {
                 let oom_score_adj = score.map(|score| i32::from(score.get()));
-                safe_fs::write_json(&path, &Launch { oom_score_adj, ..launch })
+                safe_fs::write_json(&path, &LaunchConfig { oom_score_adj, ..launch })
             }
             None => Ok(()),
         }
@@ -208,7 +210,7 @@ impl Runtime {
         record: &mut ContainerRecord,
         group: &Cgroup,
         asked: &ContainerUpdate,
-        settings: Settings,
+        settings: AppliedValues,
     ) -> Result<(), FileError> {
         let score = asked.limits.oom_score_adj;
         if let Some(score) = score.filter(|_| score != record.spec.resources.oom_score_adj) {
@@ -220,7 +222,7 @@ impl Runtime {
                 }
             }
         }
-        asked.lay_over(&mut record.spec);
+        asked.apply_to(&mut record.spec);
         record.settings.extend(settings);
         safe_fs::overwrite_json(&self.layout.container(&record.pod, &record.id).join("container.json"), record)
     }

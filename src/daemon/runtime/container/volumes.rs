@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use image::{FileKind, Image, Volume};
-use model::{Classed, Kind, Mount, MountSource};
+use model::{ErrorClass, ErrorKind, Mount, MountSource};
 
 use crate::runtime::Runtime;
 
@@ -29,11 +29,11 @@ pub(crate) enum MountError {
     Special(usize, String, String),
 }
 
-impl Classed for MountError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for MountError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::NoSuchImage(..) => Kind::NotFound,
-            Self::NoLayers(..) | Self::NoSuchPath(..) | Self::Special(..) => Kind::Invalid,
+            Self::NoSuchImage(..) => ErrorKind::NotFound,
+            Self::NoLayers(..) | Self::NoSuchPath(..) | Self::Special(..) => ErrorKind::Invalid,
             Self::Look(_, e) => e.kind(),
         }
     }
@@ -48,10 +48,10 @@ pub(crate) enum DeclaredError {
     Path(String),
 }
 
-impl Classed for DeclaredError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for DeclaredError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::TooMany(_) | Self::Path(_) => Kind::Invalid,
+            Self::TooMany(_) | Self::Path(_) => ErrorKind::Invalid,
         }
     }
 }

@@ -9,8 +9,8 @@ mod hub;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use cgroup::Now;
-use model::{Phase, PodId, PodPhase};
+use cgroup::CurrentLimits;
+use model::{ContainerState, PodId, PodState};
 
 use super::Runtime;
 use crate::store::{ContainerRecord, Entry, Moment, PodRecord};
@@ -41,7 +41,7 @@ pub(crate) struct Event {
 #[derive(Debug)]
 pub(crate) struct ContainerNow {
     pub(crate) record: Arc<ContainerRecord>,
-    pub(crate) limits: Option<Arc<Now>>,
+    pub(crate) limits: Option<Arc<CurrentLimits>>,
 }
 
 impl From<Moment> for EventKind {
@@ -55,20 +55,20 @@ impl From<Moment> for EventKind {
 }
 
 /// Where a container stands, and whether its program ever ran.
-fn reached(phase: &Phase) -> (Moment, bool) {
+fn reached(phase: &ContainerState) -> (Moment, bool) {
     match phase {
-        Phase::Created { .. } => (Moment::Created, false),
-        Phase::Running { .. } => (Moment::Started, true),
-        Phase::Exited { started, .. } => (Moment::Stopped, started.is_some()),
+        ContainerState::Created { .. } => (Moment::Created, false),
+        ContainerState::Running { .. } => (Moment::Started, true),
+        ContainerState::Exited { started, .. } => (Moment::Stopped, started.is_some()),
         // Something of it may be there, but nobody waits for it any more.
-        Phase::Unknown { .. } => (Moment::Stopped, false),
+        ContainerState::Unknown { .. } => (Moment::Stopped, false),
     }
 }
 
-fn pod_reached(phase: PodPhase) -> Moment {
+fn pod_reached(phase: PodState) -> Moment {
     match phase {
-        PodPhase::Ready => Moment::Started,
-        PodPhase::NotReady => Moment::Stopped,
+        PodState::Ready => Moment::Started,
+        PodState::NotReady => Moment::Stopped,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The handler of a pod, which a newer configuration may no longer have.
 
 use config::Handler;
-use model::{Classed, Kind, PodId};
+use model::{ErrorClass, ErrorKind, PodId};
 
 use crate::runtime::Runtime;
 use crate::store::PodRecord;
@@ -17,9 +17,9 @@ pub(crate) struct HandlerGone {
     name: String,
 }
 
-impl Classed for HandlerGone {
-    fn kind(&self) -> Kind {
-        Kind::Precondition
+impl ErrorClass for HandlerGone {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Precondition
     }
 }
 

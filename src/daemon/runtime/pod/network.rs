@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use config::{CniConfig, NetworkConfig, NetworkMode};
 use model::error_chain::chain;
-use model::{Classed, InvalidQuantity, Kind, PodId, PodPhase, PodSpec, PortMapping, Quantity};
+use model::{ErrorClass, ErrorKind, InvalidQuantity, PodId, PodSpec, PodState, PortMapping, Quantity};
 use net::bridge::{Bridge, SettingsError};
 use net::cni::{self, Cni};
 use net::{Attached, Bandwidth, Rate, bridge};
@@ -35,10 +35,10 @@ pub(crate) enum NetworkError {
     Bridge(#[source] Box<bridge::AttachError>),
 }
 
-impl Classed for NetworkError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for NetworkError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Bandwidth { .. } | Self::Rate { .. } => Kind::Invalid,
+            Self::Bandwidth { .. } | Self::Rate { .. } => ErrorKind::Invalid,
             Self::Cni(e) => e.kind(),
             Self::Address(e) => e.kind(),
             Self::Bridge(e) => e.kind(),
@@ -262,7 +262,7 @@ impl Runtime {
     /// All pods but those that are stopped. One that is still being made has a directory, and no record yet.
     fn alive(&self) -> BTreeSet<String> {
         let stopped = |id: &String| match self.pods.find(id) {
-            Ok(Some(entry)) => entry.look().phase == PodPhase::NotReady,
+            Ok(Some(entry)) => entry.look().phase == PodState::NotReady,
             Ok(None) | Err(_) => false,
         };
         let known = safe_fs::list_names(&self.layout.pods()).unwrap_or_default();
@@ -270,7 +270,7 @@ impl Runtime {
     }
 
     fn connected_by(&self, connection: Connection) -> Vec<Arc<PodRecord>> {
-        self.pods().into_iter().filter(|pod| pod.phase == PodPhase::Ready && pod.connection == connection).collect()
+        self.pods().into_iter().filter(|pod| pod.phase == PodState::Ready && pod.connection == connection).collect()
     }
 }
 

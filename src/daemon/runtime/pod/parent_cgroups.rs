@@ -2,14 +2,14 @@
 
 use std::sync::MutexGuard;
 
-use cgroup::{Above, Cgroup, Driver, Made};
+use cgroup::{Cgroup, CreatedCgroup, CreatedParents, Driver};
 use model::error_chain::chain;
 
 use crate::runtime::Runtime;
 use crate::store::Layout;
 
 /// What an earlier daemon made. Without its note, that stays.
-pub(crate) fn read(layout: &Layout) -> Above {
+pub(crate) fn read(layout: &Layout) -> CreatedParents {
     safe_fs::read_json(&layout.above())
         .unwrap_or_else(|error| {
             tracing::warn!(
@@ -23,9 +23,9 @@ pub(crate) fn read(layout: &Layout) -> Above {
 
 impl Runtime {
     /// Remembers what was made above a pod's cgroup. systemd looks after its own slices.
-    pub(crate) fn note_above(&self, made: &Made, pod: &Cgroup) {
+    pub(crate) fn note_above(&self, made: &CreatedCgroup, pod: &Cgroup) {
         let mut above = self.above();
-        if matches!(self.driver, Driver::Cgroupfs) && above.note(made, pod) {
+        if matches!(self.driver, Driver::Cgroupfs) && above.record(made, pod) {
             self.write_above(&above);
         }
     }
@@ -38,11 +38,11 @@ impl Runtime {
         }
     }
 
-    fn above(&self) -> MutexGuard<'_, Above> {
+    fn above(&self) -> MutexGuard<'_, CreatedParents> {
         self.above.lock()
     }
 
-    fn write_above(&self, above: &Above) {
+    fn write_above(&self, above: &CreatedParents) {
         if let Err(error) = safe_fs::write_json(&self.layout.above(), above) {
             tracing::warn!(error = chain(&error), "the cgroups above those of pods may stay after the next start");
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{Classed, Kind, Leftover, PodId};
+use model::{CleanupFailure, ErrorClass, ErrorKind, PodId};
 
 use crate::runtime::container::remove::words;
 use crate::runtime::{LookError, RemoveError, Runtime, StopPodError};
@@ -16,16 +16,16 @@ pub(crate) enum RemovePodError {
     #[error("removing a container of pod {pod}")]
     Container { pod: PodId, source: RemoveError },
     #[error("pod {pod}: {}", words(.left))]
-    Left { pod: PodId, left: Vec<Leftover> },
+    Left { pod: PodId, left: Vec<CleanupFailure> },
 }
 
-impl Classed for RemovePodError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for RemovePodError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
             Self::Stop { source, .. } => source.kind(),
             Self::Container { source, .. } => source.kind(),
-            Self::Left { .. } => Kind::Internal,
+            Self::Left { .. } => ErrorKind::Internal,
         }
     }
 }

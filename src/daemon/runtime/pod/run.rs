@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use cgroup::Settings;
+use cgroup::AppliedValues;
 use config::{Handler, NoSuchHandler};
-use model::{Classed, Kind, NsMode, PodId, PodMeta, PodPhase, PodSpec, Profile};
+use model::{ErrorClass, ErrorKind, NsMode, PodId, PodMeta, PodSpec, PodState, Profile};
 use safe_fs::FileError;
 use security::{Labels, SelinuxError};
-use shim_protocol::{Answer, Ask, Held, HoldAsk, PodNamespaces};
+use shim_protocol::{PodNamespaces, Request, Response, Sandbox, SandboxRequest};
 use tokio::sync::mpsc;
 use tracing::Instrument as _;
 
@@ -42,7 +42,7 @@ pub(crate) enum RunPodError {
     #[error("config.linux.cgroup_parent")]
     CgroupParent(#[source] cgroup::InvalidPath),
     #[error("making the pod's cgroup")]
-    Cgroup(#[from] cgroup::GroupError),
+    Cgroup(#[from] cgroup::CgroupError),
     #[error("config.linux.resources")]
     Limits(#[from] cgroup::ApplyError),
     #[error(transparent)]
@@ -57,13 +57,13 @@ pub(crate) enum RunPodError {
     Fault(#[from] Fault),
 }
 
-impl Classed for RunPodError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for RunPodError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::CgroupParent(_) | Self::Privileged(_) => Kind::Invalid,
+            Self::CgroupParent(_) | Self::Privileged(_) => ErrorKind::Invalid,
             Self::Handler(e) => e.kind(),
             Self::Sysctl(e) => e.kind(),
-            Self::Security(_) => Kind::Unsupported,
+            Self::Security(_) => ErrorKind::Unsupported,
             Self::Selinux(e) => e.kind(),
             Self::UserNs(e) => e.kind(),
             Self::NameTaken(e) => e.kind(),
@@ -73,7 +73,7 @@ impl Classed for RunPodError {
             Self::Spawn(e) => e.kind(),
             Self::Hold(e) => e.kind(),
             Self::Network(e) => e.kind(),
-            Self::Fault(_) => Kind::Internal,
+            Self::Fault(_) => ErrorKind::Internal,
         }
     }
 }
@@ -111,12 +111,12 @@ impl Runtime {
         let intent = Intent { cgroup: cgroup.path.clone(), ours: cgroup.ours };
         safe_fs::write_json(&dir.join(Intent::FILE), &intent)?;
         failpoint::at("run_pod.intent")?;
-        let mut settings = Settings::new();
+        let mut settings = AppliedValues::new();
         if cgroup.ours {
             let group = self.cgroup(&cgroup.path).map_err(RunPodError::CgroupParent)?;
             let limits = limits::of(&spec);
             let runtime = Arc::clone(self);
-            let made = blocking(move || -> Result<Settings, RunPodError> {
+            let made = blocking(move || -> Result<AppliedValues, RunPodError> {
                 // Taken back by `clear_pod`, which the intent tells of it.
                 runtime.note_above(&group.create()?, &group);
                 Ok(group.apply(&limits)?)
@@ -143,7 +143,7 @@ impl Runtime {
             id: id.clone(),
             spec,
             created: SystemTime::now(),
-            phase: PodPhase::Ready,
+            phase: PodState::Ready,
             hostname,
             held,
             cgroup,
@@ -178,9 +178,9 @@ impl Runtime {
         spec: &PodSpec,
         hostname: &str,
         selinux: Option<&Labels>,
-    ) -> Result<Held, AskError> {
+    ) -> Result<Sandbox, AskError> {
         let spaces = &spec.security.namespaces;
-        let ask = HoldAsk {
+        let ask = SandboxRequest {
             dir: self.pod_dir(id),
             namespaces: PodNamespaces {
                 network: spaces.network != NsMode::Node,
@@ -195,9 +195,9 @@ impl Runtime {
             mount_label: selinux.map(|labels| labels.mount.clone()),
             oom_score_adj: SHIM_OOM_SCORE,
         };
-        match shim.ask(Ask::Hold(ask), &[]).await? {
+        match shim.ask(Request::Hold(ask), &[]).await? {
             // A shim that does not know user namespaces would leave them out.
-            Answer::Held(held) if held.user.is_some() == spaces.user.is_some() => Ok(held),
+            Response::Held(held) if held.user.is_some() == spaces.user.is_some() => Ok(held),
             _ => Err(AskError::Mismatch),
         }
     }

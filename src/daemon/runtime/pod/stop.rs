@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use model::{Classed, Kind, PodPhase};
+use model::{ErrorClass, ErrorKind, PodState};
 use tracing::Instrument as _;
 
 use crate::runtime::{LookError, Runtime, StopError};
@@ -16,8 +16,8 @@ pub(crate) enum StopPodError {
     Container(#[from] StopError),
 }
 
-impl Classed for StopPodError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for StopPodError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
             Self::Container(e) => e.kind(),
@@ -47,13 +47,13 @@ impl Runtime {
         }
         // While its network namespace is there, as plugins expect.
         self.disconnect(&pod.id).instrument(tracing::debug_span!("network.disconnect")).await;
-        if pod.phase == PodPhase::Ready {
+        if pod.phase == PodState::Ready {
             self.end_shim(&pod.id).await;
         }
         let dir = self.pod_dir(&pod.id);
         // What resists is tried again when the pod is removed.
         drop(crate::runtime::blocking(move || crate::runtime::cleanup::unmount_all(&dir)).await);
-        if pod.phase == PodPhase::Ready {
+        if pod.phase == PodState::Ready {
             self.end_pod(entry);
         }
         Ok(())

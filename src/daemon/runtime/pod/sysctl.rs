@@ -1,6 +1,6 @@
 //! Which kernel parameters a pod may set: those that its own namespaces keep apart from the host's.
 
-use model::{Classed, Kind, NsMode, PodSpec};
+use model::{ErrorClass, ErrorKind, NsMode, PodSpec};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SysctlError {
@@ -14,10 +14,10 @@ pub(crate) enum SysctlError {
     Value(String),
 }
 
-impl Classed for SysctlError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for SysctlError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::NotNamespaced(_) | Self::Shared { .. } | Self::Name(_) | Self::Value(_) => Kind::Invalid,
+            Self::NotNamespaced(_) | Self::Shared { .. } | Self::Name(_) | Self::Value(_) => ErrorKind::Invalid,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cgroup::{ApplyError, Cgroup};
-use model::{Classed, Kind, PodId, PodSpec, PodUpdate};
+use model::{ErrorClass, ErrorKind, PodId, PodSpec, PodUpdate};
 
 use super::limits;
 use crate::runtime::resize;
@@ -22,11 +22,11 @@ pub(crate) enum UpdatePodError {
     Resize { pod: PodId, source: Box<ResizeError> },
 }
 
-impl Classed for UpdatePodError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for UpdatePodError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::CgroupPath(_) => Kind::Internal,
+            Self::CgroupPath(_) => ErrorKind::Internal,
             Self::Resize { source, .. } => source.kind(),
         }
     }

@@ -1,7 +1,7 @@
 //! Pods with user namespaces of their own: whether this host can have them, and which pods may.
 
 use model::error_chain::chain;
-use model::{Classed, Kind, NsMode, PodSpec};
+use model::{ErrorClass, ErrorKind, NsMode, PodSpec};
 use safe_fs::FileError;
 
 use crate::failpoint;
@@ -17,11 +17,11 @@ pub(crate) enum UserNsError {
     Shared(&'static str),
 }
 
-impl Classed for UserNsError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for UserNsError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Host(_) => Kind::Unsupported,
-            Self::Shared(_) => Kind::Invalid,
+            Self::Host(_) => ErrorKind::Unsupported,
+            Self::Shared(_) => ErrorKind::Invalid,
         }
     }
 }

@@ -14,10 +14,10 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use cgroup::{ApplyError, Cgroup, Change, Settings, Settled, Version};
+use cgroup::{AppliedValues, ApplyError, Cgroup, Change, RecoveryOutcome, Version};
 use model::error_chain::chain;
 use model::resources::{LimitsPatch, UnifiedKey};
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use safe_fs::FileError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -43,13 +43,13 @@ pub(crate) enum ResizeError {
     Left { first: Box<ResizeError>, source: ApplyError },
 }
 
-impl Classed for ResizeError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for ResizeError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Apply(e) => e.kind(),
             Self::OomScore(e) => e.kind(),
-            Self::Journal { source, .. } if source.kind() == io::ErrorKind::StorageFull => Kind::Exhausted,
-            Self::Journal { .. } | Self::Fault(_) => Kind::Internal,
+            Self::Journal { source, .. } if source.kind() == io::ErrorKind::StorageFull => ErrorKind::Exhausted,
+            Self::Journal { .. } | Self::Fault(_) => ErrorKind::Internal,
             Self::Record(e) => e.kind(),
             Self::Left { first, .. } => first.kind(),
         }
@@ -143,7 +143,7 @@ pub(super) fn carry_out<A: Serialize>(
     group: &Cgroup,
     dir: &Path,
     journal: &Journal<A>,
-    record: impl FnOnce(Settings) -> Result<(), ResizeError>,
+    record: impl FnOnce(AppliedValues) -> Result<(), ResizeError>,
 ) -> Result<(), ResizeError> {
     let change = &journal.change;
     let written = if change.is_empty() { None } else { Some(journal.write(dir)?) };
@@ -172,21 +172,21 @@ pub(super) fn carry_out<A: Serialize>(
 pub(super) fn settle<A: DeserializeOwned>(
     group: &Cgroup,
     dir: &Path,
-    record: impl FnOnce(A, Settings) -> Result<(), FileError>,
+    record: impl FnOnce(A, AppliedValues) -> Result<(), FileError>,
 ) {
     let Some(Journal { asked, change }) = Journal::<A>::read(dir) else { return forget(dir) };
     let cgroup = group.path();
-    let recorded = match cgroup::settle(group, &change) {
-        Ok(Settled::Finished(settings)) => {
+    let recorded = match cgroup::recover(group, &change) {
+        Ok(RecoveryOutcome::Finished(settings)) => {
             tracing::info!(%cgroup, "a change of resources that was cut off is in force");
             record(asked, settings)
         }
-        Ok(Settled::Undone) => {
+        Ok(RecoveryOutcome::Undone) => {
             tracing::info!(%cgroup, "a change of resources that was cut off is undone");
             Ok(())
         }
         // The container ended meanwhile.
-        Err(error) if error.kind() == Kind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => {
             let error = chain(&error);
             return tracing::error!(%cgroup, error, "a change of resources that was cut off stays half done");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cgroup::{Driver, Knob, Reloads, Settings, TellError};
+use cgroup::{AppliedValues, Driver, Knob, ReloadWatcher, SyncError};
 use model::error_chain::chain;
 use tokio::sync::mpsc;
 
@@ -15,7 +15,7 @@ impl Runtime {
         let (sender, mut reloads) = mpsc::channel(1);
         // A thread of its own: it waits for as long as the daemon runs, and nobody waits for it.
         std::thread::spawn(move || {
-            let waited = Reloads::watch().and_then(|mut reloads| {
+            let waited = ReloadWatcher::watch().and_then(|mut reloads| {
                 loop {
                     reloads.wait()?;
                     if let Err(error) = systemd.settle() {
@@ -60,10 +60,10 @@ impl Runtime {
         }
     }
 
-    async fn undo_reload_of(self: &Arc<Self>, id: &str, cgroup: String, settings: Settings) {
+    async fn undo_reload_of(self: &Arc<Self>, id: &str, cgroup: String, settings: AppliedValues) {
         let runtime = self.clone();
-        let undone: Result<Vec<Knob>, TellError> = blocking(move || match runtime.cgroup(&cgroup) {
-            Ok(group) => group.undo_reload(&settings),
+        let undone: Result<Vec<Knob>, SyncError> = blocking(move || match runtime.cgroup(&cgroup) {
+            Ok(group) => group.restore_after_reload(&settings),
             Err(_) => Ok(Vec::new()),
         })
         .await;

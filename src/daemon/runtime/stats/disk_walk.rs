@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use rustix::fs::{AtFlags, CWD, FileType, OFlags, Stat, fstat, statat};
 use rustix::io::Errno;
-use safe_fs::tree_walk::{DEPTH, Descent};
+use safe_fs::tree_walk::{DEPTH, TreeWalk};
 
 /// Entries between two looks at the clock.
 const STRIDE: u32 = 64;
@@ -29,7 +29,7 @@ pub(super) struct Found {
 /// A walk through one or more trees, which can be stopped and taken up again.
 #[derive(Debug)]
 pub(super) struct Walk {
-    way: Descent,
+    way: TreeWalk,
     /// Trees that are still to be walked.
     tops: Vec<OwnedFd>,
     sum: Sum,
@@ -43,7 +43,7 @@ impl Walk {
     /// A walk through the trees below `dir` that are there.
     pub(super) fn begin(dir: &Path, names: &[&str]) -> io::Result<Self> {
         // Looking must not show in the container: no times of access.
-        let way = Descent::new(OFlags::NOATIME);
+        let way = TreeWalk::new(OFlags::NOATIME);
         let mut walk = Self { way, tops: Vec::new(), sum: Sum::default(), deepest: DEPTH, cut: false };
         for name in names {
             match walk.way.open(CWD, dir.join(name)) {

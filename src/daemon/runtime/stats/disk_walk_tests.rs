@@ -113,7 +113,7 @@ fn a_tree_of_any_depth_is_counted_with_few_descriptors_and_little_stack() {
         let mut walk = Walk::begin(&dir, &["upper"]).unwrap();
         let mut most = 0;
         let found = loop {
-            most = most.max(walk.way.open_now());
+            most = most.max(walk.way.open_dirs());
             if let Some(found) = walk.go_on(Instant::now()).unwrap() {
                 break found;
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cgroup::{Now, Scratch};
+use cgroup::{CurrentLimits, ReadBuffer};
 use model::error_chain::chain;
 use model::metrics::{ContainerCounters, FileSystem};
 use model::stats::NetworkUsage;
@@ -18,7 +18,7 @@ pub(crate) struct ContainerMetered {
     pub(crate) record: Arc<ContainerRecord>,
     pub(crate) counters: ContainerCounters,
     /// Absent where the container has no cgroup any more.
-    pub(crate) limits: Option<Now>,
+    pub(crate) limits: Option<CurrentLimits>,
 }
 
 /// A pod's network, and its containers.
@@ -43,7 +43,7 @@ impl Runtime {
     pub(crate) fn list_metrics(&self) -> Metered {
         let pods = self.ready_pods(&self.pods());
         let mut list = parallel::read(&pods, |part| {
-            let mut scratch = Scratch::default();
+            let mut scratch = ReadBuffer::default();
             let read = part.iter().map(|(entry, containers)| PodMetered {
                 record: entry.look(),
                 network: None,
@@ -62,7 +62,7 @@ impl Runtime {
         Metered { pods: list, writables: block_devices::file_system(&self.layout.writables()), devices }
     }
 
-    fn containers_metered(&self, entries: &[Container], scratch: &mut Scratch) -> Vec<ContainerMetered> {
+    fn containers_metered(&self, entries: &[Container], scratch: &mut ReadBuffer) -> Vec<ContainerMetered> {
         let mut list = Vec::with_capacity(entries.len());
         for entry in entries {
             match self.container_metered(entry, scratch) {
@@ -78,12 +78,12 @@ impl Runtime {
     fn container_metered(
         &self,
         entry: &Container,
-        scratch: &mut Scratch,
+        scratch: &mut ReadBuffer,
     ) -> Result<Option<ContainerMetered>, StatsError> {
         let record = entry.look();
         let container = || record.id.clone();
         let gauges = entry.gauges();
-        let cgroup = self.cgroup(&record.cgroup).map(|cgroup| cgroup.keeping(gauges.files.clone()));
+        let cgroup = self.cgroup(&record.cgroup).map(|cgroup| cgroup.with_file_cache(gauges.files.clone()));
         let cgroup = cgroup.map_err(|source| StatsError::ContainerPath { container: container(), source })?;
         let read = cgroup.counters(scratch);
         let read = read.map_err(|source| StatsError::Container { container: container(), source })?;

@@ -16,10 +16,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cgroup::Scratch;
+use cgroup::ReadBuffer;
 use model::error_chain::chain;
 use model::stats::{ContainerStats, GroupUsage, NetworkUsage, PodStats};
-use model::{Classed, ContainerId, Kind, PodId, PodPhase};
+use model::{ContainerId, ErrorClass, ErrorKind, PodId, PodState};
 
 use super::{LookError, Runtime};
 use crate::store::samples::CpuGauge;
@@ -45,15 +45,15 @@ pub(crate) enum StatsError {
     #[error("reading what pod {pod} uses")]
     Pod { pod: PodId, source: cgroup::ReadError },
     #[error("counting the processes of container {container}")]
-    Members { container: ContainerId, source: cgroup::GroupError },
+    Members { container: ContainerId, source: cgroup::CgroupError },
 }
 
-impl Classed for StatsError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for StatsError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
             // It was a path when the record was made.
-            Self::ContainerPath { .. } | Self::PodPath { .. } => Kind::Internal,
+            Self::ContainerPath { .. } | Self::PodPath { .. } => ErrorKind::Internal,
             Self::Container { source, .. } | Self::Pod { source, .. } => source.kind(),
             Self::Members { source, .. } => source.kind(),
         }
@@ -83,7 +83,7 @@ impl Runtime {
     pub(crate) fn container_stats(&self, id: &str) -> Result<ContainerSeen, StatsError> {
         let entry = self.container_entry(id)?;
         self.measure(std::slice::from_ref(&entry));
-        self.container_seen(&entry, &mut Scratch::default())
+        self.container_seen(&entry, &mut ReadBuffer::default())
     }
 
     /// What those of `wanted` use that have processes. One whose usage cannot be read is told of in the log and left out,
@@ -92,13 +92,13 @@ impl Runtime {
         let find = |record: &Arc<ContainerRecord>| self.containers.find(record.id.as_str()).ok().flatten();
         let entries = alive(wanted.iter().filter_map(find));
         self.measure(&entries);
-        parallel::read(&entries, |part| self.containers_seen(part, &mut Scratch::default()))
+        parallel::read(&entries, |part| self.containers_seen(part, &mut ReadBuffer::default()))
     }
 
     /// What a pod uses, also one that is not ready: as much as there still is of it.
     pub(crate) fn pod_stats(&self, id: &str) -> Result<PodSeen, StatsError> {
         let entry = self.pod_entry(id)?;
-        let mut scratch = Scratch::default();
+        let mut scratch = ReadBuffer::default();
         let containers = alive(self.containers_of(&entry.look().id));
         self.measure(&containers);
         let stats = self.pod_usage(&entry, &mut scratch)?;
@@ -111,7 +111,7 @@ impl Runtime {
     /// What those of `wanted` use that are ready. One whose usage cannot be read is told of in the log and left out.
     pub(crate) fn list_pod_stats(&self, wanted: &[Arc<PodRecord>]) -> Vec<PodSeen> {
         let pods = self.ready_pods(wanted);
-        let mut list = parallel::read(&pods, |part| self.pods_seen(part, &mut Scratch::default()));
+        let mut list = parallel::read(&pods, |part| self.pods_seen(part, &mut ReadBuffer::default()));
         self.add_networks(&mut list);
         list
     }
@@ -120,7 +120,7 @@ impl Runtime {
     /// layers are taken again.
     fn ready_pods(&self, wanted: &[Arc<PodRecord>]) -> Vec<(Pod, Vec<Container>)> {
         let find = |record: &Arc<PodRecord>| self.pods.find(record.id.as_str()).ok().flatten();
-        let ready = wanted.iter().filter_map(find).filter(|entry| entry.look().phase == PodPhase::Ready);
+        let ready = wanted.iter().filter_map(find).filter(|entry| entry.look().phase == PodState::Ready);
         let mut pods: BTreeMap<PodId, (Pod, Vec<Container>)> =
             ready.map(|entry| (entry.look().id.clone(), (entry, Vec::new()))).collect();
         let mut all = alive(self.containers.all());
@@ -134,7 +134,7 @@ impl Runtime {
         pods.into_values().collect()
     }
 
-    fn pods_seen(&self, pods: &[(Pod, Vec<Container>)], scratch: &mut Scratch) -> Vec<PodSeen> {
+    fn pods_seen(&self, pods: &[(Pod, Vec<Container>)], scratch: &mut ReadBuffer) -> Vec<PodSeen> {
         let mut list = Vec::with_capacity(pods.len());
         for (entry, containers) in pods {
             match self.pod_usage(entry, scratch) {
@@ -145,7 +145,7 @@ impl Runtime {
         list
     }
 
-    fn containers_seen(&self, entries: &[Container], scratch: &mut Scratch) -> Vec<ContainerSeen> {
+    fn containers_seen(&self, entries: &[Container], scratch: &mut ReadBuffer) -> Vec<ContainerSeen> {
         let mut list = Vec::with_capacity(entries.len());
         for entry in entries {
             match self.container_seen(entry, scratch) {
@@ -157,10 +157,10 @@ impl Runtime {
         list
     }
 
-    fn container_seen(&self, entry: &Container, scratch: &mut Scratch) -> Result<ContainerSeen, StatsError> {
+    fn container_seen(&self, entry: &Container, scratch: &mut ReadBuffer) -> Result<ContainerSeen, StatsError> {
         let record = entry.look();
         let container = || record.id.clone();
-        let cgroup = self.cgroup(&record.cgroup).map(|cgroup| cgroup.keeping(entry.gauges().files.clone()));
+        let cgroup = self.cgroup(&record.cgroup).map(|cgroup| cgroup.with_file_cache(entry.gauges().files.clone()));
         let cgroup = cgroup.map_err(|source| StatsError::ContainerPath { container: container(), source })?;
         let gauges = entry.gauges();
         let read = usage(&cgroup, &gauges.cpu, scratch);
@@ -169,7 +169,7 @@ impl Runtime {
     }
 
     /// All but the network, which is read for all pods at once.
-    fn pod_usage(&self, entry: &Pod, scratch: &mut Scratch) -> Result<PodStats, StatsError> {
+    fn pod_usage(&self, entry: &Pod, scratch: &mut ReadBuffer) -> Result<PodStats, StatsError> {
         let record = entry.look();
         let pod = || record.id.clone();
         let cgroup = self.cgroup(&record.cgroup.path);
@@ -180,7 +180,7 @@ impl Runtime {
         Ok(PodStats { group, nano_cores, tasks, network: None })
     }
 
-    fn pod_seen(&self, entry: &Pod, stats: PodStats, containers: &[Container], scratch: &mut Scratch) -> PodSeen {
+    fn pod_seen(&self, entry: &Pod, stats: PodStats, containers: &[Container], scratch: &mut ReadBuffer) -> PodSeen {
         PodSeen { record: entry.look(), stats, containers: self.containers_seen(containers, scratch) }
     }
 
@@ -199,7 +199,7 @@ impl Runtime {
 
     /// What went through the networks of those that have one of their own.
     fn networks_of(&self, pods: &[Arc<PodRecord>]) -> BTreeMap<PodId, NetworkUsage> {
-        let own = pods.iter().filter(|pod| pod.phase == PodPhase::Ready);
+        let own = pods.iter().filter(|pod| pod.phase == PodState::Ready);
         let own = own.filter_map(|pod| Some((&pod.id, pod.held.network.as_deref()?)));
         let (ids, paths): (Vec<_>, Vec<_>) = own.unzip();
         let networks = match network::read(&paths) {
@@ -214,7 +214,7 @@ impl Runtime {
     }
 
     fn network_or_none(&self, pod: &PodId, read: std::io::Result<Option<NetworkUsage>>) -> Option<NetworkUsage> {
-        let still_ready = || self.pod(pod.as_str()).is_ok_and(|pod| pod.phase == PodPhase::Ready);
+        let still_ready = || self.pod(pod.as_str()).is_ok_and(|pod| pod.phase == PodState::Ready);
         match read {
             Ok(network) => network,
             Err(error) => {
@@ -237,7 +237,7 @@ fn alive(entries: impl IntoIterator<Item = Container>) -> Vec<Container> {
 fn usage(
     cgroup: &cgroup::Cgroup,
     gauge: &CpuGauge,
-    scratch: &mut Scratch,
+    scratch: &mut ReadBuffer,
 ) -> Result<(Option<GroupUsage>, Option<u64>), cgroup::ReadError> {
     let now = Instant::now();
     let group = cgroup.usage(scratch)?;

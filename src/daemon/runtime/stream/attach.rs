@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::ContainerId;
 use model::error_chain::chain;
-use shim_protocol::{Answer, Ask, AttachAsk, AttachWord, Stdio};
+use shim_protocol::{AttachFrame, AttachRequest, Request, Response, Stdio};
 use streaming::remote_command::Remote;
 use streaming::{Chunk, Input, Outcome, Output, Resizes};
 use tokio::io::Interest;
@@ -80,9 +80,9 @@ impl Runtime {
         let (ours, theirs) = sys::seqpacket::pair().map_err(ExecError::Pipe)?;
         // Without the right to that, a client may fall behind less far.
         sys::seqpacket::make_room(&theirs, BEHIND_MAX).ok();
-        let ask = AttachAsk { container: container.clone(), stdio };
-        match shim.ask(Ask::Attach(ask), &[theirs.as_fd()]).await {
-            Ok(Answer::Done) => {}
+        let ask = AttachRequest { container: container.clone(), stdio };
+        match shim.ask(Request::Attach(ask), &[theirs.as_fd()]).await {
+            Ok(Response::Done) => {}
             Ok(_) => return Err(ExecError::Shim { container, source: AskError::Mismatch }),
             Err(source) => return Err(ExecError::Shim { container, source }),
         }
@@ -135,20 +135,20 @@ impl Place {
                 () = enough.notified() => break End::Done,
             };
             let Ok(Some((count, fds))) = received else { break End::Slow };
-            let word = chunk.tagged_room().first().copied().and_then(AttachWord::read);
+            let word = chunk.tagged_room().first().copied().and_then(AttachFrame::read);
             chunk.fill(count.saturating_sub(1));
             let to = match word {
-                Some(AttachWord::Stdout) => &mut stdout,
-                Some(AttachWord::Stderr) => &mut stderr,
-                Some(AttachWord::Stdin) => {
+                Some(AttachFrame::Stdout) => &mut stdout,
+                Some(AttachFrame::Stderr) => &mut stderr,
+                Some(AttachFrame::Stdin) => {
                     give.send_replace(fds.into_iter().next().and_then(|fd| Terminal::new(fd).ok()).map(Arc::new));
                     continue;
                 }
-                Some(AttachWord::Closed) => {
+                Some(AttachFrame::Closed) => {
                     give.send_replace(None);
                     continue;
                 }
-                Some(AttachWord::End) => break End::Done,
+                Some(AttachFrame::End) => break End::Done,
                 // From a shim that is newer.
                 None => continue,
             };
@@ -207,7 +207,7 @@ impl Place {
                 return;
             }
             drop(stdin);
-            let word = [AttachWord::Closed.byte()];
+            let word = [AttachFrame::Closed.byte()];
             // Fails where the shim is gone, which ends it all.
             let told = || sys::seqpacket::send(&self.socket, &word, &[]);
             self.socket.async_io(Interest::WRITABLE, told).await.ok();

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use model::error_chain::chain;
-use model::{ContainerId, Phase};
-use shim_protocol::{Answer, Ask, ExecAsk, ExecStreamAsk, Stdio};
+use model::{ContainerId, ContainerState};
+use shim_protocol::{ExecRequest, ExecStreamRequest, Request, Response, Stdio};
 use streaming::remote_command::Remote;
 use streaming::{Input, Outcome, Output, Resizes};
 use tokio::sync::{oneshot, watch};
@@ -43,7 +43,7 @@ impl Runtime {
     pub(crate) fn running(&self, id: &str) -> Result<ContainerId, ExecError> {
         let record = self.container(id)?;
         match record.phase {
-            Phase::Running { .. } => Ok(record.id.clone()),
+            ContainerState::Running { .. } => Ok(record.id.clone()),
             _ => Err(ExecError::NotRunning { container: record.id.clone(), phase: record.phase.name() }),
         }
     }
@@ -100,12 +100,12 @@ impl Runtime {
         let (ends, theirs) = ends(terminal, stdio).map_err(ExecError::Pipe)?;
         let (exec, ended) = shim.expect_exec();
         let stdio = if terminal { Stdio { stdin: false, stdout: false, stderr: false } } else { stdio };
-        let ask = ExecAsk { container: container.clone(), exec, args, stdio };
+        let ask = ExecRequest { container: container.clone(), exec, args, stdio };
         let fds: Vec<_> = theirs.iter().map(|fd| fd.as_fd()).collect();
-        let asked = shim.ask(Ask::ExecStream(ExecStreamAsk { exec: ask, terminal }), &fds).await;
+        let asked = shim.ask(Request::ExecStream(ExecStreamRequest { exec: ask, terminal }), &fds).await;
         drop(theirs);
         match asked {
-            Ok(Answer::ExecStarted { .. }) => {}
+            Ok(Response::ExecStarted { .. }) => {}
             other => {
                 shim.forget_exec(exec);
                 let source = other.err().unwrap_or(AskError::Mismatch);

@@ -5,8 +5,8 @@ use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{Classed, ContainerId, Kind, Phase};
-use shim_protocol::{Answer, Ask, ExecAsk, FailureKind, Stdio};
+use model::{ContainerId, ContainerState, ErrorClass, ErrorKind};
+use shim_protocol::{ExecRequest, Request, Response, ShimErrorKind, Stdio};
 use tokio::net::unix::pipe::Receiver;
 
 use crate::runtime::{LookError, Runtime};
@@ -30,15 +30,15 @@ pub(crate) enum ExecError {
     Timeout(Duration),
 }
 
-impl Classed for ExecError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for ExecError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::NotRunning { .. } => Kind::Precondition,
-            Self::Pipe(_) | Self::Program { .. } => Kind::Internal,
-            Self::TooLong(_) => Kind::Invalid,
+            Self::NotRunning { .. } => ErrorKind::Precondition,
+            Self::Pipe(_) | Self::Program { .. } => ErrorKind::Internal,
+            Self::TooLong(_) => ErrorKind::Invalid,
             Self::Shim { source, .. } => source.kind(),
-            Self::Timeout(_) => Kind::Deadline,
+            Self::Timeout(_) => ErrorKind::Deadline,
         }
     }
 }
@@ -63,7 +63,7 @@ impl Runtime {
     ) -> Result<ExecOutput, ExecError> {
         let record = self.container(id)?;
         let container = record.id.clone();
-        let Phase::Running { .. } = record.phase else {
+        let ContainerState::Running { .. } = record.phase else {
             return Err(ExecError::NotRunning { container, phase: record.phase.name() });
         };
         let Some(shim) = self.shim_of(&record.pod) else {
@@ -75,14 +75,14 @@ impl Runtime {
         // Whatever happens to the request, the command does not outlive it.
         let mut leash = Leash { shim: &shim, exec: Some(exec) };
         let stdio = Stdio { stdin: false, stdout: true, stderr: true };
-        let ask = ExecAsk { container: container.clone(), exec, args: command, stdio };
+        let ask = ExecRequest { container: container.clone(), exec, args: command, stdio };
         let cap = self.settings().exec_output_max;
         // The start counts, too: a process that somebody freezes meanwhile never gets to run its program.
         let run = async {
-            let asked = shim.ask(Ask::Exec(ask), &[their_out.as_fd(), their_err.as_fd()]).await;
+            let asked = shim.ask(Request::Exec(ask), &[their_out.as_fd(), their_err.as_fd()]).await;
             drop((their_out, their_err));
             match asked? {
-                Answer::ExecStarted { .. } => Ok(collect(out, err, cap, &mut ended).await),
+                Response::ExecStarted { .. } => Ok(collect(out, err, cap, &mut ended).await),
                 _ => Err(AskError::Mismatch),
             }
         };
@@ -119,7 +119,7 @@ impl Leash<'_> {
     fn pull(&mut self) {
         if let Some(exec) = self.exec.take() {
             let shim = self.shim.clone();
-            tokio::spawn(async move { shim.tell(Ask::KillExec { exec }).await });
+            tokio::spawn(async move { shim.tell(Request::KillExec { exec }).await });
         }
     }
 
@@ -138,7 +138,7 @@ impl ExecError {
     /// The shim did not start the command.
     pub(crate) fn refused(container: ContainerId, source: AskError) -> Self {
         match source {
-            AskError::Failed(ref failure) if failure.kind == FailureKind::Program => {
+            AskError::Failed(ref failure) if failure.kind == ShimErrorKind::Program => {
                 Self::Program { container, source }
             }
             AskError::Frame(too_long @ shim_protocol::FrameError::TooLong(_)) => Self::TooLong(too_long),

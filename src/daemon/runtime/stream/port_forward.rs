@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::{Classed, Kind, PodId, PodPhase};
+use model::{ErrorClass, ErrorKind, PodId, PodState};
 use streaming::port_forward::{Forward, Forwards};
 use streaming::{Broken, Input, Output};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -32,11 +32,11 @@ pub(crate) enum ForwardError {
     NotReady(PodId),
 }
 
-impl Classed for ForwardError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for ForwardError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::NotReady(_) => Kind::Precondition,
+            Self::NotReady(_) => ErrorKind::Precondition,
         }
     }
 }
@@ -55,8 +55,8 @@ impl Runtime {
     pub(crate) fn ready(&self, id: &str) -> Result<PodId, ForwardError> {
         let pod = self.pod(id)?;
         match pod.phase {
-            PodPhase::Ready => Ok(pod.id.clone()),
-            PodPhase::NotReady => Err(ForwardError::NotReady(pod.id.clone())),
+            PodState::Ready => Ok(pod.id.clone()),
+            PodState::NotReady => Err(ForwardError::NotReady(pod.id.clone())),
         }
     }
 

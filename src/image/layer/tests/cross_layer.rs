@@ -47,7 +47,7 @@ impl Chain {
     /// The refusal of a layer on top of these.
     fn refusal(mut self, tar: Tar) -> String {
         let error = self.add(tar).unwrap_err();
-        assert_eq!(crate::store::durable::io_kind(&error), model::Kind::Invalid, "{error}");
+        assert_eq!(crate::store::durable::io_kind(&error), model::ErrorKind::Invalid, "{error}");
         error.to_string()
     }
 }

@@ -65,7 +65,7 @@ fn attempt(name: &str, stream: &[u8], wanted: &Outcome) {
         (Err(error), No) => {
             let kind = error.kind();
             return assert!(
-                matches!(kind, model::Kind::Invalid | model::Kind::Exhausted),
+                matches!(kind, model::ErrorKind::Invalid | model::ErrorKind::Exhausted),
                 "{name}: {kind:?}: {error:?}"
             );
         }
@@ -79,7 +79,7 @@ fn attempt(name: &str, stream: &[u8], wanted: &Outcome) {
     match (adopted, wanted) {
         (Ok(()), Yes(look)) => look(&Layer(layer.clone())),
         (Err(error), BadLink) => {
-            assert_eq!(crate::store::durable::io_kind(&error), model::Kind::Invalid, "{name}: {error}")
+            assert_eq!(crate::store::durable::io_kind(&error), model::ErrorKind::Invalid, "{name}: {error}")
         }
         (adopted, _) => panic!("{name}: {adopted:?}"),
     }

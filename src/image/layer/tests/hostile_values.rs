@@ -138,7 +138,7 @@ fn numbers_that_lie_are_refused_and_odd_ones_kept_as_far_as_the_disk_can() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("fs")).unwrap();
     if let Err(error) = untar(&sparse("4611686018427387904", "0,4").end()[..], directory.path(), 10) {
-        assert_eq!(error.kind(), model::Kind::Invalid, "{error:?}");
+        assert_eq!(error.kind(), model::ErrorKind::Invalid, "{error:?}");
     }
 }
 

@@ -100,7 +100,7 @@ async fn a_failed_pull_names_every_endpoint_with_what_it_said() {
         assert!(text.contains(&part), "{part} in {text}");
     }
     assert!(!text.contains('\n'), "{text}");
-    assert_eq!(error.kind(), model::Kind::Unavailable);
+    assert_eq!(error.kind(), model::ErrorKind::Unavailable);
     assert_eq!((absent.seen().len(), broken.seen().len()), (1, 4));
     assert_eq!(ground.store.traffic().retries, 6, "of the dead one and the broken one");
 }
@@ -133,7 +133,7 @@ async fn a_silent_server_is_given_up_wherever_it_falls_silent() {
         let name = format!("{}/x:1", server.host);
         let pull = ground.store.pull(&name, None);
         let error = tokio::time::timeout(Duration::from_secs(20), pull).await.expect(part).unwrap_err();
-        assert_eq!(error.kind(), model::Kind::Unavailable);
+        assert_eq!(error.kind(), model::ErrorKind::Unavailable);
         assert!(chain(&error).contains("next to nothing for 0.3 s"), "{}", chain(&error));
         ground.empty();
     }
@@ -177,7 +177,7 @@ async fn a_document_that_trickles_is_given_up() {
         .await;
         let began = Instant::now();
         let error = impatient().store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
-        assert_eq!(error.kind(), model::Kind::Unavailable, "{error:?}");
+        assert_eq!(error.kind(), model::ErrorKind::Unavailable, "{error:?}");
         assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
     }
 }

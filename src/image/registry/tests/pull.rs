@@ -170,14 +170,14 @@ async fn basic_authentication_works_and_wrong_passwords_do_not() {
     let wrong = Credentials::Basic { username: "me".into(), password: "guess".into() };
     for credentials in [None, Some(wrong.clone())] {
         let error = ground.store.pull(&name, credentials).await.unwrap_err();
-        assert_eq!(error.kind(), model::Kind::Unauthenticated, "{error:?}");
+        assert_eq!(error.kind(), model::ErrorKind::Unauthenticated, "{error:?}");
         assert!(!format!("{error:?}").contains("guess"));
     }
     ground.empty();
     ground.store.pull(&name, Some(me())).await.unwrap();
     // Having the image does not open it to those who may not pull it.
     let error = ground.store.pull(&name, Some(wrong)).await.unwrap_err();
-    assert_eq!(error.kind(), model::Kind::Unauthenticated);
+    assert_eq!(error.kind(), model::ErrorKind::Unauthenticated);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,7 +199,7 @@ async fn tokens_are_fetched_from_the_realm_the_registry_names() {
     assert!(asked.path.contains("scope=repository%3Ax%3Apull"), "{}", asked.path);
     Ground::new().store.pull(&name, Some(Credentials::IdentityToken("fresh".into()))).await.unwrap();
     Ground::new().store.pull(&name, Some(Credentials::RegistryToken("T".into()))).await.unwrap();
-    assert_eq!(Ground::new().store.pull(&name, None).await.unwrap_err().kind(), model::Kind::Unauthenticated);
+    assert_eq!(Ground::new().store.pull(&name, None).await.unwrap_err().kind(), model::ErrorKind::Unauthenticated);
     assert!(server.seen().iter().all(|seen| !seen.header("authorization").is_some_and(|h| h.starts_with("Basic"))));
 }
 
@@ -260,7 +260,7 @@ async fn wrong_content_of_any_kind_is_refused_and_leaves_nothing() {
             false => format!("{}/x:1", server.host),
         };
         let error = ground.store.pull(&name, None).await.unwrap_err();
-        assert_eq!(error.kind(), model::Kind::Invalid, "{path}: {error:?}");
+        assert_eq!(error.kind(), model::ErrorKind::Invalid, "{path}: {error:?}");
         ground.empty();
     }
 }
@@ -295,7 +295,7 @@ async fn a_blob_that_never_comes_or_comes_byte_by_byte_is_given_up() {
         .await;
         let ground = Ground::new();
         let error = ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
-        assert_eq!(error.kind(), model::Kind::Unavailable, "{error:?}");
+        assert_eq!(error.kind(), model::ErrorKind::Unavailable, "{error:?}");
         assert!(server.count("GET", "/blobs/") < 10);
         ground.empty();
     }
@@ -308,7 +308,7 @@ async fn documents_beyond_the_bound_are_not_read() {
     routes.insert("/v2/x/manifests/1".into(), vec![b' '; 5 << 20]);
     let server = Server::start(move |request| route(&routes, request)).await;
     let error = Ground::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
-    assert_eq!(error.kind(), model::Kind::Exhausted, "{error:?}");
+    assert_eq!(error.kind(), model::ErrorKind::Exhausted, "{error:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -372,7 +372,7 @@ async fn an_abandoned_pull_leaves_nothing() {
 #[tokio::test]
 async fn bad_names_are_refused_before_anything_is_asked() {
     let error = Ground::new().store.pull("Not//a name", None).await.unwrap_err();
-    assert_eq!(error.kind(), model::Kind::Invalid);
+    assert_eq!(error.kind(), model::ErrorKind::Invalid);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -387,6 +387,6 @@ async fn an_endpoint_with_tls_never_falls_back_to_plain_http() {
         ..Registries::default()
     });
     let error = ground.store.pull("registry.example/x:1", Some(me())).await.unwrap_err();
-    assert!(matches!(error.kind(), model::Kind::Unavailable | model::Kind::Internal), "{error:?}");
+    assert!(matches!(error.kind(), model::ErrorKind::Unavailable | model::ErrorKind::Internal), "{error:?}");
     assert!(server.seen().iter().all(|seen| seen.method.is_empty() || !seen.path.starts_with("/v2")));
 }

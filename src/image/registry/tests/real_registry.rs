@@ -188,7 +188,7 @@ async fn a_guarded_registry_wants_ca_certificate_and_password() {
     assert!(text.contains("`client_cert`"), "{text}");
     for logins in [none.to_owned(), login(&real.host, "guess")] {
         let (kind, text) = pull(authority.known(), &logins, None).await.unwrap_err();
-        assert_eq!(kind, model::Kind::Unauthenticated, "{text}");
+        assert_eq!(kind, model::ErrorKind::Unauthenticated, "{text}");
     }
     assert_eq!(pull(authority.known(), &right, None).await, Ok(made.id()));
     assert_eq!(pull(authority.known(), none, Some(me())).await, Ok(made.id()));
@@ -220,7 +220,7 @@ async fn what_a_line_corrupts_is_fetched_from_the_next_mirror() {
     let [bad, good] = [&line, &real.host].map(|host| format!("http://{host}"));
     let alone = Ground::with(mirrored(std::slice::from_ref(&bad)), Limits::default());
     let error = alone.store.pull("registry.example/x:1", None).await.unwrap_err();
-    assert_eq!(error.kind(), model::Kind::Invalid, "{error:?}");
+    assert_eq!(error.kind(), model::ErrorKind::Invalid, "{error:?}");
     alone.empty();
     let both = Ground::with(mirrored(&[bad, good]), Limits::default());
     both.store.pull("registry.example/x:1", None).await.unwrap();

@@ -41,7 +41,7 @@ async fn urls_in_descriptors_are_never_followed() {
     // Also where the registry itself does not have it.
     images.remove(&format!("/v2/x/blobs/{}", Digest::of(&made.layers[1])));
     let server = Server::start(move |request| route(&images, request)).await;
-    assert_eq!(refused(&server).await.kind(), model::Kind::NotFound);
+    assert_eq!(refused(&server).await.kind(), model::ErrorKind::NotFound);
     assert!(foreign.seen().is_empty());
 }
 
@@ -71,7 +71,7 @@ async fn redirects_and_realms_with_credentials_in_them_are_refused() {
     for answer in answers {
         let server = Server::start(move |_| answer.clone()).await;
         let error = refused(&server).await;
-        assert_eq!(error.kind(), model::Kind::Invalid, "{error:?}");
+        assert_eq!(error.kind(), model::ErrorKind::Invalid, "{error:?}");
         assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
     }
     assert!(other.seen().is_empty());
@@ -99,13 +99,13 @@ async fn a_chain_of_redirects_between_hosts_ends() {
 async fn endless_tokens_and_headers_are_not_read() {
     let tokens = Server::start(|_| Answer::ok(vec![b' '; 2 << 20])).await;
     let server = guarded(&made("x"), format!(r#"Bearer realm="http://{}/t""#, tokens.host), "Bearer T").await;
-    assert_eq!(refused(&server).await.kind(), model::Kind::Exhausted);
+    assert_eq!(refused(&server).await.kind(), model::ErrorKind::Exhausted);
     let many = (0..200).fold(Answer::ok(""), |answer, at| answer.with(&format!("x-{at}"), "x"));
     let long = Answer::ok("").with("x", "x".repeat(4 << 20));
     for answer in [many, long] {
         let server = Server::start(move |_| answer.clone()).await;
         let error = refused(&server).await;
-        assert_eq!(error.kind(), model::Kind::Unavailable, "{error:?}");
+        assert_eq!(error.kind(), model::ErrorKind::Unavailable, "{error:?}");
         assert!(chain(&error).len() < 2000);
     }
 }
@@ -116,7 +116,7 @@ async fn tokens_that_are_none_are_refused() {
         let tokens = Server::start(move |_| Answer::ok(token)).await;
         let server = guarded(&made("x"), format!(r#"Bearer realm="http://{}/t""#, tokens.host), "Bearer T").await;
         let kind = refused(&server).await.kind();
-        assert!(matches!(kind, model::Kind::Invalid | model::Kind::Unauthenticated), "{token:?}: {kind:?}");
+        assert!(matches!(kind, model::ErrorKind::Invalid | model::ErrorKind::Unauthenticated), "{token:?}: {kind:?}");
     }
 }
 
@@ -137,7 +137,7 @@ async fn content_of_another_size_than_announced_is_refused() {
         )])
         .await;
         let error = refused(&server).await;
-        assert_ne!(error.kind(), model::Kind::Internal, "{place} {size}: {error:?}");
+        assert_ne!(error.kind(), model::ErrorKind::Internal, "{place} {size}: {error:?}");
     }
 }
 
@@ -149,9 +149,9 @@ async fn an_index_entry_must_be_what_the_index_says() {
     let right = made.manifest.len();
     for (size, kind) in [
         (right, None),
-        (right + 1, Some(model::Kind::Invalid)),
-        (right - 1, Some(model::Kind::Exhausted)),
-        (usize::MAX, Some(model::Kind::Exhausted)),
+        (right + 1, Some(model::ErrorKind::Invalid)),
+        (right - 1, Some(model::ErrorKind::Exhausted)),
+        (usize::MAX, Some(model::ErrorKind::Exhausted)),
     ] {
         let platform = serde_json::json!({"os": os, "architecture": architecture});
         let entry = serde_json::json!({"digest": digest, "size": size, "platform": platform});

@@ -41,9 +41,9 @@ async fn what_no_registry_has_is_told_of_all_of_them() {
     for part in [&one.host, &two.host, "404", "403"] {
         assert!(text.contains(part), "{part} in {text}");
     }
-    assert_eq!(error.kind(), model::Kind::Denied);
+    assert_eq!(error.kind(), model::ErrorKind::Denied);
     let absent = searching(&[&one.host]).store.pull("x", None).await.unwrap_err();
-    assert_eq!(absent.kind(), model::Kind::NotFound);
+    assert_eq!(absent.kind(), model::ErrorKind::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -56,7 +56,7 @@ async fn a_registry_that_has_a_name_but_spoils_it_ends_the_search() {
     .await;
     let second = Server::of(&[("x:1", &good)]).await;
     let error = searching(&[&spoiled.host, &second.host]).store.pull("x:1", None).await.unwrap_err();
-    assert_eq!(error.kind(), model::Kind::NotFound, "{error:?}");
+    assert_eq!(error.kind(), model::ErrorKind::NotFound, "{error:?}");
     assert!(second.seen().is_empty());
     // One that cannot say what it has without sending it is asked for all of it.
     let silent = Server::start(|request| match request.method.as_str() {
@@ -71,7 +71,7 @@ async fn a_registry_that_has_a_name_but_spoils_it_ends_the_search() {
 async fn short_names_are_refused_where_nothing_is_searched() {
     let ground = searching(&[]);
     let error = ground.store.pull("busybox", None).await.unwrap_err();
-    assert_eq!(error.kind(), model::Kind::Invalid);
+    assert_eq!(error.kind(), model::ErrorKind::Invalid);
     assert!(error.to_string().contains("names no registry"), "{error}");
     assert_eq!(ground.store.find("busybox"), None);
 }
@@ -82,7 +82,7 @@ async fn a_registry_that_cannot_be_asked_ends_the_search_and_is_named() {
     let broken = Server::start(|_| Answer::status(503)).await;
     for first in ["127.0.0.1:1", &broken.host] {
         let error = searching(&[first, &second.host]).store.pull("x:1", None).await.unwrap_err();
-        assert_eq!(error.kind(), model::Kind::Unavailable, "{error:?}");
+        assert_eq!(error.kind(), model::ErrorKind::Unavailable, "{error:?}");
         assert!(chain(&error).contains(first), "{}", chain(&error));
         assert!(second.seen().is_empty(), "it might be another image");
     }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::{Duration, Instant};
 
-use model::{Classed as _, Kind, Protocol};
+use model::{ErrorClass as _, ErrorKind, Protocol};
 
 use super::support::*;
 use crate::bridge::AttachError;
@@ -87,7 +87,7 @@ fn an_exhausted_pool_says_so_until_a_pod_leaves() {
         let error = bridge.reserve(&id(9)).unwrap_err();
         assert_eq!(
             (error.kind(), error.to_string().as_str()),
-            (Kind::Exhausted, "all 5 addresses of 10.213.0.0/29 are taken")
+            (ErrorKind::Exhausted, "all 5 addresses of 10.213.0.0/29 are taken")
         );
         bridge.detach(&pods[2].pod.id).unwrap().wait();
         assert_eq!(bridge.reserve(&id(9)).unwrap(), pods[2].ips);

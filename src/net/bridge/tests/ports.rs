@@ -2,7 +2,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 
-use model::{Classed as _, Kind, Protocol};
+use model::{ErrorClass as _, ErrorKind, Protocol};
 
 use super::support::*;
 use crate::bridge::{AttachError, PortError};
@@ -125,7 +125,7 @@ fn a_taken_host_port_is_refused_with_the_name_of_its_pod() {
         let error = bridge.attach(&second, &ips).unwrap_err();
         assert!(matches!(&error, AttachError::Port(PortError::Taken { pod, .. }) if *pod == first.pod.id), "{error}");
         assert_eq!(error.to_string(), format!("host port 8080/TCP is taken by pod {}", first.pod.id));
-        assert_eq!(error.kind(), Kind::Precondition);
+        assert_eq!(error.kind(), ErrorKind::Precondition);
         assert!(!sh("ip link").contains("crisp0-00000002"), "nothing was made");
         bridge.detach(&second.id).unwrap().wait();
         tcp(&first.netns, first.at(80), &ground.outside, address(HOST4, 8080)).unwrap();

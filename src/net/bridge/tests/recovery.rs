@@ -1,6 +1,6 @@
 //! What others do to the network, and what an earlier daemon left.
 
-use model::{Classed as _, Kind, Protocol};
+use model::{ErrorClass as _, ErrorKind, Protocol};
 
 use super::support::*;
 use crate::bridge::{NotReady, PoolInUse, SweepError};
@@ -169,7 +169,7 @@ fn a_pool_that_somebody_has_a_route_to_is_not_ready() {
             sh(&format!("ip route add {route} via {OUTSIDE4}"));
             let error = dual().ready().unwrap_err();
             let text = format!("the pool 10.213.0.0/16 overlaps the route to {route} by up0: choose another pool");
-            assert_eq!((error.to_string(), error.kind()), (text, Kind::Precondition));
+            assert_eq!((error.to_string(), error.kind()), (text, ErrorKind::Precondition));
             assert!(!sh("ip link").contains("crisp0"), "nothing was made");
             let netns = Netns::new();
             let bridge = dual();
@@ -203,7 +203,7 @@ fn something_else_of_the_bridges_name_is_left_alone() {
         sh("ip link add crisp0 type veth peer name other");
         let error = dual().ready().unwrap_err();
         assert_eq!(error.to_string(), "crisp0 exists, and is no bridge but veth");
-        assert_eq!(error.kind(), Kind::Precondition);
+        assert_eq!(error.kind(), ErrorKind::Precondition);
         assert!(!sh("ip address show crisp0").contains("10.213"));
     });
 }
@@ -229,7 +229,7 @@ fn pod_cidrs_replace_the_pool_unless_a_pod_lives_outside_them() {
         let error = bridge.set_pod_cidrs(nets(&["10.9.0.0/24", "fd00:9::/64"])).unwrap_err();
         assert!(matches!(&error, PoolInUse::Lives { pod: lives, .. } if *lives == pod.pod.id), "{error}");
         let text = format!("pod {} lives at 10.244.3.2, outside 10.9.0.0/24, fd00:9::/64", pod.pod.id);
-        assert_eq!((error.to_string(), error.kind()), (text, Kind::Precondition));
+        assert_eq!((error.to_string(), error.kind()), (text, ErrorKind::Precondition));
         assert_eq!(bridge.pools(), nets(&["10.244.3.0/24"]));
         // Wider ones that the pod lives in are no problem.
         bridge.set_pod_cidrs(nets(&["10.244.0.0/16", "fd00:9::/64"])).unwrap();

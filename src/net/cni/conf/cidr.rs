@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 /// The text is no range of addresses.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -15,10 +15,10 @@ pub enum BadCidr {
     HostBits(String),
 }
 
-impl Classed for BadCidr {
-    fn kind(&self) -> Kind {
+impl ErrorClass for BadCidr {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Form(_) | Self::HostBits(_) => Kind::Invalid,
+            Self::Form(_) | Self::HostBits(_) => ErrorKind::Invalid,
         }
     }
 }

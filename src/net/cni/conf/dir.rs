@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 use rustix::fs::{Mode, OFlags};
 
 use super::{ConfError, List};
@@ -27,11 +27,11 @@ pub enum DirError {
     TooMany { path: PathBuf },
 }
 
-impl Classed for DirError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for DirError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Read { .. } => Kind::Internal,
-            Self::TooMany { .. } => Kind::Precondition,
+            Self::Read { .. } => ErrorKind::Internal,
+            Self::TooMany { .. } => ErrorKind::Precondition,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use model::{Classed, Kind};
+use model::{ErrorClass, ErrorKind};
 
 use super::cidr::{BadCidr, Cidr};
 use super::dir::{self, DirError};
@@ -33,15 +33,15 @@ pub enum PodCidrError {
     Write { path: PathBuf, source: io::Error },
 }
 
-impl Classed for PodCidrError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for PodCidrError {
+    fn kind(&self) -> ErrorKind {
         match self {
             Self::Cidr(e) => e.kind(),
-            Self::Template { .. } | Self::Follow { .. } | Self::Invalid { .. } => Kind::Precondition,
+            Self::Template { .. } | Self::Follow { .. } | Self::Invalid { .. } => ErrorKind::Precondition,
             Self::Dir(e) => e.kind(),
             Self::Write { source, .. } => match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Kind::Exhausted,
-                _ => Kind::Internal,
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ErrorKind::Exhausted,
+                _ => ErrorKind::Internal,
             },
         }
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use model::{Classed as _, Kind};
+use model::{ErrorClass as _, ErrorKind};
 use serde_json::json;
 
 use super::dir;
@@ -196,7 +196,7 @@ async fn what_is_not_ready_says_which_files_are_bad() {
         assert!(bad.contains(part), "{bad}");
     }
     let refused = ground.cni.add(&crate::cni::tests::support::pod("p")).await.unwrap_err();
-    assert_eq!(refused.kind(), Kind::Precondition);
+    assert_eq!(refused.kind(), ErrorKind::Precondition);
     assert!(words(&refused).contains("20-b.conf"), "{refused}");
 }
 
@@ -257,15 +257,15 @@ fn bad_ranges_and_bad_templates_are_refused_and_nothing_is_written() {
         error
     };
     let error = refused(TEMPLATE, "10.0.0.0/24,nonsense");
-    assert_eq!(error.kind(), Kind::Invalid);
+    assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(words(&error).contains("nonsense"), "{error}");
     assert_eq!(
         Ground::new().cni.set_pod_cidrs("10.0.0.1/24").unwrap_err().kind(),
-        Kind::Invalid,
+        ErrorKind::Invalid,
         "without a template too"
     );
     let error = refused("{{.Unknown}}", "10.0.0.0/24");
-    assert_eq!(error.kind(), Kind::Precondition);
+    assert_eq!(error.kind(), ErrorKind::Precondition);
     assert!(words(&error).contains(".Unknown"), "{error}");
     let error = refused("{\"name\": \"{{.PodCIDR}}\"}", "10.0.0.0/24");
     assert!(words(&error).contains("no name of a network"), "{error}");

@@ -1,6 +1,6 @@
 //! What plugins are told of a pod: its identity in `CNI_ARGS`, and what they declare to want in `runtimeConfig`.
 
-use model::{Classed, Kind, PortMapping, Protocol};
+use model::{ErrorClass, ErrorKind, PortMapping, Protocol};
 use serde_json::{Map, Value, json};
 
 use crate::attachment::{Bandwidth, Pod, Rate};
@@ -22,10 +22,10 @@ pub enum BadPod {
     Argument { field: &'static str, value: String },
 }
 
-impl Classed for BadPod {
-    fn kind(&self) -> Kind {
+impl ErrorClass for BadPod {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Id(_) | Self::Argument { .. } => Kind::Invalid,
+            Self::Id(_) | Self::Argument { .. } => ErrorKind::Invalid,
         }
     }
 }

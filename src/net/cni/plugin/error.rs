@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use std::{fmt, io};
 
-use model::{Classed, Kind, Signal};
+use model::{ErrorClass, ErrorKind, Signal};
 
 /// What a plugin is asked to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,23 +65,23 @@ pub enum PluginError {
     Tongue { plugin: String, spoken: Vec<String>, network: String, allowed: String },
 }
 
-impl Classed for PluginError {
-    fn kind(&self) -> Kind {
+impl ErrorClass for PluginError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Missing { .. } | Self::Tongue { .. } => Kind::Precondition,
-            Self::Late { .. } => Kind::Deadline,
+            Self::Missing { .. } | Self::Tongue { .. } => ErrorKind::Precondition,
+            Self::Late { .. } => ErrorKind::Deadline,
             Self::Refused { code, .. } => match *code {
                 // Version, field or configuration: it stays wrong until somebody changes the file.
-                1 | 2 | 7 => Kind::Precondition,
-                11 | 50 | 51 => Kind::Unavailable,
-                _ => Kind::Internal,
+                1 | 2 | 7 => ErrorKind::Precondition,
+                11 | 50 | 51 => ErrorKind::Unavailable,
+                _ => ErrorKind::Internal,
             },
             Self::Start { .. }
             | Self::Talk { .. }
             | Self::Flood { .. }
             | Self::Signal { .. }
             | Self::Failed { .. }
-            | Self::Garbage { .. } => Kind::Internal,
+            | Self::Garbage { .. } => ErrorKind::Internal,
         }
     }
 }

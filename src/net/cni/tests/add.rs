@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use model::{Classed as _, Dns, Kind, PortMapping, Protocol};
+use model::{Dns, ErrorClass as _, ErrorKind, PortMapping, Protocol};
 use serde_json::{Value, json};
 
 use super::support::{Ground, RESULT, pod, words};
@@ -47,7 +47,7 @@ async fn a_pod_is_attached_and_what_is_needed_to_detach_it_is_kept_privately() {
     assert_eq!((mode("cache"), mode("cache/p1@eth0@net.json")), (0o700, 0o600));
     let again = ground.cni.add(&pod("p1")).await.unwrap_err();
     assert!(matches!(&again, AddError::AlreadyAttached { .. }), "{again}");
-    assert_eq!(again.kind(), Kind::Precondition);
+    assert_eq!(again.kind(), ErrorKind::Precondition);
     assert_eq!(ground.calls(), ["ADD bridge"]);
 }
 
@@ -146,7 +146,7 @@ async fn names_cannot_smuggle_further_arguments() {
     for bad in refused {
         let error = ground.cni.add(&bad).await.unwrap_err();
         assert!(matches!(error, AddError::Pod(_)), "{error}");
-        assert_eq!(error.kind(), Kind::Invalid);
+        assert_eq!(error.kind(), ErrorKind::Invalid);
         ground.cni.del(&bad).await.unwrap();
     }
     assert!(ground.calls().is_empty() && ground.kept().is_empty());
@@ -163,7 +163,7 @@ async fn what_can_be_refused_is_refused_before_any_plugin_runs() {
     let error = ground.cni.add(&pod("p1")).await.unwrap_err();
     assert!(matches!(&error, AddError::Plugin { source: PluginError::Missing { .. }, .. }), "{error}");
     assert!(words(&error).contains("missing is in none of the directories"), "{}", words(&error));
-    assert_eq!(error.kind(), Kind::Precondition);
+    assert_eq!(error.kind(), ErrorKind::Precondition);
     ground.list(&[("bridge", json!({}))]);
     for netns in [None, Some("/nowhere".into()), Some(ground.path("bin"))] {
         let error = ground.cni.add(&Pod { netns, ..pod("p1") }).await.unwrap_err();
@@ -207,7 +207,7 @@ async fn a_plugin_that_speaks_none_of_the_versions_is_refused_by_name() {
     ground.speaking("old", r#"["0.1.0", "0.2.0"]"#);
     ground.list_of(&json!({ "cniVersions": ["0.4.0", "1.0.0"] }), &[("new", json!({})), ("old", json!({}))]);
     let error = ground.cni.add(&pod("p1")).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Precondition);
+    assert_eq!(error.kind(), ErrorKind::Precondition);
     let said = words(&error);
     assert!(said.contains("old speaks [\"0.1.0\", \"0.2.0\"]") && said.contains("0.4.0, 1.0.0"), "{said}");
     assert!(ground.kept().is_empty());

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use model::{Classed as _, Kind};
+use model::{ErrorClass as _, ErrorKind};
 use serde_json::{Value, json};
 
 use super::support::{Ground, RESULT, pod, words};
@@ -87,7 +87,7 @@ async fn a_pod_is_remembered_until_all_plugins_have_let_it_go() {
     let ground = attached().await;
     ground.plugin("first", r#"echo '{"code": 11, "msg": "later"}'; exit 1"#);
     let error = ground.cni.del(&pod("p1")).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::Unavailable);
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(words(&error).contains("first refused DEL: later (code 11)"), "{}", words(&error));
     assert_eq!(ground.cni.attachments().unwrap(), ["p1"]);
     fs::remove_file(ground.path("bin/first")).unwrap();

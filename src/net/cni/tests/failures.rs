@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use model::{Classed as _, Kind};
+use model::{ErrorClass as _, ErrorKind};
 use serde_json::json;
 
 use super::support::{Ground, RESULT, pod, slow, words};
@@ -50,7 +50,7 @@ async fn one_that_fails_after_allocating_is_asked_to_take_it_back() {
     ground.list(&[("first", json!({})), ("second", json!({}))]);
     let error = ground.cni.add(&pod("p1")).await.unwrap_err();
     assert!(matches!(plugin(&error), PluginError::Refused { code: 7, .. }), "{error}");
-    assert_eq!(error.kind(), Kind::Precondition);
+    assert_eq!(error.kind(), ErrorKind::Precondition);
     let said = words(&error);
     assert!(said.contains("refused ADD: no way; really none (code 7)"), "{said}");
     assert!(said.ends_with("its stderr ends in: first line last [2J line"), "{said}");
@@ -108,7 +108,7 @@ async fn one_that_hangs_is_killed_with_all_that_it_started() {
     let before = Instant::now();
     let (error, said) = failed(&ground, &script).await;
     assert!(matches!(plugin(&error), PluginError::Late { .. }), "{said}");
-    assert_eq!(error.kind(), Kind::Deadline);
+    assert_eq!(error.kind(), ErrorKind::Deadline);
     assert!(said.contains("waiting") && said.contains("had not ended"), "{said}");
     assert!(before.elapsed() >= limit);
     let pids = fs::read_to_string(&started).unwrap();
