@@ -25,7 +25,7 @@ use clap::Parser;
 use cri_api::dra;
 use cri_api::pluginregistration::registration_server::RegistrationServer;
 use gadgets::Gadgets;
-use h2_authority::Mended;
+use h2_authority::AuthorityRewriter;
 use service::{Plugin, Registrar};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -94,7 +94,7 @@ async fn main() -> anyhow::Result<()> {
 }
 
 /// A socket for root alone, in place of one that an earlier run left behind. The kubelet takes its path for a host.
-async fn listen(path: &Path) -> anyhow::Result<impl Stream<Item = io::Result<Mended<UnixStream>>>> {
+async fn listen(path: &Path) -> anyhow::Result<impl Stream<Item = io::Result<AuthorityRewriter<UnixStream>>>> {
     if UnixStream::connect(path).await.is_ok() {
         bail!("somebody else listens at {}", path.display());
     }
@@ -106,5 +106,5 @@ async fn listen(path: &Path) -> anyhow::Result<impl Stream<Item = io::Result<Men
     }
     let listener = UnixListener::bind(path).with_context(|| format!("listening at {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(UnixListenerStream::new(listener).map(|accepted| accepted.map(Mended::new)))
+    Ok(UnixListenerStream::new(listener).map(|accepted| accepted.map(AuthorityRewriter::new)))
 }

@@ -39,12 +39,12 @@ pub enum Part {
 
 /// A runtime to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Named {
+pub(super) struct NamedSocket {
     pub(super) name: String,
     pub(super) socket: PathBuf,
 }
 
-impl FromStr for Named {
+impl FromStr for NamedSocket {
     type Err = Infallible;
 
     /// `NAME=SOCKET`, or a socket alone, whose file gives the name.
@@ -66,16 +66,16 @@ impl FromStr for Named {
 /// with intervals of 95 % confidence: on a shared machine only these mean something. A step that fails is counted and
 /// shown, and the rest goes on. Pods, containers and cgroups of the benchmark are gone at its end.
 #[derive(Debug, Clone, clap::Args)]
-pub struct Plan {
+pub struct BenchArgs {
     /// What is measured
     #[arg(value_enum, default_value = "all", value_name = "PART")]
     pub(super) parts: Vec<Part>,
     /// The runtime that this is about
     #[arg(long, default_value = "crisp=/run/crisp/crisp.sock", value_name = "[NAME=]SOCKET")]
-    pub(super) socket: Named,
+    pub(super) socket: NamedSocket,
     /// Runtimes that it is compared with
     #[arg(long, num_args = 1.., value_name = "[NAME=]SOCKET")]
-    pub(super) compare: Vec<Named>,
+    pub(super) compare: Vec<NamedSocket>,
     /// An image with busybox that all of them have
     #[arg(long, default_value = "docker.io/library/busybox:latest")]
     pub(super) image: String,
@@ -127,13 +127,13 @@ pub struct Plan {
     pub(super) html: Option<PathBuf>,
 }
 
-impl Plan {
+impl BenchArgs {
     /// The slice that all pods are put into, where there is one.
     pub(super) fn slice(&self) -> Option<&str> {
         self.cgroup.as_deref().filter(|name| name.ends_with(".slice"))
     }
 
-    pub(super) fn runtimes(&self) -> impl Iterator<Item = &Named> {
+    pub(super) fn runtimes(&self) -> impl Iterator<Item = &NamedSocket> {
         std::iter::once(&self.socket).chain(&self.compare)
     }
 
@@ -152,7 +152,7 @@ impl Plan {
     }
 
     /// Whether pods have to be there for what was asked for.
-    pub(super) fn wants_herd(&self) -> bool {
+    pub(super) fn wants_background_pods(&self) -> bool {
         [Part::Exec, Part::Update, Part::Status, Part::List, Part::Stats, Part::Storm]
             .into_iter()
             .any(|part| self.wants(part))
@@ -168,17 +168,17 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Cli {
         #[command(flatten)]
-        plan: Plan,
+        plan: BenchArgs,
     }
 
-    fn parse(words: &str) -> Plan {
+    fn parse(words: &str) -> BenchArgs {
         Cli::try_parse_from(["bench"].into_iter().chain(words.split_whitespace())).unwrap().plan
     }
 
     #[test]
     fn sockets_have_names() {
         let named = |text: &str| {
-            let Named { name, socket } = text.parse().unwrap();
+            let NamedSocket { name, socket } = text.parse().unwrap();
             (name, socket.to_str().unwrap().to_owned())
         };
         assert_eq!(
@@ -194,10 +194,12 @@ mod tests {
     #[test]
     fn words_mean_the_parts_they_stand_for() {
         let all = parse("");
-        assert!(all.wants(Part::Life) && all.wants(Part::Floor) && !all.wants(Part::Pull) && all.wants_herd());
+        assert!(
+            all.wants(Part::Life) && all.wants(Part::Floor) && !all.wants(Part::Pull) && all.wants_background_pods()
+        );
         assert!(parse("all --pull x").wants(Part::Pull));
         let resize = parse("resize");
         assert!(resize.wants(Part::Storm) && resize.wants(Part::Stats) && !resize.wants(Part::Exec));
-        assert!(!parse("floor").wants_runtimes() && !parse("life stream").wants_herd());
+        assert!(!parse("floor").wants_runtimes() && !parse("life stream").wants_background_pods());
     }
 }

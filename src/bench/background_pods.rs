@@ -1,6 +1,6 @@
 //! Pods that are there while something else is measured, and what they hold in memory.
 
-use super::args::Plan;
+use super::args::BenchArgs;
 use super::lifecycle::{READY, add, make};
 pub(crate) use super::report::results::{Figures, Unit};
 use super::runtime::Runtime;
@@ -27,7 +27,7 @@ pub(super) async fn grow(runtime: &mut Runtime, figures: &mut Figures, pods: usi
 }
 
 /// Makes the pods that are looked at, and weighs the runtime before and after.
-pub(super) async fn gather(plan: &Plan, runtimes: &mut [Runtime]) {
+pub(super) async fn create_all(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     for runtime in runtimes.iter_mut().filter(|runtime| runtime.pods.is_empty()) {
         let fresh = runtime.family.memory(&[]).map(|memory| memory.daemon);
         runtime.figures.note(FRESH, Unit::MB, fresh);
@@ -39,7 +39,7 @@ pub(super) async fn gather(plan: &Plan, runtimes: &mut [Runtime]) {
 }
 
 /// Memory of the daemon, and of what keeps each of its pods.
-pub(super) fn weigh(runtime: &Runtime, figures: &mut Figures) {
+pub(super) fn measure_memory(runtime: &Runtime, figures: &mut Figures) {
     let memory = runtime.family.memory(&runtime.ids());
     let pods = u32::try_from(runtime.pods.len()).unwrap_or(u32::MAX).max(1);
     figures.note(DAEMON, Unit::MB, memory.as_ref().map(|memory| memory.daemon));

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use super::BenchError;
-use super::args::Plan;
+use super::args::BenchArgs;
 pub(crate) use super::report::results::{Figures, Unit};
 use super::runtime::{Runtime, connect, in_turns};
 use super::specs::{limits, update};
@@ -21,21 +21,21 @@ use super::specs::{limits, update};
 const AT_ONCE: usize = 16;
 const RATE: &str = "storm: updates";
 
-pub(super) async fn measure(plan: &Plan, runtimes: &mut [Runtime]) {
-    in_turns(runtimes, 1, async |runtime, _| Box::pin(weather(plan, runtime)).await).await;
+pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
+    in_turns(runtimes, 1, async |runtime, _| Box::pin(measure_under_load(plan, runtime)).await).await;
 }
 
 /// The same looks before and during a storm.
-async fn weather(plan: &Plan, runtime: &mut Runtime) {
+async fn measure_under_load(plan: &BenchArgs, runtime: &mut Runtime) {
     let span = Duration::from_secs(plan.storm_seconds);
     let containers = runtime.containers();
     if containers.is_empty() {
         return;
     }
     look_for(runtime, &containers, span, ["calm: ContainerStatus", "calm: ListContainers"]).await;
-    let storm = Storm { socket: runtime.socket.clone(), containers: containers.clone(), rate: plan.storm, span };
+    let storm = UpdateLoad { socket: runtime.socket.clone(), containers: containers.clone(), rate: plan.storm, span };
     // On a thread of its own: what it costs to ask must not slow down those who look.
-    let storm = thread::spawn(move || storm.blow());
+    let storm = thread::spawn(move || storm.update_load());
     look_for(runtime, &containers, span, ["storm: ContainerStatus", "storm: ListContainers"]).await;
     match storm.join() {
         Ok(Ok(blown)) => runtime.figures.merge(blown),
@@ -58,7 +58,7 @@ async fn look_for(runtime: &mut Runtime, containers: &[String], span: Duration, 
     }
 }
 
-struct Storm {
+struct UpdateLoad {
     socket: PathBuf,
     containers: Vec<String>,
     /// Changes in a second, if the runtime keeps up.
@@ -66,8 +66,8 @@ struct Storm {
     span: Duration,
 }
 
-impl Storm {
-    fn blow(self) -> Result<Figures, BenchError> {
+impl UpdateLoad {
+    fn update_load(self) -> Result<Figures, BenchError> {
         let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(BenchError::Start)?;
         tokio.block_on(self.changes())
     }

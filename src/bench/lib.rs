@@ -35,14 +35,14 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 use std::{fs, io};
 
-pub use args::{Part, Plan};
+pub use args::{BenchArgs, Part};
 
-use baseline::Floor;
-use parent_cgroup::Parent;
-use raw_cgroup_writes::Bare;
+use baseline::Baseline;
+use parent_cgroup::ParentCgroup;
+use raw_cgroup_writes::RawWrites;
 use report::Report;
 use runtime::Runtime;
-use specs::Shape;
+use specs::Specs;
 
 /// Nothing could be measured, or not written down. Steps that fail are counted instead.
 #[derive(Debug, thiserror::Error)]
@@ -68,18 +68,18 @@ pub enum BenchError {
 }
 
 /// Measures, prints a table, and writes the files that were asked for.
-pub fn bench(plan: Plan) -> Result<(), BenchError> {
+pub fn bench(plan: BenchArgs) -> Result<(), BenchError> {
     if plan.parts.contains(&Part::Pull) && plan.pull.is_none() {
         return Err(BenchError::NoImage("pull"));
     }
     let began = SystemTime::now();
     let place = plan.cgroup.as_deref().filter(|_| plan.slice().is_none());
-    let parent = Parent::make(place).map_err(BenchError::Cgroup)?;
+    let parent = ParentCgroup::make(place).map_err(BenchError::Cgroup)?;
     // Before there is a second thread: it forks.
-    let mut floor = plan.wants(Part::Floor).then(|| Floor::start(&parent)).transpose().map_err(BenchError::Start)?;
+    let mut floor = plan.wants(Part::Floor).then(|| Baseline::start(&parent)).transpose().map_err(BenchError::Start)?;
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(BenchError::Start)?;
     let mut runtimes = Vec::new();
-    let mut bare = Bare::new(Some(parent.child("bare").map_err(BenchError::Cgroup)?));
+    let mut bare = RawWrites::new(Some(parent.child("bare").map_err(BenchError::Cgroup)?));
     let measured = tokio.block_on(async {
         connect(&plan, &parent, &mut runtimes).await?;
         tokio::select! {
@@ -94,67 +94,67 @@ pub fn bench(plan: Plan) -> Result<(), BenchError> {
     });
     measured?;
     let mut kernel = bare.figures;
-    kernel.merge(floor.map(Floor::finish).unwrap_or_default());
+    kernel.merge(floor.map(Baseline::finish).unwrap_or_default());
     show(&plan, &Report::new(&plan, began, &runtimes, &kernel))
 }
 
-async fn connect(plan: &Plan, parent: &Parent, runtimes: &mut Vec<Runtime>) -> Result<(), BenchError> {
+async fn connect(plan: &BenchArgs, parent: &ParentCgroup, runtimes: &mut Vec<Runtime>) -> Result<(), BenchError> {
     for (number, named) in plan.runtimes().enumerate().filter(|_| plan.wants_runtimes()) {
         let cgroup_parent = match plan.slice() {
             Some(given) => given.to_owned(),
             // One for each, so that each one's processor time can be told.
             None => parent.child(&number.to_string()).map_err(BenchError::Cgroup)?.path().as_str().to_owned(),
         };
-        let shape = Shape { number, image: plan.image.clone(), cgroup_parent, host_network: plan.host_network };
+        let shape = Specs { number, image: plan.image.clone(), cgroup_parent, host_network: plan.host_network };
         runtimes.push(Runtime::connect(named, shape).await?);
     }
     Ok(())
 }
 
 /// The parts that were asked for, one after another.
-async fn measure(plan: &Plan, runtimes: &mut [Runtime], bare: &mut Bare, mut floor: Option<&mut Floor>) {
+async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime], bare: &mut RawWrites, mut floor: Option<&mut Baseline>) {
     if let Some(floor) = floor.as_mut() {
-        tell("floor");
+        log_step("floor");
         floor.rounds(plan.rounds);
     }
     if plan.wants(Part::Life) {
-        tell("life");
+        log_step("life");
         Box::pin(lifecycle::measure(plan, runtimes)).await;
     }
-    if plan.wants_herd() {
-        tell("exec, update, status, list, stats");
-        Box::pin(background_pods::gather(plan, runtimes)).await;
+    if plan.wants_background_pods() {
+        log_step("exec, update, status, list, stats");
+        Box::pin(background_pods::create_all(plan, runtimes)).await;
         Box::pin(reads::measure(plan, runtimes, bare)).await;
     }
     if plan.wants(Part::Storm) {
-        tell("storm");
+        log_step("storm");
         Box::pin(contention::measure(plan, runtimes)).await;
     }
     for runtime in runtimes.iter_mut() {
         runtime.clear().await;
     }
     if plan.wants(Part::Stream) {
-        tell("stream");
+        log_step("stream");
         Box::pin(stream::measure(plan, runtimes)).await;
     }
     if plan.wants(Part::Scale) {
-        tell("scale");
+        log_step("scale");
         Box::pin(scaling::measure(plan, runtimes)).await;
     }
     // Last: an image that is removed takes its other names along.
     if plan.wants(Part::Pull) {
-        tell("pull");
+        log_step("pull");
         Box::pin(pull::measure(plan, runtimes)).await;
     }
 }
 
 /// Says what is being done, to whoever waits for it.
-fn tell(part: &str) {
+fn log_step(part: &str) {
     use std::io::Write as _;
     writeln!(io::stderr(), "bench: {part}").ok();
 }
 
-fn show(plan: &Plan, report: &Report) -> Result<(), BenchError> {
+fn show(plan: &BenchArgs, report: &Report) -> Result<(), BenchError> {
     report::table::print(&mut io::stdout().lock(), report).map_err(BenchError::Print)?;
     let write = |path: &PathBuf, text: String| {
         fs::write(path, text).map_err(|source| BenchError::Write { path: path.clone(), source })

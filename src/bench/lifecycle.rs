@@ -5,10 +5,10 @@ use std::time::Instant;
 use cri_api::v1;
 use tokio::task::JoinSet;
 
-use super::args::Plan;
+use super::args::BenchArgs;
 pub(crate) use super::report::results::{Figures, Unit};
 use super::runtime::{Client, Pod, Runtime, in_turns, remove};
-use super::specs::Shape;
+use super::specs::Specs;
 
 pub(super) const READY: &str = "pod + container ready";
 pub(super) const TEARDOWN: &str = "teardown";
@@ -17,30 +17,30 @@ pub(super) const ALONE: &str = "pod lives, one at a time";
 pub(super) const TOGETHER: &str = "pod lives, several at once";
 pub(super) const READY_TOGETHER: &str = "ready, several at once";
 
-pub(super) async fn measure(plan: &Plan, runtimes: &mut [Runtime]) {
+pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     in_turns(runtimes, plan.rounds, async |runtime, round| {
         let before = runtime.cpu();
         let Runtime { client, figures, shape, .. } = runtime;
-        Box::pin(live(client, figures, shape, &format!("life-{round}"))).await;
+        Box::pin(run_once(client, figures, shape, &format!("life-{round}"))).await;
         runtime.note_cpu(CPU, before, 1);
     })
     .await;
     in_turns(runtimes, plan.rounds.div_ceil(4), async |runtime, round| {
         for (name, at_once) in [(ALONE, 1), (TOGETHER, plan.at_once)] {
-            Box::pin(crowd(runtime, name, at_once, plan.at_once * 2, round)).await;
+            Box::pin(run_parallel(runtime, name, at_once, plan.at_once * 2, round)).await;
         }
     })
     .await;
 }
 
 /// One pod with one container, from beginning to end.
-async fn live(client: &mut Client, figures: &mut Figures, shape: &Shape, name: &str) {
+async fn run_once(client: &mut Client, figures: &mut Figures, shape: &Specs, name: &str) {
     let Some(pod) = Box::pin(make(client, figures, shape, name)).await else { return };
     end(client, figures, pod).await;
 }
 
 /// A pod with a running container; what was made of it is removed where a step fails.
-pub(super) async fn make(client: &mut Client, figures: &mut Figures, shape: &Shape, name: &str) -> Option<Pod> {
+pub(super) async fn make(client: &mut Client, figures: &mut Figures, shape: &Specs, name: &str) -> Option<Pod> {
     let begin = Instant::now();
     let config = shape.pod(name);
     let run = v1::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
@@ -103,7 +103,7 @@ async fn end(client: &mut Client, figures: &mut Figures, pod: Pod) {
 }
 
 /// So many lives, at most `at_once` of them under way at a time: how many a second brings.
-async fn crowd(runtime: &mut Runtime, name: &str, at_once: u32, count: u32, round: u32) {
+async fn run_parallel(runtime: &mut Runtime, name: &str, at_once: u32, count: u32, round: u32) {
     let mut workers = JoinSet::new();
     let begin = Instant::now();
     for worker in 0..at_once {
@@ -112,7 +112,7 @@ async fn crowd(runtime: &mut Runtime, name: &str, at_once: u32, count: u32, roun
             let mut figures = Figures::default();
             for turn in (worker..count).step_by(at_once as usize) {
                 let name = format!("crowd-{at_once}-{round}-{turn}");
-                Box::pin(live(&mut client, &mut figures, &shape, &name)).await;
+                Box::pin(run_once(&mut client, &mut figures, &shape, &name)).await;
             }
             figures
         });

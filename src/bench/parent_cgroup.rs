@@ -7,9 +7,9 @@ use cgroup::{Cgroup, CgroupPath, Layout};
 
 /// Gone with this, and so is everything below it.
 #[derive(Debug)]
-pub(super) struct Parent(Cgroup);
+pub(super) struct ParentCgroup(Cgroup);
 
-impl Parent {
+impl ParentCgroup {
     /// At `path`, or at one that nobody else has.
     pub(super) fn make(path: Option<&str>) -> io::Result<Self> {
         let layout = Arc::new(Layout::detect().map_err(io::Error::other)?);
@@ -28,7 +28,7 @@ impl Parent {
     }
 }
 
-impl Drop for Parent {
+impl Drop for ParentCgroup {
     fn drop(&mut self) {
         if let Err(error) = self.0.remove() {
             tracing::warn!(cgroup = %self.0.path(), %error, "a cgroup stays behind");

@@ -23,7 +23,7 @@ pub(super) const PROGRAM: [&str; 2] = ["sleep", "86399"];
 const TICKS_PER_SECOND: u64 = 100;
 
 #[derive(Debug)]
-pub(super) struct Family {
+pub(super) struct RuntimeProcesses {
     daemon: i32,
     /// The file that counts the processor time of the daemon's cgroup.
     own: Option<Counter>,
@@ -55,7 +55,7 @@ struct Process {
     arguments: Vec<u8>,
 }
 
-impl Family {
+impl RuntimeProcesses {
     /// Of the daemon that listens on `socket`; `parent` is the cgroup that its pods are put into.
     pub(super) fn behind(socket: &Path, parent: Option<&str>) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
@@ -110,8 +110,8 @@ impl Family {
         Ok(memory)
     }
 
-    /// Lets [`Family::peak`] begin anew.
-    pub(super) fn forget_peak(&self) -> io::Result<()> {
+    /// Lets [`RuntimeProcesses::peak`] begin anew.
+    pub(super) fn reset_peak(&self) -> io::Result<()> {
         fs::write(format!("/proc/{}/clear_refs", self.daemon), "5")
     }
 

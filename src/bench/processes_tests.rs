@@ -14,9 +14,9 @@ fn peak_and_processor_time_are_those_of_the_listener() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let _listener = UnixListener::bind(&socket).unwrap();
-    let family = Family::behind(&socket, None).unwrap();
+    let family = RuntimeProcesses::behind(&socket, None).unwrap();
     assert_eq!(family.daemon, own());
-    family.forget_peak().unwrap();
+    family.reset_peak().unwrap();
     let before = clock(family.daemon);
     drop(black_box(vec![1u8; 64 << 20]));
     let begin = Instant::now();
@@ -34,7 +34,7 @@ fn who_descends_from_the_daemon_or_names_a_pod_belongs_to_it_and_containers_do_n
     let mut named =
         Command::new("sh").args(["-c", "read x", "0123abc", "--id", "the-pod"]).stdin(pipe()).spawn().unwrap();
     let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
-    let family = Family { daemon: i32::try_from(daemon.id()).unwrap(), own: None, pods: None, cgroup: None };
+    let family = RuntimeProcesses { daemon: i32::try_from(daemon.id()).unwrap(), own: None, pods: None, cgroup: None };
     let begin = Instant::now();
     let members = loop {
         let members = family.members(&["the-pod", ""]).unwrap();

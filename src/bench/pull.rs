@@ -6,7 +6,7 @@ use cri_api::v1;
 use tokio::task::JoinSet;
 use tonic::Status;
 
-use super::args::Plan;
+use super::args::BenchArgs;
 pub(crate) use super::report::results::Unit;
 use super::runtime::{Runtime, in_turns};
 
@@ -18,7 +18,7 @@ const CALLS: u32 = 500;
 /// Quick calls under way at once when it is counted how many a second brings.
 const AT_ONCE: u32 = 32;
 
-pub(super) async fn measure(plan: &Plan, runtimes: &mut [Runtime]) {
+pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     let Some(image) = &plan.pull else { return };
     in_turns(runtimes, plan.rounds.div_ceil(4), async |runtime, _| {
         remove(runtime, image).await;
@@ -50,7 +50,7 @@ async fn pull(runtime: &mut Runtime, image: &str) -> Result<Duration, Status> {
 }
 
 async fn pull_absent(runtime: &mut Runtime, image: &str) {
-    let (forgot, before) = (runtime.family.forget_peak(), runtime.cpu());
+    let (forgot, before) = (runtime.family.reset_peak(), runtime.cpu());
     match pull(runtime, image).await {
         Ok(took) => runtime.figures.add_time(ABSENT, took),
         Err(status) => return runtime.figures.fail(ABSENT, Unit::Ms, &status.message()),

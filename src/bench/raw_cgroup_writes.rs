@@ -12,7 +12,7 @@ pub(crate) use super::report::results::{Figures, Unit};
 
 /// A cgroup that is changed by hand, as the runtimes are asked to change theirs.
 #[derive(Debug)]
-pub(super) struct Bare {
+pub(super) struct RawWrites {
     group: Option<Cgroup>,
     pub(super) figures: Figures,
 }
@@ -28,7 +28,7 @@ pub(super) fn patch(millis: u64, mib: u64) -> io::Result<LimitsPatch> {
     })
 }
 
-impl Bare {
+impl RawWrites {
     /// With `group`, which is the benchmark's own; without one nothing is measured.
     pub(super) fn new(group: Option<Cgroup>) -> Self {
         Self { group, figures: Figures::default() }

@@ -2,7 +2,7 @@
 
 use cri_api::v1;
 
-use super::args::{Part, Plan};
+use super::args::{BenchArgs, Part};
 use super::report::results::Figures;
 use super::runtime::{Client, Runtime, in_turns};
 use super::specs::{limits, update};
@@ -20,7 +20,7 @@ pub(super) const STATS: &str = "ListContainerStats";
 const CALLS: u32 = 10;
 
 /// Measures the parts that were asked for, in turns.
-pub(super) async fn measure(plan: &Plan, runtimes: &mut [Runtime], bare: &mut raw_cgroup_writes::Bare) {
+pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime], bare: &mut raw_cgroup_writes::RawWrites) {
     in_turns(runtimes, plan.rounds, async |runtime, round| {
         if plan.wants(Part::Exec) {
             Box::pin(exec(runtime)).await;
@@ -39,7 +39,7 @@ pub(super) async fn measure(plan: &Plan, runtimes: &mut [Runtime], bare: &mut ra
             Box::pin(stats(runtime)).await;
         }
         let mut weighed = Figures::default();
-        background_pods::weigh(runtime, &mut weighed);
+        background_pods::measure_memory(runtime, &mut weighed);
         runtime.figures.merge(weighed);
     })
     .await;

@@ -9,10 +9,10 @@ use cri_api::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint};
 
 use super::BenchError;
-use super::args::Named;
-use super::processes::Family;
+use super::args::NamedSocket;
+use super::processes::RuntimeProcesses;
 pub(crate) use super::report::results::{Figures, Unit};
-use super::specs::Shape;
+use super::specs::Specs;
 
 pub(super) type Client = RuntimeServiceClient<Channel>;
 
@@ -24,8 +24,8 @@ pub(super) struct Runtime {
     pub(super) version: String,
     pub(super) client: Client,
     pub(super) images: ImageServiceClient<Channel>,
-    pub(super) family: Family,
-    pub(super) shape: Shape,
+    pub(super) family: RuntimeProcesses,
+    pub(super) shape: Specs,
     pub(super) figures: Figures,
     /// Pods that are there, each with its containers.
     pub(super) pods: Vec<Pod>,
@@ -55,12 +55,12 @@ pub(super) async fn connect(socket: &Path) -> Result<Channel, BenchError> {
 }
 
 impl Runtime {
-    pub(super) async fn connect(named: &Named, shape: Shape) -> Result<Self, BenchError> {
-        let Named { name, socket } = named.clone();
+    pub(super) async fn connect(named: &NamedSocket, shape: Specs) -> Result<Self, BenchError> {
+        let NamedSocket { name, socket } = named.clone();
         let channel = connect(&socket).await?;
         let parent = Some(shape.cgroup_parent.as_str()).filter(|path| path.starts_with('/'));
-        let family =
-            Family::behind(&socket, parent).map_err(|source| BenchError::Daemon { socket: socket.clone(), source })?;
+        let family = RuntimeProcesses::behind(&socket, parent)
+            .map_err(|source| BenchError::Daemon { socket: socket.clone(), source })?;
         let mut client = RuntimeServiceClient::new(channel.clone());
         let asked = client.version(v1::VersionRequest::default()).await;
         let answer =

@@ -2,8 +2,8 @@
 
 use cri_api::v1;
 
-use super::args::Plan;
-use super::background_pods::{grow, weigh};
+use super::args::BenchArgs;
+use super::background_pods::{grow, measure_memory};
 use super::reads::{LIST, container_stats, container_status, exec_true};
 use super::report::results::Figures;
 use super::runtime::{Runtime, Step, in_turns};
@@ -13,7 +13,7 @@ const LAST: usize = 10;
 /// Calls of each kind at each step.
 const CALLS: usize = 20;
 
-pub(super) async fn measure(plan: &Plan, runtimes: &mut [Runtime]) {
+pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     for runtime in runtimes.iter_mut() {
         runtime.clear().await;
     }
@@ -31,7 +31,7 @@ pub(super) async fn measure(plan: &Plan, runtimes: &mut [Runtime]) {
 }
 
 /// Goes on to so many pods, and measures there.
-async fn step(plan: &Plan, runtime: &mut Runtime, pods: usize) {
+async fn step(plan: &BenchArgs, runtime: &mut Runtime, pods: usize) {
     let mut before = Figures::default();
     Box::pin(grow(runtime, &mut before, pods.saturating_sub(LAST), plan.containers)).await;
     let mut figures = Figures::default();
@@ -47,6 +47,6 @@ async fn step(plan: &Plan, runtime: &mut Runtime, pods: usize) {
         figures.time(LIST, runtime.client.list_containers(v1::ListContainersRequest::default())).await;
         container_stats(&mut runtime.client, &mut figures).await;
     }
-    weigh(runtime, &mut figures);
+    measure_memory(runtime, &mut figures);
     runtime.growth.push(Step { pods: runtime.pods.len(), containers: ids.len(), figures });
 }

@@ -8,7 +8,7 @@ const MIB: i64 = 1 << 20;
 
 /// What all pods of a runtime have in common.
 #[derive(Debug, Clone)]
-pub(super) struct Shape {
+pub(super) struct Specs {
     /// In the names of its pods: two runtimes may be one.
     pub(super) number: usize,
     pub(super) image: String,
@@ -16,7 +16,7 @@ pub(super) struct Shape {
     pub(super) host_network: bool,
 }
 
-impl Shape {
+impl Specs {
     fn namespaces(&self) -> v1::NamespaceOption {
         let network = if self.host_network { v1::NamespaceMode::Node } else { v1::NamespaceMode::Pod };
         v1::NamespaceOption { network: network.into(), pid: v1::NamespaceMode::Container.into(), ..Default::default() }

@@ -8,7 +8,7 @@ use model::resources::LimitsPatch;
 use serde::Serialize;
 
 use super::units;
-use super::verbose_info::Said;
+use super::verbose_info::VerboseInfo;
 
 /// Why the files of a cgroup cannot be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ pub(super) fn layout() -> Result<Arc<Layout>, FilesError> {
 }
 
 /// All files that matter: those that every container has, and what else was written or asked for.
-pub(super) fn rows(group: &Cgroup, said: &Said) -> Vec<Row> {
+pub(super) fn rows(group: &Cgroup, said: &VerboseInfo) -> Vec<Row> {
     let version = group.layout().version();
     let mut knobs = usual(version);
     let named = said.applied.keys().filter_map(|file| knob(file));
@@ -55,7 +55,7 @@ pub(super) fn rows(group: &Cgroup, said: &Said) -> Vec<Row> {
     knobs.iter().filter_map(|knob| row(group, said, knob)).collect()
 }
 
-fn row(group: &Cgroup, said: &Said, knob: &Knob) -> Option<Row> {
+fn row(group: &Cgroup, said: &VerboseInfo, knob: &Knob) -> Option<Row> {
     let file = knob.file();
     let (asked, applied) = (asked_for(file, &said.asked), said.applied.get(file).cloned());
     let actual = group.read(knob).ok().map(|text| text.trim().to_owned());

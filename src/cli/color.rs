@@ -4,9 +4,9 @@ use std::io::IsTerminal as _;
 
 /// Whether stdout takes colours.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Paint(bool);
+pub(super) struct Color(bool);
 
-impl Paint {
+impl Color {
     /// On a terminal, unless `NO_COLOR` is set: see <https://no-color.org>.
     pub(super) fn stdout() -> Self {
         Self(std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|text| text.is_empty()))
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn without_a_terminal_there_is_no_colour() {
-        assert_eq!(Paint::none().bad("x"), "x");
-        assert_eq!(Paint(true).good("x"), "\x1b[32mx\x1b[0m");
+        assert_eq!(Color::none().bad("x"), "x");
+        assert_eq!(Color(true).good("x"), "\x1b[32mx\x1b[0m");
     }
 }

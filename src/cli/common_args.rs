@@ -6,7 +6,7 @@ use config::{ConfigError, Overrides, RawConfig};
 
 /// Where the settings are, and those that differ from them.
 #[derive(Debug, clap::Args)]
-pub struct Settings {
+pub struct CommonArgs {
     /// The configuration file [default: /etc/crisp/crisp.toml, if it exists].
     #[arg(long, global = true)]
     config: Option<PathBuf>,
@@ -27,7 +27,7 @@ pub struct Settings {
     log_format: Option<String>,
 }
 
-impl Settings {
+impl CommonArgs {
     /// The settings that result.
     pub fn load(self) -> Result<RawConfig, ConfigError> {
         let Self { config, listen, root, state, log_level, log_format } = self;

@@ -29,10 +29,10 @@ mod units;
 mod verbose_info;
 
 pub use check::{CheckArgs, CheckError, check};
-pub use common_args::Settings;
+pub use common_args::CommonArgs;
 pub use completions::{CompletionsArgs, ManArgs, completions, man};
-pub use demo::{DemoArgs, DemoError, ProgramArgs, demo, program};
+pub use demo::{DemoArgs, DemoError, WorkloadArgs, demo, run_workload};
 pub use explain::{ExplainArgs, ExplainError, explain};
 pub use image::{ImageArgs, ImageError, image};
 pub use resize::{ResizeArgs, ResizeError, resize};
-pub use selftest::{TidyArgs, tidy};
+pub use selftest::{SelftestCleanupArgs, selftest_cleanup};

@@ -4,26 +4,26 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
 use ::image::Progress;
-use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanBytes, ProgressDrawTarget, ProgressStyle};
 use sync::Mutex;
 
 /// Between two lines where nobody looks on.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 const STYLE: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
 
-pub(super) enum Meter {
-    Bar(ProgressBar, &'static str),
+pub(super) enum ProgressBar {
+    Bar(indicatif::ProgressBar, &'static str),
     Lines(Mutex<Instant>, &'static str),
     Silent,
 }
 
-impl Meter {
+impl ProgressBar {
     /// `doing` is how lines begin.
     pub(super) fn new(doing: &'static str, quiet: bool) -> Self {
         if quiet {
             Self::Silent
         } else if io::stderr().is_terminal() {
-            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+            let bar = indicatif::ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             // The template is ours: one that did not parse would only look plainer.
             bar.set_style(ProgressStyle::with_template(STYLE).unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.set_message(doing);
@@ -33,7 +33,7 @@ impl Meter {
         }
     }
 
-    pub(super) fn tell(&self, progress: Progress) {
+    pub(super) fn update(&self, progress: Progress) {
         let Progress { bytes, total, layers } = progress;
         match self {
             Self::Bar(bar, doing) => {

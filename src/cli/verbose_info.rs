@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 /// Asked, applied and actual; see `runtime/info.rs`.
 #[derive(Debug, Clone, Default, Deserialize)]
-pub(super) struct Said {
+pub(super) struct VerboseInfo {
     pub(super) asked: LimitsPatch,
     /// What was written, by file.
     pub(super) applied: BTreeMap<String, String>,
@@ -31,12 +31,12 @@ pub(super) struct ContainerInfo {
     pub(super) pid: Option<u32>,
     pub(super) pod: String,
     pub(super) cgroup: String,
-    pub(super) resources: Said,
-    pub(super) config: ContainerWish,
+    pub(super) resources: VerboseInfo,
+    pub(super) config: RequestedContainer,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct ContainerWish {
+pub(super) struct RequestedContainer {
     #[serde(default)]
     pub(super) kubernetes_resources: Option<Resources>,
 }
@@ -44,8 +44,8 @@ pub(super) struct ContainerWish {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct PodInfo {
     pub(super) cgroup: PodCgroup,
-    pub(super) resources: Said,
-    pub(super) config: PodWish,
+    pub(super) resources: VerboseInfo,
+    pub(super) config: RequestedPod,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -56,7 +56,7 @@ pub(super) struct PodCgroup {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct PodWish {
+pub(super) struct RequestedPod {
     #[serde(default)]
     pub(super) announced: Option<PodResourceConfig>,
 }

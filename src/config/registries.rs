@@ -107,13 +107,13 @@ impl Certificates<'_> {
     }
 }
 
-fn logins(file: &Path) -> Result<image::Logins, InvalidSetting> {
+fn logins(file: &Path) -> Result<image::RegistryCredentials, InvalidSetting> {
     let key = "image.credentials";
     if is_empty(file) {
-        return Ok(image::Logins::default());
+        return Ok(image::RegistryCredentials::default());
     }
     let json = read(key, file, Readers::OwnerAlone)?;
-    image::Logins::parse(&json).map_err(|bad| unusable(key, file, bad))
+    image::RegistryCredentials::parse(&json).map_err(|bad| unusable(key, file, bad))
 }
 
 fn search(registries: &[String]) -> Result<Vec<String>, InvalidSetting> {

@@ -47,7 +47,7 @@ fn of(host: &str, raw: RawRegistry) -> Result<image::Registry, InvalidSetting> {
     Ok(all.hosts.remove(host).unwrap())
 }
 
-fn credentials(file: &Path) -> Result<image::Logins, InvalidSetting> {
+fn credentials(file: &Path) -> Result<image::RegistryCredentials, InvalidSetting> {
     let raw = RawImage { credentials: file.to_owned(), ..RawImage::default() };
     resolve(&raw, &BTreeMap::new()).map(|all| all.logins)
 }
@@ -133,7 +133,7 @@ fn credentials_are_for_the_owner_alone_and_never_shown() {
     let good = files.with("good.json", r#"{"auths": {"a.example": {"auth": "bWU6aHVudGVyMg=="}}}"#, 0o600);
     symlink(&good, &link).unwrap();
     assert_eq!(credentials(&link).unwrap(), credentials(&good).unwrap());
-    assert_ne!(credentials(&good).unwrap(), image::Logins::default());
+    assert_ne!(credentials(&good).unwrap(), image::RegistryCredentials::default());
     for (content, mode) in [("{\"auths\": {\"a\": {\"auth\": \"hunter2\"}}}", 0o600), ("hunter2", 0o600), ("{}", 0o604)]
     {
         let bad = files.with("bad.json", content, mode);

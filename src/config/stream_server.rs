@@ -9,7 +9,7 @@ use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use streaming::remote_command::Times;
+use streaming::remote_command::Timeouts;
 
 use super::InvalidSetting;
 use super::file::RawStream;
@@ -25,7 +25,7 @@ pub struct StreamConfig {
     pub listen: SocketAddr,
     /// With one, TLS is spoken.
     pub identity: Option<StreamIdentity>,
-    pub times: Times,
+    pub times: Timeouts,
 }
 
 /// A certificate chain and its key, as PEM. Known to fit each other; never printed.
@@ -92,7 +92,7 @@ pub(super) fn resolve(raw: &RawStream) -> Result<StreamConfig, InvalidSetting> {
         }
     }
     let (idle, creation) = (Duration::from_secs(*idle_timeout), Duration::from_secs(*creation_timeout));
-    Ok(StreamConfig { listen: address, identity, times: Times { idle, creation } })
+    Ok(StreamConfig { listen: address, identity, times: Timeouts { idle, creation } })
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 use cli::{
-    CheckArgs, CheckError, CompletionsArgs, DemoArgs, DemoError, ExplainArgs, ImageArgs, ImageError, ManArgs,
-    ProgramArgs, ResizeArgs, ResizeError, Settings, TidyArgs,
+    CheckArgs, CheckError, CommonArgs, CompletionsArgs, DemoArgs, DemoError, ExplainArgs, ImageArgs, ImageError,
+    ManArgs, ResizeArgs, ResizeError, SelftestCleanupArgs, WorkloadArgs,
 };
 use daemon::{logging, serve};
 
@@ -22,7 +22,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Run the daemon.
-    Serve(Settings),
+    Serve(CommonArgs),
     /// Tell what this host can and cannot do; with --live, prove it by a pod.
     Check(CheckArgs),
     /// Show a pod that is resized while it runs, through the daemon.
@@ -34,19 +34,19 @@ enum Verb {
     /// Look after images, whether a daemon runs or not.
     Image(ImageArgs),
     /// Print the settings that `serve` would use with the same options.
-    Config(Settings),
+    Config(CommonArgs),
     /// Measure this or any other CRI runtime.
-    Bench(bench::Plan),
+    Bench(bench::BenchArgs),
     /// Print completions for a shell.
     Completions(CompletionsArgs),
     /// Write manual pages.
     Man(ManArgs),
     /// What runs in the pods of `demo` and `check --live`.
     #[command(hide = true)]
-    DemoProgram(ProgramArgs),
+    DemoWorkload(WorkloadArgs),
     /// Clears away after a `demo` or `check --live` that was killed.
     #[command(hide = true)]
-    Tidy(TidyArgs),
+    SelftestCleanup(SelftestCleanupArgs),
 }
 
 fn main() -> ExitCode {
@@ -91,7 +91,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Bench(plan) => Ok(bench::bench(plan)?),
         Verb::Completions(args) => Ok(cli::completions(&args, Cli::command())?),
         Verb::Man(args) => Ok(cli::man(&args, Cli::command())?),
-        Verb::DemoProgram(args) => Ok(cli::program(args)?),
-        Verb::Tidy(args) => Ok(cli::tidy(args)?),
+        Verb::DemoWorkload(args) => Ok(cli::run_workload(args)?),
+        Verb::SelftestCleanup(args) => Ok(cli::selftest_cleanup(args)?),
     }
 }

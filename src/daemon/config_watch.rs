@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
 use crate::logging::LogLevel;
-use crate::metrics::{self, ListenError, Listener, Sources, Telling};
+use crate::metrics::{self, ListenError, Listener, MetricsServer, Sources};
 use crate::runtime::Runtime;
 
 /// How often the file is looked at.
@@ -19,9 +19,9 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Watches until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Watching(JoinHandle<()>);
+pub(crate) struct ConfigWatcher(JoinHandle<()>);
 
-impl Drop for Watching {
+impl Drop for ConfigWatcher {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -39,7 +39,7 @@ pub(crate) struct Settings {
 /// Where metrics are told, by whom, and who has them.
 pub(crate) struct Endpoint {
     pub(crate) listen: Option<MetricsListen>,
-    pub(crate) telling: Option<Telling>,
+    pub(crate) telling: Option<MetricsServer>,
     pub(crate) sources: Sources,
 }
 
@@ -54,7 +54,7 @@ impl Endpoint {
             Some(listen) => {
                 let listener = here.block_on(Listener::bind(listen))?;
                 let _runtime = here.enter();
-                Some(metrics::tell(listener, self.sources.clone()))
+                Some(metrics::write_metrics(listener, self.sources.clone()))
             }
             None => None,
         };
@@ -63,10 +63,10 @@ impl Endpoint {
     }
 }
 
-pub(crate) fn watch(settings: Settings) -> io::Result<Watching> {
+pub(crate) fn watch(settings: Settings) -> io::Result<ConfigWatcher> {
     let mut hangup = signal(SignalKind::hangup())?;
     let settings = Arc::new(settings);
-    Ok(Watching(tokio::spawn(async move {
+    Ok(ConfigWatcher(tokio::spawn(async move {
         loop {
             let asked = tokio::select! {
                 _ = hangup.recv() => true,

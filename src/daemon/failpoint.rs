@@ -6,12 +6,12 @@
 /// A step that failed because a test asked for it.
 #[derive(Debug, thiserror::Error)]
 #[error("failpoint {0}")]
-pub(crate) struct Fault(pub(crate) &'static str);
+pub(crate) struct InjectedFailure(pub(crate) &'static str);
 
 /// Passes, fails or kills, as the environment says for `point`.
 #[cfg(feature = "failpoints")]
-pub(crate) fn at(point: &'static str) -> Result<(), Fault> {
-    if passes(point) { Ok(()) } else { Err(Fault(point)) }
+pub(crate) fn at(point: &'static str) -> Result<(), InjectedFailure> {
+    if passes(point) { Ok(()) } else { Err(InjectedFailure(point)) }
 }
 
 #[cfg(feature = "failpoints")]
@@ -27,8 +27,8 @@ fn passes(point: &str) -> bool {
 
 /// A cgroup whose every write is a failpoint: `resize.write.0` is the first.
 #[cfg(feature = "failpoints")]
-pub(crate) fn watched(group: &cgroup::Cgroup) -> impl cgroup::CgroupFs {
-    watched::Watched::new(group.clone())
+pub(crate) fn with_failpoints(group: &cgroup::Cgroup) -> impl cgroup::CgroupFs {
+    watched::FailpointCgroupFs::new(group.clone())
 }
 
 #[cfg(not(feature = "failpoints"))]
@@ -45,18 +45,18 @@ mod watched {
     use cgroup::{Cgroup, CgroupFs, Knob, SyncError, Values, Version};
     use model::resources::HugePageSize;
 
-    pub(super) struct Watched {
+    pub(super) struct FailpointCgroupFs {
         group: Cgroup,
         writes: Cell<usize>,
     }
 
-    impl Watched {
+    impl FailpointCgroupFs {
         pub(super) fn new(group: Cgroup) -> Self {
             Self { group, writes: Cell::new(0) }
         }
     }
 
-    impl CgroupFs for Watched {
+    impl CgroupFs for FailpointCgroupFs {
         fn version(&self) -> Version {
             self.group.version()
         }
@@ -91,6 +91,6 @@ mod watched {
 
 #[cfg(not(feature = "failpoints"))]
 #[inline]
-pub(crate) fn at(_: &'static str) -> Result<(), Fault> {
+pub(crate) fn at(_: &'static str) -> Result<(), InjectedFailure> {
     Ok(())
 }

@@ -7,7 +7,7 @@ use tracing_subscriber::layer::{Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry, fmt as lines, reload};
 
-use crate::otel::{Recorder, Spans};
+use crate::otel::{RecordingLayer, Spans};
 
 /// The log could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub fn init(config: &LogConfig, tracing: Option<TracingConfig>) -> Result<(LogLe
         LogFormat::Json => log.json().flatten_event(true).boxed(),
     };
     let (recorder, spans) = tracing.map(Spans::new).unzip();
-    let recorder = recorder.map(|recorder| recorder.with_filter(Recorder::filter()));
+    let recorder = recorder.map(|recorder| recorder.with_filter(RecordingLayer::filter()));
     tracing_subscriber::registry().with(log.with_filter(filter)).with(recorder).try_init()?;
     Ok((LogLevel(level), spans))
 }

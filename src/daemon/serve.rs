@@ -12,7 +12,7 @@ use cri_api::admin::images_server::ImagesServer;
 use cri_api::health::health_server::HealthServer;
 use cri_api::v1::image_service_server::ImageServiceServer;
 use cri_api::v1::runtime_service_server::RuntimeServiceServer;
-use h2_authority::Mended;
+use h2_authority::AuthorityRewriter;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use sd_notify::NotifyState;
@@ -23,12 +23,12 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use crate::grpc::{AdminApi, ImageApi, Latencies, REQUEST_MAX, RuntimeApi, Serving, TraceLayer};
+use crate::grpc::{AdminApi, HealthState, ImageApi, Latencies, REQUEST_MAX, RuntimeApi, TraceLayer};
 use crate::logging::LogLevel;
 use crate::otel::Spans;
 use crate::runtime::Runtime;
 use crate::socket::{self, Socket, SocketError};
-use crate::stream_server::{BindError, Streaming};
+use crate::stream_server::{BindError, StreamServer};
 use crate::{config_watch, metrics, stream_server, watchdog};
 
 /// How long requests may take to end once the daemon was told to stop.
@@ -95,12 +95,12 @@ pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
 }
 
 async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
-    match sys::chroot::is_the_namespaces() {
+    match sys::chroot::is_namespace_root() {
         Ok(true) => {}
         Ok(false) => return Err(ServeError::Chroot),
         Err(error) => tracing::debug!(%error, "whether this is a chroot cannot be told"),
     }
-    let _state = claim(&config)?;
+    let _state = lock_directories(&config)?;
     let (socket, listener) = Socket::bind(&config.listen, config.socket_mode, config.socket_group)?;
     let metrics = match &config.metrics {
         Some(listen) => Some(metrics::Listener::bind(listen).await?),
@@ -113,13 +113,13 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
     let settings = Mutex::new(ConfigReloader::new(config.clone()));
     let store = image::Store::open(&images_dir(&config.root), config.registries.clone(), config.pull)?;
     let runtime = Runtime::open(config, Arc::new(store)).await.map_err(|error| ServeError::Runtime(error.into()))?;
-    let tally = spans.as_ref().map(Spans::tally).unwrap_or_default();
+    let tally = spans.as_ref().map(Spans::counters).unwrap_or_default();
     let sources = metrics::Sources { runtime: Arc::clone(&runtime), latencies: Arc::clone(&latencies), spans: tally };
-    let telling = metrics.map(|listener| metrics::tell(listener, sources.clone()));
+    let telling = metrics.map(|listener| metrics::write_metrics(listener, sources.clone()));
     let metrics = Mutex::new(config_watch::Endpoint { listen: runtime.config().metrics.clone(), telling, sources });
     let trace = TraceLayer::new(latencies, spans.as_ref().map(Spans::sampler));
     let exporting = spans.map(Spans::export).transpose().map_err(ServeError::Tracing)?;
-    let _feeding = watchdog::feed(&runtime);
+    let _feeding = watchdog::notify_watchdog(&runtime);
     let settings = config_watch::Settings {
         runtime: Arc::clone(&runtime),
         registries: Arc::clone(&registries),
@@ -132,7 +132,7 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
     let _serving = clients.serve(Arc::clone(&runtime));
     let apis = Apis { runtime: Arc::clone(&runtime), registries, trace, streaming };
     let answered = answer(apis, listener, &listen).await;
-    runtime.say_farewell().await;
+    runtime.shutdown_streams().await;
     if let Some(exporting) = exporting {
         exporting.finish().await;
     }
@@ -146,7 +146,7 @@ pub fn images_dir(root: &Path) -> PathBuf {
 }
 
 /// Makes sure that this daemon is the only one in its state directory, for as long as the file is open.
-fn claim(config: &Config) -> Result<File, ServeError> {
+fn lock_directories(config: &Config) -> Result<File, ServeError> {
     // The socket's directory has to let its group through; anything else of ours is for root alone.
     let shared = config.listen.parent() == Some(&config.state);
     socket::make_dir(&config.state, if shared { 0o711 } else { 0o700 })?;
@@ -162,7 +162,7 @@ struct Apis {
     runtime: Arc<Runtime>,
     registries: Arc<RegistryReloader>,
     trace: TraceLayer,
-    streaming: Arc<Streaming>,
+    streaming: Arc<StreamServer>,
 }
 
 /// Answers requests until a signal comes, then lets the running ones end.
@@ -176,12 +176,12 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
             tracing::warn!(%error, "a connection could not be accepted");
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
-        accepted.map(Mended::new)
+        accepted.map(AuthorityRewriter::new)
     });
     let runtime_api = RuntimeServiceServer::new(RuntimeApi::new(Arc::clone(&runtime), streaming));
     let image_api = ImageServiceServer::new(ImageApi::new(Arc::clone(&runtime), registries));
     let admin_api = ImagesServer::new(AdminApi::new(Arc::clone(&runtime)));
-    let (serving, health_api) = Serving::new();
+    let (serving, health_api) = HealthState::new();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let server = Server::builder()
         .layer(trace)
@@ -192,7 +192,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
         .serve_with_incoming_shutdown(incoming, async { stopped.await.unwrap_or_default() });
     let mut server = std::pin::pin!(server);
 
-    tell_ready(listen);
+    notify_ready(listen);
     tokio::select! {
         ended = &mut server => return Ok(ended?),
         _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
@@ -214,7 +214,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
 }
 
 /// Tells the service manager, and whoever reads stdout, that requests are answered from now on.
-fn tell_ready(listen: &Path) {
+fn notify_ready(listen: &Path) {
     notify(NotifyState::Ready);
     tracing::info!(socket = %listen.display(), release = env!("CARGO_PKG_VERSION"), "ready");
     let mut out = io::stdout();

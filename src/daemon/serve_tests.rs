@@ -18,11 +18,11 @@ fn config(dir: &Path, listen: &str) -> Config {
 #[test]
 fn two_daemons_do_not_share_a_state_directory() {
     let dir = tempfile::tempdir().unwrap();
-    let first = claim(&config(dir.path(), "a.sock")).unwrap();
-    let error = claim(&config(dir.path(), "b.sock")).unwrap_err();
+    let first = lock_directories(&config(dir.path(), "a.sock")).unwrap();
+    let error = lock_directories(&config(dir.path(), "b.sock")).unwrap_err();
     assert!(matches!(error, ServeError::StateInUse(_)), "{error}");
     drop(first);
-    assert!(claim(&config(dir.path(), "b.sock")).is_ok());
+    assert!(lock_directories(&config(dir.path(), "b.sock")).is_ok());
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn the_state_directory_is_private_unless_the_socket_is_in_it() {
     for (listen, expected) in [("a.sock", 0o700), ("state/a.sock", 0o711)] {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path(), listen);
-        let _lock = claim(&config).unwrap();
+        let _lock = lock_directories(&config).unwrap();
         let mode = config.state.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, expected, "{listen}");
     }

@@ -9,26 +9,26 @@ use tokio::task::JoinHandle;
 use crate::runtime::Runtime;
 
 /// Feeds the watchdog, if there is one, until what is returned is dropped.
-pub(crate) fn feed(runtime: &Arc<Runtime>) -> Option<Feeding> {
+pub(crate) fn notify_watchdog(runtime: &Arc<Runtime>) -> Option<WatchdogTask> {
     let limit = sd_notify::watchdog_enabled()?;
     tracing::debug!(?limit, "the service manager watches over this daemon");
-    Some(Feeding(tokio::spawn(feed_within(limit, Arc::clone(runtime)))))
+    Some(WatchdogTask(tokio::spawn(run_watchdog(limit, Arc::clone(runtime)))))
 }
 
 #[derive(Debug)]
-pub(crate) struct Feeding(JoinHandle<()>);
+pub(crate) struct WatchdogTask(JoinHandle<()>);
 
-impl Drop for Feeding {
+impl Drop for WatchdogTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
 /// A daemon whose threads are all stuck, or whose books nobody can look into, feeds nobody.
-async fn feed_within(limit: Duration, runtime: Arc<Runtime>) {
+async fn run_watchdog(limit: Duration, runtime: Arc<Runtime>) {
     loop {
         let books = Arc::clone(&runtime);
-        let looked = tokio::task::spawn_blocking(move || books.population());
+        let looked = tokio::task::spawn_blocking(move || books.counts());
         match tokio::time::timeout(limit / 2, looked).await {
             Ok(Ok(_)) => {
                 if let Err(error) = sd_notify::notify(&[NotifyState::Watchdog]) {

@@ -21,7 +21,7 @@ const PRIORITY: u8 = 0x20;
 pub(super) struct Frames {
     next: Next,
     head: [u8; HEAD],
-    held: Held,
+    held: HeldPayload,
 }
 
 /// What the next byte belongs to.
@@ -41,7 +41,7 @@ enum Next {
 
 /// A payload of HEADERS that did not come in one piece.
 #[derive(Debug)]
-enum Held {
+enum HeldPayload {
     Nothing,
     /// It has its length already, but only so many bytes have come.
     Coming {
@@ -57,7 +57,7 @@ enum Held {
 
 impl Frames {
     pub(super) fn new() -> Self {
-        Self { next: Next::Preface(0), head: [0; HEAD], held: Held::Nothing }
+        Self { next: Next::Preface(0), head: [0; HEAD], held: HeldPayload::Nothing }
     }
 
     /// Mends what came next on the connection, and says how many bytes of it may go on.
@@ -121,7 +121,7 @@ impl Frames {
     fn headers(&mut self, payload: &mut [u8]) -> usize {
         let [.., flags, _, _, _, _] = self.head;
         if let Some(block) = block(flags, payload) {
-            hpack::mend(block);
+            hpack::rewrite_authority(block);
         }
         self.next = Next::Head(0);
         payload.len()
@@ -130,44 +130,44 @@ impl Frames {
     fn hold(&mut self, length: usize, begin: &[u8]) {
         let mut payload = vec![0; length];
         payload[..begin.len()].copy_from_slice(begin);
-        self.held = Held::Coming { payload, came: begin.len() };
+        self.held = HeldPayload::Coming { payload, came: begin.len() };
     }
 
     /// Where the next bytes of the connection have to go, while a payload is kept back.
     pub(super) fn missing(&mut self) -> Option<&mut [u8]> {
         match &mut self.held {
-            Held::Coming { payload, came } => Some(&mut payload[*came..]),
-            Held::Nothing | Held::Going { .. } => None,
+            HeldPayload::Coming { payload, came } => Some(&mut payload[*came..]),
+            HeldPayload::Nothing | HeldPayload::Going { .. } => None,
         }
     }
 
     /// Takes note of so many bytes in [`Self::missing`]; none means that the connection ended, and what there is goes
     /// on as it is.
     pub(super) fn came(&mut self, bytes: usize) {
-        self.held = match std::mem::replace(&mut self.held, Held::Nothing) {
-            Held::Coming { mut payload, came } if bytes == 0 => {
+        self.held = match std::mem::replace(&mut self.held, HeldPayload::Nothing) {
+            HeldPayload::Coming { mut payload, came } if bytes == 0 => {
                 self.next = Next::Unknown;
                 payload.truncate(came);
-                Held::Going { payload, gone: 0 }
+                HeldPayload::Going { payload, gone: 0 }
             }
-            Held::Coming { mut payload, came } if came + bytes == payload.len() => {
+            HeldPayload::Coming { mut payload, came } if came + bytes == payload.len() => {
                 self.headers(&mut payload);
-                Held::Going { payload, gone: 0 }
+                HeldPayload::Going { payload, gone: 0 }
             }
-            Held::Coming { payload, came } => Held::Coming { payload, came: came + bytes },
-            held @ (Held::Nothing | Held::Going { .. }) => held,
+            HeldPayload::Coming { payload, came } => HeldPayload::Coming { payload, came: came + bytes },
+            held @ (HeldPayload::Nothing | HeldPayload::Going { .. }) => held,
         };
     }
 
     /// Puts what was kept back, and is complete, into `into` as far as there is room; false if there is no such thing.
     pub(super) fn release(&mut self, into: &mut ReadBuf<'_>) -> bool {
-        let Held::Going { payload, gone } = &mut self.held else { return false };
+        let HeldPayload::Going { payload, gone } = &mut self.held else { return false };
         let rest = &payload[*gone..];
         let length = rest.len().min(into.remaining());
         into.put_slice(&rest[..length]);
         *gone += length;
         if *gone == payload.len() {
-            self.held = Held::Nothing;
+            self.held = HeldPayload::Nothing;
         }
         true
     }

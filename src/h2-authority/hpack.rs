@@ -33,7 +33,7 @@ const LAST_CODES: [(usize, u32); 10] = [
 ///
 /// What cannot be understood stays as it is, with all that follows it. So does a value whose name is given by its place
 /// in the dynamic table, which is not kept here.
-pub(super) fn mend(block: &mut [u8]) {
+pub(super) fn rewrite_authority(block: &mut [u8]) {
     let mut walk = Walk { block, at: 0 };
     // Each field is a byte at least, so this ends.
     while walk.field().is_some() {}
@@ -65,7 +65,7 @@ impl Walk<'_> {
         let Text { huffman, range } = self.text()?;
         if is_authority {
             let value = self.block.get_mut(range)?;
-            if huffman { mend_huffman(value) } else { mend_plain(value) }
+            if huffman { rewrite_huffman(value) } else { rewrite_plain(value) }
         }
         Some(())
     }
@@ -114,13 +114,13 @@ impl Walk<'_> {
     }
 }
 
-fn mend_plain(value: &mut [u8]) {
+fn rewrite_plain(value: &mut [u8]) {
     for byte in value.iter_mut().filter(|byte| matches!(byte, b'%' | b'/')) {
         *byte = b'-';
     }
 }
 
-fn mend_huffman(value: &mut [u8]) {
+fn rewrite_huffman(value: &mut [u8]) {
     let mut at = 0;
     while let Some((length, code)) = code_at(value, at) {
         if length == SIX && matches!(code, PERCENT | SLASH) {

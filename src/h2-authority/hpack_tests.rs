@@ -124,7 +124,7 @@ impl Field {
 
 fn mended(block: &[u8]) -> Vec<u8> {
     let mut block = block.to_vec();
-    mend(&mut block);
+    rewrite_authority(&mut block);
     block
 }
 

@@ -26,18 +26,18 @@ use tonic::transport::server::Connected;
 
 /// A connection on which `:authority` can be the name of a host.
 #[derive(Debug)]
-pub struct Mended<S> {
+pub struct AuthorityRewriter<S> {
     stream: S,
     frames: Frames,
 }
 
-impl<S> Mended<S> {
+impl<S> AuthorityRewriter<S> {
     pub fn new(stream: S) -> Self {
         Self { stream, frames: Frames::new() }
     }
 }
 
-impl<S: Connected> Connected for Mended<S> {
+impl<S: Connected> Connected for AuthorityRewriter<S> {
     type ConnectInfo = S::ConnectInfo;
 
     fn connect_info(&self) -> S::ConnectInfo {
@@ -45,7 +45,7 @@ impl<S: Connected> Connected for Mended<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Mended<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for AuthorityRewriter<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let Self { stream, frames } = &mut *self;
         loop {
@@ -73,7 +73,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Mended<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Mended<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for AuthorityRewriter<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

@@ -96,7 +96,7 @@ fn clock() -> Runtime {
 fn read(clock: &Runtime, pieces: impl IntoIterator<Item = Vec<u8>>, room: usize) -> Vec<u8> {
     // An empty piece would be the end.
     let pieces = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
-    let mut stream = Mended::new(Pieces { pieces, paused: false });
+    let mut stream = AuthorityRewriter::new(Pieces { pieces, paused: false });
     let mut all = Vec::new();
     let mut buffer = vec![0; room];
     clock.block_on(async {
@@ -236,7 +236,7 @@ fn a_connection_that_ends_within_a_request_ends_with_what_came() {
 #[tokio::test]
 async fn what_was_read_before_in_the_same_buffer_stays() {
     let bytes = connection(&[frame(1, 4, b"\x41\x01/")]);
-    let mut stream = Mended::new(bytes.as_slice());
+    let mut stream = AuthorityRewriter::new(bytes.as_slice());
     let mut all = b"before".to_vec();
     stream.read_to_end(&mut all).await.unwrap();
     assert_eq!(all, [b"before", connection(&[frame(1, 4, b"\x41\x01-")]).as_slice()].concat());
@@ -245,7 +245,7 @@ async fn what_was_read_before_in_the_same_buffer_stays() {
 #[tokio::test]
 async fn the_way_out_and_the_knowledge_of_the_client_are_the_streams_own() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
-    let mut stream = Mended::new(ours);
+    let mut stream = AuthorityRewriter::new(ours);
     assert!(stream.is_write_vectored());
     assert_eq!(stream.connect_info().peer_cred.unwrap().uid(), rustix::process::geteuid().as_raw());
     stream.write_all(b"one ").await.unwrap();

@@ -16,12 +16,12 @@ const TAG_MAX: usize = 128;
 pub struct Reference {
     registry: String,
     path: String,
-    pick: Pick,
+    pick: TagOrDigest,
 }
 
 /// Which image of a repository is meant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Pick {
+pub enum TagOrDigest {
     /// The one a tag points to now.
     Tag(String),
     /// This very one.
@@ -55,7 +55,7 @@ impl Reference {
     }
 
     /// The tag or digest.
-    pub fn pick(&self) -> &Pick {
+    pub fn pick(&self) -> &TagOrDigest {
         &self.pick
     }
 
@@ -92,11 +92,11 @@ impl Reference {
 
     /// The same repository at `digest`.
     pub fn at(&self, digest: &Digest) -> Self {
-        Self { pick: Pick::Digest(digest.clone()), ..self.clone() }
+        Self { pick: TagOrDigest::Digest(digest.clone()), ..self.clone() }
     }
 }
 
-impl Pick {
+impl TagOrDigest {
     /// The tag or digest as it stands in a registry URL.
     pub fn as_str(&self) -> &str {
         match self {
@@ -109,8 +109,8 @@ impl Pick {
 impl fmt::Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.pick {
-            Pick::Tag(tag) => write!(f, "{}/{}:{tag}", self.registry, self.path),
-            Pick::Digest(digest) => write!(f, "{}/{}@{digest}", self.registry, self.path),
+            TagOrDigest::Tag(tag) => write!(f, "{}/{}:{tag}", self.registry, self.path),
+            TagOrDigest::Digest(digest) => write!(f, "{}/{}@{digest}", self.registry, self.path),
         }
     }
 }
@@ -132,7 +132,7 @@ fn bad(text: &str, why: &'static str) -> BadReference {
 struct Parts<'a> {
     registry: Option<&'a str>,
     path: &'a str,
-    pick: Pick,
+    pick: TagOrDigest,
 }
 
 impl<'a> Parts<'a> {
@@ -162,9 +162,9 @@ impl<'a> Parts<'a> {
             _ => (None, name),
         };
         let pick = match (digest, tag) {
-            (Some(digest), _) => Pick::Digest(digest),
-            (None, Some(tag)) => Pick::Tag(tag.to_owned()),
-            (None, None) => Pick::Tag("latest".to_owned()),
+            (Some(digest), _) => TagOrDigest::Digest(digest),
+            (None, Some(tag)) => TagOrDigest::Tag(tag.to_owned()),
+            (None, None) => TagOrDigest::Tag("latest".to_owned()),
         };
         Ok(Self { registry, path, pick })
     }
@@ -300,7 +300,7 @@ mod tests {
         let digest = Digest::of(b"x");
         let both: Reference = format!("a.b/c:tag@{digest}").parse().unwrap();
         assert_eq!(both.to_string(), format!("a.b/c@{digest}"));
-        assert_eq!(both.pick(), &Pick::Digest(digest));
+        assert_eq!(both.pick(), &TagOrDigest::Digest(digest));
     }
 
     #[test]

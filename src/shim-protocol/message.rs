@@ -27,7 +27,7 @@ pub enum Request {
     /// Always first on a connection.
     Hello { protocol: u32, release: String },
     /// Make what holds the pod together. Once in a shim's life.
-    Hold(SandboxRequest),
+    CreateSandbox(SandboxRequest),
     /// Make a container, up to the point where only its program is missing. Descriptor: the log file, if it has one.
     Create(CreateRequest),
     /// Let a created container run its program.
@@ -45,11 +45,11 @@ pub enum Request {
     /// Go on logging to another file. Descriptor: the file.
     Reopen { container: ContainerId },
     /// Kill what is left of a container and forget it.
-    Forget { container: ContainerId },
+    RemoveContainer { container: ContainerId },
     /// Tell all that is known.
-    Report,
+    State,
     /// Kill everything and end.
-    Leave,
+    Shutdown,
 }
 
 /// What a pod needs before its first container.

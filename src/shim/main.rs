@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     if arguments.next().is_some_and(|word| word == "probe") {
         return probe::main(arguments.map(Into::into));
     }
-    if let Some(passed) = launcher::launch::hook_gate::knock() {
+    if let Some(passed) = launcher::launch::hook_gate::run_as_hook() {
         return passed;
     }
     match prepare().and_then(|(listener, signals)| server::Shim::new(listener, signals)?.run()) {

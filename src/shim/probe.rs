@@ -27,13 +27,13 @@ const OVERLAY: &str = "mounting an overlay of layers with mapped ids";
 
 #[derive(Debug, thiserror::Error)]
 #[error("{step}: {source}")]
-struct Cannot {
+struct ProbeError {
     step: &'static str,
     source: io::Error,
 }
 
-fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Cannot {
-    move |source| Cannot { step, source: source.into() }
+fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> ProbeError {
+    move |source| ProbeError { step, source: source.into() }
 }
 
 pub(crate) fn main(mut arguments: impl Iterator<Item = PathBuf>) -> ExitCode {
@@ -47,12 +47,12 @@ pub(crate) fn main(mut arguments: impl Iterator<Item = PathBuf>) -> ExitCode {
     }
 }
 
-fn probe(dir: &Path, state: &Path) -> Result<(), Cannot> {
+fn probe(dir: &Path, state: &Path) -> Result<(), ProbeError> {
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).map_err(step("taking orphans"))?;
     let lines = vec![IdMapping { host: FIRST, container: 0, length: FIRST }];
     let ids = UserNs { uids: lines.clone(), gids: lines };
     let kinds = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
-    let made = user_ns::make(&ids, kinds).map_err(step("making a user namespace"))?;
+    let made = user_ns::create(&ids, kinds).map_err(step("making a user namespace"))?;
     unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(step("making mounts private"))?;
@@ -63,7 +63,7 @@ fn probe(dir: &Path, state: &Path) -> Result<(), Cannot> {
 }
 
 /// An overlay whose lower layers have other ids.
-fn show_layers(dir: &Path, ids: BorrowedFd<'_>) -> Result<(), Cannot> {
+fn show_layers(dir: &Path, ids: BorrowedFd<'_>) -> Result<(), ProbeError> {
     let making = || step("making directories");
     for name in ["lower", "upper", "work", "layers", "shown"] {
         std::fs::create_dir(dir.join(name)).map_err(making())?;
@@ -80,7 +80,7 @@ fn show_layers(dir: &Path, ids: BorrowedFd<'_>) -> Result<(), Cannot> {
 }
 
 /// What every container mounts for itself. The kernel refuses where something hides parts of the host's own.
-fn mount_inside(user: BorrowedFd<'_>) -> Result<(), Cannot> {
+fn mount_inside(user: BorrowedFd<'_>) -> Result<(), ProbeError> {
     let (mut hear, mut tell) = io::pipe().map_err(step("making a pipe"))?;
     let enter = move || {
         setns(user, CloneFlags::CLONE_NEWUSER)?;
@@ -97,7 +97,7 @@ fn mount_inside(user: BorrowedFd<'_>) -> Result<(), Cannot> {
         .is_err()
         .into()
     };
-    user_ns::born_inside(enter, child).map_err(step("entering a user namespace"))?;
+    user_ns::fork_in_userns(enter, child).map_err(step("entering a user namespace"))?;
     let mut words = String::new();
     hear.read_to_string(&mut words).map_err(step("hearing of mounts"))?;
     if words == "\0" { Ok(()) } else { Err(step("mounting in a user namespace")(io::Error::other(words))) }

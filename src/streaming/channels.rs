@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Buf as _, Bytes};
 
-use crate::recv_buffer::{Broken, Inbox, Input, Shelf};
+use crate::recv_buffer::{BufferBudget, RecvBuffer, RecvStream, StreamError};
 
 /// The "channel" on which a client of version 5 tells that it will not write to another.
 const CLOSE: u8 = 255;
@@ -16,22 +16,22 @@ const BASE64_MAX: usize = 1 << 20;
 /// What a client writes.
 #[derive(Debug)]
 pub(crate) struct Channels {
-    inboxes: Vec<Option<Arc<Inbox>>>,
-    words: Words,
+    inboxes: Vec<Option<Arc<RecvBuffer>>>,
+    words: ChannelFraming,
     /// What the message that comes now is.
-    now: Now,
+    now: MessageState,
 }
 
 /// How messages are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Words {
+pub(crate) struct ChannelFraming {
     pub(crate) base64: bool,
     /// Whether a channel can be closed.
     pub(crate) close: bool,
 }
 
 #[derive(Debug)]
-enum Now {
+enum MessageState {
     /// Its first byte has not come yet.
     Nothing,
     Bytes(usize),
@@ -43,45 +43,45 @@ enum Now {
 
 impl Channels {
     /// `read` says which channels are read from.
-    pub(crate) fn new(shelf: &Arc<Shelf>, read: &[bool], words: Words) -> Self {
-        let inboxes = read.iter().map(|read| read.then(|| Inbox::new(shelf.clone()))).collect();
-        Self { inboxes, words, now: Now::Nothing }
+    pub(crate) fn new(shelf: &Arc<BufferBudget>, read: &[bool], words: ChannelFraming) -> Self {
+        let inboxes = read.iter().map(|read| read.then(|| RecvBuffer::new(shelf.clone()))).collect();
+        Self { inboxes, words, now: MessageState::Nothing }
     }
 
-    pub(crate) fn input(&self, channel: usize) -> Option<Input> {
-        self.inboxes.get(channel)?.clone().map(Input)
+    pub(crate) fn input(&self, channel: usize) -> Option<RecvStream> {
+        self.inboxes.get(channel)?.clone().map(RecvStream)
     }
 
-    fn inbox(&self, channel: usize) -> Option<&Arc<Inbox>> {
+    fn inbox(&self, channel: usize) -> Option<&Arc<RecvBuffer>> {
         self.inboxes.get(channel).and_then(Option::as_ref)
     }
 
     /// Takes a part of a message.
-    pub(crate) async fn put(&mut self, shelf: &Shelf, mut bytes: Bytes, first: bool, last: bool) {
+    pub(crate) async fn put(&mut self, shelf: &BufferBudget, mut bytes: Bytes, first: bool, last: bool) {
         if first {
-            self.now = Now::Nothing;
+            self.now = MessageState::Nothing;
         }
-        if matches!(self.now, Now::Nothing) && bytes.has_remaining() {
+        if matches!(self.now, MessageState::Nothing) && bytes.has_remaining() {
             let number = bytes.get_u8();
             self.now = match number {
-                CLOSE if self.words.close => Now::Close,
-                number if self.words.base64 => Now::Base64(number.wrapping_sub(b'0').into(), Vec::new()),
-                number => Now::Bytes(number.into()),
+                CLOSE if self.words.close => MessageState::Close,
+                number if self.words.base64 => MessageState::Base64(number.wrapping_sub(b'0').into(), Vec::new()),
+                number => MessageState::Bytes(number.into()),
             };
         }
         match &mut self.now {
-            Now::Nothing | Now::Waste => {}
-            Now::Bytes(channel) => {
+            MessageState::Nothing | MessageState::Waste => {}
+            MessageState::Bytes(channel) => {
                 let channel = *channel;
                 self.deliver(shelf, channel, bytes).await;
             }
-            Now::Close => {
+            MessageState::Close => {
                 if let Some(inbox) = bytes.first().and_then(|channel| self.inbox((*channel).into())) {
                     inbox.end(Ok(()));
                 }
             }
-            Now::Base64(_, text) if text.len() + bytes.len() > BASE64_MAX => self.now = Now::Waste,
-            Now::Base64(channel, text) => {
+            MessageState::Base64(_, text) if text.len() + bytes.len() > BASE64_MAX => self.now = MessageState::Waste,
+            MessageState::Base64(channel, text) => {
                 text.extend_from_slice(&bytes);
                 if last && let Ok(bytes) = STANDARD.decode(&text) {
                     let channel = *channel;
@@ -90,11 +90,11 @@ impl Channels {
             }
         }
         if last {
-            self.now = Now::Nothing;
+            self.now = MessageState::Nothing;
         }
     }
 
-    async fn deliver(&self, shelf: &Shelf, channel: usize, bytes: Bytes) {
+    async fn deliver(&self, shelf: &BufferBudget, channel: usize, bytes: Bytes) {
         if let Some(inbox) = self.inbox(channel) {
             inbox.put(bytes);
             shelf.room(inbox).await;
@@ -106,7 +106,7 @@ impl Drop for Channels {
     /// Nobody else would tell the readers. What had its end before keeps it.
     fn drop(&mut self) {
         for inbox in self.inboxes.iter().flatten().filter(|inbox| !inbox.has_ended()) {
-            inbox.end(Err(Broken::Lost));
+            inbox.end(Err(StreamError::Lost));
         }
     }
 }

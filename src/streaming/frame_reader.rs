@@ -6,8 +6,8 @@ use std::{fmt, io};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use crate::idle_timer::Clock;
-use crate::writer::Outlet;
+use crate::idle_timer::IdleTimer;
+use crate::writer::FrameWriter;
 use crate::ws;
 
 /// What is read at once, at first and when much comes.
@@ -16,20 +16,20 @@ const READ_MOST: usize = 128 << 10;
 
 pub(crate) type Reader = Box<dyn AsyncRead + Send + Unpin>;
 
-pub(crate) struct Wire {
+pub(crate) struct FrameReader {
     io: Reader,
-    clock: Arc<Clock>,
+    clock: Arc<IdleTimer>,
     size: usize,
 }
 
-impl fmt::Debug for Wire {
+impl fmt::Debug for FrameReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Wire").finish_non_exhaustive()
     }
 }
 
-impl Wire {
-    pub(crate) fn new(io: Reader, clock: Arc<Clock>) -> Self {
+impl FrameReader {
+    pub(crate) fn new(io: Reader, clock: Arc<IdleTimer>) -> Self {
         Self { io, clock, size: READ_LEAST }
     }
 
@@ -49,19 +49,19 @@ impl Wire {
 /// The bytes that a client sends, whichever way.
 #[derive(Debug)]
 pub(crate) enum Source {
-    Plain(Wire, BytesMut),
+    Plain(FrameReader, BytesMut),
     /// In binary messages: what is not taken apart yet comes second.
     Tunnel {
-        wire: Wire,
+        wire: FrameReader,
         outer: BytesMut,
         inner: BytesMut,
         decoder: ws::Decoder,
-        outlet: Arc<Outlet>,
+        outlet: Arc<FrameWriter>,
     },
 }
 
 impl Source {
-    pub(crate) fn new(wire: Wire, begun: BytesMut, outlet: &Arc<Outlet>) -> Self {
+    pub(crate) fn new(wire: FrameReader, begun: BytesMut, outlet: &Arc<FrameWriter>) -> Self {
         if outlet.is_tunnel() {
             let (decoder, outlet) = (ws::Decoder::of_client(), outlet.clone());
             Self::Tunnel { wire, outer: begun, inner: BytesMut::new(), decoder, outlet }

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub(crate) struct IdleTimer {
     begin: Instant,
     /// Milliseconds since the beginning.
     last: AtomicU64,
 }
 
-impl Clock {
+impl IdleTimer {
     pub(crate) fn new() -> Self {
         Self { begin: Instant::now(), last: AtomicU64::new(0) }
     }

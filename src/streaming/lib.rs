@@ -32,8 +32,8 @@ mod writer;
 pub mod ws;
 
 pub use chunk::Chunk;
-pub use recv_buffer::{Broken, Input};
-pub use send_stream::Output;
+pub use recv_buffer::{RecvStream, StreamError};
+pub use send_stream::SendStream;
 pub use session::Io;
 pub use status::Outcome;
 pub use terminal_size::{Resizes, Size};

@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use crate::channels::Channels;
 use crate::chunk::Chunk;
-use crate::recv_buffer::Input;
-use crate::remote_command::Times;
-use crate::send_stream::{Output, Way};
+use crate::recv_buffer::RecvStream;
+use crate::remote_command::Timeouts;
+use crate::send_stream::{SendStream, SendTarget};
 use crate::session::{Io, Opened, Policy, Session};
 use crate::spdy::Headers;
-use crate::upgrade::{ForwardManner, Transport};
+use crate::upgrade::{PortForwardProtocol, Transport};
 
 /// Streams that a client may have open on one connection: two for each that is forwarded.
 const STREAMS_MAX: usize = 512;
@@ -22,8 +22,8 @@ const STREAMS_MAX: usize = 512;
 #[derive(Debug)]
 pub struct Forward {
     pub port: u16,
-    pub input: Input,
-    pub output: Output,
+    pub input: RecvStream,
+    pub output: SendStream,
     pub error: ErrorOutput,
     /// Whether the client can say that it will not write any more.
     pub half_close: bool,
@@ -31,7 +31,7 @@ pub struct Forward {
 
 /// Where it is told what went wrong.
 #[derive(Debug)]
-pub struct ErrorOutput(Output);
+pub struct ErrorOutput(SendStream);
 
 impl ErrorOutput {
     /// Tells, and ends.
@@ -75,7 +75,7 @@ struct Half {
 }
 
 /// Connects a client whose connection was upgraded. `ports` are those of the request, for clients that do not name any.
-pub async fn open(io: Io, manner: ForwardManner, ports: &[u16], times: Times) -> Forwards {
+pub async fn open(io: Io, manner: PortForwardProtocol, ports: &[u16], times: Timeouts) -> Forwards {
     match manner.transport {
         Transport::Channels(words) => {
             let mut inputs = Vec::new();
@@ -86,7 +86,7 @@ pub async fn open(io: Io, manner: ForwardManner, ports: &[u16], times: Times) ->
             });
             let output = |number: usize| {
                 let number = u8::try_from(number).unwrap_or(u8::MAX);
-                Output::new(session.outlet.clone(), Way::Channel { number, base64: words.base64 })
+                SendStream::new(session.outlet.clone(), SendTarget::Channel { number, base64: words.base64 })
             };
             let mut all = Vec::new();
             for (n, (port, input)) in ports.iter().zip(inputs).enumerate() {

@@ -17,7 +17,7 @@ pub(crate) const CONNECTION_ROOM: usize = 4 << 20;
 
 /// The stream ended otherwise than by its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub enum StreamError {
     #[error("the client gave the stream up")]
     Reset,
     #[error("the connection ended")]
@@ -26,18 +26,18 @@ pub enum Broken {
 
 /// All that waits on one connection.
 #[derive(Debug, Default)]
-pub(crate) struct Shelf {
+pub(crate) struct BufferBudget {
     held: Mutex<usize>,
     taken: Notify,
 }
 
-impl Shelf {
+impl BufferBudget {
     fn held(&self) -> MutexGuard<'_, usize> {
         self.held.lock()
     }
 
     /// Waits until `inbox` and the connection have room.
-    pub(crate) async fn room(&self, inbox: &Inbox) {
+    pub(crate) async fn room(&self, inbox: &RecvBuffer) {
         loop {
             let taken = self.taken.notified();
             if inbox.has_room() && *self.held() < CONNECTION_ROOM {
@@ -58,8 +58,8 @@ impl Shelf {
 }
 
 /// One direction of a stream.
-pub(crate) struct Inbox {
-    shelf: Arc<Shelf>,
+pub(crate) struct RecvBuffer {
+    shelf: Arc<BufferBudget>,
     state: Mutex<State>,
     arrived: Notify,
     /// Told how much was read, now and then: whoever counts may send as much again.
@@ -73,25 +73,25 @@ const TELL_READ: u32 = WINDOW / 2;
 struct State {
     waiting: VecDeque<Bytes>,
     bytes: usize,
-    end: Option<Result<(), Broken>>,
+    end: Option<Result<(), StreamError>>,
     /// Nobody reads: what comes is dropped.
     abandoned: bool,
     /// Read, and not told yet.
     read: u32,
 }
 
-impl fmt::Debug for Inbox {
+impl fmt::Debug for RecvBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Inbox").field("state", &self.state).finish_non_exhaustive()
     }
 }
 
-impl Inbox {
-    pub(crate) fn new(shelf: Arc<Shelf>) -> Arc<Self> {
+impl RecvBuffer {
+    pub(crate) fn new(shelf: Arc<BufferBudget>) -> Arc<Self> {
         Self::telling(shelf, |_| {})
     }
 
-    pub(crate) fn telling(shelf: Arc<Shelf>, on_read: impl Fn(u32) + Send + Sync + 'static) -> Arc<Self> {
+    pub(crate) fn telling(shelf: Arc<BufferBudget>, on_read: impl Fn(u32) + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { shelf, state: Mutex::default(), arrived: Notify::new(), on_read: Box::new(on_read) })
     }
 
@@ -112,7 +112,7 @@ impl Inbox {
     }
 
     /// What was put in before is still read. Only the first end counts, but that a stream is broken always does.
-    pub(crate) fn end(&self, end: Result<(), Broken>) {
+    pub(crate) fn end(&self, end: Result<(), StreamError>) {
         let mut state = self.state();
         if state.end.is_none_or(|earlier| earlier.is_ok() && end.is_err()) {
             state.end = Some(end);
@@ -137,7 +137,7 @@ impl Inbox {
         }
     }
 
-    fn take(&self, most: usize) -> Option<Result<VecDeque<Bytes>, Broken>> {
+    fn take(&self, most: usize) -> Option<Result<VecDeque<Bytes>, StreamError>> {
         let mut state = self.state();
         if state.waiting.is_empty() {
             return state.end.map(|end| end.map(|()| VecDeque::new()));
@@ -166,16 +166,16 @@ impl Inbox {
 
 /// What the client writes to one stream.
 #[derive(Debug)]
-pub struct Input(pub(crate) Arc<Inbox>);
+pub struct RecvStream(pub(crate) Arc<RecvBuffer>);
 
-impl Input {
+impl RecvStream {
     /// The next bytes; none at the end.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Broken> {
+    pub async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
         Ok(self.next_pieces(1).await?.pop_front())
     }
 
     /// All that has come, as far as it is in no more than `most` pieces; nothing at the end.
-    pub async fn next_pieces(&mut self, most: usize) -> Result<VecDeque<Bytes>, Broken> {
+    pub async fn next_pieces(&mut self, most: usize) -> Result<VecDeque<Bytes>, StreamError> {
         loop {
             // A notice of what came meanwhile is kept, and there is one reader.
             if let Some(taken) = self.0.take(most) {
@@ -186,7 +186,7 @@ impl Input {
     }
 }
 
-impl Drop for Input {
+impl Drop for RecvStream {
     fn drop(&mut self) {
         self.0.abandon();
     }
@@ -204,8 +204,8 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_come_in_order_and_before_the_end() {
-        let inbox = Inbox::new(Arc::default());
-        let mut input = Input(inbox.clone());
+        let inbox = RecvBuffer::new(Arc::default());
+        let mut input = RecvStream(inbox.clone());
         inbox.put(Bytes::from_static(b"one"));
         inbox.put(Bytes::from_static(b"two"));
         inbox.end(Ok(()));
@@ -213,17 +213,17 @@ mod tests {
         assert_eq!(input.next().await, Ok(Some(Bytes::from_static(b"one"))));
         assert_eq!(input.next().await, Ok(Some(Bytes::from_static(b"two"))));
         assert_eq!(input.next().await, Ok(None));
-        inbox.end(Err(Broken::Reset));
-        assert_eq!(input.next().await, Err(Broken::Reset), "an end does not hide a break");
+        inbox.end(Err(StreamError::Reset));
+        assert_eq!(input.next().await, Err(StreamError::Reset), "an end does not hide a break");
         inbox.end(Ok(()));
-        assert_eq!(input.next().await, Err(Broken::Reset));
+        assert_eq!(input.next().await, Err(StreamError::Reset));
     }
 
     #[tokio::test]
     async fn a_full_stream_makes_its_connection_wait_until_somebody_reads_or_nobody_will() {
-        let shelf: Arc<Shelf> = Arc::default();
-        let inbox = Inbox::new(shelf.clone());
-        let mut input = Input(inbox.clone());
+        let shelf: Arc<BufferBudget> = Arc::default();
+        let inbox = RecvBuffer::new(shelf.clone());
+        let mut input = RecvStream(inbox.clone());
         assert!(!waits(shelf.room(&inbox)).await);
         inbox.put(vec![0; STREAM_ROOM].into());
         assert!(waits(shelf.room(&inbox)).await);
@@ -239,10 +239,10 @@ mod tests {
 
     #[tokio::test]
     async fn all_streams_together_are_bounded_too() {
-        let shelf: Arc<Shelf> = Arc::default();
-        let inboxes: Vec<_> = (0..=CONNECTION_ROOM / STREAM_ROOM).map(|_| Inbox::new(shelf.clone())).collect();
+        let shelf: Arc<BufferBudget> = Arc::default();
+        let inboxes: Vec<_> = (0..=CONNECTION_ROOM / STREAM_ROOM).map(|_| RecvBuffer::new(shelf.clone())).collect();
         inboxes.iter().for_each(|inbox| inbox.put(vec![0; STREAM_ROOM - 1].into()));
-        let last = Inbox::new(shelf.clone());
+        let last = RecvBuffer::new(shelf.clone());
         assert!(!waits(shelf.room(&last)).await || *shelf.held() >= CONNECTION_ROOM);
         inboxes[0].put(vec![0; STREAM_ROOM].into());
         assert!(waits(shelf.room(&last)).await);

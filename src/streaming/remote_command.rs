@@ -7,20 +7,20 @@ use tokio::sync::mpsc;
 
 use crate::channels::Channels;
 use crate::chunk::Chunk;
-use crate::recv_buffer::Input;
-use crate::send_stream::{Output, Way};
+use crate::recv_buffer::RecvStream;
+use crate::send_stream::{SendStream, SendTarget};
 use crate::session::{Io, Opened, Policy, Session};
 use crate::spdy::Headers;
 use crate::status::Outcome;
 use crate::terminal_size::Resizes;
-use crate::upgrade::{RemoteManner, Transport};
+use crate::upgrade::{RemoteCommandProtocol, Transport};
 
 const NAME: &str = "streamtype";
 const NAMES: [&str; 5] = ["stdin", "stdout", "stderr", "error", "resize"];
 
 /// Which streams were asked for beside the one for errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wants {
+pub struct StdioOptions {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
@@ -29,7 +29,7 @@ pub struct Wants {
 
 /// How long a client may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Times {
+pub struct Timeouts {
     /// Without anything moving at all.
     pub idle: Duration,
     /// Until it has opened what it asked for.
@@ -47,27 +47,27 @@ pub enum OpenError {
 
 /// A client that is connected with something to run.
 #[derive(Debug)]
-pub struct Remote {
-    pub stdin: Option<Input>,
-    pub stdout: Option<Output>,
-    pub stderr: Option<Output>,
+pub struct RemoteCommand {
+    pub stdin: Option<RecvStream>,
+    pub stdout: Option<SendStream>,
+    pub stderr: Option<SendStream>,
     pub resizes: Option<Resizes>,
-    pub talk: Talk,
+    pub talk: StatusChannel,
 }
 
 /// What remains of a client beside its streams.
 #[derive(Debug)]
-pub struct Talk {
+pub struct StatusChannel {
     session: Session,
-    error: Output,
+    error: SendStream,
     json: bool,
     /// The directions of streams in which nothing is ever said.
-    silent: Vec<Output>,
+    silent: Vec<SendStream>,
     /// Streams that a client opens and nobody asked for end with this.
     _opened: Option<mpsc::Receiver<Opened>>,
 }
 
-impl Talk {
+impl StatusChannel {
     /// Returns when the client is gone.
     pub fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
         self.session.gone()
@@ -89,14 +89,19 @@ impl Talk {
 }
 
 /// Connects a client whose connection was upgraded.
-pub async fn open(io: Io, manner: RemoteManner, wants: Wants, times: Times) -> Result<Remote, OpenError> {
+pub async fn open(
+    io: Io,
+    manner: RemoteCommandProtocol,
+    wants: StdioOptions,
+    times: Timeouts,
+) -> Result<RemoteCommand, OpenError> {
     match manner.transport {
         Transport::Channels(_) => Ok(over_channels(io, manner, wants, times.idle)),
         Transport::Spdy | Transport::Tunnel => over_spdy(io, manner, wants, times).await,
     }
 }
 
-fn over_channels(io: Io, manner: RemoteManner, wants: Wants, idle: Duration) -> Remote {
+fn over_channels(io: Io, manner: RemoteCommandProtocol, wants: StdioOptions, idle: Duration) -> RemoteCommand {
     let Transport::Channels(words) = manner.transport else { unreachable!("looked at by the caller") };
     let (mut stdin, mut resize) = (None, None);
     let session = Session::channels(io, idle, |shelf| {
@@ -104,7 +109,7 @@ fn over_channels(io: Io, manner: RemoteManner, wants: Wants, idle: Duration) -> 
         (stdin, resize) = (channels.input(0), channels.input(4));
         channels
     });
-    let output = |number| Output::new(session.outlet.clone(), Way::Channel { number, base64: words.base64 });
+    let output = |number| SendStream::new(session.outlet.clone(), SendTarget::Channel { number, base64: words.base64 });
     let (stdout, stderr) = (wants.stdout.then(|| output(1)), wants.stderr.then(|| output(2)));
     let error = output(3);
     // Some clients wait for a first message to know that they are connected.
@@ -119,22 +124,27 @@ fn over_channels(io: Io, manner: RemoteManner, wants: Wants, idle: Duration) -> 
         true => session.outlet.message(crate::ws::TEXT, &[b'0' + lowest]),
         false => session.outlet.message(crate::ws::BINARY, &[lowest]),
     }
-    let talk = Talk { session, error, json: manner.json, silent: Vec::new(), _opened: None };
-    Remote { stdin, stdout, stderr, resizes: resize.map(Resizes::new), talk }
+    let talk = StatusChannel { session, error, json: manner.json, silent: Vec::new(), _opened: None };
+    RemoteCommand { stdin, stdout, stderr, resizes: resize.map(Resizes::new), talk }
 }
 
 fn is_known(headers: &Headers) -> bool {
     headers.get(NAME).is_some_and(|name| NAMES.contains(&name.as_str()))
 }
 
-async fn over_spdy(io: Io, manner: RemoteManner, wants: Wants, times: Times) -> Result<Remote, OpenError> {
+async fn over_spdy(
+    io: Io,
+    manner: RemoteCommandProtocol,
+    wants: StdioOptions,
+    times: Timeouts,
+) -> Result<RemoteCommand, OpenError> {
     // One of each, and as many that a confused client opens twice.
     let policy = Policy { admits: is_known, streams_max: NAMES.len() * 2 };
     let (session, mut opened) = Session::spdy(io, manner.transport == Transport::Tunnel, times.idle, policy);
-    let Wants { stdin, stdout, stderr, tty } = wants;
+    let StdioOptions { stdin, stdout, stderr, tty } = wants;
     let wanted =
         [(stdin, "stdin"), (stdout, "stdout"), (stderr, "stderr"), (true, "error"), (tty && manner.resizes, "resize")];
-    let mut found: HashMap<String, (Input, Output)> = HashMap::new();
+    let mut found: HashMap<String, (RecvStream, SendStream)> = HashMap::new();
     let collect = async {
         while wanted.iter().any(|(wanted, name)| *wanted && !found.contains_key(*name)) {
             let Opened { headers, input, output, .. } = opened.recv().await.ok_or(OpenError::Gone)?;
@@ -161,6 +171,12 @@ async fn over_spdy(io: Io, manner: RemoteManner, wants: Wants, times: Times) -> 
     let mut write = |name: &str| found.remove(name).map(|(_, output)| output);
     let (stdout, stderr, error) =
         (write("stdout").filter(|_| stdout), write("stderr").filter(|_| stderr), write("error"));
-    let talk = Talk { session, error: error.ok_or(OpenError::Gone)?, json: manner.json, silent, _opened: Some(opened) };
-    Ok(Remote { stdin, stdout, stderr, resizes: resize.map(Resizes::new), talk })
+    let talk = StatusChannel {
+        session,
+        error: error.ok_or(OpenError::Gone)?,
+        json: manner.json,
+        silent,
+        _opened: Some(opened),
+    };
+    Ok(RemoteCommand { stdin, stdout, stderr, resizes: resize.map(Resizes::new), talk })
 }

@@ -6,39 +6,39 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::chunk::Chunk;
-use crate::recv_buffer::Broken;
+use crate::recv_buffer::StreamError;
 use crate::spdy::{self, Reason};
-use crate::stream_table::Streams;
-use crate::writer::Outlet;
+use crate::stream_table::StreamTable;
+use crate::writer::FrameWriter;
 use crate::ws;
 
-/// Dropped without [`Output::finish`], it tells the client that the stream broke off, where the protocol has a word for that.
+/// Dropped without [`SendStream::finish`], it tells the client that the stream broke off, where the protocol has a word for that.
 #[derive(Debug)]
-pub struct Output {
-    outlet: Arc<Outlet>,
-    way: Way,
+pub struct SendStream {
+    outlet: Arc<FrameWriter>,
+    way: SendTarget,
     over: bool,
 }
 
 #[derive(Debug)]
-pub(crate) enum Way {
-    Stream { id: u32, streams: Arc<Streams> },
+pub(crate) enum SendTarget {
+    Stream { id: u32, streams: Arc<StreamTable> },
     Channel { number: u8, base64: bool },
 }
 
-impl Output {
-    pub(crate) fn new(outlet: Arc<Outlet>, way: Way) -> Self {
+impl SendStream {
+    pub(crate) fn new(outlet: Arc<FrameWriter>, way: SendTarget) -> Self {
         Self { outlet, way, over: false }
     }
 
     /// Sends what is in the chunk, whose bytes are gone afterwards.
-    pub async fn send(&mut self, chunk: &mut Chunk) -> Result<(), Broken> {
+    pub async fn send(&mut self, chunk: &mut Chunk) -> Result<(), StreamError> {
         let length = chunk.bytes().len();
         match &self.way {
-            Way::Stream { id, .. } => {
+            SendTarget::Stream { id, .. } => {
                 let mut sent = 0;
                 while sent < length {
-                    let more = self.outlet.gate.pass(*id, length - sent).await.ok_or(Broken::Reset)?;
+                    let more = self.outlet.gate.pass(*id, length - sent).await.ok_or(StreamError::Reset)?;
                     let head = spdy::data_head(*id, false, more);
                     let (outer, size) = ws::head(ws::BINARY, spdy::HEAD + more);
                     let outer = if self.outlet.is_tunnel() { &outer[..size] } else { &[] };
@@ -47,11 +47,11 @@ impl Output {
                 }
                 Ok(())
             }
-            Way::Channel { number, base64: false } => {
+            SendTarget::Channel { number, base64: false } => {
                 let (head, size) = ws::head(ws::BINARY, length + 1);
                 self.outlet.send(chunk.framed(0, length, &[&head[..size], &[*number]])).await
             }
-            Way::Channel { number, base64: true } => {
+            SendTarget::Channel { number, base64: true } => {
                 let mut text = char::from(b'0' + number).to_string();
                 STANDARD.encode_string(chunk.bytes(), &mut text);
                 let mut message = Vec::with_capacity(text.len() + ws::HEAD_MAX);
@@ -64,7 +64,7 @@ impl Output {
     /// Says that nothing follows on this stream. A channel has no word for that: it ends with its connection.
     pub async fn finish(mut self) {
         self.over = true;
-        if let Way::Stream { id, streams } = &self.way {
+        if let SendTarget::Stream { id, streams } = &self.way {
             let end = spdy::data_head(*id, true, 0);
             let (outer, size) = ws::head(ws::BINARY, spdy::HEAD);
             if streams.finish(*id) {
@@ -79,12 +79,12 @@ impl Output {
     pub fn reset(self) {}
 }
 
-impl Drop for Output {
+impl Drop for SendStream {
     fn drop(&mut self) {
-        if let (false, Way::Stream { id, streams }) = (self.over, &self.way)
+        if let (false, SendTarget::Stream { id, streams }) = (self.over, &self.way)
             && streams.cut(*id)
         {
-            self.outlet.tell(|_, to| spdy::Encoder::reset(*id, Reason::Cancel, to));
+            self.outlet.send_control(|_, to| spdy::Encoder::reset(*id, Reason::Cancel, to));
             self.outlet.gate.close(*id);
         }
     }

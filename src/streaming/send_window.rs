@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::spdy::WINDOW;
 
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct SendWindow {
     state: Mutex<State>,
     opened: Notify,
 }
@@ -37,7 +37,7 @@ impl Default for State {
     }
 }
 
-impl Gate {
+impl SendWindow {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
     }
@@ -110,13 +110,13 @@ mod tests {
 
     use super::*;
 
-    async fn pass(gate: &Gate, stream: u32, wanted: usize) -> Result<Option<usize>, ()> {
+    async fn pass(gate: &SendWindow, stream: u32, wanted: usize) -> Result<Option<usize>, ()> {
         tokio::time::timeout(Duration::from_millis(20), gate.pass(stream, wanted)).await.map_err(drop)
     }
 
     #[tokio::test]
     async fn whoever_never_counts_is_sent_everything() {
-        let gate = Gate::default();
+        let gate = SendWindow::default();
         gate.open(1);
         for _ in 0..100 {
             assert_eq!(pass(&gate, 1, 1 << 20).await, Ok(Some(1 << 20)));
@@ -125,7 +125,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_counts_gets_no_more_than_was_asked_for() {
-        let gate = Gate::default();
+        let gate = SendWindow::default();
         gate.open(1);
         gate.open(3);
         gate.widen(1, 36 << 10);
@@ -144,7 +144,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_that_closes_lets_go_of_its_sender() {
-        let gate = Gate::default();
+        let gate = SendWindow::default();
         gate.open(1);
         gate.widen(1, 1);
         assert_eq!(pass(&gate, 1, 1 << 20).await, Ok(Some((64 << 10) + 1)));

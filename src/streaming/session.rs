@@ -8,13 +8,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use crate::channels::Channels;
-use crate::frame_reader::{Reader, Source, Wire};
-use crate::idle_timer::Clock;
-use crate::recv_buffer::{Inbox, Input, Shelf};
-use crate::send_stream::{Output, Way};
+use crate::frame_reader::{FrameReader, Reader, Source};
+use crate::idle_timer::IdleTimer;
+use crate::recv_buffer::{BufferBudget, RecvBuffer, RecvStream};
+use crate::send_stream::{SendStream, SendTarget};
 use crate::spdy::{self, Event, Headers, Reason};
-use crate::stream_table::Streams;
-use crate::writer::{Outlet, Writer};
+use crate::stream_table::StreamTable;
+use crate::writer::{FrameWriter, Writer};
 use crate::ws;
 
 /// How long a client may take to hang up once it was told everything.
@@ -52,9 +52,9 @@ enum End {
     #[error("reading from the client")]
     Read(#[source] std::io::Error),
     #[error("the client sent {0}")]
-    Spdy(#[from] spdy::Violation),
+    Spdy(#[from] spdy::ProtocolError),
     #[error("the client sent {0}")]
-    Ws(#[from] ws::Violation),
+    Ws(#[from] ws::ProtocolError),
     #[error("the client does not read what it is sent")]
     Deaf,
     #[error("nothing moved for too long")]
@@ -64,10 +64,10 @@ enum End {
 /// A connection. The task that listens ends with this.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) outlet: Arc<Outlet>,
+    pub(crate) outlet: Arc<FrameWriter>,
     gone: watch::Receiver<bool>,
     listener: JoinHandle<()>,
-    goodbye: fn(&Outlet),
+    goodbye: fn(&FrameWriter),
 }
 
 impl Drop for Session {
@@ -81,8 +81,8 @@ impl Drop for Session {
 pub(crate) struct Opened {
     pub(crate) id: u32,
     pub(crate) headers: Headers,
-    pub(crate) input: Input,
-    pub(crate) output: Output,
+    pub(crate) input: RecvStream,
+    pub(crate) output: SendStream,
 }
 
 /// Which streams a client may open, and how many at a time.
@@ -96,26 +96,27 @@ impl Session {
     /// Listens to a client that speaks SPDY, within messages of WebSocket if `tunnel`.
     pub(crate) fn spdy(io: Io, tunnel: bool, idle: Duration, policy: Policy) -> (Self, mpsc::Receiver<Opened>) {
         let Io { reader, writer, begun } = io;
-        let (clock, (leave, gone)) = (Arc::new(Clock::new()), watch::channel(false));
-        let outlet = Outlet::new(writer, tunnel, clock.clone(), gone.clone());
-        let source = Source::new(Wire::new(reader, clock.clone()), begun, &outlet);
+        let (clock, (leave, gone)) = (Arc::new(IdleTimer::new()), watch::channel(false));
+        let outlet = FrameWriter::new(writer, tunnel, clock.clone(), gone.clone());
+        let source = Source::new(FrameReader::new(reader, clock.clone()), begun, &outlet);
         let (opened, accepted) = mpsc::channel(policy.streams_max);
-        let streams: Arc<Streams> = Arc::default();
+        let streams: Arc<StreamTable> = Arc::default();
         let mut hub =
-            Hub { outlet: outlet.clone(), streams: streams.clone(), shelf: Arc::default(), opened, policy, last: 0 };
-        let listener = tokio::spawn(listen(outlet.clone(), clock, idle, leave, async move { hub.hear(source).await }));
-        let goodbye = |outlet: &Outlet| outlet.tell(|_, to| spdy::Encoder::go_away(0, to));
+            Demux { outlet: outlet.clone(), streams: streams.clone(), shelf: Arc::default(), opened, policy, last: 0 };
+        let listener =
+            tokio::spawn(listen(outlet.clone(), clock, idle, leave, async move { hub.handle_frame(source).await }));
+        let goodbye = |outlet: &FrameWriter| outlet.send_control(|_, to| spdy::Encoder::go_away(0, to));
         (Self { outlet, gone, listener, goodbye }, accepted)
     }
 
     /// Listens to a client that speaks in channels of WebSocket.
-    pub(crate) fn channels(io: Io, idle: Duration, make: impl FnOnce(Arc<Shelf>) -> Channels) -> Self {
+    pub(crate) fn channels(io: Io, idle: Duration, make: impl FnOnce(Arc<BufferBudget>) -> Channels) -> Self {
         let Io { reader, writer, begun } = io;
-        let (clock, (leave, gone)) = (Arc::new(Clock::new()), watch::channel(false));
-        let outlet = Outlet::new(writer, false, clock.clone(), gone.clone());
-        let shelf: Arc<Shelf> = Arc::default();
+        let (clock, (leave, gone)) = (Arc::new(IdleTimer::new()), watch::channel(false));
+        let outlet = FrameWriter::new(writer, false, clock.clone(), gone.clone());
+        let shelf: Arc<BufferBudget> = Arc::default();
         let mut channels = make(shelf.clone());
-        let (mut wire, mut buffer, said) = (Wire::new(reader, clock.clone()), begun, outlet.clone());
+        let (mut wire, mut buffer, said) = (FrameReader::new(reader, clock.clone()), begun, outlet.clone());
         let listener = tokio::spawn(listen(outlet.clone(), clock, idle, leave, async move {
             let mut decoder = ws::Decoder::of_client();
             loop {
@@ -132,7 +133,7 @@ impl Session {
                 }
             }
         }));
-        let goodbye = |outlet: &Outlet| outlet.message(ws::CLOSE, &1000u16.to_be_bytes());
+        let goodbye = |outlet: &FrameWriter| outlet.message(ws::CLOSE, &1000u16.to_be_bytes());
         Self { outlet, gone, listener, goodbye }
     }
 
@@ -162,8 +163,8 @@ impl Session {
 
 /// Hears a client out, and sends small frames meanwhile.
 async fn listen(
-    outlet: Arc<Outlet>,
-    clock: Arc<Clock>,
+    outlet: Arc<FrameWriter>,
+    clock: Arc<IdleTimer>,
     idle: Duration,
     leave: watch::Sender<bool>,
     hear: impl Future<Output = Result<(), End>>,
@@ -180,17 +181,17 @@ async fn listen(
 }
 
 /// The streams of one client, as its frames come in.
-struct Hub {
-    outlet: Arc<Outlet>,
-    streams: Arc<Streams>,
-    shelf: Arc<Shelf>,
+struct Demux {
+    outlet: Arc<FrameWriter>,
+    streams: Arc<StreamTable>,
+    shelf: Arc<BufferBudget>,
     opened: mpsc::Sender<Opened>,
     policy: Policy,
     /// The last stream that was opened: their numbers grow.
     last: u32,
 }
 
-impl Drop for Hub {
+impl Drop for Demux {
     /// Nobody else would tell the streams.
     fn drop(&mut self) {
         self.streams.lose();
@@ -198,8 +199,8 @@ impl Drop for Hub {
     }
 }
 
-impl Hub {
-    async fn hear(&mut self, mut source: Source) -> Result<(), End> {
+impl Demux {
+    async fn handle_frame(&mut self, mut source: Source) -> Result<(), End> {
         let mut decoder = spdy::Decoder::default();
         loop {
             while let Some(event) = decoder.next(source.buffer())? {
@@ -225,7 +226,7 @@ impl Hub {
                 self.outlet.gate.close(stream);
             }
             // Those of even numbers would answer ours, and we send none.
-            Event::Ping(id) if id % 2 == 1 => self.outlet.tell(|_, to| spdy::Encoder::ping(id, to)),
+            Event::Ping(id) if id % 2 == 1 => self.outlet.send_control(|_, to| spdy::Encoder::ping(id, to)),
             Event::Window { stream, more } => self.outlet.gate.widen(stream, more),
             Event::Headers { .. } | Event::Replied { .. } | Event::Ping(_) | Event::GoAway { .. } | Event::Settings => {
             }
@@ -233,7 +234,7 @@ impl Hub {
     }
 
     fn open(&mut self, id: u32, headers: Headers, fin: bool, one_way: bool) {
-        let refuse = |reason| self.outlet.tell(|_, to| spdy::Encoder::reset(id, reason, to));
+        let refuse = |reason| self.outlet.send_control(|_, to| spdy::Encoder::reset(id, reason, to));
         if id.is_multiple_of(2) || id <= self.last || one_way || !(self.policy.admits)(&headers) {
             return refuse(Reason::Protocol);
         }
@@ -242,8 +243,8 @@ impl Hub {
             return refuse(Reason::Refused);
         }
         let outlet = self.outlet.clone();
-        let inbox = Inbox::telling(self.shelf.clone(), move |read| {
-            outlet.tell(|_, to| {
+        let inbox = RecvBuffer::telling(self.shelf.clone(), move |read| {
+            outlet.send_control(|_, to| {
                 spdy::Encoder::window(id, read, to);
                 spdy::Encoder::window(0, read, to);
             });
@@ -251,12 +252,12 @@ impl Hub {
         self.streams.add(id, inbox.clone());
         self.outlet.gate.open(id);
         // Before anything is written to the stream: clients drop what comes earlier.
-        self.outlet.tell(|encoder, to| encoder.reply(id, false, to));
+        self.outlet.send_control(|encoder, to| encoder.reply(id, false, to));
         if fin {
             drop(self.streams.put(id, bytes::Bytes::new(), true));
         }
-        let output = Output::new(self.outlet.clone(), Way::Stream { id, streams: self.streams.clone() });
+        let output = SendStream::new(self.outlet.clone(), SendTarget::Stream { id, streams: self.streams.clone() });
         // Full only where as many wait as may be open; dropped, it is reset.
-        self.opened.try_send(Opened { id, headers, input: Input(inbox), output }).ok();
+        self.opened.try_send(Opened { id, headers, input: RecvStream(inbox), output }).ok();
     }
 }

@@ -6,23 +6,23 @@ use std::sync::{Arc, MutexGuard};
 use bytes::Bytes;
 use sync::Mutex;
 
-use crate::recv_buffer::{Broken, Inbox};
+use crate::recv_buffer::{RecvBuffer, StreamError};
 
 #[derive(Debug, Default)]
-pub(crate) struct Streams {
+pub(crate) struct StreamTable {
     open: Mutex<HashMap<u32, Stream>>,
 }
 
 #[derive(Debug)]
 struct Stream {
-    inbox: Arc<Inbox>,
+    inbox: Arc<RecvBuffer>,
     /// We will not write any more.
     finished: bool,
     /// The client will not write any more.
     heard_out: bool,
 }
 
-impl Streams {
+impl StreamTable {
     fn open(&self) -> MutexGuard<'_, HashMap<u32, Stream>> {
         self.open.lock()
     }
@@ -31,12 +31,12 @@ impl Streams {
         self.open().len()
     }
 
-    pub(crate) fn add(&self, id: u32, inbox: Arc<Inbox>) {
+    pub(crate) fn add(&self, id: u32, inbox: Arc<RecvBuffer>) {
         self.open().insert(id, Stream { inbox, finished: false, heard_out: false });
     }
 
     /// Hands bytes to the reader of a stream, and its inbox back, to see whether it has room. Those for no stream are dropped.
-    pub(crate) fn put(&self, id: u32, bytes: Bytes, fin: bool) -> Option<Arc<Inbox>> {
+    pub(crate) fn put(&self, id: u32, bytes: Bytes, fin: bool) -> Option<Arc<RecvBuffer>> {
         let mut open = self.open();
         let stream = open.get_mut(&id)?;
         let inbox = stream.inbox.clone();
@@ -72,7 +72,7 @@ impl Streams {
     pub(crate) fn cut(&self, id: u32) -> bool {
         let stream = self.open().remove(&id);
         stream.is_some_and(|stream| {
-            stream.inbox.end(Err(Broken::Reset));
+            stream.inbox.end(Err(StreamError::Reset));
             true
         })
     }
@@ -80,7 +80,7 @@ impl Streams {
     /// The connection ended. What had its end before keeps it.
     pub(crate) fn lose(&self) {
         for (_, stream) in self.open().drain().filter(|(_, stream)| !stream.heard_out) {
-            stream.inbox.end(Err(Broken::Lost));
+            stream.inbox.end(Err(StreamError::Lost));
         }
     }
 }

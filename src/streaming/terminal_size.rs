@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::recv_buffer::Input;
+use crate::recv_buffer::RecvStream;
 
 /// More than this without a whole size in it is none.
 const SIZE_MAX: usize = 4 << 10;
@@ -18,12 +18,12 @@ pub struct Size {
 
 #[derive(Debug)]
 pub struct Resizes {
-    input: Input,
+    input: RecvStream,
     waiting: Vec<u8>,
 }
 
 impl Resizes {
-    pub(crate) fn new(input: Input) -> Self {
+    pub(crate) fn new(input: RecvStream) -> Self {
         Self { input, waiting: Vec::new() }
     }
 
@@ -60,11 +60,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::recv_buffer::Inbox;
+    use crate::recv_buffer::RecvBuffer;
 
     async fn sizes(pieces: &[&str]) -> Vec<(u16, u16)> {
-        let inbox = Inbox::new(Arc::default());
-        let mut resizes = Resizes::new(Input(inbox.clone()));
+        let inbox = RecvBuffer::new(Arc::default());
+        let mut resizes = Resizes::new(RecvStream(inbox.clone()));
         pieces.iter().for_each(|piece| inbox.put(piece.to_string().into()));
         inbox.end(Ok(()));
         let mut all = Vec::new();

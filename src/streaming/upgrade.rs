@@ -5,7 +5,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
-use crate::channels::Words;
+use crate::channels::ChannelFraming;
 use crate::ws;
 
 const SPDY: &str = "SPDY/3.1";
@@ -14,7 +14,7 @@ const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-stream-protocol
 
 /// How exec and attach are spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RemoteManner {
+pub struct RemoteCommandProtocol {
     pub(crate) transport: Transport,
     /// How it went is told as JSON; else only what went wrong, as text.
     pub(crate) json: bool,
@@ -24,7 +24,7 @@ pub struct RemoteManner {
 
 /// How port-forward is spoken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ForwardManner {
+pub struct PortForwardProtocol {
     pub(crate) transport: Transport,
 }
 
@@ -33,10 +33,10 @@ pub(crate) enum Transport {
     Spdy,
     /// SPDY in messages of WebSocket.
     Tunnel,
-    Channels(Words),
+    Channels(ChannelFraming),
 }
 
-impl ForwardManner {
+impl PortForwardProtocol {
     /// Whether the client leaves it to the request to name the ports.
     #[must_use]
     pub fn needs_ports(self) -> bool {
@@ -47,14 +47,14 @@ impl ForwardManner {
 /// A request that is not answered with an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unable to upgrade: {message}")]
-pub struct Refusal {
+pub struct UpgradeError {
     pub status: StatusCode,
     pub message: String,
     /// What would have been accepted.
     accepted: &'static [&'static str],
 }
 
-impl Refusal {
+impl UpgradeError {
     /// The request itself is wrong.
     pub fn bad(message: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, message: message.into(), accepted: &[] }
@@ -80,28 +80,31 @@ const FORWARD_TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 const FORWARD_WS: &[&str] = &[FORWARD_TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io"];
 
 /// Reads a request for exec or attach, and makes the answer.
-pub fn remote_command(method: &Method, headers: &HeaderMap) -> Result<(Response<()>, RemoteManner), Refusal> {
+pub fn remote_command(
+    method: &Method,
+    headers: &HeaderMap,
+) -> Result<(Response<()>, RemoteCommandProtocol), UpgradeError> {
     if is_websocket(headers) {
         let (response, name) = websocket(method, headers, REMOTE_WS)?;
-        let words = Words { base64: name.contains("base64"), close: name.starts_with("v5") };
+        let words = ChannelFraming { base64: name.contains("base64"), close: name.starts_with("v5") };
         let json = name.starts_with("v4") || name.starts_with("v5");
-        return Ok((response, RemoteManner { transport: Transport::Channels(words), json, resizes: true }));
+        return Ok((response, RemoteCommandProtocol { transport: Transport::Channels(words), json, resizes: true }));
     }
     let (response, name) = spdy(headers, REMOTE_SPDY)?;
     let resizes = name.starts_with("v4") || name.starts_with("v3");
-    Ok((response, RemoteManner { transport: Transport::Spdy, json: name.starts_with("v4"), resizes }))
+    Ok((response, RemoteCommandProtocol { transport: Transport::Spdy, json: name.starts_with("v4"), resizes }))
 }
 
 /// Reads a request for port-forward, and makes the answer.
-pub fn port_forward(method: &Method, headers: &HeaderMap) -> Result<(Response<()>, ForwardManner), Refusal> {
+pub fn port_forward(method: &Method, headers: &HeaderMap) -> Result<(Response<()>, PortForwardProtocol), UpgradeError> {
     if is_websocket(headers) {
         let (response, name) = websocket(method, headers, FORWARD_WS)?;
-        let words = Words { base64: name.contains("base64"), close: false };
+        let words = ChannelFraming { base64: name.contains("base64"), close: false };
         let transport = if name == FORWARD_TUNNEL { Transport::Tunnel } else { Transport::Channels(words) };
-        return Ok((response, ForwardManner { transport }));
+        return Ok((response, PortForwardProtocol { transport }));
     }
     let (response, _) = spdy(headers, FORWARD_SPDY)?;
-    Ok((response, ForwardManner { transport: Transport::Spdy }))
+    Ok((response, PortForwardProtocol { transport: Transport::Spdy }))
 }
 
 fn is_websocket(headers: &HeaderMap) -> bool {
@@ -131,16 +134,16 @@ fn switching(to: &'static str) -> Response<()> {
     response
 }
 
-fn spdy(headers: &HeaderMap, ours: &'static [&'static str]) -> Result<(Response<()>, &'static str), Refusal> {
+fn spdy(headers: &HeaderMap, ours: &'static [&'static str]) -> Result<(Response<()>, &'static str), UpgradeError> {
     let upgrade = values(headers, &UPGRADE);
     if !wants_upgrade(headers) || !upgrade.iter().any(|value| value.eq_ignore_ascii_case(SPDY)) {
-        return Err(Refusal::bad("the request asks neither for SPDY/3.1 nor for websocket"));
+        return Err(UpgradeError::bad("the request asks neither for SPDY/3.1 nor for websocket"));
     }
     let asked = values(headers, &VERSIONS);
     if asked.is_empty() {
-        return Err(Refusal::bad(format!("the request has no {VERSIONS}")));
+        return Err(UpgradeError::bad(format!("the request has no {VERSIONS}")));
     }
-    let name = common(&asked, ours).ok_or_else(|| Refusal {
+    let name = common(&asked, ours).ok_or_else(|| UpgradeError {
         status: StatusCode::FORBIDDEN,
         message: format!("unable to negotiate protocol: client supports {asked:?}, server accepts {ours:?}"),
         accepted: ours,
@@ -155,23 +158,23 @@ fn websocket(
     method: &Method,
     headers: &HeaderMap,
     ours: &'static [&'static str],
-) -> Result<(Response<()>, &'static str), Refusal> {
+) -> Result<(Response<()>, &'static str), UpgradeError> {
     if method != Method::GET || !wants_upgrade(headers) {
-        return Err(Refusal::bad("websocket is asked for with GET and Connection: Upgrade"));
+        return Err(UpgradeError::bad("websocket is asked for with GET and Connection: Upgrade"));
     }
     if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
-        return Err(Refusal::bad("the version of websocket is not 13"));
+        return Err(UpgradeError::bad("the version of websocket is not 13"));
     }
     let key = headers.get(SEC_WEBSOCKET_KEY).and_then(|key| key.to_str().ok()).and_then(ws::accept);
     let accept = key.and_then(|accept| HeaderValue::try_from(accept).ok());
-    let accept = accept.ok_or_else(|| Refusal::bad("the key of websocket is not 16 bytes in base64"))?;
+    let accept = accept.ok_or_else(|| UpgradeError::bad("the key of websocket is not 16 bytes in base64"))?;
     let asked = values(headers, &SEC_WEBSOCKET_PROTOCOL);
     let mut response = switching("websocket");
     response.headers_mut().insert(SEC_WEBSOCKET_ACCEPT, accept);
     if asked.is_empty() {
         return Ok((response, ""));
     }
-    let name = common(&asked, ours).ok_or_else(|| Refusal {
+    let name = common(&asked, ours).ok_or_else(|| UpgradeError {
         status: StatusCode::FORBIDDEN,
         message: format!("requested protocols {asked:?} are not supported; supported are {ours:?}"),
         accepted: ours,
@@ -203,7 +206,7 @@ mod tests {
             ("x-stream-protocol-version", "v3.channel.k8s.io, v4.channel.k8s.io"),
         ]);
         let (response, manner) = remote_command(&Method::POST, &asked).unwrap();
-        assert_eq!(manner, RemoteManner { transport: Transport::Spdy, json: false, resizes: true });
+        assert_eq!(manner, RemoteCommandProtocol { transport: Transport::Spdy, json: false, resizes: true });
         assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
         assert_eq!(response.headers()["x-stream-protocol-version"], "v3.channel.k8s.io");
         assert_eq!(response.headers()["upgrade"], "SPDY/3.1");
@@ -230,8 +233,8 @@ mod tests {
             all
         };
         let manner = |protocol| remote_command(&Method::GET, &with(protocol)).map(|(_, manner)| manner);
-        let words = |base64, close| Transport::Channels(Words { base64, close });
-        let wanted = |transport, json| RemoteManner { transport, json, resizes: true };
+        let words = |base64, close| Transport::Channels(ChannelFraming { base64, close });
+        let wanted = |transport, json| RemoteCommandProtocol { transport, json, resizes: true };
         assert_eq!(manner("v5.channel.k8s.io"), Ok(wanted(words(false, true), true)));
         assert_eq!(manner("v9, v4.channel.k8s.io"), Ok(wanted(words(false, false), true)));
         assert_eq!(manner("v4.base64.channel.k8s.io"), Ok(wanted(words(true, false), true)));

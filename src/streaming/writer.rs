@@ -8,9 +8,9 @@ use sync::Mutex;
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::{Notify, watch};
 
-use crate::idle_timer::Clock;
-use crate::recv_buffer::Broken;
-use crate::send_window::Gate;
+use crate::idle_timer::IdleTimer;
+use crate::recv_buffer::StreamError;
+use crate::send_window::SendWindow;
 use crate::{spdy, ws};
 
 /// Small frames that the other side makes us send and does not read: a connection with more of them is given up.
@@ -18,7 +18,7 @@ const PENDING_MAX: usize = 64 << 10;
 
 pub(crate) type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 
-pub(crate) struct Outlet {
+pub(crate) struct FrameWriter {
     io: tokio::sync::Mutex<Writer>,
     pending: Mutex<Pending>,
     /// Something is pending.
@@ -29,10 +29,10 @@ pub(crate) struct Outlet {
     torn: AtomicBool,
     /// Frames of SPDY go into messages of WebSocket.
     tunnel: bool,
-    clock: Arc<Clock>,
+    clock: Arc<IdleTimer>,
     /// True once nobody reads what the client sends: then nobody writes either.
     gone: watch::Receiver<bool>,
-    pub(crate) gate: Gate,
+    pub(crate) gate: SendWindow,
 }
 
 #[derive(Default)]
@@ -41,14 +41,14 @@ struct Pending {
     encoder: spdy::Encoder,
 }
 
-impl fmt::Debug for Outlet {
+impl fmt::Debug for FrameWriter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outlet").field("tunnel", &self.tunnel).field("torn", &self.torn).finish_non_exhaustive()
     }
 }
 
-impl Outlet {
-    pub(crate) fn new(io: Writer, tunnel: bool, clock: Arc<Clock>, gone: watch::Receiver<bool>) -> Arc<Self> {
+impl FrameWriter {
+    pub(crate) fn new(io: Writer, tunnel: bool, clock: Arc<IdleTimer>, gone: watch::Receiver<bool>) -> Arc<Self> {
         Arc::new(Self {
             io: tokio::sync::Mutex::new(io),
             pending: Mutex::default(),
@@ -58,7 +58,7 @@ impl Outlet {
             tunnel,
             clock,
             gone,
-            gate: Gate::default(),
+            gate: SendWindow::default(),
         })
     }
 
@@ -71,7 +71,7 @@ impl Outlet {
     }
 
     /// Queues small frames of SPDY; they go out before whatever is sent after.
-    pub(crate) fn tell(&self, frames: impl FnOnce(&mut spdy::Encoder, &mut Vec<u8>)) {
+    pub(crate) fn send_control(&self, frames: impl FnOnce(&mut spdy::Encoder, &mut Vec<u8>)) {
         self.queue(|pending| {
             if self.tunnel {
                 let mut inner = Vec::new();
@@ -116,27 +116,27 @@ impl Outlet {
     }
 
     /// Sends what is pending, and then whole frames. Dropped halfway, it leaves a connection on which nothing can follow.
-    pub(crate) async fn send(&self, frames: &[u8]) -> Result<(), Broken> {
+    pub(crate) async fn send(&self, frames: &[u8]) -> Result<(), StreamError> {
         let mut gone = self.gone.clone();
         tokio::select! {
             sent = self.write(frames) => sent,
-            _ = gone.wait_for(|gone| *gone) => Err(Broken::Lost),
+            _ = gone.wait_for(|gone| *gone) => Err(StreamError::Lost),
         }
     }
 
-    async fn write(&self, frames: &[u8]) -> Result<(), Broken> {
+    async fn write(&self, frames: &[u8]) -> Result<(), StreamError> {
         let mut io = self.io.lock().await;
         if self.torn.swap(true, Ordering::Relaxed) {
-            return Err(Broken::Lost);
+            return Err(StreamError::Lost);
         }
         let pending = std::mem::take(&mut self.pending().bytes);
         for part in [&pending[..], frames] {
             if !part.is_empty() {
-                io.write_all(part).await.map_err(|_| Broken::Lost)?;
+                io.write_all(part).await.map_err(|_| StreamError::Lost)?;
             }
         }
         // Buffers of TLS are nobody else's to empty.
-        io.flush().await.map_err(|_| Broken::Lost)?;
+        io.flush().await.map_err(|_| StreamError::Lost)?;
         self.clock.touch();
         self.torn.store(false, Ordering::Relaxed);
         Ok(())

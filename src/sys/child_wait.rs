@@ -40,7 +40,7 @@ pub fn wait(pid: i32, output: &OwnedFd, time: Duration) -> io::Result<Ended> {
             Err(errno) => return Err(errno.into()),
         }
         let ended = !fds[0].revents().is_empty();
-        open = open && hear(output, &mut heard);
+        open = open && receive(output, &mut heard);
         if ended {
             break true;
         }
@@ -50,7 +50,7 @@ pub fn wait(pid: i32, output: &OwnedFd, time: Duration) -> io::Result<Ended> {
         rustix::process::kill_process_group(child, Signal::KILL).ok();
     }
     let status = reap(pid)?;
-    hear(output, &mut heard);
+    receive(output, &mut heard);
     let words = String::from_utf8_lossy(&heard).trim().to_owned();
     Ok(Ended { status: in_time.then_some(status), words })
 }
@@ -68,7 +68,7 @@ pub fn reap(pid: i32) -> io::Result<WaitStatus> {
 }
 
 /// Takes what is there, and keeps the end of it; says whether there can be more.
-fn hear(output: &OwnedFd, heard: &mut Vec<u8>) -> bool {
+fn receive(output: &OwnedFd, heard: &mut Vec<u8>) -> bool {
     let mut buffer = [0; HEARD_MAX];
     // Bounded: who talks on and on must not keep anybody from looking at the clock.
     for _ in 0..64 {

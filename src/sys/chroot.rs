@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 ///
 /// Who enters a mount namespace, as for a command in a container, begins at its root. So a thread that is thrown away enters
 /// its own, and looks where it is.
-pub fn is_the_namespaces() -> io::Result<bool> {
+pub fn is_namespace_root() -> io::Result<bool> {
     let identity =
         || statx(CWD, "/", AtFlags::empty(), StatxFlags::MNT_ID).map(|about| (about.stx_mnt_id, about.stx_ino));
     let look = || -> io::Result<bool> {

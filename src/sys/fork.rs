@@ -7,9 +7,9 @@ use nix::unistd::{ForkResult, Pid};
 
 /// The proof that this process has one thread, as far as it starts no other while it holds this. A fork of it has one too.
 #[derive(Debug, Clone, Copy)]
-pub struct OneThread(());
+pub struct SingleThread(());
 
-impl OneThread {
+impl SingleThread {
     /// Looks it up in `/proc`, so not for a process that has left the host's mounts.
     pub fn check() -> io::Result<Self> {
         if threads()? == 1 { Ok(Self(())) } else { Err(io::Error::other("only a process with one thread may fork")) }
@@ -20,7 +20,7 @@ impl OneThread {
 ///
 /// Not for a process with several threads: the copy would hold the locks of threads that it does not have.
 /// The child never returns into the caller's code: it exits with what `child` returns.
-pub fn fork(_proof: OneThread, child: impl FnOnce() -> i32) -> io::Result<Pid> {
+pub fn fork(_proof: SingleThread, child: impl FnOnce() -> i32) -> io::Result<Pid> {
     // SAFETY: this is the only thread, so no lock is held by another one and the child may run any code.
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(child),
@@ -72,6 +72,6 @@ mod tests {
     fn a_process_with_threads_may_not_fork() {
         // The test runner has a thread for each test besides the main one.
         assert!(threads().unwrap() > 1);
-        assert!(OneThread::check().is_err());
+        assert!(SingleThread::check().is_err());
     }
 }

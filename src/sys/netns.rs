@@ -30,7 +30,7 @@ pub fn tcp(v6: bool) -> io::Result<OwnedFd> {
 /// What `look` finds in each of the network namespaces at `paths`, in their order.
 ///
 /// All on one thread that is thrown away: none of the process's own ever leaves its namespace, whatever fails.
-pub fn look_into<T: Send>(paths: &[&Path], look: impl Fn() -> io::Result<T> + Send) -> io::Result<Vec<io::Result<T>>> {
+pub fn run_in<T: Send>(paths: &[&Path], look: impl Fn() -> io::Result<T> + Send) -> io::Result<Vec<io::Result<T>>> {
     let visit = move |path: &&Path| {
         let namespace = File::open(path)?;
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
@@ -72,7 +72,7 @@ mod tests {
         let no_namespace = Path::new("/dev/null");
         let look = || Ok((own().ino(), fs::read_to_string("/proc/thread-self/net/dev")?));
         let paths = [path.as_path(), gone, no_namespace, Path::new("/proc/self/ns/net")];
-        let seen = look_into(&paths, look).unwrap();
+        let seen = run_in(&paths, look).unwrap();
         drop(stay);
         other.join().unwrap();
         let (there, devices) = seen[0].as_ref().unwrap();

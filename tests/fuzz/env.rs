@@ -43,7 +43,7 @@ impl Ground {
         canary.check();
         if whole {
             let mut back = Vec::with_capacity(data.len());
-            let replayed = image::replay(&canary.layer(), &mut back);
+            let replayed = image::assemble(&canary.layer(), &mut back);
             replayed.unwrap_or_else(|error| panic!("replaying the tape: {error}"));
             assert!(back == data, "the layer is written out otherwise than it came");
         }

@@ -8,7 +8,7 @@ pub fn spdy(data: &[u8]) {
     let all = |size| {
         let mut decoder = spdy::Decoder::default();
         let mut events = Vec::new();
-        let end: Result<(), spdy::Violation> = feed(data, size, |buffer| match decoder.next(buffer)? {
+        let end: Result<(), spdy::ProtocolError> = feed(data, size, |buffer| match decoder.next(buffer)? {
             Some(event) => {
                 push(&mut events, event);
                 Ok(true)
@@ -42,7 +42,7 @@ pub fn websocket(data: &[u8]) {
         let all = |size| {
             let mut decoder = decoder();
             let (mut bytes, mut control) = (Vec::new(), Vec::new());
-            let end: Result<(), ws::Violation> = feed(data, size, |buffer| match decoder.next(buffer)? {
+            let end: Result<(), ws::ProtocolError> = feed(data, size, |buffer| match decoder.next(buffer)? {
                 Some(ws::Event::Part { bytes: part, last, .. }) => {
                     bytes.extend_from_slice(&part);
                     if last {

@@ -15,14 +15,14 @@ use std::path::PathBuf;
 use nix::unistd::Pid;
 
 use super::lifecycle::{READY, TEARDOWN};
-use super::parent_cgroup::Parent;
+use super::parent_cgroup::ParentCgroup;
 pub(crate) use super::report::results::{Figures, Unit};
 
-use setup::Ground;
+use setup::Setup;
 
 /// The process that does it.
 #[derive(Debug)]
-pub(super) struct Floor {
+pub(super) struct Baseline {
     process: Pid,
     talk: BufReader<UnixStream>,
     /// Where it mounts its own files.
@@ -31,18 +31,18 @@ pub(super) struct Floor {
 }
 
 /// How long the parts of one life took, in ms, each by its name; or why there is none.
-type Told = Result<Vec<(String, f64)>, String>;
+type Measurement = Result<Vec<(String, f64)>, String>;
 
-impl Floor {
+impl Baseline {
     /// Only while this process has one thread.
-    pub(super) fn start(parent: &Parent) -> io::Result<Self> {
+    pub(super) fn start(parent: &ParentCgroup) -> io::Result<Self> {
         let directory = std::env::temp_dir().join(format!("crisp-bench-floor-{}", std::process::id()));
         let group = parent.child("floor")?;
         fs::create_dir(&directory)?;
         let (ours, theirs) = UnixStream::pair()?;
         let place = directory.clone();
-        let forked = sys::fork::fork(sys::fork::OneThread::check()?, || {
-            i32::from(serve(&theirs, || Ground::make(&place, group)).is_err())
+        let forked = sys::fork::fork(sys::fork::SingleThread::check()?, || {
+            i32::from(serve(&theirs, || Setup::make(&place, group)).is_err())
         });
         drop(theirs);
         match forked {
@@ -65,7 +65,7 @@ impl Floor {
         }
     }
 
-    fn round(&mut self) -> io::Result<Told> {
+    fn round(&mut self) -> io::Result<Measurement> {
         self.talk.get_mut().write_all(b"\n")?;
         let mut line = String::new();
         self.talk.read_line(&mut line)?;
@@ -77,7 +77,7 @@ impl Floor {
     }
 }
 
-impl Drop for Floor {
+impl Drop for Baseline {
     /// The end of the conversation is the end of the process.
     fn drop(&mut self) {
         self.talk.get_ref().shutdown(std::net::Shutdown::Both).ok();
@@ -91,12 +91,12 @@ impl Drop for Floor {
 }
 
 /// One life for each line that comes; its times are the answer.
-fn serve(talk: &UnixStream, make: impl FnOnce() -> io::Result<Ground>) -> io::Result<()> {
+fn serve(talk: &UnixStream, make: impl FnOnce() -> io::Result<Setup>) -> io::Result<()> {
     let mut ground = make().map_err(|error| error.to_string());
     for line in BufReader::new(talk).lines() {
         line?;
-        let told: Told = match &mut ground {
-            Ok(ground) => pod::live(ground).map_err(|error| error.to_string()),
+        let told: Measurement = match &mut ground {
+            Ok(ground) => pod::run_once(ground).map_err(|error| error.to_string()),
             Err(why) => Err(why.clone()),
         };
         let mut text = serde_json::to_string(&told)?;

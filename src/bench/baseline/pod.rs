@@ -11,9 +11,9 @@ use cgroup::Cgroup;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use sys::fork::OneThread;
+use sys::fork::SingleThread;
 
-use super::setup::{FILES, Ground};
+use super::setup::{FILES, Setup};
 use super::{READY, TEARDOWN};
 use crate::raw_cgroup_writes::patch;
 
@@ -27,7 +27,7 @@ const NETWORK: &str = "floor: interface, address, routes";
 const CONTAINER: &str = "floor: clone, mounts, root, program";
 
 /// Makes and ends one; how long each part took, in ms.
-pub(super) fn live(ground: &mut Ground) -> io::Result<Vec<(String, f64)>> {
+pub(super) fn run_once(ground: &mut Setup) -> io::Result<Vec<(String, f64)>> {
     let mut times = Vec::new();
     let mut note = |name: &str, begin: Instant| {
         times.push((name.to_owned(), begin.elapsed().as_secs_f64() * 1000.0));
@@ -77,10 +77,10 @@ fn pin(path: &Path) -> io::Result<()> {
 }
 
 /// The proof that this process has one thread, once those that were joined are gone.
-fn one_thread() -> io::Result<OneThread> {
+fn one_thread() -> io::Result<SingleThread> {
     let begin = Instant::now();
     loop {
-        match OneThread::check() {
+        match SingleThread::check() {
             Err(_) if begin.elapsed() < THREAD_GONE => std::thread::yield_now(),
             other => return other,
         }

@@ -9,7 +9,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct Setup {
     /// A file system in memory.
     pub(super) directory: PathBuf,
     pub(super) bridge: Bridge,
@@ -22,7 +22,7 @@ const ROOT: [&str; 7] = ["bin", "proc", "sys", "dev", "etc", "tmp", "old"];
 /// Files that every pod has of its own.
 pub(super) const FILES: [&str; 3] = ["hosts", "hostname", "resolv.conf"];
 
-impl Ground {
+impl Setup {
     /// Takes this process, which has nothing else to do, away from the host's mounts and network.
     pub(super) fn make(directory: &Path, group: Cgroup) -> io::Result<Self> {
         let told = |what: &'static str| move |error| io::Error::other(format!("{what}: {error}"));
@@ -43,7 +43,7 @@ impl Ground {
         }
         fs::copy("/bin/busybox", lower.join("bin/sleep")).map_err(told("copying /bin/busybox"))?;
         let bridge = Bridge::open(Settings::default()).map_err(io::Error::other)?;
-        bridge.ready().map_err(io::Error::other)?;
+        bridge.set_up().map_err(io::Error::other)?;
         Ok(Self { directory: directory.to_owned(), bridge, group, lives: 0 })
     }
 }

@@ -8,14 +8,14 @@ use crate::{background_pods, lifecycle, pull, reads, stream};
 #[derive(Debug)]
 pub(crate) struct Budget {
     what: &'static str,
-    of: Of,
+    of: Metric,
     limit: Limit,
     /// What `hack/dev bench` is told in order to measure it.
     words: &'static str,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Of {
+enum Metric {
     /// Ours divided by that of containerd, measured in turns.
     Peer(&'static str),
     /// The same, where both use the built-in network and a CNI bridge, or both the same plugins.
@@ -30,7 +30,7 @@ enum Of {
     Own { figure: &'static str, by: &'static str },
 }
 
-impl Of {
+impl Metric {
     fn figure(self) -> &'static str {
         match self {
             Self::Peer(figure)
@@ -55,76 +55,81 @@ enum Limit {
 
 use Limit::{AtLeast, AtMost};
 
-const fn budget(what: &'static str, of: Of, limit: Limit, words: &'static str) -> Budget {
+const fn budget(what: &'static str, of: Metric, limit: Limit, words: &'static str) -> Budget {
     Budget { what, of, limit, words }
 }
 
 pub(crate) const BUDGETS: &[Budget] = &[
     budget(
         "pod + container ready, built-in network",
-        Of::PeerWith { figure: lifecycle::READY, same_cni: false },
+        Metric::PeerWith { figure: lifecycle::READY, same_cni: false },
         AtMost(1.0 / 8.0),
         "life",
     ),
     budget(
         "pod + container ready, the same CNI plugins",
-        Of::PeerWith { figure: lifecycle::READY, same_cni: true },
+        Metric::PeerWith { figure: lifecycle::READY, same_cni: true },
         AtMost(1.0 / 4.0),
         "life --cni",
     ),
-    budget("teardown", Of::PeerWith { figure: lifecycle::TEARDOWN, same_cni: false }, AtMost(1.0 / 7.0), "life"),
+    budget("teardown", Metric::PeerWith { figure: lifecycle::TEARDOWN, same_cni: false }, AtMost(1.0 / 7.0), "life"),
     budget(
         "four pods at once to one at a time",
-        Of::Own { figure: lifecycle::TOGETHER, by: lifecycle::ALONE },
+        Metric::Own { figure: lifecycle::TOGETHER, by: lifecycle::ALONE },
         AtLeast(2.0),
         "life",
     ),
-    budget("ExecSync", Of::Peer(reads::EXEC), AtMost(1.0 / 8.0), "exec"),
-    budget("UpdateContainerResources, memory", Of::Peer(reads::UPDATE_MEMORY), AtMost(1.0 / 30.0), "update"),
-    budget("UpdateContainerResources, CPU", Of::Peer(reads::UPDATE_CPU), AtMost(1.0 / 30.0), "update"),
-    budget("ContainerStatus", Of::Peer(reads::STATUS), AtMost(1.0), "status"),
+    budget("ExecSync", Metric::Peer(reads::EXEC), AtMost(1.0 / 8.0), "exec"),
+    budget("UpdateContainerResources, memory", Metric::Peer(reads::UPDATE_MEMORY), AtMost(1.0 / 30.0), "update"),
+    budget("UpdateContainerResources, CPU", Metric::Peer(reads::UPDATE_CPU), AtMost(1.0 / 30.0), "update"),
+    budget("ContainerStatus", Metric::Peer(reads::STATUS), AtMost(1.0), "status"),
     budget(
         "ListContainerStats of 50",
-        Of::PeerAt { figure: reads::STATS, containers: 50 },
+        Metric::PeerAt { figure: reads::STATS, containers: 50 },
         AtMost(1.0 / 30.0),
         "stats",
     ),
-    budget("shim of a pod, 25 pods", Of::At { figure: background_pods::SHIM, containers: 50 }, AtMost(0.8), "scale"),
+    budget(
+        "shim of a pod, 25 pods",
+        Metric::At { figure: background_pods::SHIM, containers: 50 },
+        AtMost(0.8),
+        "scale",
+    ),
     budget(
         "daemon with 50 containers",
-        Of::At { figure: background_pods::DAEMON, containers: 50 },
+        Metric::At { figure: background_pods::DAEMON, containers: 50 },
         AtMost(15.0),
         "scale",
     ),
     budget(
         "daemon with 400 containers",
-        Of::At { figure: background_pods::DAEMON, containers: 400 },
+        Metric::At { figure: background_pods::DAEMON, containers: 400 },
         AtMost(40.0),
         "scale",
     ),
     budget(
         "ready with 200 pods to 10",
-        Of::Growth { figure: lifecycle::READY, few: 10, many: 200 },
+        Metric::Growth { figure: lifecycle::READY, few: 10, many: 200 },
         AtMost(1.5),
         "scale",
     ),
     budget(
         "ExecSync with 200 pods to 10",
-        Of::Growth { figure: reads::EXEC, few: 10, many: 200 },
+        Metric::Growth { figure: reads::EXEC, few: 10, many: 200 },
         AtMost(1.5),
         "scale",
     ),
     budget(
         "ContainerStatus with 200 pods to 10",
-        Of::Growth { figure: reads::STATUS, few: 10, many: 200 },
+        Metric::Growth { figure: reads::STATUS, few: 10, many: 200 },
         AtMost(1.5),
         "scale",
     ),
-    budget("exec output, bytes a second", Of::Peer(stream::EXEC), AtLeast(2.0), "stream"),
-    budget("forwarded port, bytes a second", Of::Peer(stream::FORWARD), AtLeast(2.0), "stream"),
-    budget("log, processor time for the same bytes", Of::Peer(stream::LOG_CPU), AtMost(1.0 / 2.0), "stream"),
-    budget("pull of 20 layers and 500 MiB", Of::Peer(pull::ABSENT), AtMost(1.0 / 2.0), "pull"),
-    budget("its peak memory", Of::Peer(pull::PEAK), AtMost(1.0 / 2.0), "pull"),
+    budget("exec output, bytes a second", Metric::Peer(stream::EXEC), AtLeast(2.0), "stream"),
+    budget("forwarded port, bytes a second", Metric::Peer(stream::FORWARD), AtLeast(2.0), "stream"),
+    budget("log, processor time for the same bytes", Metric::Peer(stream::LOG_CPU), AtMost(1.0 / 2.0), "stream"),
+    budget("pull of 20 layers and 500 MiB", Metric::Peer(pull::ABSENT), AtMost(1.0 / 2.0), "pull"),
+    budget("its peak memory", Metric::Peer(pull::PEAK), AtMost(1.0 / 2.0), "pull"),
 ];
 
 /// How a budget was kept.
@@ -168,7 +173,7 @@ impl Verdict {
 }
 
 /// Every budget that was measured.
-pub(crate) fn judge(report: &Report) -> Vec<Verdict> {
+pub(crate) fn check_all(report: &Report) -> Vec<Verdict> {
     let Some((ours, others)) = report.runtimes.split_first() else { return Vec::new() };
     let peer = others.iter().find(|other| other.version.starts_with("containerd"));
     BUDGETS.iter().filter_map(|budget| verdict(report, budget, ours, peer)).collect()
@@ -179,22 +184,22 @@ fn verdict(report: &Report, budget: &Budget, ours: &Measured, peer: Option<&Meas
     let to_peer = |figure| Some((report.ratio(figure, &peer?.name)?, format!("of {}", peer?.name)));
     let to = peer.map(|peer| peer.name.clone()).filter(|_| budget.of.is_to_peer());
     let (measured, of) = match budget.of {
-        Of::Peer(figure) => to_peer(figure)?,
-        Of::PeerWith { figure, same_cni } if same_cni == settings.same_cni => to_peer(figure)?,
-        Of::PeerAt { figure, containers } if containers == settings.pods * settings.containers => to_peer(figure)?,
-        Of::PeerWith { .. } | Of::PeerAt { .. } => return None,
-        Of::At { figure, containers } => {
+        Metric::Peer(figure) => to_peer(figure)?,
+        Metric::PeerWith { figure, same_cni } if same_cni == settings.same_cni => to_peer(figure)?,
+        Metric::PeerAt { figure, containers } if containers == settings.pods * settings.containers => to_peer(figure)?,
+        Metric::PeerWith { .. } | Metric::PeerAt { .. } => return None,
+        Metric::At { figure, containers } => {
             let step = ours.growth.iter().find(|step| step.containers == containers);
             let here = settings.pods as usize * settings.containers as usize == containers;
             let found = step.and_then(|step| step.figure(figure)).or(ours.figure(figure).filter(|_| here))?;
             let value = median(&found.values)?;
             (Ratio { ratio: value, low: value, high: value }, found.unit.label().to_owned())
         }
-        Of::Growth { figure, few, many } => {
+        Metric::Growth { figure, few, many } => {
             let at = |pods| ours.growth.iter().find(|step| step.pods == pods)?.figure(figure);
             (Ratio::of(&at(many)?.values, &at(few)?.values)?, "times".to_owned())
         }
-        Of::Own { figure, by } => (Ratio::of(ours.values(figure), ours.values(by))?, "times".to_owned()),
+        Metric::Own { figure, by } => (Ratio::of(ours.values(figure), ours.values(by))?, "times".to_owned()),
     };
     let within = |value: f64| match budget.limit {
         AtMost(limit) => value <= limit,
@@ -206,7 +211,7 @@ fn verdict(report: &Report, budget: &Budget, ours: &Measured, peer: Option<&Meas
     };
     let met = within(measured.ratio);
     // What was measured once has no interval to rely on. Sizes have none and hardly vary.
-    let enough = matches!(budget.of, Of::At { .. }) || ours.values(budget.of.figure()).len() != 1;
+    let enough = matches!(budget.of, Metric::At { .. }) || ours.values(budget.of.figure()).len() != 1;
     let sure = enough && within(measured.low) == met && within(measured.high) == met;
     let floor = floor(report, budget, ours);
     let (what, figure) = (budget.what, budget.of.figure());

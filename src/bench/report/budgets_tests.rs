@@ -8,7 +8,7 @@ fn found<'a>(verdicts: &'a [Verdict], what: &str) -> Option<&'a Verdict> {
 #[test]
 fn only_what_was_measured_is_judged() {
     let report = example();
-    let verdicts = judge(&report);
+    let verdicts = check_all(&report);
     let ready = found(&verdicts, "pod + container ready, built-in network").unwrap();
     assert!(ready.met && ready.sure && !ready.at_least);
     assert_eq!(ready.floor.map(|floor| (floor * 10.0).round()), Some(5.0));
@@ -20,7 +20,7 @@ fn only_what_was_measured_is_judged() {
 
 #[test]
 fn growth_and_sizes_are_our_own() {
-    let verdicts = judge(&example());
+    let verdicts = check_all(&example());
     let growth = found(&verdicts, "ready with 200 pods to 10").unwrap();
     assert!((1.1..1.3).contains(&growth.measured.ratio) && growth.met && growth.to.is_none());
     assert!(found(&verdicts, "shim of a pod, 25 pods").unwrap().met);
@@ -36,7 +36,7 @@ fn a_limit_within_the_interval_is_not_sure() {
         let status = runtime.figures.iter_mut().find(|figure| figure.name == reads::STATUS).unwrap();
         status.values = values.to_vec();
     }
-    report.judge();
+    report.compare_and_check();
     let status = found(&report.budgets, "ContainerStatus").unwrap();
     assert!(status.measured.low < limit && limit < status.measured.high && !status.sure, "{status:?}");
     assert!(["met?", "missed?"].contains(&status.word()));
@@ -46,7 +46,7 @@ fn a_limit_within_the_interval_is_not_sure() {
 fn another_network_has_another_budget() {
     let mut report = example();
     report.settings.same_cni = true;
-    let verdicts = judge(&report);
+    let verdicts = check_all(&report);
     assert!(found(&verdicts, "pod + container ready, built-in network").is_none());
     assert_eq!(found(&verdicts, "pod + container ready, the same CNI plugins").unwrap().limit, 0.25);
 }
@@ -61,7 +61,7 @@ fn architecture_has_every_budget_with_the_command_that_shows_it() {
         };
         let limit = if limit < 0.5 + f64::EPSILON { format!("1/{:.0}", 1.0 / limit) } else { format!("{limit}") };
         let of = match budget.of {
-            Of::At { .. } => " MB",
+            Metric::At { .. } => " MB",
             _ => "",
         };
         let row = format!("| {} | {sign} {limit}{of} | `hack/dev bench {}` |", budget.what, budget.words);

@@ -12,7 +12,7 @@ use budgets::Verdict;
 use results::{Figure, Figures, Unit};
 use statistics::{Ratio, percentile};
 
-use crate::args::Plan;
+use crate::args::BenchArgs;
 use crate::runtime::Runtime;
 
 /// What `--json` writes.
@@ -151,7 +151,7 @@ impl From<&Runtime> for Measured {
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, began: SystemTime, runtimes: &[Runtime], floor: &Figures) -> Self {
+    pub(super) fn new(plan: &BenchArgs, began: SystemTime, runtimes: &[Runtime], floor: &Figures) -> Self {
         let mut report = Self {
             crisp: env!("CARGO_PKG_VERSION"),
             began: began.duration_since(UNIX_EPOCH).map(|since| since.as_secs()).unwrap_or_default(),
@@ -162,14 +162,14 @@ impl Report {
             comparisons: Vec::new(),
             budgets: Vec::new(),
         };
-        report.judge();
+        report.compare_and_check();
         report
     }
 
     /// Fills in what follows from the figures: ratios, and whether budgets are met.
-    pub(super) fn judge(&mut self) {
+    pub(super) fn compare_and_check(&mut self) {
         self.comparisons = compare(&self.runtimes);
-        self.budgets = budgets::judge(self);
+        self.budgets = budgets::check_all(self);
     }
 
     /// The names of all figures, in the order in which they came.
@@ -219,8 +219,8 @@ impl Machine {
     }
 }
 
-impl From<&Plan> for Settings {
-    fn from(plan: &Plan) -> Self {
+impl From<&BenchArgs> for Settings {
+    fn from(plan: &BenchArgs) -> Self {
         Self {
             image: plan.image.clone(),
             rounds: plan.rounds,

@@ -46,7 +46,7 @@ impl Ratio {
     pub(crate) fn of(ours: &[f64], theirs: &[f64]) -> Option<Self> {
         let divide = |a: f64, b: f64| (b > 0.0).then(|| a / b);
         let ratio = divide(median(ours)?, median(theirs)?)?;
-        let mut dice = Dice(SEED);
+        let mut dice = Rng(SEED);
         let (mut mine, mut other) = (vec![0.0; ours.len()], vec![0.0; theirs.len()]);
         let mut ratios = Vec::with_capacity(RESAMPLES);
         for _ in 0..RESAMPLES {
@@ -61,9 +61,9 @@ impl Ratio {
 }
 
 /// Numbers that look like chance: splitmix64.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -88,7 +88,7 @@ mod tests {
 
     /// Values about `center` that differ by up to a tenth of it.
     fn noise(center: f64, count: usize, seed: u64) -> Vec<f64> {
-        let mut dice = Dice(seed);
+        let mut dice = Rng(seed);
         (0..count).map(|_| center * (0.9 + (dice.roll() >> 11) as f64 / (1u64 << 53) as f64 * 0.2)).collect()
     }
 

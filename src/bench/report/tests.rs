@@ -62,7 +62,7 @@ pub(in super::super) fn example() -> Report {
         comparisons: Vec::new(),
         budgets: Vec::new(),
     };
-    report.judge();
+    report.compare_and_check();
     report
 }
 

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use streaming::spdy::{Decoder, Encoder, Event, Violation, data_head};
+use streaming::spdy::{Decoder, Encoder, Event, ProtocolError, data_head};
 
 /// How long nothing may come.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ pub(super) enum Error {
     #[error("{0}")]
     Io(#[source] io::Error),
     #[error("{0}")]
-    Violation(#[source] Violation),
+    Violation(#[source] ProtocolError),
     #[error("{0}")]
     Failed(String),
     #[error("{got} bytes came of {want}")]

@@ -11,7 +11,7 @@ use client::Error;
 use cri_api::v1;
 use tokio::task::spawn_blocking;
 
-use super::args::Plan;
+use super::args::BenchArgs;
 use super::lifecycle;
 pub(crate) use super::report::results::{Figures, Unit};
 use super::runtime::{Client, Pod, Runtime, in_turns};
@@ -22,7 +22,7 @@ pub(super) const LOG_CPU: &str = "log: processor time of daemon and shim";
 
 const MIB: u64 = 1 << 20;
 
-pub(super) async fn measure(plan: &Plan, runtimes: &mut [Runtime]) {
+pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     in_turns(runtimes, plan.rounds.div_ceil(8), async |runtime, round| {
         if let Some(pod) = Box::pin(prepare(runtime, round)).await {
             Box::pin(both_streams(runtime, &pod, u64::from(plan.stream_mib) * MIB)).await;

@@ -22,7 +22,7 @@ const CONTROLLERS: [(&str, bool, &str); 7] = [
     ("hugetlb", false, "limits on huge pages"),
 ];
 
-pub(super) fn look(config: &CgroupConfig) -> Vec<Finding> {
+pub(super) fn check(config: &CgroupConfig) -> Vec<Finding> {
     let layout = match Layout::detect() {
         Ok(layout) => layout,
         Err(error) => {
@@ -34,8 +34,8 @@ pub(super) fn look(config: &CgroupConfig) -> Vec<Finding> {
     found.extend(controllers(&layout));
     found.push(swap(&layout));
     found.push(driver(config.driver, Path::new("/run/systemd/system").is_dir()));
-    found.push(moves(config.fast_moves));
-    found.push(pressure());
+    found.push(check_favordynmods(config.fast_moves));
+    found.push(check_pressure());
     found
 }
 
@@ -120,7 +120,7 @@ fn driver(driver: CgroupDriver, booted_by_systemd: bool) -> Finding {
     }
 }
 
-fn moves(fast: bool) -> Finding {
+fn check_favordynmods(fast: bool) -> Finding {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let name = "fast moves";
     match (fast, cgroup::favordynmods_is_free(&release)) {
@@ -138,7 +138,7 @@ fn moves(fast: bool) -> Finding {
 }
 
 /// The file can be there and say that it is switched off.
-fn pressure() -> Finding {
+fn check_pressure() -> Finding {
     match fs::read_to_string("/proc/pressure/memory") {
         Ok(_) => Finding::ok(TOPIC, "pressure (PSI)", "on: stats tell how long processes waited"),
         Err(_) => Finding::missing(TOPIC, "pressure (PSI)", "off: stats have no pressure", "boot with psi=1"),

@@ -22,7 +22,7 @@ pub(super) struct Answer {
 }
 
 /// Asks whoever listens.
-pub(super) async fn ask(socket: &Path) -> Result<Answer, Finding> {
+pub(super) async fn check(socket: &Path) -> Result<Answer, Finding> {
     let start = "start it with `crisp serve`, or `systemctl start crisp`";
     let cri = match Cri::connect(socket).await {
         Ok(cri) => cri,
@@ -56,7 +56,7 @@ fn peer(socket: &Path) -> Option<u32> {
 }
 
 /// What it says of itself, held against the configuration.
-pub(super) fn weigh(answer: &Answer, config: &Config) -> Vec<Finding> {
+pub(super) fn judge_peer(answer: &Answer, config: &Config) -> Vec<Finding> {
     let v1::VersionResponse { runtime_name, runtime_version, .. } = &answer.version;
     let ours = env!("CARGO_PKG_VERSION");
     let mut found = vec![match (runtime_name.as_str(), runtime_version.as_str()) {

@@ -7,7 +7,7 @@ use super::finding::Finding;
 
 const TOPIC: &str = "devices";
 
-pub(super) fn look(config: &CdiConfig) -> Finding {
+pub(super) fn check(config: &CdiConfig) -> Finding {
     let dirs: Vec<String> = config.spec_dirs.iter().map(|dir| dir.display().to_string()).collect();
     let dirs = dirs.join(", ");
     let (devices, bad) = CdiRegistry::new(config.spec_dirs.clone()).devices_by_name();

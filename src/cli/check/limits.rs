@@ -18,7 +18,7 @@ const SYSCTLS: [(&str, &str, u64, &str); 5] = [
 const FILES: u64 = 65_536;
 
 /// `pid` is the daemon's, where one runs, else our own.
-pub(super) fn look(pid: u32, daemon: bool) -> Vec<Finding> {
+pub(super) fn check(pid: u32, daemon: bool) -> Vec<Finding> {
     let mut found = vec![kernel(&rustix::system::uname().release().to_string_lossy()), files(pid, daemon)];
     found.extend(SYSCTLS.iter().map(|(name, bounds, least, unit)| sysctl(name, bounds, *least, unit)));
     found.push(huge_pages());

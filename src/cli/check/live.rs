@@ -5,7 +5,9 @@ use cri_api::v1;
 use model::resources::{Bytes, Micros, ObservedLimits};
 
 use super::super::client::Cri;
-use super::super::selftest::{Failed, PodSize, Steps, Trial, TrialContainer, TrialError, TrialPod, observed};
+use super::super::selftest::{
+    Failed, PodSize, Selftest, SelftestContainer, SelftestError, SelftestPod, Steps, observed,
+};
 use super::super::verbose_info::DaemonInfo;
 use super::super::{units, verbose_info};
 
@@ -28,7 +30,7 @@ pub(super) async fn daemon(cri: &Cri, steps: &mut Steps) -> Result<DaemonInfo, F
 }
 
 /// Runs the pod through its whole life. Whatever it leaves, the caller clears away.
-pub(super) async fn run(trial: &Trial, steps: &mut Steps) -> Result<(), Failed> {
+pub(super) async fn run(trial: &Selftest, steps: &mut Steps) -> Result<(), Failed> {
     let import = async {
         let size = trial.import().await?;
         Ok(((), format!("made of this program: {}", units::measured(size))))
@@ -47,7 +49,7 @@ pub(super) async fn run(trial: &Trial, steps: &mut Steps) -> Result<(), Failed> 
     end(trial, steps, &pod, &container).await
 }
 
-async fn begin(trial: &Trial, steps: &mut Steps, pod: &TrialPod) -> Result<TrialContainer, Failed> {
+async fn begin(trial: &Selftest, steps: &mut Steps, pod: &SelftestPod) -> Result<SelftestContainer, Failed> {
     let create = async {
         let made = trial.create(pod, "app", "idle", SIZE).await?;
         let words = expect(&made.group, SIZE)?;
@@ -56,15 +58,15 @@ async fn begin(trial: &Trial, steps: &mut Steps, pod: &TrialPod) -> Result<Trial
     let container = steps.step("create a container", create).await?;
     let start = async {
         trial.start(&container).await?;
-        let pid = trial.look(&container.id).await?.1.pid;
-        let pid = pid.ok_or_else(|| TrialError::Wrong("a running container has no process".to_owned()))?;
+        let pid = trial.inspect(&container.id).await?.1.pid;
+        let pid = pid.ok_or_else(|| SelftestError::Wrong("a running container has no process".to_owned()))?;
         Ok(((), format!("pid {pid}")))
     };
     steps.step("start it", start).await?;
     Ok(container)
 }
 
-async fn use_it(trial: &Trial, steps: &mut Steps, container: &TrialContainer) -> Result<(), Failed> {
+async fn use_it(trial: &Selftest, steps: &mut Steps, container: &SelftestContainer) -> Result<(), Failed> {
     let logs = async {
         let path = trial.wait_for_line(container, " stdout F ready").await?;
         Ok(((), path.display().to_string()))
@@ -75,7 +77,7 @@ async fn use_it(trial: &Trial, steps: &mut Steps, container: &TrialContainer) ->
         if said == "hello" {
             Ok(((), said))
         } else {
-            Err(TrialError::Wrong(format!("it said {said:?}, not \"hello\"")))
+            Err(SelftestError::Wrong(format!("it said {said:?}, not \"hello\"")))
         }
     };
     steps.step("exec in it", exec).await?;
@@ -84,7 +86,9 @@ async fn use_it(trial: &Trial, steps: &mut Steps, container: &TrialContainer) ->
         let cpu = stats.cpu.and_then(|cpu| cpu.usage_core_nano_seconds).map_or(0, |value| value.value);
         let memory = stats.memory.and_then(|memory| memory.working_set_bytes).map_or(0, |value| value.value);
         if cpu == 0 || memory == 0 {
-            return Err(TrialError::Wrong(format!("it used {cpu} ns of CPU time and {memory} bytes: that cannot be")));
+            return Err(SelftestError::Wrong(format!(
+                "it used {cpu} ns of CPU time and {memory} bytes: that cannot be"
+            )));
         }
         Ok(((), format!("{} ms of CPU time, {}", cpu / 1_000_000, units::measured(memory))))
     };
@@ -92,7 +96,12 @@ async fn use_it(trial: &Trial, steps: &mut Steps, container: &TrialContainer) ->
 }
 
 /// Up and down again, the pod before its container and after it.
-async fn resize(trial: &Trial, steps: &mut Steps, pod: &TrialPod, container: &TrialContainer) -> Result<(), Failed> {
+async fn resize(
+    trial: &Selftest,
+    steps: &mut Steps,
+    pod: &SelftestPod,
+    container: &SelftestContainer,
+) -> Result<(), Failed> {
     let up = async {
         trial.update_pod(pod, LARGER.to_wire()).await?;
         trial.update(container, LARGER.to_wire()).await?;
@@ -108,24 +117,29 @@ async fn resize(trial: &Trial, steps: &mut Steps, pod: &TrialPod, container: &Tr
     };
     steps.step("resize it down", down).await?;
     let told = async {
-        let shown = trial.look(&container.id).await?.0.resources.and_then(|resources| resources.linux);
-        let shown = shown.ok_or_else(|| TrialError::Wrong("its status has no resources".to_owned()))?;
+        let shown = trial.inspect(&container.id).await?.0.resources.and_then(|resources| resources.linux);
+        let shown = shown.ok_or_else(|| SelftestError::Wrong("its status has no resources".to_owned()))?;
         let asked = SIZE.to_wire();
         let pair = |r: &v1::LinuxContainerResources| (r.cpu_quota, r.cpu_period, r.cpu_shares, r.memory_limit_in_bytes);
         if pair(&shown) == pair(&asked) {
             Ok(((), "what was asked".to_owned()))
         } else {
-            Err(TrialError::Wrong(format!("its status says {:?}, and {:?} was asked", pair(&shown), pair(&asked))))
+            Err(SelftestError::Wrong(format!("its status says {:?}, and {:?} was asked", pair(&shown), pair(&asked))))
         }
     };
     steps.step("read its status", told).await
 }
 
-async fn end(trial: &Trial, steps: &mut Steps, pod: &TrialPod, container: &TrialContainer) -> Result<(), Failed> {
+async fn end(
+    trial: &Selftest,
+    steps: &mut Steps,
+    pod: &SelftestPod,
+    container: &SelftestContainer,
+) -> Result<(), Failed> {
     let stop = async {
         match trial.stop(container).await? {
             0 => Ok(((), "exit code 0".to_owned())),
-            code => Err(TrialError::Wrong(format!("it ended with {code}, not 0"))),
+            code => Err(SelftestError::Wrong(format!("it ended with {code}, not 0"))),
         }
     };
     steps.step("stop it", stop).await?;
@@ -144,7 +158,7 @@ async fn end(trial: &Trial, steps: &mut Steps, pod: &TrialPod, container: &Trial
 }
 
 /// Whether the kernel has this in force: what it says.
-fn expect(group: &Cgroup, size: PodSize) -> Result<String, TrialError> {
+fn expect(group: &Cgroup, size: PodSize) -> Result<String, SelftestError> {
     let ObservedLimits { cpu_quota, cpu_period, memory, .. } = observed(group)?;
     let quota = size.millis * units::PERIOD / 1000;
     let (quota, period, bytes) = (Some(Micros(quota)), Some(Micros(units::PERIOD)), Some(Bytes(size.mib << 20)));
@@ -156,9 +170,16 @@ fn expect(group: &Cgroup, size: PodSize) -> Result<String, TrialError> {
         ));
     }
     let has = format!("quota {cpu_quota:?}, period {cpu_period:?}, memory {memory:?}");
-    Err(TrialError::Wrong(format!("the kernel has {has} for {}, not {quota:?}, {period:?}, {bytes:?}", group.path())))
+    Err(SelftestError::Wrong(format!(
+        "the kernel has {has} for {}, not {quota:?}, {period:?}, {bytes:?}",
+        group.path()
+    )))
 }
 
-fn gone(group: &Cgroup) -> Result<(), TrialError> {
-    if group.exists() { Err(TrialError::Wrong(format!("the cgroup {} is still there", group.path()))) } else { Ok(()) }
+fn gone(group: &Cgroup) -> Result<(), SelftestError> {
+    if group.exists() {
+        Err(SelftestError::Wrong(format!("the cgroup {} is still there", group.path())))
+    } else {
+        Ok(())
+    }
 }

@@ -22,8 +22,8 @@ use finding::Finding;
 use model::error_chain::chain;
 
 use super::client::{ConnectError, Cri};
-use super::common_args::Settings;
-use super::selftest::{Failed, Steps, Trial};
+use super::common_args::CommonArgs;
+use super::selftest::{Failed, Selftest, Steps};
 use super::signals;
 use super::signals::Interrupt;
 
@@ -31,7 +31,7 @@ use super::signals::Interrupt;
 #[derive(Debug, clap::Args)]
 pub struct CheckArgs {
     #[command(flatten)]
-    settings: Settings,
+    settings: CommonArgs,
     /// Run a pod through the daemon instead: image, create, start, exec, logs, stats, resize, stop, remove.
     ///
     /// The pod is made of crisp itself and needs no registry. All of it is removed afterwards, whatever happens.
@@ -76,10 +76,10 @@ pub fn check(args: CheckArgs) -> Result<(), CheckError> {
     let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     threads
         .map_err(CheckError::Start)?
-        .block_on(async { if live { prove(settings, json).await } else { look(settings, json).await } })
+        .block_on(async { if live { check_live(settings, json).await } else { check_host(settings, json).await } })
 }
 
-async fn look(settings: Settings, json: bool) -> Result<(), CheckError> {
+async fn check_host(settings: CommonArgs, json: bool) -> Result<(), CheckError> {
     let mut found = Vec::new();
     let loaded = settings.load().and_then(|raw| {
         let file = origin(&raw);
@@ -112,27 +112,27 @@ fn origin(raw: &RawConfig) -> String {
 
 async fn all(config: &Config) -> Vec<Finding> {
     let mut found = Vec::new();
-    let daemon = daemon::ask(&config.listen).await;
+    let daemon = daemon::check(&config.listen).await;
     let pid = daemon.as_ref().map_or_else(|_| std::process::id(), |answer| answer.pid);
-    found.extend(limits::look(pid, daemon.is_ok()));
-    found.extend(cgroups::look(&config.cgroup));
-    found.extend(storage::look(config).await);
-    found.extend(security::look(pid));
-    found.extend(network::look(&config.network).await);
-    found.push(devices::look(&config.cdi));
+    found.extend(limits::check(pid, daemon.is_ok()));
+    found.extend(cgroups::check(&config.cgroup));
+    found.extend(storage::check(config).await);
+    found.extend(security::check(pid));
+    found.extend(network::check(&config.network).await);
+    found.push(devices::check(&config.cdi));
     match daemon {
-        Ok(answer) => found.extend(daemon::weigh(&answer, config)),
+        Ok(answer) => found.extend(daemon::judge_peer(&answer, config)),
         Err(finding) => found.push(finding),
     }
     found
 }
 
-async fn prove(settings: Settings, json: bool) -> Result<(), CheckError> {
+async fn check_live(settings: CommonArgs, json: bool) -> Result<(), CheckError> {
     let config = settings.load()?;
     let interrupt = Interrupt::note().map_err(CheckError::Start)?;
     let cri = Cri::connect(&config.listen).await?;
     let mut steps = Steps::new(interrupt, !json);
-    let proved = prove_with(&cri, &config, &mut steps).await;
+    let proved = check_live_with(&cri, &config, &mut steps).await;
     print::steps(steps.records(), json, &proved.as_ref().err().map(chain_of)).map_err(CheckError::Print)?;
     match proved {
         Ok(()) => Ok(()),
@@ -145,9 +145,9 @@ fn chain_of(failed: &Failed) -> String {
     chain(failed)
 }
 
-async fn prove_with(cri: &Cri, config: &RawConfig, steps: &mut Steps) -> Result<(), Failed> {
+async fn check_live_with(cri: &Cri, config: &RawConfig, steps: &mut Steps) -> Result<(), Failed> {
     let info = live::daemon(cri, steps).await?;
-    let begun = Trial::begin(cri.clone(), &config.listen, &info.state, "check").await;
+    let begun = Selftest::begin(cri.clone(), &config.listen, &info.state, "check").await;
     let trial = begun.map_err(|source| Failed::Step { step: "begin", source })?;
     let proved = live::run(&trial, steps).await;
     let cleared = trial.end().await.map_err(|source| Failed::Step { step: "clear away", source });

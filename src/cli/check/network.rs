@@ -15,7 +15,7 @@ use super::finding::Finding;
 const TOPIC: &str = "network";
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-pub(super) async fn look(config: &NetworkConfig) -> Vec<Finding> {
+pub(super) async fn check(config: &NetworkConfig) -> Vec<Finding> {
     let CniConfig { conf_dir, bin_dirs, timeout, template } = config.cni.clone();
     // Nothing is attached here, so nothing is kept there.
     let cache_dir = PathBuf::from("/nonexistent");
@@ -80,7 +80,7 @@ fn connect(settings: net::bridge::Settings) -> Result<Vec<String>, String> {
     let inside = File::open(NAMESPACE).map_err(|error| format!("opening {NAMESPACE}: {error}"))?;
     unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("making a network namespace: {error}"))?;
     let bridge = Bridge::open(settings).map_err(|error| chain(&error))?;
-    let mut warnings = bridge.ready().map_err(|error| chain(&error))?;
+    let mut warnings = bridge.set_up().map_err(|error| chain(&error))?;
     let id = "check".to_owned();
     let ips = bridge.reserve(&id).map_err(|error| chain(&error))?;
     let netns = PathBuf::from(format!("/proc/self/fd/{}", inside.as_raw_fd()));

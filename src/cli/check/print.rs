@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 
 use serde_json::json;
 
-use super::super::color::Paint;
+use super::super::color::Color;
 use super::super::selftest::Record;
 use super::finding::{Finding, Level, can_run};
 
@@ -15,7 +15,7 @@ pub(super) fn findings(found: &[Finding], as_json: bool) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut out, &all)?;
         return writeln!(out);
     }
-    let paint = Paint::stdout();
+    let paint = Color::stdout();
     let width = found.iter().map(|one| one.name.chars().count()).max().unwrap_or(0);
     let mut topic = "";
     for one in found {

@@ -21,7 +21,7 @@ const CAPABILITIES: [(u32, &str, bool, &str); 9] = [
 ];
 
 /// `pid` is the daemon's, where one runs, else our own.
-pub(super) fn look(pid: u32) -> Vec<Finding> {
+pub(super) fn check(pid: u32) -> Vec<Finding> {
     let mut found = vec![root(), capabilities(pid)];
     found.extend(chroot());
     found.push(seccomp());
@@ -42,7 +42,7 @@ fn chroot() -> Option<Finding> {
     let what = "this is a chroot, and containers would find the way out of it: no daemon starts here";
     let hint = "start it in a mount namespace that has this root, by pivot_root";
     let found = Finding::missing(TOPIC, "root directory", what, hint).essential();
-    sys::chroot::is_the_namespaces().is_ok_and(|fine| !fine).then_some(found)
+    sys::chroot::is_namespace_root().is_ok_and(|fine| !fine).then_some(found)
 }
 
 /// The set of capabilities in force, as `/proc/PID/status` has it.

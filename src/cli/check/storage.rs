@@ -7,7 +7,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use config::Config;
-use daemon::shim::Program;
+use daemon::shim::ShimProgram;
 use model::error_chain::chain;
 use rustix::fs::{Mode, OFlags, openat, statfs, statvfs};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
@@ -20,7 +20,7 @@ const SPACE_MIN: u64 = 2 << 30;
 const STATE_MIN: u64 = 64 << 20;
 const FILES_MIN: u64 = 10_000;
 
-pub(super) async fn look(config: &Config) -> Vec<Finding> {
+pub(super) async fn check(config: &Config) -> Vec<Finding> {
     let mut found = vec![space("root", &config.root, SPACE_MIN), space("state", &config.state, STATE_MIN)];
     found.push(kind("root", &config.root));
     found.push(kind("state", &config.state));
@@ -160,7 +160,7 @@ fn try_overlay(dir: &Path) -> io::Result<()> {
 async fn user_namespaces(config: &Config) -> Finding {
     let name = "user namespaces";
     let hint = "kernel 6.3 or later, user.max_user_namespaces above 0, and root on ext4, xfs or btrfs";
-    let program = match Program::load(&config.shim) {
+    let program = match ShimProgram::load(&config.shim) {
         Ok(program) => program,
         Err(error) => {
             let hint = "install crisp-shim beside crisp, or set path under [shim]";

@@ -9,19 +9,19 @@ use config::ConfigError;
 use model::error_chain::chain;
 
 use super::client::{CallError, ConnectError, Cri, call};
-use super::common_args::Settings;
-use super::selftest::{Failed, Steps, Trial, TrialError};
+use super::common_args::CommonArgs;
+use super::selftest::{Failed, Selftest, SelftestError, Steps};
 use super::signals::Interrupt;
 use super::verbose_info::{DaemonInfo, NotCrisp};
 use super::{signals, verbose_info};
 
-pub use workload::{ProgramArgs, program};
+pub use workload::{WorkloadArgs, run_workload};
 
 /// Where the daemon is.
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
     #[command(flatten)]
-    settings: Settings,
+    settings: CommonArgs,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -65,10 +65,10 @@ pub fn demo(args: DemoArgs) -> Result<(), DemoError> {
         let info: DaemonInfo = verbose_info::read(&status.info)?;
         let interrupt = Interrupt::note().map_err(DemoError::Start)?;
         writeln!(io::stdout(), "crisp {} on {}", info.release, config.listen.display()).ok();
-        let begun = Trial::begin(cri, &config.listen, &info.state, "demo").await;
-        let trial = begun.map_err(|error: TrialError| DemoError::Failed(chain(&error)))?;
+        let begun = Selftest::begin(cri, &config.listen, &info.state, "demo").await;
+        let trial = begun.map_err(|error: SelftestError| DemoError::Failed(chain(&error)))?;
         let mut steps = Steps::new(interrupt, true);
-        let shown = script::tour(&trial, &mut steps).await;
+        let shown = script::run_script(&trial, &mut steps).await;
         let ended = trial.end().await;
         match shown {
             Ok(()) => {}

@@ -7,8 +7,8 @@ use cgroup::{Cgroup, CgroupFs as _, Knob, Version};
 use cri_api::v1;
 
 use super::super::cgroup_files::readable;
-use super::super::color::Paint;
-use super::super::selftest::{Failed, PodSize, Steps, Trial, TrialContainer, TrialError, TrialPod};
+use super::super::color::Color;
+use super::super::selftest::{Failed, PodSize, Selftest, SelftestContainer, SelftestError, SelftestPod, Steps};
 use super::super::units;
 
 const SMALL: PodSize = PodSize { millis: 250, mib: 64 };
@@ -19,7 +19,7 @@ const HELD: u64 = 96;
 const MEASURED: Duration = Duration::from_millis(1500);
 const LOOK_EVERY: Duration = Duration::from_millis(150);
 
-pub(super) async fn tour(trial: &Trial, steps: &mut Steps) -> Result<(), Failed> {
+pub(super) async fn run_script(trial: &Selftest, steps: &mut Steps) -> Result<(), Failed> {
     heading("A pod, from an image made of this very program: no registry is asked");
     let demo = Demo::make(trial, steps).await?;
     let before = demo.identity(steps).await?;
@@ -49,7 +49,7 @@ pub(super) async fn tour(trial: &Trial, steps: &mut Steps) -> Result<(), Failed>
 }
 
 fn heading(text: &str) {
-    writeln!(io::stdout(), "\n{}", Paint::stdout().bold(text)).ok();
+    writeln!(io::stdout(), "\n{}", Color::stdout().bold(text)).ok();
 }
 
 /// A share of a CPU, drawn.
@@ -67,9 +67,9 @@ fn numbers(refusal: &str) -> &str {
 
 /// The pod that is shown.
 struct Demo<'a> {
-    trial: &'a Trial,
-    pod: TrialPod,
-    container: TrialContainer,
+    trial: &'a Selftest,
+    pod: SelftestPod,
+    container: SelftestContainer,
 }
 
 /// Which process it is, and how often the kernel killed for lack of memory.
@@ -81,7 +81,7 @@ struct Identity {
 }
 
 impl<'a> Demo<'a> {
-    async fn make(trial: &'a Trial, steps: &mut Steps) -> Result<Self, Failed> {
+    async fn make(trial: &'a Selftest, steps: &mut Steps) -> Result<Self, Failed> {
         let import = async { Ok(((), units::measured(trial.import().await?))) };
         steps.step("image", import).await?;
         let pod = async {
@@ -99,7 +99,7 @@ impl<'a> Demo<'a> {
         let start = async {
             trial.start(&container).await?;
             trial.wait_for_line(&container, "ready").await?;
-            let pid = trial.look(&container.id).await?.1.pid;
+            let pid = trial.inspect(&container.id).await?.1.pid;
             Ok(((), format!("pid {}", pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()))))
         };
         steps.step("start", start).await?;
@@ -123,7 +123,7 @@ impl<'a> Demo<'a> {
     }
 
     /// In nanoseconds.
-    async fn cpu_time(&self) -> Result<u64, TrialError> {
+    async fn cpu_time(&self) -> Result<u64, SelftestError> {
         let cpu = self.trial.stats(&self.container).await?.cpu;
         Ok(cpu.and_then(|cpu| cpu.usage_core_nano_seconds).map_or(0, |value| value.value))
     }
@@ -180,21 +180,21 @@ impl<'a> Demo<'a> {
         let before = read(&self.container.group, std::slice::from_ref(&knob));
         let refused = async {
             let error = match self.trial.update(&self.container, memory(SMALL.mib)).await {
-                Err(TrialError::Daemon(status)) if status.code() == tonic::Code::FailedPrecondition => status,
+                Err(SelftestError::Daemon(status)) if status.code() == tonic::Code::FailedPrecondition => status,
                 Err(other) => return Err(other),
-                Ok(()) => return Err(TrialError::Wrong("memory in use was taken away".to_owned())),
+                Ok(()) => return Err(SelftestError::Wrong("memory in use was taken away".to_owned())),
             };
             let after = read(&self.container.group, std::slice::from_ref(&knob));
             if before != after {
-                return Err(TrialError::Wrong(format!("{knob} was {before:?} and is {after:?}")));
+                return Err(SelftestError::Wrong(format!("{knob} was {before:?} and is {after:?}")));
             }
             Ok(((), format!("{knob} is still {}: {}", after.join(" "), numbers(error.message()))))
         };
         steps.step("refused", refused).await
     }
 
-    async fn look(&self) -> Result<Identity, TrialError> {
-        let (status, info) = self.trial.look(&self.container.id).await?;
+    async fn look(&self) -> Result<Identity, SelftestError> {
+        let (status, info) = self.trial.inspect(&self.container.id).await?;
         let counted = self.container.group.oom_file().and_then(|file| std::fs::read_to_string(file).ok());
         let counted = counted.unwrap_or_default();
         let kills = counted.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
@@ -210,7 +210,7 @@ impl<'a> Demo<'a> {
         let same = async {
             let after = self.look().await?;
             if before != after {
-                return Err(TrialError::Wrong(format!("it was {before:?} and is {after:?}")));
+                return Err(SelftestError::Wrong(format!("it was {before:?} and is {after:?}")));
             }
             let pid = after.pid.unwrap_or(0);
             Ok(((), format!("pid {pid}, not restarted, {} kills for lack of memory", after.kills)))

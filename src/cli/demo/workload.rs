@@ -17,13 +17,13 @@ const LARGE: i32 = 256 << 10;
 const WITHIN: Duration = Duration::from_secs(50);
 
 #[derive(Debug, clap::Args)]
-pub struct ProgramArgs {
+pub struct WorkloadArgs {
     #[command(subcommand)]
-    word: Word,
+    word: Command,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Word {
+enum Command {
     /// Wait to be stopped.
     Idle,
     /// Keep one CPU busy, hold memory as told, and wait to be stopped.
@@ -35,10 +35,10 @@ enum Word {
 }
 
 /// Does as told.
-pub fn program(args: ProgramArgs) -> io::Result<()> {
+pub fn run_workload(args: WorkloadArgs) -> io::Result<()> {
     match args.word {
-        Word::Idle => wait(false),
-        Word::Work => {
+        Command::Idle => wait(false),
+        Command::Work => {
             if !sys::malloc::return_from(LARGE) {
                 return Err(io::Error::other("memory that is given back would stay with the allocator"));
             }
@@ -49,8 +49,8 @@ pub fn program(args: ProgramArgs) -> io::Result<()> {
             });
             wait(true)
         }
-        Word::Hold { mib } => hold(mib),
-        Word::Say { word } => writeln!(io::stdout(), "{word}"),
+        Command::Hold { mib } => hold(mib),
+        Command::Say { word } => writeln!(io::stdout(), "{word}"),
     }
 }
 

@@ -11,7 +11,7 @@ use view::{ContainerView, PodView, View};
 
 use super::cgroup_files::FilesError;
 use super::client::{CallError, ConnectError, Cri, call};
-use super::common_args::Settings;
+use super::common_args::CommonArgs;
 use super::target::{self, Target, TargetError};
 use super::verbose_info::NotCrisp;
 use super::{cgroup_files, verbose_info};
@@ -20,7 +20,7 @@ use super::{cgroup_files, verbose_info};
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
     #[command(flatten)]
-    settings: Settings,
+    settings: CommonArgs,
     /// A pod or container: its id or the beginning of it, its name, POD/CONTAINER or NAMESPACE/POD.
     #[arg(value_name = "CONTAINER|POD")]
     target: String,

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use model::pod_resources::{ResourceList, Resources};
 
 use super::super::cgroup_files::{Row, readable};
-use super::super::color::{Paint, columns};
+use super::super::color::{Color, columns};
 use super::super::image::table::short;
 use super::view::{ContainerView, PodView, View};
 
@@ -16,7 +16,7 @@ pub(super) fn json(out: &mut impl Write, view: &View) -> io::Result<()> {
 }
 
 pub(super) fn text(out: &mut impl Write, view: &View) -> io::Result<()> {
-    let paint = Paint::stdout();
+    let paint = Color::stdout();
     match view {
         View::Container(view) => {
             let head = format!("container {} ({}) of pod {}", view.name, short(&view.id), short(&view.pod));
@@ -38,7 +38,7 @@ fn state(view: &ContainerView) -> String {
     }
 }
 
-fn container(out: &mut impl Write, view: &ContainerView, paint: Paint) -> io::Result<()> {
+fn container(out: &mut impl Write, view: &ContainerView, paint: Color) -> io::Result<()> {
     if let Some(resources) = &view.kubernetes {
         writeln!(out, "pod spec: {}", spec(resources))?;
     }
@@ -56,7 +56,7 @@ fn container(out: &mut impl Write, view: &ContainerView, paint: Paint) -> io::Re
     table(out, &view.files, score, paint)
 }
 
-fn pod(out: &mut impl Write, view: &PodView, paint: Paint) -> io::Result<()> {
+fn pod(out: &mut impl Write, view: &PodView, paint: Color) -> io::Result<()> {
     let head = format!("pod {}/{} ({})", view.namespace, view.name, short(&view.id));
     writeln!(out, "{}: {}", paint.bold(&head), view.state)?;
     let owner = match view.owner {
@@ -104,7 +104,7 @@ fn dash(text: Option<String>) -> String {
 }
 
 /// The rows, and in which directories their files are.
-fn table(out: &mut impl Write, files: &[Row], more: Option<[String; 5]>, paint: Paint) -> io::Result<()> {
+fn table(out: &mut impl Write, files: &[Row], more: Option<[String; 5]>, paint: Color) -> io::Result<()> {
     if files.is_empty() && more.is_none() {
         return Ok(());
     }
@@ -164,7 +164,7 @@ mod tests {
     fn drift_is_marked_and_every_directory_is_told_once() {
         let files = [row("memory.max", "/c/a", true), row("cpu.max", "/c/a", false)];
         let mut out = Vec::new();
-        table(&mut out, &files, None, Paint::none()).unwrap();
+        table(&mut out, &files, None, Color::none()).unwrap();
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");

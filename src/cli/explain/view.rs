@@ -6,7 +6,7 @@ use model::pod_resources::{PodResourceConfig, Resources};
 use serde::Serialize;
 
 use super::super::cgroup_files::Row;
-use super::super::verbose_info::{ContainerInfo, PodInfo, Said};
+use super::super::verbose_info::{ContainerInfo, PodInfo, VerboseInfo};
 use super::super::{cgroup_files, units};
 
 #[derive(Debug, Serialize)]
@@ -95,7 +95,7 @@ pub(super) fn container(status: v1::ContainerStatus, info: &ContainerInfo, group
     }
 }
 
-fn score(said: &Said) -> Option<Score> {
+fn score(said: &VerboseInfo) -> Option<Score> {
     let asked = said.asked.oom_score_adj.map(|score| score.get());
     let actual = said.actual.as_ref().and_then(|actual| actual.oom_score_adj).map(|score| score.get());
     (asked.is_some() || actual.is_some()).then_some(Score { asked, actual })
@@ -127,7 +127,7 @@ pub(super) fn pod(
     }
 }
 
-fn overhead(said: &Said) -> Option<String> {
+fn overhead(said: &VerboseInfo) -> Option<String> {
     let overhead = said.overhead.as_ref()?;
     let cpu = overhead.cpu_quota.map(|quota| format!("cpu {}", units::cpus(quota, overhead.cpu_period)));
     let memory = overhead.memory.map(|memory| format!("memory {}", units::memory(memory)));

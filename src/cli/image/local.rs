@@ -15,12 +15,12 @@ use daemon::store::Layout;
 use safe_fs::FileError;
 
 use super::ImageError;
-use super::output_file::Output;
-use crate::progress_bar::Meter;
+use super::output_file::OutputFile;
+use crate::progress_bar::ProgressBar;
 use crate::signals::Interrupt;
 
 /// The store, opened by us.
-pub(crate) struct Offline {
+pub(crate) struct LocalStore {
     store: Store,
     layout: Layout,
     pinned: PinnedImages,
@@ -28,17 +28,17 @@ pub(crate) struct Offline {
 
 /// What to do about a store that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Absent {
+pub(crate) enum IfMissing {
     Make,
     Refuse,
 }
 
-impl Offline {
-    pub(crate) fn open(config: &RawConfig, absent: Absent) -> Result<Self, ImageError> {
+impl LocalStore {
+    pub(crate) fn open(config: &RawConfig, absent: IfMissing) -> Result<Self, ImageError> {
         let dir = images_dir(&config.root);
         // A store has its lock from the first moment; a directory of that name alone may be anybody's. Where we may not look,
         // opening says so.
-        if absent == Absent::Refuse && matches!(dir.join("lock").try_exists(), Ok(false)) {
+        if absent == IfMissing::Refuse && matches!(dir.join("lock").try_exists(), Ok(false)) {
             return Err(ImageError::NoStore(dir));
         }
         let pinned = PinnedImages::parse(&config.image.pinned).map_err(ConfigError::from)?;
@@ -55,7 +55,7 @@ impl Offline {
     /// Something of a container that may still run.
     fn container(&self) -> Result<Option<PathBuf>, FileError> {
         let first = |dir: PathBuf| safe_fs::list_names(&dir).map(|names| names.first().map(|name| dir.join(name)));
-        if let Some(writable) = first(self.layout.writables())? {
+        if let Some(writable) = first(self.layout.writable_layers())? {
             return Ok(Some(writable));
         }
         for pod in safe_fs::list_names(&self.layout.pods())? {
@@ -74,7 +74,7 @@ impl Offline {
     pub(crate) fn remove(&self, name: &str) -> Result<bool, ImageError> {
         let Some(image) = self.store.find(name) else { return Ok(false) };
         if self.known_container()?.is_none() {
-            self.store.sweep().map_err(ImageError::Remove)?;
+            self.store.remove_unused().map_err(ImageError::Remove)?;
         }
         self.store.remove(image.id.as_str()).map_err(ImageError::Remove)?;
         Ok(true)
@@ -84,11 +84,11 @@ impl Offline {
         &self,
         path: &Path,
         name: Option<&str>,
-        meter: &Meter,
+        meter: &ProgressBar,
         interrupt: &Interrupt,
     ) -> Result<Vec<admin::Image>, ImageError> {
         let imported = self.store.import(path, name, &|progress| {
-            meter.tell(progress);
+            meter.update(progress);
             going_on(interrupt)
         });
         let images =
@@ -100,12 +100,12 @@ impl Offline {
         &self,
         names: &[String],
         compress: Compress,
-        output: &mut Output,
-        meter: &Meter,
+        output: &mut OutputFile,
+        meter: &ProgressBar,
         interrupt: &Interrupt,
     ) -> Result<(), ImageError> {
         let exported = self.store.export(names, compress, output, &|progress| {
-            meter.tell(progress);
+            meter.update(progress);
             going_on(interrupt)
         });
         exported.map_err(|error| match error {
@@ -119,7 +119,7 @@ impl Offline {
         if let Some(container) = self.known_container()? {
             return Err(ImageError::MayRun(container));
         }
-        self.store.sweep().map_err(ImageError::Remove)?;
+        self.store.remove_unused().map_err(ImageError::Remove)?;
         let keep = |image: &Image| self.pinned.spares(image, all);
         let pruned = if dry_run { self.store.prunable(keep) } else { self.store.prune(keep) };
         Ok(convert::admin::pruned_to_wire(&pruned?))

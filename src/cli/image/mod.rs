@@ -14,13 +14,13 @@ use ::image::{Compress, ExportError, ImportError, OpenError, PruneError};
 use config::{ConfigError, RawConfig};
 use cri_api::{admin, v1};
 use indicatif::HumanBytes;
-use local::{Absent, Offline, is_daemons};
-use output_file::Output;
-use remote::Daemon;
-use table::{Form, list, short};
+use local::{IfMissing, LocalStore, is_daemons};
+use output_file::OutputFile;
+use remote::RemoteStore;
+use table::{TableFormat, list, short};
 
-use super::common_args::Settings;
-use super::progress_bar::Meter;
+use super::common_args::CommonArgs;
+use super::progress_bar::ProgressBar;
 use super::signals;
 use super::signals::Interrupt;
 
@@ -28,7 +28,7 @@ use super::signals::Interrupt;
 #[derive(Debug, clap::Args)]
 pub struct ImageArgs {
     #[command(flatten)]
-    settings: Settings,
+    settings: CommonArgs,
     #[command(subcommand)]
     verb: ImageVerb,
 }
@@ -170,20 +170,20 @@ impl ImageError {
 }
 
 /// Who has the store.
-enum Place {
-    Daemon(Daemon),
-    Offline(Box<Offline>),
+enum ImageStore {
+    Daemon(RemoteStore),
+    Offline(Box<LocalStore>),
 }
 
-impl Place {
+impl ImageStore {
     /// A store that nobody has open is ours; else its daemon is asked.
-    async fn find(config: &RawConfig, absent: Absent) -> Result<Self, ImageError> {
-        let error = match Offline::open(config, absent) {
+    async fn find(config: &RawConfig, absent: IfMissing) -> Result<Self, ImageError> {
+        let error = match LocalStore::open(config, absent) {
             Ok(offline) => return Ok(Self::Offline(Box::new(offline))),
             Err(ImageError::Open(error)) if is_daemons(&error) => error,
             Err(other) => return Err(other),
         };
-        let asked = Daemon::connect(&config.listen).await;
+        let asked = RemoteStore::connect(&config.listen).await;
         let store = model::error_chain::chain(&error);
         let socket = config.listen.clone();
         asked.map(Self::Daemon).map_err(|source| ImageError::NoDaemon { store, socket, source })
@@ -200,8 +200,8 @@ pub fn image(args: ImageArgs) -> Result<(), ImageError> {
 
 async fn run(verb: ImageVerb, config: &RawConfig) -> Result<(), ImageError> {
     // Only an import has something to put into a new store; elsewhere it would hide that the wrong one is named.
-    let absent = if matches!(verb, ImageVerb::Import { .. }) { Absent::Make } else { Absent::Refuse };
-    let place = Place::find(config, absent).await?;
+    let absent = if matches!(verb, ImageVerb::Import { .. }) { IfMissing::Make } else { IfMissing::Refuse };
+    let place = ImageStore::find(config, absent).await?;
     match verb {
         ImageVerb::Import { file, name, quiet } => import(&place, &file, name.as_deref(), quiet).await,
         ImageVerb::Export { output, compress, quiet, names } => {
@@ -214,9 +214,9 @@ async fn run(verb: ImageVerb, config: &RawConfig) -> Result<(), ImageError> {
         }
         ImageVerb::Ls { quiet, json } => {
             let form = match (quiet, json) {
-                (_, true) => Form::Json,
-                (true, false) => Form::Ids,
-                (false, false) => Form::Table,
+                (_, true) => TableFormat::Json,
+                (true, false) => TableFormat::Ids,
+                (false, false) => TableFormat::Table,
             };
             list(&images(&place).await?, form, &mut io::stdout().lock()).map_err(ImageError::Print)
         }
@@ -225,14 +225,14 @@ async fn run(verb: ImageVerb, config: &RawConfig) -> Result<(), ImageError> {
     }
 }
 
-async fn images(place: &Place) -> Result<Vec<v1::Image>, ImageError> {
+async fn images(place: &ImageStore) -> Result<Vec<v1::Image>, ImageError> {
     match place {
-        Place::Daemon(daemon) => daemon.list().await,
-        Place::Offline(store) => Ok(store.list()),
+        ImageStore::Daemon(daemon) => daemon.list().await,
+        ImageStore::Offline(store) => Ok(store.list()),
     }
 }
 
-async fn import(place: &Place, file: &Path, name: Option<&str>, quiet: bool) -> Result<(), ImageError> {
+async fn import(place: &ImageStore, file: &Path, name: Option<&str>, quiet: bool) -> Result<(), ImageError> {
     let path = if file == Path::new("-") {
         if io::stdin().is_terminal() {
             return Err(ImageError::FromTerminal);
@@ -247,10 +247,10 @@ async fn import(place: &Place, file: &Path, name: Option<&str>, quiet: bool) -> 
         std::path::absolute(file).map_err(|source| ImageError::Input { path: file.to_owned(), source })?
     };
     let interrupt = Interrupt::watch().map_err(ImageError::Start)?;
-    let meter = Meter::new("importing", quiet);
+    let meter = ProgressBar::new("importing", quiet);
     let imported = match place {
-        Place::Daemon(daemon) => daemon.import(&path, name, &meter, &interrupt).await,
-        Place::Offline(store) => tokio::task::block_in_place(|| store.import(&path, name, &meter, &interrupt)),
+        ImageStore::Daemon(daemon) => daemon.import(&path, name, &meter, &interrupt).await,
+        ImageStore::Offline(store) => tokio::task::block_in_place(|| store.import(&path, name, &meter, &interrupt)),
     };
     meter.clear();
     let mut out = io::stdout().lock();
@@ -264,18 +264,18 @@ fn is_mid_file(file: impl AsFd) -> io::Result<bool> {
 }
 
 async fn export(
-    place: &Place,
+    place: &ImageStore,
     to: Option<&Path>,
     compress: Compress,
     quiet: bool,
     names: &[String],
 ) -> Result<(), ImageError> {
     let interrupt = Interrupt::watch().map_err(ImageError::Start)?;
-    let mut output = Output::open(to, interrupt.clone())?;
-    let meter = Meter::new("exporting", quiet);
+    let mut output = OutputFile::open(to, interrupt.clone())?;
+    let meter = ProgressBar::new("exporting", quiet);
     let exported = match place {
-        Place::Daemon(daemon) => daemon.export(names, compress, &mut output, &meter, &interrupt).await,
-        Place::Offline(store) => {
+        ImageStore::Daemon(daemon) => daemon.export(names, compress, &mut output, &meter, &interrupt).await,
+        ImageStore::Offline(store) => {
             tokio::task::block_in_place(|| store.export(names, compress, &mut output, &meter, &interrupt))
         }
     };
@@ -284,12 +284,12 @@ async fn export(
     output.finish()
 }
 
-async fn remove(place: &Place, names: &[String]) -> Result<(), ImageError> {
+async fn remove(place: &ImageStore, names: &[String]) -> Result<(), ImageError> {
     let mut missing = Vec::new();
     for name in names {
         let removed = match place {
-            Place::Daemon(daemon) => daemon.remove(name).await?,
-            Place::Offline(store) => store.remove(name)?,
+            ImageStore::Daemon(daemon) => daemon.remove(name).await?,
+            ImageStore::Offline(store) => store.remove(name)?,
         };
         if !removed {
             missing.push(name.clone());
@@ -298,10 +298,10 @@ async fn remove(place: &Place, names: &[String]) -> Result<(), ImageError> {
     if missing.is_empty() { Ok(()) } else { Err(ImageError::NoSuchImage(missing)) }
 }
 
-async fn prune(place: &Place, all: bool, dry_run: bool) -> Result<(), ImageError> {
+async fn prune(place: &ImageStore, all: bool, dry_run: bool) -> Result<(), ImageError> {
     let pruned = match place {
-        Place::Daemon(daemon) => daemon.prune(all, dry_run).await?,
-        Place::Offline(store) => store.prune(all, dry_run)?,
+        ImageStore::Daemon(daemon) => daemon.prune(all, dry_run).await?,
+        ImageStore::Offline(store) => store.prune(all, dry_run)?,
     };
     let admin::PruneResponse { images, bytes } = pruned;
     let mut out = io::stdout().lock();

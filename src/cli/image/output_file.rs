@@ -13,7 +13,7 @@ use crate::signals::Interrupt;
 /// Images may hold secrets: who else may read one is for its owner to say.
 const MODE: u32 = 0o600;
 
-pub(crate) enum Output {
+pub(crate) enum OutputFile {
     Stdout(io::StdoutLock<'static>),
     /// A device or pipe, which is written as it is.
     Other {
@@ -30,7 +30,7 @@ pub(crate) enum Output {
     },
 }
 
-impl Output {
+impl OutputFile {
     /// `-` or nothing is stdout.
     pub(crate) fn open(path: Option<&Path>, interrupt: Arc<Interrupt>) -> Result<Self, ImageError> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else {
@@ -76,7 +76,7 @@ impl Output {
     }
 }
 
-impl Write for Output {
+impl Write for OutputFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Stdout(out) => out.write(bytes),
@@ -92,7 +92,7 @@ impl Write for Output {
     }
 }
 
-impl Drop for Output {
+impl Drop for OutputFile {
     fn drop(&mut self) {
         if let Self::File { aside, interrupt, whole, .. } = self {
             interrupt.half_written(None);

@@ -13,15 +13,15 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 use super::ImageError;
-use super::output_file::Output;
-use crate::progress_bar::Meter;
+use super::output_file::OutputFile;
+use crate::progress_bar::ProgressBar;
 use crate::signals::Interrupt;
 
 /// Bytes of an archive that may be on their way.
 const WINDOW: u32 = 4 << 20;
 
 /// A daemon that answers.
-pub(crate) struct Daemon {
+pub(crate) struct RemoteStore {
     channel: Channel,
 }
 
@@ -34,7 +34,7 @@ fn failed(status: Status) -> ImageError {
     }
 }
 
-impl Daemon {
+impl RemoteStore {
     pub(crate) async fn connect(socket: &Path) -> Result<Self, tonic::transport::Error> {
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
         let endpoint = endpoint.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW);
@@ -69,7 +69,7 @@ impl Daemon {
         &self,
         path: &Path,
         name: Option<&str>,
-        meter: &Meter,
+        meter: &ProgressBar,
         interrupt: &Interrupt,
     ) -> Result<Vec<admin::Image>, ImageError> {
         let path = path.to_str().ok_or_else(|| ImageError::Path(path.to_owned()))?.to_owned();
@@ -82,8 +82,8 @@ impl Daemon {
         &self,
         names: &[String],
         compress: Compress,
-        output: &mut Output,
-        meter: &Meter,
+        output: &mut OutputFile,
+        meter: &ProgressBar,
         interrupt: &Interrupt,
     ) -> Result<(), ImageError> {
         let compression = match compress {
@@ -118,12 +118,12 @@ async fn next<T>(
 /// The images that an import ends with.
 async fn imported(
     mut told: impl Stream<Item = Result<admin::ImportProgress, Status>> + Unpin,
-    meter: &Meter,
+    meter: &ProgressBar,
     interrupt: &Interrupt,
 ) -> Result<Vec<admin::Image>, ImageError> {
     loop {
         let admin::ImportProgress { bytes, total, layers, images, done } = next(&mut told, interrupt).await?;
-        meter.tell(Progress { bytes, total, layers });
+        meter.update(Progress { bytes, total, layers });
         if done {
             return Ok(images);
         }
@@ -133,14 +133,14 @@ async fn imported(
 /// Writes an archive until it is whole.
 async fn exported(
     mut pieces: impl Stream<Item = Result<admin::Chunk, Status>> + Unpin,
-    output: &mut Output,
-    meter: &Meter,
+    output: &mut OutputFile,
+    meter: &ProgressBar,
     interrupt: &Interrupt,
 ) -> Result<(), ImageError> {
     loop {
         let admin::Chunk { data, bytes, total, done } = next(&mut pieces, interrupt).await?;
         output.write_all(&data).map_err(|error| output.failed(error))?;
-        meter.tell(Progress { bytes, total, layers: 0 });
+        meter.update(Progress { bytes, total, layers: 0 });
         if done {
             return Ok(());
         }
@@ -164,14 +164,14 @@ mod tests {
     async fn an_archive_is_whole_only_when_the_daemon_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let (file, interrupt) = (dir.path().join("a.tar"), Arc::<Interrupt>::default());
-        let mut output = Output::open(Some(&file), interrupt.clone()).unwrap();
-        let cut = exported(iter([piece(b"a", false)]), &mut output, &Meter::Silent, &interrupt).await;
+        let mut output = OutputFile::open(Some(&file), interrupt.clone()).unwrap();
+        let cut = exported(iter([piece(b"a", false)]), &mut output, &ProgressBar::Silent, &interrupt).await;
         assert!(matches!(cut, Err(ImageError::CutShort)), "{cut:?}");
         drop(output);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
-        let mut output = Output::open(Some(&file), interrupt.clone()).unwrap();
+        let mut output = OutputFile::open(Some(&file), interrupt.clone()).unwrap();
         let pieces = [piece(b"a", false), piece(b"b", false), piece(b"", true)];
-        exported(iter(pieces), &mut output, &Meter::Silent, &interrupt).await.unwrap();
+        exported(iter(pieces), &mut output, &ProgressBar::Silent, &interrupt).await.unwrap();
         output.finish().unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"ab");
     }
@@ -184,16 +184,16 @@ mod tests {
             iter([Ok(admin::ImportProgress::default()), Ok(last)])
         };
         let interrupt = Interrupt::default();
-        let cut = imported(told(false), &Meter::Silent, &interrupt).await;
+        let cut = imported(told(false), &ProgressBar::Silent, &interrupt).await;
         assert!(matches!(cut, Err(ImageError::CutShort)), "{cut:?}");
-        let images = imported(told(true), &Meter::Silent, &interrupt).await.unwrap();
+        let images = imported(told(true), &ProgressBar::Silent, &interrupt).await.unwrap();
         assert_eq!((images.len(), images[0].id.as_str()), (1, "a"));
     }
 
     #[tokio::test]
     async fn what_a_daemon_says_within_a_stream_is_its_own() {
         let told = iter([Err(Status::unimplemented("media type text/plain"))]);
-        let error = imported(told, &Meter::Silent, &Interrupt::default()).await.unwrap_err();
+        let error = imported(told, &ProgressBar::Silent, &Interrupt::default()).await.unwrap_err();
         assert_eq!(error.to_string(), "media type text/plain");
         let opening = failed(Status::unimplemented("unknown service")).to_string();
         assert!(opening.contains("no crisp of this release"), "{opening}");

@@ -11,16 +11,16 @@ const SHORT: usize = 12;
 
 /// How a list is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum TableFormat {
     Table,
     Ids,
     Json,
 }
 
-pub(crate) fn list(images: &[Image], form: Form, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn list(images: &[Image], form: TableFormat, out: &mut impl Write) -> io::Result<()> {
     match form {
-        Form::Ids => images.iter().try_for_each(|image| writeln!(out, "{}", image.id)),
-        Form::Json => {
+        TableFormat::Ids => images.iter().try_for_each(|image| writeln!(out, "{}", image.id)),
+        TableFormat::Json => {
             let one = |image: &Image| {
                 json!({
                     "id": image.id, "tags": image.repo_tags, "digests": image.repo_digests,
@@ -30,7 +30,7 @@ pub(crate) fn list(images: &[Image], form: Form, out: &mut impl Write) -> io::Re
             let all: Vec<_> = images.iter().map(one).collect();
             writeln!(out, "{}", serde_json::to_string_pretty(&all)?)
         }
-        Form::Table => table(images, out),
+        TableFormat::Table => table(images, out),
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
         }
     }
 
-    fn text(images: &[Image], form: Form) -> String {
+    fn text(images: &[Image], form: TableFormat) -> String {
         let mut out = Vec::new();
         list(images, form, &mut out).unwrap();
         String::from_utf8(out).unwrap()
@@ -94,15 +94,15 @@ NAME              ID                SIZE  PINNED
 b.io/x:1          aaaaaaaaaaaa  5.00 MiB  yes
 z.io/long/name:1  aaaaaaaaaaaa  5.00 MiB  yes
 ";
-        assert_eq!(text(&images, Form::Table), expected);
-        assert_eq!(text(&[], Form::Table), "NAME  ID  SIZE  PINNED\n");
+        assert_eq!(text(&images, TableFormat::Table), expected);
+        assert_eq!(text(&[], TableFormat::Table), "NAME  ID  SIZE  PINNED\n");
     }
 
     #[test]
     fn programs_get_ids_or_json() {
         let images = [image("a", &["b.io/x:1"], 7, false)];
-        assert_eq!(text(&images, Form::Ids), format!("sha256:{}\n", "a".repeat(64)));
-        let value: serde_json::Value = serde_json::from_str(&text(&images, Form::Json)).unwrap();
+        assert_eq!(text(&images, TableFormat::Ids), format!("sha256:{}\n", "a".repeat(64)));
+        let value: serde_json::Value = serde_json::from_str(&text(&images, TableFormat::Json)).unwrap();
         assert_eq!(value[0]["tags"], json!(["b.io/x:1"]));
         assert_eq!((&value[0]["size"], &value[0]["pinned"]), (&json!(7), &json!(false)));
     }

@@ -6,17 +6,17 @@ use model::pod_resources::{QualifiedName, Resources};
 use model::resources::{CpuPeriod, CpuQuota, CpuSet, CpuShares, InvalidLimits, LimitsPatch};
 
 use super::quantity_arg;
-use super::quantity_arg::{Amount, InvalidAmount, Limit};
+use super::quantity_arg::{InvalidQuantityArg, Limit, QuantityArg};
 
 /// All of it may be left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub(super) struct Change {
     /// CPUs, such as 500m, 250m/500m, 250m/ (request alone), /500m (limit alone) or /max (no limit).
     #[arg(long, value_name = "[REQUEST/]LIMIT")]
-    cpu: Option<Amount>,
+    cpu: Option<QuantityArg>,
     /// Memory in the same form, such as 256Mi; the request is only told to crisp, the kernel has no place for it.
     #[arg(long, value_name = "[REQUEST/]LIMIT")]
-    memory: Option<Amount>,
+    memory: Option<QuantityArg>,
     /// Memory and swap together: an amount, or max.
     #[arg(long, value_name = "LIMIT")]
     memory_swap: Option<Limit>,
@@ -50,7 +50,7 @@ pub(super) enum ChangeError {
     #[error("cpu and {0} say the same in two ways: leave one of them out")]
     Both(&'static str),
     #[error(transparent)]
-    Amount(#[from] InvalidAmount),
+    Amount(#[from] InvalidQuantityArg),
     #[error(transparent)]
     Limits(#[from] InvalidLimits),
 }
@@ -119,7 +119,7 @@ impl Change {
         *self == Self::default()
     }
 
-    pub(super) fn of_pod(cpu: Option<Amount>, memory: Option<Amount>) -> Self {
+    pub(super) fn of_pod(cpu: Option<QuantityArg>, memory: Option<QuantityArg>) -> Self {
         Self { cpu, memory, ..Self::default() }
     }
 
@@ -128,7 +128,7 @@ impl Change {
         let Self { cpu, memory, memory_swap, cpu_quota, cpu_period, cpu_shares, cpuset_cpus, cpuset_mems } = self;
         let new_period = cpu_period.map(CpuPeriod::new).transpose()?;
         let (request, limit) = match cpu {
-            Some(Amount { request, limit }) => (request.as_ref(), limit.as_ref()),
+            Some(QuantityArg { request, limit }) => (request.as_ref(), limit.as_ref()),
             None => (None, None),
         };
         let quota = match (limit, cpu_quota) {
@@ -161,7 +161,9 @@ impl Change {
     pub(super) fn stated(&self, had: &Resources) -> Resources {
         let mut resources = had.clone();
         for (name, amount) in [("cpu", &self.cpu), ("memory", &self.memory)] {
-            let (Some(Amount { request, limit }), Ok(name)) = (amount, name.parse::<QualifiedName>()) else { continue };
+            let (Some(QuantityArg { request, limit }), Ok(name)) = (amount, name.parse::<QualifiedName>()) else {
+                continue;
+            };
             if let Some(request) = request {
                 resources.requests.insert(name.clone(), request.clone());
             }

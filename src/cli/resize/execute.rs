@@ -8,27 +8,27 @@ use model::resources::{CpuPeriod, CpuQuota, CpuShares, LimitsPatch, MemoryLimit}
 use tonic::Status;
 
 use super::super::client::Cri;
-use super::super::color::Paint;
+use super::super::color::Color;
 use super::super::signals::Interrupt;
-use super::order::{Step, Whose};
-use super::targets::Group;
+use super::order::{Owner, Step};
+use super::targets::Targets;
 use super::{ResizeError, print};
 pub(crate) use daemon::convert::pod_resources;
 
 /// Makes all the calls, or takes back those that were made.
-pub(super) async fn carry_out(
+pub(super) async fn execute(
     cri: &Cri,
-    group: &Group,
+    group: &Targets,
     steps: &[Step],
     interrupt: &Interrupt,
 ) -> Result<(), ResizeError> {
-    let paint = Paint::stdout();
+    let paint = Color::stdout();
     for (index, step) in steps.iter().enumerate() {
         if interrupt.is_stopped() {
-            return Err(ResizeError::Interrupted(take_back(cri, group, &steps[..index]).await));
+            return Err(ResizeError::Interrupted(roll_back(cri, group, &steps[..index]).await));
         }
         let (what, begin) = (print::words(group, step), Instant::now());
-        match call(cri, group, step, Way::There).await {
+        match call(cri, group, step, Direction::There).await {
             Ok(()) => {
                 let took = begin.elapsed().as_millis();
                 // What is changed is changed, whether anybody reads of it or not.
@@ -36,7 +36,7 @@ pub(super) async fn carry_out(
             }
             Err(status) => {
                 writeln!(io::stdout(), "{}  {what}", paint.bad("failed")).ok();
-                let undone = take_back(cri, group, &steps[..index]).await;
+                let undone = roll_back(cri, group, &steps[..index]).await;
                 let (step, all, problem) = (index + 1, steps.len(), status.message().to_owned());
                 return Err(ResizeError::Step { step, all, what, problem, undone });
             }
@@ -44,14 +44,14 @@ pub(super) async fn carry_out(
     }
     if let Some(told) = &group.told {
         // Last: the limits have their values already, and of files at most the weight of the pod changes.
-        let pod_resources = Some(pod_resources::announced_to_wire(told));
+        let pod_resources = Some(pod_resources::pod_resource_config_to_wire(told));
         let ask = v1::UpdatePodSandboxResourcesRequest {
             pod_sandbox_id: group.pod.id.clone(),
             pod_resources,
             ..Default::default()
         };
         if let Err(status) = cri.runtime().update_pod_sandbox_resources(ask).await {
-            let undone = take_back(cri, group, steps).await;
+            let undone = roll_back(cri, group, steps).await;
             let (step, what, problem) = (steps.len() + 1, print::TOLD.to_owned(), status.message().to_owned());
             return Err(ResizeError::Step { step, all: step, what, problem, undone });
         }
@@ -61,16 +61,16 @@ pub(super) async fn carry_out(
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     There,
     Back,
 }
 
 /// Takes back every step, last first, and says how that went.
-async fn take_back(cri: &Cri, group: &Group, steps: &[Step]) -> String {
+async fn roll_back(cri: &Cri, group: &Targets, steps: &[Step]) -> String {
     let mut left = Vec::new();
     for step in steps.iter().rev() {
-        if let Err(status) = call(cri, group, step, Way::Back).await {
+        if let Err(status) = call(cri, group, step, Direction::Back).await {
             left.push(format!("{} could not be taken back: {}", print::words(group, step), status.message()));
         }
     }
@@ -81,23 +81,23 @@ async fn take_back(cri: &Cri, group: &Group, steps: &[Step]) -> String {
     }
 }
 
-async fn call(cri: &Cri, group: &Group, step: &Step, way: Way) -> Result<(), Status> {
+async fn call(cri: &Cri, group: &Targets, step: &Step, way: Direction) -> Result<(), Status> {
     let limits = match way {
-        Way::There => &step.to,
-        Way::Back => &step.back,
+        Direction::There => &step.to,
+        Direction::Back => &step.back,
     };
     match step.whose {
-        Whose::Pod => {
+        Owner::Pod => {
             let pod_sandbox_id = group.pod.id.clone();
             let resources = Some(to_wire(limits));
             let ask = v1::UpdatePodSandboxResourcesRequest { pod_sandbox_id, resources, ..Default::default() };
             cri.runtime().update_pod_sandbox_resources(ask).await.map(drop)
         }
-        Whose::Container(index) => {
+        Owner::Container(index) => {
             let Some(member) = group.containers.get(index) else { return Ok(()) };
             let stated = member.stated.as_ref().map(|(had, then)| match way {
-                Way::There => pod_resources::resources_to_wire(then),
-                Way::Back => pod_resources::resources_to_wire(had),
+                Direction::There => pod_resources::resources_to_wire(then),
+                Direction::Back => pod_resources::resources_to_wire(had),
             });
             let ask = v1::UpdateContainerResourcesRequest {
                 container_id: member.id.clone(),

@@ -15,12 +15,12 @@ use std::io;
 
 use change_arg::{Change, ChangeError, Named};
 use config::ConfigError;
-use quantity_arg::Amount;
-use targets::Group;
+use quantity_arg::QuantityArg;
+use targets::Targets;
 
 use super::cgroup_files::FilesError;
 use super::client::{CallError, ConnectError, Cri};
-use super::common_args::Settings;
+use super::common_args::CommonArgs;
 use super::signals;
 use super::signals::Interrupt;
 use super::target::{self, Target, TargetError};
@@ -40,7 +40,7 @@ The limits of a pod whose cgroup is crisp's own follow its containers, unless --
 otherwise. Under a kubelet, that one decides: what is changed here, it changes back at the next resize of the pod.")]
 pub struct ResizeArgs {
     #[command(flatten)]
-    settings: Settings,
+    settings: CommonArgs,
     /// A container or pod: its id or the beginning of it, its name, POD/CONTAINER or NAMESPACE/POD.
     #[arg(value_name = "CONTAINER|POD")]
     target: String,
@@ -51,10 +51,10 @@ pub struct ResizeArgs {
     change: Change,
     /// The pod's own CPUs, in place of what follows from its containers.
     #[arg(long, value_name = "[REQUEST/]LIMIT", conflicts_with = "keep_pod")]
-    pod_cpu: Option<Amount>,
+    pod_cpu: Option<QuantityArg>,
     /// The pod's own memory.
     #[arg(long, value_name = "[REQUEST/]LIMIT", conflicts_with = "keep_pod")]
-    pod_memory: Option<Amount>,
+    pod_memory: Option<QuantityArg>,
     /// Leave the pod's own limits as they are.
     #[arg(long)]
     keep_pod: bool,
@@ -136,7 +136,7 @@ async fn run(args: ResizeArgs) -> Result<(), ResizeError> {
             if change.is_empty() {
                 return Err(ResizeError::Asked("nothing to change: give --cpu, --memory or another amount"));
             }
-            Group::of_container(&cri, &id, change).await?
+            Targets::of_container(&cri, &id, change).await?
         }
         Target::Pod(id) => {
             if !change.is_empty() {
@@ -147,7 +147,7 @@ async fn run(args: ResizeArgs) -> Result<(), ResizeError> {
                     "nothing to change: give NAME=cpu:500m,memory:256Mi, --pod-cpu or --pod-memory",
                 ));
             }
-            Group::of_pod(&cri, &id, containers).await?
+            Targets::of_pod(&cri, &id, containers).await?
         }
     };
     let mut group = group;
@@ -159,6 +159,6 @@ async fn run(args: ResizeArgs) -> Result<(), ResizeError> {
     let before = print::kernel(&group, &steps);
     // From here on a signal has all of it taken back.
     let interrupt = Interrupt::note().map_err(ResizeError::Start)?;
-    execute::carry_out(&cri, &group, &steps, &interrupt).await?;
+    execute::execute(&cri, &group, &steps, &interrupt).await?;
     print::done(&group, &before, &print::kernel(&group, &steps)).map_err(ResizeError::Print)
 }

@@ -13,13 +13,13 @@ use super::quantity_arg::{cpu_micros, memory_bytes};
 
 /// What is in force, and what of it is to change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Move {
+pub(super) struct LimitsChange {
     pub(super) now: LimitsPatch,
     pub(super) to: LimitsPatch,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum Owner {
     Pod,
     /// By its place among the containers.
     Container(usize),
@@ -28,7 +28,7 @@ pub(super) enum Whose {
 /// One call, and the call that takes it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
-    pub(super) whose: Whose,
+    pub(super) whose: Owner,
     pub(super) to: LimitsPatch,
     pub(super) back: LimitsPatch,
 }
@@ -42,23 +42,23 @@ enum Part {
 }
 
 /// The steps, none of which changes nothing.
-pub(super) fn steps(pod: &Move, containers: &[Move]) -> Vec<Step> {
+pub(super) fn steps(pod: &LimitsChange, containers: &[LimitsChange]) -> Vec<Step> {
     let mut steps = Vec::new();
     for part in [Part::Memory, Part::Cpu, Part::Rest] {
         let pod_part = pod.part(part);
-        steps.extend(pod_part.only(Ordering::Greater).step(Whose::Pod));
-        let parts: Vec<(usize, Move)> = containers.iter().map(|one| one.part(part)).enumerate().collect();
-        let lowered = |(_, one): &&(usize, Move)| one.direction(part) == Ordering::Less;
+        steps.extend(pod_part.only(Ordering::Greater).step(Owner::Pod));
+        let parts: Vec<(usize, LimitsChange)> = containers.iter().map(|one| one.part(part)).enumerate().collect();
+        let lowered = |(_, one): &&(usize, LimitsChange)| one.direction(part) == Ordering::Less;
         let (down, up): (Vec<_>, Vec<_>) = parts.iter().partition(lowered);
-        steps.extend(down.into_iter().chain(up).filter_map(|(index, one)| one.step(Whose::Container(*index))));
-        steps.extend(pod_part.only(Ordering::Less).step(Whose::Pod));
+        steps.extend(down.into_iter().chain(up).filter_map(|(index, one)| one.step(Owner::Container(*index))));
+        steps.extend(pod_part.only(Ordering::Less).step(Owner::Pod));
     }
     steps
 }
 
-impl Move {
+impl LimitsChange {
     /// What of this is of one part and really changes.
-    fn part(&self, part: Part) -> Move {
+    fn part(&self, part: Part) -> LimitsChange {
         let LimitsPatch { cpu_quota, cpu_period, cpu_shares, memory, memory_swap, cpuset_cpus, cpuset_mems, .. } =
             self.to.clone();
         let now = &self.now;
@@ -84,7 +84,7 @@ impl Move {
                 ..LimitsPatch::default()
             },
         };
-        Move { now: self.now.clone(), to }
+        LimitsChange { now: self.now.clone(), to }
     }
 
     fn cpu_order(&self) -> Ordering {
@@ -119,7 +119,7 @@ impl Move {
     }
 
     /// The fields that go this way.
-    fn only(&self, way: Ordering) -> Move {
+    fn only(&self, way: Ordering) -> LimitsChange {
         let cpu = self.cpu_order() == way;
         let to = LimitsPatch {
             cpu_quota: self.to.cpu_quota.filter(|_| cpu),
@@ -129,11 +129,11 @@ impl Move {
             memory_swap: self.to.memory_swap.filter(|_| self.swap_order() == way),
             ..LimitsPatch::default()
         };
-        Move { now: self.now.clone(), to }
+        LimitsChange { now: self.now.clone(), to }
     }
 
-    fn step(&self, whose: Whose) -> Option<Step> {
-        let Move { now, to } = self;
+    fn step(&self, whose: Owner) -> Option<Step> {
+        let LimitsChange { now, to } = self;
         if *to == LimitsPatch::default() {
             return None;
         }

@@ -13,16 +13,16 @@ fn size(millis: Option<u64>, shares: i64, mib: Option<u64>) -> LimitsPatch {
     }
 }
 
-fn from_to(now: LimitsPatch, to: LimitsPatch) -> Move {
-    Move { now, to }
+fn from_to(now: LimitsPatch, to: LimitsPatch) -> LimitsChange {
+    LimitsChange { now, to }
 }
 
 /// Who changes what, in order: `P` is the pod.
-fn order(pod: &Move, containers: &[Move]) -> Vec<String> {
+fn order(pod: &LimitsChange, containers: &[LimitsChange]) -> Vec<String> {
     let words = |step: &Step| {
         let whose = match step.whose {
-            Whose::Pod => "P".to_owned(),
-            Whose::Container(index) => index.to_string(),
+            Owner::Pod => "P".to_owned(),
+            Owner::Container(index) => index.to_string(),
         };
         let parts = [
             (step.to.memory.is_some(), "memory"),
@@ -57,7 +57,7 @@ fn who_gets_less_goes_before_who_gets_more() {
     let up = from_to(size(Some(100), 100, Some(64)), size(Some(200), 200, Some(128)));
     let down = from_to(size(Some(200), 200, Some(128)), size(Some(100), 100, Some(64)));
     let expected = ["1 memory", "0 memory", "1 cpu+shares", "0 cpu+shares"];
-    assert_eq!(order(&Move::default(), &[up, down]), expected);
+    assert_eq!(order(&LimitsChange::default(), &[up, down]), expected);
 }
 
 #[test]
@@ -71,15 +71,15 @@ fn memory_up_and_cpu_down_are_ordered_each_by_itself() {
 fn the_request_decides_where_the_limit_stays() {
     let more = from_to(size(None, 100, None), size(None, 200, None));
     let less = from_to(size(None, 200, None), size(None, 100, None));
-    assert_eq!(order(&Move::default(), &[more, less]), ["1 shares", "0 shares"]);
+    assert_eq!(order(&LimitsChange::default(), &[more, less]), ["1 shares", "0 shares"]);
 }
 
 #[test]
 fn no_limit_is_more_than_any_and_is_put_back_as_such() {
     let limit = from_to(size(None, 100, None), size(Some(100), 100, Some(64)));
     let free = from_to(size(Some(100), 100, Some(64)), size(None, 100, None));
-    assert_eq!(order(&Move::default(), &[free, limit.clone()]), ["1 memory", "0 memory", "1 cpu", "0 cpu"]);
-    let back = &steps(&Move::default(), &[limit])[0].back;
+    assert_eq!(order(&LimitsChange::default(), &[free, limit.clone()]), ["1 memory", "0 memory", "1 cpu", "0 cpu"]);
+    let back = &steps(&LimitsChange::default(), &[limit])[0].back;
     assert_eq!(back.memory, Some(MemoryLimit::Unlimited));
 }
 
@@ -89,7 +89,7 @@ fn what_is_in_force_already_is_no_step() {
     assert_eq!(steps(&same, std::slice::from_ref(&same)), []);
     let set = LimitsPatch { cpuset_cpus: CpuSet::new("0").ok(), ..LimitsPatch::default() };
     let now = LimitsPatch { cpuset_cpus: CpuSet::new("0-1").ok(), ..LimitsPatch::default() };
-    assert_eq!(order(&Move::default(), &[from_to(now, set)]), ["0 cpus"]);
+    assert_eq!(order(&LimitsChange::default(), &[from_to(now, set)]), ["0 cpus"]);
 }
 
 fn sizes() -> impl Strategy<Value = LimitsPatch> {
@@ -106,10 +106,10 @@ proptest! {
         containers in proptest::collection::vec((sizes(), sizes()), 1..4),
     ) {
         let pod = from_to(pod.0, pod.1);
-        let containers: Vec<Move> = containers.into_iter().map(|(now, to)| from_to(now, to)).collect();
+        let containers: Vec<LimitsChange> = containers.into_iter().map(|(now, to)| from_to(now, to)).collect();
         let steps = steps(&pod, &containers);
         let mut state: Vec<LimitsPatch> = [&pod].into_iter().chain(&containers).map(|one| one.now.clone()).collect();
-        let place = |step: &Step| match step.whose { Whose::Pod => 0, Whose::Container(index) => index + 1 };
+        let place = |step: &Step| match step.whose { Owner::Pod => 0, Owner::Container(index) => index + 1 };
         let limit = |patch: &LimitsPatch| patch.memory.and_then(memory_bytes).unwrap_or(u64::MAX);
         let within = |state: &[LimitsPatch]| state[1..].iter().all(|one| limit(one) <= limit(&state[0]));
         let ends: Vec<LimitsPatch> = [&pod].into_iter().chain(&containers).map(|one| one.now.clone().merged(&one.to)).collect();

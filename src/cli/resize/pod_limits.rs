@@ -3,7 +3,7 @@
 use model::resources::{Bytes, CpuQuota, CpuShares, LimitsPatch, MemoryLimit, Micros};
 
 use super::super::units::PERIOD;
-use super::order::Move;
+use super::order::LimitsChange;
 use super::quantity_arg::{cpu_micros, memory_bytes};
 
 /// The least that is left of a pod, whatever its containers lose.
@@ -12,7 +12,7 @@ const QUOTA_MIN: i128 = 1000;
 
 /// The pod's limits, changed by as much as those of its containers together: one that is the sum of them stays the sum, one
 /// that has room beyond them keeps that room. A pod without a limit gets none.
-pub(super) fn follow(pod: &LimitsPatch, containers: &[Move]) -> LimitsPatch {
+pub(super) fn pod_limits_after(pod: &LimitsPatch, containers: &[LimitsChange]) -> LimitsPatch {
     let period = period(pod);
     let memory = pod.memory.and_then(memory_bytes).map(|had| {
         let more = containers.iter().map(|one| difference(one, |patch| patch.memory.and_then(memory_bytes)));
@@ -49,7 +49,7 @@ fn scaled(patch: &LimitsPatch, pod_period: u64) -> Option<u64> {
 }
 
 /// How much more a container gets. One that had no limit, or will have none, never counted.
-fn difference(one: &Move, amount: impl Fn(&LimitsPatch) -> Option<u64>) -> i128 {
+fn difference(one: &LimitsChange, amount: impl Fn(&LimitsPatch) -> Option<u64>) -> i128 {
     let then = one.now.clone().merged(&one.to);
     match (amount(&one.now), amount(&then)) {
         (Some(now), Some(then)) => i128::from(then) - i128::from(now),
@@ -80,17 +80,17 @@ mod tests {
 
     #[test]
     fn a_pod_follows_its_containers_and_keeps_its_room() {
-        let one = Move { now: size(50_000, 100_000, 512, 64), to: size(100_000, 100_000, 1024, 128) };
-        let two = Move { now: size(10_000, 20_000, 512, 64), to: size(5_000, 20_000, 256, 32) };
+        let one = LimitsChange { now: size(50_000, 100_000, 512, 64), to: size(100_000, 100_000, 1024, 128) };
+        let two = LimitsChange { now: size(10_000, 20_000, 512, 64), to: size(5_000, 20_000, 256, 32) };
         let pod = size(120_000, 100_000, 1024, 200);
-        assert_eq!(follow(&pod, &[one, two]), size(145_000, 100_000, 1280, 232));
+        assert_eq!(pod_limits_after(&pod, &[one, two]), size(145_000, 100_000, 1280, 232));
     }
 
     #[test]
     fn a_pod_without_limits_gets_none_and_unlimited_containers_do_not_count() {
-        let change = Move { now: LimitsPatch::default(), to: size(50_000, 100_000, 512, 64) };
-        assert_eq!(follow(&LimitsPatch::default(), std::slice::from_ref(&change)), LimitsPatch::default());
+        let change = LimitsChange { now: LimitsPatch::default(), to: size(50_000, 100_000, 512, 64) };
+        assert_eq!(pod_limits_after(&LimitsPatch::default(), std::slice::from_ref(&change)), LimitsPatch::default());
         let pod = size(50_000, 100_000, 1024, 64);
-        assert_eq!(follow(&pod, &[change]), pod);
+        assert_eq!(pod_limits_after(&pod, &[change]), pod);
     }
 }

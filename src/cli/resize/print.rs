@@ -6,33 +6,33 @@ use cgroup::{Cgroup, CgroupFs as _, Knob};
 use model::resources::LimitsPatch;
 
 use super::super::cgroup_files::readable;
-use super::super::color::{Paint, columns};
+use super::super::color::{Color, columns};
 use super::super::units;
-use super::order::{Step, Whose};
-use super::targets::Group;
+use super::order::{Owner, Step};
+use super::targets::Targets;
 
 /// The step that changes no limit.
 pub(super) const TOLD: &str = "what was announced of the pod (KEP-4112) says the same";
 
 /// What a file of a cgroup held: whose it is, its name, its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct CurrentValues {
     whose: String,
     file: String,
     value: String,
 }
 
 /// A step in a few words: `container web: memory 64Mi → 128Mi`.
-pub(super) fn words(group: &Group, step: &Step) -> String {
-    let whose = whose(group, step.whose);
+pub(super) fn words(group: &Targets, step: &Step) -> String {
+    let whose = owner_name(group, step.whose);
     let fields: Vec<String> = fields(&step.back, &step.to);
     format!("{whose}: {}", fields.join(", "))
 }
 
-fn whose(group: &Group, whose: Whose) -> String {
+fn owner_name(group: &Targets, whose: Owner) -> String {
     match whose {
-        Whose::Pod => format!("pod {}", group.pod.name),
-        Whose::Container(index) => {
+        Owner::Pod => format!("pod {}", group.pod.name),
+        Owner::Container(index) => {
             let name = group.containers.get(index).map_or("", |member| member.name.as_str());
             format!("container {name}")
         }
@@ -64,7 +64,7 @@ fn fields(from: &LimitsPatch, to: &LimitsPatch) -> Vec<String> {
 }
 
 /// The steps, numbered.
-pub(super) fn plan(group: &Group, steps: &[Step]) -> io::Result<()> {
+pub(super) fn plan(group: &Targets, steps: &[Step]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if steps.is_empty() {
         return writeln!(out, "nothing to do: all of it is in force");
@@ -79,17 +79,17 @@ pub(super) fn plan(group: &Group, steps: &[Step]) -> io::Result<()> {
 }
 
 /// What the kernel holds in every file that the steps write.
-pub(super) fn kernel(group: &Group, steps: &[Step]) -> Vec<Held> {
-    let mut held: Vec<Held> = Vec::new();
+pub(super) fn kernel(group: &Targets, steps: &[Step]) -> Vec<CurrentValues> {
+    let mut held: Vec<CurrentValues> = Vec::new();
     for step in steps {
         let cgroup: Option<&Cgroup> = match step.whose {
-            Whose::Pod => Some(&group.pod.group),
-            Whose::Container(index) => group.containers.get(index).map(|member| &member.group),
+            Owner::Pod => Some(&group.pod.group),
+            Owner::Container(index) => group.containers.get(index).map(|member| &member.group),
         };
         let Some(cgroup) = cgroup else { continue };
         let read = |knob: &Knob| {
             let value = cgroup.read(knob).ok()?.trim().to_owned();
-            Some(Held { whose: whose(group, step.whose), file: knob.file().to_owned(), value })
+            Some(CurrentValues { whose: owner_name(group, step.whose), file: knob.file().to_owned(), value })
         };
         held.extend(cgroup::knobs(cgroup.layout().version(), &step.to).iter().filter_map(read));
     }
@@ -99,14 +99,14 @@ pub(super) fn kernel(group: &Group, steps: &[Step]) -> Vec<Held> {
 }
 
 /// Before and after, as the kernel has it.
-pub(super) fn done(group: &Group, before: &[Held], after: &[Held]) -> io::Result<()> {
-    let (mut out, paint) = (io::stdout().lock(), Paint::stdout());
+pub(super) fn done(group: &Targets, before: &[CurrentValues], after: &[CurrentValues]) -> io::Result<()> {
+    let (mut out, paint) = (io::stdout().lock(), Color::stdout());
     if after.is_empty() {
         return writeln!(out, "nothing to do: all of it is in force");
     }
     let head = ["", "FILE", "BEFORE", "AFTER"].map(str::to_owned);
     let mut rows = vec![head];
-    for Held { whose, file, value } in after {
+    for CurrentValues { whose, file, value } in after {
         let was = before.iter().find(|was| was.whose == *whose && was.file == *file);
         if was.is_some_and(|was| was.value == *value) {
             continue;

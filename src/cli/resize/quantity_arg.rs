@@ -15,7 +15,7 @@ const SHARES_PER_CPU: u64 = 1024;
 
 /// `[REQUEST/]LIMIT`: one amount is both, `250m/` leaves the limit alone, `/500m` the request, `/max` takes the limit away.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Amount {
+pub(super) struct QuantityArg {
     pub(super) request: Option<Quantity>,
     pub(super) limit: Option<Limit>,
 }
@@ -27,7 +27,7 @@ pub(super) enum Limit {
 }
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(super) enum InvalidAmount {
+pub(super) enum InvalidQuantityArg {
     #[error(transparent)]
     Quantity(#[from] InvalidQuantity),
     #[error("a limit of 0 allows nothing: `max` takes a limit away")]
@@ -43,21 +43,21 @@ pub(super) enum InvalidAmount {
 }
 
 impl FromStr for Limit {
-    type Err = InvalidAmount;
+    type Err = InvalidQuantityArg;
 
-    fn from_str(text: &str) -> Result<Self, InvalidAmount> {
+    fn from_str(text: &str) -> Result<Self, InvalidQuantityArg> {
         if text == "max" {
             return Ok(Self::Max);
         }
         let quantity: Quantity = text.parse()?;
-        if quantity.is_zero() { Err(InvalidAmount::Zero) } else { Ok(Self::Of(quantity)) }
+        if quantity.is_zero() { Err(InvalidQuantityArg::Zero) } else { Ok(Self::Of(quantity)) }
     }
 }
 
-impl FromStr for Amount {
-    type Err = InvalidAmount;
+impl FromStr for QuantityArg {
+    type Err = InvalidQuantityArg;
 
-    fn from_str(text: &str) -> Result<Self, InvalidAmount> {
+    fn from_str(text: &str) -> Result<Self, InvalidQuantityArg> {
         let filled = |part: &'_ str| (!part.is_empty()).then(|| part.to_owned());
         let (request, limit) = match text.split_once('/') {
             Some((request, limit)) => (filled(request), filled(limit)),
@@ -67,9 +67,9 @@ impl FromStr for Amount {
         let request: Option<Quantity> = request.map(|text| text.parse()).transpose()?;
         let limit: Option<Limit> = limit.map(|text| text.parse()).transpose()?;
         match (&request, &limit) {
-            (None, None) => Err(InvalidAmount::Empty(text.to_owned())),
+            (None, None) => Err(InvalidQuantityArg::Empty(text.to_owned())),
             (Some(request), Some(Limit::Of(limit))) if request > limit => {
-                Err(InvalidAmount::Above { request: request.clone(), limit: limit.clone() })
+                Err(InvalidQuantityArg::Above { request: request.clone(), limit: limit.clone() })
             }
             _ => Ok(Self { request, limit }),
         }
@@ -77,29 +77,30 @@ impl FromStr for Amount {
 }
 
 /// Thousandths of a CPU, rounded up as a kubelet does.
-fn millis(cpus: &Quantity) -> Result<u64, InvalidAmount> {
-    u64::try_from(cpus.nanos().div_ceil(1_000_000)).map_err(|_| InvalidAmount::TooMuch(cpus.clone()))
+fn millis(cpus: &Quantity) -> Result<u64, InvalidQuantityArg> {
+    u64::try_from(cpus.nanos().div_ceil(1_000_000)).map_err(|_| InvalidQuantityArg::TooMuch(cpus.clone()))
 }
 
 /// What a kubelet makes of a request for CPUs.
-pub(super) fn shares(request: &Quantity) -> Result<CpuShares, InvalidAmount> {
+pub(super) fn shares(request: &Quantity) -> Result<CpuShares, InvalidQuantityArg> {
     let shares = millis(request)?.saturating_mul(SHARES_PER_CPU) / 1000;
     let shares = i64::try_from(shares.clamp(SHARES_MIN, SHARES_MAX)).unwrap_or(i64::MAX);
     Ok(CpuShares::new(shares)?)
 }
 
 /// What a kubelet makes of a limit on CPUs.
-pub(super) fn quota(limit: &Limit, period: CpuPeriod) -> Result<CpuQuota, InvalidAmount> {
+pub(super) fn quota(limit: &Limit, period: CpuPeriod) -> Result<CpuQuota, InvalidQuantityArg> {
     let Limit::Of(limit) = limit else { return Ok(CpuQuota::Unlimited) };
-    let quota = millis(limit)?.checked_mul(period.micros().0).ok_or_else(|| InvalidAmount::TooMuch(limit.clone()))?;
-    let quota = i64::try_from((quota / 1000).max(QUOTA_MIN)).map_err(|_| InvalidAmount::TooMuch(limit.clone()))?;
+    let quota =
+        millis(limit)?.checked_mul(period.micros().0).ok_or_else(|| InvalidQuantityArg::TooMuch(limit.clone()))?;
+    let quota = i64::try_from((quota / 1000).max(QUOTA_MIN)).map_err(|_| InvalidQuantityArg::TooMuch(limit.clone()))?;
     Ok(CpuQuota::new(quota)?)
 }
 
-pub(super) fn memory(limit: &Limit) -> Result<MemoryLimit, InvalidAmount> {
+pub(super) fn memory(limit: &Limit) -> Result<MemoryLimit, InvalidQuantityArg> {
     let Limit::Of(limit) = limit else { return Ok(MemoryLimit::Unlimited) };
     let bytes = i64::try_from(limit.nanos().div_ceil(1_000_000_000));
-    let bytes = bytes.map_err(|_| InvalidAmount::TooMuch(limit.clone()))?;
+    let bytes = bytes.map_err(|_| InvalidQuantityArg::TooMuch(limit.clone()))?;
     Ok(MemoryLimit::new("memory", bytes)?)
 }
 
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> (Option<String>, Option<String>) {
-        let Amount { request, limit } = text.parse().unwrap();
+        let QuantityArg { request, limit } = text.parse().unwrap();
         let limit = limit.map(|limit| match limit {
             Limit::Max => "max".to_owned(),
             Limit::Of(quantity) => quantity.to_string(),
@@ -146,9 +147,9 @@ mod tests {
     #[test]
     fn amounts_that_cannot_be_are_refused() {
         for bad in ["", "/", "x", "0", "/0", "2/1", "1/2/3", "-1", "max/1"] {
-            assert!(bad.parse::<Amount>().is_err(), "{bad}");
+            assert!(bad.parse::<QuantityArg>().is_err(), "{bad}");
         }
-        assert!(matches!("600m/500m".parse::<Amount>(), Err(InvalidAmount::Above { .. })));
+        assert!(matches!("600m/500m".parse::<QuantityArg>(), Err(InvalidQuantityArg::Above { .. })));
     }
 
     /// The kubelet's MilliCPUToShares and MilliCPUToQuota.

@@ -7,43 +7,43 @@ use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuSet, CpuShares, LimitsPatc
 
 use super::super::client::{Cri, call};
 use super::super::units::PERIOD;
-use super::super::verbose_info::{ContainerInfo, PodInfo, Said};
+use super::super::verbose_info::{ContainerInfo, PodInfo, VerboseInfo};
 use super::super::{cgroup_files, verbose_info};
 use super::change_arg::{Change, Named};
-use super::order::{Move, Step};
-use super::pod_limits::follow;
+use super::order::{LimitsChange, Step};
+use super::pod_limits::pod_limits_after;
 use super::{ResizeError, order};
 
 /// One that is changed.
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct ContainerTarget {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) group: Cgroup,
-    pub(super) size: Move,
+    pub(super) size: LimitsChange,
     /// What the pod spec says of it, before and after; none where nobody told crisp.
     pub(super) stated: Option<(Resources, Resources)>,
 }
 
 #[derive(Debug)]
-pub(super) struct Pod {
+pub(super) struct PodTarget {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) group: Cgroup,
-    pub(super) size: Move,
+    pub(super) size: LimitsChange,
     pub(super) ours: bool,
     announced: Option<PodResourceConfig>,
 }
 
 #[derive(Debug)]
-pub(super) struct Group {
-    pub(super) pod: Pod,
-    pub(super) containers: Vec<Member>,
+pub(super) struct Targets {
+    pub(super) pod: PodTarget,
+    pub(super) containers: Vec<ContainerTarget>,
     /// What is to be announced of the pod (KEP-4112), where that changes.
     pub(super) told: Option<PodResourceConfig>,
 }
 
-impl Group {
+impl Targets {
     pub(super) async fn of_container(cri: &Cri, id: &str, change: Change) -> Result<Self, ResizeError> {
         let (member, pod) = member(cri, id, &change).await?;
         Ok(Self { pod: self::pod(cri, &pod).await?, containers: vec![member], told: None })
@@ -57,7 +57,7 @@ impl Group {
         // Of several attempts the last one is meant.
         listed.sort_by_key(|one| std::cmp::Reverse(one.metadata.as_ref().map(|meta| meta.attempt)));
         let name_of = |one: &v1::Container| one.metadata.as_ref().map(|meta| meta.name.clone()).unwrap_or_default();
-        let mut containers: Vec<Member> = Vec::new();
+        let mut containers: Vec<ContainerTarget> = Vec::new();
         for Named { name, change } in changes {
             if containers.iter().any(|member| member.name == name) {
                 return Err(ResizeError::Twice(name));
@@ -73,19 +73,19 @@ impl Group {
 
     /// What becomes of the pod's own limits, and of what was announced of it: that sizes a pod too.
     pub(super) fn size_pod(&mut self, asked: &Change, keep: bool) -> Result<(), ResizeError> {
-        self.told = self.tell().filter(|_| !keep);
+        self.told = self.describe().filter(|_| !keep);
         if !self.pod.ours {
             let clients = || ResizeError::ClientsPod(self.pod.group.path().as_str().to_owned());
             return if asked.is_empty() { Ok(()) } else { Err(clients()) };
         }
-        let moves: Vec<Move> = self.containers.iter().map(|member| member.size.clone()).collect();
-        let follows = if keep { LimitsPatch::default() } else { follow(&self.pod.size.now, &moves) };
+        let moves: Vec<LimitsChange> = self.containers.iter().map(|member| member.size.clone()).collect();
+        let follows = if keep { LimitsPatch::default() } else { pod_limits_after(&self.pod.size.now, &moves) };
         self.pod.size.to = follows.merged(&asked.patch(period(&self.pod.size.now))?);
         Ok(())
     }
 
     /// Only who announced a pod by request is told anew by request; what an annotation says is the annotation's.
-    fn tell(&self) -> Option<PodResourceConfig> {
+    fn describe(&self) -> Option<PodResourceConfig> {
         let had = self.pod.announced.clone().filter(|announced| announced.source == Source::Request)?;
         let mut then = had.clone();
         for container in &mut then.containers {
@@ -98,12 +98,12 @@ impl Group {
     }
 
     pub(super) fn steps(&self) -> Vec<Step> {
-        let moves: Vec<Move> = self.containers.iter().map(|member| member.size.clone()).collect();
+        let moves: Vec<LimitsChange> = self.containers.iter().map(|member| member.size.clone()).collect();
         order::steps(&self.pod.size, &moves)
     }
 }
 
-async fn member(cri: &Cri, id: &str, change: &Change) -> Result<(Member, String), ResizeError> {
+async fn member(cri: &Cri, id: &str, change: &Change) -> Result<(ContainerTarget, String), ResizeError> {
     let ask = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
     let answer = cri.runtime().container_status(ask).await.map_err(call("looking at the container"))?.into_inner();
     let info: ContainerInfo = verbose_info::read(&answer.info)?;
@@ -119,25 +119,25 @@ async fn member(cri: &Cri, id: &str, change: &Change) -> Result<(Member, String)
     }
     let shown = status.resources.and_then(|resources| resources.linux).unwrap_or_default();
     let now = in_force(&shown);
-    let size = Move { to: change.patch(period(&now))?, now };
+    let size = LimitsChange { to: change.patch(period(&now))?, now };
     let stated = info.config.kubernetes_resources.map(|had| {
         let then = change.stated(&had);
         (had, then)
     });
     let group = cgroup_files::group(&cgroup_files::layout()?, &info.cgroup)?;
-    Ok((Member { id: status.id, name, group, size, stated }, info.pod))
+    Ok((ContainerTarget { id: status.id, name, group, size, stated }, info.pod))
 }
 
-async fn pod(cri: &Cri, id: &str) -> Result<Pod, ResizeError> {
+async fn pod(cri: &Cri, id: &str) -> Result<PodTarget, ResizeError> {
     let ask = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
     let answer = cri.runtime().pod_sandbox_status(ask).await.map_err(call("looking at the pod"))?.into_inner();
     let info: PodInfo = verbose_info::read(&answer.info)?;
     let status = answer.status.unwrap_or_default();
     let name = status.metadata.map(|meta| meta.name).unwrap_or_default();
     let group = cgroup_files::group(&cgroup_files::layout()?, &info.cgroup.path)?;
-    let size = Move { now: pod_size(&info.resources), to: LimitsPatch::default() };
+    let size = LimitsChange { now: pod_size(&info.resources), to: LimitsPatch::default() };
     let (ours, announced) = (info.cgroup.ours, info.config.announced);
-    Ok(Pod { id: status.id, name, group, size, ours, announced })
+    Ok(PodTarget { id: status.id, name, group, size, ours, announced })
 }
 
 fn period(now: &LimitsPatch) -> CpuPeriod {
@@ -166,7 +166,7 @@ fn in_force(shown: &v1::LinuxContainerResources) -> LimitsPatch {
 
 /// A pod's own limits, as the kernel has them, without what it costs beside its containers. Its shares count only where
 /// somebody asked for them: else they are what the kernel begins with.
-fn pod_size(said: &Said) -> LimitsPatch {
+fn pod_size(said: &VerboseInfo) -> LimitsPatch {
     let ObservedLimits { cpu_quota, cpu_period, memory, .. } = said.actual.clone().unwrap_or_default();
     let overhead = said.overhead.clone().unwrap_or_default();
     let period = cpu_period.and_then(|micros| CpuPeriod::new(i64::try_from(micros.0).ok()?).ok());

@@ -10,7 +10,7 @@ use cri_api::v1;
 use tonic::Status;
 
 use super::super::client::Cri;
-use super::run_id::{LABEL, Run};
+use super::run_id::{LABEL, RunId};
 
 /// What a trial says to its watcher at its end.
 const DONE: &[u8] = b"done";
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Which trial to watch over.
 #[derive(Debug, clap::Args)]
-pub struct TidyArgs {
+pub struct SelftestCleanupArgs {
     /// The daemon's socket.
     socket: PathBuf,
     /// The directory of what runs.
@@ -34,13 +34,13 @@ pub struct TidyArgs {
 /// Something stays behind.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} stays behind: {problem}")]
-pub(in super::super) struct Left {
+pub(in super::super) struct NotRemoved {
     what: String,
     problem: String,
 }
 
-fn left<E: std::fmt::Display>(what: String) -> impl FnOnce(E) -> Left {
-    move |problem| Left { what, problem: problem.to_string() }
+fn not_removed<E: std::fmt::Display>(what: String) -> impl FnOnce(E) -> NotRemoved {
+    move |problem| NotRemoved { what, problem: problem.to_string() }
 }
 
 fn said(status: Status) -> String {
@@ -48,9 +48,9 @@ fn said(status: Status) -> String {
 }
 
 /// Waits until the trial ends. Where it ends without a word, as after SIGKILL, clears away.
-pub fn tidy(args: TidyArgs) -> io::Result<()> {
-    let TidyArgs { socket, state, run } = args;
-    let run: Run = run.parse().map_err(io::Error::other)?;
+pub fn selftest_cleanup(args: SelftestCleanupArgs) -> io::Result<()> {
+    let SelftestCleanupArgs { socket, state, run } = args;
+    let run: RunId = run.parse().map_err(io::Error::other)?;
     let mut words = Vec::new();
     // Ends when the trial's end of the pipe does, in whatever way.
     io::stdin().take(16).read_to_end(&mut words)?;
@@ -63,7 +63,7 @@ pub fn tidy(args: TidyArgs) -> io::Result<()> {
         let (begin, mut last) = (Instant::now(), Instant::now());
         while last.elapsed() < QUIET && begin.elapsed() < PATIENCE {
             // What fails once may be on its way out already.
-            if clear(&cri, &state, &run).await.unwrap_or(1) > 0 {
+            if remove_all(&cri, &state, &run).await.unwrap_or(1) > 0 {
                 last = Instant::now();
             }
             tokio::time::sleep(LOOK_EVERY).await;
@@ -76,7 +76,7 @@ pub fn tidy(args: TidyArgs) -> io::Result<()> {
 pub(super) struct Watcher(Child);
 
 impl Watcher {
-    pub(super) fn start(socket: &Path, state: &Path, run: &Run) -> io::Result<Self> {
+    pub(super) fn start(socket: &Path, state: &Path, run: &RunId) -> io::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("tidy").arg(socket).arg(state).arg(run.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).current_dir("/");
@@ -84,7 +84,7 @@ impl Watcher {
     }
 
     /// All is cleared away already.
-    pub(super) fn dismiss(mut self) -> io::Result<()> {
+    pub(super) fn stop(mut self) -> io::Result<()> {
         if let Some(mut pipe) = self.0.stdin.take() {
             pipe.write_all(DONE)?;
         }
@@ -93,48 +93,48 @@ impl Watcher {
 }
 
 /// Removes everything of one run: how much there was.
-pub(super) async fn clear(cri: &Cri, state: &Path, run: &Run) -> Result<usize, Left> {
+pub(super) async fn remove_all(cri: &Cri, state: &Path, run: &RunId) -> Result<usize, NotRemoved> {
     let selector = [(LABEL.to_owned(), run.to_string())].into();
     let filter = v1::PodSandboxFilter { label_selector: selector, ..Default::default() };
     let listed = cri.runtime().list_pod_sandbox(v1::ListPodSandboxRequest { filter: Some(filter) }).await;
-    let pods = listed.map_err(said).map_err(left("what a trial made".to_owned()))?.into_inner().items;
+    let pods = listed.map_err(said).map_err(not_removed("what a trial made".to_owned()))?.into_inner().items;
     for v1::PodSandbox { id, .. } in &pods {
         let what = || format!("pod {id}");
         let stop = v1::StopPodSandboxRequest { pod_sandbox_id: id.clone() };
-        cri.runtime().stop_pod_sandbox(stop).await.map_err(said).map_err(left(what()))?;
+        cri.runtime().stop_pod_sandbox(stop).await.map_err(said).map_err(not_removed(what()))?;
         let remove = v1::RemovePodSandboxRequest { pod_sandbox_id: id.clone() };
-        cri.runtime().remove_pod_sandbox(remove).await.map_err(said).map_err(left(what()))?;
+        cri.runtime().remove_pod_sandbox(remove).await.map_err(said).map_err(not_removed(what()))?;
     }
     let image = v1::ImageSpec { image: run.image(), ..Default::default() };
     let ask = v1::ImageStatusRequest { image: Some(image.clone()), verbose: false };
-    let known = cri.images().image_status(ask).await.map_err(said).map_err(left("an image".to_owned()))?;
+    let known = cri.images().image_status(ask).await.map_err(said).map_err(not_removed("an image".to_owned()))?;
     let has_image = known.into_inner().image.is_some();
     if has_image {
         let ask = v1::RemoveImageRequest { image: Some(image) };
-        cri.images().remove_image(ask).await.map_err(said).map_err(left(format!("image {}", run.image())))?;
+        cri.images().remove_image(ask).await.map_err(said).map_err(not_removed(format!("image {}", run.image())))?;
     }
     let directory = state.join(run.directory());
     let has_directory = match std::fs::remove_dir_all(&directory) {
         Err(absent) if absent.kind() == io::ErrorKind::NotFound => false,
-        other => other.map(|()| true).map_err(left(directory.display().to_string()))?,
+        other => other.map(|()| true).map_err(not_removed(directory.display().to_string()))?,
     };
     Ok(pods.len() + usize::from(has_image) + usize::from(has_directory))
 }
 
 /// Clears away after all processes that were killed together with their watchers.
-pub(super) async fn clear_dead(cri: &Cri, state: &Path) -> Result<(), Left> {
-    let mut runs: Vec<Run> = Vec::new();
+pub(super) async fn remove_dead_runs(cri: &Cri, state: &Path) -> Result<(), NotRemoved> {
+    let mut runs: Vec<RunId> = Vec::new();
     let listed = cri.runtime().list_pod_sandbox(v1::ListPodSandboxRequest::default()).await;
-    let pods = listed.map_err(said).map_err(left("what a trial made".to_owned()))?.into_inner().items;
+    let pods = listed.map_err(said).map_err(not_removed("what a trial made".to_owned()))?.into_inner().items;
     runs.extend(pods.iter().filter_map(|pod| pod.labels.get(LABEL)?.parse().ok()));
     let listed = cri.images().list_images(v1::ListImagesRequest::default()).await;
-    let images = listed.map_err(said).map_err(left("what a trial made".to_owned()))?.into_inner().images;
-    runs.extend(images.iter().flat_map(|image| &image.repo_tags).filter_map(|name| Run::of_image(name)));
+    let images = listed.map_err(said).map_err(not_removed("what a trial made".to_owned()))?.into_inner().images;
+    runs.extend(images.iter().flat_map(|image| &image.repo_tags).filter_map(|name| RunId::of_image(name)));
     let entries = std::fs::read_dir(state).into_iter().flatten().flatten();
-    runs.extend(entries.filter_map(|entry| Run::of_directory(entry.file_name().to_str()?)));
+    runs.extend(entries.filter_map(|entry| RunId::of_directory(entry.file_name().to_str()?)));
     runs.dedup();
     for run in runs.iter().filter(|run| !run.is_alive()) {
-        clear(cri, state, run).await?;
+        remove_all(cri, state, run).await?;
     }
     Ok(())
 }

@@ -15,13 +15,13 @@ use super::super::cgroup_files::FilesError;
 use super::super::client::Cri;
 use super::super::verbose_info::{ContainerInfo, NotCrisp, PodInfo};
 use super::super::{cgroup_files, units, verbose_info};
-use super::cleanup::{Left, Watcher};
-use super::run_id::{LABEL, Run};
+use super::cleanup::{NotRemoved, Watcher};
+use super::run_id::{LABEL, RunId};
 use super::{cleanup, image};
 
 /// What could not be done.
 #[derive(Debug, thiserror::Error)]
-pub(in super::super) enum TrialError {
+pub(in super::super) enum SelftestError {
     #[error("{}", .0.message())]
     Daemon(Box<Status>),
     #[error(transparent)]
@@ -41,10 +41,10 @@ pub(in super::super) enum TrialError {
     #[error("there was no end of it after {} s", .0.as_secs())]
     Late(Duration),
     #[error(transparent)]
-    Left(#[from] Left),
+    Left(#[from] NotRemoved),
 }
 
-impl From<Status> for TrialError {
+impl From<Status> for SelftestError {
     fn from(status: Status) -> Self {
         Self::Daemon(Box::new(status))
     }
@@ -72,41 +72,41 @@ impl PodSize {
 }
 
 /// A pod with one container, and all that belongs to it.
-pub(in super::super) struct Trial {
+pub(in super::super) struct Selftest {
     cri: Cri,
-    run: Run,
+    run: RunId,
     state: PathBuf,
     watcher: Watcher,
     name: &'static str,
 }
 
 /// A pod that was made.
-pub(in super::super) struct TrialPod {
+pub(in super::super) struct SelftestPod {
     pub(in super::super) id: String,
     config: v1::PodSandboxConfig,
     pub(in super::super) group: Cgroup,
 }
 
 /// A container that was made.
-pub(in super::super) struct TrialContainer {
+pub(in super::super) struct SelftestContainer {
     pub(in super::super) id: String,
     pub(in super::super) group: Cgroup,
 }
 
-impl Trial {
+impl Selftest {
     /// Begins a trial whose pod has this name. `state` is the daemon's directory of what runs.
     pub(in super::super) async fn begin(
         cri: Cri,
         socket: &Path,
         state: &Path,
         name: &'static str,
-    ) -> Result<Self, TrialError> {
-        cleanup::clear_dead(&cri, state).await?;
-        let run = Run::own();
-        let watcher = Watcher::start(socket, state, &run).map_err(TrialError::Watcher)?;
+    ) -> Result<Self, SelftestError> {
+        cleanup::remove_dead_runs(&cri, state).await?;
+        let run = RunId::own();
+        let watcher = Watcher::start(socket, state, &run).map_err(SelftestError::Watcher)?;
         let trial = Self { cri, run, state: state.to_owned(), watcher, name };
         let path = trial.logs();
-        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(|source| TrialError::Logs { path, source })?;
+        std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(|source| SelftestError::Logs { path, source })?;
         Ok(trial)
     }
 
@@ -115,10 +115,10 @@ impl Trial {
     }
 
     /// Puts the image into the daemon's store: how large it is.
-    pub(in super::super) async fn import(&self) -> Result<u64, TrialError> {
+    pub(in super::super) async fn import(&self) -> Result<u64, SelftestError> {
         let name = self.run.image();
         let archive = tokio::task::spawn_blocking(move || image::archive(&name));
-        let archive = archive.await.map_err(io::Error::other).and_then(|made| made).map_err(TrialError::Image)?;
+        let archive = archive.await.map_err(io::Error::other).and_then(|made| made).map_err(SelftestError::Image)?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), archive.as_raw_fd());
         let ask = cri_api::admin::ImportRequest { path, name: String::new() };
         let mut told = self.cri.admin().import(ask).await?.into_inner();
@@ -127,10 +127,10 @@ impl Trial {
                 return Ok(progress.images.first().map_or(0, |image| image.size));
             }
         }
-        Err(TrialError::Wrong("the daemon ended before the import was done".to_owned()))
+        Err(SelftestError::Wrong("the daemon ended before the import was done".to_owned()))
     }
 
-    pub(in super::super) async fn run_pod(&self, size: PodSize) -> Result<TrialPod, TrialError> {
+    pub(in super::super) async fn run_pod(&self, size: PodSize) -> Result<SelftestPod, SelftestError> {
         let name = format!("{}-{}", self.name, self.run);
         let metadata = v1::PodSandboxMetadata {
             // By its name alone, people find it: there is one for each who tries.
@@ -156,11 +156,11 @@ impl Trial {
         let answer = self.cri.runtime().pod_sandbox_status(ask).await?.into_inner();
         let info: PodInfo = verbose_info::read(&answer.info)?;
         let group = cgroup_files::group(&cgroup_files::layout()?, &info.cgroup.path)?;
-        Ok(TrialPod { id, config, group })
+        Ok(SelftestPod { id, config, group })
     }
 
     /// The first address of the pod; none where it has no network.
-    pub(in super::super) async fn address(&self, pod: &TrialPod) -> Result<Option<String>, TrialError> {
+    pub(in super::super) async fn address(&self, pod: &SelftestPod) -> Result<Option<String>, SelftestError> {
         let ask = v1::PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
         let status = self.cri.runtime().pod_sandbox_status(ask).await?.into_inner().status;
         let ip = status.and_then(|status| status.network).map(|network| network.ip);
@@ -170,11 +170,11 @@ impl Trial {
     /// Makes a container that runs a word of `crisp demo-program`.
     pub(in super::super) async fn create(
         &self,
-        pod: &TrialPod,
+        pod: &SelftestPod,
         name: &str,
         word: &str,
         size: PodSize,
-    ) -> Result<TrialContainer, TrialError> {
+    ) -> Result<SelftestContainer, SelftestError> {
         let linux = v1::LinuxContainerConfig { resources: Some(size.to_wire()), security_context: None };
         let config = v1::ContainerConfig {
             metadata: Some(v1::ContainerMetadata { name: name.to_owned(), attempt: 0 }),
@@ -191,17 +191,20 @@ impl Trial {
         };
         let mut runtime = self.cri.runtime();
         let id = Box::pin(runtime.create_container(ask)).await?.into_inner().container_id;
-        let (_, info) = self.look(&id).await?;
-        Ok(TrialContainer { id, group: cgroup_files::group(&cgroup_files::layout()?, &info.cgroup)? })
+        let (_, info) = self.inspect(&id).await?;
+        Ok(SelftestContainer { id, group: cgroup_files::group(&cgroup_files::layout()?, &info.cgroup)? })
     }
 
-    pub(in super::super) async fn look(&self, id: &str) -> Result<(v1::ContainerStatus, ContainerInfo), TrialError> {
+    pub(in super::super) async fn inspect(
+        &self,
+        id: &str,
+    ) -> Result<(v1::ContainerStatus, ContainerInfo), SelftestError> {
         let ask = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
         let answer = self.cri.runtime().container_status(ask).await?.into_inner();
         Ok((answer.status.unwrap_or_default(), verbose_info::read(&answer.info)?))
     }
 
-    pub(in super::super) async fn start(&self, container: &TrialContainer) -> Result<(), TrialError> {
+    pub(in super::super) async fn start(&self, container: &SelftestContainer) -> Result<(), SelftestError> {
         let ask = v1::StartContainerRequest { container_id: container.id.clone() };
         self.cri.runtime().start_container(ask).await?;
         Ok(())
@@ -210,13 +213,13 @@ impl Trial {
     /// Waits until the container's log has a line that ends so.
     pub(in super::super) async fn wait_for_line(
         &self,
-        container: &TrialContainer,
+        container: &SelftestContainer,
         line: &str,
-    ) -> Result<PathBuf, TrialError> {
+    ) -> Result<PathBuf, SelftestError> {
         const WITHIN: Duration = Duration::from_secs(120);
         let begin = Instant::now();
         loop {
-            let (status, _) = self.look(&container.id).await?;
+            let (status, _) = self.inspect(&container.id).await?;
             let path = PathBuf::from(&status.log_path);
             let log = tokio::fs::read_to_string(&path).await.unwrap_or_default();
             if log.lines().any(|found| found.ends_with(line)) {
@@ -225,11 +228,11 @@ impl Trial {
             if status.state() == v1::ContainerState::ContainerExited {
                 let code = status.exit_code;
                 let words = format!("the container ended with {code} instead of printing {line:?}; its log: {log:?}");
-                return Err(TrialError::Wrong(words));
+                return Err(SelftestError::Wrong(words));
             }
             if begin.elapsed() > WITHIN {
                 let path = path.display();
-                return Err(TrialError::Wrong(format!(
+                return Err(SelftestError::Wrong(format!(
                     "there is no line {line:?} in {path} after {WITHIN:?}: {log:?}"
                 )));
             }
@@ -240,9 +243,9 @@ impl Trial {
     /// Runs words of `crisp demo-program` in the container: what they print.
     pub(in super::super) async fn exec(
         &self,
-        container: &TrialContainer,
+        container: &SelftestContainer,
         words: &[&str],
-    ) -> Result<String, TrialError> {
+    ) -> Result<String, SelftestError> {
         let program = [image::PROGRAM, "demo-program"].iter().chain(words).map(|word| (*word).to_owned());
         let ask = v1::ExecSyncRequest { container_id: container.id.clone(), cmd: program.collect(), timeout: 60 };
         let done = self.cri.runtime().exec_sync(ask).await?.into_inner();
@@ -251,14 +254,14 @@ impl Trial {
             return Ok(text);
         }
         let (code, stderr) = (done.exit_code, String::from_utf8_lossy(&done.stderr).trim().to_owned());
-        Err(TrialError::Wrong(format!("the command ended with {code}: {stderr:?}")))
+        Err(SelftestError::Wrong(format!("the command ended with {code}: {stderr:?}")))
     }
 
     pub(in super::super) async fn update(
         &self,
-        container: &TrialContainer,
+        container: &SelftestContainer,
         to: v1::LinuxContainerResources,
-    ) -> Result<(), TrialError> {
+    ) -> Result<(), SelftestError> {
         let container_id = container.id.clone();
         let ask = v1::UpdateContainerResourcesRequest { container_id, linux: Some(to), ..Default::default() };
         self.cri.runtime().update_container_resources(ask).await?;
@@ -267,47 +270,50 @@ impl Trial {
 
     pub(in super::super) async fn update_pod(
         &self,
-        pod: &TrialPod,
+        pod: &SelftestPod,
         to: v1::LinuxContainerResources,
-    ) -> Result<(), TrialError> {
+    ) -> Result<(), SelftestError> {
         let pod_sandbox_id = pod.id.clone();
         let ask = v1::UpdatePodSandboxResourcesRequest { pod_sandbox_id, resources: Some(to), ..Default::default() };
         self.cri.runtime().update_pod_sandbox_resources(ask).await?;
         Ok(())
     }
 
-    pub(in super::super) async fn stats(&self, container: &TrialContainer) -> Result<v1::ContainerStats, TrialError> {
+    pub(in super::super) async fn stats(
+        &self,
+        container: &SelftestContainer,
+    ) -> Result<v1::ContainerStats, SelftestError> {
         let ask = v1::ContainerStatsRequest { container_id: container.id.clone() };
         let stats = self.cri.runtime().container_stats(ask).await?.into_inner().stats;
-        stats.ok_or_else(|| TrialError::Wrong("there are no stats of the container".to_owned()))
+        stats.ok_or_else(|| SelftestError::Wrong("there are no stats of the container".to_owned()))
     }
 
-    pub(in super::super) async fn stop(&self, container: &TrialContainer) -> Result<i32, TrialError> {
+    pub(in super::super) async fn stop(&self, container: &SelftestContainer) -> Result<i32, SelftestError> {
         let ask = v1::StopContainerRequest { container_id: container.id.clone(), timeout: 10 };
         self.cri.runtime().stop_container(ask).await?;
-        Ok(self.look(&container.id).await?.0.exit_code)
+        Ok(self.inspect(&container.id).await?.0.exit_code)
     }
 
-    pub(in super::super) async fn remove(&self, container: &TrialContainer) -> Result<(), TrialError> {
+    pub(in super::super) async fn remove(&self, container: &SelftestContainer) -> Result<(), SelftestError> {
         let ask = v1::RemoveContainerRequest { container_id: container.id.clone() };
         self.cri.runtime().remove_container(ask).await?;
         Ok(())
     }
 
     /// Removes whatever there is of this run: pods, image and logs.
-    pub(in super::super) async fn clear(&self) -> Result<(), TrialError> {
-        cleanup::clear(&self.cri, &self.state, &self.run).await?;
+    pub(in super::super) async fn clear(&self) -> Result<(), SelftestError> {
+        cleanup::remove_all(&self.cri, &self.state, &self.run).await?;
         Ok(())
     }
 
     /// Clears away, and lets the watcher go; where it fails, the watcher tries on.
-    pub(in super::super) async fn end(self) -> Result<(), TrialError> {
+    pub(in super::super) async fn end(self) -> Result<(), SelftestError> {
         self.clear().await?;
-        self.watcher.dismiss().map_err(TrialError::Watcher)
+        self.watcher.stop().map_err(SelftestError::Watcher)
     }
 }
 
 /// What the kernel has in force, read from its files.
-pub(in super::super) fn observed(group: &Cgroup) -> Result<ObservedLimits, TrialError> {
+pub(in super::super) fn observed(group: &Cgroup) -> Result<ObservedLimits, SelftestError> {
     Ok(group.observe(&AppliedValues::default())?.observed)
 }

@@ -1,6 +1,6 @@
 //! A pod to try crisp with: made of this very program, so that it needs no registry, and gone afterwards whatever happens.
 //!
-//! [`Trial`] has the steps of its life. All that it makes carries the name of its run, which names the process that began it:
+//! [`Selftest`] has the steps of its life. All that it makes carries the name of its run, which names the process that began it:
 //! so whoever comes after a process that was killed can tell what is nobody's any more. Beside each trial runs a process that
 //! clears away when the trial's own is gone before its time ([`tidy`]).
 
@@ -11,6 +11,6 @@ mod lifecycle;
 mod run_id;
 mod steps;
 
-pub use cleanup::{TidyArgs, tidy};
-pub(super) use lifecycle::{PodSize, Trial, TrialContainer, TrialError, TrialPod, observed};
+pub use cleanup::{SelftestCleanupArgs, selftest_cleanup};
+pub(super) use lifecycle::{PodSize, Selftest, SelftestContainer, SelftestError, SelftestPod, observed};
 pub(super) use steps::{Failed, Record, Steps};

@@ -11,13 +11,13 @@ pub(super) const LABEL: &str = "io.crisp.trial";
 const DIRECTORY: &str = "trial-";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct RunId {
     pid: u32,
     /// Clock ticks from boot to the start of the process: a process id is used again, the two together are not.
     start: u64,
 }
 
-impl Run {
+impl RunId {
     /// That of this process.
     pub(super) fn own() -> Self {
         let pid = std::process::id();
@@ -53,7 +53,7 @@ fn start_of(pid: u32) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-impl fmt::Display for Run {
+impl fmt::Display for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.pid, self.start)
     }
@@ -62,17 +62,17 @@ impl fmt::Display for Run {
 /// No run.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} names no run of a trial")]
-pub(super) struct NoRun(String);
+pub(super) struct InvalidRunId(String);
 
-impl FromStr for Run {
-    type Err = NoRun;
+impl FromStr for RunId {
+    type Err = InvalidRunId;
 
-    fn from_str(text: &str) -> Result<Self, NoRun> {
+    fn from_str(text: &str) -> Result<Self, InvalidRunId> {
         let parse = || {
             let (pid, start) = text.split_once('-')?;
             Some(Self { pid: pid.parse().ok()?, start: start.parse().ok()? })
         };
-        parse().ok_or_else(|| NoRun(text.to_owned()))
+        parse().ok_or_else(|| InvalidRunId(text.to_owned()))
     }
 }
 
@@ -82,24 +82,24 @@ mod tests {
 
     #[test]
     fn a_run_lives_as_long_as_its_process() {
-        let own = Run::own();
+        let own = RunId::own();
         assert!(own.is_alive() && own.start > 0);
-        assert!(!Run { start: own.start + 1, ..own.clone() }.is_alive());
+        assert!(!RunId { start: own.start + 1, ..own.clone() }.is_alive());
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let run = Run { pid: child.id(), start: start_of(child.id()).unwrap() };
+        let run = RunId { pid: child.id(), start: start_of(child.id()).unwrap() };
         child.wait().unwrap();
         assert!(!run.is_alive());
     }
 
     #[test]
     fn a_run_is_known_again_by_what_it_made() {
-        let run = Run { pid: 12, start: 345 };
-        assert_eq!(run.to_string().parse::<Run>().unwrap(), run);
-        assert_eq!(Run::of_image(&run.image()).unwrap(), run);
-        assert_eq!(Run::of_directory(&run.directory()).unwrap(), run);
+        let run = RunId { pid: 12, start: 345 };
+        assert_eq!(run.to_string().parse::<RunId>().unwrap(), run);
+        assert_eq!(RunId::of_image(&run.image()).unwrap(), run);
+        assert_eq!(RunId::of_directory(&run.directory()).unwrap(), run);
         for other in ["docker.io/library/trial:12-345", "crisp.local/trials:1-2", "crisp.local/trial:latest", ""] {
-            assert_eq!(Run::of_image(other), None, "{other}");
+            assert_eq!(RunId::of_image(other), None, "{other}");
         }
-        assert!("12".parse::<Run>().is_err() && "a-b".parse::<Run>().is_err());
+        assert!("12".parse::<RunId>().is_err() && "a-b".parse::<RunId>().is_err());
     }
 }

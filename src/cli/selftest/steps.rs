@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::super::color::Paint;
+use super::super::color::Color;
 use super::super::signals::Interrupt;
-use super::lifecycle::TrialError;
+use super::lifecycle::SelftestError;
 
 /// No step of a working daemon takes as long: it is stuck.
 const WITHIN: Duration = Duration::from_secs(300);
@@ -28,7 +28,7 @@ pub(in super::super) struct Record {
 #[derive(Debug, thiserror::Error)]
 pub(in super::super) enum Failed {
     #[error("the step {step:?} failed")]
-    Step { step: &'static str, source: TrialError },
+    Step { step: &'static str, source: SelftestError },
     #[error("interrupted")]
     Interrupted,
 }
@@ -39,14 +39,14 @@ pub(in super::super) struct Steps {
     shown: bool,
     /// Whether a line can be written over.
     terminal: bool,
-    paint: Paint,
+    paint: Color,
     records: Vec<Record>,
 }
 
 impl Steps {
     pub(in super::super) fn new(interrupt: Arc<Interrupt>, shown: bool) -> Self {
         let terminal = io::stdout().is_terminal();
-        Self { interrupt, shown, terminal, paint: Paint::stdout(), records: Vec::new() }
+        Self { interrupt, shown, terminal, paint: Color::stdout(), records: Vec::new() }
     }
 
     pub(in super::super) fn records(&self) -> &[Record] {
@@ -57,14 +57,14 @@ impl Steps {
     pub(in super::super) async fn step<T>(
         &mut self,
         step: &'static str,
-        work: impl Future<Output = Result<(T, String), TrialError>>,
+        work: impl Future<Output = Result<(T, String), SelftestError>>,
     ) -> Result<T, Failed> {
         if self.interrupt.is_stopped() {
             return Err(Failed::Interrupted);
         }
         self.begin(step);
         let begin = Instant::now();
-        let done = tokio::time::timeout(WITHIN, work).await.unwrap_or(Err(TrialError::Late(WITHIN)));
+        let done = tokio::time::timeout(WITHIN, work).await.unwrap_or(Err(SelftestError::Late(WITHIN)));
         let milliseconds = begin.elapsed().as_secs_f64() * 1000.0;
         let (ok, note) = match &done {
             Ok((_, note)) => (true, note.clone()),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ::image::{Compress, Image, Progress, Pruned};
 use cri_api::admin;
 
-use super::{Field, Refusal};
+use super::{FieldPath, InvalidField};
 
 /// The archive to import, and the name for its only image.
 #[derive(Debug, PartialEq, Eq)]
@@ -15,9 +15,9 @@ pub(crate) struct Import {
     pub(crate) name: Option<String>,
 }
 
-pub(crate) fn import(request: admin::ImportRequest) -> Result<Import, Refusal> {
+pub(crate) fn import(request: admin::ImportRequest) -> Result<Import, InvalidField> {
     let admin::ImportRequest { path, name } = request;
-    let path = PathBuf::from(Field::top("path").absolute(path)?);
+    let path = PathBuf::from(FieldPath::top("path").absolute(path)?);
     Ok(Import { path, name: Some(name).filter(|name| !name.is_empty()) })
 }
 
@@ -28,13 +28,13 @@ pub(crate) struct Export {
     pub(crate) compress: Compress,
 }
 
-pub(crate) fn export(request: admin::ExportRequest) -> Result<Export, Refusal> {
+pub(crate) fn export(request: admin::ExportRequest) -> Result<Export, InvalidField> {
     let admin::ExportRequest { names, compression } = request;
     let compress = match admin::Compression::try_from(compression) {
         Ok(admin::Compression::None) => Compress::No,
         Ok(admin::Compression::Gzip) => Compress::Gzip,
         Ok(admin::Compression::Zstd) => Compress::Zstd,
-        Err(_) => return Err(Field::top("compression").invalid(format_args!("{compression} is unknown"))),
+        Err(_) => return Err(FieldPath::top("compression").invalid(format_args!("{compression} is unknown"))),
     };
     Ok(Export { names, compress })
 }

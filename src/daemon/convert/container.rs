@@ -7,7 +7,7 @@ use cri_api::v1;
 use model::{ContainerMeta, ContainerSpec, PodSpec};
 use oci::pod_resources_json;
 
-use super::{Field, Refusal, Warnings, image, mount, pod, pod_resources, resources, security, signal};
+use super::{FieldPath, InvalidField, Warnings, image, mount, pod, pod_resources, resources, security, signal};
 
 /// What CreateContainer asks for.
 #[derive(Debug)]
@@ -28,31 +28,31 @@ pub(crate) struct Exec {
     pub(crate) timeout: Option<Duration>,
 }
 
-pub(crate) fn create(asked: v1::CreateContainerRequest) -> Result<Create, Refusal> {
+pub(crate) fn create(asked: v1::CreateContainerRequest) -> Result<Create, InvalidField> {
     let v1::CreateContainerRequest { pod_sandbox_id, config, sandbox_config } = asked;
     let pod = id("pod_sandbox_id", pod_sandbox_id)?;
-    let at = Field::top("config");
+    let at = FieldPath::top("config");
     let mut warnings = Warnings::new();
     let spec = spec(at, at.required(config)?, &mut warnings)?;
     // Its warnings were given when the pod was made.
     let pod_spec = sandbox_config
-        .map(|config| pod::spec(Field::top("sandbox_config"), config, String::new(), &mut Warnings::new()))
+        .map(|config| pod::spec(FieldPath::top("sandbox_config"), config, String::new(), &mut Warnings::new()))
         .transpose()?;
     Ok(Create { pod, spec, pod_spec, warnings })
 }
 
 /// An id, or the beginning of one: whose it is, is for the runtime to find out.
-pub(crate) fn id(field: &str, text: String) -> Result<String, Refusal> {
-    Field::top(field).filled(text)
+pub(crate) fn id(field: &str, text: String) -> Result<String, InvalidField> {
+    FieldPath::top(field).filled(text)
 }
 
 /// The container to stop and its time to do so.
-pub(crate) fn stop(asked: v1::StopContainerRequest) -> Result<(String, Duration), Refusal> {
+pub(crate) fn stop(asked: v1::StopContainerRequest) -> Result<(String, Duration), InvalidField> {
     let v1::StopContainerRequest { container_id, timeout } = asked;
     Ok((id("container_id", container_id)?, seconds("timeout", timeout)?))
 }
 
-pub(crate) fn exec(asked: v1::ExecSyncRequest) -> Result<Exec, Refusal> {
+pub(crate) fn exec(asked: v1::ExecSyncRequest) -> Result<Exec, InvalidField> {
     let v1::ExecSyncRequest { container_id, cmd, timeout } = asked;
     let timeout = seconds("timeout", timeout)?;
     Ok(Exec {
@@ -63,20 +63,25 @@ pub(crate) fn exec(asked: v1::ExecSyncRequest) -> Result<Exec, Refusal> {
 }
 
 /// What to run, which has to be something.
-pub(super) fn command(cmd: Vec<String>) -> Result<Vec<String>, Refusal> {
-    let at = Field::top("cmd");
+pub(super) fn command(cmd: Vec<String>) -> Result<Vec<String>, InvalidField> {
+    let at = FieldPath::top("cmd");
     if cmd.first().is_none_or(String::is_empty) {
         return Err(at.invalid("empty"));
     }
     words(at, cmd)
 }
 
-fn seconds(field: &str, value: i64) -> Result<Duration, Refusal> {
-    let seconds = u64::try_from(value).map_err(|_| Field::top(field).invalid(format_args!("{value} is negative")))?;
+fn seconds(field: &str, value: i64) -> Result<Duration, InvalidField> {
+    let seconds =
+        u64::try_from(value).map_err(|_| FieldPath::top(field).invalid(format_args!("{value} is negative")))?;
     Ok(Duration::from_secs(seconds))
 }
 
-fn spec(at: Field<'_>, config: v1::ContainerConfig, warnings: &mut Warnings) -> Result<ContainerSpec, Refusal> {
+fn spec(
+    at: FieldPath<'_>,
+    config: v1::ContainerConfig,
+    warnings: &mut Warnings,
+) -> Result<ContainerSpec, InvalidField> {
     let v1::ContainerConfig {
         metadata,
         image: image_spec,
@@ -132,23 +137,23 @@ fn spec(at: Field<'_>, config: v1::ContainerConfig, warnings: &mut Warnings) -> 
 }
 
 pub(super) fn each<T, U>(
-    at: Field<'_>,
+    at: FieldPath<'_>,
     list: Vec<T>,
-    mut convert: impl FnMut(Field<'_>, T) -> Result<U, Refusal>,
-) -> Result<Vec<U>, Refusal> {
+    mut convert: impl FnMut(FieldPath<'_>, T) -> Result<U, InvalidField>,
+) -> Result<Vec<U>, InvalidField> {
     list.into_iter().enumerate().map(|(index, item)| convert(at.entry(index), item)).collect()
 }
 
-fn words(at: Field<'_>, list: Vec<String>) -> Result<Vec<String>, Refusal> {
+fn words(at: FieldPath<'_>, list: Vec<String>) -> Result<Vec<String>, InvalidField> {
     each(at, list, |at, word| at.text(word))
 }
 
-fn meta(at: Field<'_>, metadata: Option<v1::ContainerMetadata>) -> Result<ContainerMeta, Refusal> {
+fn meta(at: FieldPath<'_>, metadata: Option<v1::ContainerMetadata>) -> Result<ContainerMeta, InvalidField> {
     let v1::ContainerMetadata { name, attempt } = at.required(metadata)?;
     Ok(ContainerMeta { name: at.at("name").filled(name)?, attempt })
 }
 
-fn env(at: Field<'_>, pair: v1::KeyValue) -> Result<(String, String), Refusal> {
+fn env(at: FieldPath<'_>, pair: v1::KeyValue) -> Result<(String, String), InvalidField> {
     let v1::KeyValue { key, value } = pair;
     let key = at.at("key").filled(key)?;
     if key.contains('=') {
@@ -159,7 +164,7 @@ fn env(at: Field<'_>, pair: v1::KeyValue) -> Result<(String, String), Refusal> {
     Ok((key, at.at("value").text(value)?))
 }
 
-fn log_file(at: Field<'_>, path: String) -> Result<Option<PathBuf>, Refusal> {
+fn log_file(at: FieldPath<'_>, path: String) -> Result<Option<PathBuf>, InvalidField> {
     if path.is_empty() {
         return Ok(None);
     }

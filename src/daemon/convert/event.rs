@@ -3,7 +3,7 @@
 use cri_api::v1;
 
 use super::status;
-use crate::runtime::{ContainerNow, Event, EventKind};
+use crate::runtime::{ContainerSnapshot, Event, EventKind};
 
 pub(crate) fn event(event: &Event) -> v1::ContainerEventResponse {
     let Event { id, kind, at, pod, containers } = event;
@@ -22,8 +22,9 @@ pub(crate) fn event(event: &Event) -> v1::ContainerEventResponse {
     }
 }
 
-pub(crate) fn statuses(containers: &[ContainerNow]) -> Vec<v1::ContainerStatus> {
-    let status = |ContainerNow { record, limits }: &ContainerNow| status::container(record, limits.as_deref());
+pub(crate) fn statuses(containers: &[ContainerSnapshot]) -> Vec<v1::ContainerStatus> {
+    let status =
+        |ContainerSnapshot { record, limits }: &ContainerSnapshot| status::container(record, limits.as_deref());
     containers.iter().map(status).collect()
 }
 
@@ -38,7 +39,7 @@ mod tests {
     fn an_event_has_the_statuses_of_the_pod_and_of_its_containers() {
         let (pod, container) = (Arc::new(pod_record()), Arc::new(container_record()));
         let told = |kind| {
-            let containers = vec![ContainerNow { record: container.clone(), limits: None }];
+            let containers = vec![ContainerSnapshot { record: container.clone(), limits: None }];
             event(&Event { id: "abc".to_owned(), kind, at: time(7), pod: Some(pod.clone()), containers })
         };
         let v1::ContainerEventResponse {

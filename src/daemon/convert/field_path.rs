@@ -6,14 +6,14 @@ use model::{ErrorClass, ErrorKind};
 
 /// A request that cannot be granted as it is, with the path of the field to blame.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refusal {
+pub(crate) enum InvalidField {
     #[error("{field}: {problem}")]
     Invalid { field: String, problem: String },
     #[error("{field}: {problem}")]
     Unsupported { field: String, problem: String },
 }
 
-impl ErrorClass for Refusal {
+impl ErrorClass for InvalidField {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid { .. } => ErrorKind::Invalid,
@@ -24,53 +24,53 @@ impl ErrorClass for Refusal {
 
 /// The path of a field, such as `config.linux.resources`; made into text only when it is needed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Field<'a> {
-    above: Option<&'a Field<'a>>,
+pub(crate) struct FieldPath<'a> {
+    above: Option<&'a FieldPath<'a>>,
     name: &'a str,
     index: Option<usize>,
 }
 
-impl<'a> Field<'a> {
+impl<'a> FieldPath<'a> {
     /// A field of the request itself.
     pub(crate) const fn top(name: &'a str) -> Self {
         Self { above: None, name, index: None }
     }
 
     /// The field `name` of this message.
-    pub(crate) const fn at<'b>(&'b self, name: &'b str) -> Field<'b> {
-        Field { above: Some(self), name, index: None }
+    pub(crate) const fn at<'b>(&'b self, name: &'b str) -> FieldPath<'b> {
+        FieldPath { above: Some(self), name, index: None }
     }
 
     /// The entry `index` of this list.
-    pub(crate) const fn entry(self, index: usize) -> Field<'a> {
-        Field { index: Some(index), ..self }
+    pub(crate) const fn entry(self, index: usize) -> FieldPath<'a> {
+        FieldPath { index: Some(index), ..self }
     }
 
-    pub(crate) fn invalid(&self, problem: impl Display) -> Refusal {
-        Refusal::Invalid { field: self.to_string(), problem: problem.to_string() }
+    pub(crate) fn invalid(&self, problem: impl Display) -> InvalidField {
+        InvalidField::Invalid { field: self.to_string(), problem: problem.to_string() }
     }
 
-    pub(crate) fn unsupported(&self, problem: impl Display) -> Refusal {
-        Refusal::Unsupported { field: self.to_string(), problem: problem.to_string() }
+    pub(crate) fn unsupported(&self, problem: impl Display) -> InvalidField {
+        InvalidField::Unsupported { field: self.to_string(), problem: problem.to_string() }
     }
 
     /// The message in `value`; a request without it is refused.
-    pub(crate) fn required<T>(&self, value: Option<T>) -> Result<T, Refusal> {
+    pub(crate) fn required<T>(&self, value: Option<T>) -> Result<T, InvalidField> {
         value.ok_or_else(|| self.invalid("missing"))
     }
 
     /// A text that must not be empty.
-    pub(crate) fn filled(&self, text: String) -> Result<String, Refusal> {
+    pub(crate) fn filled(&self, text: String) -> Result<String, InvalidField> {
         if text.is_empty() { Err(self.invalid("empty")) } else { self.text(text) }
     }
 
     /// A text that the kernel can take: without a zero byte.
-    pub(crate) fn text(&self, text: String) -> Result<String, Refusal> {
+    pub(crate) fn text(&self, text: String) -> Result<String, InvalidField> {
         if text.contains('\0') { Err(self.invalid("contains a zero byte")) } else { Ok(text) }
     }
 
     /// A path from the root.
-    pub(crate) fn absolute(&self, path: String) -> Result<String, Refusal> {
+    pub(crate) fn absolute(&self, path: String) -> Result<String, InvalidField> {
         if path.is_empty() {
             Err(self.invalid("empty"))
         } else if !path.starts_with('/') {
@@ -81,12 +81,12 @@ impl<'a> Field<'a> {
     }
 
     /// An enum value that this version of the wire knows.
-    pub(crate) fn known<T: TryFrom<i32>>(&self, value: i32) -> Result<T, Refusal> {
+    pub(crate) fn known<T: TryFrom<i32>>(&self, value: i32) -> Result<T, InvalidField> {
         T::try_from(value).map_err(|_| self.invalid(format_args!("{value} is no known value")))
     }
 
     /// A user or group id. The largest number is no id: system calls take it for "none".
-    pub(crate) fn id(&self, value: i64) -> Result<u32, Refusal> {
+    pub(crate) fn id(&self, value: i64) -> Result<u32, InvalidField> {
         match u32::try_from(value) {
             Ok(id) if id != u32::MAX => Ok(id),
             Ok(_) | Err(_) => Err(self.invalid(format_args!("{value} is not 0 to {}", u32::MAX - 1))),
@@ -94,7 +94,7 @@ impl<'a> Field<'a> {
     }
 
     /// Refuses a section that is not for Linux.
-    pub(crate) fn absent<T>(&self, windows: Option<T>) -> Result<(), Refusal> {
+    pub(crate) fn absent<T>(&self, windows: Option<T>) -> Result<(), InvalidField> {
         match windows {
             Some(_) => Err(self.invalid("for Windows, but this is a Linux node")),
             None => Ok(()),
@@ -102,7 +102,7 @@ impl<'a> Field<'a> {
     }
 }
 
-impl Display for Field<'_> {
+impl Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(above) = self.above {
             write!(f, "{above}.")?;
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_refusal_names_the_whole_path() {
-        let config = Field::top("config");
+        let config = FieldPath::top("config");
         let mounts = config.at("mounts").entry(2);
         let refusal = mounts.at("container_path").absolute("etc".to_owned()).unwrap_err();
         assert_eq!(refusal.to_string(), "config.mounts[2].container_path: \"etc\" is no absolute path");
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn ids_are_those_that_the_kernel_has() {
-        let field = Field::top("run_as_user");
+        let field = FieldPath::top("run_as_user");
         assert_eq!(field.id(0), Ok(0));
         assert_eq!(field.id(4_294_967_294), Ok(4_294_967_294));
         for bad in [-1, 4_294_967_295, i64::MAX] {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cri_api::v1;
 
-use super::{Field, Refusal, status};
+use super::{FieldPath, InvalidField, status};
 use crate::store::{ContainerRecord, PodRecord};
 
 /// All conditions that are set must hold.
@@ -25,16 +25,16 @@ pub(crate) struct ContainerFilter {
     labels: BTreeMap<String, String>,
 }
 
-pub(crate) fn pods(asked: Option<v1::PodSandboxFilter>) -> Result<PodFilter, Refusal> {
+pub(crate) fn pods(asked: Option<v1::PodSandboxFilter>) -> Result<PodFilter, InvalidField> {
     let v1::PodSandboxFilter { id, state, label_selector: labels } = asked.unwrap_or_default();
-    let at = Field::top("filter.state.state");
+    let at = FieldPath::top("filter.state.state");
     let state = state.map(|v1::PodSandboxStateValue { state }| at.known(state)).transpose()?;
     Ok(PodFilter { id, state, labels })
 }
 
-pub(crate) fn containers(asked: Option<v1::ContainerFilter>) -> Result<ContainerFilter, Refusal> {
+pub(crate) fn containers(asked: Option<v1::ContainerFilter>) -> Result<ContainerFilter, InvalidField> {
     let v1::ContainerFilter { id, state, pod_sandbox_id: pod, label_selector: labels } = asked.unwrap_or_default();
-    let at = Field::top("filter.state.state");
+    let at = FieldPath::top("filter.state.state");
     let state = state.map(|v1::ContainerStateValue { state }| at.known(state)).transpose()?;
     Ok(ContainerFilter { id, pod, state, labels })
 }
@@ -52,7 +52,7 @@ pub(crate) fn container_stats(asked: Option<v1::ContainerStatsFilter>) -> Contai
 
 impl PodFilter {
     pub(crate) fn apply(&self, all: Vec<Arc<PodRecord>>) -> Vec<Arc<PodRecord>> {
-        let Some(id) = meant(&self.id, all.iter().map(|pod| pod.id.as_str())) else { return Vec::new() };
+        let Some(id) = normalize_id(&self.id, all.iter().map(|pod| pod.id.as_str())) else { return Vec::new() };
         let wanted = |pod: &PodRecord| {
             id.is(pod.id.as_str())
                 && self.state.is_none_or(|state| state == status::pod_state(pod.phase))
@@ -64,8 +64,8 @@ impl PodFilter {
 
 impl ContainerFilter {
     pub(crate) fn apply(&self, all: Vec<Arc<ContainerRecord>>) -> Vec<Arc<ContainerRecord>> {
-        let id = meant(&self.id, all.iter().map(|container| container.id.as_str()));
-        let pod = meant(&self.pod, all.iter().map(|container| container.pod.as_str()));
+        let id = normalize_id(&self.id, all.iter().map(|container| container.id.as_str()));
+        let pod = normalize_id(&self.pod, all.iter().map(|container| container.pod.as_str()));
         let (Some(id), Some(pod)) = (id, pod) else { return Vec::new() };
         let wanted = |container: &ContainerRecord| {
             id.is(container.id.as_str())
@@ -79,12 +79,12 @@ impl ContainerFilter {
 
 /// Which ids are let through.
 #[derive(Debug, PartialEq, Eq)]
-enum Meant<'a> {
+enum IdFilter<'a> {
     Any,
     One(&'a str),
 }
 
-impl Meant<'_> {
+impl IdFilter<'_> {
     fn is(&self, id: &str) -> bool {
         match self {
             Self::Any => true,
@@ -94,9 +94,9 @@ impl Meant<'_> {
 }
 
 /// The id that `text` names in full or by its beginning; none where none, or more than one, begins like that.
-fn meant<'a>(text: &str, ids: impl Iterator<Item = &'a str>) -> Option<Meant<'a>> {
+fn normalize_id<'a>(text: &str, ids: impl Iterator<Item = &'a str>) -> Option<IdFilter<'a>> {
     if text.is_empty() {
-        return Some(Meant::Any);
+        return Some(IdFilter::Any);
     }
     let mut found = None;
     for id in ids.filter(|id| id.starts_with(text)) {
@@ -105,7 +105,7 @@ fn meant<'a>(text: &str, ids: impl Iterator<Item = &'a str>) -> Option<Meant<'a>
         }
         found = Some(id);
     }
-    found.map(Meant::One)
+    found.map(IdFilter::One)
 }
 
 /// Every pair of `selector` is among `labels`.

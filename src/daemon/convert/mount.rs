@@ -7,9 +7,9 @@ use cri_api::v1;
 use model::{Device, Mount, MountSource, Propagation};
 
 use super::security::id_mapping;
-use super::{Field, Refusal, Warnings, image};
+use super::{FieldPath, InvalidField, Warnings, image};
 
-pub(super) fn mount(at: Field<'_>, asked: v1::Mount, warnings: &mut Warnings) -> Result<Mount, Refusal> {
+pub(super) fn mount(at: FieldPath<'_>, asked: v1::Mount, warnings: &mut Warnings) -> Result<Mount, InvalidField> {
     let v1::Mount {
         container_path,
         host_path,
@@ -54,12 +54,12 @@ pub(super) fn mount(at: Field<'_>, asked: v1::Mount, warnings: &mut Warnings) ->
 
 /// A host path or an image, never both.
 fn source(
-    at: Field<'_>,
+    at: FieldPath<'_>,
     host_path: String,
     image: Option<v1::ImageSpec>,
     sub_path: String,
     warnings: &mut Warnings,
-) -> Result<MountSource, Refusal> {
+) -> Result<MountSource, InvalidField> {
     let image = image.filter(|image| *image != v1::ImageSpec::default());
     match image {
         Some(_) if !host_path.is_empty() => Err(at.at("host_path").invalid("set together with image")),
@@ -82,7 +82,7 @@ const OPTIONS: [&str; 7] = ["noexec", "nodev", "nosuid", "noatime", "nodiratime"
 /// Of these a mount has one.
 const ATIME: [&str; 3] = ["noatime", "relatime", "strictatime"];
 
-fn options(at: Field<'_>, asked: Vec<String>) -> Result<Vec<String>, Refusal> {
+fn options(at: FieldPath<'_>, asked: Vec<String>) -> Result<Vec<String>, InvalidField> {
     for (index, option) in asked.iter().enumerate() {
         let at = at.entry(index);
         let word = option.as_str();
@@ -100,7 +100,7 @@ fn options(at: Field<'_>, asked: Vec<String>) -> Result<Vec<String>, Refusal> {
     Ok(asked)
 }
 
-pub(super) fn device(at: Field<'_>, asked: v1::Device) -> Result<Device, Refusal> {
+pub(super) fn device(at: FieldPath<'_>, asked: v1::Device) -> Result<Device, InvalidField> {
     let v1::Device { container_path, host_path, permissions } = asked;
     let rights = |c: char| matches!(c, 'r' | 'w' | 'm');
     if permissions.is_empty() || !permissions.chars().all(rights) {
@@ -118,7 +118,7 @@ pub(super) fn device_to_wire(device: &Device) -> v1::Device {
     v1::Device { container_path, host_path: host_path.display().to_string(), permissions }
 }
 
-pub(super) fn cdi_device(at: Field<'_>, v1::CdiDevice { name }: v1::CdiDevice) -> Result<String, Refusal> {
+pub(super) fn cdi_device(at: FieldPath<'_>, v1::CdiDevice { name }: v1::CdiDevice) -> Result<String, InvalidField> {
     let at = at.at("name");
     let name = at.filled(name)?;
     model::cdi_name::check_name(&name).map_err(|problem| at.invalid(problem))?;

@@ -9,7 +9,7 @@ use model::pod_resources::QualifiedName;
 use model::{Dns, PodMeta, PodSpec, PortMapping, Protocol};
 
 use super::pod_resources::annotation;
-use super::{Field, Refusal, Warnings, pod_resources, resources, security};
+use super::{FieldPath, InvalidField, Warnings, pod_resources, resources, security};
 
 /// The kernel's room for a host name.
 const HOSTNAME_MAX: usize = 64;
@@ -17,23 +17,26 @@ const HOSTNAME_MAX: usize = 64;
 /// The pod that RunPodSandbox asks for.
 ///
 /// Its resources may also be announced by the annotation `by`.
-pub(crate) fn run(asked: v1::RunPodSandboxRequest, by: Option<&QualifiedName>) -> Result<(PodSpec, Warnings), Refusal> {
+pub(crate) fn run(
+    asked: v1::RunPodSandboxRequest,
+    by: Option<&QualifiedName>,
+) -> Result<(PodSpec, Warnings), InvalidField> {
     let v1::RunPodSandboxRequest { config, runtime_handler } = asked;
-    let at = Field::top("config");
+    let at = FieldPath::top("config");
     let mut warnings = Warnings::new();
     let mut spec = spec(at, at.required(config)?, runtime_handler, &mut warnings)?;
     if let Some(name) = by {
-        annotation::heed(at, name, &mut spec, &mut warnings)?;
+        annotation::apply_annotation(at, name, &mut spec, &mut warnings)?;
     }
     Ok((spec, warnings))
 }
 
 pub(super) fn spec(
-    at: Field<'_>,
+    at: FieldPath<'_>,
     config: v1::PodSandboxConfig,
     handler: String,
     warnings: &mut Warnings,
-) -> Result<PodSpec, Refusal> {
+) -> Result<PodSpec, InvalidField> {
     let v1::PodSandboxConfig {
         metadata,
         hostname,
@@ -69,13 +72,13 @@ pub(super) fn spec(
         sysctls,
         overhead: resources::pod_limits(above.at("overhead"), overhead)?,
         resources: resources::pod_limits(above.at("resources"), resources)?,
-        announced: pod_resources::announced(at.at("pod_resources"), pod_resources, warnings)?,
+        announced: pod_resources::pod_resource_config(at.at("pod_resources"), pod_resources, warnings)?,
         security,
         handler,
     })
 }
 
-pub(super) fn meta(at: Field<'_>, metadata: Option<v1::PodSandboxMetadata>) -> Result<PodMeta, Refusal> {
+pub(super) fn meta(at: FieldPath<'_>, metadata: Option<v1::PodSandboxMetadata>) -> Result<PodMeta, InvalidField> {
     let v1::PodSandboxMetadata { name, uid, namespace, attempt } = at.required(metadata)?;
     Ok(PodMeta {
         name: at.at("name").filled(name)?,
@@ -85,7 +88,7 @@ pub(super) fn meta(at: Field<'_>, metadata: Option<v1::PodSandboxMetadata>) -> R
     })
 }
 
-fn host_name(at: Field<'_>, name: String) -> Result<String, Refusal> {
+fn host_name(at: FieldPath<'_>, name: String) -> Result<String, InvalidField> {
     if name.len() > HOSTNAME_MAX {
         Err(at.invalid(format_args!("{} bytes are too long: at most {HOSTNAME_MAX}", name.len())))
     } else if !name.bytes().all(|b| b.is_ascii_graphic() && b != b'/') {
@@ -95,7 +98,7 @@ fn host_name(at: Field<'_>, name: String) -> Result<String, Refusal> {
     }
 }
 
-fn log_dir(at: Field<'_>, dir: String) -> Result<Option<PathBuf>, Refusal> {
+fn log_dir(at: FieldPath<'_>, dir: String) -> Result<Option<PathBuf>, InvalidField> {
     if dir.is_empty() {
         return Ok(None);
     }
@@ -106,9 +109,9 @@ fn log_dir(at: Field<'_>, dir: String) -> Result<Option<PathBuf>, Refusal> {
 }
 
 /// The words go into a file, one line each kind: a word with a blank or a line break would be more than itself.
-fn resolver(at: Field<'_>, dns: v1::DnsConfig) -> Result<Dns, Refusal> {
+fn resolver(at: FieldPath<'_>, dns: v1::DnsConfig) -> Result<Dns, InvalidField> {
     let v1::DnsConfig { servers, searches, options } = dns;
-    let words = |name, list: Vec<String>| -> Result<Vec<String>, Refusal> {
+    let words = |name, list: Vec<String>| -> Result<Vec<String>, InvalidField> {
         match list.iter().position(|word| word.is_empty() || !word.bytes().all(|b| b.is_ascii_graphic())) {
             Some(index) => Err(at.at(name).entry(index).invalid(format_args!("{:?} is no word", list[index]))),
             None => Ok(list),
@@ -121,7 +124,7 @@ fn resolver(at: Field<'_>, dns: v1::DnsConfig) -> Result<Dns, Refusal> {
     })
 }
 
-fn port_mapping(at: Field<'_>, mapping: v1::PortMapping) -> Result<PortMapping, Refusal> {
+fn port_mapping(at: FieldPath<'_>, mapping: v1::PortMapping) -> Result<PortMapping, InvalidField> {
     let v1::PortMapping { protocol, container_port, host_port, host_ip } = mapping;
     let port = |name, value: i32, least: u16| match u16::try_from(value) {
         Ok(port) if port >= least => Ok(port),
@@ -142,7 +145,7 @@ fn port_mapping(at: Field<'_>, mapping: v1::PortMapping) -> Result<PortMapping, 
     })
 }
 
-fn cgroup_path(at: Field<'_>, path: &str) -> Result<Option<String>, Refusal> {
+fn cgroup_path(at: FieldPath<'_>, path: &str) -> Result<Option<String>, InvalidField> {
     if path.is_empty() {
         return Ok(None);
     }

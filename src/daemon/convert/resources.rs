@@ -10,12 +10,15 @@ use model::resources::{
 };
 use model::{ContainerUpdate, PodUpdate};
 
-use super::{Field, Refusal, Warnings, pod_resources};
+use super::{FieldPath, InvalidField, Warnings, pod_resources};
 
 /// Limits of a request: 0, "" and absent mean "not asked".
 ///
 /// `oom_score_adj` cannot say that, as 0 is a score like any other: whoever sends limits sends a score.
-pub(super) fn limits(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) -> Result<LimitsPatch, Refusal> {
+pub(super) fn limits(
+    at: FieldPath<'_>,
+    asked: Option<v1::LinuxContainerResources>,
+) -> Result<LimitsPatch, InvalidField> {
     let Some(asked) = asked else { return Ok(LimitsPatch::default()) };
     let v1::LinuxContainerResources {
         cpu_period,
@@ -38,14 +41,14 @@ pub(super) fn limits(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) 
                 HugePageSize::new(&page_size).map_err(|e| refuse(at, &format!("hugepage_limits[{index}]"), &e))?;
             Ok((size, Bytes(limit)))
         })
-        .collect::<Result<_, Refusal>>()?;
+        .collect::<Result<_, InvalidField>>()?;
     let unified = unified
         .into_iter()
         .map(|(key, value)| {
             let file = UnifiedKey::new(&key).map_err(|e| refuse(at, &format!("unified[{key:?}]"), &e))?;
             Ok((file, at.at("unified").text(value)?))
         })
-        .collect::<Result<_, Refusal>>()?;
+        .collect::<Result<_, InvalidField>>()?;
     Ok(LimitsPatch {
         cpu_quota: number(at, "cpu_quota", cpu_quota, CpuQuota::new)?,
         cpu_period: number(at, "cpu_period", cpu_period, CpuPeriod::new)?,
@@ -70,7 +73,10 @@ pub(super) fn limits(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) 
 /// Two fields of a repeated request must not do harm. The CPU manager of the kubelet sends nothing but a cpuset, so an
 /// OOM score of 0, which the kubelet never wants for a container, is "not asked". And its resizes forbid huge pages of
 /// every size, also to a container that was given some, so a limit of 0 is none.
-pub(super) fn change(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) -> Result<LimitsPatch, Refusal> {
+pub(super) fn change(
+    at: FieldPath<'_>,
+    asked: Option<v1::LinuxContainerResources>,
+) -> Result<LimitsPatch, InvalidField> {
     let mut patch = limits(at, asked)?;
     patch.oom_score_adj = patch.oom_score_adj.filter(|score| score.get() != 0);
     patch.hugepages.retain(|_, limit| *limit != Bytes(0));
@@ -80,17 +86,17 @@ pub(super) fn change(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) 
 /// The container to change, and how.
 pub(crate) fn update(
     asked: v1::UpdateContainerResourcesRequest,
-) -> Result<(String, ContainerUpdate, Warnings), Refusal> {
+) -> Result<(String, ContainerUpdate, Warnings), InvalidField> {
     let v1::UpdateContainerResourcesRequest { container_id, linux, windows, annotations, kubernetes_resources } = asked;
-    Field::top("windows").absent(windows)?;
+    FieldPath::top("windows").absent(windows)?;
     let mut warnings = Warnings::new();
     if !annotations.is_empty() {
         let names: Vec<_> = annotations.into_keys().collect();
         warnings.push(format!("annotations: none of {names:?} means anything to crisp"));
     }
     let update = ContainerUpdate {
-        limits: change(Field::top("linux"), linux)?,
-        kubernetes_resources: pod_resources::resources(Field::top("kubernetes_resources"), kubernetes_resources)?,
+        limits: change(FieldPath::top("linux"), linux)?,
+        kubernetes_resources: pod_resources::resources(FieldPath::top("kubernetes_resources"), kubernetes_resources)?,
     };
     Ok((super::container::id("container_id", container_id)?, update, warnings))
 }
@@ -98,14 +104,14 @@ pub(crate) fn update(
 /// The pod to change, and how.
 pub(crate) fn update_pod(
     asked: v1::UpdatePodSandboxResourcesRequest,
-) -> Result<(String, PodUpdate, Warnings), Refusal> {
+) -> Result<(String, PodUpdate, Warnings), InvalidField> {
     let v1::UpdatePodSandboxResourcesRequest { pod_sandbox_id, overhead, resources, pod_resources } = asked;
-    let limits = |name, asked: Option<_>| asked.map(|asked| pod_limits(Field::top(name), Some(asked))).transpose();
+    let limits = |name, asked: Option<_>| asked.map(|asked| pod_limits(FieldPath::top(name), Some(asked))).transpose();
     let mut warnings = Warnings::new();
     let update = PodUpdate {
         resources: limits("resources", resources)?,
         overhead: limits("overhead", overhead)?,
-        announced: pod_resources::announced(Field::top("pod_resources"), pod_resources, &mut warnings)?,
+        announced: pod_resources::pod_resource_config(FieldPath::top("pod_resources"), pod_resources, &mut warnings)?,
     };
     Ok((super::container::id("pod_sandbox_id", pod_sandbox_id)?, update, warnings))
 }
@@ -115,7 +121,10 @@ pub(crate) fn update_pod(
 ///
 /// It also takes the overhead off first, also where there is no limit, so any negative number is none, and what is left of
 /// a quota may be less than the kernel takes.
-pub(super) fn pod_limits(at: Field<'_>, asked: Option<v1::LinuxContainerResources>) -> Result<LimitsPatch, Refusal> {
+pub(super) fn pod_limits(
+    at: FieldPath<'_>,
+    asked: Option<v1::LinuxContainerResources>,
+) -> Result<LimitsPatch, InvalidField> {
     let asked = asked.map(|asked| v1::LinuxContainerResources {
         cpu_quota: match asked.cpu_quota {
             0 => 0,
@@ -144,27 +153,27 @@ const QUOTA_MIN: i64 = 1000;
 /// No machine has as much memory; how much the kernel says exactly depends on its page size.
 const NO_LIMIT: u64 = 1 << 62;
 
-fn refuse(at: Field<'_>, name: &str, problem: &InvalidLimits) -> Refusal {
+fn refuse(at: FieldPath<'_>, name: &str, problem: &InvalidLimits) -> InvalidField {
     at.at(name).invalid(problem)
 }
 
 fn number<T>(
-    at: Field<'_>,
+    at: FieldPath<'_>,
     name: &str,
     value: i64,
     make: impl FnOnce(i64) -> Result<T, InvalidLimits>,
-) -> Result<Option<T>, Refusal> {
+) -> Result<Option<T>, InvalidField> {
     if value == 0 { Ok(None) } else { make(value).map(Some).map_err(|e| refuse(at, name, &e)) }
 }
 
-fn set(at: Field<'_>, name: &str, text: &str) -> Result<Option<CpuSet>, Refusal> {
+fn set(at: FieldPath<'_>, name: &str, text: &str) -> Result<Option<CpuSet>, InvalidField> {
     if text.is_empty() { Ok(None) } else { CpuSet::new(text).map(Some).map_err(|e| refuse(at, name, &e)) }
 }
 
 /// What a status shows: the kernel's values, but each as it was asked for where it is what the asking turns into.
 ///
 /// None where there is no CPU controller: the kubelet takes a set with a gap for "as before", so it is all or nothing.
-pub(super) fn in_force(asked: &LimitsPatch, now: &CurrentLimits) -> Option<v1::ContainerResources> {
+pub(super) fn limits_to_wire(asked: &LimitsPatch, now: &CurrentLimits) -> Option<v1::ContainerResources> {
     let ObservedLimits {
         cpu_quota,
         cpu_period,

@@ -3,10 +3,10 @@
 use cri_api::v1;
 use model::Signal;
 
-use super::{Field, Refusal};
+use super::{FieldPath, InvalidField};
 
 /// None where the choice is left to the runtime.
-pub(super) fn signal(at: Field<'_>, value: i32) -> Result<Option<Signal>, Refusal> {
+pub(super) fn signal(at: FieldPath<'_>, value: i32) -> Result<Option<Signal>, InvalidField> {
     let named: v1::Signal = at.known(value)?;
     if named == v1::Signal::RuntimeDefault {
         return Ok(None);
@@ -27,7 +27,7 @@ mod tests {
 
     #[test]
     fn every_signal_of_the_wire_is_known_and_comes_back() {
-        let at = Field::top("stop_signal");
+        let at = FieldPath::top("stop_signal");
         assert_eq!(signal(at, 0), Ok(None));
         for value in 1..=65 {
             let ours = signal(at, value).unwrap().unwrap();

@@ -10,12 +10,12 @@ use model::stats::{
 
 use super::status::nanos;
 use super::{container, pod};
-use crate::runtime::{ContainerSeen, PodSeen};
+use crate::runtime::{ContainerStatsEntry, PodStatsEntry};
 use crate::store::{ContainerRecord, PodRecord};
 
 /// `writables` is where all writable layers are.
-pub(crate) fn container(seen: &ContainerSeen, writables: &Path) -> v1::ContainerStats {
-    let ContainerSeen { record, stats: ContainerStats { group, nano_cores, writable } } = seen;
+pub(crate) fn container(seen: &ContainerStatsEntry, writables: &Path) -> v1::ContainerStats {
+    let ContainerStatsEntry { record, stats: ContainerStats { group, nano_cores, writable } } = seen;
     let Group { cpu, memory, swap, io } = group_to_wire(group.as_ref(), *nano_cores);
     v1::ContainerStats {
         attributes: Some(container_attributes(record)),
@@ -27,8 +27,8 @@ pub(crate) fn container(seen: &ContainerSeen, writables: &Path) -> v1::Container
     }
 }
 
-pub(crate) fn pod(seen: &PodSeen, writables: &Path) -> v1::PodSandboxStats {
-    let PodSeen { record, stats: PodStats { group, nano_cores, tasks, network }, containers } = seen;
+pub(crate) fn pod(seen: &PodStatsEntry, writables: &Path) -> v1::PodSandboxStats {
+    let PodStatsEntry { record, stats: PodStats { group, nano_cores, tasks, network }, containers } = seen;
     // There is no field for the swap of a whole pod.
     let Group { cpu, memory, swap: _, io } = group_to_wire(group.as_ref(), *nano_cores);
     v1::PodSandboxStats {

@@ -7,7 +7,7 @@ use cri_api::v1;
 use model::{AbnormalExit, CleanupFailure, ContainerState, Exit, PodState};
 
 use super::{container, image, mount, pod, resources, security, signal};
-use crate::store::{ContainerRecord, ImageUsed, PodRecord, UserUsed};
+use crate::store::{ContainerImage, ContainerRecord, ContainerUser, PodRecord};
 
 /// The program ended well.
 const COMPLETED: &str = "Completed";
@@ -85,9 +85,9 @@ pub(crate) fn container(record: &ContainerRecord, limits: Option<&cgroup::Curren
         spec,
         created,
         phase,
-        image: ImageUsed { id: image_id, name, reference },
+        image: ContainerImage { id: image_id, name, reference },
         mounted,
-        user: UserUsed { uid, gid, groups },
+        user: ContainerUser { uid, gid, groups },
         log,
         stop_signal,
         cgroup: _,
@@ -118,7 +118,7 @@ pub(crate) fn container(record: &ContainerRecord, limits: Option<&cgroup::Curren
         annotations: spec.annotations.clone(),
         mounts: spec.mounts.iter().map(|mount| mount::mount_to_wire(mount, mounted)).collect(),
         log_path: log.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
-        resources: limits.and_then(|now| resources::in_force(&spec.resources, now)),
+        resources: limits.and_then(|now| resources::limits_to_wire(&spec.resources, now)),
         image_id: image_id.clone(),
         user: Some(v1::ContainerUser { linux: Some(user) }),
         stop_signal: signal::to_wire(*stop_signal).into(),
@@ -133,7 +133,7 @@ pub(crate) fn container_item(record: &ContainerRecord) -> v1::Container {
         spec,
         created,
         phase,
-        image: ImageUsed { id: image_id, name: _, reference },
+        image: ContainerImage { id: image_id, name: _, reference },
         mounted: _,
         user: _,
         log: _,

@@ -1,40 +1,40 @@
 //! Exec, attach and port-forward.
 
 use cri_api::v1;
-use streaming::remote_command::Wants;
+use streaming::remote_command::StdioOptions;
 
 use super::container::{command, each, id};
-use super::{Field, Refusal};
+use super::{FieldPath, InvalidField};
 
-pub(crate) fn exec(asked: v1::ExecRequest) -> Result<(String, Vec<String>, Wants), Refusal> {
+pub(crate) fn exec(asked: v1::ExecRequest) -> Result<(String, Vec<String>, StdioOptions), InvalidField> {
     let v1::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr } = asked;
-    Ok((id("container_id", container_id)?, command(cmd)?, wants(Wants { stdin, stdout, stderr, tty })?))
+    Ok((id("container_id", container_id)?, command(cmd)?, stdio_options(StdioOptions { stdin, stdout, stderr, tty })?))
 }
 
-pub(crate) fn attach(asked: v1::AttachRequest) -> Result<(String, Wants), Refusal> {
+pub(crate) fn attach(asked: v1::AttachRequest) -> Result<(String, StdioOptions), InvalidField> {
     let v1::AttachRequest { container_id, stdin, tty, stdout, stderr } = asked;
-    Ok((id("container_id", container_id)?, wants(Wants { stdin, stdout, stderr, tty })?))
+    Ok((id("container_id", container_id)?, stdio_options(StdioOptions { stdin, stdout, stderr, tty })?))
 }
 
 /// The pod, and its ports: all of them where none is named.
-pub(crate) fn port_forward(asked: v1::PortForwardRequest) -> Result<(String, Vec<u16>), Refusal> {
+pub(crate) fn port_forward(asked: v1::PortForwardRequest) -> Result<(String, Vec<u16>), InvalidField> {
     let v1::PortForwardRequest { pod_sandbox_id, port } = asked;
-    let ports = each(Field::top("port"), port, |at, port| match u16::try_from(port) {
+    let ports = each(FieldPath::top("port"), port, |at, port| match u16::try_from(port) {
         Ok(port) if port > 0 => Ok(port),
         _ => Err(at.invalid(format_args!("{port} is not 1 to {}", u16::MAX))),
     });
     Ok((id("pod_sandbox_id", pod_sandbox_id)?, ports?))
 }
 
-fn wants(wants: Wants) -> Result<Wants, Refusal> {
-    let Wants { stdin, stdout, stderr, tty } = wants;
+fn stdio_options(wants: StdioOptions) -> Result<StdioOptions, InvalidField> {
+    let StdioOptions { stdin, stdout, stderr, tty } = wants;
     if tty && stderr {
         return Err(
-            Field::top("stderr").invalid("a terminal has no stderr of its own: tty and stderr cannot both be true")
+            FieldPath::top("stderr").invalid("a terminal has no stderr of its own: tty and stderr cannot both be true")
         );
     }
     if !stdin && !stdout && !stderr {
-        return Err(Field::top("stdout").invalid("one of stdin, stdout and stderr must be true"));
+        return Err(FieldPath::top("stdout").invalid("one of stdin, stdout and stderr must be true"));
     }
     Ok(wants)
 }
@@ -50,7 +50,7 @@ mod tests {
             exec(v1::ExecRequest { container_id: "c".into(), cmd, stdin, stdout, stderr, tty })
                 .map(|(_, _, wants)| wants)
         };
-        let all = Wants { stdin: true, stdout: true, stderr: true, tty: false };
+        let all = StdioOptions { stdin: true, stdout: true, stderr: true, tty: false };
         assert_eq!(ask(true, true, true, false), Ok(all));
         assert!(ask(true, true, true, true).unwrap_err().to_string().starts_with("stderr: "));
         assert!(ask(false, false, false, true).unwrap_err().to_string().starts_with("stdout: "));

@@ -15,7 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument as _, Span};
 
-use super::{Answer, outcome, status};
+use super::{RpcResult, outcome, status};
 use crate::convert;
 use crate::convert::admin::{imported_to_wire, progress_to_wire, pruned_to_wire};
 use crate::runtime::Runtime;
@@ -78,7 +78,7 @@ fn place(streams: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Status> {
 fn streamed<T: Send + 'static>(
     place: OwnedSemaphorePermit,
     work: impl FnOnce(&Sender<T>) -> Result<(), AdminError> + Send + 'static,
-) -> Answer<Stream<T>> {
+) -> RpcResult<Stream<T>> {
     let (sender, receiver) = mpsc::channel(WAITING);
     let (span, began) = (Span::current(), Instant::now());
     let task = tokio::task::spawn_blocking({
@@ -104,9 +104,9 @@ fn streamed<T: Send + 'static>(
 }
 
 /// How far the work is, told now and then.
-struct Teller(Mutex<(Instant, Progress)>);
+struct ProgressThrottle(Mutex<(Instant, Progress)>);
 
-impl Teller {
+impl ProgressThrottle {
     fn new() -> Self {
         Self(Mutex::new((Instant::now(), Progress::default())))
     }
@@ -137,11 +137,11 @@ impl Images for AdminApi {
     type ImportStream = Stream<ImportProgress>;
     type ExportStream = Stream<Chunk>;
 
-    async fn import(&self, request: Request<ImportRequest>) -> Answer<Self::ImportStream> {
+    async fn import(&self, request: Request<ImportRequest>) -> RpcResult<Self::ImportStream> {
         let convert::admin::Import { path, name } = convert::admin::import(request.into_inner()).map_err(status::of)?;
         let store = Arc::clone(self.runtime.images());
         streamed(place(&self.streams)?, move |sender| {
-            let teller = Teller::new();
+            let teller = ProgressThrottle::new();
             let watch = |progress| {
                 if teller.note(progress) {
                     // One that is not taken in time is followed by a newer one.
@@ -156,26 +156,26 @@ impl Images for AdminApi {
         })
     }
 
-    async fn export(&self, request: Request<ExportRequest>) -> Answer<Self::ExportStream> {
+    async fn export(&self, request: Request<ExportRequest>) -> RpcResult<Self::ExportStream> {
         let asked = convert::admin::export(request.into_inner()).map_err(status::of)?;
         let convert::admin::Export { names, compress } = asked;
         let store = Arc::clone(self.runtime.images());
         streamed(place(&self.streams)?, move |sender| {
-            let teller = Teller::new();
+            let teller = ProgressThrottle::new();
             let watch = |progress| {
                 if teller.note(progress) {
                     sender.try_send(Ok(chunk(Vec::new(), progress))).ok();
                 }
                 while_open(sender)
             };
-            let mut pieces = Pieces { sender, teller: &teller, piece: Vec::with_capacity(PIECE) };
+            let mut pieces = ChunkWriter { sender, teller: &teller, piece: Vec::with_capacity(PIECE) };
             store.export(&names, compress, &mut pieces, &watch)?;
             sender.blocking_send(Ok(Chunk { done: true, ..chunk(Vec::new(), teller.last()) })).ok();
             Ok(())
         })
     }
 
-    async fn prune(&self, request: Request<PruneRequest>) -> Answer<PruneResponse> {
+    async fn prune(&self, request: Request<PruneRequest>) -> RpcResult<PruneResponse> {
         let PruneRequest { all, dry_run } = request.into_inner();
         let runtime = Arc::clone(&self.runtime);
         let prune = move || {
@@ -195,13 +195,13 @@ fn chunk(data: Vec<u8>, progress: Progress) -> Chunk {
 }
 
 /// An archive on its way, cut into messages.
-struct Pieces<'a> {
+struct ChunkWriter<'a> {
     sender: &'a Sender<Chunk>,
-    teller: &'a Teller,
+    teller: &'a ProgressThrottle,
     piece: Vec<u8>,
 }
 
-impl io::Write for Pieces<'_> {
+impl io::Write for ChunkWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = bytes.len().min(PIECE - self.piece.len());
         self.piece.extend_from_slice(&bytes[..count]);

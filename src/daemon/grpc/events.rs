@@ -10,13 +10,13 @@ use tonic::{Response, Status};
 
 use super::list_stream::Chunks;
 use crate::convert;
-use crate::runtime::{Event, Listening, Runtime};
+use crate::runtime::{Event, Runtime, Subscription};
 
 pub(super) fn stream(runtime: &Runtime) -> Response<Chunks<v1::ContainerEventResponse>> {
-    Response::new(told(runtime.events().listen()))
+    Response::new(event_stream(runtime.events().subscribe()))
 }
 
-fn told(Listening { early, live }: Listening) -> Chunks<v1::ContainerEventResponse> {
+fn event_stream(Subscription { early, live }: Subscription) -> Chunks<v1::ContainerEventResponse> {
     let early = tokio_stream::iter(early).map(Ok);
     let wire = |event: Result<Arc<Event>, BroadcastStreamRecvError>| match event {
         Ok(event) => Ok(convert::event::event(&event)),
@@ -51,7 +51,7 @@ mod tests {
         let (sender, live) = broadcast::channel(4);
         sender.send(event("b")).unwrap();
         drop(sender);
-        let stream = told(Listening { early: vec![event("a")], live: Some(live) });
+        let stream = event_stream(Subscription { early: vec![event("a")], live: Some(live) });
         let ids: Vec<String> = stream.map(|event| event.unwrap().container_id).collect().await;
         assert_eq!(ids, ["a", "b"]);
     }
@@ -62,7 +62,7 @@ mod tests {
         for number in 0..7 {
             sender.send(event(&number.to_string())).unwrap();
         }
-        let mut stream = told(Listening { early: Vec::new(), live: Some(live) });
+        let mut stream = event_stream(Subscription { early: Vec::new(), live: Some(live) });
         let end = stream.next().await.unwrap().unwrap_err();
         assert_eq!(end.code(), Code::ResourceExhausted);
         assert!(end.message().contains("3 are lost"), "{end:?}");

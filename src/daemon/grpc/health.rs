@@ -14,7 +14,7 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 
-use super::{AdminApi, Answer, ImageApi, RuntimeApi};
+use super::{AdminApi, ImageApi, RpcResult, RuntimeApi};
 
 /// Those who are there; the empty name is the daemon as a whole.
 const SERVICES: [&str; 4] = [
@@ -26,14 +26,14 @@ const SERVICES: [&str; 4] = [
 
 /// Whether requests are taken; dropped when the daemon ends, which ends everybody's watch.
 #[derive(Debug)]
-pub(crate) struct Serving(watch::Sender<ServingStatus>);
+pub(crate) struct HealthState(watch::Sender<ServingStatus>);
 
 #[derive(Debug)]
 pub(crate) struct HealthApi {
     serving: watch::Receiver<ServingStatus>,
 }
 
-impl Serving {
+impl HealthState {
     pub(crate) fn new() -> (Self, HealthApi) {
         let (sender, serving) = watch::channel(ServingStatus::Serving);
         (Self(sender), HealthApi { serving })
@@ -53,7 +53,7 @@ fn response(status: ServingStatus) -> HealthCheckResponse {
 impl Health for HealthApi {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-    async fn check(&self, request: Request<HealthCheckRequest>) -> Answer<HealthCheckResponse> {
+    async fn check(&self, request: Request<HealthCheckRequest>) -> RpcResult<HealthCheckResponse> {
         let HealthCheckRequest { service } = request.into_inner();
         if !SERVICES.contains(&service.as_str()) {
             return Err(Status::not_found(format!("there is no service {service:?}")));
@@ -61,7 +61,7 @@ impl Health for HealthApi {
         Ok(Response::new(response(*self.serving.borrow())))
     }
 
-    async fn watch(&self, request: Request<HealthCheckRequest>) -> Answer<Self::WatchStream> {
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> RpcResult<Self::WatchStream> {
         let HealthCheckRequest { service } = request.into_inner();
         let known = SERVICES.contains(&service.as_str());
         // One that is not there may come to be: the caller goes on watching, in vain here.
@@ -83,7 +83,7 @@ mod tests {
 
     #[tokio::test]
     async fn every_service_is_told_and_no_other() {
-        let (_serving, api) = Serving::new();
+        let (_serving, api) = HealthState::new();
         for service in ["", "runtime.v1.RuntimeService", "runtime.v1.ImageService", "crisp.admin.v1.Images"] {
             let answer = api.check(asked(service)).await.unwrap().into_inner();
             assert_eq!(answer.status(), ServingStatus::Serving, "{service}");
@@ -93,7 +93,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_watch_tells_of_the_end_and_ends() {
-        let (serving, api) = Serving::new();
+        let (serving, api) = HealthState::new();
         let mut known = api.watch(asked("")).await.unwrap().into_inner();
         let mut unknown = api.watch(asked("x")).await.unwrap().into_inner();
         assert_eq!(known.next().await.unwrap().unwrap().status(), ServingStatus::Serving);

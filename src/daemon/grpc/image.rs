@@ -12,7 +12,7 @@ use model::{ErrorClass, ErrorKind, ImageName, PodMeta};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
-use super::{Answer, about_image, about_pod, filesystem, log_warnings, looked_up, outcome, status};
+use super::{RpcResult, filesystem, log_warnings, outcome, record_image, record_pod_id, run_blocking, status};
 use crate::convert;
 use crate::runtime::Runtime;
 
@@ -55,7 +55,7 @@ impl ImageApi {
 
     /// Uses the registries as they are configured now. What is wrong with their files fails no pull: the last good
     /// settings stay.
-    async fn look_at_registries(&self) {
+    async fn reload_registries(&self) {
         let (registries, store) = (Arc::clone(&self.registries), Arc::clone(self.runtime.images()));
         let look = move || registries.refresh(|new| store.set_registries(new));
         match tokio::task::spawn_blocking(look).await {
@@ -115,22 +115,22 @@ fn chunks(images: Vec<Arc<::image::Image>>, pinned: PinnedImages) -> impl Iterat
 impl ImageService for ImageApi {
     type StreamImagesStream = Pin<Box<dyn Stream<Item = Result<StreamImagesResponse, Status>> + Send>>;
 
-    async fn list_images(&self, request: Request<ListImagesRequest>) -> Answer<ListImagesResponse> {
+    async fn list_images(&self, request: Request<ListImagesRequest>) -> RpcResult<ListImagesResponse> {
         let ListImagesRequest { filter } = request.into_inner();
         let images = self.list(filter)?;
         Ok(Response::new(ListImagesResponse { images: images.iter().map(|image| self.show(image)).collect() }))
     }
 
-    async fn stream_images(&self, request: Request<StreamImagesRequest>) -> Answer<Self::StreamImagesStream> {
+    async fn stream_images(&self, request: Request<StreamImagesRequest>) -> RpcResult<Self::StreamImagesStream> {
         let StreamImagesRequest { filter } = request.into_inner();
         let chunks = chunks(self.list(filter)?, self.runtime.settings().pinned.clone());
         Ok(Response::new(Box::pin(tokio_stream::iter(chunks.map(Ok)))))
     }
 
-    async fn image_status(&self, request: Request<ImageStatusRequest>) -> Answer<ImageStatusResponse> {
+    async fn image_status(&self, request: Request<ImageStatusRequest>) -> RpcResult<ImageStatusResponse> {
         let ImageStatusRequest { image, verbose } = request.into_inner();
         let (name, warnings) = convert::image::asked(image).map_err(status::of)?;
-        about_image(&name.image);
+        record_image(&name.image);
         log_warnings(&warnings);
         self.check_handler("image", &name)?;
         let found = self.runtime.images().find(&name.image);
@@ -142,13 +142,13 @@ impl ImageService for ImageApi {
         Ok(Response::new(ImageStatusResponse { image, info }))
     }
 
-    async fn pull_image(&self, request: Request<PullImageRequest>) -> Answer<PullImageResponse> {
-        self.look_at_registries().await;
+    async fn pull_image(&self, request: Request<PullImageRequest>) -> RpcResult<PullImageResponse> {
+        self.reload_registries().await;
         let pull = convert::image::pull(request.into_inner(), &self.registries.search()).map_err(status::of)?;
         let convert::image::Pull { name: image, credentials, pod, warnings } = pull;
-        about_image(&image.image);
+        record_image(&image.image);
         if let Some(PodMeta { name, uid, namespace, attempt: _ }) = pod {
-            about_pod(&format!("{namespace}/{name} {uid}"));
+            record_pod_id(&format!("{namespace}/{name} {uid}"));
         }
         log_warnings(&warnings);
         self.check_handler("image", &image)?;
@@ -158,10 +158,10 @@ impl ImageService for ImageApi {
         Ok(Response::new(PullImageResponse { image_ref: image.id.to_string() }))
     }
 
-    async fn remove_image(&self, request: Request<RemoveImageRequest>) -> Answer<RemoveImageResponse> {
+    async fn remove_image(&self, request: Request<RemoveImageRequest>) -> RpcResult<RemoveImageResponse> {
         let RemoveImageRequest { image } = request.into_inner();
         let (name, warnings) = convert::image::asked(image).map_err(status::of)?;
-        about_image(&name.image);
+        record_image(&name.image);
         log_warnings(&warnings);
         self.check_handler("image", &name)?;
         let store = Arc::clone(self.runtime.images());
@@ -173,14 +173,14 @@ impl ImageService for ImageApi {
         Ok(Response::new(RemoveImageResponse {}))
     }
 
-    async fn image_fs_info(&self, _: Request<ImageFsInfoRequest>) -> Answer<ImageFsInfoResponse> {
+    async fn image_fs_info(&self, _: Request<ImageFsInfoRequest>) -> RpcResult<ImageFsInfoResponse> {
         let runtime = Arc::clone(&self.runtime);
         let look = move || {
             let images = runtime.images().usage();
-            let containers = filesystem::of_containers(&images, &runtime.writables());
+            let containers = filesystem::of_containers(&images, &runtime.layers_dir());
             (images, containers)
         };
-        let (images, containers) = looked_up(look).await?;
+        let (images, containers) = run_blocking(look).await?;
         let now = SystemTime::now();
         let containers = containers.unwrap_or_else(|error| {
             tracing::warn!(%error, "where containers write is told as where images are");

@@ -25,7 +25,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::convert::Warnings;
 pub(crate) use admin::AdminApi;
-pub(crate) use health::Serving;
+pub(crate) use health::HealthState;
 pub(crate) use image::ImageApi;
 pub(crate) use latency::{BOUNDS, Latencies, Latency};
 pub(crate) use runtime::RuntimeApi;
@@ -34,10 +34,10 @@ pub(crate) use trace::TraceLayer;
 /// The longest request that is read: what the kubelet's own side allows.
 pub const REQUEST_MAX: usize = 16 << 20;
 
-type Answer<T> = Result<Response<T>, Status>;
+type RpcResult<T> = Result<Response<T>, Status>;
 
 /// Runs `work` to its end even when the caller goes away: an undo that lived in the caller's future would vanish with it.
-async fn to_the_end<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, Status>
+async fn run_detached<T, E>(work: impl Future<Output = Result<T, E>> + Send + 'static) -> Result<T, Status>
 where
     T: Send + 'static,
     E: ErrorClass + Send + 'static,
@@ -54,7 +54,7 @@ async fn outcome<T, E: ErrorClass>(task: JoinHandle<Result<T, E>>) -> Result<T, 
 }
 
 /// What `look` finds out; it may look at the disk.
-async fn looked_up<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+async fn run_blocking<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
     tokio::task::spawn_blocking(look).await.map_err(|_| panicked())
 }
 
@@ -63,27 +63,27 @@ fn panicked() -> Status {
 }
 
 /// The one answer of what crisp does not do yet.
-fn not_yet<T>(rpc: &str, what: &str) -> Result<T, Status> {
-    Err(Status::unimplemented(format!("{}: {what}", missing(rpc))))
+fn unimplemented_rpc<T>(rpc: &str, what: &str) -> Result<T, Status> {
+    Err(Status::unimplemented(format!("{}: {what}", unimplemented_prefix(rpc))))
 }
 
 /// How the answer of a call that is not there begins; one that only refuses a field says something else.
-fn missing(rpc: &str) -> String {
+fn unimplemented_prefix(rpc: &str) -> String {
     format!("{rpc} is not implemented yet")
 }
 
 /// Puts the pod's id into the span of the request.
-fn about_pod(id: &str) {
+fn record_pod_id(id: &str) {
     Span::current().record("pod", id);
 }
 
 /// Puts the container's id into the span of the request.
-fn about_container(id: &str) {
+fn record_container_id(id: &str) {
     Span::current().record("container", id);
 }
 
 /// Puts the image's name into the span of the request.
-fn about_image(name: &str) {
+fn record_image(name: &str) {
     Span::current().record("image", name);
 }
 
@@ -121,7 +121,7 @@ mod tests {
     #[tokio::test]
     async fn work_goes_on_when_the_caller_leaves() {
         let (done, seen) = oneshot::channel();
-        let work = to_the_end(async move {
+        let work = run_detached(async move {
             tokio::time::sleep(Duration::from_millis(50)).await;
             done.send(()).map_err(|()| No)
         });
@@ -131,15 +131,15 @@ mod tests {
 
     #[tokio::test]
     async fn an_error_and_a_panic_become_a_status() {
-        let failed = to_the_end(async { Err::<(), _>(No) }).await.unwrap_err();
+        let failed = run_detached(async { Err::<(), _>(No) }).await.unwrap_err();
         assert_eq!((failed.code(), failed.message()), (Code::FailedPrecondition, "no"));
-        let panicked = to_the_end(async { if true { panic!("on purpose") } else { Ok::<(), No>(()) } }).await;
+        let panicked = run_detached(async { if true { panic!("on purpose") } else { Ok::<(), No>(()) } }).await;
         assert_eq!(panicked.unwrap_err().code(), Code::Internal);
     }
 
     #[test]
     fn what_is_missing_says_so() {
-        let status = not_yet::<()>("Exec", "streaming is planned").unwrap_err();
+        let status = unimplemented_rpc::<()>("Exec", "streaming is planned").unwrap_err();
         assert_eq!(status.code(), Code::Unimplemented);
         assert_eq!(status.message(), "Exec is not implemented yet: streaming is planned");
     }

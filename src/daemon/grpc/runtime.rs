@@ -9,24 +9,24 @@ use tonic::{Request, Response, Status};
 
 use super::list_stream::Chunks;
 use super::{
-    Answer, about_container, about_pod, events, list_stream, log_warnings, looked_up, metrics, not_yet, stats, status,
-    to_the_end, verbose, version,
+    RpcResult, events, list_stream, log_warnings, metrics, record_container_id, record_pod_id, run_blocking,
+    run_detached, stats, status, unimplemented_rpc, verbose, version,
 };
 use crate::convert;
 use crate::convert::container::id;
 use crate::runtime::{ExecOutput, Runtime};
-use crate::stream_server::{Request as Stream, Streaming};
+use crate::stream_server::{Request as Stream, StreamServer};
 
 const CHECKPOINTS: &str = "checkpoints are not planned yet";
 
 #[derive(Debug)]
 pub(crate) struct RuntimeApi {
     runtime: Arc<Runtime>,
-    streaming: Arc<Streaming>,
+    streaming: Arc<StreamServer>,
 }
 
 impl RuntimeApi {
-    pub(crate) fn new(runtime: Arc<Runtime>, streaming: Arc<Streaming>) -> Self {
+    pub(crate) fn new(runtime: Arc<Runtime>, streaming: Arc<StreamServer>) -> Self {
         Self { runtime, streaming }
     }
 
@@ -52,15 +52,15 @@ impl RuntimeService for RuntimeApi {
     type StreamPodSandboxMetricsStream = Chunks<StreamPodSandboxMetricsResponse>;
     type GetContainerEventsStream = Chunks<ContainerEventResponse>;
 
-    async fn version(&self, _: Request<VersionRequest>) -> Answer<VersionResponse> {
+    async fn version(&self, _: Request<VersionRequest>) -> RpcResult<VersionResponse> {
         Ok(Response::new(version::version()))
     }
 
-    async fn status(&self, request: Request<StatusRequest>) -> Answer<StatusResponse> {
+    async fn status(&self, request: Request<StatusRequest>) -> RpcResult<StatusResponse> {
         let StatusRequest { verbose: wanted } = request.into_inner();
         let runtime = Arc::clone(&self.runtime);
         let info = match wanted {
-            true => looked_up(move || verbose(true, || runtime.info())).await?,
+            true => run_blocking(move || verbose(true, || runtime.info())).await?,
             false => Default::default(),
         };
         Ok(Response::new(StatusResponse {
@@ -73,56 +73,62 @@ impl RuntimeService for RuntimeApi {
         }))
     }
 
-    async fn runtime_config(&self, _: Request<RuntimeConfigRequest>) -> Answer<RuntimeConfigResponse> {
+    async fn runtime_config(&self, _: Request<RuntimeConfigRequest>) -> RpcResult<RuntimeConfigResponse> {
         Ok(Response::new(version::runtime_config(self.runtime.config().cgroup.driver)))
     }
 
     async fn update_runtime_config(
         &self,
         request: Request<UpdateRuntimeConfigRequest>,
-    ) -> Answer<UpdateRuntimeConfigResponse> {
+    ) -> RpcResult<UpdateRuntimeConfigResponse> {
         let UpdateRuntimeConfigRequest { runtime_config } = request.into_inner();
         let ranges = runtime_config.and_then(|config| config.network_config).map(|network| network.pod_cidr);
         if let Some(ranges) = ranges.filter(|ranges| !ranges.is_empty()) {
             let runtime = Arc::clone(&self.runtime);
-            to_the_end(async move { runtime.set_addresses(ranges).await }).await?;
+            run_detached(async move { runtime.set_pod_cidr(ranges).await }).await?;
         }
         Ok(Response::new(UpdateRuntimeConfigResponse {}))
     }
 
-    async fn run_pod_sandbox(&self, request: Request<RunPodSandboxRequest>) -> Answer<RunPodSandboxResponse> {
+    async fn run_pod_sandbox(&self, request: Request<RunPodSandboxRequest>) -> RpcResult<RunPodSandboxResponse> {
         let settings = self.runtime.settings();
         let annotation = settings.resources.annotation.as_ref();
         let (spec, warnings) = convert::pod::run(request.into_inner(), annotation).map_err(status::of)?;
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
-        let pod = to_the_end(async move { runtime.run_pod(spec).await }).await?;
-        about_pod(pod.as_str());
+        let pod = run_detached(async move { runtime.run_pod(spec).await }).await?;
+        record_pod_id(pod.as_str());
         Ok(Response::new(RunPodSandboxResponse { pod_sandbox_id: pod.into() }))
     }
 
-    async fn stop_pod_sandbox(&self, request: Request<StopPodSandboxRequest>) -> Answer<StopPodSandboxResponse> {
+    async fn stop_pod_sandbox(&self, request: Request<StopPodSandboxRequest>) -> RpcResult<StopPodSandboxResponse> {
         let StopPodSandboxRequest { pod_sandbox_id } = request.into_inner();
         let pod = id("pod_sandbox_id", pod_sandbox_id).map_err(status::of)?;
-        about_pod(&pod);
+        record_pod_id(&pod);
         let runtime = Arc::clone(&self.runtime);
-        to_the_end(async move { runtime.stop_pod(&pod).await }).await?;
+        run_detached(async move { runtime.stop_pod(&pod).await }).await?;
         Ok(Response::new(StopPodSandboxResponse {}))
     }
 
-    async fn remove_pod_sandbox(&self, request: Request<RemovePodSandboxRequest>) -> Answer<RemovePodSandboxResponse> {
+    async fn remove_pod_sandbox(
+        &self,
+        request: Request<RemovePodSandboxRequest>,
+    ) -> RpcResult<RemovePodSandboxResponse> {
         let RemovePodSandboxRequest { pod_sandbox_id } = request.into_inner();
         let pod = id("pod_sandbox_id", pod_sandbox_id).map_err(status::of)?;
-        about_pod(&pod);
+        record_pod_id(&pod);
         let runtime = Arc::clone(&self.runtime);
-        to_the_end(async move { runtime.remove_pod(&pod).await }).await?;
+        run_detached(async move { runtime.remove_pod(&pod).await }).await?;
         Ok(Response::new(RemovePodSandboxResponse {}))
     }
 
-    async fn pod_sandbox_status(&self, request: Request<PodSandboxStatusRequest>) -> Answer<PodSandboxStatusResponse> {
+    async fn pod_sandbox_status(
+        &self,
+        request: Request<PodSandboxStatusRequest>,
+    ) -> RpcResult<PodSandboxStatusResponse> {
         let PodSandboxStatusRequest { pod_sandbox_id, verbose: wanted } = request.into_inner();
         let text = id("pod_sandbox_id", pod_sandbox_id).map_err(status::of)?;
-        about_pod(&text);
+        record_pod_id(&text);
         // A kubelet that follows events and finds a time here takes `containers_statuses` in place of its own looks, without noting which
         // of them are of this sandbox: it would start every init container again and again. So do the peers.
         let timestamp = if wanted { convert::status::nanos(SystemTime::now()) } else { 0 };
@@ -135,58 +141,58 @@ impl RuntimeService for RuntimeApi {
         }))
     }
 
-    async fn list_pod_sandbox(&self, request: Request<ListPodSandboxRequest>) -> Answer<ListPodSandboxResponse> {
+    async fn list_pod_sandbox(&self, request: Request<ListPodSandboxRequest>) -> RpcResult<ListPodSandboxResponse> {
         let ListPodSandboxRequest { filter } = request.into_inner();
         Ok(Response::new(ListPodSandboxResponse { items: self.pods_like(filter)? }))
     }
 
-    async fn create_container(&self, request: Request<CreateContainerRequest>) -> Answer<CreateContainerResponse> {
+    async fn create_container(&self, request: Request<CreateContainerRequest>) -> RpcResult<CreateContainerResponse> {
         let create = convert::container::create(request.into_inner()).map_err(status::of)?;
         let convert::container::Create { pod, spec, pod_spec, warnings } = create;
-        about_pod(&pod);
+        record_pod_id(&pod);
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
-        let container = to_the_end(async move { runtime.create(&pod, spec, pod_spec).await }).await?;
-        about_container(container.as_str());
+        let container = run_detached(async move { runtime.create(&pod, spec, pod_spec).await }).await?;
+        record_container_id(container.as_str());
         Ok(Response::new(CreateContainerResponse { container_id: container.into() }))
     }
 
-    async fn start_container(&self, request: Request<StartContainerRequest>) -> Answer<StartContainerResponse> {
+    async fn start_container(&self, request: Request<StartContainerRequest>) -> RpcResult<StartContainerResponse> {
         let StartContainerRequest { container_id } = request.into_inner();
         let container = id("container_id", container_id).map_err(status::of)?;
-        about_container(&container);
+        record_container_id(&container);
         let runtime = Arc::clone(&self.runtime);
-        to_the_end(async move { runtime.start(&container).await }).await?;
+        run_detached(async move { runtime.start(&container).await }).await?;
         Ok(Response::new(StartContainerResponse {}))
     }
 
-    async fn stop_container(&self, request: Request<StopContainerRequest>) -> Answer<StopContainerResponse> {
+    async fn stop_container(&self, request: Request<StopContainerRequest>) -> RpcResult<StopContainerResponse> {
         let (container, grace) = convert::container::stop(request.into_inner()).map_err(status::of)?;
-        about_container(&container);
+        record_container_id(&container);
         let runtime = Arc::clone(&self.runtime);
-        to_the_end(async move { runtime.stop(&container, grace).await }).await?;
+        run_detached(async move { runtime.stop(&container, grace).await }).await?;
         Ok(Response::new(StopContainerResponse {}))
     }
 
-    async fn remove_container(&self, request: Request<RemoveContainerRequest>) -> Answer<RemoveContainerResponse> {
+    async fn remove_container(&self, request: Request<RemoveContainerRequest>) -> RpcResult<RemoveContainerResponse> {
         let RemoveContainerRequest { container_id } = request.into_inner();
         let container = id("container_id", container_id).map_err(status::of)?;
-        about_container(&container);
+        record_container_id(&container);
         let runtime = Arc::clone(&self.runtime);
-        to_the_end(async move { runtime.remove(&container).await }).await?;
+        run_detached(async move { runtime.remove(&container).await }).await?;
         Ok(Response::new(RemoveContainerResponse {}))
     }
 
-    async fn list_containers(&self, request: Request<ListContainersRequest>) -> Answer<ListContainersResponse> {
+    async fn list_containers(&self, request: Request<ListContainersRequest>) -> RpcResult<ListContainersResponse> {
         let ListContainersRequest { filter } = request.into_inner();
         Ok(Response::new(ListContainersResponse { containers: self.containers_like(filter)? }))
     }
 
-    async fn container_status(&self, request: Request<ContainerStatusRequest>) -> Answer<ContainerStatusResponse> {
+    async fn container_status(&self, request: Request<ContainerStatusRequest>) -> RpcResult<ContainerStatusResponse> {
         let ContainerStatusRequest { container_id, verbose: wanted } = request.into_inner();
         let text = id("container_id", container_id).map_err(status::of)?;
-        about_container(&text);
-        let (container, limits) = self.runtime.container_now(&text).map_err(status::of)?;
+        record_container_id(&text);
+        let (container, limits) = self.runtime.container_snapshot(&text).map_err(status::of)?;
         Ok(Response::new(ContainerStatusResponse {
             status: Some(convert::status::container(&container, limits.as_ref())),
             info: verbose(wanted, || self.runtime.container_info(&container, limits.as_ref())),
@@ -196,19 +202,19 @@ impl RuntimeService for RuntimeApi {
     async fn reopen_container_log(
         &self,
         request: Request<ReopenContainerLogRequest>,
-    ) -> Answer<ReopenContainerLogResponse> {
+    ) -> RpcResult<ReopenContainerLogResponse> {
         let ReopenContainerLogRequest { container_id } = request.into_inner();
         let container = id("container_id", container_id).map_err(status::of)?;
-        about_container(&container);
+        record_container_id(&container);
         let runtime = Arc::clone(&self.runtime);
-        to_the_end(async move { runtime.reopen_log(&container).await }).await?;
+        run_detached(async move { runtime.reopen_log(&container).await }).await?;
         Ok(Response::new(ReopenContainerLogResponse {}))
     }
 
-    async fn exec_sync(&self, request: Request<ExecSyncRequest>) -> Answer<ExecSyncResponse> {
+    async fn exec_sync(&self, request: Request<ExecSyncRequest>) -> RpcResult<ExecSyncResponse> {
         let exec = convert::container::exec(request.into_inner()).map_err(status::of)?;
         let convert::container::Exec { container, command, timeout } = exec;
-        about_container(&container);
+        record_container_id(&container);
         // Not to its end: a command is killed when its caller hangs up.
         // Boxed, since it holds the buffers that the output is read through.
         let output = Box::pin(self.runtime.exec_sync(&container, command, timeout)).await.map_err(status::of)?;
@@ -216,25 +222,25 @@ impl RuntimeService for RuntimeApi {
         Ok(Response::new(ExecSyncResponse { stdout, stderr, exit_code: code }))
     }
 
-    async fn exec(&self, request: Request<ExecRequest>) -> Answer<ExecResponse> {
+    async fn exec(&self, request: Request<ExecRequest>) -> RpcResult<ExecResponse> {
         let (container, command, wants) = convert::stream::exec(request.into_inner()).map_err(status::of)?;
-        about_container(&container);
+        record_container_id(&container);
         let container = self.runtime.running(&container).map_err(status::of)?;
         let url = self.streaming.url(Stream::Exec { container, command, wants }).map_err(status::of)?;
         Ok(Response::new(ExecResponse { url }))
     }
 
-    async fn attach(&self, request: Request<AttachRequest>) -> Answer<AttachResponse> {
+    async fn attach(&self, request: Request<AttachRequest>) -> RpcResult<AttachResponse> {
         let (container, wants) = convert::stream::attach(request.into_inner()).map_err(status::of)?;
-        about_container(&container);
+        record_container_id(&container);
         let container = self.runtime.running(&container).map_err(status::of)?;
         let url = self.streaming.url(Stream::Attach { container, wants }).map_err(status::of)?;
         Ok(Response::new(AttachResponse { url }))
     }
 
-    async fn port_forward(&self, request: Request<PortForwardRequest>) -> Answer<PortForwardResponse> {
+    async fn port_forward(&self, request: Request<PortForwardRequest>) -> RpcResult<PortForwardResponse> {
         let (pod, ports) = convert::stream::port_forward(request.into_inner()).map_err(status::of)?;
-        about_pod(&pod);
+        record_pod_id(&pod);
         let pod = self.runtime.ready(&pod).map_err(status::of)?;
         let url = self.streaming.url(Stream::PortForward { pod, ports }).map_err(status::of)?;
         Ok(Response::new(PortForwardResponse { url }))
@@ -243,31 +249,31 @@ impl RuntimeService for RuntimeApi {
     async fn update_container_resources(
         &self,
         request: Request<UpdateContainerResourcesRequest>,
-    ) -> Answer<UpdateContainerResourcesResponse> {
+    ) -> RpcResult<UpdateContainerResourcesResponse> {
         let (container, asked, warnings) = convert::resources::update(request.into_inner()).map_err(status::of)?;
-        about_container(&container);
+        record_container_id(&container);
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
-        to_the_end(async move { runtime.update(&container, asked).await }).await?;
+        run_detached(async move { runtime.update(&container, asked).await }).await?;
         Ok(Response::new(UpdateContainerResourcesResponse {}))
     }
 
     async fn update_pod_sandbox_resources(
         &self,
         request: Request<UpdatePodSandboxResourcesRequest>,
-    ) -> Answer<UpdatePodSandboxResourcesResponse> {
+    ) -> RpcResult<UpdatePodSandboxResourcesResponse> {
         let (pod, asked, warnings) = convert::resources::update_pod(request.into_inner()).map_err(status::of)?;
-        about_pod(&pod);
+        record_pod_id(&pod);
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
-        to_the_end(async move { runtime.update_pod(&pod, asked).await }).await?;
+        run_detached(async move { runtime.update_pod(&pod, asked).await }).await?;
         Ok(Response::new(UpdatePodSandboxResourcesResponse {}))
     }
 
     async fn stream_pod_sandboxes(
         &self,
         request: Request<StreamPodSandboxesRequest>,
-    ) -> Answer<Self::StreamPodSandboxesStream> {
+    ) -> RpcResult<Self::StreamPodSandboxesStream> {
         let StreamPodSandboxesRequest { filter } = request.into_inner();
         let pods = self.pods_like(filter)?;
         Ok(list_stream::stream(pods, |pod_sandboxes| StreamPodSandboxesResponse { pod_sandboxes }))
@@ -276,16 +282,16 @@ impl RuntimeService for RuntimeApi {
     async fn stream_containers(
         &self,
         request: Request<StreamContainersRequest>,
-    ) -> Answer<Self::StreamContainersStream> {
+    ) -> RpcResult<Self::StreamContainersStream> {
         let StreamContainersRequest { filter } = request.into_inner();
         let containers = self.containers_like(filter)?;
         Ok(list_stream::stream(containers, |containers| StreamContainersResponse { containers }))
     }
 
-    async fn container_stats(&self, request: Request<ContainerStatsRequest>) -> Answer<ContainerStatsResponse> {
+    async fn container_stats(&self, request: Request<ContainerStatsRequest>) -> RpcResult<ContainerStatsResponse> {
         let ContainerStatsRequest { container_id } = request.into_inner();
         let container = id("container_id", container_id).map_err(status::of)?;
-        about_container(&container);
+        record_container_id(&container);
         let stats = stats::of_container(&self.runtime, container).await?;
         Ok(Response::new(ContainerStatsResponse { stats: Some(stats) }))
     }
@@ -293,7 +299,7 @@ impl RuntimeService for RuntimeApi {
     async fn list_container_stats(
         &self,
         request: Request<ListContainerStatsRequest>,
-    ) -> Answer<ListContainerStatsResponse> {
+    ) -> RpcResult<ListContainerStatsResponse> {
         let ListContainerStatsRequest { filter } = request.into_inner();
         let stats = stats::of_containers(&self.runtime, filter).await?;
         Ok(Response::new(ListContainerStatsResponse { stats }))
@@ -302,16 +308,16 @@ impl RuntimeService for RuntimeApi {
     async fn stream_container_stats(
         &self,
         request: Request<StreamContainerStatsRequest>,
-    ) -> Answer<Self::StreamContainerStatsStream> {
+    ) -> RpcResult<Self::StreamContainerStatsStream> {
         let StreamContainerStatsRequest { filter } = request.into_inner();
         let stats = stats::of_containers(&self.runtime, filter).await?;
         Ok(list_stream::stream(stats, |container_stats| StreamContainerStatsResponse { container_stats }))
     }
 
-    async fn pod_sandbox_stats(&self, request: Request<PodSandboxStatsRequest>) -> Answer<PodSandboxStatsResponse> {
+    async fn pod_sandbox_stats(&self, request: Request<PodSandboxStatsRequest>) -> RpcResult<PodSandboxStatsResponse> {
         let PodSandboxStatsRequest { pod_sandbox_id } = request.into_inner();
         let pod = id("pod_sandbox_id", pod_sandbox_id).map_err(status::of)?;
-        about_pod(&pod);
+        record_pod_id(&pod);
         let stats = stats::of_pod(&self.runtime, pod).await?;
         Ok(Response::new(PodSandboxStatsResponse { stats: Some(stats) }))
     }
@@ -319,7 +325,7 @@ impl RuntimeService for RuntimeApi {
     async fn list_pod_sandbox_stats(
         &self,
         request: Request<ListPodSandboxStatsRequest>,
-    ) -> Answer<ListPodSandboxStatsResponse> {
+    ) -> RpcResult<ListPodSandboxStatsResponse> {
         let ListPodSandboxStatsRequest { filter } = request.into_inner();
         let stats = stats::of_pods(&self.runtime, filter).await?;
         Ok(Response::new(ListPodSandboxStatsResponse { stats }))
@@ -328,7 +334,7 @@ impl RuntimeService for RuntimeApi {
     async fn stream_pod_sandbox_stats(
         &self,
         request: Request<StreamPodSandboxStatsRequest>,
-    ) -> Answer<Self::StreamPodSandboxStatsStream> {
+    ) -> RpcResult<Self::StreamPodSandboxStatsStream> {
         let StreamPodSandboxStatsRequest { filter } = request.into_inner();
         let stats = stats::of_pods(&self.runtime, filter).await?;
         Ok(list_stream::stream(stats, |pod_sandbox_stats| StreamPodSandboxStatsResponse { pod_sandbox_stats }))
@@ -337,14 +343,14 @@ impl RuntimeService for RuntimeApi {
     async fn list_metric_descriptors(
         &self,
         _: Request<ListMetricDescriptorsRequest>,
-    ) -> Answer<ListMetricDescriptorsResponse> {
+    ) -> RpcResult<ListMetricDescriptorsResponse> {
         Ok(Response::new(ListMetricDescriptorsResponse { descriptors: convert::metrics::descriptors() }))
     }
 
     async fn list_pod_sandbox_metrics(
         &self,
         _: Request<ListPodSandboxMetricsRequest>,
-    ) -> Answer<ListPodSandboxMetricsResponse> {
+    ) -> RpcResult<ListPodSandboxMetricsResponse> {
         let pod_metrics = metrics::of_pods(&self.runtime).await?;
         Ok(Response::new(ListPodSandboxMetricsResponse { pod_metrics }))
     }
@@ -352,27 +358,27 @@ impl RuntimeService for RuntimeApi {
     async fn stream_pod_sandbox_metrics(
         &self,
         _: Request<StreamPodSandboxMetricsRequest>,
-    ) -> Answer<Self::StreamPodSandboxMetricsStream> {
+    ) -> RpcResult<Self::StreamPodSandboxMetricsStream> {
         let metrics = metrics::of_pods(&self.runtime).await?;
         Ok(list_stream::stream(metrics, |pod_sandbox_metrics| StreamPodSandboxMetricsResponse { pod_sandbox_metrics }))
     }
 
-    async fn get_container_events(&self, _: Request<GetEventsRequest>) -> Answer<Self::GetContainerEventsStream> {
+    async fn get_container_events(&self, _: Request<GetEventsRequest>) -> RpcResult<Self::GetContainerEventsStream> {
         Ok(events::stream(&self.runtime))
     }
 
     async fn checkpoint_container(
         &self,
         _: Request<CheckpointContainerRequest>,
-    ) -> Answer<CheckpointContainerResponse> {
-        not_yet("CheckpointContainer", CHECKPOINTS)
+    ) -> RpcResult<CheckpointContainerResponse> {
+        unimplemented_rpc("CheckpointContainer", CHECKPOINTS)
     }
 
-    async fn checkpoint_pod(&self, _: Request<CheckpointPodRequest>) -> Answer<CheckpointPodResponse> {
-        not_yet("CheckpointPod", CHECKPOINTS)
+    async fn checkpoint_pod(&self, _: Request<CheckpointPodRequest>) -> RpcResult<CheckpointPodResponse> {
+        unimplemented_rpc("CheckpointPod", CHECKPOINTS)
     }
 
-    async fn restore_pod(&self, _: Request<RestorePodRequest>) -> Answer<RestorePodResponse> {
-        not_yet("RestorePod", CHECKPOINTS)
+    async fn restore_pod(&self, _: Request<RestorePodRequest>) -> RpcResult<RestorePodResponse> {
+        unimplemented_rpc("RestorePod", CHECKPOINTS)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cri_api::v1;
 use tonic::Status;
 
-use super::{looked_up, status};
+use super::{run_blocking, status};
 use crate::convert;
 use crate::runtime::{Runtime, StatsError};
 
@@ -13,9 +13,9 @@ pub(super) async fn of_container(runtime: &Arc<Runtime>, id: String) -> Result<v
     let runtime = Arc::clone(runtime);
     let look = move || {
         let seen = runtime.container_stats(&id)?;
-        Ok(convert::stats::container(&seen, &runtime.writables()))
+        Ok(convert::stats::container(&seen, &runtime.layers_dir()))
     };
-    looked_up(look).await?.map_err(status::of::<StatsError>)
+    run_blocking(look).await?.map_err(status::of::<StatsError>)
 }
 
 pub(super) async fn of_containers(
@@ -24,9 +24,9 @@ pub(super) async fn of_containers(
 ) -> Result<Vec<v1::ContainerStats>, Status> {
     let runtime = Arc::clone(runtime);
     let filter = convert::filter::container_stats(filter);
-    looked_up(move || {
+    run_blocking(move || {
         let seen = runtime.list_container_stats(&filter.apply(runtime.containers()));
-        let writables = runtime.writables();
+        let writables = runtime.layers_dir();
         seen.iter().map(|seen| convert::stats::container(seen, &writables)).collect()
     })
     .await
@@ -36,9 +36,9 @@ pub(super) async fn of_pod(runtime: &Arc<Runtime>, id: String) -> Result<v1::Pod
     let runtime = Arc::clone(runtime);
     let look = move || {
         let seen = runtime.pod_stats(&id)?;
-        Ok(convert::stats::pod(&seen, &runtime.writables()))
+        Ok(convert::stats::pod(&seen, &runtime.layers_dir()))
     };
-    looked_up(look).await?.map_err(status::of::<StatsError>)
+    run_blocking(look).await?.map_err(status::of::<StatsError>)
 }
 
 pub(super) async fn of_pods(
@@ -47,9 +47,9 @@ pub(super) async fn of_pods(
 ) -> Result<Vec<v1::PodSandboxStats>, Status> {
     let runtime = Arc::clone(runtime);
     let filter = convert::filter::pod_stats(filter);
-    looked_up(move || {
+    run_blocking(move || {
         let seen = runtime.list_pod_stats(&filter.apply(runtime.pods()));
-        let writables = runtime.writables();
+        let writables = runtime.layers_dir();
         seen.iter().map(|seen| convert::stats::pod(seen, &writables)).collect()
     })
     .await

@@ -18,7 +18,7 @@ use tracing::field::Empty;
 use tracing::{Instrument as _, Level, Span};
 
 use super::latency::Latencies;
-use super::{deadline, missing};
+use super::{deadline, unimplemented_prefix};
 use crate::otel;
 use crate::otel::Sampler;
 
@@ -151,7 +151,7 @@ impl Pending {
     fn level(&self, failure: &Status) -> Level {
         match failure.code() {
             Code::NotFound | Code::Unimplemented if !self.changes => Level::DEBUG,
-            Code::Unimplemented if failure.message().starts_with(&missing(&self.rpc)) => Level::DEBUG,
+            Code::Unimplemented if failure.message().starts_with(&unimplemented_prefix(&self.rpc)) => Level::DEBUG,
             Code::Unimplemented => Level::WARN,
             _ => Level::ERROR,
         }
@@ -244,7 +244,7 @@ mod tests {
     fn a_look_is_at_debug() {
         assert!(logged("ListContainers", Ok(())).contains("DEBUG rpc{"));
         assert!(logged("ContainerStatus", Err(Status::not_found("gone"))).contains("DEBUG rpc{"));
-        let later = super::super::not_yet::<()>("Exec", "later");
+        let later = super::super::unimplemented_rpc::<()>("Exec", "later");
         assert!(logged("Exec", later).contains("DEBUG rpc{"));
     }
 

@@ -47,9 +47,9 @@ pub(crate) enum Listener {
 
 /// Answers until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Telling(JoinHandle<()>);
+pub(crate) struct MetricsServer(JoinHandle<()>);
 
-impl Drop for Telling {
+impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -71,8 +71,8 @@ impl Listener {
     }
 
     /// Answers each question with what `page` says at that moment.
-    pub(super) fn answer_with(self, page: impl Fn() -> String + Send + Sync + 'static) -> Telling {
-        Telling(tokio::spawn(self.serve(Arc::new(page), PATIENCE)))
+    pub(super) fn answer_with(self, page: impl Fn() -> String + Send + Sync + 'static) -> MetricsServer {
+        MetricsServer(tokio::spawn(self.serve(Arc::new(page), PATIENCE)))
     }
 
     async fn serve(self, page: Arc<impl Fn() -> String + Send + Sync + 'static>, patience: Duration) {
@@ -167,12 +167,12 @@ mod tests {
 
     use super::*;
 
-    async fn on_loopback(patience: Duration) -> (Telling, SocketAddr) {
+    async fn on_loopback(patience: Duration) -> (MetricsServer, SocketAddr) {
         // Port 0, which no setting can ask for: one that is free.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serve = Listener::Address(listener).serve(Arc::new(|| "a 1\n".to_owned()), patience);
-        (Telling(tokio::spawn(serve)), address)
+        (MetricsServer(tokio::spawn(serve)), address)
     }
 
     async fn ask(address: SocketAddr, request: &[u8]) -> String {

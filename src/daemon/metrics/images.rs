@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use image::{Pulling, Traffic, Usage};
+use image::{ActivePull, PullTotals, Usage};
 
-use super::text::{Kind, Text};
+use super::text::{Exposition, Kind};
 
-pub(super) fn tell(text: &mut Text, traffic: &Traffic, usage: &Usage, images: usize) {
-    let Traffic { succeeded, failed, bytes, layers, retries, pulling } = traffic;
+pub(super) fn write(text: &mut Exposition, traffic: &PullTotals, usage: &Usage, images: usize) {
+    let PullTotals { succeeded, failed, bytes, layers, retries, pulling } = traffic;
     let mut pulls = text.family("crisp_image_pulls_total", Kind::Counter, "Pulls that ended, by how they did.");
     pulls.sample(&[("outcome", "succeeded")], succeeded);
     pulls.sample(&[("outcome", "failed")], failed);
@@ -28,9 +28,9 @@ pub(super) fn tell(text: &mut Text, traffic: &Traffic, usage: &Usage, images: us
 }
 
 /// Two pulls of one image at the same time are told as one: a sample is known by its labels alone.
-fn progress(text: &mut Text, pulling: &[Pulling]) {
+fn progress(text: &mut Exposition, pulling: &[ActivePull]) {
     let mut by_image: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for Pulling { image, since: _, bytes, total, layers: _, layers_total: _ } in pulling {
+    for ActivePull { image, since: _, bytes, total, layers: _, layers_total: _ } in pulling {
         let known = by_image.entry(image).or_default();
         *known = (known.0.max(*bytes), known.1.max(*total));
     }
@@ -49,19 +49,19 @@ mod tests {
 
     use super::*;
 
-    fn pulling(image: &str, bytes: u64, total: u64) -> Pulling {
+    fn pulling(image: &str, bytes: u64, total: u64) -> ActivePull {
         let since = Duration::from_secs(1);
-        Pulling { image: image.to_owned(), since, bytes, total, layers: 0, layers_total: 1 }
+        ActivePull { image: image.to_owned(), since, bytes, total, layers: 0, layers_total: 1 }
     }
 
     #[test]
     fn every_number_is_told_once() {
         let pulling =
             vec![pulling("a.example/x:1", 1, 10), pulling("a.example/y:1", 2, 0), pulling("a.example/x:1", 3, 10)];
-        let traffic = Traffic { succeeded: 11, failed: 12, bytes: 13, layers: 14, retries: 15, pulling };
+        let traffic = PullTotals { succeeded: 11, failed: 12, bytes: 13, layers: 14, retries: 15, pulling };
         let usage = Usage { path: "/x".into(), bytes: 16, inodes: 17 };
-        let mut text = Text::default();
-        tell(&mut text, &traffic, &usage, 18);
+        let mut text = Exposition::default();
+        write(&mut text, &traffic, &usage, 18);
         let text = String::from(text);
         let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(

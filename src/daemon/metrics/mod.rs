@@ -15,34 +15,34 @@ mod text;
 use std::sync::Arc;
 
 use crate::grpc::Latencies;
-use crate::otel::Tally;
+use crate::otel::SpanCounters;
 use crate::runtime::Runtime;
-pub(crate) use http::{ListenError, Listener, Telling};
-use text::{Kind, Text};
+pub(crate) use http::{ListenError, Listener, MetricsServer};
+use text::{Exposition, Kind};
 
 /// Who has the numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Sources {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) latencies: Arc<Latencies>,
-    pub(crate) spans: Arc<Tally>,
+    pub(crate) spans: Arc<SpanCounters>,
 }
 
 /// Begins to answer on `listener`, until what is returned is dropped.
-pub(crate) fn tell(listener: Listener, sources: Sources) -> Telling {
+pub(crate) fn write_metrics(listener: Listener, sources: Sources) -> MetricsServer {
     listener.answer_with(move || page(&sources))
 }
 
 /// All there is to tell now.
 fn page(Sources { runtime, latencies, spans }: &Sources) -> String {
-    let mut text = Text::default();
+    let mut text = Exposition::default();
     let mut build = text.family("crisp_build_info", Kind::Gauge, "Which crisp this is; always 1.");
     build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     let store = runtime.images();
-    images::tell(&mut text, &store.traffic(), &store.usage(), store.list().len());
-    resizes::tell(&mut text, runtime.resizes());
-    pods::tell(&mut text, &runtime.population());
-    requests::tell(&mut text, &latencies.all());
-    spans::tell(&mut text, spans);
+    images::write(&mut text, &store.traffic(), &store.usage(), store.list().len());
+    resizes::write(&mut text, runtime.resizes());
+    pods::write(&mut text, &runtime.counts());
+    requests::write(&mut text, &latencies.all());
+    spans::write(&mut text, spans);
     text.into()
 }

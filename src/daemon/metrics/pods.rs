@@ -1,11 +1,10 @@
 //! Pods and containers, and those who look after them.
 
-use super::text::{Kind, Text};
-use crate::runtime::Population;
+use super::text::{Exposition, Kind};
+use crate::runtime::Counts;
 
-pub(super) fn tell(text: &mut Text, population: &Population) {
-    let Population { ready, not_ready, created, running, exited, unknown, shims, listeners, log_bytes_lost } =
-        population;
+pub(super) fn write(text: &mut Exposition, population: &Counts) {
+    let Counts { ready, not_ready, created, running, exited, unknown, shims, listeners, log_bytes_lost } = population;
     let mut pods = text.family("crisp_pods", Kind::Gauge, "Pods, by state.");
     pods.sample(&[("state", "ready")], ready);
     pods.sample(&[("state", "not_ready")], not_ready);
@@ -26,7 +25,7 @@ mod tests {
 
     #[test]
     fn every_number_is_told_once() {
-        let population = Population {
+        let population = Counts {
             ready: 1,
             not_ready: 2,
             created: 3,
@@ -37,8 +36,8 @@ mod tests {
             listeners: 8,
             log_bytes_lost: 9,
         };
-        let mut text = Text::default();
-        tell(&mut text, &population);
+        let mut text = Exposition::default();
+        write(&mut text, &population);
         let text = String::from(text);
         let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
         assert_eq!(

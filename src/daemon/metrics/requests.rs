@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::text::{Kind, Text};
+use super::text::{Exposition, Kind};
 use crate::grpc::{BOUNDS, Latency};
 
-pub(super) fn tell(text: &mut Text, latencies: &BTreeMap<String, Latency>) {
+pub(super) fn write(text: &mut Exposition, latencies: &BTreeMap<String, Latency>) {
     let ended = "Requests that ended, by call and by gRPC code.";
     let mut family = text.family("crisp_requests_total", Kind::Counter, ended);
     for (rpc, latency) in latencies {
@@ -37,8 +37,8 @@ mod tests {
         let mut classes = [0; BOUNDS.len() + 1];
         (classes[0], classes[1], classes[BOUNDS.len()]) = (2, 3, 4);
         let latency = Latency { classes, sum: Duration::from_millis(2500), codes: BTreeMap::from([("OK", 9)]) };
-        let mut text = Text::default();
-        tell(&mut text, &BTreeMap::from([("Version".to_owned(), latency)]));
+        let mut text = Exposition::default();
+        write(&mut text, &BTreeMap::from([("Version".to_owned(), latency)]));
         let text = String::from(text);
         assert!(text.contains("# TYPE crisp_request_duration_seconds histogram\n"), "{text}");
         for line in [

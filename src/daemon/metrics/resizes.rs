@@ -1,9 +1,9 @@
 //! Changes of resources in place.
 
-use super::text::{Kind, Text};
-use crate::runtime::{Outcome, Resizes};
+use super::text::{Exposition, Kind};
+use crate::runtime::{Outcome, ResizeOutcomes};
 
-pub(super) fn tell(text: &mut Text, resizes: &Resizes) {
+pub(super) fn write(text: &mut Exposition, resizes: &ResizeOutcomes) {
     let ended = "Changes of the resources of running pods and containers that ended, by how they did, and why where they were not made.";
     let mut family = text.family("crisp_resizes_total", Kind::Counter, ended);
     for outcome in Outcome::ALL {
@@ -23,8 +23,8 @@ mod tests {
 
     #[test]
     fn every_outcome_is_told_also_before_it_happens() {
-        let mut text = Text::default();
-        tell(&mut text, &Resizes::default());
+        let mut text = Exposition::default();
+        write(&mut text, &ResizeOutcomes::default());
         let text = String::from(text);
         for outcome in ["applied", "unchanged", "left"] {
             assert!(text.contains(&format!("crisp_resizes_total{{outcome=\"{outcome}\"}} 0\n")), "{text}");

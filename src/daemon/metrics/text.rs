@@ -14,7 +14,7 @@ pub(super) enum Kind {
 
 /// Families, one after another.
 #[derive(Debug, Default)]
-pub(super) struct Text(String);
+pub(super) struct Exposition(String);
 
 /// A family that samples are added to.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct Family<'a> {
     name: &'static str,
 }
 
-impl Text {
+impl Exposition {
     /// Begins a family, which must not have been begun before.
     pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
         let kind = match kind {
@@ -62,8 +62,8 @@ impl Family<'_> {
     }
 }
 
-impl From<Text> for String {
-    fn from(text: Text) -> Self {
+impl From<Exposition> for String {
+    fn from(text: Exposition) -> Self {
         text.0
     }
 }
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn families_are_written_as_the_format_has_them() {
-        let mut text = Text::default();
+        let mut text = Exposition::default();
         text.family("a_total", Kind::Counter, "All of a.").sample(&[], 7);
         let mut b = text.family("b", Kind::Gauge, "Some b.");
         b.sample(&[("x", "1"), ("y", "2")], 0.5);
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn nothing_in_a_label_or_help_can_end_it() {
-        let mut text = Text::default();
+        let mut text = Exposition::default();
         text.family("a", Kind::Gauge, "back\\slash\n\"quote\"").sample(&[("l", "a\\b\"c\nd} 1")], 1);
         assert_eq!(
             String::from(text),

@@ -24,12 +24,12 @@ const LAST: Duration = Duration::from_secs(3);
 
 /// Exports until it is told to end.
 #[derive(Debug)]
-pub(crate) struct Exporting {
+pub(crate) struct ExporterHandle {
     task: JoinHandle<()>,
     end: oneshot::Sender<()>,
 }
 
-impl Exporting {
+impl ExporterHandle {
     /// Sends what is left, as far as the collector takes it soon.
     pub(crate) async fn finish(mut self) {
         // Fails only when the task is gone already.
@@ -43,7 +43,7 @@ impl Exporting {
 
 impl Spans {
     /// Begins to export. No connection is made before there is something to send.
-    pub(crate) fn export(self) -> Result<Exporting, tonic::transport::Error> {
+    pub(crate) fn export(self) -> Result<ExporterHandle, tonic::transport::Error> {
         let TracingConfig { endpoint, sampling_per_million: _, service_name: _, timeout } = &self.config;
         let endpoint = Endpoint::from_shared(endpoint.clone())?
             .user_agent(concat!("crisp/", env!("CARGO_PKG_VERSION")))?
@@ -51,19 +51,19 @@ impl Spans {
             .timeout(*timeout);
         let client = TraceServiceClient::new(endpoint.connect_lazy());
         let (end, ended) = oneshot::channel();
-        let courier = Courier { spans: self, client, failing: false };
-        Ok(Exporting { task: tokio::spawn(courier.run(ended)), end })
+        let courier = Exporter { spans: self, client, failing: false };
+        Ok(ExporterHandle { task: tokio::spawn(courier.run(ended)), end })
     }
 }
 
-struct Courier {
+struct Exporter {
     spans: Spans,
     client: TraceServiceClient<Channel>,
     /// That the collector does not answer has been told.
     failing: bool,
 }
 
-impl Courier {
+impl Exporter {
     async fn run(mut self, mut ended: oneshot::Receiver<()>) {
         let mut batch = Vec::new();
         loop {
@@ -75,7 +75,7 @@ impl Courier {
                 break;
             }
             let unsent = tokio::select! {
-                () = self.deliver(&batch) => false,
+                () = self.send_with_retry(&batch) => false,
                 _ = &mut ended => true,
             };
             if unsent {
@@ -97,13 +97,13 @@ impl Courier {
     }
 
     /// Sends a batch until it is taken, refused, or has been tried often enough.
-    async fn deliver(&mut self, batch: &[Span]) {
+    async fn send_with_retry(&mut self, batch: &[Span]) {
         let mut pause = PAUSE;
         for attempt in 1..=ATTEMPTS {
             let sent = self.send(batch).await;
             match &sent {
-                Err(status) if may_pass(status.code()) && attempt < ATTEMPTS => {
-                    self.complain(status);
+                Err(status) if is_retryable(status.code()) && attempt < ATTEMPTS => {
+                    self.warn_once(status);
                     tokio::time::sleep(pause).await;
                     pause *= 2;
                 }
@@ -133,7 +133,7 @@ impl Courier {
         let rejected = match sent {
             Ok(rejected) => rejected.min(count),
             Err(status) => {
-                self.complain(&status);
+                self.warn_once(&status);
                 count
             }
         };
@@ -145,7 +145,7 @@ impl Courier {
     }
 
     /// Once, until it goes well again.
-    fn complain(&mut self, status: &Status) {
+    fn warn_once(&mut self, status: &Status) {
         if !std::mem::replace(&mut self.failing, true) {
             let endpoint = &self.spans.config.endpoint;
             let (code, error) = (status.code(), status.message());
@@ -171,7 +171,7 @@ async fn fill(queue: &mut mpsc::Receiver<Span>, batch: &mut Vec<Span>) -> bool {
 }
 
 /// Whether the same may go well the next time, as OpenTelemetry has it.
-fn may_pass(code: Code) -> bool {
+fn is_retryable(code: Code) -> bool {
     match code {
         Code::Cancelled
         | Code::DeadlineExceeded

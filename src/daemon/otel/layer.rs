@@ -12,7 +12,7 @@ use tracing_subscriber::filter::{FilterExt as _, FilterFn, LevelFilter, filter_f
 use tracing_subscriber::layer::{Context as Surroundings, Filter, Layer};
 use tracing_subscriber::registry::{LookupSpan, Registry};
 
-use super::Tally;
+use super::SpanCounters;
 use super::span::{Recording, Span, Value, random};
 use super::trace_context::Context;
 
@@ -28,7 +28,7 @@ impl Sampler {
     pub(crate) fn begin(self, span: &tracing::Span, path: &str, headers: &HeaderMap) {
         let parent = Context::of(headers);
         let trace = parent.as_ref().map_or_else(random, |parent| parent.trace);
-        let sampled = parent.as_ref().map_or_else(|| self.takes(trace), |parent| parent.sampled);
+        let sampled = parent.as_ref().map_or_else(|| self.samples(trace), |parent| parent.sampled);
         if !sampled {
             return;
         }
@@ -42,7 +42,7 @@ impl Sampler {
     }
 
     /// By the trace's number, which is random, so that all who have the same share decide alike.
-    fn takes(self, trace: [u8; 16]) -> bool {
+    fn samples(self, trace: [u8; 16]) -> bool {
         let number =
             u64::from_be_bytes([0, trace[9], trace[10], trace[11], trace[12], trace[13], trace[14], trace[15]]);
         number % u64::from(SAMPLE_ALL) < u64::from(self.per_million)
@@ -101,12 +101,12 @@ fn with(span: &tracing::Span, work: impl FnOnce(&mut Option<Recording>)) {
 
 /// Puts what has ended into a queue, or counts it where that is full. Never waits.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+pub(crate) struct RecordingLayer {
     pub(super) queue: mpsc::Sender<Span>,
-    pub(super) tally: Arc<Tally>,
+    pub(super) tally: Arc<SpanCounters>,
 }
 
-impl Recorder {
+impl RecordingLayer {
     /// Only spans of our own parts, whatever the level of the log.
     pub(crate) fn filter<S>() -> impl Filter<S> {
         let ours: FilterFn = filter_fn(|metadata: &Metadata<'_>| metadata.is_span() && is_ours(metadata.target()));
@@ -118,7 +118,7 @@ fn is_ours(target: &str) -> bool {
     matches!(target.split("::").next(), Some("crisp" | "image" | "net" | "cgroup"))
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RecordingLayer {
     /// A step of a request that is recorded; requests themselves come by [`Sampler::begin`].
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, surroundings: Surroundings<'_, S>) {
         let Some(span) = surroundings.span(id) else { return };
@@ -163,9 +163,9 @@ mod tests {
     /// What `work` leaves in a queue of so many places, and what did not fit.
     fn recorded(places: usize, work: impl FnOnce()) -> (Vec<Span>, u64) {
         let (queue, mut spans) = mpsc::channel(places);
-        let tally = Arc::<Tally>::default();
-        let recorder = Recorder { queue, tally: Arc::clone(&tally) };
-        let subscriber = tracing_subscriber::registry().with(recorder.with_filter(Recorder::filter()));
+        let tally = Arc::<SpanCounters>::default();
+        let recorder = RecordingLayer { queue, tally: Arc::clone(&tally) };
+        let subscriber = tracing_subscriber::registry().with(recorder.with_filter(RecordingLayer::filter()));
         tracing::subscriber::with_default(subscriber, work);
         (std::iter::from_fn(|| spans.try_recv().ok()).collect(), tally.dropped())
     }
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(count(0, None), 0);
         assert_eq!(count(SAMPLE_ALL, None), 2);
         assert_eq!(count(SAMPLE_ALL, Some("nonsense")), 2);
-        let taken = |per_million| (0..4000).filter(|_| Sampler { per_million }.takes(random())).count();
+        let taken = |per_million| (0..4000).filter(|_| Sampler { per_million }.samples(random())).count();
         assert!((1600..2400).contains(&taken(SAMPLE_ALL / 2)), "half of them");
     }
 

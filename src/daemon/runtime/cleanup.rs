@@ -12,24 +12,24 @@ use tokio::sync::mpsc;
 
 use super::container::poststop_hooks;
 use super::{Runtime, blocking};
-use crate::shim::{Client, ON_THE_WAY_OUT, pid_file};
+use crate::shim::{ON_THE_WAY_OUT, ShimClient, pid_file};
 
 /// Written first: the parts of a pod or container that do not lie in its directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Intent {
+pub(super) struct CleanupIntent {
     /// Its cgroup.
     pub(super) cgroup: String,
     /// Whether that is ours to remove, or somebody else's to leave.
     pub(super) ours: bool,
 }
 
-impl Intent {
+impl CleanupIntent {
     pub(super) const FILE: &str = "intent.json";
 }
 
 /// Something to clear away later.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Dirt {
+pub(super) enum PendingCleanup {
     Pod(PodId),
     Container(PodId, ContainerId),
 }
@@ -39,10 +39,10 @@ const KILL_WITHIN: Duration = Duration::from_secs(10);
 
 /// Collects what failed, and goes on.
 #[derive(Debug, Default)]
-struct Steps(Vec<CleanupFailure>);
+struct CleanupSteps(Vec<CleanupFailure>);
 
-impl Steps {
-    fn did<E: std::error::Error>(&mut self, step: &str, outcome: Result<(), E>) {
+impl CleanupSteps {
+    fn record<E: std::error::Error>(&mut self, step: &str, outcome: Result<(), E>) {
         if let Err(error) = outcome {
             let error = model::error_chain::chain(&error);
             self.0.push(CleanupFailure { step: step.to_owned(), error });
@@ -53,24 +53,24 @@ impl Steps {
 impl Runtime {
     /// Clears away a container: its processes, cgroup, directories and its hold on the image. What fails is tried
     /// again later.
-    pub(super) async fn clear_container(self: &Arc<Self>, pod: &PodId, id: &ContainerId) -> Vec<CleanupFailure> {
-        let mut steps = Steps::default();
+    pub(super) async fn cleanup_container(self: &Arc<Self>, pod: &PodId, id: &ContainerId) -> Vec<CleanupFailure> {
+        let mut steps = CleanupSteps::default();
         if let Some(shim) = self.shim_of(pod) {
             // A shim that is gone has no container to forget, and one that hangs holds nothing up: the kernel is told too.
-            shim.tell(Request::Forget { container: id.clone() }).await.ok();
+            shim.notify(Request::RemoveContainer { container: id.clone() }).await.ok();
         }
         let (runtime, dir, owner) = (self.clone(), self.layout.container(pod, id), id.clone());
         let left = blocking(move || {
-            runtime.clear_intended(&mut steps, &dir);
+            runtime.cleanup_cgroup(&mut steps, &dir);
             if steps.0.is_empty() {
                 // Nothing of it runs any more.
-                steps.did("running its poststop hooks", poststop_hooks::run(&dir));
+                steps.record("running its poststop hooks", poststop_hooks::run(&dir));
             }
-            steps.did("removing its writable layer", safe_fs::remove_dir(&runtime.layout.writable(&owner)));
-            steps.did("releasing its image", runtime.images.release(owner.as_str()));
+            steps.record("removing its writable layer", safe_fs::remove_dir(&runtime.layout.writable_layer(&owner)));
+            steps.record("releasing its image", runtime.images.release(owner.as_str()));
             if steps.0.is_empty() {
                 // Last, since it says what to clear.
-                steps.did("removing its directory", safe_fs::remove_dir(&dir));
+                steps.record("removing its directory", safe_fs::remove_dir(&dir));
             }
             steps.0
         })
@@ -78,31 +78,31 @@ impl Runtime {
         if left.is_empty() {
             self.selinux.free(id.as_str());
         }
-        self.remember(Dirt::Container(pod.clone(), id.clone()), &left);
+        self.remember_pending(PendingCleanup::Container(pod.clone(), id.clone()), &left);
         left
     }
 
     /// Clears away a pod and what is left of its containers: shim, mounts, cgroup, directory.
-    pub(super) async fn clear_pod(self: &Arc<Self>, id: &PodId) -> Vec<CleanupFailure> {
+    pub(super) async fn cleanup_pod(self: &Arc<Self>, id: &PodId) -> Vec<CleanupFailure> {
         let dir = self.layout.pod(id);
         let mut left = Vec::new();
         for name in safe_fs::list_names(&self.layout.containers(id)).unwrap_or_default() {
             if let Ok(container) = ContainerId::try_from(name) {
-                left.extend(self.clear_container(id, &container).await);
+                left.extend(self.cleanup_container(id, &container).await);
             }
         }
         self.disconnect(id).await;
         self.end_shim(id).await;
         let runtime = self.clone();
-        let mut steps = Steps(left);
+        let mut steps = CleanupSteps(left);
         let left = blocking(move || {
             for (step, outcome) in unmount_all(&dir) {
-                steps.did(step, outcome);
+                steps.record(step, outcome);
             }
-            runtime.clear_intended(&mut steps, &dir);
-            runtime.remove_above();
+            runtime.cleanup_cgroup(&mut steps, &dir);
+            runtime.remove_parent_cgroups();
             if steps.0.is_empty() {
-                steps.did("removing its directory", safe_fs::remove_dir(&dir));
+                steps.record("removing its directory", safe_fs::remove_dir(&dir));
             }
             steps.0
         })
@@ -110,7 +110,7 @@ impl Runtime {
         if left.is_empty() {
             self.selinux.free(id.as_str());
         }
-        self.remember(Dirt::Pod(id.clone()), &left);
+        self.remember_pending(PendingCleanup::Pod(id.clone()), &left);
         left
     }
 
@@ -121,9 +121,9 @@ impl Runtime {
         let left = async {
             let shim = match known {
                 Some(shim) => shim,
-                None => Client::connect(&dir.join("shim.sock"), mpsc::unbounded_channel().0).await?,
+                None => ShimClient::connect(&dir.join("shim.sock"), mpsc::unbounded_channel().0).await?,
             };
-            shim.tell(Request::Leave).await
+            shim.notify(Request::Shutdown).await
         };
         // One that does not leave is ended by force.
         tokio::time::timeout(ON_THE_WAY_OUT, left).await.ok();
@@ -131,25 +131,25 @@ impl Runtime {
     }
 
     /// The cgroup that an intent tells of.
-    fn clear_intended(&self, steps: &mut Steps, dir: &Path) {
-        let intent = match safe_fs::read_json::<Intent>(&dir.join(Intent::FILE)) {
+    fn cleanup_cgroup(&self, steps: &mut CleanupSteps, dir: &Path) {
+        let intent = match safe_fs::read_json::<CleanupIntent>(&dir.join(CleanupIntent::FILE)) {
             Ok(Some(intent)) => intent,
             Ok(None) => return,
-            Err(error) => return steps.did("reading what to clear", Err(error)),
+            Err(error) => return steps.record("reading what to clear", Err(error)),
         };
         let cgroup = match self.cgroup(&intent.cgroup) {
             Ok(cgroup) => cgroup,
-            Err(error) => return steps.did("finding its cgroup", Err(error)),
+            Err(error) => return steps.record("finding its cgroup", Err(error)),
         };
         if !intent.ours {
-            steps.did("leaving its cgroup", cgroup.release_foreign());
+            steps.record("leaving its cgroup", cgroup.release_foreign());
         } else if cgroup.exists() {
-            steps.did("killing what runs in its cgroup", cgroup.kill_all(KILL_WITHIN));
-            steps.did("removing its cgroup", cgroup.remove());
+            steps.record("killing what runs in its cgroup", cgroup.kill_all(KILL_WITHIN));
+            steps.record("removing its cgroup", cgroup.remove());
         }
     }
 
-    fn remember(&self, dirt: Dirt, left: &[CleanupFailure]) {
+    fn remember_pending(&self, dirt: PendingCleanup, left: &[CleanupFailure]) {
         let mut dirty = self.dirty.lock();
         dirty.retain(|d| *d != dirt);
         if !left.is_empty() {
@@ -159,36 +159,36 @@ impl Runtime {
     }
 
     /// Tries again what could not be cleared, and gives back memory that lists and looks left behind.
-    pub(super) fn clean_now_and_then(self: &Arc<Self>) {
+    pub(super) fn spawn_cleanup_loop(self: &Arc<Self>) {
         let runtime = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(Duration::from_secs(30)).await;
                 let Some(runtime) = runtime.upgrade() else { return };
                 let again = Arc::clone(&runtime);
-                blocking(move || again.sweep_again()).await;
+                blocking(move || again.retry_orphaned_layers()).await;
                 if runtime.has_garbage().await {
                     runtime.collect_garbage().await;
                 }
                 let dirty = runtime.dirty.lock().clone();
                 for dirt in dirty {
                     match dirt {
-                        Dirt::Pod(pod) => runtime.clear_pod(&pod).await,
-                        Dirt::Container(pod, container) => runtime.clear_container(&pod, &container).await,
+                        PendingCleanup::Pod(pod) => runtime.cleanup_pod(&pod).await,
+                        PendingCleanup::Container(pod, container) => runtime.cleanup_container(&pod, &container).await,
                     };
                 }
-                runtime.freed_memory();
+                runtime.request_trim();
             }
         });
     }
 
     /// Memory was let go of that may be worth giving back.
-    pub(crate) fn freed_memory(&self) {
+    pub(crate) fn request_trim(&self) {
         self.freed.notify_one();
     }
 
     /// After a burst of removals or of streaming clients, gives back the memory that they needed. Once a second at most.
-    pub(super) fn trim_after_bursts(&self) {
+    pub(super) fn spawn_trim_loop(&self) {
         // Not the whole runtime, which would never end then.
         let freed = self.freed.clone();
         tokio::spawn(async move {

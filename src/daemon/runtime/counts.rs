@@ -8,7 +8,7 @@ use super::Runtime;
 
 /// Pods and containers by state, those who look after them, and what was lost.
 #[derive(Debug, Default)]
-pub(crate) struct Population {
+pub(crate) struct Counts {
     pub(crate) ready: u64,
     pub(crate) not_ready: u64,
     pub(crate) created: u64,
@@ -21,21 +21,21 @@ pub(crate) struct Population {
 }
 
 impl Runtime {
-    pub(crate) fn population(&self) -> Population {
-        let mut population = Population {
+    pub(crate) fn counts(&self) -> Counts {
+        let mut population = Counts {
             shims: self.shims.lock().len(),
             listeners: self.events.listeners(),
             log_bytes_lost: self.log_bytes_lost.load(Ordering::Relaxed),
-            ..Population::default()
+            ..Counts::default()
         };
         for pod in self.pods.all() {
-            match pod.look().phase {
+            match pod.get().phase {
                 PodState::Ready => population.ready += 1,
                 PodState::NotReady => population.not_ready += 1,
             }
         }
         for container in self.containers.all() {
-            match container.look().phase {
+            match container.get().phase {
                 ContainerState::Created { .. } => population.created += 1,
                 ContainerState::Running { .. } => population.running += 1,
                 ContainerState::Exited { .. } => population.exited += 1,

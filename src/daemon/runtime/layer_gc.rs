@@ -15,7 +15,7 @@ use super::Runtime;
 const OWNER: &str = "owner";
 
 /// Notes whose the writable layer in `writable` is.
-pub(super) fn note_owner(writable: &Path, container: &Path) -> Result<(), FileError> {
+pub(super) fn write_owner(writable: &Path, container: &Path) -> Result<(), FileError> {
     use std::os::unix::ffi::OsStrExt as _;
     safe_fs::write(&writable.join(OWNER), container.as_os_str().as_bytes())
 }
@@ -38,24 +38,24 @@ fn owner(writable: &Path) -> Result<Option<PathBuf>, FileError> {
 impl Runtime {
     /// Holds the image layers of every container there is, and removes what belongs to none. Nothing is removed that
     /// could not be judged.
-    pub(super) fn sweep(&self) {
-        match safe_fs::list_names(&self.layout.writables()) {
-            Ok(names) => self.judge_all(names),
+    pub(super) fn collect_orphaned_layers(&self) {
+        match safe_fs::list_names(&self.layout.writable_layers()) {
+            Ok(names) => self.reclaim_all_orphaned(names),
             Err(error) => tracing::error!(error = chain(&error), "unused layers stay: none could be judged"),
         }
     }
 
     /// Tries again what [`Runtime::sweep`] could not judge. Only that: since then containers are being made.
-    pub(super) fn sweep_again(&self) {
+    pub(super) fn retry_orphaned_layers(&self) {
         let names = std::mem::take(&mut *self.unjudged.lock());
         if !names.is_empty() {
-            self.judge_all(names);
+            self.reclaim_all_orphaned(names);
         }
     }
 
-    fn judge_all(&self, names: Vec<String>) {
-        let writables = self.layout.writables();
-        let judged = |name: &String| match self.judge(name, &writables.join(name)) {
+    fn reclaim_all_orphaned(&self, names: Vec<String>) {
+        let writables = self.layout.writable_layers();
+        let judged = |name: &String| match self.reclaim_if_orphaned(name, &writables.join(name)) {
             Ok(()) => true,
             Err(error) => {
                 tracing::error!(name, error = chain(&error), "a writable layer cannot be judged, so no layer is freed");
@@ -64,14 +64,14 @@ impl Runtime {
         };
         let unjudged: Vec<String> = names.into_iter().filter(|name| !judged(name)).collect();
         if unjudged.is_empty()
-            && let Err(error) = self.images.sweep()
+            && let Err(error) = self.images.remove_unused()
         {
             tracing::warn!(error = chain(&error), "unused image layers stay behind");
         }
         *self.unjudged.lock() = unjudged;
     }
 
-    fn judge(&self, name: &str, writable: &Path) -> Result<(), FileError> {
+    fn reclaim_if_orphaned(&self, name: &str, writable: &Path) -> Result<(), FileError> {
         let Some(owner) = owner(writable)? else {
             return safe_fs::remove_dir(writable);
         };
@@ -96,7 +96,7 @@ mod tests {
         let (writable, container) = (dir.path().join("layer"), dir.path().join("container"));
         std::fs::create_dir(&writable).unwrap();
         assert_eq!(owner(&writable).unwrap(), None, "nobody wrote down whose it is");
-        note_owner(&writable, &container).unwrap();
+        write_owner(&writable, &container).unwrap();
         assert_eq!(owner(&writable).unwrap(), None, "the container is gone");
         std::fs::create_dir(&container).unwrap();
         assert_eq!(owner(&writable).unwrap(), Some(container));

@@ -32,18 +32,20 @@ use security::seccomp::FilterCache;
 use security::{Apparmor, Selinux};
 use sync::{Mutex, RwLock};
 
-use crate::shim::{Client, Program, SpawnError};
+use crate::shim::{ShimClient, ShimProgram, SpawnError};
 use crate::store::{ContainerRecord, Layout, Names, PodRecord, Table};
 
 pub(crate) use conditions::Condition;
 pub(crate) use container::remove::RemoveError;
 pub(crate) use container::stop::StopError;
-pub(crate) use counts::Population;
-pub(crate) use events::{ContainerNow, Event, EventKind, Listening};
-pub(crate) use lookup::LookError;
+pub(crate) use counts::Counts;
+pub(crate) use events::{ContainerSnapshot, Event, EventKind, Subscription};
+pub(crate) use lookup::LookupError;
 pub(crate) use pod::stop::StopPodError;
-pub(crate) use resize::outcomes::{Outcome, Resizes};
-pub(crate) use stats::{ContainerMetered, ContainerSeen, Devices, Metered, PodMetered, PodSeen, StatsError};
+pub(crate) use resize::outcomes::{Outcome, ResizeOutcomes};
+pub(crate) use stats::{
+    ContainerMetrics, ContainerStatsEntry, Devices, MetricsSnapshot, PodMetrics, PodStatsEntry, StatsError,
+};
 pub(crate) use stream::exec_sync::ExecOutput;
 
 /// The daemon could not begin.
@@ -72,7 +74,7 @@ pub(crate) struct Runtime {
     cgroups: Arc<cgroup::Layout>,
     driver: cgroup::Driver,
     images: Arc<image::Store>,
-    shim: Program,
+    shim: ShimProgram,
     filters: FilterCache,
     networks: pod::network::Networks,
     apparmor: Apparmor,
@@ -83,22 +85,22 @@ pub(crate) struct Runtime {
     pod_names: Names<PodMeta>,
     container_names: Names<(PodId, ContainerMeta)>,
     /// The shims of the pods that are ready.
-    shims: Mutex<HashMap<PodId, Client>>,
+    shims: Mutex<HashMap<PodId, ShimClient>>,
     /// What was made above the cgroups of pods.
     above: Mutex<cgroup::CreatedParents>,
     /// What could not be cleared away yet.
-    dirty: Mutex<Vec<cleanup::Dirt>>,
+    dirty: Mutex<Vec<cleanup::PendingCleanup>>,
     /// Writable layers of which nobody knows yet whose they are.
     unjudged: Mutex<Vec<String>>,
-    resizes: Resizes,
+    resizes: ResizeOutcomes,
     /// Told of every removal, and of every streaming client that is gone.
     freed: Arc<tokio::sync::Notify>,
     /// Knows how large writable layers are.
-    meter: Arc<stats::Meter>,
+    meter: Arc<stats::DiskUsageMeter>,
     /// Why pods cannot have user namespaces.
-    user_ns: pod::user_ns::Lack,
-    events: events::Hub,
-    farewell: stream::shutdown::Farewell,
+    user_ns: pod::user_ns::UserNsUnavailable,
+    events: events::EventHub,
+    farewell: stream::shutdown::StreamShutdown,
     log_bytes_lost: AtomicU64,
 }
 
@@ -107,7 +109,7 @@ impl Runtime {
     pub(crate) async fn open(config: Config, images: Arc<image::Store>) -> Result<Arc<Self>, OpenError> {
         let layout = Layout { state: config.state.clone(), root: config.root.clone() };
         safe_fs::private_dir(&layout.pods())?;
-        safe_fs::private_dir(&layout.writables())?;
+        safe_fs::private_dir(&layout.writable_layers())?;
         let filters = layout.state.join("seccomp");
         safe_fs::private_dir(&filters)?;
         let driver = match config.cgroup.driver {
@@ -119,7 +121,7 @@ impl Runtime {
         {
             tracing::warn!(%error, "processes move between cgroups as slowly as ever");
         }
-        let shim = Program::load(&config.shim)?;
+        let shim = ShimProgram::load(&config.shim)?;
         let runtime = Arc::new(Self {
             driver,
             cgroups: Arc::new(cgroup::Layout::detect()?),
@@ -142,17 +144,17 @@ impl Runtime {
             shims: Mutex::default(),
             dirty: Mutex::default(),
             unjudged: Mutex::default(),
-            resizes: Resizes::default(),
+            resizes: ResizeOutcomes::default(),
             freed: Arc::default(),
             meter: Arc::default(),
-            events: events::Hub::default(),
-            farewell: stream::shutdown::Farewell::default(),
+            events: events::EventHub::default(),
+            farewell: stream::shutdown::StreamShutdown::default(),
             log_bytes_lost: AtomicU64::new(0),
         });
         runtime.recover().await?;
-        runtime.clean_now_and_then();
-        runtime.trim_after_bursts();
-        runtime.watch_reloads();
+        runtime.spawn_cleanup_loop();
+        runtime.spawn_trim_loop();
+        runtime.watch_systemd_reloads();
         runtime.forget_early_events();
         Ok(runtime)
     }
@@ -179,17 +181,17 @@ impl Runtime {
     }
 
     /// How changes of resources went.
-    pub(crate) fn resizes(&self) -> &Resizes {
+    pub(crate) fn resizes(&self) -> &ResizeOutcomes {
         &self.resizes
     }
 
     /// Where the writable layers of containers are.
-    pub(crate) fn writables(&self) -> std::path::PathBuf {
-        self.layout.writables()
+    pub(crate) fn layers_dir(&self) -> std::path::PathBuf {
+        self.layout.writable_layers()
     }
 
     /// The shim of a pod, unless it is gone.
-    fn shim_of(&self, pod: &PodId) -> Option<Client> {
+    fn shim_of(&self, pod: &PodId) -> Option<ShimClient> {
         self.shims.lock().get(pod).cloned()
     }
 

@@ -12,10 +12,10 @@ use net::cni::{PodCidrError, Rendered};
 use safe_fs::FileError;
 
 use super::{Runtime, blocking};
-use crate::store::Connection;
+use crate::store::NetworkKind;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum AddressesError {
+pub(crate) enum SetPodCidrError {
     #[error("runtime_config.network_config.pod_cidr: {0:?} is not ADDRESS/LENGTH, or several with commas between them")]
     Form(String),
     #[error("runtime_config.network_config.pod_cidr")]
@@ -26,7 +26,7 @@ pub(crate) enum AddressesError {
     Disk(#[from] FileError),
 }
 
-impl ErrorClass for AddressesError {
+impl ErrorClass for SetPodCidrError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Form(_) => ErrorKind::Invalid,
@@ -40,13 +40,13 @@ impl ErrorClass for AddressesError {
 impl Runtime {
     /// `ranges` is what the client says, with commas between several. A network that is configured already stays as it is, as
     /// with the peers: whoever configured it knows better.
-    pub(crate) async fn set_addresses(self: &Arc<Self>, ranges: String) -> Result<(), AddressesError> {
+    pub(crate) async fn set_pod_cidr(self: &Arc<Self>, ranges: String) -> Result<(), SetPodCidrError> {
         let pools = read(&ranges)?;
         let runtime = Arc::clone(self);
-        blocking(move || runtime.settle_addresses(&ranges, pools)).await
+        blocking(move || runtime.apply_pod_cidr(&ranges, pools)).await
     }
 
-    fn settle_addresses(&self, ranges: &str, pools: Vec<IpNet>) -> Result<(), AddressesError> {
+    fn apply_pod_cidr(&self, ranges: &str, pools: Vec<IpNet>) -> Result<(), SetPodCidrError> {
         if self.settings().network.mode != NetworkMode::Bridge {
             match self.networks.cni().set_pod_cidrs(ranges)? {
                 Rendered::Written(file) => tracing::info!(ranges, file = %file.display(), "wrote a CNI network"),
@@ -56,17 +56,17 @@ impl Runtime {
                 Rendered::NoCidr | Rendered::NoTemplate | Rendered::Unchanged(_) => {}
             }
         }
-        if self.networks.connection() == Connection::Bridge {
+        if self.networks.connection() == NetworkKind::Bridge {
             self.networks.bridge().set_pod_cidrs(pools)?;
             // A client says it once, and not again to the next daemon.
-            safe_fs::write_json(&self.addresses_file(), &ranges)?;
+            safe_fs::write_json(&self.pod_cidr_file(), &ranges)?;
         }
         Ok(())
     }
 
     /// Takes up what a client told an earlier daemon.
-    pub(super) fn recover_addresses(&self) {
-        let told = safe_fs::read_json::<String>(&self.addresses_file()).map_err(AddressesError::from);
+    pub(super) fn recover_pod_cidr(&self) {
+        let told = safe_fs::read_json::<String>(&self.pod_cidr_file()).map_err(SetPodCidrError::from);
         let taken = told.and_then(|told| match told {
             Some(ranges) => Ok(self.networks.bridge().set_pod_cidrs(read(&ranges)?)?),
             None => Ok(()),
@@ -76,12 +76,12 @@ impl Runtime {
         }
     }
 
-    fn addresses_file(&self) -> PathBuf {
+    fn pod_cidr_file(&self) -> PathBuf {
         self.layout.state.join("addresses.json")
     }
 }
 
-fn read(ranges: &str) -> Result<Vec<IpNet>, AddressesError> {
-    let range = |text: &str| text.trim().parse().map_err(|_| AddressesError::Form(ranges.to_owned()));
+fn read(ranges: &str) -> Result<Vec<IpNet>, SetPodCidrError> {
+    let range = |text: &str| text.trim().parse().map_err(|_| SetPodCidrError::Form(ranges.to_owned()));
     ranges.split(',').map(range).collect()
 }

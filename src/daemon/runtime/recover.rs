@@ -20,8 +20,8 @@ impl Runtime {
     pub(super) async fn recover(self: &Arc<Self>) -> Result<(), OpenError> {
         let runtime = self.clone();
         blocking(move || {
-            runtime.sweep();
-            runtime.remove_above();
+            runtime.collect_orphaned_layers();
+            runtime.remove_parent_cgroups();
         })
         .await;
         let mut work = JoinSet::new();
@@ -30,12 +30,12 @@ impl Runtime {
             let runtime = self.clone();
             match read::<PodRecord>(&self.pod_dir(&id).join("pod.json"), |pod| pod.version) {
                 Found::Record(record) => {
-                    let unfinished = self.take_up(*record);
-                    work.spawn(async move { runtime.find_out(&id, unfinished).await });
+                    let unfinished = self.recover_pod(*record);
+                    work.spawn(async move { runtime.query_shim(&id, unfinished).await });
                 }
                 Found::Nothing => {
                     tracing::info!(pod = %id, "clearing away a pod that was never finished");
-                    work.spawn(async move { drop(runtime.clear_pod(&id).await) });
+                    work.spawn(async move { drop(runtime.cleanup_pod(&id).await) });
                 }
                 Found::Foreign => {}
             }
@@ -50,7 +50,7 @@ impl Runtime {
     }
 
     /// Puts a pod and its containers on the books; returns the containers that were never finished.
-    fn take_up(&self, record: PodRecord) -> Vec<ContainerId> {
+    fn recover_pod(&self, record: PodRecord) -> Vec<ContainerId> {
         let id = record.id.clone();
         // Taken only once: two records with one name cannot have been written.
         if let Ok(name) = self.pod_names.reserve(record.spec.meta.clone(), PodMeta::to_string, id.as_str()) {
@@ -62,7 +62,7 @@ impl Runtime {
         {
             tracing::warn!(%gone);
         }
-        Self::told_pod_before(&self.pods.insert(self.settle_pod(record)));
+        Self::mark_pod_published(&self.pods.insert(self.recover_pod_resize(record)));
         let names = safe_fs::list_names(&self.layout.containers(&id)).unwrap_or_else(|error| {
             tracing::error!(pod = %id, error = chain(&error), "the pod's containers cannot be found");
             Vec::new()
@@ -71,7 +71,7 @@ impl Runtime {
         for container in names.into_iter().filter_map(|name| ContainerId::try_from(name).ok()) {
             let file = self.layout.container(&id, &container).join("container.json");
             match read::<ContainerRecord>(&file, |record| record.version) {
-                Found::Record(record) => self.take_up_container(*record),
+                Found::Record(record) => self.recover_container(*record),
                 Found::Nothing => unfinished.push(container),
                 Found::Foreign => {}
             }
@@ -79,27 +79,27 @@ impl Runtime {
         unfinished
     }
 
-    fn take_up_container(&self, record: ContainerRecord) {
+    fn recover_container(&self, record: ContainerRecord) {
         let name = (record.pod.clone(), record.spec.meta.clone());
         if let Ok(name) = self.container_names.reserve(name, |(_, name)| name.to_string(), record.id.as_str()) {
             name.keep();
         }
         self.selinux.remember(record.id.as_str(), record.selinux.as_ref());
-        Self::told_before(&self.containers.insert(self.settle_container(record)));
+        Self::mark_published(&self.containers.insert(self.recover_container_resize(record)));
     }
 
     /// Brings what is known of a pod up to date.
-    async fn find_out(self: &Arc<Self>, id: &PodId, unfinished: Vec<ContainerId>) {
+    async fn query_shim(self: &Arc<Self>, id: &PodId, unfinished: Vec<ContainerId>) {
         let Ok(pod) = self.pod(id.as_str()) else { return };
         if pod.phase == PodState::Ready {
-            self.find_shim(id).await;
-        } else if self.containers_of(id).iter().any(|entry| entry.look().phase.pid().is_some()) {
+            self.reconnect_shim(id).await;
+        } else if self.containers_of(id).iter().any(|entry| entry.get().phase.pid().is_some()) {
             // An end that could not be written down.
-            self.bury(id).await;
+            self.handle_shim_death(id).await;
         }
         for container in unfinished {
             tracing::info!(pod = %id, container = %container, "clearing away a container that was never finished");
-            self.clear_container(id, &container).await;
+            self.cleanup_container(id, &container).await;
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use super::cleanup::unmount_all;
 use super::{Runtime, blocking};
-use crate::shim::{AskError, Client, ShimEvent};
+use crate::shim::{ShimCallError, ShimClient, ShimEvent};
 use crate::store::{ContainerRecord, Entry, PodRecord};
 
 /// The exit code of a container whose end nobody saw.
@@ -23,7 +23,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 impl Runtime {
     /// Takes a pod's shim into service.
-    pub(super) fn attach(self: &Arc<Self>, pod: PodId, shim: Client, mut events: mpsc::UnboundedReceiver<ShimEvent>) {
+    pub(super) fn attach(
+        self: &Arc<Self>,
+        pod: PodId,
+        shim: ShimClient,
+        mut events: mpsc::UnboundedReceiver<ShimEvent>,
+    ) {
         self.shims.lock().insert(pod.clone(), shim);
         let runtime = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -43,45 +48,45 @@ impl Runtime {
 
     pub(super) fn exited(&self, id: &ContainerId, exit: Exit) {
         let Ok(Some(entry)) = self.containers.find(id.as_str()) else { return };
-        self.change_phase(&entry, |phase| phase.exit(exit));
+        self.change_state(&entry, |phase| phase.exit(exit));
     }
 
     /// Takes a container for what it is. Where that cannot be written down, the next daemon hears it from the shim.
-    pub(super) fn change_phase(
+    pub(super) fn change_state(
         &self,
         entry: &Entry<ContainerRecord>,
         change: impl FnOnce(&ContainerState) -> ContainerState,
     ) {
         if let Err(error) = entry.update(&self.layout, |record| record.phase = change(&record.phase)) {
-            let container = &entry.look().id;
+            let container = &entry.get().id;
             tracing::warn!(%container, error = chain(&error), "a container's phase could not be recorded");
         }
-        if entry.look().phase.pid().is_none() {
-            entry.gauges().files.close();
+        if entry.get().phase.pid().is_none() {
+            entry.samples().files.close();
         }
-        self.tell(entry);
+        self.publish_container_events(entry);
     }
 
     /// A connection ended that nobody here ended.
     async fn shim_gone(self: &Arc<Self>, id: &PodId) {
         let expected = self.shims.lock().remove(id).is_none();
         if !expected {
-            self.find_shim(id).await;
+            self.reconnect_shim(id).await;
         }
     }
 
     /// Reaches the shim of a pod and takes it into service, however often that has to be tried while the pod is ready.
     /// One that is dead is buried.
-    pub(super) async fn find_shim(self: &Arc<Self>, id: &PodId) {
+    pub(super) async fn reconnect_shim(self: &Arc<Self>, id: &PodId) {
         let mut pause = FIRST_PAUSE;
         while let Ok(Some(pod)) = self.pods.find(id.as_str())
-            && pod.look().phase == PodState::Ready
+            && pod.get().phase == PodState::Ready
         {
-            match self.reach_shim(id).await {
+            match self.connect_shim(id).await {
                 Ok(()) => return,
                 Err(error) if error.is_dead() => {
                     tracing::warn!(pod = %id, "the pod's shim died; ending its containers");
-                    return self.bury(id).await;
+                    return self.handle_shim_death(id).await;
                 }
                 Err(error) => {
                     tracing::warn!(pod = %id, error = chain(&error), ?pause, "the pod's shim is out of reach")
@@ -92,37 +97,37 @@ impl Runtime {
         }
     }
 
-    async fn reach_shim(self: &Arc<Self>, id: &PodId) -> Result<(), AskError> {
+    async fn connect_shim(self: &Arc<Self>, id: &PodId) -> Result<(), ShimCallError> {
         let (sender, events) = mpsc::unbounded_channel();
-        let shim = Client::connect(&self.pod_dir(id).join("shim.sock"), sender).await?;
-        self.hear_out(id, &shim).await?;
+        let shim = ShimClient::connect(&self.pod_dir(id).join("shim.sock"), sender).await?;
+        self.sync_from_shim(id, &shim).await?;
         self.attach(id.clone(), shim, events);
         Ok(())
     }
 
     /// Learns from a shim what happened meanwhile. What a shim does not know of has ended; one of another time cannot
     /// be asked, but it writes down the ends it sees.
-    async fn hear_out(&self, pod: &PodId, shim: &Client) -> Result<(), AskError> {
-        let mut reported: Option<HashMap<ContainerId, ContainerState>> = match shim.ask(Request::Report, &[]).await {
+    async fn sync_from_shim(&self, pod: &PodId, shim: &ShimClient) -> Result<(), ShimCallError> {
+        let mut reported: Option<HashMap<ContainerId, ContainerState>> = match shim.call(Request::State, &[]).await {
             Ok(Response::Report { containers, .. }) => {
                 Some(containers.into_iter().map(|report| (report.container, report.phase)).collect())
             }
-            Ok(_) => return Err(AskError::Mismatch),
-            Err(AskError::Foreign { .. }) => None,
+            Ok(_) => return Err(ShimCallError::Mismatch),
+            Err(ShimCallError::Foreign { .. }) => None,
             Err(error) => return Err(error),
         };
         for entry in self.containers_of(pod) {
-            let record = entry.look();
+            let record = entry.get();
             let dir = self.layout.container(pod, &record.id);
             let told = match reported.as_mut().map(|all| all.remove(&record.id)) {
                 Some(Some(phase)) => Some(phase),
-                Some(None) => Some(record.phase.exit(last_words(&dir))),
-                None => written_exit(&dir).map(|exit| record.phase.exit(exit)),
+                Some(None) => Some(record.phase.exit(recorded_exit_or_lost(&dir))),
+                None => recorded_exit(&dir).map(|exit| record.phase.exit(exit)),
             };
             if let Some(told) = told
                 && record.phase.pid().is_some()
             {
-                self.change_phase(&entry, |known| news(known, told));
+                self.change_state(&entry, |known| apply_reports(known, told));
             }
         }
         Ok(())
@@ -130,15 +135,15 @@ impl Runtime {
 
     /// Marks a pod whose shim is dead, and its containers, as ended, after making it true. Without its shim a pod is
     /// nothing: nobody would see its containers end. The client makes a new one.
-    pub(super) async fn bury(self: &Arc<Self>, id: &PodId) {
+    pub(super) async fn handle_shim_death(self: &Arc<Self>, id: &PodId) {
         let Ok(Some(pod)) = self.pods.find(id.as_str()) else { return };
-        let _turn = pod.work().await;
+        let _turn = pod.lock().await;
         if !self.pods.has(&pod) {
             return;
         }
         self.end_shim(id).await;
         for entry in self.containers_of(id) {
-            let record = entry.look();
+            let record = entry.get();
             if let Ok(cgroup) = self.cgroup(&record.cgroup) {
                 let wait = self.settings().stop.kill_wait;
                 let killed = blocking(move || cgroup.kill_all(wait)).await;
@@ -147,7 +152,7 @@ impl Runtime {
                 }
             }
             if record.phase.pid().is_some() {
-                self.exited(&record.id, last_words(&self.layout.container(id, &record.id)));
+                self.exited(&record.id, recorded_exit_or_lost(&self.layout.container(id, &record.id)));
             }
         }
         self.disconnect(id).await;
@@ -160,14 +165,14 @@ impl Runtime {
     /// Takes a pod for ended. Where that cannot be written down, the next daemon finds its shim dead.
     pub(super) fn end_pod(&self, pod: &Entry<PodRecord>) {
         if let Err(error) = pod.update(&self.layout, PodRecord::stop) {
-            tracing::warn!(pod = %pod.look().id, error = chain(&error), "the pod's end could not be recorded");
+            tracing::warn!(pod = %pod.get().id, error = chain(&error), "the pod's end could not be recorded");
         }
-        self.tell_pod(pod);
+        self.publish_pod_events(pod);
     }
 }
 
 /// What is true of a container that was `known` to be in one phase and is `told` to be in another.
-fn news(known: &ContainerState, told: ContainerState) -> ContainerState {
+fn apply_reports(known: &ContainerState, told: ContainerState) -> ContainerState {
     match (known, told) {
         // What was told once stays: a start does not move.
         (ContainerState::Exited { .. }, _) | (ContainerState::Running { .. }, ContainerState::Running { .. }) => {
@@ -179,13 +184,13 @@ fn news(known: &ContainerState, told: ContainerState) -> ContainerState {
 }
 
 /// The exit that a shim wrote down.
-pub(super) fn written_exit(dir: &Path) -> Option<Exit> {
+pub(super) fn recorded_exit(dir: &Path) -> Option<Exit> {
     safe_fs::read_json(&dir.join("exit.json")).ok().flatten()
 }
 
 /// The exit that a shim wrote down before it died, or that it did not.
-pub(super) fn last_words(dir: &Path) -> Exit {
-    written_exit(dir).unwrap_or_else(|| Exit {
+pub(super) fn recorded_exit_or_lost(dir: &Path) -> Exit {
+    recorded_exit(dir).unwrap_or_else(|| Exit {
         code: LOST,
         at: SystemTime::now(),
         oom: false,

@@ -34,7 +34,7 @@ impl Runtime {
     fn images_info(&self) -> Value {
         let image::Usage { path, bytes, inodes } = self.images.usage();
         let pulling = self.images.traffic().pulling;
-        let pull = |pull: &image::Pulling| {
+        let pull = |pull: &image::ActivePull| {
             json!({
                 "image": pull.image,
                 "seconds": pull.since.as_secs(),
@@ -71,7 +71,7 @@ impl Runtime {
         let mut info = resources_info(&pod.spec.resources, &pod.settings, self.limits_of_pod(pod).as_ref());
         info["overhead"] = json!(pod.spec.overhead);
         let containers = self.containers_of(&pod.id).into_iter().map(|entry| {
-            let container = entry.look();
+            let container = entry.get();
             let now = self.limits(&entry, &container);
             let mut info = resources_info(&container.spec.resources, &container.settings, now.as_ref());
             info["name"] = json!(container.spec.meta.name);
@@ -89,7 +89,7 @@ impl Runtime {
             "pid": container.phase.pid(),
             "pod": container.pod,
             "directory": dir,
-            "writableLayer": self.layout.writable(&container.id),
+            "writableLayer": self.layout.writable_layer(&container.id),
             "cgroup": container.cgroup,
             "user": container.user,
             "selinux": container.selinux,

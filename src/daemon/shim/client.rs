@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum AskError {
+pub(crate) enum ShimCallError {
     #[error("connecting to the shim at {path}")]
     Connect { path: PathBuf, source: io::Error },
     #[error("the pod's shim is gone")]
@@ -38,7 +38,7 @@ pub(crate) enum AskError {
     Failed(#[from] ShimError),
 }
 
-impl AskError {
+impl ShimCallError {
     /// Whether this proves that nobody is behind the socket any more. Whatever else goes wrong may pass: the shim is
     /// busy, stopped, of another time, or this process has run out of descriptors.
     pub(crate) fn is_dead(&self) -> bool {
@@ -47,7 +47,7 @@ impl AskError {
     }
 }
 
-impl ErrorClass for AskError {
+impl ErrorClass for ShimCallError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Connect { .. } | Self::Gone | Self::Silent(_) | Self::Mute => ErrorKind::Unavailable,
@@ -80,11 +80,11 @@ pub(crate) enum ShimEvent {
     Gone,
 }
 
-type Waiting = Mutex<HashMap<u64, oneshot::Sender<Result<Response, AskError>>>>;
+type Waiting = Mutex<HashMap<u64, oneshot::Sender<Result<Response, ShimCallError>>>>;
 
 /// A handle to a shim; clones share the connection, which ends with the last of them.
 #[derive(Debug, Clone)]
-pub(crate) struct Client(Arc<Shared>);
+pub(crate) struct ShimClient(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -115,19 +115,19 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// For asks on the way out. There a shim is asked and not needed: the kernel ends what it does not.
 pub(crate) const ON_THE_WAY_OUT: Duration = Duration::from_secs(3);
 
-fn patience(ask: &Request) -> Duration {
+fn timeout_of(ask: &Request) -> Duration {
     match ask {
-        Request::Hello { .. } | Request::Report | Request::Attach(_) => SOON,
-        Request::Hold(_) | Request::Create(_) | Request::Start { .. } => PATIENCE,
+        Request::Hello { .. } | Request::State | Request::Attach(_) => SOON,
+        Request::CreateSandbox(_) | Request::Create(_) | Request::Start { .. } => PATIENCE,
         Request::Exec(_) | Request::ExecStream(_) | Request::KillExec { .. } | Request::Reopen { .. } => PATIENCE,
-        Request::Signal { .. } | Request::Forget { .. } | Request::Leave => ON_THE_WAY_OUT,
+        Request::Signal { .. } | Request::RemoveContainer { .. } | Request::Shutdown => ON_THE_WAY_OUT,
     }
 }
 
-impl Client {
+impl ShimClient {
     /// Connects, and learns who is there.
-    pub(crate) async fn connect(path: &Path, events: mpsc::UnboundedSender<ShimEvent>) -> Result<Self, AskError> {
-        let failed = |source| AskError::Connect { path: path.to_owned(), source };
+    pub(crate) async fn connect(path: &Path, events: mpsc::UnboundedSender<ShimEvent>) -> Result<Self, ShimCallError> {
+        let failed = |source| ShimCallError::Connect { path: path.to_owned(), source };
         let socket = sys::seqpacket::connect(path).map_err(failed)?;
         // Not a stream but a sequence of packets; tokio only waits for it, what is sent and received is ours.
         let socket = Arc::new(UnixStream::from_std(socket.into()).map_err(failed)?);
@@ -161,23 +161,23 @@ impl Client {
                     shared.foreign = Some((release, protocol));
                 }
             }
-            _ => return Err(AskError::Mismatch),
+            _ => return Err(ShimCallError::Mismatch),
         }
         Ok(Self(Arc::new(shared)))
     }
 
-    pub(crate) async fn ask(&self, ask: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, AskError> {
+    pub(crate) async fn call(&self, ask: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, ShimCallError> {
         if let Some((release, protocol)) = &self.0.foreign {
-            return Err(AskError::Foreign { release: release.clone(), protocol: *protocol });
+            return Err(ShimCallError::Foreign { release: release.clone(), protocol: *protocol });
         }
         self.0.ask(ask, fds).await
     }
 
     /// Asks for something whose answer is only that it was done.
-    pub(crate) async fn tell(&self, ask: Request) -> Result<(), AskError> {
-        match self.ask(ask, &[]).await? {
+    pub(crate) async fn notify(&self, ask: Request) -> Result<(), ShimCallError> {
+        match self.call(ask, &[]).await? {
             Response::Done => Ok(()),
-            _ => Err(AskError::Mismatch),
+            _ => Err(ShimCallError::Mismatch),
         }
     }
 
@@ -195,44 +195,44 @@ impl Client {
 }
 
 impl Shared {
-    async fn ask(&self, ask: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, AskError> {
+    async fn ask(&self, ask: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, ShimCallError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let heard = self.heard.load(Ordering::Relaxed);
-        let patience = patience(&ask);
+        let patience = timeout_of(&ask);
         // It owes an answer already, and is back when that comes. A whole way out waits once, not at every step.
         let is_mute = patience == ON_THE_WAY_OUT && self.silent_since.load(Ordering::Relaxed) == heard;
         let bytes = shim_protocol::encode(&ShimRequest { number, ask })?;
         let (sender, receiver) = oneshot::channel();
         self.waiting.lock().insert(number, sender);
-        let _forget = Forget { waiting: &self.waiting, number };
+        let _forget = PendingResponse { waiting: &self.waiting, number };
         let answered = async {
             let sent =
                 self.socket.async_io(Interest::WRITABLE, || sys::seqpacket::send(&*self.socket, &bytes, fds)).await;
             sent.map_err(|e| match e.kind() {
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => {
-                    AskError::Gone
+                    ShimCallError::Gone
                 }
-                _ => AskError::Send(e),
+                _ => ShimCallError::Send(e),
             })?;
-            receiver.await.map_err(|_| AskError::Gone)?
+            receiver.await.map_err(|_| ShimCallError::Gone)?
         };
         if is_mute {
-            return tokio::time::timeout(Duration::ZERO, answered).await.map_err(|_| AskError::Mute)?;
+            return tokio::time::timeout(Duration::ZERO, answered).await.map_err(|_| ShimCallError::Mute)?;
         }
         tokio::time::timeout(patience, answered).await.map_err(|_| {
             self.silent_since.store(heard, Ordering::Relaxed);
-            AskError::Silent(patience)
+            ShimCallError::Silent(patience)
         })?
     }
 }
 
 /// An answer that nobody waits for any more is not kept.
-struct Forget<'a> {
+struct PendingResponse<'a> {
     waiting: &'a Waiting,
     number: u64,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for PendingResponse<'_> {
     fn drop(&mut self) {
         self.waiting.lock().remove(&self.number);
     }
@@ -276,7 +276,7 @@ impl Reader {
         self.events.send(ShimEvent::Gone).ok();
     }
 
-    fn answer(&self, number: u64, answer: Result<Response, AskError>) {
+    fn answer(&self, number: u64, answer: Result<Response, ShimCallError>) {
         let waiting = self.waiting.lock().remove(&number);
         if let Some(sender) = waiting {
             sender.send(answer).ok();
@@ -285,7 +285,7 @@ impl Reader {
 
     fn take(&self, message: ShimMessage) {
         let event = match message {
-            ShimMessage::Answer { number, answer } => return self.answer(number, answer.map_err(AskError::from)),
+            ShimMessage::Answer { number, answer } => return self.answer(number, answer.map_err(ShimCallError::from)),
             ShimMessage::Event(Event::ExecExited { exec, code }) => {
                 let waiting = self.execs.lock().remove(&exec);
                 if let Some(sender) = waiting {

@@ -8,7 +8,7 @@ use model::ErrorClass as _;
 use shim_protocol::{Event, PROTOCOL, Request, Response, ShimMessage, ShimRequest};
 use tokio::sync::mpsc;
 
-use super::client::{AskError, Client, ShimEvent};
+use super::client::{ShimCallError, ShimClient, ShimEvent};
 
 /// Accepts one connection and answers the greeting as a shim of `protocol` would, then does what `then` says.
 fn play(path: &Path, protocol: u32, then: impl FnOnce(OwnedFd) + Send + 'static) -> std::thread::JoinHandle<()> {
@@ -50,8 +50,8 @@ async fn an_older_release_of_the_same_protocol_keeps_serving() {
         let ShimRequest { number, .. } = hear(&socket);
         say(&socket, &ShimMessage::Answer { number, answer: Ok(Response::Done) });
     });
-    let client = Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
-    client.tell(Request::Report).await.unwrap();
+    let client = ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
+    client.notify(Request::State).await.unwrap();
     shim.join().unwrap();
 }
 
@@ -60,9 +60,9 @@ async fn a_shim_of_an_unknown_protocol_is_left_alone_with_a_clear_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL + 1, drop);
-    let client = Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
-    let error = client.tell(Request::Report).await.unwrap_err();
-    assert!(matches!(error, AskError::Foreign { .. }), "{error}");
+    let client = ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
+    let error = client.notify(Request::State).await.unwrap_err();
+    assert!(matches!(error, ShimCallError::Foreign { .. }), "{error}");
     assert_eq!(error.kind(), model::ErrorKind::Unsupported);
     shim.join().unwrap();
 }
@@ -76,8 +76,8 @@ async fn what_is_asked_of_a_dying_shim_fails_at_once_and_its_end_is_told() {
         say(&socket, &ShimMessage::Event(Event::ExecExited { exec: 5, code: 0 }));
     });
     let (sender, mut events) = mpsc::unbounded_channel();
-    let client = Client::connect(&path, sender).await.unwrap();
-    assert!(matches!(client.tell(Request::Report).await, Err(AskError::Gone)));
+    let client = ShimClient::connect(&path, sender).await.unwrap();
+    assert!(matches!(client.notify(Request::State).await, Err(ShimCallError::Gone)));
     assert!(matches!(events.recv().await, Some(ShimEvent::Gone)));
     shim.join().unwrap();
 }
@@ -86,16 +86,18 @@ async fn what_is_asked_of_a_dying_shim_fails_at_once_and_its_end_is_told() {
 async fn only_a_socket_without_a_listener_proves_a_shim_dead() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
-    let connect = async || Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap_err();
+    let connect = async || ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap_err();
     assert!(connect().await.is_dead(), "there is no socket");
     let listener = sys::seqpacket::listen(&path).unwrap();
     // It listens, but takes no connection: stopped, perhaps.
     let queue: Vec<OwnedFd> = std::iter::from_fn(|| sys::seqpacket::connect(&path).ok()).collect();
     let busy = connect().await;
-    assert!(matches!(busy, AskError::Connect { .. }) && !busy.is_dead(), "{busy}");
+    assert!(matches!(busy, ShimCallError::Connect { .. }) && !busy.is_dead(), "{busy}");
     drop((queue, listener));
     assert!(connect().await.is_dead(), "nobody listens");
-    for passing in [AskError::Gone, AskError::Mismatch, AskError::Send(std::io::ErrorKind::OutOfMemory.into())] {
+    for passing in
+        [ShimCallError::Gone, ShimCallError::Mismatch, ShimCallError::Send(std::io::ErrorKind::OutOfMemory.into())]
+    {
         assert!(!passing.is_dead(), "{passing}");
     }
 }
@@ -112,7 +114,7 @@ async fn a_shim_that_hung_up_is_found_again() {
     });
     for _ in 0..2 {
         let (sender, mut events) = mpsc::unbounded_channel();
-        let _client = Client::connect(&path, sender).await.unwrap();
+        let _client = ShimClient::connect(&path, sender).await.unwrap();
         assert!(matches!(events.recv().await, Some(ShimEvent::Gone)));
     }
     shim.join().unwrap();
@@ -126,7 +128,7 @@ async fn a_silent_shim_is_waited_for_once_on_the_way_out_and_again_when_it_spoke
     let shim = play(&path, PROTOCOL, move |socket| {
         may_speak.recv().unwrap();
         for _ in 0..3 {
-            assert!(matches!(hear(&socket).ask, Request::Leave), "what is not waited for is asked, too");
+            assert!(matches!(hear(&socket).ask, Request::Shutdown), "what is not waited for is asked, too");
         }
         let container = model::ContainerId::try_from("a".repeat(64)).unwrap();
         say(&socket, &ShimMessage::Event(Event::LogLost { container, bytes: 1, error: String::new() }));
@@ -135,16 +137,16 @@ async fn a_silent_shim_is_waited_for_once_on_the_way_out_and_again_when_it_spoke
         say(&socket, &ShimMessage::Answer { number, answer: Ok(Response::Done) });
     });
     let (sender, mut events) = mpsc::unbounded_channel();
-    let client = Client::connect(&path, sender).await.unwrap();
+    let client = ShimClient::connect(&path, sender).await.unwrap();
     let begin = Instant::now();
-    assert!(matches!(client.tell(Request::Leave).await, Err(AskError::Silent(_))));
+    assert!(matches!(client.notify(Request::Shutdown).await, Err(ShimCallError::Silent(_))));
     for _ in 0..2 {
-        assert!(matches!(client.tell(Request::Leave).await, Err(AskError::Mute)));
+        assert!(matches!(client.notify(Request::Shutdown).await, Err(ShimCallError::Mute)));
     }
     assert!(begin.elapsed() < Duration::from_secs(4));
     speak.send(()).unwrap();
     assert!(matches!(events.recv().await, Some(ShimEvent::LogLost { .. })));
-    client.tell(Request::Leave).await.unwrap();
+    client.notify(Request::Shutdown).await.unwrap();
     shim.join().unwrap();
 }
 
@@ -158,9 +160,9 @@ async fn an_answer_that_cannot_be_read_fails_its_ask_at_once() {
         sys::seqpacket::send(&socket, newer.as_bytes(), &[]).unwrap();
         hear(&socket);
     });
-    let client = Client::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
-    let error = client.tell(Request::Leave).await.unwrap_err();
-    assert!(matches!(error, AskError::Frame(_)), "{error}");
-    assert!(matches!(client.tell(Request::Leave).await, Err(AskError::Gone)));
+    let client = ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
+    let error = client.notify(Request::Shutdown).await.unwrap_err();
+    assert!(matches!(error, ShimCallError::Frame(_)), "{error}");
+    assert!(matches!(client.notify(Request::Shutdown).await, Err(ShimCallError::Gone)));
     shim.join().unwrap();
 }

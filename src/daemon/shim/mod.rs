@@ -5,8 +5,8 @@ pub(crate) mod pid_file;
 mod probe;
 mod spawn;
 
-pub(crate) use client::{AskError, Client, ON_THE_WAY_OUT, ShimEvent};
-pub use spawn::{Program, SpawnError};
+pub(crate) use client::{ON_THE_WAY_OUT, ShimCallError, ShimClient, ShimEvent};
+pub use spawn::{ShimProgram, SpawnError};
 
 #[cfg(test)]
 mod client_tests;

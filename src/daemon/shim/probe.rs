@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use super::Program;
+use super::ShimProgram;
 
 /// Far more than it takes.
 const PROBE_WITHIN: Duration = Duration::from_secs(20);
 
-impl Program {
+impl ShimProgram {
     /// Why pods cannot have user namespaces here; none where they can. `dir` is an empty directory on the file system of
     /// the images' layers.
     pub async fn probe(&self, dir: &Path, state: &Path) -> Option<String> {

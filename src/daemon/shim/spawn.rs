@@ -34,9 +34,9 @@ impl ErrorClass for SpawnError {
 /// The shim's program, in sealed memory: no container can overwrite it through `/proc`, all shims share its pages, and
 /// an upgrade of the file does not touch the shims that run.
 #[derive(Debug)]
-pub struct Program(OwnedFd);
+pub struct ShimProgram(OwnedFd);
 
-impl Program {
+impl ShimProgram {
     pub fn load(path: &Path) -> Result<Self, SpawnError> {
         let failed = |source| SpawnError::Program { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;

@@ -6,7 +6,7 @@ use sync::Mutex;
 
 /// The moments of a life, in their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Moment {
+pub(crate) enum LifecycleStep {
     Created,
     Started,
     Stopped,
@@ -14,18 +14,18 @@ pub(crate) enum Moment {
 
 /// What was told last. Held while something is told, so that nobody hears of an end before the beginning.
 #[derive(Debug, Default)]
-pub(crate) struct Told(Mutex<Stage>);
+pub(crate) struct EventCursor(Mutex<CursorState>);
 
 #[derive(Debug, Default)]
-pub(crate) struct Stage {
-    last: Option<Moment>,
+pub(crate) struct CursorState {
+    last: Option<LifecycleStep>,
     /// A start is under way: what it comes to is told at its end.
     starting: bool,
 }
 
-impl Told {
+impl EventCursor {
     /// Everything up to `moment` was told before, by another daemon.
-    pub(crate) fn skip_to(&self, moment: Moment) {
+    pub(crate) fn advance_to(&self, moment: LifecycleStep) {
         self.lock().last = Some(moment);
     }
 
@@ -33,21 +33,21 @@ impl Told {
         self.lock().starting = starting;
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Stage> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, CursorState> {
         self.0.lock()
     }
 }
 
-impl Stage {
+impl CursorState {
     /// What is to be told now of a life that has come to `reached`, in order. `ran`: whether it ever started.
-    pub(crate) fn news(&mut self, reached: Moment, ran: bool) -> Vec<Moment> {
-        if self.starting && reached == Moment::Stopped {
+    pub(crate) fn pending(&mut self, reached: LifecycleStep, ran: bool) -> Vec<LifecycleStep> {
+        if self.starting && reached == LifecycleStep::Stopped {
             // Whether it ran at all is not known yet.
             return Vec::new();
         }
-        let new = [Moment::Created, Moment::Started, Moment::Stopped].into_iter();
+        let new = [LifecycleStep::Created, LifecycleStep::Started, LifecycleStep::Stopped].into_iter();
         let new = new.filter(|moment| *moment <= reached && self.last.is_none_or(|last| *moment > last));
-        let new: Vec<Moment> = new.filter(|moment| *moment != Moment::Started || ran).collect();
+        let new: Vec<LifecycleStep> = new.filter(|moment| *moment != LifecycleStep::Started || ran).collect();
         self.last = self.last.max(Some(reached));
         new
     }
@@ -55,40 +55,40 @@ impl Stage {
 
 #[cfg(test)]
 mod tests {
-    use super::Moment::{Created, Started, Stopped};
+    use super::LifecycleStep::{Created, Started, Stopped};
     use super::*;
 
     #[test]
     fn each_moment_is_told_once_and_in_order() {
-        let told = Told::default();
-        assert_eq!(told.lock().news(Created, false), [Created]);
-        assert_eq!(told.lock().news(Created, false), []);
-        assert_eq!(told.lock().news(Started, true), [Started]);
-        assert_eq!(told.lock().news(Stopped, true), [Stopped]);
-        assert_eq!(told.lock().news(Stopped, true), []);
+        let told = EventCursor::default();
+        assert_eq!(told.lock().pending(Created, false), [Created]);
+        assert_eq!(told.lock().pending(Created, false), []);
+        assert_eq!(told.lock().pending(Started, true), [Started]);
+        assert_eq!(told.lock().pending(Stopped, true), [Stopped]);
+        assert_eq!(told.lock().pending(Stopped, true), []);
     }
 
     #[test]
     fn one_that_never_ran_was_not_started() {
-        let told = Told::default();
-        assert_eq!(told.lock().news(Stopped, false), [Created, Stopped]);
+        let told = EventCursor::default();
+        assert_eq!(told.lock().pending(Stopped, false), [Created, Stopped]);
     }
 
     #[test]
     fn an_end_during_the_start_waits_for_what_the_start_says() {
-        let told = Told::default();
-        told.lock().news(Created, false);
+        let told = EventCursor::default();
+        told.lock().pending(Created, false);
         told.starting(true);
-        assert_eq!(told.lock().news(Stopped, false), []);
+        assert_eq!(told.lock().pending(Stopped, false), []);
         told.starting(false);
-        assert_eq!(told.lock().news(Stopped, true), [Started, Stopped]);
+        assert_eq!(told.lock().pending(Stopped, true), [Started, Stopped]);
     }
 
     #[test]
     fn what_another_daemon_told_is_not_told_again() {
-        let told = Told::default();
-        told.skip_to(Started);
-        assert_eq!(told.lock().news(Started, true), []);
-        assert_eq!(told.lock().news(Stopped, true), [Stopped]);
+        let told = EventCursor::default();
+        told.advance_to(Started);
+        assert_eq!(told.lock().pending(Started, true), []);
+        assert_eq!(told.lock().pending(Stopped, true), [Stopped]);
     }
 }

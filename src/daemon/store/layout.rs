@@ -44,12 +44,12 @@ impl Layout {
     }
 
     /// What was made above the cgroups of pods.
-    pub(crate) fn above(&self) -> PathBuf {
+    pub(crate) fn parent_cgroups(&self) -> PathBuf {
         self.state.join("above.json")
     }
 
     /// Where all writable layers are.
-    pub fn writables(&self) -> PathBuf {
+    pub fn writable_layers(&self) -> PathBuf {
         self.root.join("containers")
     }
 
@@ -58,7 +58,7 @@ impl Layout {
         self.root.join("cni")
     }
 
-    pub(crate) fn writable(&self, id: &ContainerId) -> PathBuf {
-        self.writables().join(id.as_str())
+    pub(crate) fn writable_layer(&self, id: &ContainerId) -> PathBuf {
+        self.writable_layers().join(id.as_str())
     }
 }

@@ -12,9 +12,9 @@ pub(crate) mod samples;
 mod stop_waiters;
 pub(crate) mod table;
 
-pub(crate) use event_cursor::Moment;
+pub(crate) use event_cursor::LifecycleStep;
 pub use layout::Layout;
 pub(crate) use names::{NameTaken, Names};
-pub(crate) use record::{Connection, ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
-pub(crate) use stop_waiters::Ends;
-pub(crate) use table::{Ambiguous, Entry, Record, Table};
+pub(crate) use record::{ContainerImage, ContainerRecord, ContainerUser, NetworkKind, PodCgroup, PodRecord, VERSION};
+pub(crate) use stop_waiters::StopWaiters;
+pub(crate) use table::{AmbiguousId, Entry, Record, Table};

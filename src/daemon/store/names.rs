@@ -35,7 +35,7 @@ impl<N> Default for Names<N> {
 /// so no reservation outlives its request.
 #[derive(Debug)]
 #[must_use = "dropping it gives the name back"]
-pub(crate) struct Reserved<N: Hash + Eq> {
+pub(crate) struct ReservedName<N: Hash + Eq> {
     names: Arc<Mutex<HashMap<N, String>>>,
     name: Option<N>,
 }
@@ -47,13 +47,13 @@ impl<N: Hash + Eq + Clone> Names<N> {
         name: N,
         shown: impl FnOnce(&N) -> String,
         owner: &str,
-    ) -> Result<Reserved<N>, NameTaken> {
+    ) -> Result<ReservedName<N>, NameTaken> {
         let mut names = self.0.lock();
         if let Some(other) = names.get(&name) {
             return Err(NameTaken { name: shown(&name), owner: other.clone() });
         }
         names.insert(name.clone(), owner.to_owned());
-        Ok(Reserved { names: self.0.clone(), name: Some(name) })
+        Ok(ReservedName { names: self.0.clone(), name: Some(name) })
     }
 
     /// Gives up the name of something that is gone; nothing happens when another has it by now.
@@ -65,14 +65,14 @@ impl<N: Hash + Eq + Clone> Names<N> {
     }
 }
 
-impl<N: Hash + Eq> Reserved<N> {
+impl<N: Hash + Eq> ReservedName<N> {
     /// The owner exists now: the name stays until [`Names::release`].
     pub(crate) fn keep(mut self) {
         self.name = None;
     }
 }
 
-impl<N: Hash + Eq> Drop for Reserved<N> {
+impl<N: Hash + Eq> Drop for ReservedName<N> {
     fn drop(&mut self) {
         if let Some(name) = self.name.take() {
             self.names.lock().remove(&name);

@@ -35,7 +35,7 @@ pub(crate) struct PodRecord {
     pub(crate) ips: Vec<IpAddr>,
     /// Older records do not have it, nor a network.
     #[serde(default)]
-    pub(crate) connection: Connection,
+    pub(crate) connection: NetworkKind,
     /// Its SELinux labels, which its containers share; none where the host has no SELinux.
     #[serde(default)]
     pub(crate) selinux: Option<Labels>,
@@ -45,7 +45,7 @@ impl PodRecord {
     /// A pod that is stopped has given its addresses back.
     pub(crate) fn stop(&mut self) {
         self.phase = PodState::NotReady;
-        self.connection = Connection::None;
+        self.connection = NetworkKind::None;
         self.ips.clear();
     }
 }
@@ -53,7 +53,7 @@ impl PodRecord {
 /// What connects a pod to others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Connection {
+pub(crate) enum NetworkKind {
     /// Nothing: it has the host's network, or loopback alone, or is stopped.
     #[default]
     None,
@@ -79,11 +79,11 @@ pub(crate) struct ContainerRecord {
     pub(crate) spec: ContainerSpec,
     pub(crate) created: SystemTime,
     pub(crate) phase: ContainerState,
-    pub(crate) image: ImageUsed,
+    pub(crate) image: ContainerImage,
     /// The images that its mounts name, as they were asked for, and the id that each had.
     #[serde(default)]
     pub(crate) mounted: BTreeMap<String, String>,
-    pub(crate) user: UserUsed,
+    pub(crate) user: ContainerUser,
     /// The log file's full path on the host.
     pub(crate) log: Option<PathBuf>,
     pub(crate) stop_signal: Signal,
@@ -101,7 +101,7 @@ pub(crate) struct ContainerRecord {
 
 /// The image as it was found when the container was made.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ImageUsed {
+pub(crate) struct ContainerImage {
     /// `sha256:…` of the image's configuration.
     pub(crate) id: String,
     /// What people call it, also where the client asked by id.
@@ -112,7 +112,7 @@ pub(crate) struct ImageUsed {
 
 /// Who the container's first process is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct UserUsed {
+pub(crate) struct ContainerUser {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     /// All groups beside `gid`.

@@ -20,7 +20,7 @@ const SHARE: u32 = 20;
 
 /// How fast processor time is used: between this reading and an earlier one.
 #[derive(Debug, Default)]
-pub(crate) struct CpuGauge(Mutex<Option<Reading>>);
+pub(crate) struct CpuSamples(Mutex<Option<Reading>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Reading {
@@ -30,7 +30,7 @@ struct Reading {
     rate: Option<u64>,
 }
 
-impl CpuGauge {
+impl CpuSamples {
     /// Takes note that `used` nanoseconds were used up to `at`; returns the nanoseconds used in a second of late.
     pub(crate) fn note(&self, at: Instant, used: u64) -> Option<u64> {
         let mut last = self.0.lock();
@@ -57,7 +57,7 @@ fn per_second(nanos: u64, passed: Duration) -> Option<u64> {
 
 /// The limits that were read last, and the record that they belong to.
 #[derive(Debug, Default)]
-pub(crate) struct LimitsGauge(Mutex<Option<LimitsRead>>);
+pub(crate) struct LimitsCache(Mutex<Option<LimitsRead>>);
 
 #[derive(Debug)]
 struct LimitsRead {
@@ -66,10 +66,10 @@ struct LimitsRead {
     limits: Option<Arc<CurrentLimits>>,
 }
 
-impl LimitsGauge {
+impl LimitsCache {
     /// What `read` says, or said a moment ago of the same record: whatever crisp changes makes another one. Shared, since many
     /// events of a burst hold on to it.
-    pub(crate) fn lately(
+    pub(crate) fn get_recent(
         &self,
         at: Instant,
         record: &Arc<ContainerRecord>,
@@ -90,7 +90,7 @@ impl LimitsGauge {
 
 /// How much a writable layer takes on the disk, and whether it is time to look again.
 #[derive(Debug, Default)]
-pub(crate) struct DiskGauge(Mutex<Measured>);
+pub(crate) struct DiskSamples(Mutex<Measured>);
 
 #[derive(Debug, Default)]
 struct Measured {
@@ -107,7 +107,7 @@ struct Measured {
 
 /// Whether and how a layer is to be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum Refresh {
     /// What is known is fresh enough, or somebody measures already.
     No,
     /// Nothing is known yet.
@@ -119,7 +119,7 @@ pub(crate) enum Due {
 
 /// What a look at a layer brought.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Look {
+pub(crate) struct DiskSample {
     pub(crate) usage: DiskUsage,
     /// Everything was counted; else there is at least as much.
     pub(crate) whole: bool,
@@ -127,21 +127,21 @@ pub(crate) struct Look {
     pub(crate) spent: Duration,
 }
 
-impl DiskGauge {
+impl DiskSamples {
     pub(crate) fn known(&self) -> Option<DiskUsage> {
         self.lock().known
     }
 
     /// Whether the layer is to be measured now; who is told so has to.
-    pub(crate) fn take(&self, now: Instant) -> Due {
+    pub(crate) fn take(&self, now: Instant) -> Refresh {
         let mut measured = self.lock();
         if measured.taken || measured.fresh_until.is_some_and(|until| now < until) {
-            return Due::No;
+            return Refresh::No;
         }
         measured.taken = true;
         match (measured.known, measured.large) {
-            (None, false) => Due::First,
-            (_, large) => Due::Again { large },
+            (None, false) => Refresh::First,
+            (_, large) => Refresh::Again { large },
         }
     }
 
@@ -150,9 +150,9 @@ impl DiskGauge {
         self.lock().large = true;
     }
 
-    /// Ends what [`DiskGauge::take`] began; `None` where the layer could not be measured. True when it could not be counted,
+    /// Ends what [`DiskSamples::take`] began; `None` where the layer could not be measured. True when it could not be counted,
     /// or not all of it, and nobody was told since it last could.
-    pub(crate) fn put(&self, now: Instant, large: bool, look: Option<Look>) -> bool {
+    pub(crate) fn put(&self, now: Instant, large: bool, look: Option<DiskSample>) -> bool {
         let mut measured = self.lock();
         measured.taken = false;
         measured.large = large;
@@ -160,7 +160,7 @@ impl DiskGauge {
         measured.fresh_until = Some(now + FRESH_FOR.max(spent * SHARE));
         let whole = look.is_some_and(|look| look.whole);
         let told = std::mem::replace(&mut measured.told, !whole);
-        let Some(Look { mut usage, .. }) = look else { return !told };
+        let Some(DiskSample { mut usage, .. }) = look else { return !told };
         if let Some(before) = measured.known
             && !whole
         {
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_rate_needs_two_readings_some_way_apart() {
-        let (gauge, begin) = (CpuGauge::default(), Instant::now());
+        let (gauge, begin) = (CpuSamples::default(), Instant::now());
         assert_eq!(gauge.note(begin, 5_000), None, "the first");
         assert_eq!(gauge.note(begin + CLOSEST / 2, 900_000), None, "too close");
         assert_eq!(gauge.note(begin + SECOND, 500_005_000), Some(500_000_000));
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_counter_that_goes_back_begins_again() {
-        let (gauge, begin) = (CpuGauge::default(), Instant::now());
+        let (gauge, begin) = (CpuSamples::default(), Instant::now());
         gauge.note(begin, 1_000);
         assert_eq!(gauge.note(begin + SECOND, 10), None);
         assert_eq!(gauge.note(begin + SECOND * 2, 1_010), Some(1_000));
@@ -210,11 +210,11 @@ mod tests {
     #[test]
     fn limits_are_read_again_after_a_while_and_when_the_record_is_another() {
         use crate::convert::tests::support::container_record;
-        let (gauge, begin) = (LimitsGauge::default(), Instant::now());
+        let (gauge, begin) = (LimitsCache::default(), Instant::now());
         let (record, changed) = (Arc::new(container_record()), Arc::new(container_record()));
         let mut reads = 0;
         let mut look = |at, record| {
-            gauge.lately(at, record, || {
+            gauge.get_recent(at, record, || {
                 reads += 1;
                 None
             });
@@ -227,27 +227,27 @@ mod tests {
         assert_eq!(look(begin + LATELY, &record), 4);
     }
 
-    fn look(bytes: u64, whole: bool, spent: Duration) -> Option<Look> {
-        Some(Look { usage: DiskUsage { at: SystemTime::UNIX_EPOCH, bytes, inodes: bytes / 2 }, whole, spent })
+    fn look(bytes: u64, whole: bool, spent: Duration) -> Option<DiskSample> {
+        Some(DiskSample { usage: DiskUsage { at: SystemTime::UNIX_EPOCH, bytes, inodes: bytes / 2 }, whole, spent })
     }
 
     #[test]
     fn one_at_a_time_measures_and_no_more_often_than_it_is_worth() {
-        let (gauge, begin) = (DiskGauge::default(), Instant::now());
-        assert_eq!(gauge.take(begin), Due::First);
-        assert_eq!(gauge.take(begin + SECOND * 100), Due::No, "somebody does already");
+        let (gauge, begin) = (DiskSamples::default(), Instant::now());
+        assert_eq!(gauge.take(begin), Refresh::First);
+        assert_eq!(gauge.take(begin + SECOND * 100), Refresh::No, "somebody does already");
         gauge.put(begin, false, look(10, true, SECOND / 100));
         assert_eq!(gauge.known().unwrap().bytes, 10);
-        assert_eq!(gauge.take(begin + FRESH_FOR - SECOND), Due::No);
-        assert_eq!(gauge.take(begin + FRESH_FOR), Due::Again { large: false });
+        assert_eq!(gauge.take(begin + FRESH_FOR - SECOND), Refresh::No);
+        assert_eq!(gauge.take(begin + FRESH_FOR), Refresh::Again { large: false });
         gauge.put(begin, true, look(12, true, SECOND * 3));
-        assert_eq!(gauge.take(begin + SECOND * 59), Due::No, "3 s of each minute");
-        assert_eq!(gauge.take(begin + SECOND * 60), Due::Again { large: true });
+        assert_eq!(gauge.take(begin + SECOND * 59), Refresh::No, "3 s of each minute");
+        assert_eq!(gauge.take(begin + SECOND * 60), Refresh::Again { large: true });
     }
 
     #[test]
     fn what_could_not_be_counted_whole_never_shrinks() {
-        let (gauge, now) = (DiskGauge::default(), Instant::now());
+        let (gauge, now) = (DiskSamples::default(), Instant::now());
         assert!(!gauge.put(now, false, look(10, true, SECOND)));
         assert!(gauge.put(now, false, look(4, false, SECOND)), "worth a word");
         assert!(!gauge.put(now, false, look(3, false, SECOND)), "but only one");

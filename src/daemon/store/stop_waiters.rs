@@ -4,17 +4,17 @@ use tokio::sync::watch;
 
 /// How many there are. What is being made in the pod is given up for them: it may never be done.
 #[derive(Debug, Default)]
-pub(crate) struct Ends(watch::Sender<usize>);
+pub(crate) struct StopWaiters(watch::Sender<usize>);
 
 /// One of them, until this is dropped.
 #[derive(Debug)]
 #[must_use = "who waits holds this"]
-pub(crate) struct Waiting<'a>(&'a Ends);
+pub(crate) struct StopWaiter<'a>(&'a StopWaiters);
 
-impl Ends {
-    pub(crate) fn wait(&self) -> Waiting<'_> {
+impl StopWaiters {
+    pub(crate) fn wait(&self) -> StopWaiter<'_> {
         self.0.send_modify(|count| *count += 1);
-        Waiting(self)
+        StopWaiter(self)
     }
 
     pub(crate) fn is_awaited(&self) -> bool {
@@ -28,7 +28,7 @@ impl Ends {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for StopWaiter<'_> {
     fn drop(&mut self) {
         self.0.0.send_modify(|count| *count -= 1);
     }

@@ -10,35 +10,35 @@ use serde::Serialize;
 use sync::RwLock;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
-use super::event_cursor::Told;
+use super::event_cursor::EventCursor;
 use super::layout::Layout;
 use super::record::{ContainerRecord, PodRecord};
-use super::samples::{CpuGauge, DiskGauge, LimitsGauge};
-use super::stop_waiters::Ends;
+use super::samples::{CpuSamples, DiskSamples, LimitsCache};
+use super::stop_waiters::StopWaiters;
 
 /// A prefix that fits several ids.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:?} fits several ids")]
-pub(crate) struct Ambiguous(String);
+pub(crate) struct AmbiguousId(String);
 
 /// Something that is kept in a file.
 pub(crate) trait Record: Serialize + Clone {
     /// What is kept beside it in memory, and only there.
-    type Gauges: Default + std::fmt::Debug;
+    type Samples: Default + std::fmt::Debug;
     fn id(&self) -> &str;
     fn file(&self, layout: &Layout) -> PathBuf;
 }
 
 /// What is known of a pod from readings alone.
 #[derive(Debug, Default)]
-pub(crate) struct PodGauges {
-    pub(crate) cpu: CpuGauge,
-    pub(crate) told: Told,
-    pub(crate) ends: Ends,
+pub(crate) struct PodSamples {
+    pub(crate) cpu: CpuSamples,
+    pub(crate) told: EventCursor,
+    pub(crate) ends: StopWaiters,
 }
 
 impl Record for PodRecord {
-    type Gauges = PodGauges;
+    type Samples = PodSamples;
     fn id(&self) -> &str {
         self.id.as_str()
     }
@@ -49,16 +49,16 @@ impl Record for PodRecord {
 
 /// What is known of a container from readings alone.
 #[derive(Debug, Default)]
-pub(crate) struct ContainerGauges {
-    pub(crate) cpu: CpuGauge,
-    pub(crate) disk: DiskGauge,
-    pub(crate) limits: LimitsGauge,
+pub(crate) struct ContainerSamples {
+    pub(crate) cpu: CpuSamples,
+    pub(crate) disk: DiskSamples,
+    pub(crate) limits: LimitsCache,
     pub(crate) files: Arc<FileCache>,
-    pub(crate) told: Told,
+    pub(crate) told: EventCursor,
 }
 
 impl Record for ContainerRecord {
-    type Gauges = ContainerGauges;
+    type Samples = ContainerSamples;
     fn id(&self) -> &str {
         self.id.as_str()
     }
@@ -75,7 +75,7 @@ pub(crate) struct Entry<R: Record> {
     /// Held while a changed record is written.
     writing: sync::Mutex<()>,
     seen: watch::Sender<Arc<R>>,
-    gauges: R::Gauges,
+    gauges: R::Samples,
 }
 
 impl<R: Record> Entry<R> {
@@ -86,33 +86,33 @@ impl<R: Record> Entry<R> {
             resizing: Mutex::new(()),
             writing: sync::Mutex::new(()),
             seen,
-            gauges: R::Gauges::default(),
+            gauges: R::Samples::default(),
         }
     }
 
     /// What is true now.
-    pub(crate) fn look(&self) -> Arc<R> {
+    pub(crate) fn get(&self) -> Arc<R> {
         self.seen.borrow().clone()
     }
 
     /// What was read of it last.
-    pub(crate) fn gauges(&self) -> &R::Gauges {
+    pub(crate) fn samples(&self) -> &R::Samples {
         &self.gauges
     }
 
     /// Waits for one's turn to change it by more than a step.
-    pub(crate) async fn work(&self) -> MutexGuard<'_, ()> {
+    pub(crate) async fn lock(&self) -> MutexGuard<'_, ()> {
         self.work.lock().await
     }
 
     /// Waits for one's turn to change what it may use: apart from other work, since a slow stop is no reason to wait.
-    pub(crate) async fn resizing(&self) -> MutexGuard<'_, ()> {
+    pub(crate) async fn lock_resources(&self) -> MutexGuard<'_, ()> {
         self.resizing.lock().await
     }
 
     /// Whether `seen` is what it is, and nobody is changing what it may use.
-    pub(crate) fn is_settled(&self, seen: &R) -> bool {
-        self.resizing.try_lock().is_ok() && std::ptr::eq(&*self.look(), seen)
+    pub(crate) fn is_current(&self, seen: &R) -> bool {
+        self.resizing.try_lock().is_ok() && std::ptr::eq(&*self.get(), seen)
     }
 
     /// Changes the record and writes it, as one step; a change that cannot be written is not made.
@@ -133,7 +133,7 @@ impl<R: Record> Entry<R> {
         show: impl FnOnce(&Result<(), FileError>) -> bool,
     ) -> Result<(), FileError> {
         let _turn = self.writing.lock();
-        let mut record = R::clone(&self.look());
+        let mut record = R::clone(&self.get());
         change(&mut record);
         let written = safe_fs::overwrite_json(&record.file(layout), &record);
         if show(&written) {
@@ -173,11 +173,11 @@ impl<R: Record> Table<R> {
     /// Whether `entry` is still here: one that was found before a wait may be gone after it.
     pub(crate) fn has(&self, entry: &Arc<Entry<R>>) -> bool {
         let map = self.0.read();
-        map.get(entry.look().id()).is_some_and(|found| Arc::ptr_eq(found, entry))
+        map.get(entry.get().id()).is_some_and(|found| Arc::ptr_eq(found, entry))
     }
 
     /// By id, or by a beginning of it that fits only one.
-    pub(crate) fn find(&self, id: &str) -> Result<Option<Arc<Entry<R>>>, Ambiguous> {
+    pub(crate) fn find(&self, id: &str) -> Result<Option<Arc<Entry<R>>>, AmbiguousId> {
         let map = self.0.read();
         if let Some(entry) = map.get(id) {
             return Ok(Some(entry.clone()));
@@ -187,7 +187,7 @@ impl<R: Record> Table<R> {
         }
         let mut fits = map.range(id.to_owned()..).take_while(|(key, _)| key.starts_with(id));
         match (fits.next(), fits.next()) {
-            (Some(_), Some(_)) => Err(Ambiguous(id.to_owned())),
+            (Some(_), Some(_)) => Err(AmbiguousId(id.to_owned())),
             (first, _) => Ok(first.map(|(_, entry)| entry.clone())),
         }
     }
@@ -204,7 +204,7 @@ mod tests {
     #[derive(Clone, Serialize, Debug)]
     struct Word(String);
     impl Record for Word {
-        type Gauges = ();
+        type Samples = ();
         fn id(&self) -> &str {
             &self.0
         }
@@ -219,7 +219,7 @@ mod tests {
         for word in ["abc", "abd", "b"] {
             table.insert(Word(word.into()));
         }
-        let found = |id| table.find(id).map(|e| e.map(|e| e.look().0.clone()));
+        let found = |id| table.find(id).map(|e| e.map(|e| e.get().0.clone()));
         assert_eq!(found("abc").unwrap().as_deref(), Some("abc"));
         assert_eq!(found("abd").unwrap().as_deref(), Some("abd"));
         assert!(found("ab").is_err());
@@ -234,7 +234,7 @@ mod tests {
         let layout = Layout { state: dir.path().to_owned(), root: dir.path().to_owned() };
         let entry = Entry::new(Word("a".into()));
         entry.update(&layout, |w| w.0 = "z".into()).unwrap();
-        assert_eq!(entry.look().0, "z");
+        assert_eq!(entry.get().0, "z");
         assert_eq!(std::fs::read_to_string(dir.path().join("z")).unwrap(), "\"z\"");
     }
 }

@@ -10,14 +10,14 @@ use hyper::body::Incoming;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use model::error_chain::chain;
-use streaming::remote_command::Times;
+use streaming::remote_command::Timeouts;
 use streaming::{Io, port_forward, remote_command, upgrade};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::server::TlsStream;
 use tracing::Instrument as _;
 
-use super::{Request, Streaming};
+use super::{Request, StreamServer};
 use crate::runtime::Runtime;
 
 /// The most clients that are connected at the same time.
@@ -29,14 +29,14 @@ type Answer = Response<Full<Bytes>>;
 
 /// Whoever comes with a token is let in here.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct StreamHandler {
     runtime: Arc<Runtime>,
-    streaming: Arc<Streaming>,
+    streaming: Arc<StreamServer>,
     places: Arc<Semaphore>,
 }
 
-impl Door {
-    pub(super) fn new(runtime: Arc<Runtime>, streaming: Arc<Streaming>) -> Self {
+impl StreamHandler {
+    pub(super) fn new(runtime: Arc<Runtime>, streaming: Arc<StreamServer>) -> Self {
         Self { runtime, streaming, places: Arc::new(Semaphore::new(CLIENTS_MAX)) }
     }
 
@@ -56,7 +56,7 @@ impl Door {
                 upgrade::port_forward(method, headers).and_then(|(response, manner)| {
                     let ports = if ports.is_empty() { ports_in(request.uri().query()) } else { ports };
                     if manner.needs_ports() && (ports.is_empty() || ports.len() > PORTS_MAX) {
-                        return Err(upgrade::Refusal::bad("name 1 to 100 ports, as in ?port=80,443"));
+                        return Err(upgrade::UpgradeError::bad("name 1 to 100 ports, as in ?port=80,443"));
                     }
                     let times = self.times();
                     self.begin(place, upgraded, move |runtime, io| async move {
@@ -103,7 +103,7 @@ impl Door {
         self.streaming.tokens.redeem(token).filter(|asked| asked.place() == place)
     }
 
-    fn times(&self) -> Times {
+    fn times(&self) -> Timeouts {
         self.runtime.config().stream.times
     }
 
@@ -122,7 +122,7 @@ impl Door {
             match upgraded.await.map(io_of) {
                 Ok(Some(io)) => {
                     work(Arc::clone(&runtime), io).await;
-                    runtime.freed_memory();
+                    runtime.request_trim();
                 }
                 Ok(None) => tracing::error!("a streaming connection is of no known kind"),
                 Err(error) => tracing::debug!(error = chain(&error), "a streaming client went away"),

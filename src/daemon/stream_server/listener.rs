@@ -14,9 +14,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-use super::handler::Door;
-use super::unauthenticated::Lobby;
-use super::{Streaming, Tokens};
+use super::handler::StreamHandler;
+use super::unauthenticated::UnauthenticatedConns;
+use super::{StreamServer, Tokens};
 use crate::runtime::Runtime;
 
 /// How long a client may take to say what it wants, with all of TLS.
@@ -43,7 +43,7 @@ pub enum BindError {
 pub(crate) struct Listener {
     listener: TcpListener,
     tls: Option<Tls>,
-    streaming: Arc<Streaming>,
+    streaming: Arc<StreamServer>,
 }
 
 /// Settings of TLS have no words for themselves.
@@ -57,9 +57,9 @@ impl std::fmt::Debug for Tls {
 
 /// Answers until it is dropped; who is connected by then stays so.
 #[derive(Debug)]
-pub(crate) struct Serving(JoinHandle<()>);
+pub(crate) struct ListenerTask(JoinHandle<()>);
 
-impl Drop for Serving {
+impl Drop for ListenerTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -73,18 +73,18 @@ impl Listener {
         let tls = config.identity.as_ref().map(StreamIdentity::server).transpose()?;
         let tls = tls.map(|server| Tls(TlsAcceptor::from(Arc::new(server))));
         let scheme = if tls.is_some() { "https" } else { "http" };
-        Ok(Self { listener, tls, streaming: Arc::new(Streaming { tokens: Tokens::default(), scheme, address }) })
+        Ok(Self { listener, tls, streaming: Arc::new(StreamServer { tokens: Tokens::default(), scheme, address }) })
     }
 
     /// Hands out the URLs that lead here.
-    pub(crate) fn streaming(&self) -> Arc<Streaming> {
+    pub(crate) fn streaming(&self) -> Arc<StreamServer> {
         Arc::clone(&self.streaming)
     }
 
-    pub(crate) fn serve(self, runtime: Arc<Runtime>) -> Serving {
+    pub(crate) fn serve(self, runtime: Arc<Runtime>) -> ListenerTask {
         let Self { listener, tls, streaming } = self;
-        let door = Arc::new(Door::new(runtime, Arc::clone(&streaming)));
-        Serving(tokio::spawn(async move {
+        let door = Arc::new(StreamHandler::new(runtime, Arc::clone(&streaming)));
+        ListenerTask(tokio::spawn(async move {
             tokio::select! {
                 () = accept(listener, tls, door) => {}
                 () = streaming.tokens.forget_in_time() => {}
@@ -94,8 +94,8 @@ impl Listener {
 }
 
 /// Lets clients in, for ever.
-async fn accept(listener: TcpListener, tls: Option<Tls>, door: Arc<Door>) {
-    let lobby: Arc<Lobby> = Arc::default();
+async fn accept(listener: TcpListener, tls: Option<Tls>, door: Arc<StreamHandler>) {
+    let lobby: Arc<UnauthenticatedConns> = Arc::default();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -122,7 +122,7 @@ async fn accept(listener: TcpListener, tls: Option<Tls>, door: Arc<Door>) {
 async fn talk(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
-    door: Arc<Door>,
+    door: Arc<StreamHandler>,
     welcome: impl Fn() + Send + Sync + 'static,
 ) {
     let talk = async {
@@ -148,7 +148,11 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-async fn answer<T>(io: TokioIo<T>, door: Arc<Door>, welcome: impl Fn() + Send + Sync + 'static) -> io::Result<()>
+async fn answer<T>(
+    io: TokioIo<T>,
+    door: Arc<StreamHandler>,
+    welcome: impl Fn() + Send + Sync + 'static,
+) -> io::Result<()>
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {

@@ -11,10 +11,10 @@ mod unauthenticated;
 use std::net::SocketAddr;
 
 use model::{ContainerId, ErrorClass, ErrorKind, PodId};
-use streaming::remote_command::Wants;
+use streaming::remote_command::StdioOptions;
 
 pub(crate) use listener::{BindError, Listener};
-use tokens::{Held, Tokens};
+use tokens::{TokenPayload, Tokens};
 
 /// What a client was promised.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,11 +22,11 @@ pub(crate) enum Request {
     Exec {
         container: ContainerId,
         command: Vec<String>,
-        wants: Wants,
+        wants: StdioOptions,
     },
     Attach {
         container: ContainerId,
-        wants: Wants,
+        wants: StdioOptions,
     },
     /// Only to these ports; any where there are none.
     PortForward {
@@ -46,7 +46,7 @@ impl Request {
     }
 }
 
-impl Held for Request {
+impl TokenPayload for Request {
     fn size(&self) -> usize {
         match self {
             Self::Exec { command, .. } => command.iter().map(|word| size_of::<String>() + word.capacity()).sum(),
@@ -59,9 +59,9 @@ impl Held for Request {
 /// Too many requests wait for their clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("too many streaming requests wait for their clients: try again in a minute")]
-pub(crate) struct TooMany;
+pub(crate) struct TooManyTokens;
 
-impl ErrorClass for TooMany {
+impl ErrorClass for TooManyTokens {
     fn kind(&self) -> ErrorKind {
         ErrorKind::Exhausted
     }
@@ -69,15 +69,15 @@ impl ErrorClass for TooMany {
 
 /// Hands out URLs.
 #[derive(Debug)]
-pub(crate) struct Streaming {
+pub(crate) struct StreamServer {
     tokens: Tokens<Request>,
     scheme: &'static str,
     address: SocketAddr,
 }
 
-impl Streaming {
+impl StreamServer {
     /// Where a client has to go with this request, once and soon.
-    pub(crate) fn url(&self, request: Request) -> Result<String, TooMany> {
+    pub(crate) fn url(&self, request: Request) -> Result<String, TooManyTokens> {
         let Self { tokens, scheme, address } = self;
         let place = request.place();
         Ok(format!("{scheme}://{address}/{place}/{}", tokens.issue(request)?))

@@ -12,7 +12,7 @@ use sync::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::TooMany;
+use super::TooManyTokens;
 
 /// How long a token is good.
 const TTL: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ pub(super) struct Tokens<T> {
 }
 
 /// What a token stands for, which takes memory.
-pub(super) trait Held {
+pub(super) trait TokenPayload {
     /// In bytes, more or less.
     fn size(&self) -> usize;
 }
@@ -49,21 +49,21 @@ impl<T> Default for Tokens<T> {
     }
 }
 
-impl<T: Held> Tokens<T> {
+impl<T: TokenPayload> Tokens<T> {
     fn inner(&self) -> MutexGuard<'_, Inner<T>> {
         self.inner.lock()
     }
 
-    pub(super) fn issue(&self, value: T) -> Result<String, TooMany> {
+    pub(super) fn issue(&self, value: T) -> Result<String, TooManyTokens> {
         self.issue_at(value, Instant::now())
     }
 
-    fn issue_at(&self, value: T, now: Instant) -> Result<String, TooMany> {
+    fn issue_at(&self, value: T, now: Instant) -> Result<String, TooManyTokens> {
         let mut inner = self.inner();
         inner.forget_old(now);
         let held = inner.held.saturating_add(value.size());
         if inner.good.len() >= MOST || inner.held > 0 && held > MOST_HELD {
-            return Err(TooMany);
+            return Err(TooManyTokens);
         }
         inner.held = held;
         let mut bytes = [0; 16];
@@ -105,7 +105,7 @@ impl<T: Held> Tokens<T> {
     }
 }
 
-impl<T: Held> Inner<T> {
+impl<T: TokenPayload> Inner<T> {
     fn take(&mut self, token: &str) -> Option<T> {
         let value = self.good.remove(token)?;
         self.held = self.held.saturating_sub(value.size());
@@ -128,13 +128,13 @@ mod tests {
     use super::*;
 
     /// That many bytes.
-    impl Held for usize {
+    impl TokenPayload for usize {
         fn size(&self) -> usize {
             *self
         }
     }
 
-    impl Held for std::sync::Arc<()> {
+    impl TokenPayload for std::sync::Arc<()> {
         fn size(&self) -> usize {
             0
         }
@@ -163,10 +163,10 @@ mod tests {
     fn there_are_not_too_many_and_old_ones_make_room() {
         let (tokens, now) = (Tokens::default(), Instant::now());
         let mut all: Vec<_> = (0..MOST).map(|n| tokens.issue_at(n, now).unwrap()).collect();
-        assert_eq!(tokens.issue_at(0, now), Err(TooMany));
+        assert_eq!(tokens.issue_at(0, now), Err(TooManyTokens));
         assert_eq!(tokens.redeem_at(&all.swap_remove(7), now), Some(7));
         tokens.issue_at(0, now).unwrap();
-        assert_eq!(tokens.issue_at(0, now), Err(TooMany));
+        assert_eq!(tokens.issue_at(0, now), Err(TooManyTokens));
         tokens.issue_at(0, now + TTL).unwrap();
         assert_eq!(tokens.inner().good.len(), 1);
     }
@@ -175,12 +175,12 @@ mod tests {
     fn they_hold_a_bounded_amount_of_memory() {
         let (tokens, now) = (Tokens::default(), Instant::now());
         let large = tokens.issue_at(2 * MOST_HELD, now).unwrap();
-        assert_eq!(tokens.issue_at(1, now), Err(TooMany));
+        assert_eq!(tokens.issue_at(1, now), Err(TooManyTokens));
         tokens.redeem_at(&large, now).unwrap();
         for _ in 0..4 {
             tokens.issue_at(MOST_HELD / 4, now).unwrap();
         }
-        assert_eq!(tokens.issue_at(1, now), Err(TooMany));
+        assert_eq!(tokens.issue_at(1, now), Err(TooManyTokens));
         tokens.issue_at(MOST_HELD, now + TTL).unwrap();
     }
 

@@ -10,7 +10,7 @@ use tokio::task::AbortHandle;
 const MOST: usize = 256;
 
 #[derive(Debug, Default)]
-pub(super) struct Lobby(Mutex<Inner>);
+pub(super) struct UnauthenticatedConns(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -18,7 +18,7 @@ struct Inner {
     waiting: BTreeMap<u64, AbortHandle>,
 }
 
-impl Lobby {
+impl UnauthenticatedConns {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.0.lock()
     }

@@ -10,17 +10,17 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::archive::progress::{Counter, Watch};
+use crate::archive::progress::{Counter, ProgressFn};
 use crate::archive::reader::blob_name;
 use crate::digest::{Digest, Hasher};
 use crate::record::Image;
-use crate::reference::{Pick, Reference};
+use crate::reference::{Reference, TagOrDigest};
 use crate::store::catalog::HoldError;
 use crate::store::durable::DiskError;
 use crate::store::{Store, durable};
 use crate::tar::tar_split;
-use crate::tar::tar_split::TapeError;
-use crate::tar::writer::Pack;
+use crate::tar::tar_split::TarSplitError;
+use crate::tar::writer::TarWriter;
 
 const LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
@@ -57,7 +57,7 @@ pub enum ExportError {
         /// The image it is of.
         image: String,
         /// What is wrong.
-        source: TapeError,
+        source: TarSplitError,
     },
     /// A layer is not what it was.
     #[error(
@@ -132,7 +132,7 @@ impl Store {
         names: &[String],
         compress: Compress,
         into: &mut impl Write,
-        watch: Watch<'_>,
+        watch: ProgressFn<'_>,
     ) -> Result<(), ExportError> {
         let wanted = self.wanted(names)?;
         let chains = wanted.iter().flat_map(|wanted| wanted.image.chain.iter().cloned());
@@ -192,7 +192,7 @@ impl Store {
         into: &mut impl Write,
         counter: &Counter<'_>,
     ) -> Result<(), ExportError> {
-        let mut pack = Pack::new(into);
+        let mut pack = TarWriter::new(into);
         pack.file("oci-layout", LAYOUT).map_err(ExportError::Write)?;
         // The same stream may lie above several others, and is written once.
         let mut written: BTreeMap<&Digest, Written> = BTreeMap::new();
@@ -232,7 +232,7 @@ impl Store {
         &self,
         image: &Image,
         layers: &[&Written],
-        pack: &mut Pack<&mut impl Write>,
+        pack: &mut TarWriter<&mut impl Write>,
     ) -> Result<Written, ExportError> {
         let config = self.blob(&image.id)?;
         if !image.id.matches(&config) {
@@ -258,7 +258,7 @@ impl Store {
         &self,
         source: &Source,
         compress: Compress,
-        pack: &mut Pack<&mut impl Write>,
+        pack: &mut TarWriter<&mut impl Write>,
         counter: &Counter<'_>,
     ) -> Result<Written, ExportError> {
         let mut spool = self.shelf.spool()?;
@@ -295,7 +295,7 @@ impl Store {
 
 impl Source {
     /// Writes the layer as it is.
-    fn write(&self, pack: &mut Pack<&mut impl Write>, counter: &Counter<'_>) -> Result<Written, ExportError> {
+    fn write(&self, pack: &mut TarWriter<&mut impl Write>, counter: &Counter<'_>) -> Result<Written, ExportError> {
         pack.begin(&blob_name(&self.diff_id), self.tar_bytes).map_err(ExportError::Write)?;
         let size = self.replay(pack.content(), Some(counter))?;
         pack.end(size).map_err(ExportError::Write)?;
@@ -304,8 +304,9 @@ impl Source {
 
     /// Writes the layer's tar stream, makes sure that it is the right one, and says how long it is.
     fn replay(&self, to: &mut impl Write, counter: Option<&Counter<'_>>) -> Result<u64, ExportError> {
-        let mut out = Hashed { to: Told { to, counter }, hasher: self.diff_id.hasher(), length: 0, failed: None };
-        let replayed = tar_split::replay(&self.directory, &mut out);
+        let mut out =
+            Hashed { to: ProgressWriter { to, counter }, hasher: self.diff_id.hasher(), length: 0, failed: None };
+        let replayed = tar_split::assemble(&self.directory, &mut out);
         if let Some(error) = out.failed {
             return Err(ExportError::Write(error));
         }
@@ -330,7 +331,7 @@ fn index_entries(manifest: &Written, tags: &BTreeSet<String>) -> Vec<serde_json:
     let named = tags.iter().map(|tag| {
         let mut entry = manifest.descriptor();
         entry["annotations"] = json!({ "io.containerd.image.name": tag });
-        if let Ok(Pick::Tag(short)) = tag.parse::<Reference>().map(|name| name.pick().clone()) {
+        if let Ok(TagOrDigest::Tag(short)) = tag.parse::<Reference>().map(|name| name.pick().clone()) {
             entry["annotations"]["org.opencontainers.image.ref.name"] = json!(short);
         }
         entry
@@ -373,12 +374,12 @@ impl<W: Write> Write for Hashed<W> {
 }
 
 /// Counts what is written through it, where somebody wants to know.
-struct Told<'a, 'b, W> {
+struct ProgressWriter<'a, 'b, W> {
     to: &'a mut W,
     counter: Option<&'a Counter<'b>>,
 }
 
-impl<W: Write> Write for Told<'_, '_, W> {
+impl<W: Write> Write for ProgressWriter<'_, '_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.to.write(bytes)?;
         if let Some(counter) = self.counter {

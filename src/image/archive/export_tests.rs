@@ -2,7 +2,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::*;
-use crate::archive::progress::{Progress, unwatched};
+use crate::archive::progress::{Progress, ignore_progress};
 use crate::store::test_support::{add, base, names, open, top};
 use crate::test_support::{Head, Tar};
 
@@ -12,7 +12,7 @@ fn texts(names: &[&str]) -> Vec<String> {
 
 fn export(store: &Store, names: &[&str], compress: Compress) -> Vec<u8> {
     let mut archive = Vec::new();
-    store.export(&texts(names), compress, &mut archive, &unwatched).unwrap();
+    store.export(&texts(names), compress, &mut archive, &ignore_progress).unwrap();
     archive
 }
 
@@ -20,7 +20,7 @@ fn import(into: &Path, archive: &[u8]) -> (Store, Vec<Arc<Image>>) {
     let store = open(&into.join("store"));
     let file = into.join("archive.tar");
     std::fs::write(&file, archive).unwrap();
-    let images = store.import(&file, None, &unwatched).unwrap();
+    let images = store.import(&file, None, &ignore_progress).unwrap();
     (store, images)
 }
 
@@ -136,7 +136,7 @@ fn what_cannot_be_exported_is_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let image = add(&store, &[base(), top("1")], "a.b/x:1");
-    let attempt = |names: &[&str]| store.export(&texts(names), Compress::No, &mut io::sink(), &unwatched);
+    let attempt = |names: &[&str]| store.export(&texts(names), Compress::No, &mut io::sink(), &ignore_progress);
     assert!(matches!(attempt(&[]), Err(ExportError::Nothing)));
     let error = attempt(&["a.b/x:1", "a.b/none"]).unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::NotFound);
@@ -194,7 +194,7 @@ fn a_full_disk_on_the_other_side_and_a_caller_who_left_are_told_apart() {
     add(&store, &[base(), top("1")], "a.b/x:1");
     for compress in [Compress::No, Compress::Gzip, Compress::Zstd] {
         for room in (0..8000).step_by(300) {
-            let outcome = store.export(&texts(&["a.b/x:1"]), compress, &mut Full(room), &unwatched);
+            let outcome = store.export(&texts(&["a.b/x:1"]), compress, &mut Full(room), &ignore_progress);
             if let Err(error) = outcome {
                 assert!(matches!(error, ExportError::Write(_)), "{error:?}");
                 assert_eq!(error.kind(), model::ErrorKind::Exhausted);
@@ -216,7 +216,7 @@ fn a_full_disk_on_the_other_side_and_a_caller_who_left_are_told_apart() {
 fn layers_stay_while_they_are_exported() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     add(&store, &[base(), top("1")], "a.b/x:1");
     let watch = |_: Progress| {
         assert!(store.prune(|_| false).unwrap().images.is_empty(), "an image being exported is in use");

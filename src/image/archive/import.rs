@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, Mode, OFlags};
 use sync::Mutex;
 
-use crate::archive::progress::{Counter, Watch};
-use crate::archive::reader::{Candidate, Package, Parts};
+use crate::archive::progress::{Counter, ProgressFn};
+use crate::archive::reader::{Candidate, ImageArchive, Parts};
 use crate::config::ConfigBlob;
 use crate::digest::Digest;
 use crate::layer::decompress::decompressed;
@@ -19,10 +19,10 @@ use crate::layer::unpack::UnpackError;
 use crate::layer_plan::plan;
 use crate::manifest::ManifestError;
 use crate::record::Image;
-use crate::reference::{BadReference, Pick, Reference};
-use crate::store::add::{LayerPlan, NewImage, Ready};
+use crate::reference::{BadReference, Reference, TagOrDigest};
+use crate::store::add::{LayerPlan, NewImage, ReadyLayer};
 use crate::store::durable::DiskError;
-use crate::store::temp_file::SpoolError;
+use crate::store::temp_file::TempFileError;
 use crate::store::{Store, durable};
 use crate::tar::reader::TarError;
 
@@ -147,12 +147,17 @@ impl Store {
     /// Names come from the archive otherwise. A pipe is read to its end first. Where it fails, images before the one
     /// that failed stay. As many layers are unpacked at once as pulls may download, and beside those: the memory of
     /// `Limits` is that of pulls alone. Blocks; not to be called on an async thread.
-    pub fn import(&self, path: &Path, name: Option<&str>, watch: Watch<'_>) -> Result<Vec<Arc<Image>>, ImportError> {
+    pub fn import(
+        &self,
+        path: &Path,
+        name: Option<&str>,
+        watch: ProgressFn<'_>,
+    ) -> Result<Vec<Arc<Image>>, ImportError> {
         let name = name.map(str::parse::<Reference>).transpose()?;
-        if name.as_ref().is_some_and(|name| matches!(name.pick(), Pick::Digest(_))) {
+        if name.as_ref().is_some_and(|name| matches!(name.pick(), TagOrDigest::Digest(_))) {
             return Err(ImportError::Name("an imported image can be named by tag only"));
         }
-        let package = self.open_package(path, watch)?;
+        let package = self.open_archive(path, watch)?;
         let cap = self.limits().document_bytes;
         let mut found = match package.has("index.json") {
             true => package.oci_images(cap)?,
@@ -173,10 +178,10 @@ impl Store {
         found.into_iter().map(|image| self.import_one(&package, image, &counter)).collect()
     }
 
-    fn open_package(&self, path: &Path, watch: Watch<'_>) -> Result<Package, ImportError> {
+    fn open_archive(&self, path: &Path, watch: ProgressFn<'_>) -> Result<ImageArchive, ImportError> {
         let read = |source| ImportError::Read { path: path.to_owned(), what: "the start".to_owned(), source };
         if path.is_dir() {
-            return Ok(Package::directory(path));
+            return Ok(ImageArchive::directory(path));
         }
         // Opening a pipe must not wait for its other end.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -188,20 +193,20 @@ impl Store {
                 let mut first = [0; 2];
                 let start = file.read(&mut first).and_then(|count| file.rewind().map(|()| count)).map_err(read)?;
                 if start == 2 && (first == [0x1f, 0x8b] || first == [0x28, 0xb5]) {
-                    file = self.spooled(counter.reading(file), path, &counter)?;
+                    file = self.copy_to_temp_file(counter.reading(file), path, &counter)?;
                 }
             }
             FileType::Fifo => {
-                let pipe = Patient { pipe: file, begun: false, counter: &counter };
-                file = self.spooled(counter.reading(pipe), path, &counter)?;
+                let pipe = PollingReader { pipe: file, begun: false, counter: &counter };
+                file = self.copy_to_temp_file(counter.reading(pipe), path, &counter)?;
             }
             _ => return Err(ImportError::NoFile(path.to_owned())),
         }
-        Package::tar(path, file)
+        ImageArchive::tar(path, file)
     }
 
     /// A compressed archive, or one that comes through a pipe, cannot be read at random: it is spooled first.
-    fn spooled(&self, mut from: impl Read, path: &Path, counter: &Counter<'_>) -> Result<File, ImportError> {
+    fn copy_to_temp_file(&self, mut from: impl Read, path: &Path, counter: &Counter<'_>) -> Result<File, ImportError> {
         let read = |source| ImportError::Read { path: path.to_owned(), what: "the content".to_owned(), source };
         let mut spool = self.shelf.spool()?;
         let begun = decompressed(&mut from, &self.limits());
@@ -209,18 +214,18 @@ impl Store {
         match spool.fill(&mut plain, self.limits().unpacked_bytes) {
             Ok(()) => Ok(spool.rewound()?),
             Err(_) if counter.is_stopped() => Err(ImportError::GivenUp),
-            Err(SpoolError::Read(error)) => Err(read(error)),
-            Err(SpoolError::TooLarge(limit)) => {
+            Err(TempFileError::Read(error)) => Err(read(error)),
+            Err(TempFileError::TooLarge(limit)) => {
                 let name = "the decompressed content".to_owned();
                 Err(ImportError::TooLarge { path: path.to_owned(), name, limit })
             }
-            Err(SpoolError::Disk(error)) => Err(error.into()),
+            Err(TempFileError::Disk(error)) => Err(error.into()),
         }
     }
 
     fn import_one(
         &self,
-        package: &Package,
+        package: &ImageArchive,
         image: Candidate,
         counter: &Counter<'_>,
     ) -> Result<Arc<Image>, ImportError> {
@@ -247,10 +252,10 @@ impl Store {
     /// Gets all layers ready, several at a time; the first that fails ends the others.
     fn unpack_all(
         &self,
-        package: &Package,
+        package: &ImageArchive,
         work: &[(&LayerPlan, &str)],
         counter: &Counter<'_>,
-    ) -> Result<Vec<Ready>, ImportError> {
+    ) -> Result<Vec<ReadyLayer>, ImportError> {
         let next = AtomicUsize::new(0);
         let done = Mutex::new((Vec::with_capacity(work.len()), None));
         std::thread::scope(|threads| {
@@ -280,11 +285,11 @@ impl Store {
 
     fn unpack_one(
         &self,
-        package: &Package,
+        package: &ImageArchive,
         plan: &LayerPlan,
         name: &str,
         counter: &Counter<'_>,
-    ) -> Result<Ready, ImportError> {
+    ) -> Result<ReadyLayer, ImportError> {
         let given_up = |_| ImportError::GivenUp;
         let _lock = self.pull_locks.lock_blocking(plan.chain_id.as_str());
         let (source, size) = package.open(name)?;
@@ -304,7 +309,7 @@ impl Store {
 
 /// A pipe whose writer may come late, and be slow for ever: whether anybody still wants the import is asked now and
 /// then.
-struct Patient<'a> {
+struct PollingReader<'a> {
     pipe: File,
     /// Somebody has opened it for writing; before that its end means nothing.
     begun: bool,
@@ -314,7 +319,7 @@ struct Patient<'a> {
 /// How long a pipe is waited for between two questions.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
-impl Read for Patient<'_> {
+impl Read for PollingReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.pipe.read(buffer) {

@@ -1,7 +1,7 @@
 use std::ops::ControlFlow;
 
 use super::*;
-use crate::archive::progress::{Progress, unwatched};
+use crate::archive::progress::{Progress, ignore_progress};
 use crate::limits::Limits;
 use crate::registry::endpoint::Registries;
 use crate::test_support::{Made, Tar, gzip};
@@ -64,14 +64,14 @@ fn an_oci_layout_is_imported_from_a_directory_and_from_an_archive() {
     for (name, content) in &files {
         ground.write(&format!("layout/{name}"), content);
     }
-    let images = ground.store.import(&ground.directory.path().join("layout"), None, &unwatched).unwrap();
+    let images = ground.store.import(&ground.directory.path().join("layout"), None, &ignore_progress).unwrap();
     assert_eq!((images.len(), &images[0].id), (1, &made.id()));
     assert_eq!(images[0].repo_tags, ["a.b/c:1"]);
     assert_eq!(images[0].repo_digests, [format!("a.b/c@{}", Digest::of(&made.manifest))]);
     for packed in [archive(&files), gzip(&archive(&files)), zstd::encode_all(&archive(&files)[..], 1).unwrap()] {
         let ground = Ground::new();
         let path = ground.write("image.tar", &packed);
-        let images = ground.store.import(&path, Some("other"), &unwatched).unwrap();
+        let images = ground.store.import(&path, Some("other"), &ignore_progress).unwrap();
         assert_eq!(images[0].repo_tags, ["docker.io/library/other:latest"]);
         assert_eq!(ground.store.lowers(&images[0]).unwrap().len(), 2);
         assert!(std::fs::read_dir(ground.directory.path().join("store/tmp")).unwrap().next().is_none());
@@ -83,7 +83,7 @@ fn a_bare_tag_is_no_name() {
     let (ground, made) = (Ground::new(), made());
     let files = oci_files(&made, serde_json::json!({"org.opencontainers.image.ref.name": "latest"}));
     let path = ground.write("image.tar", &archive(&files));
-    let image = ground.store.import(&path, None, &unwatched).unwrap().remove(0);
+    let image = ground.store.import(&path, None, &ignore_progress).unwrap().remove(0);
     assert!(image.repo_tags.is_empty());
     assert_eq!(ground.store.find(image.id.as_str()), Some(image));
 }
@@ -103,7 +103,7 @@ fn a_docker_archive_is_imported_with_linked_layers() {
         .end();
     let ground = Ground::new();
     let path = ground.write("image.tar", &bytes);
-    let image = ground.store.import(&path, None, &unwatched).unwrap().remove(0);
+    let image = ground.store.import(&path, None, &ignore_progress).unwrap().remove(0);
     assert_eq!(image.repo_tags, ["docker.io/library/busybox:1"]);
     assert!(image.repo_digests.is_empty());
     assert_eq!(ground.store.lowers(&image).unwrap().len(), 2);
@@ -118,7 +118,7 @@ fn archives_that_lie_are_refused() {
         let mut files = oci_files(&made, serde_json::json!({}));
         change(&mut files);
         let path = ground.write("image.tar", &archive(&files));
-        let outcome = ground.store.import(&path, None, &unwatched);
+        let outcome = ground.store.import(&path, None, &ignore_progress);
         assert!(ground.store.list().is_empty());
         outcome.unwrap_err()
     };
@@ -153,7 +153,7 @@ fn a_layout_directory_cannot_point_outside_itself() {
     let outside = ground.write("outside", &made.layers[0]);
     std::fs::remove_file(&blob).unwrap();
     std::os::unix::fs::symlink(&outside, &blob).unwrap();
-    let error = ground.store.import(&ground.directory.path().join("layout"), None, &unwatched).unwrap_err();
+    let error = ground.store.import(&ground.directory.path().join("layout"), None, &ignore_progress).unwrap_err();
     assert!(matches!(error, ImportError::Missing { .. }), "{error:?}");
 }
 
@@ -162,10 +162,13 @@ fn a_name_for_several_images_or_by_digest_is_refused() {
     let (ground, made) = (Ground::new(), made());
     let path = ground.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
     let digest = format!("a@{}", Digest::of(b""));
-    assert!(matches!(ground.store.import(&path, Some(&digest), &unwatched), Err(ImportError::Name(_))));
-    assert_eq!(ground.store.import(&path.join("no"), None, &unwatched).unwrap_err().kind(), model::ErrorKind::Internal);
+    assert!(matches!(ground.store.import(&path, Some(&digest), &ignore_progress), Err(ImportError::Name(_))));
+    assert_eq!(
+        ground.store.import(&path.join("no"), None, &ignore_progress).unwrap_err().kind(),
+        model::ErrorKind::Internal
+    );
     let absent = ground.directory.path().join("absent");
-    assert_eq!(ground.store.import(&absent, None, &unwatched).unwrap_err().kind(), model::ErrorKind::NotFound);
+    assert_eq!(ground.store.import(&absent, None, &ignore_progress).unwrap_err().kind(), model::ErrorKind::NotFound);
 }
 
 #[test]
@@ -204,7 +207,7 @@ fn an_archive_comes_through_a_pipe_of_a_slow_writer() {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         });
-        ground.store.import(&path, Some("a.b/c:1"), &unwatched).unwrap().remove(0)
+        ground.store.import(&path, Some("a.b/c:1"), &ignore_progress).unwrap().remove(0)
     });
     assert_eq!((&image.id, &image.repo_tags[..]), (&made.id(), &["a.b/c:1".to_owned()][..]));
 }
@@ -216,7 +219,7 @@ fn a_pipe_that_brings_nothing_can_be_given_up_and_a_device_is_no_archive() {
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader)));
     let outcome = ground.store.import(&path, None, &|_| ControlFlow::Break(()));
     assert!(matches!(outcome, Err(ImportError::Read { .. } | ImportError::GivenUp)), "{outcome:?}");
-    let outcome = ground.store.import(Path::new("/dev/zero"), None, &unwatched);
+    let outcome = ground.store.import(Path::new("/dev/zero"), None, &ignore_progress);
     assert!(matches!(outcome, Err(ImportError::NoFile(_))), "{outcome:?}");
 }
 
@@ -226,7 +229,7 @@ fn many_layers_are_unpacked_at_once_and_stay_in_order() {
     let made = Made::new(&tars, gzip);
     let ground = Ground::new();
     let path = ground.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
-    let image = ground.store.import(&path, Some("x"), &unwatched).unwrap().remove(0);
+    let image = ground.store.import(&path, Some("x"), &ignore_progress).unwrap().remove(0);
     let lowers = ground.store.lowers(&image).unwrap();
     for (at, lower) in lowers.iter().rev().enumerate() {
         let file = ground.store.layers_dir().join(lower).join(format!("f{at}"));
@@ -250,7 +253,7 @@ fn a_config_that_many_images_name_is_in_memory_once() {
     let path = ground.write("image.tar", &bytes);
     drop(bytes);
     let before = peak();
-    ground.store.import(&path, None, &unwatched).unwrap_err();
+    ground.store.import(&path, None, &ignore_progress).unwrap_err();
     assert!(peak() < before + 200, "{} MiB, {before} before", peak());
 }
 
@@ -268,7 +271,7 @@ fn a_package_of_too_many_images_is_refused() {
     let mut files = oci_files(&made, serde_json::json!({}));
     files[1].1 = serde_json::to_vec(&index).unwrap();
     for bytes in [docker, archive(&files)] {
-        let error = ground.store.import(&ground.write("image.tar", &bytes), None, &unwatched).unwrap_err();
+        let error = ground.store.import(&ground.write("image.tar", &bytes), None, &ignore_progress).unwrap_err();
         assert!(matches!(error, ImportError::TooMany { what: "images", limit: 1024, .. }), "{error:?}");
     }
 }
@@ -287,7 +290,7 @@ fn long_names_of_files_in_an_archive_are_not_kept() {
         std::io::Write::write_all(&mut to, &[0; 1024]).unwrap();
         to.finish().unwrap();
         let before = peak();
-        let error = ground.store.import(&path, None, &unwatched).unwrap_err();
+        let error = ground.store.import(&path, None, &ignore_progress).unwrap_err();
         assert_eq!(matches!(error, ImportError::TooMany { .. }), many, "{error:?}");
         assert!(peak() < before + 200, "{} MiB, {before} before", peak());
     }
@@ -308,7 +311,7 @@ fn a_named_pipe_waits_for_its_writer_and_can_be_given_up() {
         // Opening for writing alone waits until there is a reader.
         std::fs::write(to, bytes).unwrap();
     });
-    let images = ground.store.import(&path, Some("a.b/c:1"), &unwatched).unwrap();
+    let images = ground.store.import(&path, Some("a.b/c:1"), &ignore_progress).unwrap();
     assert_eq!(images[0].id, made.id());
     writer.join().unwrap();
 }

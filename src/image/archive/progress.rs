@@ -18,22 +18,22 @@ pub struct Progress {
 }
 
 /// Told of every step, by any thread; breaks where the work is to be given up.
-pub type Watch<'a> = &'a (dyn Fn(Progress) -> ControlFlow<()> + Sync);
+pub type ProgressFn<'a> = &'a (dyn Fn(Progress) -> ControlFlow<()> + Sync);
 
 /// The work was given up; carried inside an `io::Error`.
 #[derive(Debug, thiserror::Error)]
 #[error("given up")]
-struct GivenUp;
+struct Cancelled;
 
 /// Adds up what several threads have done.
 pub(crate) struct Counter<'a> {
     seen: Mutex<Progress>,
     stopped: AtomicBool,
-    watch: Watch<'a>,
+    watch: ProgressFn<'a>,
 }
 
 impl<'a> Counter<'a> {
-    pub(crate) fn new(total: u64, watch: Watch<'a>) -> Self {
+    pub(crate) fn new(total: u64, watch: ProgressFn<'a>) -> Self {
         let seen = Mutex::new(Progress { total, ..Progress::default() });
         Self { seen, stopped: AtomicBool::new(false), watch }
     }
@@ -53,7 +53,7 @@ impl<'a> Counter<'a> {
         if (self.watch)(*seen).is_break() {
             self.stop();
         }
-        if self.is_stopped() { Err(io::Error::other(GivenUp)) } else { Ok(()) }
+        if self.is_stopped() { Err(io::Error::other(Cancelled)) } else { Ok(()) }
     }
 
     /// Makes all who count here give up.
@@ -95,6 +95,6 @@ impl<R: Read> Read for Counted<'_, R> {
 }
 
 /// For work that nobody watches.
-pub fn unwatched(_: Progress) -> ControlFlow<()> {
+pub fn ignore_progress(_: Progress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }

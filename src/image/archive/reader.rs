@@ -10,10 +10,10 @@ use serde::Deserialize;
 
 use crate::archive::import::ImportError;
 use crate::digest::Digest;
-use crate::layer::confined_root::Root;
+use crate::layer::confined_root::ConfinedRoot;
 use crate::manifest::{Descriptor, Document, Manifest, ManifestError, check_layer_count, choose};
-use crate::reference::{BadReference, Pick, Reference};
-use crate::tar::reader::{Archive, What};
+use crate::reference::{BadReference, Reference, TagOrDigest};
+use crate::tar::reader::{EntryKind, TarReader};
 
 /// Files in an archive that are indexed; an image has a few per layer.
 const MEMBERS_MAX: usize = 1 << 16;
@@ -48,7 +48,7 @@ pub(crate) struct Parts {
 }
 
 /// The file or directory an import reads from.
-pub(crate) struct Package {
+pub(crate) struct ImageArchive {
     path: PathBuf,
     from: From,
 }
@@ -81,7 +81,7 @@ struct Index {
     manifests: Vec<Descriptor>,
 }
 
-impl Package {
+impl ImageArchive {
     pub(crate) fn directory(path: &Path) -> Self {
         Self { path: path.to_owned(), from: From::Directory }
     }
@@ -115,7 +115,7 @@ impl Package {
         let read = |source| ImportError::Read { path: self.path.clone(), what: name.to_owned(), source };
         match &self.from {
             From::Directory => {
-                let inside = Root::open(&self.path).map_err(read)?;
+                let inside = ConfinedRoot::open(&self.path).map_err(read)?;
                 match inside.regular(Path::new(name)) {
                     Ok(file) => {
                         let size = file.metadata().map_err(read)?.len();
@@ -272,14 +272,14 @@ fn reference_name(entry: &Descriptor) -> Result<Option<Reference>, BadReference>
     let name = get("io.containerd.image.name")
         .or_else(|| get("org.opencontainers.image.ref.name").filter(|name| name.contains(['/', ':'])));
     let name = name.map(|name| name.parse::<Reference>()).transpose()?;
-    Ok(name.filter(|name| matches!(name.pick(), Pick::Tag(_))))
+    Ok(name.filter(|name| matches!(name.pick(), TagOrDigest::Tag(_))))
 }
 
 /// Finds every file of a tar archive.
 fn members(path: &Path, file: &File) -> Result<HashMap<String, Member>, ImportError> {
     let broken = |source| ImportError::Tar { path: path.to_owned(), source };
     let too_many = |what, limit| ImportError::TooMany { path: path.to_owned(), what, limit };
-    let mut archive = Archive::new(BufReader::with_capacity(1 << 20, file));
+    let mut archive = TarReader::new(BufReader::with_capacity(1 << 20, file));
     let (mut members, mut kept) = (HashMap::new(), 0usize);
     while let Some(entry) = archive.next().map_err(broken)? {
         if entry.path.len() > NAME_MAX || entry.link.len() > NAME_MAX {
@@ -289,9 +289,11 @@ fn members(path: &Path, file: &File) -> Result<HashMap<String, Member>, ImportEr
         let Ok(path) = String::from_utf8(entry.path) else { continue };
         let name = path.trim_start_matches("./").trim_start_matches('/').to_owned();
         let member = match entry.what {
-            What::File if entry.segments.is_none() => Member::Data { offset: archive.position(), size: entry.size },
-            What::Symlink | What::HardLink => match String::from_utf8(entry.link) {
-                Ok(target) if entry.what == What::HardLink => Member::Link(target),
+            EntryKind::File if entry.segments.is_none() => {
+                Member::Data { offset: archive.position(), size: entry.size }
+            }
+            EntryKind::Symlink | EntryKind::HardLink => match String::from_utf8(entry.link) {
+                Ok(target) if entry.what == EntryKind::HardLink => Member::Link(target),
                 Ok(target) => Member::Link(beside(&name, &target)),
                 Err(_) => continue,
             },

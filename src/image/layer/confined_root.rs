@@ -17,13 +17,13 @@ pub(crate) const INSIDE: ResolveFlags =
     ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
 
 #[derive(Debug)]
-pub(crate) struct Root {
+pub(crate) struct ConfinedRoot {
     fd: OwnedFd,
     /// Where the root is, as the kernel spells it.
     real: PathBuf,
 }
 
-impl Root {
+impl ConfinedRoot {
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let fd = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let real = spelled(fd.as_fd())?;
@@ -35,7 +35,7 @@ impl Root {
         self.locate(path).map(|(fd, _)| fd)
     }
 
-    /// [`Root::directory`], with the path it has when no symbolic link is on the way.
+    /// [`ConfinedRoot::directory`], with the path it has when no symbolic link is on the way.
     pub(crate) fn locate(&self, path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -67,7 +67,7 @@ impl Root {
     }
 }
 
-impl AsFd for Root {
+impl AsFd for ConfinedRoot {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -100,7 +100,7 @@ pub(crate) fn is(error: &io::Error, errno: Errno) -> bool {
 }
 
 /// What stands at `name` in `directory` itself, if anything.
-pub(crate) fn look(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<rustix::fs::Stat>> {
+pub(crate) fn stat(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<rustix::fs::Stat>> {
     match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
         Err(Errno::NOENT) => Ok(None),
@@ -129,12 +129,12 @@ pub(crate) fn remove(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> 
 
 /// Disk space and inodes of a tree, counting each hard-linked file once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Weight {
+pub(crate) struct DiskUsage {
     pub(crate) bytes: u64,
     pub(crate) inodes: u64,
 }
 
-impl Weight {
+impl DiskUsage {
     pub(crate) fn add(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.inodes = self.inodes.saturating_add(other.inodes);
@@ -142,19 +142,19 @@ impl Weight {
 }
 
 /// Weighs the tree under `directory`, that directory included, and what else is in the directory `also`.
-pub(crate) fn weigh(directory: BorrowedFd<'_>, also: Option<BorrowedFd<'_>>) -> io::Result<Weight> {
-    let mut weight = Weight::default();
+pub(crate) fn disk_usage(directory: BorrowedFd<'_>, also: Option<BorrowedFd<'_>>) -> io::Result<DiskUsage> {
+    let mut weight = DiskUsage::default();
     let mut linked = std::collections::HashSet::new();
     add(&mut weight, &rustix::fs::fstat(directory)?);
     for directory in [directory].into_iter().chain(also) {
-        weigh_into(directory, &mut weight, &mut linked)?;
+        add_disk_usage(directory, &mut weight, &mut linked)?;
     }
     Ok(weight)
 }
 
-fn weigh_into(
+fn add_disk_usage(
     directory: BorrowedFd<'_>,
-    weight: &mut Weight,
+    weight: &mut DiskUsage,
     linked: &mut std::collections::HashSet<u64>,
 ) -> io::Result<()> {
     for child in rustix::fs::Dir::read_from(directory)? {
@@ -171,13 +171,13 @@ fn weigh_into(
         if is_directory {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let inside = rustix::fs::openat(directory, name, flags, Mode::empty())?;
-            weigh_into(inside.as_fd(), weight, linked)?;
+            add_disk_usage(inside.as_fd(), weight, linked)?;
         }
     }
     Ok(())
 }
 
-fn add(weight: &mut Weight, stat: &rustix::fs::Stat) {
+fn add(weight: &mut DiskUsage, stat: &rustix::fs::Stat) {
     weight.bytes = weight.bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
     weight.inodes += 1;
 }

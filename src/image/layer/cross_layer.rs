@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, XattrFlags};
 use rustix::io::Errno;
 
-use crate::layer::confined_root::{Root, look, remove};
+use crate::layer::confined_root::{ConfinedRoot, remove, stat};
 use crate::layer::hard_link::BadLink;
-use crate::layer::merged::Stack;
-use crate::layer::metadata::{Mirror, modified, restore_time};
+use crate::layer::merged::MergedLayers;
+use crate::layer::metadata::{MetadataCopier, modified, restore_time};
 use crate::layer::staged::Staged;
 use crate::layer::whiteout::{OPAQUE, is_opaque, is_whiteout, make_whiteout};
 
@@ -26,18 +26,18 @@ impl Staged {
     /// - Directories that the layer implied but did not list get the looks they have below. Without this they would
     ///   show up with our default owner and mode instead of the image's.
     /// - An opaque root hides all there is below: overlayfs does not look for the mark there.
-    pub(crate) fn adopt(&self, below: &[PathBuf]) -> io::Result<()> {
+    pub(crate) fn link_across_layers(&self, below: &[PathBuf]) -> io::Result<()> {
         let files = self.files();
-        let own = Root::open(&files)?;
+        let own = ConfinedRoot::open(&files)?;
         let opaque = !below.is_empty() && is_opaque(own.directory(Path::new("."))?.as_fd())?;
         if self.pending.links.is_empty() && (self.pending.implied.is_empty() || below.is_empty()) && !opaque {
             return Ok(());
         }
-        let mut stack = Stack::open([files.as_path()].into_iter().chain(below.iter().map(PathBuf::as_path)))?;
+        let mut stack = MergedLayers::open([files.as_path()].into_iter().chain(below.iter().map(PathBuf::as_path)))?;
         for (path, target) in &self.pending.links {
             link(&mut stack, path, target)?;
         }
-        let mut mirror = Mirror::default();
+        let mut mirror = MetadataCopier::default();
         // Deepest first: setting a directory's looks leaves the time of the one above alone.
         for path in self.pending.implied.iter().rev() {
             if let Some(lower) = stack.beneath(path)? {
@@ -49,7 +49,7 @@ impl Staged {
     }
 }
 
-fn link(stack: &mut Stack, path: &Path, target: &Path) -> io::Result<()> {
+fn link(stack: &mut MergedLayers, path: &Path, target: &Path) -> io::Result<()> {
     let bad = |why| io::Error::other(BadLink::new(path, target, why));
     let found = stack.find(target)?.ok_or_else(|| bad("there is no such file"))?;
     let (Some(holder), Some(name)) = (found.real.parent(), found.real.file_name()) else {
@@ -64,7 +64,7 @@ fn link(stack: &mut Stack, path: &Path, target: &Path) -> io::Result<()> {
     let (Some(parent), Some(own_name)) = (path.parent(), path.file_name()) else { return Err(bad("it is the root")) };
     let parent = stack.layers[OWN].directory(parent)?;
     let before = modified(&rustix::fs::fstat(&parent)?);
-    if look(parent.as_fd(), own_name)?.is_some() {
+    if stat(parent.as_fd(), own_name)?.is_some() {
         remove(parent.as_fd(), own_name)?;
     }
     match rustix::fs::linkat(&holder, name, &parent, own_name, AtFlags::empty()) {
@@ -75,8 +75,8 @@ fn link(stack: &mut Stack, path: &Path, target: &Path) -> io::Result<()> {
 }
 
 /// Hides everything at the top of the lower layers that the first layer does not have.
-fn hide(layers: &[Root]) -> io::Result<()> {
-    let top = |layer: &Root| layer.directory(Path::new("."));
+fn hide(layers: &[ConfinedRoot]) -> io::Result<()> {
+    let top = |layer: &ConfinedRoot| layer.directory(Path::new("."));
     let [own, below @ ..] = layers else { return Ok(()) };
     let own = top(own)?;
     let before = modified(&rustix::fs::fstat(&own)?);
@@ -85,10 +85,10 @@ fn hide(layers: &[Root]) -> io::Result<()> {
         for child in rustix::fs::Dir::read_from(&lower)? {
             let child = child?;
             let name = std::ffi::OsStr::from_bytes(child.file_name().to_bytes());
-            if name == "." || name == ".." || look(lower.as_fd(), name)?.is_none_or(|stat| is_whiteout(&stat)) {
+            if name == "." || name == ".." || stat(lower.as_fd(), name)?.is_none_or(|stat| is_whiteout(&stat)) {
                 continue;
             }
-            match look(own.as_fd(), name)? {
+            match stat(own.as_fd(), name)? {
                 None => make_whiteout(own.as_fd(), name)?,
                 Some(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => {
                     let flags =

@@ -28,7 +28,7 @@ pub(crate) fn decompressed<'a>(source: &'a mut (impl Read + 'a), limits: &Limits
         let mut decoder = zstd::stream::read::Decoder::with_buffer(whole)?;
         let log = window_log(limits);
         decoder.window_log_max(log)?;
-        Ok(Box::new(Windowed { decoder, window: 1 << log }))
+        Ok(Box::new(BoundedDecoder { decoder, window: 1 << log }))
     } else {
         Ok(Box::new(whole))
     }
@@ -41,12 +41,12 @@ fn window_log(limits: &Limits) -> u32 {
 }
 
 /// Tells a window that is too large from a stream that is broken.
-struct Windowed<R> {
+struct BoundedDecoder<R> {
     decoder: R,
     window: u64,
 }
 
-impl<R: Read> Read for Windowed<R> {
+impl<R: Read> Read for BoundedDecoder<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.decoder.read(buffer).map_err(|error| {
             let too_large = zstd::zstd_safe::get_error_name(WINDOW_TOO_LARGE);

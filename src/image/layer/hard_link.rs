@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::layer::confined_root::{is, look};
-use crate::layer::layer_dir::{Site, Spot};
+use crate::layer::confined_root::{is, stat};
+use crate::layer::layer_dir::{EntryPath, LayerDir};
 use crate::layer::untar::{UntarError, at, inside, refused, shown};
 use crate::layer::whiteout::{is_reserved, is_whiteout};
 
-impl Site<'_> {
+impl LayerDir<'_> {
     /// Makes a hard link to `link`, never following a symbolic link as the last part.
-    pub(crate) fn hard_link(&mut self, spot: &Spot<'_>, link: &[u8]) -> Result<(), UntarError> {
-        let Spot { path, parent, name } = *spot;
+    pub(crate) fn hard_link(&mut self, spot: &EntryPath<'_>, link: &[u8]) -> Result<(), UntarError> {
+        let EntryPath { path, parent, name } = *spot;
         let target = inside(link)?;
-        let Some(to) = Spot::new(&target) else { return Err(refused(path, "hard link to the root")) };
+        let Some(to) = EntryPath::new(&target) else { return Err(refused(path, "hard link to the root")) };
         if is_reserved(to.name) {
             return Err(refused(path, "hard link to a whiteout"));
         }
@@ -29,7 +29,7 @@ impl Site<'_> {
             Err(error) if is(&error, Errno::NOTDIR) => return Err(refused(path, "hard link to a file that is gone")),
             Err(error) => return Err(at("opening the target's directory of", path)(error)),
         };
-        let Some(source) = look(holder.as_fd(), to.name).map_err(at("looking at the target of", path))? else {
+        let Some(source) = stat(holder.as_fd(), to.name).map_err(at("looking at the target of", path))? else {
             return self.link_below(spot, target);
         };
         if is_whiteout(&source) {
@@ -40,7 +40,7 @@ impl Site<'_> {
         }
         let fd = self.enter(parent)?;
         // A name linked to itself must not be removed to make room for itself.
-        if let Some(there) = look(fd, name).map_err(at("looking at", path))?
+        if let Some(there) = stat(fd, name).map_err(at("looking at", path))?
             && (there.st_dev, there.st_ino) == (source.st_dev, source.st_ino)
         {
             return Ok(());
@@ -52,8 +52,8 @@ impl Site<'_> {
         self.replacing(spot, |fd| Ok(rustix::fs::linkat(&holder, to.name, fd, name, AtFlags::empty())?))
     }
 
-    fn link_below(&mut self, spot: &Spot<'_>, target: PathBuf) -> Result<(), UntarError> {
-        let Spot { path, name, .. } = *spot;
+    fn link_below(&mut self, spot: &EntryPath<'_>, target: PathBuf) -> Result<(), UntarError> {
+        let EntryPath { path, name, .. } = *spot;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         self.replacing(spot, |fd| Ok(rustix::fs::openat(fd, name, flags, Mode::empty())?))?;
         let real = self.real(spot)?;

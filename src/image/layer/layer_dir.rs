@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::layer::confined_root::{Root, is, look, remove};
+use crate::layer::confined_root::{ConfinedRoot, is, remove, stat};
 use crate::layer::metadata::{modified, restore_time};
-use crate::layer::replaced::Lost;
+use crate::layer::replaced::ReplacedFiles;
 use crate::layer::staged::Pending;
 use crate::layer::untar::{UntarError, at, refused};
 use crate::layer::whiteout::{is_whiteout, mark_opaque};
 
-pub(crate) struct Site<'a> {
-    pub(crate) root: &'a Root,
+pub(crate) struct LayerDir<'a> {
+    pub(crate) root: &'a ConfinedRoot,
     /// The directory the last entry went into.
     open: Option<Open>,
-    lost: Lost,
+    lost: ReplacedFiles,
     pub(crate) pending: Pending,
 }
 
@@ -36,37 +36,37 @@ struct Open {
 
 /// Where an entry goes: its path, and the two parts of that.
 #[derive(Clone, Copy)]
-pub(crate) struct Spot<'a> {
+pub(crate) struct EntryPath<'a> {
     pub(crate) path: &'a Path,
     pub(crate) parent: &'a Path,
     pub(crate) name: &'a OsStr,
 }
 
-impl<'a> Spot<'a> {
+impl<'a> EntryPath<'a> {
     /// None for the root.
     pub(crate) fn new(path: &'a Path) -> Option<Self> {
         Some(Self { path, parent: path.parent()?, name: path.file_name()? })
     }
 }
 
-impl<'a> Site<'a> {
+impl<'a> LayerDir<'a> {
     /// The site at `root`; what entries of the layer replace is kept under the directory `layer` for its tape.
-    pub(crate) fn new(root: &'a Root, layer: &Path) -> Self {
-        Self { root, open: None, lost: Lost::new(layer), pending: Pending::default() }
+    pub(crate) fn new(root: &'a ConfinedRoot, layer: &Path) -> Self {
+        Self { root, open: None, lost: ReplacedFiles::new(layer), pending: Pending::default() }
     }
 
     /// Where `spot` is in the layer, without symbolic links on the way.
-    pub(crate) fn real(&mut self, spot: &Spot<'_>) -> Result<PathBuf, UntarError> {
+    pub(crate) fn real(&mut self, spot: &EntryPath<'_>) -> Result<PathBuf, UntarError> {
         Ok(self.opened(spot.parent)?.real.join(spot.name))
     }
 
     /// Makes something at `spot`, removing what an earlier entry left there.
     pub(crate) fn replacing<T>(
         &mut self,
-        spot: &Spot<'_>,
+        spot: &EntryPath<'_>,
         make: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
     ) -> Result<T, UntarError> {
-        let Spot { path, parent, name } = *spot;
+        let EntryPath { path, parent, name } = *spot;
         match make(self.enter(parent)?) {
             Err(error) if is(&error, Errno::EXIST) => {}
             other => return other.map_err(at("making", path)),
@@ -81,7 +81,7 @@ impl<'a> Site<'a> {
     }
 
     /// Opens the directory at `spot`, which must not be a symbolic link.
-    pub(crate) fn child(&mut self, spot: &Spot<'_>) -> Result<OwnedFd, UntarError> {
+    pub(crate) fn child(&mut self, spot: &EntryPath<'_>) -> Result<OwnedFd, UntarError> {
         let fd = self.enter(spot.parent)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         rustix::fs::openat(fd, spot.name, flags, Mode::empty()).map_err(|errno| at("opening", spot.path)(errno.into()))
@@ -125,7 +125,7 @@ impl<'a> Site<'a> {
         }
         let (holder, above_real) = self.open_or_make(above)?;
         let before = rustix::fs::fstat(&holder).map_err(|errno| at("opening", path)(errno.into()))?;
-        let hides = match look(holder.as_fd(), name).map_err(at("looking at", path))? {
+        let hides = match stat(holder.as_fd(), name).map_err(at("looking at", path))? {
             None => false,
             Some(stat) if is_whiteout(&stat) => {
                 remove(holder.as_fd(), name).map_err(at("replacing", path))?;
@@ -141,7 +141,7 @@ impl<'a> Site<'a> {
         if hides {
             // A new directory, which owes nothing to the one below.
             mark_opaque(made.as_fd(), path)?;
-        } else if !self.pending.imply(real.clone()) {
+        } else if !self.pending.add_implicit_dir(real.clone()) {
             return Err(refused(path, "too many directories that the layer does not list, or too long paths of them"));
         }
         Ok((made, real))

@@ -12,15 +12,15 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
-use crate::layer::confined_root::{DEPTH_MAX, Root};
+use crate::layer::confined_root::{ConfinedRoot, DEPTH_MAX};
 use crate::layer::whiteout::{is_opaque, is_whiteout};
 
 /// As many as the kernel follows.
 const SYMLINKS_MAX: usize = 40;
 
-pub(crate) struct Stack {
+pub(crate) struct MergedLayers {
     /// Top-most first.
-    pub(crate) layers: Vec<Root>,
+    pub(crate) layers: Vec<ConfinedRoot>,
     /// The directories on the way to the last path, each with the layers that have a part of it.
     trail: Vec<Step>,
 }
@@ -40,10 +40,10 @@ pub(crate) struct Found {
     pub(crate) is_directory: bool,
 }
 
-impl Stack {
+impl MergedLayers {
     /// The layers at `paths`, top-most first.
     pub(crate) fn open<'a>(paths: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
-        let layers = paths.map(Root::open).collect::<io::Result<Vec<_>>>()?;
+        let layers = paths.map(ConfinedRoot::open).collect::<io::Result<Vec<_>>>()?;
         let mut stack = Self { layers, trail: vec![Step { name: OsString::new(), layers: Vec::new() }] };
         stack.trail[0].layers = (0..stack.layers.len()).collect();
         stack.trail[0].layers = stack.parts(Path::new("."), 0)?;
@@ -96,7 +96,7 @@ impl Stack {
         let Some(above) = path.parent() else { return Ok(None) };
         let Some(above) = self.find(above)? else { return Ok(None) };
         for &layer in above.layers.iter().skip(1) {
-            if let Some(stat) = self.look(layer, path)? {
+            if let Some(stat) = self.stat(layer, path)? {
                 return Ok(FileType::from_raw_mode(stat.st_mode).is_dir().then_some(layer));
             }
         }
@@ -119,7 +119,7 @@ impl Stack {
     fn top(&self, real: &Path) -> io::Result<Option<(usize, Stat)>> {
         let layers = self.trail.last().map(|step| step.layers.as_slice()).unwrap_or_default();
         for &layer in layers {
-            if let Some(stat) = self.look(layer, real)? {
+            if let Some(stat) = self.stat(layer, real)? {
                 return Ok((!is_whiteout(&stat)).then_some((layer, stat)));
             }
         }
@@ -131,7 +131,7 @@ impl Stack {
         let candidates = self.trail.last().map(|step| step.layers.as_slice()).unwrap_or_default();
         let mut parts = Vec::new();
         for &layer in candidates.iter().filter(|&&layer| layer >= top) {
-            match self.look(layer, real)? {
+            match self.stat(layer, real)? {
                 None => {}
                 Some(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => {
                     parts.push(layer);
@@ -145,7 +145,7 @@ impl Stack {
         Ok(parts)
     }
 
-    fn look(&self, layer: usize, real: &Path) -> io::Result<Option<Stat>> {
+    fn stat(&self, layer: usize, real: &Path) -> io::Result<Option<Stat>> {
         match rustix::fs::statat(&self.layers[layer], real, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT | Errno::NAMETOOLONG) => Ok(None),

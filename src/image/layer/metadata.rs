@@ -18,7 +18,7 @@ const XATTR_MAX: usize = 64 * 1024;
 /// Sets everything on an open file or directory.
 ///
 /// Owner first: changing it clears set-id bits and capabilities.
-pub(crate) fn dress(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> Result<(), UntarError> {
+pub(crate) fn apply_metadata(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> Result<(), UntarError> {
     rustix::fs::fchown(fd, Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))
         .map_err(|errno| at("setting the owner of", path)(errno.into()))?;
     for (name, value) in &entry.xattrs {
@@ -40,18 +40,18 @@ pub(crate) fn dress(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> Result<()
 }
 
 /// Gives one file or directory the looks of another.
-pub(crate) struct Mirror {
+pub(crate) struct MetadataCopier {
     names: Vec<u8>,
     value: Vec<u8>,
 }
 
-impl Default for Mirror {
+impl Default for MetadataCopier {
     fn default() -> Self {
         Self { names: vec![0; XATTR_MAX], value: vec![0; XATTR_MAX] }
     }
 }
 
-impl Mirror {
+impl MetadataCopier {
     /// Sets owner, attributes, mode and times of `to` as `from` has them; `stat` is that of `from`.
     pub(crate) fn dress(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, stat: &Stat) -> io::Result<()> {
         let (owner, group) = owners(stat);

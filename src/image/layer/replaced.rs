@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::layer::confined_root::look;
+use crate::layer::confined_root::stat;
 
 /// The directory of replaced files, beside the layer's own; each is named by its inode number.
 ///
 /// The number cannot be given to another file while the first is here, so it names one file of the layer.
-pub(crate) struct Lost {
+pub(crate) struct ReplacedFiles {
     path: PathBuf,
     fd: Option<OwnedFd>,
 }
@@ -22,14 +22,14 @@ pub(crate) struct Lost {
 /// Where the replaced files of a layer are, beside its own, if it has any.
 pub(crate) const LOST: &str = "lost";
 
-impl Lost {
+impl ReplacedFiles {
     pub(crate) fn new(layer: &Path) -> Self {
         Self { path: layer.join(LOST), fd: None }
     }
 
     /// Gives all files at or below `name` that have content a second name here.
     pub(crate) fn keep(&mut self, holder: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
-        let Some(stat) = look(holder, name)? else { return Ok(()) };
+        let Some(stat) = stat(holder, name)? else { return Ok(()) };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile if stat.st_size > 0 => {
                 let number = stat.st_ino.to_string();

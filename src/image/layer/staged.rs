@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sync::Mutex;
 
 use crate::digest::Digest;
-use crate::layer::confined_root::Weight;
+use crate::layer::confined_root::DiskUsage;
 use crate::layer::unpack::Unpacked;
 use crate::store::durable;
 
@@ -38,12 +38,12 @@ pub(crate) struct Layer {
     pub(crate) number: u64,
     pub(crate) record: LayerRecord,
     /// What its directory takes apart from its files.
-    pub(crate) beside: Weight,
+    pub(crate) beside: DiskUsage,
 }
 
 impl Layer {
-    pub(crate) fn weight(&self) -> Weight {
-        let mut weight = Weight { bytes: self.record.bytes, inodes: self.record.inodes };
+    pub(crate) fn disk_usage(&self) -> DiskUsage {
+        let mut weight = DiskUsage { bytes: self.record.bytes, inodes: self.record.inodes };
         weight.add(self.beside);
         weight
     }
@@ -74,7 +74,7 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Remembers a directory that is not listed; false: there is no room for it.
-    pub(crate) fn imply(&mut self, path: PathBuf) -> bool {
+    pub(crate) fn add_implicit_dir(&mut self, path: PathBuf) -> bool {
         let more = weight(&path);
         if self.bytes.saturating_add(more) > BYTES_MAX {
             return false;

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use crate::digest::{Digest, Hasher, Metered, PastCap};
-use crate::layer::confined_root::{Root, Weight, weigh};
+use crate::layer::confined_root::{ConfinedRoot, DiskUsage, disk_usage};
 use crate::layer::decompress::{WindowTooLarge, decompressed};
 use crate::layer::replaced::LOST;
 use crate::layer::staged::Pending;
@@ -106,7 +106,7 @@ pub(crate) struct Blob {
 pub(crate) struct Unpacked {
     pub(crate) pending: Pending,
     /// Of the layer's files and those that it replaced; a file of a layer below weighs there alone.
-    pub(crate) weight: Weight,
+    pub(crate) weight: DiskUsage,
     /// Length of the tar stream.
     pub(crate) tar_bytes: u64,
 }
@@ -136,7 +136,7 @@ pub(crate) fn unpack(
         check(stored, blob, diff_id)?;
     }
     let (pending, tar_bytes) = extracted?;
-    let weight = weigh_layer(into, &pending).map_err(|source| UnpackError::Directory {
+    let weight = layer_disk_usage(into, &pending).map_err(|source| UnpackError::Directory {
         doing: "weighing",
         path: into.to_owned(),
         source,
@@ -144,13 +144,13 @@ pub(crate) fn unpack(
     Ok(Unpacked { pending, weight, tar_bytes })
 }
 
-fn weigh_layer(layer: &Path, pending: &Pending) -> io::Result<Weight> {
-    let layer = Root::open(layer)?;
+fn layer_disk_usage(layer: &Path, pending: &Pending) -> io::Result<DiskUsage> {
+    let layer = ConfinedRoot::open(layer)?;
     let lost = match layer.directory(Path::new(LOST)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         other => Some(other?),
     };
-    let mut weight = weigh(layer.directory(Path::new("fs"))?.as_fd(), lost.as_ref().map(AsFd::as_fd))?;
+    let mut weight = disk_usage(layer.directory(Path::new("fs"))?.as_fd(), lost.as_ref().map(AsFd::as_fd))?;
     // What stands in for links will be gone.
     weight.inodes = weight.inodes.saturating_sub(u64::try_from(pending.links.len()).unwrap_or(u64::MAX));
     Ok(weight)

@@ -15,13 +15,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use crate::layer::confined_root::{DEPTH_MAX, Root, is, look};
-use crate::layer::layer_dir::{Site, Spot};
-use crate::layer::metadata::{dress, keeps_xattr, times};
+use crate::layer::confined_root::{ConfinedRoot, DEPTH_MAX, is, stat};
+use crate::layer::layer_dir::{EntryPath, LayerDir};
+use crate::layer::metadata::{apply_metadata, keeps_xattr, times};
 use crate::layer::staged::Pending;
 use crate::layer::whiteout::{is_whiteout, mark_opaque};
-use crate::tar::reader::{Archive, Entry, TarError, What};
-use crate::tar::tar_split::{Tape, Taped};
+use crate::tar::reader::{Entry, EntryKind, TarError, TarReader};
+use crate::tar::tar_split::{TarSplit, TarSplitReader};
 
 const BUFFER: usize = 64 * 1024;
 /// What filesystems take.
@@ -77,10 +77,10 @@ impl UntarError {
 /// Reads to the very end of the stream; gives what is left to do, and the source.
 pub(crate) fn untar<R: Read>(source: R, layer: &Path, entries_max: u64) -> Result<(Pending, R), UntarError> {
     let files = layer.join("fs");
-    let root = Root::open(&files).map_err(at("opening", &files))?;
-    let tape = Tape::create(layer).map_err(at("making the tape of", layer))?;
-    let mut archive = Archive::new(Taped::new(source, tape));
-    let mut untar = Untar { site: Site::new(&root, layer), buffer: vec![0; BUFFER].into_boxed_slice() };
+    let root = ConfinedRoot::open(&files).map_err(at("opening", &files))?;
+    let tape = TarSplit::create(layer).map_err(at("making the tape of", layer))?;
+    let mut archive = TarReader::new(TarSplitReader::new(source, tape));
+    let mut untar = Untar { site: LayerDir::new(&root, layer), buffer: vec![0; BUFFER].into_boxed_slice() };
     let mut entries = 0u64;
     while let Some(entry) = archive.next()? {
         entries += 1;
@@ -96,7 +96,7 @@ pub(crate) fn untar<R: Read>(source: R, layer: &Path, entries_max: u64) -> Resul
 }
 
 struct Untar<'a> {
-    site: Site<'a>,
+    site: LayerDir<'a>,
     buffer: Box<[u8]>,
 }
 
@@ -144,56 +144,56 @@ pub(crate) fn inside(raw: &[u8]) -> Result<PathBuf, UntarError> {
 }
 
 impl Untar<'_> {
-    fn entry<R: Read>(&mut self, entry: &Entry, archive: &mut Archive<Taped<R>>) -> Result<(), UntarError> {
+    fn entry<R: Read>(&mut self, entry: &Entry, archive: &mut TarReader<TarSplitReader<R>>) -> Result<(), UntarError> {
         let path = inside(&entry.path)?;
-        let Some(spot) = Spot::new(&path) else { return self.whole_root(entry) };
+        let Some(spot) = EntryPath::new(&path) else { return self.whole_root(entry) };
         if let Some(hidden) = spot.name.as_bytes().strip_prefix(b".wh.") {
             return self.site.whiteout(&spot, hidden);
         }
         match entry.what {
-            What::File => self.file(&spot, entry, archive),
-            What::Directory => self.directory(&spot, entry),
-            What::HardLink => self.site.hard_link(&spot, &entry.link),
-            What::Symlink => {
+            EntryKind::File => self.file(&spot, entry, archive),
+            EntryKind::Directory => self.directory(&spot, entry),
+            EntryKind::HardLink => self.site.hard_link(&spot, &entry.link),
+            EntryKind::Symlink => {
                 let target = OsString::from_vec(entry.link.clone());
                 if target.is_empty() || entry.link.contains(&0) {
                     return Err(refused(&path, "symbolic link to nothing"));
                 }
                 self.site.replacing(&spot, |fd| Ok(rustix::fs::symlinkat(&target, fd, spot.name)?))?;
-                self.dress_node(&spot, entry, false)
+                self.apply_node_metadata(&spot, entry, false)
             }
-            What::CharDevice { major: 0, minor: 0 } => {
+            EntryKind::CharDevice { major: 0, minor: 0 } => {
                 // Overlayfs takes it for a whiteout, and whoever reads the layer otherwise sees another image.
                 Err(refused(&path, "character device 0:0"))
             }
-            What::CharDevice { major, minor } => {
+            EntryKind::CharDevice { major, minor } => {
                 self.node(&spot, entry, FileType::CharacterDevice, rustix::fs::makedev(major, minor))
             }
-            What::BlockDevice { major, minor } => {
+            EntryKind::BlockDevice { major, minor } => {
                 self.node(&spot, entry, FileType::BlockDevice, rustix::fs::makedev(major, minor))
             }
-            What::Fifo => self.node(&spot, entry, FileType::Fifo, 0),
+            EntryKind::Fifo => self.node(&spot, entry, FileType::Fifo, 0),
         }
     }
 
     /// An entry for the root itself: only its looks can be set.
     fn whole_root(&mut self, entry: &Entry) -> Result<(), UntarError> {
         let path = Path::new(".");
-        if entry.what != What::Directory {
+        if entry.what != EntryKind::Directory {
             return Err(refused(path, "the root of a layer is a directory"));
         }
         self.site.leave()?;
         let fd = self.site.root.directory(path).map_err(at("opening", path))?;
-        dress(fd.as_fd(), entry, path)
+        apply_metadata(fd.as_fd(), entry, path)
     }
 
     fn file<R: Read>(
         &mut self,
-        spot: &Spot<'_>,
+        spot: &EntryPath<'_>,
         entry: &Entry,
-        archive: &mut Archive<Taped<R>>,
+        archive: &mut TarReader<TarSplitReader<R>>,
     ) -> Result<(), UntarError> {
-        let Spot { path, name, .. } = *spot;
+        let EntryPath { path, name, .. } = *spot;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = self.site.replacing(spot, |fd| Ok(rustix::fs::openat(fd, name, flags, Mode::RUSR | Mode::WUSR)?))?;
         let mut file = File::from(fd);
@@ -212,13 +212,13 @@ impl Untar<'_> {
             }
         }
         archive.source().tape.check().map_err(at("putting on tape", path))?;
-        dress(file.as_fd(), entry, path)
+        apply_metadata(file.as_fd(), entry, path)
     }
 
     /// Copies `length` bytes of content, which stand at `offset` of the file.
     fn copy<R: Read>(
         &mut self,
-        archive: &mut Archive<Taped<R>>,
+        archive: &mut TarReader<TarSplitReader<R>>,
         file: &mut File,
         offset: u64,
         mut length: u64,
@@ -234,10 +234,10 @@ impl Untar<'_> {
         Ok(())
     }
 
-    fn directory(&mut self, spot: &Spot<'_>, entry: &Entry) -> Result<(), UntarError> {
-        let Spot { path, name, .. } = *spot;
+    fn directory(&mut self, spot: &EntryPath<'_>, entry: &Entry) -> Result<(), UntarError> {
+        let EntryPath { path, name, .. } = *spot;
         let fd = self.site.enter(spot.parent)?;
-        let there = look(fd, name).map_err(at("looking at", path))?;
+        let there = stat(fd, name).map_err(at("looking at", path))?;
         let is_directory = there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir());
         if !is_directory {
             let hides = there.is_some_and(|stat| is_whiteout(&stat));
@@ -250,18 +250,18 @@ impl Untar<'_> {
         let real = self.site.real(spot)?;
         self.site.pending.listed(&real);
         let made = self.site.child(spot)?;
-        dress(made.as_fd(), entry, path)
+        apply_metadata(made.as_fd(), entry, path)
     }
 
-    fn node(&mut self, spot: &Spot<'_>, entry: &Entry, kind: FileType, device: u64) -> Result<(), UntarError> {
+    fn node(&mut self, spot: &EntryPath<'_>, entry: &Entry, kind: FileType, device: u64) -> Result<(), UntarError> {
         let name = spot.name;
         self.site.replacing(spot, |fd| Ok(rustix::fs::mknodat(fd, name, kind, Mode::empty(), device)?))?;
-        self.dress_node(spot, entry, true)
+        self.apply_node_metadata(spot, entry, true)
     }
 
     /// Owner, mode and time of something that must not be opened.
-    fn dress_node(&mut self, spot: &Spot<'_>, entry: &Entry, mode: bool) -> Result<(), UntarError> {
-        let Spot { path, name, parent } = *spot;
+    fn apply_node_metadata(&mut self, spot: &EntryPath<'_>, entry: &Entry, mode: bool) -> Result<(), UntarError> {
+        let EntryPath { path, name, parent } = *spot;
         if entry.xattrs.iter().any(|(name, _)| keeps_xattr(name) != Some(false)) {
             return Err(refused(path, "extended attribute on neither file nor directory"));
         }

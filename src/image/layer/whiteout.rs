@@ -7,17 +7,17 @@ use std::path::Path;
 
 use rustix::fs::{FileType, Mode, Stat, XattrFlags};
 
-use crate::layer::confined_root::look;
-use crate::layer::layer_dir::{Site, Spot};
+use crate::layer::confined_root::stat;
+use crate::layer::layer_dir::{EntryPath, LayerDir};
 use crate::layer::untar::{UntarError, at, refused};
 
 /// The mark by which overlayfs knows an opaque directory.
 pub(crate) const OPAQUE: &str = "trusted.overlay.opaque";
 
-impl Site<'_> {
+impl LayerDir<'_> {
     /// `.wh.name` hides `name` of the layers below, `.wh..wh..opq` all of a directory; never what this layer has.
-    pub(crate) fn whiteout(&mut self, spot: &Spot<'_>, hidden: &[u8]) -> Result<(), UntarError> {
-        let Spot { path, parent, .. } = *spot;
+    pub(crate) fn whiteout(&mut self, spot: &EntryPath<'_>, hidden: &[u8]) -> Result<(), UntarError> {
+        let EntryPath { path, parent, .. } = *spot;
         if hidden == b".wh..opq" {
             let fd = self.enter(parent)?;
             return mark_opaque(fd, path);
@@ -31,10 +31,10 @@ impl Site<'_> {
         }
         let name = OsStr::from_bytes(hidden);
         let fd = self.enter(parent)?;
-        match look(fd, name).map_err(at("looking at", path))? {
+        match stat(fd, name).map_err(at("looking at", path))? {
             None => Ok(make_whiteout(fd, name).map_err(|errno| at("making the whiteout", path)(errno.into()))?),
             Some(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => {
-                let made = self.child(&Spot { path, parent, name })?;
+                let made = self.child(&EntryPath { path, parent, name })?;
                 mark_opaque(made.as_fd(), path)
             }
             // A file of this layer already hides the one below.

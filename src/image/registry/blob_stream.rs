@@ -5,10 +5,10 @@ use std::sync::Arc;
 use crate::digest::Digest;
 use crate::layer::unpack::Blob;
 use crate::registry::body::Pieces;
-use crate::registry::fetch_error::{FetchError, Tried, Try};
-use crate::registry::pipe::Inlet;
+use crate::registry::fetch_error::{Attempt, Attempts, FetchError};
+use crate::registry::pipe::PipeWriter;
 use crate::registry::pull::Pull;
-use crate::registry::repository::Remote;
+use crate::registry::repository::Repository;
 use crate::registry::retry::Backoff;
 
 /// An endpoint that brings this much before it breaks off is one to stay with; less is as good as nothing.
@@ -16,48 +16,48 @@ const WORTH_IT: u64 = 64 << 10;
 
 /// One blob, and how much of it came.
 #[derive(Debug)]
-pub(crate) struct Stream<'a> {
+pub(crate) struct BlobStream<'a> {
     pull: Arc<Pull>,
     blob: &'a Blob,
-    to: Inlet,
+    to: PipeWriter,
     came: u64,
 }
 
-impl<'a> Stream<'a> {
-    pub(crate) fn new(pull: Arc<Pull>, blob: &'a Blob, to: Inlet) -> Self {
+impl<'a> BlobStream<'a> {
+    pub(crate) fn new(pull: Arc<Pull>, blob: &'a Blob, to: PipeWriter) -> Self {
         Self { pull, blob, to, came: 0 }
     }
 
     /// Sends the blob's bytes in order, and says how many there were; stops early if nobody listens.
     ///
     /// The endpoints are asked one after another, beginning with number `start`.
-    pub(crate) async fn run(mut self, start: usize) -> (u64, Result<(), Tried>) {
+    pub(crate) async fn run(mut self, start: usize) -> (u64, Result<(), Attempts>) {
         let pull = self.pull.clone();
         let mut tried = Vec::new();
         for remote in pull.endpoints(start) {
             match self.ask(remote).await {
                 Ok(()) => {
-                    pull.coped(remote, tried);
+                    pull.log_fallback(remote, tried);
                     return (self.came, Ok(()));
                 }
                 // It has had enough, and says itself why.
                 Err(_) if self.to.is_closed() => return (self.came, Ok(())),
-                Err(error) => tried.push(Try::new(remote, error)),
+                Err(error) => tried.push(Attempt::new(remote, error)),
             }
         }
-        (self.came, Err(Tried::new(tried)))
+        (self.came, Err(Attempts::new(tried)))
     }
 
     /// Asks one endpoint for the rest of the blob, again and again as long as that brings something.
-    async fn ask(&mut self, remote: &Remote) -> Result<(), FetchError> {
+    async fn ask(&mut self, remote: &Repository) -> Result<(), FetchError> {
         let mut backoff = Backoff::new();
         loop {
             let before = self.came;
             let pieces = remote.blob(&self.blob.digest, self.came).await?;
-            let error = match self.pour(pieces).await {
+            let error = match self.copy_body(pieces).await {
                 // All of it came; whether that is the right blob is the unpacker's to say.
                 Err(_) if self.came >= self.blob.size => return Ok(()),
-                Err(error) if error.passes() && !self.to.is_closed() => error,
+                Err(error) if error.is_transient() && !self.to.is_closed() => error,
                 other => return other,
             };
             if self.came - before >= WORTH_IT {
@@ -71,7 +71,7 @@ impl<'a> Stream<'a> {
     }
 
     /// Passes on what comes. More than was announced is left to the unpacker to complain about.
-    async fn pour(&mut self, mut pieces: Pieces) -> Result<(), FetchError> {
+    async fn copy_body(&mut self, mut pieces: Pieces) -> Result<(), FetchError> {
         let Blob { digest, size } = self.blob;
         while let Some(piece) = pieces.next().await? {
             let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);

@@ -13,7 +13,7 @@ const PROGRESS: usize = 64 << 10;
 
 /// An answer on its way.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ResponseBody {
     response: Response,
     url: Url,
     stall: Duration,
@@ -23,7 +23,7 @@ pub(crate) struct Answer {
     came: usize,
 }
 
-impl Answer {
+impl ResponseBody {
     /// An answer that has to bring something every `stall`.
     pub(crate) fn new(response: Response, url: Url, stall: Duration) -> Self {
         Self { response, url, stall, left: stall, came: 0 }
@@ -70,7 +70,7 @@ impl Answer {
 /// A blob on its way, from the byte asked for on.
 #[derive(Debug)]
 pub(crate) struct Pieces {
-    pub(crate) answer: Answer,
+    pub(crate) answer: ResponseBody,
     /// What the server sends again although it was not asked for.
     pub(crate) skip: u64,
 }

@@ -11,12 +11,12 @@ const FILE_MAX: usize = 1 << 20;
 
 /// Credentials by registry, or by registry and the beginning of a path. Never printed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Logins(BTreeMap<String, Credentials>);
+pub struct RegistryCredentials(BTreeMap<String, Credentials>);
 
 /// A file that is not what `docker login` writes. Says no word of what is secret in it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct BadLogins(String);
+pub struct InvalidCredentialsFile(String);
 
 /// What we read of the file; what else is in it concerns other programs.
 #[derive(Deserialize)]
@@ -39,13 +39,13 @@ struct Entry {
     registrytoken: Option<String>,
 }
 
-impl Logins {
+impl RegistryCredentials {
     /// Reads docker's config.json: its `auths`, by host, by URL, or by host and the beginning of a path.
     ///
     /// Entries without credentials are left out. A file that has its credentials elsewhere, with a `credsStore` or
     /// `credHelpers`, is refused: crisp runs no such programs, and pulls would go without credentials unnoticed.
-    pub fn parse(json: &[u8]) -> Result<Self, BadLogins> {
-        let bad = |why: &str| Err(BadLogins(why.to_owned()));
+    pub fn parse(json: &[u8]) -> Result<Self, InvalidCredentialsFile> {
+        let bad = |why: &str| Err(InvalidCredentialsFile(why.to_owned()));
         if json.len() > FILE_MAX {
             return bad("is larger than 1 MiB");
         }
@@ -54,7 +54,7 @@ impl Logins {
             // Its text may quote a value.
             Err(error) => {
                 let place = format!("line {} column {}", error.line(), error.column());
-                return Err(BadLogins(format!("is not the JSON that docker login writes: see {place}")));
+                return Err(InvalidCredentialsFile(format!("is not the JSON that docker login writes: see {place}")));
             }
         };
         if file.creds_store.is_some_and(|name| !name.is_empty()) || file.cred_helpers.is_some_and(|all| !all.is_empty())
@@ -66,15 +66,17 @@ impl Logins {
         let mut all = BTreeMap::new();
         for (key, entry) in auths {
             let Some(place) = normalised(&key) else {
-                return Err(BadLogins(format!("auths: {:?} is no registry", shown(&key))));
+                return Err(InvalidCredentialsFile(format!("auths: {:?} is no registry", shown(&key))));
             };
             let read = entry.unwrap_or_default().credentials();
-            let Some(credentials) = read.map_err(|why| BadLogins(format!("auths: {:?}: {why}", shown(&key))))? else {
+            let Some(credentials) =
+                read.map_err(|why| InvalidCredentialsFile(format!("auths: {:?}: {why}", shown(&key))))?
+            else {
                 continue;
             };
             match all.insert(place, credentials.clone()) {
                 Some(other) if other != credentials => {
-                    return Err(BadLogins(format!("auths: {:?} is there in two spellings", shown(&key))));
+                    return Err(InvalidCredentialsFile(format!("auths: {:?} is there in two spellings", shown(&key))));
                 }
                 _ => {}
             }
@@ -151,8 +153,8 @@ mod tests {
 
     use super::*;
 
-    fn parse(value: &serde_json::Value) -> Result<Logins, BadLogins> {
-        Logins::parse(value.to_string().as_bytes())
+    fn parse(value: &serde_json::Value) -> Result<RegistryCredentials, InvalidCredentialsFile> {
+        RegistryCredentials::parse(value.to_string().as_bytes())
     }
 
     fn basic(username: &str) -> Credentials {
@@ -227,9 +229,12 @@ mod tests {
             let error = parse(&bad).unwrap_err();
             assert!(!format!("{error} {error:?}").contains(secret), "{error}");
         }
-        assert_eq!(Logins::parse(&vec![b' '; FILE_MAX + 1]).unwrap_err().to_string(), "is larger than 1 MiB");
+        assert_eq!(
+            RegistryCredentials::parse(&vec![b' '; FILE_MAX + 1]).unwrap_err().to_string(),
+            "is larger than 1 MiB"
+        );
         let deep = "[".repeat(100_000);
-        assert!(Logins::parse(format!(r#"{{"x":{deep}"#).as_bytes()).is_err());
+        assert!(RegistryCredentials::parse(format!(r#"{{"x":{deep}"#).as_bytes()).is_err());
         let logins = parse(&json!({"auths": {"a.b": entry("me")}})).unwrap();
         assert!(!format!("{logins:?}").contains("hunter2"));
     }

@@ -7,16 +7,16 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-use crate::registry::blob_stream::Stream;
+use crate::registry::blob_stream::BlobStream;
 use crate::registry::pipe::pipe;
 use crate::registry::pull::Pull;
 use crate::registry::pull_error::PullError;
-use crate::store::add::{LayerPlan, Ready};
+use crate::store::add::{LayerPlan, ReadyLayer};
 use crate::store::catalog::Pin;
 
 /// What an unpacker has until it has really ended, whether or not anybody still waits for it.
 #[derive(Debug)]
-struct Held {
+struct UnpackGuard {
     /// Nobody else unpacks this layer.
     _lock: KeyedGuard,
     /// A place among the downloads, and with it a share of the memory.
@@ -27,20 +27,20 @@ struct Held {
 
 /// Something that takes long to let go, such as a layer that nobody keeps: dropped, it goes on a thread that may block.
 #[derive(Debug)]
-pub(crate) struct Loose<T: Send + 'static>(Option<T>);
+pub(crate) struct DropBlocking<T: Send + 'static>(Option<T>);
 
 /// A layer that is ready, and word to the pull once that is let go.
-type Unpacked = Loose<(Ready, mpsc::Sender<()>)>;
+type Unpacked = DropBlocking<(ReadyLayer, mpsc::Sender<()>)>;
 
 /// What a pull has in hand; the layers go first.
 #[derive(Debug)]
-pub(crate) struct Hand {
-    pub(crate) layers: Vec<Ready>,
+pub(crate) struct ReadyLayers {
+    pub(crate) layers: Vec<ReadyLayer>,
     _pin: Pin,
     _alive: mpsc::Sender<()>,
 }
 
-impl<T: Send + 'static> Loose<T> {
+impl<T: Send + 'static> DropBlocking<T> {
     fn new(what: T) -> Self {
         Self(Some(what))
     }
@@ -51,15 +51,15 @@ impl<T: Send + 'static> Loose<T> {
     }
 }
 
-impl Loose<Hand> {
-    fn add(&mut self, ready: Ready) {
+impl DropBlocking<ReadyLayers> {
+    fn add(&mut self, ready: ReadyLayer) {
         if let Some(hand) = &mut self.0 {
             hand.layers.push(ready);
         }
     }
 }
 
-impl<T: Send + 'static> Drop for Loose<T> {
+impl<T: Send + 'static> Drop for DropBlocking<T> {
     fn drop(&mut self) {
         let Some(what) = self.0.take() else { return };
         match tokio::runtime::Handle::try_current() {
@@ -72,10 +72,18 @@ impl<T: Send + 'static> Drop for Loose<T> {
 impl Pull {
     /// Gets all layers ready; the first that fails ends the others, and with the answer all of them have ended and what
     /// they had unpacked is gone.
-    pub(crate) async fn layers(self: &Arc<Self>, plans: Vec<LayerPlan>, pin: Pin) -> Result<Loose<Hand>, PullError> {
+    pub(crate) async fn layers(
+        self: &Arc<Self>,
+        plans: Vec<LayerPlan>,
+        pin: Pin,
+    ) -> Result<DropBlocking<ReadyLayers>, PullError> {
         // All who have something of this pull hold a sender: nothing can be received once the last of them is gone.
         let (alive, mut gone) = mpsc::channel::<()>(1);
-        let mut hand = Loose::new(Hand { layers: Vec::with_capacity(plans.len()), _pin: pin, _alive: alive.clone() });
+        let mut hand = DropBlocking::new(ReadyLayers {
+            layers: Vec::with_capacity(plans.len()),
+            _pin: pin,
+            _alive: alive.clone(),
+        });
         let mut missing = Vec::new();
         for plan in plans {
             match self.shelf.ready(&plan.chain_id) {
@@ -93,7 +101,7 @@ impl Pull {
         }
         drop(alive);
         while let Some(done) = tasks.join_next().await {
-            match done.unwrap_or_else(|_| Err(self.cut())) {
+            match done.unwrap_or_else(|_| Err(self.aborted())) {
                 Ok(unpacked) => unpacked.take().into_iter().for_each(|(ready, _)| hand.add(ready)),
                 Err(error) => {
                     drop(hand);
@@ -109,11 +117,11 @@ impl Pull {
     async fn layer(self: Arc<Self>, plan: LayerPlan, alive: mpsc::Sender<()>) -> Result<Unpacked, PullError> {
         let lock = self.pull_locks.lock(plan.chain_id.as_str()).await;
         if let Some(ready) = self.shelf.ready(&plan.chain_id) {
-            self.progress.spared(size(&plan));
-            return Ok(Loose::new((ready, alive)));
+            self.progress.skipped(size(&plan));
+            return Ok(DropBlocking::new((ready, alive)));
         }
-        let place = self.downloads.clone().acquire_owned().await.map_err(|_| self.cut())?;
-        let mut held = Held { _lock: lock, _place: place, alive };
+        let place = self.downloads.clone().acquire_owned().await.map_err(|_| self.aborted())?;
+        let mut held = UnpackGuard { _lock: lock, _place: place, alive };
         let start = self.start();
         for skipped in 0..self.remotes.len() {
             let outcome;
@@ -129,7 +137,7 @@ impl Pull {
                 Err(error) => return Err(error),
             }
         }
-        Err(self.cut())
+        Err(self.aborted())
     }
 
     /// Streams one layer from the network into the unpacker, beginning with endpoint number `start`.
@@ -137,19 +145,19 @@ impl Pull {
         self: Arc<Self>,
         plan: &LayerPlan,
         start: usize,
-        held: Held,
-    ) -> Result<(Result<Unpacked, PullError>, Held), PullError> {
-        let Some(blob) = plan.blob.clone() else { return Err(self.cut()) };
+        held: UnpackGuard,
+    ) -> Result<(Result<Unpacked, PullError>, UnpackGuard), PullError> {
+        let Some(blob) = plan.blob.clone() else { return Err(self.aborted()) };
         let (inlet, outlet) = pipe(self.limits.pipe());
         let (unpacker, layer) = (self.clone(), plan.clone());
         let unpacking = tokio::task::spawn_blocking(move || {
             // If nobody waits any more, the layer is dropped, and removed by that, before what is held.
-            Loose::new((unpacker.shelf.stage(&layer, outlet, &unpacker.limits), held))
+            DropBlocking::new((unpacker.shelf.stage(&layer, outlet, &unpacker.limits), held))
         });
-        let (came, fetched) = Stream::new(self.clone(), &blob, inlet).run(start).await;
-        let unpacked = unpacking.await.ok().and_then(Loose::take);
-        let (unpacked, held) = unpacked.ok_or_else(|| self.cut())?;
-        let unpacked = unpacked.map(|ready| Loose::new((ready, held.alive.clone())));
+        let (came, fetched) = BlobStream::new(self.clone(), &blob, inlet).run(start).await;
+        let unpacked = unpacking.await.ok().and_then(DropBlocking::take);
+        let (unpacked, held) = unpacked.ok_or_else(|| self.aborted())?;
+        let unpacked = unpacked.map(|ready| DropBlocking::new((ready, held.alive.clone())));
         // If the network failed, the unpacker only saw the stream break off.
         let outcome = match fetched {
             Err(source) => Err(PullError::Fetch { image: self.image.to_string(), source }),
@@ -182,12 +190,12 @@ mod tests {
     fn what_is_let_go_is_dropped_where_nobody_waits() {
         let (to, from) = std::sync::mpsc::channel();
         let here = std::thread::current().id();
-        drop(Loose::new(Tells(to.clone())));
+        drop(DropBlocking::new(Tells(to.clone())));
         assert_eq!(from.recv().unwrap(), here, "without a runtime there is nobody to wait");
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(async { drop(Loose::new(Tells(to.clone()))) });
+        runtime.block_on(async { drop(DropBlocking::new(Tells(to.clone()))) });
         assert_ne!(from.recv().unwrap(), here);
-        runtime.block_on(async { drop(Loose::new(Tells(to)).take()) });
+        runtime.block_on(async { drop(DropBlocking::new(Tells(to)).take()) });
         assert_eq!(from.recv().unwrap(), here, "who takes it has it");
     }
 }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use reqwest::Url;
 
 use crate::reference::HUB;
-use crate::registry::docker_config::Logins;
+use crate::registry::docker_config::RegistryCredentials;
 use crate::registry::tls::Tls;
 
 /// Where the API of [`HUB`] is.
@@ -42,7 +42,7 @@ impl fmt::Debug for Credentials {
 
 /// Credentials that came with a pull, and the one registry that may see them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Login {
+pub struct RegistryLogin {
     /// As [`crate::Reference::registry`] has it.
     pub registry: String,
     /// What it gets.
@@ -100,14 +100,14 @@ pub struct Registries {
     /// By the host name used in image names, with its port; `*` stands for all others.
     pub hosts: BTreeMap<String, Registry>,
     /// Credentials by registry, used where a pull brings none.
-    pub logins: Logins,
+    pub logins: RegistryCredentials,
     /// Registries that are asked in this order for an image whose name has none.
     pub search: Vec<String>,
 }
 
 impl Default for Registries {
     fn default() -> Self {
-        Self { hosts: BTreeMap::new(), logins: Logins::default(), search: vec![HUB.to_owned()] }
+        Self { hosts: BTreeMap::new(), logins: RegistryCredentials::default(), search: vec![HUB.to_owned()] }
     }
 }
 
@@ -247,7 +247,8 @@ mod tests {
         let mirrors = ["http://m.x:5000", "https://m.x", "https://a.b"].map(|url| url.parse().unwrap());
         let registry = Registry { mirrors: mirrors.into(), ..Registry::default() };
         let hosts = [("a.b".to_owned(), registry)].into();
-        let registries = Registries { hosts, logins: Logins::parse(logins).unwrap(), ..Registries::default() };
+        let registries =
+            Registries { hosts, logins: RegistryCredentials::parse(logins).unwrap(), ..Registries::default() };
         let token = |text: &str| Some(Credentials::RegistryToken(text.into()));
         let seen = |host, path, given| {
             let sources = registries.sources(host, path, given).unwrap();

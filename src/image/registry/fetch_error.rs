@@ -9,7 +9,7 @@ use reqwest::{Response, StatusCode, Url};
 use rustls::{AlertDescription, CertificateError};
 
 use crate::digest::Digest;
-use crate::registry::repository::Remote;
+use crate::registry::repository::Repository;
 use crate::registry::retry::retry_after;
 
 /// A URL is repeated in messages up to here.
@@ -142,7 +142,7 @@ impl FetchError {
     }
 
     /// Whether the same request may have another answer in a moment.
-    pub(crate) fn passes(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             // A host that let us wait for a connection has been asked more than once already, by the kernel.
             Self::Transfer { source, .. } => !(source.is_connect() && source.is_timeout()),
@@ -170,7 +170,7 @@ impl FetchError {
 
     pub(crate) fn transfer(url: &Url, source: reqwest::Error) -> Self {
         let source = source.without_url();
-        match certificate_trouble(&source) {
+        match certificate_problem(&source) {
             Some(why) => Self::Certificate { url: shown(url), why, source },
             None => Self::Transfer { url: shown(url), source },
         }
@@ -193,7 +193,7 @@ pub(crate) fn shown(url: &Url) -> String {
     text
 }
 
-fn certificate_trouble(error: &(dyn Error + 'static)) -> Option<&'static str> {
+fn certificate_problem(error: &(dyn Error + 'static)) -> Option<&'static str> {
     match tls_error(error)? {
         rustls::Error::InvalidCertificate(problem) => Some(match problem {
             // The second: by another CA of the same name.
@@ -237,25 +237,25 @@ fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> 
 
 /// What one endpoint said.
 #[derive(Debug)]
-pub(crate) struct Try {
+pub(crate) struct Attempt {
     endpoint: String,
     /// It is the registry itself.
     own: bool,
     error: FetchError,
 }
 
-impl Try {
-    pub(crate) fn new(remote: &Remote, error: FetchError) -> Self {
+impl Attempt {
+    pub(crate) fn new(remote: &Repository, error: FetchError) -> Self {
         Self { endpoint: remote.name(), own: remote.is_own(), error }
     }
 }
 
 /// What every endpoint said that was asked for something, in order.
 #[derive(Debug)]
-pub struct Tried(Vec<Try>);
+pub struct Attempts(Vec<Attempt>);
 
-impl Tried {
-    pub(crate) fn new(tries: Vec<Try>) -> Self {
+impl Attempts {
+    pub(crate) fn new(tries: Vec<Attempt>) -> Self {
         Self(tries)
     }
 
@@ -273,31 +273,31 @@ impl Tried {
     }
 }
 
-impl fmt::Display for Tried {
+impl fmt::Display for Attempts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let [Try { error, .. }] = &self.0[..] {
+        if let [Attempt { error, .. }] = &self.0[..] {
             return write!(f, "{error}");
         }
-        for (at, Try { endpoint, error, .. }) in self.0.iter().enumerate() {
+        for (at, Attempt { endpoint, error, .. }) in self.0.iter().enumerate() {
             let separator = if at == 0 { "" } else { "; " };
-            write!(f, "{separator}{endpoint} → {}", chain(error))?;
+            write!(f, "{separator}{endpoint} → {}", error_chain(error))?;
         }
         Ok(())
     }
 }
 
-impl Error for Tried {
+impl Error for Attempts {
     /// Several errors are told in full by the text; only a single one has one story to follow.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.0[..] {
-            [Try { error, .. }] => error.source(),
+            [Attempt { error, .. }] => error.source(),
             _ => None,
         }
     }
 }
 
 /// An error and all that led to it, on one line.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(error) = next {

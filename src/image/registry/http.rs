@@ -8,7 +8,7 @@ use reqwest::{Client, Url};
 use sync::Mutex;
 
 use crate::registry::endpoint::{Registries, is_loopback};
-use crate::registry::progress::Meter;
+use crate::registry::progress::PullCounters;
 use crate::registry::tls;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
@@ -22,22 +22,22 @@ pub(crate) struct Http {
     pub(crate) registries: Registries,
     /// A transfer may take as long as it wants, but not be silent for longer than this.
     pub(crate) stall: Duration,
-    pub(crate) meter: Arc<Meter>,
+    pub(crate) meter: Arc<PullCounters>,
     /// Made when first needed: TLS roots are not read for registries without TLS.
-    clients: Mutex<HashMap<Way, Client>>,
+    clients: Mutex<HashMap<Transport, Client>>,
 }
 
 /// How a server is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Way {
-    trust: Trust,
+struct Transport {
+    trust: TlsTrust,
     /// Past any proxy the environment names: what is on this machine must not be asked for elsewhere.
     direct: bool,
 }
 
 /// Which certificates are taken and shown.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Trust {
+enum TlsTrust {
     /// No TLS.
     Plain,
     /// The machine's own CAs; nothing is shown.
@@ -50,7 +50,7 @@ enum Trust {
 pub(crate) type ClientError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Http {
-    pub(crate) fn new(registries: Registries, stall: Duration, meter: Arc<Meter>) -> Self {
+    pub(crate) fn new(registries: Registries, stall: Duration, meter: Arc<PullCounters>) -> Self {
         Self { registries, stall, meter, clients: Mutex::default() }
     }
 
@@ -58,19 +58,19 @@ impl Http {
     pub(crate) fn client(&self, url: &Url) -> Result<Client, ClientError> {
         let own = self.registries.tls(url);
         let trust = match (url.scheme(), own) {
-            ("https", Some((host, _))) => Trust::Host(host.to_owned()),
-            ("https", None) => Trust::Machine,
-            _ => Trust::Plain,
+            ("https", Some((host, _))) => TlsTrust::Host(host.to_owned()),
+            ("https", None) => TlsTrust::Machine,
+            _ => TlsTrust::Plain,
         };
-        let way = Way { trust, direct: url.host_str().is_some_and(is_loopback) };
+        let way = Transport { trust, direct: url.host_str().is_some_and(is_loopback) };
         let mut clients = self.clients.lock();
         if let Some(client) = clients.get(&way) {
             return Ok(client.clone());
         }
         let config = match &way.trust {
-            Trust::Plain => tls::without_trust()?,
-            Trust::Machine => tls::client_config(None)?,
-            Trust::Host(_) => tls::client_config(own.map(|(_, tls)| tls))?,
+            TlsTrust::Plain => tls::without_trust()?,
+            TlsTrust::Machine => tls::client_config(None)?,
+            TlsTrust::Host(_) => tls::client_config(own.map(|(_, tls)| tls))?,
         };
         let client = self.build(way.direct, config)?;
         clients.insert(way, client.clone());

@@ -8,42 +8,42 @@ use sync::{Condvar, Mutex};
 use tokio::sync::Notify;
 
 /// A pipe that holds `capacity` bytes, in memory that it takes once.
-pub(crate) fn pipe(capacity: usize) -> (Inlet, Outlet) {
-    let held = Held { bytes: VecDeque::with_capacity(capacity), filled_to_the_end: false, read_no_more: false };
+pub(crate) fn pipe(capacity: usize) -> (PipeWriter, PipeReader) {
+    let held = RingState { bytes: VecDeque::with_capacity(capacity), filled_to_the_end: false, read_no_more: false };
     let ring = Arc::new(Ring { capacity, held: Mutex::new(held), filled: Condvar::new(), emptied: Notify::new() });
-    (Inlet(ring.clone()), Outlet(ring))
+    (PipeWriter(ring.clone()), PipeReader(ring))
 }
 
 #[derive(Debug)]
 struct Ring {
     capacity: usize,
-    held: Mutex<Held>,
+    held: Mutex<RingState>,
     filled: Condvar,
     emptied: Notify,
 }
 
 #[derive(Debug)]
-struct Held {
+struct RingState {
     bytes: VecDeque<u8>,
     filled_to_the_end: bool,
     read_no_more: bool,
 }
 
 impl Ring {
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, RingState> {
         self.held.lock()
     }
 }
 
 /// The end that is filled.
 #[derive(Debug)]
-pub(crate) struct Inlet(Arc<Ring>);
+pub(crate) struct PipeWriter(Arc<Ring>);
 
 /// The end that is read on a thread that may block; dropped, it closes the pipe.
 #[derive(Debug)]
-pub(crate) struct Outlet(Arc<Ring>);
+pub(crate) struct PipeReader(Arc<Ring>);
 
-impl Inlet {
+impl PipeWriter {
     /// Puts `bytes` into the pipe as room is made for them; false if nobody reads any more.
     ///
     /// They are copied: what comes is a part of the HTTP client's buffer, which could not be used again as long as the
@@ -79,17 +79,17 @@ impl Inlet {
     }
 }
 
-impl Drop for Inlet {
+impl Drop for PipeWriter {
     fn drop(&mut self) {
         self.0.held().filled_to_the_end = true;
         self.0.filled.notify_one();
     }
 }
 
-impl Read for Outlet {
+impl Read for PipeReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let ring = &self.0;
-        let waits = |held: &mut Held| held.bytes.is_empty() && !held.filled_to_the_end;
+        let waits = |held: &mut RingState| held.bytes.is_empty() && !held.filled_to_the_end;
         let mut held = ring.filled.wait_while(ring.held(), waits);
         let count = held.bytes.read(buffer)?;
         // Not for every byte: waking the other end costs more than letting it sleep.
@@ -100,7 +100,7 @@ impl Read for Outlet {
     }
 }
 
-impl Drop for Outlet {
+impl Drop for PipeReader {
     fn drop(&mut self) {
         self.0.held().read_no_more = true;
         self.0.emptied.notify_one();
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     /// Sends pieces until there is no room, and says how many there were.
-    async fn fill(inlet: &mut Inlet, piece: &[u8]) -> usize {
+    async fn fill(inlet: &mut PipeWriter, piece: &[u8]) -> usize {
         let mut count = 0;
         while tokio::time::timeout(Duration::from_millis(50), inlet.send(piece)).await.is_ok() {
             count += 1;

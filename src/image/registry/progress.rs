@@ -15,7 +15,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// All pulls since the store was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct PullTotals {
     /// Pulls that ended with an image.
     pub succeeded: u64,
     /// Pulls that ended without one, or were abandoned.
@@ -27,12 +27,12 @@ pub struct Traffic {
     /// Requests that were tried again.
     pub retries: u64,
     /// Pulls that are under way.
-    pub pulling: Vec<Pulling>,
+    pub pulling: Vec<ActivePull>,
 }
 
 /// A pull that is under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pulling {
+pub struct ActivePull {
     /// The image's name in full.
     pub image: String,
     /// How long it has been going on.
@@ -49,7 +49,7 @@ pub struct Pulling {
 
 /// Counts what all pulls do.
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+pub(crate) struct PullCounters {
     succeeded: AtomicU64,
     failed: AtomicU64,
     bytes: AtomicU64,
@@ -70,7 +70,7 @@ struct Counts {
     layers_total: AtomicUsize,
 }
 
-impl Meter {
+impl PullCounters {
     /// A pull begins; it is taken to have failed unless it is said to have [succeeded](Progress::succeed).
     pub(crate) fn begin(self: &Arc<Self>) -> Progress {
         let counts = Arc::new(Counts {
@@ -90,8 +90,8 @@ impl Meter {
         self.retries.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn traffic(&self) -> Traffic {
-        Traffic {
+    pub(crate) fn traffic(&self) -> PullTotals {
+        PullTotals {
             succeeded: self.succeeded.load(Relaxed),
             failed: self.failed.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
@@ -107,8 +107,8 @@ impl Meter {
 }
 
 impl Counts {
-    fn now(&self) -> Pulling {
-        Pulling {
+    fn now(&self) -> ActivePull {
+        ActivePull {
             image: self.image.lock().clone(),
             since: self.since.elapsed(),
             bytes: self.bytes.load(Relaxed),
@@ -122,7 +122,7 @@ impl Counts {
 /// One pull, counted as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    meter: Arc<Meter>,
+    meter: Arc<PullCounters>,
     number: u64,
     counts: Arc<Counts>,
     succeeded: AtomicBool,
@@ -158,7 +158,7 @@ impl Progress {
     }
 
     /// A layer that was expected came with another pull.
-    pub(crate) fn spared(&self, size: u64) {
+    pub(crate) fn skipped(&self, size: u64) {
         self.counts.layers.fetch_add(1, Relaxed);
         let less = |total: u64| Some(total.saturating_sub(size));
         let _before = self.counts.total.fetch_update(Relaxed, Relaxed, less);
@@ -170,20 +170,20 @@ impl Progress {
     }
 
     /// Waits for `work`, and tells the log from time to time how far it is.
-    pub(crate) async fn told<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn last_logged<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {
             if let Ok(done) = tokio::time::timeout(TOLD_EVERY, &mut work).await {
                 return done;
             }
-            let Pulling { image, since, bytes, total, layers, layers_total } = self.counts.now();
+            let ActivePull { image, since, bytes, total, layers, layers_total } = self.counts.now();
             tracing::info!(image, seconds = since.as_secs(), bytes, total, layers, layers_total, "pulling");
         }
     }
 
     /// Tells the log that a pull which had to fetch something is done.
-    pub(crate) fn tell_end(&self) {
-        let Pulling { image, since, bytes, total: _, layers, layers_total: _ } = self.counts.now();
+    pub(crate) fn log_end(&self) {
+        let ActivePull { image, since, bytes, total: _, layers, layers_total: _ } = self.counts.now();
         tracing::info!(image, seconds = since.as_secs_f32(), bytes, layers, "pulled");
     }
 }

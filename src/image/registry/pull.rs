@@ -13,35 +13,35 @@ use crate::layer_plan::plan;
 use crate::limits::Limits;
 use crate::manifest::{Document, Manifest, ManifestError, choose};
 use crate::record::Image;
-use crate::reference::{Pick, Reference};
-use crate::registry::endpoint::{Credentials, Login};
-use crate::registry::fetch_error::{FetchError, Tried, Try, chain};
+use crate::reference::{Reference, TagOrDigest};
+use crate::registry::endpoint::{Credentials, RegistryLogin};
+use crate::registry::fetch_error::{Attempt, Attempts, FetchError, error_chain};
 use crate::registry::http::Http;
-use crate::registry::progress::{Meter, Progress};
+use crate::registry::progress::{Progress, PullCounters};
 use crate::registry::pull_error::PullError;
-use crate::registry::repository::Remote;
+use crate::registry::repository::Repository;
 use crate::store::add::NewImage;
-use crate::store::catalog::Shelf;
-use crate::store::{Store, Terms};
+use crate::store::catalog::Catalog;
+use crate::store::{PullLimits, Store};
 
 /// One image from one registry; everything its layers share.
 #[derive(Debug)]
 pub(crate) struct Pull {
     pub(crate) image: Reference,
     /// Where it may be, best first.
-    pub(crate) remotes: Vec<Remote>,
+    pub(crate) remotes: Vec<Repository>,
     /// The number of the endpoint that had what was last asked for.
     start: AtomicUsize,
-    pub(crate) shelf: Arc<Shelf>,
+    pub(crate) shelf: Arc<Catalog>,
     pub(crate) pull_locks: Arc<KeyedLock>,
     pub(crate) downloads: Arc<Semaphore>,
     pub(crate) limits: Limits,
-    pub(crate) meter: Arc<Meter>,
+    pub(crate) meter: Arc<PullCounters>,
     pub(crate) progress: Arc<Progress>,
 }
 
 /// What a registry has under a name.
-struct Top {
+struct ResolvedManifest {
     digest: Digest,
     /// Its content, where only that could tell.
     json: Option<Vec<u8>>,
@@ -53,7 +53,7 @@ impl Store {
         let login = match credentials {
             Some(credentials) => {
                 let registry = name.parse::<Reference>()?.registry().to_owned();
-                Some(Login { registry, credentials })
+                Some(RegistryLogin { registry, credentials })
             }
             None => None,
         };
@@ -69,7 +69,7 @@ impl Store {
     ///
     /// A name without a registry is looked for in those that are searched, in order. The search goes on only where a
     /// registry says that it does not have the image: one that cannot be asked might have it.
-    pub async fn pull_as(&self, name: &str, login: Option<Login>) -> Result<Arc<Image>, PullError> {
+    pub async fn pull_as(&self, name: &str, login: Option<RegistryLogin>) -> Result<Arc<Image>, PullError> {
         let http = self.http();
         let candidates = Reference::candidates(name, &http.registries.search)?;
         let alone = candidates.len() == 1;
@@ -78,7 +78,7 @@ impl Store {
         for image in candidates {
             let given = login.as_ref().filter(|login| login.registry == image.registry());
             let pull = Arc::new(self.pull_of(&http, image, given.map(|login| &login.credentials), &progress)?);
-            match pull.top().instrument(tracing::debug_span!("image.resolve")).await {
+            match pull.resolve().instrument(tracing::debug_span!("image.resolve")).await {
                 Ok(top) => return pull.get(top).await,
                 Err(error) if !alone && error.is_absence() => tried.push(error),
                 Err(error) => return Err(error),
@@ -96,8 +96,8 @@ impl Store {
     ) -> Result<Pull, PullError> {
         progress.name(&image);
         let sources = http.registries.sources(image.registry(), image.path(), given)?;
-        let Terms { limits, downloads } = self.terms();
-        let remotes = sources.into_iter().map(|source| Remote::new(http.clone(), source, image.path()));
+        let PullLimits { limits, downloads } = self.pull_limits();
+        let remotes = sources.into_iter().map(|source| Repository::new(http.clone(), source, image.path()));
         Ok(Pull {
             remotes: remotes.collect(),
             start: AtomicUsize::new(0),
@@ -114,45 +114,45 @@ impl Store {
 
 impl Pull {
     /// What the name stands for now.
-    async fn top(&self) -> Result<Top, PullError> {
+    async fn resolve(&self) -> Result<ResolvedManifest, PullError> {
         let pick = self.image.pick().as_str();
         if let Some(digest) = self.first(|remote| remote.resolve(pick)).await? {
             let digest = match self.image.pick() {
                 // What a registry says of itself counts for nothing against what was asked for.
-                Pick::Digest(wanted) => wanted.clone(),
-                Pick::Tag(_) => digest,
+                TagOrDigest::Digest(wanted) => wanted.clone(),
+                TagOrDigest::Tag(_) => digest,
             };
-            return Ok(Top { digest, json: None });
+            return Ok(ResolvedManifest { digest, json: None });
         }
         let (digest, json) = self.document(pick).await?;
-        Ok(Top { digest, json: Some(json) })
+        Ok(ResolvedManifest { digest, json: Some(json) })
     }
 
     /// Brings the image here if it is not, and says in the log how that goes.
-    async fn get(self: Arc<Self>, top: Top) -> Result<Arc<Image>, PullError> {
+    async fn get(self: Arc<Self>, top: ResolvedManifest) -> Result<Arc<Image>, PullError> {
         let progress = self.progress.clone();
-        let (image, is_new) = progress.told(self.run(top)).await?;
+        let (image, is_new) = progress.last_logged(self.run(top)).await?;
         progress.succeed();
         match is_new {
-            true => progress.tell_end(),
+            true => progress.log_end(),
             false => tracing::debug!(image = %self.image, "is here already"),
         }
         Ok(image)
     }
 
     /// The image, and whether anything had to be fetched for it.
-    async fn run(self: &Arc<Self>, top: Top) -> Result<(Arc<Image>, bool), PullError> {
-        if let Some(image) = self.known(&top.digest).await? {
+    async fn run(self: &Arc<Self>, top: ResolvedManifest) -> Result<(Arc<Image>, bool), PullError> {
+        if let Some(image) = self.find_local(&top.digest).await? {
             return Ok((image, false));
         }
         let _lock = self.pull_locks.lock(&self.image.to_string()).await;
         // Whoever had the turn before may have brought it.
-        if let Some(image) = self.known(&top.digest).await? {
+        if let Some(image) = self.find_local(&top.digest).await? {
             return Ok((image, false));
         }
         let (top, json) = match top {
-            Top { digest, json: Some(json) } => (digest, json),
-            Top { json: None, .. } => self.document(self.image.pick().as_str()).await?,
+            ResolvedManifest { digest, json: Some(json) } => (digest, json),
+            ResolvedManifest { json: None, .. } => self.document(self.image.pick().as_str()).await?,
         };
         let (digest, json, manifest) = self.manifest(top.clone(), json).await?;
         let names = self.names(&top);
@@ -178,7 +178,7 @@ impl Pull {
             digests,
         };
         let added = self.blocking(move |pull| {
-            let hand = hand.take().ok_or_else(|| pull.cut())?;
+            let hand = hand.take().ok_or_else(|| pull.aborted())?;
             Ok::<_, PullError>(pull.shelf.add(new, &hand.layers)?)
         });
         Ok((added.await??, true))
@@ -191,20 +191,20 @@ impl Pull {
     ) -> Result<T, PullError> {
         let pull = self.clone();
         let done = tokio::task::spawn_blocking(move || work(pull)).await;
-        done.map_err(|_| self.cut())
+        done.map_err(|_| self.aborted())
     }
 
     /// The names an image gets when what was asked for has the digest `top`.
     fn names(&self, top: &Digest) -> (Vec<String>, Vec<String>) {
         let tags = match self.image.pick() {
-            Pick::Tag(_) => vec![self.image.to_string()],
-            Pick::Digest(_) => Vec::new(),
+            TagOrDigest::Tag(_) => vec![self.image.to_string()],
+            TagOrDigest::Digest(_) => Vec::new(),
         };
         (tags, vec![self.image.at(top).to_string()])
     }
 
     /// An image we had from this repository under this very digest.
-    async fn known(self: &Arc<Self>, top: &Digest) -> Result<Option<Arc<Image>>, PullError> {
+    async fn find_local(self: &Arc<Self>, top: &Digest) -> Result<Option<Arc<Image>>, PullError> {
         let (tags, digests) = self.names(top);
         let image = digests.first().and_then(|name| self.shelf.state().named(name).cloned());
         let Some(image) = image else { return Ok(None) };
@@ -214,7 +214,7 @@ impl Pull {
         Ok(self.blocking(move |pull| pull.shelf.name(&image.id, &tags, &digests)).await??)
     }
 
-    pub(crate) fn cut(&self) -> PullError {
+    pub(crate) fn aborted(&self) -> PullError {
         PullError::Cut(self.image.to_string())
     }
 
@@ -228,13 +228,13 @@ impl Pull {
     }
 
     /// All endpoints, beginning with number `start` and going round.
-    pub(crate) fn endpoints(&self, start: usize) -> impl Iterator<Item = &Remote> {
+    pub(crate) fn endpoints(&self, start: usize) -> impl Iterator<Item = &Repository> {
         let count = self.remotes.len();
         self.remotes.iter().cycle().skip(start % count.max(1)).take(count)
     }
 
     /// The answer of the first endpoint that has one, beginning with the one that had the last.
-    async fn first<'a, T, F>(&'a self, ask: impl Fn(&'a Remote) -> F) -> Result<T, PullError>
+    async fn first<'a, T, F>(&'a self, ask: impl Fn(&'a Repository) -> F) -> Result<T, PullError>
     where
         F: Future<Output = Result<T, FetchError>>,
     {
@@ -243,23 +243,23 @@ impl Pull {
         for (skipped, remote) in self.endpoints(start).enumerate() {
             match ask(remote).await {
                 Ok(answer) => {
-                    self.coped(remote, tried);
+                    self.log_fallback(remote, tried);
                     self.start.store((start + skipped) % self.remotes.len(), Ordering::Relaxed);
                     return Ok(answer);
                 }
-                Err(error) => tried.push(Try::new(remote, error)),
+                Err(error) => tried.push(Attempt::new(remote, error)),
             }
         }
-        Err(PullError::Fetch { image: self.image.to_string(), source: Tried::new(tried) })
+        Err(PullError::Fetch { image: self.image.to_string(), source: Attempts::new(tried) })
     }
 
     /// Says in the log that `remote` had what others should have had.
-    pub(crate) fn coped(&self, remote: &Remote, tried: Vec<Try>) {
-        let tried = Tried::new(tried);
+    pub(crate) fn log_fallback(&self, remote: &Repository, tried: Vec<Attempt>) {
+        let tried = Attempts::new(tried);
         // A mirror need not have everything.
         if tried.errors().any(|error| error.kind() != model::ErrorKind::NotFound) {
             let (image, endpoint) = (&self.image, remote.name());
-            tracing::warn!(%image, endpoint, error = chain(&tried), "an endpoint failed and another one did not");
+            tracing::warn!(%image, endpoint, error = error_chain(&tried), "an endpoint failed and another one did not");
         }
     }
 

@@ -4,7 +4,7 @@ use crate::layer::unpack::UnpackError;
 use crate::manifest::ManifestError;
 use crate::reference::BadReference;
 use crate::registry::endpoint::BadEndpoint;
-use crate::registry::fetch_error::{Tried, chain};
+use crate::registry::fetch_error::{Attempts, error_chain};
 use crate::store::durable::DiskError;
 
 /// An image that could not be pulled.
@@ -22,10 +22,10 @@ pub enum PullError {
         /// The image.
         image: String,
         /// What the endpoints said.
-        source: Tried,
+        source: Attempts,
     },
     /// No registry that is searched for names without one had it.
-    #[error("no registry that is searched has {name}: {}", told(tried))]
+    #[error("no registry that is searched has {name}: {}", causes(tried))]
     Search {
         /// The name as asked for.
         name: String,
@@ -78,6 +78,6 @@ impl PullError {
     }
 }
 
-fn told(tried: &[PullError]) -> String {
-    tried.iter().map(|error| chain(error)).collect::<Vec<_>>().join("; ")
+fn causes(tried: &[PullError]) -> String {
+    tried.iter().map(|error| error_chain(error)).collect::<Vec<_>>().join("; ")
 }

@@ -14,7 +14,7 @@ use sync::Mutex;
 use crate::digest::Digest;
 use crate::manifest::{self, Descriptor};
 use crate::registry::auth::{Challenge, TokenAnswer, basic, refresh_form, token_url};
-use crate::registry::body::{Answer, Pieces};
+use crate::registry::body::{Pieces, ResponseBody};
 use crate::registry::endpoint::{Credentials, Source};
 use crate::registry::fetch_error::{FetchError, shown};
 use crate::registry::http::Http;
@@ -25,7 +25,7 @@ const TOKEN_MAX: u64 = 1 << 20;
 
 /// One repository at one endpoint.
 #[derive(Debug)]
-pub(crate) struct Remote {
+pub(crate) struct Repository {
     http: Arc<Http>,
     source: Source,
     repository: String,
@@ -33,7 +33,7 @@ pub(crate) struct Remote {
     authorization: Mutex<Option<HeaderValue>>,
 }
 
-impl Remote {
+impl Repository {
     pub(crate) fn new(http: Arc<Http>, source: Source, repository: &str) -> Self {
         Self { http, source, repository: repository.to_owned(), authorization: Mutex::new(None) }
     }
@@ -52,7 +52,7 @@ impl Remote {
     pub(crate) async fn resolve(&self, pick: &str) -> Result<Option<Digest>, FetchError> {
         let url = self.url("manifests", pick)?;
         let headers = accept_manifests();
-        let response = match self.patiently(|| self.ask(Method::HEAD, url.clone(), &headers)).await {
+        let response = match self.with_retries(|| self.ask(Method::HEAD, url.clone(), &headers)).await {
             Ok(response) => response,
             // Some registries cannot: the manifest itself will tell.
             Err(FetchError::Status { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => return Ok(None),
@@ -92,7 +92,7 @@ impl Remote {
             let range = HeaderValue::try_from(format!("bytes={offset}-"));
             headers.insert(RANGE, range.map_err(|error| FetchError::Client(error.into()))?);
         }
-        let response = self.patiently(|| self.ask(Method::GET, url.clone(), &headers)).await?;
+        let response = self.with_retries(|| self.ask(Method::GET, url.clone(), &headers)).await?;
         // A server that ignores the range sends everything again.
         let skip = match response.status() {
             StatusCode::PARTIAL_CONTENT if starts_at(&response, offset) => 0,
@@ -101,7 +101,7 @@ impl Remote {
             }
             _ => offset,
         };
-        Ok(Pieces { answer: Answer::new(response, url, self.http.stall), skip })
+        Ok(Pieces { answer: ResponseBody::new(response, url, self.http.stall), skip })
     }
 
     /// Content of the digest and the size that `descriptor` says.
@@ -125,22 +125,22 @@ impl Remote {
 
     /// The answer to a GET, whole.
     async fn whole(&self, url: &Url, headers: &HeaderMap, cap: u64) -> Result<Vec<u8>, FetchError> {
-        self.patiently(|| async {
+        self.with_retries(|| async {
             let response = self.ask(Method::GET, url.clone(), headers).await?;
-            Answer::new(response, url.clone(), self.http.stall).whole(cap).await
+            ResponseBody::new(response, url.clone(), self.http.stall).whole(cap).await
         })
         .await
     }
 
     /// Does `work` again, with pauses, as long as its failures may pass.
-    async fn patiently<T, F>(&self, work: impl Fn() -> F) -> Result<T, FetchError>
+    async fn with_retries<T, F>(&self, work: impl Fn() -> F) -> Result<T, FetchError>
     where
         F: Future<Output = Result<T, FetchError>>,
     {
         let mut backoff = Backoff::new();
         loop {
             let error = match work().await {
-                Err(error) if error.passes() => error,
+                Err(error) if error.is_transient() => error,
                 other => return other,
             };
             let Some(pause) = backoff.pause(error.wait()) else { return Err(error) };
@@ -261,7 +261,7 @@ impl Remote {
             }
             _ => return Err(FetchError::status(&url, &response)),
         }
-        let answer = Answer::new(response, url, self.http.stall).whole(TOKEN_MAX).await?;
+        let answer = ResponseBody::new(response, url, self.http.stall).whole(TOKEN_MAX).await?;
         let answer: Option<TokenAnswer> = serde_json::from_slice(&answer).ok();
         answer.and_then(TokenAnswer::token).ok_or_else(|| protocol("token server sent no token"))
     }

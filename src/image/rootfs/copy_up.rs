@@ -12,19 +12,19 @@ use std::os::unix::ffi::OsStrExt as _;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
-use crate::layer::metadata::{Mirror, owners, times_of};
+use crate::layer::metadata::{MetadataCopier, owners, times_of};
 use crate::layer::whiteout::is_whiteout;
 
 /// Copies all that is in the directory `from`, and its looks, to the directory `to`. `links` is an empty directory on
 /// the file system of `to`, which the caller removes afterwards.
 pub(crate) fn copy_tree(from: OwnedFd, to: BorrowedFd<'_>, links: BorrowedFd<'_>) -> io::Result<()> {
-    Copy { links, mirror: Mirror::default() }.directory(from, to)
+    Copy { links, mirror: MetadataCopier::default() }.directory(from, to)
 }
 
 struct Copy<'a> {
     /// Every file with several names is here once more, named by its number in the image.
     links: BorrowedFd<'a>,
-    mirror: Mirror,
+    mirror: MetadataCopier,
 }
 
 impl Copy<'_> {
@@ -107,18 +107,18 @@ fn contents(from: &File, to: &File) -> io::Result<()> {
 fn symlink(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> io::Result<()> {
     let target = rustix::fs::readlinkat(from, name, Vec::new())?;
     rustix::fs::symlinkat(target, to, name)?;
-    dress_name(to, name, stat)
+    apply_name_metadata(to, name, stat)
 }
 
 fn special(to: BorrowedFd<'_>, name: &OsStr, kind: FileType, stat: &Stat) -> io::Result<()> {
     rustix::fs::mknodat(to, name, kind, Mode::empty(), stat.st_rdev)?;
-    dress_name(to, name, stat)?;
+    apply_name_metadata(to, name, stat)?;
     // Not before: a new owner takes set-id bits away. It is no link, we have just made it.
     rustix::fs::chmodat(to, name, Mode::from_raw_mode(stat.st_mode), AtFlags::empty())?;
     Ok(())
 }
 
-fn dress_name(to: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> io::Result<()> {
+fn apply_name_metadata(to: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> io::Result<()> {
     let (owner, group) = owners(stat);
     rustix::fs::chownat(to, name, owner, group, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(rustix::fs::utimensat(to, name, &times_of(stat), AtFlags::SYMLINK_NOFOLLOW)?)

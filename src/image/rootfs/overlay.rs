@@ -9,12 +9,12 @@ use rustix::fs::{Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
-use crate::layer::confined_root::{INSIDE, Root, retry};
+use crate::layer::confined_root::{ConfinedRoot, INSIDE, retry};
 use crate::layer::whiteout::is_whiteout;
 
 /// An image that could not be looked into.
 #[derive(Debug, thiserror::Error)]
-pub enum ViewError {
+pub enum RootfsError {
     /// A private mount namespace or the overlay in it could not be made.
     #[error("{0}")]
     Mount(&'static str, #[source] io::Error),
@@ -29,7 +29,7 @@ pub enum ViewError {
     TooLarge(&'static str, u64),
 }
 
-impl ViewError {
+impl RootfsError {
     /// The class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
@@ -46,10 +46,11 @@ pub(crate) fn show<T: Send>(
     layers_dir: &Path,
     lowers: &[String],
     mount_point: &Path,
-    work: impl FnOnce(&Root) -> T + Send,
-) -> Result<T, ViewError> {
+    work: impl FnOnce(&ConfinedRoot) -> T + Send,
+) -> Result<T, RootfsError> {
     if let [only] = lowers {
-        let root = Root::open(&layers_dir.join(only)).map_err(|e| ViewError::Mount("opening the layer", e))?;
+        let root =
+            ConfinedRoot::open(&layers_dir.join(only)).map_err(|e| RootfsError::Mount("opening the layer", e))?;
         return Ok(work(&root));
     }
     let options = format!("lowerdir={}", lowers.join(":"));
@@ -59,13 +60,13 @@ pub(crate) fn show<T: Send>(
             let root = mounted(layers_dir, mount_point, &options)?;
             Ok(work(&root))
         });
-        let thread = thread.map_err(ViewError::Thread)?;
-        thread.join().map_err(|_| ViewError::Thread(io::Error::other("it panicked")))?
+        let thread = thread.map_err(RootfsError::Thread)?;
+        thread.join().map_err(|_| RootfsError::Thread(io::Error::other("it panicked")))?
     })
 }
 
 /// What is at `path`, every link on the way followed inside the image; none where there is nothing.
-pub(crate) fn find(root: &Root, path: &Path) -> io::Result<Option<(OwnedFd, Stat)>> {
+pub(crate) fn find(root: &ConfinedRoot, path: &Path) -> io::Result<Option<(OwnedFd, Stat)>> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let open = || rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE);
     let found = match retry(open) {
@@ -87,29 +88,29 @@ pub(crate) fn read_files<const N: usize>(
     mount_point: &Path,
     files: [&'static str; N],
     cap: u64,
-) -> Result<[Option<Vec<u8>>; N], ViewError> {
+) -> Result<[Option<Vec<u8>>; N], RootfsError> {
     show(layers_dir, lowers, mount_point, |root| read_all(root, files, cap))?
 }
 
-fn mounted(layers_dir: &Path, mount_point: &Path, options: &str) -> Result<Root, ViewError> {
-    let failed = |doing| move |errno: rustix::io::Errno| ViewError::Mount(doing, errno.into());
+fn mounted(layers_dir: &Path, mount_point: &Path, options: &str) -> Result<ConfinedRoot, RootfsError> {
+    let failed = |doing| move |errno: rustix::io::Errno| RootfsError::Mount(doing, errno.into());
     unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)
-        .map_err(|errno| ViewError::Mount("leaving the host's mount namespace", errno.into()))?;
+        .map_err(|errno| RootfsError::Mount("leaving the host's mount namespace", errno.into()))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(failed("making mounts private"))?;
     // Relative names keep many layers within one page of mount options.
     rustix::process::chdir(layers_dir).map_err(failed("entering the layers directory"))?;
     let flags = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOSUID | MountFlags::NOEXEC;
-    let options = std::ffi::CString::new(options).map_err(|e| ViewError::Mount("naming the layers", e.into()))?;
+    let options = std::ffi::CString::new(options).map_err(|e| RootfsError::Mount("naming the layers", e.into()))?;
     mount("overlay", mount_point, "overlay", flags, options.as_c_str()).map_err(failed("mounting the layers"))?;
-    Root::open(mount_point).map_err(|e| ViewError::Mount("opening the mounted layers", e))
+    ConfinedRoot::open(mount_point).map_err(|e| RootfsError::Mount("opening the mounted layers", e))
 }
 
 fn read_all<const N: usize>(
-    root: &Root,
+    root: &ConfinedRoot,
     files: [&'static str; N],
     cap: u64,
-) -> Result<[Option<Vec<u8>>; N], ViewError> {
+) -> Result<[Option<Vec<u8>>; N], RootfsError> {
     let mut found = [const { None }; N];
     for (slot, name) in found.iter_mut().zip(files) {
         *slot = read_capped(root, name, cap)?;
@@ -117,18 +118,18 @@ fn read_all<const N: usize>(
     Ok(found)
 }
 
-fn read_capped(root: &Root, name: &'static str, cap: u64) -> Result<Option<Vec<u8>>, ViewError> {
+fn read_capped(root: &ConfinedRoot, name: &'static str, cap: u64) -> Result<Option<Vec<u8>>, RootfsError> {
     let found = match find(root, Path::new(name)) {
         Ok(Some(_)) => root.regular(Path::new(name)),
         Ok(None) => return Ok(None),
         Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(None),
         Err(error) => Err(error),
     };
-    let file = found.map_err(|error| ViewError::Read(name, error))?;
+    let file = found.map_err(|error| RootfsError::Read(name, error))?;
     let mut content = Vec::new();
-    file.take(cap + 1).read_to_end(&mut content).map_err(|error| ViewError::Read(name, error))?;
+    file.take(cap + 1).read_to_end(&mut content).map_err(|error| RootfsError::Read(name, error))?;
     if u64::try_from(content.len()).is_ok_and(|length| length > cap) {
-        return Err(ViewError::TooLarge(name, cap));
+        return Err(RootfsError::TooLarge(name, cap));
     }
     Ok(Some(content))
 }

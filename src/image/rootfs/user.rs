@@ -4,7 +4,7 @@ use crate::rootfs::passwd::{Accounts, Passwd, id};
 
 /// What the container and its image ask for.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct UserAsk<'a> {
+pub struct UserRequest<'a> {
     /// Numeric user of the container; wins over everything.
     pub run_as_user: Option<i64>,
     /// Named user of the container; empty is none.
@@ -67,7 +67,7 @@ impl UserError {
 /// Finds the user of a container: what the container asks for, else what the image says, else root.
 ///
 /// The image's group counts only together with the image's user.
-pub fn resolve_user(accounts: &Accounts, ask: UserAsk<'_>) -> Result<User, UserError> {
+pub fn resolve_user(accounts: &Accounts, ask: UserRequest<'_>) -> Result<User, UserError> {
     let explicit = ask.run_as_user.is_some() || !ask.run_as_username.is_empty();
     if ask.run_as_group.is_some() && !explicit {
         return Err(UserError::GroupAlone);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn image(user: &str) -> Result<User, UserError> {
-        resolve_user(&accounts(), UserAsk { image_user: user, ..UserAsk::default() })
+        resolve_user(&accounts(), UserRequest { image_user: user, ..UserRequest::default() })
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
         let root = User { uid: 0, gid: 0, groups: vec![10], home: "/root".into() };
         assert_eq!(image("").unwrap(), root);
         assert_eq!(image("root").unwrap(), root);
-        assert_eq!(resolve_user(&Accounts::default(), UserAsk::default()).unwrap().home, "/");
+        assert_eq!(resolve_user(&Accounts::default(), UserRequest::default()).unwrap().home, "/");
     }
 
     #[test]
@@ -185,7 +185,7 @@ mod tests {
         }
         assert_eq!(image("2147483647").unwrap().uid, 2_147_483_647);
         for bad in [-1, 1 << 32, i64::MAX, i64::MIN] {
-            let user = UserAsk { run_as_user: Some(bad), ..UserAsk::default() };
+            let user = UserRequest { run_as_user: Some(bad), ..UserRequest::default() };
             assert!(matches!(resolve_user(&accounts(), user), Err(UserError::Range { .. })));
         }
     }
@@ -201,14 +201,14 @@ mod tests {
 
     #[test]
     fn what_the_container_asks_wins_over_the_image() {
-        let ask = UserAsk { run_as_user: Some(1000), image_user: "0:29", ..UserAsk::default() };
+        let ask = UserRequest { run_as_user: Some(1000), image_user: "0:29", ..UserRequest::default() };
         assert_eq!(resolve_user(&accounts(), ask).unwrap().gid, 1000);
-        let ask = UserAsk { run_as_user: Some(1000), image_user: "a:b:c", ..UserAsk::default() };
+        let ask = UserRequest { run_as_user: Some(1000), image_user: "a:b:c", ..UserRequest::default() };
         assert_eq!(resolve_user(&accounts(), ask).unwrap().uid, 1000);
-        let ask = UserAsk { run_as_username: "web", run_as_group: Some(3), ..UserAsk::default() };
+        let ask = UserRequest { run_as_username: "web", run_as_group: Some(3), ..UserRequest::default() };
         let user = resolve_user(&accounts(), ask).unwrap();
         assert_eq!((user.uid, user.gid), (1000, 3));
-        let ask = UserAsk { run_as_group: Some(3), image_user: "web", ..UserAsk::default() };
+        let ask = UserRequest { run_as_group: Some(3), image_user: "web", ..UserRequest::default() };
         assert_eq!(resolve_user(&accounts(), ask), Err(UserError::GroupAlone));
     }
 }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FileType;
 
-use crate::layer::confined_root::Root;
+use crate::layer::confined_root::ConfinedRoot;
 use crate::record::Image;
 use crate::rootfs::copy_up::{copy_tree, open_directory};
-use crate::rootfs::overlay::{ViewError, find, show};
+use crate::rootfs::overlay::{RootfsError, find, show};
 use crate::store::catalog::HoldError;
 use crate::store::durable::{DiskError, io_kind};
 use crate::store::{Store, durable};
@@ -42,7 +42,7 @@ pub enum VolumeError {
     Gone(#[from] HoldError),
     /// The image could not be looked into.
     #[error(transparent)]
-    View(#[from] ViewError),
+    View(#[from] RootfsError),
     /// The path leads in circles, through a file, or is too long.
     #[error("finding {path:?} in the image")]
     Find {
@@ -82,7 +82,7 @@ impl VolumeError {
 
 impl Store {
     /// What an image has at `path`, every link followed inside the image; none where there is nothing. Blocks.
-    pub fn look_into(&self, image: &Image, path: &Path) -> Result<Option<FileKind>, VolumeError> {
+    pub fn inspect(&self, image: &Image, path: &Path) -> Result<Option<FileKind>, VolumeError> {
         let failed = |source| VolumeError::Find { path: path.to_owned(), source };
         let _pin = self.shelf.pin(image.chain.clone());
         let found = self.show(&self.lowers(image)?, |root| find(root, path))?.map_err(failed)?;
@@ -104,12 +104,12 @@ impl Store {
         self.show(lowers, |root| volumes.iter().try_for_each(|volume| fill_one(root, volume)))?
     }
 
-    fn show<T: Send>(&self, lowers: &[String], work: impl FnOnce(&Root) -> T + Send) -> Result<T, ViewError> {
+    fn show<T: Send>(&self, lowers: &[String], work: impl FnOnce(&ConfinedRoot) -> T + Send) -> Result<T, RootfsError> {
         show(&self.layers_dir(), lowers, &self.shelf.root.join("view"), work)
     }
 }
 
-fn fill_one(root: &Root, volume: &Volume) -> Result<(), VolumeError> {
+fn fill_one(root: &ConfinedRoot, volume: &Volume) -> Result<(), VolumeError> {
     let Volume { path, directory } = volume;
     durable::make_directory(directory, 0o755).map_err(durable::at("creating", directory))?;
     let inside = path.strip_prefix("/").unwrap_or(path);

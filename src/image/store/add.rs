@@ -11,14 +11,14 @@ use crate::layer::staged::{Layer, Staged};
 use crate::layer::unpack::{Blob, UnpackError, unpack};
 use crate::limits::Limits;
 use crate::record::Image;
-use crate::store::catalog::{ImageRecord, Shelf};
+use crate::store::catalog::{Catalog, ImageRecord};
 use crate::store::durable;
 use crate::store::durable::DiskError;
 use crate::store::load::beside;
 
 /// A layer that is in the store, or unpacked and about to be.
 #[derive(Debug, Clone)]
-pub(crate) enum Ready {
+pub(crate) enum ReadyLayer {
     Kept,
     /// With the losses when unpacking began.
     Staged(Arc<Staged>, u64),
@@ -49,20 +49,25 @@ pub(crate) struct NewImage {
     pub(crate) digests: Vec<String>,
 }
 
-impl Shelf {
+impl Catalog {
     /// A layer that is here already, kept or staged by somebody else.
-    pub(crate) fn ready(&self, chain_id: &Digest) -> Option<Ready> {
+    pub(crate) fn ready(&self, chain_id: &Digest) -> Option<ReadyLayer> {
         let state = self.state();
         if state.layers.contains_key(chain_id) {
-            return Some(Ready::Kept);
+            return Some(ReadyLayer::Kept);
         }
         let (staged, losses) = state.staged.get(chain_id)?;
         let sound = *losses == self.losses.load(Ordering::Acquire);
-        staged.upgrade().filter(|_| sound).map(|staged| Ready::Staged(staged, *losses))
+        staged.upgrade().filter(|_| sound).map(|staged| ReadyLayer::Staged(staged, *losses))
     }
 
     /// Unpacks a layer beside the store. Nobody else may be unpacking the same one.
-    pub(crate) fn stage(&self, plan: &LayerPlan, source: impl Read, limits: &Limits) -> Result<Ready, UnpackError> {
+    pub(crate) fn stage(
+        &self,
+        plan: &LayerPlan,
+        source: impl Read,
+        limits: &Limits,
+    ) -> Result<ReadyLayer, UnpackError> {
         let losses = self.losses.load(Ordering::Acquire);
         let number = self.fresh_number();
         let directory = self.root.join("tmp").join(number.to_string());
@@ -72,28 +77,28 @@ impl Shelf {
             let failed = |source| UnpackError::Directory { doing: "creating", path: path.clone(), source };
             durable::make_directory(path, mode).map_err(failed)?;
         }
-        durable::step(&self.root, "layer begun");
+        durable::crash_point(&self.root, "layer begun");
         let unpacked = unpack(source, blob.as_ref(), diff_id, &directory, limits)?;
         staged.unpacked(unpacked);
-        durable::step(&self.root, "layer unpacked");
+        durable::crash_point(&self.root, "layer unpacked");
         let staged = Arc::new(staged);
         let mut state = self.state();
         state.staged.retain(|_, (staged, _)| staged.strong_count() > 0);
         state.staged.insert(chain_id.clone(), (Arc::downgrade(&staged), losses));
-        Ok(Ready::Staged(staged, losses))
+        Ok(ReadyLayer::Staged(staged, losses))
     }
 
     /// Makes an image and its layers part of the store: visible, whole and durable. The caller has pinned its chain.
-    pub(crate) fn add(&self, new: NewImage, layers: &[Ready]) -> Result<Arc<Image>, DiskError> {
+    pub(crate) fn add(&self, new: NewImage, layers: &[ReadyLayer]) -> Result<Arc<Image>, DiskError> {
         let staged = layers.iter().filter_map(|ready| match ready {
-            Ready::Staged(staged, losses) => Some((staged, *losses)),
-            Ready::Kept => None,
+            ReadyLayer::Staged(staged, losses) => Some((staged, *losses)),
+            ReadyLayer::Kept => None,
         });
         let mut staged: Vec<(&Arc<Staged>, u64)> = staged.collect();
         // Lowest first, however they came: what a layer takes over from those below must be finished there.
         staged.sort_by_key(|(staged, _)| new.chain.iter().position(|chain_id| *chain_id == staged.record.chain_id));
         // How long this takes the image decides, so nobody else may have to wait for it.
-        self.adopt_all(&new.chain, &staged)?;
+        self.link_all_across_layers(&new.chain, &staged)?;
         let _change = self.change.lock();
         let known = self.state().images.contains_key(&new.id);
         staged.retain(|(staged, _)| !self.state().layers.contains_key(&staged.record.chain_id));
@@ -115,14 +120,14 @@ impl Shelf {
     }
 
     /// Makes staged layers, lowest first, ready to be kept. Another pull may be doing the same to the same ones.
-    fn adopt_all(&self, chain: &[Digest], all: &[(&Arc<Staged>, u64)]) -> Result<(), DiskError> {
+    fn link_all_across_layers(&self, chain: &[Digest], all: &[(&Arc<Staged>, u64)]) -> Result<(), DiskError> {
         for (staged, _) in all {
             let mut adopted = staged.adopted.lock();
             if *adopted {
                 continue;
             }
             let mut below = self.below(chain, &staged.record.chain_id, all);
-            while let Err(error) = staged.adopt(&below) {
+            while let Err(error) = staged.link_across_layers(&below) {
                 let then = std::mem::replace(&mut below, self.below(chain, &staged.record.chain_id, all));
                 // Where one of them was moved into place meanwhile, it is done again, which changes nothing else.
                 if then == below {
@@ -133,7 +138,7 @@ impl Shelf {
                 .map_err(|error| durable::at("encoding the record of", &staged.directory)(error.into()))?;
             let path = staged.directory.join("layer.json");
             std::fs::write(&path, record).map_err(durable::at("writing", &path))?;
-            durable::step(&self.root, "layer record written");
+            durable::crash_point(&self.root, "layer record written");
             *adopted = true;
         }
         Ok(())
@@ -145,12 +150,12 @@ impl Shelf {
             for (digest, json) in manifest.chain([(&new.id, &new.config_json)]) {
                 let path = self.blob_path(digest);
                 std::fs::write(&path, json).map_err(durable::at("writing", &path))?;
-                durable::step(&self.root, "blob written");
+                durable::crash_point(&self.root, "blob written");
             }
         }
         if !known || !fresh.is_empty() {
             self.sync_all()?;
-            durable::step(&self.root, "all synced");
+            durable::crash_point(&self.root, "all synced");
         }
         self.keep(fresh)?;
         self.record(new)
@@ -171,7 +176,7 @@ impl Shelf {
             let adopted = staged.adopted.lock();
             std::fs::rename(&staged.directory, &to).map_err(durable::at("moving into place", &to))?;
             staged.keep();
-            durable::step(&self.root, "layer in place");
+            durable::crash_point(&self.root, "layer in place");
             let beside = beside(&to).unwrap_or_default();
             let layer = Layer { number: staged.number, record: staged.record.clone(), beside };
             self.state().layers.insert(layer.record.chain_id.clone(), Arc::new(layer));
@@ -242,7 +247,7 @@ impl Shelf {
             if let Err(error) = write(&other, generation.saturating_sub(1)) {
                 tracing::warn!(error = &error as &dyn std::error::Error, "a moved tag stays in an older record");
             }
-            durable::step(&self.root, "tag taken from the other");
+            durable::crash_point(&self.root, "tag taken from the other");
         }
         Ok(image)
     }
@@ -296,12 +301,12 @@ impl Shelf {
     /// Takes an image out of the store; its layers are freed later. The caller holds the change lock.
     pub(crate) fn drop_image(&self, image: &Image) -> Result<(), DiskError> {
         durable::remove_file(&self.image_path(&image.id))?;
-        durable::step(&self.root, "image record removed");
+        durable::crash_point(&self.root, "image record removed");
         durable::sync(&self.root.join("images"))?;
         self.state().take(&image.id);
         for digest in image.manifest.iter().chain([&image.id]) {
             durable::remove_file(&self.blob_path(digest))?;
-            durable::step(&self.root, "blob removed");
+            durable::crash_point(&self.root, "blob removed");
         }
         Ok(())
     }

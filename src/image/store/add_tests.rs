@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::store::Store;
-use crate::store::add::{LayerPlan, NewImage, Ready};
+use crate::store::add::{LayerPlan, NewImage, ReadyLayer};
 use crate::store::test_support::{add, base, names, open};
 use crate::test_support::{Head, Tar};
 
 /// An image of these layers and each of them staged, lowest first.
-fn staged(store: &Store, tars: &[Vec<u8>]) -> (NewImage, Vec<Ready>) {
+fn staged(store: &Store, tars: &[Vec<u8>]) -> (NewImage, Vec<ReadyLayer>) {
     let made = crate::test_support::Made::new(tars, |tar| tar.to_vec());
     let blob = crate::config::ConfigBlob::parse(&made.config).unwrap();
     let chain = blob.chain();
@@ -67,7 +67,7 @@ fn nobody_waits_for_a_layer_to_fit_those_below() {
 fn pulls_that_share_what_is_unpacked_may_end_at_the_same_time() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     for round in 0..20 {
         let looks = Head { kind: b'5', mode: 0o1711, ..Head::default() };
         let below = Tar::default().entry("d", &looks, b"").file("t", round.to_string().as_bytes());

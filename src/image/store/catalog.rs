@@ -23,13 +23,13 @@ use serde::{Deserialize, Serialize};
 use sync::Mutex;
 
 use crate::digest::Digest;
-use crate::layer::confined_root::Weight;
+use crate::layer::confined_root::DiskUsage;
 use crate::layer::staged::{Layer, Staged};
 use crate::record::Image;
 use crate::reference::Reference;
 use crate::store::durable;
 use crate::store::durable::DiskError;
-use crate::store::load::{clear, entries, load_images, load_layers, nobody};
+use crate::store::load::{clear, entries, is_unreferenced, load_images, load_layers};
 
 /// The format of records this version reads and writes.
 pub(crate) const VERSION: u32 = 1;
@@ -95,7 +95,7 @@ pub(crate) struct ImageRecord {
 }
 
 #[derive(Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct Catalog {
     pub(crate) root: PathBuf,
     pub(crate) state: Mutex<State>,
     /// Held while an image is being added or removed.
@@ -125,7 +125,7 @@ pub(crate) struct State {
     swept: bool,
 }
 
-impl Shelf {
+impl Catalog {
     /// Opens or makes the store at `root` and drops what a crash left half done.
     pub(crate) fn open(root: &Path) -> Result<Self, OpenError> {
         durable::private_directory(root)?;
@@ -223,7 +223,7 @@ impl Shelf {
     }
 
     /// From now on unused layers are freed; the ones unused already are freed at once, with stray blobs.
-    pub(crate) fn sweep(&self) -> Result<(), DiskError> {
+    pub(crate) fn remove_unused(&self) -> Result<(), DiskError> {
         self.state().swept = true;
         self.free()?;
         // No image may be added meanwhile: its blobs are there before its record.
@@ -244,25 +244,25 @@ impl Shelf {
     ///
     /// Each leaves `layers/` by rename first, so that none is ever there in part. One that cannot leave is kept on the
     /// books, and tried again with the next.
-    pub(crate) fn free(&self) -> Result<Weight, DiskError> {
+    pub(crate) fn free(&self) -> Result<DiskUsage, DiskError> {
         let unused = {
             let mut state = self.state();
             if !state.swept {
-                return Ok(Weight::default());
+                return Ok(DiskUsage::default());
             }
             state.take_unused()
         };
         if unused.is_empty() {
-            return Ok(Weight::default());
+            return Ok(DiskUsage::default());
         }
-        let (mut freed, mut trash, mut outcome) = (Weight::default(), Vec::with_capacity(unused.len()), Ok(()));
+        let (mut freed, mut trash, mut outcome) = (DiskUsage::default(), Vec::with_capacity(unused.len()), Ok(()));
         for layer in unused {
             let from = self.layers_dir().join(layer.number.to_string());
             let to = self.root.join("tmp").join(layer.number.to_string());
             match std::fs::rename(&from, &to) {
                 Ok(()) => {
-                    durable::step(&self.root, "layer moved away");
-                    freed.add(layer.weight());
+                    durable::crash_point(&self.root, "layer moved away");
+                    freed.add(layer.disk_usage());
                     trash.push(to);
                 }
                 Err(error) => {
@@ -274,7 +274,7 @@ impl Shelf {
         outcome = outcome.and(durable::sync(&self.layers_dir()));
         for path in trash {
             outcome = outcome.and(durable::remove_tree(&path));
-            durable::step(&self.root, "layer removed");
+            durable::crash_point(&self.root, "layer removed");
         }
         outcome.map(|()| freed)
     }
@@ -318,7 +318,7 @@ impl State {
 
     fn take_unused(&mut self) -> Vec<Arc<Layer>> {
         let of_images = self.images.values().flat_map(|image| &image.chain);
-        let used: BTreeSet<&Digest> = of_images.chain(self.in_hand()).collect();
+        let used: BTreeSet<&Digest> = of_images.chain(self.is_held()).collect();
         let unused: Vec<Digest> = self.layers.keys().filter(|chain_id| !used.contains(chain_id)).cloned().collect();
         unused.iter().filter_map(|chain_id| self.layers.remove(chain_id)).collect()
     }
@@ -327,7 +327,7 @@ impl State {
     fn put_back(&mut self, layer: &Arc<Layer>) {
         let mut layer = Layer::clone(layer);
         if self.layers.contains_key(&layer.record.chain_id) {
-            layer.record.chain_id = nobody(layer.number);
+            layer.record.chain_id = is_unreferenced(layer.number);
         }
         self.layers.insert(layer.record.chain_id.clone(), Arc::new(layer));
     }
@@ -339,12 +339,12 @@ impl State {
     }
 
     /// Layers that containers or work in progress count on.
-    pub(crate) fn in_hand(&self) -> impl Iterator<Item = &Digest> {
+    pub(crate) fn is_held(&self) -> impl Iterator<Item = &Digest> {
         self.holds.values().flatten().chain(self.pins.keys())
     }
 
     /// Whether it is known who uses what.
-    pub(crate) fn is_swept(&self) -> bool {
+    pub(crate) fn is_unused(&self) -> bool {
         self.swept
     }
 
@@ -372,10 +372,10 @@ impl State {
     }
 }
 
-/// See [`Shelf::pin`].
+/// See [`Catalog::pin`].
 #[derive(Debug)]
 pub(crate) struct Pin {
-    shelf: Arc<Shelf>,
+    shelf: Arc<Catalog>,
     chain: Vec<Digest>,
 }
 

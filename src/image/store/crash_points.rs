@@ -27,7 +27,7 @@ impl Drop for Looking {
     }
 }
 
-pub(crate) fn step(path: &Path, name: &'static str) {
+pub(crate) fn crash_point(path: &Path, name: &'static str) {
     let looks = LOOKS.lock();
     let found = looks.as_ref().and_then(|looks| path.ancestors().find_map(|above| looks.get(above)).cloned());
     drop(looks);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sync::Mutex;
 
-use crate::archive::progress::unwatched;
+use crate::archive::progress::ignore_progress;
 use crate::digest::Digest;
 use crate::record::Image;
 use crate::store::Store;
@@ -47,13 +47,13 @@ impl Crashes {
         assert!(self.directory.path().is_dir());
         for (step, copy) in &self.at {
             let store = open(copy);
-            store.sweep().unwrap();
+            store.remove_unused().unwrap();
             whole(step, copy, &store);
             judge(step, &store);
             drop(store);
             // And what was swept stays so.
             let again = open(copy);
-            again.sweep().unwrap();
+            again.remove_unused().unwrap();
             whole(step, copy, &again);
             judge(step, &again);
         }
@@ -70,7 +70,7 @@ fn whole(step: &str, root: &Path, store: &Store) {
         }
         assert!(image.id.matches(&store.blob(&image.id).unwrap()), "{step}");
         let mut out = std::io::sink();
-        store.export(&[image.id.to_string()], crate::Compress::No, &mut out, &unwatched).unwrap();
+        store.export(&[image.id.to_string()], crate::Compress::No, &mut out, &ignore_progress).unwrap();
     }
     let mut layers: Vec<Digest> = images.iter().flat_map(|image| image.chain.clone()).collect();
     layers.sort();
@@ -94,7 +94,7 @@ fn tags(store: &Store) -> Vec<String> {
 fn a_crash_at_any_step_of_adding_leaves_the_old_or_the_new_state() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     add(&store, &[base(), top("1")], "a.b/x:1");
     let (crashes, _) = crashes(directory.path(), || add(&store, &[base(), top("2"), top("3")], "a.b/y:1"));
     for step in [
@@ -138,7 +138,7 @@ fn a_crash_while_a_tag_moves_leaves_it_with_one_image() {
 fn a_crash_at_any_step_of_removing_leaves_the_old_or_the_new_state() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     add(&store, &[base(), top("1")], "a.b/x:1");
     let gone = add(&store, &[base(), top("2"), top("3")], "a.b/y:1");
     let (crashes, ()) = crashes(directory.path(), || store.remove(gone.id.as_str()).unwrap());
@@ -165,7 +165,7 @@ fn a_crash_at_any_step_of_taking_a_name_away_leaves_the_old_or_the_new_state() {
 fn a_crash_at_any_step_of_pruning_leaves_some_images_and_nothing_else() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     for name in ["1", "2", "3"] {
         add(&store, &[base(), top(name)], &format!("a.b/x:{name}"));
     }
@@ -184,10 +184,10 @@ fn a_crash_at_any_step_of_an_import_leaves_the_old_or_the_new_state() {
     let image = add(&source, &tars, "a.b/x:1");
     let archive = ground.path().join("archive.tar");
     let mut file = std::fs::File::create(&archive).unwrap();
-    source.export(&[image.id.to_string()], crate::Compress::No, &mut file, &unwatched).unwrap();
+    source.export(&[image.id.to_string()], crate::Compress::No, &mut file, &ignore_progress).unwrap();
     let root = ground.path().join("store");
     let store = open(&root);
-    let (crashes, _) = crashes(&root, || store.import(&archive, None, &unwatched).unwrap());
+    let (crashes, _) = crashes(&root, || store.import(&archive, None, &ignore_progress).unwrap());
     crashes.check(|step, store| {
         let new = step == "record in place";
         assert_eq!(tags(store).len(), usize::from(new), "{step}");
@@ -225,7 +225,7 @@ fn a_spoilt_layer_record_costs_its_images_and_no_space() {
                 assert_eq!((usage.bytes, usage.inodes), (real.bytes, real.inodes));
             }
             let store = open(directory.path());
-            store.sweep().unwrap();
+            store.remove_unused().unwrap();
             whole("spoilt", directory.path(), &store);
             // And the image can be had again.
             add(&store, &[base(), top("1")], "a.b/x:1");
@@ -241,7 +241,7 @@ fn a_container_keeps_the_files_of_a_layer_whose_record_is_spoilt() {
     std::fs::write(directory.path().join("layers/1/layer.json"), "").unwrap();
     let store = open(directory.path());
     store.hold_lowers("container", &["2/fs".to_owned(), "1/fs".to_owned()]).unwrap();
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     assert_eq!(names(&store.layers_dir()), ["1", "2"]);
     // The base is unpacked anew, and the container's own stays beside it.
     add(&store, &[base(), top("1")], "a.b/x:1");
@@ -259,7 +259,7 @@ fn a_layer_that_is_there_twice_is_kept_once() {
     let store = open(directory.path());
     assert_eq!(store.list().len(), 2);
     store.hold_lowers("container", &["9/fs".to_owned()]).unwrap();
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     assert_eq!(names(&layers).len(), 4, "a container may run from either");
     store.release("container").unwrap();
     whole("twice", directory.path(), &store);
@@ -272,7 +272,7 @@ fn a_missing_layer_does_not_cost_a_container_its_others() {
     std::fs::remove_dir_all(directory.path().join("layers/1")).unwrap();
     let store = open(directory.path());
     assert!(store.hold_lowers("container", &["2/fs".to_owned(), "1/fs".to_owned()]).is_err());
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     assert_eq!(names(&store.layers_dir()), ["2"]);
 }
 
@@ -284,13 +284,13 @@ fn a_spoilt_or_misnamed_image_record_is_dropped_with_its_blobs_and_layers() {
         let record = |image: &Image| directory.path().join("images").join(format!("{}.json", image.id.hex()));
         std::fs::write(record(&one), spoil).unwrap();
         let store = open(directory.path());
-        store.sweep().unwrap();
+        store.remove_unused().unwrap();
         assert_eq!(tags(&store), ["a.b/x:2"]);
         whole("spoilt", directory.path(), &store);
         drop(store);
         std::fs::rename(record(&two), record(&one)).unwrap();
         let store = open(directory.path());
-        store.sweep().unwrap();
+        store.remove_unused().unwrap();
         assert!(store.list().is_empty());
         whole("misnamed", directory.path(), &store);
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::layer::confined_root::Weight;
+use crate::layer::confined_root::DiskUsage;
 
 /// A file of the store that could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ pub(crate) fn io_kind(error: &io::Error) -> model::ErrorKind {
 pub(crate) fn write(path: &Path, content: &[u8]) -> Result<(), DiskError> {
     let aside = path.with_extension("new");
     let placed = write_aside(&aside, content).and_then(|()| {
-        step(path, "record written aside");
+        crash_point(path, "record written aside");
         fs::rename(&aside, path).map_err(at("renaming into place", path))
     });
     if placed.is_err() {
@@ -54,7 +54,7 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> Result<(), DiskError> {
         fs::remove_file(&aside).ok();
     }
     placed?;
-    step(path, "record in place");
+    crash_point(path, "record in place");
     match path.parent() {
         Some(directory) => sync(directory),
         None => Ok(()),
@@ -143,16 +143,16 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), DiskError> {
 }
 
 /// What a file or directory takes by itself.
-pub(crate) fn weigh_one(path: &Path) -> Result<Weight, DiskError> {
-    Ok(weight_of(&fs::symlink_metadata(path).map_err(at("weighing", path))?))
+pub(crate) fn disk_usage_of(path: &Path) -> Result<DiskUsage, DiskError> {
+    Ok(usage_of_metadata(&fs::symlink_metadata(path).map_err(at("weighing", path))?))
 }
 
 /// What the entries of a directory take by themselves, but for the one called `except`.
-pub(crate) fn weigh_entries(directory: &Path, except: &str) -> Result<Weight, DiskError> {
-    let mut weight = Weight::default();
+pub(crate) fn disk_usage_of_entries(directory: &Path, except: &str) -> Result<DiskUsage, DiskError> {
+    let mut weight = DiskUsage::default();
     let mut add = |entry: fs::DirEntry| match entry.metadata() {
         Ok(metadata) => {
-            weight.add(weight_of(&metadata));
+            weight.add(usage_of_metadata(&metadata));
             Ok(())
         }
         // Gone since it was listed.
@@ -167,15 +167,15 @@ pub(crate) fn weigh_entries(directory: &Path, except: &str) -> Result<Weight, Di
     Ok(weight)
 }
 
-fn weight_of(metadata: &fs::Metadata) -> Weight {
+fn usage_of_metadata(metadata: &fs::Metadata) -> DiskUsage {
     use std::os::unix::fs::MetadataExt;
-    Weight { bytes: metadata.blocks().saturating_mul(512), inodes: 1 }
+    DiskUsage { bytes: metadata.blocks().saturating_mul(512), inodes: 1 }
 }
 
 /// A moment at which the process may die: tests look at what is on disk then.
 #[cfg(not(test))]
 #[inline]
-pub(crate) fn step(_: &Path, _: &'static str) {}
+pub(crate) fn crash_point(_: &Path, _: &'static str) {}
 
 #[cfg(test)]
-pub(crate) use crate::store::crash_points::step;
+pub(crate) use crate::store::crash_points::crash_point;

@@ -6,7 +6,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::Compress;
 use crate::archive::export::ExportError;
-use crate::archive::progress::unwatched;
+use crate::archive::progress::ignore_progress;
 use crate::store::Store;
 use crate::store::test_support::{add, names, open, try_add, walk};
 use crate::test_support::Tar;
@@ -86,7 +86,7 @@ fn same_as_before(store: &Store, root: &Path, before: &crate::Usage, what: &str)
 fn fails_cleanly_until_there_is_room(disk: &Disk, room: impl Fn(u64) -> (u64, u64)) {
     let root = disk.store();
     let store = open(&root);
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     add(&store, &[layer(1)], "a.b/x:1");
     let before = store.usage();
     let mut failures = Vec::new();
@@ -115,7 +115,7 @@ fn fails_cleanly_until_there_is_room(disk: &Disk, room: impl Fn(u64) -> (u64, u6
     assert_eq!(store.find("a.b/x:1").unwrap().chain.len(), 3);
     drop(store);
     let store = open(&root);
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     assert_eq!((store.list().len(), store.find("a.b/x:1").unwrap().chain.len()), (2, 3));
 }
 
@@ -137,7 +137,7 @@ fn removing_and_pruning_work_on_a_full_disk() {
     let disk = Disk::new("size=2m,nr_inodes=400");
     let root = disk.store();
     let store = open(&root);
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     add(&store, &[layer(1)], "a.b/x:1");
     let image = add(&store, &[layer(1), layer(2)], "a.b/x:2");
     add(&store, &[layer(3)], "a.b/x:3");
@@ -178,25 +178,26 @@ fn spooling_on_a_full_disk_fails_and_leaves_nothing() {
     let source = open(&elsewhere.path().join("store"));
     let image = add(&source, &[layer(1), layer(2)], "a.b/x:1");
     let mut plain = Vec::new();
-    source.export(&[image.id.to_string()], Compress::No, &mut plain, &unwatched).unwrap();
+    source.export(&[image.id.to_string()], Compress::No, &mut plain, &ignore_progress).unwrap();
     let archive = elsewhere.path().join("archive.tar.gz");
     std::fs::write(&archive, crate::test_support::gzip(&plain)).unwrap();
     let store = open(&disk.store());
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     let before = store.usage();
     let ballast = disk.fill(10, 50);
-    let error = store.import(&archive, None, &unwatched).unwrap_err();
+    let error = store.import(&archive, None, &ignore_progress).unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Exhausted, "{}", text(&error));
     assert!(text(&error).contains("tmp/spool-") && text(&error).contains("No space left"), "{}", text(&error));
     same_as_before(&store, &disk.store(), &before, "importing");
     drop(ballast);
-    assert_eq!(store.import(&archive, None, &unwatched).unwrap()[0].id, image.id);
+    assert_eq!(store.import(&archive, None, &ignore_progress).unwrap()[0].id, image.id);
     // Compressed layers are put together in the store.
     let _ballast = disk.fill(0, 50);
     for compress in [Compress::Gzip, Compress::Zstd] {
-        let error = store.export(&[image.id.to_string()], compress, &mut std::io::sink(), &unwatched).unwrap_err();
+        let error =
+            store.export(&[image.id.to_string()], compress, &mut std::io::sink(), &ignore_progress).unwrap_err();
         assert!(matches!(error, ExportError::Disk(_)), "{error:?}");
         assert_eq!(error.kind(), model::ErrorKind::Exhausted, "{}", text(&error));
     }
-    store.export(&[image.id.to_string()], Compress::No, &mut std::io::sink(), &unwatched).unwrap();
+    store.export(&[image.id.to_string()], Compress::No, &mut std::io::sink(), &ignore_progress).unwrap();
 }

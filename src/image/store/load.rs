@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::config::chain_id;
 use crate::digest::Digest;
-use crate::layer::confined_root::{Root, Weight, weigh};
+use crate::layer::confined_root::{ConfinedRoot, DiskUsage, disk_usage};
 use crate::layer::staged::{Layer, LayerRecord, number};
 use crate::record::Image;
 use crate::store::catalog::{ImageRecord, OpenError, State, VERSION};
@@ -57,7 +57,7 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
             }
             Found::Record(record) if state.layers.contains_key(&record.chain_id) => {
                 tracing::warn!(path = %path.display(), chain_id = %record.chain_id, "layer is there twice");
-                LayerRecord { chain_id: nobody(number), ..record }
+                LayerRecord { chain_id: is_unreferenced(number), ..record }
             }
             Found::Record(record) => record,
             Found::Spoilt(error) => {
@@ -73,26 +73,26 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
 }
 
 /// What a layer's directory takes apart from its files.
-pub(crate) fn beside(path: &Path) -> Result<Weight, DiskError> {
-    let mut weight = durable::weigh_one(path)?;
-    weight.add(durable::weigh_entries(path, "fs")?);
+pub(crate) fn beside(path: &Path) -> Result<DiskUsage, DiskError> {
+    let mut weight = durable::disk_usage_of(path)?;
+    weight.add(durable::disk_usage_of_entries(path, "fs")?);
     Ok(weight)
 }
 
 /// A chain id that no image can have.
-pub(crate) fn nobody(number: u64) -> Digest {
+pub(crate) fn is_unreferenced(number: u64) -> Digest {
     Digest::of(format!("layer {number} of nobody").as_bytes())
 }
 
 /// The record of a layer of which nothing is known but what it takes.
 fn nameless(number: u64, path: &Path) -> Result<LayerRecord, DiskError> {
     let files = path.join("fs");
-    let weighed = Root::open(&files).and_then(|root| weigh(root.directory(Path::new("."))?.as_fd(), None));
-    let Weight { bytes, inodes } = match weighed {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Weight::default(),
+    let weighed = ConfinedRoot::open(&files).and_then(|root| disk_usage(root.directory(Path::new("."))?.as_fd(), None));
+    let DiskUsage { bytes, inodes } = match weighed {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => DiskUsage::default(),
         other => other.map_err(durable::at("weighing", &files))?,
     };
-    let id = nobody(number);
+    let id = is_unreferenced(number);
     Ok(LayerRecord {
         version: VERSION,
         chain_id: id.clone(),

@@ -32,21 +32,21 @@ use crate::limits::Limits;
 use crate::record::Image;
 use crate::registry::endpoint::Registries;
 use crate::registry::http::Http;
-use crate::registry::progress::{Meter, Traffic};
-use crate::rootfs::overlay::{ViewError, read_files};
+use crate::registry::progress::{PullCounters, PullTotals};
+use crate::rootfs::overlay::{RootfsError, read_files};
 use crate::rootfs::passwd::{Accounts, FILE_MAX};
-use crate::store::catalog::{HoldError, OpenError, Shelf};
+use crate::store::catalog::{Catalog, HoldError, OpenError};
 use crate::store::durable::DiskError;
 use crate::store::usage::Usage;
 
 /// All images of this machine. Cheap calls answer from memory; those that touch the disk say so.
 #[derive(Debug)]
 pub struct Store {
-    pub(crate) shelf: Arc<Shelf>,
-    terms: RwLock<Terms>,
+    pub(crate) shelf: Arc<Catalog>,
+    terms: RwLock<PullLimits>,
     /// One pull per name and one unpacking per layer at a time.
     pub(crate) pull_locks: Arc<KeyedLock>,
-    pub(crate) meter: Arc<Meter>,
+    pub(crate) meter: Arc<PullCounters>,
     /// The registries and how they are reached.
     http: RwLock<Arc<Http>>,
     accounts: Mutex<HashMap<Digest, Arc<Accounts>>>,
@@ -54,12 +54,12 @@ pub struct Store {
 
 /// What pulls may take, and the places among the downloads that this leaves.
 #[derive(Debug, Clone)]
-pub(crate) struct Terms {
+pub(crate) struct PullLimits {
     pub(crate) limits: Limits,
     pub(crate) downloads: Arc<Semaphore>,
 }
 
-impl Terms {
+impl PullLimits {
     fn new(limits: Limits) -> Self {
         Self { limits, downloads: Arc::new(Semaphore::new(limits.downloads.max(1))) }
     }
@@ -81,7 +81,7 @@ pub enum AccountsCause {
     Gone(#[from] HoldError),
     /// The image could not be looked into.
     #[error(transparent)]
-    View(#[from] ViewError),
+    View(#[from] RootfsError),
 }
 
 impl AccountsError {
@@ -99,10 +99,10 @@ impl Store {
     ///
     /// What a crash left half done is removed here; layers nobody uses only by [`Store::sweep`].
     pub fn open(root: &Path, registries: Registries, limits: Limits) -> Result<Self, OpenError> {
-        let meter = Arc::<Meter>::default();
+        let meter = Arc::<PullCounters>::default();
         Ok(Self {
-            shelf: Arc::new(Shelf::open(root)?),
-            terms: RwLock::new(Terms::new(limits)),
+            shelf: Arc::new(Catalog::open(root)?),
+            terms: RwLock::new(PullLimits::new(limits)),
             pull_locks: Arc::default(),
             http: RwLock::new(Arc::new(Http::new(registries, limits.stall, meter.clone()))),
             meter,
@@ -123,7 +123,7 @@ impl Store {
         let mut terms = self.terms.write();
         let old = terms.limits;
         if old != limits {
-            *terms = Terms::new(limits);
+            *terms = PullLimits::new(limits);
         }
         drop(terms);
         if old.stall != limits.stall {
@@ -132,12 +132,12 @@ impl Store {
         }
     }
 
-    pub(crate) fn terms(&self) -> Terms {
+    pub(crate) fn pull_limits(&self) -> PullLimits {
         self.terms.read().clone()
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        self.terms().limits
+        self.pull_limits().limits
     }
 
     pub(crate) fn http(&self) -> Arc<Http> {
@@ -145,7 +145,7 @@ impl Store {
     }
 
     /// What pulls have moved since the store was opened, and are moving.
-    pub fn traffic(&self) -> Traffic {
+    pub fn traffic(&self) -> PullTotals {
         self.meter.traffic()
     }
 
@@ -208,8 +208,8 @@ impl Store {
     }
 
     /// Frees layers nobody uses, now and from now on. To be called once all holds are known again. Blocks.
-    pub fn sweep(&self) -> Result<(), DiskError> {
-        self.shelf.sweep()
+    pub fn remove_unused(&self) -> Result<(), DiskError> {
+        self.shelf.remove_unused()
     }
 
     /// Space the store takes, as `du` would count it. Looks at a few small directories.

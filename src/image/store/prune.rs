@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::digest::Digest;
 use crate::record::Image;
 use crate::store::Store;
-use crate::store::catalog::{Shelf, State};
+use crate::store::catalog::{Catalog, State};
 use crate::store::durable::DiskError;
 
 /// What was removed, or would be.
@@ -57,16 +57,17 @@ impl Store {
         let images = state.prunable(keep)?;
         let gone: BTreeSet<&Digest> = images.iter().map(|image| &image.id).collect();
         let stay = state.images.values().filter(|image| !gone.contains(&image.id));
-        let needed: BTreeSet<&Digest> = stay.flat_map(|image| &image.chain).chain(state.in_hand()).collect();
+        let needed: BTreeSet<&Digest> = stay.flat_map(|image| &image.chain).chain(state.is_held()).collect();
         let freed: BTreeSet<&Digest> =
             images.iter().flat_map(|image| &image.chain).filter(|chain_id| !needed.contains(chain_id)).collect();
-        let bytes = freed.iter().filter_map(|chain_id| state.layers.get(*chain_id)).map(|layer| layer.weight().bytes);
+        let bytes =
+            freed.iter().filter_map(|chain_id| state.layers.get(*chain_id)).map(|layer| layer.disk_usage().bytes);
         let bytes = bytes.sum();
         Ok(Pruned { images, bytes })
     }
 }
 
-impl Shelf {
+impl Catalog {
     fn prune(&self, keep: impl Fn(&Image) -> bool) -> Result<Pruned, PruneError> {
         let mut pruned = Pruned::default();
         let change = self.change.lock();
@@ -86,7 +87,7 @@ impl Shelf {
 
 impl State {
     fn prunable(&self, keep: impl Fn(&Image) -> bool) -> Result<Vec<Arc<Image>>, PruneError> {
-        if !self.is_swept() {
+        if !self.is_unused() {
             return Err(PruneError::Unknown);
         }
         let unused = self.images.values().filter(|image| !self.in_use(image) && !keep(image));

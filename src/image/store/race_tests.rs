@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::archive::progress::unwatched;
+use crate::archive::progress::ignore_progress;
 use crate::store::test_support::{add, base, names, open, top, walk};
 use crate::test_support::Tar;
 
@@ -15,7 +15,7 @@ fn own(of: usize) -> Vec<u8> {
 fn images_come_and_go_while_others_share_their_layers_and_containers_hold_them() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|threads| {
         let workers: Vec<_> = (0..4)
@@ -55,7 +55,7 @@ fn images_come_and_go_while_others_share_their_layers_and_containers_hold_them()
                 for image in store.list() {
                     // It may be removed at any moment, but never half of it.
                     let id = [image.id.to_string()];
-                    if let Err(error) = store.export(&id, crate::Compress::No, &mut std::io::sink(), &unwatched) {
+                    if let Err(error) = store.export(&id, crate::Compress::No, &mut std::io::sink(), &ignore_progress) {
                         let kind = error.kind();
                         assert!(matches!(kind, model::ErrorKind::NotFound | model::ErrorKind::Internal), "{error:?}");
                         assert!(

@@ -1,7 +1,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use super::*;
-use crate::rootfs::user::{UserAsk, resolve_user};
+use crate::rootfs::user::{UserRequest, resolve_user};
 use crate::store::add::LayerPlan;
 use crate::store::test_support::{add, base, names, open, top, try_open, walk};
 use crate::test_support::{Head, Tar};
@@ -70,7 +70,7 @@ fn a_layer_that_no_record_reached_is_swept_but_only_when_told() {
     assert_eq!(names(&store.layers_dir()).len(), 2, "holds are not known yet");
     store.hold_lowers("container", &["1/fs".to_owned()]).unwrap();
     assert!(store.hold_lowers("container", &["9/fs".to_owned()]).is_err());
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     assert_eq!(names(&store.layers_dir()), ["1"]);
     assert!(names(&directory.path().join("blobs")).is_empty());
     store.release("container").unwrap();
@@ -125,7 +125,7 @@ fn a_tag_that_two_records_claim_belongs_to_the_later() {
 fn removing_frees_what_no_image_and_no_container_uses() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     let one = add(&store, &[base(), top("1")], "a.b/x:1");
     let two = add(&store, &[base(), top("2")], "a.b/x:2");
     assert_eq!(names(&store.layers_dir()).len(), 3);
@@ -191,7 +191,7 @@ fn a_disk_that_fails_while_adding_leaves_the_store_as_it_was() {
 fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     let tars = [base(), top("1")];
     let chain = crate::test_support::Made::new(&tars, |tar| tar.to_vec());
     let blob = crate::config::ConfigBlob::parse(&chain.config).unwrap();
@@ -235,7 +235,7 @@ fn usage_is_what_du_says_also_while_layers_wait_to_be_kept() {
     let staged = store.shelf.stage(&plan, &tar[..], &store.limits()).unwrap();
     check("a staged layer");
     drop(staged);
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     store.remove(image.id.as_str()).unwrap();
     check("one removed");
 }
@@ -252,7 +252,7 @@ fn pruning_removes_what_nobody_holds_or_wants() {
     assert!(matches!(store.prune(keep), Err(crate::PruneError::Unknown)), "who holds what is not known yet");
     assert_eq!(store.list().len(), 5);
     store.hold("container", &images[0].id).unwrap();
-    store.sweep().unwrap();
+    store.remove_unused().unwrap();
     let before = store.usage().bytes;
     let would = store.prunable(keep).unwrap();
     let ids = |pruned: &crate::Pruned| pruned.images.iter().map(|image| image.id.clone()).collect::<Vec<_>>();
@@ -279,7 +279,8 @@ fn accounts_of_a_single_layer_are_read_without_a_mount() {
         .end();
     let image = add(&store, &[layer], "a.b/x:1");
     let accounts = store.accounts(&image).unwrap();
-    let user = resolve_user(&accounts, UserAsk { image_user: &image.config.user, ..UserAsk::default() }).unwrap();
+    let user =
+        resolve_user(&accounts, UserRequest { image_user: &image.config.user, ..UserRequest::default() }).unwrap();
     assert_eq!((user.uid, user.gid, user.home.as_str()), (5, 6, "/srv"));
     assert!(Arc::ptr_eq(&accounts, &store.accounts(&image).unwrap()));
 }
@@ -317,7 +318,8 @@ fn accounts_are_seen_as_the_layers_show_them_together_and_nothing_shows_on_the_h
     // The name moves to a file of the layer below, and the group file is hidden.
     let upper = Tar::default().symlink("etc/passwd", "shadowed").file("etc/.wh.group", b"").end();
     let image = add(&store, &[lower, upper], "a.b/x:1");
-    let user = resolve_user(&store.accounts(&image).unwrap(), UserAsk { image_user: "web", ..UserAsk::default() });
+    let user =
+        resolve_user(&store.accounts(&image).unwrap(), UserRequest { image_user: "web", ..UserRequest::default() });
     let user = user.unwrap();
     assert_eq!((user.uid, user.groups, user.home.as_str()), (1000, vec![], "/new"));
     assert_eq!(std::fs::read_to_string("/proc/self/mountinfo").unwrap(), before);
@@ -333,7 +335,8 @@ fn many_layers_fit_one_mount() {
     tars.push(Tar::default().file("last", b"").end());
     let image = add(&store, &tars, "a.b/x:1");
     assert_eq!(store.lowers(&image).unwrap().len(), 202);
-    let user = resolve_user(&store.accounts(&image).unwrap(), UserAsk { image_user: "web", ..UserAsk::default() });
+    let user =
+        resolve_user(&store.accounts(&image).unwrap(), UserRequest { image_user: "web", ..UserRequest::default() });
     assert_eq!(user.unwrap().uid, 3);
 }
 
@@ -373,13 +376,13 @@ fn limits_change_for_the_pulls_to_come() {
     let dir = tempfile::tempdir().unwrap();
     let limits = Limits { downloads: 2, ..Limits::default() };
     let store = Store::open(dir.path(), Registries::default(), limits).unwrap();
-    let (before, http) = (store.terms(), store.http());
+    let (before, http) = (store.pull_limits(), store.http());
     let _place = before.downloads.clone().try_acquire_many_owned(2).unwrap();
     store.set_limits(limits);
-    assert!(store.terms().downloads.try_acquire().is_err(), "the same limits change nothing");
+    assert!(store.pull_limits().downloads.try_acquire().is_err(), "the same limits change nothing");
     let new = Limits { downloads: 5, stall: std::time::Duration::from_secs(7), ..limits };
     store.set_limits(new);
-    assert_eq!((store.limits(), store.terms().downloads.available_permits()), (new, 5));
+    assert_eq!((store.limits(), store.pull_limits().downloads.available_permits()), (new, 5));
     assert!(!Arc::ptr_eq(&http, &store.http()), "connections stall by the new limit");
     assert_eq!(before.limits, limits, "who is under way goes on as before");
 }

@@ -4,38 +4,38 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 
-use crate::store::catalog::Shelf;
+use crate::store::catalog::Catalog;
 use crate::store::durable;
 use crate::store::durable::DiskError;
 
 const BUFFER: usize = 128 * 1024;
 
 /// A file that is read and written, and where it would be.
-pub(crate) struct Spool {
+pub(crate) struct TempFile {
     pub(crate) file: File,
     place: PathBuf,
 }
 
 /// Why something could not be copied into a spool.
-pub(crate) enum SpoolError {
+pub(crate) enum TempFileError {
     Read(io::Error),
     TooLarge(u64),
     Disk(DiskError),
 }
 
-impl Shelf {
-    pub(crate) fn spool(&self) -> Result<Spool, DiskError> {
+impl Catalog {
+    pub(crate) fn spool(&self) -> Result<TempFile, DiskError> {
         let place = self.root.join("tmp").join(format!("spool-{}", self.fresh_number()));
         let open = File::options().create_new(true).read(true).write(true).open(&place);
         let file = open.map_err(durable::at("creating", &place))?;
         durable::remove_file(&place)?;
-        Ok(Spool { file, place })
+        Ok(TempFile { file, place })
     }
 }
 
-impl Spool {
+impl TempFile {
     /// Copies all of `from`, of which there may be `cap` bytes.
-    pub(crate) fn fill(&mut self, from: &mut dyn Read, cap: u64) -> Result<(), SpoolError> {
+    pub(crate) fn fill(&mut self, from: &mut dyn Read, cap: u64) -> Result<(), TempFileError> {
         let mut buffer = vec![0; BUFFER];
         let mut came = 0u64;
         loop {
@@ -43,13 +43,13 @@ impl Spool {
                 Ok(0) => return Ok(()),
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(SpoolError::Read(error)),
+                Err(error) => return Err(TempFileError::Read(error)),
             };
             came = came.saturating_add(u64::try_from(count).unwrap_or(u64::MAX));
             if came > cap {
-                return Err(SpoolError::TooLarge(cap));
+                return Err(TempFileError::TooLarge(cap));
             }
-            self.file.write_all(&buffer[..count]).map_err(|error| SpoolError::Disk(self.failed(error)))?;
+            self.file.write_all(&buffer[..count]).map_err(|error| TempFileError::Disk(self.failed(error)))?;
         }
     }
 

@@ -107,8 +107,8 @@ pub(crate) fn top(text: &str) -> Vec<u8> {
 }
 
 /// All that lies in a tree, by path, with what `du` would count.
-pub(crate) fn walk(root: &Path) -> crate::layer::confined_root::Weight {
-    let root = crate::layer::confined_root::Root::open(root).unwrap();
-    crate::layer::confined_root::weigh(std::os::fd::AsFd::as_fd(&root.directory(Path::new(".")).unwrap()), None)
+pub(crate) fn walk(root: &Path) -> crate::layer::confined_root::DiskUsage {
+    let root = crate::layer::confined_root::ConfinedRoot::open(root).unwrap();
+    crate::layer::confined_root::disk_usage(std::os::fd::AsFd::as_fd(&root.directory(Path::new(".")).unwrap()), None)
         .unwrap()
 }

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use crate::layer::confined_root::Weight;
-use crate::store::catalog::Shelf;
+use crate::layer::confined_root::DiskUsage;
+use crate::store::catalog::Catalog;
 use crate::store::durable;
 use crate::store::load::beside;
 
@@ -18,22 +18,22 @@ pub struct Usage {
     pub inodes: u64,
 }
 
-impl Shelf {
+impl Catalog {
     /// What the store takes on disk, which is what `du` would say: layers are weighed once, the rest is a few files.
     ///
     /// A layer still being unpacked is not known yet, and files without a name are in no directory.
     pub(crate) fn usage(&self) -> Usage {
-        let own = [durable::weigh_one(&self.root)];
-        let entries = ["", "images", "blobs"].map(|name| durable::weigh_entries(&self.root.join(name), ""));
-        let mut weight = Weight::default();
+        let own = [durable::disk_usage_of(&self.root)];
+        let entries = ["", "images", "blobs"].map(|name| durable::disk_usage_of_entries(&self.root.join(name), ""));
+        let mut weight = DiskUsage::default();
         // What cannot be looked at now counts as nothing.
         own.into_iter().chain(entries).flatten().for_each(|part| weight.add(part));
         let mut waiting = Vec::new();
         let state = self.state();
-        state.layers.values().for_each(|layer| weight.add(layer.weight()));
+        state.layers.values().for_each(|layer| weight.add(layer.disk_usage()));
         let staged = state.staged.iter().filter(|(chain_id, _)| !state.layers.contains_key(chain_id));
         for staged in staged.filter_map(|(_, (staged, _))| staged.upgrade()) {
-            weight.add(Weight { bytes: staged.record.bytes, inodes: staged.record.inodes });
+            weight.add(DiskUsage { bytes: staged.record.bytes, inodes: staged.record.inodes });
             waiting.push(staged);
         }
         drop(state);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::tar::header;
 use crate::tar::header::{Block, checked_id, number, signed, until_nul};
-use crate::tar::pax::Extras;
+use crate::tar::pax::PaxOverrides;
 use crate::tar::reader::TarError;
 use crate::tar::sparse::Segment;
 
@@ -14,7 +14,7 @@ pub(crate) struct Entry {
     pub(crate) path: Vec<u8>,
     /// Target of a symbolic or hard link.
     pub(crate) link: Vec<u8>,
-    pub(crate) what: What,
+    pub(crate) what: EntryKind,
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -27,7 +27,7 @@ pub(crate) struct Entry {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum EntryKind {
     File,
     Directory,
     Symlink,
@@ -45,9 +45,9 @@ pub(crate) struct Mtime {
 
 impl Entry {
     /// The entry of a header and what extensions before it said, without its data.
-    pub(crate) fn new(block: &Block, extras: Extras) -> Result<Self, TarError> {
+    pub(crate) fn new(block: &Block, extras: PaxOverrides) -> Result<Self, TarError> {
         let path = extras.path.unwrap_or_else(|| header::path(block));
-        let what = What::new(block, &path)?;
+        let what = EntryKind::new(block, &path)?;
         let id = |given: Option<u32>, range: Range<usize>, name| match given {
             Some(id) => Ok(id),
             None => number(&block[range]).and_then(checked_id).ok_or(TarError::Number(name)),
@@ -71,7 +71,7 @@ impl Entry {
     }
 }
 
-impl What {
+impl EntryKind {
     fn new(block: &Block, path: &[u8]) -> Result<Self, TarError> {
         let part = |range: Range<usize>, name| {
             number(&block[range]).and_then(|n| u32::try_from(n).ok()).ok_or(TarError::Number(name))

@@ -11,7 +11,7 @@ const XATTRS_MAX: usize = 1024;
 
 /// What extension headers, PAX and GNU, say about the next entry.
 #[derive(Debug, Default)]
-pub(crate) struct Extras {
+pub(crate) struct PaxOverrides {
     pub(crate) path: Option<Vec<u8>>,
     pub(crate) link: Option<Vec<u8>>,
     pub(crate) size: Option<u64>,
@@ -22,7 +22,7 @@ pub(crate) struct Extras {
     pub(crate) sparse: sparse::Pax,
 }
 
-impl Extras {
+impl PaxOverrides {
     /// Reads PAX records: `length key=value\n`, where the value may hold any byte.
     pub(crate) fn read(&mut self, mut records: &[u8]) -> Result<(), TarError> {
         while !records.is_empty() {

@@ -2,10 +2,10 @@
 
 use std::io::{self, Read};
 
-pub(crate) use crate::tar::entry::{Entry, Mtime, What};
+pub(crate) use crate::tar::entry::{Entry, EntryKind, Mtime};
 use crate::tar::header;
 use crate::tar::header::{BLOCK, Block, number, until_nul};
-use crate::tar::pax::Extras;
+use crate::tar::pax::PaxOverrides;
 use crate::tar::sparse;
 
 /// Long names and PAX records of one entry are kept in memory; xattr values are at most 64 KiB each.
@@ -13,7 +13,7 @@ const EXTENSION_MAX: u64 = 1 << 20;
 
 /// A tar stream, entry by entry. Reading from the archive itself reads the current entry's data.
 #[derive(Debug)]
-pub(crate) struct Archive<R> {
+pub(crate) struct TarReader<R> {
     from: R,
     /// Data bytes of the current entry not read yet.
     left: u64,
@@ -51,7 +51,7 @@ pub enum TarError {
     Type(u8),
 }
 
-impl<R: Read> Archive<R> {
+impl<R: Read> TarReader<R> {
     pub(crate) fn new(from: R) -> Self {
         Self { from, left: 0, padding: 0, position: 0 }
     }
@@ -78,7 +78,7 @@ impl<R: Read> Archive<R> {
 
     /// Skips what is left of the current entry and reads the next one's headers.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>, TarError> {
-        let mut extras = Extras::default();
+        let mut extras = PaxOverrides::default();
         let mut extensions = 0u64;
         loop {
             self.skip()?;
@@ -104,7 +104,7 @@ impl<R: Read> Archive<R> {
                     let stored = extras.size.unwrap_or(size);
                     let sparse = std::mem::take(&mut extras.sparse);
                     let mut entry = Entry::new(&header, extras)?;
-                    if entry.what == What::File {
+                    if entry.what == EntryKind::File {
                         self.open(stored);
                         entry.size = stored;
                         self.sparse(&header, &mut entry, sparse)?;
@@ -190,7 +190,7 @@ impl<R: Read> Archive<R> {
     }
 }
 
-impl<R: Read> Read for Archive<R> {
+impl<R: Read> Read for TarReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
         if most == 0 {

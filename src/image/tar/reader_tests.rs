@@ -5,7 +5,7 @@ use crate::tar::sparse::Segment;
 use crate::test_support::{Head, Tar};
 
 fn entries(bytes: &[u8]) -> Result<Vec<Entry>, TarError> {
-    let mut archive = Archive::new(bytes);
+    let mut archive = TarReader::new(bytes);
     let mut entries = Vec::new();
     while let Some(entry) = archive.next()? {
         entries.push(entry);
@@ -16,14 +16,14 @@ fn entries(bytes: &[u8]) -> Result<Vec<Entry>, TarError> {
 #[test]
 fn a_plain_file_has_its_fields_and_data() {
     let bytes = Tar::default().file("a/b", b"hello").dir("c/").end();
-    let mut archive = Archive::new(&bytes[..]);
+    let mut archive = TarReader::new(&bytes[..]);
     let entry = archive.next().unwrap().unwrap();
-    assert_eq!((entry.path.as_slice(), entry.what, entry.size), (&b"a/b"[..], What::File, 5));
+    assert_eq!((entry.path.as_slice(), entry.what, entry.size), (&b"a/b"[..], EntryKind::File, 5));
     assert_eq!(entry.mtime, Mtime { seconds: 1_000_000_000, nanos: 0 });
     let mut data = String::new();
     archive.read_to_string(&mut data).unwrap();
     assert_eq!(data, "hello");
-    assert_eq!(archive.next().unwrap().unwrap().what, What::Directory);
+    assert_eq!(archive.next().unwrap().unwrap().what, EntryKind::Directory);
     assert!(archive.next().unwrap().is_none());
 }
 
@@ -101,7 +101,7 @@ fn the_owner_that_means_nobody_is_refused() {
 
 fn sparse_entry(tar: Tar, path: &str, data: &[u8]) -> Result<(Entry, Vec<u8>), TarError> {
     let bytes = tar.file(path, data).end();
-    let mut archive = Archive::new(&bytes[..]);
+    let mut archive = TarReader::new(&bytes[..]);
     let entry = archive.next()?.unwrap();
     let mut rest = Vec::new();
     archive.read_to_end(&mut rest)?;

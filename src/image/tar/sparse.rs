@@ -4,7 +4,7 @@ use std::io::Read;
 
 use crate::tar::header::number;
 use crate::tar::pax::decimal;
-use crate::tar::reader::{Archive, TarError};
+use crate::tar::reader::{TarError, TarReader};
 
 /// 16 bytes each, so a map takes 1 MiB at most.
 const SEGMENTS_MAX: usize = 1 << 16;
@@ -82,7 +82,7 @@ impl Pax {
     }
 
     /// The whole map, read from the start of the entry's data where the form is 1.0.
-    pub(crate) fn finish<R: Read>(self, archive: &mut Archive<R>) -> Result<Option<Map>, TarError> {
+    pub(crate) fn finish<R: Read>(self, archive: &mut TarReader<R>) -> Result<Option<Map>, TarError> {
         let segments = match (self.major, self.segments) {
             (None | Some(0), None) if self.size.is_none() && self.name.is_none() => return Ok(None),
             (None | Some(0), Some(segments)) => segments,
@@ -95,7 +95,7 @@ impl Pax {
 }
 
 /// Decimal numbers, one a line, padded to a whole block: count, then offset and length of each segment.
-fn leading_map<R: Read>(archive: &mut Archive<R>) -> Result<Vec<Segment>, TarError> {
+fn leading_map<R: Read>(archive: &mut TarReader<R>) -> Result<Vec<Segment>, TarError> {
     let mut block = [0u8; 512];
     let mut at = block.len();
     let mut line = || -> Result<u64, TarError> {

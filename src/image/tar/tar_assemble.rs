@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags};
 
-use crate::layer::confined_root::{DEPTH_MAX, Root, look};
+use crate::layer::confined_root::{ConfinedRoot, DEPTH_MAX, stat};
 use crate::layer::replaced::LOST;
-use crate::tar::tar_split::{END, FILE, MAGIC, RAW, RUN, TapeError, WINDOW_LOG, path as tape_path};
+use crate::tar::tar_split::{END, FILE, MAGIC, RAW, RUN, TarSplitError, WINDOW_LOG, path as tape_path};
 
 const BUFFER: usize = 128 * 1024;
 /// As deep as layers go, with names as long as they get.
@@ -19,16 +19,16 @@ const PATH_MAX: u64 = DEPTH_MAX as u64 * 256;
 /// Writes out the tar stream that the layer in the directory `layer` was unpacked from.
 ///
 /// Nothing is checked but the tape itself: only the digest shows that files are still what they were.
-pub fn replay(layer: &Path, out: &mut impl Write) -> Result<(), TapeError> {
+pub fn assemble(layer: &Path, out: &mut impl Write) -> Result<(), TarSplitError> {
     let path = tape_path(layer);
-    let read = |source| TapeError::Read { path: path.clone(), source };
+    let read = |source| TarSplitError::Read { path: path.clone(), source };
     let file = match File::open(&path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(TapeError::None(layer.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(TarSplitError::None(layer.to_owned())),
         other => other.map_err(read)?,
     };
     let mut tape = zstd::stream::read::Decoder::new(file).map_err(read)?;
     tape.window_log_max(WINDOW_LOG).map_err(read)?;
-    let mut deck = Deck { layer, tape, buffer: vec![0; BUFFER].into_boxed_slice() };
+    let mut deck = SplitReader { layer, tape, buffer: vec![0; BUFFER].into_boxed_slice() };
     let mut files = Files::open(layer)?;
     if deck.bytes::<16>()? != *MAGIC {
         return Err(deck.broken("not a tape of this version"));
@@ -56,49 +56,49 @@ pub fn replay(layer: &Path, out: &mut impl Write) -> Result<(), TapeError> {
     }
 }
 
-struct Deck<'a> {
+struct SplitReader<'a> {
     layer: &'a Path,
     tape: zstd::stream::read::Decoder<'static, BufReader<File>>,
     buffer: Box<[u8]>,
 }
 
-impl Deck<'_> {
-    fn broken(&self, why: &'static str) -> TapeError {
-        TapeError::Broken { path: self.layer.to_owned(), why }
+impl SplitReader<'_> {
+    fn broken(&self, why: &'static str) -> TarSplitError {
+        TarSplitError::Broken { path: self.layer.to_owned(), why }
     }
 
-    fn trouble(&self, source: io::Error) -> TapeError {
-        TapeError::Read { path: tape_path(self.layer), source }
+    fn read_error(&self, source: io::Error) -> TarSplitError {
+        TarSplitError::Read { path: tape_path(self.layer), source }
     }
 
-    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], TapeError> {
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N], TarSplitError> {
         let mut bytes = [0; N];
-        self.tape.read_exact(&mut bytes).map_err(|error| self.trouble(error))?;
+        self.tape.read_exact(&mut bytes).map_err(|error| self.read_error(error))?;
         Ok(bytes)
     }
 
-    fn number(&mut self) -> Result<u64, TapeError> {
+    fn number(&mut self) -> Result<u64, TarSplitError> {
         self.bytes().map(u64::from_le_bytes)
     }
 
-    fn path(&mut self, length: u64) -> Result<PathBuf, TapeError> {
+    fn path(&mut self, length: u64) -> Result<PathBuf, TarSplitError> {
         if length > PATH_MAX {
             return Err(self.broken("a path too long"));
         }
         let mut path = Vec::new();
-        let count = self.tape.by_ref().take(length).read_to_end(&mut path).map_err(|error| self.trouble(error))?;
+        let count = self.tape.by_ref().take(length).read_to_end(&mut path).map_err(|error| self.read_error(error))?;
         if u64::try_from(count) != Ok(length) {
             return Err(self.broken("cut off"));
         }
         Ok(PathBuf::from(std::ffi::OsString::from_vec(path)))
     }
 
-    fn copy_raw(&mut self, length: u64, out: &mut impl Write) -> Result<(), TapeError> {
+    fn copy_raw(&mut self, length: u64, out: &mut impl Write) -> Result<(), TarSplitError> {
         let copied = copy(&mut self.tape, length, &mut self.buffer, out)?;
         match copied {
             Ok(0) => Ok(()),
             Ok(_) => Err(self.broken("cut off")),
-            Err(error) => Err(self.trouble(error)),
+            Err(error) => Err(self.read_error(error)),
         }
     }
 
@@ -109,8 +109,8 @@ impl Deck<'_> {
         length: u64,
         path: &Path,
         out: &mut impl Write,
-    ) -> Result<(), TapeError> {
-        let read = |source| TapeError::Read { path: path.to_owned(), source };
+    ) -> Result<(), TarSplitError> {
+        let read = |source| TarSplitError::Read { path: path.to_owned(), source };
         file.seek(SeekFrom::Start(offset)).map_err(read)?;
         match copy(file, length, &mut self.buffer, out)?.map_err(read)? {
             0 => Ok(()),
@@ -125,7 +125,7 @@ fn copy(
     mut left: u64,
     buffer: &mut [u8],
     out: &mut impl Write,
-) -> Result<io::Result<u64>, TapeError> {
+) -> Result<io::Result<u64>, TarSplitError> {
     while left > 0 {
         let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
         let count = match from.read(&mut buffer[..most]) {
@@ -134,7 +134,7 @@ fn copy(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Ok(Err(error)),
         };
-        out.write_all(&buffer[..count]).map_err(TapeError::Write)?;
+        out.write_all(&buffer[..count]).map_err(TarSplitError::Write)?;
         left = left.saturating_sub(u64::try_from(count).unwrap_or(u64::MAX));
     }
     Ok(Ok(left))
@@ -142,26 +142,26 @@ fn copy(
 
 /// The files of a layer that its tape refers to.
 struct Files {
-    root: Root,
-    lost: Option<Root>,
+    root: ConfinedRoot,
+    lost: Option<ConfinedRoot>,
     /// The directory the last file was in.
     open: Option<(PathBuf, OwnedFd)>,
 }
 
 impl Files {
-    fn open(layer: &Path) -> Result<Self, TapeError> {
-        let open = |path: PathBuf| Root::open(&path).map_err(|source| (path, source));
-        let root = open(layer.join("fs")).map_err(|(path, source)| TapeError::Read { path, source })?;
+    fn open(layer: &Path) -> Result<Self, TarSplitError> {
+        let open = |path: PathBuf| ConfinedRoot::open(&path).map_err(|source| (path, source));
+        let root = open(layer.join("fs")).map_err(|(path, source)| TarSplitError::Read { path, source })?;
         let lost = match open(layer.join(LOST)) {
             Ok(lost) => Some(lost),
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => None,
-            Err((path, source)) => return Err(TapeError::Read { path, source }),
+            Err((path, source)) => return Err(TarSplitError::Read { path, source }),
         };
         Ok(Self { root, lost, open: None })
     }
 
-    fn find(&mut self, path: &Path, inode: u64) -> Result<File, TapeError> {
-        self.try_find(path, inode).map_err(|source| TapeError::Read { path: path.to_owned(), source })
+    fn find(&mut self, path: &Path, inode: u64) -> Result<File, TarSplitError> {
+        self.try_find(path, inode).map_err(|source| TarSplitError::Read { path: path.to_owned(), source })
     }
 
     fn try_find(&mut self, path: &Path, inode: u64) -> io::Result<File> {
@@ -184,7 +184,7 @@ impl Files {
 
 /// Opens the regular file `name`; what it is gets known before it is opened.
 fn regular(directory: BorrowedFd<'_>, name: &Path) -> io::Result<Option<File>> {
-    let Some(stat) = look(directory, name.as_os_str())? else { return Ok(None) };
+    let Some(stat) = stat(directory, name.as_os_str())? else { return Ok(None) };
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }

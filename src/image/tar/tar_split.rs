@@ -18,7 +18,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-pub use crate::tar::tar_assemble::replay;
+pub use crate::tar::tar_assemble::assemble;
 
 pub(crate) const MAGIC: &[u8; 16] = b"crisp tape v. 1\n";
 pub(crate) const RAW: u8 = 0;
@@ -33,7 +33,7 @@ const RAW_MAX: usize = 1 << 16;
 
 /// A tape that could not be replayed.
 #[derive(Debug, thiserror::Error)]
-pub enum TapeError {
+pub enum TarSplitError {
     /// The layer was unpacked by a crisp that made no tapes.
     #[error("layer {} has no tape", .0.display())]
     None(PathBuf),
@@ -58,7 +58,7 @@ pub enum TapeError {
     Write(#[source] io::Error),
 }
 
-impl TapeError {
+impl TarSplitError {
     /// The class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
@@ -74,8 +74,8 @@ pub(crate) fn path(layer: &Path) -> PathBuf {
     layer.join("tape")
 }
 
-/// A tape being written. Trouble is kept until [`Tape::check`] or [`Tape::end`] asks for it.
-pub(crate) struct Tape {
+/// A tape being written. Trouble is kept until [`TarSplit::check`] or [`TarSplit::end`] asks for it.
+pub(crate) struct TarSplit {
     out: zstd::stream::write::Encoder<'static, File>,
     /// Bytes of the stream that are not written yet.
     raw: Vec<u8>,
@@ -84,7 +84,7 @@ pub(crate) struct Tape {
     failed: Option<io::Error>,
 }
 
-impl Tape {
+impl TarSplit {
     pub(crate) fn create(layer: &Path) -> io::Result<Self> {
         let mut out = zstd::stream::write::Encoder::new(File::create_new(path(layer))?, LEVEL)?;
         out.window_log(WINDOW_LOG)?;
@@ -92,7 +92,7 @@ impl Tape {
         Ok(Self { out, raw: Vec::with_capacity(RAW_MAX), content: 0, failed: None })
     }
 
-    /// What follows by [`Tape::run`] is content of the file at `path`, whose inode number is `inode`.
+    /// What follows by [`TarSplit::run`] is content of the file at `path`, whose inode number is `inode`.
     pub(crate) fn file(&mut self, path: &Path, inode: u64) {
         let path = path.as_os_str().as_bytes();
         self.write(FILE, &[inode, length(path)], path);
@@ -118,7 +118,7 @@ impl Tape {
         self.out.finish().map(drop)
     }
 
-    fn saw(&mut self, bytes: &[u8]) {
+    fn record(&mut self, bytes: &[u8]) {
         let content = usize::try_from(self.content).unwrap_or(usize::MAX).min(bytes.len());
         self.content -= length(&bytes[..content]);
         for bytes in bytes[content..].chunks(RAW_MAX) {
@@ -159,27 +159,27 @@ fn length(bytes: &[u8]) -> u64 {
 }
 
 /// A tar stream whose bytes go onto a tape as they are read.
-pub(crate) struct Taped<R> {
+pub(crate) struct TarSplitReader<R> {
     from: R,
-    pub(crate) tape: Tape,
+    pub(crate) tape: TarSplit,
 }
 
-impl<R: Read> Taped<R> {
-    pub(crate) fn new(from: R, tape: Tape) -> Self {
+impl<R: Read> TarSplitReader<R> {
+    pub(crate) fn new(from: R, tape: TarSplit) -> Self {
         Self { from, tape }
     }
 
     /// Reads what follows the archive's end, which belongs to the stream like the rest.
-    pub(crate) fn finish(mut self) -> io::Result<(R, Tape)> {
+    pub(crate) fn finish(mut self) -> io::Result<(R, TarSplit)> {
         io::copy(&mut self, &mut io::sink())?;
         Ok((self.from, self.tape))
     }
 }
 
-impl<R: Read> Read for Taped<R> {
+impl<R: Read> Read for TarSplitReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(buffer)?;
-        self.tape.saw(&buffer[..count]);
+        self.tape.record(&buffer[..count]);
         Ok(count)
     }
 }

@@ -11,9 +11,9 @@ fn layer() -> tempfile::TempDir {
     directory
 }
 
-fn replayed(layer: &Path) -> Result<Vec<u8>, TapeError> {
+fn replayed(layer: &Path) -> Result<Vec<u8>, TarSplitError> {
     let mut out = Vec::new();
-    replay(layer, &mut out).map(|()| out)
+    assemble(layer, &mut out).map(|()| out)
 }
 
 /// Unpacks the stream and compares it with what its tape gives.
@@ -95,7 +95,7 @@ fn replaced_content_is_kept_for_the_tape() {
 #[test]
 fn a_layer_without_a_tape_says_so() {
     let layer = layer();
-    assert!(matches!(replayed(layer.path()), Err(TapeError::None(path)) if path == layer.path()));
+    assert!(matches!(replayed(layer.path()), Err(TarSplitError::None(path)) if path == layer.path()));
 }
 
 #[test]
@@ -105,10 +105,10 @@ fn a_cut_or_foreign_tape_and_changed_files_are_errors() {
     let tape = path(layer.path());
     let whole = std::fs::read(&tape).unwrap();
     std::fs::write(layer.path().join("fs/d/f"), b"short").unwrap();
-    assert!(matches!(replayed(layer.path()), Err(TapeError::Read { path, .. }) if path == Path::new("d/f")));
+    assert!(matches!(replayed(layer.path()), Err(TarSplitError::Read { path, .. }) if path == Path::new("d/f")));
     std::fs::remove_file(layer.path().join("fs/d/f")).unwrap();
     std::os::unix::fs::symlink("/etc/passwd", layer.path().join("fs/d/f")).unwrap();
-    assert!(matches!(replayed(layer.path()), Err(TapeError::Read { .. })));
+    assert!(matches!(replayed(layer.path()), Err(TarSplitError::Read { .. })));
     std::fs::write(&tape, &whole[..whole.len() - 3]).unwrap();
     assert!(replayed(layer.path()).is_err());
     for foreign in

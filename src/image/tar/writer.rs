@@ -5,11 +5,11 @@ use std::io::{self, Write};
 /// The blocks that a tar stream is made of.
 const BLOCK: u64 = 512;
 
-pub(crate) struct Pack<W> {
+pub(crate) struct TarWriter<W> {
     to: W,
 }
 
-impl<W: Write> Pack<W> {
+impl<W: Write> TarWriter<W> {
     pub(crate) fn new(to: W) -> Self {
         Self { to }
     }
@@ -22,7 +22,7 @@ impl<W: Write> Pack<W> {
         self.end(size)
     }
 
-    /// The head of a file; exactly `size` bytes must follow, and [`Pack::end`].
+    /// The head of a file; exactly `size` bytes must follow, and [`TarWriter::end`].
     pub(crate) fn begin(&mut self, name: &str, size: u64) -> io::Result<()> {
         let mut header = header(b'0', size);
         if header.set_path(name).is_err() {
@@ -82,18 +82,18 @@ fn pax_record(key: &str, value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tar::reader::Archive;
+    use crate::tar::reader::TarReader;
 
     #[test]
     fn names_of_any_length_are_read_back() {
         let names = ["short".to_owned(), format!("blobs/sha512/{}", "a".repeat(128))];
         let mut bytes = Vec::new();
-        let mut pack = Pack::new(&mut bytes);
+        let mut pack = TarWriter::new(&mut bytes);
         for name in &names {
             pack.file(name, b"content").unwrap();
         }
         pack.finish().unwrap();
-        let mut archive = Archive::new(&bytes[..]);
+        let mut archive = TarReader::new(&bytes[..]);
         for name in &names {
             let entry = archive.next().unwrap().unwrap();
             assert_eq!((entry.path, entry.size), (name.clone().into_bytes(), 7));

@@ -9,7 +9,7 @@ use crate::io::cri_log::Stream;
 
 /// A client that attached to a container.
 #[derive(Debug)]
-pub struct Attached {
+pub struct AttachClient {
     pub number: u64,
     pub socket: OwnedFd,
     pub stdout: bool,
@@ -20,13 +20,13 @@ pub struct Attached {
     pub over: bool,
 }
 
-impl Attached {
-    pub fn say(&mut self, word: AttachFrame, fds: &[BorrowedFd<'_>]) {
+impl AttachClient {
+    pub fn send(&mut self, word: AttachFrame, fds: &[BorrowedFd<'_>]) {
         self.over |= sys::seqpacket::send(&self.socket, &[word.byte()], fds).is_err();
     }
 
     /// Sends a piece of output. The first byte of `packet` is reserved for the frame type.
-    pub(crate) fn show(&mut self, stream: Stream, packet: &mut [u8]) {
+    pub(crate) fn send_output(&mut self, stream: Stream, packet: &mut [u8]) {
         let (wanted, word) = match stream {
             Stream::Stdout => (self.stdout, AttachFrame::Stdout),
             Stream::Stderr => (self.stderr, AttachFrame::Stderr),

@@ -9,8 +9,8 @@ use rustix::fs::{CWD, Gid, Mode, OFlags, ResolveFlags, Uid, openat2};
 use rustix::mount::OpenTreeFlags;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 
-use crate::rootfs::mount_propagation::Peers;
-use crate::rootfs::mounts::find_or_make;
+use crate::rootfs::mount_propagation::PropagationGuard;
+use crate::rootfs::mounts::find_or_create;
 
 /// The two sides of a terminal of the container's own devpts.
 #[derive(Debug)]
@@ -31,11 +31,11 @@ pub(crate) fn pair(uid: u32) -> io::Result<Console> {
 }
 
 /// The same, and shows it as `/dev/console`.
-pub(crate) fn open(uid: u32, peers: &mut Peers) -> io::Result<Console> {
+pub(crate) fn open(uid: u32, peers: &mut PropagationGuard) -> io::Result<Console> {
     let Console { master, slave } = pair(uid)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let shown = rustix::mount::open_tree(&slave, "", flags)?;
-    peers.attach(shown, find_or_make(Path::new("/dev/console"), false)?)?;
+    peers.attach(shown, find_or_create(Path::new("/dev/console"), false)?)?;
     Ok(Console { master, slave })
 }
 

@@ -28,7 +28,7 @@ impl Stream {
 
 /// Output that could not be written.
 #[derive(Debug)]
-pub struct Lost {
+pub struct DroppedBytes {
     pub bytes: u64,
     pub error: io::Error,
 }
@@ -50,7 +50,7 @@ impl Lines {
     }
 
     /// Takes what the container printed and writes every line that is whole, or longer than allowed.
-    pub(crate) fn feed(&mut self, log: &mut impl Write, mut bytes: &[u8]) -> Result<(), Lost> {
+    pub(crate) fn feed(&mut self, log: &mut impl Write, mut bytes: &[u8]) -> Result<(), DroppedBytes> {
         let mut batch = Batch::new(log, self.stream, self.held.len() + bytes.len());
         while !bytes.is_empty() {
             let room = self.max - self.held.len();
@@ -81,7 +81,7 @@ impl Lines {
     }
 
     /// Writes the unfinished line, if there is one, as the last.
-    pub(crate) fn finish(&mut self, log: &mut impl Write) -> Result<(), Lost> {
+    pub(crate) fn finish(&mut self, log: &mut impl Write) -> Result<(), DroppedBytes> {
         if self.held.is_empty() {
             return Ok(());
         }
@@ -116,7 +116,7 @@ struct Batch<'a, W> {
     entries: Vec<u8>,
     /// How much of the entries the container printed.
     printed: u64,
-    lost: Option<Lost>,
+    lost: Option<DroppedBytes>,
 }
 
 impl<'a, W: Write> Batch<'a, W> {
@@ -146,12 +146,12 @@ impl<'a, W: Write> Batch<'a, W> {
         let printed = std::mem::take(&mut self.printed);
         if let Err(error) = self.log.write_all(&self.entries) {
             let before = self.lost.take().map_or(0, |lost| lost.bytes);
-            self.lost = Some(Lost { bytes: before + printed, error });
+            self.lost = Some(DroppedBytes { bytes: before + printed, error });
         }
         self.entries.clear();
     }
 
-    fn finish(mut self) -> Result<(), Lost> {
+    fn finish(mut self) -> Result<(), DroppedBytes> {
         if !self.entries.is_empty() {
             self.write();
         }

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use sys::mount::{Attributes, RDONLY, Reach, detach_copy, set_attributes};
 
-use crate::io::attach_client::Attached;
-use crate::io::cri_log::{Lines, LogFile, Lost, Stream};
-use crate::launch::Ends;
+use crate::io::attach_client::AttachClient;
+use crate::io::cri_log::{DroppedBytes, Lines, LogFile, Stream};
+use crate::launch::ContainerStdio;
 
 /// What the container prints, on its way to the log, and what it is told.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct Streams {
     /// The container's side of its terminal: held so that the terminal lives while nobody in there has it open.
     _slave: Option<OwnedFd>,
     log: LogFile,
-    pub attached: Vec<Attached>,
+    pub attached: Vec<AttachClient>,
 }
 
 #[derive(Debug)]
@@ -67,11 +67,11 @@ pub fn connect(
     log: Option<std::fs::File>,
     report: OwnedFd,
     started: OwnedFd,
-) -> io::Result<(Streams, Ends)> {
+) -> io::Result<(Streams, ContainerStdio)> {
     let log = LogFile::new(log);
     let mut streams = Streams { stdout: None, stderr: None, stdin: None, _slave: None, log, attached: Vec::new() };
     if tty {
-        return Ok((streams, Ends { stdin: null()?, stdout: null()?, stderr: null()?, report, started }));
+        return Ok((streams, ContainerStdio { stdin: null()?, stdout: null()?, stderr: null()?, report, started }));
     }
     let container_in = if stdin {
         let (theirs, ours) = std::io::pipe()?;
@@ -90,7 +90,7 @@ pub fn connect(
     let (stderr, container_err) = output(Stream::Stderr)?;
     streams.stdout = Some(stdout);
     streams.stderr = Some(stderr);
-    Ok((streams, Ends { stdin: container_in, stdout: container_out, stderr: container_err, report, started }))
+    Ok((streams, ContainerStdio { stdin: container_in, stdout: container_out, stderr: container_err, report, started }))
 }
 
 impl Streams {
@@ -122,7 +122,7 @@ impl Streams {
     }
 
     /// Moves one buffer full of output to the log, and to those who look on.
-    pub fn pump(&mut self, stream: Stream, buffer: &mut [u8]) -> (Flow, Option<Lost>) {
+    pub fn copy_output(&mut self, stream: Stream, buffer: &mut [u8]) -> (Flow, Option<DroppedBytes>) {
         let slot = match stream {
             Stream::Stdout => &mut self.stdout,
             Stream::Stderr => &mut self.stderr,
@@ -137,7 +137,7 @@ impl Streams {
                     rustix::pipe::fcntl_setpipe_size(&source.fd, PIPE_WIDE).ok();
                 }
                 let lost = source.lines.feed(&mut self.log, &buffer[1..=n]).err();
-                self.attached.iter_mut().for_each(|attached| attached.show(stream, &mut buffer[..=n]));
+                self.attached.iter_mut().for_each(|attached| attached.send_output(stream, &mut buffer[..=n]));
                 (Flow::More, lost)
             }
             Err(rustix::io::Errno::AGAIN) => (Flow::Dry, None),
@@ -157,12 +157,12 @@ impl Streams {
 
     /// Takes all that is still in the pipes, and closes them: the container is gone. No more than a pipe can hold is its
     /// own; whoever else still writes has got hold of its streams and is not waited for.
-    pub fn finish(&mut self, buffer: &mut [u8]) -> Vec<Lost> {
+    pub fn finish(&mut self, buffer: &mut [u8]) -> Vec<DroppedBytes> {
         self._slave = None;
         let mut all = Vec::new();
         for stream in [Stream::Stdout, Stream::Stderr] {
             for _ in 0..PIPE_MAX.div_ceil(buffer.len()) {
-                let (flow, lost) = self.pump(stream, buffer);
+                let (flow, lost) = self.copy_output(stream, buffer);
                 all.extend(lost);
                 if flow != Flow::More {
                     break;

@@ -17,9 +17,9 @@ const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
 
 /// Every `cgroup.procs` of the container's, and its path.
 #[derive(Debug)]
-pub(crate) struct Joins(Vec<(PathBuf, File)>);
+pub(crate) struct CgroupFds(Vec<(PathBuf, File)>);
 
-impl Joins {
+impl CgroupFds {
     pub(crate) fn open(cgroup: &CgroupPaths) -> io::Result<Self> {
         let open = |path: &PathBuf| Ok((path.clone(), File::options().write(true).open(path)?));
         Ok(Self(cgroup.join.iter().map(open).collect::<io::Result<_>>()?))
@@ -29,7 +29,7 @@ impl Joins {
     pub(crate) fn unified(&self, spec: &Spec) -> Option<PathBuf> {
         let is_v2 = |file: &File| fstatfs(file).is_ok_and(|about| about.f_type == CGROUP2);
         let (path, _) = self.0.iter().find(|(_, file)| is_v2(file))?;
-        above(path.parent()?, spec.linux().as_ref()?.cgroups_path().as_deref()?)
+        parent_of(path.parent()?, spec.linux().as_ref()?.cgroups_path().as_deref()?)
     }
 
     pub(crate) fn add(&self, pid: u32) -> io::Result<()> {
@@ -38,7 +38,7 @@ impl Joins {
 }
 
 /// The directory that has `path` below it as `dir`.
-fn above(dir: &Path, path: &Path) -> Option<PathBuf> {
+fn parent_of(dir: &Path, path: &Path) -> Option<PathBuf> {
     let path = path.strip_prefix("/").ok().filter(|path| dir.ends_with(path))?;
     dir.ancestors().nth(path.components().count()).map(Path::to_owned)
 }
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn a_tree_is_mounted_above_the_path_of_the_cgroup() {
-        let tree = |dir: &str, path: &str| above(Path::new(dir), Path::new(path));
+        let tree = |dir: &str, path: &str| parent_of(Path::new(dir), Path::new(path));
         assert_eq!(tree("/sys/fs/cgroup/unified/pods/a/b", "/pods/a/b"), Some("/sys/fs/cgroup/unified".into()));
         assert_eq!(tree("/sys/fs/cgroup/a", "/a"), Some("/sys/fs/cgroup".into()));
         assert_eq!(tree("/sys/fs/cgroup/a", "/b"), None);

@@ -9,23 +9,23 @@ use std::rc::Rc;
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
 use oci_spec::runtime::{Hook, Linux, LinuxNamespaceType, Process};
-use sys::fork::OneThread;
+use sys::fork::SingleThread;
 
 use crate::io::console;
 use crate::io::console::Console;
-use crate::launch::report::{Report, WORDS_MAX, short, tell};
-use crate::process::exec_program::{become_other, become_program};
+use crate::launch::report::{Report, WORDS_MAX, send, truncate};
+use crate::process::exec_program::{exec_as, exec_program};
 use crate::process::hook;
-pub(crate) use crate::process::hook::{Become, State};
+pub(crate) use crate::process::hook::{HookExec, State};
 use crate::process::lsm_label;
-use crate::rootfs::masked_paths::{Null, cover};
-use crate::rootfs::mount_propagation::Peers;
-use crate::rootfs::mounts::{Staged, find_or_make, seal_root, settle};
+use crate::rootfs::masked_paths::{NullDevice, apply};
+use crate::rootfs::mount_propagation::PropagationGuard;
+use crate::rootfs::mounts::{PreparedMount, attach_in_root, find_or_create, seal_root};
 
 /// All that the stages need, carried into the container by fork.
 #[derive(Debug)]
-pub(crate) struct Stages {
-    staged: Vec<Staged>,
+pub(crate) struct LaunchStages {
+    staged: Vec<PreparedMount>,
     process: Process,
     linux: Linux,
     readonly_root: bool,
@@ -37,12 +37,12 @@ pub(crate) struct Stages {
     started: OwnedFd,
     /// The slave side of the terminal, between the two stages.
     slave: RefCell<Option<OwnedFd>>,
-    hooks: Hooked,
+    hooks: HookPlan,
 }
 
 /// What hooks change about the stages.
 #[derive(Debug)]
-pub(crate) struct Hooked {
+pub(crate) struct HookPlan {
     /// The mounts are made by the keeper of the gate, before the root is entered.
     pub(crate) gated: bool,
     pub(crate) start: Option<StartHooks>,
@@ -51,7 +51,7 @@ pub(crate) struct Hooked {
 /// Hooks that run in the container between the start signal and its program.
 #[derive(Debug)]
 pub(crate) struct StartHooks {
-    pub(crate) alone: OneThread,
+    pub(crate) alone: SingleThread,
     pub(crate) hooks: Vec<Hook>,
     pub(crate) id: String,
     pub(crate) bundle: PathBuf,
@@ -59,59 +59,59 @@ pub(crate) struct StartHooks {
     pub(crate) annotations: HashMap<String, String>,
 }
 
-impl Stages {
+impl LaunchStages {
     pub(crate) fn new(
-        staged: Vec<Staged>,
+        staged: Vec<PreparedMount>,
         process: Process,
         spec: &Spec,
         filter: Option<Vec<u8>>,
         tty: bool,
         [report, started]: [OwnedFd; 2],
-        hooks: Hooked,
+        hooks: HookPlan,
     ) -> Rc<Self> {
         let slave = RefCell::new(None);
         let linux = spec.linux().clone().unwrap_or_default();
         let readonly_root = spec.root().as_ref().is_some_and(|root| root.readonly() == Some(true));
-        let shares = spec.mounts().iter().flatten().any(Peers::has);
+        let shares = spec.mounts().iter().flatten().any(PropagationGuard::has);
         Rc::new(Self { staged, process, linux, readonly_root, shares, filter, tty, report, started, slave, hooks })
     }
 
     /// Makes the mounts in the root of this process, for a container whose first process is not there yet.
-    pub(crate) fn settle_ahead(&self) -> Result<(), String> {
-        let mut peers = Peers::new(self.shares);
-        settle(&self.staged, &mut peers).map_err(|e| e.to_string())?;
+    pub(crate) fn apply_mounts_early(&self) -> Result<(), String> {
+        let mut peers = PropagationGuard::new(self.shares);
+        attach_in_root(&self.staged, &mut peers).map_err(|e| e.to_string())?;
         rejoin(peers)
     }
 
     /// Tells the shim why there will be no container.
-    pub(crate) fn tell_failure(&self, words: &str) {
-        tell(&self.report, &Report::Failed(short(words.to_owned())), &[]);
+    pub(crate) fn report_failure(&self, words: &str) {
+        send(&self.report, &Report::Failed(truncate(words.to_owned())), &[]);
     }
 
     /// After libcontainer has entered the root, before the container counts as created.
-    fn before(&self) -> Result<(), String> {
-        let mut peers = Peers::new(self.shares);
+    fn pre_create(&self) -> Result<(), String> {
+        let mut peers = PropagationGuard::new(self.shares);
         if self.tty {
             // Before the volumes: one of them could lie over the places where terminals are.
             let uid = self.process.user().uid();
             let opened = console::open(uid, &mut peers).map_err(|e| format!("opening a terminal: {e}"))?;
             let Console { master, slave } = opened;
-            tell(&self.report, &Report::Console, &[master.as_fd(), slave.as_fd()]);
+            send(&self.report, &Report::Console, &[master.as_fd(), slave.as_fd()]);
             self.slave.replace(Some(slave));
         }
-        let null = Null::open().map_err(|e| e.to_string())?;
+        let null = NullDevice::open().map_err(|e| e.to_string())?;
         let label = self.linux.mount_label().as_deref();
         if let Some(label) = label.filter(|_| self.has_queues()) {
             lsm_label::on_queues(Path::new("/dev/mqueue"), label).map_err(|e| format!("labelling /dev/mqueue: {e}"))?;
         }
         if !self.hooks.gated {
-            settle(&self.staged, &mut peers).map_err(|e| e.to_string())?;
+            attach_in_root(&self.staged, &mut peers).map_err(|e| e.to_string())?;
         }
         let cwd = self.process.cwd();
-        drop(find_or_make(cwd, true).map_err(|e| format!("working directory {}: {e}", cwd.display()))?);
+        drop(find_or_create(cwd, true).map_err(|e| format!("working directory {}: {e}", cwd.display()))?);
         let paths = |paths: &'_ Option<Vec<String>>| paths.clone().unwrap_or_default();
         let (masked, readonly) = (paths(self.linux.masked_paths()), paths(self.linux.readonly_paths()));
-        cover(&masked, &readonly, &null, label, &mut peers).map_err(|e| e.to_string())?;
+        apply(&masked, &readonly, &null, label, &mut peers).map_err(|e| e.to_string())?;
         rejoin(peers)?;
         if self.readonly_root { seal_root().map_err(|e| e.to_string()) } else { Ok(()) }
     }
@@ -122,7 +122,7 @@ impl Stages {
     }
 
     /// After the start signal. Returns the reason why the program does not run.
-    fn after(&self) -> String {
+    fn post_start(&self) -> String {
         if let Some(start) = &self.hooks.start
             && let Err(error) = self.run_hooks(start)
         {
@@ -134,18 +134,18 @@ impl Stages {
             return format!("taking the terminal: {error}");
         }
         let args = self.process.args().as_deref().unwrap_or_default();
-        match become_program(&self.process, args, self.filter.as_deref(), Some(&self.started)) {
+        match exec_program(&self.process, args, self.filter.as_deref(), Some(&self.started)) {
             Ok(never) => match never {},
             Err(error) => error.to_string(),
         }
     }
 }
 
-fn rejoin(peers: Peers) -> Result<(), String> {
-    peers.rejoin().map_err(|e| format!("telling the host of mounts in volumes again: {e}"))
+fn rejoin(peers: PropagationGuard) -> Result<(), String> {
+    peers.rejoin_peer_group().map_err(|e| format!("telling the host of mounts in volumes again: {e}"))
 }
 
-impl Stages {
+impl LaunchStages {
     fn run_hooks(&self, start: &StartHooks) -> Result<(), hook::HookError> {
         let StartHooks { alone, hooks, id, bundle, version, annotations } = start;
         let pid = rustix::process::getpid().as_raw_nonzero().get();
@@ -156,14 +156,14 @@ impl Stages {
 
 /// A hook in the container is a program of the container's, with what its own program may do and no more: the path is
 /// looked up among files that an image brought.
-impl Become for Stages {
+impl HookExec for LaunchStages {
     fn execute(&self, hook: &Hook) -> String {
         let mut process = self.process.clone();
         if let Some(env) = hook.env() {
             process.set_env(Some(env.clone()));
         }
         let program = hook.path().display().to_string();
-        match become_other(&process, &program, &hook::arguments(hook), self.filter.as_deref()) {
+        match exec_as(&process, &program, &hook::arguments(hook), self.filter.as_deref()) {
             Ok(never) => match never {},
             Err(error) => error.to_string(),
         }
@@ -174,18 +174,18 @@ impl Become for Stages {
 pub(crate) const NOT_RUN: i32 = 127;
 
 /// Tells the shim why no program runs. One write that fits into an empty pipe: it neither blocks nor comes in parts.
-pub(crate) fn say_why(started: &OwnedFd, words: &str) {
+pub(crate) fn write_error(started: &OwnedFd, words: &str) {
     rustix::io::write(started, &words.as_bytes()[..words.len().min(WORDS_MAX)]).ok();
 }
 
 /// The handle that libcontainer clones.
 #[derive(Debug, Clone)]
-pub(crate) struct Runs(pub(crate) Rc<Stages>);
+pub(crate) struct CrispExecutor(pub(crate) Rc<LaunchStages>);
 
-impl Executor for Runs {
+impl Executor for CrispExecutor {
     fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
-        self.0.before().map_err(|message| {
-            tell(&self.0.report, &Report::Failed(message.clone()), &[]);
+        self.0.pre_create().map_err(|message| {
+            send(&self.0.report, &Report::Failed(message.clone()), &[]);
             ExecutorValidationError::ArgValidationError(message)
         })
     }
@@ -196,7 +196,7 @@ impl Executor for Runs {
     }
 
     fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
-        say_why(&self.0.started, &self.0.after());
+        write_error(&self.0.started, &self.0.post_start());
         // Back in libcontainer nothing good can follow: the filter may be loaded and the rights are gone.
         sys::fork::exit_now(NOT_RUN)
     }

@@ -26,14 +26,14 @@ use oci_spec::OciSpecError;
 use oci_spec::runtime::{Hook, HookBuilder, Hooks, HooksBuilder, Spec};
 use rustix::process::{Gid, Pid, PidfdFlags, Signal, Uid, pidfd_open};
 use serde::Deserialize;
-use sys::fork::OneThread;
+use sys::fork::SingleThread;
 
-use crate::launch::executor::Stages;
+use crate::launch::executor::LaunchStages;
 use crate::process::hook;
-pub use crate::process::hook::{Become, Here, State};
+pub use crate::process::hook::{HookExec, InHost, State};
 
 /// The word that this program is started with to knock.
-const KNOCK: &str = "knock";
+const HOOK_GATE_ARG: &str = "knock";
 const PASS: &[u8] = b"pass";
 
 /// Whether a configuration has hooks for which libcontainer must be held up.
@@ -55,25 +55,25 @@ fn before_root(hooks: &Hooks) -> Option<&Vec<Hook>> {
 
 /// The one hook that libcontainer is given: the first of all that it runs.
 pub(crate) fn hooks() -> Result<Hooks, OciSpecError> {
-    let args = ["crisp-shim", KNOCK].map(str::to_owned).to_vec();
+    let args = ["crisp-shim", HOOK_GATE_ARG].map(str::to_owned).to_vec();
     let knock = HookBuilder::default().path("/proc/self/exe").args(args).env(Vec::<String>::new()).build()?;
     #[allow(deprecated, reason = "the first that libcontainer runs")]
     HooksBuilder::default().prestart(vec![knock]).build()
 }
 
 /// What the keeper knows.
-pub(crate) struct Gate {
+pub(crate) struct HookGate {
     pub(crate) id: String,
     /// The container's directory.
     pub(crate) bundle: PathBuf,
     pub(crate) rootfs: PathBuf,
     pub(crate) spec: Spec,
-    pub(crate) stages: Rc<Stages>,
+    pub(crate) stages: Rc<LaunchStages>,
 }
 
 /// Sets up the gate. From now on the standard error of this process, which its hooks inherit, leads there.
-pub(crate) fn raise(gate: Gate) -> io::Result<()> {
-    let alone = OneThread::check()?;
+pub(crate) fn spawn_gatekeeper(gate: HookGate) -> io::Result<()> {
+    let alone = SingleThread::check()?;
     let (ours, theirs) = sys::seqpacket::pair()?;
     // Whoever is at either end has nothing to do but wait.
     for end in [&ours, &theirs] {
@@ -83,10 +83,10 @@ pub(crate) fn raise(gate: Gate) -> io::Result<()> {
     drop(theirs);
     sys::fork::fork(alone, move || {
         let null = crate::io::stdio::null().and_then(|null| Ok(rustix::stdio::dup2_stderr(&null)?));
-        match null.and_then(|()| keep(alone, &gate, &ours)) {
+        match null.and_then(|()| serve_gate(alone, &gate, &ours)) {
             Ok(()) => 0,
             Err(error) => {
-                gate.stages.tell_failure(&format!("keeping the gate: {error}"));
+                gate.stages.report_failure(&format!("keeping the gate: {error}"));
                 1
             }
         }
@@ -95,17 +95,17 @@ pub(crate) fn raise(gate: Gate) -> io::Result<()> {
 }
 
 /// This program as libcontainer's hook: waits at the gate, if that is what it was started for.
-pub fn knock() -> Option<ExitCode> {
+pub fn run_as_hook() -> Option<ExitCode> {
     /// Of the state that libcontainer tells.
     #[derive(Deserialize)]
-    struct Told {
+    struct LibcontainerState {
         pid: i32,
     }
-    if std::env::args_os().nth(1).is_none_or(|word| word != KNOCK) {
+    if std::env::args_os().nth(1).is_none_or(|word| word != HOOK_GATE_ARG) {
         return None;
     }
     let knocked = || -> io::Result<bool> {
-        let Told { pid } = serde_json::from_reader(io::stdin())?;
+        let LibcontainerState { pid } = serde_json::from_reader(io::stdin())?;
         let gate = io::stderr();
         sys::seqpacket::send(&gate, &pid.to_le_bytes(), &[])?;
         let mut answer = [0; 16];
@@ -116,17 +116,17 @@ pub fn knock() -> Option<ExitCode> {
 }
 
 /// Waits for the knock, does what is to be done, and answers.
-fn keep(alone: OneThread, gate: &Gate, socket: &OwnedFd) -> io::Result<()> {
+fn serve_gate(alone: SingleThread, gate: &HookGate, socket: &OwnedFd) -> io::Result<()> {
     // With the launcher, whose end nobody here would notice.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    hook::become_ordinary();
+    hook::reset_process();
     let mut told = [0; 4];
     let pid = match sys::seqpacket::receive(socket, &mut told)? {
         Some((4, _)) => i32::from_le_bytes(told),
         // libcontainer did not come so far.
         _ => return Ok(()),
     };
-    let done = Inside::of(pid).map_err(|e| format!("finding the container's first process: {e}"));
+    let done = ContainerNamespaces::of(pid).map_err(|e| format!("finding the container's first process: {e}"));
     let done = done.and_then(|inside| {
         settle(alone, gate, &inside)?;
         run_hooks(alone, gate, &inside, pid).map_err(|e| e.to_string())
@@ -135,7 +135,7 @@ fn keep(alone: OneThread, gate: &Gate, socket: &OwnedFd) -> io::Result<()> {
         Ok(()) => sys::seqpacket::send(socket, PASS, &[]),
         Err(words) => {
             if !words.is_empty() {
-                gate.stages.tell_failure(&words);
+                gate.stages.report_failure(&words);
             }
             // It waits for a word that will not come.
             sys::signal::send(pid, 9).ok();
@@ -146,22 +146,22 @@ fn keep(alone: OneThread, gate: &Gate, socket: &OwnedFd) -> io::Result<()> {
 
 /// Makes the mounts from a child that is in the container's namespaces, and in its root, as its first process will be. It
 /// tells itself what went wrong.
-fn settle(alone: OneThread, gate: &Gate, inside: &Inside) -> Result<(), String> {
+fn settle(alone: SingleThread, gate: &HookGate, inside: &ContainerNamespaces) -> Result<(), String> {
     let told = |done: Result<(), String>| match done {
         Ok(()) => 0,
         Err(words) => {
-            gate.stages.tell_failure(&words);
+            gate.stages.report_failure(&words);
             1
         }
     };
     let work = || {
         let entered = rustix::process::chdir(&gate.rootfs).and_then(|()| rustix::process::chroot("."));
         let entered = entered.map_err(|e| format!("entering the root: {e}"));
-        told(entered.and_then(|()| gate.stages.settle_ahead()))
+        told(entered.and_then(|()| gate.stages.apply_mounts_early()))
     };
     let child = sys::fork::fork(alone, || match inside.enter() {
         Err(error) => told(Err(format!("entering the container's namespaces: {error}"))),
-        Ok(()) if inside.born_there() => {
+        Ok(()) if inside.forks_in_target() => {
             let ended = sys::fork::fork(alone, work).and_then(|born| sys::child_wait::reap(born.as_raw()));
             ended.ok().and_then(|status| status.exit_status()).unwrap_or(1)
         }
@@ -172,7 +172,12 @@ fn settle(alone: OneThread, gate: &Gate, inside: &Inside) -> Result<(), String> 
     if status.exit_status() == Some(0) { Ok(()) } else { Err(String::new()) }
 }
 
-fn run_hooks(alone: OneThread, gate: &Gate, inside: &Inside, pid: i32) -> Result<(), hook::HookError> {
+fn run_hooks(
+    alone: SingleThread,
+    gate: &HookGate,
+    inside: &ContainerNamespaces,
+    pid: i32,
+) -> Result<(), hook::HookError> {
     let Some(hooks) = gate.spec.hooks() else { return Ok(()) };
     let none = HashMap::new();
     let state = State {
@@ -183,22 +188,22 @@ fn run_hooks(alone: OneThread, gate: &Gate, inside: &Inside, pid: i32) -> Result
         bundle: &gate.bundle,
         annotations: gate.spec.annotations().as_ref().unwrap_or(&none),
     };
-    hook::run_all(alone, "prestart", before_root(hooks), &state, &Here)?;
-    hook::run_all(alone, "createRuntime", hooks.create_runtime().as_ref(), &state, &Here)?;
+    hook::run_all(alone, "prestart", before_root(hooks), &state, &InHost)?;
+    hook::run_all(alone, "createRuntime", hooks.create_runtime().as_ref(), &state, &InHost)?;
     let state = State { pid: inside.pid, ..state };
     hook::run_all(alone, "createContainer", hooks.create_container().as_ref(), &state, inside)
 }
 
 /// The namespaces of the container's first process, as far as they are not those of this one, but no PID namespace that it
 /// shares with others.
-struct Inside {
+struct ContainerNamespaces {
     process: OwnedFd,
     kinds: CloneFlags,
     /// As it is seen from there.
     pid: i32,
 }
 
-impl Inside {
+impl ContainerNamespaces {
     fn of(pid: i32) -> io::Result<Self> {
         const KINDS: [(CloneFlags, &str); 7] = [
             (CloneFlags::CLONE_NEWUSER, "user"),
@@ -230,7 +235,7 @@ impl Inside {
     }
 }
 
-impl Become for Inside {
+impl HookExec for ContainerNamespaces {
     fn enter(&self) -> io::Result<()> {
         setns(self.process.as_fd(), self.kinds)?;
         if self.kinds.contains(CloneFlags::CLONE_NEWUSER) {
@@ -242,7 +247,7 @@ impl Become for Inside {
         Ok(())
     }
 
-    fn born_there(&self) -> bool {
+    fn forks_in_target(&self) -> bool {
         self.kinds.contains(CloneFlags::CLONE_NEWPID)
     }
 

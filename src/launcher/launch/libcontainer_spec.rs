@@ -15,7 +15,7 @@ use oci_spec::runtime::{
 
 /// The configuration lacks something that every configuration of crisp's has.
 #[derive(Debug, thiserror::Error)]
-pub enum SplitError {
+pub enum SpecError {
     #[error("the configuration has no {0}")]
     Lacks(&'static str),
     #[error("building libcontainer's configuration")]
@@ -27,7 +27,7 @@ pub enum SplitError {
 const HOME: &str = "HOME=/";
 
 /// The mounts that libcontainer makes well: those which need the container's own namespaces.
-fn is_libcontainers(mount: &Mount) -> bool {
+fn is_made_by_libcontainer(mount: &Mount) -> bool {
     match mount.typ().as_deref() {
         Some("proc" | "sysfs" | "devpts" | "mqueue") => true,
         Some("tmpfs") => mount.destination() == Path::new("/dev"),
@@ -37,12 +37,12 @@ fn is_libcontainers(mount: &Mount) -> bool {
 
 /// The mounts that are left for [`crate::stage`], in their order.
 pub(crate) fn own_mounts(spec: &Spec) -> Vec<Mount> {
-    spec.mounts().iter().flatten().filter(|m| !is_libcontainers(m)).cloned().collect()
+    spec.mounts().iter().flatten().filter(|m| !is_made_by_libcontainer(m)).cloned().collect()
 }
 
 /// The configuration that libcontainer is given. `held` are the capabilities of this process.
-pub(crate) fn for_libcontainer(spec: &Spec, rootfs: PathBuf, held: Capabilities) -> Result<Spec, SplitError> {
-    let linux = spec.linux().as_ref().ok_or(SplitError::Lacks("linux section"))?;
+pub(crate) fn for_libcontainer(spec: &Spec, rootfs: PathBuf, held: Capabilities) -> Result<Spec, SpecError> {
+    let linux = spec.linux().as_ref().ok_or(SpecError::Lacks("linux section"))?;
     let capabilities = LinuxCapabilitiesBuilder::default()
         .bounding(held.clone())
         .effective(held.clone())
@@ -61,7 +61,7 @@ pub(crate) fn for_libcontainer(spec: &Spec, rootfs: PathBuf, held: Capabilities)
     let mut process = process;
     process.set_rlimits(None);
     let label = linux.mount_label().as_deref();
-    let mounts = spec.mounts().iter().flatten().filter(|m| is_libcontainers(m));
+    let mounts = spec.mounts().iter().flatten().filter(|m| is_made_by_libcontainer(m));
     let mounts: Vec<Mount> = mounts.map(|mount| labelled(mount.clone(), label)).collect();
     let mut slim = SpecBuilder::default()
         .version(spec.version().clone())
@@ -86,7 +86,7 @@ fn labelled(mut mount: Mount, label: Option<&str>) -> Mount {
 }
 
 /// Namespaces, the cgroup to join and devices: no limits, no seccomp, no labels, nothing to hide.
-fn slim_linux(linux: &Linux) -> Result<Linux, SplitError> {
+fn slim_linux(linux: &Linux) -> Result<Linux, SpecError> {
     let mut slim = LinuxBuilder::default().build()?;
     slim.set_namespaces(linux.namespaces().clone());
     slim.set_cgroups_path(linux.cgroups_path().clone());

@@ -21,10 +21,10 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 /// Leaves all mounts behind but those on the way to `needed`, which is without links. Only in a mount namespace of one's own,
 /// whose mounts are private. `unified` is the mount of a cgroup v2 tree, which is then the only one to be seen.
 /// `spare` is an empty directory. Where it fails, all mounts are as they were.
-pub(crate) fn shed(needed: &[PathBuf], unified: Option<&Path>, spare: &Path) -> io::Result<()> {
+pub(crate) fn pivot_to_minimal_mounts(needed: &[PathBuf], unified: Option<&Path>, spare: &Path) -> io::Result<()> {
     let root = detach_copy(Path::new("/"), Reach::Top)?;
     attach(&root, open(CWD, spare)?)?;
-    let entered = furnish(&root, needed, unified).and_then(|()| Ok(fchdir(&root)?));
+    let entered = populate(&root, needed, unified).and_then(|()| Ok(fchdir(&root)?));
     // The new root over the old one, which then lies on top and goes with all that is mounted in it.
     if let Err(error) = entered.and_then(|()| Ok(pivot_root(".", ".")?)) {
         chdir("/")?;
@@ -35,10 +35,10 @@ pub(crate) fn shed(needed: &[PathBuf], unified: Option<&Path>, spare: &Path) -> 
     Ok(chdir("/")?)
 }
 
-fn furnish(root: &OwnedFd, needed: &[PathBuf], unified: Option<&Path>) -> io::Result<()> {
+fn populate(root: &OwnedFd, needed: &[PathBuf], unified: Option<&Path>) -> io::Result<()> {
     let mut kept = BTreeSet::new();
     for path in needed {
-        mounts_on_the_way(path, &mut kept)?;
+        ancestor_mounts(path, &mut kept)?;
     }
     let cgroups = if unified.is_some() { Reach::Top } else { Reach::Tree };
     for (place, reach) in [("/proc", Reach::Top), ("/dev", Reach::Top), ("/sys", cgroups)] {
@@ -67,7 +67,7 @@ fn open(dir: impl std::os::fd::AsFd, path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Every place at or above `path`, but the root, where something is mounted.
-fn mounts_on_the_way(path: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
+fn ancestor_mounts(path: &Path, found: &mut BTreeSet<PathBuf>) -> io::Result<()> {
     for place in path.ancestors().filter(|place| place.parent().is_some()) {
         let about = statx(CWD, place, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty())?;
         if about.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
@@ -84,8 +84,8 @@ mod tests {
     #[test]
     fn the_way_to_a_file_has_the_mounts_that_it_leads_through() {
         let mut found = BTreeSet::new();
-        mounts_on_the_way(Path::new("/proc/self/status"), &mut found).unwrap();
+        ancestor_mounts(Path::new("/proc/self/status"), &mut found).unwrap();
         assert_eq!(found.into_iter().collect::<Vec<_>>(), [PathBuf::from("/proc")]);
-        assert!(mounts_on_the_way(Path::new("/proc/no such file"), &mut BTreeSet::new()).is_err());
+        assert!(ancestor_mounts(Path::new("/proc/no such file"), &mut BTreeSet::new()).is_err());
     }
 }

@@ -29,15 +29,15 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::CapabilitySet;
 use shim_protocol::{CreateRequest, LaunchConfig, Overlay};
-use sys::fork::OneThread;
+use sys::fork::SingleThread;
 
-use crate::launch::cgroup_join::Joins;
-use crate::launch::executor::{Hooked, Stages, StartHooks};
-use crate::launch::hook_gate::Gate;
+use crate::launch::cgroup_join::CgroupFds;
+use crate::launch::executor::{HookPlan, LaunchStages, StartHooks};
+use crate::launch::hook_gate::HookGate;
 use crate::launch::libcontainer_spec::{for_libcontainer, own_mounts};
-use crate::launch::minimal_mounts::shed;
-use crate::launch::report::{Report, short, tell, trace};
-use crate::launch::userns::Apart;
+use crate::launch::minimal_mounts::pivot_to_minimal_mounts;
+use crate::launch::report::{Report, send, trace, truncate};
+use crate::launch::userns::UserNsLaunch;
 use crate::process::exec_program::{clamped_limits, raise_limits};
 use crate::process::{capabilities, lsm_label};
 use crate::rootfs::idmap::IdMaps;
@@ -51,11 +51,11 @@ pub enum LaunchError {
     #[error("{step}: {source}")]
     Step { step: &'static str, source: io::Error },
     #[error(transparent)]
-    Stage(#[from] crate::rootfs::mounts::StageError),
+    Stage(#[from] crate::rootfs::mounts::MountError),
     #[error(transparent)]
     Node(#[from] crate::rootfs::device_nodes::NodeError),
     #[error("{0}")]
-    Split(#[from] crate::launch::libcontainer_spec::SplitError),
+    Split(#[from] crate::launch::libcontainer_spec::SpecError),
     #[error("libcontainer: {0}")]
     Libcontainer(String),
     #[error("the configuration has no {0}")]
@@ -70,7 +70,7 @@ fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> LaunchError
 
 /// The container's side of everything that connects it to the shim.
 #[derive(Debug)]
-pub struct Ends {
+pub struct ContainerStdio {
     pub(crate) stdin: OwnedFd,
     pub(crate) stdout: OwnedFd,
     pub(crate) stderr: OwnedFd,
@@ -80,9 +80,9 @@ pub struct Ends {
     pub(crate) started: OwnedFd,
 }
 
-/// Starts the launch. What comes of it is told through [`Ends::report`].
-pub fn launch(ask: &CreateRequest, ends: Ends) -> io::Result<Pid> {
-    sys::fork::fork(OneThread::check()?, move || {
+/// Starts the launch. What comes of it is told through [`ContainerStdio::report`].
+pub fn launch(ask: &CreateRequest, ends: ContainerStdio) -> io::Result<Pid> {
+    sys::fork::fork(SingleThread::check()?, move || {
         let keep = [&ends.stdin, &ends.stdout, &ends.stderr, &ends.report, &ends.started].map(|fd| fd.as_fd());
         let report = match sys::fork::close_all_but(&keep).and_then(|()| ends.report.try_clone()) {
             Ok(report) => report,
@@ -90,31 +90,31 @@ pub fn launch(ask: &CreateRequest, ends: Ends) -> io::Result<Pid> {
         };
         match run(ask, ends) {
             Ok((pid, warnings)) => {
-                tell(&report, &Report::Created { pid, warnings }, &[]);
+                send(&report, &Report::Created { pid, warnings }, &[]);
                 0
             }
             Err(error) => {
-                tell(&report, &Report::Failed(short(error.to_string())), &[]);
+                send(&report, &Report::Failed(truncate(error.to_string())), &[]);
                 1
             }
         }
     })
 }
 
-fn run(ask: &CreateRequest, ends: Ends) -> Result<(u32, Vec<String>), LaunchError> {
+fn run(ask: &CreateRequest, ends: ContainerStdio) -> Result<(u32, Vec<String>), LaunchError> {
     let dir = &ask.dir;
     let mut spec: Spec = read(dir, "config.json")?;
     let shim = nix::unistd::getppid().as_raw();
-    let _target = target_pid_ns::hold(&mut spec, shim).map_err(step("joining the processes of another container"))?;
+    let _target = target_pid_ns::join(&mut spec, shim).map_err(step("joining the processes of another container"))?;
     let launch: LaunchConfig = read(dir, LaunchConfig::FILE)?;
     let process = spec.process().clone().ok_or(LaunchError::Lacks("process"))?;
     let mut warnings = clamped_limits(&process);
     let filter = launch.seccomp.as_ref().map(std::fs::read).transpose();
     let filter = filter.map_err(|source| LaunchError::Read { file: "the seccomp filter", source })?;
-    let apart = Apart::of(&spec).map_err(step("opening the pod's namespaces"))?;
-    hand_over(&ends, &process, apart.as_ref()).map_err(step("handing the standard streams to the user"))?;
+    let apart = UserNsLaunch::of(&spec).map_err(step("opening the pod's namespaces"))?;
+    chown_stdio(&ends, &process, apart.as_ref()).map_err(step("handing the standard streams to the user"))?;
     let mut ids = match &apart {
-        Some(Apart { ids, user, .. }) => {
+        Some(UserNsLaunch { ids, user, .. }) => {
             IdMaps::of_container(ids.clone(), user.try_clone().map_err(step("copying a descriptor"))?)
         }
         None => IdMaps::default(),
@@ -131,12 +131,14 @@ fn run(ask: &CreateRequest, ends: Ends) -> Result<(u32, Vec<String>), LaunchErro
     let bundle = dir.join("libcontainer");
     std::fs::create_dir_all(&bundle).map_err(step("making the bundle"))?;
     let gated = hook_gate::is_needed(&spec);
-    let joins = Joins::open(&launch.cgroup).map_err(step("opening the cgroups"))?;
-    leave_the_hosts_mounts()?;
+    let joins = CgroupFds::open(&launch.cgroup).map_err(step("opening the cgroups"))?;
+    unshare_mounts()?;
     // Hooks of the host's may want to see all of them.
     if !gated {
         let unified = joins.unified(&spec);
-        if let Err(error) = needed(dir, &spec, &launch).and_then(|paths| shed(&paths, unified.as_deref(), &bundle)) {
+        if let Err(error) = needed_paths(dir, &spec, &launch)
+            .and_then(|paths| pivot_to_minimal_mounts(&paths, unified.as_deref(), &bundle))
+        {
             crate::log(format_args!("launching among all mounts of the host: {error}"));
         }
     }
@@ -150,24 +152,24 @@ fn run(ask: &CreateRequest, ends: Ends) -> Result<(u32, Vec<String>), LaunchErro
         locked_mounts::lock(&mut staged, apart.user.as_fd(), &rootfs).map_err(step("locking the mounts"))?;
     }
     mount_overlay(&launch.rootfs, label, &rootfs, apart.as_ref().map(|apart| apart.user.as_fd()), &bundle)?;
-    no_links(&rootfs)?;
+    refuse_links(&rootfs)?;
 
     let held = if apart.is_some() { CapabilitySet::all() } else { capabilities::held() };
     let mut slim = for_libcontainer(&spec, rootfs.clone(), capabilities::names(held))?;
     if gated {
-        slim.set_hooks(Some(hook_gate::hooks().map_err(crate::launch::libcontainer_spec::SplitError::from)?));
+        slim.set_hooks(Some(hook_gate::hooks().map_err(crate::launch::libcontainer_spec::SpecError::from)?));
     }
     if let Some(apart) = &apart {
         apart.make_reachable(dir, gated).map_err(step("letting the user namespace find the root"))?;
-        apart.adapt(&mut slim, dir).map_err(crate::launch::libcontainer_spec::SplitError::from)?;
+        apart.adapt(&mut slim, dir).map_err(crate::launch::libcontainer_spec::SpecError::from)?;
     }
     slim.save(bundle.join("config.json")).map_err(|e| LaunchError::Libcontainer(e.to_string()))?;
-    let hooks = Hooked { gated, start: start_hooks(ask, &spec)? };
-    let stages = Stages::new(staged, process, &spec, filter, launch.tty, [ends.report, ends.started], hooks);
+    let hooks = HookPlan { gated, start: start_hooks(ask, &spec)? };
+    let stages = LaunchStages::new(staged, process, &spec, filter, launch.tty, [ends.report, ends.started], hooks);
     if gated {
         let (id, bundle) = (ask.container.to_string(), dir.clone());
-        let gate = Gate { id, bundle, rootfs, spec, stages: Rc::clone(&stages) };
-        hook_gate::raise(gate).map_err(step("raising the gate"))?;
+        let gate = HookGate { id, bundle, rootfs, spec, stages: Rc::clone(&stages) };
+        hook_gate::spawn_gatekeeper(gate).map_err(step("raising the gate"))?;
     }
     let pid = build(ask, &bundle, [ends.stdin, ends.stdout, ends.stderr], stages)?;
     joins.add(pid).map_err(step("joining the cgroups"))?;
@@ -182,14 +184,14 @@ fn run(ask: &CreateRequest, ends: Ends) -> Result<(u32, Vec<String>), LaunchErro
 }
 
 /// What is mounted from here on is seen by this process and its children alone.
-fn leave_the_hosts_mounts() -> Result<(), LaunchError> {
+fn unshare_mounts() -> Result<(), LaunchError> {
     nix::sched::unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(step("making mounts private"))
 }
 
 /// All that is looked for in the host's files from here on. What `/proc` and `/sys` have is always there.
-fn needed(dir: &Path, spec: &Spec, launch: &LaunchConfig) -> io::Result<Vec<PathBuf>> {
+fn needed_paths(dir: &Path, spec: &Spec, launch: &LaunchConfig) -> io::Result<Vec<PathBuf>> {
     let Overlay { layers, lower: _, upper, work } = &launch.rootfs;
     let spaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
     let spaces = spaces.iter().filter_map(|space| space.path().as_deref());
@@ -204,7 +206,7 @@ fn start_hooks(ask: &CreateRequest, spec: &Spec) -> Result<Option<StartHooks>, L
         return Ok(None);
     }
     Ok(Some(StartHooks {
-        alone: OneThread::check().map_err(step("counting threads"))?,
+        alone: SingleThread::check().map_err(step("counting threads"))?,
         hooks,
         id: ask.container.to_string(),
         bundle: ask.dir.clone(),
@@ -220,7 +222,12 @@ pub(crate) fn set_oom_score(mut file: File, score: i32) -> io::Result<()> {
     if now.trim() == score.to_string() { Ok(()) } else { file.write_all(score.to_string().as_bytes()) }
 }
 
-fn build(ask: &CreateRequest, bundle: &Path, stdio: [OwnedFd; 3], stages: Rc<Stages>) -> Result<u32, LaunchError> {
+fn build(
+    ask: &CreateRequest,
+    bundle: &Path,
+    stdio: [OwnedFd; 3],
+    stages: Rc<LaunchStages>,
+) -> Result<u32, LaunchError> {
     let failed = |e: libcontainer::error::LibcontainerError| {
         let mut words = e.to_string();
         let mut cause = std::error::Error::source(&e);
@@ -232,7 +239,7 @@ fn build(ask: &CreateRequest, bundle: &Path, stdio: [OwnedFd; 3], stages: Rc<Sta
     };
     let [stdin, stdout, stderr] = stdio;
     let container = ContainerBuilder::new(ask.container.to_string(), SyscallType::default())
-        .with_executor(crate::launch::executor::Runs(stages))
+        .with_executor(crate::launch::executor::CrispExecutor(stages))
         .with_root_path(bundle)
         .map_err(failed)?
         .with_stdin(stdin)
@@ -249,7 +256,7 @@ fn build(ask: &CreateRequest, bundle: &Path, stdio: [OwnedFd; 3], stages: Rc<Sta
 }
 
 /// A program that reopens /dev/stdout as another user than root would be refused.
-fn hand_over(ends: &Ends, process: &Process, apart: Option<&Apart>) -> io::Result<()> {
+fn chown_stdio(ends: &ContainerStdio, process: &Process, apart: Option<&UserNsLaunch>) -> io::Result<()> {
     let (uid, gid) = (process.user().uid(), process.user().gid());
     let (uid, gid) = match apart {
         None => (Some(uid), Some(gid)),
@@ -284,7 +291,7 @@ fn mount_overlay(
 
 /// libcontainer mounts and makes nodes at these places from outside of the root: a link of the image's there would lead
 /// it to the host's own.
-fn no_links(rootfs: &Path) -> Result<(), LaunchError> {
+fn refuse_links(rootfs: &Path) -> Result<(), LaunchError> {
     let root = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(rootfs, root, Mode::empty()).map_err(step("opening the root"))?;
     for place in ["proc", "sys", "dev"] {

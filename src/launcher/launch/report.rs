@@ -23,7 +23,7 @@ pub enum Report {
 pub const WORDS_MAX: usize = 4096;
 
 /// The beginning of a text, as long as it may be.
-pub fn short(mut words: String) -> String {
+pub fn truncate(mut words: String) -> String {
     if words.len() > WORDS_MAX {
         let end = (0..=WORDS_MAX).rev().find(|i| words.is_char_boundary(*i)).unwrap_or(0);
         words.truncate(end);
@@ -33,14 +33,14 @@ pub fn short(mut words: String) -> String {
 }
 
 /// Sends, and gives up silently: the shim learns from the end of the process what it did not hear.
-pub(crate) fn tell(socket: impl AsFd, report: &Report, fds: &[BorrowedFd<'_>]) {
+pub(crate) fn send(socket: impl AsFd, report: &Report, fds: &[BorrowedFd<'_>]) {
     if let Ok(bytes) = shim_protocol::encode(report) {
         drop(sys::seqpacket::send(socket, &bytes, fds));
     }
 }
 
 /// The next report, if one is there; none at the end.
-pub fn hear(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<(Report, Vec<OwnedFd>)>> {
+pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<(Report, Vec<OwnedFd>)>> {
     let Some((n, fds)) = sys::seqpacket::receive(socket, buffer)? else { return Ok(None) };
     let report = shim_protocol::decode(&buffer[..n]).map_err(io::Error::other)?;
     Ok(Some((report, fds)))
@@ -55,7 +55,7 @@ pub(crate) mod trace {
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Level, Metadata, Subscriber};
 
-    use super::{Report, short, tell};
+    use super::{Report, send, truncate};
 
     #[derive(Debug)]
     pub(crate) struct ToShim(pub(crate) OwnedFd);
@@ -89,7 +89,7 @@ pub(crate) mod trace {
             if words.0.contains("hook command exited") {
                 return;
             }
-            tell(&self.0, &Report::Trace(short(words.0)), &[]);
+            send(&self.0, &Report::Trace(truncate(words.0)), &[]);
         }
         fn enter(&self, _: &Id) {}
         fn exit(&self, _: &Id) {}

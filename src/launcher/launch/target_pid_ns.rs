@@ -12,7 +12,7 @@ use oci_spec::runtime::{LinuxNamespaceType, Spec};
 
 /// Lets `spec` name the PID namespace of another container by a descriptor, which is to be held until it is joined. All first
 /// processes are children of `shim`, and nobody else's are.
-pub(crate) fn hold(spec: &mut Spec, shim: i32) -> io::Result<Option<OwnedFd>> {
+pub(crate) fn join(spec: &mut Spec, shim: i32) -> io::Result<Option<OwnedFd>> {
     let namespaces = spec.linux_mut().as_mut().and_then(|linux| linux.namespaces_mut().as_mut());
     let mut pids = namespaces.into_iter().flatten().filter(|one| one.typ() == LinuxNamespaceType::Pid);
     let Some((namespace, pid)) = pids.find_map(|one| {
@@ -55,15 +55,15 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         let named = format!("/proc/{}/ns/pid", child.id());
         let mut spec = joining(&named);
-        let held = hold(&mut spec, own).unwrap().unwrap();
+        let held = join(&mut spec, own).unwrap().unwrap();
         assert_eq!(path(&spec), Path::new(&format!("/proc/self/fd/{}", held.as_raw_fd())));
-        assert!(hold(&mut joining(&format!("/proc/{own}/ns/pid")), own).is_err(), "not a child of its own");
-        assert!(hold(&mut joining(&named), own + 1).is_err(), "another's child");
+        assert!(join(&mut joining(&format!("/proc/{own}/ns/pid")), own).is_err(), "not a child of its own");
+        assert!(join(&mut joining(&named), own + 1).is_err(), "another's child");
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(hold(&mut joining(&named), own).is_err(), "it has ended");
+        assert!(join(&mut joining(&named), own).is_err(), "it has ended");
         let mut pods = joining("/proc/7/fd/9");
-        assert!(hold(&mut pods, own).unwrap().is_none(), "the pod's is held by the shim itself");
+        assert!(join(&mut pods, own).unwrap().is_none(), "the pod's is held by the shim itself");
         assert_eq!(path(&pods), Path::new("/proc/7/fd/9"));
     }
 }

@@ -28,7 +28,7 @@ const CONFIG: &str = "config.json";
 
 /// A container that is to be in a user namespace.
 #[derive(Debug)]
-pub(crate) struct Apart {
+pub(crate) struct UserNsLaunch {
     pub(crate) ids: UserNs,
     pub(crate) user: OwnedFd,
     /// The namespaces asked for, and those of them to join.
@@ -37,7 +37,7 @@ pub(crate) struct Apart {
     sys: Option<OwnedFd>,
 }
 
-impl Apart {
+impl UserNsLaunch {
     /// None for a container that has the host's ids. Runs in the host's mount namespace.
     pub(crate) fn of(spec: &Spec) -> io::Result<Option<Self>> {
         let Some(ids) = idmap::of_container(spec) else { return Ok(None) };

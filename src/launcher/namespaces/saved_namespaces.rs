@@ -20,18 +20,18 @@ pub(crate) const KINDS: [(CloneFlags, &str); 6] = [
 /// back without a child.
 #[derive(Debug)]
 #[must_use = "the way back is to be gone"]
-pub struct Home(Vec<(CloneFlags, File)>);
+pub struct SavedNamespaces(Vec<(CloneFlags, File)>);
 
-impl Home {
+impl SavedNamespaces {
     /// Holds those of the current namespaces that `kinds` names.
-    pub fn of(kinds: CloneFlags) -> io::Result<Self> {
+    pub fn save(kinds: CloneFlags) -> io::Result<Self> {
         let open = |(flag, name)| Ok((flag, File::open(format!("/proc/self/ns/{name}"))?));
         let held = KINDS.into_iter().filter(|(flag, _)| kinds.contains(*flag)).map(open).collect::<io::Result<_>>()?;
         Ok(Self(held))
     }
 
     /// Goes back. A shim that cannot, serves nobody and could be held by a container: it ends.
-    pub fn go_back(self) {
+    pub fn restore(self) {
         for (flag, namespace) in self.0 {
             if let Err(errno) = setns(namespace, flag) {
                 crate::log(format_args!("the way back from other namespaces is closed: {errno}"));

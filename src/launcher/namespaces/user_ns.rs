@@ -12,18 +12,18 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::unistd::Pid;
 use rustix::process::{DumpableBehavior, WaitOptions};
 use rustix::thread::{Gid, Uid};
-use sys::fork::OneThread;
+use sys::fork::SingleThread;
 
 use crate::namespaces::saved_namespaces::KINDS;
 
 /// A user namespace, and others that it owns.
 #[derive(Debug)]
-pub struct Made {
+pub struct CreatedNamespaces {
     pub user: OwnedFd,
     others: Vec<(CloneFlags, File)>,
 }
 
-impl Made {
+impl CreatedNamespaces {
     /// Enters the others. The way back is the caller's.
     pub fn enter_others(&self) -> io::Result<()> {
         self.others.iter().try_for_each(|(kind, space)| Ok(setns(space, *kind)?))
@@ -31,12 +31,12 @@ impl Made {
 }
 
 /// Makes a user namespace with the ids `ids`, and in it a namespace of each of `kinds`.
-pub fn make(ids: &UserNs, kinds: CloneFlags) -> io::Result<Made> {
+pub fn create(ids: &UserNs, kinds: CloneFlags) -> io::Result<CreatedNamespaces> {
     let (hear, tell) = io::pipe()?;
     let (wait, go_on) = io::pipe()?;
-    let maker = sys::fork::fork(OneThread::check()?, move || {
+    let maker = sys::fork::fork(SingleThread::check()?, move || {
         let kept = sys::fork::close_all_but(&[tell.as_fd(), wait.as_fd()]);
-        match kept.and_then(|()| make_in_here(kinds, &tell, &wait)) {
+        match kept.and_then(|()| create_in_child(kinds, &tell, &wait)) {
             Ok(()) => 0,
             Err(error) => {
                 (&tell).write_all(error.to_string().as_bytes()).ok();
@@ -54,7 +54,7 @@ pub fn make(ids: &UserNs, kinds: CloneFlags) -> io::Result<Made> {
 const DONE: &[u8] = b"\0";
 
 /// In the child: it makes, and waits until it is looked at.
-fn make_in_here(kinds: CloneFlags, mut tell: &PipeWriter, mut wait: &PipeReader) -> io::Result<()> {
+fn create_in_child(kinds: CloneFlags, mut tell: &PipeWriter, mut wait: &PipeReader) -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWUSER)?;
     tell.write_all(DONE)?;
     wait.read_exact(&mut [0])?;
@@ -67,7 +67,13 @@ fn make_in_here(kinds: CloneFlags, mut tell: &PipeWriter, mut wait: &PipeReader)
 }
 
 /// From outside of the child: gives the namespace its ids, and takes all that the child made.
-fn take(maker: Pid, ids: &UserNs, kinds: CloneFlags, mut hear: PipeReader, mut go_on: &PipeWriter) -> io::Result<Made> {
+fn take(
+    maker: Pid,
+    ids: &UserNs,
+    kinds: CloneFlags,
+    mut hear: PipeReader,
+    mut go_on: &PipeWriter,
+) -> io::Result<CreatedNamespaces> {
     let open = |name: &str| File::open(format!("/proc/{maker}/ns/{name}"));
     done(&mut hear)?;
     std::fs::write(format!("/proc/{maker}/uid_map"), id_map_text(&ids.uids))?;
@@ -76,7 +82,7 @@ fn take(maker: Pid, ids: &UserNs, kinds: CloneFlags, mut hear: PipeReader, mut g
     done(&mut hear)?;
     let others = KINDS.into_iter().filter(|(kind, _)| kinds.contains(*kind));
     let others = others.map(|(kind, name)| Ok((kind, open(name)?))).collect::<io::Result<_>>()?;
-    Ok(Made { user: open("user")?.into(), others })
+    Ok(CreatedNamespaces { user: open("user")?.into(), others })
 }
 
 fn done(hear: &mut PipeReader) -> io::Result<()> {
@@ -107,10 +113,10 @@ pub fn become_root() -> io::Result<()> {
 ///
 /// A process in between goes there by `enter`, forks and ends. What it leaves behind becomes the shim's, which takes the
 /// orphans among its descendants.
-pub fn born_inside(enter: impl FnOnce() -> io::Result<()>, child: impl FnOnce() -> i32) -> io::Result<Pid> {
+pub fn fork_in_userns(enter: impl FnOnce() -> io::Result<()>, child: impl FnOnce() -> i32) -> io::Result<Pid> {
     let (mut hear, mut tell) = io::pipe()?;
     // Both now: the one in between may not find its way to /proc any more.
-    let (proof, proof_there) = (OneThread::check()?, OneThread::check()?);
+    let (proof, proof_there) = (SingleThread::check()?, SingleThread::check()?);
     let between = sys::fork::fork(proof, move || {
         let told = match enter().and_then(|()| sys::fork::fork(proof_there, child)) {
             Ok(pid) => tell.write_all(format!("{pid}").as_bytes()),

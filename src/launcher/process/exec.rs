@@ -15,23 +15,23 @@ use oci_spec::runtime::{Process, Spec};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid as RPid, PidfdFlags, pidfd_open};
 use shim_protocol::{ExecRequest, LaunchConfig};
-use sys::fork::OneThread;
+use sys::fork::SingleThread;
 
 use crate::io::console;
 use crate::io::console::Console;
 use crate::io::stdio::null;
-use crate::launch::executor::{NOT_RUN, say_why};
+use crate::launch::executor::{NOT_RUN, write_error};
 use crate::launch::{LaunchError, read, set_oom_score};
-use crate::namespaces::saved_namespaces::Home;
+use crate::namespaces::saved_namespaces::SavedNamespaces;
 use crate::namespaces::user_ns;
-use crate::process::exec_program::{become_program, raise_limits};
+use crate::process::exec_program::{exec_program, raise_limits};
 use crate::rootfs::idmap;
 use crate::rootfs::masked_paths::is_null;
 use crate::rootfs::mounts::open_in_root;
 
 /// Who waits for a program, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Manner {
+pub enum ExecMode {
     /// Somebody waits for its end and has it killed, with all it started, when it takes too long.
     Sync,
     /// Somebody looks on, and may hang up.
@@ -42,7 +42,7 @@ pub enum Manner {
 
 /// What an exec is connected to; none is `/dev/null`.
 #[derive(Debug, Default)]
-pub struct ExecEnds {
+pub struct ExecStdio {
     stdin: Option<OwnedFd>,
     stdout: Option<OwnedFd>,
     stderr: Option<OwnedFd>,
@@ -52,12 +52,12 @@ pub struct ExecEnds {
     started: Option<OwnedFd>,
 }
 
-impl ExecEnds {
+impl ExecStdio {
     /// From the descriptors that came with the ask.
-    pub fn new(ask: &ExecRequest, manner: Manner, fds: Vec<OwnedFd>, started: OwnedFd) -> Self {
+    pub fn new(ask: &ExecRequest, manner: ExecMode, fds: Vec<OwnedFd>, started: OwnedFd) -> Self {
         let mut fds = fds.into_iter();
         let started = Some(started);
-        if manner == Manner::Terminal {
+        if manner == ExecMode::Terminal {
             return Self { terminal: fds.next(), started, ..Self::default() };
         }
         let mut next = |wanted: bool| if wanted { fds.next() } else { None };
@@ -100,46 +100,46 @@ struct Prepared {
 }
 
 /// Starts `ask` in the container whose first process is `init`. The new process is a child of this one.
-pub fn exec(ask: &ExecRequest, manner: Manner, dir: &Path, init: Pid, ends: ExecEnds) -> Result<Pid, ExecError> {
+pub fn exec(ask: &ExecRequest, manner: ExecMode, dir: &Path, init: Pid, ends: ExecStdio) -> Result<Pid, ExecError> {
     let prepared = prepare(dir, manner)?;
-    let alone = OneThread::check().map_err(step("forking"))?;
+    let alone = SingleThread::check().map_err(step("forking"))?;
     let init =
         RPid::from_raw(init.as_raw()).ok_or(io::ErrorKind::InvalidInput).map_err(step("finding the container"))?;
     let container = pidfd_open(init, PidfdFlags::empty()).map_err(step("finding the container"))?;
     if prepared.ids.is_some() {
         return exec_inside(ask, manner, prepared, &container, ends);
     }
-    let home = Home::of(Home::kinds()).map_err(step("opening the host's namespaces"))?;
-    setns(&container, Home::kinds()).map_err(step("entering the container's namespaces"))?;
-    let child = sys::fork::fork(alone, move || run_or_say(ask, manner, prepared, ends));
-    home.go_back();
+    let home = SavedNamespaces::save(SavedNamespaces::kinds()).map_err(step("opening the host's namespaces"))?;
+    setns(&container, SavedNamespaces::kinds()).map_err(step("entering the container's namespaces"))?;
+    let child = sys::fork::fork(alone, move || run_or_report(ask, manner, prepared, ends));
+    home.restore();
     child.map_err(step("forking"))
 }
 
 /// The same in a user namespace, which the shim could not leave again. What root in there may not do is done before.
 fn exec_inside(
     ask: &ExecRequest,
-    manner: Manner,
+    manner: ExecMode,
     prepared: Prepared,
     container: &OwnedFd,
-    ends: ExecEnds,
+    ends: ExecStdio,
 ) -> Result<Pid, ExecError> {
-    hand_over(&prepared, &ends);
+    chown_stdio(&prepared, &ends);
     let proc = prepared.proc.try_clone().map_err(step("copying a descriptor"))?;
     let (process, score) = (prepared.process.clone(), prepared.oom_score_adj);
     let enter = move || {
         raise_limits(&process);
         // From in there the old score could be taken again.
         set_score(&proc, score);
-        setns(container, Home::kinds() | CloneFlags::CLONE_NEWUSER)?;
+        setns(container, SavedNamespaces::kinds() | CloneFlags::CLONE_NEWUSER)?;
         user_ns::become_root()
     };
-    let child = move || run_or_say(ask, manner, prepared, ends);
-    user_ns::born_inside(enter, child).map_err(step("entering the container's namespaces"))
+    let child = move || run_or_report(ask, manner, prepared, ends);
+    user_ns::fork_in_userns(enter, child).map_err(step("entering the container's namespaces"))
 }
 
 /// Gives the streams to the container's user, by the ids that it has on the host.
-fn hand_over(prepared: &Prepared, ends: &ExecEnds) {
+fn chown_stdio(prepared: &Prepared, ends: &ExecStdio) {
     let (uid, gid) = (prepared.process.user().uid(), prepared.process.user().gid());
     let host = prepared.ids.as_ref().and_then(|ids| ids.uid(uid).zip(ids.gid(gid)));
     let Some((uid, gid)) = host else { return };
@@ -156,10 +156,10 @@ fn set_score(proc: &OwnedFd, score: i32) {
     file.map(|fd| set_oom_score(File::from(fd), score)).ok();
 }
 
-fn prepare(dir: &Path, manner: Manner) -> Result<Prepared, ExecError> {
+fn prepare(dir: &Path, manner: ExecMode) -> Result<Prepared, ExecError> {
     let spec: Spec = read(dir, "config.json")?;
     let mut process = spec.process().clone().ok_or(ExecError::NoProcess)?;
-    if manner == Manner::Terminal {
+    if manner == ExecMode::Terminal {
         console::name_terminal(&mut process);
     }
     let launch: LaunchConfig = read(dir, LaunchConfig::FILE)?;
@@ -178,17 +178,17 @@ fn prepare(dir: &Path, manner: Manner) -> Result<Prepared, ExecError> {
 }
 
 /// In the new process, inside the container: becomes the program, or says why not.
-fn run_or_say(ask: &ExecRequest, manner: Manner, prepared: Prepared, mut ends: ExecEnds) -> i32 {
+fn run_or_report(ask: &ExecRequest, manner: ExecMode, prepared: Prepared, mut ends: ExecStdio) -> i32 {
     let started = ends.started.take();
     let words = run(ask, manner, prepared, ends, started.as_ref());
     if let Some(started) = &started {
-        say_why(started, &words);
+        write_error(started, &words);
     }
     NOT_RUN
 }
 
 /// Returns why the program does not run.
-fn run(ask: &ExecRequest, manner: Manner, prepared: Prepared, ends: ExecEnds, started: Option<&OwnedFd>) -> String {
+fn run(ask: &ExecRequest, manner: ExecMode, prepared: Prepared, ends: ExecStdio, started: Option<&OwnedFd>) -> String {
     let Prepared { process, filter, cgroups, proc, oom_score_adj, null, ids: _ } = prepared;
     let mut keep = vec![proc.as_fd(), null.as_fd()];
     keep.extend(cgroups.iter().map(|file| file.as_fd()));
@@ -207,19 +207,19 @@ fn run(ask: &ExecRequest, manner: Manner, prepared: Prepared, ends: ExecEnds, st
     }
     // Here, since their numbers mean nothing from now on.
     drop((ends, null));
-    match become_program(&process, &ask.args, filter.as_deref(), started) {
+    match exec_program(&process, &ask.args, filter.as_deref(), started) {
         Ok(never) => match never {},
         Err(error) => error.to_string(),
     }
 }
 
-fn settle(cgroups: Vec<File>, proc: &OwnedFd, oom_score_adj: i32, manner: Manner) -> Result<(), ExecError> {
+fn settle(cgroups: Vec<File>, proc: &OwnedFd, oom_score_adj: i32, manner: ExecMode) -> Result<(), ExecError> {
     for mut file in cgroups {
         file.write_all(b"0").map_err(step("joining the container's cgroups"))?;
     }
     set_score(proc, oom_score_adj);
     rustix::process::setsid().map_err(step("starting a session"))?;
-    if manner == Manner::Sync {
+    if manner == ExecMode::Sync {
         // Whoever is left by a parent that ends is taken over by this process, not by the container's first: so all that a
         // command started can be found, and killed, for as long as the command itself runs.
         let own = Some(rustix::process::getpid());
@@ -238,7 +238,7 @@ fn own_null(proc: &OwnedFd) -> Option<OwnedFd> {
     rustix::fs::openat(proc, again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-fn connect(process: &Process, null: &OwnedFd, ends: &ExecEnds) -> Result<(), ExecError> {
+fn connect(process: &Process, null: &OwnedFd, ends: &ExecStdio) -> Result<(), ExecError> {
     let stdio = step("connecting the standard streams");
     rustix::stdio::dup2_stdin(ends.stdin.as_ref().unwrap_or(null))
         .and_then(|()| rustix::stdio::dup2_stdout(ends.stdout.as_ref().unwrap_or(null)))

@@ -23,7 +23,7 @@ use crate::process::lsm_label;
 use crate::process::lsm_label::LabelError;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BecomeError {
+pub(crate) enum ExecProgramError {
     #[error("{step}: {source}")]
     Step { step: &'static str, source: io::Error },
     #[error("working directory {path}: {source}")]
@@ -40,8 +40,8 @@ pub(crate) enum BecomeError {
     Lacks(&'static str),
 }
 
-fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> BecomeError {
-    move |source| BecomeError::Step { step, source: source.into() }
+fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> ExecProgramError {
+    move |source| ExecProgramError::Step { step, source: source.into() }
 }
 
 /// Five sets of capabilities, as the kernel counts them.
@@ -56,26 +56,26 @@ struct Sets {
 
 /// Runs `process` in place of this one. Returns only on failure, and then the process is good for nothing else but to say
 /// so through `started`: all descriptors but that and the standard streams are closed, whoever owns them.
-pub(crate) fn become_program(
+pub(crate) fn exec_program(
     process: &Process,
     args: &[String],
     filter: Option<&[u8]>,
     started: Option<&OwnedFd>,
-) -> Result<Infallible, BecomeError> {
+) -> Result<Infallible, ExecProgramError> {
     let keep: Vec<_> = started.into_iter().map(|fd| fd.as_fd()).collect();
     sys::fork::close_all_but(&keep).map_err(step("closing descriptors"))?;
-    let program = args.first().ok_or(BecomeError::Lacks("program"))?;
-    become_other(process, program, args, filter)
+    let program = args.first().ok_or(ExecProgramError::Lacks("program"))?;
+    exec_as(process, program, args, filter)
 }
 
 /// Runs `program`, which may have another name than its first argument, with all the rights of `process`. For a process with
 /// no descriptors that matter.
-pub(crate) fn become_other(
+pub(crate) fn exec_as(
     process: &Process,
     program: &str,
     args: &[String],
     filter: Option<&[u8]>,
-) -> Result<Infallible, BecomeError> {
+) -> Result<Infallible, ExecProgramError> {
     let argv = args.iter().map(|a| CString::new(a.as_bytes())).collect::<Result<Vec<_>, _>>()?;
     let env = process.env().as_deref().unwrap_or_default();
     let envp = env.iter().map(|e| CString::new(e.as_bytes())).collect::<Result<Vec<_>, _>>()?;
@@ -111,15 +111,16 @@ pub(crate) fn become_other(
 
 /// Makes `cwd` the working directory, and makes sure that it lies inside the root: a descriptor of the host's that
 /// leaked could otherwise be entered through `/proc/self/fd`.
-fn enter(cwd: &Path) -> Result<(), BecomeError> {
-    let failed = |source: rustix::io::Errno| BecomeError::WorkingDir { path: cwd.to_owned(), source: source.into() };
+fn enter(cwd: &Path) -> Result<(), ExecProgramError> {
+    let failed =
+        |source: rustix::io::Errno| ExecProgramError::WorkingDir { path: cwd.to_owned(), source: source.into() };
     rustix::process::chdir(cwd).map_err(failed)?;
-    let real = rustix::process::getcwd(Vec::new()).map_err(|_| BecomeError::WorkingDirOutside(cwd.to_owned()))?;
-    if real.as_bytes().starts_with(b"/") { Ok(()) } else { Err(BecomeError::WorkingDirOutside(cwd.to_owned())) }
+    let real = rustix::process::getcwd(Vec::new()).map_err(|_| ExecProgramError::WorkingDirOutside(cwd.to_owned()))?;
+    if real.as_bytes().starts_with(b"/") { Ok(()) } else { Err(ExecProgramError::WorkingDirOutside(cwd.to_owned())) }
 }
 
 /// Limits above what this process may raise are clamped; [`clamped_limits`] tells of it beforehand.
-fn set_limits(process: &Process) -> Result<(), BecomeError> {
+fn set_limits(process: &Process) -> Result<(), ExecProgramError> {
     for limit in process.rlimits().iter().flatten() {
         let resource = resource(limit.typ());
         let now = rustix::process::getrlimit(resource);
@@ -197,7 +198,7 @@ fn resource(kind: PosixRlimitType) -> Resource {
     }
 }
 
-fn change_user(process: &Process, sets: Sets) -> Result<(), BecomeError> {
+fn change_user(process: &Process, sets: Sets) -> Result<(), ExecProgramError> {
     for bit in 0..64u32 {
         let one = CapabilitySet::from_bits_retain(1 << bit);
         if sets.bounding.contains(one) {
@@ -251,9 +252,9 @@ fn wanted(capabilities: Option<&LinuxCapabilities>) -> Sets {
 }
 
 /// Looks for the program as a shell would, and runs it.
-fn execute(program: &str, path: Option<&str>, argv: &[CString], envp: &[CString]) -> BecomeError {
-    let failed = |reason: &str| BecomeError::Program { program: program.to_owned(), reason: reason.to_owned() };
-    let attempt = |file: PathBuf| -> Result<Errno, BecomeError> {
+fn execute(program: &str, path: Option<&str>, argv: &[CString], envp: &[CString]) -> ExecProgramError {
+    let failed = |reason: &str| ExecProgramError::Program { program: program.to_owned(), reason: reason.to_owned() };
+    let attempt = |file: PathBuf| -> Result<Errno, ExecProgramError> {
         let file = CString::new(file.into_os_string().into_encoded_bytes())?;
         Ok(match nix::unistd::execve(&file, argv, envp) {
             Ok(never) => match never {},

@@ -12,7 +12,7 @@ use std::time::Duration;
 use oci_spec::runtime::Hook;
 use rustix::process::Signal;
 use sys::child_wait::Ended;
-use sys::fork::OneThread;
+use sys::fork::SingleThread;
 
 /// The time of a hook that names none: as long as a kubelet waits for an answer.
 const USUAL: Duration = Duration::from_secs(120);
@@ -41,13 +41,13 @@ pub struct State<'a> {
 }
 
 /// How the new process becomes the hook.
-pub trait Become {
+pub trait HookExec {
     /// Goes where the hook is to run, with all descriptors still open.
     fn enter(&self) -> io::Result<()> {
         Ok(())
     }
     /// Whether only a child of the process that went there is there.
-    fn born_there(&self) -> bool {
+    fn forks_in_target(&self) -> bool {
         false
     }
     /// Runs the program. Returns why it does not run.
@@ -56,27 +56,27 @@ pub trait Become {
 
 /// A hook of the host's, run where this process is.
 #[derive(Debug)]
-pub struct Here;
+pub struct InHost;
 
-impl Become for Here {
+impl HookExec for InHost {
     fn execute(&self, hook: &Hook) -> String {
         execute(hook)
     }
 }
 
 /// Gives up the score that keeps the shim from being killed early, before it is inherited by hooks.
-pub fn become_ordinary() {
+pub fn reset_process() {
     // Everybody may; and a hook is none the worse where not.
     std::fs::write("/proc/self/oom_score_adj", "0").ok();
 }
 
 /// Runs hooks one after the other, up to the first that fails.
 pub fn run_all(
-    alone: OneThread,
+    alone: SingleThread,
     moment: &'static str,
     hooks: Option<&Vec<Hook>>,
     state: &State<'_>,
-    place: &impl Become,
+    place: &impl HookExec,
 ) -> Result<(), HookError> {
     for hook in hooks.into_iter().flatten() {
         run(alone, hook, state, place).map_err(|problem| HookError { moment, path: hook.path().clone(), problem })?;
@@ -84,7 +84,7 @@ pub fn run_all(
     Ok(())
 }
 
-fn run(alone: OneThread, hook: &Hook, state: &State<'_>, place: &impl Become) -> Result<(), String> {
+fn run(alone: SingleThread, hook: &Hook, state: &State<'_>, place: &impl HookExec) -> Result<(), String> {
     let failed = |error: io::Error| format!("could not be started: {error}");
     let input = stdin(state).map_err(failed)?;
     let (output, theirs) = io::pipe().map_err(failed)?;
@@ -94,10 +94,10 @@ fn run(alone: OneThread, hook: &Hook, state: &State<'_>, place: &impl Become) ->
     let child = sys::fork::fork(alone, || {
         let why = match begin(&input, &theirs, place) {
             Err(error) => error.to_string(),
-            Ok(()) if place.born_there() => return stand_in(alone, hook, place),
+            Ok(()) if place.forks_in_target() => return run_child(alone, hook, place),
             Ok(()) => place.execute(hook),
         };
-        say(&why)
+        report(&why)
     });
     let child = child.map_err(failed)?;
     drop(theirs);
@@ -115,7 +115,7 @@ fn run(alone: OneThread, hook: &Hook, state: &State<'_>, place: &impl Become) ->
 }
 
 /// In the new process: it ends with the one that waits for it, and has nothing but its three streams.
-fn begin(input: &OwnedFd, output: &OwnedFd, place: &impl Become) -> io::Result<()> {
+fn begin(input: &OwnedFd, output: &OwnedFd, place: &impl HookExec) -> io::Result<()> {
     end_with_parent()?;
     rustix::process::setsid()?;
     rustix::stdio::dup2_stdin(input)?;
@@ -129,14 +129,14 @@ fn begin(input: &OwnedFd, output: &OwnedFd, place: &impl Become) -> io::Result<(
 }
 
 /// Stands between the one that waits and a hook that had to be born elsewhere.
-fn stand_in(alone: OneThread, hook: &Hook, place: &impl Become) -> i32 {
+fn run_child(alone: SingleThread, hook: &Hook, place: &impl HookExec) -> i32 {
     let born = sys::fork::fork(alone, || match end_with_parent() {
-        Ok(()) => say(&place.execute(hook)),
-        Err(error) => say(&error.to_string()),
+        Ok(()) => report(&place.execute(hook)),
+        Err(error) => report(&error.to_string()),
     });
     match born.and_then(|child| sys::child_wait::reap(child.as_raw())) {
         Ok(status) => status.exit_status().unwrap_or_else(|| 128 + status.terminating_signal().unwrap_or(0)),
-        Err(error) => say(&error.to_string()),
+        Err(error) => report(&error.to_string()),
     }
 }
 
@@ -145,7 +145,7 @@ fn end_with_parent() -> io::Result<()> {
 }
 
 /// Tells through the hook's own output why it does not run.
-fn say(why: &str) -> i32 {
+fn report(why: &str) -> i32 {
     // Nobody to tell it to is nothing to do about.
     io::stderr().write_all(why.as_bytes()).ok();
     NOT_RUN

@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use sys::mount::{Reach, detach_copy};
 
 use crate::process::lsm_label;
-use crate::rootfs::mounts::Staged;
+use crate::rootfs::mounts::PreparedMount;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
@@ -33,7 +33,7 @@ pub(crate) fn prepare(
     ids: &UserNs,
     label: Option<&str>,
     spare: &Path,
-) -> Result<Vec<Staged>, NodeError> {
+) -> Result<Vec<PreparedMount>, NodeError> {
     if devices.is_empty() {
         return Ok(Vec::new());
     }
@@ -46,9 +46,9 @@ pub(crate) fn prepare(
         let file = spare.join(number.to_string());
         let failed = |source| NodeError::Node { path: device.path().clone(), source };
         let (kind, number) = identity(device).ok_or_else(|| NodeError::Kind(device.path().clone()))?;
-        make(&file, kind, number, device, ids).map_err(|errno| failed(errno.into()))?;
+        create(&file, kind, number, device, ids).map_err(|errno| failed(errno.into()))?;
         let tree = detach_copy(&file, Reach::Top).map_err(failed)?;
-        Ok(Staged::tree(0, device.path().clone(), tree, false))
+        Ok(PreparedMount::tree(0, device.path().clone(), tree, false))
     });
     let nodes = nodes.collect();
     unmount(spare, UnmountFlags::DETACH).map_err(place)?;
@@ -66,7 +66,7 @@ fn identity(device: &LinuxDevice) -> Option<(FileType, Dev)> {
     Some((kind, makedev(major, minor)))
 }
 
-fn make(file: &Path, kind: FileType, number: Dev, device: &LinuxDevice, ids: &UserNs) -> rustix::io::Result<()> {
+fn create(file: &Path, kind: FileType, number: Dev, device: &LinuxDevice, ids: &UserNs) -> rustix::io::Result<()> {
     mknodat(CWD, file, kind, Mode::empty(), number)?;
     // Who is nobody in the container stays so.
     let uid = ids.uid(device.uid().unwrap_or(0)).map(Uid::from_raw);

@@ -60,7 +60,7 @@ impl IdMaps {
         let place = match self.0.iter().position(|(ids, _)| *ids == wanted) {
             Some(place) => place,
             None => {
-                let made = user_ns::make(&wanted, CloneFlags::empty())?.user;
+                let made = user_ns::create(&wanted, CloneFlags::empty())?.user;
                 self.0.push((wanted, made));
                 self.0.len() - 1
             }

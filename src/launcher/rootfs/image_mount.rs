@@ -19,7 +19,7 @@ use crate::process::lsm_label;
 use crate::rootfs::idmap::IdMaps;
 use crate::rootfs::lowerdirs;
 use crate::rootfs::mount_options::MountOptions;
-use crate::rootfs::mounts::{IMAGE, StageError, Staged};
+use crate::rootfs::mounts::{IMAGE, MountError, PreparedMount};
 
 /// Opens the images among `mounts`. `spare` is an empty directory, which is mounted over meanwhile.
 pub(crate) fn prepare(
@@ -28,7 +28,7 @@ pub(crate) fn prepare(
     label: Option<&str>,
     spare: &Path,
     ids: &mut IdMaps,
-) -> Result<Vec<Staged>, StageError> {
+) -> Result<Vec<PreparedMount>, MountError> {
     let images = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() == Some(IMAGE));
     images.map(|(turn, mount)| prepare_one(turn, mount, launch, label, spare, ids)).collect()
 }
@@ -40,10 +40,10 @@ fn prepare_one(
     label: Option<&str>,
     spare: &Path,
     ids: &mut IdMaps,
-) -> Result<Staged, StageError> {
+) -> Result<PreparedMount, MountError> {
     let target = mount.destination().clone();
     let from = mount.source().clone().unwrap_or_default();
-    let failed = |source| StageError::Source { target: target.clone(), from: from.clone(), source };
+    let failed = |source| MountError::Source { target: target.clone(), from: from.clone(), source };
     // The source is an image's id, and perhaps a path in it.
     let mut parts = from.components();
     let id = parts.next().and_then(|id| id.as_os_str().to_str()).unwrap_or_default();
@@ -52,9 +52,9 @@ fn prepare_one(
     let (tree, directory) = show(&launch.rootfs.layers, layers, label, parts.as_path(), spare, ids).map_err(failed)?;
     let options = mount.options().as_deref().unwrap_or_default();
     let options =
-        MountOptions::read(options, false).map_err(|source| StageError::Option { target: target.clone(), source })?;
+        MountOptions::read(options, false).map_err(|source| MountError::Option { target: target.clone(), source })?;
     options.apply(&tree).map_err(failed)?;
-    Ok(Staged::tree(turn, target, tree, directory))
+    Ok(PreparedMount::tree(turn, target, tree, directory))
 }
 
 /// What the layers have at `path`, as a detached mount, and whether that is a directory.

@@ -13,15 +13,15 @@ use std::path::Path;
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount};
-use sys::fork::OneThread;
+use sys::fork::SingleThread;
 
 use crate::namespaces::user_ns;
-use crate::rootfs::mounts::{Staged, attach};
+use crate::rootfs::mounts::{PreparedMount, attach};
 
 /// Puts a locked copy in the place of each mount of `staged`, for containers in the user namespace `user`. `spare` is an
 /// empty directory, which is mounted over meanwhile. Only in a mount namespace of one's own.
-pub(crate) fn lock(staged: &mut [Staged], user: BorrowedFd<'_>, spare: &Path) -> io::Result<()> {
-    let mut trees: Vec<_> = staged.iter_mut().flat_map(Staged::trees).collect();
+pub(crate) fn lock(staged: &mut [PreparedMount], user: BorrowedFd<'_>, spare: &Path) -> io::Result<()> {
+    let mut trees: Vec<_> = staged.iter_mut().flat_map(PreparedMount::trees).collect();
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("locking", spare, "tmpfs", flags, Some(c"mode=711"))?;
     let done = lock_at(&mut trees, user, spare);
@@ -44,7 +44,7 @@ fn lock_at(trees: &mut [(&mut OwnedFd, bool)], user: BorrowedFd<'_>, place: &Pat
         rustix::io::ioctl_fionbio(end, false)?;
     }
     let count = trees.len();
-    let child = sys::fork::fork(OneThread::check()?, || match send_copies(count, user, place, &theirs) {
+    let child = sys::fork::fork(SingleThread::check()?, || match send_copies(count, user, place, &theirs) {
         Ok(()) => 0,
         Err(error) => i32::from(sys::seqpacket::send(&theirs, error.to_string().as_bytes(), &[]).is_err()),
     })?;

@@ -13,11 +13,11 @@ use rustix::mount::{
 };
 use sys::mount::{Attributes, NOEXEC, NOSUID, PRIVATE, RDONLY, Reach, set_attributes};
 
-use crate::rootfs::mount_propagation::Peers;
+use crate::rootfs::mount_propagation::PropagationGuard;
 use crate::rootfs::mounts::{is_root, open_in_root};
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CoverError {
+pub(crate) enum MaskError {
     #[error("hiding {path}: {source}")]
     Hide { path: PathBuf, source: io::Error },
     #[error("making {path} read-only: {source}")]
@@ -28,17 +28,17 @@ pub(crate) enum CoverError {
 
 /// What lies over a hidden file: the container's own, since whoever may change its rights there changes nothing of the host's.
 #[derive(Debug)]
-pub(crate) struct Null(OwnedFd);
+pub(crate) struct NullDevice(OwnedFd);
 
-impl Null {
+impl NullDevice {
     /// To be opened while all of `/dev` is still as it was made.
-    pub(crate) fn open() -> Result<Self, CoverError> {
+    pub(crate) fn open() -> Result<Self, MaskError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let null = rustix::fs::open("/dev/null", flags, Mode::empty()).map_err(|e| CoverError::Null(e.into()))?;
-        if is_null(&null).map_err(|e| CoverError::Null(e.into()))? {
+        let null = rustix::fs::open("/dev/null", flags, Mode::empty()).map_err(|e| MaskError::Null(e.into()))?;
+        if is_null(&null).map_err(|e| MaskError::Null(e.into()))? {
             Ok(Self(null))
         } else {
-            Err(CoverError::Null(io::Error::other("is something else")))
+            Err(MaskError::Null(io::Error::other("is something else")))
         }
     }
 }
@@ -51,23 +51,23 @@ pub(crate) fn is_null(found: &OwnedFd) -> rustix::io::Result<bool> {
 }
 
 /// Covers what is there; what is not needs no cover. `label` is the SELinux label of the container's files.
-pub(crate) fn cover(
+pub(crate) fn apply(
     masked: &[String],
     readonly: &[String],
-    null: &Null,
+    null: &NullDevice,
     label: Option<&str>,
-    peers: &mut Peers,
-) -> Result<(), CoverError> {
+    peers: &mut PropagationGuard,
+) -> Result<(), MaskError> {
     for path in readonly {
-        let failed = |source| CoverError::ReadOnly { path: path.into(), source };
+        let failed = |source| MaskError::ReadOnly { path: path.into(), source };
         if let Some(found) = find(Path::new(path)).map_err(failed)? {
             make_read_only(found, peers).map_err(failed)?;
         }
     }
     for path in masked {
-        let failed = |source| CoverError::Hide { path: path.into(), source };
+        let failed = |source| MaskError::Hide { path: path.into(), source };
         if let Some(found) = find(Path::new(path)).map_err(failed)? {
-            hide(found, null, label, peers).map_err(failed)?;
+            mask(found, null, label, peers).map_err(failed)?;
         }
     }
     Ok(())
@@ -83,21 +83,21 @@ fn find(path: &Path) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-fn make_read_only(found: OwnedFd, peers: &mut Peers) -> io::Result<()> {
+fn make_read_only(found: OwnedFd, peers: &mut PropagationGuard) -> io::Result<()> {
     let tree = copy(&found, OpenTreeFlags::AT_RECURSIVE)?;
     let attributes = Attributes { set: RDONLY, clear: 0, propagation: PRIVATE };
     set_attributes(&tree, attributes, Reach::Tree)?;
     peers.attach(tree, found)
 }
 
-fn hide(found: OwnedFd, null: &Null, label: Option<&str>, peers: &mut Peers) -> io::Result<()> {
+fn mask(found: OwnedFd, null: &NullDevice, label: Option<&str>, peers: &mut PropagationGuard) -> io::Result<()> {
     let directory = FileType::from_raw_mode(fstat(&found)?.st_mode) == FileType::Directory;
     let over = if directory { empty(label)? } else { nothing(null)? };
     peers.attach(over, found)
 }
 
 /// The null device, which cannot be changed by this name.
-fn nothing(null: &Null) -> io::Result<OwnedFd> {
+fn nothing(null: &NullDevice) -> io::Result<OwnedFd> {
     let over = copy(&null.0, OpenTreeFlags::empty())?;
     let attributes = Attributes { set: RDONLY | NOSUID | NOEXEC, clear: 0, propagation: PRIVATE };
     set_attributes(&over, attributes, Reach::Top)?;

@@ -17,20 +17,20 @@ use crate::rootfs::mounts::{attach, open_in_root};
 
 /// The mounts that have left their groups for now.
 #[derive(Debug)]
-pub(crate) struct Peers {
+pub(crate) struct PropagationGuard {
     /// Whether there can be any: to ask the kernel each time would take longer than to mount.
     any: bool,
-    apart: Vec<Apart>,
+    apart: Vec<SeparatedMount>,
 }
 
 #[derive(Debug)]
-struct Apart {
+struct SeparatedMount {
     mount: OwnedFd,
     /// Another mount of its group, attached nowhere.
     group: OwnedFd,
 }
 
-impl Peers {
+impl PropagationGuard {
     pub(crate) fn new(any: bool) -> Self {
         Self { any, apart: Vec::new() }
     }
@@ -43,12 +43,12 @@ impl Peers {
     /// Puts `mount` onto `place`, for the container alone.
     pub(crate) fn attach(&mut self, mount: impl AsFd, place: OwnedFd) -> io::Result<()> {
         if self.any {
-            self.part(&place)?;
+            self.leave_peer_group(&place)?;
         }
         attach(mount, place)
     }
 
-    fn part(&mut self, place: &OwnedFd) -> io::Result<()> {
+    fn leave_peer_group(&mut self, place: &OwnedFd) -> io::Result<()> {
         let id = mount_id(place)?;
         let Some(point) = shared_at(id)? else { return Ok(()) };
         let mount = open_in_root(&point)?;
@@ -60,16 +60,16 @@ impl Peers {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         let group = open_tree(&mount, "", flags)?;
         set_attributes(&mount, Attributes { propagation: PRIVATE, ..Attributes::default() }, Reach::Top)?;
-        self.apart.push(Apart { mount, group });
+        self.apart.push(SeparatedMount { mount, group });
         Ok(())
     }
 
     /// Brings all of them back into their groups.
-    pub(crate) fn rejoin(self) -> io::Result<()> {
+    pub(crate) fn rejoin_peer_group(self) -> io::Result<()> {
         let flags = MoveMountFlags::MOVE_MOUNT_SET_GROUP
             | MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
             | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        for Apart { mount, group } in self.apart {
+        for SeparatedMount { mount, group } in self.apart {
             move_mount(&group, "", &mount, "", flags)?;
         }
         Ok(())

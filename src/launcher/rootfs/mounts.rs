@@ -23,10 +23,10 @@ use sys::mount::{Attributes, Reach, SHARED, SLAVE, detach_copy, set_attributes};
 
 use crate::rootfs::idmap::{IdMaps, Mapped};
 use crate::rootfs::mount_options::{MountOptions, UnknownOption};
-use crate::rootfs::mount_propagation::Peers;
+use crate::rootfs::mount_propagation::PropagationGuard;
 
 #[derive(Debug, thiserror::Error)]
-pub enum StageError {
+pub enum MountError {
     #[error("mount at {target}: {source}")]
     Option { target: PathBuf, source: UnknownOption },
     #[error("mount at {0}: type {1:?} is not supported")]
@@ -49,24 +49,24 @@ pub enum StageError {
 
 /// A mount on its way into the container.
 #[derive(Debug)]
-pub(crate) struct Staged {
+pub(crate) struct PreparedMount {
     /// When its turn is among all of them.
     turn: usize,
     target: PathBuf,
-    what: What,
+    what: MountKind,
 }
 
-impl Staged {
+impl PreparedMount {
     pub(crate) fn tree(turn: usize, target: PathBuf, mount: OwnedFd, directory: bool) -> Self {
-        Self { turn, target, what: What::Tree { mount, directory } }
+        Self { turn, target, what: MountKind::Tree { mount, directory } }
     }
 
     /// The mounts that came from the host, and whether each is of a directory.
     pub(crate) fn trees(&mut self) -> Vec<(&mut OwnedFd, bool)> {
         match &mut self.what {
-            What::Tree { mount, directory } => vec![(mount, *directory)],
-            What::CgroupV1 { controllers, .. } => controllers.iter_mut().map(|(_, tree)| (tree, true)).collect(),
-            What::Tmpfs(_) | What::CgroupV2 { .. } => Vec::new(),
+            MountKind::Tree { mount, directory } => vec![(mount, *directory)],
+            MountKind::CgroupV1 { controllers, .. } => controllers.iter_mut().map(|(_, tree)| (tree, true)).collect(),
+            MountKind::Tmpfs(_) | MountKind::CgroupV2 { .. } => Vec::new(),
         }
     }
 }
@@ -75,7 +75,7 @@ impl Staged {
 pub(crate) const IMAGE: &str = "image";
 
 #[derive(Debug)]
-enum What {
+enum MountKind {
     Tree {
         mount: OwnedFd,
         directory: bool,
@@ -100,7 +100,7 @@ pub(crate) fn prepare(
     label: Option<&str>,
     ids: &mut IdMaps,
     warnings: &mut Vec<String>,
-) -> Result<Vec<Staged>, StageError> {
+) -> Result<Vec<PreparedMount>, MountError> {
     let ours = mounts.iter().enumerate().filter(|(_, mount)| mount.typ().as_deref() != Some(IMAGE));
     ours.map(|(turn, mount)| prepare_one(turn, mount, cgroup, label, ids, warnings)).collect()
 }
@@ -112,21 +112,21 @@ fn prepare_one(
     label: Option<&str>,
     ids: &mut IdMaps,
     warnings: &mut Vec<String>,
-) -> Result<Staged, StageError> {
+) -> Result<PreparedMount, MountError> {
     let target = mount.destination().clone();
     let kind = mount.typ().as_deref().unwrap_or("bind");
     let options = mount.options().as_deref().unwrap_or_default();
     let options = MountOptions::read(options, kind == "tmpfs")
-        .map_err(|source| StageError::Option { target: target.clone(), source })?;
+        .map_err(|source| MountError::Option { target: target.clone(), source })?;
     let readonly = options.top.set & sys::mount::RDONLY != 0;
     let what = match kind {
         "bind" => bind(mount, &options, ids, warnings)?,
-        "tmpfs" => What::Tmpfs(options.labelled(label)),
-        "cgroup" if cgroup.shown.is_empty() => What::CgroupV2 { readonly },
+        "tmpfs" => MountKind::Tmpfs(options.labelled(label)),
+        "cgroup" if cgroup.shown.is_empty() => MountKind::CgroupV2 { readonly },
         "cgroup" => cgroup_v1(&target, cgroup, label, readonly)?,
-        other => return Err(StageError::Type(target, other.to_owned())),
+        other => return Err(MountError::Type(target, other.to_owned())),
     };
-    Ok(Staged { turn, target, what })
+    Ok(PreparedMount { turn, target, what })
 }
 
 fn bind(
@@ -134,11 +134,11 @@ fn bind(
     options: &MountOptions,
     ids: &mut IdMaps,
     warnings: &mut Vec<String>,
-) -> Result<What, StageError> {
+) -> Result<MountKind, MountError> {
     let target = mount.destination();
     let from = mount.source().clone().unwrap_or_default();
-    let step = |step| move |source: io::Error| StageError::Step { target: target.clone(), step, source };
-    let failed = |source| StageError::Source { target: target.clone(), from: from.clone(), source };
+    let step = |step| move |source: io::Error| MountError::Step { target: target.clone(), step, source };
+    let failed = |source| MountError::Source { target: target.clone(), from: from.clone(), source };
     let wanted = match options.propagation() {
         SHARED => Some("shared"),
         SLAVE => Some("shared or slave"),
@@ -147,7 +147,7 @@ fn bind(
     if let Some(wanted) = wanted
         && !propagates(&from, wanted == "shared").map_err(failed)?
     {
-        return Err(StageError::NotShared { target: target.clone(), from, wanted });
+        return Err(MountError::NotShared { target: target.clone(), from, wanted });
     }
     let tree = detach_copy(&from, options.reach).map_err(failed)?;
     let stat = rustix::fs::fstat(&tree).map_err(|e| failed(e.into()))?;
@@ -158,15 +158,15 @@ fn bind(
             .push(format!("mount at {target}: something mounted below {from} cannot map ids, so nothing there does"));
     }
     options.apply(&tree).map_err(step("setting its attributes"))?;
-    Ok(What::Tree { mount: tree, directory })
+    Ok(MountKind::Tree { mount: tree, directory })
 }
 
 /// The kernel does not say why, but there are few reasons.
-pub(crate) fn ids_refused(target: &Path, from: &Path, source: io::Error) -> StageError {
+pub(crate) fn ids_refused(target: &Path, from: &Path, source: io::Error) -> MountError {
     let (target, from) = (target.to_owned(), from.to_owned());
     match source.kind() {
-        io::ErrorKind::InvalidInput => StageError::NoIds { target, from },
-        _ => StageError::Ids { target, from, source },
+        io::ErrorKind::InvalidInput => MountError::NoIds { target, from },
+        _ => MountError::Ids { target, from, source },
     }
 }
 
@@ -182,8 +182,8 @@ fn propagates(path: &Path, shared: bool) -> io::Result<bool> {
     Ok(optional.any(|f| f.starts_with("shared:") || (!shared && f.starts_with("master:"))))
 }
 
-fn tmpfs(target: &Path, options: &MountOptions) -> Result<OwnedFd, StageError> {
-    let step = |source: rustix::io::Errno| StageError::Step {
+fn tmpfs(target: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let step = |source: rustix::io::Errno| MountError::Step {
         target: target.to_owned(),
         step: "making a tmpfs",
         source: source.into(),
@@ -198,7 +198,7 @@ fn tmpfs(target: &Path, options: &MountOptions) -> Result<OwnedFd, StageError> {
     }
     fsconfig_create(&fs).map_err(step)?;
     let mount = fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).map_err(step)?;
-    set_attributes(&mount, options.top, Reach::Top).map_err(|source| StageError::Step {
+    set_attributes(&mount, options.top, Reach::Top).map_err(|source| MountError::Step {
         target: target.to_owned(),
         step: "setting its attributes",
         source,
@@ -206,18 +206,23 @@ fn tmpfs(target: &Path, options: &MountOptions) -> Result<OwnedFd, StageError> {
     Ok(mount)
 }
 
-fn cgroup_v1(target: &Path, cgroup: &CgroupPaths, label: Option<&str>, readonly: bool) -> Result<What, StageError> {
+fn cgroup_v1(
+    target: &Path,
+    cgroup: &CgroupPaths,
+    label: Option<&str>,
+    readonly: bool,
+) -> Result<MountKind, MountError> {
     let safe = sys::mount::NOSUID | sys::mount::NODEV | sys::mount::NOEXEC;
     let set = safe | if readonly { sys::mount::RDONLY } else { 0 };
     let mut controllers = Vec::new();
     for shown in &cgroup.shown {
-        let failed = |source| StageError::Source { target: target.to_owned(), from: shown.dir.clone(), source };
+        let failed = |source| MountError::Source { target: target.to_owned(), from: shown.dir.clone(), source };
         let tree = detach_copy(&shown.dir, Reach::Top).map_err(failed)?;
         let attributes = Attributes { set, clear: 0, propagation: sys::mount::PRIVATE };
         set_attributes(&tree, attributes, Reach::Top).map_err(failed)?;
         controllers.push((shown.clone(), tree));
     }
-    Ok(What::CgroupV1 { controllers, above: cgroup_tmpfs().labelled(label), readonly })
+    Ok(MountKind::CgroupV1 { controllers, above: cgroup_tmpfs().labelled(label), readonly })
 }
 
 /// What the controllers' directories of version 1 are shown in.
@@ -232,34 +237,34 @@ fn cgroup_tmpfs() -> MountOptions {
 }
 
 /// Puts everything in its place. Runs in the container, as root, after it entered its root.
-pub(crate) fn settle(staged: &[Staged], peers: &mut Peers) -> Result<(), StageError> {
-    let mut in_turn: Vec<&Staged> = staged.iter().collect();
+pub(crate) fn attach_in_root(staged: &[PreparedMount], peers: &mut PropagationGuard) -> Result<(), MountError> {
+    let mut in_turn: Vec<&PreparedMount> = staged.iter().collect();
     in_turn.sort_by_key(|one| one.turn);
-    for Staged { turn: _, target, what } in in_turn {
-        let step = |step| move |source: io::Error| StageError::Step { target: target.clone(), step, source };
+    for PreparedMount { turn: _, target, what } in in_turn {
+        let step = |step| move |source: io::Error| MountError::Step { target: target.clone(), step, source };
         match what {
-            What::Tree { mount, directory } => {
-                let onto = find_or_make(target, *directory).map_err(step("preparing the target"))?;
+            MountKind::Tree { mount, directory } => {
+                let onto = find_or_create(target, *directory).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
                 peers.attach(mount, onto).map_err(step("attaching"))?;
             }
-            What::Tmpfs(options) => {
-                let onto = find_or_make(target, true).map_err(step("preparing the target"))?;
+            MountKind::Tmpfs(options) => {
+                let onto = find_or_create(target, true).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
                 peers.attach(&tmpfs(target, options)?, onto).map_err(step("attaching"))?;
             }
-            What::CgroupV1 { controllers, above, readonly } => {
-                let onto = find_or_make(target, true).map_err(step("preparing the target"))?;
+            MountKind::CgroupV1 { controllers, above, readonly } => {
+                let onto = find_or_create(target, true).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
                 let tmpfs = &tmpfs(target, above)?;
                 peers.attach(tmpfs, onto).map_err(step("attaching"))?;
-                settle_controllers(tmpfs, controllers).map_err(step("showing the controllers"))?;
+                attach_controllers(tmpfs, controllers).map_err(step("showing the controllers"))?;
                 let set = if *readonly { sys::mount::RDONLY } else { 0 };
                 let attributes = Attributes { set, ..Attributes::default() };
                 set_attributes(tmpfs, attributes, Reach::Top).map_err(step("making it read-only"))?;
             }
-            What::CgroupV2 { readonly } => {
-                let onto = find_or_make(target, true).map_err(step("preparing the target"))?;
+            MountKind::CgroupV2 { readonly } => {
+                let onto = find_or_create(target, true).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
                 let cgroup = cgroup_v2(*readonly).map_err(step("mounting cgroup2"))?;
                 peers.attach(cgroup, onto).map_err(step("attaching"))?;
@@ -270,13 +275,13 @@ pub(crate) fn settle(staged: &[Staged], peers: &mut Peers) -> Result<(), StageEr
 }
 
 /// Makes the container's root read-only, after all that had to be made in it.
-pub(crate) fn seal_root() -> Result<(), StageError> {
-    let root = open_in_root(Path::new("/")).map_err(StageError::Root)?;
+pub(crate) fn seal_root() -> Result<(), MountError> {
+    let root = open_in_root(Path::new("/")).map_err(MountError::Root)?;
     let attributes = Attributes { set: sys::mount::RDONLY, ..Attributes::default() };
-    set_attributes(root, attributes, Reach::Top).map_err(StageError::Root)
+    set_attributes(root, attributes, Reach::Top).map_err(MountError::Root)
 }
 
-fn settle_controllers(tmpfs: &OwnedFd, controllers: &[(CgroupMount, OwnedFd)]) -> io::Result<()> {
+fn attach_controllers(tmpfs: &OwnedFd, controllers: &[(CgroupMount, OwnedFd)]) -> io::Result<()> {
     for (shown, tree) in controllers {
         rustix::fs::mkdirat(tmpfs, &shown.name, Mode::from_raw_mode(0o755))?;
         let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
@@ -305,9 +310,9 @@ pub(crate) fn attach(mount: impl AsFd, onto: OwnedFd) -> io::Result<()> {
 
 /// Nothing may cover the root, or lie over the kernel's own view of processes but for single files that some
 /// lxcfs-like tools replace.
-fn allowed(target: &Path, onto: &OwnedFd) -> Result<(), StageError> {
+fn allowed(target: &Path, onto: &OwnedFd) -> Result<(), MountError> {
     const REPLACEABLE: [&str; 7] = ["cpuinfo", "diskstats", "loadavg", "meminfo", "stat", "swaps", "uptime"];
-    let forbidden = || StageError::Forbidden(target.to_owned());
+    let forbidden = || MountError::Forbidden(target.to_owned());
     if is_root(onto).map_err(|_| forbidden())? {
         return Err(forbidden());
     }
@@ -350,7 +355,7 @@ const LINKS_MAX: usize = 40;
 
 /// The target, made as a directory or an empty file where it is missing. A link of the image's that leads to nothing is
 /// followed, inside the root, and what it names is made.
-pub(crate) fn find_or_make(path: &Path, directory: bool) -> io::Result<OwnedFd> {
+pub(crate) fn find_or_create(path: &Path, directory: bool) -> io::Result<OwnedFd> {
     make(path, directory, LINKS_MAX)
 }
 

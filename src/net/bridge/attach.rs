@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use model::{ErrorClass, ErrorKind};
 
 use super::host_ports::{Forward, PortError};
-use super::ipam::{AddressTaken, Home};
+use super::ipam::{AddressConfig, AddressTaken};
 use super::link::{self, Pair};
 use super::netlink::{Batch, NetlinkError, Socket};
 use super::setup::NotReady;
-use super::state::{Bridge, Made};
+use super::state::{Bridge, BridgeLink};
 use super::sysctl::{self, SysctlError};
 use super::{conntrack, ipam, traffic_shaping};
 use crate::{Attached, INTERFACE, Pod};
@@ -73,7 +73,7 @@ impl Bridge {
         let path = pod.netns.as_deref().ok_or(AttachError::NoNamespace)?;
         let (made, homes, forwards) = {
             let mut state = self.lock();
-            let home = |ip: &IpAddr| state.pool.home(*ip).ok_or(AttachError::Foreign(*ip));
+            let home = |ip: &IpAddr| state.pool.address_config(*ip).ok_or(AttachError::Foreign(*ip));
             let homes = ips.iter().map(home).collect::<Result<Vec<_>, _>>()?;
             state.pool.take(&pod.id, ips)?;
             let made = self.ensure(&mut state)?;
@@ -101,16 +101,16 @@ impl Bridge {
     fn connect(
         &self,
         socket: &Socket,
-        made: Made,
+        made: BridgeLink,
         name: &str,
         namespace: &File,
         ips: &[IpAddr],
-    ) -> Result<Made, AttachError> {
+    ) -> Result<BridgeLink, AttachError> {
         let namespace = u32::try_from(namespace.as_raw_fd()).unwrap_or(u32::MAX);
-        let make = |made: Made| {
+        let make = |made: BridgeLink| {
             let mut batch = Batch::new();
             let peer_mac = ips.first().map(|ip| ipam::mac(*ip)).unwrap_or_default();
-            let Made { index: bridge, mtu } = made;
+            let BridgeLink { index: bridge, mtu } = made;
             link::make_pair(&mut batch, &Pair { name, bridge, mtu, peer: INTERFACE, peer_mac, namespace });
             socket.ask(batch).map(|_| made)
         };
@@ -147,7 +147,13 @@ impl Bridge {
     }
 
     /// The first pod of all also wakes the bridge.
-    fn wait_for_host(&self, socket: &Socket, name: &str, bridge: u32, homes: &[Home]) -> Result<bool, NetlinkError> {
+    fn wait_for_host(
+        &self,
+        socket: &Socket,
+        name: &str,
+        bridge: u32,
+        homes: &[AddressConfig],
+    ) -> Result<bool, NetlinkError> {
         let gateways: Vec<_> = homes.iter().map(|home| home.gateway).filter(IpAddr::is_ipv6).collect();
         let awake = gateways.is_empty() || self.lock().awake == Some(bridge);
         let up = wait(|| {
@@ -163,7 +169,7 @@ impl Bridge {
     fn forward(&self, outside: &Socket, forwards: &[Forward], warnings: &mut Vec<String>) -> Result<(), AttachError> {
         self.add_ports(&mut self.lock(), forwards).map_err(AttachError::Ports)?;
         if forwards.iter().any(|forward| !forward.from.v6) {
-            sysctl::carry_loopback(&self.settings.bridge).map_err(NotReady::from)?;
+            sysctl::route_localnet(&self.settings.bridge).map_err(NotReady::from)?;
         }
         if forwards.iter().any(conntrack::is_udp) {
             let local: Vec<_> = outside.addresses().map_err(AttachError::Ports)?.iter().map(|a| a.net.addr()).collect();
@@ -183,7 +189,7 @@ impl Bridge {
 fn enter(path: &Path, v6: bool) -> Result<Socket, AttachError> {
     let look = || -> io::Result<Result<Socket, AttachError>> {
         let socket = || {
-            sysctl::trust_nobody("default")?;
+            sysctl::disable_router_advertisements("default")?;
             if v6 {
                 sysctl::enable_ipv6("default")?;
             }
@@ -192,12 +198,12 @@ fn enter(path: &Path, v6: bool) -> Result<Socket, AttachError> {
         Ok(socket())
     };
     let failed = |source| AttachError::Enter { path: path.to_owned(), source };
-    let entered = sys::netns::look_into(&[path], look).map_err(failed)?.pop();
+    let entered = sys::netns::run_in(&[path], look).map_err(failed)?.pop();
     entered.unwrap_or_else(|| Err(io::Error::other("nobody went there"))).map_err(failed)?
 }
 
 /// Brings the pod's interface up, with its addresses and the way out. Its index.
-fn set_up(socket: &Socket, homes: &[Home]) -> Result<u32, NetlinkError> {
+fn set_up(socket: &Socket, homes: &[AddressConfig]) -> Result<u32, NetlinkError> {
     let mut batch = Batch::new();
     link::up(&mut batch, INTERFACE);
     link::ask_link(&mut batch, INTERFACE);
@@ -217,7 +223,7 @@ fn is_up(socket: &Socket, name: &str, index: u32, ips: &[IpAddr]) -> Result<bool
     let mut up = socket.link(name)?.is_some_and(|link| link.running);
     for ip in ips {
         if let IpAddr::V6(ip) = ip {
-            up = up && socket.hears(index, *ip)?;
+            up = up && socket.has_carrier(index, *ip)?;
         }
     }
     Ok(up)

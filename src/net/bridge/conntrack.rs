@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::host_ports::{Forward, UDP};
 use super::link;
-use super::netlink::{Batch, DUMP, NetlinkError, Reply, Socket, Step, find, find_in};
+use super::netlink::{Batch, DUMP, NetlinkError, Operation, Reply, Socket, find, find_in};
 use super::nft::octets;
 
 const SUBSYSTEM: u16 = 1;
@@ -62,7 +62,7 @@ fn forget(socket: &Socket, forwards: &[Forward], stale: impl Fn(&Forward, &Flow)
         let flows: Vec<_> = socket.ask(batch)?.iter().filter_map(read).collect();
         let mut batch = Batch::new();
         for flow in flows.iter().filter(|flow| flow.to.port() == forward.from.port && stale(forward, flow)) {
-            let step = Step::or("forgetting a connection", &[libc::ENOENT]);
+            let step = Operation::or("forgetting a connection", &[libc::ENOENT]);
             let mut message = batch.message(step, IPCTNL_MSG_CT_DELETE, 0, &[family, 0, 0, 0]);
             message.bytes(CTA_TUPLE_ORIG | NESTED, &flow.name).bytes(CTA_ID, &flow.id);
         }
@@ -75,7 +75,7 @@ const NESTED: u16 = 0x8000;
 
 /// Kernels before 5.8 do not know the filter and send all there are; whoever reads looks again.
 fn ask(batch: &mut Batch, family: u8, forward: &Forward) {
-    let mut message = batch.message(Step::new("listing connections"), IPCTNL_MSG_CT_GET, DUMP, &[family, 0, 0, 0]);
+    let mut message = batch.message(Operation::new("listing connections"), IPCTNL_MSG_CT_GET, DUMP, &[family, 0, 0, 0]);
     message.nest(CTA_TUPLE_ORIG, |m| {
         m.nest(CTA_TUPLE_IP, |m| {
             let any = if forward.from.v6 { IpAddr::from([0; 16]) } else { IpAddr::from([0; 4]) };

@@ -2,7 +2,7 @@
 
 use model::{ErrorClass, ErrorKind};
 
-use super::link_removal::{Leaver, Removal};
+use super::link_removal::{LinkRemoval, PendingLink};
 use super::netlink::{Batch, NetlinkError, Socket};
 use super::state::Bridge;
 use super::{conntrack, link};
@@ -30,17 +30,17 @@ impl Bridge {
     /// Its network namespace may be gone already, and its interface with it. When this returns, the pod is cut off and its host
     /// ports are free. The kernel takes some 20 ms to let go of an interface; nobody has to wait for that, and the addresses are
     /// free after it.
-    pub fn detach(&self, pod: &str) -> Result<Removal, DetachError> {
+    pub fn detach(&self, pod: &str) -> Result<LinkRemoval, DetachError> {
         let closed = self.close_ports(pod).map_err(DetachError::Ports);
         let name = self.link_name(pod);
         if self.is_of_another(&self.lock(), pod) || !take_down(&name).map_err(DetachError::Link)? {
             let mut state = self.lock();
             state.pool.release(pod);
             state.leaving.remove(pod);
-            return closed.map(|()| Removal::done());
+            return closed.map(|()| LinkRemoval::done());
         }
         self.lock().leaving.insert(pod.to_owned());
-        let removal = self.remove_links(vec![Leaver { name, pod: Some(pod.to_owned()) }]);
+        let removal = self.remove_links(vec![PendingLink { name, pod: Some(pod.to_owned()) }]);
         closed.map(|()| removal)
     }
 

@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 use model::{ErrorClass, ErrorKind};
 
-use super::link_removal::{Leaver, Removal};
+use super::link_removal::{LinkRemoval, PendingLink};
 use super::netlink::{NetlinkError, Socket};
 use super::setup::NotReady;
 use super::state::Bridge;
 
 /// What could not be swept.
 #[derive(Debug, thiserror::Error)]
-pub enum SweepError {
+pub enum GcError {
     #[error("removing interfaces of pods that are gone")]
     Links(#[source] NetlinkError),
     #[error(transparent)]
     NotReady(#[from] NotReady),
 }
 
-impl ErrorClass for SweepError {
+impl ErrorClass for GcError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Links(_) => ErrorKind::Internal,
@@ -30,17 +30,17 @@ impl ErrorClass for SweepError {
 impl Bridge {
     /// Removes the interfaces and host ports of pods that nobody told of, and mends what pods that live have lost. Nothing
     /// else on the host is touched. The names of the interfaces that are being removed.
-    pub fn sweep(&self) -> Result<(Vec<String>, Removal), SweepError> {
+    pub fn gc(&self) -> Result<(Vec<String>, LinkRemoval), GcError> {
         let mut state = self.lock();
-        let socket = Socket::route().map_err(SweepError::Links)?;
-        let links = socket.links().map_err(SweepError::Links)?;
-        let (prefix, stay) = (self.link_prefix(), self.staying(&state));
+        let socket = Socket::route().map_err(GcError::Links)?;
+        let links = socket.links().map_err(GcError::Links)?;
+        let (prefix, stay) = (self.link_prefix(), self.remaining(&state));
         let ours = links.iter().filter(|link| link.kind == "veth" && link.name.starts_with(&prefix));
         let gone: Vec<_> = ours.map(|link| link.name.clone()).filter(|name| !stay.contains(name)).collect();
         // On a node that connects its pods by other means there is nothing to mend.
         let in_use = state.pool.taken().next().is_some() || links.iter().any(|link| link.name == self.settings.bridge);
         if in_use || !gone.is_empty() {
-            self.claim()?;
+            self.acquire()?;
         }
         // Those that left no interface are gone already, whoever removed it.
         let owners: BTreeMap<_, _> = state.leaving.iter().map(|pod| (self.link_name(pod), pod.clone())).collect();
@@ -48,7 +48,7 @@ impl Bridge {
             state.pool.release(pod);
             state.leaving.remove(pod);
         }
-        let leaver = |name: &String| Leaver { name: name.clone(), pod: owners.get(name).cloned() };
+        let leaver = |name: &String| PendingLink { name: name.clone(), pod: owners.get(name).cloned() };
         let removal = self.remove_links(gone.iter().map(leaver).collect());
         if in_use {
             state.rules = None;

@@ -47,14 +47,14 @@ const FIRST: u32 = 2;
 
 /// An address with its network, and the way out of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Home {
+pub(super) struct AddressConfig {
     pub(super) address: IpNet,
     pub(super) gateway: IpAddr,
 }
 
 /// Pods have the same place in each pool, so a pod with two addresses needs no more thought than one with one.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct AddressPool {
     nets: Vec<IpNet>,
     /// The last place that all pools have.
     last: u32,
@@ -66,7 +66,7 @@ pub(super) struct Pool {
     kept: BTreeSet<IpAddr>,
 }
 
-impl Pool {
+impl AddressPool {
     /// The nets have been checked: each has at least one place for a pod.
     pub(super) fn new(nets: Vec<IpNet>) -> Self {
         let last = nets.iter().map(last_place).min().unwrap_or_default();
@@ -99,9 +99,9 @@ impl Pool {
     }
 
     /// None for an address that is in no pool.
-    pub(super) fn home(&self, ip: IpAddr) -> Option<Home> {
+    pub(super) fn address_config(&self, ip: IpAddr) -> Option<AddressConfig> {
         let net = self.nets.iter().find(|net| is_for_pods(net, ip))?;
-        Some(Home { address: IpNet::new(ip, net.prefix_len()).ok()?, gateway: gateway(net).addr() })
+        Some(AddressConfig { address: IpNet::new(ip, net.prefix_len()).ok()?, gateway: gateway(net).addr() })
     }
 
     pub(super) fn taken(&self) -> impl Iterator<Item = (&IpAddr, &str)> {
@@ -209,8 +209,8 @@ fn place(net: &IpNet, ip: IpAddr) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn pool(nets: &[&str]) -> Pool {
-        Pool::new(nets.iter().map(|net| net.parse().unwrap()).collect())
+    fn pool(nets: &[&str]) -> AddressPool {
+        AddressPool::new(nets.iter().map(|net| net.parse().unwrap()).collect())
     }
 
     fn ips(texts: &[&str]) -> Vec<IpAddr> {

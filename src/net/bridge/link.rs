@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 
 use super::netlink::{
-    Batch, CREATE, DUMP, EXCLUSIVE, Message, NetlinkError, Reply, Socket, Step, find, find_in, text, u32_at,
+    Batch, CREATE, DUMP, EXCLUSIVE, Message, NetlinkError, Operation, Reply, Socket, find, find_in, text, u32_at,
 };
 
 const RTM_NEWLINK: u16 = 16;
@@ -114,7 +114,7 @@ fn link_head(index: u32, flags: u32) -> [u8; 16] {
 
 /// A bridge with an Ethernet address of its own: one that followed its ports would change with every pod.
 pub(super) fn make_bridge(batch: &mut Batch, name: &str, mac: Mac, mtu: u32) {
-    let step = Step::or("making the bridge", &[libc::EEXIST]);
+    let step = Operation::or("making the bridge", &[libc::EEXIST]);
     let mut message = batch.message(step, RTM_NEWLINK, CREATE | EXCLUSIVE, &link_head(0, 0));
     message.text(IFLA_IFNAME, name).bytes(IFLA_ADDRESS, &mac).u32(IFLA_MTU, mtu).nest(IFLA_LINKINFO, |m| {
         m.text(IFLA_INFO_KIND, "bridge");
@@ -123,7 +123,7 @@ pub(super) fn make_bridge(batch: &mut Batch, name: &str, mac: Mac, mtu: u32) {
 
 /// A pair whose one end is up and a port of the bridge, and whose other end is in another namespace already.
 pub(super) fn make_pair(batch: &mut Batch, pair: &Pair<'_>) {
-    let step = Step::new("making the pod's pair of interfaces");
+    let step = Operation::new("making the pod's pair of interfaces");
     let mut message = batch.message(step, RTM_NEWLINK, CREATE | EXCLUSIVE, &link_head(0, IFF_UP));
     message.text(IFLA_IFNAME, pair.name).u32(IFLA_MTU, pair.mtu).u32(IFLA_MASTER, pair.bridge);
     message.nest(IFLA_LINKINFO, |m| {
@@ -140,14 +140,14 @@ pub(super) fn make_pair(batch: &mut Batch, pair: &Pair<'_>) {
 
 /// Makes an interface a port of the bridge, again.
 pub(super) fn join(batch: &mut Batch, name: &str, bridge: u32) {
-    let step = Step::or("giving a pod's interface back to the bridge", &[libc::ENODEV]);
+    let step = Operation::or("giving a pod's interface back to the bridge", &[libc::ENODEV]);
     batch.message(step, RTM_NEWLINK, 0, &link_head(0, IFF_UP)).text(IFLA_IFNAME, name).u32(IFLA_MASTER, bridge);
     hairpin(batch, name);
 }
 
 /// Lets packets leave by the port that they came in by: a pod that asks its own port of the host.
 fn hairpin(batch: &mut Batch, name: &str) {
-    let step = Step::or("turning on hairpin mode", &[libc::ENODEV]);
+    let step = Operation::or("turning on hairpin mode", &[libc::ENODEV]);
     batch.message(step, RTM_NEWLINK, 0, &link_head(0, 0)).text(IFLA_IFNAME, name).nest(IFLA_LINKINFO, |m| {
         m.text(IFLA_INFO_SLAVE_KIND, "bridge").nest(IFLA_INFO_SLAVE_DATA, |m| {
             m.byte(IFLA_BRPORT_MODE, 1);
@@ -157,7 +157,7 @@ fn hairpin(batch: &mut Batch, name: &str) {
 
 pub(super) fn up(batch: &mut Batch, name: &str) {
     batch
-        .message(Step::new("bringing the interface up"), RTM_NEWLINK, 0, &link_head(0, IFF_UP))
+        .message(Operation::new("bringing the interface up"), RTM_NEWLINK, 0, &link_head(0, IFF_UP))
         .text(IFLA_IFNAME, name);
 }
 
@@ -165,22 +165,22 @@ pub(super) fn up(batch: &mut Batch, name: &str) {
 pub(super) fn down(batch: &mut Batch, name: &str) {
     let mut head = link_head(0, IFF_UP);
     head[8..12].fill(0);
-    batch.message(Step::new("taking the pod's interface down"), RTM_NEWLINK, 0, &head).text(IFLA_IFNAME, name);
+    batch.message(Operation::new("taking the pod's interface down"), RTM_NEWLINK, 0, &head).text(IFLA_IFNAME, name);
 }
 
 pub(super) fn set_mtu(batch: &mut Batch, index: u32, mtu: u32) {
-    batch.message(Step::new("setting the MTU"), RTM_NEWLINK, 0, &link_head(index, 0)).u32(IFLA_MTU, mtu);
+    batch.message(Operation::new("setting the MTU"), RTM_NEWLINK, 0, &link_head(index, 0)).u32(IFLA_MTU, mtu);
 }
 
 /// A pair goes whole; one that is gone already is no error.
 pub(super) fn remove(batch: &mut Batch, name: &str) {
-    let step = Step::or("removing the pod's interface", &[libc::ENODEV]);
+    let step = Operation::or("removing the pod's interface", &[libc::ENODEV]);
     batch.message(step, RTM_DELLINK, 0, &link_head(0, 0)).text(IFLA_IFNAME, name);
 }
 
 /// Gives an interface an address, and so a route to its network. IPv6 does not look for others that have it.
 pub(super) fn add_address(batch: &mut Batch, index: u32, net: IpNet) {
-    let step = Step::or("setting an address", &[libc::EEXIST]);
+    let step = Operation::or("setting an address", &[libc::EEXIST]);
     let mut message = batch.message(step, RTM_NEWADDR, CREATE | EXCLUSIVE, &address_head(index, net));
     match net {
         IpNet::V4(net) => {
@@ -194,7 +194,7 @@ pub(super) fn add_address(batch: &mut Batch, index: u32, net: IpNet) {
 }
 
 pub(super) fn remove_address(batch: &mut Batch, address: Address) {
-    let step = Step::or("removing an address of another pool", &[libc::EADDRNOTAVAIL, libc::ENODEV]);
+    let step = Operation::or("removing an address of another pool", &[libc::EADDRNOTAVAIL, libc::ENODEV]);
     let mut message = batch.message(step, RTM_DELADDR, 0, &address_head(address.index, address.net));
     match address.net.addr() {
         IpAddr::V4(ip) => message.bytes(IFA_LOCAL, &ip.octets()),
@@ -209,7 +209,7 @@ fn address_head(index: u32, net: IpNet) -> [u8; 8] {
 
 pub(super) fn add_default_route(batch: &mut Batch, index: u32, gateway: IpAddr) {
     let head = [family(gateway), 0, 0, 0, RT_TABLE_MAIN, RTPROT_BOOT, 0, RTN_UNICAST, 0, 0, 0, 0];
-    let step = Step::or("setting the default route", &[libc::EEXIST]);
+    let step = Operation::or("setting the default route", &[libc::EEXIST]);
     let mut message = batch.message(step, RTM_NEWROUTE, CREATE | EXCLUSIVE, &head);
     match gateway {
         IpAddr::V4(ip) => message.bytes(RTA_GATEWAY, &ip.octets()),
@@ -249,17 +249,17 @@ impl Socket {
 
     pub(super) fn addresses(&self) -> Result<Vec<Address>, NetlinkError> {
         let mut batch = Batch::new();
-        batch.message(Step::new("listing addresses"), RTM_GETADDR, DUMP, &[0; 8]);
+        batch.message(Operation::new("listing addresses"), RTM_GETADDR, DUMP, &[0; 8]);
         Ok(self.ask(batch)?.iter().filter_map(read_address).collect())
     }
 
     /// Whether neighbours that look for this address of IPv6 are heard. The kernel sees to that in the background, and who
     /// is not heard asks again after a second.
-    pub(super) fn hears(&self, index: u32, ip: Ipv6Addr) -> Result<bool, NetlinkError> {
+    pub(super) fn has_carrier(&self, index: u32, ip: Ipv6Addr) -> Result<bool, NetlinkError> {
         let mut group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0).octets();
         group[13..].copy_from_slice(&ip.octets()[13..]);
         let mut batch = Batch::new();
-        batch.message(Step::new("listing multicast groups"), RTM_GETMULTICAST, DUMP, &[10, 0, 0, 0, 0, 0, 0, 0]);
+        batch.message(Operation::new("listing multicast groups"), RTM_GETMULTICAST, DUMP, &[10, 0, 0, 0, 0, 0, 0, 0]);
         let joined = |reply: &Reply| {
             let same = u32_at(&reply.body, 4) == Some(index);
             same && reply.body.get(8..).and_then(|body| find(body, IFA_MULTICAST)) == Some(&group)
@@ -269,7 +269,7 @@ impl Socket {
 
     pub(super) fn routes(&self) -> Result<Vec<Route>, NetlinkError> {
         let mut batch = Batch::new();
-        batch.message(Step::new("listing routes"), RTM_GETROUTE, DUMP, &[0; 12]);
+        batch.message(Operation::new("listing routes"), RTM_GETROUTE, DUMP, &[0; 12]);
         Ok(self.ask(batch)?.iter().filter_map(read_route).collect())
     }
 }
@@ -280,7 +280,7 @@ pub(super) fn ask_link(batch: &mut Batch, name: &str) {
 }
 
 fn ask_links<'a>(batch: &'a mut Batch, doing: &'static str, flags: u16) -> Message<'a> {
-    let mut message = batch.message(Step::new(doing), RTM_GETLINK, flags, &link_head(0, 0));
+    let mut message = batch.message(Operation::new(doing), RTM_GETLINK, flags, &link_head(0, 0));
     message.u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
     message
 }

@@ -11,9 +11,9 @@ use super::state::{Bridge, State, lock};
 
 /// Interfaces that the kernel is letting go of, in the background.
 #[derive(Debug)]
-pub struct Removal(Option<JoinHandle<()>>);
+pub struct LinkRemoval(Option<JoinHandle<()>>);
 
-impl Removal {
+impl LinkRemoval {
     pub(super) fn done() -> Self {
         Self(None)
     }
@@ -29,28 +29,28 @@ impl Removal {
 
 /// An interface to remove, and the pod whose addresses are free then.
 #[derive(Debug, Clone)]
-pub(super) struct Leaver {
+pub(super) struct PendingLink {
     pub(super) name: String,
     pub(super) pod: Option<String>,
 }
 
 impl Bridge {
     /// Removes interfaces on a thread that waits for the kernel.
-    pub(super) fn remove_links(&self, leavers: Vec<Leaver>) -> Removal {
+    pub(super) fn remove_links(&self, leavers: Vec<PendingLink>) -> LinkRemoval {
         let (state, list) = (self.shared(), leavers.clone());
         match Builder::new().name("net-removal".to_owned()).spawn(move || remove(&state, &list)) {
-            Ok(thread) => Removal(Some(thread)),
+            Ok(thread) => LinkRemoval(Some(thread)),
             Err(_) => {
                 remove(&self.shared(), &leavers);
-                Removal::done()
+                LinkRemoval::done()
             }
         }
     }
 }
 
 /// What cannot be removed keeps its addresses: the next sweep tries again.
-fn remove(state: &Arc<Mutex<State>>, leavers: &[Leaver]) {
-    for Leaver { name, pod } in leavers {
+fn remove(state: &Arc<Mutex<State>>, leavers: &[PendingLink]) {
+    for PendingLink { name, pod } in leavers {
         let mut batch = Batch::new();
         link::remove(&mut batch, name);
         if let Err(error) = Socket::route().and_then(|socket| socket.ask(batch)) {

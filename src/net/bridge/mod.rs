@@ -58,12 +58,12 @@ mod traffic_shaping;
 
 pub use attach::AttachError;
 pub use detach::DetachError;
-pub use gc::SweepError;
+pub use gc::GcError;
 pub use host_ports::{HostPort, PortError};
 pub use ipam::{AddressTaken, ReserveError};
-pub use link_removal::Removal;
+pub use link_removal::LinkRemoval;
 pub use netlink::NetlinkError;
 pub use settings::{PoolsError, Settings, SettingsError};
 pub use setup::NotReady;
-pub use state::{Bridge, PoolInUse, TakeError};
+pub use state::{Bridge, PoolInUse, RestoreError};
 pub use sysctl::SysctlError;

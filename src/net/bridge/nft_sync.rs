@@ -3,7 +3,7 @@
 use super::host_ports::Forward;
 use super::netlink::NetlinkError;
 use super::nft::{self, Table};
-use super::state::{Bridge, Rules, State};
+use super::state::{Bridge, NftState, State};
 
 impl Bridge {
     /// Makes the table anew unless it is known to be as it should: for these networks, with these ports. Who else changes rules
@@ -24,7 +24,7 @@ impl Bridge {
             let dropping = nft::dropping_chains(socket)?;
             // Not asked for again: what others do meanwhile is looked at next time.
             let generation = if whole { now } else { now.wrapping_add(1) };
-            Ok(Rules { nets: state.nets.clone(), generation, dropping })
+            Ok(NftState { nets: state.nets.clone(), generation, dropping })
         })?;
         state.rules = Some(rules);
         Ok(())

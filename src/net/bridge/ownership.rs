@@ -16,7 +16,7 @@ const TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
-pub(super) enum Claim {
+pub(super) enum BridgeLock {
     Ours {
         /// Keeps it.
         _socket: Socket,
@@ -27,37 +27,37 @@ pub(super) enum Claim {
 
 impl Bridge {
     /// Makes sure that no other daemon has this bridge, or its table, in this network namespace. Before anything is changed.
-    pub fn claim(&self) -> Result<(), NotReady> {
+    pub fn acquire(&self) -> Result<(), NotReady> {
         let mut claim = lock(&self.claim);
         if claim.is_none() {
-            *claim = Some(self.try_claim().map_err(NotReady::Rules)?);
+            *claim = Some(self.try_acquire().map_err(NotReady::Rules)?);
         }
         match &*claim {
-            Some(Claim::Another) => Err(NotReady::Taken { name: self.settings.bridge.clone() }),
-            Some(Claim::Ours { .. }) | None => Ok(()),
+            Some(BridgeLock::Another) => Err(NotReady::Taken { name: self.settings.bridge.clone() }),
+            Some(BridgeLock::Ours { .. }) | None => Ok(()),
         }
     }
 
     /// Whether another daemon has it, as far as was asked.
     pub(super) fn is_of_another_daemon(&self) -> bool {
-        matches!(*lock(&self.claim), Some(Claim::Another))
+        matches!(*lock(&self.claim), Some(BridgeLock::Another))
     }
 
-    fn try_claim(&self) -> Result<Claim, NetlinkError> {
+    fn try_acquire(&self) -> Result<BridgeLock, NetlinkError> {
         let socket = Socket::netfilter()?;
         let name = format!("{}_claim", self.settings.table);
         for _ in 0..TRIES {
             match nft::own_table(&socket, &name) {
-                Ok(true) => return Ok(Claim::Ours { _socket: socket }),
+                Ok(true) => return Ok(BridgeLock::Ours { _socket: socket }),
                 Ok(false) => std::thread::sleep(PAUSE),
                 // Linux before 5.12: nobody is kept away there.
                 Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => {
                     tracing::debug!(%error, "this kernel has no tables with owners");
-                    return Ok(Claim::Ours { _socket: socket });
+                    return Ok(BridgeLock::Ours { _socket: socket });
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(Claim::Another)
+        Ok(BridgeLock::Another)
     }
 }

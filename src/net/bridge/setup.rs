@@ -6,7 +6,7 @@ use model::{ErrorClass, ErrorKind};
 use super::link::{self, Address, Link, Route};
 use super::netlink::{Batch, NetlinkError, Socket};
 use super::settings::{MTU_MAX, MTU_MIN};
-use super::state::{Bridge, Made, State};
+use super::state::{Bridge, BridgeLink, State};
 use super::sysctl::{self, SysctlError};
 use super::{host_routes, ipam};
 
@@ -46,7 +46,7 @@ impl Bridge {
     /// bridge and its ports, addresses, rules.
     ///
     /// The answer warns of what others on the host do that pods will suffer from.
-    pub fn ready(&self) -> Result<Vec<String>, NotReady> {
+    pub fn set_up(&self) -> Result<Vec<String>, NotReady> {
         let mut state = self.lock();
         self.make(&mut state)?;
         let dropping = state.rules.iter().flat_map(|rules| &rules.dropping);
@@ -58,7 +58,7 @@ impl Bridge {
     }
 
     /// The bridge as it is known, and the rules as they should be.
-    pub(super) fn ensure(&self, state: &mut State) -> Result<Made, NotReady> {
+    pub(super) fn ensure(&self, state: &mut State) -> Result<BridgeLink, NotReady> {
         match state.made {
             Some(made) => {
                 self.check_rules(state).map_err(NotReady::Rules)?;
@@ -69,11 +69,11 @@ impl Bridge {
     }
 
     /// Makes what is missing, and mends what is not as it should be.
-    pub(super) fn make(&self, state: &mut State) -> Result<Made, NotReady> {
+    pub(super) fn make(&self, state: &mut State) -> Result<BridgeLink, NotReady> {
         state.made = None;
-        self.claim()?;
+        self.acquire()?;
         let socket = Socket::route().map_err(NotReady::Bridge)?;
-        let host = Host::look(&socket).map_err(NotReady::Bridge)?;
+        let host = Host::find_bridge(&socket).map_err(NotReady::Bridge)?;
         let bridge = host.links.iter().find(|link| link.name == self.settings.bridge);
         if let Some(other) = bridge.filter(|link| link.kind != "bridge") {
             let kind = if other.kind.is_empty() { "hardware" } else { &other.kind }.to_owned();
@@ -85,7 +85,7 @@ impl Bridge {
         let index = self.make_bridge(state, &socket, bridge, mtu).map_err(NotReady::Bridge)?;
         self.prepare_kernel(state)?;
         let (nets, mut batch) = self.addresses(state, &host, index);
-        let ours = self.staying(state);
+        let ours = self.remaining(state);
         for lost in host.links.iter().filter(|link| link.master != Some(index) && ours.contains(&link.name)) {
             link::join(&mut batch, &lost.name, index);
         }
@@ -93,9 +93,9 @@ impl Bridge {
         state.nets = nets;
         self.check_rules(state).map_err(NotReady::Rules)?;
         if state.ports.all().iter().any(|forward| !forward.from.v6) {
-            sysctl::carry_loopback(&self.settings.bridge)?;
+            sysctl::route_localnet(&self.settings.bridge)?;
         }
-        Ok(*state.made.insert(Made { index, mtu }))
+        Ok(*state.made.insert(BridgeLink { index, mtu }))
     }
 
     fn check_overlap(&self, state: &State, host: &Host, bridge: Option<&Link>) -> Result<(), NotReady> {
@@ -136,7 +136,7 @@ impl Bridge {
 
     fn prepare_kernel(&self, state: &State) -> Result<(), SysctlError> {
         let name = &self.settings.bridge;
-        sysctl::trust_nobody(name)?;
+        sysctl::disable_router_advertisements(name)?;
         for pool in state.pool.nets() {
             match pool {
                 IpNet::V4(_) => sysctl::forward_ipv4()?,
@@ -186,7 +186,7 @@ impl Host {
         self.addresses.iter().map(own).collect()
     }
 
-    fn look(socket: &Socket) -> Result<Self, NetlinkError> {
+    fn find_bridge(socket: &Socket) -> Result<Self, NetlinkError> {
         Ok(Self { links: socket.links()?, addresses: socket.addresses()?, routes: socket.routes()? })
     }
 }

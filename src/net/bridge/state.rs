@@ -10,9 +10,9 @@ use sync::Mutex;
 
 use super::host_ports::{PortError, Ports};
 use super::ipam;
-use super::ipam::{AddressTaken, Pool, ReserveError};
+use super::ipam::{AddressPool, AddressTaken, ReserveError};
 use super::netlink::{NetlinkError, Socket};
-use super::ownership::Claim;
+use super::ownership::BridgeLock;
 use super::settings::{PoolsError, Settings, SettingsError, check_pools};
 
 /// The built-in network.
@@ -23,36 +23,36 @@ pub struct Bridge {
     /// Sockets for rules that are not in use. They are kept, since closing one waits for all that was removed to be gone.
     idle: Mutex<Vec<Socket>>,
     /// None until it is tried.
-    pub(super) claim: Mutex<Option<Claim>>,
+    pub(super) claim: Mutex<Option<BridgeLock>>,
 }
 
 /// Changed under the lock, together with what the kernel has of it.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) pool: Pool,
+    pub(super) pool: AddressPool,
     pub(super) ports: Ports,
     /// What pods have addresses in: the pools, and older ones that pods still live in.
     pub(super) nets: Vec<IpNet>,
     /// Pods that are detached, and whose interfaces may still be there.
     pub(super) leaving: BTreeSet<String>,
     /// None until it is made, and when it may be gone.
-    pub(super) made: Option<Made>,
+    pub(super) made: Option<BridgeLink>,
     /// The bridge that was seen to answer.
     pub(super) awake: Option<u32>,
     /// None while the kernel's table may differ from what is known here.
-    pub(super) rules: Option<Rules>,
+    pub(super) rules: Option<NftState>,
 }
 
 /// The bridge in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Made {
+pub(super) struct BridgeLink {
     pub(super) index: u32,
     pub(super) mtu: u32,
 }
 
 /// The table in the kernel.
 #[derive(Debug)]
-pub(super) struct Rules {
+pub(super) struct NftState {
     pub(super) nets: Vec<IpNet>,
     /// While the kernel's rules are of this generation, nobody else changed anything.
     pub(super) generation: u32,
@@ -62,14 +62,14 @@ pub(super) struct Rules {
 
 /// A pod that lives cannot have what it says it has.
 #[derive(Debug, thiserror::Error)]
-pub enum TakeError {
+pub enum RestoreError {
     #[error(transparent)]
     Address(#[from] AddressTaken),
     #[error(transparent)]
     Port(#[from] PortError),
 }
 
-impl ErrorClass for TakeError {
+impl ErrorClass for RestoreError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Address(e) => e.kind(),
@@ -101,7 +101,7 @@ impl Bridge {
     /// [`Self::attach`].
     pub fn open(settings: Settings) -> Result<Self, SettingsError> {
         settings.check()?;
-        let pool = Pool::new(settings.pools.clone());
+        let pool = AddressPool::new(settings.pools.clone());
         let nets = settings.pools.clone();
         let (ports, leaving) = (Ports::default(), BTreeSet::new());
         let state = State { pool, ports, nets, leaving, made: None, awake: None, rules: None };
@@ -109,7 +109,7 @@ impl Bridge {
     }
 
     /// Tells of a pod that lives, after a start. All of them, before anything else is asked for.
-    pub fn take(&self, pod: &str, ips: &[IpAddr], ports: &[PortMapping]) -> Result<(), TakeError> {
+    pub fn restore(&self, pod: &str, ips: &[IpAddr], ports: &[PortMapping]) -> Result<(), RestoreError> {
         let mut state = self.lock();
         state.pool.take(pod, ips)?;
         state.ports.claim(pod, ports, ips)?;
@@ -169,7 +169,7 @@ impl Bridge {
     }
 
     /// The interfaces of pods that stay, by name.
-    pub(super) fn staying(&self, state: &State) -> BTreeSet<String> {
+    pub(super) fn remaining(&self, state: &State) -> BTreeSet<String> {
         let stays = state.pool.taken().filter(|(_, pod)| !state.leaving.contains(*pod));
         stays.map(|(_, pod)| self.link_name(pod)).collect()
     }

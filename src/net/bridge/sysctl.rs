@@ -43,7 +43,7 @@ pub(super) fn forward_ipv6() -> Result<(), SysctlError> {
 ///
 /// Nobody there can make himself a router for the host or for other pods: these were CVE-2020-13401 and CVE-2020-10749. And no
 /// address is looked for at others before it is used: they are all ours, and looking takes a second or two.
-pub(super) fn trust_nobody(interface: &str) -> Result<(), SysctlError> {
+pub(super) fn disable_router_advertisements(interface: &str) -> Result<(), SysctlError> {
     where_ipv6(set(&format!("ipv6/conf/{interface}/accept_ra"), "0"))?;
     where_ipv6(set(&format!("ipv6/conf/{interface}/accept_dad"), "0"))
 }
@@ -59,7 +59,7 @@ pub(super) fn link_local(interface: &str) -> Result<(), SysctlError> {
 }
 
 /// Lets the bridge carry what the host's loopback sends to pods. The table keeps pods from using it.
-pub(super) fn carry_loopback(bridge: &str) -> Result<(), SysctlError> {
+pub(super) fn route_localnet(bridge: &str) -> Result<(), SysctlError> {
     set(&format!("ipv4/conf/{bridge}/route_localnet"), "1")
 }
 

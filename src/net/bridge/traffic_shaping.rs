@@ -2,7 +2,7 @@
 //!
 //! What a pod sends is held back inside the pod's namespace, so a container there with `CAP_NET_ADMIN` could lift it.
 
-use super::netlink::{Batch, CREATE, EXCLUSIVE, NetlinkError, Socket, Step};
+use super::netlink::{Batch, CREATE, EXCLUSIVE, NetlinkError, Operation, Socket};
 use crate::Rate;
 
 const RTM_NEWQDISC: u16 = 36;
@@ -32,7 +32,7 @@ pub(super) fn limit(socket: &Socket, index: u32, rate: Rate) -> Result<bool, Net
     parameters[8..12].copy_from_slice(&u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes());
     parameters[24..28].copy_from_slice(&limit.to_ne_bytes());
     let mut batch = Batch::new();
-    let step = Step::new("limiting the pod's bandwidth");
+    let step = Operation::new("limiting the pod's bandwidth");
     let mut message = batch.message(step, RTM_NEWQDISC, CREATE | EXCLUSIVE, &head);
     message.text(TCA_KIND, "tbf").nest(TCA_OPTIONS, |m| {
         m.bytes(TCA_TBF_PARMS, &parameters).u32(TCA_TBF_BURST, burst);

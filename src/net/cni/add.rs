@@ -9,7 +9,7 @@ pub(crate) use super::conf::dir::{BadFile, DirError};
 use super::del::DelError;
 use super::plugin::args;
 pub(crate) use super::plugin::args::BadPod;
-use super::plugin::chain::{Chain, Place};
+use super::plugin::chain::{Attachment, PluginChain};
 pub(crate) use super::plugin::error::PluginError;
 use super::plugin::exec;
 use super::plugin::exec::Deadline;
@@ -86,8 +86,13 @@ impl Cni {
         if !netns.as_deref().is_some_and(is_namespace) {
             return Err(AddError::NoNamespace { path: netns });
         }
-        let place =
-            Place { pod: pod.id.clone(), interface: INTERFACE.to_owned(), netns, args, offered: args::offered(pod) };
+        let place = Attachment {
+            pod: pod.id.clone(),
+            interface: INTERFACE.to_owned(),
+            netns,
+            args,
+            offered: args::offered(pod),
+        };
         let deadline = self.deadline();
         let mut entry = self.prepare(place, deadline).await?;
         self.held().insert(pod.id.clone());
@@ -104,7 +109,7 @@ impl Cni {
     }
 
     /// All that can be refused is refused here, before any plugin is called. Then it is written down that one will be.
-    async fn prepare(&self, place: Place, deadline: Deadline) -> Result<Entry, AddError> {
+    async fn prepare(&self, place: Attachment, deadline: Deadline) -> Result<Entry, AddError> {
         let found = self.look().await?;
         let Some((_, list)) = found.network else {
             return Err(AddError::NotConfigured { dir: self.settings().conf_dir.clone(), bad: found.bad });
@@ -118,8 +123,8 @@ impl Cni {
         let settings = self.settings();
         let bin_dirs = &settings.bin_dirs;
         exec::find_all(&list, bin_dirs).map_err(failed)?;
-        let version = self.tongues.agree(&list, bin_dirs, deadline).await.map_err(failed)?;
-        if let Some(old) = self.kept(Some(&place.pod)).await?.pop() {
+        let version = self.versions.negotiate(&list, bin_dirs, deadline).await.map_err(failed)?;
+        if let Some(old) = self.cached_attachment(Some(&place.pod)).await?.pop() {
             return Err(AddError::AlreadyAttached { pod: old.pod, network: old.network });
         }
         let entry = Entry { place, list, version, result: None };
@@ -135,7 +140,7 @@ impl Cni {
     async fn attach(&self, entry: &mut Entry, deadline: Deadline) -> Result<Attached, AddError> {
         let Entry { place, list, version, .. } = &*entry;
         let settings = self.settings();
-        let chain = Chain { list, version: *version, bin_dirs: &settings.bin_dirs, deadline };
+        let chain = PluginChain { list, version: *version, bin_dirs: &settings.bin_dirs, deadline };
         let network = || list.name.clone();
         let result = chain.add(place).await.map_err(|source| AddError::Plugin { network: network(), source })?;
         let attached = result::attached(&result, *version);

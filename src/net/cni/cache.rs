@@ -16,8 +16,8 @@ use model::{ErrorClass, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::conf::List;
-use super::plugin::chain::Place;
+use super::conf::ConfList;
+use super::plugin::chain::Attachment;
 pub(crate) use super::plugin::version::Version;
 
 /// A result and a configuration, with room to spare.
@@ -52,8 +52,8 @@ impl ErrorClass for CacheError {
 /// A pod in a network, as it was attached.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) place: Place,
-    pub(super) list: List,
+    pub(super) place: Attachment,
+    pub(super) list: ConfList,
     pub(super) version: Version,
     /// None until all plugins have answered.
     pub(super) result: Option<Value>,
@@ -61,7 +61,7 @@ pub(super) struct Entry {
 
 /// An entry by its name.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct CachedAttachment {
     pub(super) pod: String,
     pub(super) interface: String,
     pub(super) network: String,
@@ -69,7 +69,7 @@ pub(super) struct Kept {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Written {
+struct CacheFile {
     format: u32,
     pod: String,
     interface: String,
@@ -86,12 +86,12 @@ impl Entry {
     }
 
     /// What is to be written of it.
-    pub(super) fn draft(&self, dir: &Path) -> Draft {
-        let Place { pod, interface, netns, args, offered } = self.place.clone();
+    pub(super) fn draft(&self, dir: &Path) -> NewEntry {
+        let Attachment { pod, interface, netns, args, offered } = self.place.clone();
         let config = self.list.to_value(self.version);
         let result = self.result.clone();
-        let written = Written { format: FORMAT, pod, interface, netns, args, capabilities: offered, config, result };
-        Draft { dir: dir.to_owned(), path: self.path(dir), written }
+        let written = CacheFile { format: FORMAT, pod, interface, netns, args, capabilities: offered, config, result };
+        NewEntry { dir: dir.to_owned(), path: self.path(dir), written }
     }
 
     pub(super) fn remove(&self, dir: &Path) -> Result<(), CacheError> {
@@ -100,13 +100,13 @@ impl Entry {
 }
 
 /// An entry that is about to be written.
-pub(super) struct Draft {
+pub(super) struct NewEntry {
     dir: PathBuf,
     path: PathBuf,
-    written: Written,
+    written: CacheFile,
 }
 
-impl Draft {
+impl NewEntry {
     /// Writes it whole or not at all.
     pub(super) fn write(self) -> Result<(), CacheError> {
         let Self { dir, path, written } = self;
@@ -116,7 +116,7 @@ impl Draft {
     }
 }
 
-fn replace(path: &Path, written: &Written) -> io::Result<()> {
+fn replace(path: &Path, written: &CacheFile) -> io::Result<()> {
     let bytes = serde_json::to_vec(written)?;
     let new = path.with_extension("new");
     let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -137,7 +137,7 @@ pub(super) fn remove(path: &Path) -> Result<(), CacheError> {
 }
 
 /// All entries by their names; none where there is no such directory.
-pub(super) fn kept(dir: &Path) -> Result<Vec<Kept>, CacheError> {
+pub(super) fn cached(dir: &Path) -> Result<Vec<CachedAttachment>, CacheError> {
     let failed = |source| CacheError::Read { path: dir.to_owned(), source };
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -147,13 +147,13 @@ pub(super) fn kept(dir: &Path) -> Result<Vec<Kept>, CacheError> {
     let mut kept = Vec::new();
     for entry in entries {
         let entry = entry.map_err(failed)?;
-        kept.extend(Kept::parse(entry.path()));
+        kept.extend(CachedAttachment::parse(entry.path()));
     }
     kept.sort_by(|a, b| a.path.cmp(&b.path));
     Ok(kept)
 }
 
-impl Kept {
+impl CachedAttachment {
     /// None for the name of something else.
     fn parse(path: PathBuf) -> Option<Self> {
         let mut parts = path.file_name()?.to_str()?.strip_suffix(".json")?.split('@').map(str::to_owned);
@@ -181,12 +181,12 @@ impl Kept {
     }
 
     fn understand(&self, bytes: &[u8]) -> Option<Entry> {
-        let Written { format, pod, interface, netns, args, capabilities, config, result } =
+        let CacheFile { format, pod, interface, netns, args, capabilities, config, result } =
             serde_json::from_slice(bytes).ok()?;
-        let list = List::from_value(config).ok()?;
+        let list = ConfList::from_value(config).ok()?;
         let version = list.highest();
         let is_same = pod == self.pod && interface == self.interface && list.name == self.network;
-        let place = Place { pod, interface, netns, args, offered: capabilities };
+        let place = Attachment { pod, interface, netns, args, offered: capabilities };
         (format == FORMAT && is_same).then_some(Entry { place, list, version, result })
     }
 }

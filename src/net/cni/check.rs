@@ -3,7 +3,7 @@
 use model::{ErrorClass, ErrorKind};
 
 use super::cache::CacheError;
-use super::plugin::chain::Chain;
+use super::plugin::chain::PluginChain;
 pub(crate) use super::plugin::error::PluginError;
 use super::{Cni, blocking, is_namespace};
 use crate::attachment::Pod;
@@ -37,7 +37,7 @@ impl Cni {
         let _open = self.gate.read().await;
         let _lock = self.pod_locks.lock(&pod.id).await;
         let mut attached = false;
-        for kept in self.kept(Some(&pod.id)).await? {
+        for kept in self.cached_attachment(Some(&pod.id)).await? {
             let Some(mut entry) = blocking(move || kept.read()).await? else { continue };
             let Some(result) = entry.result.take() else { continue };
             attached = true;
@@ -50,7 +50,7 @@ impl Cni {
             }
             let settings = self.settings();
             let bin_dirs = &settings.bin_dirs;
-            let chain = Chain { list: &entry.list, version: entry.version, bin_dirs, deadline: self.deadline() };
+            let chain = PluginChain { list: &entry.list, version: entry.version, bin_dirs, deadline: self.deadline() };
             let checked = chain.check(&entry.place, &result).await;
             checked.map_err(|source| CheckError::Plugin { network: entry.list.name.clone(), source })?;
         }

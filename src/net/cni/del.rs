@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use model::{ErrorClass, ErrorKind};
 
 use super::add::chain;
-use super::cache::{self, CacheError, Entry, Kept};
-use super::conf::List;
+use super::cache::{self, CacheError, CachedAttachment, Entry};
+use super::conf::ConfList;
 pub(crate) use super::conf::dir::DirError;
 use super::plugin::args;
-use super::plugin::chain::{Chain, Place};
+use super::plugin::chain::{Attachment, PluginChain};
 pub(crate) use super::plugin::error::PluginError;
 use super::{Cni, blocking, is_namespace};
 use crate::attachment::{INTERFACE, Pod};
@@ -44,38 +44,38 @@ impl Cni {
         let _lock = self.pod_locks.lock(&pod.id).await;
         self.held().remove(&pod.id);
         let netns = pod.netns.clone().filter(|path| is_namespace(path));
-        let kept = self.kept(Some(&pod.id)).await?;
+        let kept = self.cached_attachment(Some(&pod.id)).await?;
         let args = args::identity(pod);
         if kept.is_empty() && args.is_err() {
             // It was refused when it was to be attached.
             return Ok(());
         }
-        let args = args.unwrap_or_else(|_| args::bare(&pod.id));
+        let args = args.unwrap_or_else(|_| args::minimal_args(&pod.id));
         let (id, interface) = (pod.id.clone(), INTERFACE.to_owned());
-        let unknown = Place { pod: id, interface, netns: netns.clone(), args, offered: args::offered(pod) };
+        let unknown = Attachment { pod: id, interface, netns: netns.clone(), args, offered: args::offered(pod) };
         if kept.is_empty() {
             return self.detach_unknown(unknown).await;
         }
         let mut first = Ok(());
         for one in kept {
-            first = first.and(self.detach_kept(one, |_| netns.clone(), unknown.clone()).await);
+            first = first.and(self.detach_cached(one, |_| netns.clone(), unknown.clone()).await);
         }
         first
     }
 
     /// The entries of all pods, or of one.
-    pub(super) async fn kept(&self, pod: Option<&str>) -> Result<Vec<Kept>, CacheError> {
+    pub(super) async fn cached_attachment(&self, pod: Option<&str>) -> Result<Vec<CachedAttachment>, CacheError> {
         let (dir, pod) = (self.settings().cache_dir.clone(), pod.map(str::to_owned));
-        let is_wanted = move |kept: &Kept| pod.as_ref().is_none_or(|pod| kept.pod == *pod);
-        blocking(move || Ok(cache::kept(&dir)?.into_iter().filter(is_wanted).collect())).await
+        let is_wanted = move |kept: &CachedAttachment| pod.as_ref().is_none_or(|pod| kept.pod == *pod);
+        blocking(move || Ok(cache::cached(&dir)?.into_iter().filter(is_wanted).collect())).await
     }
 
     /// By what is kept of it, in what `netns` makes of the namespace that is; by `unknown` where that is damaged.
-    pub(super) async fn detach_kept(
+    pub(super) async fn detach_cached(
         &self,
-        kept: Kept,
+        kept: CachedAttachment,
         netns: impl FnOnce(Option<PathBuf>) -> Option<PathBuf>,
-        unknown: Place,
+        unknown: Attachment,
     ) -> Result<(), DelError> {
         let path = kept.path.clone();
         if let Some(mut entry) = blocking(move || kept.read()).await? {
@@ -114,7 +114,7 @@ impl Cni {
 
     /// Whether the network in use is another than the entry's.
     async fn is_replaced(&self, entry: &Entry) -> bool {
-        let config = |list: &List| list.to_value(entry.version);
+        let config = |list: &ConfList| list.to_value(entry.version);
         let in_use = self.look().await.ok().and_then(|found| found.network);
         in_use.is_some_and(|(_, list)| config(&list) != config(&entry.list))
     }
@@ -122,16 +122,16 @@ impl Cni {
     async fn call_plugins(&self, entry: &Entry) -> Result<(), PluginError> {
         let Entry { place, list, version, result } = entry;
         let settings = self.settings();
-        let chain = Chain { list, version: *version, bin_dirs: &settings.bin_dirs, deadline: self.deadline() };
+        let chain = PluginChain { list, version: *version, bin_dirs: &settings.bin_dirs, deadline: self.deadline() };
         chain.del(place, result.as_ref()).await
     }
 
-    async fn detach_unknown(&self, place: Place) -> Result<(), DelError> {
+    async fn detach_unknown(&self, place: Attachment) -> Result<(), DelError> {
         let Some((_, list)) = self.look().await?.network else { return Ok(()) };
         let failed = |source| DelError::Plugin { network: list.name.clone(), source };
         let settings = self.settings();
         let (bin_dirs, deadline) = (settings.bin_dirs.as_slice(), self.deadline());
-        let version = self.tongues.agree(&list, bin_dirs, deadline).await.map_err(failed)?;
-        Chain { list: &list, version, bin_dirs, deadline }.del(&place, None).await.map_err(failed)
+        let version = self.versions.negotiate(&list, bin_dirs, deadline).await.map_err(failed)?;
+        PluginChain { list: &list, version, bin_dirs, deadline }.del(&place, None).await.map_err(failed)
     }
 }

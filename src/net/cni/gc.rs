@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use model::{ErrorClass, ErrorKind};
 use serde_json::{Map, Value, json};
 
-use super::cache::{CacheError, Kept};
-use super::conf::List;
+use super::cache::{CacheError, CachedAttachment};
+use super::conf::ConfList;
 pub(crate) use super::conf::dir::DirError;
 use super::del::DelError;
 use super::plugin::args;
-use super::plugin::chain::{Chain, Place};
+use super::plugin::chain::{Attachment, PluginChain};
 pub(crate) use super::plugin::error::PluginError;
 use super::{Cni, blocking, is_namespace};
 use crate::attachment::INTERFACE;
@@ -19,7 +19,7 @@ use crate::attachment::INTERFACE;
 /// What came of clearing up.
 #[derive(Debug, Default)]
 #[must_use]
-pub struct Collected {
+pub struct GcReport {
     /// Pods that are detached now.
     pub detached: Vec<String>,
     /// Networks whose plugins were told which pods there are.
@@ -56,10 +56,10 @@ impl Cni {
     ///
     /// Pods that were attached in the life of this process are never taken for dead, so `alive` may be a little old. Networks
     /// are those of the pods that remain, and the one that is configured; those whose files say so are left alone.
-    pub async fn gc(&self, alive: &[String]) -> Collected {
-        let mut done = Collected::default();
+    pub async fn gc(&self, alive: &[String]) -> GcReport {
+        let mut done = GcReport::default();
         let alive: BTreeSet<&str> = alive.iter().map(String::as_str).collect();
-        match self.kept(None).await {
+        match self.cached_attachment(None).await {
             Ok(kept) => {
                 for one in kept {
                     self.detach_dead(one, &alive, &mut done).await;
@@ -79,28 +79,28 @@ impl Cni {
         done
     }
 
-    async fn detach_dead(&self, kept: Kept, alive: &BTreeSet<&str>, done: &mut Collected) {
+    async fn detach_dead(&self, kept: CachedAttachment, alive: &BTreeSet<&str>, done: &mut GcReport) {
         let _open = self.gate.read().await;
         let _lock = self.pod_locks.lock(&kept.pod).await;
         let pod = kept.pod.clone();
         if alive.contains(pod.as_str()) || self.held().contains(&pod) || !kept.path.exists() {
             return;
         }
-        let (interface, args) = (kept.interface.clone(), args::bare(&pod));
-        let unknown = Place { pod: pod.clone(), interface, netns: None, args, offered: Map::new() };
+        let (interface, args) = (kept.interface.clone(), args::minimal_args(&pod));
+        let unknown = Attachment { pod: pod.clone(), interface, netns: None, args, offered: Map::new() };
         let if_there = |netns: Option<PathBuf>| netns.filter(|path| is_namespace(path));
-        match self.detach_kept(kept, if_there, unknown).await {
+        match self.detach_cached(kept, if_there, unknown).await {
             Ok(()) => done.detached.push(pod),
             Err(source) => done.failed.push(GcFailure::Detach { pod, source }),
         }
     }
 
     /// The network that is configured, and those that pods are attached to, each once.
-    async fn networks(&self, done: &mut Collected) -> BTreeMap<String, List> {
+    async fn networks(&self, done: &mut GcReport) -> BTreeMap<String, ConfList> {
         let mut networks = BTreeMap::new();
-        match self.kept(None).await {
+        match self.cached_attachment(None).await {
             Ok(kept) => {
-                for entry in blocking(move || kept.iter().map(Kept::read).collect::<Vec<_>>()).await {
+                for entry in blocking(move || kept.iter().map(CachedAttachment::read).collect::<Vec<_>>()).await {
                     match entry {
                         Ok(entry) => networks.extend(entry.map(|entry| (entry.list.name.clone(), entry.list))),
                         Err(error) => done.failed.push(error.into()),
@@ -116,18 +116,18 @@ impl Cni {
         networks
     }
 
-    async fn collect(&self, list: &List, valid: &Value, done: &mut Collected) {
+    async fn collect(&self, list: &ConfList, valid: &Value, done: &mut GcReport) {
         let network = || list.name.clone();
         let settings = self.settings();
         let (bin_dirs, deadline) = (settings.bin_dirs.as_slice(), self.deadline());
-        let version = match self.tongues.agree(list, bin_dirs, deadline).await {
+        let version = match self.versions.negotiate(list, bin_dirs, deadline).await {
             Ok(version) => version,
             Err(source) => return done.failed.push(GcFailure::Collect { network: network(), source }),
         };
         if !version.has_status() {
             return;
         }
-        let failed = Chain { list, version, bin_dirs, deadline }.gc(valid).await;
+        let failed = PluginChain { list, version, bin_dirs, deadline }.gc(valid).await;
         if failed.is_empty() {
             done.networks.push(network());
         }

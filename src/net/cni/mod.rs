@@ -38,14 +38,14 @@ pub use conf::dir::{BadFile, DirError};
 pub use conf::pod_cidrs::{PodCidrError, Rendered};
 pub use conf::template::TemplateError;
 pub use del::DelError;
-pub use gc::{Collected, GcFailure};
+pub use gc::{GcFailure, GcReport};
 pub use plugin::args::BadPod;
 pub use plugin::error::{PluginError, Verb};
 pub use status::{NotReady, Ready};
 
-use plugin::chain::Tongues;
+use plugin::chain::VersionCache;
 use plugin::exec::Deadline;
-use status::Asked;
+use status::LastStatus;
 use sync::KeyedLock;
 
 /// Where networks and plugins are, and how long plugins may take.
@@ -71,9 +71,9 @@ pub struct Cni {
     gate: RwLock<()>,
     pod_locks: KeyedLock,
     /// Pods that were attached in the life of this process, and that nobody wanted to detach since.
-    held: Mutex<BTreeSet<String>>,
-    tongues: Tongues,
-    asked: tokio::sync::Mutex<Option<Asked>>,
+    attached: Mutex<BTreeSet<String>>,
+    versions: VersionCache,
+    asked: tokio::sync::Mutex<Option<LastStatus>>,
 }
 
 impl Cni {
@@ -83,8 +83,8 @@ impl Cni {
             settings: sync::RwLock::new(Arc::new(settings)),
             gate: RwLock::default(),
             pod_locks: KeyedLock::default(),
-            held: Mutex::default(),
-            tongues: Tongues::default(),
+            attached: Mutex::default(),
+            versions: VersionCache::default(),
             asked: tokio::sync::Mutex::default(),
         }
     }
@@ -103,24 +103,24 @@ impl Cni {
     /// Whether there is a valid network. Blocks for a moment.
     #[must_use]
     pub fn configured(&self) -> bool {
-        conf::dir::look(&self.settings().conf_dir).is_ok_and(|found| found.network.is_some())
+        conf::dir::find_network(&self.settings().conf_dir).is_ok_and(|found| found.network.is_some())
     }
 
     /// The pods that still have to be detached, among them those whose attaching was cut off. Blocks for a moment.
     pub fn attachments(&self) -> Result<Vec<String>, CacheError> {
-        let mut pods: Vec<_> = cache::kept(&self.settings().cache_dir)?.into_iter().map(|kept| kept.pod).collect();
+        let mut pods: Vec<_> = cache::cached(&self.settings().cache_dir)?.into_iter().map(|kept| kept.pod).collect();
         pods.dedup();
         Ok(pods)
     }
 
     /// Whether this pod still has to be detached.
     pub async fn is_attached(&self, pod: &str) -> Result<bool, CacheError> {
-        Ok(!self.kept(Some(pod)).await?.is_empty())
+        Ok(!self.cached_attachment(Some(pod)).await?.is_empty())
     }
 
     pub(crate) async fn look(&self) -> Result<conf::dir::Found, DirError> {
         let dir = self.settings().conf_dir.clone();
-        blocking(move || conf::dir::look(&dir)).await
+        blocking(move || conf::dir::find_network(&dir)).await
     }
 
     fn deadline(&self) -> Deadline {
@@ -128,7 +128,7 @@ impl Cni {
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeSet<String>> {
-        self.held.lock()
+        self.attached.lock()
     }
 }
 

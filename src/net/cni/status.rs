@@ -9,9 +9,9 @@ use tokio::time::Instant;
 
 use super::Cni;
 use super::add::listed;
-use super::conf::List;
+use super::conf::ConfList;
 pub(crate) use super::conf::dir::{BadFile, DirError};
-use super::plugin::chain::Chain;
+use super::plugin::chain::PluginChain;
 pub(crate) use super::plugin::error::PluginError;
 use super::plugin::exec;
 use super::plugin::exec::Deadline;
@@ -53,8 +53,8 @@ impl ErrorClass for NotReady {
 
 /// What the plugins of a network said the last time.
 #[derive(Debug)]
-pub(super) struct Asked {
-    list: List,
+pub(super) struct LastStatus {
+    list: ConfList,
     at: Instant,
     said: Result<(), Arc<PluginError>>,
 }
@@ -81,7 +81,7 @@ impl Cni {
     }
 
     /// Whoever comes while the plugins are being asked waits for their answer.
-    async fn ask(&self, list: List) -> Result<(), Arc<PluginError>> {
+    async fn ask(&self, list: ConfList) -> Result<(), Arc<PluginError>> {
         let mut asked = self.asked.lock().await;
         if let Some(last) = asked.as_ref()
             && last.list == list
@@ -90,15 +90,15 @@ impl Cni {
             return last.said.clone();
         }
         let said = self.ask_plugins(&list).await.map_err(Arc::new);
-        *asked = Some(Asked { list, at: Instant::now(), said: said.clone() });
+        *asked = Some(LastStatus { list, at: Instant::now(), said: said.clone() });
         said
     }
 
-    async fn ask_plugins(&self, list: &List) -> Result<(), PluginError> {
+    async fn ask_plugins(&self, list: &ConfList) -> Result<(), PluginError> {
         let settings = self.settings();
         let deadline = Deadline::after(settings.timeout.min(PATIENCE));
         let bin_dirs = &settings.bin_dirs;
-        let version = self.tongues.agree(list, bin_dirs, deadline).await?;
-        if version.has_status() { Chain { list, version, bin_dirs, deadline }.status().await } else { Ok(()) }
+        let version = self.versions.negotiate(list, bin_dirs, deadline).await?;
+        if version.has_status() { PluginChain { list, version, bin_dirs, deadline }.status().await } else { Ok(()) }
     }
 }

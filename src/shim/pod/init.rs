@@ -18,9 +18,9 @@ use shim_protocol::Sandbox;
 
 /// The namespaces that it is to be in, held open: it may not be able to find them any more by itself.
 #[derive(Debug)]
-pub(crate) struct Spaces(Vec<(CloneFlags, File)>);
+pub(crate) struct InitNamespaces(Vec<(CloneFlags, File)>);
 
-impl Spaces {
+impl InitNamespaces {
     pub(crate) fn open(held: &Sandbox) -> io::Result<Self> {
         let kinds = [
             (&held.network, CloneFlags::CLONE_NEWNET),
@@ -34,7 +34,7 @@ impl Spaces {
 
 /// Starts it by `birth`, and waits until it is confined.
 pub(crate) fn start(
-    spaces: Spaces,
+    spaces: InitNamespaces,
     birth: impl FnOnce(Box<dyn FnOnce() -> i32>) -> io::Result<Pid>,
 ) -> io::Result<Pid> {
     let (mut confined, tell) = io::pipe()?;
@@ -58,7 +58,7 @@ pub(crate) fn start(
     if trouble.is_empty() { Ok(pid) } else { Err(io::Error::other(trouble)) }
 }
 
-fn confine(mut begin: &PipeReader, Spaces(spaces): &Spaces) -> io::Result<()> {
+fn confine(mut begin: &PipeReader, InitNamespaces(spaces): &InitNamespaces) -> io::Result<()> {
     begin.read_exact(&mut [0])?;
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // A shim that died just before this is not waited for any more.

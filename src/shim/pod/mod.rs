@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use launcher::namespaces::saved_namespaces::Home;
+use launcher::namespaces::saved_namespaces::SavedNamespaces;
 use launcher::namespaces::user_ns;
 use launcher::process::lsm_label;
 use model::UserNs;
@@ -14,20 +14,20 @@ use nix::sched::CloneFlags;
 use nix::unistd::{Pid, Uid};
 use rustix::mount::{MountFlags, mount, mount_bind};
 use shim_protocol::{Sandbox, SandboxRequest};
-use sys::fork::OneThread;
+use sys::fork::SingleThread;
 
-use crate::pod::init::Spaces;
+use crate::pod::init::InitNamespaces;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum HoldError {
+pub(crate) enum SandboxError {
     #[error("{step}: {source}")]
     Step { step: &'static str, source: io::Error },
     #[error("sysctl {name}={value}: {source}")]
     Sysctl { name: String, value: String, source: io::Error },
 }
 
-fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> HoldError {
-    move |source| HoldError::Step { step, source: source.into() }
+fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> SandboxError {
+    move |source| SandboxError::Step { step, source: source.into() }
 }
 
 /// The pod, held. The namespaces live as long as this does; that of the network is also pinned in the file system.
@@ -41,19 +41,19 @@ pub(crate) struct Pod {
 
 /// Makes the namespaces by entering new ones and going back. A user namespace, if the pod has one, comes first and owns
 /// the others; that one is made and never entered.
-pub(crate) fn hold(ask: &SandboxRequest) -> Result<Pod, HoldError> {
+pub(crate) fn create(ask: &SandboxRequest) -> Result<Pod, SandboxError> {
     let mut held = Sandbox::default();
     let mut kept = Vec::new();
     let mut flags = CloneFlags::empty();
     flags.set(CloneFlags::CLONE_NEWNET, ask.namespaces.network);
     flags.set(CloneFlags::CLONE_NEWIPC, ask.namespaces.ipc);
     flags.set(CloneFlags::CLONE_NEWUTS, ask.namespaces.uts);
-    let home = Home::of(flags).map_err(step("opening the host's namespaces"))?;
+    let home = SavedNamespaces::save(flags).map_err(step("opening the host's namespaces"))?;
     let made = enter_new(ask, flags).and_then(|user| {
         held.user = user.map(|user| named(user, &mut kept));
-        furnish(ask, &mut held, &mut kept)
+        populate(ask, &mut held, &mut kept)
     });
-    home.go_back();
+    home.restore();
     made?;
     if ask.namespaces.ipc {
         held.shm = Some(shared_memory(ask)?);
@@ -68,18 +68,18 @@ pub(crate) fn hold(ask: &SandboxRequest) -> Result<Pod, HoldError> {
 }
 
 /// Enters new namespaces of these kinds; gives the user namespace that owns them, where the pod has one.
-fn enter_new(ask: &SandboxRequest, kinds: CloneFlags) -> Result<Option<OwnedFd>, HoldError> {
+fn enter_new(ask: &SandboxRequest, kinds: CloneFlags) -> Result<Option<OwnedFd>, SandboxError> {
     let Some(ids) = &ask.user else {
         nix::sched::unshare(kinds).map_err(step("making the namespaces"))?;
         return Ok(None);
     };
-    let made = user_ns::make(ids, kinds).map_err(step("making the user namespace and what it owns"))?;
+    let made = user_ns::create(ids, kinds).map_err(step("making the user namespace and what it owns"))?;
     made.enter_others().map_err(step("entering the namespaces"))?;
     Ok(Some(made.user))
 }
 
 /// Runs inside the new namespaces.
-fn furnish(ask: &SandboxRequest, held: &mut Sandbox, kept: &mut Vec<OwnedFd>) -> Result<(), HoldError> {
+fn populate(ask: &SandboxRequest, held: &mut Sandbox, kept: &mut Vec<OwnedFd>) -> Result<(), SandboxError> {
     if ask.namespaces.uts {
         nix::unistd::sethostname(&ask.hostname).map_err(step("setting the host name"))?;
         held.uts = Some(keep("uts", kept).map_err(step("keeping the UTS namespace"))?);
@@ -95,7 +95,7 @@ fn furnish(ask: &SandboxRequest, held: &mut Sandbox, kept: &mut Vec<OwnedFd>) ->
         held.network = Some(pin);
     }
     for (name, value) in &ask.sysctls {
-        set_sysctl(name, value, ask.user.as_ref()).map_err(|source| HoldError::Sysctl {
+        set_sysctl(name, value, ask.user.as_ref()).map_err(|source| SandboxError::Sysctl {
             name: name.clone(),
             value: value.clone(),
             source,
@@ -137,7 +137,7 @@ fn named(fd: OwnedFd, kept: &mut Vec<OwnedFd>) -> PathBuf {
     path
 }
 
-fn shared_memory(ask: &SandboxRequest) -> Result<PathBuf, HoldError> {
+fn shared_memory(ask: &SandboxRequest) -> Result<PathBuf, SandboxError> {
     let shm = ask.dir.join("shm");
     std::fs::create_dir_all(&shm).map_err(step("making the directory of the shared memory"))?;
     let owner = |id: fn(&UserNs, u32) -> Option<u32>| ask.user.as_ref().and_then(|ids| id(ids, 0)).unwrap_or(0);
@@ -151,10 +151,10 @@ fn shared_memory(ask: &SandboxRequest) -> Result<PathBuf, HoldError> {
 }
 
 /// The next child is the first process of a new PID namespace; later ones are the host's again.
-fn start_init(held: &Sandbox) -> Result<Pid, HoldError> {
-    let spaces = Spaces::open(held).map_err(step("opening the pod's namespaces"))?;
+fn start_init(held: &Sandbox) -> Result<Pid, SandboxError> {
+    let spaces = InitNamespaces::open(held).map_err(step("opening the pod's namespaces"))?;
     let started = match &held.user {
-        None => init::start(spaces, born_in_new_pids),
+        None => init::start(spaces, fork_in_new_pid_ns),
         Some(user) => {
             let user = std::fs::File::open(user).map_err(step("opening the user namespace"))?;
             let enter = move || {
@@ -162,17 +162,17 @@ fn start_init(held: &Sandbox) -> Result<Pid, HoldError> {
                 user_ns::become_root()?;
                 Ok(nix::sched::unshare(CloneFlags::CLONE_NEWPID)?)
             };
-            init::start(spaces, |child| user_ns::born_inside(enter, child))
+            init::start(spaces, |child| user_ns::fork_in_userns(enter, child))
         }
     };
     started.map_err(step("starting the pod's init"))
 }
 
-fn born_in_new_pids(child: Box<dyn FnOnce() -> i32>) -> io::Result<Pid> {
-    let alone = OneThread::check()?;
-    let home = Home::of(CloneFlags::CLONE_NEWPID)?;
+fn fork_in_new_pid_ns(child: Box<dyn FnOnce() -> i32>) -> io::Result<Pid> {
+    let alone = SingleThread::check()?;
+    let home = SavedNamespaces::save(CloneFlags::CLONE_NEWPID)?;
     nix::sched::unshare(CloneFlags::CLONE_NEWPID)?;
     let born = sys::fork::fork(alone, child);
-    home.go_back();
+    home.restore();
     born
 }

@@ -3,13 +3,13 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use launcher::io::attach_client::Attached;
+use launcher::io::attach_client::AttachClient;
 use model::{ContainerId, ContainerState};
 use shim_protocol::{AttachFrame, AttachRequest, Response, ShimError, ShimErrorKind};
 
 use crate::server::container::State;
 use crate::server::poller::Source;
-use crate::server::{Shim, failure, no_such};
+use crate::server::{Shim, not_found, shim_error};
 
 /// More cannot look on at the same time.
 const ATTACHED_MAX: usize = 128;
@@ -17,35 +17,35 @@ const ATTACHED_MAX: usize = 128;
 impl Shim {
     pub(crate) fn attach(&mut self, ask: &AttachRequest, socket: Option<OwnedFd>) -> Result<Response, ShimError> {
         let id = &ask.container;
-        let container = self.containers.get_mut(id).ok_or_else(|| no_such(id))?;
+        let container = self.containers.get_mut(id).ok_or_else(|| not_found(id))?;
         let State::Settled(ContainerState::Running { .. }) = &container.state else {
-            let name = container.phase().map_or("being made", |phase| phase.name());
-            return Err(failure(ShimErrorKind::Phase, format!("container {id} is {name}, not running")));
+            let name = container.state_report().map_or("being made", |phase| phase.name());
+            return Err(shim_error(ShimErrorKind::Phase, format!("container {id} is {name}, not running")));
         };
-        let socket = socket.ok_or_else(|| failure(ShimErrorKind::Refused, "no socket came with the ask"))?;
+        let socket = socket.ok_or_else(|| shim_error(ShimErrorKind::Refused, "no socket came with the ask"))?;
         if container.streams.attached.len() >= ATTACHED_MAX {
             let words = format!("{ATTACHED_MAX} are attached to container {id} already");
-            return Err(failure(ShimErrorKind::Refused, words));
+            return Err(shim_error(ShimErrorKind::Refused, words));
         }
         self.next_attached += 1;
         let number = self.next_attached;
         let (stdout, stderr) = (ask.stdio.stdout, ask.stdio.stderr);
-        let mut attached = Attached { number, socket, stdout, stderr, input: false, over: false };
+        let mut attached = AttachClient { number, socket, stdout, stderr, input: false, over: false };
         // With a terminal it also is how its size is set.
         if let Some(input) = container.streams.input().filter(|_| ask.stdio.stdin || container.launch.tty) {
             attached.input = ask.stdio.stdin;
-            attached.say(AttachFrame::Stdin, &[input]);
+            attached.send(AttachFrame::Stdin, &[input]);
         } else if ask.stdio.stdin {
-            attached.say(AttachFrame::Closed, &[]);
+            attached.send(AttachFrame::Closed, &[]);
         }
         let watched = self.poller.watch(&attached.socket, Source::Attached(id.clone(), number));
-        watched.map_err(|error| failure(ShimErrorKind::Internal, error.to_string()))?;
+        watched.map_err(|error| shim_error(ShimErrorKind::Internal, error.to_string()))?;
         container.streams.attached.push(attached);
         Ok(Response::Done)
     }
 
     /// Somebody who attached said something, or is gone.
-    pub(crate) fn hear_attached(&mut self, id: &ContainerId, number: u64) {
+    pub(crate) fn on_attach_message(&mut self, id: &ContainerId, number: u64) {
         let Self { containers, buffer, .. } = self;
         let Some(container) = containers.get_mut(id) else { return };
         let Some(attached) = container.streams.attached.iter_mut().find(|a| a.number == number) else { return };
@@ -59,15 +59,15 @@ impl Shim {
             Err(nothing) if nothing.kind() == std::io::ErrorKind::WouldBlock => {}
             Ok(None) | Err(_) => attached.over = true,
         }
-        self.let_go(id);
+        self.detach_slow(id);
     }
 
     /// Lets go of those who are too slow or gone.
-    pub(crate) fn let_go(&mut self, id: &ContainerId) {
+    pub(crate) fn detach_slow(&mut self, id: &ContainerId) {
         while let Some(container) = self.containers.get_mut(id)
             && let Some(at) = container.streams.attached.iter().position(|attached| attached.over)
         {
-            let Attached { number, socket, .. } = &container.streams.attached[at];
+            let AttachClient { number, socket, .. } = &container.streams.attached[at];
             let number = *number;
             self.poller.forget(socket, &Source::Attached(id.clone(), number));
             // Who had the container's stdin and is gone has closed it.
@@ -87,18 +87,18 @@ impl Shim {
             // Each has a descriptor of its own, and all have to be closed.
             for attached in container.streams.attached.iter_mut().filter(|attached| attached.input) {
                 attached.input = false;
-                attached.say(AttachFrame::Closed, &[]);
+                attached.send(AttachFrame::Closed, &[]);
             }
         }
     }
 
     /// The container has printed all that it ever will.
-    pub(crate) fn dismiss(&mut self, id: &ContainerId) {
+    pub(crate) fn detach_all(&mut self, id: &ContainerId) {
         let Self { containers, poller, .. } = self;
         let Some(container) = containers.get_mut(id) else { return };
         for mut attached in container.streams.attached.drain(..) {
             if !attached.over {
-                attached.say(AttachFrame::End, &[]);
+                attached.send(AttachFrame::End, &[]);
             }
             poller.forget(attached.socket.as_fd(), &Source::Attached(id.clone(), attached.number));
         }

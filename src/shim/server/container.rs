@@ -12,7 +12,7 @@ use model::{ContainerState, Exit};
 use nix::unistd::Pid;
 use shim_protocol::LaunchConfig;
 
-use crate::server::poststart_hooks::Poststart;
+use crate::server::poststart_hooks::PoststartHooks;
 
 /// To whom an answer is owed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,14 +27,14 @@ pub(crate) struct Container {
     pub(crate) launch: LaunchConfig,
     pub(crate) streams: Streams,
     pub(crate) state: State,
-    pub(crate) lost: LostOutput,
+    pub(crate) lost: DroppedOutput,
     /// Whose start is answered when its hooks have run.
-    pub(crate) poststart: Option<Poststart>,
+    pub(crate) poststart: Option<PoststartHooks>,
 }
 
 /// Output that could not be logged and was not told of yet.
 #[derive(Debug, Default)]
-pub(crate) struct LostOutput {
+pub(crate) struct DroppedOutput {
     pub(crate) bytes: u64,
     pub(crate) error: String,
     pub(crate) told: Option<Instant>,
@@ -63,7 +63,7 @@ pub(crate) struct Launching {
 
 impl Container {
     /// What the daemon is told. A launch that is not finished is no container yet.
-    pub(crate) fn phase(&self) -> Option<ContainerState> {
+    pub(crate) fn state_report(&self) -> Option<ContainerState> {
         match &self.state {
             State::Launching(_) => None,
             State::Created { pid, .. } | State::Starting { pid, .. } => Some(ContainerState::Created { pid: *pid }),
@@ -73,7 +73,7 @@ impl Container {
 
     /// The first process, while there is one.
     pub(crate) fn pid(&self) -> Option<NonZeroU32> {
-        self.phase().and_then(|phase| phase.pid())
+        self.state_report().and_then(|phase| phase.pid())
     }
 
     /// How often the kernel's out-of-memory killer came.

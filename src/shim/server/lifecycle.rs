@@ -11,10 +11,10 @@ use shim_protocol::{Event, Response, ShimErrorKind};
 use crate::server::container::{Caller, Launching, State};
 use crate::server::poller::Source;
 use crate::server::requests::to_pid;
-use crate::server::{ExecKey, Shim, failure};
-pub(crate) use launcher::io::cri_log::{Lost, Stream};
+use crate::server::{ExecKey, Shim, shim_error};
+pub(crate) use launcher::io::cri_log::{DroppedBytes, Stream};
 pub(crate) use launcher::io::stdio::Flow;
-pub(crate) use launcher::launch::report::{Report, WORDS_MAX, hear, short};
+pub(crate) use launcher::launch::report::{Report, WORDS_MAX, receive, truncate};
 
 /// The exit code of a container whose program could not be executed, as the peers report it.
 const START_FAILED: i32 = 128;
@@ -25,11 +25,11 @@ const TELL_LOST_EVERY: Duration = Duration::from_secs(10);
 
 impl Shim {
     /// Reads what a launch has to say so far.
-    pub(crate) fn hear_launch(&mut self, id: &ContainerId) {
+    pub(crate) fn on_launch_report(&mut self, id: &ContainerId) {
         loop {
             let Some(container) = self.containers.get_mut(id) else { return };
             let State::Launching(launching) = &mut container.state else { return };
-            match hear(&launching.report, &mut self.buffer) {
+            match receive(&launching.report, &mut self.buffer) {
                 Ok(Some((Report::Trace(words), _))) => launching.trace.push(words),
                 Ok(Some((Report::Console, mut fds))) => {
                     let max = usize::try_from(container.launch.log_line_max).unwrap_or(usize::MAX);
@@ -61,7 +61,7 @@ impl Shim {
         self.poller.forget(&report, &Source::Report(id.clone()));
         container.state = State::Created { pid, started };
         self.watch_output(id);
-        self.answer(caller, Ok(Response::Created { pid: pid.get(), warnings }));
+        self.reply(caller, Ok(Response::Created { pid: pid.get(), warnings }));
         if let Some(code) = to_pid(pid).and_then(|pid| self.unclaimed.remove(&pid.as_raw())) {
             self.ended(id, code);
         }
@@ -79,7 +79,7 @@ impl Shim {
             if !new.is_empty() {
                 message = format!("{message} ({})", new.join("; "));
             }
-            self.answer(caller, Err(failure(ShimErrorKind::Refused, short(message))));
+            self.reply(caller, Err(shim_error(ShimErrorKind::Refused, truncate(message))));
         }
         self.drop_unclaimed();
     }
@@ -91,7 +91,7 @@ impl Shim {
     }
 
     /// The program runs, or will not.
-    pub(crate) fn hear_start(&mut self, id: &ContainerId) {
+    pub(crate) fn on_start_pipe(&mut self, id: &ContainerId) {
         let Some(container) = self.containers.get_mut(id) else { return };
         let State::Starting { pid, .. } = container.state else { return };
         let placeholder = State::Settled(ContainerState::Created { pid });
@@ -112,11 +112,11 @@ impl Shim {
     /// Ends a container that could not start, or whose start came to nothing.
     pub(crate) fn start_failed(&mut self, id: &ContainerId, caller: Caller, words: String) {
         let trouble = Some(AbnormalExit::Start(words.clone()));
-        self.settle(id, Exit { code: START_FAILED, at: SystemTime::now(), oom: false, trouble });
-        self.answer(caller, Err(failure(ShimErrorKind::Program, words)));
+        self.finish_exit(id, Exit { code: START_FAILED, at: SystemTime::now(), oom: false, trouble });
+        self.reply(caller, Err(shim_error(ShimErrorKind::Program, words)));
     }
 
-    pub(crate) fn hear_exec(&mut self, key: ExecKey) {
+    pub(crate) fn on_exec_pipe(&mut self, key: ExecKey) {
         let Some(exec) = self.execs.get_mut(&key) else { return };
         let Some((started, caller)) = exec.starting.take() else { return };
         self.poller.forget(&started, &Source::ExecStarted(key));
@@ -124,51 +124,51 @@ impl Shim {
         let ended = exec.ended;
         if words.is_empty() {
             let pid = u32::try_from(exec.pid.as_raw()).unwrap_or(0);
-            self.answer(caller, Ok(Response::ExecStarted { pid }));
+            self.reply(caller, Ok(Response::ExecStarted { pid }));
             if let Some(code) = ended {
                 self.exec_ended(key, code);
             }
         } else {
             self.execs.remove(&key);
-            self.answer(caller, Err(failure(ShimErrorKind::Program, words)));
+            self.reply(caller, Err(shim_error(ShimErrorKind::Program, words)));
         }
     }
 
     /// Moves some output to the log.
-    pub(crate) fn pump(&mut self, id: &ContainerId, stream: Stream) {
+    pub(crate) fn copy_output(&mut self, id: &ContainerId, stream: Stream) {
         let Self { poller, containers, buffer, .. } = self;
         let Some(container) = containers.get_mut(id) else { return };
-        let (flow, lost) = container.streams.pump(stream, buffer);
+        let (flow, lost) = container.streams.copy_output(stream, buffer);
         if flow == Flow::Ended
             && let Some(fd) = container.streams.fd(stream)
         {
             poller.forget(fd, &Source::Output(id.clone(), stream));
             container.streams.close(stream);
         }
-        self.let_go(id);
-        self.note_lost(id, lost);
+        self.detach_slow(id);
+        self.record_dropped(id, lost);
     }
 
     /// Sums up what is lost, and tells of it now and then: a full disk is not told of with every line.
-    fn note_lost(&mut self, id: &ContainerId, lost: impl IntoIterator<Item = Lost>) {
+    fn record_dropped(&mut self, id: &ContainerId, lost: impl IntoIterator<Item = DroppedBytes>) {
         let Some(container) = self.containers.get_mut(id) else { return };
-        for Lost { bytes, error } in lost {
+        for DroppedBytes { bytes, error } in lost {
             container.lost.bytes += bytes;
-            container.lost.error = short(error.to_string());
+            container.lost.error = truncate(error.to_string());
         }
         let quiet = container.lost.told.is_none_or(|told| told.elapsed() >= TELL_LOST_EVERY);
         if container.lost.bytes > 0 && quiet {
-            self.tell_lost(id);
+            self.report_dropped(id);
         }
     }
 
-    fn tell_lost(&mut self, id: &ContainerId) {
+    fn report_dropped(&mut self, id: &ContainerId) {
         let Some(container) = self.containers.get_mut(id) else { return };
         if container.lost.bytes > 0 {
             let bytes = std::mem::take(&mut container.lost.bytes);
             let error = container.lost.error.clone();
             container.lost.told = Some(Instant::now());
-            self.tell(Event::LogLost { container: id.clone(), bytes, error });
+            self.broadcast(Event::LogLost { container: id.clone(), bytes, error });
         }
     }
 
@@ -208,7 +208,7 @@ impl Shim {
         let launching = |c: &crate::server::container::Container| matches!(&c.state, State::Launching(l) if l.launcher.as_raw() == pid);
         if let Some(id) = self.containers.iter().find(|(_, c)| launching(c)).map(|(id, _)| id.clone()) {
             // All that it said is in the socket by now.
-            self.hear_launch(&id);
+            self.on_launch_report(&id);
             if self.containers.get(&id).is_some_and(|c| matches!(c.state, State::Launching(_))) {
                 self.launch_failed(&id);
             }
@@ -228,43 +228,43 @@ impl Shim {
     fn ended(&mut self, id: &ContainerId, code: i32) {
         if self.containers.get(id).is_some_and(|c| matches!(c.state, State::Starting { .. })) {
             // Both may be true at once: it ran its program, and ended. The first comes first.
-            self.hear_start(id);
+            self.on_start_pipe(id);
         }
         let Some(container) = self.containers.get(id) else { return };
         if matches!(container.state, State::Settled(ContainerState::Exited { .. })) {
             return;
         }
         let oom = container.oom_kills() > 0;
-        self.settle(id, Exit { code, at: SystemTime::now(), oom, trouble: None });
+        self.finish_exit(id, Exit { code, at: SystemTime::now(), oom, trouble: None });
     }
 
     /// Brings a container to its end: nothing of it runs, all it printed is in the log, and the daemon knows.
-    fn settle(&mut self, id: &ContainerId, exit: Exit) {
+    fn finish_exit(&mut self, id: &ContainerId, exit: Exit) {
         if let Some(container) = self.containers.get(id) {
             container.kill_rest();
         }
-        self.forget_output(id);
+        self.unwatch_output(id);
         let Some(container) = self.containers.get_mut(id) else { return };
         let lost = container.streams.finish(&mut self.buffer);
-        let phase = container.phase().unwrap_or(ContainerState::Unknown { left: Vec::new() });
+        let phase = container.state_report().unwrap_or(ContainerState::Unknown { left: Vec::new() });
         container.state = State::Settled(phase.exit(exit.clone()));
         if let Err(error) = container.write_exit(&exit) {
             launcher::log(format_args!("writing the exit of {id}: {error}"));
         }
-        self.dismiss(id);
-        self.note_lost(id, lost);
-        self.tell_lost(id);
-        self.tell(Event::Exited { container: id.clone(), exit });
+        self.detach_all(id);
+        self.record_dropped(id, lost);
+        self.report_dropped(id);
+        self.broadcast(Event::Exited { container: id.clone(), exit });
     }
 
     fn exec_ended(&mut self, key: ExecKey, code: i32) {
         let Some(exec) = self.execs.get_mut(&key) else { return };
         if exec.starting.is_some() {
             exec.ended = Some(code);
-            return self.hear_exec(key);
+            return self.on_exec_pipe(key);
         }
         self.execs.remove(&key);
-        self.tell_one(key.0, Event::ExecExited { exec: key.1, code });
+        self.send_event(key.0, Event::ExecExited { exec: key.1, code });
     }
 }
 

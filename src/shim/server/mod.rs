@@ -24,7 +24,7 @@ use crate::pod::Pod;
 use crate::server::connection::Connection;
 use crate::server::container::{Caller, Container};
 use crate::server::poller::{Poller, Source};
-pub(crate) use launcher::process::exec::Manner;
+pub(crate) use launcher::process::exec::ExecMode;
 
 /// Buffers are shared by all connections and streams: there is one thread.
 const BUFFER: usize = sys::seqpacket::MAX;
@@ -58,7 +58,7 @@ pub(crate) struct Exec {
     pub(crate) starting: Option<(OwnedFd, Caller)>,
     /// Ended, and told when the start is answered.
     pub(crate) ended: Option<i32>,
-    pub(crate) manner: Manner,
+    pub(crate) manner: ExecMode,
 }
 
 impl Shim {
@@ -96,13 +96,13 @@ impl Shim {
         match source {
             Source::Listener => self.accept(),
             Source::Signals => self.signalled(),
-            Source::Connection(id) => self.hear(id),
-            Source::Report(container) => self.hear_launch(&container),
-            Source::Started(container) => self.hear_start(&container),
-            Source::Poststart(container) => self.hear_poststart(&container),
-            Source::Output(container, stream) => self.pump(&container, stream),
-            Source::ExecStarted(exec) => self.hear_exec(exec),
-            Source::Attached(container, attached) => self.hear_attached(&container, attached),
+            Source::Connection(id) => self.on_message(id),
+            Source::Report(container) => self.on_launch_report(&container),
+            Source::Started(container) => self.on_start_pipe(&container),
+            Source::Poststart(container) => self.on_poststart(&container),
+            Source::Output(container, stream) => self.copy_output(&container, stream),
+            Source::ExecStarted(exec) => self.on_exec_pipe(exec),
+            Source::Attached(container, attached) => self.on_attach_message(&container, attached),
         }
     }
 
@@ -125,75 +125,75 @@ impl Shim {
         self.reap();
     }
 
-    fn hear(&mut self, id: u64) {
+    fn on_message(&mut self, id: u64) {
         loop {
             let Some(connection) = self.connections.get_mut(&id) else { return };
             if connection.flush().is_err() {
-                return self.hang_up(id);
+                return self.close_connection(id);
             }
             self.watch_room(id);
             let Some(connection) = self.connections.get(&id) else { return };
             match sys::seqpacket::receive(&connection.socket, &mut self.buffer) {
                 Ok(Some((n, fds))) => match shim_protocol::decode::<ShimRequest>(&self.buffer[..n]) {
-                    Ok(ShimRequest { number, ask }) => self.ask(Caller { connection: id, number }, ask, fds),
-                    Err(error) => self.misunderstood(id, n, &error),
+                    Ok(ShimRequest { number, ask }) => self.handle_request(Caller { connection: id, number }, ask, fds),
+                    Err(error) => self.reply_unsupported(id, n, &error),
                 },
                 Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => return,
-                Ok(None) | Err(_) => return self.hang_up(id),
+                Ok(None) | Err(_) => return self.close_connection(id),
             }
         }
     }
 
     /// An ask of a newer daemon's still gets an answer under its number.
-    fn misunderstood(&mut self, connection: u64, n: usize, error: &shim_protocol::FrameError) {
+    fn reply_unsupported(&mut self, connection: u64, n: usize, error: &shim_protocol::FrameError) {
         #[derive(serde::Deserialize)]
         struct Numbered {
             number: u64,
         }
         if let Ok(Numbered { number }) = shim_protocol::decode(&self.buffer[..n]) {
             let message = format!("this shim ({}) does not know the ask: {error}", env!("CARGO_PKG_VERSION"));
-            self.answer(Caller { connection, number }, Err(ShimError { kind: ShimErrorKind::Unsupported, message }));
+            self.reply(Caller { connection, number }, Err(ShimError { kind: ShimErrorKind::Unsupported, message }));
         }
     }
 
-    fn ask(&mut self, caller: Caller, ask: Request, mut fds: Vec<OwnedFd>) {
+    fn handle_request(&mut self, caller: Caller, ask: Request, mut fds: Vec<OwnedFd>) {
         let answer = match ask {
             Request::Hello { .. } => Ok(Response::Hello {
                 protocol: PROTOCOL,
                 release: env!("CARGO_PKG_VERSION").to_owned(),
                 pid: std::process::id(),
             }),
-            Request::Hold(hold) => self.hold(&hold),
-            Request::Report => Ok(self.report()),
+            Request::CreateSandbox(hold) => self.create_sandbox(&hold),
+            Request::State => Ok(self.state()),
             Request::Signal { container, signal } => self.signal(&container, signal),
             Request::Reopen { container } => self.reopen(&container, fds.pop()),
-            Request::Forget { container } => self.forget(&container),
+            Request::RemoveContainer { container } => self.remove(&container),
             Request::KillExec { exec } => self.kill_exec((caller.connection, exec)),
             Request::Attach(attach) => self.attach(&attach, fds.pop()),
-            Request::Leave => {
-                self.leave();
+            Request::Shutdown => {
+                self.shutdown();
                 Ok(Response::Done)
             }
             // These answer when their work is done.
             Request::Create(create) => return self.create(caller, create, fds),
             Request::Start { container } => return self.start(caller, &container),
-            Request::Exec(exec) => return self.exec(caller, &exec, Manner::Sync, fds),
+            Request::Exec(exec) => return self.exec(caller, &exec, ExecMode::Sync, fds),
             Request::ExecStream(ExecStreamRequest { exec, terminal: false }) => {
-                return self.exec(caller, &exec, Manner::Stream, fds);
+                return self.exec(caller, &exec, ExecMode::Stream, fds);
             }
             Request::ExecStream(ExecStreamRequest { exec, terminal: true }) => {
-                return self.exec(caller, &exec, Manner::Terminal, fds);
+                return self.exec(caller, &exec, ExecMode::Terminal, fds);
             }
         };
-        self.answer(caller, answer);
+        self.reply(caller, answer);
     }
 
-    pub(crate) fn answer(&mut self, caller: Caller, answer: Result<Response, ShimError>) {
+    pub(crate) fn reply(&mut self, caller: Caller, answer: Result<Response, ShimError>) {
         self.send(caller.connection, &ShimMessage::Answer { number: caller.number, answer });
     }
 
     /// Tells every daemon that listens; one that comes later asks for a report.
-    pub(crate) fn tell(&mut self, event: Event) {
+    pub(crate) fn broadcast(&mut self, event: Event) {
         let message = ShimMessage::Event(event);
         let all: Vec<u64> = self.connections.keys().copied().collect();
         for id in all {
@@ -202,7 +202,7 @@ impl Shim {
     }
 
     /// Tells the daemon that asked, if it still listens.
-    pub(crate) fn tell_one(&mut self, connection: u64, event: Event) {
+    pub(crate) fn send_event(&mut self, connection: u64, event: Event) {
         self.send(connection, &ShimMessage::Event(event));
     }
 
@@ -211,7 +211,7 @@ impl Shim {
         let bytes = match (shim_protocol::encode(message), message) {
             (Ok(bytes), _) => bytes,
             (Err(error), ShimMessage::Answer { number, .. }) => {
-                let answer = Err(failure(ShimErrorKind::Internal, format!("the answer cannot be sent: {error}")));
+                let answer = Err(shim_error(ShimErrorKind::Internal, format!("the answer cannot be sent: {error}")));
                 shim_protocol::encode(&ShimMessage::Answer { number: *number, answer }).unwrap_or_default()
             }
             (Err(error), ShimMessage::Event(_)) => {
@@ -220,7 +220,7 @@ impl Shim {
         };
         match connection.send(bytes) {
             Ok(()) => self.watch_room(id),
-            Err(_) => self.hang_up(id),
+            Err(_) => self.close_connection(id),
         }
     }
 
@@ -228,17 +228,17 @@ impl Shim {
         let Some(connection) = self.connections.get(&id) else { return };
         let watched = self.poller.watch_room(&connection.socket, &Source::Connection(id), connection.is_behind());
         if watched.is_err() {
-            self.hang_up(id);
+            self.close_connection(id);
         }
     }
 
-    fn hang_up(&mut self, id: u64) {
+    fn close_connection(&mut self, id: u64) {
         if let Some(connection) = self.connections.remove(&id) {
             self.poller.forget(&connection.socket, &Source::Connection(id));
         }
         // Nobody waits for its commands any more, or would end them when their time is over. Those that somebody looked on go
         // on: their streams are closed, and what that means is theirs to decide.
-        let orphan = |(key, exec): &(&ExecKey, &Exec)| key.0 == id && exec.manner == Manner::Sync;
+        let orphan = |(key, exec): &(&ExecKey, &Exec)| key.0 == id && exec.manner == ExecMode::Sync;
         let orphans: Vec<ExecKey> = self.execs.iter().filter(orphan).map(|(key, _)| *key).collect();
         for exec in orphans {
             self.kill_exec(exec).ok();
@@ -250,10 +250,10 @@ impl Shim {
     }
 
     /// Ends everything: the containers, what they left behind, the pod's init.
-    fn leave(&mut self) {
+    fn shutdown(&mut self) {
         let all: Vec<ContainerId> = self.containers.keys().cloned().collect();
         for container in all {
-            self.forget(&container).ok();
+            self.remove(&container).ok();
         }
         if let Some(init) = self.pod.as_mut().and_then(|pod| pod.init.take()) {
             sys::signal::send(init.as_raw(), 9).ok();
@@ -263,10 +263,10 @@ impl Shim {
     }
 }
 
-pub(crate) fn failure(kind: ShimErrorKind, message: impl Into<String>) -> ShimError {
+pub(crate) fn shim_error(kind: ShimErrorKind, message: impl Into<String>) -> ShimError {
     ShimError { kind, message: message.into() }
 }
 
-pub(crate) fn no_such(container: &ContainerId) -> ShimError {
-    failure(ShimErrorKind::NotFound, format!("the shim has no container {container}"))
+pub(crate) fn not_found(container: &ContainerId) -> ShimError {
+    shim_error(ShimErrorKind::NotFound, format!("the shim has no container {container}"))
 }

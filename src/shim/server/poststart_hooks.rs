@@ -5,23 +5,23 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 
-use launcher::launch::report::{WORDS_MAX, short};
+use launcher::launch::report::{WORDS_MAX, truncate};
 use launcher::process::hook;
-use launcher::process::hook::{Here, State};
+use launcher::process::hook::{InHost, State};
 use model::{ContainerId, ContainerState};
 use nix::unistd::Pid;
 use oci_spec::runtime::Spec;
 use rustix::process::Signal;
 use shim_protocol::{Response, ShimErrorKind};
-use sys::fork::OneThread;
+use sys::fork::SingleThread;
 
 use crate::server::container::{Caller, State as Stand};
 use crate::server::poller::Source;
-use crate::server::{Shim, failure};
+use crate::server::{Shim, shim_error};
 
 /// Hooks under way.
 #[derive(Debug)]
-pub(crate) struct Poststart {
+pub(crate) struct PoststartHooks {
     caller: Caller,
     runner: Pid,
     /// One byte, and words where that says that they are the reason why not.
@@ -36,7 +36,7 @@ impl Shim {
     pub(crate) fn after_start(&mut self, id: &ContainerId, pid: NonZeroU32, caller: Caller) {
         let Some(container) = self.containers.get_mut(id) else { return };
         if !container.launch.poststart {
-            return self.answer(caller, Ok(Response::Done));
+            return self.reply(caller, Ok(Response::Done));
         }
         let begun = begin(id, &container.dir, pid, caller).and_then(|begun| {
             self.poller.watch(&begun.outcome, Source::Poststart(id.clone()))?;
@@ -49,41 +49,41 @@ impl Shim {
     }
 
     /// The hooks have ended.
-    pub(crate) fn hear_poststart(&mut self, id: &ContainerId) {
+    pub(crate) fn on_poststart(&mut self, id: &ContainerId) {
         let Some(container) = self.containers.get_mut(id) else { return };
-        let Some(Poststart { caller, runner: _, outcome }) = container.poststart.take() else { return };
+        let Some(PoststartHooks { caller, runner: _, outcome }) = container.poststart.take() else { return };
         self.poller.forget(&outcome, &Source::Poststart(id.clone()));
         let ended = matches!(container.state, Stand::Settled(ContainerState::Exited { .. }));
         let mut words = [0; WORDS_MAX + 1];
         let n = rustix::io::read(&outcome, &mut words).unwrap_or(0);
         let words = match words[..n].split_first() {
-            Some((&WELL, _)) => return self.answer(caller, Ok(Response::Done)),
+            Some((&WELL, _)) => return self.reply(caller, Ok(Response::Done)),
             Some((_, words)) => String::from_utf8_lossy(words).into_owned(),
             None => "poststart hooks: ended without a word".to_owned(),
         };
         if ended {
             // As it ended by itself, it did so for its own reason.
-            self.answer(caller, Err(failure(ShimErrorKind::Program, words)));
+            self.reply(caller, Err(shim_error(ShimErrorKind::Program, words)));
         } else {
             self.start_failed(id, caller, words);
         }
     }
 
     /// Ends hooks that still run: nobody waits for them any more.
-    pub(crate) fn forget_poststart(&mut self, id: &ContainerId) {
+    pub(crate) fn remove_poststart(&mut self, id: &ContainerId) {
         let under_way = self.containers.get_mut(id).and_then(|container| container.poststart.take());
-        if let Some(Poststart { caller, runner, outcome }) = under_way {
+        if let Some(PoststartHooks { caller, runner, outcome }) = under_way {
             self.poller.forget(&outcome, &Source::Poststart(id.clone()));
             // The hook it waits for ends with it.
             sys::signal::send(runner.as_raw(), 9).ok();
-            self.answer(caller, Err(failure(ShimErrorKind::Phase, "the container was removed meanwhile")));
+            self.reply(caller, Err(shim_error(ShimErrorKind::Phase, "the container was removed meanwhile")));
         }
     }
 }
 
 /// Starts a child that runs the hooks one after the other.
-fn begin(id: &ContainerId, dir: &Path, pid: NonZeroU32, caller: Caller) -> io::Result<Poststart> {
-    let alone = OneThread::check()?;
+fn begin(id: &ContainerId, dir: &Path, pid: NonZeroU32, caller: Caller) -> io::Result<PoststartHooks> {
+    let alone = SingleThread::check()?;
     let (outcome, theirs) = io::pipe()?;
     rustix::io::ioctl_fionbio(&outcome, true)?;
     let runner = sys::fork::fork(alone, || {
@@ -95,19 +95,19 @@ fn begin(id: &ContainerId, dir: &Path, pid: NonZeroU32, caller: Caller) -> io::R
         };
         (&theirs).write_all(&said).map_or(1, |()| 0)
     })?;
-    Ok(Poststart { caller, runner, outcome: outcome.into() })
+    Ok(PoststartHooks { caller, runner, outcome: outcome.into() })
 }
 
 /// One write that fits into an empty pipe, and into the buffer of who reads it.
 fn short_bytes(words: String) -> Vec<u8> {
-    let mut bytes = short(words).into_bytes();
+    let mut bytes = truncate(words).into_bytes();
     bytes.truncate(WORDS_MAX);
     bytes
 }
 
-fn run(alone: OneThread, id: &ContainerId, dir: &Path, pid: NonZeroU32) -> Result<(), String> {
+fn run(alone: SingleThread, id: &ContainerId, dir: &Path, pid: NonZeroU32) -> Result<(), String> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(|e| e.to_string())?;
-    hook::become_ordinary();
+    hook::reset_process();
     let spec: Spec = launcher::launch::read(dir, "config.json").map_err(|e| e.to_string())?;
     let hooks = spec.hooks().as_ref().and_then(|hooks| hooks.poststart().as_ref());
     let none = std::collections::HashMap::new();
@@ -119,5 +119,5 @@ fn run(alone: OneThread, id: &ContainerId, dir: &Path, pid: NonZeroU32) -> Resul
         bundle: dir,
         annotations: spec.annotations().as_ref().unwrap_or(&none),
     };
-    hook::run_all(alone, "poststart", hooks, &state, &Here).map_err(|e| e.to_string())
+    hook::run_all(alone, "poststart", hooks, &state, &InHost).map_err(|e| e.to_string())
 }

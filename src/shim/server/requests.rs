@@ -11,36 +11,36 @@ use shim_protocol::{
 };
 
 use crate::pod;
-use crate::server::container::{Caller, Container, Launching, LostOutput, State};
+use crate::server::container::{Caller, Container, DroppedOutput, Launching, State};
 use crate::server::poller::Source;
-use crate::server::{Exec, ExecKey, Shim, failure, no_such};
+use crate::server::{Exec, ExecKey, Shim, not_found, shim_error};
 pub(crate) use launcher::io::cri_log::Stream;
 use launcher::io::stdio;
 use launcher::launch;
-pub(crate) use launcher::process::exec::{ExecEnds, Manner};
+pub(crate) use launcher::process::exec::{ExecMode, ExecStdio};
 
-type Answered = Result<Response, ShimError>;
+type RequestResult = Result<Response, ShimError>;
 
 fn internal(error: impl std::fmt::Display) -> ShimError {
-    failure(ShimErrorKind::Internal, error.to_string())
+    shim_error(ShimErrorKind::Internal, error.to_string())
 }
 
 impl Shim {
-    pub(crate) fn hold(&mut self, ask: &SandboxRequest) -> Answered {
+    pub(crate) fn create_sandbox(&mut self, ask: &SandboxRequest) -> RequestResult {
         if self.pod.is_some() {
-            return Err(failure(ShimErrorKind::Phase, "this shim holds a pod already"));
+            return Err(shim_error(ShimErrorKind::Phase, "this shim holds a pod already"));
         }
         // Refused without CAP_SYS_RESOURCE; the shim is small, and crisp check tells of it.
         drop(std::fs::write("/proc/self/oom_score_adj", ask.oom_score_adj.to_string()));
-        let pod = pod::hold(ask).map_err(|e| failure(ShimErrorKind::Refused, e.to_string()))?;
+        let pod = pod::create(ask).map_err(|e| shim_error(ShimErrorKind::Refused, e.to_string()))?;
         let held = pod.held.clone();
         self.pod = Some(pod);
         Ok(Response::Held(held))
     }
 
-    pub(crate) fn report(&self) -> Response {
+    pub(crate) fn state(&self) -> Response {
         let told = |(id, c): (&ContainerId, &Container)| {
-            c.phase().map(|phase| ContainerReport { container: id.clone(), phase })
+            c.state_report().map(|phase| ContainerReport { container: id.clone(), phase })
         };
         Response::Report {
             held: self.pod.as_ref().map(|pod| pod.held.clone()),
@@ -50,13 +50,13 @@ impl Shim {
 
     pub(crate) fn create(&mut self, caller: Caller, ask: CreateRequest, mut fds: Vec<OwnedFd>) {
         if let Err(failed) = self.try_create(caller, &ask, fds.pop()) {
-            self.answer(caller, Err(failed));
+            self.reply(caller, Err(failed));
         }
     }
 
     fn try_create(&mut self, caller: Caller, ask: &CreateRequest, log: Option<OwnedFd>) -> Result<(), ShimError> {
         if self.containers.contains_key(&ask.container) {
-            return Err(failure(ShimErrorKind::Phase, format!("container {} exists already", ask.container)));
+            return Err(shim_error(ShimErrorKind::Phase, format!("container {} exists already", ask.container)));
         }
         let settings: LaunchConfig = launch::read(&ask.dir, LaunchConfig::FILE).map_err(internal)?;
         let (report, their_report) = sys::seqpacket::pair().map_err(internal)?;
@@ -90,7 +90,7 @@ impl Shim {
             launch: settings,
             streams,
             state,
-            lost: LostOutput::default(),
+            lost: DroppedOutput::default(),
             poststart: None,
         };
         self.containers.insert(id.clone(), container);
@@ -111,7 +111,7 @@ impl Shim {
     }
 
     /// Ends the watches of a container's output, before it is closed.
-    pub(crate) fn forget_output(&mut self, id: &ContainerId) {
+    pub(crate) fn unwatch_output(&mut self, id: &ContainerId) {
         let Self { poller, containers, .. } = self;
         let Some(container) = containers.get(id) else { return };
         for stream in [Stream::Stdout, Stream::Stderr] {
@@ -123,15 +123,15 @@ impl Shim {
 
     pub(crate) fn start(&mut self, caller: Caller, id: &ContainerId) {
         if let Err(failed) = self.try_start(caller, id) {
-            self.answer(caller, Err(failed));
+            self.reply(caller, Err(failed));
         }
     }
 
     fn try_start(&mut self, caller: Caller, id: &ContainerId) -> Result<(), ShimError> {
-        let container = self.containers.get_mut(id).ok_or_else(|| no_such(id))?;
+        let container = self.containers.get_mut(id).ok_or_else(|| not_found(id))?;
         let State::Created { pid, .. } = container.state else {
-            let name = container.phase().map_or("being made", |phase| phase.name());
-            return Err(failure(ShimErrorKind::Phase, format!("container {id} is {name}, not created")));
+            let name = container.state_report().map_or("being made", |phase| phase.name());
+            return Err(shim_error(ShimErrorKind::Phase, format!("container {id} is {name}, not created")));
         };
         launcher::launch::start::start(&container.dir, id.as_str()).map_err(internal)?;
         let State::Created { started, .. } =
@@ -144,39 +144,39 @@ impl Shim {
         Ok(())
     }
 
-    pub(crate) fn signal(&mut self, id: &ContainerId, signal: i32) -> Answered {
-        let container = self.containers.get(id).ok_or_else(|| no_such(id))?;
+    pub(crate) fn signal(&mut self, id: &ContainerId, signal: i32) -> RequestResult {
+        let container = self.containers.get(id).ok_or_else(|| not_found(id))?;
         // Our child, not yet reaped: its pid is nobody else's. One that has ended needs no signal.
         if let Some(pid) = container.pid().and_then(to_pid) {
             sys::signal::send(pid.as_raw(), signal)
-                .map_err(|e| failure(ShimErrorKind::Refused, format!("{signal}: {e}")))?;
+                .map_err(|e| shim_error(ShimErrorKind::Refused, format!("{signal}: {e}")))?;
         }
         Ok(Response::Done)
     }
 
-    pub(crate) fn reopen(&mut self, id: &ContainerId, log: Option<OwnedFd>) -> Answered {
-        let container = self.containers.get_mut(id).ok_or_else(|| no_such(id))?;
-        let log = log.ok_or_else(|| failure(ShimErrorKind::Refused, "no log file came with the ask"))?;
+    pub(crate) fn reopen(&mut self, id: &ContainerId, log: Option<OwnedFd>) -> RequestResult {
+        let container = self.containers.get_mut(id).ok_or_else(|| not_found(id))?;
+        let log = log.ok_or_else(|| shim_error(ShimErrorKind::Refused, "no log file came with the ask"))?;
         container.streams.reopen(File::from(log));
         Ok(Response::Done)
     }
 
     /// Kills the container, if it lives, and reaps it. Its exit is not told: nobody asks any more.
-    pub(crate) fn forget(&mut self, id: &ContainerId) -> Answered {
-        self.forget_output(id);
-        self.dismiss(id);
-        self.forget_poststart(id);
+    pub(crate) fn remove(&mut self, id: &ContainerId) -> RequestResult {
+        self.unwatch_output(id);
+        self.detach_all(id);
+        self.remove_poststart(id);
         let Some(mut container) = self.containers.remove(id) else { return Ok(Response::Done) };
         let mut dead: Vec<i32> = container.pid().and_then(to_pid).map(Pid::as_raw).into_iter().collect();
         match &container.state {
             State::Launching(Launching { caller, launcher, report, .. }) => {
                 self.poller.forget(report, &Source::Report(id.clone()));
                 dead.push(launcher.as_raw());
-                self.answer(*caller, Err(failure(ShimErrorKind::Phase, "the container was removed meanwhile")));
+                self.reply(*caller, Err(shim_error(ShimErrorKind::Phase, "the container was removed meanwhile")));
             }
             State::Starting { started, caller, .. } => {
                 self.poller.forget(started, &Source::Started(id.clone()));
-                self.answer(*caller, Err(failure(ShimErrorKind::Phase, "the container was removed meanwhile")));
+                self.reply(*caller, Err(shim_error(ShimErrorKind::Phase, "the container was removed meanwhile")));
             }
             State::Created { .. } | State::Settled(_) => {}
         }
@@ -189,9 +189,9 @@ impl Shim {
         Ok(Response::Done)
     }
 
-    pub(crate) fn exec(&mut self, caller: Caller, ask: &ExecRequest, manner: Manner, fds: Vec<OwnedFd>) {
+    pub(crate) fn exec(&mut self, caller: Caller, ask: &ExecRequest, manner: ExecMode, fds: Vec<OwnedFd>) {
         if let Err(failed) = self.try_exec(caller, ask, manner, fds) {
-            self.answer(caller, Err(failed));
+            self.reply(caller, Err(failed));
         }
     }
 
@@ -199,21 +199,21 @@ impl Shim {
         &mut self,
         caller: Caller,
         ask: &ExecRequest,
-        manner: Manner,
+        manner: ExecMode,
         fds: Vec<OwnedFd>,
     ) -> Result<(), ShimError> {
         let id = &ask.container;
-        let container = self.containers.get(id).ok_or_else(|| no_such(id))?;
+        let container = self.containers.get(id).ok_or_else(|| not_found(id))?;
         let State::Settled(ContainerState::Running { pid, .. }) = &container.state else {
-            let name = container.phase().map_or("being made", |phase| phase.name());
-            return Err(failure(ShimErrorKind::Phase, format!("container {id} is {name}, not running")));
+            let name = container.state_report().map_or("being made", |phase| phase.name());
+            return Err(shim_error(ShimErrorKind::Phase, format!("container {id} is {name}, not running")));
         };
         if container.is_frozen() {
-            return Err(failure(ShimErrorKind::Phase, format!("container {id} is paused: its cgroup is frozen")));
+            return Err(shim_error(ShimErrorKind::Phase, format!("container {id} is paused: its cgroup is frozen")));
         }
         let init = to_pid(*pid).ok_or_else(|| internal("the container's pid is out of range"))?;
         let (started, theirs) = std::io::pipe().map_err(internal)?;
-        let ends = ExecEnds::new(ask, manner, fds, theirs.into());
+        let ends = ExecStdio::new(ask, manner, fds, theirs.into());
         let started = OwnedFd::from(started);
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
         let key = (caller.connection, ask.exec);
@@ -228,14 +228,15 @@ impl Shim {
 
     /// Kills the exec'd process and all that came from it, its session and what descends from it, and waits a moment
     /// for their end. Several rounds: what was forked while one list was read is in the next.
-    pub(crate) fn kill_exec(&mut self, exec: ExecKey) -> Answered {
+    pub(crate) fn kill_exec(&mut self, exec: ExecKey) -> RequestResult {
         let Some(exec) = self.execs.get(&exec) else { return Ok(Response::Done) };
         let root = exec.pid.as_raw();
         let container = self.containers.get(&exec.container);
         for _ in 0..50 {
             // Listed before anybody is killed: who is left by a dead parent is nobody's descendant any more.
-            let family =
-                container.map(|c| launcher::process::process_tree::of(root, &c.processes())).unwrap_or_default();
+            let family = container
+                .map(|c| launcher::process::process_tree::descendants(root, &c.processes()))
+                .unwrap_or_default();
             // Our child, whether it has joined the container's cgroup yet or not.
             sys::signal::send(root, 9).ok();
             if family.is_empty() {

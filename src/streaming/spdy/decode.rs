@@ -3,7 +3,7 @@
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::headers::{BLOCK_MAX, Headers, Inflater};
-use super::{FIN, HEAD, UNIDIRECTIONAL, VERSION, Violation, kind};
+use super::{FIN, HEAD, ProtocolError, UNIDIRECTIONAL, VERSION, kind};
 
 /// The longest control frame that is read: headers that do not compress at all, and settings nobody cares about.
 const CONTROL_MAX: usize = BLOCK_MAX + 16;
@@ -67,7 +67,7 @@ struct Data {
 
 impl Decoder {
     /// Takes the next event off the front of `buffer`, if there is a whole one. Never wants more than a few KiB at once.
-    pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Event>, Violation> {
+    pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Event>, ProtocolError> {
         if let Some(data) = self.current {
             return Ok(self.piece(data, buffer));
         }
@@ -78,7 +78,7 @@ impl Decoder {
         let word = u32::from_be_bytes(*first);
         if word >> 31 == 0 {
             if word == 0 {
-                return Err(Violation::NoStream);
+                return Err(ProtocolError::NoStream);
             }
             buffer.advance(HEAD);
             let data = Data { stream: word, left: length, fin: flags & FIN != 0 };
@@ -87,7 +87,7 @@ impl Decoder {
         let [version, kind] =
             [u16::from_be_bytes([first[0] & 0x7f, first[1]]), u16::from_be_bytes([first[2], first[3]])];
         if version != VERSION {
-            return Err(Violation::Version(version));
+            return Err(ProtocolError::Version(version));
         }
         check(kind, length)?;
         if buffer.len() < HEAD + length {
@@ -109,7 +109,7 @@ impl Decoder {
         Some(Event::Data { stream: data.stream, bytes, fin: over && data.fin })
     }
 
-    fn control(&mut self, kind: u16, flags: u8, content: &[u8]) -> Result<Event, Violation> {
+    fn control(&mut self, kind: u16, flags: u8, content: &[u8]) -> Result<Event, ProtocolError> {
         let fin = flags & FIN != 0;
         Ok(match kind {
             kind::SYN_STREAM => Event::Opened {
@@ -137,15 +137,15 @@ impl Decoder {
 }
 
 /// Refuses a control frame by its first eight bytes: before anything is kept for it.
-fn check(kind: u16, length: usize) -> Result<(), Violation> {
+fn check(kind: u16, length: usize) -> Result<(), ProtocolError> {
     let fits = match kind {
         kind::SYN_STREAM => (10..=CONTROL_MAX).contains(&length),
         kind::SYN_REPLY | kind::HEADERS | kind::SETTINGS => (4..=CONTROL_MAX).contains(&length),
         kind::RST_STREAM | kind::GOAWAY | kind::WINDOW_UPDATE => length == 8,
         kind::PING => length == 4,
-        other => return Err(Violation::Kind(other)),
+        other => return Err(ProtocolError::Kind(other)),
     };
-    if fits { Ok(()) } else { Err(Violation::Length { kind, length }) }
+    if fits { Ok(()) } else { Err(ProtocolError::Length { kind, length }) }
 }
 
 /// Only for content whose length was checked; what is not there is 0.
@@ -153,9 +153,9 @@ fn word(content: &[u8], at: usize) -> u32 {
     content.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }
 
-fn stream(content: &[u8], at: usize) -> Result<u32, Violation> {
+fn stream(content: &[u8], at: usize) -> Result<u32, ProtocolError> {
     match word(content, at) & 0x7fff_ffff {
-        0 => Err(Violation::NoStream),
+        0 => Err(ProtocolError::NoStream),
         stream => Ok(stream),
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-use super::Violation;
+use super::ProtocolError;
 use super::dictionary::{DICTIONARY, ID};
 
 /// What a header block may come to once it is decompressed. Those of Kubernetes have three names of a few letters.
@@ -23,12 +23,12 @@ pub(super) struct Inflater {
 }
 
 impl Inflater {
-    pub(super) fn read(&mut self, compressed: &[u8]) -> Result<Headers, Violation> {
+    pub(super) fn read(&mut self, compressed: &[u8]) -> Result<Headers, ProtocolError> {
         parse(&self.inflate(compressed)?)
     }
 
     /// All of `compressed`, or an error: the state of a block that was not read to its end is of no use for the next.
-    fn inflate(&mut self, mut compressed: &[u8]) -> Result<Vec<u8>, Violation> {
+    fn inflate(&mut self, mut compressed: &[u8]) -> Result<Vec<u8>, ProtocolError> {
         let state = self.state.get_or_insert_with(|| Decompress::new(true));
         let mut out = vec![0; BLOCK_MAX + 1];
         let mut filled = 0;
@@ -40,16 +40,16 @@ impl Inflater {
             compressed = compressed.get(taken..).unwrap_or_default();
             filled += made;
             if filled > BLOCK_MAX {
-                return Err(Violation::Headers("too long"));
+                return Err(ProtocolError::Headers("too long"));
             }
             match outcome {
                 Err(error) if error.needs_dictionary() == Some(ID) => {
-                    state.set_dictionary(&DICTIONARY).map_err(|_| Violation::Headers("of another dictionary"))?;
+                    state.set_dictionary(&DICTIONARY).map_err(|_| ProtocolError::Headers("of another dictionary"))?;
                 }
                 Ok(Status::Ok) if taken > 0 || made > 0 => {}
                 Ok(Status::StreamEnd) if compressed.is_empty() => {}
-                Ok(_) => return Err(Violation::Headers("not compressed as one stream")),
-                Err(_) => return Err(Violation::Headers("not compressed with zlib")),
+                Ok(_) => return Err(ProtocolError::Headers("not compressed as one stream")),
+                Err(_) => return Err(ProtocolError::Headers("not compressed with zlib")),
             }
         }
         out.truncate(filled);
@@ -57,36 +57,36 @@ impl Inflater {
     }
 }
 
-fn parse(block: &[u8]) -> Result<Headers, Violation> {
+fn parse(block: &[u8]) -> Result<Headers, ProtocolError> {
     let mut rest = block;
     let count = number(&mut rest)?;
     if count > NAMES_MAX {
-        return Err(Violation::Headers("too many"));
+        return Err(ProtocolError::Headers("too many"));
     }
     let mut headers = Headers::new();
     for _ in 0..count {
         let (name, value) = (text(&mut rest)?, text(&mut rest)?);
         if name.is_empty() || name.bytes().any(|b| b.is_ascii_uppercase()) {
-            return Err(Violation::Headers("with a name that is not in lower case"));
+            return Err(ProtocolError::Headers("with a name that is not in lower case"));
         }
         if headers.insert(name, value).is_some() {
-            return Err(Violation::Headers("with a name twice"));
+            return Err(ProtocolError::Headers("with a name twice"));
         }
     }
-    if rest.is_empty() { Ok(headers) } else { Err(Violation::Headers("longer than they say")) }
+    if rest.is_empty() { Ok(headers) } else { Err(ProtocolError::Headers("longer than they say")) }
 }
 
-fn number(rest: &mut &[u8]) -> Result<usize, Violation> {
-    let (number, after) = rest.split_first_chunk().ok_or(Violation::Headers("cut short"))?;
+fn number(rest: &mut &[u8]) -> Result<usize, ProtocolError> {
+    let (number, after) = rest.split_first_chunk().ok_or(ProtocolError::Headers("cut short"))?;
     *rest = after;
-    usize::try_from(u32::from_be_bytes(*number)).map_err(|_| Violation::Headers("too long"))
+    usize::try_from(u32::from_be_bytes(*number)).map_err(|_| ProtocolError::Headers("too long"))
 }
 
-fn text(rest: &mut &[u8]) -> Result<String, Violation> {
+fn text(rest: &mut &[u8]) -> Result<String, ProtocolError> {
     let length = number(rest)?;
-    let (text, after) = rest.split_at_checked(length).ok_or(Violation::Headers("cut short"))?;
+    let (text, after) = rest.split_at_checked(length).ok_or(ProtocolError::Headers("cut short"))?;
     *rest = after;
-    String::from_utf8(text.to_vec()).map_err(|_| Violation::Headers("that are no text"))
+    String::from_utf8(text.to_vec()).map_err(|_| ProtocolError::Headers("that are no text"))
 }
 
 /// Writes header blocks without compressing them: what a server says in them is nothing, and a compressor would take a
@@ -185,20 +185,20 @@ mod tests {
         let value = "0".repeat(4 << 20);
         let bytes = Deflater::new().write(&block(&[("a", &value)]));
         assert!(bytes.len() < 8 << 10, "{}", bytes.len());
-        assert_eq!(Inflater::default().read(&bytes), Err(Violation::Headers("too long")));
+        assert_eq!(Inflater::default().read(&bytes), Err(ProtocolError::Headers("too long")));
     }
 
     #[test]
     fn blocks_that_lie_about_their_content_are_refused() {
         let read = |block: &[u8]| Inflater::default().read(&Deflater::new().write(block)).unwrap_err();
-        assert_eq!(read(&[0, 0]), Violation::Headers("cut short"));
-        assert_eq!(read(&[0, 0, 0, 1, 0, 0, 0, 9, b'a']), Violation::Headers("cut short"));
-        assert_eq!(read(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, b'a']), Violation::Headers("cut short"));
-        assert_eq!(read(&[0xff, 0, 0, 0]), Violation::Headers("too many"));
-        assert_eq!(read(&[0, 0, 0, 0, 7]), Violation::Headers("longer than they say"));
-        assert_eq!(read(&block(&[("a", "1"), ("a", "2")])), Violation::Headers("with a name twice"));
-        assert_eq!(read(&block(&[("Port", "1")])), Violation::Headers("with a name that is not in lower case"));
-        assert_eq!(read(&[0, 0, 0, 1, 0, 0, 0, 1, 0xff, 0, 0, 0, 0]), Violation::Headers("that are no text"));
+        assert_eq!(read(&[0, 0]), ProtocolError::Headers("cut short"));
+        assert_eq!(read(&[0, 0, 0, 1, 0, 0, 0, 9, b'a']), ProtocolError::Headers("cut short"));
+        assert_eq!(read(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, b'a']), ProtocolError::Headers("cut short"));
+        assert_eq!(read(&[0xff, 0, 0, 0]), ProtocolError::Headers("too many"));
+        assert_eq!(read(&[0, 0, 0, 0, 7]), ProtocolError::Headers("longer than they say"));
+        assert_eq!(read(&block(&[("a", "1"), ("a", "2")])), ProtocolError::Headers("with a name twice"));
+        assert_eq!(read(&block(&[("Port", "1")])), ProtocolError::Headers("with a name that is not in lower case"));
+        assert_eq!(read(&[0, 0, 0, 1, 0, 0, 0, 1, 0xff, 0, 0, 0, 0]), ProtocolError::Headers("that are no text"));
         assert!(Inflater::default().read(b"no zlib at all").is_err());
     }
 }

@@ -59,7 +59,7 @@ impl Reason {
 
 /// The other side does not keep to the protocol; the connection is of no use any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum ProtocolError {
     #[error("SPDY of version {0}")]
     Version(u16),
     #[error("a control frame of type {0}")]

@@ -9,12 +9,12 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-use crate::remote_command::{OpenError, Remote, Times, Wants};
+use crate::remote_command::{OpenError, RemoteCommand, StdioOptions, Timeouts};
 use crate::spdy::{Decoder, Encoder, Event, data_head};
-use crate::{Broken, Chunk, Io, Outcome, Size, port_forward, remote_command, upgrade, ws};
+use crate::{Chunk, Io, Outcome, Size, StreamError, port_forward, remote_command, upgrade, ws};
 
-const TIMES: Times = Times { idle: Duration::from_secs(60), creation: Duration::from_millis(200) };
-const ALL: Wants = Wants { stdin: true, stdout: true, stderr: true, tty: false };
+const TIMES: Timeouts = Timeouts { idle: Duration::from_secs(60), creation: Duration::from_millis(200) };
+const ALL: StdioOptions = StdioOptions { stdin: true, stdout: true, stderr: true, tty: false };
 
 /// The other side of a connection that was upgraded to SPDY.
 struct Client {
@@ -80,7 +80,7 @@ fn data(stream: u32, bytes: &[u8], fin: bool) -> Event {
     Event::Data { stream, bytes: Bytes::copy_from_slice(bytes), fin }
 }
 
-fn spdy(version: &'static str) -> upgrade::RemoteManner {
+fn spdy(version: &'static str) -> upgrade::RemoteCommandProtocol {
     let mut headers = HeaderMap::new();
     headers.insert("connection", HeaderValue::from_static("Upgrade"));
     headers.insert("upgrade", HeaderValue::from_static("SPDY/3.1"));
@@ -104,7 +104,7 @@ async fn open_all(client: &mut Client) {
     }
 }
 
-async fn opened(io: Io, version: &'static str) -> Remote {
+async fn opened(io: Io, version: &'static str) -> RemoteCommand {
     remote_command::open(io, spdy(version), ALL, TIMES).await.unwrap()
 }
 
@@ -114,7 +114,7 @@ async fn a_command_is_heard_answered_and_told_how_it_ended() {
     open_all(&mut client).await;
     client.write(3, b"hello", false).await;
     client.write(3, b"", true).await;
-    let Remote { stdin, stdout, stderr, resizes, talk } = opened(io, "v4.channel.k8s.io").await;
+    let RemoteCommand { stdin, stdout, stderr, resizes, talk } = opened(io, "v4.channel.k8s.io").await;
     assert!(resizes.is_none());
     let mut stdin = stdin.unwrap();
     assert_eq!(stdin.next().await, Ok(Some(Bytes::from_static(b"hello"))));
@@ -145,7 +145,7 @@ async fn older_clients_are_told_in_words_and_only_of_failures() {
         let (mut client, io) = pair();
         open_all(&mut client).await;
         let remote = opened(io, "v2.channel.k8s.io").await;
-        let Remote { talk, .. } = remote;
+        let RemoteCommand { talk, .. } = remote;
         let (all, ()) = tokio::join!(client.rest(), talk.end(&outcome));
         let told: Vec<u8> = all
             .iter()
@@ -163,7 +163,7 @@ async fn older_clients_are_told_in_words_and_only_of_failures() {
 async fn every_stream_is_replied_to_before_anything_is_written_to_it() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
-    let Remote { mut stdout, stderr: _stderr, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
+    let RemoteCommand { mut stdout, stderr: _stderr, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
     stdout.as_mut().unwrap().send(&mut Chunk::of(b"x")).await.unwrap();
     for id in [1, 3, 5, 7] {
         assert_eq!(client.next().await, Some(Event::Replied { stream: id, headers: Default::default(), fin: false }));
@@ -211,13 +211,13 @@ async fn a_client_that_vanishes_or_breaks_the_rules_ends_its_streams() {
     for bytes in bad {
         let (mut client, io) = pair();
         open_all(&mut client).await;
-        let Remote { stdin, mut stdout, talk, .. } = opened(io, "v4.channel.k8s.io").await;
+        let RemoteCommand { stdin, mut stdout, talk, .. } = opened(io, "v4.channel.k8s.io").await;
         client.io.write_all(bytes).await.unwrap();
         if bytes.is_empty() {
             drop(client);
         }
         talk.gone().await;
-        assert_eq!(stdin.unwrap().next().await, Err(Broken::Lost), "{bytes:?}");
+        assert_eq!(stdin.unwrap().next().await, Err(StreamError::Lost), "{bytes:?}");
         assert!(stdout.as_mut().unwrap().send(&mut Chunk::of(b"x")).await.is_err(), "{bytes:?}");
     }
 }
@@ -226,7 +226,7 @@ async fn a_client_that_vanishes_or_breaks_the_rules_ends_its_streams() {
 async fn a_client_that_pings_and_does_not_read_is_left() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
-    let Remote { talk, .. } = opened(io, "v4.channel.k8s.io").await;
+    let RemoteCommand { talk, .. } = opened(io, "v4.channel.k8s.io").await;
     let flood = async {
         loop {
             let mut bytes = Vec::new();
@@ -247,8 +247,8 @@ async fn a_client_that_pings_and_does_not_read_is_left() {
 async fn a_connection_on_which_nothing_moves_ends() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
-    let times = Times { idle: Duration::from_millis(50), ..TIMES };
-    let Remote { talk, .. } = remote_command::open(io, spdy("v4.channel.k8s.io"), ALL, times).await.unwrap();
+    let times = Timeouts { idle: Duration::from_millis(50), ..TIMES };
+    let RemoteCommand { talk, .. } = remote_command::open(io, spdy("v4.channel.k8s.io"), ALL, times).await.unwrap();
     tokio::time::timeout(Duration::from_secs(10), talk.gone()).await.unwrap();
 }
 
@@ -256,7 +256,7 @@ async fn a_connection_on_which_nothing_moves_ends() {
 async fn pings_are_answered_and_whoever_counts_is_held_to_it() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
-    let Remote { mut stdout, stderr: _stderr, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
+    let RemoteCommand { mut stdout, stderr: _stderr, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
     client.send(|_, to| Encoder::ping(7, to)).await;
     // From here on the client counts: 64 KiB and one byte.
     client.send(|_, to| Encoder::window(5, 1, to)).await;
@@ -289,7 +289,7 @@ async fn pings_are_answered_and_whoever_counts_is_held_to_it() {
 async fn what_is_read_is_told_to_the_client() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
-    let Remote { stdin, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
+    let RemoteCommand { stdin, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
     let reader = tokio::spawn(async move {
         let (mut stdin, mut count) = (stdin.unwrap(), 0);
         while let Ok(Some(bytes)) = stdin.next().await {
@@ -337,8 +337,9 @@ async fn hear(io: &mut DuplexStream) -> Vec<Vec<u8>> {
 async fn channels_carry_the_same_and_can_be_closed_one_by_one() {
     let (mut client, io) = pair();
     let manner = upgrade::remote_command(&Method::GET, &websocket("v5.channel.k8s.io")).unwrap().1;
-    let wants = Wants { tty: true, stderr: false, ..ALL };
-    let Remote { stdin, stdout, stderr, resizes, talk } = remote_command::open(io, manner, wants, TIMES).await.unwrap();
+    let wants = StdioOptions { tty: true, stderr: false, ..ALL };
+    let RemoteCommand { stdin, stdout, stderr, resizes, talk } =
+        remote_command::open(io, manner, wants, TIMES).await.unwrap();
     assert!(stderr.is_none());
     say(&mut client.io, ws::BINARY, b"\x00typed").await;
     say(&mut client.io, ws::BINARY, b"\x04{\"Width\":80,\"Height\":24}").await;
@@ -360,7 +361,7 @@ async fn channels_carry_the_same_and_can_be_closed_one_by_one() {
 async fn channels_of_text_are_in_base64() {
     let (mut client, io) = pair();
     let manner = upgrade::remote_command(&Method::GET, &websocket("base64.channel.k8s.io")).unwrap().1;
-    let Remote { stdin, stdout, talk, .. } = remote_command::open(io, manner, ALL, TIMES).await.unwrap();
+    let RemoteCommand { stdin, stdout, talk, .. } = remote_command::open(io, manner, ALL, TIMES).await.unwrap();
     say(&mut client.io, ws::TEXT, b"0Zm9vCg==").await;
     say(&mut client.io, ws::TEXT, b"0not base64").await;
     say(&mut client.io, ws::TEXT, b"0YmFy").await;

@@ -2,7 +2,7 @@
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
-use super::Violation;
+use super::ProtocolError;
 use super::encode::{BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT};
 
 /// What arrived.
@@ -71,7 +71,7 @@ impl Decoder {
     }
 
     /// Takes the next event off the front of `buffer`, if there is one. Never wants more than 139 bytes at once.
-    pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Event>, Violation> {
+    pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Event>, ProtocolError> {
         if let Some(frame) = self.current {
             return Ok(self.piece(frame, buffer));
         }
@@ -93,28 +93,28 @@ impl Decoder {
         }
         let first = kind != CONTINUATION;
         if first == self.within {
-            return Err(Violation::Order);
+            return Err(ProtocolError::Order);
         }
         self.within = !last;
         buffer.advance(size);
         Ok(self.piece(Frame { left: length, mask, turn: 0, first, last }, buffer))
     }
 
-    fn head(&self, buffer: &[u8]) -> Result<Option<Head>, Violation> {
+    fn head(&self, buffer: &[u8]) -> Result<Option<Head>, ProtocolError> {
         let [a, b, rest @ ..] = buffer else { return Ok(None) };
         if a & 0x70 != 0 {
-            return Err(Violation::Reserved);
+            return Err(ProtocolError::Reserved);
         }
         let (last, kind) = (a & 0x80 != 0, a & 0x0f);
         if !matches!(kind, CONTINUATION | TEXT | BINARY | CLOSE | PING | PONG) {
-            return Err(Violation::Kind(kind));
+            return Err(ProtocolError::Kind(kind));
         }
         if (b & 0x80 != 0) != (self.from == From::Client) {
-            return Err(Violation::Mask);
+            return Err(ProtocolError::Mask);
         }
         let short = b & 0x7f;
         if kind & 8 != 0 && (!last || short > 125) {
-            return Err(Violation::Control);
+            return Err(ProtocolError::Control);
         }
         let (length, wide) = match short {
             126 => match rest.first_chunk() {
@@ -128,7 +128,7 @@ impl Decoder {
             short => (u64::from(short), 0),
         };
         if length >> 63 != 0 {
-            return Err(Violation::Length(length));
+            return Err(ProtocolError::Length(length));
         }
         let (mask, masked) = match self.from {
             From::Server => ([0; 4], 0),

@@ -12,7 +12,7 @@ pub use handshake::accept;
 
 /// The other side does not keep to the protocol; the connection is of no use any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Violation {
+pub enum ProtocolError {
     #[error("a frame with bits that nobody agreed on")]
     Reserved,
     #[error("a frame of type {0}")]

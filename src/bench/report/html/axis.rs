@@ -2,7 +2,7 @@
 
 /// A logarithmic or linear scale over some length of a drawing.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Scale {
+pub(super) struct Axis {
     low: f64,
     high: f64,
     from: f64,
@@ -10,7 +10,7 @@ pub(super) struct Scale {
     logarithmic: bool,
 }
 
-impl Scale {
+impl Axis {
     /// Over `values`, which it reaches a little beyond; none where there is nothing to show. Values that are not positive have no place.
     pub(super) fn logarithmic(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Option<Self> {
         let (low, high) = bounds(values.filter(|value| *value > 0.0))?;
@@ -71,22 +71,22 @@ mod tests {
 
     #[test]
     fn values_have_their_place_and_ticks_are_round() {
-        let scale = Scale::logarithmic([1.0, 100.0].into_iter(), 0.0, 100.0).unwrap();
+        let scale = Axis::logarithmic([1.0, 100.0].into_iter(), 0.0, 100.0).unwrap();
         assert!((scale.place(10.0) - 50.0).abs() < 0.01);
         assert!(scale.place(1.0) < scale.place(2.0));
         assert_eq!(scale.ticks(8), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
         assert_eq!(scale.ticks(4), [1.0, 10.0, 100.0]);
-        let scale = Scale::linear([3.0, 190.0].into_iter(), 100.0, 0.0).unwrap();
+        let scale = Axis::linear([3.0, 190.0].into_iter(), 100.0, 0.0).unwrap();
         assert_eq!(scale.ticks(6), [0.0, 50.0, 100.0, 150.0, 200.0]);
         assert_eq!(scale.place(0.0), 100.0);
     }
 
     #[test]
     fn nothing_and_nonsense_have_no_scale() {
-        assert!(Scale::logarithmic([].into_iter(), 0.0, 1.0).is_none());
-        assert!(Scale::logarithmic([0.0, -1.0].into_iter(), 0.0, 1.0).is_none());
-        assert!(Scale::linear([f64::NAN].into_iter(), 0.0, 1.0).is_none());
-        let flat = Scale::linear([0.0].into_iter(), 0.0, 1.0).unwrap();
+        assert!(Axis::logarithmic([].into_iter(), 0.0, 1.0).is_none());
+        assert!(Axis::logarithmic([0.0, -1.0].into_iter(), 0.0, 1.0).is_none());
+        assert!(Axis::linear([f64::NAN].into_iter(), 0.0, 1.0).is_none());
+        let flat = Axis::linear([0.0].into_iter(), 0.0, 1.0).unwrap();
         assert!(flat.place(0.0).is_finite());
     }
 }

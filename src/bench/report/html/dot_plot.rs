@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::axis::Scale;
+use super::axis::Axis;
 use super::{colour, escape, short};
 use crate::report::results::Unit;
 use crate::report::statistics::{median, percentile};
@@ -26,7 +26,7 @@ fn strip(report: &Report, name: &str, unit: Unit) -> Option<String> {
     for (index, runtime) in report.runtimes.iter().enumerate() {
         rows.extend(runtime.figure(name).filter(|figure| !figure.values.is_empty()).map(|figure| (index, figure)));
     }
-    let scale = Scale::logarithmic(rows.iter().flat_map(|(_, figure)| figure.values.iter().copied()), LEFT, RIGHT)?;
+    let scale = Axis::logarithmic(rows.iter().flat_map(|(_, figure)| figure.values.iter().copied()), LEFT, RIGHT)?;
     let mut height = 4.0;
     let mut drawn = String::new();
     for (index, figure) in rows {
@@ -48,7 +48,7 @@ fn strip(report: &Report, name: &str, unit: Unit) -> Option<String> {
     Some(format!("<figure><figcaption>{caption}</figcaption>{svg}{drawn}</svg></figure>"))
 }
 
-fn row(svg: &mut String, scale: &Scale, figure: &Summary, index: usize, y: f64) {
+fn row(svg: &mut String, scale: &Axis, figure: &Summary, index: usize, y: f64) {
     let class = colour(index);
     let every = figure.values.len().div_ceil(DOTS).max(1);
     for (number, value) in figure.values.iter().step_by(every).enumerate().filter(|(_, value)| **value > 0.0) {

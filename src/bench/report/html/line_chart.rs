@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::axis::Scale;
+use super::axis::Axis;
 use super::{colour, escape, short};
 use crate::report::results::Unit;
 use crate::report::statistics::{median, percentile};
@@ -47,8 +47,8 @@ fn chart(report: &Report, name: &str, unit: Unit) -> Option<String> {
     let curves: Vec<(usize, Vec<Point>)> =
         report.runtimes.iter().map(|runtime| curve(runtime, name)).enumerate().filter(|(_, c)| !c.is_empty()).collect();
     let points = || curves.iter().flat_map(|(_, curve)| curve);
-    let across = Scale::linear(points().map(|point| point.pods), LEFT, RIGHT)?;
-    let up = Scale::linear(points().map(|point| point.high), BOTTOM, TOP)?;
+    let across = Axis::linear(points().map(|point| point.pods), LEFT, RIGHT)?;
+    let up = Axis::linear(points().map(|point| point.high), BOTTOM, TOP)?;
     let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"growth\">");
     for tick in up.ticks(6) {
         let y = up.place(tick);
@@ -74,7 +74,7 @@ fn chart(report: &Report, name: &str, unit: Unit) -> Option<String> {
     Some(format!("<figure><figcaption>{caption}</figcaption>{svg}</figure>"))
 }
 
-fn draw(svg: &mut String, curve: &[Point], across: &Scale, up: &Scale, class: &str) {
+fn draw(svg: &mut String, curve: &[Point], across: &Axis, up: &Axis, class: &str) {
     let at = |pods: f64, value: f64| format!("{:.1},{:.1}", across.place(pods), up.place(value));
     let upper = curve.iter().map(|point| at(point.pods, point.high));
     let lower = curve.iter().rev().map(|point| at(point.pods, point.low));

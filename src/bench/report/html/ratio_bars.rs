@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::axis::Scale;
+use super::axis::Axis;
 use super::escape;
 use crate::report::table::{better, ratio_text};
 use crate::report::{Comparison, Report};
@@ -29,7 +29,7 @@ pub(super) fn ratios(report: &Report) -> String {
 fn drawing(report: &Report, rows: &[&Comparison]) -> String {
     let limits = rows.iter().filter_map(|row| limit(report, row));
     let values = rows.iter().flat_map(|row| [row.ratio.low, row.ratio.high]).chain(limits).chain([1.0]);
-    let Some(scale) = Scale::logarithmic(values, LEFT, RIGHT) else { return String::new() };
+    let Some(scale) = Axis::logarithmic(values, LEFT, RIGHT) else { return String::new() };
     let mut height = 26.0;
     let mut drawn = String::new();
     for row in rows {
@@ -58,7 +58,7 @@ fn tick_text(tick: f64) -> String {
     if tick < 0.95 { format!("1/{}", (10.0 / tick).round() / 10.0) } else { format!("{tick}×") }
 }
 
-fn bar(svg: &mut String, report: &Report, row: &Comparison, scale: &Scale, y: f64) {
+fn bar(svg: &mut String, report: &Report, row: &Comparison, scale: &Axis, y: f64) {
     let unit = report.names().iter().find(|(name, _)| *name == row.figure).map(|(_, unit)| *unit);
     let good = (row.ratio.ratio > 1.0) == unit.is_some_and(|unit| unit.more_is_better());
     let class = if good { "good" } else { "bad" };

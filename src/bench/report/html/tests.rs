@@ -46,7 +46,7 @@ fn a_report_of_nothing_is_a_page_as_well() {
     let mut report = example();
     report.runtimes.clear();
     report.floor.clear();
-    report.judge();
+    report.compare_and_check();
     let page = page(&report);
     check(&page);
     assert!(!page.contains("<section>"));

@@ -4,31 +4,35 @@ pub(crate) mod info;
 
 use std::time::SystemTime;
 
-use ::image::{Credentials, Image, Login, Reference, Usage};
+use ::image::{Credentials, Image, Reference, RegistryLogin, Usage};
 use config::PinnedImages;
 use cri_api::v1;
 use model::{ImageName, PodMeta};
 
-use super::{Field, Refusal, Warnings, pod, status};
+use super::{FieldPath, InvalidField, Warnings, pod, status};
 
 /// Characters of an image's user that are shown. Images are made by anyone: a few with users of megabytes would make a list
 /// that is longer than clients take.
 const USERNAME_MAX: usize = 256;
 
 pub(super) fn required_name(
-    at: Field<'_>,
+    at: FieldPath<'_>,
     asked: Option<v1::ImageSpec>,
     warnings: &mut Warnings,
-) -> Result<ImageName, Refusal> {
+) -> Result<ImageName, InvalidField> {
     name(at, at.required(asked)?, warnings)
 }
 
-pub(super) fn name(at: Field<'_>, asked: v1::ImageSpec, warnings: &mut Warnings) -> Result<ImageName, Refusal> {
+pub(super) fn name(
+    at: FieldPath<'_>,
+    asked: v1::ImageSpec,
+    warnings: &mut Warnings,
+) -> Result<ImageName, InvalidField> {
     let name = name_or_none(at, asked, warnings)?;
     if name.image.is_empty() { Err(at.at("image").invalid("empty")) } else { Ok(name) }
 }
 
-fn name_or_none(at: Field<'_>, asked: v1::ImageSpec, warnings: &mut Warnings) -> Result<ImageName, Refusal> {
+fn name_or_none(at: FieldPath<'_>, asked: v1::ImageSpec, warnings: &mut Warnings) -> Result<ImageName, InvalidField> {
     let v1::ImageSpec { image, annotations, user_specified_image, runtime_handler, image_ref } = asked;
     if !image_ref.is_empty() {
         warnings.push(format!("{}: set by runtimes only, ignored", at.at("image_ref")));
@@ -56,41 +60,41 @@ pub(super) fn name_to_wire(name: &ImageName) -> v1::ImageSpec {
 #[derive(Debug)]
 pub(crate) struct Pull {
     pub(crate) name: ImageName,
-    pub(crate) credentials: Option<Login>,
+    pub(crate) credentials: Option<RegistryLogin>,
     /// The pod that waits for it, where the caller says.
     pub(crate) pod: Option<PodMeta>,
     pub(crate) warnings: Warnings,
 }
 
 /// The image that a request is about.
-pub(crate) fn asked(image: Option<v1::ImageSpec>) -> Result<(ImageName, Warnings), Refusal> {
+pub(crate) fn asked(image: Option<v1::ImageSpec>) -> Result<(ImageName, Warnings), InvalidField> {
     let mut warnings = Warnings::new();
-    let name = required_name(Field::top("image"), image, &mut warnings)?;
+    let name = required_name(FieldPath::top("image"), image, &mut warnings)?;
     Ok((name, warnings))
 }
 
 /// The one image that a list is to have; none, or one without a name: all.
-pub(crate) fn filter(asked: Option<v1::ImageFilter>) -> Result<(Option<ImageName>, Warnings), Refusal> {
+pub(crate) fn filter(asked: Option<v1::ImageFilter>) -> Result<(Option<ImageName>, Warnings), InvalidField> {
     let mut warnings = Warnings::new();
     let v1::ImageFilter { image } = asked.unwrap_or_default();
     let Some(image) = image else { return Ok((None, warnings)) };
-    let at = Field::top("filter");
+    let at = FieldPath::top("filter");
     let at = at.at("image");
     let name = name_or_none(at, image, &mut warnings)?;
     Ok((Some(name), warnings))
 }
 
 /// `search` are the registries that a name without one is looked for in.
-pub(crate) fn pull(request: v1::PullImageRequest, search: &[String]) -> Result<Pull, Refusal> {
+pub(crate) fn pull(request: v1::PullImageRequest, search: &[String]) -> Result<Pull, InvalidField> {
     let v1::PullImageRequest { image, auth, sandbox_config } = request;
     let (name, mut warnings) = asked(image)?;
-    let meant = Reference::candidates(&name.image, search).map_err(|bad| Field::top("image.image").invalid(bad))?;
+    let meant = Reference::candidates(&name.image, search).map_err(|bad| FieldPath::top("image.image").invalid(bad))?;
     let credentials = match auth {
-        Some(auth) => login(Field::top("auth"), auth, &name.image, &meant, &mut warnings)?,
+        Some(auth) => login(FieldPath::top("auth"), auth, &name.image, &meant, &mut warnings)?,
         None => None,
     };
     // Of the pod only its name matters here, which some clients leave out; all else is checked when it is run.
-    let at = Field::top("sandbox_config");
+    let at = FieldPath::top("sandbox_config");
     let metadata = sandbox_config.and_then(|config| config.metadata);
     let pod = metadata.map(|metadata| pod::meta(at.at("metadata"), Some(metadata))).transpose()?;
     Ok(Pull { name, credentials, pod, warnings })
@@ -99,21 +103,21 @@ pub(crate) fn pull(request: v1::PullImageRequest, search: &[String]) -> Result<P
 /// Credentials, and which of the registries that `name` can mean they are for: that which they say, otherwise that which
 /// clients look them up for, docker.io where the name has none.
 fn login(
-    at: Field<'_>,
+    at: FieldPath<'_>,
     auth: v1::AuthConfig,
     name: &str,
     meant: &[Reference],
     warnings: &mut Warnings,
-) -> Result<Option<Login>, Refusal> {
+) -> Result<Option<RegistryLogin>, InvalidField> {
     let server = auth.server_address.clone();
     let Some(credentials) = credentials(at, auth)? else { return Ok(None) };
-    let taken_for = name.parse::<Reference>().map_err(|bad| Field::top("image.image").invalid(bad))?;
+    let taken_for = name.parse::<Reference>().map_err(|bad| FieldPath::top("image.image").invalid(bad))?;
     let is_owner = |registry: &str| match server.is_empty() {
         true => registry == taken_for.registry(),
         false => is_registry(&server, registry),
     };
     match meant.iter().map(Reference::registry).find(|registry| is_owner(registry)) {
-        Some(registry) => Ok(Some(Login { registry: registry.to_owned(), credentials })),
+        Some(registry) => Ok(Some(RegistryLogin { registry: registry.to_owned(), credentials })),
         None => {
             warnings.push(format!("{at}: for another registry than {name} is looked for in, so not used"));
             Ok(None)
@@ -122,7 +126,7 @@ fn login(
 }
 
 /// The strongest of the ways in `auth`. No part of it may show in an error or a warning.
-fn credentials(at: Field<'_>, auth: v1::AuthConfig) -> Result<Option<Credentials>, Refusal> {
+fn credentials(at: FieldPath<'_>, auth: v1::AuthConfig) -> Result<Option<Credentials>, InvalidField> {
     let v1::AuthConfig { username, password, auth, server_address: _, identity_token, registry_token } = auth;
     if !registry_token.is_empty() {
         return Ok(Some(Credentials::RegistryToken(registry_token)));

@@ -19,20 +19,20 @@ fn auth() -> v1::AuthConfig {
     }
 }
 
-fn pull_with(change: impl FnOnce(&mut v1::AuthConfig)) -> Result<Pull, Refusal> {
+fn pull_with(change: impl FnOnce(&mut v1::AuthConfig)) -> Result<Pull, InvalidField> {
     let mut auth = auth();
     change(&mut auth);
     let image = Some(v1::ImageSpec { image: NAME.into(), ..support::image() });
     pull(v1::PullImageRequest { image, auth: Some(auth), sandbox_config: None })
 }
 
-fn pull(request: v1::PullImageRequest) -> Result<Pull, Refusal> {
+fn pull(request: v1::PullImageRequest) -> Result<Pull, InvalidField> {
     super::pull(request, &["docker.io".to_owned()])
 }
 
-fn login(username: &str, password: &str) -> Option<Login> {
+fn login(username: &str, password: &str) -> Option<RegistryLogin> {
     let credentials = Credentials::Basic { username: username.into(), password: password.into() };
-    Some(Login { registry: "a.example:5000".into(), credentials })
+    Some(RegistryLogin { registry: "a.example:5000".into(), credentials })
 }
 
 fn image() -> Image {

@@ -16,19 +16,19 @@ use model::stats::{DiskUsage, GroupUsage, InterfaceUsage, MemoryUsage, NetworkUs
 
 use super::resources::shares_of;
 use super::status::nanos;
-use crate::runtime::{ContainerMetered, Devices, Metered, PodMetered};
+use crate::runtime::{ContainerMetrics, Devices, MetricsSnapshot, PodMetrics};
 use crate::store::{ContainerRecord, PodRecord};
 pub(crate) use families::descriptors;
 use families::{self as f, Family, LABELS};
 
 /// Everything that is told of all pods.
-pub(crate) fn pods(metered: &Metered) -> Vec<v1::PodSandboxMetrics> {
+pub(crate) fn pods(metered: &MetricsSnapshot) -> Vec<v1::PodSandboxMetrics> {
     metered.pods.iter().map(|pod| of_pod(pod, metered)).collect()
 }
 
-fn of_pod(pod: &PodMetered, metered: &Metered) -> v1::PodSandboxMetrics {
-    let PodMetered { record, network, containers } = pod;
-    let mut sheet = Sheet::new(pod_labels(record));
+fn of_pod(pod: &PodMetrics, metered: &MetricsSnapshot) -> v1::PodSandboxMetrics {
+    let PodMetrics { record, network, containers } = pod;
+    let mut sheet = MetricSet::new(pod_labels(record));
     if let Some(usage) = network {
         of_network(&mut sheet, usage);
     }
@@ -39,10 +39,10 @@ fn of_pod(pod: &PodMetered, metered: &Metered) -> v1::PodSandboxMetrics {
     }
 }
 
-fn of_container(container: &ContainerMetered, pod: &PodRecord, metered: &Metered) -> v1::ContainerMetrics {
-    let ContainerMetered { record, counters, limits } = container;
+fn of_container(container: &ContainerMetrics, pod: &PodRecord, metered: &MetricsSnapshot) -> v1::ContainerMetrics {
+    let ContainerMetrics { record, counters, limits } = container;
     let ContainerCounters { group, processes, writable } = counters;
-    let mut sheet = Sheet::new(container_labels(record, pod));
+    let mut sheet = MetricSet::new(container_labels(record, pod));
     sheet.put(&f::LAST_SEEN, &[], seconds_since_1970(group.usage.at));
     if let ContainerState::Running { started, .. } = record.phase {
         sheet.put(&f::START_TIME, &[], seconds_since_1970(started));
@@ -88,12 +88,12 @@ fn container_labels(record: &ContainerRecord, pod: &PodRecord) -> [String; LABEL
 }
 
 /// Metrics with the same labels.
-struct Sheet {
+struct MetricSet {
     labels: [String; LABELS.len()],
     metrics: Vec<v1::Metric>,
 }
 
-impl Sheet {
+impl MetricSet {
     fn new(labels: [String; LABELS.len()]) -> Self {
         Self { labels, metrics: Vec::with_capacity(f::ALL.len() + 8) }
     }
@@ -118,7 +118,7 @@ impl Sheet {
     }
 }
 
-fn of_cpu(sheet: &mut Sheet, group: &GroupCounters) {
+fn of_cpu(sheet: &mut MetricSet, group: &GroupCounters) {
     let CpuCounters { user, system, periods, throttled_periods, throttled } = group.cpu;
     sheet.put(&f::CPU_USAGE, &["total"], seconds(group.usage.cpu));
     sheet.put(&f::CPU_USER, &[], seconds(user));
@@ -128,7 +128,7 @@ fn of_cpu(sheet: &mut Sheet, group: &GroupCounters) {
     sheet.put(&f::CFS_THROTTLED, &[], seconds(throttled));
 }
 
-fn of_memory(sheet: &mut Sheet, group: &GroupCounters) {
+fn of_memory(sheet: &mut MetricSet, group: &GroupCounters) {
     if let Some(MemoryUsage { usage, working_set, available: _, rss, page_faults, major_page_faults }) =
         group.usage.memory
     {
@@ -165,7 +165,7 @@ fn of_memory(sheet: &mut Sheet, group: &GroupCounters) {
     }
 }
 
-fn of_pressure(sheet: &mut Sheet, usage: &GroupUsage) {
+fn of_pressure(sheet: &mut MetricSet, usage: &GroupUsage) {
     for (pressure, stalled, waiting) in [
         (usage.cpu_pressure, &f::CPU_STALLED, &f::CPU_WAITING),
         (usage.memory_pressure, &f::MEMORY_STALLED, &f::MEMORY_WAITING),
@@ -177,7 +177,7 @@ fn of_pressure(sheet: &mut Sheet, usage: &GroupUsage) {
     }
 }
 
-fn of_disks(sheet: &mut Sheet, io: &[DeviceIo], devices: &Devices) {
+fn of_disks(sheet: &mut MetricSet, io: &[DeviceIo], devices: &Devices) {
     for DeviceIo { major, minor, read_bytes, write_bytes, discard_bytes, reads, writes } in io {
         let device = devices.name(*major, *minor);
         sheet.put(&f::FS_READS, &[device], *reads);
@@ -191,7 +191,7 @@ fn of_disks(sheet: &mut Sheet, io: &[DeviceIo], devices: &Devices) {
     }
 }
 
-fn of_writable(sheet: &mut Sheet, usage: &DiskUsage, disk: &FileSystem) {
+fn of_writable(sheet: &mut MetricSet, usage: &DiskUsage, disk: &FileSystem) {
     let FileSystem { device, bytes, inodes, inodes_free } = disk;
     // Measured in the background, now and then.
     sheet.put_at(&f::FS_USAGE, &[device], Some(usage.bytes), nanos(usage.at));
@@ -200,7 +200,7 @@ fn of_writable(sheet: &mut Sheet, usage: &DiskUsage, disk: &FileSystem) {
     sheet.put(&f::FS_INODES_FREE, &[device], Some(*inodes_free));
 }
 
-fn of_network(sheet: &mut Sheet, NetworkUsage { at: _, default, others }: &NetworkUsage) {
+fn of_network(sheet: &mut MetricSet, NetworkUsage { at: _, default, others }: &NetworkUsage) {
     for interface in std::iter::once(default).chain(others) {
         let InterfaceUsage {
             name,
@@ -228,7 +228,7 @@ fn of_network(sheet: &mut Sheet, NetworkUsage { at: _, default, others }: &Netwo
     }
 }
 
-fn of_processes(sheet: &mut Sheet, counters: &ProcessCounters, group: &GroupCounters) {
+fn of_processes(sheet: &mut MetricSet, counters: &ProcessCounters, group: &GroupCounters) {
     let ProcessCounters { processes, descriptors, sockets, open_files_max } = *counters;
     sheet.put(&f::PROCESSES, &[], processes);
     sheet.put(&f::THREADS, &[], group.tasks);
@@ -239,7 +239,7 @@ fn of_processes(sheet: &mut Sheet, counters: &ProcessCounters, group: &GroupCoun
 }
 
 /// All limits but the processor's weight. No limit is 0, as cAdvisor has it; where nothing is counted there is no limit to tell.
-fn of_limits(sheet: &mut Sheet, now: &ObservedLimits, group: &GroupCounters) {
+fn of_limits(sheet: &mut MetricSet, now: &ObservedLimits, group: &GroupCounters) {
     let bytes = |limit: Option<Bytes>| limit.map_or(0, |Bytes(bytes)| bytes);
     sheet.put(&f::SPEC_CPU_PERIOD, &[], now.cpu_period.map(|Micros(period)| period));
     sheet.put(&f::SPEC_CPU_QUOTA, &[], now.cpu_quota.map(|Micros(quota)| quota));

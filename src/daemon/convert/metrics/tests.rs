@@ -66,7 +66,7 @@ fn group() -> GroupCounters {
     }
 }
 
-fn metered(group: GroupCounters) -> Metered {
+fn metered(group: GroupCounters) -> MetricsSnapshot {
     let mut record = container_record();
     record.phase = ContainerState::Running { pid: NonZeroU32::MIN, started: time(4000) };
     let interface = |name: &str, base: u64| InterfaceUsage {
@@ -90,7 +90,7 @@ fn metered(group: GroupCounters) -> Metered {
         memory_swap: Some(Bytes(104)),
         ..ObservedLimits::default()
     };
-    let container = ContainerMetered {
+    let container = ContainerMetrics {
         record: Arc::new(record),
         counters: ContainerCounters {
             group,
@@ -101,15 +101,15 @@ fn metered(group: GroupCounters) -> Metered {
     };
     let network =
         NetworkUsage { at: time(5000), default: interface("eth0", 200), others: vec![interface("net1", 300)] };
-    Metered {
-        pods: vec![PodMetered { record: Arc::new(pod_record()), network: Some(network), containers: vec![container] }],
+    MetricsSnapshot {
+        pods: vec![PodMetrics { record: Arc::new(pod_record()), network: Some(network), containers: vec![container] }],
         writables: Some(FileSystem { device: "/dev/vda".to_owned(), bytes: 112, inodes: 113, inodes_free: 114 }),
         devices: Devices::known(&[(8, 1, "/dev/sda1")]),
     }
 }
 
 /// Every metric of the only pod, with its own labels behind its name.
-fn told(metered: &Metered) -> BTreeMap<String, u64> {
+fn told(metered: &MetricsSnapshot) -> BTreeMap<String, u64> {
     let pods = pods(metered);
     let all = pods[0].metrics.iter().chain(&pods[0].container_metrics[0].metrics);
     let told = all.map(|metric| {

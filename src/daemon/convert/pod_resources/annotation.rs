@@ -11,21 +11,21 @@ use oci::pod_resources_json::{
     PropagationJson, ResourcesJson,
 };
 
-use super::{announced, entry};
-use crate::convert::{Field, Refusal, Warnings};
+use super::{entry, pod_resource_config};
+use crate::convert::{FieldPath, InvalidField, Warnings};
 
 /// Lets the annotation `name` announce the pod's resources where the request itself, at `at`, does not.
-pub(crate) fn heed(
-    at: Field<'_>,
+pub(crate) fn apply_annotation(
+    at: FieldPath<'_>,
     name: &QualifiedName,
     pod: &mut PodSpec,
     warnings: &mut Warnings,
-) -> Result<(), Refusal> {
+) -> Result<(), InvalidField> {
     let Some(text) = pod.annotations.get(name.as_str()) else { return Ok(()) };
     let field = entry("annotations", name.as_str());
     let here = at.at(&field);
     let Object(parsed) = serde_json::from_str(text).map_err(|e| here.invalid(e))?;
-    let announced = announced(here, Some(pod_to_wire(parsed)), warnings)?;
+    let announced = pod_resource_config(here, Some(pod_to_wire(parsed)), warnings)?;
     if pod.announced.is_some() {
         warnings.push(format!("{here}: not used, since {} says it", at.at("pod_resources")));
     } else {

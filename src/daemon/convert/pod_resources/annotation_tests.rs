@@ -5,7 +5,7 @@ use crate::convert::tests::support::{map, pod_resources, run_request};
 const NAME: &str = "a.example/resources";
 
 /// What RunPodSandbox makes of a pod with this annotation, and with `pod_resources` or none.
-fn run(text: &str, pod_resources: Option<v1::PodResourceConfig>) -> Result<(PodSpec, Warnings), Refusal> {
+fn run(text: &str, pod_resources: Option<v1::PodResourceConfig>) -> Result<(PodSpec, Warnings), InvalidField> {
     let mut request = run_request();
     let config = request.config.as_mut().unwrap();
     config.pod_resources = pod_resources;

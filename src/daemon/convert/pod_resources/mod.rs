@@ -12,12 +12,16 @@ use model::pod_resources::{
 };
 
 use super::container::each;
-use super::{Field, Refusal, Warnings, mount};
+use super::{FieldPath, InvalidField, Warnings, mount};
 
 /// Requests and limits; none where the message is absent, which is not the same as one without any.
-pub(super) fn resources(at: Field<'_>, asked: Option<v1::KubernetesResources>) -> Result<Option<Resources>, Refusal> {
+pub(super) fn resources(
+    at: FieldPath<'_>,
+    asked: Option<v1::KubernetesResources>,
+) -> Result<Option<Resources>, InvalidField> {
     let Some(v1::KubernetesResources { requests, limits }) = asked else { return Ok(None) };
-    let resources = Resources { requests: amounts(at, "requests", requests)?, limits: amounts(at, "limits", limits)? };
+    let resources =
+        Resources { requests: resource_list(at, "requests", requests)?, limits: resource_list(at, "limits", limits)? };
     for (name, request) in &resources.requests {
         if let Some(limit) = resources.limits.get(name).filter(|limit| request > *limit) {
             let field = entry("requests", name.as_str());
@@ -28,11 +32,11 @@ pub(super) fn resources(at: Field<'_>, asked: Option<v1::KubernetesResources>) -
 }
 
 /// What is announced of a pod; none where the message is absent.
-pub(super) fn announced(
-    at: Field<'_>,
+pub(super) fn pod_resource_config(
+    at: FieldPath<'_>,
     asked: Option<v1::PodResourceConfig>,
     warnings: &mut Warnings,
-) -> Result<Option<PodResourceConfig>, Refusal> {
+) -> Result<Option<PodResourceConfig>, InvalidField> {
     let Some(v1::PodResourceConfig { containers, kubernetes_resources }) = asked else { return Ok(None) };
     let list = at.at("containers");
     let containers = each(list, containers, |at, config| container(at, config, warnings))?;
@@ -52,10 +56,10 @@ pub(super) fn announced(
 }
 
 fn container(
-    at: Field<'_>,
+    at: FieldPath<'_>,
     config: v1::ContainerResourceConfig,
     warnings: &mut Warnings,
-) -> Result<ContainerResourceConfig, Refusal> {
+) -> Result<ContainerResourceConfig, InvalidField> {
     let v1::ContainerResourceConfig { name, r#type, kubernetes_resources, mounts, devices, cdi_devices } = config;
     Ok(ContainerResourceConfig {
         name: at.at("name").filled(name)?,
@@ -70,7 +74,11 @@ fn container(
     })
 }
 
-fn amounts(at: Field<'_>, list: &str, asked: BTreeMap<String, cri_api::Quantity>) -> Result<ResourceList, Refusal> {
+fn resource_list(
+    at: FieldPath<'_>,
+    list: &str,
+    asked: BTreeMap<String, cri_api::Quantity>,
+) -> Result<ResourceList, InvalidField> {
     let amount = |(name, cri_api::Quantity { string: text }): (String, cri_api::Quantity)| {
         let field = entry(list, &name);
         let at = at.at(&field);
@@ -91,7 +99,7 @@ pub fn resources_to_wire(resources: &Resources) -> v1::KubernetesResources {
 }
 
 /// What was announced of a pod, as it came.
-pub fn announced_to_wire(announced: &PodResourceConfig) -> v1::PodResourceConfig {
+pub fn pod_resource_config_to_wire(announced: &PodResourceConfig) -> v1::PodResourceConfig {
     let PodResourceConfig { containers, resources, source: _ } = announced;
     let container = |container: &ContainerResourceConfig| {
         let ContainerResourceConfig { name, kind, resources, mounts, devices, cdi_devices } = container;

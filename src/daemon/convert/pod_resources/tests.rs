@@ -22,7 +22,7 @@ fn limit(config: &mut v1::PodResourceConfig, name: &str, text: &str) {
 
 #[test]
 fn every_field_comes_through() {
-    let announced = announced(Field::top("pod_resources"), Some(pod_resources()), &mut Warnings::new());
+    let announced = pod_resource_config(FieldPath::top("pod_resources"), Some(pod_resources()), &mut Warnings::new());
     let PodResourceConfig { containers, resources, source } = announced.unwrap().unwrap();
     let names: Vec<_> = containers.iter().map(|one| (one.name.as_str(), one.kind)).collect();
     assert_eq!(names, [("init", ContainerKind::Init), ("main", ContainerKind::Regular)]);
@@ -36,19 +36,20 @@ fn every_field_comes_through() {
 
 #[test]
 fn every_field_goes_back_as_it_came() {
-    let at = Field::top("pod_resources");
-    let came = announced(at, Some(pod_resources()), &mut Warnings::new()).unwrap().unwrap();
-    let again = announced(at, Some(announced_to_wire(&came)), &mut Warnings::new()).unwrap().unwrap();
+    let at = FieldPath::top("pod_resources");
+    let came = pod_resource_config(at, Some(pod_resources()), &mut Warnings::new()).unwrap().unwrap();
+    let again =
+        pod_resource_config(at, Some(pod_resource_config_to_wire(&came)), &mut Warnings::new()).unwrap().unwrap();
     assert_eq!(again, came);
 }
 
 #[test]
 fn what_is_absent_is_not_what_is_empty() {
-    let at = Field::top("x");
+    let at = FieldPath::top("x");
     assert_eq!(resources(at, None), Ok(None));
     assert_eq!(resources(at, Some(v1::KubernetesResources::default())), Ok(Some(Resources::default())));
-    assert_eq!(announced(at, None, &mut Warnings::new()), Ok(None));
-    let empty = announced(at, Some(v1::PodResourceConfig::default()), &mut Warnings::new()).unwrap().unwrap();
+    assert_eq!(pod_resource_config(at, None, &mut Warnings::new()), Ok(None));
+    let empty = pod_resource_config(at, Some(v1::PodResourceConfig::default()), &mut Warnings::new()).unwrap().unwrap();
     assert_eq!((empty.containers.len(), empty.resources), (0, None));
 }
 
@@ -84,7 +85,7 @@ fn a_request_above_its_limit_is_refused_by_value() {
         requests: quantities(&[("memory", "1073741824"), ("cpu", "7")]),
         limits: quantities(&[("memory", "1Gi")]),
     };
-    assert!(resources(Field::top("x"), Some(same)).is_ok());
+    assert!(resources(FieldPath::top("x"), Some(same)).is_ok());
 }
 
 #[test]
@@ -95,7 +96,7 @@ fn two_containers_of_one_kind_with_one_name_are_refused() {
     assert_eq!(said, "config.pod_resources.containers[1].name: there is another init container \"init\"");
     let mut both = pod_resources();
     both.containers[0].name = "main".to_owned();
-    assert!(announced(Field::top("x"), Some(both), &mut Warnings::new()).is_ok());
+    assert!(pod_resource_config(FieldPath::top("x"), Some(both), &mut Warnings::new()).is_ok());
 }
 
 #[test]

@@ -3,10 +3,10 @@
 use cri_api::v1;
 use model::{ID_LINES_MAX, ID_TEXT_MAX, IdMapping, id_map_text};
 
-use crate::convert::{Field, Refusal};
+use crate::convert::{FieldPath, InvalidField};
 
 /// The ids of a user namespace, which needs a root.
-pub(crate) fn namespace(at: Field<'_>, asked: Vec<v1::IdMapping>) -> Result<Vec<IdMapping>, Refusal> {
+pub(crate) fn namespace(at: FieldPath<'_>, asked: Vec<v1::IdMapping>) -> Result<Vec<IdMapping>, InvalidField> {
     if asked.is_empty() {
         return Err(at.invalid("empty, but mode is POD"));
     }
@@ -19,7 +19,7 @@ pub(crate) fn namespace(at: Field<'_>, asked: Vec<v1::IdMapping>) -> Result<Vec<
 }
 
 /// Any ids that the kernel can map: each to one, and none twice.
-pub(crate) fn lines(at: Field<'_>, asked: Vec<v1::IdMapping>) -> Result<Vec<IdMapping>, Refusal> {
+pub(crate) fn lines(at: FieldPath<'_>, asked: Vec<v1::IdMapping>) -> Result<Vec<IdMapping>, InvalidField> {
     if asked.len() > ID_LINES_MAX {
         return Err(at.invalid(format_args!("{} lines are too many: the kernel takes {ID_LINES_MAX}", asked.len())));
     }
@@ -27,7 +27,7 @@ pub(crate) fn lines(at: Field<'_>, asked: Vec<v1::IdMapping>) -> Result<Vec<IdMa
         .into_iter()
         .enumerate()
         .map(|(index, line)| mapping(at.entry(index), line))
-        .collect::<Result<Vec<_>, Refusal>>()?;
+        .collect::<Result<Vec<_>, InvalidField>>()?;
     for (name, first) in [("host_id", host as fn(&IdMapping) -> u32), ("container_id", container)] {
         if let Some((one, other)) = overlap(&lines, first) {
             return Err(at.entry(one).at(name).invalid(format_args!("some of these ids are in entry {other} too")));
@@ -47,7 +47,7 @@ fn container(line: &IdMapping) -> u32 {
     line.container
 }
 
-fn mapping(at: Field<'_>, asked: v1::IdMapping) -> Result<IdMapping, Refusal> {
+fn mapping(at: FieldPath<'_>, asked: v1::IdMapping) -> Result<IdMapping, InvalidField> {
     let v1::IdMapping { host_id, container_id, length } = asked;
     if length == 0 {
         return Err(at.at("length").invalid("0"));
@@ -71,10 +71,10 @@ fn overlap(lines: &[IdMapping], first: fn(&IdMapping) -> u32) -> Option<(usize, 
 
 /// Both or neither: ids of one kind alone cannot be mapped.
 pub(crate) fn of_mount(
-    at: Field<'_>,
+    at: FieldPath<'_>,
     uids: Vec<v1::IdMapping>,
     gids: Vec<v1::IdMapping>,
-) -> Result<(Vec<IdMapping>, Vec<IdMapping>), Refusal> {
+) -> Result<(Vec<IdMapping>, Vec<IdMapping>), InvalidField> {
     match (uids.is_empty(), gids.is_empty()) {
         (false, true) => Err(at.at("gidMappings").invalid("empty, but uidMappings is not")),
         (true, false) => Err(at.at("uidMappings").invalid("empty, but gidMappings is not")),
@@ -96,17 +96,17 @@ mod tests {
     }
 
     fn said(lines: Vec<v1::IdMapping>) -> String {
-        namespace(Field::top("uids"), lines).unwrap_err().to_string()
+        namespace(FieldPath::top("uids"), lines).unwrap_err().to_string()
     }
 
     #[test]
     fn lines_that_the_kernel_takes_are_kept_as_they_are() {
         let asked = vec![line(1000, 5000, 10), line(0, 65536, 1000), line(1010, 5010, 1), line(2000, 4_294_967_294, 1)];
-        let kept = namespace(Field::top("uids"), asked.clone()).unwrap();
+        let kept = namespace(FieldPath::top("uids"), asked.clone()).unwrap();
         assert_eq!(kept.iter().map(to_wire).collect::<Vec<_>>(), asked);
         let many: Vec<_> = (0..340).map(|id| line(id, 1000 + id, 1)).collect();
-        assert_eq!(lines(Field::top("uids"), many.clone()).unwrap().len(), 340);
-        assert!(lines(Field::top("uids"), Vec::new()).unwrap().is_empty());
+        assert_eq!(lines(FieldPath::top("uids"), many.clone()).unwrap().len(), 340);
+        assert!(lines(FieldPath::top("uids"), Vec::new()).unwrap().is_empty());
     }
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_mount_maps_users_and_groups_or_neither() {
         let one = || vec![line(0, 1, 1)];
-        let at = Field::top("m");
+        let at = FieldPath::top("m");
         assert_eq!(
             of_mount(at, one(), vec![]).unwrap_err().to_string(),
             "m.gidMappings: empty, but uidMappings is not"

@@ -9,10 +9,13 @@ use model::{
     UserRef,
 };
 
-use super::{Field, Refusal};
+use super::{FieldPath, InvalidField};
 
 #[expect(deprecated, reason = "the older seccomp field is still understood")]
-pub(super) fn pod(at: Field<'_>, asked: Option<v1::LinuxSandboxSecurityContext>) -> Result<PodSecurity, Refusal> {
+pub(super) fn pod(
+    at: FieldPath<'_>,
+    asked: Option<v1::LinuxSandboxSecurityContext>,
+) -> Result<PodSecurity, InvalidField> {
     let v1::LinuxSandboxSecurityContext {
         namespace_options,
         selinux_options,
@@ -51,7 +54,7 @@ pub(super) fn pod(at: Field<'_>, asked: Option<v1::LinuxSandboxSecurityContext>)
 
 /// A client that says nothing about security gets the kernel's secrets hidden. One that does, as the kubelet always
 /// does, lists what it wants hidden: an empty list then means nothing.
-fn silent() -> v1::LinuxContainerSecurityContext {
+fn default_namespaces() -> v1::LinuxContainerSecurityContext {
     let owned = |paths: &[&str]| paths.iter().map(|p| (*p).to_owned()).collect();
     v1::LinuxContainerSecurityContext {
         masked_paths: owned(&MASKED),
@@ -77,9 +80,9 @@ const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", 
 
 #[expect(deprecated, reason = "the older profile fields are still understood")]
 pub(super) fn container(
-    at: Field<'_>,
+    at: FieldPath<'_>,
     asked: Option<v1::LinuxContainerSecurityContext>,
-) -> Result<ContainerSecurity, Refusal> {
+) -> Result<ContainerSecurity, InvalidField> {
     let v1::LinuxContainerSecurityContext {
         capabilities,
         privileged,
@@ -98,7 +101,7 @@ pub(super) fn container(
         apparmor,
         apparmor_profile: old_apparmor,
         seccomp_profile_path,
-    } = asked.unwrap_or_else(silent);
+    } = asked.unwrap_or_else(default_namespaces);
     let run_as = match optional_id(at.at("run_as_user"), run_as_user)? {
         Some(_) if !run_as_username.is_empty() => {
             return Err(at.at("run_as_username").invalid("set together with run_as_user"));
@@ -129,7 +132,7 @@ pub(super) fn container(
     })
 }
 
-fn namespaces(at: Field<'_>, asked: Option<v1::NamespaceOption>) -> Result<Namespaces, Refusal> {
+fn namespaces(at: FieldPath<'_>, asked: Option<v1::NamespaceOption>) -> Result<Namespaces, InvalidField> {
     let v1::NamespaceOption { network, pid, ipc, target_id, userns_options } = asked.unwrap_or_default();
     let user = match userns_options {
         Some(userns) => user_namespace(at.at("userns_options"), userns)?,
@@ -149,7 +152,7 @@ fn namespaces(at: Field<'_>, asked: Option<v1::NamespaceOption>) -> Result<Names
     Ok(Namespaces { network: shared("network", network)?, pid, ipc: shared("ipc", ipc)?, target, user })
 }
 
-fn mode(at: Field<'_>, value: i32) -> Result<NsMode, Refusal> {
+fn mode(at: FieldPath<'_>, value: i32) -> Result<NsMode, InvalidField> {
     Ok(match at.known(value)? {
         v1::NamespaceMode::Pod => NsMode::Pod,
         v1::NamespaceMode::Container => NsMode::Container,
@@ -159,7 +162,7 @@ fn mode(at: Field<'_>, value: i32) -> Result<NsMode, Refusal> {
 }
 
 /// None: the host's.
-fn user_namespace(at: Field<'_>, asked: v1::UserNamespace) -> Result<Option<UserNs>, Refusal> {
+fn user_namespace(at: FieldPath<'_>, asked: v1::UserNamespace) -> Result<Option<UserNs>, InvalidField> {
     let v1::UserNamespace { mode: asked_mode, uids, gids } = asked;
     match mode(at.at("mode"), asked_mode)? {
         NsMode::Pod => Ok(Some(UserNs {
@@ -172,28 +175,28 @@ fn user_namespace(at: Field<'_>, asked: v1::UserNamespace) -> Result<Option<User
     }
 }
 
-fn optional_id(at: Field<'_>, asked: Option<v1::Int64Value>) -> Result<Option<u32>, Refusal> {
+fn optional_id(at: FieldPath<'_>, asked: Option<v1::Int64Value>) -> Result<Option<u32>, InvalidField> {
     asked.map(|v1::Int64Value { value }| at.id(value)).transpose()
 }
 
-fn groups(at: Field<'_>, asked: Vec<i64>) -> Result<Vec<u32>, Refusal> {
+fn groups(at: FieldPath<'_>, asked: Vec<i64>) -> Result<Vec<u32>, InvalidField> {
     asked.into_iter().enumerate().map(|(index, id)| at.entry(index).id(id)).collect()
 }
 
-fn paths(at: Field<'_>, asked: Vec<String>) -> Result<Vec<String>, Refusal> {
+fn paths(at: FieldPath<'_>, asked: Vec<String>) -> Result<Vec<String>, InvalidField> {
     asked.into_iter().enumerate().map(|(index, path)| at.entry(index).absolute(path)).collect()
 }
 
-fn policy(at: Field<'_>, value: i32) -> Result<GroupsPolicy, Refusal> {
+fn policy(at: FieldPath<'_>, value: i32) -> Result<GroupsPolicy, InvalidField> {
     Ok(match at.known(value)? {
         v1::SupplementalGroupsPolicy::Merge => GroupsPolicy::Merge,
         v1::SupplementalGroupsPolicy::Strict => GroupsPolicy::Strict,
     })
 }
 
-fn capability_changes(at: Field<'_>, asked: Option<v1::Capability>) -> Result<Capabilities, Refusal> {
+fn capability_changes(at: FieldPath<'_>, asked: Option<v1::Capability>) -> Result<Capabilities, InvalidField> {
     let v1::Capability { add_capabilities, drop_capabilities, add_ambient_capabilities } = asked.unwrap_or_default();
-    let names = |name, list: Vec<String>| -> Result<Vec<String>, Refusal> {
+    let names = |name, list: Vec<String>| -> Result<Vec<String>, InvalidField> {
         list.into_iter().enumerate().map(|(index, text)| capability(at.at(name).entry(index), &text)).collect()
     };
     Ok(Capabilities {
@@ -204,7 +207,7 @@ fn capability_changes(at: Field<'_>, asked: Option<v1::Capability>) -> Result<Ca
 }
 
 /// In any case, with or without `CAP_`.
-fn capability(at: Field<'_>, text: &str) -> Result<String, Refusal> {
+fn capability(at: FieldPath<'_>, text: &str) -> Result<String, InvalidField> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("CAP_").unwrap_or(&upper);
     if name == "ALL" || CAPABILITIES.contains(&name) {
@@ -215,7 +218,11 @@ fn capability(at: Field<'_>, text: &str) -> Result<String, Refusal> {
 }
 
 /// The profile, or the older field where there is none.
-fn seccomp_profile(at: Field<'_>, asked: Option<v1::SecurityProfile>, older: &str) -> Result<Option<Profile>, Refusal> {
+fn seccomp_profile(
+    at: FieldPath<'_>,
+    asked: Option<v1::SecurityProfile>,
+    older: &str,
+) -> Result<Option<Profile>, InvalidField> {
     let profile = profile(at, "seccomp", asked, "seccomp_profile_path", older)?;
     match profile {
         Some(Profile::Localhost(path)) if !path.starts_with('/') => {
@@ -226,10 +233,10 @@ fn seccomp_profile(at: Field<'_>, asked: Option<v1::SecurityProfile>, older: &st
 }
 
 fn apparmor_profile(
-    at: Field<'_>,
+    at: FieldPath<'_>,
     asked: Option<v1::SecurityProfile>,
     older: &str,
-) -> Result<Option<Profile>, Refusal> {
+) -> Result<Option<Profile>, InvalidField> {
     // Some clients keep the beginning that the older field needs.
     let bare = |name: String| name.strip_prefix("localhost/").map(str::to_owned).unwrap_or(name);
     Ok(match profile(at, "apparmor", asked, "apparmor_profile", older)? {
@@ -239,12 +246,12 @@ fn apparmor_profile(
 }
 
 fn profile(
-    at: Field<'_>,
+    at: FieldPath<'_>,
     name: &str,
     asked: Option<v1::SecurityProfile>,
     older_name: &str,
     older: &str,
-) -> Result<Option<Profile>, Refusal> {
+) -> Result<Option<Profile>, InvalidField> {
     let Some(v1::SecurityProfile { profile_type, localhost_ref }) = asked else {
         return older_profile(at.at(older_name), older);
     };
@@ -262,7 +269,7 @@ fn profile(
     }))
 }
 
-fn older_profile(at: Field<'_>, text: &str) -> Result<Option<Profile>, Refusal> {
+fn older_profile(at: FieldPath<'_>, text: &str) -> Result<Option<Profile>, InvalidField> {
     match (text, text.strip_prefix("localhost/")) {
         ("", _) => Ok(None),
         ("runtime/default" | "docker/default", _) => Ok(Some(Profile::RuntimeDefault)),

@@ -3,13 +3,13 @@
 use cri_api::v1;
 use model::SeLinux;
 
-use crate::convert::{Field, Refusal};
+use crate::convert::{FieldPath, InvalidField};
 
 /// Nothing in any policy is called longer.
 const NAME_MAX: usize = 255;
 
 /// An option with nothing in it is no wish.
-pub(crate) fn options(at: Field<'_>, asked: Option<v1::SeLinuxOption>) -> Result<Option<SeLinux>, Refusal> {
+pub(crate) fn options(at: FieldPath<'_>, asked: Option<v1::SeLinuxOption>) -> Result<Option<SeLinux>, InvalidField> {
     let Some(asked) = asked.filter(|options| *options != v1::SeLinuxOption::default()) else { return Ok(None) };
     let v1::SeLinuxOption { user, role, r#type, level } = asked;
     for (name, text) in [("user", &user), ("role", &role), ("type", &r#type)] {
@@ -65,7 +65,7 @@ mod tests {
     fn with(change: impl FnOnce(&mut v1::SeLinuxOption)) -> Result<Option<SeLinux>, String> {
         let mut asked = v1::SeLinuxOption::default();
         change(&mut asked);
-        options(Field::top("selinux_options"), Some(asked)).map_err(|refusal| refusal.to_string())
+        options(FieldPath::top("selinux_options"), Some(asked)).map_err(|refusal| refusal.to_string())
     }
 
     #[test]
@@ -124,6 +124,6 @@ mod tests {
     #[test]
     fn an_option_with_nothing_in_it_is_no_wish() {
         assert_eq!(with(|_| {}), Ok(None));
-        assert_eq!(options(Field::top("selinux_options"), None).map_err(|e| e.to_string()), Ok(None));
+        assert_eq!(options(FieldPath::top("selinux_options"), None).map_err(|e| e.to_string()), Ok(None));
     }
 }

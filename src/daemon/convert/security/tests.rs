@@ -7,10 +7,10 @@ fn context() -> v1::LinuxContainerSecurityContext {
     container_config().linux.unwrap().security_context.unwrap()
 }
 
-fn convert(change: impl FnOnce(&mut v1::LinuxContainerSecurityContext)) -> Result<ContainerSecurity, Refusal> {
+fn convert(change: impl FnOnce(&mut v1::LinuxContainerSecurityContext)) -> Result<ContainerSecurity, InvalidField> {
     let mut asked = context();
     change(&mut asked);
-    container(Field::top("ctx"), Some(asked))
+    container(FieldPath::top("ctx"), Some(asked))
 }
 
 fn refused(change: impl FnOnce(&mut v1::LinuxContainerSecurityContext)) -> String {

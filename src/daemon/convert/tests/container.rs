@@ -3,7 +3,7 @@ use model::{Capabilities, Device, ErrorClass as _, ErrorKind, IdMapping, Mount, 
 use super::super::tests::support::{container_config, create_request, map};
 use super::*;
 
-fn refused(change: impl FnOnce(&mut v1::ContainerConfig)) -> Refusal {
+fn refused(change: impl FnOnce(&mut v1::ContainerConfig)) -> InvalidField {
     let mut request = create_request();
     change(request.config.as_mut().unwrap());
     create(request).unwrap_err()

@@ -3,11 +3,11 @@ use model::{ErrorClass as _, ErrorKind};
 use super::super::tests::support::{host_mount, image, image_mount};
 use super::*;
 
-fn convert(asked: v1::Mount) -> Result<Mount, Refusal> {
-    mount(Field::top("config.mounts").entry(0), asked, &mut Warnings::new())
+fn convert(asked: v1::Mount) -> Result<Mount, InvalidField> {
+    mount(FieldPath::top("config.mounts").entry(0), asked, &mut Warnings::new())
 }
 
-fn refused(change: impl FnOnce(&mut v1::Mount)) -> Refusal {
+fn refused(change: impl FnOnce(&mut v1::Mount)) -> InvalidField {
     let mut asked = host_mount();
     change(&mut asked);
     convert(asked).unwrap_err()

@@ -1,10 +1,10 @@
 use super::super::tests::support;
 use super::*;
 
-fn convert(change: impl FnOnce(&mut v1::LinuxContainerResources)) -> Result<LimitsPatch, Refusal> {
+fn convert(change: impl FnOnce(&mut v1::LinuxContainerResources)) -> Result<LimitsPatch, InvalidField> {
     let mut asked = support::limits();
     change(&mut asked);
-    limits(Field::top("linux.resources"), Some(asked))
+    limits(FieldPath::top("linux.resources"), Some(asked))
 }
 
 /// What the kernel of `fixture::limits` shows, on cgroup v1 with pages of 4096 bytes.
@@ -24,7 +24,7 @@ fn observed() -> ObservedLimits {
 }
 
 fn shown(asked: &LimitsPatch, now: &ObservedLimits) -> v1::LinuxContainerResources {
-    in_force(asked, &CurrentLimits { observed: now.clone(), drift: vec![] }).unwrap().linux.unwrap()
+    limits_to_wire(asked, &CurrentLimits { observed: now.clone(), drift: vec![] }).unwrap().linux.unwrap()
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn every_field_comes_through() {
 
 #[test]
 fn zero_and_empty_ask_for_nothing() {
-    let at = Field::top("r");
+    let at = FieldPath::top("r");
     assert_eq!(limits(at, None).unwrap(), LimitsPatch::default());
     let empty = limits(at, Some(v1::LinuxContainerResources::default())).unwrap();
     assert_eq!(empty, LimitsPatch { oom_score_adj: Some(OomScoreAdj::new(0).unwrap()), ..LimitsPatch::default() });
@@ -129,7 +129,7 @@ fn without_a_cpu_controller_nothing_is_said() {
     let asked = convert(|_| ()).unwrap();
     let gaps = [ObservedLimits { cpu_period: None, ..observed() }, ObservedLimits { cpu_shares: None, ..observed() }];
     for observed in gaps {
-        assert_eq!(in_force(&asked, &CurrentLimits { observed, drift: vec![] }), None);
+        assert_eq!(limits_to_wire(&asked, &CurrentLimits { observed, drift: vec![] }), None);
     }
 }
 
@@ -146,7 +146,7 @@ fn a_score_and_raw_files_are_shown_as_the_kernel_has_them() {
         found: Some("4096".to_owned()),
     };
     let now = CurrentLimits { observed: observed(), drift: vec![drift] };
-    assert_eq!(in_force(&asked, &now).unwrap().linux.unwrap().unified["memory.high"], "4096");
+    assert_eq!(limits_to_wire(&asked, &now).unwrap().linux.unwrap().unified["memory.high"], "4096");
 }
 
 fn kubernetes(cpu: &str) -> v1::KubernetesResources {
@@ -178,7 +178,7 @@ fn a_change_has_every_field_but_those_that_a_repeated_request_fills_in_vain() {
     let cpuset_cpus = Some(CpuSet::new("0-1").unwrap());
     assert_eq!(patch.limits, LimitsPatch { cpuset_cpus, ..LimitsPatch::default() }, "a cpuset and nothing else");
     let bad = v1::UpdateContainerResourcesRequest { kubernetes_resources: Some(kubernetes("-2")), ..update_request() };
-    let Err(Refusal::Invalid { field, .. }) = update(bad) else { panic!("not refused") };
+    let Err(InvalidField::Invalid { field, .. }) = update(bad) else { panic!("not refused") };
     assert_eq!(field, "kubernetes_resources.limits[\"cpu\"]");
 }
 
@@ -186,12 +186,12 @@ fn a_change_has_every_field_but_those_that_a_repeated_request_fills_in_vain() {
 fn a_change_for_windows_is_refused() {
     let windows = Some(v1::WindowsContainerResources::default());
     let refusal = update(v1::UpdateContainerResourcesRequest { windows, ..update_request() }).unwrap_err();
-    assert!(matches!(refusal, Refusal::Invalid { field, .. } if field == "windows"));
+    assert!(matches!(refusal, InvalidField::Invalid { field, .. } if field == "windows"));
 }
 
 #[test]
 fn what_the_kubelet_is_left_with_when_it_takes_overhead_off_is_understood() {
-    let at = Field::top("resources");
+    let at = FieldPath::top("resources");
     let view = |cpu_quota, memory_limit_in_bytes| {
         Some(v1::LinuxContainerResources { cpu_quota, memory_limit_in_bytes, ..Default::default() })
     };

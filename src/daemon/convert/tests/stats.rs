@@ -34,8 +34,8 @@ fn group(at: u64, base: u64) -> GroupUsage {
     }
 }
 
-fn container_seen() -> ContainerSeen {
-    ContainerSeen {
+fn container_seen() -> ContainerStatsEntry {
+    ContainerStatsEntry {
         record: Arc::new(container_record()),
         stats: ContainerStats {
             group: Some(group(400, 100)),
@@ -45,7 +45,7 @@ fn container_seen() -> ContainerSeen {
     }
 }
 
-fn pod_seen() -> PodSeen {
+fn pod_seen() -> PodStatsEntry {
     let interface = |name: &str, base: u64| InterfaceUsage {
         name: name.to_owned(),
         rx_bytes: base + 1,
@@ -57,7 +57,7 @@ fn pod_seen() -> PodSeen {
         tx_errors: base + 4,
         tx_dropped: base + 8,
     };
-    PodSeen {
+    PodStatsEntry {
         record: Arc::new(pod_record()),
         stats: PodStats {
             group: Some(group(500, 200)),

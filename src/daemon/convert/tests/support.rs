@@ -9,7 +9,7 @@ use model::{ContainerId, ContainerState, PodId, PodState, Signal};
 use shim_protocol::Sandbox;
 
 use crate::convert::{container, pod};
-use crate::store::{Connection, ContainerRecord, ImageUsed, PodCgroup, PodRecord, UserUsed, VERSION};
+use crate::store::{ContainerImage, ContainerRecord, ContainerUser, NetworkKind, PodCgroup, PodRecord, VERSION};
 
 pub(crate) fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -268,7 +268,7 @@ pub(crate) fn pod_record() -> PodRecord {
         cgroup: PodCgroup { path: "/kubepods/pod1".to_owned(), ours: false },
         settings: cgroup::AppliedValues::new(),
         ips: vec!["10.1.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
-        connection: Connection::Bridge,
+        connection: NetworkKind::Bridge,
         selinux: None,
     }
 }
@@ -281,13 +281,13 @@ pub(crate) fn container_record() -> ContainerRecord {
         spec: container::create(create_request()).unwrap().spec,
         created: time(200),
         phase: ContainerState::Running { pid: NonZeroU32::MIN, started: time(201) },
-        image: ImageUsed {
+        image: ContainerImage {
             id: "sha256:abc".to_owned(),
             name: "busybox".to_owned(),
             reference: "a.example/b@sha256:def".to_owned(),
         },
         mounted: map(&[("sha256:abc", "sha256:abcdef")]),
-        user: UserUsed { uid: 1000, gid: 2000, groups: vec![7, 8] },
+        user: ContainerUser { uid: 1000, gid: 2000, groups: vec![7, 8] },
         log: Some("/var/log/pods/web/main/0.log".into()),
         stop_signal: Signal::TERM,
         cgroup: "/kubepods/pod1/c".to_owned(),

@@ -20,28 +20,28 @@ use tracing::Instrument as _;
 
 use super::devices::DevicesError;
 use super::log::LogError;
-use super::plan::Draft;
-use super::pod_resources_check::NotAsAnnounced;
+use super::plan::ContainerPlan;
+use super::pod_resources_check::ResourceMismatch;
 use super::poststop_hooks;
-use super::volumes::{DeclaredError, MountError};
+use super::volumes::{ImageVolumeError, MountError};
 use crate::failpoint;
-use crate::failpoint::Fault;
-use crate::runtime::cleanup::Intent;
+use crate::failpoint::InjectedFailure;
+use crate::runtime::cleanup::CleanupIntent;
 use crate::runtime::pod::etc_files;
-use crate::runtime::pod::handler::HandlerGone;
-use crate::runtime::shim_monitor::written_exit;
-use crate::runtime::{LookError, Runtime, blocking, layer_gc, random};
-use crate::shim::AskError;
-use crate::store::{ContainerRecord, Ends, ImageUsed, NameTaken, PodRecord, UserUsed, VERSION};
+use crate::runtime::pod::handler::HandlerMissing;
+use crate::runtime::shim_monitor::recorded_exit;
+use crate::runtime::{LookupError, Runtime, blocking, layer_gc, random};
+use crate::shim::ShimCallError;
+use crate::store::{ContainerImage, ContainerRecord, ContainerUser, NameTaken, PodRecord, StopWaiters, VERSION};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CreateError {
     #[error(transparent)]
-    Look(#[from] LookError),
+    Look(#[from] LookupError),
     #[error("pod {0} is not ready")]
     PodNotReady(PodId),
     #[error(transparent)]
-    Handler(#[from] HandlerGone),
+    Handler(#[from] HandlerMissing),
     #[error(transparent)]
     ImageHandler(#[from] NoSuchHandler),
     #[error("sandbox_config.metadata is not that of pod {0}")]
@@ -49,7 +49,7 @@ pub(crate) enum CreateError {
     #[error(transparent)]
     NameTaken(#[from] NameTaken),
     #[error(transparent)]
-    NotAsAnnounced(#[from] NotAsAnnounced),
+    NotAsAnnounced(#[from] ResourceMismatch),
     #[error("config.image.image: there is no image {0:?}")]
     NoSuchImage(String),
     #[error("image {0} has no layers")]
@@ -64,7 +64,7 @@ pub(crate) enum CreateError {
     #[error("ImageVolumeMountFailed")]
     ImageMount(#[source] MountError),
     #[error("the volumes of the container's image")]
-    Declared(#[from] DeclaredError),
+    Declared(#[from] ImageVolumeError),
     #[error("filling the volumes of the container's image")]
     Volumes(#[from] image::VolumeError),
     #[error("config.linux.security_context.namespace_options.target_id: container {0:?} is not running in this pod")]
@@ -108,11 +108,11 @@ pub(crate) enum CreateError {
     #[error("putting the container's device rules in force")]
     DeviceRules(#[from] cgroup::DeviceError),
     #[error("failed to create container {0}")]
-    Shim(ContainerId, #[source] AskError),
+    Shim(ContainerId, #[source] ShimCallError),
     #[error("config.linux.resources.oom_score_adj: {0}")]
     OomScore(String),
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Fault(#[from] InjectedFailure),
 }
 
 impl ErrorClass for CreateError {
@@ -161,19 +161,19 @@ impl Runtime {
     ) -> Result<ContainerId, CreateError> {
         let entry = self.pod_entry(pod)?;
         // A pod that is being stopped takes no more containers.
-        let _turn = entry.work().await;
+        let _turn = entry.lock().await;
         if !self.pods.has(&entry) {
-            return Err(LookError::NoSuchPod(pod.to_owned()).into());
+            return Err(LookupError::NoSuchPod(pod.to_owned()).into());
         }
-        let pod = entry.look();
-        if pod.phase != PodState::Ready || entry.gauges().ends.is_awaited() {
+        let pod = entry.get();
+        if pod.phase != PodState::Ready || entry.samples().ends.is_awaited() {
             return Err(CreateError::PodNotReady(pod.id.clone()));
         }
         if pod_spec.as_ref().is_some_and(|asked| asked.meta != pod.spec.meta) {
             return Err(CreateError::OtherPod(pod.id.clone()));
         }
         if spec.security.privileged && !pod.spec.security.privileged {
-            self.becomes_privileged(&pod, pod_spec.as_ref())?;
+            self.check_privilege_escalation(&pod, pod_spec.as_ref())?;
         }
         let id = ContainerId::from_bytes(random());
         let name = self.container_names.reserve(
@@ -182,22 +182,22 @@ impl Runtime {
             id.as_str(),
         )?;
         let (runtime, draft_id, draft_pod) = (self.clone(), id.clone(), pod.clone());
-        let draft = blocking(move || runtime.draft(draft_id, draft_pod, spec)).await;
+        let draft = blocking(move || runtime.plan_container(draft_id, draft_pod, spec)).await;
         let draft = draft.inspect_err(|_| self.selinux.free(id.as_str()))?;
-        match self.make_container(draft, &entry.gauges().ends).await {
+        match self.make_container(draft, &entry.samples().ends).await {
             Ok(()) => {
                 name.keep();
                 Ok(id)
             }
             Err(error) => {
-                self.clear_container(&pod.id, &id).await;
+                self.cleanup_container(&pod.id, &id).await;
                 Err(error)
             }
         }
     }
 
     /// A pod becomes privileged with its first container that is: one for debugging, say, comes long after the pod was made.
-    fn becomes_privileged(&self, pod: &PodRecord, now: Option<&PodSpec>) -> Result<(), CreateError> {
+    fn check_privilege_escalation(&self, pod: &PodRecord, now: Option<&PodSpec>) -> Result<(), CreateError> {
         if !now.is_some_and(|now| now.security.privileged) {
             return Err(CreateError::PrivilegedAlone);
         }
@@ -207,7 +207,7 @@ impl Runtime {
         Ok(())
     }
 
-    async fn make_container(self: &Arc<Self>, draft: Draft, ends: &Ends) -> Result<(), CreateError> {
+    async fn make_container(self: &Arc<Self>, draft: ContainerPlan, ends: &StopWaiters) -> Result<(), CreateError> {
         let (runtime, shim) = (self.clone(), self.shim_of(&draft.pod.id));
         let shim = shim.ok_or_else(|| CreateError::PodNotReady(draft.pod.id.clone()))?;
         let preparing = tracing::debug_span!("container.prepare");
@@ -215,13 +215,13 @@ impl Runtime {
         let ask = Request::Create(CreateRequest { container: draft.id.clone(), dir });
         let log = draft.log.as_ref().map(|(_, file)| file.as_fd());
         let asked = tokio::select! {
-            asked = shim.ask(ask, log.as_slice()).instrument(tracing::debug_span!("shim.create")) => asked,
+            asked = shim.call(ask, log.as_slice()).instrument(tracing::debug_span!("shim.create")) => asked,
             // Neighbours that see its first process may keep it from ever being done.
             () = ends.awaited() => return Err(CreateError::PodNotReady(draft.pod.id.clone())),
         };
         let (pid, warnings) = match asked.map_err(|e| CreateError::Shim(draft.id.clone(), e))? {
             Response::Created { pid, warnings } => (pid, warnings),
-            _ => return Err(CreateError::Shim(draft.id.clone(), AskError::Mismatch)),
+            _ => return Err(CreateError::Shim(draft.id.clone(), ShimCallError::Mismatch)),
         };
         failpoint::at("create.launch")?;
         for warning in &warnings {
@@ -230,25 +230,25 @@ impl Runtime {
             }
             tracing::warn!(container = %draft.id, warning);
         }
-        let pid = NonZeroU32::new(pid).ok_or_else(|| CreateError::Shim(draft.id.clone(), AskError::Mismatch))?;
+        let pid = NonZeroU32::new(pid).ok_or_else(|| CreateError::Shim(draft.id.clone(), ShimCallError::Mismatch))?;
         self.publish_container(draft, pid)
     }
 
     /// Makes all that the shim finds in the container's directory, and the cgroup.
-    fn prepare(&self, mut draft: Draft) -> Result<(PathBuf, Draft), CreateError> {
+    fn prepare(&self, mut draft: ContainerPlan) -> Result<(PathBuf, ContainerPlan), CreateError> {
         let dir = self.layout.container(&draft.pod.id, &draft.id);
         failpoint::at("create.begin")?;
         safe_fs::private_dir(&dir)?;
-        let intent = Intent { cgroup: draft.cgroup.path().as_str().to_owned(), ours: true };
-        safe_fs::write_json(&dir.join(Intent::FILE), &intent)?;
+        let intent = CleanupIntent { cgroup: draft.cgroup.path().as_str().to_owned(), ours: true };
+        safe_fs::write_json(&dir.join(CleanupIntent::FILE), &intent)?;
         failpoint::at("create.intent")?;
         let hold = |image: &image::Image| self.images.hold(draft.id.as_str(), &image.id);
         let lower = hold(&draft.image)?;
         let images = draft.mounted.values().map(|image| Ok((image.id.to_string(), hold(image)?)));
         let images = images.collect::<Result<BTreeMap<_, _>, image::HoldError>>()?;
-        let writable = self.layout.writable(&draft.id);
+        let writable = self.layout.writable_layer(&draft.id);
         safe_fs::private_dir(&writable)?;
-        layer_gc::note_owner(&writable, &dir)?;
+        layer_gc::write_owner(&writable, &dir)?;
         let overlay = Overlay {
             layers: self.images.layers_dir(),
             lower,
@@ -283,7 +283,7 @@ impl Runtime {
     }
 
     /// Labels what crisp made for the container and shows it by mounts.
-    fn label(&self, draft: &Draft) -> Result<(), CreateError> {
+    fn label(&self, draft: &ContainerPlan) -> Result<(), CreateError> {
         let Some(labels) = &draft.selinux else { return Ok(()) };
         for volume in &draft.volumes {
             relabel(&volume.directory, &labels.mount).map_err(CreateError::VolumeLabels)?;
@@ -295,7 +295,7 @@ impl Runtime {
         Ok(())
     }
 
-    fn launch(&self, draft: &Draft, rootfs: Overlay, images: BTreeMap<String, Vec<String>>) -> LaunchConfig {
+    fn launch(&self, draft: &ContainerPlan, rootfs: Overlay, images: BTreeMap<String, Vec<String>>) -> LaunchConfig {
         let shown = draft.cgroup.mounts().into_iter();
         LaunchConfig {
             rootfs,
@@ -316,12 +316,25 @@ impl Runtime {
     }
 
     /// From here on the container exists.
-    fn publish_container(&self, draft: Draft, pid: NonZeroU32) -> Result<(), CreateError> {
-        let Draft {
-            id, spec, pod, image, mounted, user, groups, stop_signal, log, cgroup, settings, cdi, selinux, ..
+    fn publish_container(&self, draft: ContainerPlan, pid: NonZeroU32) -> Result<(), CreateError> {
+        let ContainerPlan {
+            id,
+            spec,
+            pod,
+            image,
+            mounted,
+            user,
+            groups,
+            stop_signal,
+            log,
+            cgroup,
+            settings,
+            cdi,
+            selinux,
+            ..
         } = draft;
-        let name = shown_name(&spec.image, &image);
-        let reference = shown_reference(&name, &image);
+        let name = display_image_name(&spec.image, &image);
+        let reference = image_ref(&name, &image);
         let record = ContainerRecord {
             version: VERSION,
             id,
@@ -329,9 +342,9 @@ impl Runtime {
             spec,
             created: SystemTime::now(),
             phase: ContainerState::Created { pid },
-            image: ImageUsed { id: image.id.to_string(), name, reference },
+            image: ContainerImage { id: image.id.to_string(), name, reference },
             mounted: mounted.into_iter().map(|(name, image)| (name, image.id.to_string())).collect(),
-            user: UserUsed { uid: user.uid, gid: user.gid, groups },
+            user: ContainerUser { uid: user.uid, gid: user.gid, groups },
             log: log.map(|(path, _)| path),
             stop_signal,
             cgroup: cgroup.path().as_str().to_owned(),
@@ -344,19 +357,19 @@ impl Runtime {
         let entry = self.containers.insert(record);
         // What a shim tells of a container that is not here yet is lost. It writes an exit down before it tells of it,
         // so this look misses none; and if the shim itself is gone, nobody will tell.
-        if let Some(exit) = written_exit(&dir) {
-            self.exited(&entry.look().id, exit);
+        if let Some(exit) = recorded_exit(&dir) {
+            self.exited(&entry.get().id, exit);
         } else if self.shim_of(&pod.id).is_none() {
-            self.containers.remove(entry.look().id.as_str());
+            self.containers.remove(entry.get().id.as_str());
             return Err(CreateError::PodNotReady(pod.id.clone()));
         }
-        self.tell(&entry);
+        self.publish_container_events(&entry);
         Ok(())
     }
 }
 
 /// What people call the image that was asked for: the kubelet asks by id.
-fn shown_name(asked: &ImageName, image: &image::Image) -> String {
+fn display_image_name(asked: &ImageName, image: &image::Image) -> String {
     let digits = asked.image.strip_prefix("sha256:").unwrap_or(&asked.image);
     if !image.id.hex().starts_with(digits) {
         asked.image.clone()
@@ -368,7 +381,7 @@ fn shown_name(asked: &ImageName, image: &image::Image) -> String {
 }
 
 /// The digest under which the image is known in the repository of `name`, else in any; its id where it is in none.
-fn shown_reference(name: &str, image: &image::Image) -> String {
+fn image_ref(name: &str, image: &image::Image) -> String {
     let repository = name.parse::<image::Reference>().map(|name| name.repository() + "@").unwrap_or_default();
     let same = image.repo_digests.iter().find(|digest| digest.starts_with(&repository));
     same.or(image.repo_digests.first()).cloned().unwrap_or_else(|| image.id.to_string())
@@ -394,16 +407,16 @@ mod tests {
             annotations: Default::default(),
             handler: String::new(),
         };
-        assert_eq!(shown_name(&asked("a.example/b:1", "c"), &image), "a.example/b:1");
-        assert_eq!(shown_name(&asked(&id, "b"), &image), "b");
-        assert_eq!(shown_name(&asked("abab", ""), &image), "a.example/b:1");
+        assert_eq!(display_image_name(&asked("a.example/b:1", "c"), &image), "a.example/b:1");
+        assert_eq!(display_image_name(&asked(&id, "b"), &image), "b");
+        assert_eq!(display_image_name(&asked("abab", ""), &image), "a.example/b:1");
         image.repo_tags.clear();
-        assert_eq!(shown_name(&asked(&id, ""), &image), id);
-        assert_eq!(shown_reference(&id, &image), id);
+        assert_eq!(display_image_name(&asked(&id, ""), &image), id);
+        assert_eq!(image_ref(&id, &image), id);
         image.repo_digests =
             vec![format!("a.example/bc@{id}"), format!("b.example/c@{id}"), format!("c.example/d@{id}")];
         for (name, digest) in [("b.example/c:1", 1), ("a.example/b", 0), ("e.example/f:1", 0), (id.as_str(), 0)] {
-            assert_eq!(shown_reference(name, &image), image.repo_digests[digest], "{name}");
+            assert_eq!(image_ref(name, &image), image.repo_digests[digest], "{name}");
         }
     }
 }

@@ -10,19 +10,19 @@ use model::{ContainerId, ContainerState, ErrorClass, ErrorKind};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 use shim_protocol::{Request, Response};
 
-use crate::runtime::{LookError, Runtime};
-use crate::shim::AskError;
+use crate::runtime::{LookupError, Runtime};
+use crate::shim::ShimCallError;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReopenError {
     #[error(transparent)]
-    Look(#[from] LookError),
+    Look(#[from] LookupError),
     #[error("container {0} is not running")]
     NotRunning(ContainerId),
     #[error(transparent)]
     Open(#[from] LogError),
     #[error("handing the log to the shim")]
-    Shim(#[from] AskError),
+    Shim(#[from] ShimCallError),
 }
 
 impl ErrorClass for ReopenError {
@@ -86,9 +86,9 @@ impl Runtime {
         let (Some(directory), Some(path)) = (&pod.spec.log_directory, &record.spec.log_path) else { return Ok(()) };
         let log = open(directory, path)?;
         let shim = self.shim_of(&record.pod).ok_or_else(|| ReopenError::NotRunning(record.id.clone()))?;
-        match shim.ask(Request::Reopen { container: record.id.clone() }, &[log.as_fd()]).await? {
+        match shim.call(Request::Reopen { container: record.id.clone() }, &[log.as_fd()]).await? {
             Response::Done => Ok(()),
-            _ => Err(AskError::Mismatch.into()),
+            _ => Err(ShimCallError::Mismatch.into()),
         }
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct Changed(Vec<(File, OomScoreAdj)>);
 
 impl Changed {
     /// Gives every process its old score again; one that is gone needs none.
-    pub(crate) fn take_back(self) {
+    pub(crate) fn roll_back(self) {
         for (mut file, had) in self.0 {
             if let Err(error) = file.write_all(had.get().to_string().as_bytes()) {
                 tracing::debug!(%error, "a process keeps its new OOM score");
@@ -65,7 +65,7 @@ pub(crate) fn change(group: &Cgroup, from: &[OomScoreAdj], to: OomScoreAdj) -> R
             // Gone in the meantime.
             Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::NOENT | Errno::SRCH)) => {}
             Err(source) => {
-                changed.take_back();
+                changed.roll_back();
                 return Err(OomScoreError::Write { pid, score: to.get(), source });
             }
         }

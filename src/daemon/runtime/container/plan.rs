@@ -22,7 +22,7 @@ use crate::store::PodRecord;
 
 /// What was found out before anything is made.
 #[derive(Debug)]
-pub(crate) struct Draft {
+pub(crate) struct ContainerPlan {
     pub(crate) id: ContainerId,
     pub(crate) spec: ContainerSpec,
     pub(crate) pod: Arc<PodRecord>,
@@ -50,16 +50,16 @@ pub(crate) struct Draft {
 
 impl Runtime {
     /// Everything that can be refused, before the first change.
-    pub(crate) fn draft(
+    pub(crate) fn plan_container(
         &self,
         id: ContainerId,
         pod: Arc<PodRecord>,
         mut spec: ContainerSpec,
-    ) -> Result<Draft, CreateError> {
+    ) -> Result<ContainerPlan, CreateError> {
         let handler = self.handler(&pod)?;
         self.image_handlers(&spec)?;
         let differences =
-            pod_resources_check::settle(self.settings().resources.mismatch, pod.spec.announced.as_ref(), &mut spec)?;
+            pod_resources_check::check(self.settings().resources.mismatch, pod.spec.announced.as_ref(), &mut spec)?;
         let image = self.images.find(&spec.image.image);
         let image = image.ok_or_else(|| CreateError::NoSuchImage(spec.image.image.clone()))?;
         if image.chain.is_empty() {
@@ -78,8 +78,8 @@ impl Runtime {
         let selinux = self.labels(&id, &pod, &spec)?;
         let mounted = self.mounted(&spec.mounts).map_err(CreateError::ImageMount)?;
         let sources: Vec<PathBuf> = spec.mounts.iter().map(|mount| volumes::source(mount, &mounted)).collect();
-        let above = self.layout.writable(&id).join("volumes");
-        let volumes = volumes::declared(&image.config.volumes, &spec.mounts, &above)?;
+        let above = self.layout.writable_layer(&id).join("volumes");
+        let volumes = volumes::image_volumes(&image.config.volumes, &spec.mounts, &above)?;
         let parent = cgroup::CgroupPath::new(&pod.cgroup.path)?;
         let cgroup = self.cgroup(self.driver.container(&parent, id.as_str())?.as_str())?;
         let config = oci::build(&SpecInputs {
@@ -108,12 +108,12 @@ impl Runtime {
             (Some(directory), Some(path)) => Some((directory.join(path), log::open(directory, path)?)),
             (None, _) | (_, None) => None,
         };
-        warn_of_unfulfilled(&id, &pod, &spec);
+        warn_unsupported(&id, &pod, &spec);
         if let Some(differences) = differences {
             tracing::warn!(container = %id, %differences, "not as announced with its pod");
         }
         let config = Box::new(config);
-        Ok(Draft {
+        Ok(ContainerPlan {
             id,
             spec,
             pod,
@@ -169,7 +169,7 @@ impl Runtime {
             Some(UserRef::Name(name)) => (None, name.as_str()),
             None => (None, ""),
         };
-        let ask = image::UserAsk {
+        let ask = image::UserRequest {
             run_as_user: id,
             run_as_username: name,
             run_as_group: security.run_as_group.map(i64::from),
@@ -260,7 +260,7 @@ fn ready_volumes(spec: &ContainerSpec, labels: Option<&Labels>) -> Result<(), Cr
 }
 
 /// Tells of wishes that are granted in all but this.
-fn warn_of_unfulfilled(container: &ContainerId, pod: &PodRecord, spec: &ContainerSpec) {
+fn warn_unsupported(container: &ContainerId, pod: &PodRecord, spec: &ContainerSpec) {
     if spec.log_path.is_some() && pod.spec.log_directory.is_none() {
         tracing::warn!(%container, "config.log_path: the pod has no log_directory, so nothing is logged");
     }

@@ -15,9 +15,9 @@ use crate::store::{ContainerRecord, PodRecord};
 /// A container that is not what was announced.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the container is not as announced with its pod: {0}")]
-pub(crate) struct NotAsAnnounced(Differences);
+pub(crate) struct ResourceMismatch(Differences);
 
-impl ErrorClass for NotAsAnnounced {
+impl ErrorClass for ResourceMismatch {
     fn kind(&self) -> ErrorKind {
         ErrorKind::Precondition
     }
@@ -44,11 +44,11 @@ impl fmt::Display for Differences {
 
 /// Gives the container what its pod's annotation says of it, where it says nothing itself, and compares it with what was
 /// announced. What may be told of is handed back.
-pub(crate) fn settle(
+pub(crate) fn check(
     policy: MismatchPolicy,
     announced: Option<&PodResourceConfig>,
     spec: &mut ContainerSpec,
-) -> Result<Option<Differences>, NotAsAnnounced> {
+) -> Result<Option<Differences>, ResourceMismatch> {
     let Some(announced) = announced else { return Ok(None) };
     let differences = match announced.of(spec) {
         Some(container) => {
@@ -62,14 +62,14 @@ pub(crate) fn settle(
     match policy {
         _ if differences.is_empty() => Ok(None),
         MismatchPolicy::Warn => Ok(Some(Differences(differences))),
-        MismatchPolicy::Refuse => Err(NotAsAnnounced(Differences(differences))),
+        MismatchPolicy::Refuse => Err(ResourceMismatch(Differences(differences))),
     }
 }
 
 impl Runtime {
     /// Brings what hooks are told of a container up to date. They are told once more, no more than that: where it fails,
     /// they are told what was true before.
-    pub(crate) fn tell_again(&self, pod: &PodRecord, container: &ContainerRecord) {
+    pub(crate) fn rewrite_resource_annotations(&self, pod: &PodRecord, container: &ContainerRecord) {
         let path = self.layout.container(&container.pod, &container.id).join("config.json");
         let resources = container.spec.kubernetes_resources.as_ref();
         let told = safe_fs::read_json::<Spec>(&path).map_err(|e| chain(&e)).and_then(|spec| match spec {

@@ -15,7 +15,7 @@ fn arrived(change: impl FnOnce(&mut ContainerSpec)) -> ContainerSpec {
 }
 
 fn refused(mut spec: ContainerSpec) -> String {
-    let error = settle(MismatchPolicy::Refuse, Some(&announced(Source::Request)), &mut spec).unwrap_err();
+    let error = check(MismatchPolicy::Refuse, Some(&announced(Source::Request)), &mut spec).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Precondition);
     error.to_string()
 }
@@ -24,8 +24,8 @@ fn refused(mut spec: ContainerSpec) -> String {
 fn a_container_as_announced_and_one_of_a_pod_without_announcement_pass() {
     for policy in [MismatchPolicy::Warn, MismatchPolicy::Refuse] {
         let mut spec = arrived(|_| {});
-        assert_eq!(settle(policy, Some(&announced(Source::Request)), &mut spec), Ok(None));
-        assert_eq!(settle(policy, None, &mut arrived(|c| c.meta.name = "other".into())), Ok(None));
+        assert_eq!(check(policy, Some(&announced(Source::Request)), &mut spec), Ok(None));
+        assert_eq!(check(policy, None, &mut arrived(|c| c.meta.name = "other".into())), Ok(None));
         assert_eq!(spec, container_record().spec);
     }
 }
@@ -41,7 +41,7 @@ fn what_differs_is_told_or_refused_by_the_policy() {
     let said = "config.mounts[\"/data\"].readonly: false, but true was announced; config.devices[\"/dev/fuse\"]: \
                 missing, but \"/dev/host-fuse\" was announced";
     assert_eq!(refused(different()), format!("the container is not as announced with its pod: {said}"));
-    let told = settle(MismatchPolicy::Warn, Some(&announced(Source::Request)), &mut different()).unwrap();
+    let told = check(MismatchPolicy::Warn, Some(&announced(Source::Request)), &mut different()).unwrap();
     assert_eq!(told.unwrap().to_string(), said);
 }
 
@@ -65,14 +65,14 @@ fn many_differences_are_told_in_part_and_counted() {
 fn an_annotation_stands_in_for_what_a_container_does_not_say() {
     let silent = || arrived(|c| c.kubernetes_resources = None);
     let mut spec = silent();
-    assert_eq!(settle(MismatchPolicy::Refuse, Some(&announced(Source::Annotation)), &mut spec), Ok(None));
+    assert_eq!(check(MismatchPolicy::Refuse, Some(&announced(Source::Annotation)), &mut spec), Ok(None));
     assert_eq!(spec, container_record().spec);
     // What it does say is its own.
     let mut spec = arrived(|c| c.kubernetes_resources = Some(Resources::default()));
-    assert!(settle(MismatchPolicy::Refuse, Some(&announced(Source::Annotation)), &mut spec).is_err());
+    assert!(check(MismatchPolicy::Refuse, Some(&announced(Source::Annotation)), &mut spec).is_err());
     assert_eq!(spec.kubernetes_resources, Some(Resources::default()));
     // A client that announced it in its request says it again, or it is a difference.
     let mut spec = silent();
-    let told = settle(MismatchPolicy::Warn, Some(&announced(Source::Request)), &mut spec).unwrap().unwrap();
+    let told = check(MismatchPolicy::Warn, Some(&announced(Source::Request)), &mut spec).unwrap().unwrap();
     assert_eq!((told.0.len(), spec.kubernetes_resources), (5, None));
 }

@@ -23,7 +23,7 @@ const USUAL: Duration = Duration::from_secs(120);
 const FILE: &str = "poststop.json";
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Poststop {
+struct PoststopHooks {
     hooks: Vec<Hook>,
     /// What they are told of the container, in the standard's form.
     state: Value,
@@ -43,13 +43,13 @@ pub(crate) fn note(dir: &Path, id: &ContainerId, spec: &Spec) -> Result<(), File
         "bundle": dir,
         "annotations": spec.annotations().clone().unwrap_or_default(),
     });
-    safe_fs::write_json(&dir.join(FILE), &Poststop { hooks, state })
+    safe_fs::write_json(&dir.join(FILE), &PoststopHooks { hooks, state })
 }
 
 /// Runs them all; one that fails is told of and holds nothing up. After a crash in between they may run again.
 pub(crate) fn run(dir: &Path) -> Result<(), FileError> {
     let file = dir.join(FILE);
-    let Poststop { hooks, state } = match safe_fs::read_json(&file) {
+    let PoststopHooks { hooks, state } = match safe_fs::read_json(&file) {
         Ok(Some(noted)) => noted,
         Ok(None) => return Ok(()),
         Err(error) => {

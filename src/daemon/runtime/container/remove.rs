@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use model::{CleanupFailure, ContainerId, ErrorClass, ErrorKind};
 
-use crate::runtime::{LookError, Runtime, StopError};
+use crate::runtime::{LookupError, Runtime, StopError};
 use crate::store::{ContainerRecord, Entry};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RemoveError {
     #[error(transparent)]
-    Look(#[from] LookError),
+    Look(#[from] LookupError),
     #[error("ending container {container} before its removal")]
     Stop { container: ContainerId, source: StopError },
     #[error("container {container}: {}", words(.left))]
@@ -37,27 +37,27 @@ impl Runtime {
     pub(crate) async fn remove(self: &Arc<Self>, id: &str) -> Result<(), RemoveError> {
         match self.container_entry(id) {
             Ok(entry) => self.remove_entry(&entry).await,
-            Err(LookError::NoSuchContainer(_)) => Ok(()),
+            Err(LookupError::NoSuchContainer(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
     pub(crate) async fn remove_entry(self: &Arc<Self>, entry: &Arc<Entry<ContainerRecord>>) -> Result<(), RemoveError> {
-        let _turn = entry.work().await;
+        let _turn = entry.lock().await;
         if !self.containers.has(entry) {
             return Ok(());
         }
-        let record = entry.look();
+        let record = entry.get();
         let container = record.id.clone();
         self.kill(entry).await.map_err(|source| RemoveError::Stop { container: container.clone(), source })?;
         // A change under way writes into the directory that goes; nothing keeps memory from being given back any more.
-        let _change = entry.resizing().await;
-        let left = self.clear_container(&record.pod, &container).await;
+        let _change = entry.lock_resources().await;
+        let left = self.cleanup_container(&record.pod, &container).await;
         if !left.is_empty() {
             return Err(RemoveError::Left { container, left });
         }
         self.containers.remove(container.as_str());
-        self.tell_removed(&record);
+        self.publish_container_removed(&record);
         self.resizes.forget(container.as_str());
         self.container_names.release(&(record.pod.clone(), record.spec.meta.clone()), container.as_str());
         Ok(())

@@ -6,23 +6,23 @@ use std::time::{Duration, SystemTime};
 use model::{ContainerId, ContainerState, ErrorClass, ErrorKind, WrongState};
 use shim_protocol::{Request, ShimErrorKind};
 
-use super::stop::is_over;
-use crate::runtime::{LookError, Runtime};
-use crate::shim::AskError;
+use super::stop::has_exited;
+use crate::runtime::{LookupError, Runtime};
+use crate::shim::ShimCallError;
 use crate::store::{ContainerRecord, Entry};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
     #[error(transparent)]
-    Look(#[from] LookError),
+    Look(#[from] LookupError),
     #[error(transparent)]
     Phase(#[from] WrongState),
     #[error("the pod of container {0} is not ready")]
     PodNotReady(ContainerId),
     #[error("failed to start container {container}")]
-    Program { container: ContainerId, source: AskError },
+    Program { container: ContainerId, source: ShimCallError },
     #[error("starting container {container}")]
-    Shim { container: ContainerId, source: AskError },
+    Shim { container: ContainerId, source: ShimCallError },
 }
 
 impl ErrorClass for StartError {
@@ -43,34 +43,34 @@ const TOLD_WITHIN: Duration = Duration::from_secs(1);
 impl Runtime {
     pub(crate) async fn start(self: &Arc<Self>, id: &str) -> Result<(), StartError> {
         let entry = self.container_entry(id)?;
-        let _turn = entry.work().await;
+        let _turn = entry.lock().await;
         if !self.containers.has(&entry) {
-            return Err(LookError::NoSuchContainer(id.to_owned()).into());
+            return Err(LookupError::NoSuchContainer(id.to_owned()).into());
         }
         // What becomes of it is told when it is known: it may end before it is known to have begun.
-        entry.gauges().told.starting(true);
+        entry.samples().told.starting(true);
         let started = self.start_entry(&entry).await;
-        entry.gauges().told.starting(false);
-        self.tell(&entry);
+        entry.samples().told.starting(false);
+        self.publish_container_events(&entry);
         started
     }
 
     /// The caller has the container's turn.
     async fn start_entry(&self, entry: &Entry<ContainerRecord>) -> Result<(), StartError> {
-        let record = entry.look();
+        let record = entry.get();
         record.phase.start(SystemTime::now())?;
         let shim = self.shim_of(&record.pod).ok_or_else(|| StartError::PodNotReady(record.id.clone()))?;
-        if let Err(source) = shim.tell(Request::Start { container: record.id.clone() }).await {
+        if let Err(source) = shim.notify(Request::Start { container: record.id.clone() }).await {
             let container = record.id.clone();
-            if !matches!(&source, AskError::Failed(failure) if failure.kind == ShimErrorKind::Program) {
+            if !matches!(&source, ShimCallError::Failed(failure) if failure.kind == ShimErrorKind::Program) {
                 return Err(StartError::Shim { container, source });
             }
             // Its end comes on another way: who looks after this error shall not find it created.
-            tokio::time::timeout(TOLD_WITHIN, entry.wait_until(is_over)).await.ok();
+            tokio::time::timeout(TOLD_WITHIN, entry.wait_until(has_exited)).await.ok();
             return Err(StartError::Program { container, source });
         }
         let now = SystemTime::now();
-        self.change_phase(entry, |phase| match phase {
+        self.change_state(entry, |phase| match phase {
             // It may have ended before its start was told.
             ContainerState::Exited { started: None, exit } => {
                 ContainerState::Exited { started: Some(now.min(exit.at)), exit: exit.clone() }

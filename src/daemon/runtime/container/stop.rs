@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use shim_protocol::Request;
 
-use crate::runtime::shim_monitor::last_words;
-use crate::runtime::{LookError, Runtime, blocking};
+use crate::runtime::shim_monitor::recorded_exit_or_lost;
+use crate::runtime::{LookupError, Runtime, blocking};
 use crate::store::{ContainerRecord, Entry};
 
 /// How long a shim that was silent may take to tell of an end that the kernel knows of.
@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StopError {
     #[error(transparent)]
-    Look(#[from] LookError),
+    Look(#[from] LookupError),
     #[error("the cgroup of container {container}")]
     CgroupPath { container: ContainerId, source: cgroup::InvalidPath },
     #[error("container {container} is still there after it was killed")]
@@ -39,7 +39,7 @@ impl ErrorClass for StopError {
     }
 }
 
-pub(crate) fn is_over(record: &ContainerRecord) -> bool {
+pub(crate) fn has_exited(record: &ContainerRecord) -> bool {
     match record.phase {
         ContainerState::Exited { .. } | ContainerState::Unknown { .. } => true,
         ContainerState::Created { .. } | ContainerState::Running { .. } => false,
@@ -51,18 +51,18 @@ impl Runtime {
     pub(crate) async fn stop(self: &Arc<Self>, id: &str, grace: Duration) -> Result<(), StopError> {
         let entry = match self.container_entry(id) {
             Ok(entry) => entry,
-            Err(LookError::NoSuchContainer(_)) => return Ok(()),
+            Err(LookupError::NoSuchContainer(_)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
         let grace = grace.min(self.settings().stop.grace_max);
-        let record = entry.look();
+        let record = entry.get();
         if matches!(record.phase, ContainerState::Running { .. }) && !grace.is_zero() {
             let heard = self.signal(&record, record.stop_signal).await;
-            let process = if heard { None } else { self.signal_past_the_shim(&record) };
+            let process = if heard { None } else { self.signal_without_shim(&record) };
             let told = tokio::select! {
-                told = tokio::time::timeout(grace, entry.wait_until(is_over)) => told,
+                told = tokio::time::timeout(grace, entry.wait_until(has_exited)) => told,
                 // Nobody else may tell of it. A shim that is merely slow gets a moment to say how.
-                () = end_of(process) => tokio::time::timeout(TELL_WITHIN, entry.wait_until(is_over)).await,
+                () = wait_for_exit(process) => tokio::time::timeout(TELL_WITHIN, entry.wait_until(has_exited)).await,
             };
             if told.is_ok() {
                 return Ok(());
@@ -74,8 +74,8 @@ impl Runtime {
     /// Ends everything in the container's cgroup, now. What the kernel says counts: a shim that is missing, silent or of
     /// another time keeps no container alive, and none in the books.
     pub(crate) async fn kill(self: &Arc<Self>, entry: &Arc<Entry<ContainerRecord>>) -> Result<(), StopError> {
-        let record = entry.look();
-        if is_over(&record) {
+        let record = entry.get();
+        if has_exited(&record) {
             return Ok(());
         }
         let heard = self.signal(&record, Signal::KILL).await;
@@ -84,18 +84,18 @@ impl Runtime {
         let cgroup = cgroup.map_err(|source| StopError::CgroupPath { container: container.clone(), source })?;
         let wait = self.settings().stop.kill_wait;
         let emptied = blocking(move || cgroup.kill_all(wait)).await;
-        if heard && tokio::time::timeout(wait, entry.wait_until(is_over)).await.is_ok() {
+        if heard && tokio::time::timeout(wait, entry.wait_until(has_exited)).await.is_ok() {
             return Ok(());
         }
         emptied.map_err(|source| StopError::Stuck { container: container.clone(), source })?;
-        self.exited(&container, last_words(&self.layout.container(&record.pod, &container)));
+        self.exited(&container, recorded_exit_or_lost(&self.layout.container(&record.pod, &container)));
         Ok(())
     }
 
     /// Whether the shim sent the signal, so that it will tell of the container's end.
     async fn signal(&self, record: &ContainerRecord, signal: Signal) -> bool {
         let Some(shim) = self.shim_of(&record.pod) else { return false };
-        let asked = shim.tell(Request::Signal { container: record.id.clone(), signal: signal.number() }).await;
+        let asked = shim.notify(Request::Signal { container: record.id.clone(), signal: signal.number() }).await;
         if let Err(error) = &asked {
             tracing::warn!(container = %record.id, %signal, error = chain(error), "the shim did not send a signal");
         }
@@ -104,7 +104,7 @@ impl Runtime {
 
     /// Sends the stop signal without the shim, to the first process, if that is still one of the container's. Its end, or
     /// that it has ended, can be waited for.
-    fn signal_past_the_shim(&self, record: &ContainerRecord) -> Option<OwnedFd> {
+    fn signal_without_shim(&self, record: &ContainerRecord) -> Option<OwnedFd> {
         let pid = record.phase.pid()?;
         let number = i32::try_from(pid.get()).ok().and_then(Pid::from_raw)?;
         let signal = rustix::process::Signal::from_named_raw(record.stop_signal.number())?;
@@ -122,7 +122,7 @@ impl Runtime {
 }
 
 /// Waits for the end of a process; without one, for ever.
-async fn end_of(process: Option<OwnedFd>) {
+async fn wait_for_exit(process: Option<OwnedFd>) {
     let Some(process) = process else { return std::future::pending().await };
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
     while !poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&at_once)).is_ok_and(|ended| ended > 0) {

@@ -13,13 +13,13 @@ use super::oom_score;
 use crate::runtime::resize;
 pub(crate) use crate::runtime::resize::outcomes::Outcome;
 use crate::runtime::resize::{Journal, ResizeError};
-use crate::runtime::{LookError, Runtime, blocking};
+use crate::runtime::{LookupError, Runtime, blocking};
 use crate::store::{ContainerRecord, Entry};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpdateError {
     #[error(transparent)]
-    Look(#[from] LookError),
+    Look(#[from] LookupError),
     #[error("the container's cgroup")]
     CgroupPath(#[from] cgroup::InvalidPath),
     #[error("changing the resources of container {container}")]
@@ -38,7 +38,7 @@ impl ErrorClass for UpdateError {
 
 /// A container with the same limit for memory as for memory and swap may not swap. That stays so where only its memory is
 /// changed: on v1 the old limit of both would be in the way, or leave room for swap.
-fn stay_out_of_swap(had: &LimitsPatch, asked: &mut LimitsPatch) {
+fn keep_swap_disabled(had: &LimitsPatch, asked: &mut LimitsPatch) {
     let limited = had.memory.is_some_and(|memory| memory.bytes().is_some());
     if asked.memory.is_some() && asked.memory_swap.is_none() && limited && had.memory == had.memory_swap {
         asked.memory_swap = asked.memory;
@@ -61,17 +61,17 @@ impl Runtime {
     /// ended while the request was under way.
     pub(crate) async fn update(self: &Arc<Self>, id: &str, asked: ContainerUpdate) -> Result<(), UpdateError> {
         let entry = self.container_entry(id)?;
-        let _turn = entry.resizing().await;
+        let _turn = entry.lock_resources().await;
         if !self.containers.has(&entry) {
-            return Err(LookError::NoSuchContainer(id.to_owned()).into());
+            return Err(LookupError::NoSuchContainer(id.to_owned()).into());
         }
         let Some(prepared) = self.prepare_update(&entry, asked)? else { return Ok(()) };
         // Another thread would take longer to begin with it than it takes.
         if prepared.journal.change.is_quick() && prepared.score.is_none() && !prepared.group.uses_systemd() {
-            return self.carry_out_update(&entry, prepared);
+            return self.apply_update(&entry, prepared);
         }
         let (runtime, entry) = (self.clone(), entry.clone());
-        blocking(move || runtime.carry_out_update(&entry, prepared)).await
+        blocking(move || runtime.apply_update(&entry, prepared)).await
     }
 
     /// Thinks a change through; none where there is nothing to change.
@@ -80,13 +80,13 @@ impl Runtime {
         entry: &Entry<ContainerRecord>,
         mut asked: ContainerUpdate,
     ) -> Result<Option<Prepared>, UpdateError> {
-        let record = entry.look();
+        let record = entry.get();
         if record.phase.pid().is_none() {
             return Ok(None);
         }
-        let group = self.cgroup(&record.cgroup)?.with_file_cache(entry.gauges().files.clone());
-        resize::leave_out_unified("linux", group.layout().version(), &mut asked.limits);
-        stay_out_of_swap(&record.spec.resources, &mut asked.limits);
+        let group = self.cgroup(&record.cgroup)?.with_file_cache(entry.samples().files.clone());
+        resize::drop_unified_on_v1("linux", group.layout().version(), &mut asked.limits);
+        keep_swap_disabled(&record.spec.resources, &mut asked.limits);
         let change = match cgroup::prepare(&group, &asked.limits) {
             Ok(change) => change,
             Err(error) => return self.failed(entry, &record, error.into()).map(|()| None),
@@ -103,10 +103,10 @@ impl Runtime {
         Ok(Some(Prepared { record, group, journal: Journal { asked, change }, all, score }))
     }
 
-    fn carry_out_update(&self, entry: &Entry<ContainerRecord>, prepared: Prepared) -> Result<(), UpdateError> {
+    fn apply_update(&self, entry: &Entry<ContainerRecord>, prepared: Prepared) -> Result<(), UpdateError> {
         let Prepared { record, group, journal, all, score } = prepared;
         let dir = self.layout.container(&record.pod, &record.id);
-        let outcome = resize::carry_out(&group, &dir, &journal, |settings| {
+        let outcome = resize::apply(&group, &dir, &journal, |settings| {
             let scores = score.map(|score| self.set_oom_score(&record, &group, score)).transpose()?;
             let recorded = entry.try_update(&self.layout, |record| {
                 record.spec = all;
@@ -115,8 +115,8 @@ impl Runtime {
             if recorded.is_err()
                 && let Some(scores) = scores
             {
-                scores.take_back();
-                self.note_oom_score(&record, record.spec.resources.oom_score_adj)?;
+                scores.roll_back();
+                self.persist_oom_score(&record, record.spec.resources.oom_score_adj)?;
             }
             Ok(recorded?)
         });
@@ -127,7 +127,7 @@ impl Runtime {
         if journal.asked.kubernetes_resources.is_some()
             && let Ok(pod) = self.pod(record.pod.as_str())
         {
-            self.tell_again(&pod, &entry.look());
+            self.rewrite_resource_annotations(&pod, &entry.get());
         }
         Ok(())
     }
@@ -139,7 +139,7 @@ impl Runtime {
         record: &ContainerRecord,
         error: ResizeError,
     ) -> Result<(), UpdateError> {
-        if matches!(error, ResizeError::Apply(ApplyError::Gone(_))) && entry.look().phase.pid().is_none() {
+        if matches!(error, ResizeError::Apply(ApplyError::Gone(_))) && entry.get().phase.pid().is_none() {
             return Ok(());
         }
         self.resizes.count_error(&error);
@@ -165,10 +165,10 @@ impl Runtime {
             }
             other => other?,
         };
-        match self.note_oom_score(record, Some(score)) {
+        match self.persist_oom_score(record, Some(score)) {
             Ok(()) => Ok(changed),
             Err(error) => {
-                changed.take_back();
+                changed.roll_back();
                 Err(error.into())
             }
         }
@@ -183,7 +183,7 @@ impl Runtime {
     }
 
     /// For those that are exec'd later.
-    fn note_oom_score(&self, record: &ContainerRecord, score: Option<OomScoreAdj>) -> Result<(), FileError> {
+    fn persist_oom_score(&self, record: &ContainerRecord, score: Option<OomScoreAdj>) -> Result<(), FileError> {
         let path = LaunchConfig::path(&self.layout.container(&record.pod, &record.id));
         match safe_fs::read_json::<LaunchConfig>(&path)? {
             Some(launch) => {
@@ -195,17 +195,19 @@ impl Runtime {
     }
 
     /// Brings a change that an earlier daemon was cut off in to an end, and the record with it.
-    pub(crate) fn settle_container(&self, mut record: ContainerRecord) -> ContainerRecord {
+    pub(crate) fn recover_container_resize(&self, mut record: ContainerRecord) -> ContainerRecord {
         let dir = self.layout.container(&record.pod, &record.id);
         if !Journal::<ContainerUpdate>::path(&dir).exists() {
             return record;
         }
         let Ok(group) = self.cgroup(&record.cgroup) else { return record };
-        resize::settle(&group, &dir, |asked, settings| self.finish_container(&mut record, &group, &asked, settings));
+        resize::recover(&group, &dir, |asked, settings| {
+            self.record_container_resize(&mut record, &group, &asked, settings)
+        });
         record
     }
 
-    fn finish_container(
+    fn record_container_resize(
         &self,
         record: &mut ContainerRecord,
         group: &Cgroup,
@@ -249,7 +251,7 @@ mod tests {
             ((None, None), (Some(2), None), None),
         ] {
             let mut patch = limits(asked.0, asked.1);
-            stay_out_of_swap(&limits(had.0, had.1), &mut patch);
+            keep_swap_disabled(&limits(had.0, had.1), &mut patch);
             assert_eq!(patch, limits(asked.0, becomes), "{had:?} and then {asked:?}");
         }
     }

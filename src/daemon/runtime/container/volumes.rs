@@ -41,14 +41,14 @@ impl ErrorClass for MountError {
 
 /// A volume that an image declares and that cannot be.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub(crate) enum DeclaredError {
+pub(crate) enum ImageVolumeError {
     #[error("the image declares {0} volumes, more than {VOLUMES_MAX}")]
     TooMany(usize),
     #[error("the image declares the volume {0:?}, which is no directory below the root")]
     Path(String),
 }
 
-impl ErrorClass for DeclaredError {
+impl ErrorClass for ImageVolumeError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::TooMany(_) | Self::Path(_) => ErrorKind::Invalid,
@@ -68,7 +68,7 @@ impl Runtime {
                 return Err(MountError::NoLayers(index, name.clone()));
             }
             if !sub_path.is_empty() {
-                let found = self.images.look_into(&image, Path::new(sub_path));
+                let found = self.images.inspect(&image, Path::new(sub_path));
                 match found.map_err(|e| MountError::Look(index, e))? {
                     Some(FileKind::Directory | FileKind::File) => {}
                     Some(FileKind::Special) => {
@@ -99,9 +99,13 @@ pub(crate) fn source(mount: &Mount, mounted: &BTreeMap<String, Arc<Image>>) -> P
 ///
 /// A mount of the container's at the same place or above it takes precedence: nothing is made in what the client
 /// mounts. So does what is [`RESERVED`].
-pub(crate) fn declared(declared: &[String], mounts: &[Mount], above: &Path) -> Result<Vec<Volume>, DeclaredError> {
+pub(crate) fn image_volumes(
+    declared: &[String],
+    mounts: &[Mount],
+    above: &Path,
+) -> Result<Vec<Volume>, ImageVolumeError> {
     if declared.len() > VOLUMES_MAX {
-        return Err(DeclaredError::TooMany(declared.len()));
+        return Err(ImageVolumeError::TooMany(declared.len()));
     }
     let paths = declared.iter().map(|path| normal(path)).collect::<Result<BTreeSet<_>, _>>()?;
     let taken = |path: &Path| mounts.iter().any(|mount| path.starts_with(&mount.container_path));
@@ -111,16 +115,16 @@ pub(crate) fn declared(declared: &[String], mounts: &[Mount], above: &Path) -> R
 }
 
 /// The path from the root, as the peers read it also where the first slash is missing.
-fn normal(path: &str) -> Result<PathBuf, DeclaredError> {
+fn normal(path: &str) -> Result<PathBuf, ImageVolumeError> {
     let mut normal = PathBuf::from("/");
     for part in Path::new(path).components() {
         match part {
             Component::Normal(name) => normal.push(name),
             Component::RootDir | Component::CurDir => {}
-            Component::ParentDir | Component::Prefix(_) => return Err(DeclaredError::Path(path.to_owned())),
+            Component::ParentDir | Component::Prefix(_) => return Err(ImageVolumeError::Path(path.to_owned())),
         }
     }
-    if normal == Path::new("/") { Err(DeclaredError::Path(path.to_owned())) } else { Ok(normal) }
+    if normal == Path::new("/") { Err(ImageVolumeError::Path(path.to_owned())) } else { Ok(normal) }
 }
 
 #[cfg(test)]
@@ -143,17 +147,17 @@ mod tests {
         }
     }
 
-    fn paths(volumes: &[&str], mounts: &[&str]) -> Result<Vec<String>, DeclaredError> {
+    fn paths(volumes: &[&str], mounts: &[&str]) -> Result<Vec<String>, ImageVolumeError> {
         let volumes: Vec<String> = volumes.iter().map(|path| (*path).to_owned()).collect();
         let mounts: Vec<Mount> = mounts.iter().map(|path| mount(path)).collect();
-        let found = declared(&volumes, &mounts, Path::new("/v"))?;
+        let found = image_volumes(&volumes, &mounts, Path::new("/v"))?;
         Ok(found.iter().map(|volume| volume.path.display().to_string()).collect())
     }
 
     #[test]
     fn each_volume_gets_a_directory_of_its_own() {
         let volumes = ["/data", "/var/lib/x/"].map(str::to_owned);
-        let found = declared(&volumes, &[], Path::new("/v")).unwrap();
+        let found = image_volumes(&volumes, &[], Path::new("/v")).unwrap();
         let volume = |path: &str, directory: &str| Volume { path: path.into(), directory: directory.into() };
         assert_eq!(found, [volume("/data", "/v/0"), volume("/var/lib/x", "/v/1")]);
     }
@@ -179,9 +183,9 @@ mod tests {
     #[test]
     fn what_is_no_directory_below_the_root_is_refused() {
         for bad in ["/", "", ".", "//", "..", "/../../etc", "/a/../b", "a/.."] {
-            assert_eq!(paths(&["/fine", bad], &[]), Err(DeclaredError::Path(bad.to_owned())), "{bad:?}");
+            assert_eq!(paths(&["/fine", bad], &[]), Err(ImageVolumeError::Path(bad.to_owned())), "{bad:?}");
         }
         let many: Vec<String> = (0..1000).map(|number| format!("/v{number}")).collect();
-        assert_eq!(declared(&many, &[], Path::new("/v")), Err(DeclaredError::TooMany(1000)));
+        assert_eq!(image_volumes(&many, &[], Path::new("/v")), Err(ImageVolumeError::TooMany(1000)));
     }
 }

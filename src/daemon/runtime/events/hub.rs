@@ -17,18 +17,18 @@ const KEPT: Duration = Duration::from_secs(15);
 
 /// Hands each event to everybody who listens. Nobody waits for a listener.
 #[derive(Debug)]
-pub(crate) struct Hub(Mutex<State>);
+pub(crate) struct EventHub(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     /// None once the daemon ends.
     sender: Option<broadcast::Sender<Arc<Event>>>,
-    early: Early,
+    early: EarlyEvents,
 }
 
 /// Ends from before the first listener came, among them those that happened while no daemon ran.
 #[derive(Debug)]
-struct Early {
+struct EarlyEvents {
     until: Instant,
     kept_until: Instant,
     ends: Vec<Arc<Event>>,
@@ -38,23 +38,23 @@ struct Early {
 
 /// What a new listener gets.
 #[derive(Debug)]
-pub(crate) struct Listening {
+pub(crate) struct Subscription {
     /// What happened before, and nobody was there to hear of.
     pub(crate) early: Vec<Arc<Event>>,
     /// What happens from now on; none when the daemon is about to end.
     pub(crate) live: Option<broadcast::Receiver<Arc<Event>>>,
 }
 
-impl Default for Hub {
+impl Default for EventHub {
     fn default() -> Self {
         Self::with_room(BEHIND)
     }
 }
 
-impl Hub {
+impl EventHub {
     fn with_room(behind: usize) -> Self {
         let now = Instant::now();
-        let early = Early { until: now + EARLY, kept_until: now + KEPT, ends: Vec::new(), open: true };
+        let early = EarlyEvents { until: now + EARLY, kept_until: now + KEPT, ends: Vec::new(), open: true };
         Self(Mutex::new(State { sender: Some(broadcast::Sender::new(behind)), early }))
     }
 
@@ -66,7 +66,7 @@ impl Hub {
         // Made without the lock: it reads files.
         let event = Arc::new(event());
         let mut state = self.lock();
-        if state.early.takes(kind) {
+        if state.early.accepts(kind) {
             state.early.ends.push(Arc::clone(&event));
         }
         if let Some(sender) = &state.sender {
@@ -77,13 +77,13 @@ impl Hub {
 
     fn wanted(&self, kind: EventKind) -> bool {
         let mut state = self.lock();
-        state.early.takes(kind) || state.sender.as_ref().is_some_and(|sender| sender.receiver_count() > 0)
+        state.early.accepts(kind) || state.sender.as_ref().is_some_and(|sender| sender.receiver_count() > 0)
     }
 
-    pub(crate) fn listen(&self) -> Listening {
+    pub(crate) fn subscribe(&self) -> Subscription {
         let mut state = self.lock();
-        let early = state.early.heard();
-        Listening { early, live: state.sender.as_ref().map(broadcast::Sender::subscribe) }
+        let early = state.early.advance();
+        Subscription { early, live: state.sender.as_ref().map(broadcast::Sender::subscribe) }
     }
 
     /// Ends every listener's stream once it has taken what is there.
@@ -93,7 +93,7 @@ impl Hub {
 
     /// Frees what nobody will be told any more.
     pub(super) fn forget_early(&self) {
-        self.lock().early.expire();
+        self.lock().early.drop_old();
     }
 
     pub(crate) fn listeners(&self) -> usize {
@@ -105,19 +105,19 @@ impl Hub {
     }
 }
 
-impl Early {
-    fn takes(&mut self, kind: EventKind) -> bool {
-        self.expire();
+impl EarlyEvents {
+    fn accepts(&mut self, kind: EventKind) -> bool {
+        self.drop_old();
         self.open && kind == EventKind::Stopped && self.ends.len() < BEHIND && Instant::now() < self.kept_until
     }
 
-    fn heard(&mut self) -> Vec<Arc<Event>> {
+    fn advance(&mut self) -> Vec<Arc<Event>> {
         self.open = false;
-        self.expire();
+        self.drop_old();
         self.ends.clone()
     }
 
-    fn expire(&mut self) {
+    fn drop_old(&mut self) {
         if Instant::now() >= self.until {
             self.open = false;
             self.ends = Vec::new();
@@ -137,7 +137,7 @@ mod tests {
         Event { id: number.to_string(), kind, at: SystemTime::UNIX_EPOCH, pod: None, containers: Vec::new() }
     }
 
-    fn publish(hub: &Hub, kind: EventKind, numbers: std::ops::Range<usize>) {
+    fn publish(hub: &EventHub, kind: EventKind, numbers: std::ops::Range<usize>) {
         numbers.for_each(|number| hub.publish(kind, || event(kind, number)));
     }
 
@@ -158,8 +158,8 @@ mod tests {
 
     #[test]
     fn a_burst_reaches_every_listener_whole_and_in_order() {
-        let hub = Hub::default();
-        let mut listeners: Vec<_> = (0..20).map(|_| hub.listen().live.unwrap()).collect();
+        let hub = EventHub::default();
+        let mut listeners: Vec<_> = (0..20).map(|_| hub.subscribe().live.unwrap()).collect();
         publish(&hub, EventKind::Stopped, 0..1000);
         publish(&hub, EventKind::Deleted, 1000..2000);
         for listener in &mut listeners {
@@ -172,8 +172,8 @@ mod tests {
 
     #[test]
     fn a_slow_listener_loses_and_no_other_does() {
-        let hub = Hub::with_room(4);
-        let (mut slow, mut quick) = (hub.listen().live.unwrap(), hub.listen().live.unwrap());
+        let hub = EventHub::with_room(4);
+        let (mut slow, mut quick) = (hub.subscribe().live.unwrap(), hub.subscribe().live.unwrap());
         for number in 0..20 {
             publish(&hub, EventKind::Stopped, number..number + 1);
             assert_eq!(taken(&mut quick), numbers(number..number + 1));
@@ -183,36 +183,36 @@ mod tests {
 
     #[test]
     fn ends_that_nobody_heard_of_are_told_to_those_who_come_soon() {
-        let hub = Hub::default();
+        let hub = EventHub::default();
         publish(&hub, EventKind::Created, 0..3);
         publish(&hub, EventKind::Stopped, 3..5);
         let ids = |events: Vec<Arc<Event>>| events.iter().map(|event| event.id.clone()).collect::<Vec<_>>();
-        let mut first = hub.listen();
+        let mut first = hub.subscribe();
         publish(&hub, EventKind::Stopped, 5..6);
         assert_eq!(ids(std::mem::take(&mut first.early)), numbers(3..5));
         assert_eq!(taken(&mut first.live.unwrap()), numbers(5..6));
-        assert_eq!(ids(hub.listen().early), numbers(3..5), "another one too, and nothing that was heard");
+        assert_eq!(ids(hub.subscribe().early), numbers(3..5), "another one too, and nothing that was heard");
         hub.lock().early.until = Instant::now();
-        assert!(hub.listen().early.is_empty(), "but not for ever");
+        assert!(hub.subscribe().early.is_empty(), "but not for ever");
     }
 
     #[test]
     fn nothing_is_made_that_nobody_would_hear() {
-        let hub = Hub::default();
+        let hub = EventHub::default();
         hub.publish(EventKind::Created, || panic!("nobody listens"));
-        drop(hub.listen());
+        drop(hub.subscribe());
         hub.publish(EventKind::Stopped, || panic!("nobody listens any more"));
     }
 
     #[tokio::test]
     async fn a_daemon_that_ends_lets_its_listeners_go() {
-        let hub = Hub::default();
-        let mut live = hub.listen().live.unwrap();
+        let hub = EventHub::default();
+        let mut live = hub.subscribe().live.unwrap();
         publish(&hub, EventKind::Stopped, 0..1);
         hub.close();
         publish(&hub, EventKind::Stopped, 1..2);
         assert_eq!(live.recv().await.unwrap().id, "0");
         assert!(matches!(live.recv().await, Err(RecvError::Closed)));
-        assert!(hub.listen().live.is_none());
+        assert!(hub.subscribe().live.is_none());
     }
 }

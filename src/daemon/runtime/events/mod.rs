@@ -1,7 +1,7 @@
 //! GetContainerEvents: what becomes of pods and containers, told as it happens.
 //!
 //! Nobody calls out events one by one. Whoever changed a record says so, and what was not told yet follows from where it
-//! stands now and what was told last (`Told`): so each moment is told once and in order, whichever
+//! stands now and what was told last (`EventCursor`): so each moment is told once and in order, whichever
 //! way it came about.
 
 mod hub;
@@ -13,9 +13,9 @@ use cgroup::CurrentLimits;
 use model::{ContainerState, PodId, PodState};
 
 use super::Runtime;
-use crate::store::{ContainerRecord, Entry, Moment, PodRecord};
+use crate::store::{ContainerRecord, Entry, LifecycleStep, PodRecord};
 
-pub(crate) use hub::{Hub, Listening};
+pub(crate) use hub::{EventHub, Subscription};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventKind {
@@ -34,103 +34,103 @@ pub(crate) struct Event {
     /// The pod then; none where it was gone already.
     pub(crate) pod: Option<Arc<PodRecord>>,
     /// All its containers then.
-    pub(crate) containers: Vec<ContainerNow>,
+    pub(crate) containers: Vec<ContainerSnapshot>,
 }
 
 /// A container, and the limits that the kernel has in force for it.
 #[derive(Debug)]
-pub(crate) struct ContainerNow {
+pub(crate) struct ContainerSnapshot {
     pub(crate) record: Arc<ContainerRecord>,
     pub(crate) limits: Option<Arc<CurrentLimits>>,
 }
 
-impl From<Moment> for EventKind {
-    fn from(moment: Moment) -> Self {
+impl From<LifecycleStep> for EventKind {
+    fn from(moment: LifecycleStep) -> Self {
         match moment {
-            Moment::Created => Self::Created,
-            Moment::Started => Self::Started,
-            Moment::Stopped => Self::Stopped,
+            LifecycleStep::Created => Self::Created,
+            LifecycleStep::Started => Self::Started,
+            LifecycleStep::Stopped => Self::Stopped,
         }
     }
 }
 
 /// Where a container stands, and whether its program ever ran.
-fn reached(phase: &ContainerState) -> (Moment, bool) {
+fn reached(phase: &ContainerState) -> (LifecycleStep, bool) {
     match phase {
-        ContainerState::Created { .. } => (Moment::Created, false),
-        ContainerState::Running { .. } => (Moment::Started, true),
-        ContainerState::Exited { started, .. } => (Moment::Stopped, started.is_some()),
+        ContainerState::Created { .. } => (LifecycleStep::Created, false),
+        ContainerState::Running { .. } => (LifecycleStep::Started, true),
+        ContainerState::Exited { started, .. } => (LifecycleStep::Stopped, started.is_some()),
         // Something of it may be there, but nobody waits for it any more.
-        ContainerState::Unknown { .. } => (Moment::Stopped, false),
+        ContainerState::Unknown { .. } => (LifecycleStep::Stopped, false),
     }
 }
 
-fn pod_reached(phase: PodState) -> Moment {
+fn pod_reached(phase: PodState) -> LifecycleStep {
     match phase {
-        PodState::Ready => Moment::Started,
-        PodState::NotReady => Moment::Stopped,
+        PodState::Ready => LifecycleStep::Started,
+        PodState::NotReady => LifecycleStep::Stopped,
     }
 }
 
 impl Runtime {
     /// Those who follow events.
-    pub(crate) fn events(&self) -> &Hub {
+    pub(crate) fn events(&self) -> &EventHub {
         &self.events
     }
 
     /// Tells what became of a container since it was told of last.
-    pub(super) fn tell(&self, entry: &Entry<ContainerRecord>) {
-        let mut told = entry.gauges().told.lock();
-        let record = entry.look();
+    pub(super) fn publish_container_events(&self, entry: &Entry<ContainerRecord>) {
+        let mut told = entry.samples().told.lock();
+        let record = entry.get();
         let (moment, ran) = reached(&record.phase);
-        for moment in told.news(moment, ran) {
+        for moment in told.pending(moment, ran) {
             self.publish(moment.into(), record.id.as_str(), &record.pod, None);
         }
     }
 
     /// The same of a pod.
-    pub(super) fn tell_pod(&self, entry: &Entry<PodRecord>) {
-        let mut told = entry.gauges().told.lock();
-        let record = entry.look();
-        for moment in told.news(pod_reached(record.phase), true) {
+    pub(super) fn publish_pod_events(&self, entry: &Entry<PodRecord>) {
+        let mut told = entry.samples().told.lock();
+        let record = entry.get();
+        for moment in told.pending(pod_reached(record.phase), true) {
             self.publish(moment.into(), record.id.as_str(), &record.id, Some(&record));
         }
     }
 
-    pub(super) fn tell_removed(&self, record: &ContainerRecord) {
+    pub(super) fn publish_container_removed(&self, record: &ContainerRecord) {
         self.publish(EventKind::Deleted, record.id.as_str(), &record.pod, None);
     }
 
-    pub(super) fn tell_pod_removed(&self, record: &Arc<PodRecord>) {
+    pub(super) fn publish_pod_removed(&self, record: &Arc<PodRecord>) {
         self.publish(EventKind::Deleted, record.id.as_str(), &record.id, Some(record));
     }
 
     /// What a daemon before this one told, or could have.
-    pub(super) fn told_before(container: &Entry<ContainerRecord>) {
-        container.gauges().told.skip_to(reached(&container.look().phase).0);
+    pub(super) fn mark_published(container: &Entry<ContainerRecord>) {
+        container.samples().told.advance_to(reached(&container.get().phase).0);
     }
 
-    pub(super) fn told_pod_before(pod: &Entry<PodRecord>) {
-        pod.gauges().told.skip_to(pod_reached(pod.look().phase));
+    pub(super) fn mark_pod_published(pod: &Entry<PodRecord>) {
+        pod.samples().told.advance_to(pod_reached(pod.get().phase));
     }
 
     /// All containers of a pod, as ContainerStatus would show each.
-    pub(crate) fn containers_now(&self, pod: &PodId) -> Vec<ContainerNow> {
+    pub(crate) fn containers_now(&self, pod: &PodId) -> Vec<ContainerSnapshot> {
         let now = |entry: Arc<Entry<ContainerRecord>>| {
-            let record = entry.look();
-            ContainerNow { limits: self.limits(&entry, &record).map(Arc::new), record }
+            let record = entry.get();
+            ContainerSnapshot { limits: self.limits(&entry, &record).map(Arc::new), record }
         };
         self.containers_of(pod).into_iter().map(now).collect()
     }
 
     /// The same for who is told of something that happened to one of them: reading all limits again for each event of a burst
     /// would take longer the more there are.
-    fn containers_lately(&self, pod: &PodId) -> Vec<ContainerNow> {
+    fn containers_with_recent_limits(&self, pod: &PodId) -> Vec<ContainerSnapshot> {
         let at = Instant::now();
         let lately = |entry: Arc<Entry<ContainerRecord>>| {
-            let record = entry.look();
-            let limits = entry.gauges().limits.lately(at, &record, || self.limits(&entry, &record));
-            ContainerNow { limits, record }
+            let record = entry.get();
+            let limits = entry.samples().limits.get_recent(at, &record, || self.limits(&entry, &record));
+            ContainerSnapshot { limits, record }
         };
         self.containers_of(pod).into_iter().map(lately).collect()
     }
@@ -152,7 +152,7 @@ impl Runtime {
             kind,
             at: SystemTime::now(),
             pod: known.cloned().or_else(|| self.pod(pod.as_str()).ok()),
-            containers: self.containers_lately(pod),
+            containers: self.containers_with_recent_limits(pod),
         });
     }
 }

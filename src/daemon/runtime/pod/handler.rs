@@ -12,20 +12,20 @@ use crate::store::PodRecord;
 #[error(
     "pod {pod} was made for the runtime handler {name:?}, which is no longer configured: it takes no more containers"
 )]
-pub(crate) struct HandlerGone {
+pub(crate) struct HandlerMissing {
     pod: PodId,
     name: String,
 }
 
-impl ErrorClass for HandlerGone {
+impl ErrorClass for HandlerMissing {
     fn kind(&self) -> ErrorKind {
         ErrorKind::Precondition
     }
 }
 
 impl Runtime {
-    pub(crate) fn handler(&self, pod: &PodRecord) -> Result<Handler, HandlerGone> {
-        let gone = || HandlerGone { pod: pod.id.clone(), name: pod.spec.handler.clone() };
+    pub(crate) fn handler(&self, pod: &PodRecord) -> Result<Handler, HandlerMissing> {
+        let gone = || HandlerMissing { pod: pod.id.clone(), name: pod.spec.handler.clone() };
         self.settings().handlers.get(&pod.spec.handler).cloned().ok_or_else(gone)
     }
 }

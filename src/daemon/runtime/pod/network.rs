@@ -19,7 +19,7 @@ use net::{Attached, Bandwidth, Rate, bridge};
 use sync::RwLock;
 
 use crate::runtime::{Runtime, blocking};
-use crate::store::{Connection, PodRecord};
+use crate::store::{NetworkKind, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NetworkError {
@@ -97,23 +97,23 @@ impl Networks {
     }
 
     /// What connects the pods that come now.
-    pub(crate) fn connection(&self) -> Connection {
+    pub(crate) fn connection(&self) -> NetworkKind {
         match self.mode() {
-            NetworkMode::Auto if self.cni.configured() => Connection::Cni,
-            NetworkMode::Auto | NetworkMode::Bridge => Connection::Bridge,
-            NetworkMode::Cni => Connection::Cni,
-            NetworkMode::None => Connection::None,
+            NetworkMode::Auto if self.cni.configured() => NetworkKind::Cni,
+            NetworkMode::Auto | NetworkMode::Bridge => NetworkKind::Bridge,
+            NetworkMode::Cni => NetworkKind::Cni,
+            NetworkMode::None => NetworkKind::None,
         }
     }
 
     pub(crate) async fn readiness(&self) -> Readiness {
         match self.connection() {
             // A kubelet that believed otherwise would make pods again and again, waiting for their addresses.
-            Connection::None => Readiness::NotReady {
+            NetworkKind::None => Readiness::NotReady {
                 reason: "NetworkOff",
                 message: "network.mode is \"none\": pods have a loopback interface only".to_owned(),
             },
-            Connection::Cni => match self.cni.status().await {
+            NetworkKind::Cni => match self.cni.status().await {
                 Ok(cni::Ready { network, file, skipped }) => {
                     let file = file.display();
                     let skipped: String = skipped.iter().map(|bad| format!("; {bad}")).collect();
@@ -121,9 +121,9 @@ impl Networks {
                 }
                 Err(error) => Readiness::NotReady { reason: "CniNotReady", message: chain(&error) },
             },
-            Connection::Bridge => {
+            NetworkKind::Bridge => {
                 let bridge = Arc::clone(&self.bridge);
-                match blocking(move || bridge.ready()).await {
+                match blocking(move || bridge.set_up()).await {
                     Ok(warnings) => {
                         let warnings: String = warnings.iter().map(|warning| format!("; {warning}")).collect();
                         Readiness::Ready(format!("pods are connected by crisp's own bridge{warnings}"))
@@ -134,12 +134,12 @@ impl Networks {
         }
     }
 
-    async fn connect(&self, pod: net::Pod) -> Result<(Connection, Vec<IpAddr>), NetworkError> {
+    async fn connect(&self, pod: net::Pod) -> Result<(NetworkKind, Vec<IpAddr>), NetworkError> {
         let connection = self.connection();
         let Attached { ips, warnings } = match connection {
-            Connection::None => return Ok((connection, Vec::new())),
-            Connection::Cni => self.cni.add(&pod).await.map_err(|error| NetworkError::Cni(Box::new(error)))?,
-            Connection::Bridge => {
+            NetworkKind::None => return Ok((connection, Vec::new())),
+            NetworkKind::Cni => self.cni.add(&pod).await.map_err(|error| NetworkError::Cni(Box::new(error)))?,
+            NetworkKind::Bridge => {
                 let bridge = Arc::clone(&self.bridge);
                 blocking(move || -> Result<Attached, NetworkError> {
                     let ips = bridge.reserve(&pod.id)?;
@@ -157,10 +157,10 @@ impl Networks {
 
 impl Runtime {
     /// Connects a pod whose namespaces are there, and says how. One with the host's network is connected already.
-    pub(crate) async fn connect(&self, pod: &net::Pod) -> Result<(Connection, Vec<IpAddr>), NetworkError> {
+    pub(crate) async fn connect(&self, pod: &net::Pod) -> Result<(NetworkKind, Vec<IpAddr>), NetworkError> {
         match pod.netns {
             Some(_) => self.networks.connect(pod.clone()).await,
-            None => Ok((Connection::None, Vec::new())),
+            None => Ok((NetworkKind::None, Vec::new())),
         }
     }
 
@@ -176,7 +176,7 @@ impl Runtime {
         match cni.is_attached(id.as_str()).await {
             Ok(false) => {}
             Ok(true) => {
-                if let Err(error) = cni.del(&self.leaving(id.as_str())).await {
+                if let Err(error) = cni.del(&self.is_detaching(id.as_str())).await {
                     tracing::warn!(pod = %id, error = chain(&error), "CNI could not disconnect the pod; trying again later");
                 }
             }
@@ -185,32 +185,32 @@ impl Runtime {
     }
 
     /// A pod that is to be disconnected: the rest of what is to be known of it was written down when it was connected.
-    fn leaving(&self, id: &str) -> net::Pod {
+    fn is_detaching(&self, id: &str) -> net::Pod {
         let netns = Some(self.layout.pods().join(id).join("netns"));
         net::Pod { id: id.to_owned(), netns, ..net::Pod::default() }
     }
 
     /// Takes up what living pods have of the networks, and takes away what dead ones left.
     pub(crate) async fn recover_networks(self: &Arc<Self>) {
-        self.recover_addresses();
-        let (bridge, alive) = (Arc::clone(self.networks.bridge()), self.connected_by(Connection::Bridge));
+        self.recover_pod_cidr();
+        let (bridge, alive) = (Arc::clone(self.networks.bridge()), self.connected_by(NetworkKind::Bridge));
         // Where it was never in use, it is perhaps another daemon's.
         let in_use = !alive.is_empty() || matches!(self.networks.mode(), NetworkMode::Auto | NetworkMode::Bridge);
         // From the beginning, not from the first pod on: whoever starts next is to see it.
-        let wanted = self.networks.connection() == Connection::Bridge;
+        let wanted = self.networks.connection() == NetworkKind::Bridge;
         blocking(move || {
             if !in_use {
                 return;
             }
             for pod in alive {
-                if let Err(error) = bridge.take(pod.id.as_str(), &pod.ips, &host_ports(&pod.spec)) {
+                if let Err(error) = bridge.restore(pod.id.as_str(), &pod.ips, &host_ports(&pod.spec)) {
                     tracing::warn!(pod = %pod.id, error = chain(&error), "what the pod has of the network is not known");
                 }
             }
-            if wanted && let Err(error) = bridge.claim() {
+            if wanted && let Err(error) = bridge.acquire() {
                 return tracing::warn!(error = chain(&error), "pods cannot be connected by crisp's own bridge");
             }
-            match bridge.sweep() {
+            match bridge.gc() {
                 Ok((swept, _)) if swept.is_empty() => {}
                 Ok((swept, _)) => tracing::info!(?swept, "removed what pods that are gone left of the network"),
                 Err(error) => tracing::warn!(error = chain(&error), "what pods that are gone left of the network stays"),
@@ -232,8 +232,8 @@ impl Runtime {
 
     /// Asks the plugins whether the pods that an earlier daemon connected still are.
     async fn check_networks(&self) {
-        for pod in self.connected_by(Connection::Cni) {
-            if let Err(error) = self.networks.cni().check(&self.leaving(pod.id.as_str())).await {
+        for pod in self.connected_by(NetworkKind::Cni) {
+            if let Err(error) = self.networks.cni().check(&self.is_detaching(pod.id.as_str())).await {
                 tracing::info!(pod = %pod.id, error = chain(&error), "a plugin says that the pod's network is not as it was made");
             }
         }
@@ -250,7 +250,7 @@ impl Runtime {
     /// Has CNI disconnect what is left of pods that are gone, and tells the plugins which are not.
     pub(crate) async fn collect_garbage(&self) {
         let alive: Vec<String> = self.alive().into_iter().collect();
-        let cni::Collected { detached, networks: _, failed } = self.networks.cni().gc(&alive).await;
+        let cni::GcReport { detached, networks: _, failed } = self.networks.cni().gc(&alive).await;
         for pod in detached {
             tracing::info!(pod, "CNI disconnected a pod that is gone");
         }
@@ -262,14 +262,14 @@ impl Runtime {
     /// All pods but those that are stopped. One that is still being made has a directory, and no record yet.
     fn alive(&self) -> BTreeSet<String> {
         let stopped = |id: &String| match self.pods.find(id) {
-            Ok(Some(entry)) => entry.look().phase == PodState::NotReady,
+            Ok(Some(entry)) => entry.get().phase == PodState::NotReady,
             Ok(None) | Err(_) => false,
         };
         let known = safe_fs::list_names(&self.layout.pods()).unwrap_or_default();
         known.into_iter().filter(|id| !stopped(id)).collect()
     }
 
-    fn connected_by(&self, connection: Connection) -> Vec<Arc<PodRecord>> {
+    fn connected_by(&self, connection: NetworkKind) -> Vec<Arc<PodRecord>> {
         self.pods().into_iter().filter(|pod| pod.phase == PodState::Ready && pod.connection == connection).collect()
     }
 }

@@ -10,7 +10,7 @@ use crate::store::Layout;
 
 /// What an earlier daemon made. Without its note, that stays.
 pub(crate) fn read(layout: &Layout) -> CreatedParents {
-    safe_fs::read_json(&layout.above())
+    safe_fs::read_json(&layout.parent_cgroups())
         .unwrap_or_else(|error| {
             tracing::warn!(
                 error = chain(&error),
@@ -23,27 +23,27 @@ pub(crate) fn read(layout: &Layout) -> CreatedParents {
 
 impl Runtime {
     /// Remembers what was made above a pod's cgroup. systemd looks after its own slices.
-    pub(crate) fn note_above(&self, made: &CreatedCgroup, pod: &Cgroup) {
-        let mut above = self.above();
+    pub(crate) fn record_parent_cgroups(&self, made: &CreatedCgroup, pod: &Cgroup) {
+        let mut above = self.created_parents();
         if matches!(self.driver, Driver::Cgroupfs) && above.record(made, pod) {
-            self.write_above(&above);
+            self.write_parent_cgroups(&above);
         }
     }
 
     /// Removes what was made above the cgroups of pods, where there are none.
-    pub(crate) fn remove_above(&self) {
-        let mut above = self.above();
+    pub(crate) fn remove_parent_cgroups(&self) {
+        let mut above = self.created_parents();
         if above.remove_empty() {
-            self.write_above(&above);
+            self.write_parent_cgroups(&above);
         }
     }
 
-    fn above(&self) -> MutexGuard<'_, CreatedParents> {
+    fn created_parents(&self) -> MutexGuard<'_, CreatedParents> {
         self.above.lock()
     }
 
-    fn write_above(&self, above: &CreatedParents) {
-        if let Err(error) = safe_fs::write_json(&self.layout.above(), above) {
+    fn write_parent_cgroups(&self, above: &CreatedParents) {
+        if let Err(error) = safe_fs::write_json(&self.layout.parent_cgroups(), above) {
             tracing::warn!(error = chain(&error), "the cgroups above those of pods may stay after the next start");
         }
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use model::{CleanupFailure, ErrorClass, ErrorKind, PodId};
 
 use crate::runtime::container::remove::words;
-use crate::runtime::{LookError, RemoveError, Runtime, StopPodError};
+use crate::runtime::{LookupError, RemoveError, Runtime, StopPodError};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RemovePodError {
     #[error(transparent)]
-    Look(#[from] LookError),
+    Look(#[from] LookupError),
     #[error("stopping pod {pod} before its removal")]
     Stop { pod: PodId, source: StopPodError },
     #[error("removing a container of pod {pod}")]
@@ -35,15 +35,15 @@ impl Runtime {
     pub(crate) async fn remove_pod(self: &Arc<Self>, id: &str) -> Result<(), RemovePodError> {
         let entry = match self.pod_entry(id) {
             Ok(entry) => entry,
-            Err(LookError::NoSuchPod(_)) => return Ok(()),
+            Err(LookupError::NoSuchPod(_)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let _waiting = entry.gauges().ends.wait();
-        let _turn = entry.work().await;
+        let _waiting = entry.samples().ends.wait();
+        let _turn = entry.lock().await;
         if !self.pods.has(&entry) {
             return Ok(());
         }
-        let pod = entry.look();
+        let pod = entry.get();
         let id = pod.id.clone();
         self.stop_pod_entry(&entry).await.map_err(|source| RemovePodError::Stop { pod: id.clone(), source })?;
         for container in self.containers_of(&id) {
@@ -51,16 +51,16 @@ impl Runtime {
             removed.map_err(|source| RemovePodError::Container { pod: id.clone(), source })?;
         }
         // A change under way writes into the directory that goes.
-        let _change = entry.resizing().await;
-        let left = self.clear_pod(&id).await;
+        let _change = entry.lock_resources().await;
+        let left = self.cleanup_pod(&id).await;
         if !left.is_empty() {
             return Err(RemovePodError::Left { pod: id, left });
         }
         self.pods.remove(id.as_str());
-        self.tell_pod_removed(&entry.look());
+        self.publish_pod_removed(&entry.get());
         self.resizes.forget(id.as_str());
         self.pod_names.release(&pod.spec.meta, id.as_str());
-        self.freed_memory();
+        self.request_trim();
         Ok(())
     }
 }

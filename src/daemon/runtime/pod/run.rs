@@ -17,10 +17,10 @@ use super::sysctl::{self, SysctlError};
 use super::user_ns::UserNsError;
 use super::{etc_files, limits};
 use crate::failpoint;
-use crate::failpoint::Fault;
-use crate::runtime::cleanup::Intent;
+use crate::failpoint::InjectedFailure;
+use crate::runtime::cleanup::CleanupIntent;
 use crate::runtime::{Runtime, blocking, random};
-use crate::shim::{AskError, Client, ShimEvent, SpawnError};
+use crate::shim::{ShimCallError, ShimClient, ShimEvent, SpawnError};
 use crate::store::{NameTaken, PodCgroup, PodRecord, VERSION};
 
 #[derive(Debug, thiserror::Error)]
@@ -50,11 +50,11 @@ pub(crate) enum RunPodError {
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     #[error("holding the pod")]
-    Hold(#[from] AskError),
+    Hold(#[from] ShimCallError),
     #[error(transparent)]
     Network(#[from] NetworkError),
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Fault(#[from] InjectedFailure),
 }
 
 impl ErrorClass for RunPodError {
@@ -97,7 +97,7 @@ impl Runtime {
                 Ok(id)
             }
             Err(error) => {
-                self.clear_pod(&id).await;
+                self.cleanup_pod(&id).await;
                 Err(error)
             }
         }
@@ -108,8 +108,8 @@ impl Runtime {
         let cgroup = self.pod_cgroup(id, &spec)?;
         failpoint::at("run_pod.begin")?;
         safe_fs::private_dir(&dir)?;
-        let intent = Intent { cgroup: cgroup.path.clone(), ours: cgroup.ours };
-        safe_fs::write_json(&dir.join(Intent::FILE), &intent)?;
+        let intent = CleanupIntent { cgroup: cgroup.path.clone(), ours: cgroup.ours };
+        safe_fs::write_json(&dir.join(CleanupIntent::FILE), &intent)?;
         failpoint::at("run_pod.intent")?;
         let mut settings = AppliedValues::new();
         if cgroup.ours {
@@ -118,7 +118,7 @@ impl Runtime {
             let runtime = Arc::clone(self);
             let made = blocking(move || -> Result<AppliedValues, RunPodError> {
                 // Taken back by `clear_pod`, which the intent tells of it.
-                runtime.note_above(&group.create()?, &group);
+                runtime.record_parent_cgroups(&group.create()?, &group);
                 Ok(group.apply(&limits)?)
             });
             settings = made.await?;
@@ -129,8 +129,8 @@ impl Runtime {
         starting.in_scope(|| self.shim.spawn(&dir))?;
         failpoint::at("run_pod.shim")?;
         let (sender, events) = mpsc::unbounded_channel();
-        let shim = Client::connect(&dir.join("shim.sock"), sender).instrument(starting).await?;
-        let holding = self.hold(&shim, id, &spec, &hostname, selinux.as_ref());
+        let shim = ShimClient::connect(&dir.join("shim.sock"), sender).instrument(starting).await?;
+        let holding = self.create_sandbox(&shim, id, &spec, &hostname, selinux.as_ref());
         let held = holding.instrument(tracing::debug_span!("shim.hold")).await?;
         failpoint::at("run_pod.hold")?;
         // Taken back by `clear_pod`, which looks for it in every network.
@@ -160,25 +160,25 @@ impl Runtime {
     fn publish_pod(
         self: &Arc<Self>,
         record: PodRecord,
-        shim: Client,
+        shim: ShimClient,
         events: mpsc::UnboundedReceiver<ShimEvent>,
     ) -> Result<(), FileError> {
         let id = record.id.clone();
         safe_fs::write_json(&self.pod_dir(&id).join("pod.json"), &record)?;
         let entry = self.pods.insert(record);
         self.attach(id, shim, events);
-        self.tell_pod(&entry);
+        self.publish_pod_events(&entry);
         Ok(())
     }
 
-    async fn hold(
+    async fn create_sandbox(
         &self,
-        shim: &Client,
+        shim: &ShimClient,
         id: &PodId,
         spec: &PodSpec,
         hostname: &str,
         selinux: Option<&Labels>,
-    ) -> Result<Sandbox, AskError> {
+    ) -> Result<Sandbox, ShimCallError> {
         let spaces = &spec.security.namespaces;
         let ask = SandboxRequest {
             dir: self.pod_dir(id),
@@ -195,10 +195,10 @@ impl Runtime {
             mount_label: selinux.map(|labels| labels.mount.clone()),
             oom_score_adj: SHIM_OOM_SCORE,
         };
-        match shim.ask(Request::Hold(ask), &[]).await? {
+        match shim.call(Request::CreateSandbox(ask), &[]).await? {
             // A shim that does not know user namespaces would leave them out.
             Response::Held(held) if held.user.is_some() == spaces.user.is_some() => Ok(held),
-            _ => Err(AskError::Mismatch),
+            _ => Err(ShimCallError::Mismatch),
         }
     }
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use model::{ErrorClass, ErrorKind, PodState};
 use tracing::Instrument as _;
 
-use crate::runtime::{LookError, Runtime, StopError};
+use crate::runtime::{LookupError, Runtime, StopError};
 use crate::store::{Entry, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StopPodError {
     #[error(transparent)]
-    Look(#[from] LookError),
+    Look(#[from] LookupError),
     #[error("ending the pod's containers")]
     Container(#[from] StopError),
 }
@@ -30,18 +30,18 @@ impl Runtime {
     pub(crate) async fn stop_pod(self: &Arc<Self>, id: &str) -> Result<(), StopPodError> {
         match self.pod_entry(id) {
             Ok(entry) => {
-                let _waiting = entry.gauges().ends.wait();
-                let _turn = entry.work().await;
+                let _waiting = entry.samples().ends.wait();
+                let _turn = entry.lock().await;
                 if self.pods.has(&entry) { self.stop_pod_entry(&entry).await } else { Ok(()) }
             }
-            Err(LookError::NoSuchPod(_)) => Ok(()),
+            Err(LookupError::NoSuchPod(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
     /// The caller has the pod's turn.
     pub(crate) async fn stop_pod_entry(self: &Arc<Self>, entry: &Arc<Entry<PodRecord>>) -> Result<(), StopPodError> {
-        let pod = entry.look();
+        let pod = entry.get();
         for container in self.containers_of(&pod.id) {
             self.kill(&container).await?;
         }

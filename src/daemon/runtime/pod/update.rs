@@ -9,13 +9,13 @@ use super::limits;
 use crate::runtime::resize;
 pub(crate) use crate::runtime::resize::outcomes::Outcome;
 use crate::runtime::resize::{Journal, ResizeError};
-use crate::runtime::{LookError, Runtime, blocking};
+use crate::runtime::{LookupError, Runtime, blocking};
 use crate::store::{Entry, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpdatePodError {
     #[error(transparent)]
-    Look(#[from] LookError),
+    Look(#[from] LookupError),
     #[error("the pod's cgroup")]
     CgroupPath(#[from] cgroup::InvalidPath),
     #[error("changing the resources of pod {pod}")]
@@ -37,32 +37,32 @@ impl Runtime {
     /// itself.
     pub(crate) async fn update_pod(self: &Arc<Self>, id: &str, asked: PodUpdate) -> Result<(), UpdatePodError> {
         let entry = self.pod_entry(id)?;
-        let _turn = entry.resizing().await;
+        let _turn = entry.lock_resources().await;
         if !self.pods.has(&entry) {
-            return Err(LookError::NoSuchPod(id.to_owned()).into());
+            return Err(LookupError::NoSuchPod(id.to_owned()).into());
         }
         let announced = asked.announced.is_some();
         let (runtime, pod) = (self.clone(), entry.clone());
         blocking(move || runtime.update_pod_now(&pod, asked)).await?;
         if announced {
-            self.tell_all_again(&entry.look()).await;
+            self.rewrite_all_resource_annotations(&entry.get()).await;
         }
         Ok(())
     }
 
     /// Each container in its turn to be changed: another change writes the same file.
-    async fn tell_all_again(self: &Arc<Self>, pod: &Arc<PodRecord>) {
+    async fn rewrite_all_resource_annotations(self: &Arc<Self>, pod: &Arc<PodRecord>) {
         for container in self.containers_of(&pod.id) {
-            let _turn = container.resizing().await;
+            let _turn = container.lock_resources().await;
             if self.containers.has(&container) {
-                let (runtime, pod, container) = (self.clone(), pod.clone(), container.look());
-                blocking(move || runtime.tell_again(&pod, &container)).await;
+                let (runtime, pod, container) = (self.clone(), pod.clone(), container.get());
+                blocking(move || runtime.rewrite_resource_annotations(&pod, &container)).await;
             }
         }
     }
 
     fn update_pod_now(&self, entry: &Entry<PodRecord>, asked: PodUpdate) -> Result<(), UpdatePodError> {
-        let record = entry.look();
+        let record = entry.get();
         let mut all = record.spec.clone();
         asked.lay_over(&mut all);
         let failed = |source| UpdatePodError::Resize { pod: record.id.clone(), source: Box::new(source) };
@@ -95,13 +95,13 @@ impl Runtime {
         asked: PodUpdate,
     ) -> Result<Outcome, ResizeError> {
         let mut limits = limits::of(&all);
-        resize::leave_out_unified("resources", group.layout().version(), &mut limits);
+        resize::drop_unified_on_v1("resources", group.layout().version(), &mut limits);
         let change = cgroup::prepare(group, &limits)?;
         if change.is_empty() && all == record.spec {
             return Ok(Outcome::Unchanged);
         }
         let journal = Journal { asked, change };
-        resize::carry_out(group, &self.pod_dir(&record.id), &journal, |settings| {
+        resize::apply(group, &self.pod_dir(&record.id), &journal, |settings| {
             let recorded = entry.try_update(&self.layout, |record| {
                 record.spec = all;
                 record.settings.extend(settings);
@@ -112,13 +112,13 @@ impl Runtime {
     }
 
     /// Brings a change that an earlier daemon was cut off in to an end, and the record with it.
-    pub(crate) fn settle_pod(&self, mut record: PodRecord) -> PodRecord {
+    pub(crate) fn recover_pod_resize(&self, mut record: PodRecord) -> PodRecord {
         let dir = self.pod_dir(&record.id);
         if !Journal::<PodUpdate>::path(&dir).exists() {
             return record;
         }
         let Ok(group) = self.cgroup(&record.cgroup.path) else { return record };
-        resize::settle(&group, &dir, |asked: PodUpdate, settings| {
+        resize::recover(&group, &dir, |asked: PodUpdate, settings| {
             asked.lay_over(&mut record.spec);
             record.settings.extend(settings);
             safe_fs::overwrite_json(&dir.join("pod.json"), &record)

@@ -6,7 +6,7 @@ use safe_fs::FileError;
 
 use crate::failpoint;
 use crate::runtime::Runtime;
-use crate::shim::Program;
+use crate::shim::ShimProgram;
 use crate::store::Layout;
 
 #[derive(Debug, thiserror::Error)]
@@ -27,12 +27,12 @@ impl ErrorClass for UserNsError {
 }
 
 /// Why this host cannot; none where it can.
-pub(crate) type Lack = Option<String>;
+pub(crate) type UserNsUnavailable = Option<String>;
 
 /// Tries it out in a directory of its own. A host that cannot, a full disk among them, is no reason not to serve.
-pub(crate) async fn probe(shim: &Program, layout: &Layout) -> Lack {
+pub(crate) async fn probe(shim: &ShimProgram, layout: &Layout) -> UserNsUnavailable {
     let lack = match failpoint::at("user_ns.probe") {
-        Ok(()) => try_out(shim, layout).await.unwrap_or_else(|error| Some(chain(&error))),
+        Ok(()) => probe_in(shim, layout).await.unwrap_or_else(|error| Some(chain(&error))),
         Err(fault) => Some(fault.to_string()),
     };
     if let Some(reason) = &lack {
@@ -41,7 +41,7 @@ pub(crate) async fn probe(shim: &Program, layout: &Layout) -> Lack {
     lack
 }
 
-async fn try_out(shim: &Program, layout: &Layout) -> Result<Lack, FileError> {
+async fn probe_in(shim: &ShimProgram, layout: &Layout) -> Result<UserNsUnavailable, FileError> {
     let dir = layout.root.join("probe");
     // One that was cut off left it.
     safe_fs::remove_dir(&dir)?;

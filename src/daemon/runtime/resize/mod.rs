@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use super::container::oom_score::OomScoreError;
 use crate::failpoint;
-use crate::failpoint::Fault;
+use crate::failpoint::InjectedFailure;
 
 /// Why a change was not made; unless `Left`, everything is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +38,7 @@ pub(crate) enum ResizeError {
     #[error("recording the change")]
     Record(#[from] FileError),
     #[error(transparent)]
-    Fault(#[from] Fault),
+    Fault(#[from] InjectedFailure),
     #[error("{}, and taking the change back failed too", chain(.first))]
     Left { first: Box<ResizeError>, source: ApplyError },
 }
@@ -86,12 +86,12 @@ const BEGIN: &[u8] = b"{";
 const DONE: &[u8] = b"\n";
 
 /// A journal that was written.
-struct Written {
+struct OpenJournal {
     path: PathBuf,
     file: File,
 }
 
-impl Written {
+impl OpenJournal {
     /// There is nothing to finish or undo any more.
     fn done(self) {
         if let Err(error) = self.file.write_all_at(DONE, 0) {
@@ -103,7 +103,7 @@ impl Written {
 impl<A: Serialize> Journal<A> {
     /// Writes over the last one, from the second letter on, and the first letter last: until then nothing is said. What
     /// is left of a longer one behind it is not read.
-    fn write(&self, dir: &Path) -> Result<Written, ResizeError> {
+    fn write(&self, dir: &Path) -> Result<OpenJournal, ResizeError> {
         let path = Self::path(dir);
         let written = serde_json::to_vec(self).map_err(io::Error::from).and_then(|bytes| {
             let file = File::options().write(true).create(true).truncate(false).open(&path)?;
@@ -112,7 +112,7 @@ impl<A: Serialize> Journal<A> {
             Ok(file)
         });
         match written {
-            Ok(file) => Ok(Written { path, file }),
+            Ok(file) => Ok(OpenJournal { path, file }),
             Err(source) => Err(ResizeError::Journal { path, source }),
         }
     }
@@ -139,7 +139,7 @@ pub(super) fn forget(dir: &Path) {
 }
 
 /// Carries out what `journal` says in `group`, and has it recorded in `dir`; where that fails, the kernel is as before.
-pub(super) fn carry_out<A: Serialize>(
+pub(super) fn apply<A: Serialize>(
     group: &Cgroup,
     dir: &Path,
     journal: &Journal<A>,
@@ -148,7 +148,7 @@ pub(super) fn carry_out<A: Serialize>(
     let change = &journal.change;
     let written = if change.is_empty() { None } else { Some(journal.write(dir)?) };
     let outcome = failpoint::at("resize.journal").map_err(ResizeError::from).and_then(|()| {
-        let settings = cgroup::commit(&failpoint::watched(group), change)?;
+        let settings = cgroup::commit(&failpoint::with_failpoints(group), change)?;
         let kept = failpoint::at("resize.applied").map_err(ResizeError::from).and_then(|()| record(settings));
         kept.map_err(|first| match cgroup::commit(group, &change.reversed()) {
             Ok(_) => first,
@@ -169,7 +169,7 @@ pub(super) fn carry_out<A: Serialize>(
 
 /// Brings a change that a daemon was cut off in to one of its ends. Where it is in force now, it is recorded: what was asked,
 /// and what stands in the files. What can be neither finished nor undone, or not be recorded, is left to the next daemon.
-pub(super) fn settle<A: DeserializeOwned>(
+pub(super) fn recover<A: DeserializeOwned>(
     group: &Cgroup,
     dir: &Path,
     record: impl FnOnce(A, AppliedValues) -> Result<(), FileError>,
@@ -199,7 +199,7 @@ pub(super) fn settle<A: DeserializeOwned>(
 }
 
 /// Takes out of a change what this host has no files for, and says so.
-pub(super) fn leave_out_unified(field: &str, version: Version, limits: &mut LimitsPatch) {
+pub(super) fn drop_unified_on_v1(field: &str, version: Version, limits: &mut LimitsPatch) {
     if version == Version::V1 && !limits.unified.is_empty() {
         let keys: Vec<&str> = limits.unified.keys().map(UnifiedKey::as_str).collect();
         tracing::warn!(?keys, "{field}.unified means nothing on cgroup v1");

@@ -96,14 +96,14 @@ impl Outcome {
 
 /// Counts since the daemon's start.
 #[derive(Debug, Default)]
-pub(crate) struct Resizes {
+pub(crate) struct ResizeOutcomes {
     outcomes: [AtomicU64; Outcome::ALL.len()],
     drifted: AtomicU64,
     /// What is known to differ, by the id of whom it belongs to: it is told once.
     drifting: Mutex<HashMap<String, Vec<Drift>>>,
 }
 
-impl Resizes {
+impl ResizeOutcomes {
     pub(crate) fn count(&self, outcome: Outcome) {
         self.outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn drift_is_counted_when_it_is_new_and_forgotten_when_it_is_gone() {
-        let resizes = Resizes::default();
+        let resizes = ResizeOutcomes::default();
         resizes.found("a", &[]);
         assert_eq!((resizes.drifted(), resizes.drifting()), (0, 0));
         resizes.found("a", &[drift("2")]);
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn every_outcome_has_a_counter_of_its_own() {
-        let resizes = Resizes::default();
+        let resizes = ResizeOutcomes::default();
         for (index, outcome) in Outcome::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, index);
             resizes.count(outcome);

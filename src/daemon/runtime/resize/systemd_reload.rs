@@ -10,7 +10,7 @@ use crate::runtime::{Runtime, blocking};
 
 impl Runtime {
     /// Looks after the limits now, since nobody did while no daemon ran, and after each reload from here on.
-    pub(crate) fn watch_reloads(self: &Arc<Self>) {
+    pub(crate) fn watch_systemd_reloads(self: &Arc<Self>) {
         let Driver::Systemd(systemd) = self.driver.clone() else { return };
         let (sender, mut reloads) = mpsc::channel(1);
         // A thread of its own: it waits for as long as the daemon runs, and nobody waits for it.
@@ -34,7 +34,7 @@ impl Runtime {
         tokio::spawn(async move {
             loop {
                 let Some(runtime) = runtime.upgrade() else { return };
-                runtime.undo_reload().await;
+                runtime.restore_after_reload().await;
                 drop(runtime);
                 if reloads.recv().await.is_none() {
                     return;
@@ -43,24 +43,30 @@ impl Runtime {
         });
     }
 
-    async fn undo_reload(self: &Arc<Self>) {
+    async fn restore_after_reload(self: &Arc<Self>) {
         for entry in self.containers.all() {
-            let _turn = entry.resizing().await;
-            let record = entry.look();
+            let _turn = entry.lock_resources().await;
+            let record = entry.get();
             if record.phase.pid().is_some() {
-                self.undo_reload_of(record.id.as_str(), record.cgroup.clone(), record.settings.clone()).await;
+                self.restore_cgroup_after_reload(record.id.as_str(), record.cgroup.clone(), record.settings.clone())
+                    .await;
             }
         }
         for entry in self.pods.all() {
-            let _turn = entry.resizing().await;
-            let record = entry.look();
+            let _turn = entry.lock_resources().await;
+            let record = entry.get();
             if record.cgroup.ours {
-                self.undo_reload_of(record.id.as_str(), record.cgroup.path.clone(), record.settings.clone()).await;
+                self.restore_cgroup_after_reload(
+                    record.id.as_str(),
+                    record.cgroup.path.clone(),
+                    record.settings.clone(),
+                )
+                .await;
             }
         }
     }
 
-    async fn undo_reload_of(self: &Arc<Self>, id: &str, cgroup: String, settings: AppliedValues) {
+    async fn restore_cgroup_after_reload(self: &Arc<Self>, id: &str, cgroup: String, settings: AppliedValues) {
         let runtime = self.clone();
         let undone: Result<Vec<Knob>, SyncError> = blocking(move || match runtime.cgroup(&cgroup) {
             Ok(group) => group.restore_after_reload(&settings),

@@ -15,7 +15,7 @@ use model::stats::DiskUsage;
 use sync::{Condvar, Mutex};
 
 use super::disk_walk::{Found, Walk};
-use crate::store::samples::{Due, Look};
+use crate::store::samples::{DiskSample, Refresh};
 use crate::store::{ContainerRecord, Entry};
 
 /// How long one layer is walked through before another has its turn.
@@ -29,7 +29,7 @@ type Container = Entry<ContainerRecord>;
 
 /// Whoever measures.
 #[derive(Debug, Default)]
-pub(crate) struct Meter {
+pub(crate) struct DiskUsageMeter {
     queue: Mutex<Queue>,
     /// Something was measured, or something new is to be.
     moved: Condvar,
@@ -58,10 +58,10 @@ struct Job {
     large: bool,
 }
 
-impl Meter {
+impl DiskUsageMeter {
     /// Has the layers of `containers` measured where it is time to, and waits for those that nobody knew anything of yet,
     /// not longer than `within`. `dir` tells where a layer is.
-    pub(super) fn ask(
+    pub(super) fn request(
         self: &Arc<Self>,
         containers: &[Arc<Container>],
         within: Duration,
@@ -71,19 +71,19 @@ impl Meter {
         let mut new = Vec::new();
         let mut queue = self.lock();
         for container in containers {
-            let job = || Job::new(container, dir(&container.look()));
-            match container.gauges().disk.take(now) {
-                Due::No => {}
-                Due::First => {
+            let job = || Job::new(container, dir(&container.get()));
+            match container.samples().disk.take(now) {
+                Refresh::No => {}
+                Refresh::First => {
                     queue.first.push_back(job());
                     new.push(container);
                 }
-                Due::Again { large: false } => queue.again.push_back(job()),
-                Due::Again { large: true } => queue.large.push_back(Job { large: true, ..job() }),
+                Refresh::Again { large: false } => queue.again.push_back(job()),
+                Refresh::Again { large: true } => queue.large.push_back(Job { large: true, ..job() }),
             }
         }
         self.work_on(&mut queue);
-        let unknown = |container: &&Arc<Container>| container.gauges().disk.known().is_none();
+        let unknown = |container: &&Arc<Container>| container.samples().disk.known().is_none();
         while queue.busy && new.iter().any(unknown) {
             let left = within.saturating_sub(now.elapsed());
             if left.is_zero() {
@@ -150,8 +150,8 @@ impl Meter {
 }
 
 /// The thread: until there is nothing to do, or the daemon ends.
-fn work(meter: &Weak<Meter>) {
-    let _alarm = Alarm(meter);
+fn work(meter: &Weak<DiskUsageMeter>) {
+    let _alarm = PanicGuard(meter);
     while let Some(meter) = meter.upgrade() {
         let Some(job) = meter.next() else { return };
         let begin = Instant::now();
@@ -163,9 +163,9 @@ fn work(meter: &Weak<Meter>) {
 }
 
 /// A thread that panics must not look as if it still worked.
-struct Alarm<'a>(&'a Weak<Meter>);
+struct PanicGuard<'a>(&'a Weak<DiskUsageMeter>);
 
-impl Drop for Alarm<'_> {
+impl Drop for PanicGuard<'_> {
     fn drop(&mut self) {
         if let Some(meter) = self.0.upgrade()
             && std::thread::panicking()
@@ -204,7 +204,7 @@ impl Job {
             Ok(Some(found)) => {
                 self.spent += begin.elapsed();
                 if self.end(Some(found)) {
-                    let id = &container.look().id;
+                    let id = &container.get().id;
                     tracing::warn!(container = %id, "a writable layer is too deep, or was moved about: there may be more");
                 }
                 None
@@ -214,7 +214,7 @@ impl Job {
                 Some(self)
             }
             Ok(None) => {
-                container.gauges().disk.is_large();
+                container.samples().disk.is_large();
                 // It begins anew when its turn comes: a walk under way takes descriptors and memory.
                 Some(Self { large: true, walk: None, ..self })
             }
@@ -222,7 +222,7 @@ impl Job {
                 // One that is being removed may vanish under the walk.
                 let there = self.dir.exists();
                 if self.end(None) && there {
-                    tracing::warn!(container = %container.look().id, %error, "a writable layer cannot be measured");
+                    tracing::warn!(container = %container.get().id, %error, "a writable layer cannot be measured");
                 }
                 None
             }
@@ -234,18 +234,18 @@ impl Job {
             Some(walk) => walk,
             none => none.insert(Walk::begin(&self.dir, &PARTS)?),
         };
-        walk.go_on(until)
+        walk.advance(until)
     }
 
     /// True when there is trouble that nobody was told of yet.
     fn end(self, found: Option<Found>) -> bool {
         let Some(container) = self.container.upgrade() else { return false };
-        let look = found.map(|Found { bytes, inodes, whole }| Look {
+        let look = found.map(|Found { bytes, inodes, whole }| DiskSample {
             usage: DiskUsage { at: SystemTime::now(), bytes, inodes },
             whole,
             spent: self.spent,
         });
-        container.gauges().disk.put(Instant::now(), self.large, look)
+        container.samples().disk.put(Instant::now(), self.large, look)
     }
 }
 

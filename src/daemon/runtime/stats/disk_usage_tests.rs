@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Shelf {
     dir: tempfile::TempDir,
     table: Table<ContainerRecord>,
-    meter: Arc<Meter>,
+    meter: Arc<DiskUsageMeter>,
 }
 
 impl Shelf {
@@ -39,12 +39,12 @@ impl Shelf {
     }
 
     fn ask(&self, containers: &[Arc<Container>], within: Duration) {
-        self.meter.ask(containers, within, |record| self.layer(record));
+        self.meter.request(containers, within, |record| self.layer(record));
     }
 }
 
 fn inodes(container: &Container) -> Option<u64> {
-    container.gauges().disk.known().map(|usage| usage.inodes)
+    container.samples().disk.known().map(|usage| usage.inodes)
 }
 
 fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
@@ -63,7 +63,7 @@ fn the_first_answer_has_the_size_already() {
     shelf.ask(&all, PATIENCE);
     for (number, container) in (0..).zip(&all) {
         assert_eq!(inodes(container), Some(number + 1));
-        assert!(container.gauges().disk.known().unwrap().at >= begin);
+        assert!(container.samples().disk.known().unwrap().at >= begin);
     }
     wait_until("the thread ends when there is nothing to do", || !shelf.meter.lock().busy);
 }
@@ -73,7 +73,7 @@ fn what_is_known_is_told_at_once_and_not_measured_all_the_time() {
     let shelf = Shelf::new();
     let container = shelf.container(1, 1);
     shelf.ask(std::slice::from_ref(&container), PATIENCE);
-    fs::write(shelf.layer(&container.look()).join("upper/new"), "").unwrap();
+    fs::write(shelf.layer(&container.get()).join("upper/new"), "").unwrap();
     shelf.ask(std::slice::from_ref(&container), PATIENCE);
     assert_eq!(inodes(&container), Some(2), "still the value of a moment ago");
     assert!(shelf.meter.lock().is_empty());
@@ -98,12 +98,12 @@ fn nobody_waits_longer_than_they_want() {
 fn a_layer_that_is_gone_or_no_longer_wanted_is_no_trouble() {
     let shelf = Shelf::new();
     let (gone, dropped) = (shelf.container(1, 1), shelf.container(2, 1));
-    fs::remove_dir_all(shelf.layer(&gone.look())).unwrap();
+    fs::remove_dir_all(shelf.layer(&gone.get())).unwrap();
     shelf.ask(std::slice::from_ref(&gone), PATIENCE);
     assert_eq!(inodes(&gone), Some(0));
     shelf.meter.lock().busy = true;
     shelf.ask(std::slice::from_ref(&dropped), Duration::ZERO);
-    shelf.table.remove(dropped.look().id.as_str());
+    shelf.table.remove(dropped.get().id.as_str());
     drop(dropped);
     shelf.meter.lock().busy = false;
     shelf.ask(&[], PATIENCE);

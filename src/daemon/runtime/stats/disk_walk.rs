@@ -56,7 +56,7 @@ impl Walk {
     }
 
     /// Goes on until `until`; what there is once all of it was seen.
-    pub(super) fn go_on(&mut self, until: Instant) -> io::Result<Option<Found>> {
+    pub(super) fn advance(&mut self, until: Instant) -> io::Result<Option<Found>> {
         loop {
             for _ in 0..STRIDE {
                 if !self.step()? {

@@ -13,7 +13,7 @@ fn never() -> Instant {
 }
 
 fn count(dir: &Path) -> Found {
-    Walk::begin(dir, &["upper", "volumes"]).unwrap().go_on(never()).unwrap().unwrap()
+    Walk::begin(dir, &["upper", "volumes"]).unwrap().advance(never()).unwrap().unwrap()
 }
 
 /// What `du` would say: every inode below once.
@@ -94,7 +94,7 @@ fn a_walk_can_be_stopped_at_any_point_and_taken_up_again() {
     let mut walk = Walk::begin(place.path(), &["upper"]).unwrap();
     let mut stops = 0;
     let found = loop {
-        match walk.go_on(Instant::now()).unwrap() {
+        match walk.advance(Instant::now()).unwrap() {
             Some(found) => break found,
             None => stops += 1,
         }
@@ -114,7 +114,7 @@ fn a_tree_of_any_depth_is_counted_with_few_descriptors_and_little_stack() {
         let mut most = 0;
         let found = loop {
             most = most.max(walk.way.open_dirs());
-            if let Some(found) = walk.go_on(Instant::now()).unwrap() {
+            if let Some(found) = walk.advance(Instant::now()).unwrap() {
                 break found;
             }
         };
@@ -134,7 +134,7 @@ fn what_is_too_deep_is_left_out_and_that_is_told() {
     let mut walk = Walk::begin(place.path(), &["upper"]).unwrap();
     walk.deepest = 10;
     // The top, a directory and a file on each of nine levels, and the directory in which it ends.
-    let found = walk.go_on(never()).unwrap().unwrap();
+    let found = walk.advance(never()).unwrap().unwrap();
     assert_eq!((found.inodes, found.whole), (1 + 2 * 9 + 1, false));
 }
 
@@ -152,12 +152,12 @@ fn a_directory_moved_meanwhile_leads_nowhere_else() {
     (0..300).for_each(|n| fs::write(deep.join(n.to_string()), "x").unwrap());
     let mut walk = Walk::begin(place.path(), &["upper"]).unwrap();
     while walk.way.depth() < OPEN + 10 {
-        assert_eq!(walk.go_on(Instant::now()).unwrap(), None);
+        assert_eq!(walk.advance(Instant::now()).unwrap(), None);
     }
     // Up to where the levels that are not kept open begin: the way back from there leads to the top at once.
     let moved: PathBuf = (0..11).map(|level| level.to_string()).collect();
     fs::rename(upper.join(moved), upper.join("moved")).unwrap();
-    let found = walk.go_on(never()).unwrap().unwrap();
+    let found = walk.advance(never()).unwrap().unwrap();
     assert!(!found.whole);
     assert!(found.inodes <= expected(place.path()).1, "{found:?}");
 }
@@ -170,9 +170,9 @@ fn what_vanishes_meanwhile_is_no_failure() {
         fs::create_dir_all(upper.join(format!("{n}/a/b"))).unwrap();
     }
     let mut walk = Walk::begin(place.path(), &["upper"]).unwrap();
-    assert_eq!(walk.go_on(Instant::now()).unwrap(), None);
+    assert_eq!(walk.advance(Instant::now()).unwrap(), None);
     fs::remove_dir_all(&upper).unwrap();
-    let found = walk.go_on(never()).unwrap().unwrap();
+    let found = walk.advance(never()).unwrap().unwrap();
     assert!(found.inodes <= 601, "{found:?}");
     assert_eq!(count(place.path()), Found { bytes: 0, inodes: 0, whole: true }, "nothing there takes nothing");
 }

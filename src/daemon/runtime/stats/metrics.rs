@@ -14,7 +14,7 @@ use crate::store::{ContainerRecord, PodRecord};
 
 /// A container, its counters and the limits in force.
 #[derive(Debug)]
-pub(crate) struct ContainerMetered {
+pub(crate) struct ContainerMetrics {
     pub(crate) record: Arc<ContainerRecord>,
     pub(crate) counters: ContainerCounters,
     /// Absent where the container has no cgroup any more.
@@ -23,16 +23,16 @@ pub(crate) struct ContainerMetered {
 
 /// A pod's network, and its containers.
 #[derive(Debug)]
-pub(crate) struct PodMetered {
+pub(crate) struct PodMetrics {
     pub(crate) record: Arc<PodRecord>,
     pub(crate) network: Option<NetworkUsage>,
-    pub(crate) containers: Vec<ContainerMetered>,
+    pub(crate) containers: Vec<ContainerMetrics>,
 }
 
 /// All pods that are ready, and what they share.
 #[derive(Debug)]
-pub(crate) struct Metered {
-    pub(crate) pods: Vec<PodMetered>,
+pub(crate) struct MetricsSnapshot {
+    pub(crate) pods: Vec<PodMetrics>,
     /// Where all writable layers are.
     pub(crate) writables: Option<FileSystem>,
     pub(crate) devices: Devices,
@@ -40,14 +40,14 @@ pub(crate) struct Metered {
 
 impl Runtime {
     /// One whose counters cannot be read is told of in the log and left out, as is one that ends meanwhile.
-    pub(crate) fn list_metrics(&self) -> Metered {
+    pub(crate) fn list_metrics(&self) -> MetricsSnapshot {
         let pods = self.ready_pods(&self.pods());
         let mut list = parallel::read(&pods, |part| {
             let mut scratch = ReadBuffer::default();
-            let read = part.iter().map(|(entry, containers)| PodMetered {
-                record: entry.look(),
+            let read = part.iter().map(|(entry, containers)| PodMetrics {
+                record: entry.get(),
                 network: None,
-                containers: self.containers_metered(containers, &mut scratch),
+                containers: self.container_metrics_of_pods(containers, &mut scratch),
             });
             read.collect()
         });
@@ -59,13 +59,13 @@ impl Runtime {
             let io = pod.containers.iter().flat_map(|container| &container.counters.group.io);
             io.for_each(|device| devices.learn(device.major, device.minor));
         }
-        Metered { pods: list, writables: block_devices::file_system(&self.layout.writables()), devices }
+        MetricsSnapshot { pods: list, writables: block_devices::file_system(&self.layout.writable_layers()), devices }
     }
 
-    fn containers_metered(&self, entries: &[Container], scratch: &mut ReadBuffer) -> Vec<ContainerMetered> {
+    fn container_metrics_of_pods(&self, entries: &[Container], scratch: &mut ReadBuffer) -> Vec<ContainerMetrics> {
         let mut list = Vec::with_capacity(entries.len());
         for entry in entries {
-            match self.container_metered(entry, scratch) {
+            match self.container_metrics(entry, scratch) {
                 Ok(Some(metered)) => list.push(metered),
                 Ok(None) => {}
                 Err(error) => tracing::warn!(error = chain(&error), "a container is missing from the metrics"),
@@ -75,14 +75,14 @@ impl Runtime {
     }
 
     /// None where its cgroup is gone.
-    fn container_metered(
+    fn container_metrics(
         &self,
         entry: &Container,
         scratch: &mut ReadBuffer,
-    ) -> Result<Option<ContainerMetered>, StatsError> {
-        let record = entry.look();
+    ) -> Result<Option<ContainerMetrics>, StatsError> {
+        let record = entry.get();
         let container = || record.id.clone();
-        let gauges = entry.gauges();
+        let gauges = entry.samples();
         let cgroup = self.cgroup(&record.cgroup).map(|cgroup| cgroup.with_file_cache(gauges.files.clone()));
         let cgroup = cgroup.map_err(|source| StatsError::ContainerPath { container: container(), source })?;
         let read = cgroup.counters(scratch);
@@ -93,6 +93,6 @@ impl Runtime {
         let processes = processes::count(&members, record.phase.pid());
         let limits = self.limits(entry, &record);
         let counters = ContainerCounters { group, processes, writable: gauges.disk.known() };
-        Ok(Some(ContainerMetered { record, counters, limits }))
+        Ok(Some(ContainerMetrics { record, counters, limits }))
     }
 }

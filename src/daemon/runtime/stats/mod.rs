@@ -21,13 +21,13 @@ use model::error_chain::chain;
 use model::stats::{ContainerStats, GroupUsage, NetworkUsage, PodStats};
 use model::{ContainerId, ErrorClass, ErrorKind, PodId, PodState};
 
-use super::{LookError, Runtime};
-use crate::store::samples::CpuGauge;
+use super::{LookupError, Runtime};
+use crate::store::samples::CpuSamples;
 use crate::store::{ContainerRecord, Entry, PodRecord};
 
 pub(crate) use block_devices::Devices;
-pub(super) use disk_usage::Meter;
-pub(crate) use metrics::{ContainerMetered, Metered, PodMetered};
+pub(super) use disk_usage::DiskUsageMeter;
+pub(crate) use metrics::{ContainerMetrics, MetricsSnapshot, PodMetrics};
 
 /// How long an answer waits for layers that were never measured.
 const FIRST_WITHIN: Duration = Duration::from_millis(100);
@@ -35,7 +35,7 @@ const FIRST_WITHIN: Duration = Duration::from_millis(100);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StatsError {
     #[error(transparent)]
-    Look(#[from] LookError),
+    Look(#[from] LookupError),
     #[error("finding the cgroup of container {container}")]
     ContainerPath { container: ContainerId, source: cgroup::InvalidPath },
     #[error("finding the cgroup of pod {pod}")]
@@ -62,17 +62,17 @@ impl ErrorClass for StatsError {
 
 /// A container and what it uses.
 #[derive(Debug)]
-pub(crate) struct ContainerSeen {
+pub(crate) struct ContainerStatsEntry {
     pub(crate) record: Arc<ContainerRecord>,
     pub(crate) stats: ContainerStats,
 }
 
 /// A pod, what it uses, and what each of its containers does.
 #[derive(Debug)]
-pub(crate) struct PodSeen {
+pub(crate) struct PodStatsEntry {
     pub(crate) record: Arc<PodRecord>,
     pub(crate) stats: PodStats,
-    pub(crate) containers: Vec<ContainerSeen>,
+    pub(crate) containers: Vec<ContainerStatsEntry>,
 }
 
 type Container = Arc<Entry<ContainerRecord>>;
@@ -80,38 +80,38 @@ type Pod = Arc<Entry<PodRecord>>;
 
 impl Runtime {
     /// What one container uses, also one that has ended: its layer is still there.
-    pub(crate) fn container_stats(&self, id: &str) -> Result<ContainerSeen, StatsError> {
+    pub(crate) fn container_stats(&self, id: &str) -> Result<ContainerStatsEntry, StatsError> {
         let entry = self.container_entry(id)?;
         self.measure(std::slice::from_ref(&entry));
-        self.container_seen(&entry, &mut ReadBuffer::default())
+        self.container_stats_entry(&entry, &mut ReadBuffer::default())
     }
 
     /// What those of `wanted` use that have processes. One whose usage cannot be read is told of in the log and left out,
     /// as is one that ends meanwhile: a container without memory would look as if it used none.
-    pub(crate) fn list_container_stats(&self, wanted: &[Arc<ContainerRecord>]) -> Vec<ContainerSeen> {
+    pub(crate) fn list_container_stats(&self, wanted: &[Arc<ContainerRecord>]) -> Vec<ContainerStatsEntry> {
         let find = |record: &Arc<ContainerRecord>| self.containers.find(record.id.as_str()).ok().flatten();
         let entries = alive(wanted.iter().filter_map(find));
         self.measure(&entries);
-        parallel::read(&entries, |part| self.containers_seen(part, &mut ReadBuffer::default()))
+        parallel::read(&entries, |part| self.container_stats_entries(part, &mut ReadBuffer::default()))
     }
 
     /// What a pod uses, also one that is not ready: as much as there still is of it.
-    pub(crate) fn pod_stats(&self, id: &str) -> Result<PodSeen, StatsError> {
+    pub(crate) fn pod_stats(&self, id: &str) -> Result<PodStatsEntry, StatsError> {
         let entry = self.pod_entry(id)?;
         let mut scratch = ReadBuffer::default();
-        let containers = alive(self.containers_of(&entry.look().id));
+        let containers = alive(self.containers_of(&entry.get().id));
         self.measure(&containers);
         let stats = self.pod_usage(&entry, &mut scratch)?;
-        let mut seen = [self.pod_seen(&entry, stats, &containers, &mut scratch)];
+        let mut seen = [self.pod_stats_entry(&entry, stats, &containers, &mut scratch)];
         self.add_networks(&mut seen);
         let [seen] = seen;
         Ok(seen)
     }
 
     /// What those of `wanted` use that are ready. One whose usage cannot be read is told of in the log and left out.
-    pub(crate) fn list_pod_stats(&self, wanted: &[Arc<PodRecord>]) -> Vec<PodSeen> {
+    pub(crate) fn list_pod_stats(&self, wanted: &[Arc<PodRecord>]) -> Vec<PodStatsEntry> {
         let pods = self.ready_pods(wanted);
-        let mut list = parallel::read(&pods, |part| self.pods_seen(part, &mut ReadBuffer::default()));
+        let mut list = parallel::read(&pods, |part| self.pod_stats_entries(part, &mut ReadBuffer::default()));
         self.add_networks(&mut list);
         list
     }
@@ -120,35 +120,35 @@ impl Runtime {
     /// layers are taken again.
     fn ready_pods(&self, wanted: &[Arc<PodRecord>]) -> Vec<(Pod, Vec<Container>)> {
         let find = |record: &Arc<PodRecord>| self.pods.find(record.id.as_str()).ok().flatten();
-        let ready = wanted.iter().filter_map(find).filter(|entry| entry.look().phase == PodState::Ready);
+        let ready = wanted.iter().filter_map(find).filter(|entry| entry.get().phase == PodState::Ready);
         let mut pods: BTreeMap<PodId, (Pod, Vec<Container>)> =
-            ready.map(|entry| (entry.look().id.clone(), (entry, Vec::new()))).collect();
+            ready.map(|entry| (entry.get().id.clone(), (entry, Vec::new()))).collect();
         let mut all = alive(self.containers.all());
-        all.retain(|container| pods.contains_key(&container.look().pod));
+        all.retain(|container| pods.contains_key(&container.get().pod));
         self.measure(&all);
         for container in all {
-            if let Some((_, own)) = pods.get_mut(&container.look().pod) {
+            if let Some((_, own)) = pods.get_mut(&container.get().pod) {
                 own.push(container);
             }
         }
         pods.into_values().collect()
     }
 
-    fn pods_seen(&self, pods: &[(Pod, Vec<Container>)], scratch: &mut ReadBuffer) -> Vec<PodSeen> {
+    fn pod_stats_entries(&self, pods: &[(Pod, Vec<Container>)], scratch: &mut ReadBuffer) -> Vec<PodStatsEntry> {
         let mut list = Vec::with_capacity(pods.len());
         for (entry, containers) in pods {
             match self.pod_usage(entry, scratch) {
-                Ok(stats) => list.push(self.pod_seen(entry, stats, containers, scratch)),
+                Ok(stats) => list.push(self.pod_stats_entry(entry, stats, containers, scratch)),
                 Err(error) => tracing::warn!(error = chain(&error), "a pod is missing from the list of stats"),
             }
         }
         list
     }
 
-    fn containers_seen(&self, entries: &[Container], scratch: &mut ReadBuffer) -> Vec<ContainerSeen> {
+    fn container_stats_entries(&self, entries: &[Container], scratch: &mut ReadBuffer) -> Vec<ContainerStatsEntry> {
         let mut list = Vec::with_capacity(entries.len());
         for entry in entries {
-            match self.container_seen(entry, scratch) {
+            match self.container_stats_entry(entry, scratch) {
                 Ok(seen) if seen.stats.group.is_some() => list.push(seen),
                 Ok(_) => {}
                 Err(error) => tracing::warn!(error = chain(&error), "a container is missing from the list of stats"),
@@ -157,39 +157,49 @@ impl Runtime {
         list
     }
 
-    fn container_seen(&self, entry: &Container, scratch: &mut ReadBuffer) -> Result<ContainerSeen, StatsError> {
-        let record = entry.look();
+    fn container_stats_entry(
+        &self,
+        entry: &Container,
+        scratch: &mut ReadBuffer,
+    ) -> Result<ContainerStatsEntry, StatsError> {
+        let record = entry.get();
         let container = || record.id.clone();
-        let cgroup = self.cgroup(&record.cgroup).map(|cgroup| cgroup.with_file_cache(entry.gauges().files.clone()));
+        let cgroup = self.cgroup(&record.cgroup).map(|cgroup| cgroup.with_file_cache(entry.samples().files.clone()));
         let cgroup = cgroup.map_err(|source| StatsError::ContainerPath { container: container(), source })?;
-        let gauges = entry.gauges();
+        let gauges = entry.samples();
         let read = usage(&cgroup, &gauges.cpu, scratch);
         let (group, nano_cores) = read.map_err(|source| StatsError::Container { container: container(), source })?;
-        Ok(ContainerSeen { record, stats: ContainerStats { group, nano_cores, writable: gauges.disk.known() } })
+        Ok(ContainerStatsEntry { record, stats: ContainerStats { group, nano_cores, writable: gauges.disk.known() } })
     }
 
     /// All but the network, which is read for all pods at once.
     fn pod_usage(&self, entry: &Pod, scratch: &mut ReadBuffer) -> Result<PodStats, StatsError> {
-        let record = entry.look();
+        let record = entry.get();
         let pod = || record.id.clone();
         let cgroup = self.cgroup(&record.cgroup.path);
         let cgroup = cgroup.map_err(|source| StatsError::PodPath { pod: pod(), source })?;
         let failed = |source| StatsError::Pod { pod: pod(), source };
-        let (group, nano_cores) = usage(&cgroup, &entry.gauges().cpu, scratch).map_err(failed)?;
+        let (group, nano_cores) = usage(&cgroup, &entry.samples().cpu, scratch).map_err(failed)?;
         let tasks = cgroup.tasks(scratch).map_err(failed)?;
         Ok(PodStats { group, nano_cores, tasks, network: None })
     }
 
-    fn pod_seen(&self, entry: &Pod, stats: PodStats, containers: &[Container], scratch: &mut ReadBuffer) -> PodSeen {
-        PodSeen { record: entry.look(), stats, containers: self.containers_seen(containers, scratch) }
+    fn pod_stats_entry(
+        &self,
+        entry: &Pod,
+        stats: PodStats,
+        containers: &[Container],
+        scratch: &mut ReadBuffer,
+    ) -> PodStatsEntry {
+        PodStatsEntry { record: entry.get(), stats, containers: self.container_stats_entries(containers, scratch) }
     }
 
     /// Has old measurements of writable layers taken again.
     fn measure(&self, entries: &[Container]) {
-        self.meter.ask(entries, FIRST_WITHIN, |record| self.layout.writable(&record.id));
+        self.meter.request(entries, FIRST_WITHIN, |record| self.layout.writable_layer(&record.id));
     }
 
-    fn add_networks(&self, pods: &mut [PodSeen]) {
+    fn add_networks(&self, pods: &mut [PodStatsEntry]) {
         let records: Vec<_> = pods.iter().map(|pod| pod.record.clone()).collect();
         let mut networks = self.networks_of(&records);
         for pod in pods {
@@ -230,13 +240,13 @@ impl Runtime {
 
 /// Those that have processes.
 fn alive(entries: impl IntoIterator<Item = Container>) -> Vec<Container> {
-    entries.into_iter().filter(|entry| entry.look().phase.pid().is_some()).collect()
+    entries.into_iter().filter(|entry| entry.get().phase.pid().is_some()).collect()
 }
 
 /// What a cgroup uses, and how fast it uses processor time.
 fn usage(
     cgroup: &cgroup::Cgroup,
-    gauge: &CpuGauge,
+    gauge: &CpuSamples,
     scratch: &mut ReadBuffer,
 ) -> Result<(Option<GroupUsage>, Option<u64>), cgroup::ReadError> {
     let now = Instant::now();

@@ -15,7 +15,7 @@ pub(super) fn read(paths: &[&Path]) -> io::Result<Vec<io::Result<Option<NetworkU
     if paths.is_empty() {
         return Ok(Vec::new());
     }
-    sys::netns::look_into(paths, || {
+    sys::netns::run_in(paths, || {
         let at = SystemTime::now();
         Ok(usage(at, interfaces(&fs::read("/proc/thread-self/net/dev")?)))
     })

@@ -6,24 +6,24 @@ use std::sync::Arc;
 use model::ContainerId;
 use model::error_chain::chain;
 use shim_protocol::{AttachFrame, AttachRequest, Request, Response, Stdio};
-use streaming::remote_command::Remote;
-use streaming::{Chunk, Input, Outcome, Output, Resizes};
+use streaming::remote_command::RemoteCommand;
+use streaming::{Chunk, Outcome, RecvStream, Resizes, SendStream};
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{Notify, watch};
 
 use super::copy::Terminal;
 use super::exec_sync::ExecError;
-use super::shutdown::Guest;
+use super::shutdown::ShutdownWatch;
 use crate::runtime::Runtime;
-use crate::shim::AskError;
+use crate::shim::ShimCallError;
 
 /// How far a client may fall behind what a container prints before it is let go, in bytes.
 const BEHIND_MAX: usize = 1 << 20;
 
 /// A place at a container, kept by its shim for as long as the socket is open.
 #[derive(Debug)]
-struct Place {
+struct Attachment {
     /// Of packets; tokio only waits for it, what is sent and received is ours.
     socket: UnixStream,
     once: bool,
@@ -31,7 +31,7 @@ struct Place {
 }
 
 /// Why an attachment ends.
-enum End {
+enum DetachReason {
     /// The container has ended, or the client wants no more, or there is a farewell.
     Done,
     /// The shim let go of it.
@@ -42,24 +42,24 @@ enum End {
 
 impl Runtime {
     /// Connects a client with the streams of a container until either ends.
-    pub(crate) async fn attach_stream(self: &Arc<Self>, container: &ContainerId, remote: Remote) {
-        let Remote { stdin, stdout, stderr, resizes, talk } = remote;
+    pub(crate) async fn attach_stream(self: &Arc<Self>, container: &ContainerId, remote: RemoteCommand) {
+        let RemoteCommand { stdin, stdout, stderr, resizes, talk } = remote;
         let stdio = Stdio { stdin: stdin.is_some(), stdout: stdout.is_some(), stderr: stderr.is_some() };
-        let (gone, mut guest) = (talk.gone(), self.farewell.guest());
-        let outcome = match self.take_place(container, stdio).await {
+        let (gone, mut guest) = (talk.gone(), self.farewell.watch());
+        let outcome = match self.attach_to_shim(container, stdio).await {
             Ok(place) => {
                 let end = tokio::select! {
                     end = place.stay(stdin, stdout, stderr, resizes, &mut guest) => end,
-                    () = gone => End::Gone,
+                    () = gone => DetachReason::Gone,
                 };
                 match end {
-                    End::Done => guest.why().unwrap_or(Outcome::Success),
-                    End::Slow => {
+                    DetachReason::Done => guest.shutdown_status().unwrap_or(Outcome::Success),
+                    DetachReason::Slow => {
                         tracing::info!(%container, "a client that was attached did not keep up and was let go");
                         let words = "error attaching to container: the output was not taken fast enough";
                         Outcome::Failed(words.to_owned())
                     }
-                    End::Gone => return tracing::debug!(%container, "the client that was attached is gone"),
+                    DetachReason::Gone => return tracing::debug!(%container, "the client that was attached is gone"),
                 }
             }
             Err(error) => {
@@ -71,7 +71,7 @@ impl Runtime {
         talk.end(&outcome).await;
     }
 
-    async fn take_place(&self, container: &ContainerId, stdio: Stdio) -> Result<Place, ExecError> {
+    async fn attach_to_shim(&self, container: &ContainerId, stdio: Stdio) -> Result<Attachment, ExecError> {
         let record = self.container(container.as_str())?;
         let container = record.id.clone();
         let Some(shim) = self.shim_of(&record.pod) else {
@@ -81,32 +81,32 @@ impl Runtime {
         // Without the right to that, a client may fall behind less far.
         sys::seqpacket::make_room(&theirs, BEHIND_MAX).ok();
         let ask = AttachRequest { container: container.clone(), stdio };
-        match shim.ask(Request::Attach(ask), &[theirs.as_fd()]).await {
+        match shim.call(Request::Attach(ask), &[theirs.as_fd()]).await {
             Ok(Response::Done) => {}
-            Ok(_) => return Err(ExecError::Shim { container, source: AskError::Mismatch }),
+            Ok(_) => return Err(ExecError::Shim { container, source: ShimCallError::Mismatch }),
             Err(source) => return Err(ExecError::Shim { container, source }),
         }
         let socket = UnixStream::from_std(ours.into()).map_err(ExecError::Pipe)?;
-        Ok(Place { socket, once: record.spec.stdin_once, terminal: record.spec.tty })
+        Ok(Attachment { socket, once: record.spec.stdin_once, terminal: record.spec.tty })
     }
 }
 
-impl Place {
+impl Attachment {
     /// Carries everything both ways.
     async fn stay(
         self,
-        stdin: Option<Input>,
-        stdout: Option<Output>,
-        stderr: Option<Output>,
+        stdin: Option<RecvStream>,
+        stdout: Option<SendStream>,
+        stderr: Option<SendStream>,
         resizes: Option<Resizes>,
-        guest: &mut Guest,
-    ) -> End {
+        guest: &mut ShutdownWatch,
+    ) -> DetachReason {
         let (give, given) = watch::channel(None);
         let enough = Notify::new();
         let typed = async {
             tokio::select! {
-                () = self.type_in(stdin, resizes, given) => {}
-                () = guest.sent_away() => {}
+                () = self.copy_stdin(stdin, resizes, given) => {}
+                () = guest.wait_shutdown() => {}
             }
             enough.notify_one();
             std::future::pending().await
@@ -120,11 +120,11 @@ impl Place {
     /// Passes on what the container prints, and what to write its stdin to.
     async fn listen(
         &self,
-        mut stdout: Option<Output>,
-        mut stderr: Option<Output>,
+        mut stdout: Option<SendStream>,
+        mut stderr: Option<SendStream>,
         give: watch::Sender<Option<Arc<Terminal>>>,
         enough: &Notify,
-    ) -> End {
+    ) -> DetachReason {
         let mut chunk = Chunk::with_room(sys::seqpacket::MAX);
         let end = loop {
             let received =
@@ -132,9 +132,9 @@ impl Place {
             let received = tokio::select! {
                 biased;
                 received = received => received,
-                () = enough.notified() => break End::Done,
+                () = enough.notified() => break DetachReason::Done,
             };
-            let Ok(Some((count, fds))) = received else { break End::Slow };
+            let Ok(Some((count, fds))) = received else { break DetachReason::Slow };
             let word = chunk.tagged_room().first().copied().and_then(AttachFrame::read);
             chunk.fill(count.saturating_sub(1));
             let to = match word {
@@ -148,14 +148,14 @@ impl Place {
                     give.send_replace(None);
                     continue;
                 }
-                Some(AttachFrame::End) => break End::Done,
+                Some(AttachFrame::End) => break DetachReason::Done,
                 // From a shim that is newer.
                 None => continue,
             };
             if let Some(to) = to
                 && to.send(&mut chunk).await.is_err()
             {
-                return End::Gone;
+                return DetachReason::Gone;
             }
         };
         for output in [stdout, stderr].into_iter().flatten() {
@@ -166,9 +166,9 @@ impl Place {
 
     /// Carries what the client types. Returns when it wants no more; never where it has no stdin, or that is not all it came
     /// for.
-    async fn type_in(
+    async fn copy_stdin(
         &self,
-        stdin: Option<Input>,
+        stdin: Option<RecvStream>,
         resizes: Option<Resizes>,
         given: watch::Receiver<Option<Arc<Terminal>>>,
     ) {

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use bytes::{Buf as _, Bytes};
 use rustix::termios::{Winsize, tcsetwinsize};
-use streaming::{Chunk, Input, Output, Resizes, Size};
+use streaming::{Chunk, RecvStream, Resizes, SendStream, Size};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
@@ -30,12 +30,12 @@ async fn end_of(ended: &mut Ended) {
 }
 
 /// A chunk that grows when much comes.
-pub(crate) struct Bucket {
+pub(crate) struct CopyBuffer {
     chunk: Chunk,
     size: usize,
 }
 
-impl Bucket {
+impl CopyBuffer {
     pub(crate) fn new() -> Self {
         Self { chunk: Chunk::with_room(LEAST), size: LEAST }
     }
@@ -47,7 +47,7 @@ impl Bucket {
         Ok(count)
     }
 
-    pub(crate) async fn send(&mut self, to: &mut Output) -> Result<(), streaming::Broken> {
+    pub(crate) async fn send(&mut self, to: &mut SendStream) -> Result<(), streaming::StreamError> {
         let full = self.chunk.bytes().len() == self.size;
         to.send(&mut self.chunk).await?;
         if full && self.size < MOST {
@@ -66,13 +66,13 @@ impl Bucket {
 }
 
 /// What happens next to a stream that is read.
-enum Turn {
+enum CopyStep {
     Read,
     Over,
 }
 
 /// Carries what a client writes into a pipe, until either ends or the program does.
-pub(crate) async fn write_pipe(from: Option<Input>, to: Option<OwnedFd>, mut ended: Ended) {
+pub(crate) async fn write_pipe(from: Option<RecvStream>, to: Option<OwnedFd>, mut ended: Ended) {
     let (Some(mut from), Some(Ok(mut to))) = (from, to.map(pipe::Sender::from_owned_fd)) else { return };
     let carry = async {
         // However it ends, the pipe is closed: a program that reads has to know.
@@ -111,21 +111,21 @@ pub(crate) async fn write_all(to: &mut (impl AsyncWrite + Unpin), mut pieces: Ve
 }
 
 /// Carries what a program writes to a client, until its end.
-pub(crate) async fn read_pipe(from: Option<OwnedFd>, to: Option<Output>, mut ended: Ended) {
+pub(crate) async fn read_pipe(from: Option<OwnedFd>, to: Option<SendStream>, mut ended: Ended) {
     let Some(mut to) = to else { return };
-    let mut bucket = Bucket::new();
+    let mut bucket = CopyBuffer::new();
     if let Some(Ok(from)) = from.map(pipe::Receiver::from_owned_fd) {
         let mut left = LEFT_MAX;
         loop {
             let turn = tokio::select! {
                 biased;
-                ready = from.readable() => if ready.is_ok() { Turn::Read } else { Turn::Over },
-                () = end_of(&mut ended) => Turn::Over,
+                ready = from.readable() => if ready.is_ok() { CopyStep::Read } else { CopyStep::Over },
+                () = end_of(&mut ended) => CopyStep::Over,
             };
             let read = match turn {
-                Turn::Read => bucket.read(|room| from.try_read(room)),
+                CopyStep::Read => bucket.read(|room| from.try_read(room)),
                 // Asks the kernel: what tokio knows of the pipe may be older than its last bytes.
-                Turn::Over => bucket.read(|room| Ok(rustix::io::read(&from, room)?)),
+                CopyStep::Over => bucket.read(|room| Ok(rustix::io::read(&from, room)?)),
             };
             match (read, turn) {
                 (Ok(0), _) => break,
@@ -137,7 +137,7 @@ pub(crate) async fn read_pipe(from: Option<OwnedFd>, to: Option<Output>, mut end
                         left = left.saturating_sub(count);
                     }
                 }
-                (Err(error), Turn::Read) if error.kind() == io::ErrorKind::WouldBlock => {}
+                (Err(error), CopyStep::Read) if error.kind() == io::ErrorKind::WouldBlock => {}
                 (Err(_), _) => break,
             }
             if left == 0 {
@@ -170,7 +170,7 @@ impl Terminal {
     }
 
     /// Carries what a client types. Its end means nothing here: a terminal stays.
-    pub(crate) async fn write(&self, from: Option<Input>, mut ended: Ended) {
+    pub(crate) async fn write(&self, from: Option<RecvStream>, mut ended: Ended) {
         let Some(mut from) = from else { return };
         let carry = async {
             while let Ok(Some(bytes)) = from.next().await {
@@ -186,8 +186,8 @@ impl Terminal {
     }
 
     /// Carries what is printed, until the last who has the terminal open is gone, or the program is.
-    pub(crate) async fn read(&self, to: Option<Output>, mut ended: Ended) {
-        let mut bucket = Bucket::new();
+    pub(crate) async fn read(&self, to: Option<SendStream>, mut ended: Ended) {
+        let mut bucket = CopyBuffer::new();
         let mut to = to;
         loop {
             let into = |room: &mut [u8]| Ok(rustix::io::read(&self.0, room)?);

@@ -10,32 +10,32 @@ use std::sync::Arc;
 use model::error_chain::chain;
 use model::{ContainerId, ContainerState};
 use shim_protocol::{ExecRequest, ExecStreamRequest, Request, Response, Stdio};
-use streaming::remote_command::Remote;
-use streaming::{Input, Outcome, Output, Resizes};
+use streaming::remote_command::RemoteCommand;
+use streaming::{Outcome, RecvStream, Resizes, SendStream};
 use tokio::sync::{oneshot, watch};
 
 use super::copy;
 use super::copy::Terminal;
 use super::exec_sync::ExecError;
-use super::shutdown::Guest;
+use super::shutdown::ShutdownWatch;
 use crate::runtime::Runtime;
-use crate::shim::{AskError, Client};
+use crate::shim::{ShimCallError, ShimClient};
 
 /// What is between a program and us: more than by default, since every turn costs two switches.
 const PIPE_SIZE: usize = 256 << 10;
 
 /// The daemon's ends of what a program is connected to.
-enum Ends {
+enum ExecStdio {
     Pipes { stdin: Option<OwnedFd>, stdout: Option<OwnedFd>, stderr: Option<OwnedFd> },
     Terminal(Terminal),
 }
 
 /// A program that runs, until it ends or is left alone.
-struct Running {
-    shim: Client,
+struct ExecSession {
+    shim: ShimClient,
     exec: u64,
     ended: oneshot::Receiver<i32>,
-    ends: Ends,
+    ends: ExecStdio,
 }
 
 impl Runtime {
@@ -54,17 +54,17 @@ impl Runtime {
         container: &ContainerId,
         command: Vec<String>,
         tty: bool,
-        remote: Remote,
+        remote: RemoteCommand,
     ) {
-        let Remote { stdin, stdout, stderr, resizes, talk } = remote;
+        let RemoteCommand { stdin, stdout, stderr, resizes, talk } = remote;
         let stdio = Stdio { stdin: stdin.is_some(), stdout: stdout.is_some(), stderr: stderr.is_some() };
-        let (gone, mut guest) = (talk.gone(), self.farewell.guest());
+        let (gone, mut guest) = (talk.gone(), self.farewell.watch());
         let outcome = match self.begin(container, command, tty, stdio).await {
             Ok(running) => {
                 let shim = running.shim.clone();
                 let exec = running.exec;
                 let code = tokio::select! {
-                    code = running.see_through(stdin, stdout, stderr, resizes, &mut guest) => code,
+                    code = running.wait_for_exit(stdin, stdout, stderr, resizes, &mut guest) => code,
                     () = gone => {
                         shim.forget_exec(exec);
                         return tracing::debug!(%container, "the client of an exec is gone");
@@ -73,7 +73,9 @@ impl Runtime {
                 match code {
                     Some(0) => Outcome::Success,
                     Some(code) => Outcome::Exit(code),
-                    None => guest.why().unwrap_or_else(|| Outcome::Failed("the pod's shim is gone".to_owned())),
+                    None => {
+                        guest.shutdown_status().unwrap_or_else(|| Outcome::Failed("the pod's shim is gone".to_owned()))
+                    }
                 }
             }
             Err(error) => {
@@ -91,7 +93,7 @@ impl Runtime {
         args: Vec<String>,
         terminal: bool,
         stdio: Stdio,
-    ) -> Result<Running, ExecError> {
+    ) -> Result<ExecSession, ExecError> {
         let record = self.container(container.as_str())?;
         let container = record.id.clone();
         let Some(shim) = self.shim_of(&record.pod) else {
@@ -102,36 +104,36 @@ impl Runtime {
         let stdio = if terminal { Stdio { stdin: false, stdout: false, stderr: false } } else { stdio };
         let ask = ExecRequest { container: container.clone(), exec, args, stdio };
         let fds: Vec<_> = theirs.iter().map(|fd| fd.as_fd()).collect();
-        let asked = shim.ask(Request::ExecStream(ExecStreamRequest { exec: ask, terminal }), &fds).await;
+        let asked = shim.call(Request::ExecStream(ExecStreamRequest { exec: ask, terminal }), &fds).await;
         drop(theirs);
         match asked {
             Ok(Response::ExecStarted { .. }) => {}
             other => {
                 shim.forget_exec(exec);
-                let source = other.err().unwrap_or(AskError::Mismatch);
+                let source = other.err().unwrap_or(ShimCallError::Mismatch);
                 return Err(ExecError::refused(container, source));
             }
         }
         let ends = match ends {
-            Connected::Pipes(ends) => ends,
-            Connected::Socket(socket) => Ends::Terminal(master(&socket).map_err(ExecError::Pipe)?),
+            DaemonSide::Pipes(ends) => ends,
+            DaemonSide::Socket(socket) => ExecStdio::Terminal(master(&socket).map_err(ExecError::Pipe)?),
         };
-        Ok(Running { shim, exec, ended, ends })
+        Ok(ExecSession { shim, exec, ended, ends })
     }
 }
 
 /// What the daemon keeps of what it made.
-enum Connected {
-    Pipes(Ends),
+enum DaemonSide {
+    Pipes(ExecStdio),
     /// The terminal will come through it.
     Socket(OwnedFd),
 }
 
 /// Makes both sides: ours, and what goes to the shim in its order.
-fn ends(terminal: bool, stdio: Stdio) -> io::Result<(Connected, Vec<OwnedFd>)> {
+fn ends(terminal: bool, stdio: Stdio) -> io::Result<(DaemonSide, Vec<OwnedFd>)> {
     if terminal {
         let (ours, theirs) = sys::seqpacket::pair()?;
-        return Ok((Connected::Socket(ours), vec![theirs]));
+        return Ok((DaemonSide::Socket(ours), vec![theirs]));
     }
     let mut all = Vec::new();
     let mut pipe = |wanted: bool, we_write: bool| -> io::Result<Option<OwnedFd>> {
@@ -147,8 +149,9 @@ fn ends(terminal: bool, stdio: Stdio) -> io::Result<(Connected, Vec<OwnedFd>)> {
         Ok(Some(ours))
     };
     let Stdio { stdin, stdout, stderr } = stdio;
-    let ends = Ends::Pipes { stdin: pipe(stdin, true)?, stdout: pipe(stdout, false)?, stderr: pipe(stderr, false)? };
-    Ok((Connected::Pipes(ends), all))
+    let ends =
+        ExecStdio::Pipes { stdin: pipe(stdin, true)?, stdout: pipe(stdout, false)?, stderr: pipe(stderr, false)? };
+    Ok((DaemonSide::Pipes(ends), all))
 }
 
 /// The terminal that the new process sent before its program ran.
@@ -158,28 +161,28 @@ fn master(socket: &OwnedFd) -> io::Result<Terminal> {
     Terminal::new(master)
 }
 
-impl Running {
+impl ExecSession {
     /// Carries everything both ways until the program ends; its exit code, or none when the shim died or the daemon does.
-    async fn see_through(
+    async fn wait_for_exit(
         self,
-        stdin: Option<Input>,
-        stdout: Option<Output>,
-        stderr: Option<Output>,
+        stdin: Option<RecvStream>,
+        stdout: Option<SendStream>,
+        stderr: Option<SendStream>,
         resizes: Option<Resizes>,
-        guest: &mut Guest,
+        guest: &mut ShutdownWatch,
     ) -> Option<i32> {
         let (over, ended) = watch::channel(false);
         let code = async {
             let code = tokio::select! {
                 code = self.ended => code.ok(),
-                () = guest.sent_away() => None,
+                () = guest.wait_shutdown() => None,
             };
             // A child in the background may hold the streams open for ever: from now on only what is there is taken.
             over.send_replace(true);
             code
         };
         match self.ends {
-            Ends::Pipes { stdin: to, stdout: from, stderr: from_err } => {
+            ExecStdio::Pipes { stdin: to, stdout: from, stderr: from_err } => {
                 let carried = async {
                     tokio::join!(
                         copy::write_pipe(stdin, to, ended.clone()),
@@ -189,7 +192,7 @@ impl Running {
                 };
                 tokio::join!(code, carried).0
             }
-            Ends::Terminal(terminal) => {
+            ExecStdio::Terminal(terminal) => {
                 let carried = async {
                     tokio::join!(
                         terminal.write(stdin, ended.clone()),

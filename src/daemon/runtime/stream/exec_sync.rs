@@ -9,21 +9,21 @@ use model::{ContainerId, ContainerState, ErrorClass, ErrorKind};
 use shim_protocol::{ExecRequest, Request, Response, ShimErrorKind, Stdio};
 use tokio::net::unix::pipe::Receiver;
 
-use crate::runtime::{LookError, Runtime};
-use crate::shim::{AskError, Client};
+use crate::runtime::{LookupError, Runtime};
+use crate::shim::{ShimCallError, ShimClient};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExecError {
     #[error(transparent)]
-    Look(#[from] LookError),
+    Look(#[from] LookupError),
     #[error("container {container} is {phase}, so nothing can be executed in it")]
     NotRunning { container: ContainerId, phase: &'static str },
     #[error("making pipes")]
     Pipe(#[source] io::Error),
     #[error("failed to exec in container {container}")]
-    Program { container: ContainerId, source: AskError },
+    Program { container: ContainerId, source: ShimCallError },
     #[error("executing in container {container}")]
-    Shim { container: ContainerId, source: AskError },
+    Shim { container: ContainerId, source: ShimCallError },
     #[error("cmd: too long")]
     TooLong(#[source] shim_protocol::FrameError),
     #[error("the command did not end within {0:?} and was killed")]
@@ -73,17 +73,17 @@ impl Runtime {
         let (err, their_err) = std::io::pipe().map_err(ExecError::Pipe)?;
         let (exec, mut ended) = shim.expect_exec();
         // Whatever happens to the request, the command does not outlive it.
-        let mut leash = Leash { shim: &shim, exec: Some(exec) };
+        let mut leash = ExecKillGuard { shim: &shim, exec: Some(exec) };
         let stdio = Stdio { stdin: false, stdout: true, stderr: true };
         let ask = ExecRequest { container: container.clone(), exec, args: command, stdio };
         let cap = self.settings().exec_output_max;
         // The start counts, too: a process that somebody freezes meanwhile never gets to run its program.
         let run = async {
-            let asked = shim.ask(Request::Exec(ask), &[their_out.as_fd(), their_err.as_fd()]).await;
+            let asked = shim.call(Request::Exec(ask), &[their_out.as_fd(), their_err.as_fd()]).await;
             drop((their_out, their_err));
             match asked? {
                 Response::ExecStarted { .. } => Ok(collect(out, err, cap, &mut ended).await),
-                _ => Err(AskError::Mismatch),
+                _ => Err(ShimCallError::Mismatch),
             }
         };
         let outcome = match timeout {
@@ -104,28 +104,28 @@ impl Runtime {
             Err(source) => return Err(leash.refused(container, source)),
         };
         leash.exec = None;
-        output.ok_or(ExecError::Shim { container, source: AskError::Gone })
+        output.ok_or(ExecError::Shim { container, source: ShimCallError::Gone })
     }
 }
 
 /// Kills the command when it is dropped.
-struct Leash<'a> {
-    shim: &'a Client,
+struct ExecKillGuard<'a> {
+    shim: &'a ShimClient,
     exec: Option<u64>,
 }
 
-impl Leash<'_> {
+impl ExecKillGuard<'_> {
     /// Kills. A shim that is gone took the command with it, or its burial will.
     fn pull(&mut self) {
         if let Some(exec) = self.exec.take() {
             let shim = self.shim.clone();
-            tokio::spawn(async move { shim.tell(Request::KillExec { exec }).await });
+            tokio::spawn(async move { shim.notify(Request::KillExec { exec }).await });
         }
     }
 
     /// The ask failed: who said so knows of no command to kill, who said nothing may.
-    fn refused(&mut self, container: ContainerId, source: AskError) -> ExecError {
-        if let AskError::Failed(_) | AskError::Frame(shim_protocol::FrameError::TooLong(_)) = &source
+    fn refused(&mut self, container: ContainerId, source: ShimCallError) -> ExecError {
+        if let ShimCallError::Failed(_) | ShimCallError::Frame(shim_protocol::FrameError::TooLong(_)) = &source
             && let Some(exec) = self.exec.take()
         {
             self.shim.forget_exec(exec);
@@ -136,18 +136,18 @@ impl Leash<'_> {
 
 impl ExecError {
     /// The shim did not start the command.
-    pub(crate) fn refused(container: ContainerId, source: AskError) -> Self {
+    pub(crate) fn refused(container: ContainerId, source: ShimCallError) -> Self {
         match source {
-            AskError::Failed(ref failure) if failure.kind == ShimErrorKind::Program => {
+            ShimCallError::Failed(ref failure) if failure.kind == ShimErrorKind::Program => {
                 Self::Program { container, source }
             }
-            AskError::Frame(too_long @ shim_protocol::FrameError::TooLong(_)) => Self::TooLong(too_long),
+            ShimCallError::Frame(too_long @ shim_protocol::FrameError::TooLong(_)) => Self::TooLong(too_long),
             _ => Self::Shim { container, source },
         }
     }
 }
 
-impl Drop for Leash<'_> {
+impl Drop for ExecKillGuard<'_> {
     fn drop(&mut self) {
         if let Some(exec) = self.exec {
             self.shim.forget_exec(exec);
@@ -163,8 +163,8 @@ async fn collect(
     cap: usize,
     ended: &mut tokio::sync::oneshot::Receiver<i32>,
 ) -> io::Result<Option<ExecOutput>> {
-    let mut out = Capture::new(out)?;
-    let mut err = Capture::new(err)?;
+    let mut out = OutputBuffer::new(out)?;
+    let mut err = OutputBuffer::new(err)?;
     let code = loop {
         let room = cap.saturating_sub(out.bytes.len() + err.bytes.len());
         // Either stream may have the turn: a background process that floods one must not hold up the other.
@@ -194,13 +194,13 @@ const CHUNK: usize = 64 * 1024;
 const PIPE_MAX: usize = 1024 * 1024;
 
 /// One stream, as far as it is kept.
-struct Capture {
+struct OutputBuffer {
     pipe: Receiver,
     bytes: Vec<u8>,
     over: bool,
 }
 
-impl Capture {
+impl OutputBuffer {
     fn new(pipe: PipeReader) -> io::Result<Self> {
         Ok(Self { pipe: Receiver::from_owned_fd(pipe.into())?, bytes: Vec::new(), over: false })
     }

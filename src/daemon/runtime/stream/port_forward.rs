@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use model::{ErrorClass, ErrorKind, PodId, PodState};
 use streaming::port_forward::{Forward, Forwards};
-use streaming::{Broken, Input, Output};
+use streaming::{RecvStream, SendStream, StreamError};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::copy;
-use super::copy::{Bucket, PIECES};
-use crate::runtime::{LookError, Runtime, blocking};
+use super::copy::{CopyBuffer, PIECES};
+use crate::runtime::{LookupError, Runtime, blocking};
 
 /// How long a connection within a machine may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ForwardError {
     #[error(transparent)]
-    Look(#[from] LookError),
+    Look(#[from] LookupError),
     #[error("pod {0} is not ready, so none of its ports can be reached")]
     NotReady(PodId),
 }
@@ -125,7 +125,7 @@ impl Runtime {
 
 /// A socket belongs to the network in which it was made, whoever uses it: one of each kind.
 fn sockets_in(network: PathBuf) -> io::Result<[io::Result<TcpSocket>; 2]> {
-    let made = sys::netns::look_into(&[&network], || Ok([sys::netns::tcp(false), sys::netns::tcp(true)]))?;
+    let made = sys::netns::run_in(&[&network], || Ok([sys::netns::tcp(false), sys::netns::tcp(true)]))?;
     let made = made.into_iter().next().unwrap_or_else(|| Err(io::ErrorKind::NotFound.into()))?;
     Ok(made.map(|socket| socket.map(|fd| TcpSocket::from_std_stream(fd.into()))))
 }
@@ -138,7 +138,7 @@ async fn connect(socket: io::Result<TcpSocket>, to: SocketAddr) -> io::Result<Tc
 }
 
 /// Carries bytes both ways, each way to its own end; a connection that is broken off breaks the other off.
-async fn carry(stream: TcpStream, input: Input, output: Output, half_close: bool) {
+async fn carry(stream: TcpStream, input: RecvStream, output: SendStream, half_close: bool) {
     let (reader, writer) = stream.into_split();
     let (close, half_closed) = watch::channel(false);
     let upload = async move {
@@ -149,13 +149,13 @@ async fn carry(stream: TcpStream, input: Input, output: Output, half_close: bool
     let download = async move {
         download(reader, output, half_closed).await?;
         // A client that cannot say when it is done is, when the server is.
-        if half_close { Ok(()) } else { Err(Broken::Lost) }
+        if half_close { Ok(()) } else { Err(StreamError::Lost) }
     };
     // Either way may end first, and the other goes on; unless one is broken.
     tokio::try_join!(upload, download).ok();
 }
 
-async fn upload(mut input: Input, mut writer: OwnedWriteHalf) -> Result<(), Broken> {
+async fn upload(mut input: RecvStream, mut writer: OwnedWriteHalf) -> Result<(), StreamError> {
     loop {
         match input.next_pieces(PIECES).await {
             // Closes this direction alone.
@@ -167,7 +167,7 @@ async fn upload(mut input: Input, mut writer: OwnedWriteHalf) -> Result<(), Brok
                 }
             }
             Err(broken) => {
-                if broken == Broken::Reset {
+                if broken == StreamError::Reset {
                     writer.as_ref().set_zero_linger().ok();
                     writer.forget();
                 }
@@ -179,10 +179,10 @@ async fn upload(mut input: Input, mut writer: OwnedWriteHalf) -> Result<(), Brok
 
 async fn download(
     reader: OwnedReadHalf,
-    mut output: Output,
+    mut output: SendStream,
     mut half_closed: watch::Receiver<bool>,
-) -> Result<(), Broken> {
-    let mut bucket = Bucket::new();
+) -> Result<(), StreamError> {
+    let mut bucket = CopyBuffer::new();
     loop {
         let silence = async {
             half_closed.wait_for(|closed| *closed).await.ok();
@@ -190,8 +190,8 @@ async fn download(
         };
         tokio::select! {
             biased;
-            ready = reader.readable() => ready.map_err(|_| Broken::Reset)?,
-            () = silence => return Err(Broken::Lost),
+            ready = reader.readable() => ready.map_err(|_| StreamError::Reset)?,
+            () = silence => return Err(StreamError::Lost),
         }
         match reader.try_read(bucket.room()) {
             Ok(0) => {
@@ -204,7 +204,7 @@ async fn download(
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // The output is dropped, and so reset.
-            Err(_) => return Err(Broken::Reset),
+            Err(_) => return Err(StreamError::Reset),
         }
     }
 }

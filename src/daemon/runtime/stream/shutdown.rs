@@ -12,27 +12,27 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Knows of all who look on, and whether they are to go.
 #[derive(Debug, Default)]
-pub(crate) struct Farewell(watch::Sender<bool>);
+pub(crate) struct StreamShutdown(watch::Sender<bool>);
 
 /// Somebody who looks on, and is waited for until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Guest(watch::Receiver<bool>);
+pub(crate) struct ShutdownWatch(watch::Receiver<bool>);
 
-impl Farewell {
-    pub(crate) fn guest(&self) -> Guest {
-        Guest(self.0.subscribe())
+impl StreamShutdown {
+    pub(crate) fn watch(&self) -> ShutdownWatch {
+        ShutdownWatch(self.0.subscribe())
     }
 }
 
-impl Guest {
+impl ShutdownWatch {
     /// Returns when it is time to go.
-    pub(crate) async fn sent_away(&mut self) {
+    pub(crate) async fn wait_shutdown(&mut self) {
         // An error means that the runtime is gone altogether.
         self.0.wait_for(|over| *over).await.ok();
     }
 
     /// What the client is told where nothing ended but the daemon.
-    pub(crate) fn why(&self) -> Option<Outcome> {
+    pub(crate) fn shutdown_status(&self) -> Option<Outcome> {
         let words = "crisp is being stopped: what runs goes on, without this connection";
         self.0.borrow().then(|| Outcome::Failed(words.to_owned()))
     }
@@ -40,7 +40,7 @@ impl Guest {
 
 impl Runtime {
     /// Sends everybody away who looks on, and waits a moment until they know.
-    pub(crate) async fn say_farewell(&self) {
+    pub(crate) async fn shutdown_streams(&self) {
         self.farewell.0.send_replace(true);
         if tokio::time::timeout(PATIENCE, self.farewell.0.closed()).await.is_err() {
             tracing::warn!("some streaming clients were not told that the daemon ends");

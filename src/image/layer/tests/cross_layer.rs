@@ -26,7 +26,7 @@ impl Chain {
         let mut staged = Staged::new(number, directory.clone(), id.clone(), id.clone(), None);
         staged.unpacked(unpack(&tar[..], None, &id, &directory, &Limits::default()).unwrap());
         let below: Vec<PathBuf> = self.layers.iter().rev().map(Staged::files).collect();
-        let outcome = staged.adopt(&below).and_then(|()| staged.adopt(&below));
+        let outcome = staged.link_across_layers(&below).and_then(|()| staged.link_across_layers(&below));
         self.layers.push(staged);
         outcome
     }
@@ -73,7 +73,7 @@ fn a_link_to_a_file_below_shares_that_file() {
     // The root and `usr`; the linked files weigh below.
     assert_eq!(chain.layers[2].record.inodes, 2);
     let mut out = Vec::new();
-    crate::replay(&chain.layers[2].directory, &mut out).unwrap();
+    crate::assemble(&chain.layers[2].directory, &mut out).unwrap();
     assert_eq!(Digest::of(&out), chain.layers[2].record.diff_id);
 }
 

@@ -73,8 +73,8 @@ fn attempt(name: &str, stream: &[u8], wanted: &Outcome) {
         (Err(error), _) => panic!("{name}: {error:?}"),
     };
     let mut staged = Staged::new(1, layer.clone(), Digest::of(b""), Digest::of(b""), None);
-    staged.unpacked(Unpacked { pending, weight: crate::layer::confined_root::Weight::default(), tar_bytes: 0 });
-    let adopted = staged.adopt(&[]);
+    staged.unpacked(Unpacked { pending, weight: crate::layer::confined_root::DiskUsage::default(), tar_bytes: 0 });
+    let adopted = staged.link_across_layers(&[]);
     canary.check();
     match (adopted, wanted) {
         (Ok(()), Yes(look)) => look(&Layer(layer.clone())),
@@ -84,7 +84,7 @@ fn attempt(name: &str, stream: &[u8], wanted: &Outcome) {
         (adopted, _) => panic!("{name}: {adopted:?}"),
     }
     let mut out = Vec::new();
-    crate::replay(&layer, &mut out).unwrap_or_else(|error| panic!("{name}: {error}"));
+    crate::assemble(&layer, &mut out).unwrap_or_else(|error| panic!("{name}: {error}"));
     assert!(out == stream, "{name}: comes out otherwise than it went in");
     canary.check();
 }

@@ -190,7 +190,7 @@ fn a_stream_cut_anywhere_is_refused_or_whole() {
         let canary = Canary::new(directory.path()).unwrap();
         if untar(&stream[..length], &canary.layer(), 10).is_ok() {
             let mut out = Vec::new();
-            crate::replay(&canary.layer(), &mut out).unwrap();
+            crate::assemble(&canary.layer(), &mut out).unwrap();
             assert_eq!(out, stream[..length]);
         }
         canary.check();

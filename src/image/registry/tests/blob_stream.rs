@@ -6,7 +6,7 @@ use sync::Mutex;
 use crate::digest::Digest;
 use crate::limits::Limits;
 use crate::registry::endpoint::Registries;
-use crate::registry::fetch_error::chain;
+use crate::registry::fetch_error::error_chain;
 use crate::registry::tests::support::{Ground, guarded, made, me, mirrored};
 use crate::test_support::{Answer, Made, Server, Tar, gzip, route, routes};
 
@@ -95,7 +95,7 @@ async fn a_failed_pull_names_every_endpoint_with_what_it_said() {
     let urls = [dead.clone(), format!("http://{}", absent.host), format!("http://{}", broken.host)];
     let ground = Ground::with(mirrored(&urls), Limits::default());
     let error = ground.store.pull("registry.example/x:1", None).await.unwrap_err();
-    let text = chain(&error);
+    let text = error_chain(&error);
     for part in [&urls[..], &["refused".into(), "404".into(), "503".into()]].concat() {
         assert!(text.contains(&part), "{part} in {text}");
     }
@@ -134,7 +134,7 @@ async fn a_silent_server_is_given_up_wherever_it_falls_silent() {
         let pull = ground.store.pull(&name, None);
         let error = tokio::time::timeout(Duration::from_secs(20), pull).await.expect(part).unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Unavailable);
-        assert!(chain(&error).contains("next to nothing for 0.3 s"), "{}", chain(&error));
+        assert!(error_chain(&error).contains("next to nothing for 0.3 s"), "{}", error_chain(&error));
         ground.empty();
     }
 }

@@ -22,15 +22,15 @@ async fn pulls_are_counted_by_how_they_end() {
     let made = made("x");
     let server = Server::of(&[("x:1", &made)]).await;
     let ground = Ground::new();
-    assert_eq!(ground.store.traffic(), Traffic::default());
+    assert_eq!(ground.store.traffic(), PullTotals::default());
     let name = format!("{}/x:1", server.host);
     ground.store.pull(&name, None).await.unwrap();
     let bytes = made.layers.iter().map(|layer| layer.len() as u64).sum();
-    let first = Traffic { succeeded: 1, bytes, layers: 2, ..Traffic::default() };
+    let first = PullTotals { succeeded: 1, bytes, layers: 2, ..PullTotals::default() };
     assert_eq!(ground.store.traffic(), first);
     ground.store.pull(&name, None).await.unwrap();
     ground.store.pull(&format!("{}/none:1", server.host), None).await.unwrap_err();
-    assert_eq!(ground.store.traffic(), Traffic { succeeded: 2, failed: 1, ..first });
+    assert_eq!(ground.store.traffic(), PullTotals { succeeded: 2, failed: 1, ..first });
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -153,11 +153,11 @@ async fn the_log_tells_of_a_pull_once_when_it_ends_and_not_at_all_when_there_was
 async fn the_log_tells_every_ten_seconds_how_far_a_pull_is() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
-    let progress = Arc::<Meter>::default().begin();
+    let progress = Arc::<PullCounters>::default().begin();
     progress.name(&"a.b/x:1".parse().unwrap());
     progress.expect([100, 200].into_iter());
     progress.came(30);
-    progress.told(tokio::time::sleep(Duration::from_secs(25))).await;
+    progress.last_logged(tokio::time::sleep(Duration::from_secs(25))).await;
     let lines = log.take();
     assert_eq!(lines.len(), 2, "{lines:?}");
     for part in ["pulling", "a.b/x:1", "bytes=30", "total=300", "layers=0", "layers_total=2"] {

@@ -235,7 +235,7 @@ async fn a_redirect_to_another_host_carries_no_secret_and_its_challenge_is_not_a
 async fn redirects_in_a_circle_end() {
     let server = Server::start(|request| Answer::status(302).with("location", request.path.clone())).await;
     let error = Ground::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
-    assert!(chain(&error).contains("too many redirects"), "{error:?}");
+    assert!(error_chain(&error).contains("too many redirects"), "{error:?}");
     assert!(server.seen().len() < 20);
 }
 

@@ -13,9 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::digest::Digest;
 use crate::limits::Limits;
-use crate::registry::docker_config::Logins;
+use crate::registry::docker_config::RegistryCredentials;
 use crate::registry::endpoint::{Credentials, Registries, Registry};
-use crate::registry::fetch_error::chain;
+use crate::registry::fetch_error::error_chain;
 use crate::registry::tests::ca::{Authority, Pair};
 use crate::registry::tests::support::{Ground, me, mirrored};
 use crate::registry::tls::Tls;
@@ -155,7 +155,7 @@ fn big() -> (Made, Vec<u8>) {
 
 fn configured(host: &str, tls: Tls, logins: &str) -> Ground {
     let hosts = [(host.to_owned(), Registry { tls, ..Registry::default() })].into();
-    let logins = Logins::parse(logins.as_bytes()).unwrap();
+    let logins = RegistryCredentials::parse(logins.as_bytes()).unwrap();
     let limits = Limits { stall: Duration::from_millis(700), ..Limits::default() };
     Ground::with(Registries { hosts, logins, ..Registries::default() }, limits)
 }
@@ -179,7 +179,7 @@ async fn a_guarded_registry_wants_ca_certificate_and_password() {
             .pull(&name, given)
             .await
             .map(|image| image.id.clone())
-            .map_err(|error| (error.kind(), chain(&error)))
+            .map_err(|error| (error.kind(), error_chain(&error)))
     };
     let right = login(&real.host, "secret");
     let (_, text) = pull(Authority::new().known(), &right, None).await.unwrap_err();

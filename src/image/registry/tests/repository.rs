@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::digest::Digest;
-use crate::registry::fetch_error::chain;
+use crate::registry::fetch_error::error_chain;
 use crate::registry::pull_error::PullError;
 use crate::registry::tests::support::{Ground, guarded, made, me};
 use crate::test_support::{Answer, Made, Seen, Server, route, routes};
@@ -53,7 +53,7 @@ async fn a_challenge_from_another_host_is_not_answered_even_by_way_of_the_regist
     let target = format!("http://{}/v2/x/manifests/1", greedy.host);
     let server = Server::start(move |_| Answer::status(302).with("location", target.clone())).await;
     let error = refused(&server).await;
-    assert!(chain(&error).contains(&greedy.host), "{}", chain(&error));
+    assert!(error_chain(&error).contains(&greedy.host), "{}", error_chain(&error));
     assert!(tokens.seen().is_empty());
     assert!(greedy.seen().iter().all(|seen| seen.header("authorization").is_none()));
 }
@@ -91,7 +91,7 @@ async fn a_chain_of_redirects_between_hosts_ends() {
     })
     .await;
     there.set(two.host.clone()).unwrap();
-    assert!(chain(&refused(&one).await).contains("too many redirects"));
+    assert!(error_chain(&refused(&one).await).contains("too many redirects"));
     assert!(one.seen().len() + two.seen().len() < 10);
 }
 
@@ -106,7 +106,7 @@ async fn endless_tokens_and_headers_are_not_read() {
         let server = Server::start(move |_| answer.clone()).await;
         let error = refused(&server).await;
         assert_eq!(error.kind(), model::ErrorKind::Unavailable, "{error:?}");
-        assert!(chain(&error).len() < 2000);
+        assert!(error_chain(&error).len() < 2000);
     }
 }
 
@@ -175,7 +175,7 @@ async fn indexes_of_indexes_end() {
     }
     images.insert("/v2/x/manifests/1".into(), below);
     let server = Server::start(move |request| route(&images, request)).await;
-    assert!(chain(&refused(&server).await).contains("nested too deep"));
+    assert!(error_chain(&refused(&server).await).contains("nested too deep"));
     assert!(server.seen().len() < 8);
 }
 

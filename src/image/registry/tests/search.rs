@@ -37,7 +37,7 @@ async fn what_no_registry_has_is_told_of_all_of_them() {
     let (one, two) = (Server::start(|_| Answer::status(404)).await, Server::start(|_| Answer::status(403)).await);
     let ground = searching(&[&one.host, &two.host]);
     let error = ground.store.pull("x", None).await.unwrap_err();
-    let text = chain(&error);
+    let text = error_chain(&error);
     for part in [&one.host, &two.host, "404", "403"] {
         assert!(text.contains(part), "{part} in {text}");
     }
@@ -83,7 +83,7 @@ async fn a_registry_that_cannot_be_asked_ends_the_search_and_is_named() {
     for first in ["127.0.0.1:1", &broken.host] {
         let error = searching(&[first, &second.host]).store.pull("x:1", None).await.unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Unavailable, "{error:?}");
-        assert!(chain(&error).contains(first), "{}", chain(&error));
+        assert!(error_chain(&error).contains(first), "{}", error_chain(&error));
         assert!(second.seen().is_empty(), "it might be another image");
     }
 }
@@ -95,7 +95,7 @@ async fn credentials_with_a_short_name_are_for_the_hub_unless_they_say_otherwise
     let ground = searching(&[&server.host]);
     ground.store.pull("x:1", Some(me())).await.unwrap_err();
     assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()), "it is not the hub");
-    let login = |registry: &str| Some(Login { registry: registry.to_owned(), credentials: me() });
+    let login = |registry: &str| Some(RegistryLogin { registry: registry.to_owned(), credentials: me() });
     ground.store.pull_as("x:1", login("docker.io")).await.unwrap_err();
     assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()));
     ground.store.pull_as("x:1", login(&server.host)).await.unwrap();

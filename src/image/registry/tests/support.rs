@@ -21,7 +21,7 @@ impl Ground {
     pub(crate) fn with(registries: Registries, limits: Limits) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path(), registries, limits).unwrap();
-        store.sweep().unwrap();
+        store.remove_unused().unwrap();
         Self { store: Arc::new(store), directory }
     }
 

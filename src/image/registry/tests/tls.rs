@@ -2,7 +2,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 
 use crate::limits::Limits;
 use crate::registry::endpoint::{Credentials, Registries, Registry};
-use crate::registry::fetch_error::chain;
+use crate::registry::fetch_error::error_chain;
 use crate::registry::tests::ca::{Authority, Demand, Pair, server_config};
 use crate::registry::tests::support::{Ground, made, me};
 use crate::registry::tls::Tls;
@@ -26,7 +26,7 @@ async fn registry(pair: &Pair, demand: Option<Demand<'_>>) -> Server {
 
 async fn pull(ground: &Ground, server: &Server, credentials: Option<Credentials>) -> Result<(), String> {
     let pulled = ground.store.pull(&format!("{}/x:1", server.host), credentials).await;
-    pulled.map(drop).map_err(|error| chain(&error))
+    pulled.map(drop).map_err(|error| error_chain(&error))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -139,7 +139,7 @@ async fn redirects_tokens_and_mirrors_use_the_certificates_of_their_own_host() {
     let mirrors = Registry { mirrors, mirrors_only: true, ..Registry::default() };
     mirrored.hosts.insert("registry.example".into(), mirrors);
     let login = format!(r#"{{"auths": {{"{}": {{"username": "me", "password": "secret"}}}}}}"#, server.host);
-    mirrored.logins = crate::registry::docker_config::Logins::parse(login.as_bytes()).unwrap();
+    mirrored.logins = crate::registry::docker_config::RegistryCredentials::parse(login.as_bytes()).unwrap();
     Ground::with(mirrored, Limits::default()).store.pull("registry.example/x:1", None).await.unwrap();
 }
 

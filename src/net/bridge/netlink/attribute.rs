@@ -49,13 +49,13 @@ impl<'a> Iterator for Attributes<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::{Batch, Step};
+    use super::super::message::{Batch, Operation};
     use super::*;
 
     #[test]
     fn what_was_written_is_read() {
         let mut batch = Batch::new();
-        batch.message(Step::new("it"), 0x10, 0, &[]).text(5, "eth0").nest(6, |m| {
+        batch.message(Operation::new("it"), 0x10, 0, &[]).text(5, "eth0").nest(6, |m| {
             m.byte(1, 9).nest(2, |m| {
                 m.u32(7, 42);
             });

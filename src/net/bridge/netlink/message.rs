@@ -2,14 +2,14 @@
 
 /// Says what a message is for, and which answers mean that there was nothing to do.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Step {
+pub(crate) struct Operation {
     /// As in "the kernel refused it while `doing`".
     pub(crate) doing: &'static str,
     /// Errors that are none here: what is to be made exists, what is to be removed does not.
     pub(crate) fine: &'static [i32],
 }
 
-impl Step {
+impl Operation {
     pub(crate) const fn new(doing: &'static str) -> Self {
         Self { doing, fine: &[] }
     }
@@ -36,7 +36,7 @@ const NLA_F_NESTED: u16 = 0x8000;
 pub(crate) struct Batch {
     pub(super) bytes: Vec<u8>,
     /// One for each message; its place is the message's number.
-    pub(super) steps: Vec<Step>,
+    pub(super) steps: Vec<Operation>,
     /// Where the last message that is answered begins.
     pub(super) last: usize,
     /// Something did not fit its length field.
@@ -49,7 +49,7 @@ impl Batch {
     }
 
     /// Begins a message; it ends when it is dropped.
-    pub(crate) fn message(&mut self, step: Step, kind: u16, flags: u16, fixed: &[u8]) -> Message<'_> {
+    pub(crate) fn message(&mut self, step: Operation, kind: u16, flags: u16, fixed: &[u8]) -> Message<'_> {
         self.last = self.bytes.len();
         let message = self.begin(kind, flags, fixed);
         message.batch.steps.push(step);
@@ -164,10 +164,10 @@ mod tests {
     #[test]
     fn a_message_has_its_length_and_padded_attributes() {
         let mut batch = Batch::new();
-        batch.message(Step::new("first"), 0x10, CREATE, &[7; 6]).byte(1, 0xaa).nest(2, |m| {
+        batch.message(Operation::new("first"), 0x10, CREATE, &[7; 6]).byte(1, 0xaa).nest(2, |m| {
             m.text(3, "ab");
         });
-        batch.message(Step::new("second"), 0x11, 0, &[]);
+        batch.message(Operation::new("second"), 0x11, 0, &[]);
         assert_eq!(batch.bytes.len(), 16 + 8 + 8 + 12 + 16);
         assert_eq!(batch.bytes[..4], 44_u32.to_ne_bytes());
         assert_eq!(batch.bytes[6..8], (CREATE | 1).to_ne_bytes());
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn an_attribute_that_is_too_long_is_told() {
         let mut batch = Batch::new();
-        batch.message(Step::new("it"), 0x10, 0, &[]).bytes(1, &vec![0; 70_000]);
+        batch.message(Operation::new("it"), 0x10, 0, &[]).bytes(1, &vec![0; 70_000]);
         assert!(batch.overlong);
     }
 }

@@ -11,7 +11,7 @@ use std::io;
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
 
 pub(crate) use attribute::{attributes, find, find_in, text, u16_at, u32_at};
-pub(crate) use message::{APPEND, Batch, CREATE, DUMP, EXCLUSIVE, Message, Step};
+pub(crate) use message::{APPEND, Batch, CREATE, DUMP, EXCLUSIVE, Message, Operation};
 use message::{HEADER, NLM_F_ACK};
 
 /// Why the kernel did not do it.
@@ -108,7 +108,7 @@ impl Socket {
     }
 
     /// None when a list changed while it was sent.
-    fn collect(&self, steps: &[Step]) -> Result<Option<Vec<Reply>>, NetlinkError> {
+    fn collect(&self, steps: &[Operation]) -> Result<Option<Vec<Reply>>, NetlinkError> {
         let doing = steps.last().map(|s| s.doing).unwrap_or_default();
         let mut bytes = Vec::with_capacity(LARGEST);
         let mut replies = Vec::new();
@@ -166,7 +166,7 @@ impl Head {
 }
 
 /// The error in an answer, unless there is none or it is fine in this step.
-fn refused(step: Step, head: &Head, body: &[u8]) -> Option<NetlinkError> {
+fn refused(step: Operation, head: &Head, body: &[u8]) -> Option<NetlinkError> {
     // The end of a list may have no body at all.
     let number = i32::from_ne_bytes(*body.first_chunk()?);
     let errno = number.checked_neg().filter(|errno| *errno > 0 && !step.fine.contains(errno))?;

@@ -13,7 +13,9 @@ use ipnet::IpNet;
 
 use self::rules::{CHAINS, MAPS, Map};
 use super::host_ports::Forward;
-use super::netlink::{APPEND, Batch, CREATE, DUMP, EXCLUSIVE, NetlinkError, Reply, Socket, Step, find, find_in, text};
+use super::netlink::{
+    APPEND, Batch, CREATE, DUMP, EXCLUSIVE, NetlinkError, Operation, Reply, Socket, find, find_in, text,
+};
 
 const SUBSYSTEM: u16 = 10;
 const BATCH_BEGIN: u16 = 16;
@@ -89,13 +91,13 @@ impl Table<'_> {
     /// Makes the table, or makes it anew.
     pub(super) fn replace(&self, socket: &Socket, forwards: &[Forward]) -> Result<(), NetlinkError> {
         let mut batch = begin();
-        let step = Step::new("making the table of rules");
+        let step = Operation::new("making the table of rules");
         for kind in [NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE, NFT_MSG_NEWTABLE] {
             let flags = if kind == NFT_MSG_NEWTABLE { CREATE } else { 0 };
             message(&mut batch, step, kind, flags).text(NFTA_TABLE_NAME, self.name);
         }
         for chain in &CHAINS {
-            let mut message = message(&mut batch, Step::new("making a chain of rules"), NFT_MSG_NEWCHAIN, CREATE);
+            let mut message = message(&mut batch, Operation::new("making a chain of rules"), NFT_MSG_NEWCHAIN, CREATE);
             message.text(NFTA_CHAIN_TABLE, self.name).text(NFTA_CHAIN_NAME, chain.name);
             message.nest(NFTA_CHAIN_HOOK, |m| {
                 m.u32_be(NFTA_HOOK_HOOKNUM, chain.hook).bytes(NFTA_HOOK_PRIORITY, &chain.priority.to_be_bytes());
@@ -106,7 +108,7 @@ impl Table<'_> {
             self.make_map(&mut batch, number, map);
         }
         for (chain, rule) in rules::rules(self.bridge, self.nets) {
-            let mut message = message(&mut batch, Step::new("making a rule"), NFT_MSG_NEWRULE, CREATE | APPEND);
+            let mut message = message(&mut batch, Operation::new("making a rule"), NFT_MSG_NEWRULE, CREATE | APPEND);
             message.text(NFTA_RULE_TABLE, self.name).text(NFTA_RULE_CHAIN, chain.name);
             message.nest(NFTA_RULE_EXPRESSIONS, |m| rule.iter().for_each(|expression| expression.write(m)));
         }
@@ -131,7 +133,7 @@ impl Table<'_> {
     /// Whether the kernel has all rules, and these ports and no others.
     pub(super) fn is_whole(&self, socket: &Socket, forwards: &[Forward]) -> Result<bool, NetlinkError> {
         let mut batch = Batch::new();
-        message(&mut batch, Step::or("listing rules", &[libc::ENOENT]), NFT_MSG_GETRULE, DUMP)
+        message(&mut batch, Operation::or("listing rules", &[libc::ENOENT]), NFT_MSG_GETRULE, DUMP)
             .text(NFTA_RULE_TABLE, self.name);
         let found = socket.ask(batch)?;
         let found = found.iter().filter(|r| r.kind == message_kind(NFT_MSG_NEWRULE));
@@ -140,7 +142,7 @@ impl Table<'_> {
         }
         for map in &MAPS {
             let mut batch = Batch::new();
-            message(&mut batch, Step::or("listing host ports", &[libc::ENOENT]), NFT_MSG_GETSETELEM, DUMP)
+            message(&mut batch, Operation::or("listing host ports", &[libc::ENOENT]), NFT_MSG_GETSETELEM, DUMP)
                 .text(NFTA_SET_ELEM_LIST_TABLE, self.name)
                 .text(NFTA_SET_ELEM_LIST_SET, map.name);
             let mut found: Vec<_> = socket.ask(batch)?.iter().flat_map(read_elements).collect();
@@ -158,7 +160,7 @@ impl Table<'_> {
         let (address, length) = if map.v6 { (IPV6_ADDR, 16) } else { (IPV4_ADDR, 4) };
         let port = INET_PROTO << 6 | INET_SERVICE;
         let (key, key_length) = if map.addressed { (address << 12 | port, length + 8) } else { (port, 8) };
-        let mut message = message(batch, Step::new("making a map of host ports"), NFT_MSG_NEWSET, CREATE);
+        let mut message = message(batch, Operation::new("making a map of host ports"), NFT_MSG_NEWSET, CREATE);
         message.text(NFTA_SET_TABLE, self.name).text(NFTA_SET_NAME, map.name).u32_be(NFTA_SET_FLAGS, NFT_SET_MAP);
         message.u32_be(NFTA_SET_KEY_TYPE, key).u32_be(NFTA_SET_KEY_LEN, key_length);
         message.u32_be(NFTA_SET_DATA_TYPE, address << 6 | INET_SERVICE).u32_be(NFTA_SET_DATA_LEN, length + 4);
@@ -169,7 +171,7 @@ impl Table<'_> {
         for map in &MAPS {
             let of_map: Vec<_> = forwards.iter().filter(|f| is_in(f, map)).collect();
             for some in of_map.chunks(ELEMENTS) {
-                let mut message = message(batch, Step::new("changing host ports"), kind, CREATE);
+                let mut message = message(batch, Operation::new("changing host ports"), kind, CREATE);
                 message.text(NFTA_SET_ELEM_LIST_TABLE, self.name).text(NFTA_SET_ELEM_LIST_SET, map.name);
                 message.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |m| {
                     for forward in some {
@@ -192,7 +194,7 @@ impl Table<'_> {
 /// Makes an empty table that is the socket's alone and goes with it. False where it is another's.
 pub(super) fn own_table(socket: &Socket, name: &str) -> Result<bool, NetlinkError> {
     let mut batch = begin();
-    message(&mut batch, Step::new("claiming a table"), NFT_MSG_NEWTABLE, CREATE | EXCLUSIVE)
+    message(&mut batch, Operation::new("claiming a table"), NFT_MSG_NEWTABLE, CREATE | EXCLUSIVE)
         .text(NFTA_TABLE_NAME, name)
         .u32_be(NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
     let refusal = match commit(socket, batch) {
@@ -204,7 +206,7 @@ pub(super) fn own_table(socket: &Socket, name: &str) -> Result<bool, NetlinkErro
         // The same answer as to who has no right to change rules, nor to look at them.
         Some(libc::EPERM) => {
             let mut batch = Batch::new();
-            message(&mut batch, Step::new("looking at a table"), NFT_MSG_GETTABLE, 0).text(NFTA_TABLE_NAME, name);
+            message(&mut batch, Operation::new("looking at a table"), NFT_MSG_GETTABLE, 0).text(NFTA_TABLE_NAME, name);
             match socket.ask(batch) {
                 Ok(_) => Ok(false),
                 // It went meanwhile.
@@ -220,7 +222,7 @@ pub(super) fn own_table(socket: &Socket, name: &str) -> Result<bool, NetlinkErro
 pub(super) fn generation(socket: &Socket) -> Result<u32, NetlinkError> {
     let doing = "asking for the generation of rules";
     let mut batch = Batch::new();
-    message(&mut batch, Step::new(doing), NFT_MSG_GETGEN, 0);
+    message(&mut batch, Operation::new(doing), NFT_MSG_GETGEN, 0);
     let replies = socket.ask(batch)?;
     let number = replies.iter().find_map(|r| find(r.body.get(4..)?, NFTA_GEN_ID)?.first_chunk());
     number.map(|bytes| u32::from_be_bytes(*bytes)).ok_or(NetlinkError::Noise { doing })
@@ -231,7 +233,7 @@ pub(super) fn generation(socket: &Socket) -> Result<u32, NetlinkError> {
 /// No rule of another table can overrule them.
 pub(super) fn dropping_chains(socket: &Socket) -> Result<Vec<String>, NetlinkError> {
     let mut batch = Batch::new();
-    let step = Step::new("listing chains");
+    let step = Operation::new("listing chains");
     drop(batch.message(step, message_kind(NFT_MSG_GETCHAIN), DUMP, &[0; 4]));
     let found = socket.ask(batch)?;
     Ok(found.iter().filter_map(|reply| dropping(&reply.body)).collect())
@@ -255,7 +257,7 @@ fn dropping(body: &[u8]) -> Option<String> {
 fn begin() -> Batch {
     let mut batch = Batch::new();
     let [a, b] = SUBSYSTEM.to_be_bytes();
-    drop(batch.message(Step::new("beginning a transaction of rules"), BATCH_BEGIN, 0, &[0, 0, a, b]));
+    drop(batch.message(Operation::new("beginning a transaction of rules"), BATCH_BEGIN, 0, &[0, 0, a, b]));
     batch
 }
 
@@ -269,7 +271,7 @@ fn message_kind(kind: u16) -> u16 {
     SUBSYSTEM << 8 | kind
 }
 
-fn message(batch: &mut Batch, step: Step, kind: u16, flags: u16) -> super::netlink::Message<'_> {
+fn message(batch: &mut Batch, step: Operation, kind: u16, flags: u16) -> super::netlink::Message<'_> {
     batch.message(step, message_kind(kind), flags, &[NFPROTO_INET, 0, 0, 0])
 }
 

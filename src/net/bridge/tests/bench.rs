@@ -20,7 +20,7 @@ fn attaching_and_detaching_take_a_few_milliseconds_at_most() {
             ("two families", &["10.213.0.0/16", "fd00:c715::/64"], vec![]),
         ] {
             let bridge = bridge(pools);
-            bridge.ready().unwrap();
+            bridge.set_up().unwrap();
             let (mut attached, mut detached, mut gone) = (Vec::new(), Vec::new(), Vec::new());
             for number in 0..50 {
                 let netns = Netns::new();

@@ -3,7 +3,7 @@
 use model::{ErrorClass as _, ErrorKind, Protocol};
 
 use super::support::*;
-use crate::bridge::{NotReady, PoolInUse, SweepError};
+use crate::bridge::{GcError, NotReady, PoolInUse};
 
 fn web() -> [model::PortMapping; 1] {
     [port(Protocol::Tcp, "", 8080, 80)]
@@ -20,8 +20,8 @@ fn the_next_daemon_keeps_pods_that_live_and_sweeps_those_that_do_not() {
             nft add table inet crisp1; nft add table ip crisp");
         drop(first);
         let next = dual();
-        next.take(&alive.pod.id, &alive.ips, &alive.pod.ports).unwrap();
-        let (names, removal) = next.sweep().unwrap();
+        next.restore(&alive.pod.id, &alive.ips, &alive.pod.ports).unwrap();
+        let (names, removal) = next.gc().unwrap();
         assert_eq!(names, ["crisp0-00000002"]);
         removal.wait();
         let links = sh("ip -o link");
@@ -49,24 +49,24 @@ fn two_daemons_of_one_network_namespace_do_not_share_a_bridge() {
         let seen = || sh("ip -o link; nft list table inet crisp");
         let before = seen();
         let second = bridge(&["10.99.0.0/24"]);
-        second.take(&id(2), &["10.99.0.2".parse().unwrap()], &[port(Protocol::Tcp, "", 8081, 80)]).unwrap();
-        let error = second.ready().unwrap_err().to_string();
+        second.restore(&id(2), &["10.99.0.2".parse().unwrap()], &[port(Protocol::Tcp, "", 8081, 80)]).unwrap();
+        let error = second.set_up().unwrap_err().to_string();
         for hint in ["crisp0", "network.bridge.name", "network.mode"] {
             assert!(error.contains(hint), "{error}");
         }
-        assert!(matches!(second.sweep().unwrap_err(), SweepError::NotReady(NotReady::Taken { .. })));
+        assert!(matches!(second.gc().unwrap_err(), GcError::NotReady(NotReady::Taken { .. })));
         second.detach(&id(2)).unwrap().wait();
         assert_eq!(seen(), before, "nothing was touched");
-        ground.outside.enter(|| dual().ready()).unwrap();
+        ground.outside.enter(|| dual().set_up()).unwrap();
         sh("nft flush ruleset");
-        assert!(dual().ready().is_err(), "whoever flushes all rules does not free it");
-        first.ready().unwrap();
+        assert!(dual().set_up().is_err(), "whoever flushes all rules does not free it");
+        first.set_up().unwrap();
         tcp(&pod.netns, pod.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
         drop(first);
-        assert!(second.ready().is_err(), "the pods of the first are still there, and its successor comes");
+        assert!(second.set_up().is_err(), "the pods of the first are still there, and its successor comes");
         let next = dual();
-        next.take(&pod.pod.id, &pod.ips, &pod.pod.ports).unwrap();
-        next.sweep().unwrap();
+        next.restore(&pod.pod.id, &pod.ips, &pod.pod.ports).unwrap();
+        next.gc().unwrap();
         tcp(&pod.netns, pod.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
     });
 }
@@ -82,8 +82,8 @@ fn a_start_leaves_connections_and_host_ports_as_they_were() {
         let (mut server, _) = listener.accept().unwrap();
         drop(first);
         let next = dual();
-        next.take(&pod.pod.id, &pod.ips, &pod.pod.ports).unwrap();
-        assert_eq!(next.sweep().unwrap().0, Vec::<String>::new());
+        next.restore(&pod.pod.id, &pod.ips, &pod.pod.ports).unwrap();
+        assert_eq!(next.gc().unwrap().0, Vec::<String>::new());
         std::io::Write::write_all(&mut client, b"still").unwrap();
         let mut bytes = [0; 5];
         std::io::Read::read_exact(&mut server, &mut bytes).unwrap();
@@ -105,14 +105,14 @@ fn a_bridge_that_was_deleted_is_made_again_with_its_pods() {
         tcp(&a.netns, a.at(80), &ground.host, address("127.0.0.1", 8080)).unwrap();
         assert!(sh("bridge -d link show dev crisp0-00000001").contains("hairpin on"));
         sh("ip link del crisp0");
-        assert_eq!(bridge.ready().unwrap(), Vec::<String>::new());
+        assert_eq!(bridge.set_up().unwrap(), Vec::<String>::new());
         tcp(&b.netns, b.at(80), &c.netns, b.at(80)).unwrap();
         // Down, without an address, or with one of its ports taken away.
         sh("ip link set crisp0 down");
-        bridge.ready().unwrap();
+        bridge.set_up().unwrap();
         tcp(&b.netns, b.at(80), &ground.host, b.at(80)).unwrap();
         sh("ip address flush dev crisp0; ip link set crisp0-00000002 nomaster");
-        bridge.ready().unwrap();
+        bridge.set_up().unwrap();
         tcp(&b.netns, b.at(80), &ground.host, b.at(80)).unwrap();
         tcp(&b.netns, b.at(80), &c.netns, b.at(80)).unwrap();
     });
@@ -139,7 +139,7 @@ fn a_table_that_was_flushed_is_made_again_with_all_host_ports() {
             "nft flush ruleset",
         ] {
             sh(harm);
-            bridge.ready().unwrap();
+            bridge.set_up().unwrap();
             all_is_well();
             assert!(!sh("nft list table inet crisp").contains("9999"), "{harm}");
             sh("nft list tables | grep -q foreign || nft add table inet foreign");
@@ -167,7 +167,7 @@ fn a_pool_that_somebody_has_a_route_to_is_not_ready() {
     on_host(|_| {
         for route in ["10.213.7.0/24", "10.0.0.0/8"] {
             sh(&format!("ip route add {route} via {OUTSIDE4}"));
-            let error = dual().ready().unwrap_err();
+            let error = dual().set_up().unwrap_err();
             let text = format!("the pool 10.213.0.0/16 overlaps the route to {route} by up0: choose another pool");
             assert_eq!((error.to_string(), error.kind()), (text, ErrorKind::Precondition));
             assert!(!sh("ip link").contains("crisp0"), "nothing was made");
@@ -180,18 +180,18 @@ fn a_pool_that_somebody_has_a_route_to_is_not_ready() {
         }
         sh("ip address add 10.213.9.9/32 dev up0");
         let text = "the pool 10.213.0.0/16 overlaps the route to 10.213.9.9/32 by up0: choose another pool";
-        assert_eq!(dual().ready().unwrap_err().to_string(), text);
+        assert_eq!(dual().set_up().unwrap_err().to_string(), text);
         sh("ip address del 10.213.9.9/32 dev up0");
         let bridge = dual();
-        bridge.ready().unwrap();
+        bridge.set_up().unwrap();
         // A wider route that comes later takes nothing away; a narrower one does.
         sh(&format!("ip route add 10.0.0.0/8 via {OUTSIDE4}"));
-        bridge.ready().unwrap();
+        bridge.set_up().unwrap();
         drop(bridge);
         let bridge = dual();
-        bridge.ready().unwrap();
+        bridge.set_up().unwrap();
         sh(&format!("ip -6 route add fd00:c715::/80 via {OUTSIDE6}"));
-        let error = bridge.ready().unwrap_err();
+        let error = bridge.set_up().unwrap_err();
         assert!(matches!(error, NotReady::Overlap { .. }), "{error}");
     });
 }
@@ -201,7 +201,7 @@ fn a_pool_that_somebody_has_a_route_to_is_not_ready() {
 fn something_else_of_the_bridges_name_is_left_alone() {
     on_host(|_| {
         sh("ip link add crisp0 type veth peer name other");
-        let error = dual().ready().unwrap_err();
+        let error = dual().set_up().unwrap_err();
         assert_eq!(error.to_string(), "crisp0 exists, and is no bridge but veth");
         assert_eq!(error.kind(), ErrorKind::Precondition);
         assert!(!sh("ip address show crisp0").contains("10.213"));
@@ -213,7 +213,7 @@ fn something_else_of_the_bridges_name_is_left_alone() {
 fn pod_cidrs_replace_the_pool_unless_a_pod_lives_outside_them() {
     on_host(|ground| {
         let bridge = dual();
-        bridge.ready().unwrap();
+        bridge.set_up().unwrap();
         let nets = |texts: &[&str]| texts.iter().map(|net| net.parse().unwrap()).collect::<Vec<_>>();
         bridge.set_pod_cidrs(nets(&["10.244.3.0/24"])).unwrap();
         let pod = attach(&bridge, 1, &web());
@@ -247,15 +247,15 @@ fn pods_of_an_older_pool_keep_their_way_out() {
     on_host(|ground| {
         let pod = attach(&dual(), 1, &web());
         let next = bridge(&["10.99.0.0/24"]);
-        next.take(&pod.pod.id, &pod.ips, &pod.pod.ports).unwrap();
-        next.sweep().unwrap();
+        next.restore(&pod.pod.id, &pod.ips, &pod.pod.ports).unwrap();
+        next.gc().unwrap();
         let out = address(OUTSIDE4, 80);
         assert_eq!(tcp(&ground.outside, out, &pod.netns, out).unwrap().ip(), address(HOST4, 0).ip());
         let new = attach(&next, 2, &[]);
         tcp(&pod.netns, pod.at(80), &new.netns, pod.at(80)).unwrap();
         tcp(&pod.netns, pod.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
         next.detach(&pod.pod.id).unwrap().wait();
-        next.ready().unwrap();
+        next.set_up().unwrap();
         let shown = sh("ip address show crisp0; nft list table inet crisp");
         assert!(!shown.contains("10.213.") && !shown.contains("fd00:c715"), "{shown}");
     });
@@ -269,7 +269,7 @@ fn a_host_that_listens_to_routers_goes_on_when_it_forwards() {
             |interface: &str| sh(&format!("cat /proc/sys/net/ipv6/conf/{interface}/accept_ra")).trim().to_owned();
         sh("ip link add deaf type veth peer name deaf2; echo 0 > /proc/sys/net/ipv6/conf/deaf/accept_ra");
         assert_eq!(listens("up0"), "1");
-        dual().ready().unwrap();
+        dual().set_up().unwrap();
         assert_eq!(sh("cat /proc/sys/net/ipv6/conf/all/forwarding").trim(), "1");
         assert_eq!((listens("up0"), listens("deaf"), listens("crisp0")), ("2".into(), "0".into(), "0".into()));
     });
@@ -281,7 +281,7 @@ fn a_firewall_that_drops_what_is_forwarded_is_named() {
     on_host(|_| {
         sh("nft add table ip filter; nft 'add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'
             nft 'add chain ip filter INPUT { type filter hook input priority 0; policy drop; }'");
-        let warnings = dual().ready().unwrap();
+        let warnings = dual().set_up().unwrap();
         assert_eq!(warnings.len(), 1);
         assert!(warnings[0].starts_with("the chain ip filter FORWARD drops what is forwarded"), "{warnings:?}");
     });

@@ -60,7 +60,7 @@ fn nft_reads_the_same_as_from_rules_written_by_hand() {
         // Prefixes that are no whole bytes, which are compared in another way.
         let bridge = bridge(&["10.208.0.0/13", "fd00:c715::/61"]);
         bridge
-            .take(
+            .restore(
                 "pod",
                 &["10.213.0.2".parse().unwrap(), "fd00:c715::2".parse().unwrap()],
                 &[
@@ -70,7 +70,7 @@ fn nft_reads_the_same_as_from_rules_written_by_hand() {
                 ],
             )
             .unwrap();
-        bridge.ready().unwrap();
+        bridge.set_up().unwrap();
         sh("nft list table inet crisp")
     });
     let by_hand = on_host(|_| sh(&format!("nft -f - <<'E'\n{WANTED}\nE\nnft list table inet crisp")));
@@ -89,7 +89,7 @@ fn the_kernel_has_the_same_expressions_as_from_nft() {
             sh("nft --debug=netlink list table inet crisp 2>&1 | grep '\\[' | sed 's/set __[a-z0-9]*/set/'")
         })
     };
-    let ours = shown(&|| drop(dual().ready().unwrap()));
+    let ours = shown(&|| drop(dual().set_up().unwrap()));
     let text = WANTED.replace("10.208.0.0/13", "10.213.0.0/16").replace("fd00:c715::/61", "fd00:c715::/64");
     let no_elements: String = text.lines().filter(|l| !l.contains("elements")).collect::<Vec<_>>().join("\n");
     let by_hand = shown(&|| drop(sh(&format!("nft -f - <<'E'\n{no_elements}\nE"))));
@@ -111,8 +111,8 @@ fn two_networks_live_side_by_side() {
         let two = crate::bridge::Bridge::open(settings).unwrap();
         let a = attach(&one, 1, &[port(Protocol::Tcp, "", 8080, 80)]);
         let b = attach(&two, 1, &[port(Protocol::Tcp, "", 8081, 80)]);
-        two.sweep().unwrap();
-        one.sweep().unwrap();
+        two.gc().unwrap();
+        one.gc().unwrap();
         tcp(&a.netns, a.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
         tcp(&b.netns, b.at(80), &ground.outside, address(HOST4, 8081)).unwrap();
         tcp(&b.netns, b.at(80), &a.netns, b.at(80)).unwrap();

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use model::{ErrorClass, ErrorKind};
 use rustix::fs::{Mode, OFlags};
 
-use super::{ConfError, List};
+use super::{ConfError, ConfList};
 
 /// More than any network needs.
 const FILE_MAX: u64 = 1 << 20;
@@ -59,18 +59,18 @@ impl fmt::Display for BadFile {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     /// The first one by name that is valid.
-    pub(crate) network: Option<(PathBuf, List)>,
+    pub(crate) network: Option<(PathBuf, ConfList)>,
     /// Those before it.
     pub(crate) bad: Vec<BadFile>,
 }
 
 /// Finds the network in `dir`; a directory that does not exist has none. Blocks for a moment.
-pub(crate) fn look(dir: &Path) -> Result<Found, DirError> {
-    look_besides(dir, None)
+pub(crate) fn find_network(dir: &Path) -> Result<Found, DirError> {
+    find_network_besides(dir, None)
 }
 
 /// The same as if there were no file `own`.
-pub(crate) fn look_besides(dir: &Path, own: Option<&OsStr>) -> Result<Found, DirError> {
+pub(crate) fn find_network_besides(dir: &Path, own: Option<&OsStr>) -> Result<Found, DirError> {
     let mut found = Found::default();
     for path in files(dir, &["conflist", "conf", "json"])? {
         if own.is_some() && path.file_name() == own {
@@ -112,12 +112,12 @@ fn files(dir: &Path, endings: &[&str]) -> Result<Vec<PathBuf>, DirError> {
     Ok(paths)
 }
 
-fn read_list(path: &Path) -> Result<List, ConfError> {
+fn read_list(path: &Path) -> Result<ConfList, ConfError> {
     let text = read(path)?;
     if path.extension() != Some(OsStr::new("conflist")) {
-        return List::parse_single(&text);
+        return ConfList::parse_single(&text);
     }
-    let mut list = List::parse(&text)?;
+    let mut list = ConfList::parse(&text)?;
     if !list.inlined_only {
         append_beside(path, &mut list)?;
     }
@@ -125,7 +125,7 @@ fn read_list(path: &Path) -> Result<List, ConfError> {
 }
 
 /// Adds the plugins that have files of their own, in the directory that has the network's name.
-fn append_beside(path: &Path, list: &mut List) -> Result<(), ConfError> {
+fn append_beside(path: &Path, list: &mut ConfList) -> Result<(), ConfError> {
     let dir = path.with_file_name(&list.name);
     let read_dir = |error| match error {
         DirError::Read { source, .. } => source,

@@ -54,7 +54,7 @@ pub enum ConfError {
 
 /// A network: which plugins are called for a pod, in which order, and how.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct List {
+pub(crate) struct ConfList {
     pub(super) name: String,
     /// Those that the file allows and crisp speaks, from the lowest to the highest. Never empty.
     pub(super) versions: Vec<Version>,
@@ -76,8 +76,8 @@ pub(super) struct Plugin {
     pub(super) conf: Map<String, Value>,
 }
 
-impl List {
-    /// Reads a `.conflist`. It may have no plugins yet: see [`List::inlined_only`].
+impl ConfList {
+    /// Reads a `.conflist`. It may have no plugins yet: see [`ConfList::inlined_only`].
     pub(super) fn parse(text: &[u8]) -> Result<Self, ConfError> {
         Self::from_object(object(text)?)
     }
@@ -137,7 +137,7 @@ impl List {
         })
     }
 
-    /// Reads what [`List::to_value`] wrote.
+    /// Reads what [`ConfList::to_value`] wrote.
     pub(super) fn from_value(value: Value) -> Result<Self, ConfError> {
         let Value::Object(conf) = value else { return Err(ConfError::NoObject) };
         Self::from_object(conf)

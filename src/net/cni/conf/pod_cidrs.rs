@@ -11,7 +11,7 @@ use model::{ErrorClass, ErrorKind};
 use super::cidr::{BadCidr, Cidr};
 use super::dir::{self, DirError};
 use super::template::{self, TemplateError};
-use super::{ConfError, List};
+use super::{ConfError, ConfList};
 use crate::cni::Cni;
 
 /// The file that is ours to write.
@@ -74,7 +74,7 @@ impl Cni {
         let settings = self.settings();
         let Some(template) = &settings.template else { return Ok(Rendered::NoTemplate) };
         let conf_dir = &settings.conf_dir;
-        if let Some((other, _)) = dir::look_besides(conf_dir, Some(OsStr::new(OWN)))?.network {
+        if let Some((other, _)) = dir::find_network_besides(conf_dir, Some(OsStr::new(OWN)))?.network {
             return Ok(Rendered::NotNeeded(other));
         }
         let text = make(template, &cidrs)?;
@@ -96,7 +96,7 @@ fn make(template: &Path, cidrs: &[Cidr]) -> Result<String, PodCidrError> {
     let text = String::from_utf8(dir::read(template).map_err(unusable)?);
     let text = text.map_err(|bad| unusable(ConfError::Read(io::Error::new(io::ErrorKind::InvalidData, bad))))?;
     let text = template::render(&text, cidrs).map_err(|source| PodCidrError::Follow { path: path(), source })?;
-    let list = List::parse(text.as_bytes()).map_err(|source| PodCidrError::Invalid { path: path(), source })?;
+    let list = ConfList::parse(text.as_bytes()).map_err(|source| PodCidrError::Invalid { path: path(), source })?;
     if list.plugins.is_empty() {
         return Err(PodCidrError::Invalid { path: path(), source: ConfError::Missing("plugins") });
     }

@@ -17,7 +17,7 @@ fn plain(name: &str) -> String {
 
 /// The network in use, and the reasons against those before it.
 fn in_use(ground: &Ground) -> (Option<String>, Vec<String>) {
-    let found = dir::look(&ground.path("conf")).unwrap();
+    let found = dir::find_network(&ground.path("conf")).unwrap();
     let bad = found.bad.iter().map(ToString::to_string).collect();
     (found.network.map(|(_, list)| list.name), bad)
 }
@@ -75,7 +75,7 @@ fn a_single_plugin_is_a_network_of_one() {
     let ground = Ground::new();
     for name in ["10-x.conf", "10-x.json"] {
         ground.conf(name, r#"{"cniVersion": "0.3.1", "name": "single", "type": "bridge", "mtu": 1400}"#);
-        let (_, list) = dir::look(&ground.path("conf")).unwrap().network.unwrap();
+        let (_, list) = dir::find_network(&ground.path("conf")).unwrap().network.unwrap();
         assert_eq!((list.name.as_str(), list.plugins.len(), list.highest().as_str()), ("single", 1, "0.3.1"));
         assert_eq!(list.plugins[0].conf["mtu"], 1400);
         fs::remove_file(ground.path("conf").join(name)).unwrap();
@@ -154,7 +154,7 @@ fn the_highest_version_that_crisp_speaks_is_chosen() {
         (json!({ "cniVersions": ["1.0.0", "0.3.1"] }), "1.0.0"),
     ] {
         ground.list_of(&versions, &[("x", json!({}))]);
-        let (_, list) = dir::look(&ground.path("conf")).unwrap().network.unwrap();
+        let (_, list) = dir::find_network(&ground.path("conf")).unwrap().network.unwrap();
         assert_eq!(list.highest().as_str(), chosen, "{versions}");
     }
 }
@@ -163,7 +163,7 @@ fn the_highest_version_that_crisp_speaks_is_chosen() {
 fn plugins_may_have_files_of_their_own() {
     let ground = Ground::new();
     let programs = |ground: &Ground| {
-        let found = dir::look(&ground.path("conf")).unwrap();
+        let found = dir::find_network(&ground.path("conf")).unwrap();
         found.network.map(|(_, list)| list.plugins.into_iter().map(|p| p.program).collect::<Vec<_>>())
     };
     ground.conf("10-x.conflist", r#"{"name": "net", "plugins": [{"type": "a"}]}"#);
@@ -225,12 +225,12 @@ fn the_addresses_of_pods_become_a_network() {
     assert_eq!(ground.cni.set_pod_cidrs(""), Ok(Rendered::NoCidr));
     assert!(!own.exists());
     assert_eq!(ground.cni.set_pod_cidrs("10.0.0.0/24, fd00::/64"), Ok(Rendered::Written(own.clone())));
-    let (_, list) = dir::look(&ground.path("conf")).unwrap().network.unwrap();
+    let (_, list) = dir::find_network(&ground.path("conf")).unwrap().network.unwrap();
     let ranges = json!([[{ "subnet": "10.0.0.0/24" }], [{ "subnet": "fd00::/64" }]]);
     assert_eq!(list.plugins[0].conf["ipam"]["ranges"], ranges);
     assert_eq!(ground.cni.set_pod_cidrs("10.0.0.0/24,fd00::/64"), Ok(Rendered::Unchanged(own.clone())));
     assert_eq!(ground.cni.set_pod_cidrs("10.9.0.0/24"), Ok(Rendered::Written(own)), "a change counts");
-    let (_, list) = dir::look(&ground.path("conf")).unwrap().network.unwrap();
+    let (_, list) = dir::find_network(&ground.path("conf")).unwrap().network.unwrap();
     assert_eq!(list.plugins[0].conf["ipam"]["ranges"], json!([[{ "subnet": "10.9.0.0/24" }]]));
     assert_eq!(fs::read_dir(ground.path("conf")).unwrap().count(), 1, "nothing beside it");
 }

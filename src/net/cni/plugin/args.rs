@@ -53,7 +53,7 @@ pub(crate) fn identity(pod: &Pod) -> Result<String, BadPod> {
 }
 
 /// The same for a pod of which nothing but its id is known.
-pub(crate) fn bare(pod: &str) -> String {
+pub(crate) fn minimal_args(pod: &str) -> String {
     format!("IgnoreUnknown=1;K8S_POD_INFRA_CONTAINER_ID={pod}")
 }
 

@@ -10,15 +10,15 @@ use sync::Mutex;
 use tracing::Instrument as _;
 
 use super::error::{PluginError, Verb};
-use super::exec::{self, Call, Deadline, Said};
+use super::exec::{self, Deadline, PluginCall, PluginOutput};
 use super::result;
 use super::version::{Version, listed};
-use crate::cni::conf::{List, Plugin};
+use crate::cni::conf::{ConfList, Plugin};
 
 /// A network, the version that is spoken with its plugins, and where their programs are.
 #[derive(Debug)]
-pub(crate) struct Chain<'a> {
-    pub(crate) list: &'a List,
+pub(crate) struct PluginChain<'a> {
+    pub(crate) list: &'a ConfList,
     pub(crate) version: Version,
     pub(crate) bin_dirs: &'a [PathBuf],
     pub(crate) deadline: Deadline,
@@ -26,7 +26,7 @@ pub(crate) struct Chain<'a> {
 
 /// One pod in one network: what its plugins are told of it, the same in every verb.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct Attachment {
     pub(crate) pod: String,
     pub(crate) interface: String,
     pub(crate) netns: Option<PathBuf>,
@@ -35,9 +35,9 @@ pub(crate) struct Place {
     pub(crate) offered: Map<String, Value>,
 }
 
-impl Chain<'_> {
+impl PluginChain<'_> {
     /// Attaches a pod: each plugin is told the result of those before it. Gives that of the last.
-    pub(crate) async fn add(&self, place: &Place) -> Result<Value, PluginError> {
+    pub(crate) async fn add(&self, place: &Attachment) -> Result<Value, PluginError> {
         let mut result = None;
         for plugin in &self.list.plugins {
             let said = self.call(plugin, Verb::Add, Some(place), self.request(plugin, place, result.as_ref())).await?;
@@ -51,15 +51,15 @@ impl Chain<'_> {
     /// With the result of a whole ADD a failure ends it, as CNI has it: what is left may be needed when it is repeated. What
     /// is left of half an ADD, or of none, is taken back as far as possible, and each plugin has the whole time for its
     /// part: one that does not take its configuration, or hangs, must not keep the others' addresses.
-    pub(crate) async fn del(&self, place: &Place, result: Option<&Value>) -> Result<(), PluginError> {
+    pub(crate) async fn del(&self, place: &Attachment, result: Option<&Value>) -> Result<(), PluginError> {
         let told = result.filter(|_| self.version.has_check());
         let mut first = Ok(());
         for plugin in self.list.plugins.iter().rev() {
             let deadline = if result.is_some() { self.deadline } else { Deadline::after(self.deadline.limit) };
-            let part = Chain { deadline, ..*self };
+            let part = PluginChain { deadline, ..*self };
             match part.call(plugin, Verb::Del, Some(place), self.request(plugin, place, told)).await {
                 Ok(_) => {}
-                Err(error) if error.knows_nothing() => tracing::debug!(%error, "nothing to take back"),
+                Err(error) if error.is_unsupported() => tracing::debug!(%error, "nothing to take back"),
                 Err(error) if result.is_some() => return Err(error),
                 Err(error) => first = first.and(Err(error)),
             }
@@ -67,7 +67,7 @@ impl Chain<'_> {
         first
     }
 
-    pub(crate) async fn check(&self, place: &Place, result: &Value) -> Result<(), PluginError> {
+    pub(crate) async fn check(&self, place: &Attachment, result: &Value) -> Result<(), PluginError> {
         for plugin in &self.list.plugins {
             self.call(plugin, Verb::Check, Some(place), self.request(plugin, place, Some(result))).await?;
         }
@@ -95,7 +95,7 @@ impl Chain<'_> {
     }
 
     /// What a plugin is told on stdin of a pod.
-    fn request(&self, plugin: &Plugin, place: &Place, result: Option<&Value>) -> Map<String, Value> {
+    fn request(&self, plugin: &Plugin, place: &Attachment, result: Option<&Value>) -> Map<String, Value> {
         let mut conf = self.base(plugin);
         if let Some(result) = result {
             conf.insert("prevResult".to_owned(), result.clone());
@@ -121,19 +121,19 @@ impl Chain<'_> {
         &self,
         plugin: &Plugin,
         verb: Verb,
-        place: Option<&Place>,
+        place: Option<&Attachment>,
         conf: Map<String, Value>,
-    ) -> Result<Said, PluginError> {
+    ) -> Result<PluginOutput, PluginError> {
         let path = exec::find(&plugin.program, self.bin_dirs)?;
         let mut env = vec![("CNI_PATH", search_path(self.bin_dirs))];
-        if let Some(Place { pod, interface, netns, args, offered: _ }) = place {
+        if let Some(Attachment { pod, interface, netns, args, offered: _ }) = place {
             env.push(("CNI_CONTAINERID", pod.into()));
             env.push(("CNI_IFNAME", interface.into()));
             env.push(("CNI_NETNS", netns.as_ref().map(OsString::from).unwrap_or_default()));
             env.push(("CNI_ARGS", args.into()));
         }
         let stdin = Value::Object(conf).to_string().into_bytes();
-        let call = Call { plugin: &plugin.program, path: &path, verb, env, stdin, deadline: self.deadline };
+        let call = PluginCall { plugin: &plugin.program, path: &path, verb, env, stdin, deadline: self.deadline };
         let step = tracing::debug_span!("cni.plugin", plugin = plugin.program, verb = verb.as_str());
         let said = exec::run(call).instrument(step).await?;
         if !said.stderr.is_empty() {
@@ -156,16 +156,16 @@ fn search_path(dirs: &[PathBuf]) -> OsString {
 
 /// Which versions plugins speak, as long as their programs are the same.
 #[derive(Debug, Default)]
-pub(crate) struct Tongues(Mutex<HashMap<PathBuf, (FileStamp, Vec<String>)>>);
+pub(crate) struct VersionCache(Mutex<HashMap<PathBuf, (FileStamp, Vec<String>)>>);
 
-impl Tongues {
+impl VersionCache {
     /// The highest version that the network's file allows and all of its plugins speak.
     ///
     /// Plugins are asked only where the file leaves a choice, or where they are about to be asked what older ones do not
     /// understand and answer oddly.
-    pub(crate) async fn agree(
+    pub(crate) async fn negotiate(
         &self,
-        list: &List,
+        list: &ConfList,
         bin_dirs: &[PathBuf],
         deadline: Deadline,
     ) -> Result<Version, PluginError> {
@@ -174,7 +174,7 @@ impl Tongues {
             return Ok(list.highest());
         }
         for plugin in &list.plugins {
-            let Some(spoken) = self.spoken(&plugin.program, bin_dirs, deadline).await? else { continue };
+            let Some(spoken) = self.supported_versions(&plugin.program, bin_dirs, deadline).await? else { continue };
             let allowed = listed(&left);
             left.retain(|version| spoken.iter().any(|one| one == version.as_str()));
             if left.is_empty() {
@@ -186,7 +186,7 @@ impl Tongues {
     }
 
     /// None where the plugin does not tell: it may be too old to know the question.
-    async fn spoken(
+    async fn supported_versions(
         &self,
         plugin: &str,
         bin_dirs: &[PathBuf],
@@ -204,7 +204,7 @@ impl Tongues {
         // Old plugins want all of it to be there, whatever it is.
         let env = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"].map(|key| (key, OsString::from("dummy")));
         let stdin = json!({ "cniVersion": Version::NEWEST.as_str() }).to_string().into_bytes();
-        let call = Call { plugin, path: &path, verb: Verb::Version, env: env.into(), stdin, deadline };
+        let call = PluginCall { plugin, path: &path, verb: Verb::Version, env: env.into(), stdin, deadline };
         let spoken = match exec::run(call).await {
             Ok(said) => result::versions(said),
             Err(error @ (PluginError::Late { .. } | PluginError::Start { .. })) => return Err(error),

@@ -43,21 +43,25 @@ pub enum PluginError {
     Missing { plugin: String, dirs: Vec<PathBuf> },
     #[error("starting the CNI plugin {} for {verb}", path.display())]
     Start { path: PathBuf, verb: Verb, source: io::Error },
-    #[error("talking to the CNI plugin {plugin} during {verb}{}", Said(stderr))]
+    #[error("talking to the CNI plugin {plugin} during {verb}{}", Stderr(stderr))]
     Talk { plugin: String, verb: Verb, stderr: String, source: io::Error },
-    #[error("the CNI plugin {plugin} was killed: {verb} had not ended after {} s{}", limit.as_secs_f32(), Said(stderr))]
+    #[error("the CNI plugin {plugin} was killed: {verb} had not ended after {} s{}", limit.as_secs_f32(), Stderr(stderr))]
     Late { plugin: String, verb: Verb, limit: Duration, stderr: String },
-    #[error("the CNI plugin {plugin} was killed: its answer to {verb} is longer than {limit} bytes{}", Said(stderr))]
+    #[error("the CNI plugin {plugin} was killed: its answer to {verb} is longer than {limit} bytes{}", Stderr(stderr))]
     Flood { plugin: String, verb: Verb, limit: usize, stderr: String },
-    #[error("the CNI plugin {plugin} was ended by {} during {verb}{}", SignalName(*signal), Said(stderr))]
+    #[error("the CNI plugin {plugin} was ended by {} during {verb}{}", SignalName(*signal), Stderr(stderr))]
     Signal { plugin: String, verb: Verb, signal: i32, stderr: String },
     /// It says why, as CNI has it.
-    #[error("the CNI plugin {plugin} refused {verb}: {}{}", Told { code: *code, msg, details }, Said(stderr))]
+    #[error("the CNI plugin {plugin} refused {verb}: {}{}", ErrorText { code: *code, msg, details }, Stderr(stderr))]
     Refused { plugin: String, verb: Verb, code: u64, msg: String, details: String, stderr: String },
     /// It does not say why in any form that CNI knows.
-    #[error("the CNI plugin {plugin} failed in {verb} with exit code {exit}{}{}", Wrote(stdout), Said(stderr))]
+    #[error("the CNI plugin {plugin} failed in {verb} with exit code {exit}{}{}", Stdout(stdout), Stderr(stderr))]
     Failed { plugin: String, verb: Verb, exit: i32, stdout: String, stderr: String },
-    #[error("the CNI plugin {plugin} answered {verb} with what is no result: {why}{}{}", Wrote(stdout), Said(stderr))]
+    #[error(
+        "the CNI plugin {plugin} answered {verb} with what is no result: {why}{}{}",
+        Stdout(stdout),
+        Stderr(stderr)
+    )]
     Garbage { plugin: String, verb: Verb, why: String, stdout: String, stderr: String },
     #[error(
         "the CNI plugin {plugin} speaks {spoken:?}, and the network {network} allows {allowed} with its other plugins"
@@ -88,7 +92,7 @@ impl ErrorClass for PluginError {
 
 impl PluginError {
     /// Whether the plugin says that it knows nothing of the pod, so that there is nothing to take back.
-    pub(crate) fn knows_nothing(&self) -> bool {
+    pub(crate) fn is_unsupported(&self) -> bool {
         matches!(self, Self::Refused { code: 3, .. })
     }
 }
@@ -97,29 +101,29 @@ fn paths(dirs: &[PathBuf]) -> String {
     dirs.iter().map(|dir| dir.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-struct Said<'a>(&'a str);
+struct Stderr<'a>(&'a str);
 
-impl fmt::Display for Said<'_> {
+impl fmt::Display for Stderr<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { Ok(()) } else { write!(f, "; its stderr ends in: {}", self.0) }
     }
 }
 
-struct Wrote<'a>(&'a str);
+struct Stdout<'a>(&'a str);
 
-impl fmt::Display for Wrote<'_> {
+impl fmt::Display for Stdout<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() { f.write_str("; it wrote nothing") } else { write!(f, "; it wrote: {}", self.0) }
     }
 }
 
-struct Told<'a> {
+struct ErrorText<'a> {
     code: u64,
     msg: &'a str,
     details: &'a str,
 }
 
-impl fmt::Display for Told<'_> {
+impl fmt::Display for ErrorText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { code, msg, details } = self;
         write!(f, "{msg}")?;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::error::{PluginError, Verb};
 use super::result;
 use super::result::{clean, clean_start};
-use crate::cni::conf::List;
+use crate::cni::conf::ConfList;
 
 /// More than any result is.
 const STDOUT_MAX: usize = 4 << 20;
@@ -46,7 +46,7 @@ impl Deadline {
 
 /// What is asked of which plugin.
 #[derive(Debug)]
-pub(crate) struct Call<'a> {
+pub(crate) struct PluginCall<'a> {
     pub(crate) plugin: &'a str,
     pub(crate) path: &'a Path,
     pub(crate) verb: Verb,
@@ -63,37 +63,37 @@ pub(crate) fn find(plugin: &str, dirs: &[PathBuf]) -> Result<PathBuf, PluginErro
 }
 
 /// Looks for the programs of all plugins, so that a missing one is known before the first is called.
-pub(crate) fn find_all(list: &List, dirs: &[PathBuf]) -> Result<(), PluginError> {
+pub(crate) fn find_all(list: &ConfList, dirs: &[PathBuf]) -> Result<(), PluginError> {
     list.plugins.iter().try_for_each(|plugin| find(&plugin.program, dirs).map(drop))
 }
 
 /// Calls a plugin and gives what it wrote to stdout.
 ///
 /// Killed with all of its process group at the deadline, when it floods stdout, and when the future is dropped.
-pub(crate) async fn run(call: Call<'_>) -> Result<Said, PluginError> {
-    let Call { plugin, path, verb, env, stdin, deadline } = call;
+pub(crate) async fn run(call: PluginCall<'_>) -> Result<PluginOutput, PluginError> {
+    let PluginCall { plugin, path, verb, env, stdin, deadline } = call;
     let started = timeout_at(deadline.at, start(path, verb, &env)).await;
     let start_failed = |source| PluginError::Start { path: path.to_owned(), verb, source };
     let mut child = started.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map_err(start_failed)?;
     let mut group = Group::of(&child);
     let mut pipes = Pipes::of(&mut child, stdin).map_err(start_failed)?;
     let ended = timeout_at(deadline.at, pipes.until_end(&mut child, &mut group)).await;
-    let ended = ended.unwrap_or(Err(Broken::Late));
+    let ended = ended.unwrap_or(Err(ExecFailure::Late));
     if ended.is_err() {
         end(group, &mut child).await;
     }
     let (plugin, stderr) = (plugin.to_owned(), clean(&pipes.err));
     match ended {
-        Ok(status) => result::judge(Said { plugin, verb, stdout: pipes.out, stderr }, status),
-        Err(Broken::Late) => Err(PluginError::Late { plugin, verb, limit: deadline.limit, stderr }),
-        Err(Broken::Flood) => Err(PluginError::Flood { plugin, verb, limit: STDOUT_MAX, stderr }),
-        Err(Broken::Pipe(source)) => Err(PluginError::Talk { plugin, verb, stderr, source }),
+        Ok(status) => result::check_exit(PluginOutput { plugin, verb, stdout: pipes.out, stderr }, status),
+        Err(ExecFailure::Late) => Err(PluginError::Late { plugin, verb, limit: deadline.limit, stderr }),
+        Err(ExecFailure::Flood) => Err(PluginError::Flood { plugin, verb, limit: STDOUT_MAX, stderr }),
+        Err(ExecFailure::Pipe(source)) => Err(PluginError::Talk { plugin, verb, stderr, source }),
     }
 }
 
 /// What a plugin wrote until its end.
 #[derive(Debug)]
-pub(crate) struct Said {
+pub(crate) struct PluginOutput {
     pub(crate) plugin: String,
     pub(crate) verb: Verb,
     pub(crate) stdout: Vec<u8>,
@@ -101,8 +101,8 @@ pub(crate) struct Said {
     pub(crate) stderr: String,
 }
 
-impl Said {
-    pub(crate) fn garbage(self, why: impl ToString) -> PluginError {
+impl PluginOutput {
+    pub(crate) fn invalid_output(self, why: impl ToString) -> PluginError {
         let Self { plugin, verb, stdout, stderr } = self;
         PluginError::Garbage { plugin, verb, why: why.to_string(), stdout: clean_start(&stdout), stderr }
     }
@@ -161,7 +161,7 @@ impl Drop for Group {
     }
 }
 
-enum Broken {
+enum ExecFailure {
     Late,
     Flood,
     Pipe(io::Error),
@@ -188,10 +188,10 @@ impl Pipes {
     }
 
     /// Until the process has ended and all that it wrote is here.
-    async fn until_end(&mut self, child: &mut Child, group: &mut Group) -> Result<ExitStatus, Broken> {
+    async fn until_end(&mut self, child: &mut Child, group: &mut Group) -> Result<ExitStatus, ExecFailure> {
         let status = loop {
             tokio::select! {
-                ended = child.wait() => break ended.map_err(Broken::Pipe)?,
+                ended = child.wait() => break ended.map_err(ExecFailure::Pipe)?,
                 pumped = self.pump(), if self.is_open() => pumped?,
             }
         };
@@ -209,7 +209,7 @@ impl Pipes {
     }
 
     /// Moves what there is to move until all pipes are closed. What was moved stays so when this is given up.
-    async fn pump(&mut self) -> Result<(), Broken> {
+    async fn pump(&mut self) -> Result<(), ExecFailure> {
         let mut errors = [0; 1 << 10];
         while self.is_open() {
             tokio::select! {
@@ -218,17 +218,17 @@ impl Pipes {
                     Ok(count) => self.sent += count,
                     // Nobody has to read what it is told.
                     Err(deaf) if deaf.kind() == io::ErrorKind::BrokenPipe => self.stdin = None,
-                    Err(error) => return Err(Broken::Pipe(error)),
+                    Err(error) => return Err(ExecFailure::Pipe(error)),
                 },
                 read = read_more(&mut self.stdout, &mut self.out) => {
-                    if read.map_err(Broken::Pipe)? == 0 {
+                    if read.map_err(ExecFailure::Pipe)? == 0 {
                         self.stdout = None;
                     }
                     if self.out.len() > STDOUT_MAX {
-                        return Err(Broken::Flood);
+                        return Err(ExecFailure::Flood);
                     }
                 },
-                read = read_some(&mut self.stderr, &mut errors) => match read.map_err(Broken::Pipe)? {
+                read = read_some(&mut self.stderr, &mut errors) => match read.map_err(ExecFailure::Pipe)? {
                     0 => self.stderr = None,
                     count => {
                         self.err.extend_from_slice(&errors[..count]);

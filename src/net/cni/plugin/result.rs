@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::error::PluginError;
-use super::exec::Said;
+use super::exec::PluginOutput;
 use super::version::Version;
 use crate::attachment::{Attached, INTERFACE};
 
@@ -16,16 +16,16 @@ use crate::attachment::{Attached, INTERFACE};
 const SHOWN: usize = 1 << 10;
 
 /// Whether the plugin did it; else why not, in its own words where it has any.
-pub(crate) fn judge(said: Said, status: ExitStatus) -> Result<Said, PluginError> {
+pub(crate) fn check_exit(said: PluginOutput, status: ExitStatus) -> Result<PluginOutput, PluginError> {
     if status.success() {
         return Ok(said);
     }
-    let Said { plugin, verb, stdout, stderr } = said;
+    let PluginOutput { plugin, verb, stdout, stderr } = said;
     if let Some(signal) = status.signal() {
         return Err(PluginError::Signal { plugin, verb, signal, stderr });
     }
-    match serde_json::from_slice::<Told>(&stdout) {
-        Ok(Told { code, msg, details }) if !(msg.is_empty() && details.is_empty() && code == 0) => {
+    match serde_json::from_slice::<ErrorJson>(&stdout) {
+        Ok(ErrorJson { code, msg, details }) if !(msg.is_empty() && details.is_empty() && code == 0) => {
             let (msg, details) = (clean_start(msg.as_bytes()), clean_start(details.as_bytes()));
             Err(PluginError::Refused { plugin, verb, code, msg, details, stderr })
         }
@@ -37,7 +37,7 @@ pub(crate) fn judge(said: Said, status: ExitStatus) -> Result<Said, PluginError>
 }
 
 #[derive(Deserialize)]
-struct Told {
+struct ErrorJson {
     #[serde(default)]
     code: u64,
     #[serde(default)]
@@ -61,32 +61,32 @@ pub(crate) fn clean(bytes: &[u8]) -> String {
 
 /// What a plugin answers to VERSION.
 #[derive(Deserialize)]
-pub(crate) struct Spoken {
+pub(crate) struct SupportedVersions {
     #[serde(rename = "cniVersion", default)]
     own: String,
     #[serde(rename = "supportedVersions", default)]
     all: Vec<String>,
 }
 
-pub(crate) fn versions(said: Said) -> Result<Vec<String>, PluginError> {
-    match serde_json::from_slice::<Spoken>(&said.stdout) {
-        Ok(Spoken { all, .. }) if !all.is_empty() => Ok(all),
+pub(crate) fn versions(said: PluginOutput) -> Result<Vec<String>, PluginError> {
+    match serde_json::from_slice::<SupportedVersions>(&said.stdout) {
+        Ok(SupportedVersions { all, .. }) if !all.is_empty() => Ok(all),
         // So it was before plugins told all of them.
-        Ok(Spoken { own, .. }) if own == "0.2.0" => Ok(vec!["0.1.0".to_owned(), own]),
-        Ok(_) => Err(said.garbage("it has no supportedVersions")),
-        Err(error) => Err(said.garbage(error)),
+        Ok(SupportedVersions { own, .. }) if own == "0.2.0" => Ok(vec!["0.1.0".to_owned(), own]),
+        Ok(_) => Err(said.invalid_output("it has no supportedVersions")),
+        Err(error) => Err(said.invalid_output(error)),
     }
 }
 
 /// The result of an ADD, in the form of `version`, whichever the plugin gave it in.
-pub(crate) fn result(said: Said, version: Version) -> Result<Value, PluginError> {
+pub(crate) fn result(said: PluginOutput, version: Version) -> Result<Value, PluginError> {
     if said.stdout.iter().all(u8::is_ascii_whitespace) {
-        return Err(said.garbage("it is empty"));
+        return Err(said.invalid_output("it is empty"));
     }
     let mut result = match serde_json::from_slice(&said.stdout) {
         Ok(Value::Object(result)) => result,
-        Ok(_) => return Err(said.garbage("it is no JSON object")),
-        Err(error) => return Err(said.garbage(error)),
+        Ok(_) => return Err(said.invalid_output("it is no JSON object")),
+        Err(error) => return Err(said.invalid_output(error)),
     };
     let own = match result.get("cniVersion") {
         // Plugins forget it, and mean the one they were asked in.
@@ -94,12 +94,12 @@ pub(crate) fn result(said: Said, version: Version) -> Result<Value, PluginError>
         Some(Value::String(own)) if own.is_empty() => version,
         Some(Value::String(own)) => match Version::parse(own) {
             Some(own) => own,
-            None => return Err(said.garbage("crisp does not speak its cniVersion")),
+            None => return Err(said.invalid_output("crisp does not speak its cniVersion")),
         },
-        Some(_) => return Err(said.garbage("its cniVersion is no text")),
+        Some(_) => return Err(said.invalid_output("its cniVersion is no text")),
     };
     if let Err(why) = convert(&mut result, own, version) {
-        return Err(said.garbage(why));
+        return Err(said.invalid_output(why));
     }
     Ok(Value::Object(result))
 }

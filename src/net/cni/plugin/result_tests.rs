@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use super::error::Verb;
-use super::exec::Said;
+use super::exec::PluginOutput;
 use super::result;
 use super::version::Version;
 
-fn said(value: &Value) -> Said {
+fn said(value: &Value) -> PluginOutput {
     let stdout = value.to_string().into_bytes();
-    Said { plugin: "x".to_owned(), verb: Verb::Add, stdout, stderr: String::new() }
+    PluginOutput { plugin: "x".to_owned(), verb: Verb::Add, stdout, stderr: String::new() }
 }
 
 fn addresses(value: &Value, version: Version) -> Vec<String> {
