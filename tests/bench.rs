@@ -12,16 +12,16 @@ use crate::support::registry_fixture::Registry;
 
 /// Runs `crisp bench`, compared with itself; the output and the JSON.
 fn bench(daemon: &Daemon, image: &str, words: &[&str]) -> (String, Value, String) {
-    let socket = daemon.ground.socket().display().to_string();
-    let [json, html] = ["bench.json", "bench.html"].map(|name| daemon.ground.dir().join(name).display().to_string());
+    let socket = daemon.env.socket().display().to_string();
+    let [json, html] = ["bench.json", "bench.html"].map(|name| daemon.env.dir().join(name).display().to_string());
     // Below the test's own, so that what is left of it is seen.
-    let cgroup = format!("{}/bench", daemon.ground.cgroup());
+    let cgroup = format!("{}/bench", daemon.env.cgroup());
     let (ours, again) = (format!("ours={socket}"), format!("again={socket}"));
     let mut arguments = vec!["bench"];
     arguments.extend_from_slice(words);
     arguments.extend(["--socket", &ours, "--compare", &again, "--image", image, "--cgroup", &cgroup]);
     arguments.extend(["--json", &json, "--html", &html, "--host-network"]);
-    let Output { status, stdout, stderr } = daemon.ground.crisp(&arguments).output().unwrap();
+    let Output { status, stdout, stderr } = daemon.env.crisp(&arguments).output().unwrap();
     let [stdout, stderr] = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap());
     assert!(status.success(), "{status}\n{stdout}\n{stderr}");
     let read = |path: &str| fs::read_to_string(Path::new(path)).unwrap();

@@ -10,7 +10,7 @@ use tonic::Code;
 
 use crate::container::image_volumes::{DATA, daemon_with, data_in_layers, image_mount};
 use crate::support::client::{IDLE, Pod, container, pod_namespaces, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::support::image_fixture::Archive;
 use crate::userns;
@@ -135,7 +135,7 @@ fn volumes_are_relabelled_where_that_is_asked_for_and_nowhere_else() {
     let client = daemon.client();
     let (one, two) = (daemon.run_pod("one"), daemon.run_pod("two"));
     let place = |name: &str| {
-        let dir = daemon.ground.dir().join(name);
+        let dir = daemon.env.dir().join(name);
         fs::create_dir_all(dir.join("below")).unwrap();
         fs::write(dir.join("below/file"), "x\n").unwrap();
         dir
@@ -293,7 +293,7 @@ fn a_pod_with_a_user_namespace_is_labelled_too() {
     let client = daemon.client();
     let pod = userns::run_pod(&daemon, "pod");
     let mut main = userns::idle("main");
-    let mine = daemon.ground.dir().join("mine");
+    let mine = daemon.env.dir().join("mine");
     fs::create_dir(&mine).unwrap();
     main.mounts = vec![volume(&mine, "/mine", true)];
     main.devices =
@@ -310,7 +310,7 @@ fn a_pod_with_a_user_namespace_is_labelled_too() {
 
 #[test]
 fn a_handler_may_do_without() {
-    let daemon = Daemon::on(Ground::with_settings("[handlers.plain]\nselinux = \"off\"\n"));
+    let daemon = Daemon::on(TestEnv::with_settings("[handlers.plain]\nselinux = \"off\"\n"));
     let client = daemon.client();
     let run_pod = |asked: Option<v1::SeLinuxOption>| {
         let mut config = daemon.pod_config("plain");
@@ -324,7 +324,7 @@ fn a_handler_may_do_without() {
     let pod = run_pod(None).unwrap();
     let refusal = client.try_create(&pod, asks("asks", Some(options("container_t", "")))).unwrap_err();
     assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
-    let mine = daemon.ground.dir().join("mine");
+    let mine = daemon.env.dir().join("mine");
     fs::create_dir(&mine).unwrap();
     let before = label(&mine);
     let mut main = asks("main", None);

@@ -9,7 +9,7 @@ use cri_api::v1;
 use tonic::Code;
 
 use crate::support::client::{Pod, container};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::{cgroup_fixture, kernel_state};
 use crate::update::{file, limited, limits};
@@ -32,8 +32,8 @@ fn show<const N: usize>(unit: &str, names: [&str; N]) -> [String; N] {
 }
 
 /// All that systemd knows of a daemon's pods and containers, and the files it keeps for them.
-fn known_to_systemd(ground: &Ground) -> Vec<String> {
-    let stem = ground.cgroup()[1..].trim_end_matches(".slice");
+fn known_to_systemd(env: &TestEnv) -> Vec<String> {
+    let stem = env.cgroup()[1..].trim_end_matches(".slice");
     let (slices, transient) = (format!("{stem}-*.slice"), "/run/systemd/transient");
     let units = systemctl(&["list-units", "--all", "--plain", "--no-legend", "crisp-*.scope", &slices]);
     let files = fs::read_dir(transient).into_iter().flatten().flatten();
@@ -42,10 +42,10 @@ fn known_to_systemd(ground: &Ground) -> Vec<String> {
     units.lines().map(str::to_owned).chain(files.filter(ours)).collect()
 }
 
-fn wait_until_systemd_knows_nothing(ground: &Ground) {
+fn wait_until_systemd_knows_nothing(env: &TestEnv) {
     let mut known = Vec::new();
     wait_for("systemd to forget", seconds(5), || {
-        known = known_to_systemd(ground);
+        known = known_to_systemd(env);
         known.is_empty().then_some(())
     });
 }
@@ -53,17 +53,17 @@ fn wait_until_systemd_knows_nothing(ground: &Ground) {
 fn start() -> Daemon {
     let first = fs::read_to_string("/proc/1/comm").unwrap();
     assert_eq!(first, "systemd\n", "these tests are for `hack/dev e2e systemd`");
-    Daemon::on(Ground::under_systemd())
+    Daemon::on(TestEnv::under_systemd())
 }
 
 /// The slice of a burstable pod, made as the kubelet makes it; the path that it sends.
 fn kubelets_slice(daemon: &Daemon) -> String {
-    let top = daemon.ground.cgroup();
+    let top = daemon.env.cgroup();
     let stem = top[1..].trim_end_matches(".slice");
     let slice = format!("{stem}-burstable-pod12_34.slice");
     systemctl(&["start", &slice]);
     // systemd does not know every v1 controller; for those the kubelet makes it.
-    daemon.ground.pod_cgroup(&format!("{stem}-burstable.slice/{slice}"))
+    daemon.env.pod_cgroup(&format!("{stem}-burstable.slice/{slice}"))
 }
 
 fn end_kubelets_slice(path: &str) {
@@ -178,7 +178,7 @@ fn limits_of_a_scope_are_in_the_kernel_and_known_to_systemd_and_survive_its_relo
     systemctl(&["daemon-reload"]);
     wait_for("what systemd cannot be told", seconds(5), || (values() == before).then_some(()));
     assert_eq!((in_force(&daemon, &scope), told(&scope)), (changed, known));
-    let log = daemon.ground.read_log();
+    let log = daemon.env.read_log();
     assert!(
         !log.contains("does not answer"),
         "systemd was asked in a way that it does not understand while busy: {log}"
@@ -190,7 +190,7 @@ fn limits_of_a_scope_are_in_the_kernel_and_known_to_systemd_and_survive_its_relo
 
     client.remove_pod(&pod.id).unwrap();
     end_kubelets_slice(&parent);
-    wait_until_systemd_knows_nothing(&daemon.ground);
+    wait_until_systemd_knows_nothing(&daemon.env);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_quota_is_exact_in_the_kernel_where_systemd_has_whole_percents() {
     assert_eq!(told(&scope)[1], weight("512", "59"));
     systemctl(&["daemon-reload"]);
     let noticed = "limits that a reload of systemd changed are in force again";
-    wait_for("the daemon to notice", seconds(5), || daemon.ground.read_log().contains(noticed).then_some(()));
+    wait_for("the daemon to notice", seconds(5), || daemon.env.read_log().contains(noticed).then_some(()));
     assert_eq!(in_force(&daemon, &scope)[0], cpu);
     // What somebody else writes stays, and is told as such.
     let max = if kernel_state::is_v2() { ("memory.max", "50331648") } else { ("memory.limit_in_bytes", "50331648") };
@@ -232,7 +232,7 @@ fn a_quota_is_exact_in_the_kernel_where_systemd_has_whole_percents() {
     let none = in_force(&daemon, &scope)[0].clone();
     assert!(none == "max 100000" || none == "-1 100000", "{none}");
     client.remove_pod(&pod.id).unwrap();
-    wait_until_systemd_knows_nothing(&daemon.ground);
+    wait_until_systemd_knows_nothing(&daemon.env);
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn a_pod_of_our_own_is_a_slice_and_the_end_of_a_container_is_seen_in_it() {
     let daemon = start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| config.linux.as_mut().unwrap().resources = Some(limits(1000, 128)));
-    let stem = daemon.ground.cgroup()[1..].trim_end_matches(".slice");
+    let stem = daemon.env.cgroup()[1..].trim_end_matches(".slice");
     let slice = format!("{stem}-pod{}.slice", pod.id);
     assert_eq!(show(&slice, ["ActiveState"]), ["active"]);
     assert_eq!(in_force(&daemon, &slice)[2], (128 << 20).to_string());
@@ -262,7 +262,7 @@ fn a_pod_of_our_own_is_a_slice_and_the_end_of_a_container_is_seen_in_it() {
     assert_eq!(show(&scope(&ended.id), ["ActiveState"]), ["inactive"]);
     client.stop_pod(&pod.id).unwrap();
     client.remove_pod(&pod.id).unwrap();
-    wait_until_systemd_knows_nothing(&daemon.ground);
+    wait_until_systemd_knows_nothing(&daemon.env);
 }
 
 #[test]
@@ -289,5 +289,5 @@ fn a_killed_daemon_leaves_scopes_that_the_next_one_goes_on_with_or_clears_away()
     daemon.wait_until_like(&whole);
     assert_eq!(scopes(), 1);
     daemon.client().remove_pod(&pod.id).unwrap();
-    wait_until_systemd_knows_nothing(&daemon.ground);
+    wait_until_systemd_knows_nothing(&daemon.env);
 }

@@ -200,11 +200,11 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    struct Ground {
+    struct TestEnv {
         dir: tempfile::TempDir,
     }
 
-    impl Ground {
+    impl TestEnv {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             for name in ["cdi", "allocations"] {
@@ -238,44 +238,44 @@ mod tests {
 
     #[test]
     fn preparing_and_taking_back_can_be_asked_for_again_and_again() {
-        let ground = Ground::new();
-        let claims = ground.claims();
-        ground.allocate("u1", "gadget-0");
+        let env = TestEnv::new();
+        let claims = env.claims();
+        env.allocate("u1", "gadget-0");
         let first = claims.prepare(&claim("u1")).unwrap();
         assert_eq!(first.devices[0].cdi, "d.example/claim=u1-gadget-0");
-        assert_eq!(ground.files("cdi"), ["d.example-claim_u1.json"]);
-        fs::remove_file(ground.dir.path().join("allocations/u1.json")).unwrap();
-        fs::remove_file(ground.dir.path().join("cdi/d.example-claim_u1.json")).unwrap();
+        assert_eq!(env.files("cdi"), ["d.example-claim_u1.json"]);
+        fs::remove_file(env.dir.path().join("allocations/u1.json")).unwrap();
+        fs::remove_file(env.dir.path().join("cdi/d.example-claim_u1.json")).unwrap();
         // Another run, after a reboot, and the claim cannot be looked up any more.
-        let claims = ground.claims();
+        let claims = env.claims();
         assert_eq!(claims.prepare(&claim("u1")).unwrap(), first);
-        assert_eq!(ground.files("cdi"), ["d.example-claim_u1.json"]);
+        assert_eq!(env.files("cdi"), ["d.example-claim_u1.json"]);
         for _ in 0..2 {
             claims.unprepare(&claim("u1")).unwrap();
-            assert_eq!((ground.files("cdi"), ground.files("claims")), (vec![], vec![]));
+            assert_eq!((env.files("cdi"), env.files("claims")), (vec![], vec![]));
         }
         claims.unprepare(&claim("never-seen")).unwrap();
     }
 
     #[test]
     fn a_gadget_is_never_given_to_two_claims() {
-        let ground = Ground::new();
-        let claims = ground.claims();
-        ground.allocate("u1", "gadget-0");
-        ground.allocate("u2", "gadget-0");
+        let env = TestEnv::new();
+        let claims = env.claims();
+        env.allocate("u1", "gadget-0");
+        env.allocate("u2", "gadget-0");
         claims.prepare(&claim("u1")).unwrap();
-        let refused = ground.claims().prepare(&claim("u2")).unwrap_err().to_string();
+        let refused = env.claims().prepare(&claim("u2")).unwrap_err().to_string();
         assert!(refused.contains("gadget-0") && refused.contains("u1"), "{refused}");
-        assert_eq!(ground.files("claims"), ["u1"]);
+        assert_eq!(env.files("claims"), ["u1"]);
         claims.unprepare(&claim("u1")).unwrap();
         claims.prepare(&claim("u2")).unwrap();
     }
 
     #[test]
     fn hostile_uids_name_no_file() {
-        let ground = Ground::new();
-        let claims = ground.claims();
-        fs::write(ground.dir.path().join("precious.json"), "").unwrap();
+        let env = TestEnv::new();
+        let claims = env.claims();
+        fs::write(env.dir.path().join("precious.json"), "").unwrap();
         let long = "a".repeat(64);
         for uid in
             ["", ".", "..", "../precious", "a/b", "/etc/passwd", "a\0b", "a b", "-a", "a-", "ä", "a.b", "a\n", &long]
@@ -283,19 +283,19 @@ mod tests {
             assert!(matches!(claims.prepare(&claim(uid)), Err(ClaimError::Uid(_))), "{uid:?}");
             assert!(matches!(claims.unprepare(&claim(uid)), Err(ClaimError::Uid(_))), "{uid:?}");
         }
-        assert_eq!((ground.files("cdi"), ground.files("claims")), (vec![], vec![]));
-        assert!(ground.dir.path().join("precious.json").exists());
+        assert_eq!((env.files("cdi"), env.files("claims")), (vec![], vec![]));
+        assert!(env.dir.path().join("precious.json").exists());
     }
 
     #[test]
     fn what_was_not_allocated_is_not_prepared() {
-        let ground = Ground::new();
-        let claims = ground.claims();
+        let env = TestEnv::new();
+        let claims = env.claims();
         assert!(claims.prepare(&claim("u1")).unwrap_err().to_string().contains("u1.json"));
-        ground.allocate("u1", "gadget-9");
+        env.allocate("u1", "gadget-9");
         assert!(claims.prepare(&claim("u1")).unwrap_err().to_string().contains("gadget-9"));
-        fs::write(ground.dir.path().join("allocations/u1.json"), "[").unwrap();
+        fs::write(env.dir.path().join("allocations/u1.json"), "[").unwrap();
         assert!(claims.prepare(&claim("u1")).unwrap_err().to_string().contains("not understood"));
-        assert_eq!((ground.files("cdi"), ground.files("claims")), (vec![], vec![]));
+        assert_eq!((env.files("cdi"), env.files("claims")), (vec![], vec![]));
     }
 }

@@ -33,11 +33,11 @@ async fn measure_under_load(plan: &BenchArgs, runtime: &mut Runtime) {
         return;
     }
     look_for(runtime, &containers, span, ["calm: ContainerStatus", "calm: ListContainers"]).await;
-    let storm = UpdateLoad { socket: runtime.socket.clone(), containers: containers.clone(), rate: plan.storm, span };
+    let load = UpdateLoad { socket: runtime.socket.clone(), containers: containers.clone(), rate: plan.storm, span };
     // On a thread of its own: what it costs to ask must not slow down those who look.
-    let storm = thread::spawn(move || storm.update_load());
+    let load = thread::spawn(move || load.update_load());
     look_for(runtime, &containers, span, ["storm: ContainerStatus", "storm: ListContainers"]).await;
-    match storm.join() {
+    match load.join() {
         Ok(Ok(blown)) => runtime.figures.merge(blown),
         Ok(Err(error)) => runtime.figures.fail(RATE, Unit::PerSecond, &error),
         Err(_) => runtime.figures.fail(RATE, Unit::PerSecond, &"the storm ended in a panic"),

@@ -14,17 +14,17 @@ fn peak_and_processor_time_are_those_of_the_listener() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let _listener = UnixListener::bind(&socket).unwrap();
-    let family = RuntimeProcesses::behind(&socket, None).unwrap();
-    assert_eq!(family.daemon, own());
-    family.reset_peak().unwrap();
-    let before = clock(family.daemon);
+    let runtime = RuntimeProcesses::behind(&socket, None).unwrap();
+    assert_eq!(runtime.daemon, own());
+    runtime.reset_peak().unwrap();
+    let before = clock(runtime.daemon);
     drop(black_box(vec![1u8; 64 << 20]));
     let begin = Instant::now();
     while begin.elapsed() < Duration::from_millis(50) {
         black_box(0);
     }
-    assert!(family.peak().unwrap() >= 64.0);
-    assert!(clock(family.daemon) > before);
+    assert!(runtime.peak().unwrap() >= 64.0);
+    assert!(clock(runtime.daemon) > before);
 }
 
 #[test]
@@ -34,20 +34,20 @@ fn who_descends_from_the_daemon_or_names_a_pod_belongs_to_it_and_containers_do_n
     let mut named =
         Command::new("sh").args(["-c", "read x", "0123abc", "--id", "the-pod"]).stdin(pipe()).spawn().unwrap();
     let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
-    let family = RuntimeProcesses { daemon: i32::try_from(daemon.id()).unwrap(), own: None, pods: None, cgroup: None };
+    let runtime = RuntimeProcesses { daemon: i32::try_from(daemon.id()).unwrap(), own: None, pods: None, cgroup: None };
     let begin = Instant::now();
     let members = loop {
-        let members = family.members(&["the-pod", ""]).unwrap();
+        let members = runtime.members(&["the-pod", ""]).unwrap();
         if members.len() == 3 || begin.elapsed() > Duration::from_secs(20) {
             break members;
         }
         std::thread::sleep(Duration::from_millis(10));
     };
-    let memory = family.memory(&["the-pod"]).unwrap();
+    let memory = runtime.memory(&["the-pod"]).unwrap();
     let children: Vec<i32> = processes()
         .unwrap()
         .iter()
-        .filter(|(_, process)| process.parent == family.daemon)
+        .filter(|(_, process)| process.parent == runtime.daemon)
         .map(|(pid, _)| *pid)
         .collect();
     for child in &children {
@@ -59,7 +59,7 @@ fn who_descends_from_the_daemon_or_names_a_pod_belongs_to_it_and_containers_do_n
     }
     assert_eq!(children.len(), 2);
     assert_eq!(members.len(), 3, "{members:?}");
-    assert!(members.contains(&family.daemon) && !members.contains(&i32::try_from(other.id()).unwrap()));
+    assert!(members.contains(&runtime.daemon) && !members.contains(&i32::try_from(other.id()).unwrap()));
     assert!(members.contains(&i32::try_from(named.id()).unwrap()));
     assert!(memory.daemon > 0.0 && memory.others > 0.0, "{memory:?}");
 }

@@ -80,19 +80,19 @@ mod tests {
     use super::*;
 
     /// A configuration file that can be changed, and who looks at it.
-    struct Ground {
+    struct TestEnv {
         dir: TempDir,
         live: RegistryReloader,
     }
 
-    impl Ground {
+    impl TestEnv {
         fn new(text: &str) -> Self {
             let dir = tempfile::tempdir().unwrap();
             let file = Some(dir.path().join("crisp.toml"));
             let live = RegistryReloader::new(Origin { file, ..Origin::default() }, Registries::default());
-            let ground = Self { dir, live };
-            ground.write("crisp.toml", text);
-            ground
+            let env = Self { dir, live };
+            env.write("crisp.toml", text);
+            env
         }
 
         fn path(&self, name: &str) -> PathBuf {
@@ -127,73 +127,73 @@ mod tests {
 
     #[test]
     fn a_change_is_seen_once_and_no_change_is_none() {
-        let ground = Ground::new("");
-        assert_eq!(ground.look(), Ok(None));
-        ground.write("crisp.toml", &mirror(1));
-        let new = ground.look().unwrap().unwrap();
+        let env = TestEnv::new("");
+        assert_eq!(env.look(), Ok(None));
+        env.write("crisp.toml", &mirror(1));
+        let new = env.look().unwrap().unwrap();
         assert_eq!(new.hosts["a.example"].mirrors, ["http://127.0.0.1:1".parse().unwrap()]);
-        assert_eq!(ground.look(), Ok(None));
-        ground.write("crisp.toml", &mirror(1));
-        assert_eq!(ground.look(), Ok(None), "another file that says the same");
+        assert_eq!(env.look(), Ok(None));
+        env.write("crisp.toml", &mirror(1));
+        assert_eq!(env.look(), Ok(None), "another file that says the same");
     }
 
     #[test]
     fn what_changed_before_the_first_look_is_seen() {
-        let ground = Ground::new(&mirror(1));
-        assert!(ground.look().unwrap().is_some());
+        let env = TestEnv::new(&mirror(1));
+        assert!(env.look().unwrap().is_some());
     }
 
     #[test]
     fn a_bad_file_is_told_once_and_changes_nothing() {
-        let ground = Ground::new(&mirror(1));
-        ground.look().unwrap();
+        let env = TestEnv::new(&mirror(1));
+        env.look().unwrap();
         for (bad, words) in [("colour = 1", "colour"), ("[registries.\"a b\"]", "registries.\"a b\"")] {
-            ground.write("crisp.toml", bad);
-            let said = ground.look().unwrap_err();
+            env.write("crisp.toml", bad);
+            let said = env.look().unwrap_err();
             assert!(said.contains(words), "{said}");
-            assert_eq!(ground.look(), Ok(None), "told already");
+            assert_eq!(env.look(), Ok(None), "told already");
         }
-        ground.write("crisp.toml", &mirror(1));
-        assert_eq!(ground.look(), Ok(None), "nothing had changed");
-        fs::remove_file(ground.path("crisp.toml")).unwrap();
-        assert!(ground.look().unwrap_err().contains("crisp.toml"));
-        ground.write("crisp.toml", &mirror(2));
-        assert!(ground.look().unwrap().is_some());
+        env.write("crisp.toml", &mirror(1));
+        assert_eq!(env.look(), Ok(None), "nothing had changed");
+        fs::remove_file(env.path("crisp.toml")).unwrap();
+        assert!(env.look().unwrap_err().contains("crisp.toml"));
+        env.write("crisp.toml", &mirror(2));
+        assert!(env.look().unwrap().is_some());
     }
 
     #[test]
     fn a_file_that_the_settings_name_is_looked_at_too() {
-        let ground = Ground::new("");
+        let env = TestEnv::new("");
         let auth = |password: &str| {
             use base64::Engine as _;
             let auth = base64::prelude::BASE64_STANDARD.encode(format!("me:{password}"));
             format!("{{\"auths\": {{\"a.example\": {{\"auth\": \"{auth}\"}}}}}}")
         };
-        ground.write("crisp.toml", &ground.login());
-        let said = ground.look().unwrap_err();
+        env.write("crisp.toml", &env.login());
+        let said = env.look().unwrap_err();
         assert!(said.contains("image.credentials") && said.contains("login.json"), "{said}");
-        ground.write("login.json", &auth("one"));
-        let one = ground.look().unwrap().expect("the file that was missing has appeared");
-        ground.write("login.json", &auth("two"));
-        let two = ground.look().unwrap().expect("the password has changed");
+        env.write("login.json", &auth("one"));
+        let one = env.look().unwrap().expect("the file that was missing has appeared");
+        env.write("login.json", &auth("two"));
+        let two = env.look().unwrap().expect("the password has changed");
         assert_ne!(one.logins, two.logins);
-        ground.write("login.json", "no JSON");
-        assert!(ground.look().is_err());
-        fs::remove_file(ground.path("login.json")).unwrap();
-        assert!(ground.look().is_err(), "it is another error now");
-        assert_eq!(ground.look(), Ok(None));
-        ground.write("crisp.toml", "");
-        assert_eq!(ground.look().unwrap(), Some(Registries::default()));
+        env.write("login.json", "no JSON");
+        assert!(env.look().is_err());
+        fs::remove_file(env.path("login.json")).unwrap();
+        assert!(env.look().is_err(), "it is another error now");
+        assert_eq!(env.look(), Ok(None));
+        env.write("crisp.toml", "");
+        assert_eq!(env.look().unwrap(), Some(Registries::default()));
     }
 
     #[test]
     fn a_mode_that_changed_is_a_change() {
-        let ground = Ground::new("");
-        ground.write("crisp.toml", &ground.login());
-        ground.write("login.json", "{\"auths\": {}}");
-        assert_eq!(ground.look(), Ok(None));
-        fs::set_permissions(ground.path("login.json"), fs::Permissions::from_mode(0o644)).unwrap();
-        let said = ground.look().unwrap_err();
+        let env = TestEnv::new("");
+        env.write("crisp.toml", &env.login());
+        env.write("login.json", "{\"auths\": {}}");
+        assert_eq!(env.look(), Ok(None));
+        fs::set_permissions(env.path("login.json"), fs::Permissions::from_mode(0o644)).unwrap();
+        let said = env.look().unwrap_err();
         assert!(said.contains("0644"), "{said}");
     }
 }

@@ -134,11 +134,11 @@ mod tests {
     use super::super::{LogFormat, MismatchPolicy, NetworkMode};
     use super::*;
 
-    struct Ground {
+    struct TestEnv {
         dir: tempfile::TempDir,
     }
 
-    impl Ground {
+    impl TestEnv {
         fn new() -> Self {
             Self { dir: tempfile::tempdir().unwrap() }
         }
@@ -163,12 +163,12 @@ mod tests {
 
     #[test]
     fn what_can_change_changes_and_the_rest_is_named() {
-        let ground = Ground::new();
-        ground.write("");
-        let mut reload = ground.reload();
+        let env = TestEnv::new();
+        env.write("");
+        let mut reload = env.reload();
         assert!(!reload.is_due());
         assert!(reload.read().unwrap().is_none());
-        ground.write(
+        env.write(
             "root = \"/elsewhere\"\n[log]\nlevel = \"debug\"\nformat = \"json\"\n[stop]\ngrace_max = 5\n\
              [resources]\nmismatch = \"refuse\"\n[metrics]\nlisten = \"127.0.0.1:9\"\n[image]\ndownloads = 7\n\
              [cdi]\nannotations = true\n[network]\nmode = \"cni\"\n[network.cni]\ntimeout = 7\n[network.bridge]\nmtu = 1400\n\
@@ -202,21 +202,21 @@ mod tests {
 
     #[test]
     fn a_bad_file_changes_nothing_and_says_why_without_showing_what_is_in_it() {
-        let ground = Ground::new();
-        ground.write("[stop]\ngrace_max = 5");
-        let mut reload = ground.reload();
+        let env = TestEnv::new();
+        env.write("[stop]\ngrace_max = 5");
+        let mut reload = env.reload();
         for bad in ["[stop]\ngrace_max = 6\nhunter2 = \"swordfish\"", "[stop\n# swordfish", "[log]\nlevel = \"a=b=c\""]
         {
-            ground.write(bad);
+            env.write(bad);
             assert!(reload.is_due());
             let said = model::error_chain::chain(&reload.read().unwrap_err());
             assert!(said.contains("crisp.toml") || said.contains("log.level"), "{said}");
             assert!(!said.contains("swordfish"), "{said}");
             assert!(!reload.is_due(), "told already");
         }
-        fs::remove_file(ground.file()).unwrap();
+        fs::remove_file(env.file()).unwrap();
         assert!(reload.is_due() && reload.read().is_err());
-        ground.write("[stop]\ngrace_max = 7");
+        env.write("[stop]\ngrace_max = 7");
         let change = reload.read().unwrap().unwrap();
         assert_eq!((change.applied, change.config.stop.grace_max), (vec!["stop"], Duration::from_secs(7)));
     }

@@ -26,7 +26,7 @@ pub fn unpack(stream: &[u8], layer: &Path, below: &[PathBuf]) -> bool {
     let mut staged = Staged::new(1, layer.to_owned(), diff_id.clone(), diff_id, None);
     // The caller removes the directory.
     staged.keep();
-    staged.unpacked(Unpacked { pending, weight: crate::layer::confined_root::DiskUsage::default(), tar_bytes: 0 });
+    staged.unpacked(Unpacked { pending, usage: crate::layer::confined_root::DiskUsage::default(), tar_bytes: 0 });
     // A link to nothing is found out only here; what was unpacked is whole nonetheless.
     let adopted = staged.link_across_layers(below);
     assert_eq!(adopted.is_ok(), staged.link_across_layers(below).is_ok(), "adopting twice is not adopting once");

@@ -30,8 +30,8 @@ mod tests {
 
     #[test]
     fn a_message_of_a_newer_side_with_more_fields_is_read() {
-        let newer = br#"{"number":4,"ask":{"hello":{"protocol":9,"release":"9.0","colour":"blue"}},"urgency":3}"#;
-        let ShimRequest { number: 4, ask: Request::Hello { protocol: 9, .. } } = decode(newer).unwrap() else {
+        let newer = br#"{"number":4,"request":{"hello":{"protocol":9,"release":"9.0","colour":"blue"}},"urgency":3}"#;
+        let ShimRequest { number: 4, request: Request::Hello { protocol: 9, .. } } = decode(newer).unwrap() else {
             panic!()
         };
     }
@@ -47,10 +47,10 @@ mod tests {
 
     #[test]
     fn an_unknown_failure_kind_is_internal_and_an_unknown_ask_is_an_error() {
-        let newer = br#"{"answer":{"number":1,"answer":{"Err":{"kind":"too_blue","message":"m"}}}}"#;
-        let ShimMessage::Answer { answer: Err(failure), .. } = decode(newer).unwrap() else { panic!() };
+        let newer = br#"{"response":{"number":1,"result":{"Err":{"kind":"too_blue","message":"m"}}}}"#;
+        let ShimMessage::Response { result: Err(failure), .. } = decode(newer).unwrap() else { panic!() };
         assert_eq!(failure, ShimError { kind: ShimErrorKind::Internal, message: "m".into() });
-        assert!(decode::<ShimRequest>(br#"{"number":1,"ask":{"dance":{}}}"#).is_err());
+        assert!(decode::<ShimRequest>(br#"{"number":1,"request":{"dance":{}}}"#).is_err());
     }
 
     #[test]
@@ -60,10 +60,10 @@ mod tests {
         else {
             panic!()
         };
-        let message = ShimMessage::Answer { number: 1, answer: Ok(Response::Done) };
+        let message = ShimMessage::Response { number: 1, result: Ok(Response::Done) };
         assert!(matches!(
             decode(&encode(&message).unwrap()).unwrap(),
-            ShimMessage::Answer { number: 1, answer: Ok(Response::Done) }
+            ShimMessage::Response { number: 1, result: Ok(Response::Done) }
         ));
     }
 

@@ -1,13 +1,13 @@
-//! What the daemon and a pod's shim say to each other.
+//! The protocol between the daemon and a pod's shim.
 //!
-//! The shim listens on a socket of sequenced packets in the pod's state directory; each packet is one JSON
-//! [`ShimRequest`] or [`ShimMessage`], with file descriptors beside it where an [`Request`] says so. The daemon asks, the shim
-//! answers under the same number, and tells of exits in between as an [`Event`]. What can be long (the OCI
-//! configuration) goes through files in the container's directory: [`LaunchConfig`].
+//! The shim listens on a seqpacket socket in the pod's state directory. Each packet is one JSON [`ShimRequest`] or
+//! [`ShimMessage`], with file descriptors beside it where the [`Request`] says so. A response repeats the number of its
+//! request; an [`Event`] reports an exit at any time. The OCI configuration and [`LaunchConfig`] are files in the
+//! container's directory.
 //!
-//! The two are replaced at different times: a shim lives as long as its pod. So a message is only ever added to,
-//! unknown fields are skipped, an unknown ask is answered with [`ShimError`] of kind unsupported, and the first ask is
-//! always [`Request::Hello`], whose answer tells the daemon which [`PROTOCOL`] the shim was built with.
+//! Daemon and shim are replaced at different times: a shim lives as long as its pod. So messages are only extended, unknown
+//! fields are skipped, an unknown request gets a [`ShimError`] of kind unsupported, and the first request is always
+//! [`Request::Hello`], whose response has the [`PROTOCOL`] of the shim.
 #![forbid(unsafe_code)]
 
 mod codec;
@@ -21,7 +21,7 @@ pub use message::{
     Request, Response, Sandbox, SandboxRequest, ShimError, ShimErrorKind, ShimMessage, ShimRequest, Stdio,
 };
 
-/// Grows with every change that an older side would misunderstand.
-pub const PROTOCOL: u32 = 1;
-/// The oldest shims that this daemon still drives.
-pub const OLDEST: u32 = 1;
+/// The version of the protocol. It grows with every change that an older side would misread.
+pub const PROTOCOL: u32 = 2;
+/// The oldest version of a shim that this daemon can use.
+pub const OLDEST: u32 = 2;

@@ -1,4 +1,4 @@
-//! Asks, answers and events.
+//! Requests, responses and events.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,49 +6,49 @@ use std::path::PathBuf;
 use model::{ContainerId, ContainerState, Exit, UserNs};
 use serde::{Deserialize, Serialize};
 
-/// From the daemon: an ask under a number that the answer repeats.
+/// A request of the daemon. The response repeats its number.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ShimRequest {
     pub number: u64,
-    pub ask: Request,
+    pub request: Request,
 }
 
-/// From the shim.
+/// A message of the shim: a response or an event.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShimMessage {
-    Answer { number: u64, answer: Result<Response, ShimError> },
+    Response { number: u64, result: Result<Response, ShimError> },
     Event(Event),
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
-    /// Always first on a connection.
+    /// The first request on a connection.
     Hello { protocol: u32, release: String },
-    /// Make what holds the pod together. Once in a shim's life.
+    /// Creates the pod's namespaces. Once in the life of a shim.
     CreateSandbox(SandboxRequest),
-    /// Make a container, up to the point where only its program is missing. Descriptor: the log file, if it has one.
+    /// Creates a container, without executing its program. Descriptor: the log file, if it has one.
     Create(CreateRequest),
-    /// Let a created container run its program.
+    /// Executes the program of a created container.
     Start { container: ContainerId },
-    /// Send a signal to the container's first process; nothing happens when it has ended.
+    /// Sends a signal to the container's first process. No error when that has exited.
     Signal { container: ContainerId, signal: i32 },
-    /// Run one more program in a running container. Descriptors: as [`ExecRequest::stdio`] says.
+    /// Executes a program in a running container. Descriptors: see [`ExecRequest::stdio`].
     Exec(ExecRequest),
-    /// The same for somebody who looks on: when the daemon ends, nobody kills the program, which notices by its streams.
+    /// The same for a streaming client: when the daemon ends, the program is not killed; its streams close.
     ExecStream(ExecStreamRequest),
-    /// Kill an exec and everything it started.
+    /// Kills the process of an exec and its descendants.
     KillExec { exec: u64 },
-    /// Take part in a running container's streams. Descriptor: a socket of packets, see [`AttachFrame`].
+    /// Attaches to the streams of a running container. Descriptor: a seqpacket socket, see [`AttachFrame`].
     Attach(AttachRequest),
-    /// Go on logging to another file. Descriptor: the file.
+    /// Switches to another log file. Descriptor: the file.
     Reopen { container: ContainerId },
-    /// Kill what is left of a container and forget it.
+    /// Kills the processes of a container and removes it from the shim.
     RemoveContainer { container: ContainerId },
-    /// Tell all that is known.
+    /// Returns the sandbox and the state of every container.
     State,
-    /// Kill everything and end.
+    /// Kills all processes of the pod and exits.
     Shutdown,
 }
 
@@ -94,7 +94,7 @@ pub struct CreateRequest {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ExecRequest {
     pub container: ContainerId,
-    /// Chosen by the daemon; the exit is told under it.
+    /// Chosen by the daemon. [`Event::ExecExited`] repeats it.
     pub exec: u64,
     pub args: Vec<String>,
     pub stdio: Stdio,
@@ -115,8 +115,8 @@ pub struct AttachRequest {
     pub stdio: Stdio,
 }
 
-/// The first byte of a packet between daemon and shim on the socket of somebody who attached. Either side hangs up to end it;
-/// a shim that does so without having said [`AttachFrame::End`] found the other too slow.
+/// The first byte of a packet on the socket of an attached client. Either side closes the socket to end it. A shim that
+/// closes it without [`AttachFrame::End`] disconnected a client that did not read in time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttachFrame {
     /// From the shim, with what the container printed.
@@ -124,7 +124,7 @@ pub enum AttachFrame {
     Stderr,
     /// From the shim: a descriptor to write the container's stdin to; of a terminal its master side.
     Stdin,
-    /// From the daemon: whoever attached has closed stdin. From the shim: somebody did, so close the descriptor.
+    /// From the daemon: the client closed stdin. From the shim: another client closed it; close the descriptor.
     Closed,
     /// From the shim: nothing will be printed any more.
     End,
@@ -144,7 +144,9 @@ impl AttachFrame {
 
     #[must_use]
     pub fn read(byte: u8) -> Option<Self> {
-        [Self::Stdin, Self::Stdout, Self::Stderr, Self::Closed, Self::End].into_iter().find(|word| word.byte() == byte)
+        [Self::Stdin, Self::Stdout, Self::Stderr, Self::Closed, Self::End]
+            .into_iter()
+            .find(|frame| frame.byte() == byte)
     }
 }
 
@@ -164,8 +166,8 @@ pub enum Response {
         release: String,
         pid: u32,
     },
-    Held(Sandbox),
-    /// The container's first process waits for its start. `warnings` are wishes that this host could not fulfil.
+    SandboxCreated(Sandbox),
+    /// The container's first process waits for its start. `warnings` name the settings that this host could not apply.
     Created {
         pid: u32,
         warnings: Vec<String>,
@@ -173,8 +175,8 @@ pub enum Response {
     ExecStarted {
         pid: u32,
     },
-    Report {
-        held: Option<Sandbox>,
+    State {
+        sandbox: Option<Sandbox>,
         containers: Vec<ContainerReport>,
     },
     Done,
@@ -183,7 +185,6 @@ pub enum Response {
 /// Where the pod's namespaces can be entered.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sandbox {
-    /// Older records and shims do not have it.
     #[serde(default)]
     pub user: Option<PathBuf>,
     pub network: Option<PathBuf>,
@@ -197,7 +198,7 @@ pub struct Sandbox {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ContainerReport {
     pub container: ContainerId,
-    pub phase: ContainerState,
+    pub state: ContainerState,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -220,7 +221,7 @@ pub enum Event {
     },
 }
 
-/// An ask that came to nothing.
+/// The reason why a request failed.
 #[derive(Debug, Clone, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct ShimError {
@@ -233,13 +234,13 @@ pub struct ShimError {
 pub enum ShimErrorKind {
     /// No such container or exec.
     NotFound,
-    /// Not now: the container is in another phase.
-    Phase,
+    /// The container is in a state that does not allow the request.
+    State,
     /// The container's program could not be executed: its own fault.
     Program,
-    /// The ask itself cannot be fulfilled on this host.
+    /// The host cannot fulfil the request.
     Refused,
-    /// This shim does not know the ask.
+    /// The shim does not know the request.
     Unsupported,
     /// Anything else.
     #[serde(other)]

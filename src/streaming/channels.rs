@@ -43,8 +43,8 @@ enum MessageState {
 
 impl Channels {
     /// `read` says which channels are read from.
-    pub(crate) fn new(shelf: &Arc<BufferBudget>, read: &[bool], words: ChannelFraming) -> Self {
-        let inboxes = read.iter().map(|read| read.then(|| RecvBuffer::new(shelf.clone()))).collect();
+    pub(crate) fn new(budget: &Arc<BufferBudget>, read: &[bool], words: ChannelFraming) -> Self {
+        let inboxes = read.iter().map(|read| read.then(|| RecvBuffer::new(budget.clone()))).collect();
         Self { inboxes, words, now: MessageState::Nothing }
     }
 
@@ -52,12 +52,12 @@ impl Channels {
         self.inboxes.get(channel)?.clone().map(RecvStream)
     }
 
-    fn inbox(&self, channel: usize) -> Option<&Arc<RecvBuffer>> {
+    fn recv_buffer(&self, channel: usize) -> Option<&Arc<RecvBuffer>> {
         self.inboxes.get(channel).and_then(Option::as_ref)
     }
 
     /// Takes a part of a message.
-    pub(crate) async fn put(&mut self, shelf: &BufferBudget, mut bytes: Bytes, first: bool, last: bool) {
+    pub(crate) async fn put(&mut self, budget: &BufferBudget, mut bytes: Bytes, first: bool, last: bool) {
         if first {
             self.now = MessageState::Nothing;
         }
@@ -73,11 +73,11 @@ impl Channels {
             MessageState::Nothing | MessageState::Waste => {}
             MessageState::Bytes(channel) => {
                 let channel = *channel;
-                self.deliver(shelf, channel, bytes).await;
+                self.deliver(budget, channel, bytes).await;
             }
             MessageState::Close => {
-                if let Some(inbox) = bytes.first().and_then(|channel| self.inbox((*channel).into())) {
-                    inbox.end(Ok(()));
+                if let Some(recv_buffer) = bytes.first().and_then(|channel| self.recv_buffer((*channel).into())) {
+                    recv_buffer.end(Ok(()));
                 }
             }
             MessageState::Base64(_, text) if text.len() + bytes.len() > BASE64_MAX => self.now = MessageState::Waste,
@@ -85,7 +85,7 @@ impl Channels {
                 text.extend_from_slice(&bytes);
                 if last && let Ok(bytes) = STANDARD.decode(&text) {
                     let channel = *channel;
-                    self.deliver(shelf, channel, bytes.into()).await;
+                    self.deliver(budget, channel, bytes.into()).await;
                 }
             }
         }
@@ -94,10 +94,10 @@ impl Channels {
         }
     }
 
-    async fn deliver(&self, shelf: &BufferBudget, channel: usize, bytes: Bytes) {
-        if let Some(inbox) = self.inbox(channel) {
-            inbox.put(bytes);
-            shelf.room(inbox).await;
+    async fn deliver(&self, budget: &BufferBudget, channel: usize, bytes: Bytes) {
+        if let Some(recv_buffer) = self.recv_buffer(channel) {
+            recv_buffer.put(bytes);
+            budget.room(recv_buffer).await;
         }
     }
 }
@@ -105,8 +105,8 @@ impl Channels {
 impl Drop for Channels {
     /// Nobody else would tell the readers. What had its end before keeps it.
     fn drop(&mut self) {
-        for inbox in self.inboxes.iter().flatten().filter(|inbox| !inbox.has_ended()) {
-            inbox.end(Err(StreamError::Lost));
+        for recv_buffer in self.inboxes.iter().flatten().filter(|recv_buffer| !recv_buffer.has_ended()) {
+            recv_buffer.end(Err(StreamError::Lost));
         }
     }
 }

@@ -56,15 +56,15 @@ pub(crate) enum Source {
         outer: BytesMut,
         inner: BytesMut,
         decoder: ws::Decoder,
-        outlet: Arc<FrameWriter>,
+        writer: Arc<FrameWriter>,
     },
 }
 
 impl Source {
-    pub(crate) fn new(wire: FrameReader, begun: BytesMut, outlet: &Arc<FrameWriter>) -> Self {
-        if outlet.is_tunnel() {
-            let (decoder, outlet) = (ws::Decoder::of_client(), outlet.clone());
-            Self::Tunnel { wire, outer: begun, inner: BytesMut::new(), decoder, outlet }
+    pub(crate) fn new(wire: FrameReader, begun: BytesMut, writer: &Arc<FrameWriter>) -> Self {
+        if writer.is_tunnel() {
+            let (decoder, writer) = (ws::Decoder::of_client(), writer.clone());
+            Self::Tunnel { wire, outer: begun, inner: BytesMut::new(), decoder, writer }
         } else {
             Self::Plain(wire, begun)
         }
@@ -81,13 +81,13 @@ impl Source {
     pub(crate) async fn fill(&mut self) -> io::Result<bool> {
         match self {
             Self::Plain(wire, buffer) => wire.fill(buffer).await,
-            Self::Tunnel { wire, outer, inner, decoder, outlet } => {
+            Self::Tunnel { wire, outer, inner, decoder, writer } => {
                 let before = inner.len();
                 loop {
                     while let Some(event) = decoder.next(outer).map_err(io::Error::other)? {
                         match event {
                             ws::Event::Part { bytes, .. } => inner.extend_from_slice(&bytes),
-                            ws::Event::Ping(content) => outlet.message(ws::PONG, &content),
+                            ws::Event::Ping(content) => writer.message(ws::PONG, &content),
                             ws::Event::Pong => {}
                             ws::Event::Close => return Ok(false),
                         }

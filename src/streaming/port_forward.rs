@@ -75,18 +75,18 @@ struct Half {
 }
 
 /// Connects a client whose connection was upgraded. `ports` are those of the request, for clients that do not name any.
-pub async fn open(io: Io, manner: PortForwardProtocol, ports: &[u16], times: Timeouts) -> Forwards {
-    match manner.transport {
+pub async fn open(io: Io, protocol: PortForwardProtocol, ports: &[u16], times: Timeouts) -> Forwards {
+    match protocol.transport {
         Transport::Channels(words) => {
             let mut inputs = Vec::new();
-            let session = Session::channels(io, times.idle, |shelf| {
-                let channels = Channels::new(&shelf, &[true, false].repeat(ports.len()), words);
+            let session = Session::channels(io, times.idle, |budget| {
+                let channels = Channels::new(&budget, &[true, false].repeat(ports.len()), words);
                 inputs = (0..ports.len()).filter_map(|n| channels.input(2 * n)).collect();
                 channels
             });
             let output = |number: usize| {
                 let number = u8::try_from(number).unwrap_or(u8::MAX);
-                SendStream::new(session.outlet.clone(), SendTarget::Channel { number, base64: words.base64 })
+                SendStream::new(session.writer.clone(), SendTarget::Channel { number, base64: words.base64 })
             };
             let mut all = Vec::new();
             for (n, (port, input)) in ports.iter().zip(inputs).enumerate() {
@@ -101,7 +101,7 @@ pub async fn open(io: Io, manner: PortForwardProtocol, ports: &[u16], times: Tim
         }
         Transport::Spdy | Transport::Tunnel => {
             let policy = Policy { admits: |headers| read(headers).is_some(), streams_max: STREAMS_MAX };
-            let tunnel = manner.transport == Transport::Tunnel;
+            let tunnel = protocol.transport == Transport::Tunnel;
             let (session, opened) = Session::spdy(io, tunnel, times.idle, policy);
             Forwards { session, kind: Kind::Streams { opened, pairs: HashMap::new(), creation: times.creation } }
         }

@@ -37,10 +37,10 @@ impl BufferBudget {
     }
 
     /// Waits until `inbox` and the connection have room.
-    pub(crate) async fn room(&self, inbox: &RecvBuffer) {
+    pub(crate) async fn room(&self, recv_buffer: &RecvBuffer) {
         loop {
             let taken = self.taken.notified();
-            if inbox.has_room() && *self.held() < CONNECTION_ROOM {
+            if recv_buffer.has_room() && *self.held() < CONNECTION_ROOM {
                 return;
             }
             taken.await;
@@ -59,7 +59,7 @@ impl BufferBudget {
 
 /// One direction of a stream.
 pub(crate) struct RecvBuffer {
-    shelf: Arc<BufferBudget>,
+    budget: Arc<BufferBudget>,
     state: Mutex<State>,
     arrived: Notify,
     /// Told how much was read, now and then: whoever counts may send as much again.
@@ -87,12 +87,12 @@ impl fmt::Debug for RecvBuffer {
 }
 
 impl RecvBuffer {
-    pub(crate) fn new(shelf: Arc<BufferBudget>) -> Arc<Self> {
-        Self::telling(shelf, |_| {})
+    pub(crate) fn new(budget: Arc<BufferBudget>) -> Arc<Self> {
+        Self::telling(budget, |_| {})
     }
 
-    pub(crate) fn telling(shelf: Arc<BufferBudget>, on_read: impl Fn(u32) + Send + Sync + 'static) -> Arc<Self> {
-        Arc::new(Self { shelf, state: Mutex::default(), arrived: Notify::new(), on_read: Box::new(on_read) })
+    pub(crate) fn telling(budget: Arc<BufferBudget>, on_read: impl Fn(u32) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { budget, state: Mutex::default(), arrived: Notify::new(), on_read: Box::new(on_read) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -104,7 +104,7 @@ impl RecvBuffer {
         if state.abandoned {
             self.count(state, bytes.len());
         } else if state.end.is_none() && !bytes.is_empty() {
-            *self.shelf.held() += bytes.len();
+            *self.budget.held() += bytes.len();
             state.bytes += bytes.len();
             state.waiting.push_back(bytes);
             self.arrived.notify_one();
@@ -150,7 +150,7 @@ impl RecvBuffer {
         let bytes = taken.iter().map(Bytes::len).sum();
         state.bytes -= bytes;
         self.count(state, bytes);
-        self.shelf.release(bytes);
+        self.budget.release(bytes);
         Some(Ok(taken))
     }
 
@@ -160,7 +160,7 @@ impl RecvBuffer {
         state.waiting = VecDeque::new();
         let bytes = std::mem::take(&mut state.bytes);
         self.count(state, bytes);
-        self.shelf.release(bytes);
+        self.budget.release(bytes);
     }
 }
 
@@ -204,47 +204,47 @@ mod tests {
 
     #[tokio::test]
     async fn bytes_come_in_order_and_before_the_end() {
-        let inbox = RecvBuffer::new(Arc::default());
-        let mut input = RecvStream(inbox.clone());
-        inbox.put(Bytes::from_static(b"one"));
-        inbox.put(Bytes::from_static(b"two"));
-        inbox.end(Ok(()));
-        inbox.put(Bytes::from_static(b"after the end"));
+        let recv_buffer = RecvBuffer::new(Arc::default());
+        let mut input = RecvStream(recv_buffer.clone());
+        recv_buffer.put(Bytes::from_static(b"one"));
+        recv_buffer.put(Bytes::from_static(b"two"));
+        recv_buffer.end(Ok(()));
+        recv_buffer.put(Bytes::from_static(b"after the end"));
         assert_eq!(input.next().await, Ok(Some(Bytes::from_static(b"one"))));
         assert_eq!(input.next().await, Ok(Some(Bytes::from_static(b"two"))));
         assert_eq!(input.next().await, Ok(None));
-        inbox.end(Err(StreamError::Reset));
+        recv_buffer.end(Err(StreamError::Reset));
         assert_eq!(input.next().await, Err(StreamError::Reset), "an end does not hide a break");
-        inbox.end(Ok(()));
+        recv_buffer.end(Ok(()));
         assert_eq!(input.next().await, Err(StreamError::Reset));
     }
 
     #[tokio::test]
     async fn a_full_stream_makes_its_connection_wait_until_somebody_reads_or_nobody_will() {
-        let shelf: Arc<BufferBudget> = Arc::default();
-        let inbox = RecvBuffer::new(shelf.clone());
-        let mut input = RecvStream(inbox.clone());
-        assert!(!waits(shelf.room(&inbox)).await);
-        inbox.put(vec![0; STREAM_ROOM].into());
-        assert!(waits(shelf.room(&inbox)).await);
+        let budget: Arc<BufferBudget> = Arc::default();
+        let recv_buffer = RecvBuffer::new(budget.clone());
+        let mut input = RecvStream(recv_buffer.clone());
+        assert!(!waits(budget.room(&recv_buffer)).await);
+        recv_buffer.put(vec![0; STREAM_ROOM].into());
+        assert!(waits(budget.room(&recv_buffer)).await);
         input.next().await.unwrap();
-        assert!(!waits(shelf.room(&inbox)).await);
-        inbox.put(vec![0; STREAM_ROOM].into());
+        assert!(!waits(budget.room(&recv_buffer)).await);
+        recv_buffer.put(vec![0; STREAM_ROOM].into());
         drop(input);
-        assert!(!waits(shelf.room(&inbox)).await);
-        inbox.put(vec![0; STREAM_ROOM].into());
-        assert!(!waits(shelf.room(&inbox)).await, "what nobody reads is dropped");
-        assert_eq!(*shelf.held(), 0);
+        assert!(!waits(budget.room(&recv_buffer)).await);
+        recv_buffer.put(vec![0; STREAM_ROOM].into());
+        assert!(!waits(budget.room(&recv_buffer)).await, "what nobody reads is dropped");
+        assert_eq!(*budget.held(), 0);
     }
 
     #[tokio::test]
     async fn all_streams_together_are_bounded_too() {
-        let shelf: Arc<BufferBudget> = Arc::default();
-        let inboxes: Vec<_> = (0..=CONNECTION_ROOM / STREAM_ROOM).map(|_| RecvBuffer::new(shelf.clone())).collect();
-        inboxes.iter().for_each(|inbox| inbox.put(vec![0; STREAM_ROOM - 1].into()));
-        let last = RecvBuffer::new(shelf.clone());
-        assert!(!waits(shelf.room(&last)).await || *shelf.held() >= CONNECTION_ROOM);
+        let budget: Arc<BufferBudget> = Arc::default();
+        let inboxes: Vec<_> = (0..=CONNECTION_ROOM / STREAM_ROOM).map(|_| RecvBuffer::new(budget.clone())).collect();
+        inboxes.iter().for_each(|recv_buffer| recv_buffer.put(vec![0; STREAM_ROOM - 1].into()));
+        let last = RecvBuffer::new(budget.clone());
+        assert!(!waits(budget.room(&last)).await || *budget.held() >= CONNECTION_ROOM);
         inboxes[0].put(vec![0; STREAM_ROOM].into());
-        assert!(waits(shelf.room(&last)).await);
+        assert!(waits(budget.room(&last)).await);
     }
 }

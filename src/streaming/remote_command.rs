@@ -91,25 +91,25 @@ impl StatusChannel {
 /// Connects a client whose connection was upgraded.
 pub async fn open(
     io: Io,
-    manner: RemoteCommandProtocol,
+    protocol: RemoteCommandProtocol,
     wants: StdioOptions,
     times: Timeouts,
 ) -> Result<RemoteCommand, OpenError> {
-    match manner.transport {
-        Transport::Channels(_) => Ok(over_channels(io, manner, wants, times.idle)),
-        Transport::Spdy | Transport::Tunnel => over_spdy(io, manner, wants, times).await,
+    match protocol.transport {
+        Transport::Channels(_) => Ok(over_channels(io, protocol, wants, times.idle)),
+        Transport::Spdy | Transport::Tunnel => over_spdy(io, protocol, wants, times).await,
     }
 }
 
-fn over_channels(io: Io, manner: RemoteCommandProtocol, wants: StdioOptions, idle: Duration) -> RemoteCommand {
-    let Transport::Channels(words) = manner.transport else { unreachable!("looked at by the caller") };
+fn over_channels(io: Io, protocol: RemoteCommandProtocol, wants: StdioOptions, idle: Duration) -> RemoteCommand {
+    let Transport::Channels(words) = protocol.transport else { unreachable!("looked at by the caller") };
     let (mut stdin, mut resize) = (None, None);
-    let session = Session::channels(io, idle, |shelf| {
-        let channels = Channels::new(&shelf, &[wants.stdin, false, false, false, wants.tty], words);
+    let session = Session::channels(io, idle, |budget| {
+        let channels = Channels::new(&budget, &[wants.stdin, false, false, false, wants.tty], words);
         (stdin, resize) = (channels.input(0), channels.input(4));
         channels
     });
-    let output = |number| SendStream::new(session.outlet.clone(), SendTarget::Channel { number, base64: words.base64 });
+    let output = |number| SendStream::new(session.writer.clone(), SendTarget::Channel { number, base64: words.base64 });
     let (stdout, stderr) = (wants.stdout.then(|| output(1)), wants.stderr.then(|| output(2)));
     let error = output(3);
     // Some clients wait for a first message to know that they are connected.
@@ -121,10 +121,10 @@ fn over_channels(io: Io, manner: RemoteCommandProtocol, wants: StdioOptions, idl
         3
     };
     match words.base64 {
-        true => session.outlet.message(crate::ws::TEXT, &[b'0' + lowest]),
-        false => session.outlet.message(crate::ws::BINARY, &[lowest]),
+        true => session.writer.message(crate::ws::TEXT, &[b'0' + lowest]),
+        false => session.writer.message(crate::ws::BINARY, &[lowest]),
     }
-    let talk = StatusChannel { session, error, json: manner.json, silent: Vec::new(), _opened: None };
+    let talk = StatusChannel { session, error, json: protocol.json, silent: Vec::new(), _opened: None };
     RemoteCommand { stdin, stdout, stderr, resizes: resize.map(Resizes::new), talk }
 }
 
@@ -134,16 +134,21 @@ fn is_known(headers: &Headers) -> bool {
 
 async fn over_spdy(
     io: Io,
-    manner: RemoteCommandProtocol,
+    protocol: RemoteCommandProtocol,
     wants: StdioOptions,
     times: Timeouts,
 ) -> Result<RemoteCommand, OpenError> {
     // One of each, and as many that a confused client opens twice.
     let policy = Policy { admits: is_known, streams_max: NAMES.len() * 2 };
-    let (session, mut opened) = Session::spdy(io, manner.transport == Transport::Tunnel, times.idle, policy);
+    let (session, mut opened) = Session::spdy(io, protocol.transport == Transport::Tunnel, times.idle, policy);
     let StdioOptions { stdin, stdout, stderr, tty } = wants;
-    let wanted =
-        [(stdin, "stdin"), (stdout, "stdout"), (stderr, "stderr"), (true, "error"), (tty && manner.resizes, "resize")];
+    let wanted = [
+        (stdin, "stdin"),
+        (stdout, "stdout"),
+        (stderr, "stderr"),
+        (true, "error"),
+        (tty && protocol.resizes, "resize"),
+    ];
     let mut found: HashMap<String, (RecvStream, SendStream)> = HashMap::new();
     let collect = async {
         while wanted.iter().any(|(wanted, name)| *wanted && !found.contains_key(*name)) {
@@ -174,7 +179,7 @@ async fn over_spdy(
     let talk = StatusChannel {
         session,
         error: error.ok_or(OpenError::Gone)?,
-        json: manner.json,
+        json: protocol.json,
         silent,
         _opened: Some(opened),
     };

@@ -15,8 +15,8 @@ use crate::ws;
 /// Dropped without [`SendStream::finish`], it tells the client that the stream broke off, where the protocol has a word for that.
 #[derive(Debug)]
 pub struct SendStream {
-    outlet: Arc<FrameWriter>,
-    way: SendTarget,
+    writer: Arc<FrameWriter>,
+    target: SendTarget,
     over: bool,
 }
 
@@ -27,36 +27,36 @@ pub(crate) enum SendTarget {
 }
 
 impl SendStream {
-    pub(crate) fn new(outlet: Arc<FrameWriter>, way: SendTarget) -> Self {
-        Self { outlet, way, over: false }
+    pub(crate) fn new(writer: Arc<FrameWriter>, target: SendTarget) -> Self {
+        Self { writer, target, over: false }
     }
 
     /// Sends what is in the chunk, whose bytes are gone afterwards.
     pub async fn send(&mut self, chunk: &mut Chunk) -> Result<(), StreamError> {
         let length = chunk.bytes().len();
-        match &self.way {
+        match &self.target {
             SendTarget::Stream { id, .. } => {
                 let mut sent = 0;
                 while sent < length {
-                    let more = self.outlet.gate.pass(*id, length - sent).await.ok_or(StreamError::Reset)?;
+                    let more = self.writer.window.pass(*id, length - sent).await.ok_or(StreamError::Reset)?;
                     let head = spdy::data_head(*id, false, more);
                     let (outer, size) = ws::head(ws::BINARY, spdy::HEAD + more);
-                    let outer = if self.outlet.is_tunnel() { &outer[..size] } else { &[] };
-                    self.outlet.send(chunk.framed(sent, more, &[outer, &head])).await?;
+                    let outer = if self.writer.is_tunnel() { &outer[..size] } else { &[] };
+                    self.writer.send(chunk.framed(sent, more, &[outer, &head])).await?;
                     sent += more;
                 }
                 Ok(())
             }
             SendTarget::Channel { number, base64: false } => {
                 let (head, size) = ws::head(ws::BINARY, length + 1);
-                self.outlet.send(chunk.framed(0, length, &[&head[..size], &[*number]])).await
+                self.writer.send(chunk.framed(0, length, &[&head[..size], &[*number]])).await
             }
             SendTarget::Channel { number, base64: true } => {
                 let mut text = char::from(b'0' + number).to_string();
                 STANDARD.encode_string(chunk.bytes(), &mut text);
                 let mut message = Vec::with_capacity(text.len() + ws::HEAD_MAX);
                 ws::frame(ws::TEXT, text.as_bytes(), &mut message);
-                self.outlet.send(&message).await
+                self.writer.send(&message).await
             }
         }
     }
@@ -64,14 +64,14 @@ impl SendStream {
     /// Says that nothing follows on this stream. A channel has no word for that: it ends with its connection.
     pub async fn finish(mut self) {
         self.over = true;
-        if let SendTarget::Stream { id, streams } = &self.way {
+        if let SendTarget::Stream { id, streams } = &self.target {
             let end = spdy::data_head(*id, true, 0);
             let (outer, size) = ws::head(ws::BINARY, spdy::HEAD);
             if streams.finish(*id) {
-                let outer = if self.outlet.is_tunnel() { &outer[..size] } else { &[] };
-                self.outlet.send(&[outer, &end].concat()).await.ok();
+                let outer = if self.writer.is_tunnel() { &outer[..size] } else { &[] };
+                self.writer.send(&[outer, &end].concat()).await.ok();
             }
-            self.outlet.gate.close(*id);
+            self.writer.window.close(*id);
         }
     }
 
@@ -81,11 +81,11 @@ impl SendStream {
 
 impl Drop for SendStream {
     fn drop(&mut self) {
-        if let (false, SendTarget::Stream { id, streams }) = (self.over, &self.way)
+        if let (false, SendTarget::Stream { id, streams }) = (self.over, &self.target)
             && streams.cut(*id)
         {
-            self.outlet.send_control(|_, to| spdy::Encoder::reset(*id, Reason::Cancel, to));
-            self.outlet.gate.close(*id);
+            self.writer.send_control(|_, to| spdy::Encoder::reset(*id, Reason::Cancel, to));
+            self.writer.window.close(*id);
         }
     }
 }

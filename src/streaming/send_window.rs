@@ -110,47 +110,47 @@ mod tests {
 
     use super::*;
 
-    async fn pass(gate: &SendWindow, stream: u32, wanted: usize) -> Result<Option<usize>, ()> {
-        tokio::time::timeout(Duration::from_millis(20), gate.pass(stream, wanted)).await.map_err(drop)
+    async fn pass(window: &SendWindow, stream: u32, wanted: usize) -> Result<Option<usize>, ()> {
+        tokio::time::timeout(Duration::from_millis(20), window.pass(stream, wanted)).await.map_err(drop)
     }
 
     #[tokio::test]
     async fn whoever_never_counts_is_sent_everything() {
-        let gate = SendWindow::default();
-        gate.open(1);
+        let window = SendWindow::default();
+        window.open(1);
         for _ in 0..100 {
-            assert_eq!(pass(&gate, 1, 1 << 20).await, Ok(Some(1 << 20)));
+            assert_eq!(pass(&window, 1, 1 << 20).await, Ok(Some(1 << 20)));
         }
     }
 
     #[tokio::test]
     async fn whoever_counts_gets_no_more_than_was_asked_for() {
-        let gate = SendWindow::default();
-        gate.open(1);
-        gate.open(3);
-        gate.widen(1, 36 << 10);
-        assert_eq!(pass(&gate, 1, 1 << 20).await, Ok(Some(100 << 10)));
-        assert_eq!(pass(&gate, 1, 1).await, Err(()));
-        assert_eq!(pass(&gate, 1, 0).await, Ok(Some(0)), "an end needs no room");
-        assert_eq!(pass(&gate, 3, 1 << 20).await, Ok(Some(64 << 10)), "each stream for itself");
-        gate.widen(1, 5);
-        assert_eq!(pass(&gate, 1, 10).await, Ok(Some(5)));
+        let window = SendWindow::default();
+        window.open(1);
+        window.open(3);
+        window.widen(1, 36 << 10);
+        assert_eq!(pass(&window, 1, 1 << 20).await, Ok(Some(100 << 10)));
+        assert_eq!(pass(&window, 1, 1).await, Err(()));
+        assert_eq!(pass(&window, 1, 0).await, Ok(Some(0)), "an end needs no room");
+        assert_eq!(pass(&window, 3, 1 << 20).await, Ok(Some(64 << 10)), "each stream for itself");
+        window.widen(1, 5);
+        assert_eq!(pass(&window, 1, 10).await, Ok(Some(5)));
         // All together have sent 164 KiB and 5 bytes of their 64 KiB.
-        gate.widen(0, (100 << 10) + 6);
-        gate.widen(1, 100);
-        assert_eq!(pass(&gate, 1, 10).await, Ok(Some(1)));
-        assert_eq!(pass(&gate, 1, 10).await, Err(()));
+        window.widen(0, (100 << 10) + 6);
+        window.widen(1, 100);
+        assert_eq!(pass(&window, 1, 10).await, Ok(Some(1)));
+        assert_eq!(pass(&window, 1, 10).await, Err(()));
     }
 
     #[tokio::test]
     async fn a_stream_that_closes_lets_go_of_its_sender() {
-        let gate = SendWindow::default();
-        gate.open(1);
-        gate.widen(1, 1);
-        assert_eq!(pass(&gate, 1, 1 << 20).await, Ok(Some((64 << 10) + 1)));
-        let (passed, ()) = tokio::join!(gate.pass(1, 1), async {
+        let window = SendWindow::default();
+        window.open(1);
+        window.widen(1, 1);
+        assert_eq!(pass(&window, 1, 1 << 20).await, Ok(Some((64 << 10) + 1)));
+        let (passed, ()) = tokio::join!(window.pass(1, 1), async {
             tokio::task::yield_now().await;
-            gate.close(1);
+            window.close(1);
         });
         assert_eq!(passed, None);
     }

@@ -64,7 +64,7 @@ enum End {
 /// A connection. The task that listens ends with this.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) outlet: Arc<FrameWriter>,
+    pub(crate) writer: Arc<FrameWriter>,
     gone: watch::Receiver<bool>,
     listener: JoinHandle<()>,
     goodbye: fn(&FrameWriter),
@@ -97,32 +97,32 @@ impl Session {
     pub(crate) fn spdy(io: Io, tunnel: bool, idle: Duration, policy: Policy) -> (Self, mpsc::Receiver<Opened>) {
         let Io { reader, writer, begun } = io;
         let (clock, (leave, gone)) = (Arc::new(IdleTimer::new()), watch::channel(false));
-        let outlet = FrameWriter::new(writer, tunnel, clock.clone(), gone.clone());
-        let source = Source::new(FrameReader::new(reader, clock.clone()), begun, &outlet);
+        let writer = FrameWriter::new(writer, tunnel, clock.clone(), gone.clone());
+        let source = Source::new(FrameReader::new(reader, clock.clone()), begun, &writer);
         let (opened, accepted) = mpsc::channel(policy.streams_max);
         let streams: Arc<StreamTable> = Arc::default();
         let mut hub =
-            Demux { outlet: outlet.clone(), streams: streams.clone(), shelf: Arc::default(), opened, policy, last: 0 };
+            Demux { writer: writer.clone(), streams: streams.clone(), budget: Arc::default(), opened, policy, last: 0 };
         let listener =
-            tokio::spawn(listen(outlet.clone(), clock, idle, leave, async move { hub.handle_frame(source).await }));
-        let goodbye = |outlet: &FrameWriter| outlet.send_control(|_, to| spdy::Encoder::go_away(0, to));
-        (Self { outlet, gone, listener, goodbye }, accepted)
+            tokio::spawn(listen(writer.clone(), clock, idle, leave, async move { hub.handle_frame(source).await }));
+        let goodbye = |writer: &FrameWriter| writer.send_control(|_, to| spdy::Encoder::go_away(0, to));
+        (Self { writer, gone, listener, goodbye }, accepted)
     }
 
     /// Listens to a client that speaks in channels of WebSocket.
     pub(crate) fn channels(io: Io, idle: Duration, make: impl FnOnce(Arc<BufferBudget>) -> Channels) -> Self {
         let Io { reader, writer, begun } = io;
         let (clock, (leave, gone)) = (Arc::new(IdleTimer::new()), watch::channel(false));
-        let outlet = FrameWriter::new(writer, false, clock.clone(), gone.clone());
-        let shelf: Arc<BufferBudget> = Arc::default();
-        let mut channels = make(shelf.clone());
-        let (mut wire, mut buffer, said) = (FrameReader::new(reader, clock.clone()), begun, outlet.clone());
-        let listener = tokio::spawn(listen(outlet.clone(), clock, idle, leave, async move {
+        let writer = FrameWriter::new(writer, false, clock.clone(), gone.clone());
+        let budget: Arc<BufferBudget> = Arc::default();
+        let mut channels = make(budget.clone());
+        let (mut wire, mut buffer, said) = (FrameReader::new(reader, clock.clone()), begun, writer.clone());
+        let listener = tokio::spawn(listen(writer.clone(), clock, idle, leave, async move {
             let mut decoder = ws::Decoder::of_client();
             loop {
                 while let Some(event) = decoder.next(&mut buffer)? {
                     match event {
-                        ws::Event::Part { bytes, first, last } => channels.put(&shelf, bytes, first, last).await,
+                        ws::Event::Part { bytes, first, last } => channels.put(&budget, bytes, first, last).await,
                         ws::Event::Ping(content) => said.message(ws::PONG, &content),
                         ws::Event::Pong => {}
                         ws::Event::Close => return Err(End::Hung),
@@ -133,8 +133,8 @@ impl Session {
                 }
             }
         }));
-        let goodbye = |outlet: &FrameWriter| outlet.message(ws::CLOSE, &1000u16.to_be_bytes());
-        Self { outlet, gone, listener, goodbye }
+        let goodbye = |writer: &FrameWriter| writer.message(ws::CLOSE, &1000u16.to_be_bytes());
+        Self { writer, gone, listener, goodbye }
     }
 
     /// Returns when the client is gone, or is listened to no more.
@@ -149,12 +149,12 @@ impl Session {
     /// Tells the client that this was all, and waits a moment for it to hang up: whoever closes a connection with bytes unread
     /// takes back what is still on its way.
     pub(crate) async fn close(mut self) {
-        (self.goodbye)(&self.outlet);
-        if self.outlet.is_tunnel() {
-            self.outlet.message(ws::CLOSE, &1000u16.to_be_bytes());
+        (self.goodbye)(&self.writer);
+        if self.writer.is_tunnel() {
+            self.writer.message(ws::CLOSE, &1000u16.to_be_bytes());
         }
         let goodbye = async {
-            self.outlet.close().await;
+            self.writer.close().await;
             (&mut self.listener).await.ok();
         };
         tokio::time::timeout(GOODBYE, goodbye).await.ok();
@@ -163,7 +163,7 @@ impl Session {
 
 /// Hears a client out, and sends small frames meanwhile.
 async fn listen(
-    outlet: Arc<FrameWriter>,
+    writer: Arc<FrameWriter>,
     clock: Arc<IdleTimer>,
     idle: Duration,
     leave: watch::Sender<bool>,
@@ -171,7 +171,7 @@ async fn listen(
 ) {
     let end = tokio::select! {
         end = hear => end.err().unwrap_or(End::Hung),
-        () = outlet.flush_on() => End::Deaf,
+        () = writer.flush_on() => End::Deaf,
         () = clock.idle(idle) => End::Idle,
     };
     if !matches!(end, End::Hung) {
@@ -182,9 +182,9 @@ async fn listen(
 
 /// The streams of one client, as its frames come in.
 struct Demux {
-    outlet: Arc<FrameWriter>,
+    writer: Arc<FrameWriter>,
     streams: Arc<StreamTable>,
-    shelf: Arc<BufferBudget>,
+    budget: Arc<BufferBudget>,
     opened: mpsc::Sender<Opened>,
     policy: Policy,
     /// The last stream that was opened: their numbers grow.
@@ -195,7 +195,7 @@ impl Drop for Demux {
     /// Nobody else would tell the streams.
     fn drop(&mut self) {
         self.streams.lose();
-        self.outlet.gate.close_all();
+        self.writer.window.close_all();
     }
 }
 
@@ -216,25 +216,25 @@ impl Demux {
         match event {
             Event::Opened { stream, headers, fin, one_way } => self.open(stream, headers, fin, one_way),
             Event::Data { stream, bytes, fin } => {
-                if let Some(inbox) = self.streams.put(stream, bytes, fin) {
-                    self.shelf.room(&inbox).await;
+                if let Some(recv_buffer) = self.streams.put(stream, bytes, fin) {
+                    self.budget.room(&recv_buffer).await;
                 }
             }
             Event::Headers { stream, fin: true, .. } => drop(self.streams.put(stream, bytes::Bytes::new(), true)),
             Event::Reset { stream, .. } => {
                 self.streams.cut(stream);
-                self.outlet.gate.close(stream);
+                self.writer.window.close(stream);
             }
             // Those of even numbers would answer ours, and we send none.
-            Event::Ping(id) if id % 2 == 1 => self.outlet.send_control(|_, to| spdy::Encoder::ping(id, to)),
-            Event::Window { stream, more } => self.outlet.gate.widen(stream, more),
+            Event::Ping(id) if id % 2 == 1 => self.writer.send_control(|_, to| spdy::Encoder::ping(id, to)),
+            Event::Window { stream, more } => self.writer.window.widen(stream, more),
             Event::Headers { .. } | Event::Replied { .. } | Event::Ping(_) | Event::GoAway { .. } | Event::Settings => {
             }
         }
     }
 
     fn open(&mut self, id: u32, headers: Headers, fin: bool, one_way: bool) {
-        let refuse = |reason| self.outlet.send_control(|_, to| spdy::Encoder::reset(id, reason, to));
+        let refuse = |reason| self.writer.send_control(|_, to| spdy::Encoder::reset(id, reason, to));
         if id.is_multiple_of(2) || id <= self.last || one_way || !(self.policy.admits)(&headers) {
             return refuse(Reason::Protocol);
         }
@@ -242,22 +242,22 @@ impl Demux {
         if self.streams.len() >= self.policy.streams_max {
             return refuse(Reason::Refused);
         }
-        let outlet = self.outlet.clone();
-        let inbox = RecvBuffer::telling(self.shelf.clone(), move |read| {
-            outlet.send_control(|_, to| {
+        let writer = self.writer.clone();
+        let recv_buffer = RecvBuffer::telling(self.budget.clone(), move |read| {
+            writer.send_control(|_, to| {
                 spdy::Encoder::window(id, read, to);
                 spdy::Encoder::window(0, read, to);
             });
         });
-        self.streams.add(id, inbox.clone());
-        self.outlet.gate.open(id);
+        self.streams.add(id, recv_buffer.clone());
+        self.writer.window.open(id);
         // Before anything is written to the stream: clients drop what comes earlier.
-        self.outlet.send_control(|encoder, to| encoder.reply(id, false, to));
+        self.writer.send_control(|encoder, to| encoder.reply(id, false, to));
         if fin {
             drop(self.streams.put(id, bytes::Bytes::new(), true));
         }
-        let output = SendStream::new(self.outlet.clone(), SendTarget::Stream { id, streams: self.streams.clone() });
+        let output = SendStream::new(self.writer.clone(), SendTarget::Stream { id, streams: self.streams.clone() });
         // Full only where as many wait as may be open; dropped, it is reset.
-        self.opened.try_send(Opened { id, headers, input: RecvStream(inbox), output }).ok();
+        self.opened.try_send(Opened { id, headers, input: RecvStream(recv_buffer), output }).ok();
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct StreamTable {
 
 #[derive(Debug)]
 struct Stream {
-    inbox: Arc<RecvBuffer>,
+    recv_buffer: Arc<RecvBuffer>,
     /// We will not write any more.
     finished: bool,
     /// The client will not write any more.
@@ -31,15 +31,15 @@ impl StreamTable {
         self.open().len()
     }
 
-    pub(crate) fn add(&self, id: u32, inbox: Arc<RecvBuffer>) {
-        self.open().insert(id, Stream { inbox, finished: false, heard_out: false });
+    pub(crate) fn add(&self, id: u32, recv_buffer: Arc<RecvBuffer>) {
+        self.open().insert(id, Stream { recv_buffer, finished: false, heard_out: false });
     }
 
     /// Hands bytes to the reader of a stream, and its inbox back, to see whether it has room. Those for no stream are dropped.
     pub(crate) fn put(&self, id: u32, bytes: Bytes, fin: bool) -> Option<Arc<RecvBuffer>> {
         let mut open = self.open();
         let stream = open.get_mut(&id)?;
-        let inbox = stream.inbox.clone();
+        let recv_buffer = stream.recv_buffer.clone();
         if stream.heard_out {
             return None;
         }
@@ -50,11 +50,11 @@ impl StreamTable {
             }
         }
         drop(open);
-        inbox.put(bytes);
+        recv_buffer.put(bytes);
         if fin {
-            inbox.end(Ok(()));
+            recv_buffer.end(Ok(()));
         }
-        Some(inbox)
+        Some(recv_buffer)
     }
 
     /// Notes that we will not write to a stream; false if it is gone already.
@@ -72,7 +72,7 @@ impl StreamTable {
     pub(crate) fn cut(&self, id: u32) -> bool {
         let stream = self.open().remove(&id);
         stream.is_some_and(|stream| {
-            stream.inbox.end(Err(StreamError::Reset));
+            stream.recv_buffer.end(Err(StreamError::Reset));
             true
         })
     }
@@ -80,7 +80,7 @@ impl StreamTable {
     /// The connection ended. What had its end before keeps it.
     pub(crate) fn lose(&self) {
         for (_, stream) in self.open().drain().filter(|(_, stream)| !stream.heard_out) {
-            stream.inbox.end(Err(StreamError::Lost));
+            stream.recv_buffer.end(Err(StreamError::Lost));
         }
     }
 }

@@ -63,10 +63,10 @@ mod tests {
     use crate::recv_buffer::RecvBuffer;
 
     async fn sizes(pieces: &[&str]) -> Vec<(u16, u16)> {
-        let inbox = RecvBuffer::new(Arc::default());
-        let mut resizes = Resizes::new(RecvStream(inbox.clone()));
-        pieces.iter().for_each(|piece| inbox.put(piece.to_string().into()));
-        inbox.end(Ok(()));
+        let recv_buffer = RecvBuffer::new(Arc::default());
+        let mut resizes = Resizes::new(RecvStream(recv_buffer.clone()));
+        pieces.iter().for_each(|piece| recv_buffer.put(piece.to_string().into()));
+        recv_buffer.end(Ok(()));
         let mut all = Vec::new();
         while let Some(Size { width, height }) = resizes.next().await {
             all.push((width, height));

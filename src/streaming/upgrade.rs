@@ -205,8 +205,8 @@ mod tests {
             ("x-stream-protocol-version", "v5.channel.k8s.io"),
             ("x-stream-protocol-version", "v3.channel.k8s.io, v4.channel.k8s.io"),
         ]);
-        let (response, manner) = remote_command(&Method::POST, &asked).unwrap();
-        assert_eq!(manner, RemoteCommandProtocol { transport: Transport::Spdy, json: false, resizes: true });
+        let (response, protocol) = remote_command(&Method::POST, &asked).unwrap();
+        assert_eq!(protocol, RemoteCommandProtocol { transport: Transport::Spdy, json: false, resizes: true });
         assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
         assert_eq!(response.headers()["x-stream-protocol-version"], "v3.channel.k8s.io");
         assert_eq!(response.headers()["upgrade"], "SPDY/3.1");
@@ -232,14 +232,14 @@ mod tests {
             }
             all
         };
-        let manner = |protocol| remote_command(&Method::GET, &with(protocol)).map(|(_, manner)| manner);
+        let protocol = |protocol| remote_command(&Method::GET, &with(protocol)).map(|(_, protocol)| protocol);
         let words = |base64, close| Transport::Channels(ChannelFraming { base64, close });
         let wanted = |transport, json| RemoteCommandProtocol { transport, json, resizes: true };
-        assert_eq!(manner("v5.channel.k8s.io"), Ok(wanted(words(false, true), true)));
-        assert_eq!(manner("v9, v4.channel.k8s.io"), Ok(wanted(words(false, false), true)));
-        assert_eq!(manner("v4.base64.channel.k8s.io"), Ok(wanted(words(true, false), true)));
-        assert_eq!(manner(""), Ok(wanted(words(false, false), false)));
-        assert_eq!(manner("v9").unwrap_err().status, StatusCode::FORBIDDEN);
+        assert_eq!(protocol("v5.channel.k8s.io"), Ok(wanted(words(false, true), true)));
+        assert_eq!(protocol("v9, v4.channel.k8s.io"), Ok(wanted(words(false, false), true)));
+        assert_eq!(protocol("v4.base64.channel.k8s.io"), Ok(wanted(words(true, false), true)));
+        assert_eq!(protocol(""), Ok(wanted(words(false, false), false)));
+        assert_eq!(protocol("v9").unwrap_err().status, StatusCode::FORBIDDEN);
         let (response, tunnel) = port_forward(&Method::GET, &with(FORWARD_TUNNEL)).unwrap();
         assert_eq!(tunnel.transport, Transport::Tunnel);
         assert_eq!(response.headers()[SEC_WEBSOCKET_PROTOCOL], FORWARD_TUNNEL);

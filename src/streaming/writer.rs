@@ -32,7 +32,7 @@ pub(crate) struct FrameWriter {
     clock: Arc<IdleTimer>,
     /// True once nobody reads what the client sends: then nobody writes either.
     gone: watch::Receiver<bool>,
-    pub(crate) gate: SendWindow,
+    pub(crate) window: SendWindow,
 }
 
 #[derive(Default)]
@@ -58,7 +58,7 @@ impl FrameWriter {
             tunnel,
             clock,
             gone,
-            gate: SendWindow::default(),
+            window: SendWindow::default(),
         })
     }
 

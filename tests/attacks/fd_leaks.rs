@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::Outside;
 use crate::support::client::{Client, container, namespaces, pod_namespaces, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, times};
 use crate::support::image_fixture::{Archive, BOX};
 
@@ -34,7 +34,7 @@ fn names(pid: i32) -> Vec<String> {
 
 /// Everything that makes a launch hold descriptors: volumes, files, images, devices.
 fn with_all_sorts(daemon: &Daemon, mut config: v1::ContainerConfig) -> v1::ContainerConfig {
-    let volume = daemon.ground.dir().join("volume");
+    let volume = daemon.env.dir().join("volume");
     fs::create_dir_all(&volume).unwrap();
     fs::write(volume.join("file"), "").unwrap();
     let bind = |host: PathBuf, inside: &str| v1::Mount {
@@ -96,14 +96,14 @@ pub(crate) fn outcome(
 
 #[test]
 fn no_working_directory_is_a_descriptor_of_the_hosts() {
-    let ground = Ground::new();
-    let outside = Outside::new(&ground);
+    let env = TestEnv::new();
+    let outside = Outside::new(&env);
     let image = |number: u32| format!("crisp.test/fd-{number}:1");
     let numbers: Vec<u32> = (3..64).step_by(times(1, 9)).collect();
     for number in &numbers[..3] {
-        ground.import(&Archive::new(&image(*number)).with("WorkingDir", json!(format!("/proc/self/fd/{number}"))));
+        env.import(&Archive::new(&image(*number)).with("WorkingDir", json!(format!("/proc/self/fd/{number}"))));
     }
-    let daemon = Daemon::on(ground);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let secret = outside.climbing("file");
@@ -123,9 +123,9 @@ fn no_working_directory_is_a_descriptor_of_the_hosts() {
 
 #[test]
 fn no_command_begins_in_a_directory_of_the_hosts() {
-    let ground = Ground::new();
-    let outside = Outside::new(&ground);
-    let daemon = Daemon::on(ground);
+    let env = TestEnv::new();
+    let outside = Outside::new(&env);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     for mode in [NamespaceMode::Container, NamespaceMode::Node] {
         let pod = daemon.run_pod_with("pod", |config| *pod_namespaces(config) = namespaces(mode));

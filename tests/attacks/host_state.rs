@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::kernel_state;
 
 /// A directory of the host that no container was given. Nothing of it may be seen, made, changed or mounted over.
@@ -30,8 +30,8 @@ impl Outside {
     /// What nobody inside may read.
     pub(super) const SECRET: &str = "a secret of the host";
 
-    pub(super) fn new(ground: &Ground) -> Self {
-        let dir = ground.dir().join("outside");
+    pub(super) fn new(env: &TestEnv) -> Self {
+        let dir = env.dir().join("outside");
         fs::create_dir_all(dir.join("dir/target")).unwrap();
         for file in ["file", "null", "console", "dir/file", "dir/target/secret"] {
             fs::write(dir.join(file), Self::SECRET).unwrap();

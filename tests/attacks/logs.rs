@@ -9,16 +9,16 @@ use tonic::Code;
 
 use super::Outside;
 use crate::support::client::{Pod, container};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds};
 
 #[test]
 fn a_log_is_a_plain_file_in_the_pods_own_directory_or_nothing() {
-    let ground = Ground::new();
-    let outside = Outside::new(&ground);
-    let daemon = Daemon::on(ground);
+    let env = TestEnv::new();
+    let outside = Outside::new(&env);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
-    let logs = daemon.ground.logs().join("pod");
+    let logs = daemon.env.logs().join("pod");
     let pod = daemon.run_pod("pod");
     symlink(outside.dir(), logs.join("link")).unwrap();
     symlink(outside.absolute("file"), logs.join("file.log")).unwrap();
@@ -72,11 +72,11 @@ fn a_log_is_a_plain_file_in_the_pods_own_directory_or_nothing() {
 
 #[test]
 fn a_directory_of_logs_that_is_a_link_is_not_followed() {
-    let ground = Ground::new();
-    let outside = Outside::new(&ground);
-    let daemon = Daemon::on(ground);
+    let env = TestEnv::new();
+    let outside = Outside::new(&env);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
-    let logs = daemon.ground.logs();
+    let logs = daemon.env.logs();
     // Somebody who may write where all pods have their logs puts a link in the place of one.
     let mut config = daemon.pod_config("pod");
     let own = logs.join("pod");
@@ -104,7 +104,7 @@ fn a_directory_of_logs_that_is_a_link_is_not_followed() {
     assert!(refusal.message().contains("log_directory"), "{refusal:?}");
     outside.check("a directory of logs replaced by a link");
     // Where all of them are may be a link, as where /var/log lies on another disk.
-    let elsewhere = daemon.ground.dir().join("elsewhere");
+    let elsewhere = daemon.env.dir().join("elsewhere");
     symlink(&logs, &elsewhere).unwrap();
     fs::create_dir(logs.join("linked")).unwrap();
     let pod = daemon.run_pod_with("linked", |config| {

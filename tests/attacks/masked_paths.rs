@@ -10,7 +10,7 @@ use tar::EntryType;
 
 use super::Outside;
 use crate::support::client::{container, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::support::image_fixture::Archive;
 use crate::support::layer_fixture::Layer;
@@ -59,13 +59,13 @@ fn assert_hidden(daemon: &Daemon, id: &str, path: &str) {
 
 #[test]
 fn what_is_hidden_is_the_null_device_or_an_empty_directory_whatever_the_image_has() {
-    let ground = Ground::new();
-    let outside = Outside::new(&ground);
+    let env = TestEnv::new();
+    let outside = Outside::new(&env);
     let images = [("plain", vec![]), ("links", vec!["dev/null", "dev/full", "dev/zero"])];
     for (name, links) in &images {
         let archive = Archive::new(&format!("crisp.test/{name}:1"));
         let target = outside.absolute("null");
-        ground.import(&links.iter().fold(archive.with_dir(&target), |archive, link| archive.with_link(link, &target)));
+        env.import(&links.iter().fold(archive.with_dir(&target), |archive, link| archive.with_link(link, &target)));
     }
     let devices = Archive::new("crisp.test/devices:1").on_top(Layer::new(|tar| {
         // Another device, a FIFO and a file under the names that count.
@@ -75,8 +75,8 @@ fn what_is_hidden_is_the_null_device_or_an_empty_directory_whatever_the_image_ha
         tar.dir("sys/firmware", 0o755);
         tar.file("sys/firmware/fake", 0o644, b"fake");
     }));
-    ground.import(&devices);
-    let daemon = Daemon::on(ground);
+    env.import(&devices);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     for name in ["plain", "links", "devices"] {
@@ -130,7 +130,7 @@ fn what_is_hidden_or_read_only_stays_so_under_volumes() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let volume = daemon.ground.dir().join("volume");
+    let volume = daemon.env.dir().join("volume");
     fs::create_dir_all(volume.join("hidden/deep")).unwrap();
     fs::create_dir(volume.join("fixed")).unwrap();
     for file in ["secret", "hidden/deep/file", "fixed/file"] {
@@ -176,13 +176,13 @@ fn what_crisp_writes_for_a_container_goes_to_the_kernel_and_not_to_files_of_the_
         "sys/fs/cgroup/memory/memory.limit_in_bytes",
         "sys/fs/cgroup/memory.max",
     ];
-    let ground = Ground::new();
-    ground.import(&Archive::new(IMAGE).on_top(Layer::new(|tar| {
+    let env = TestEnv::new();
+    env.import(&Archive::new(IMAGE).on_top(Layer::new(|tar| {
         for fake in fakes {
             tar.file(fake, 0o666, b"fake");
         }
     })));
-    let daemon = Daemon::on(ground);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| {
         let sysctls = &mut config.linux.as_mut().unwrap().sysctls;
@@ -207,7 +207,7 @@ fn what_crisp_writes_for_a_container_goes_to_the_kernel_and_not_to_files_of_the_
     let seen = "cat /proc/sys/net/ipv4/ip_unprivileged_port_start /proc/sys/kernel/shm_rmid_forced";
     assert_eq!(client.exec_script(&id, seen), "77\n1\n");
     // Nothing was written to what lies below the mounts: not a file of the image was copied to be changed.
-    let upper = daemon.ground.root().join("containers").join(&id).join("upper");
+    let upper = daemon.env.root().join("containers").join(&id).join("upper");
     for fake in fakes {
         assert!(!upper.join(fake).exists(), "{fake} was written");
     }

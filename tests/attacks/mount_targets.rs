@@ -9,7 +9,7 @@ use tar::EntryType;
 use super::Outside;
 use super::masked_paths::MASKED;
 use crate::support::client::{Pod, container, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, times};
 use crate::support::image_fixture::Archive;
 use crate::support::layer_fixture::Layer;
@@ -45,8 +45,8 @@ fn links_of_an_image_below_dev_make_or_change_nothing_on_the_host() {
         "null", "console", "ptmx", "shm", "mqueue", "fd", "stdin", "stdout", "tty", "random", "core", "kcore", "asked",
         "deep",
     ];
-    let ground = Ground::new();
-    let outside = Outside::new(&ground);
+    let env = TestEnv::new();
+    let outside = Outside::new(&env);
     let image = |place: usize| format!("crisp.test/dev-{place}:1");
     // The place of terminals is a link itself, or holds one.
     let cases = [
@@ -60,9 +60,9 @@ fn links_of_an_image_below_dev_make_or_change_nothing_on_the_host() {
             NAMES.iter().for_each(|name| tar.symlink(&format!("dev/{name}"), target));
             tar.symlink(terminals, target);
         });
-        ground.import(&Archive::new(&image(place)).on_top(layer));
+        env.import(&Archive::new(&image(place)).on_top(layer));
     }
-    let daemon = Daemon::on(ground);
+    let daemon = Daemon::on(env);
     let pod = daemon.run_pod("pod");
     for (place, (target, _)) in cases.iter().enumerate() {
         // What an image has in /dev is never seen: each container has a /dev of its own.
@@ -73,8 +73,8 @@ fn links_of_an_image_below_dev_make_or_change_nothing_on_the_host() {
 
 #[test]
 fn places_of_the_kernels_file_systems_that_are_no_directories_are_refused() {
-    let ground = Ground::new();
-    let outside = Outside::new(&ground);
+    let env = TestEnv::new();
+    let outside = Outside::new(&env);
     let names = ["proc", "sys", "dev"];
     let kinds = ["link", "climbing", "dangling", "file", "fifo", "device"];
     let kinds = &kinds[..times(kinds.len(), 2)];
@@ -93,10 +93,10 @@ fn places_of_the_kernels_file_systems_that_are_no_directories_are_refused() {
                     _ => tar.device(EntryType::Char, name, (1, 3)),
                 }
             });
-            ground.import(&Archive::new(&image(name, kind)).on_top(layer));
+            env.import(&Archive::new(&image(name, kind)).on_top(layer));
         }
     }
-    let daemon = Daemon::on(ground);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let before = daemon.snapshot();
@@ -115,12 +115,12 @@ fn places_of_the_kernels_file_systems_that_are_no_directories_are_refused() {
 #[test]
 fn no_volume_lies_over_proc_whatever_path_or_link_leads_there() {
     const IMAGE: &str = "crisp.test/to-proc:1";
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let archive = Archive::new(IMAGE).with_dir("deep").with_link("p", "/proc").with_link("up", "deep/../proc/self");
-    ground.import(&archive.with_link("root", "/").with_link("dot", "deep/.."));
-    let volume = ground.dir().join("volume");
+    env.import(&archive.with_link("root", "/").with_link("dot", "deep/.."));
+    let volume = env.dir().join("volume");
     fs::create_dir(&volume).unwrap();
-    let daemon = Daemon::on(ground);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let before = daemon.snapshot();
@@ -160,10 +160,10 @@ fn no_volume_lies_over_proc_whatever_path_or_link_leads_there() {
 #[test]
 fn devices_are_made_inside_whatever_their_paths_and_the_image_say() {
     const IMAGE: &str = "crisp.test/devices:1";
-    let ground = Ground::new();
-    let outside = Outside::new(&ground);
-    ground.import(&Archive::new(IMAGE).with_link("away", &outside.absolute("dir")).with_link("root", "/"));
-    let daemon = Daemon::on(ground);
+    let env = TestEnv::new();
+    let outside = Outside::new(&env);
+    env.import(&Archive::new(IMAGE).with_link("away", &outside.absolute("dir")).with_link("root", "/"));
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let places = [

@@ -9,7 +9,7 @@ use cri_api::v1;
 use serde_json::json;
 
 use crate::support::client::{container, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::support::image_fixture::Archive;
 use crate::support::kernel_state;
@@ -24,11 +24,11 @@ fn as_nobody(program: &str, arguments: &[&str]) -> (bool, String) {
 
 #[test]
 fn no_other_user_of_the_host_gets_into_the_directories_of_crisp() {
-    let ground = Ground::new();
-    ground.import(&Archive::new("crisp.test/volumes:1").with("Volumes", json!({ "/data": {} })));
+    let env = TestEnv::new();
+    env.import(&Archive::new("crisp.test/volumes:1").with("Volumes", json!({ "/data": {} })));
     // Else it is the test's own directory that keeps them out.
-    fs::set_permissions(ground.dir(), fs::Permissions::from_mode(0o755)).unwrap();
-    let daemon = Daemon::on(ground);
+    fs::set_permissions(env.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let mut config = container("main", &crate::support::client::IDLE);
@@ -37,8 +37,8 @@ fn no_other_user_of_the_host_gets_into_the_directories_of_crisp() {
     client.wait_printed(&id, "idle");
     let script = "cp /bin/busybox /data/suid; cp /bin/busybox /suid; chmod 4755 /data/suid /suid; chmod 777 / /data";
     client.exec_script(&id, script);
-    let (state, root) = (daemon.ground.state(), daemon.ground.root());
-    let (reachable, listed) = as_nobody("/usr/bin/ls", &[daemon.ground.dir().to_str().unwrap()]);
+    let (state, root) = (daemon.env.state(), daemon.env.root());
+    let (reachable, listed) = as_nobody("/usr/bin/ls", &[daemon.env.dir().to_str().unwrap()]);
     assert!(reachable && listed.contains("state"), "the test's own directory is closed: {listed}");
     for dir in [&state, &root] {
         let (_, found) = as_nobody("/usr/bin/find", &[dir.to_str().unwrap()]);
@@ -56,7 +56,7 @@ fn no_other_user_of_the_host_gets_into_the_directories_of_crisp() {
     let suid = writable.join("upper/suid");
     assert!(fs::metadata(&suid).unwrap().permissions().mode() & 0o4000 != 0);
     assert!(!as_nobody("/usr/bin/stat", &[&format!("/proc/{}/root/suid", daemon.pids(&id)[0])]).0);
-    for socket in [daemon.ground.socket(), state.join("pods").join(&pod.id).join("shim.sock")] {
+    for socket in [daemon.env.socket(), state.join("pods").join(&pod.id).join("shim.sock")] {
         assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o077, 0, "{}", socket.display());
     }
 }
@@ -85,7 +85,7 @@ fn a_container_that_fills_the_files_of_its_pod_fills_nothing_else() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
-    let state = daemon.ground.state();
+    let state = daemon.env.state();
     let free = || {
         let found = rustix::fs::statvfs(&state).unwrap();
         found.f_bavail * found.f_frsize
@@ -134,7 +134,7 @@ fn crisp_listens_nowhere_but_in_its_own_directories() {
             && let Some(path) = fields.get(7)
         {
             assert!(path.starts_with('/'), "{line}");
-            let place = if path.starts_with("/proc/self/fd") { path } else { daemon.ground.dir().to_str().unwrap() };
+            let place = if path.starts_with("/proc/self/fd") { path } else { daemon.env.dir().to_str().unwrap() };
             assert!(path.starts_with(place), "{line}");
             named += 1;
         }

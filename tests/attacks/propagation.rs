@@ -8,7 +8,7 @@ use cri_api::v1::MountPropagation;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
 use crate::support::client::{container, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::support::image_fixture::Archive;
 use crate::support::kernel_state;
@@ -17,8 +17,8 @@ const IMAGE: &str = "crisp.test/etc-link:1";
 
 /// A directory as the host's `/etc` or `/sys` could be: its mounts, and those below it, are told to others. It goes
 /// with the ground.
-fn shared(ground: &Ground) -> PathBuf {
-    let dir = ground.dir().join("shared");
+fn shared(env: &TestEnv) -> PathBuf {
+    let dir = env.dir().join("shared");
     fs::create_dir(&dir).unwrap();
     for point in [dir.clone(), dir.join("below")] {
         fs::create_dir_all(&point).unwrap();
@@ -43,13 +43,13 @@ fn volume(host: &Path, inside: &str) -> v1::Mount {
 
 #[test]
 fn what_is_mounted_into_a_volume_for_a_container_is_not_mounted_on_the_host() {
-    let ground = Ground::new();
-    ground.import(&Archive::new(IMAGE).with_link("link", "/etc"));
-    let host = shared(&ground);
-    let own = ground.dir().join("own");
+    let env = TestEnv::new();
+    env.import(&Archive::new(IMAGE).with_link("link", "/etc"));
+    let host = shared(&env);
+    let own = env.dir().join("own");
     fs::create_dir(&own).unwrap();
     fs::write(own.join("file"), "own\n").unwrap();
-    let daemon = Daemon::on(ground);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let before = kernel_state::mounts_under(&host);

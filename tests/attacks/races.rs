@@ -9,7 +9,7 @@ use cri_api::v1;
 
 use super::{Outside, Racer};
 use crate::support::client::{container, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, times};
 use crate::support::image_fixture::Archive;
 
@@ -37,14 +37,14 @@ struct Shared {
 
 impl Shared {
     fn new(link: impl FnOnce(&Outside) -> String) -> Self {
-        let ground = Ground::new();
-        let outside = Outside::new(&ground);
-        let (volume, inner) = (ground.dir().join("volume"), ground.dir().join("inner"));
+        let env = TestEnv::new();
+        let outside = Outside::new(&env);
+        let (volume, inner) = (env.dir().join("volume"), env.dir().join("inner"));
         fs::create_dir_all(volume.join("a/target")).unwrap();
         symlink(link(&outside), volume.join("b")).unwrap();
         fs::create_dir(&inner).unwrap();
         fs::write(inner.join("file"), "inner\n").unwrap();
-        Self { daemon: Daemon::on(ground), outside, volume, inner }
+        Self { daemon: Daemon::on(env), outside, volume, inner }
     }
 
     fn exchange(&self) -> Racer {
@@ -68,7 +68,7 @@ impl Shared {
         // Numbers of file systems that each container has of its own come and go.
         let of_host = |table: BTreeSet<(String, String)>| -> BTreeSet<String> {
             let roots = table.into_iter().map(|(_, root)| root);
-            roots.filter(|root| Path::new(root).starts_with(self.daemon.ground.dir())).collect()
+            roots.filter(|root| Path::new(root).starts_with(self.daemon.env.dir())).collect()
         };
         let quiet = of_host(run(config.clone()).unwrap());
         let racer = self.exchange();
@@ -119,11 +119,11 @@ fn a_volume_that_turns_into_a_link_to_proc_gets_nothing_mounted_there() {
 
 #[test]
 fn two_containers_that_swap_links_for_each_other_see_nothing_of_the_host() {
-    let ground = Ground::new();
-    let outside = Outside::new(&ground);
-    let shared = ground.dir().join("volume");
+    let env = TestEnv::new();
+    let outside = Outside::new(&env);
+    let shared = env.dir().join("volume");
     fs::create_dir(&shared).unwrap();
-    let daemon = Daemon::on(ground);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     // The neighbours are containers, and turn a directory into a link and back.
@@ -187,16 +187,16 @@ fn what_is_hidden_in_a_volume_that_changes_meanwhile_hides_nothing_of_the_host()
 
 #[test]
 fn renames_elsewhere_do_not_keep_a_container_from_being_made() {
-    let ground = Ground::new();
+    let env = TestEnv::new();
     // As many images have it: /var/run is a link upwards, and the kubelet mounts a secret below it.
-    ground.import(&Archive::new("crisp.test/run:1").with_dir("run").with_dir("var").with_link("var/run", "../run"));
-    let elsewhere = ground.dir().join("elsewhere");
+    env.import(&Archive::new("crisp.test/run:1").with_dir("run").with_dir("var").with_link("var/run", "../run"));
+    let elsewhere = env.dir().join("elsewhere");
     fs::create_dir_all(elsewhere.join("a")).unwrap();
     fs::create_dir_all(elsewhere.join("b")).unwrap();
-    let daemon = Daemon::on(ground);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let secret = daemon.ground.dir().join("secret");
+    let secret = daemon.env.dir().join("secret");
     fs::create_dir(&secret).unwrap();
     fs::write(secret.join("token"), "token\n").unwrap();
     let _racer = Racer::exchange(&elsewhere.join("a"), &elsewhere.join("b"));

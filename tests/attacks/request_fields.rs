@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::support::client::{Pod, container, namespaces, pod_namespaces, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::support::image_fixture::Archive;
 use crate::support::kernel_state;
@@ -127,7 +127,7 @@ fn no_kernel_parameter_of_a_pod_is_smuggled_in_or_becomes_the_hosts() {
 
 /// The configuration that a container was launched with, without what is different for each.
 fn launched(daemon: &Daemon, pod: &Pod, id: &str) -> (Value, Value, BTreeMap<String, String>) {
-    let dir = daemon.ground.state().join("pods").join(&pod.id).join("containers").join(id);
+    let dir = daemon.env.state().join("pods").join(&pod.id).join("containers").join(id);
     let read = |file: &str| -> Value {
         let text = fs::read_to_string(dir.join(file)).unwrap().replace(id, "CONTAINER").replace(&pod.id, "POD");
         let shim =
@@ -181,7 +181,7 @@ fn no_annotation_changes_anything_of_a_container() {
         let mut config = daemon.pod_config(name);
         config.hostname = "same".into();
         config.annotations = annotations.clone();
-        let cgroup = daemon.ground.pod_cgroup(name);
+        let cgroup = daemon.env.pod_cgroup(name);
         config.linux.as_mut().unwrap().cgroup_parent = cgroup;
         let pod = client.run_pod_of(config);
         let mut config = container("main", &crate::support::client::IDLE);
@@ -195,7 +195,7 @@ fn no_annotation_changes_anything_of_a_container() {
         let looks = (text(looks.0), text(looks.1), looks.2);
         client.stop_pod(&pod.id).unwrap();
         client.remove_pod(&pod.id).unwrap();
-        daemon.ground.remove_pod_cgroup(&format!("{}/{name}", daemon.ground.cgroup()));
+        daemon.env.remove_pod_cgroup(&format!("{}/{name}", daemon.env.cgroup()));
         looks
     };
     let plain = run("plain", &Default::default());
@@ -207,14 +207,14 @@ fn no_annotation_changes_anything_of_a_container() {
 
 #[test]
 fn no_variable_becomes_more_than_one_or_an_account() {
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let odd = "x\nroot2::0:0::/:/bin/sh";
-    ground.import(
+    env.import(
         &Archive::new("crisp.test/home:1")
             .with("Env", json!(["PATH=/bin", format!("HOME={odd}"), "A=b\nEVIL=1"]))
             .on_top(Layer::new(|tar| tar.file("etc/passwd", 0o644, b"root:x:0:0::/ro:ot:/bin/sh\nu:x:5:5::\n"))),
     );
-    let daemon = Daemon::on(ground);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let of = |name: &str| {
@@ -244,7 +244,7 @@ fn no_variable_becomes_more_than_one_or_an_account() {
     assert!(variables.iter().all(|variable| !variable.starts_with("EVIL")), "{variables:?}");
     assert_eq!(client.exec_script(&id, "cat /etc/passwd | wc -l"), "2\n");
     // The image's own file is as it was: crisp never writes one.
-    let upper = daemon.ground.root().join("containers").join(&id).join("upper/etc");
+    let upper = daemon.env.root().join("containers").join(&id).join("upper/etc");
     assert!(!upper.join("passwd").exists() && !upper.join("group").exists());
 }
 

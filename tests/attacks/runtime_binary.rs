@@ -13,7 +13,7 @@ use tar::EntryType;
 use tonic::Code;
 
 use crate::support::client::{Client, Pod, container, namespaces, pod_namespaces, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, program, seconds, times, wait_for};
 use crate::support::image_fixture::Archive;
 use crate::support::kernel_state;
@@ -37,10 +37,10 @@ fn with_pids(mut config: v1::ContainerConfig, mode: NamespaceMode) -> v1::Contai
 fn a_script_that_is_run_by_whoever_runs_it_does_not_reach_crisp() {
     const IMAGE: &str = "crisp.test/script:1";
     let before = programs();
-    let ground = Ground::new();
+    let env = TestEnv::new();
     // The kernel runs the interpreter: the very program that asked for the script.
-    ground.import(&Archive::new(IMAGE).on_top(Layer::new(|tar| tar.file("entry", 0o755, b"#!/proc/self/exe\n"))));
-    let daemon = Daemon::on(ground);
+    env.import(&Archive::new(IMAGE).on_top(Layer::new(|tar| tar.file("entry", 0o755, b"#!/proc/self/exe\n"))));
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     for mode in [NamespaceMode::Container, NamespaceMode::Pod, NamespaceMode::Node] {
         let pod = pod_with_pids(&daemon, mode);
@@ -79,12 +79,12 @@ fn a_script_that_is_run_by_whoever_runs_it_does_not_reach_crisp() {
 #[test]
 fn no_library_that_an_image_names_is_asked_for_its_accounts() {
     const IMAGE: &str = "crisp.test/accounts:1";
-    let ground = Ground::new();
+    let env = TestEnv::new();
     // The C library opens this file to find out which libraries know users, and loads those. Whoever opens a pipe that nobody
     // writes to waits for ever.
     let trap = Layer::new(|tar| tar.device(EntryType::Fifo, "etc/nsswitch.conf", (0, 0)));
-    ground.import(&Archive::new(IMAGE).on_top(trap));
-    let daemon = Daemon::on(ground);
+    env.import(&Archive::new(IMAGE).on_top(trap));
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     for user in [0, 1000] {
@@ -256,7 +256,7 @@ fn a_neighbour_that_stops_whoever_comes_does_not_keep_the_pod_from_its_end() {
                     case $pid in 1|$$) ;; *) kill -STOP $pid ;; esac; done; done 2> /dev/null";
     let attacker = client.run_config(&pod, with_pids(container("attacker", &["sh", "-c", stop_all]), mode));
     client.wait_printed(&attacker, "stopping");
-    let (socket, shim) = (daemon.ground.socket(), daemon.shims()[0]);
+    let (socket, shim) = (daemon.env.socket(), daemon.shims()[0]);
     let is_stopped = |pid: i32| {
         let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
         String::from_utf8_lossy(&stat).rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))

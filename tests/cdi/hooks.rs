@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{Specs, bind, given};
 use crate::support::client::{IDLE, pod_namespaces, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::kernel_state;
 
@@ -314,7 +314,7 @@ fn a_hook_that_takes_too_long_is_killed_with_what_it_started() {
     let id = client.try_create(&pod, given("poststop", &IDLE, &["d"])).unwrap();
     client.remove(&id).unwrap();
     wait_for("the hook to be gone", seconds(5), || (naps() == 0).then_some(()));
-    assert!(daemon.ground.read_log().contains("did not end within 1 s"), "told of, and nothing is held up");
+    assert!(daemon.env.read_log().contains("did not end within 1 s"), "told of, and nothing is held up");
 }
 
 #[test]
@@ -323,7 +323,7 @@ fn what_a_device_began_is_ended_also_when_shim_or_daemon_were_lost() {
     let here = specs.path("");
     let note = |name: &str| hook(name, &format!("echo {name} >> {}order", here.display()));
     specs.device(json!({"hooks": [note("createRuntime"), note("poststop")]}));
-    let mut daemon = Daemon::with_failpoints(Ground::with_settings(&specs.settings(false)), "create.launch=kill");
+    let mut daemon = Daemon::with_failpoints(TestEnv::with_settings(&specs.settings(false)), "create.launch=kill");
     let pod = daemon.run_pod("pod");
     daemon.client().try_create(&pod, given("cut-off", &["true"], &["d"])).unwrap_err();
     daemon.wait_ended();

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::{Specs, bind, given};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::support::image_fixture::Archive;
 
@@ -83,14 +83,14 @@ fn links_of_an_image_lead_no_mount_out_of_the_root_before_or_after_it_is_entered
     let specs = Specs::new();
     let source = specs.source("source", "from the host\n");
     let outside = specs.source("outside", "untouched\n");
-    let ground = Ground::with_settings(&specs.settings(false));
+    let env = TestEnv::with_settings(&specs.settings(false));
     let image = Archive::new("crisp.test/links:1")
         .with_link("absolute", outside.to_str().unwrap())
         .with_link("climbing", &format!("../../../../../../..{}", outside.display()))
         .with_link("kernel", "/proc")
         .with_link("itself", "/");
-    ground.import(&image);
-    let daemon = Daemon::on(ground);
+    env.import(&image);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let mut number = 0;
@@ -178,10 +178,10 @@ fn no_variable_or_file_of_an_image_reaches_a_hook_of_the_hosts() {
         json!({"hookName": moment, "path": "/bin/sh", "args": ["sh", "-c", script], "timeout": 60})
     };
     specs.device(json!({"hooks": MOMENTS.map(note)}));
-    let ground = Ground::with_settings(&specs.settings(false));
+    let env = TestEnv::with_settings(&specs.settings(false));
     let preload = json!(["LD_PRELOAD=./evil.so", "LD_LIBRARY_PATH=.", "BASH_ENV=evil", "ENV=evil"]);
-    ground.import(&Archive::new(IMAGE).with("Env", preload).with("WorkingDir", json!("/work")));
-    let daemon = Daemon::on(ground);
+    env.import(&Archive::new(IMAGE).with("Env", preload).with("WorkingDir", json!("/work")));
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let mut config = given("main", &crate::support::client::IDLE, &["d"]);

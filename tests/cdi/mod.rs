@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tonic::Code;
 
 use crate::support::client::{IDLE, container, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 
 /// The kind of all devices here.
@@ -155,7 +155,7 @@ fn an_unknown_device_is_refused_before_anything_is_made_and_all_are_named() {
     let pod = daemon.run_pod("pod");
     let before = daemon.snapshot();
     let mut config = given("main", &["true"], &["here", "one", "two"]);
-    let missing = daemon.ground.dir().join("not-made");
+    let missing = daemon.env.dir().join("not-made");
     config.mounts =
         vec![v1::Mount { container_path: "/x".into(), host_path: missing.display().to_string(), ..Default::default() }];
     let refusal = client.try_create(&pod, config).unwrap_err();
@@ -259,11 +259,11 @@ fn a_verbose_status_tells_the_devices_and_their_specs_also_after_a_restart() {
 fn labels_of_an_image_ask_for_nothing() {
     let specs = Specs::new();
     specs.device(json!({"env": ["D=1"]}));
-    let ground = Ground::with_settings(&specs.settings(true));
+    let env = TestEnv::with_settings(&specs.settings(true));
     let image = crate::support::image_fixture::Archive::new("crisp.test/labelled:1")
         .with("Labels", json!({"cdi.k8s.io/tests": "tests.example/thing=d"}));
-    ground.import(&image);
-    let daemon = Daemon::on(ground);
+    env.import(&image);
+    let daemon = Daemon::on(env);
     let pod = daemon.run_pod("pod");
     let mut config = container("main", &["sh", "-c", "echo .$D."]);
     config.image = Some(v1::ImageSpec { image: "crisp.test/labelled:1".into(), ..Default::default() });

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, program};
 use crate::support::kernel_state;
 
@@ -17,18 +17,18 @@ fn finding<'a>(all: &'a Value, name: &str) -> &'a Value {
     list.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("nothing is said of {name}: {all:#}"))
 }
 
-fn names(ground: &Ground) -> Vec<String> {
+fn names(env: &TestEnv) -> Vec<String> {
     let mut names: Vec<String> =
-        fs::read_dir(ground.dir()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        fs::read_dir(env.dir()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
 
 #[test]
 fn a_host_that_runs_pods_is_told_so_and_nothing_is_left_behind() {
-    let ground = Ground::new();
-    let (before, files) = (ground.snapshot(None), names(&ground));
-    let found = findings(&ground.verb_ok("check", &["--json"]));
+    let env = TestEnv::new();
+    let (before, files) = (env.snapshot(None), names(&env));
+    let found = findings(&env.verb_ok("check", &["--json"]));
     assert_eq!(found["can_run"], true, "{found:#}");
     for name in ["overlayfs", "cpu", "memory", "user", "seccomp"] {
         assert_eq!(finding(&found, name)["level"], "ok", "{found:#}");
@@ -43,38 +43,38 @@ fn a_host_that_runs_pods_is_told_so_and_nothing_is_left_behind() {
     }
     let version = finding(&found, "version")["what"].as_str().unwrap();
     assert!(version.starts_with(if kernel_state::is_v2() { "v2" } else { "v1" }), "{version}");
-    ground.wait_until_like(&before, None);
-    assert_eq!(names(&ground), files);
-    assert_eq!(fs::read_dir(ground.root()).unwrap().flatten().filter(|e| e.file_name() != "images").count(), 0);
+    env.wait_until_like(&before, None);
+    assert_eq!(names(&env), files);
+    assert_eq!(fs::read_dir(env.root()).unwrap().flatten().filter(|e| e.file_name() != "images").count(), 0);
 }
 
 #[test]
 fn the_networks_it_tries_are_never_seen() {
-    let ground = Ground::connected("");
-    let before = ground.links();
-    let found = findings(&ground.verb_ok("check", &["--json"]));
+    let env = TestEnv::connected("");
+    let before = env.links();
+    let found = findings(&env.verb_ok("check", &["--json"]));
     assert_eq!(finding(&found, "built-in bridge")["level"], "ok", "{found:#}");
-    assert_eq!(ground.links(), before);
+    assert_eq!(env.links(), before);
 }
 
 #[test]
 fn a_network_that_is_broken_keeps_pods_from_running() {
-    let ground = Ground::connected("");
+    let env = TestEnv::connected("");
     let conflist = r#"{"cniVersion":"1.0.0","name":"broken","plugins":[{"type":"no-such-plugin"}]}"#;
-    fs::write(ground.cni().join("10-broken.conflist"), conflist).unwrap();
-    let words = ground.verb_fails("check", &[]);
+    fs::write(env.cni().join("10-broken.conflist"), conflist).unwrap();
+    let words = env.verb_fails("check", &[]);
     assert!(words.contains("CNI"), "{words}");
 }
 
 #[test]
 fn what_keeps_pods_from_running_is_exit_code_1_and_named() {
-    let ground = Ground::new();
-    let text = fs::read_to_string(ground.config()).unwrap();
+    let env = TestEnv::new();
+    let text = fs::read_to_string(env.config()).unwrap();
     let shim = format!("{:?}", program("crisp-shim"));
-    fs::write(ground.config(), text.replace(&shim, "\"/nonexistent/crisp-shim\"")).unwrap();
-    let words = ground.verb_fails("check", &[]);
+    fs::write(env.config(), text.replace(&shim, "\"/nonexistent/crisp-shim\"")).unwrap();
+    let words = env.verb_fails("check", &[]);
     assert!(words.contains("crisp-shim"), "{words}");
-    let output = ground.verb("check", &["--json"]).output().unwrap();
+    let output = env.verb("check", &["--json"]).output().unwrap();
     let found = findings(&super::text(&output));
     assert_eq!((output.status.code(), &found["can_run"]), (Some(1), &Value::Bool(false)));
     let file = finding(&found, "file");
@@ -83,8 +83,8 @@ fn what_keeps_pods_from_running_is_exit_code_1_and_named() {
 
 #[test]
 fn a_configuration_that_no_daemon_takes_is_told() {
-    let ground = Ground::with_settings("colour = \"blue\"");
-    let output = ground.verb("check", &[]).output().unwrap();
+    let env = TestEnv::with_settings("colour = \"blue\"");
+    let output = env.verb("check", &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(super::text(&output).contains("colour"), "{}", super::text(&output));
 }
@@ -92,12 +92,12 @@ fn a_configuration_that_no_daemon_takes_is_told() {
 #[test]
 fn a_daemon_that_runs_is_looked_at_too() {
     let daemon = Daemon::start();
-    let found = findings(&daemon.ground.verb_ok("check", &["--json"]));
+    let found = findings(&daemon.env.verb_ok("check", &["--json"]));
     assert_eq!(finding(&found, "settings")["level"], "ok", "{found:#}");
     let ready = finding(&found, "RuntimeReady");
     assert_eq!(ready["level"], "ok", "{found:#}");
-    let elsewhere = daemon.ground.dir().join("elsewhere");
-    let found = findings(&daemon.ground.verb_ok("check", &["--json", "--state", elsewhere.to_str().unwrap()]));
+    let elsewhere = daemon.env.dir().join("elsewhere");
+    let found = findings(&daemon.env.verb_ok("check", &["--json", "--state", elsewhere.to_str().unwrap()]));
     let settings = finding(&found, "settings");
     assert_eq!(settings["level"], "warn", "{found:#}");
     assert!(settings["what"].as_str().unwrap().contains("elsewhere"), "{settings:#}");

@@ -9,7 +9,7 @@ use crate::support::kernel_state;
 use crate::update::{file, limits};
 
 fn told(daemon: &Daemon, target: &str) -> Value {
-    serde_json::from_str(&daemon.ground.verb_ok("explain", &[target, "--json"])).unwrap()
+    serde_json::from_str(&daemon.env.verb_ok("explain", &[target, "--json"])).unwrap()
 }
 
 fn row<'a>(view: &'a Value, file: &str) -> &'a Value {
@@ -42,7 +42,7 @@ fn asked_applied_and_actual_stand_beside_the_file_they_live_in() {
         assert_eq!(memory["actual"], fs::read_to_string(path).unwrap().trim(), "{path}");
         assert!(path.contains(&id) && memory["drift"] == false, "{memory:#}");
     }
-    let text = daemon.ground.verb_ok("explain", &["web"]);
+    let text = daemon.env.verb_ok("explain", &["web"]);
     assert!(text.contains("500m") && text.contains(memory_file()) && text.contains("running, pid"), "{text}");
 }
 
@@ -55,7 +55,7 @@ fn drift_is_marked() {
     let view = told(&daemon, "web");
     let memory = row(&view, memory_file());
     assert_eq!((&memory["drift"], &memory["actual"]), (&true.into(), &"33554432".into()), "{memory:#}");
-    let text = daemon.ground.verb_ok("explain", &["web"]);
+    let text = daemon.env.verb_ok("explain", &["web"]);
     assert!(text.lines().any(|line| line.contains("32Mi") && line.contains("somebody else")), "{text}");
 }
 
@@ -66,7 +66,7 @@ fn a_pod_is_explained_with_its_owner_and_its_containers() {
         config.linux.get_or_insert_default().resources = Some(limits(700, 128));
     });
     daemon.client().run_limited(&ours, "web", limits(500, 64));
-    let parent = daemon.ground.pod_cgroup("given");
+    let parent = daemon.env.pod_cgroup("given");
     let given = daemon.run_pod_with("given", |config| {
         config.linux.get_or_insert_default().cgroup_parent = parent.clone();
     });
@@ -77,10 +77,10 @@ fn a_pod_is_explained_with_its_owner_and_its_containers() {
     assert_eq!(row(&view["containers"][0], memory_file())["asked"], "64Mi");
     let view = told(&daemon, "given");
     assert_eq!((&view["owner"], &view["cgroup"]), (&"client".into(), &parent.clone().into()));
-    assert!(daemon.ground.verb_ok("explain", &["given"]).contains("never writes there"));
+    assert!(daemon.env.verb_ok("explain", &["given"]).contains("never writes there"));
     daemon.client().stop_pod(&given.id).unwrap();
     daemon.client().remove_pod(&given.id).unwrap();
-    daemon.ground.remove_pod_cgroup(&parent);
+    daemon.env.remove_pod_cgroup(&parent);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn what_has_not_begun_and_what_has_ended_is_explained_too() {
     client.script(&pod, "late", "exit 3");
     let view = told(&daemon, "late");
     assert_eq!((&view["state"], &view["ended"]["code"]), (&"exited".into(), &3.into()));
-    assert!(daemon.ground.verb_ok("explain", &["late"]).contains("exited with 3"));
+    assert!(daemon.env.verb_ok("explain", &["late"]).contains("exited with 3"));
 }
 
 #[test]
@@ -103,9 +103,9 @@ fn who_is_not_there_or_not_alone_is_told() {
     let daemon = Daemon::start();
     let (a, b) = (daemon.run_pod("a"), daemon.run_pod("b"));
     let (x, y) = (daemon.client().run_idle(&a, "web"), daemon.client().run_idle(&b, "web"));
-    let words = daemon.ground.verb_fails("explain", &["web"]);
+    let words = daemon.env.verb_fails("explain", &["web"]);
     assert!(words.contains(&x[..12]) && words.contains(&y[..12]), "{words}");
     assert_eq!(told(&daemon, "b/web")["id"], y);
-    let words = daemon.ground.verb_fails("explain", &["nobody"]);
+    let words = daemon.env.verb_fails("explain", &["nobody"]);
     assert!(words.contains("nobody") && words.contains("crictl"), "{words}");
 }

@@ -8,9 +8,9 @@ mod selftest;
 
 use std::process::{Command, Output};
 
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 
-impl Ground {
+impl TestEnv {
     /// A verb of `crisp` on this ground.
     pub(crate) fn verb(&self, verb: &str, arguments: &[&str]) -> Command {
         let mut command = self.crisp(&[verb, "--config"]);

@@ -12,16 +12,16 @@ fn a_container_gets_what_a_kubelet_would_give_it() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("shop");
     let id = daemon.client().run_limited(&pod, "web", limits(500, 64));
-    let said = daemon.ground.verb_ok("resize", &["web", "--cpu", "250m", "--memory", "96Mi"]);
+    let said = daemon.env.verb_ok("resize", &["web", "--cpu", "250m", "--memory", "96Mi"]);
     assert_limits(&daemon, &id, 250, 96);
     assert!(said.contains("67108864 (64Mi)") && said.contains("100663296 (96Mi)"), "before and after: {said}");
-    daemon.ground.verb_ok("resize", &["shop/web", "--cpu", "100m/300m"]);
+    daemon.env.verb_ok("resize", &["shop/web", "--cpu", "100m/300m"]);
     let shown = daemon.client().in_force(&id);
     assert_eq!((shown.cpu_quota, shown.cpu_shares, shown.memory_limit_in_bytes), (30_000, 102, 96 << 20));
-    daemon.ground.verb_ok("resize", &[&id[..10], "--cpu-quota", "-1", "--cpu-shares", "77"]);
+    daemon.env.verb_ok("resize", &[&id[..10], "--cpu-quota", "-1", "--cpu-shares", "77"]);
     let shown = daemon.client().in_force(&id);
     assert_eq!((shown.cpu_quota, shown.cpu_shares, shown.memory_limit_in_bytes), (-1, 77, 96 << 20));
-    let again = daemon.ground.verb_ok("resize", &["web", "--memory", "96Mi"]);
+    let again = daemon.env.verb_ok("resize", &["web", "--memory", "96Mi"]);
     assert!(again.contains("nothing to do"), "{again}");
 }
 
@@ -41,7 +41,7 @@ fn a_whole_pod_is_changed_in_order_and_a_dry_run_changes_nothing() {
     let (pod, web, log) = pair(&daemon);
     let before = [kernel_limits(&daemon, &pod), kernel_limits(&daemon, &web), kernel_limits(&daemon, &log)];
     let arguments = ["shop", "web=cpu:600m,memory:160Mi", "log=memory:48Mi"];
-    let plan = daemon.ground.verb_ok("resize", &[&arguments[..], &["--dry-run"]].concat());
+    let plan = daemon.env.verb_ok("resize", &[&arguments[..], &["--dry-run"]].concat());
     let steps: Vec<&str> = plan.lines().take_while(|line| line.starts_with(|c: char| c.is_ascii_digit())).collect();
     let expected = [
         "1. pod shop: memory 192Mi → 208Mi",
@@ -52,14 +52,14 @@ fn a_whole_pod_is_changed_in_order_and_a_dry_run_changes_nothing() {
     ];
     assert_eq!(steps, expected, "{plan}");
     assert_eq!([kernel_limits(&daemon, &pod), kernel_limits(&daemon, &web), kernel_limits(&daemon, &log)], before);
-    daemon.ground.verb_ok("resize", &arguments);
+    daemon.env.verb_ok("resize", &arguments);
     assert_limits(&daemon, &web, 600, 160);
     assert_limits(&daemon, &log, 200, 48);
     let [cpu, _, memory] = kernel_limits(&daemon, &pod);
     assert_eq!((cpu, memory), ("80000 100000".to_owned(), (208_i64 << 20).to_string()));
-    daemon.ground.verb_ok("resize", &["shop", "web=memory:128Mi", "--keep-pod"]);
+    daemon.env.verb_ok("resize", &["shop", "web=memory:128Mi", "--keep-pod"]);
     assert_eq!(kernel_limits(&daemon, &pod)[2], (208_i64 << 20).to_string());
-    daemon.ground.verb_ok("resize", &["shop", "--pod-memory", "256Mi"]);
+    daemon.env.verb_ok("resize", &["shop", "--pod-memory", "256Mi"]);
     assert_eq!(kernel_limits(&daemon, &pod)[2], (256_i64 << 20).to_string());
 }
 
@@ -81,7 +81,7 @@ fn when_one_container_cannot_shrink_all_of_the_pod_is_as_it_was() {
     let all = || [&format!("pod{}", pod.id), &web, &log].map(|cgroup| kernel_limits(&daemon, cgroup));
     let before = all();
     // log shrinks first, since it is named first; then web cannot.
-    let words = daemon.ground.verb_fails("resize", &["shop", "log=cpu:400m,memory:32Mi", "web=cpu:200m,memory:8Mi"]);
+    let words = daemon.env.verb_fails("resize", &["shop", "log=cpu:400m,memory:32Mi", "web=cpu:200m,memory:8Mi"]);
     assert!(words.contains("step 2 of") && words.contains("container web: memory 256Mi → 8Mi"), "{words}");
     assert!(words.contains("cannot be reclaimed") && words.contains("all that was changed is as it was"), "{words}");
     assert_eq!(all(), before);
@@ -92,21 +92,21 @@ fn when_one_container_cannot_shrink_all_of_the_pod_is_as_it_was() {
 #[test]
 fn a_pod_of_a_client_keeps_its_cgroup() {
     let daemon = Daemon::start();
-    let parent = daemon.ground.pod_cgroup("given");
+    let parent = daemon.env.pod_cgroup("given");
     let pod = daemon.run_pod_with("shop", |config| {
         config.linux.get_or_insert_default().cgroup_parent = parent.clone();
     });
     let id = daemon.client().run_limited(&pod, "web", limits(500, 64));
     let before = kernel_limits(&daemon, "given");
-    let said = daemon.ground.verb_ok("resize", &["shop", "web=cpu:700m,memory:96Mi"]);
+    let said = daemon.env.verb_ok("resize", &["shop", "web=cpu:700m,memory:96Mi"]);
     assert!(said.contains("its client's"), "{said}");
     assert_limits(&daemon, &id, 700, 96);
     assert_eq!(kernel_limits(&daemon, "given"), before);
-    let words = daemon.ground.verb_fails("resize", &["shop", "--pod-memory", "1Gi"]);
+    let words = daemon.env.verb_fails("resize", &["shop", "--pod-memory", "1Gi"]);
     assert!(words.contains("its client's"), "{words}");
     daemon.client().stop_pod(&pod.id).unwrap();
     daemon.client().remove_pod(&pod.id).unwrap();
-    daemon.ground.remove_pod_cgroup(&parent);
+    daemon.env.remove_pod_cgroup(&parent);
 }
 
 #[test]
@@ -124,11 +124,11 @@ fn what_cannot_be_is_refused_before_anything_is_changed() {
         (&["web", "--cpu", "1", "--cpu-quota", "20000"], "two ways"),
         (&["web", "--cpu-shares", "1"], "1"),
     ] {
-        let words = daemon.ground.verb_fails("resize", arguments);
+        let words = daemon.env.verb_fails("resize", arguments);
         assert!(words.contains(word), "{arguments:?}: {words}");
     }
     for bad in [&["web", "--cpu", "lots"][..], &["web", "--memory", "0"], &["shop", "web=gpu:1"]] {
-        let output = daemon.ground.verb("resize", bad).output().unwrap();
+        let output = daemon.env.verb("resize", bad).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{bad:?}: {}", super::errors(&output));
     }
     assert_eq!((kernel_limits(&daemon, &pod), kernel_limits(&daemon, &web)), before);
@@ -137,7 +137,7 @@ fn what_cannot_be_is_refused_before_anything_is_changed() {
         "late",
         "exit 0",
     );
-    let words = daemon.ground.verb_fails("resize", &["late", "--cpu", "1"]);
+    let words = daemon.env.verb_fails("resize", &["late", "--cpu", "1"]);
     assert!(words.contains("exited"), "{words}");
 }
 
@@ -159,7 +159,7 @@ fn what_was_announced_of_a_pod_follows() {
     let mut config = crate::update::limited("web", limits(500, 64));
     config.kubernetes_resources = Some(stated);
     let id = daemon.client().run_config(&pod, config);
-    daemon.ground.verb_ok("resize", &["web", "--cpu", "250m/700m", "--memory", "96Mi"]);
+    daemon.env.verb_ok("resize", &["web", "--cpu", "250m/700m", "--memory", "96Mi"]);
     let told = daemon.client().pod_info(&pod.id)["config"]["announced"]["containers"][0]["resources"].clone();
     let said = daemon.client().container_info(&id)["config"]["kubernetes_resources"].clone();
     assert_eq!(told, said);
@@ -176,7 +176,7 @@ fn a_set_of_cpus_is_changed_too() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("shop");
     let id = daemon.client().run_limited(&pod, "web", limits(500, 64));
-    daemon.ground.verb_ok("resize", &["web", "--cpuset-cpus", "0"]);
+    daemon.env.verb_ok("resize", &["web", "--cpuset-cpus", "0"]);
     assert_eq!(daemon.client().in_force(&id).cpuset_cpus, "0");
     let name = if kernel_state::is_v2() { "cpu.max" } else { "cpu.cfs_quota_us" };
     assert!(crate::update::file(&daemon, &id, name).exists());

@@ -19,7 +19,7 @@ fn value(controller: &str, cgroup: &str, file: &str) -> String {
 fn a_container_is_directly_below_the_pods_cgroup_in_every_hierarchy() {
     let daemon = Daemon::start();
     let client = daemon.client();
-    let parent = daemon.ground.pod_cgroup("pod-of-the-kubelet");
+    let parent = daemon.env.pod_cgroup("pod-of-the-kubelet");
     let pod = daemon.run_pod_with("pod", |config| config.linux.as_mut().unwrap().cgroup_parent = parent.clone());
     let id = client.run_idle(&pod, "main");
     let expected = format!("{parent}/{id}");
@@ -39,7 +39,7 @@ fn a_container_is_directly_below_the_pods_cgroup_in_every_hierarchy() {
     }
     client.remove_pod(&pod.id).unwrap();
     // The kubelet's own cgroup is the kubelet's to remove.
-    daemon.ground.remove_pod_cgroup(&parent);
+    daemon.env.remove_pod_cgroup(&parent);
 }
 
 #[test]
@@ -48,12 +48,12 @@ fn a_pod_without_a_parent_gets_a_cgroup_of_its_own_that_goes_with_it() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
-    let dirs = kernel_state::cgroups_under(daemon.ground.cgroup());
+    let dirs = kernel_state::cgroups_under(daemon.env.cgroup());
     let own = dirs.iter().filter(|dir| dir.ends_with(&id)).count();
     let all: Vec<_> = kernel_state::hierarchies().into_iter().map(|(name, _)| name).collect();
     assert_eq!(own, all.len(), "hierarchies {all:?}, cgroups {dirs:?}");
     client.remove_pod(&pod.id).unwrap();
-    assert!(kernel_state::cgroups_under(daemon.ground.cgroup()).is_empty());
+    assert!(kernel_state::cgroups_under(daemon.env.cgroup()).is_empty());
 }
 
 /// Where `cgroup` is, by the names of the hierarchies.
@@ -65,7 +65,7 @@ fn trees_with(cgroup: &str) -> Vec<String> {
 #[test]
 fn the_cgroup_above_pods_of_our_own_goes_with_the_last_of_them() {
     let mut daemon = Daemon::start();
-    let above = daemon.ground.cgroup().to_owned();
+    let above = daemon.env.cgroup().to_owned();
     let (one, two) = (daemon.run_pod("one"), daemon.run_pod("two"));
     assert_eq!(trees_with(&above).len(), kernel_state::hierarchies().len());
     daemon.client().remove_pod(&one.id).unwrap();
@@ -79,7 +79,7 @@ fn the_cgroup_above_pods_of_our_own_goes_with_the_last_of_them() {
 #[test]
 fn the_cgroup_above_pods_stays_where_somebody_else_made_it() {
     let daemon = Daemon::start();
-    let above = daemon.ground.cgroup().to_owned();
+    let above = daemon.env.cgroup().to_owned();
     cgroup_fixture::make(&above);
     let theirs = trees_with(&above);
     let pod = daemon.run_pod("pod");
@@ -92,7 +92,7 @@ fn pods_that_come_while_the_last_one_goes_have_their_cgroup() {
     let daemon = Daemon::start();
     std::thread::scope(|scope| {
         for who in 0..4 {
-            let (config, socket) = (daemon.pod_config(&format!("pod-{who}")), daemon.ground.socket());
+            let (config, socket) = (daemon.pod_config(&format!("pod-{who}")), daemon.env.socket());
             scope.spawn(move || {
                 let client = Client::connect(&socket);
                 for _ in 0..times(10, 2) {
@@ -102,7 +102,7 @@ fn pods_that_come_while_the_last_one_goes_have_their_cgroup() {
             });
         }
     });
-    assert_eq!(trees_with(daemon.ground.cgroup()), Vec::<String>::new());
+    assert_eq!(trees_with(daemon.env.cgroup()), Vec::<String>::new());
 }
 
 fn limited(name: &str, resources: v1::LinuxContainerResources) -> v1::ContainerConfig {
@@ -115,7 +115,7 @@ fn limited(name: &str, resources: v1::LinuxContainerResources) -> v1::ContainerC
 fn limits_are_in_the_kernel_as_asked_and_status_says_so() {
     let daemon = Daemon::start();
     let client = daemon.client();
-    let parent = daemon.ground.pod_cgroup("limits");
+    let parent = daemon.env.pod_cgroup("limits");
     let pod = daemon.run_pod_with("pod", |config| config.linux.as_mut().unwrap().cgroup_parent = parent.clone());
     let asked = v1::LinuxContainerResources {
         cpu_period: 100_000,
@@ -140,7 +140,7 @@ fn limits_are_in_the_kernel_as_asked_and_status_says_so() {
     assert_eq!((shown.cpu_period, shown.cpu_quota, shown.cpu_shares), (100_000, 25_000, 512));
     assert_eq!(shown.memory_limit_in_bytes, 64 << 20);
     client.remove_pod(&pod.id).unwrap();
-    daemon.ground.remove_pod_cgroup(&parent);
+    daemon.env.remove_pod_cgroup(&parent);
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn a_frozen_container_can_be_removed() {
     for verb in ["stop", "remove"] {
         let id = client.run_idle(&pod, "main");
         let (file, word) = if kernel_state::is_v2() { ("cgroup.freeze", "1") } else { ("freezer.state", "FROZEN") };
-        let dirs = kernel_state::cgroups_under(daemon.ground.cgroup());
+        let dirs = kernel_state::cgroups_under(daemon.env.cgroup());
         let dir = dirs.iter().find(|dir| dir.ends_with(&id) && dir.join(file).exists()).unwrap();
         fs::write(dir.join(file), word).unwrap();
         if verb == "stop" {

@@ -11,7 +11,7 @@ use tonic::Code;
 
 use crate::container::image_volumes::{DATA, daemon_with, data_in_layers, forget_image, image_mount, layers, refused};
 use crate::support::client::{IDLE, container, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, times};
 use crate::support::image_fixture::Archive;
 use crate::support::layer_fixture::{Layer, header};
@@ -82,7 +82,7 @@ fn a_volume_of_the_image_begins_as_a_copy_and_is_written_beside_a_read_only_root
     assert_ne!(client.exec(&id, &["touch", "/etc/x"]).code, 0);
     let other = client.run_config(&pod, of(VOLUMES, "other", &IDLE));
     assert_eq!(client.exec_script(&other, "ls /data/mine 2> /dev/null || echo none"), "none\n");
-    let volume = daemon.ground.root().join("containers").join(&id).join("volumes/0");
+    let volume = daemon.env.root().join("containers").join(&id).join("volumes/0");
     let mut value = [0; 32];
     assert_eq!(rustix::fs::getxattr(volume.join("able"), "security.capability", &mut value[..]), Ok(NET_RAW.len()));
     assert_eq!(value[..NET_RAW.len()], NET_RAW);
@@ -98,7 +98,7 @@ fn mounts_of_the_container_take_the_place_of_its_images_volumes() {
         daemon_with(&[volume_layers(with_volumes(&["/data", "/top/below", "/proc", "/sys/fs/cgroup", "/dev"]))]);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let host = daemon.ground.dir().join("host");
+    let host = daemon.env.dir().join("host");
     fs::create_dir(&host).unwrap();
     let host_mount = |at: &str| v1::Mount {
         container_path: at.into(),
@@ -114,20 +114,20 @@ fn mounts_of_the_container_take_the_place_of_its_images_volumes() {
 
 #[test]
 fn no_volume_of_an_image_shows_anything_of_the_host() {
-    let ground = Ground::new();
-    let outside = ground.dir().join("outside");
+    let env = TestEnv::new();
+    let outside = env.dir().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("secret"), "secret\n").unwrap();
     let target = outside.display().to_string();
     let archive = with_volumes(&["/absolute", "/climbing", "/through/deep", "/dangling"])
         .with_link("absolute", &target)
         .with_link("climbing", &format!("../../../../../../../..{target}"))
-        .with_link("through", ground.dir().to_str().unwrap())
+        .with_link("through", env.dir().to_str().unwrap())
         .with_link("dangling", "no/such/place");
-    ground.import(&archive);
+    env.import(&archive);
     let magic = Archive::new("crisp.test/magic:1").with("Volumes", json!({ "/self": {} }));
-    ground.import(&magic.with_link("self", "/proc/self/root"));
-    let daemon = Daemon::on(ground);
+    env.import(&magic.with_link("self", "/proc/self/root"));
+    let daemon = Daemon::on(env);
     let pod = daemon.run_pod("pod");
     // Each is where its link leads inside of the container, and empty.
     let script = format!("find /absolute/ /climbing/ /through/ /dangling/ {target} /no/such/place");
@@ -141,7 +141,7 @@ fn no_volume_of_an_image_shows_anything_of_the_host() {
     let refusal = refused(&daemon, &pod, of("crisp.test/magic:1", "magic", &["true"]));
     assert!(refusal.message().contains("/self"), "{refusal:?}");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
-    assert!(!daemon.ground.dir().join("deep").exists());
+    assert!(!daemon.env.dir().join("deep").exists());
 }
 
 #[test]
@@ -170,13 +170,13 @@ fn volumes_that_cannot_be_are_refused_and_leave_nothing() {
 
 #[test]
 fn a_volume_that_the_disk_has_no_room_for_is_refused_and_leaves_nothing() {
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let big = vec![7; 8 << 20];
-    ground.import(&with_volumes(&["/data"]).on_top(Layer::new(|tar| tar.file("data/big", 0o644, &big))));
-    let small: PathBuf = ground.root().join("containers");
+    env.import(&with_volumes(&["/data"]).on_top(Layer::new(|tar| tar.file("data/big", 0o644, &big))));
+    let small: PathBuf = env.root().join("containers");
     fs::create_dir_all(&small).unwrap();
     mount("crisp-test", &small, "tmpfs", MountFlags::empty(), Some(c"size=4m")).unwrap();
-    let daemon = Daemon::on(ground);
+    let daemon = Daemon::on(env);
     let pod = daemon.run_pod("pod");
     let refusal = refused(&daemon, &pod, of(VOLUMES, "main", &["true"]));
     assert_eq!(refusal.code(), Code::ResourceExhausted, "{refusal:?}");
@@ -189,10 +189,10 @@ fn a_volume_that_the_disk_has_no_room_for_is_refused_and_leaves_nothing() {
 #[test]
 fn a_daemon_killed_while_it_makes_volumes_leaves_nothing() {
     for point in ["create.volumes", "create.bundle", "create.launch"] {
-        let ground = Ground::new();
-        ground.import(&data_in_layers());
-        ground.import(&volume_layers(with_volumes(&["/data"])));
-        let mut daemon = Daemon::with_failpoints(ground, &format!("{point}=kill"));
+        let env = TestEnv::new();
+        env.import(&data_in_layers());
+        env.import(&volume_layers(with_volumes(&["/data"])));
+        let mut daemon = Daemon::with_failpoints(env, &format!("{point}=kill"));
         let pod = daemon.run_pod("pod");
         let (before, all) = (daemon.snapshot(), layers(&daemon));
         let config = |name| v1::ContainerConfig {

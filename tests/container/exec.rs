@@ -88,7 +88,7 @@ fn a_container_that_somebody_froze_takes_no_command() {
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
     let freeze = |frozen: bool| {
-        let dirs = kernel_state::cgroups_under(daemon.ground.cgroup());
+        let dirs = kernel_state::cgroups_under(daemon.env.cgroup());
         for dir in dirs.iter().filter(|dir| dir.ends_with(&id)) {
             let words = [
                 ("freezer.state", if frozen { "FROZEN" } else { "THAWED" }),
@@ -220,7 +220,7 @@ fn many_commands_at_once_do_not_mix() {
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
     let before = daemon.snapshot();
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     std::thread::scope(|threads| {
         for worker in 0..4 {
             let (socket, id) = (&socket, &id);

@@ -8,7 +8,7 @@ use tar::EntryType;
 use tonic::Code;
 
 use crate::support::client::{Asked, Client, Ended, Pod, container, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::support::image_fixture::Archive;
 use crate::support::layer_fixture::{Layer, Tar, header};
@@ -41,12 +41,12 @@ struct Images {
 
 impl Images {
     fn new(archives: Vec<Archive>) -> Self {
-        Self::on(Ground::new(), archives)
+        Self::on(TestEnv::new(), archives)
     }
 
-    fn on(ground: Ground, archives: Vec<Archive>) -> Self {
-        archives.iter().for_each(|archive| ground.import(archive));
-        let daemon = Daemon::on(ground);
+    fn on(env: TestEnv, archives: Vec<Archive>) -> Self {
+        archives.iter().for_each(|archive| env.import(archive));
+        let daemon = Daemon::on(env);
         let pod = daemon.run_pod("pod");
         Self { daemon, pod }
     }
@@ -133,8 +133,8 @@ fn users_are_those_of_the_image_wherever_in_it_they_are() {
 
 #[test]
 fn account_files_that_are_none_are_refused_and_those_of_the_host_are_never_read() {
-    let ground = Ground::new();
-    let outside = ground.dir().join("passwd");
+    let env = TestEnv::new();
+    let outside = env.dir().join("passwd");
     fs::write(&outside, "evil:x:0:0::/:\n").unwrap();
     let target = outside.display().to_string();
     let lines = "filler:x:1:1::/:\n".repeat(100_000);
@@ -154,7 +154,7 @@ fn account_files_that_are_none_are_refused_and_those_of_the_host_are_never_read(
         changed("gone", "user", |tar| tar.file("etc/.wh.passwd", 0o644, b"")),
         changed("all-gone", "user", |tar| tar.file("etc/.wh..wh..opq", 0o644, b"")),
     ];
-    let images = Images::on(ground, odd);
+    let images = Images::on(env, odd);
     for what in ["huge", "huge-group", "fifo", "device", "directory", "loop"] {
         images.refused(what, if what == "huge-group" { "etc/group" } else { "etc/passwd" });
     }
@@ -182,7 +182,7 @@ fn variables_come_from_the_image_then_from_the_container_and_smuggle_nothing_in(
     config.envs = vec![v1::KeyValue { key: "B".into(), value: b"container".to_vec() }];
     let ended = images.client().finish_config(&images.pod, config);
     assert!(ended.stdout.starts_with("image again container odd pod\none\ntwo\n2\n"), "{}", ended.stdout);
-    let bundle = images.daemon.ground.state().join("pods").join(&images.pod.id).join("containers").join(&ended.id);
+    let bundle = images.daemon.env.state().join("pods").join(&images.pod.id).join("containers").join(&ended.id);
     let config: Value = serde_json::from_slice(&fs::read(bundle.join("config.json")).unwrap()).unwrap();
     let variables = config["process"]["env"].as_array().unwrap();
     let names: Vec<_> = variables.iter().map(|v| v.as_str().unwrap().split('=').next().unwrap()).collect();
@@ -191,13 +191,13 @@ fn variables_come_from_the_image_then_from_the_container_and_smuggle_nothing_in(
 
 #[test]
 fn a_working_directory_of_the_image_is_made_inside_of_it_and_is_absolute() {
-    let ground = Ground::new();
-    let outside = ground.dir().join("outside");
+    let env = TestEnv::new();
+    let outside = env.dir().join("outside");
     fs::create_dir(&outside).unwrap();
     let target = outside.display().to_string();
     let dir = |what: &str, dir: &str| image(what, "WorkingDir", json!(dir)).with_link("link", &target);
     let images = Images::on(
-        ground,
+        env,
         vec![
             dir("linked", "/link/deep"),
             dir("climbing", "/../../../made"),
@@ -253,7 +253,7 @@ fn labels_of_an_image_are_nobody_elses() {
     let listed = images.client().containers().remove(0);
     assert_eq!((&listed.labels, &listed.annotations), (&labels, &annotations));
     assert!(!ended.stdout.contains("evil"));
-    let dir = images.daemon.ground.state().join("pods").join(&images.pod.id).join("containers").join(&ended.id);
+    let dir = images.daemon.env.state().join("pods").join(&images.pod.id).join("containers").join(&ended.id);
     for file in ["config.json", "launch.json", "container.json"] {
         let text = fs::read_to_string(dir.join(file)).unwrap();
         assert!(!text.contains("evil") && !text.contains("io.containerd"), "{file}: {text}");
@@ -273,8 +273,8 @@ fn bare(what: &str, links: &[(&str, &str)]) -> Archive {
 
 #[test]
 fn an_image_without_places_to_mount_on_gets_them_inside_also_with_a_read_only_root() {
-    let ground = Ground::new();
-    let outside = ground.dir().join("outside");
+    let env = TestEnv::new();
+    let outside = env.dir().join("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("hosts"), "of the host\n").unwrap();
     let target = outside.display().to_string();
@@ -287,7 +287,7 @@ fn an_image_without_places_to_mount_on_gets_them_inside_also_with_a_read_only_ro
         ("climbing", &[("etc/hosts", &climb), ("etc/hostname", "hosts2")]),
         ("mtab", &[("etc/mtab", &mtab)]),
     ];
-    let images = Images::on(ground, cases.iter().map(|(what, links)| bare(what, links)).collect());
+    let images = Images::on(env, cases.iter().map(|(what, links)| bare(what, links)).collect());
     for (what, _) in cases {
         let script = "busybox=/bin/busybox; $busybox cat /etc/hostname /proc/self/comm; \
             $busybox grep -c localhost /etc/hosts; $busybox touch /x || echo read-only; [ -c /dev/null ] && echo dev";

@@ -7,7 +7,7 @@ use tar::EntryType;
 use tonic::{Code, Status};
 
 use crate::support::client::{Client, IDLE, Pod, container};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::support::image_fixture::{Archive, BOX};
 use crate::support::kernel_state;
@@ -39,9 +39,9 @@ pub(crate) fn data_in_layers() -> Archive {
 }
 
 pub(crate) fn daemon_with(archives: &[Archive]) -> Daemon {
-    let ground = Ground::new();
-    archives.iter().for_each(|archive| ground.import(archive));
-    Daemon::on(ground)
+    let env = TestEnv::new();
+    archives.iter().for_each(|archive| env.import(archive));
+    Daemon::on(env)
 }
 
 pub(crate) fn image_mount(image: &str, sub_path: &str, at: &str) -> v1::Mount {
@@ -73,7 +73,7 @@ fn mount_line(client: &Client, id: &str, path: &str) -> String {
 }
 
 pub(crate) fn layers(daemon: &Daemon) -> usize {
-    fs::read_dir(daemon.ground.root().join("images/layers")).unwrap().count()
+    fs::read_dir(daemon.env.root().join("images/layers")).unwrap().count()
 }
 
 /// Asks for what cannot be, and makes sure that nothing comes of it.
@@ -89,9 +89,9 @@ fn an_image_is_mounted_with_all_its_layers_and_cannot_be_written() {
     let daemon = daemon_with(&[data_in_layers()]);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let before = kernel_state::mounts_under(daemon.ground.dir());
+    let before = kernel_state::mounts_under(daemon.env.dir());
     let id = client.run_config(&pod, with_mounts("main", &IDLE, vec![image_mount(DATA, "", "/mnt/data")]));
-    assert_eq!(kernel_state::mounts_under(daemon.ground.dir()), before, "nothing of it shows on the host");
+    assert_eq!(kernel_state::mounts_under(daemon.env.dir()), before, "nothing of it shows on the host");
     assert_eq!(client.exec_script(&id, "ls /mnt/data/sub; cat /mnt/data/sub/a"), "a\nnew a\n");
     assert_eq!(client.exec_script(&id, "/mnt/data/tool"), "it runs\n");
     for script in ["touch /mnt/data/x", "echo x > /mnt/data/sub/a", "rm /mnt/data/sub/a", "chmod 777 /mnt/data/tool"] {
@@ -188,7 +188,7 @@ fn an_image_is_mounted_over_and_under_other_mounts_from_the_top_down() {
     let daemon = daemon_with(&[data_in_layers()]);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let host = daemon.ground.dir().join("host");
+    let host = daemon.env.dir().join("host");
     fs::create_dir(&host).unwrap();
     let host_mount =
         |at: &str| v1::Mount { container_path: at.into(), host_path: host.display().to_string(), ..Default::default() };

@@ -10,7 +10,7 @@ use rustix::process::Resource;
 use sha2::{Digest as _, Sha256};
 
 use crate::support::client::{Pod, container, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, program};
 use crate::support::image_fixture::Archive;
 use crate::support::kernel_state;
@@ -60,7 +60,7 @@ fn a_negative_oom_score_is_set_or_warned_of() {
     if may_lower(&daemon) {
         assert_eq!(score(daemon.pids(&id)[0]), -997);
     } else {
-        assert!(daemon.ground.read_log().contains("oom_score_adj"), "{}", daemon.ground.read_log());
+        assert!(daemon.env.read_log().contains("oom_score_adj"), "{}", daemon.env.read_log());
     }
 }
 
@@ -181,9 +181,9 @@ fn privileged(daemon: &Daemon) -> (Pod, v1::ContainerConfig) {
 fn the_shims_program_cannot_be_reached_from_a_container() {
     let hash = || Sha256::digest(fs::read(program("crisp-shim")).unwrap());
     let before = hash();
-    let ground = Ground::new();
-    ground.import(&Archive::new("crisp.test/self:1").with_link("bin/self", "/proc/self/exe"));
-    let daemon = Daemon::on(ground);
+    let env = TestEnv::new();
+    env.import(&Archive::new("crisp.test/self:1").with_link("bin/self", "/proc/self/exe"));
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let (pod, mut config) = privileged(&daemon);
     config.image.as_mut().unwrap().image = "crisp.test/self:1".into();

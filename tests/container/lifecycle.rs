@@ -56,7 +56,7 @@ fn a_containers_status_gives_back_what_was_asked() {
     config.annotations.insert("c".into(), "d".into());
     config.metadata.as_mut().unwrap().attempt = 3;
     config.image.as_mut().unwrap().user_specified_image = "box".into();
-    let host = daemon.ground.dir().join("volume");
+    let host = daemon.env.dir().join("volume");
     std::fs::create_dir(&host).unwrap();
     config.mounts.push(v1::Mount {
         container_path: "/volume".into(),
@@ -73,7 +73,7 @@ fn a_containers_status_gives_back_what_was_asked() {
     assert_eq!(status.image, config.image);
     assert!(status.image_id.starts_with("sha256:"), "{}", status.image_id);
     assert!(status.image_ref.contains("sha256:"), "{}", status.image_ref);
-    let log = daemon.ground.logs().join("pod/main.log");
+    let log = daemon.env.logs().join("pod/main.log");
     assert_eq!(status.log_path, log.display().to_string());
     let user = status.user.unwrap().linux.unwrap();
     assert_eq!((user.uid, user.gid), (0, 0));
@@ -205,7 +205,7 @@ fn removing_a_running_container_or_pod_kills_it() {
     client.run(&pod, "main", &["sh", "-c", "trap '' TERM; while :; do sleep 1; done"]);
     client.remove_pod(&pod.id).unwrap();
     assert!(client.pods().is_empty() && client.containers().is_empty());
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tonic::Code;
 
 use crate::support::client::{container, log_lines, text_of};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, scrape, seconds, times, wait_for};
 use crate::support::kernel_state;
 
@@ -134,8 +134,8 @@ fn a_log_cannot_leave_the_pods_directory() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let logs = daemon.ground.logs().join("pod");
-    let outside = daemon.ground.dir().join("outside");
+    let logs = daemon.env.logs().join("pod");
+    let outside = daemon.env.dir().join("outside");
     fs::create_dir(&outside).unwrap();
     std::os::unix::fs::symlink(&outside, logs.join("link")).unwrap();
     std::os::unix::fs::symlink(outside.join("file"), logs.join("file.log")).unwrap();
@@ -154,7 +154,7 @@ fn an_absent_log_directory_is_named() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let mut config = daemon.pod_config("pod");
-    config.log_directory = daemon.ground.dir().join("absent").display().to_string();
+    config.log_directory = daemon.env.dir().join("absent").display().to_string();
     let refusal = match client.try_run_pod(config.clone()) {
         Err(refusal) => refusal,
         Ok(id) => {
@@ -175,7 +175,7 @@ fn a_container_without_a_log_path_is_not_logged() {
     config.log_path = String::new();
     let ended = client.finish_config(&pod, config);
     assert_eq!((ended.status.exit_code, ended.status.log_path.as_str()), (3, ""));
-    assert_eq!(fs::read_dir(daemon.ground.logs().join("pod")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(daemon.env.logs().join("pod")).unwrap().count(), 0);
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_log_in_a_directory_of_its_own_is_made_for_it() {
     let mut config = container("main", &["echo", "deep"]);
     // As the kubelet names them.
     config.log_path = "main/0.log".to_owned();
-    fs::create_dir(daemon.ground.logs().join("pod/main")).unwrap();
+    fs::create_dir(daemon.env.logs().join("pod/main")).unwrap();
     assert_eq!(daemon.client().finish_config(&pod, config).stdout, "deep\n");
 }
 
@@ -228,20 +228,20 @@ fn bytes_that_are_no_text_are_logged_as_they_are() {
 
 #[test]
 fn a_full_disk_is_counted_and_told_and_the_container_goes_on() {
-    let daemon = Daemon::on(Ground::with_metrics(""));
+    let daemon = Daemon::on(TestEnv::with_metrics(""));
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let logs = daemon.ground.logs().join("pod");
+    let logs = daemon.env.logs().join("pod");
     mount("crisp-test", &logs, "tmpfs", MountFlags::empty(), Some(c"size=256k")).unwrap();
     fs::write(logs.join("other"), vec![0; 128 << 10]).unwrap();
     let script = "seq 1 100000; touch /tmp/printed; read x < /tmp/go; echo after; exit 5";
     let id = client.run(&pod, "main", &["sh", "-c", &format!("busybox mkfifo /tmp/go; {script}")]);
     wait_for("all to be printed", seconds(20), || (client.exec(&id, &["ls", "/tmp/printed"]).code == 0).then_some(()));
     let told = wait_for("the loss to be told", seconds(20), || {
-        Some(daemon.ground.read_log()).filter(|log| log.contains("output could not be logged"))
+        Some(daemon.env.read_log()).filter(|log| log.contains("output could not be logged"))
     });
     assert!(told.contains("No space left on device") && told.contains("bytes="), "{told}");
-    let page = scrape(&daemon.ground.metrics());
+    let page = scrape(&daemon.env.metrics());
     let lost = page.lines().find_map(|line| line.strip_prefix("crisp_log_bytes_lost_total ")).unwrap();
     assert!(lost.parse::<u64>().unwrap() > 0, "{page}");
     // Once there is room again, logging goes on, on a line of its own.

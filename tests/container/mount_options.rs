@@ -23,7 +23,7 @@ fn volume(host: &Path, inside: &str, options: &[&str]) -> v1::Mount {
 
 /// A directory on a file system of its own, with another file system in it. Both go with the ground.
 fn host_dir(daemon: &Daemon) -> PathBuf {
-    let dir = daemon.ground.dir().join("volume");
+    let dir = daemon.env.dir().join("volume");
     fs::create_dir(&dir).unwrap();
     mount("crisp-test", &dir, "tmpfs", MountFlags::empty(), None).unwrap();
     fs::create_dir(dir.join("below")).unwrap();
@@ -134,7 +134,7 @@ fn options_that_are_not_known_are_refused_and_the_rest_is_announced() {
     let pod = daemon.run_pod("pod");
     for option in ["exec", "ro", "remount", "size=1", "noexec,exec"] {
         let mut config = container("main", &["true"]);
-        config.mounts = vec![volume(daemon.ground.dir(), "/v", &["nodev", option])];
+        config.mounts = vec![volume(daemon.env.dir(), "/v", &["nodev", option])];
         let refusal = client.try_create(&pod, config).unwrap_err();
         assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
         let named = refusal.message().starts_with(&format!("config.mounts[0].mount_options[1]: {option:?}"));

@@ -8,7 +8,7 @@ use cri_api::v1::MountPropagation;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
 use crate::support::client::{container, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, times};
 use crate::support::image_fixture::Archive;
 use crate::support::kernel_state;
@@ -18,7 +18,7 @@ fn volume(host: &Path, inside: &str) -> v1::Mount {
 }
 
 fn make_dir(daemon: &Daemon, name: &str) -> PathBuf {
-    let dir = daemon.ground.dir().join(name);
+    let dir = daemon.env.dir().join(name);
     fs::create_dir(&dir).unwrap();
     dir
 }
@@ -182,15 +182,15 @@ fn a_read_only_root_is_read_only_and_its_volumes_are_not() {
 
 #[test]
 fn links_in_an_image_do_not_lead_mounts_out_of_it() {
-    let ground = Ground::new();
-    let outside = ground.dir().join("outside");
+    let env = TestEnv::new();
+    let outside = env.dir().join("outside");
     fs::create_dir(&outside).unwrap();
     let target = outside.display().to_string();
     let archive = Archive::new("crisp.test/links:1")
         .with_link("absolute", &target)
         .with_link("climbing", &format!("../../../../../..{target}"));
-    ground.import(&archive);
-    let daemon = Daemon::on(ground);
+    env.import(&archive);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let host = make_dir(&daemon, "volume");
@@ -215,17 +215,17 @@ fn links_in_an_image_do_not_lead_mounts_out_of_it() {
 #[test]
 fn links_where_the_kernels_file_systems_belong_do_not_lead_to_the_host() {
     const NAMES: [&str; 4] = ["dev", "proc", "sys", "dev/shm"];
-    let ground = Ground::new();
-    let outside = ground.dir().join("outside");
+    let env = TestEnv::new();
+    let outside = env.dir().join("outside");
     fs::create_dir(&outside).unwrap();
     let image = |name: &str| format!("crisp.test/no-{}:1", name.replace('/', "-"));
     let names = &NAMES[..times(NAMES.len(), 1)];
     for name in names {
         // The place exists in the image as well, so that following the link inside would do no harm.
         let target = outside.display().to_string();
-        ground.import(&Archive::new(&image(name)).with_dir(&target).with_link(name, &target));
+        env.import(&Archive::new(&image(name)).with_dir(&target).with_link(name, &target));
     }
-    let daemon = Daemon::on(ground);
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     for name in names {
@@ -263,7 +263,7 @@ fn volumes_over_etc_and_dev_hide_nothing_of_the_pods() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let etc = daemon.ground.dir().join("etc");
+    let etc = daemon.env.dir().join("etc");
     fs::create_dir(&etc).unwrap();
     let mut config = container(
         "main",

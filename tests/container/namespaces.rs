@@ -138,7 +138,7 @@ fn a_pod_may_have_the_hosts_network_ipc_and_pids() {
     }
     let status = client.pod_status(&pod.id).linux.unwrap().namespaces.unwrap().options.unwrap();
     assert_eq!((status.network(), status.ipc(), status.pid()), (node, node, node));
-    assert!(kernel_state::mounts_under(&daemon.ground.state()).iter().all(|point| !point.ends_with("netns")));
+    assert!(kernel_state::mounts_under(&daemon.env.state()).iter().all(|point| !point.ends_with("netns")));
 }
 
 #[test]

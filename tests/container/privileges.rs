@@ -140,7 +140,7 @@ fn a_seccomp_profile_of_the_hosts_is_put_in_force() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let profile = daemon.ground.dir().join("profile.json");
+    let profile = daemon.env.dir().join("profile.json");
     let text = r#"{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO","errnoRet":95}]}"#;
     std::fs::write(&profile, text).unwrap();
     let mut config = container("main", &crate::support::client::IDLE);

@@ -6,7 +6,7 @@ use cri_api::v1;
 use serde_json::json;
 
 use crate::support::client::{container, namespaces, pod_namespaces, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::image_fixture::Archive;
 use crate::support::kernel_state;
@@ -84,9 +84,9 @@ fn in_a_shared_pid_namespace_the_kill_reaches_what_the_first_process_left() {
 
 #[test]
 fn the_signal_is_the_requests_or_the_images_or_term() {
-    let ground = Ground::new();
-    ground.import(&Archive::new("crisp.test/stop:1").with("StopSignal", json!("SIGUSR1")));
-    let daemon = Daemon::on(ground);
+    let env = TestEnv::new();
+    env.import(&Archive::new("crisp.test/stop:1").with("StopSignal", json!("SIGUSR1")));
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let script =
@@ -116,7 +116,7 @@ fn two_stops_at_once_both_end_well() {
     let pod = daemon.run_pod("pod");
     let id = client.run(&pod, "main", &["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1000 & wait; done"]);
     client.wait_printed(&id, "up");
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     std::thread::scope(|threads| {
         for grace in [2, 1] {
             let (socket, id) = (&socket, &id);
@@ -133,7 +133,7 @@ fn a_status_does_not_wait_for_a_slow_stop() {
     let pod = daemon.run_pod("pod");
     let id = client.run(&pod, "main", &["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1000 & wait; done"]);
     client.wait_printed(&id, "up");
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     std::thread::scope(|threads| {
         let stopping = threads.spawn(|| crate::support::client::Client::connect(&socket).stop(&id, 3).unwrap());
         std::thread::sleep(std::time::Duration::from_millis(500));

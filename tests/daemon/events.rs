@@ -93,7 +93,7 @@ fn now() -> i64 {
 fn every_moment_of_a_pod_and_its_container_is_told_in_order_with_its_statuses() {
     let daemon = Daemon::start();
     let client = daemon.client();
-    let listener = Listener::new(&daemon.ground.socket());
+    let listener = Listener::new(&daemon.env.socket());
     let begin = now();
     let mut last = begin;
     let mut next = |id: &str, kind: v1::ContainerEventType| {
@@ -137,7 +137,7 @@ fn a_container_that_ends_at_once_is_told_to_have_begun_first() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let listener = Listener::new(&daemon.ground.socket());
+    let listener = Listener::new(&daemon.env.socket());
     for number in 0..times(30, 5) {
         let id = client.run(&pod, &format!("c{number}"), &["true"]);
         client.remove(&id).unwrap();
@@ -150,7 +150,7 @@ fn what_never_ran_is_not_told_to_have_started() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
-    let listener = Listener::new(&daemon.ground.socket());
+    let listener = Listener::new(&daemon.env.socket());
     let id = client.create(&pod, "none", &["/no/such/program"]);
     client.start(&id).unwrap_err();
     client.remove(&id).unwrap();
@@ -170,7 +170,7 @@ fn a_pod_that_is_removed_tells_of_all_that_was_in_it() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let ids = ["a", "b"].map(|name| client.run_idle(&pod, name));
-    let listener = Listener::new(&daemon.ground.socket());
+    let listener = Listener::new(&daemon.env.socket());
     client.remove_pod(&pod.id).unwrap();
     let mut lives: BTreeMap<String, Vec<v1::ContainerEventType>> = BTreeMap::new();
     while lives.get(&pod.id).is_none_or(|life| life.last() != Some(&Deleted)) {
@@ -187,7 +187,7 @@ fn a_pod_that_is_removed_tells_of_all_that_was_in_it() {
 fn a_burst_of_exits_reaches_everybody_and_who_does_not_listen_is_no_burden() {
     let mut daemon = Daemon::start();
     let pods: Vec<_> = (0..10).map(|number| daemon.run_pod(&format!("pod-{number}"))).collect();
-    let gate = daemon.ground.dir().join("gate");
+    let gate = daemon.env.dir().join("gate");
     fs::create_dir(&gate).unwrap();
     rustix::fs::mknodat(
         rustix::fs::CWD,
@@ -198,9 +198,9 @@ fn a_burst_of_exits_reaches_everybody_and_who_does_not_listen_is_no_burden() {
     )
     .unwrap();
     let count = burst();
-    let listeners: Vec<_> = (0..3).map(|_| Listener::new(&daemon.ground.socket())).collect();
+    let listeners: Vec<_> = (0..3).map(|_| Listener::new(&daemon.env.socket())).collect();
     let (listen, begin) = mpsc::channel();
-    let deaf = Listener::reading(&daemon.ground.socket(), begin);
+    let deaf = Listener::reading(&daemon.env.socket(), begin);
     let mut ids = BTreeSet::new();
     for number in 0..count {
         // All of them wait for somebody to open the gate for writing.
@@ -214,7 +214,7 @@ fn a_burst_of_exits_reaches_everybody_and_who_does_not_listen_is_no_burden() {
         ids.insert(daemon.client().run_config(&pods[number % pods.len()], config));
     }
     wait_for("all of them to come to the gate", seconds(60), || {
-        let all = kernel_state::processes_of(daemon.ground.dir(), daemon.ground.cgroup(), Some(daemon.pid()));
+        let all = kernel_state::processes_of(daemon.env.dir(), daemon.env.cgroup(), Some(daemon.pid()));
         (all.iter().filter(|process| process.name == "cat").count() == count).then_some(())
     });
     let begin = Instant::now();
@@ -263,7 +263,7 @@ fn ends_that_nobody_saw_are_told_when_a_daemon_is_back() {
     assert!(kernel_state::is_alive(pid));
     daemon.revive();
     for _ in 0..2 {
-        let listener = Listener::new(&daemon.ground.socket());
+        let listener = Listener::new(&daemon.env.socket());
         let event = listener.next();
         assert_eq!((event.container_id.as_str(), event.container_event_type()), (id.as_str(), Stopped));
         let ended = event.containers_statuses.iter().find(|status| status.id == id).unwrap();
@@ -272,7 +272,7 @@ fn ends_that_nobody_saw_are_told_when_a_daemon_is_back() {
         assert_eq!(event.pod_sandbox_status, Some(daemon.client().pod_status(&pod.id)));
         listener.quiet();
     }
-    let listener = Listener::new(&daemon.ground.socket());
+    let listener = Listener::new(&daemon.env.socket());
     listener.next_of(&id);
     daemon.client().stop(&lives, 5).unwrap();
     assert_eq!(listener.next().container_id, lives, "and what happens from then on");
@@ -284,7 +284,7 @@ fn a_pod_whose_shim_died_is_told_to_have_stopped() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run_idle(&pod, "main");
-    let listener = Listener::new(&daemon.ground.socket());
+    let listener = Listener::new(&daemon.env.socket());
     crate::support::harness::kill(daemon.shims()[0], rustix::process::Signal::KILL);
     let event = listener.next();
     assert_eq!((event.container_id.as_str(), event.container_event_type()), (id.as_str(), Stopped));
@@ -297,7 +297,7 @@ fn a_pod_whose_shim_died_is_told_to_have_stopped() {
 #[test]
 fn a_listener_does_not_keep_a_daemon_from_ending() {
     let mut daemon = Daemon::start();
-    let listener = Listener::new(&daemon.ground.socket());
+    let listener = Listener::new(&daemon.env.socket());
     let begin = Instant::now();
     assert!(daemon.terminate().success());
     assert!(begin.elapsed() < seconds(5), "{:?}", begin.elapsed());

@@ -117,7 +117,7 @@ fn a_client_may_take_the_path_of_the_socket_for_the_host() {
         ("Huffman, not encoded", b"\x41\x8fb\xcbj`\x96\x19\x15\xb0K\x0c\x8a\xd7A\xc9\xd7"),
         ("an ordinary host", b"\x41\x09localhost"),
     ] {
-        let mut connection = Connection::open(&daemon.ground.socket());
+        let mut connection = Connection::open(&daemon.env.socket());
         let first = connection.call(1, &[&POST, VERSION, host, GRPC].concat());
         assert!(first.windows(5).any(|part| part == b"crisp"), "{way}: {first:?}");
         // Both sides agree on what the table has.
@@ -130,7 +130,7 @@ fn a_client_may_take_the_path_of_the_socket_for_the_host() {
 #[test]
 fn a_host_that_is_none_for_other_reasons_is_refused_without_harm_to_others() {
     let daemon = Daemon::start();
-    let mut connection = Connection::open(&daemon.ground.socket());
+    let mut connection = Connection::open(&daemon.env.socket());
     connection.send(HEADERS, END_HEADERS, 1, &[&POST, VERSION, b"\x41\x03a b", GRPC].concat());
     let reset = std::iter::repeat_with(|| connection.receive()).find(|frame| frame.kind == RST_STREAM).unwrap();
     // PROTOCOL_ERROR

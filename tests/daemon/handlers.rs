@@ -8,7 +8,7 @@ use cri_api::v1::security_profile::ProfileType;
 use tonic::Code;
 
 use crate::support::client::{Asked, IDLE, Pod, container, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::support::image_fixture::BOX;
 use crate::support::kernel_state;
@@ -31,14 +31,14 @@ const PROFILE: &str = r#"{"defaultAction":"SCMP_ACT_ALLOW",
     "syscalls":[{"names":["mkdir","mkdirat"],"action":"SCMP_ACT_ERRNO","errnoRet":95}]}"#;
 
 /// A ground whose configuration has the two handlers, and what its configuration was before.
-fn ground() -> (Ground, String) {
-    let ground = Ground::new();
-    let profile = ground.dir().join("strict.json");
+fn env() -> (TestEnv, String) {
+    let env = TestEnv::new();
+    let profile = env.dir().join("strict.json");
     fs::write(&profile, PROFILE).unwrap();
-    let before = fs::read_to_string(ground.config()).unwrap();
-    let mut file = fs::File::options().append(true).open(ground.config()).unwrap();
+    let before = fs::read_to_string(env.config()).unwrap();
+    let mut file = fs::File::options().append(true).open(env.config()).unwrap();
     write!(file, "{}", STRICT.replace("@PROFILE@", profile.to_str().unwrap())).unwrap();
-    (ground, before)
+    (env, before)
 }
 
 fn try_run_pod(daemon: &Daemon, handler: &str, change: impl FnOnce(&mut v1::PodSandboxConfig)) -> Asked<Pod> {
@@ -72,7 +72,7 @@ fn limits(daemon: &Daemon, id: &str) -> [String; 2] {
 
 #[test]
 fn the_settings_of_a_handler_hold_for_its_pods_alone() {
-    let daemon = Daemon::on(ground().0);
+    let daemon = Daemon::on(env().0);
     let client = daemon.client();
     let (strict, other, default) = (run_pod(&daemon, "strict"), run_pod(&daemon, "other"), run_pod(&daemon, ""));
     let [in_strict, in_other, in_default] =
@@ -106,7 +106,7 @@ fn the_settings_of_a_handler_hold_for_its_pods_alone() {
 
 #[test]
 fn all_handlers_are_told_with_what_they_can_do_and_pods_tell_theirs() {
-    let daemon = Daemon::on(ground().0);
+    let daemon = Daemon::on(env().0);
     let client = daemon.client();
     let status = client.call(|mut c| async move { c.status(v1::StatusRequest::default()).await }).unwrap();
     let names: Vec<&str> = status.runtime_handlers.iter().map(|handler| handler.name.as_str()).collect();
@@ -122,18 +122,18 @@ fn all_handlers_are_told_with_what_they_can_do_and_pods_tell_theirs() {
 
 #[test]
 fn an_unknown_handler_is_refused_with_the_names_of_the_known() {
-    let daemon = Daemon::on(ground().0);
+    let daemon = Daemon::on(env().0);
     let refusal = try_run_pod(&daemon, "kata", |_| {}).unwrap_err();
     assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
     for word in ["runtime_handler", "\"kata\"", "\"crisp\"", "\"other\"", "\"strict\""] {
         assert!(refusal.message().contains(word), "{refusal:?}");
     }
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
 }
 
 #[test]
 fn a_handler_may_forbid_privileged_pods() {
-    let daemon = Daemon::on(ground().0);
+    let daemon = Daemon::on(env().0);
     let privileged = |config: &mut v1::PodSandboxConfig| {
         config.linux.as_mut().unwrap().security_context.as_mut().unwrap().privileged = true;
     };
@@ -155,12 +155,12 @@ fn a_handler_may_forbid_privileged_pods() {
 
 #[test]
 fn a_pod_whose_handler_is_gone_lives_on_and_takes_no_more_containers() {
-    let (ground, without) = ground();
-    let mut daemon = Daemon::on(ground);
+    let (env, without) = env();
+    let mut daemon = Daemon::on(env);
     let pod = run_pod(&daemon, "strict");
     let id = daemon.client().run_config(&pod, container("first", &IDLE));
-    let with = fs::read_to_string(daemon.ground.config()).unwrap();
-    fs::write(daemon.ground.config(), without).unwrap();
+    let with = fs::read_to_string(daemon.env.config()).unwrap();
+    fs::write(daemon.env.config(), without).unwrap();
     daemon.restart();
     let client = daemon.client();
     assert_eq!(client.pod_status(&pod.id).runtime_handler, "strict");
@@ -169,12 +169,12 @@ fn a_pod_whose_handler_is_gone_lives_on_and_takes_no_more_containers() {
     let refusal = client.try_create(&pod, container("second", &["true"])).unwrap_err();
     assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
     assert!(refusal.message().contains("\"strict\""), "{refusal:?}");
-    assert!(daemon.ground.read_log().contains("no longer configured"));
-    fs::write(daemon.ground.config(), with).unwrap();
+    assert!(daemon.env.read_log().contains("no longer configured"));
+    fs::write(daemon.env.config(), with).unwrap();
     daemon.restart();
     let client = daemon.client();
     client.finish_config(&pod, container("second", &["true"]));
-    fs::write(daemon.ground.config(), fs::read_to_string(daemon.ground.config()).unwrap().replace("strict]", "new]"))
+    fs::write(daemon.env.config(), fs::read_to_string(daemon.env.config()).unwrap().replace("strict]", "new]"))
         .unwrap();
     daemon.restart();
     daemon.client().stop(&id, 1).unwrap();
@@ -184,7 +184,7 @@ fn a_pod_whose_handler_is_gone_lives_on_and_takes_no_more_containers() {
 
 #[test]
 fn an_image_may_be_for_any_handler_that_is_there() {
-    let daemon = Daemon::on(ground().0);
+    let daemon = Daemon::on(env().0);
     let client = daemon.client();
     let image = |handler: &str| v1::ImageSpec {
         image: BOX.to_owned(),

@@ -12,13 +12,13 @@ use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::support::client::container;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, kill, scrape, seconds, wait_for};
 
 /// Runs `talk` with a client of the health service.
 fn with_health<T, F: Future<Output = T>>(daemon: &Daemon, talk: impl FnOnce(HealthClient<Channel>) -> F) -> T {
     let clock = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let endpoint = Endpoint::from_shared(format!("unix://{}", daemon.ground.socket().display())).unwrap();
+    let endpoint = Endpoint::from_shared(format!("unix://{}", daemon.env.socket().display())).unwrap();
     clock.block_on(async {
         let client = HealthClient::new(endpoint.connect().await.unwrap());
         tokio::time::timeout(seconds(20), talk(client)).await.expect("the daemon answers in time")
@@ -57,11 +57,11 @@ fn a_daemon_that_serves_says_so_until_it_ends() {
 
 #[test]
 fn the_service_manager_hears_of_the_beginning_of_life_and_of_the_end() {
-    let ground = Ground::new();
-    let path = ground.dir().join("notify.sock");
+    let env = TestEnv::new();
+    let path = env.dir().join("notify.sock");
     let manager = UnixDatagram::bind(&path).unwrap();
     manager.set_read_timeout(Some(seconds(20))).unwrap();
-    let mut command = ground.serve();
+    let mut command = env.serve();
     command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
     let mut process = command.spawn().unwrap();
     let heard = || {
@@ -93,11 +93,11 @@ fn the_service_manager_hears_of_the_beginning_of_life_and_of_the_end() {
 
 #[test]
 fn the_page_of_numbers_tells_of_requests_pods_shims_and_listeners() {
-    let ground = Ground::with_settings("[metrics]\nlisten = \"@\"");
-    let socket = ground.dir().join("metrics.sock");
-    let text = fs::read_to_string(ground.config()).unwrap();
-    fs::write(ground.config(), text.replace("\"@\"", &format!("{socket:?}"))).unwrap();
-    let daemon = Daemon::on(ground);
+    let env = TestEnv::with_settings("[metrics]\nlisten = \"@\"");
+    let socket = env.dir().join("metrics.sock");
+    let text = fs::read_to_string(env.config()).unwrap();
+    fs::write(env.config(), text.replace("\"@\"", &format!("{socket:?}"))).unwrap();
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     client.run_idle(&pod, "main");

@@ -126,7 +126,7 @@ fn of_container(pod: &v1::PodSandboxMetrics, id: &str) -> BTreeMap<String, u64> 
 /// A pod with other interfaces than loopback, as every network gives it.
 fn pod_with_network(daemon: &Daemon, name: &str) -> Pod {
     let pod = daemon.run_pod(name);
-    let netns = daemon.ground.state().join("pods").join(&pod.id).join("netns");
+    let netns = daemon.env.state().join("pods").join(&pod.id).join("netns");
     let ip = |line: &str| {
         let net = format!("--net={}", netns.display());
         Command::new("nsenter").arg(net).arg("ip").args(line.split(' ')).status().unwrap().success()
@@ -182,7 +182,7 @@ fn every_family_is_described_and_told_with_its_labels() {
     let status = client.status(&id);
     let labels: Vec<&str> = rss.label_values.iter().map(String::as_str).collect();
     assert_eq!(labels[0], "main");
-    assert!(labels[1].starts_with(daemon.ground.cgroup()) && labels[1].ends_with(&id), "{labels:?}");
+    assert!(labels[1].starts_with(daemon.env.cgroup()) && labels[1].ends_with(&id), "{labels:?}");
     assert_eq!(labels[2..], [&status.image.unwrap().image, &id, "tests", "pod"]);
     let received = metrics.metrics.iter().find(|m| m.name == "container_network_receive_bytes_total").unwrap();
     assert_eq!((received.label_values[0].as_str(), received.label_values[6].as_str()), ("", "eth0"));
@@ -198,7 +198,7 @@ fn the_numbers_are_the_kernels() {
     let told = of_container(&client.metrics_of(&pod), &id);
     let of_kernel = |files: [&str; 2]| {
         let file = files[usize::from(kernel_state::is_v2())];
-        let dirs = kernel_state::cgroups_under(daemon.ground.cgroup()).into_iter();
+        let dirs = kernel_state::cgroups_under(daemon.env.cgroup()).into_iter();
         let dir = dirs.filter(|dir| dir.ends_with(&id)).find(|dir| dir.join(file).exists()).unwrap();
         fs::read_to_string(dir.join(file)).unwrap()
     };

@@ -134,7 +134,7 @@ fn a_clients_annotation_cannot_pass_for_what_was_announced() {
     let container = container_info(&daemon, &id);
     assert_eq!(told(&container, "io.crisp.pod-resources")["containers"][1]["name"], "main");
     assert_eq!(told(&container, "io.crisp.container-resources")["requests"], json!({"cpu": "100m"}));
-    assert!(daemon.ground.read_log().contains("io.crisp.pod-resources"), "{}", daemon.ground.read_log());
+    assert!(daemon.env.read_log().contains("io.crisp.pod-resources"), "{}", daemon.env.read_log());
 }
 
 /// A container that is different in every way, and what is said of each.
@@ -164,12 +164,12 @@ fn a_container_that_differs_is_taken_with_a_warning() {
     let pod = announced_pod(&daemon, "pod");
     let as_announced = daemon.client().try_create(&pod, main_container()).unwrap();
     daemon.client().remove(&as_announced).unwrap();
-    assert!(!daemon.ground.read_log().contains("was announced"), "{}", daemon.ground.read_log());
+    assert!(!daemon.env.read_log().contains("was announced"), "{}", daemon.env.read_log());
     let (config, said) = different();
     let id = daemon.client().run_config(&pod, config);
     assert_eq!(daemon.client().wait_exited(&id).exit_code, 0);
     daemon.client().create(&pod, "debugger", &["true"]);
-    let log = daemon.ground.read_log().replace('\\', "");
+    let log = daemon.env.read_log().replace('\\', "");
     let unannounced = "config.metadata.name: \"debugger\", but no such container was announced";
     for text in said.iter().chain([&unannounced]) {
         assert!(log.contains(text), "{text}: {log}");
@@ -321,7 +321,7 @@ fn records_from_before_there_was_any_announcement_are_still_read() {
     let pod = announced_pod(&daemon, "pod");
     let id = daemon.client().run_idle(&pod, "main");
     daemon.kill9();
-    let dir = daemon.ground.state().join("pods").join(&pod.id);
+    let dir = daemon.env.state().join("pods").join(&pod.id);
     without(&dir.join("pod.json"), "announced");
     without(&dir.join("containers").join(&id).join("container.json"), "kubernetes_resources");
     daemon.revive();

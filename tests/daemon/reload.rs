@@ -15,16 +15,16 @@ use crate::support::harness::{Daemon, kill, scrape, seconds, wait_for};
 
 /// Writes other settings into the daemon's file: `old` becomes `new`.
 fn change(daemon: &Daemon, old: &str, new: &str) {
-    let text = fs::read_to_string(daemon.ground.config()).unwrap();
+    let text = fs::read_to_string(daemon.env.config()).unwrap();
     assert!(text.contains(old), "{text}");
-    let aside = daemon.ground.dir().join("aside");
+    let aside = daemon.env.dir().join("aside");
     fs::write(&aside, text.replace(old, new)).unwrap();
-    fs::rename(aside, daemon.ground.config()).unwrap();
+    fs::rename(aside, daemon.env.config()).unwrap();
 }
 
 fn wait_logged(daemon: &Daemon, words: &[&str]) -> String {
     wait_for(&format!("a line with {words:?}"), seconds(20), || {
-        let log = daemon.ground.read_log();
+        let log = daemon.env.read_log();
         log.lines().find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
     })
 }
@@ -47,7 +47,7 @@ fn a_signal_brings_new_settings_into_force_and_names_those_that_wait() {
     wait_logged(&daemon, &["INFO", "in force", "log.level", "stop"]);
     wait_logged(&daemon, &["WARN", "restart", "log.format"]);
     // A look is logged at debug.
-    assert!(!daemon.ground.read_log().contains("name=\"Version\""));
+    assert!(!daemon.env.read_log().contains("name=\"Version\""));
     let version = cri_api::v1::VersionRequest::default();
     client.call(|mut c| async move { c.version(version).await }).unwrap();
     wait_logged(&daemon, &["DEBUG", "name=\"Version\"", "done"]);
@@ -66,22 +66,22 @@ fn a_changed_file_is_seen_without_a_signal_and_a_bad_one_changes_nothing() {
     change(&daemon, "grace_max = 86400", "grace_max = 1\npassword = \"swordfish99\"");
     let line = wait_logged(&daemon, &["WARN", "last good one", "crisp.toml", "password"]);
     assert!(!line.contains("swordfish99"), "{line}");
-    assert_eq!(daemon.ground.read_log().matches("last good one").count(), 1, "told once");
+    assert_eq!(daemon.env.read_log().matches("last good one").count(), 1, "told once");
     change(&daemon, "\npassword = \"swordfish99\"", "");
     wait_logged(&daemon, &["INFO", "in force", "stop"]);
     let begin = Instant::now();
     client.stop(&id, 3600).unwrap();
     assert!(begin.elapsed() < seconds(20), "{:?}", begin.elapsed());
-    let log = daemon.ground.read_log();
+    let log = daemon.env.read_log();
     assert!(!log.contains("swordfish99"));
 }
 
 /// Tells the daemon to look at its file, and waits until `key` is in force.
 fn take_up(daemon: &Daemon, key: &str) {
-    let before = daemon.ground.read_log().len();
+    let before = daemon.env.read_log().len();
     kill(daemon.pid(), Signal::HUP);
     wait_for(&format!("{key} to be in force"), seconds(20), || {
-        let log = daemon.ground.read_log();
+        let log = daemon.env.read_log();
         log[before..].lines().any(|line| line.contains("is in force") && line.contains(key)).then_some(())
     });
 }
@@ -116,7 +116,7 @@ fn cdi_devices_are_looked_for_where_the_configuration_says_now() {
 
 /// A directory with the plugin `odd`, which says that a pod has this address and notes what it was asked.
 fn plugin(daemon: &Daemon, dir: &str, address: &str) -> PathBuf {
-    let dir = daemon.ground.dir().join(dir);
+    let dir = daemon.env.dir().join(dir);
     fs::create_dir(&dir).unwrap();
     let text = format!(
         "#!/bin/sh\necho $CNI_COMMAND >>{}/calls\ncase $CNI_COMMAND in\n\
@@ -134,7 +134,7 @@ fn pods_are_connected_as_the_configuration_says_now() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let (first, second) = (plugin(&daemon, "first", "10.5.0.2"), plugin(&daemon, "second", "10.5.0.3"));
-    let nets = daemon.ground.dir().join("nets");
+    let nets = daemon.env.dir().join("nets");
     fs::create_dir(&nets).unwrap();
     let list = r#"{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "odd"}]}"#;
     fs::write(nets.join("10-odd.conflist"), list).unwrap();
@@ -175,7 +175,7 @@ fn pods_are_connected_as_the_configuration_says_now() {
 #[test]
 fn metrics_are_told_where_the_configuration_says_now() {
     let daemon = Daemon::with_settings("[metrics]\nlisten = \"\"\n[image]\ndownloads = 3");
-    let (first, second) = (daemon.ground.dir().join("first.sock"), daemon.ground.dir().join("second.sock"));
+    let (first, second) = (daemon.env.dir().join("first.sock"), daemon.env.dir().join("second.sock"));
     change(&daemon, "listen = \"\"", &format!("listen = {first:?}"));
     change(&daemon, "downloads = 3", "downloads = 5");
     take_up(&daemon, "metrics.listen");

@@ -62,7 +62,7 @@ fn a_bad_pod_is_refused_by_the_name_of_its_field() {
         assert!(refusal.message().contains(field), "{field}: {refusal:?}");
     }
     assert!(daemon.client().pods().is_empty());
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
 }
 
 #[test]

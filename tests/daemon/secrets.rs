@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::cdi::{Specs, given};
 use crate::support::client::container;
-use crate::support::env::{Ground, write_secret};
+use crate::support::env::{TestEnv, write_secret};
 use crate::support::harness::{Daemon, scrape};
 pub(crate) use crate::support::otlp_collector::{Collector, Manner};
 
@@ -94,12 +94,12 @@ fn secrets_reach_neither_log_nor_spans_nor_metrics() {
         let (login, metrics) = (specs.path("login.json"), specs.path("metrics.sock"));
         let auths = json!({"auths": {"127.0.0.1:1": {"auth": FILE_AUTH}}});
         write_secret(&login, &auths.to_string());
-        let ground = Ground::with_settings(&settings(level, &login, &specs, &collector, &metrics));
-        let mut daemon = Daemon::on(ground);
+        let env = TestEnv::with_settings(&settings(level, &login, &specs, &collector, &metrics));
+        let mut daemon = Daemon::on(env);
         let tokens = pass_secrets_around(&daemon);
         let page = scrape(&metrics);
         daemon.terminate();
-        let log = daemon.ground.read_log();
+        let log = daemon.env.read_log();
         assert!(log.contains("DEBUG"), "nothing would be in a log that says little");
         assert!(!collector.spans().is_empty(), "nor in spans that nobody gets");
         let spans: Vec<u8> = collector.requests().iter().flat_map(|request| request.encode_to_vec()).collect();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cri_api::v1;
 
 use crate::support::client::{Client, Pod, container};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, slow, times};
 use crate::support::kernel_state;
 
@@ -78,7 +78,7 @@ fn look(client: &Client, pods: &[(Pod, String)], round: u32) {
 #[test]
 fn a_daemon_that_is_only_looked_at_stays_as_it_is() {
     let plan = Plan::get();
-    let daemon = Daemon::on(Ground::connected(""));
+    let daemon = Daemon::on(TestEnv::connected(""));
     let client = daemon.client();
     let run = |number| {
         let pod = client.run_pod_of(daemon.pod_config(&format!("pod-{number}")));

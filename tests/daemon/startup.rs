@@ -9,32 +9,32 @@ use cri_api::v1;
 use tonic::Code;
 
 use crate::support::client::{Asked, Client};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, program, seconds, wait_for};
 
 /// Runs `crisp serve`, which must refuse, and answers what it says.
-fn refused(ground: &Ground) -> String {
-    let mut process = ground.serve().spawn().unwrap();
+fn refused(env: &TestEnv) -> String {
+    let mut process = env.serve().spawn().unwrap();
     let ended = wait_for("the daemon to refuse", seconds(20), || process.try_wait().unwrap());
     assert!(!ended.success());
-    ground.read_log()
+    env.read_log()
 }
 
 #[test]
 fn a_setting_that_nobody_knows_is_refused_by_name() {
     for (settings, key) in [("colour = \"blue\"", "colour"), ("[log]\nvolume = 11", "volume")] {
-        let words = refused(&Ground::with_settings(settings));
+        let words = refused(&TestEnv::with_settings(settings));
         assert!(words.contains(key) && words.contains("crisp.toml"), "{words}");
     }
-    let words = refused(&Ground::with_settings("socket_mode = \"0666\""));
+    let words = refused(&TestEnv::with_settings("socket_mode = \"0666\""));
     assert!(words.contains("socket_mode"), "{words}");
 }
 
 #[test]
 fn the_socket_of_a_dead_daemon_is_taken_over() {
-    let ground = Ground::new();
-    drop(UnixListener::bind(ground.socket()).unwrap());
-    let mut daemon = Daemon::on(ground);
+    let env = TestEnv::new();
+    drop(UnixListener::bind(env.socket()).unwrap());
+    let mut daemon = Daemon::on(env);
     assert!(daemon.client().pods().is_empty());
     daemon.restart();
     assert!(daemon.client().pods().is_empty());
@@ -44,34 +44,34 @@ fn the_socket_of_a_dead_daemon_is_taken_over() {
 fn the_socket_of_a_living_daemon_is_left_alone() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
-    let other = Ground::new();
+    let other = TestEnv::new();
     let text = fs::read_to_string(other.config()).unwrap();
     let theirs = format!("{:?}", other.socket());
-    fs::write(other.config(), text.replace(&theirs, &format!("{:?}", daemon.ground.socket()))).unwrap();
+    fs::write(other.config(), text.replace(&theirs, &format!("{:?}", daemon.env.socket()))).unwrap();
     let words = refused(&other);
-    assert!(words.contains(&daemon.ground.socket().display().to_string()), "{words}");
+    assert!(words.contains(&daemon.env.socket().display().to_string()), "{words}");
     assert_eq!(daemon.client().pods()[0].id, pod.id);
-    assert_eq!(Client::connect(&daemon.ground.socket()).pods().len(), 1);
+    assert_eq!(Client::connect(&daemon.env.socket()).pods().len(), 1);
 }
 
 #[test]
 fn a_file_that_is_no_socket_is_not_replaced() {
-    let ground = Ground::new();
-    fs::write(ground.socket(), "precious").unwrap();
-    let words = refused(&ground);
+    let env = TestEnv::new();
+    fs::write(env.socket(), "precious").unwrap();
+    let words = refused(&env);
     assert!(words.contains("socket"), "{words}");
-    assert_eq!(fs::read_to_string(ground.socket()).unwrap(), "precious");
+    assert_eq!(fs::read_to_string(env.socket()).unwrap(), "precious");
 }
 
 #[test]
 fn a_second_daemon_on_the_same_directories_is_refused() {
     let daemon = Daemon::start();
-    let text = fs::read_to_string(daemon.ground.config()).unwrap();
-    let own = format!("{:?}", daemon.ground.socket());
-    let elsewhere = daemon.ground.dir().join("other.sock");
-    fs::write(daemon.ground.config(), text.replace(&own, &format!("{elsewhere:?}"))).unwrap();
-    let words = refused(&daemon.ground);
-    assert!(words.contains(&daemon.ground.state().display().to_string()), "{words}");
+    let text = fs::read_to_string(daemon.env.config()).unwrap();
+    let own = format!("{:?}", daemon.env.socket());
+    let elsewhere = daemon.env.dir().join("other.sock");
+    fs::write(daemon.env.config(), text.replace(&own, &format!("{elsewhere:?}"))).unwrap();
+    let words = refused(&daemon.env);
+    assert!(words.contains(&daemon.env.state().display().to_string()), "{words}");
     assert!(!elsewhere.exists());
 }
 
@@ -79,35 +79,35 @@ fn a_second_daemon_on_the_same_directories_is_refused() {
 fn a_second_daemon_on_either_directory_is_refused() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
-    let dirs = |ground: &Ground| [ground.state(), ground.root()];
+    let dirs = |env: &TestEnv| [env.state(), env.root()];
     for which in [0, 1] {
-        let other = Ground::new();
-        let (theirs, ours) = (dirs(&other)[which].clone(), dirs(&daemon.ground)[which].clone());
+        let other = TestEnv::new();
+        let (theirs, ours) = (dirs(&other)[which].clone(), dirs(&daemon.env)[which].clone());
         let text = fs::read_to_string(other.config()).unwrap();
         fs::write(other.config(), text.replace(&format!("{theirs:?}"), &format!("{ours:?}"))).unwrap();
         let words = refused(&other);
         assert!(words.contains(&ours.display().to_string()), "{words}");
     }
     assert_eq!(daemon.client().pod_status(&pod.id).state(), v1::PodSandboxState::SandboxReady);
-    assert!(daemon.ground.socket().exists());
+    assert!(daemon.env.socket().exists());
 }
 
 #[test]
 fn a_daemon_in_a_chroot_is_refused() {
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let script = r#"mount --rbind / "$1" && exec chroot "$@""#;
     let root = tempfile::tempdir().unwrap();
     for words in [&["serve", "--config"][..], &["check", "--config"]] {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", script, "sh"]);
-        command.arg(root.path()).arg(program("crisp")).args(words).arg(ground.config());
+        command.arg(root.path()).arg(program("crisp")).args(words).arg(env.config());
         let done = command.output().unwrap();
         let said = [done.stdout, done.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         assert_eq!(done.status.code(), Some(1), "{said}");
         assert!(said.contains("this is a chroot"), "{said}");
     }
-    assert!(!ground.socket().exists());
+    assert!(!env.socket().exists());
 }
 
 #[test]
@@ -119,17 +119,17 @@ fn two_daemons_run_side_by_side() {
     assert_eq!(second.client().pods()[0].id, b.id);
     assert_eq!(second.client().try_status(&x).unwrap_err().code(), Code::NotFound);
     first.client().remove_pod(&a.id).unwrap();
-    first.ground.wait_until_empty(Some(first.pid()));
+    first.env.wait_until_empty(Some(first.pid()));
     assert_eq!(second.client().exec_script(&y, "echo here"), "here\n");
 }
 
 #[test]
 fn the_socket_is_roots_alone_unless_configured_otherwise() {
     let daemon = Daemon::start();
-    let meta = fs::metadata(daemon.ground.socket()).unwrap();
+    let meta = fs::metadata(daemon.env.socket()).unwrap();
     assert_eq!((meta.permissions().mode() & 0o777, meta.uid(), meta.gid()), (0o600, 0, 0));
     let daemon = Daemon::with_settings("socket_mode = \"0660\"\nsocket_group = \"1234\"");
-    let meta = fs::metadata(daemon.ground.socket()).unwrap();
+    let meta = fs::metadata(daemon.env.socket()).unwrap();
     assert_eq!((meta.permissions().mode() & 0o777, meta.uid(), meta.gid()), (0o660, 0, 1234));
 }
 
@@ -138,11 +138,8 @@ fn no_directory_of_the_daemons_lets_others_in() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     daemon.client().run_idle(&pod, "main");
-    for dir in [
-        daemon.ground.state().join("pods"),
-        daemon.ground.root().join("containers"),
-        daemon.ground.root().join("images"),
-    ] {
+    for dir in [daemon.env.state().join("pods"), daemon.env.root().join("containers"), daemon.env.root().join("images")]
+    {
         for above in [&dir, dir.parent().unwrap()] {
             let mode = fs::metadata(above).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode & 0o066, 0, "{} is {mode:o}", above.display());
@@ -159,7 +156,7 @@ fn a_daemon_told_to_end_ends_well_and_its_containers_go_on() {
     let id = daemon.client().run_idle(&pod, "main");
     let first = daemon.pids(&id)[0];
     assert!(daemon.terminate().success());
-    assert!(!daemon.ground.socket().exists(), "the socket is gone");
+    assert!(!daemon.env.socket().exists(), "the socket is gone");
     assert_eq!(daemon.pids(&id)[0], first);
     daemon.revive();
     assert_eq!(daemon.client().status(&id).state(), v1::ContainerState::ContainerRunning);
@@ -173,7 +170,7 @@ fn logs_can_be_json_and_tell_of_pods_and_containers() {
     daemon.client().try_status("0123").unwrap_err();
     daemon.client().remove_pod(&pod.id).unwrap();
     daemon.terminate();
-    let text = daemon.ground.read_log();
+    let text = daemon.env.read_log();
     assert!(!text.is_empty());
     for line in text.lines() {
         let value: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
@@ -193,7 +190,7 @@ fn every_change_is_one_line_with_whom_it_is_about_how_it_ended_and_how_long_it_t
     client.remove(&id).unwrap();
     client.remove_pod(&pod.id).unwrap();
     daemon.terminate();
-    let log = daemon.ground.read_log();
+    let log = daemon.env.read_log();
     let lines = |rpc: &str| log.lines().filter(|line| line.contains(&format!("name=\"{rpc}\""))).collect::<Vec<_>>();
     for (rpc, of_pod, of_container) in [
         ("RunPodSandbox", true, false),
@@ -214,9 +211,9 @@ fn every_change_is_one_line_with_whom_it_is_about_how_it_ended_and_how_long_it_t
 
 #[test]
 fn settings_can_be_given_on_the_command_line() {
-    let ground = Ground::new();
-    let socket = ground.dir().join("elsewhere.sock");
-    let mut command = ground.serve();
+    let env = TestEnv::new();
+    let socket = env.dir().join("elsewhere.sock");
+    let mut command = env.serve();
     command.arg("--listen").arg(&socket);
     let mut process = command.spawn().unwrap();
     wait_for("the daemon to answer", seconds(20), || socket.exists().then_some(()));

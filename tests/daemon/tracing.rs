@@ -4,7 +4,7 @@ use cri_api::otlp::span::SpanKind;
 use cri_api::{otlp, v1};
 use tonic::{Code, Request};
 
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, scrape, seconds, wait_for};
 pub(crate) use crate::support::otlp_collector::{Collector, Manner, attribute};
 
@@ -33,8 +33,8 @@ fn wait_span(collector: &Collector, trace: Option<u8>, rpc: &str) -> otlp::Span 
 #[test]
 fn a_request_is_a_child_of_its_callers_span_and_its_steps_are_its_children() {
     let collector = Collector::new(Manner::Takes);
-    let ground = Ground::connected(&collector.settings());
-    let mut daemon = Daemon::on(at_home(ground, &collector));
+    let env = TestEnv::connected(&collector.settings());
+    let mut daemon = Daemon::on(at_home(env, &collector));
     let client = daemon.client();
     let run = v1::RunPodSandboxRequest { config: Some(daemon.pod_config("pod")), ..Default::default() };
     let run = traced(run, &parent(0xa1, true));
@@ -83,8 +83,8 @@ fn a_request_is_a_child_of_its_callers_span_and_its_steps_are_its_children() {
 }
 
 /// Spans leave a daemon with a network of its own through a socket on disk: here by a copy of what comes.
-fn at_home(ground: Ground, collector: &Collector) -> Ground {
-    let socket = ground.dir().join("otlp.sock");
+fn at_home(env: TestEnv, collector: &Collector) -> TestEnv {
+    let socket = env.dir().join("otlp.sock");
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
     let address = collector.address;
     std::thread::spawn(move || {
@@ -95,10 +95,10 @@ fn at_home(ground: Ground, collector: &Collector) -> Ground {
             std::thread::spawn(move || std::io::copy(&mut far, &mut back));
         }
     });
-    let text = std::fs::read_to_string(ground.config()).unwrap();
+    let text = std::fs::read_to_string(env.config()).unwrap();
     let text = text.replace(&format!("\"{address}\""), &format!("\"unix://{}\"", socket.display()));
-    std::fs::write(ground.config(), text).unwrap();
-    ground
+    std::fs::write(env.config(), text).unwrap();
+    env
 }
 
 #[test]
@@ -119,12 +119,12 @@ fn no_collector_however_bad_harms_a_request_or_the_end_of_the_daemon() {
         let ended = daemon.client().script(&pod, "main", "echo fine");
         assert_eq!(ended.stdout, "fine\n");
         wait_for("a word of it", seconds(30), || {
-            let log = daemon.ground.read_log();
+            let log = daemon.env.read_log();
             log.contains("the collector takes no spans").then_some(())
         });
         daemon.client().remove_pod(&pod.id).unwrap();
         assert!(daemon.terminate().success(), "{settings}");
-        let log = daemon.ground.read_log();
+        let log = daemon.env.read_log();
         assert_eq!(log.matches("the collector takes no spans").count(), 1, "told once: {log}");
     }
 }
@@ -133,10 +133,10 @@ fn no_collector_however_bad_harms_a_request_or_the_end_of_the_daemon() {
 fn spans_that_a_collector_does_not_take_are_counted() {
     for (manner, some_arrive) in [(Manner::Refuses(Code::InvalidArgument), false), (Manner::Picks, true)] {
         let collector = Collector::new(manner);
-        let daemon = Daemon::on(Ground::with_metrics(&collector.settings()));
+        let daemon = Daemon::on(TestEnv::with_metrics(&collector.settings()));
         daemon.run_pod("pod");
         let count = |outcome: &str| -> u64 {
-            let page = scrape(&daemon.ground.metrics());
+            let page = scrape(&daemon.env.metrics());
             let sample = format!("crisp_spans_total{{outcome=\"{outcome}\"}} ");
             page.lines().find_map(|line| line.strip_prefix(&sample)).unwrap().parse().unwrap()
         };

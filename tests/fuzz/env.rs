@@ -9,12 +9,12 @@ const BELOW: &[u8] = include_bytes!("seeds/tar/each-kind-once");
 
 /// A directory of its own, removed with all in it when dropped.
 #[derive(Debug)]
-pub struct Ground {
+pub struct TestEnv {
     directory: tempfile::TempDir,
     below: Vec<PathBuf>,
 }
 
-impl Default for Ground {
+impl Default for TestEnv {
     fn default() -> Self {
         let made = || -> std::io::Result<Self> {
             // Thousands of layers a minute are nothing to do to a disk, unless somebody asks for it.
@@ -31,7 +31,7 @@ impl Default for Ground {
     }
 }
 
-impl Ground {
+impl TestEnv {
     /// Unpacks `data` as a layer. Fails if anything outside changes, or what unpacked is not written out as it came.
     ///
     /// True if it unpacked.

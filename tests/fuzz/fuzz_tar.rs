@@ -5,11 +5,11 @@ use fuzz::mutate::{self, Dice};
 use libfuzzer_sys::{fuzz_mutator, fuzz_target, fuzzer_mutate};
 
 std::thread_local! {
-    static GROUND: fuzz::Ground = fuzz::Ground::default();
+    static GROUND: fuzz::TestEnv = fuzz::TestEnv::default();
 }
 
 fuzz_target!(|data: &[u8]| {
-    GROUND.with(|ground| ground.tar(data));
+    GROUND.with(|env| env.tar(data));
 });
 
 // Half of the changes are ours, half are libFuzzer's with checksums that fit.

@@ -9,7 +9,7 @@ mod env;
 mod frames;
 pub mod mutate;
 
-pub use env::Ground;
+pub use env::TestEnv;
 pub use frames::{spdy, websocket};
 
 /// Reads `data` as whatever a registry may send; only a panic is a failure.

@@ -19,8 +19,8 @@ fn seeds(name: &str) -> Vec<(String, Vec<u8>)> {
 #[test]
 #[ignore = "needs root"]
 fn no_layer_like_the_seeds_reaches_out_or_is_written_out_otherwise() {
-    let (ground, seeds) = (Ground::default(), seeds("tar"));
-    let whole = seeds.iter().filter(|(_, seed)| ground.tar(seed)).count();
+    let (env, seeds) = (TestEnv::default(), seeds("tar"));
+    let whole = seeds.iter().filter(|(_, seed)| env.tar(seed)).count();
     assert!(whole >= seeds.len() / 2, "only {whole} seeds unpack");
     let mut dice = Dice::new(1);
     let mut unpacked = 0;
@@ -28,7 +28,7 @@ fn no_layer_like_the_seeds_reaches_out_or_is_written_out_otherwise() {
         let (name, seed) = &seeds[round % seeds.len()];
         let (_, other) = &seeds[dice.below(seeds.len())];
         let mutant = mutate::tar(seed, other, &mut dice);
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| ground.tar(&mutant)));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| env.tar(&mutant)));
         match outcome {
             Ok(whole) => unpacked += usize::from(whole),
             Err(_) => panic!("mutant of {name} in round {round}, kept as {}", keep(&mutant).display()),

@@ -11,11 +11,11 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::{Value, json};
 
 use crate::support::client::container;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, kill, seconds, wait_for};
 use crate::support::image_fixture::{Archive, BOX, Blob, MANIFEST};
 
-impl Ground {
+impl TestEnv {
     /// `crisp image` on this ground's store, whoever has it.
     fn image(&self, arguments: &[&str]) -> Command {
         let mut command = self.crisp(&["image", "--config"]);
@@ -54,8 +54,8 @@ fn path(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-fn saved(ground: &Ground, name: &str, which: &str) -> std::path::PathBuf {
-    let file = ground.dir().join(format!("{which}.tar"));
+fn saved(env: &TestEnv, name: &str, which: &str) -> std::path::PathBuf {
+    let file = env.dir().join(format!("{which}.tar"));
     let env = json!(["PATH=/bin", format!("WHICH={which}")]);
     Archive::new(name).with("Env", env).with_dir(which).write_docker_archive(&file);
     file
@@ -74,42 +74,42 @@ fn run(daemon: &Daemon, image: &str) -> String {
 #[test]
 fn an_archive_is_imported_while_the_daemon_runs_and_containers_run_from_it() {
     let daemon = Daemon::start();
-    let ground = &daemon.ground;
-    let file = saved(ground, "crisp.test/live:1", "live");
-    let printed = ground.image_ok(&["import", path(&file)]);
+    let env = &daemon.env;
+    let file = saved(env, "crisp.test/live:1", "live");
+    let printed = env.image_ok(&["import", path(&file)]);
     assert!(printed.starts_with("sha256:") && printed.ends_with(" crisp.test/live:1\n"), "{printed}");
     assert_eq!(run(&daemon, "crisp.test/live:1"), "live\n");
     // Through a pipe, under another name, and compressed on the way.
     let mut gzip = Command::new("gzip").arg("-c").arg(&file).stdout(Stdio::piped()).spawn().unwrap();
-    let mut piped = ground.image(&["import", "-", "--name", "crisp.test/piped:1", "--quiet"]);
+    let mut piped = env.image(&["import", "-", "--name", "crisp.test/piped:1", "--quiet"]);
     let output = piped.stdin(gzip.stdout.take().unwrap()).output().unwrap();
     gzip.wait().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
     assert_eq!(errors(&output), "");
     assert_eq!(run(&daemon, "crisp.test/piped:1"), "live\n");
-    let output = ground.image(&["import", "-"]).stdin(File::open(&file).unwrap()).output().unwrap();
+    let output = env.image(&["import", "-"]).stdin(File::open(&file).unwrap()).output().unwrap();
     assert!(output.status.success(), "{}", errors(&output));
     let mut rest = File::open(&file).unwrap();
     rest.seek(SeekFrom::Start(512)).unwrap();
-    let output = ground.image(&["import", "-"]).stdin(rest).output().unwrap();
+    let output = env.image(&["import", "-"]).stdin(rest).output().unwrap();
     assert!(errors(&output).contains("stdin is a file that is not at its beginning"), "{}", errors(&output));
-    let said = ground.image_fails(&["import", path(&ground.dir().join("absent.tar"))]);
+    let said = env.image_fails(&["import", path(&env.dir().join("absent.tar"))]);
     assert!(said.contains("absent.tar") && said.contains("No such file"), "{said}");
-    assert_eq!(ground.layers().1, 0);
+    assert_eq!(env.layers().1, 0);
 }
 
 #[test]
 fn an_export_of_one_daemon_is_the_same_image_in_another_store() {
     let from = Daemon::start();
-    let to = Ground::new();
+    let to = TestEnv::new();
     to.image_ok(&["rm", BOX]);
-    let listed = from.ground.listed();
+    let listed = from.env.listed();
     let id = listed[0]["id"].as_str().unwrap().to_owned();
     for (compress, name) in
         [(&[][..], "plain.tar"), (&["--compress", "gzip"], "gzip.tar"), (&["--compress", "zstd"], "zstd.tar")]
     {
         let file = to.dir().join(name);
-        from.ground.image_ok(&[&["export", "-o", path(&file)], compress, &[BOX]].concat());
+        from.env.image_ok(&[&["export", "-o", path(&file)], compress, &[BOX]].concat());
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o7777, 0o600);
         let printed = to.image_ok(&["import", path(&file)]);
         assert_eq!(printed, format!("{id} {BOX}\n"));
@@ -119,22 +119,21 @@ fn an_export_of_one_daemon_is_the_same_image_in_another_store() {
     }
     // From one to the other without a file, and without a daemon on either side.
     let to_daemon = Daemon::on(to);
-    let mut export = from.ground.image(&["export", BOX]).stdout(Stdio::piped()).spawn().unwrap();
-    let mut import = to_daemon.ground.image(&["import", "-"]);
+    let mut export = from.env.image(&["export", BOX]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut import = to_daemon.env.image(&["import", "-"]);
     let output = import.stdin(export.stdout.take().unwrap()).output().unwrap();
     assert!(export.wait().unwrap().success() && output.status.success(), "{}", errors(&output));
-    assert_eq!(to_daemon.ground.listed()[0]["id"], *id);
+    assert_eq!(to_daemon.env.listed()[0]["id"], *id);
     assert_eq!(run(&to_daemon, BOX), "\n");
-    let said =
-        from.ground.image_fails(&["export", "-o", path(&from.ground.dir().join("no.tar")), "crisp.test/never:1"]);
+    let said = from.env.image_fails(&["export", "-o", path(&from.env.dir().join("no.tar")), "crisp.test/never:1"]);
     assert!(said.contains("there is no image \"crisp.test/never:1\""), "{said}");
-    assert!(!from.ground.dir().join("no.tar").exists());
+    assert!(!from.env.dir().join("no.tar").exists());
 }
 
 #[test]
 fn what_the_daemon_does_not_support_is_said_in_its_words() {
     let daemon = Daemon::start();
-    let (layout, archive) = (daemon.ground.dir().join("layout"), Archive::new("crisp.test/odd:1"));
+    let (layout, archive) = (daemon.env.dir().join("layout"), Archive::new("crisp.test/odd:1"));
     archive.write_layout(&layout);
     let mut manifest: Value = serde_json::from_slice(&archive.pieces().manifest.bytes).unwrap();
     manifest["layers"][0]["mediaType"] = json!("text/odd");
@@ -142,52 +141,52 @@ fn what_the_daemon_does_not_support_is_said_in_its_words() {
     fs::write(layout.join("blobs").join(odd.digest.replace(':', "/")), &odd.bytes).unwrap();
     let index = json!({ "schemaVersion": 2, "manifests": [odd.descriptor(MANIFEST)] });
     fs::write(layout.join("index.json"), index.to_string()).unwrap();
-    let said = daemon.ground.image_fails(&["import", path(&layout), "--name", "crisp.test/odd:1"]);
+    let said = daemon.env.image_fails(&["import", path(&layout), "--name", "crisp.test/odd:1"]);
     assert!(said.contains("text/odd") && !said.contains("release"), "{said}");
 }
 
 #[test]
 fn only_an_import_makes_a_store() {
-    let ground = Ground::new();
-    let root = ground.dir().join("elsewhere");
+    let env = TestEnv::new();
+    let root = env.dir().join("elsewhere");
     fs::create_dir_all(root.join("images")).unwrap();
     for verb in [&["ls"][..], &["export", "-o", "/dev/null", BOX], &["rm", BOX], &["prune"]] {
-        let said = ground.image_fails(&[&["--root", path(&root)], verb].concat());
+        let said = env.image_fails(&[&["--root", path(&root)], verb].concat());
         assert!(said.contains("there is no image store at") && said.contains("elsewhere/images"), "{said}");
     }
     assert_eq!(fs::read_dir(root.join("images")).unwrap().count(), 0);
-    let file = saved(&ground, "crisp.test/new:1", "new");
-    ground.image_ok(&["--root", path(&root), "import", path(&file)]);
-    assert_eq!(ground.image_ok(&["--root", path(&root), "ls", "-q"]).lines().count(), 1);
+    let file = saved(&env, "crisp.test/new:1", "new");
+    env.image_ok(&["--root", path(&root), "import", path(&file)]);
+    assert_eq!(env.image_ok(&["--root", path(&root), "ls", "-q"]).lines().count(), 1);
 }
 
 #[test]
 fn pruning_keeps_what_is_used_pinned_or_tagged() {
     let daemon = Daemon::with_settings("[image]\npinned = [\"crisp.test/pinned:1\"]\n");
-    let ground = &daemon.ground;
+    let env = &daemon.env;
     for which in ["pinned", "spare", "old"] {
-        ground.image_ok(&["import", path(&saved(ground, &format!("crisp.test/{which}:1"), which))]);
+        env.image_ok(&["import", path(&saved(env, &format!("crisp.test/{which}:1"), which))]);
     }
     // The tag moves on, and the old one has none left.
-    ground.image_ok(&["import", path(&saved(ground, "crisp.test/new:1", "new")), "--name", "crisp.test/old:1"]);
+    env.image_ok(&["import", path(&saved(env, "crisp.test/new:1", "new")), "--name", "crisp.test/old:1"]);
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
     let names = || {
         let mut names: Vec<String> =
-            ground.listed().as_array().unwrap().iter().map(|image| image["tags"].to_string()).collect();
+            env.listed().as_array().unwrap().iter().map(|image| image["tags"].to_string()).collect();
         names.sort();
         names
     };
     assert_eq!(names().len(), 5);
-    let would = ground.image_ok(&["prune", "--dry-run"]);
+    let would = env.image_ok(&["prune", "--dry-run"]);
     assert_eq!((would.lines().count(), names().len()), (1, 5));
-    let output = ground.image(&["prune"]).output().unwrap();
+    let output = env.image(&["prune"]).output().unwrap();
     assert!(errors(&output).starts_with("freed ") && errors(&output).contains("1 images"), "{}", errors(&output));
     assert_eq!(String::from_utf8(output.stdout).unwrap(), would);
     assert_eq!(names().len(), 4);
-    ground.image_ok(&["prune", "--all"]);
+    env.image_ok(&["prune", "--all"]);
     assert_eq!(names(), [format!("[{BOX:?}]"), "[\"crisp.test/pinned:1\"]".to_owned()]);
-    assert_eq!(ground.layers(), (2, 0));
+    assert_eq!(env.layers(), (2, 0));
     assert_eq!(daemon.client().exec_script(&id, "echo fine"), "fine\n");
 }
 
@@ -197,42 +196,42 @@ fn without_a_daemon_nothing_is_taken_from_containers_that_run_on() {
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
     daemon.kill9();
-    let ground = &daemon.ground;
-    ground.image_ok(&["import", path(&saved(ground, "crisp.test/more:1", "more"))]);
-    let said = ground.image_fails(&["prune", "--all"]);
+    let env = &daemon.env;
+    env.image_ok(&["import", path(&saved(env, "crisp.test/more:1", "more"))]);
+    let said = env.image_fails(&["prune", "--all"]);
     assert!(said.contains("containers may still run") && said.contains("start it first"), "{said}");
-    assert_eq!(ground.listed().as_array().unwrap().len(), 2);
-    ground.image_ok(&["rm", BOX, "crisp.test/more:1"]);
-    assert_eq!(ground.layers().0, 2, "a daemon decides");
+    assert_eq!(env.listed().as_array().unwrap().len(), 2);
+    env.image_ok(&["rm", BOX, "crisp.test/more:1"]);
+    assert_eq!(env.layers().0, 2, "a daemon decides");
     daemon.revive();
     assert_eq!(daemon.client().exec_script(&id, "cat /etc/passwd | head -n 1"), "root:x:0:0:root:/root:/bin/sh\n");
-    assert_eq!(daemon.ground.layers().0, 1, "what no container uses went with the start");
+    assert_eq!(daemon.env.layers().0, 1, "what no container uses went with the start");
 }
 
 #[test]
 fn images_are_listed_and_removed_with_and_without_a_daemon() {
     let mut daemon = Daemon::start();
     for turn in 0..2 {
-        let ground = &daemon.ground;
-        let file = saved(ground, "crisp.test/two:1", "two");
-        ground.image_ok(&["import", path(&file)]);
-        ground.image_ok(&["import", path(&file), "--name", "crisp.test/two:2"]);
-        let table = ground.image_ok(&["ls"]);
+        let env = &daemon.env;
+        let file = saved(env, "crisp.test/two:1", "two");
+        env.image_ok(&["import", path(&file)]);
+        env.image_ok(&["import", path(&file), "--name", "crisp.test/two:2"]);
+        let table = env.image_ok(&["ls"]);
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[0].starts_with("NAME") && lines.len() == 4, "{table}");
         assert!(lines[1].starts_with(BOX), "{table}");
         assert!(lines[1].contains(" MiB") || lines[1].contains(" KiB"), "{table}");
-        let ids = ground.image_ok(&["ls", "-q"]);
+        let ids = env.image_ok(&["ls", "-q"]);
         assert_eq!(ids.lines().count(), 2);
-        let listed = ground.listed();
+        let listed = env.listed();
         let two = listed.as_array().unwrap().iter().find(|image| image["tags"].as_array().unwrap().len() == 2).unwrap();
         assert_eq!(two["tags"], json!(["crisp.test/two:1", "crisp.test/two:2"]));
         assert_eq!(two["pinned"], json!(false));
         assert!(two["size"].as_u64().unwrap() > 100_000);
-        let said = ground.image_fails(&["rm", "crisp.test/never:1", "crisp.test/two:2", "crisp.test/nor:1"]);
+        let said = env.image_fails(&["rm", "crisp.test/never:1", "crisp.test/two:2", "crisp.test/nor:1"]);
         assert!(said.contains("there is no image crisp.test/never:1, crisp.test/nor:1"), "{said}");
-        assert_eq!(ground.listed().as_array().unwrap().len(), 1, "the others went");
-        assert_eq!(ground.image(&["rm"]).output().unwrap().status.code(), Some(2));
+        assert_eq!(env.listed().as_array().unwrap().len(), 1, "the others went");
+        assert_eq!(env.image(&["rm"]).output().unwrap().status.code(), Some(2));
         if turn == 0 {
             assert!(daemon.terminate().success());
         }
@@ -259,11 +258,11 @@ impl Drop for Full<'_> {
 #[test]
 fn an_export_to_a_full_disk_says_so_and_leaves_nothing() {
     let mut daemon = Daemon::start();
-    let place = daemon.ground.dir().join("small");
+    let place = daemon.env.dir().join("small");
     let full = Full::new(&place);
     for turn in 0..2 {
         let file = place.join("image.tar");
-        let said = daemon.ground.image_fails(&["export", "-o", path(&file), BOX]);
+        let said = daemon.env.image_fails(&["export", "-o", path(&file), BOX]);
         assert!(said.contains("small/image.tar: No space left on device"), "{said}");
         assert_eq!(fs::read_dir(&place).unwrap().count(), 0, "{:?}", fs::read_dir(&place).unwrap().collect::<Vec<_>>());
         if turn == 0 {
@@ -276,11 +275,11 @@ fn an_export_to_a_full_disk_says_so_and_leaves_nothing() {
 #[test]
 fn work_whose_caller_leaves_is_given_up_and_nothing_of_it_stays() {
     let daemon = Daemon::start();
-    let ground = &daemon.ground;
+    let env = &daemon.env;
     // Nobody ever writes, and then the one who waits is gone.
     for signal in [rustix::process::Signal::KILL, rustix::process::Signal::INT] {
         let (reader, writer) = std::io::pipe().unwrap();
-        let mut import = ground.image(&["import", "-"]).stdin(reader).stderr(Stdio::null()).spawn().unwrap();
+        let mut import = env.image(&["import", "-"]).stdin(reader).stderr(Stdio::null()).spawn().unwrap();
         wait_for("the import to begin", seconds(20), || {
             let held = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
             held.flatten()
@@ -299,11 +298,11 @@ fn work_whose_caller_leaves_is_given_up_and_nothing_of_it_stays() {
         });
         drop(writer);
     }
-    assert_eq!(ground.layers(), (1, 0));
+    assert_eq!(env.layers(), (1, 0));
     // An export that nobody reads does not hold up the daemon, and its layers are free once it is given up.
     let (_reader, writer) = std::io::pipe().unwrap();
     let stdout = writer.try_clone().unwrap();
-    let mut export = ground.image(&["export", BOX]).stdout(stdout).stderr(Stdio::null()).spawn().unwrap();
+    let mut export = env.image(&["export", BOX]).stdout(stdout).stderr(Stdio::null()).spawn().unwrap();
     wait_for("the export to fill the pipe", seconds(20), || {
         let mut pipe = [PollFd::new(&writer, PollFlags::OUT)];
         (poll(&mut pipe, Some(&Timespec::default())).unwrap() == 0).then_some(())
@@ -311,6 +310,6 @@ fn work_whose_caller_leaves_is_given_up_and_nothing_of_it_stays() {
     assert_eq!(export.try_wait().unwrap(), None, "there is more to write");
     export.kill().unwrap();
     export.wait().unwrap();
-    ground.image_ok(&["rm", BOX]);
-    wait_for("the layers to be freed", seconds(20), || (ground.layers() == (0, 0)).then_some(()));
+    env.image_ok(&["rm", BOX]);
+    wait_for("the layers to be freed", seconds(20), || (env.layers() == (0, 0)).then_some(()));
 }

@@ -52,7 +52,7 @@ fn twenty_images_that_share_layers_fetch_each_layer_once() {
     }
     let proxy = Proxy::before(&registry, |_| Act::pass());
     let daemon = Daemon::start();
-    let (socket, host) = (daemon.ground.socket(), proxy.host());
+    let (socket, host) = (daemon.env.socket(), proxy.host());
     let name = |number: usize| format!("{host}/box:{number}");
     std::thread::scope(|threads| {
         for number in 0..20 {
@@ -88,7 +88,7 @@ fn an_image_asked_for_twenty_times_at_once_comes_once() {
     registry.push(&archive, "box", "1");
     let proxy = Proxy::before(&registry, slowly);
     let daemon = Daemon::start();
-    let (socket, image) = (daemon.ground.socket(), format!("{}/box:1", proxy.host()));
+    let (socket, image) = (daemon.env.socket(), format!("{}/box:1", proxy.host()));
     std::thread::scope(|threads| {
         for _ in 0..20 {
             threads.spawn(|| Client::connect(&socket).pull(&image).unwrap());
@@ -111,7 +111,7 @@ fn one_who_hangs_up_leaves_nothing_and_takes_nothing_from_others() {
         Act::Pass(if request.is_for(&mine) && request.nth < 2 { Way::Stall(50_000) } else { Way::Whole })
     });
     let daemon = Daemon::start();
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     let (image, other) = (format!("{}/box:1", proxy.host()), format!("{}/box:other", proxy.host()));
     let asked = || proxy.count(|request| request.is_for(&blob));
     assert_eq!(pull_until(&socket, &image, || asked() == 1).unwrap_err().code(), Code::Cancelled);
@@ -140,7 +140,7 @@ fn removing_while_pulling_harms_neither() {
     let client = daemon.client();
     let (low, higher) = (format!("{}/low:1", proxy.host()), format!("{}/high:1", proxy.host()));
     client.pull(&low).unwrap();
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     std::thread::scope(|threads| {
         let pull = threads.spawn(|| Client::connect(&socket).pull(&higher));
         let blob = high.blob();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sha2::{Digest as _, Sha256};
 
 use crate::support::client::Client;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, times};
 use crate::support::image_fixture::{Archive, BOX};
 use crate::support::layer_fixture::{Layer, Random, noise};
@@ -61,7 +61,7 @@ fn a_daemon_killed_at_any_moment_of_a_pull_leaves_no_half_image() {
     let mut random = Random::new(SEED);
     let mut whole = 0;
     for _ in 0..times(50, 5) {
-        let socket = daemon.ground.socket();
+        let socket = daemon.env.socket();
         std::thread::scope(|threads| {
             // Nobody is left to answer.
             threads.spawn(|| Client::connect(&socket).pull(&image).ok());
@@ -93,7 +93,7 @@ fn a_daemon_killed_while_it_removes_an_image_leaves_all_of_it_or_nothing() {
     let mut random = Random::new(SEED);
     for _ in 0..times(10, 2) {
         daemon.client().pull(&image).unwrap();
-        let socket = daemon.ground.socket();
+        let socket = daemon.env.socket();
         std::thread::scope(|threads| {
             threads.spawn(|| Client::connect(&socket).remove_image(&image).ok());
             wait_a_moment(&mut random, usual);
@@ -108,24 +108,24 @@ fn a_daemon_killed_while_it_removes_an_image_leaves_all_of_it_or_nothing() {
 
 #[test]
 fn an_import_killed_at_any_moment_can_be_done_again() {
-    let ground = Ground::new();
-    let layout = ground.dir().join("layout");
+    let env = TestEnv::new();
+    let layout = env.dir().join("layout");
     std::fs::create_dir(&layout).unwrap();
     archive().write_layout(&layout);
-    let import = |ground: &Ground| {
-        let mut command = ground.crisp(&["image", "import", "--config"]);
-        command.arg(ground.config()).arg(&layout).stdout(std::process::Stdio::null());
+    let import = |env: &TestEnv| {
+        let mut command = env.crisp(&["image", "import", "--config"]);
+        command.arg(env.config()).arg(&layout).stdout(std::process::Stdio::null());
         command.spawn().unwrap()
     };
     let begin = Instant::now();
-    assert!(import(&Ground::new()).wait().unwrap().success());
+    assert!(import(&TestEnv::new()).wait().unwrap().success());
     let usual = begin.elapsed();
     eprintln!("seed {SEED}, an import takes {usual:?}");
     let mut random = Random::new(SEED);
-    let mut daemon = Daemon::on(ground);
+    let mut daemon = Daemon::on(env);
     for _ in 0..times(8, 2) {
         daemon.kill9();
-        let mut process = import(&daemon.ground);
+        let mut process = import(&daemon.env);
         wait_a_moment(&mut random, usual);
         process.kill().unwrap();
         process.wait().unwrap();
@@ -135,7 +135,7 @@ fn an_import_killed_at_any_moment_can_be_done_again() {
         }
     }
     daemon.kill9();
-    assert!(import(&daemon.ground).wait().unwrap().success());
+    assert!(import(&daemon.env).wait().unwrap().success());
     daemon.revive();
     assert!(check(&daemon, "crisp.test/crash:1"));
     assert_eq!(daemon.print_in(BOX, "echo fine"), "fine\n");

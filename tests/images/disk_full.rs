@@ -5,23 +5,23 @@ use std::ffi::CString;
 use rustix::mount::{MountFlags, mount};
 use tonic::Code;
 
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::support::image_fixture::{Archive, BOX};
 use crate::support::layer_fixture::Layer;
 use crate::support::registry_fixture::Registry;
 
 /// With its images on a file system of its own, which goes with the ground.
-fn on_small_disk(options: &str) -> Ground {
-    let ground = Ground::new();
-    let (disk, images) = (ground.dir().join("disk"), ground.root().join("images"));
+fn on_small_disk(options: &str) -> TestEnv {
+    let env = TestEnv::new();
+    let (disk, images) = (env.dir().join("disk"), env.root().join("images"));
     std::fs::create_dir(&disk).unwrap();
     let options = CString::new(format!("mode=0700,{options}")).unwrap();
     mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), Some(options.as_c_str())).unwrap();
     std::fs::remove_dir_all(&images).unwrap();
     std::os::unix::fs::symlink(&disk, &images).unwrap();
-    ground.import(&Archive::new(BOX));
-    ground
+    env.import(&Archive::new(BOX));
+    env
 }
 
 /// Images that do not fit are refused in words that say so, and the store and all that runs go on as before.

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use cri_api::v1;
 use serde_json::{Value, json};
 
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, scrape};
 use crate::support::image_fixture::Archive;
 use crate::support::layer_fixture::Layer;
@@ -14,9 +14,9 @@ use crate::support::registry_fixture::Registry;
 
 /// The configuration file of a running daemon, with more lines at its end.
 fn add_settings(daemon: &Daemon, before: &str, more: &str) {
-    let aside = daemon.ground.dir().join("aside.toml");
+    let aside = daemon.env.dir().join("aside.toml");
     fs::write(&aside, format!("{before}\n{more}")).unwrap();
-    fs::rename(aside, daemon.ground.config()).unwrap();
+    fs::rename(aside, daemon.env.config()).unwrap();
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn a_mirror_added_to_the_settings_of_a_running_daemon_is_used() {
         registry.push(&Archive::new("x").with("Env", json!([format!("A={tag}")])), "box", tag);
     }
     let mut daemon = Daemon::start();
-    let before = fs::read_to_string(daemon.ground.config()).unwrap();
+    let before = fs::read_to_string(daemon.env.config()).unwrap();
     daemon.client().pull("mirrored.test/box:1").unwrap_err();
     let mirror =
         format!("[registries.\"mirrored.test\"]\nmirrors = [\"http://{}\"]\nmirrors_only = true\n", registry.host());
@@ -37,9 +37,9 @@ fn a_mirror_added_to_the_settings_of_a_running_daemon_is_used() {
     add_settings(&daemon, &before, "[registries.\"mirrored.test\"]\ncolour = 1\n");
     daemon.client().pull("mirrored.test/box:2").unwrap();
     daemon.client().pull("mirrored.test/box:3").unwrap();
-    fs::remove_file(daemon.ground.config()).unwrap();
+    fs::remove_file(daemon.env.config()).unwrap();
     daemon.client().pull("mirrored.test/box:3").unwrap();
-    let log = daemon.ground.read_log();
+    let log = daemon.env.read_log();
     let told: Vec<&str> = log.lines().filter(|line| line.contains("last good ones stay")).collect();
     assert_eq!(told.len(), 2, "{log}");
     assert!(told[0].contains("colour") && told[1].contains("crisp.toml"), "{told:?}");
@@ -56,11 +56,11 @@ fn a_mirror_added_to_the_settings_of_a_running_daemon_is_used() {
 fn metrics_and_info_tell_of_pulls_and_images() {
     let registry = Registry::start();
     registry.push(&Archive::new("x").on_top(Layer::noise("some", 10_000, 7)), "box", "1");
-    let ground = Ground::new();
-    let socket = ground.dir().join("metrics.sock");
-    let settings = fs::read_to_string(ground.config()).unwrap() + &format!("[metrics]\nlisten = {socket:?}\n");
-    fs::write(ground.config(), settings).unwrap();
-    let mut daemon = Daemon::on(ground);
+    let env = TestEnv::new();
+    let socket = env.dir().join("metrics.sock");
+    let settings = fs::read_to_string(env.config()).unwrap() + &format!("[metrics]\nlisten = {socket:?}\n");
+    fs::write(env.config(), settings).unwrap();
+    let mut daemon = Daemon::on(env);
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     daemon.client().pull(&format!("{}/box:1", registry.host())).unwrap();
     daemon.client().pull(&format!("{}/box:2", registry.host())).unwrap_err();
@@ -80,7 +80,7 @@ fn metrics_and_info_tell_of_pulls_and_images() {
     let request = v1::StatusRequest { verbose: true };
     let info = daemon.client().call(|mut c| async move { c.status(request).await }).unwrap().info;
     let info: Value = serde_json::from_str(&info["info"]).unwrap();
-    assert_eq!(info["images"]["store"], json!(daemon.ground.root().join("images")));
+    assert_eq!(info["images"]["store"], json!(daemon.env.root().join("images")));
     assert_eq!((&info["images"]["count"], &info["images"]["pulls"]), (&json!(2), &json!([])));
     assert_eq!(info["images"]["bytes"], json!(value("crisp_image_store_bytes")));
     assert!(daemon.terminate().success());

@@ -20,7 +20,7 @@ use serde_json::Value;
 use tonic::{Code, Response};
 
 use crate::support::client::{Asked, Client, container};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, program};
 use crate::support::image_fixture::{Archive, BOX, import};
 use crate::support::registry_fixture::{Nobody, Registry};
@@ -167,7 +167,7 @@ fn two_pulls_of_one_image_at_once_both_end_well() {
     registry.push(&Archive::new("x"), "box", "1");
     let daemon = Daemon::with_settings(&format!("[registries.{:?}]\nplain_http = true\n", registry.host()));
     let name = format!("{}/box:1", registry.host());
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     let ids: Vec<String> = std::thread::scope(|threads| {
         let pulls: Vec<_> = (0..4).map(|_| threads.spawn(|| Client::connect(&socket).pull(&name).unwrap())).collect();
         pulls.into_iter().map(|pull| pull.join().unwrap()).collect()
@@ -222,12 +222,12 @@ fn images_survive_the_daemon() {
 
 #[test]
 fn a_docker_archive_is_imported_like_an_oci_layout() {
-    let ground = Ground::new();
-    let file = ground.dir().join("box.tar");
+    let env = TestEnv::new();
+    let file = env.dir().join("box.tar");
     let archive = Archive::new("crisp.test/saved:2").with("Env", serde_json::json!(["PATH=/bin", "WHICH=saved"]));
     archive.write_docker_archive(&file);
-    import(&file, &ground.root());
-    let daemon = Daemon::on(ground);
+    import(&file, &env.root());
+    let daemon = Daemon::on(env);
     assert_eq!(daemon.client().image("crisp.test/saved:2").unwrap().repo_tags, ["crisp.test/saved:2"]);
     assert_eq!(run(&daemon, "crisp.test/saved:2"), "saved\n");
 }
@@ -235,13 +235,13 @@ fn a_docker_archive_is_imported_like_an_oci_layout() {
 #[test]
 fn an_archive_that_is_none_is_refused_by_name_and_so_is_a_store_whose_daemon_cannot_be_found() {
     let daemon = Daemon::start();
-    let bad = daemon.ground.dir().join("bad.tar");
+    let bad = daemon.env.dir().join("bad.tar");
     std::fs::write(&bad, "this is no archive").unwrap();
-    let layout = daemon.ground.dir().join("layout");
+    let layout = daemon.env.dir().join("layout");
     std::fs::create_dir(&layout).unwrap();
     Archive::new("crisp.test/more:1").write_layout(&layout);
-    let free = Ground::new();
-    for (root, file, words) in [(free.root(), &bad, "bad.tar"), (daemon.ground.root(), &layout, "no daemon answers")] {
+    let free = TestEnv::new();
+    for (root, file, words) in [(free.root(), &bad, "bad.tar"), (daemon.env.root(), &layout, "no daemon answers")] {
         let output = std::process::Command::new(program("crisp"))
             .args(["image", "import", "--root"])
             .arg(root)
@@ -257,14 +257,14 @@ fn an_archive_that_is_none_is_refused_by_name_and_so_is_a_store_whose_daemon_can
 
 #[test]
 fn what_an_image_wants_is_heeded() {
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let archive = Archive::new("crisp.test/wishes:1")
         .with("User", serde_json::json!("user"))
         .with("WorkingDir", serde_json::json!("/made/for/it"))
         .with("Entrypoint", serde_json::json!(["sh", "-c"]))
         .with("Cmd", serde_json::json!(["pwd; id -u; id -g; echo $HOME"]));
-    ground.import(&archive);
-    let daemon = Daemon::on(ground);
+    env.import(&archive);
+    let daemon = Daemon::on(env);
     let pod = daemon.run_pod("pod");
     let mut config = container("main", &[]);
     config.image.as_mut().unwrap().image = "crisp.test/wishes:1".into();

@@ -76,7 +76,7 @@ fn a_password_opens_a_registry_in_every_form_a_request_can_carry_it() {
     }
     let malformed = AuthConfig { auth: "!".into(), ..Default::default() };
     assert_eq!(client.pull_as(&image, malformed).unwrap_err().code(), Code::InvalidArgument);
-    assert!(!daemon.ground.read_log().contains(PASSWORD));
+    assert!(!daemon.env.read_log().contains(PASSWORD));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn credentials_come_from_a_file_that_may_change_at_any_time() {
     refused(client, &image, AuthConfig::default());
     write(&format!("https://{}/v2/", locked.host()), PASSWORD);
     client.pull(&image).unwrap();
-    let said = daemon.ground.read_log();
+    let said = daemon.env.read_log();
     assert!(!said.contains(PASSWORD) && !said.contains(&encoded(PASSWORD)), "{said}");
 }
 

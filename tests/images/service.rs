@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use crate::support::client::container;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::support::image_fixture::{Archive, BOX, import};
 use crate::support::registry_fixture::Registry;
@@ -46,11 +46,11 @@ fn a_verbose_status_tells_what_an_image_is_made_of() {
     let registry = Registry::start();
     let archive = Archive::new("x").with("Labels", json!({ "a": "b" })).with("User", json!("4294967296"));
     let digest = registry.push(&archive, "box", "1");
-    let ground = Ground::new();
-    let file = ground.dir().join("box.tar");
+    let env = TestEnv::new();
+    let file = env.dir().join("box.tar");
     Archive::new("crisp.test/saved:2").with("Labels", json!({ "saved": "" })).write_docker_archive(&file);
-    import(&file, &ground.root());
-    let daemon = Daemon::on(ground);
+    import(&file, &env.root());
+    let daemon = Daemon::on(env);
     let name = format!("{}/box:1", registry.host());
     daemon.client().pull(&name).unwrap();
     let info = daemon.client().image_info(&name);
@@ -73,11 +73,11 @@ fn a_container_says_of_its_image_what_the_image_says() {
     let registry = Registry::start();
     let archive = |which: &str| Archive::new("x").with("Labels", json!({ "which": which }));
     let first = registry.push(&archive("first"), "box", "1");
-    let ground = Ground::new();
-    let file = ground.dir().join("saved.tar");
+    let env = TestEnv::new();
+    let file = env.dir().join("saved.tar");
     Archive::new("crisp.test/saved:2").with("Labels", json!({ "saved": "" })).write_docker_archive(&file);
-    import(&file, &ground.root());
-    let daemon = Daemon::on(ground);
+    import(&file, &env.root());
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let (tag, digest) = (format!("{}/box:1", registry.host()), format!("{}/box@{first}", registry.host()));
     let id = client.pull(&tag).unwrap();
@@ -157,7 +157,7 @@ fn the_filesystems_are_told_as_one_where_they_are_one() {
     let [images] = &before.image_filesystems[..] else { panic!("{before:?}") };
     assert_eq!(before.container_filesystems, before.image_filesystems);
     let mountpoint = &images.fs_id.as_ref().unwrap().mountpoint;
-    assert_eq!(Path::new(mountpoint), daemon.ground.root().join("images"));
+    assert_eq!(Path::new(mountpoint), daemon.env.root().join("images"));
     assert!(images.timestamp > 0 && images.used_bytes.unwrap().value > 100_000);
     assert!(images.inodes_used.unwrap().value > 10);
     daemon.client().remove_image(BOX).unwrap();
@@ -200,7 +200,7 @@ fn a_pull_knows_its_pod_and_refuses_what_it_cannot_heed() {
     }
     pull(|_| ()).unwrap();
     pull(|r| pod(r).metadata = None).unwrap();
-    let log = daemon.ground.read_log();
+    let log = daemon.env.read_log();
     let done =
         log.lines().find(|line| line.contains("PullImage") && line.contains("done")).unwrap_or_else(|| panic!("{log}"));
     assert!(done.contains("tests/pod uid-of-pod") && done.contains(&name), "{done}");

@@ -5,12 +5,12 @@ use tonic::Code;
 
 use super::{address, fetch, fetch_from_host, readiness, serve, update_addresses};
 use crate::support::client::{Pod, pod_namespaces};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::netns::run;
 
 fn connected(settings: &str) -> Daemon {
-    Daemon::on(Ground::connected(settings))
+    Daemon::on(TestEnv::connected(settings))
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn a_second_daemon_is_kept_from_the_same_bridge_and_told_what_to_do() {
     let pod = first.run_pod("pod");
     let web = serve(&first, &pod);
     let url = format!("http://{}:8080/", address(&first, &pod));
-    let mut second = Daemon::on(first.ground.beside(""));
-    let said = second.ground.read_log();
+    let mut second = Daemon::on(first.env.beside(""));
+    let said = second.env.read_log();
     assert!(said.contains("network.bridge.name") && said.contains("network.mode"), "{said}");
     for restarted in [false, true] {
         let condition = readiness(&second);
@@ -63,10 +63,10 @@ fn a_second_daemon_is_kept_from_the_same_bridge_and_told_what_to_do() {
         }
     }
     assert_eq!(first.client().exec_script(&web, "echo alive"), "alive\n");
-    let mut third = Daemon::on(first.ground.beside("[network.bridge]\nname = \"other0\"\npools = [\"10.99.0.0/24\"]"));
+    let mut third = Daemon::on(first.env.beside("[network.bridge]\nname = \"other0\"\npools = [\"10.99.0.0/24\"]"));
     assert!(readiness(&third).status);
     third.kill9();
-    third.ground.host().script("ip link delete other0");
+    third.env.host().script("ip link delete other0");
     // In another network the name is free.
     assert!(readiness(&connected("")).status);
     // The first one that begins after its end may have it.
@@ -84,7 +84,7 @@ fn a_pod_with_the_hosts_network_gets_no_address_of_its_own() {
         config.hostname.clear();
     });
     assert_eq!(daemon.client().pod_status(&pod.id).network.unwrap().ip, "");
-    assert_eq!(daemon.ground.links(), Vec::<String>::new(), "nothing was made for it");
+    assert_eq!(daemon.env.links(), Vec::<String>::new(), "nothing was made for it");
 }
 
 #[test]
@@ -131,14 +131,14 @@ fn what_leaves_the_node_has_the_nodes_address() {
     let pod = daemon.run_pod("pod");
     let id = serve(&daemon, &pod);
     // Another machine: a namespace that knows no way to the pods.
-    let name = format!("{}-other", daemon.ground.dir().file_name().unwrap().to_str().unwrap());
+    let name = format!("{}-other", daemon.env.dir().file_name().unwrap().to_str().unwrap());
     let other = crate::support::netns::Host::new(name.clone());
-    let host = daemon.ground.host();
+    let host = daemon.env.host();
     run(host.command("ip").args(["link", "add", "out", "type", "veth", "peer", "name", "in", "netns", &name]));
     host.script("ip addr add 192.0.2.1/24 dev out; ip link set out up");
     other.script("ip addr add 192.0.2.2/24 dev in; ip link set in up");
     let mut server = other.command("/bin/busybox");
-    let dir = daemon.ground.dir().join("www");
+    let dir = daemon.env.dir().join("www");
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("index.html"), "outside\n").unwrap();
     let mut server = server.args(["httpd", "-f", "-vv", "-p", "192.0.2.2:80", "-h"]).arg(&dir);

@@ -8,16 +8,16 @@ use serde_json::json;
 use tonic::Code;
 
 use super::{address, fetch, fetch_from_host, readiness, serve, update_addresses};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 
 /// Where the plugin host-local keeps the addresses it gave out.
-fn reservations(ground: &Ground) -> PathBuf {
-    ground.dir().join("ipam")
+fn reservations(env: &TestEnv) -> PathBuf {
+    env.dir().join("ipam")
 }
 
 /// A network by the plugins bridge, host-local and portmap.
-fn network(ground: &Ground, name: &str, subnet: &str) -> String {
+fn network(env: &TestEnv, name: &str, subnet: &str) -> String {
     json!({
         "cniVersion": "1.0.0",
         "name": name,
@@ -25,7 +25,7 @@ fn network(ground: &Ground, name: &str, subnet: &str) -> String {
             {
                 "type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
                 "ipam": {
-                    "type": "host-local", "dataDir": reservations(ground),
+                    "type": "host-local", "dataDir": reservations(env),
                     "ranges": [[{ "subnet": subnet }]], "routes": [{ "dst": "0.0.0.0/0" }],
                 },
             },
@@ -35,22 +35,22 @@ fn network(ground: &Ground, name: &str, subnet: &str) -> String {
     .to_string()
 }
 
-fn configure(ground: &Ground, file: &str, text: &str) {
+fn configure(env: &TestEnv, file: &str, text: &str) {
     // As tools do it: a network is there whole or not at all.
-    let draft = ground.dir().join("draft");
+    let draft = env.dir().join("draft");
     fs::write(&draft, text).unwrap();
-    fs::rename(draft, ground.cni().join(file)).unwrap();
+    fs::rename(draft, env.cni().join(file)).unwrap();
 }
 
 fn with_network(name: &str) -> Daemon {
-    let ground = Ground::connected("");
-    configure(&ground, "10-net.conflist", &network(&ground, name, "10.88.0.0/24"));
-    Daemon::on(ground)
+    let env = TestEnv::connected("");
+    configure(&env, "10-net.conflist", &network(&env, name, "10.88.0.0/24"));
+    Daemon::on(env)
 }
 
 /// The addresses that are given out.
 fn given_out(daemon: &Daemon, name: &str) -> Vec<String> {
-    let entries = fs::read_dir(reservations(&daemon.ground).join(name)).into_iter().flatten().flatten();
+    let entries = fs::read_dir(reservations(&daemon.env).join(name)).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     names.filter(|name| name.starts_with("10.")).collect()
 }
@@ -76,27 +76,27 @@ fn pods_are_connected_by_the_plugins_and_leave_nothing() {
     assert_eq!(given_out(&daemon, "net").len(), 2);
     daemon.client().remove_everything();
     assert_eq!(given_out(&daemon, "net"), Vec::<String>::new());
-    assert_eq!(fs::read_dir(daemon.ground.root().join("cni")).into_iter().flatten().count(), 0);
-    daemon.ground.host().script("ip link delete cni0");
+    assert_eq!(fs::read_dir(daemon.env.root().join("cni")).into_iter().flatten().count(), 0);
+    daemon.env.host().script("ip link delete cni0");
 }
 
 #[test]
 fn with_cni_alone_the_node_waits_for_a_network() {
-    let daemon = Daemon::on(Ground::connected("[network]\nmode = \"cni\""));
+    let daemon = Daemon::on(TestEnv::connected("[network]\nmode = \"cni\""));
     let condition = readiness(&daemon);
     assert!(!condition.status && !condition.message.is_empty(), "{condition:?}");
     let refusal = daemon.client().try_run_pod(daemon.pod_config("pod")).unwrap_err();
     assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
     // The first by name that can be used, whatever else is there.
-    configure(&daemon.ground, "00-broken.conflist", "{ \"name\": ");
-    configure(&daemon.ground, "20-second.conflist", &network(&daemon.ground, "second", "10.89.0.0/24"));
-    configure(&daemon.ground, "10-first.conflist", &network(&daemon.ground, "first", "10.88.0.0/24"));
+    configure(&daemon.env, "00-broken.conflist", "{ \"name\": ");
+    configure(&daemon.env, "20-second.conflist", &network(&daemon.env, "second", "10.89.0.0/24"));
+    configure(&daemon.env, "10-first.conflist", &network(&daemon.env, "first", "10.88.0.0/24"));
     wait_for("the node to be ready", seconds(10), || readiness(&daemon).status.then_some(()));
     let pod = daemon.run_pod("pod");
     assert!(address(&daemon, &pod).starts_with("10.88.0."));
     daemon.client().remove_everything();
-    daemon.ground.host().script("ip link delete cni0");
+    daemon.env.host().script("ip link delete cni0");
 }
 
 #[test]
@@ -104,13 +104,13 @@ fn a_pod_is_disconnected_by_what_it_was_connected_by() {
     let mut daemon = with_network("old");
     let pod = daemon.run_pod("pod");
     assert_eq!(given_out(&daemon, "old").len(), 1);
-    fs::remove_file(daemon.ground.cni().join("10-net.conflist")).unwrap();
-    configure(&daemon.ground, "10-new.conflist", &network(&daemon.ground, "new", "10.90.0.0/24"));
+    fs::remove_file(daemon.env.cni().join("10-net.conflist")).unwrap();
+    configure(&daemon.env, "10-new.conflist", &network(&daemon.env, "new", "10.90.0.0/24"));
     daemon.restart();
     daemon.client().stop_pod(&pod.id).unwrap();
     assert_eq!(given_out(&daemon, "old"), Vec::<String>::new());
     daemon.client().remove_everything();
-    daemon.ground.host().script("ip link delete cni0");
+    daemon.env.host().script("ip link delete cni0");
 }
 
 #[test]
@@ -119,26 +119,26 @@ fn addresses_of_pods_that_a_reboot_ended_are_given_back() {
     daemon.run_pod("pod");
     assert_eq!(given_out(&daemon, "net").len(), 1);
     daemon.kill9();
-    daemon.ground.power_off();
+    daemon.env.power_off();
     daemon.revive();
     wait_for("the address to be given back", seconds(10), || given_out(&daemon, "net").is_empty().then_some(()));
-    daemon.ground.host().script("ip link delete cni0");
+    daemon.env.host().script("ip link delete cni0");
 }
 
 #[test]
 fn a_template_becomes_a_network_with_the_clients_addresses() {
-    let ground = Ground::connected("");
-    let template = ground.dir().join("template");
+    let env = TestEnv::connected("");
+    let template = env.dir().join("template");
     let daemon = {
-        let text = network(&ground, "templated", "{{.PodCIDR}}");
+        let text = network(&env, "templated", "{{.PodCIDR}}");
         fs::write(&template, text).unwrap();
-        let config = fs::read_to_string(ground.config()).unwrap();
-        fs::write(ground.config(), format!("{config}template = {template:?}\n")).unwrap();
-        Daemon::on(ground)
+        let config = fs::read_to_string(env.config()).unwrap();
+        fs::write(env.config(), format!("{config}template = {template:?}\n")).unwrap();
+        Daemon::on(env)
     };
     update_addresses(&daemon, "10.91.0.0/24").unwrap();
     let pod = daemon.run_pod("pod");
     assert!(address(&daemon, &pod).starts_with("10.91.0."));
     daemon.client().remove_everything();
-    daemon.ground.host().script("ip link delete cni0");
+    daemon.env.host().script("ip link delete cni0");
 }

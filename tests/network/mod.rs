@@ -36,7 +36,7 @@ fn fetch(daemon: &Daemon, container: &str, url: &str) -> String {
 /// What a program of the host gets from a URL.
 fn fetch_from_host(daemon: &Daemon, url: &str) -> String {
     let answer = daemon
-        .ground
+        .env
         .host()
         .command("/bin/busybox")
         .args(["timeout", "5", "busybox", "wget", "-qO-", url])

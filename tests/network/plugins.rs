@@ -6,25 +6,25 @@ use std::time::Instant;
 
 use tonic::Code;
 
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::kernel_state;
 
 /// A daemon whose only network is the plugin `script`. It finds a directory of its own in `$HERE`.
 fn with_plugin(script: &str) -> Daemon {
-    let ground = Ground::connected("[network]\nmode = \"cni\"");
-    let dir = ground.dir().join("plugins");
+    let env = TestEnv::connected("[network]\nmode = \"cni\"");
+    let dir = env.dir().join("plugins");
     fs::create_dir(&dir).unwrap();
-    write_plugin(&ground, script);
-    let config = fs::read_to_string(ground.config()).unwrap();
-    fs::write(ground.config(), format!("{config}bin_dirs = [{dir:?}]\ntimeout = 2\n")).unwrap();
+    write_plugin(&env, script);
+    let config = fs::read_to_string(env.config()).unwrap();
+    fs::write(env.config(), format!("{config}bin_dirs = [{dir:?}]\ntimeout = 2\n")).unwrap();
     let list = r#"{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "odd"}]}"#;
-    fs::write(ground.cni().join("10-odd.conflist"), list).unwrap();
-    Daemon::on(ground)
+    fs::write(env.cni().join("10-odd.conflist"), list).unwrap();
+    Daemon::on(env)
 }
 
-fn write_plugin(ground: &Ground, script: &str) {
-    let (dir, file) = (ground.dir().join("plugins"), ground.dir().join("plugins/odd"));
+fn write_plugin(env: &TestEnv, script: &str) {
+    let (dir, file) = (env.dir().join("plugins"), env.dir().join("plugins/odd"));
     let text = format!("#!/bin/sh\nHERE={}\necho \"$CNI_COMMAND\" >>$HERE/calls\n{script}\n", dir.display());
     let draft = dir.join("draft");
     fs::write(&draft, text).unwrap();
@@ -33,7 +33,7 @@ fn write_plugin(ground: &Ground, script: &str) {
 }
 
 fn calls(daemon: &Daemon) -> Vec<String> {
-    let text = fs::read_to_string(daemon.ground.dir().join("plugins/calls")).unwrap_or_default();
+    let text = fs::read_to_string(daemon.env.dir().join("plugins/calls")).unwrap_or_default();
     text.lines().filter(|call| matches!(*call, "ADD" | "DEL")).map(str::to_owned).collect()
 }
 
@@ -52,7 +52,7 @@ fn a_plugin_that_hangs_is_killed_with_all_it_started() {
     assert!(refusal.message().contains("odd") && refusal.message().contains("waiting"), "{refusal:?}");
     let sleepers = || kernel_state::processes().into_iter().filter(|p| command_line(p.pid).contains("98765")).count();
     wait_for("what it started to be gone", seconds(5), || (sleepers() == 0).then_some(()));
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
     assert_eq!(calls(&daemon), ["ADD", "DEL"]);
 }
 
@@ -71,9 +71,9 @@ fn a_plugin_that_fails_after_it_took_something_is_told_to_give_it_back() {
     for word in ["odd", "no room", "pool of 3"] {
         assert!(refusal.message().contains(word), "{word}: {refusal:?}");
     }
-    assert!(!daemon.ground.dir().join("plugins/taken").exists());
+    assert!(!daemon.env.dir().join("plugins/taken").exists());
     assert_eq!(calls(&daemon), ["ADD", "DEL"]);
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_plugin_that_prints_garbage_is_a_clear_error() {
         let daemon = with_plugin(script);
         let refusal = daemon.client().try_run_pod(daemon.pod_config("pod")).unwrap_err();
         assert!(refusal.message().contains(word), "{script}: {refusal:?}");
-        daemon.ground.wait_until_empty(Some(daemon.pid()));
+        daemon.env.wait_until_empty(Some(daemon.pid()));
     }
 }
 
@@ -95,13 +95,13 @@ fn a_pod_ends_also_where_its_plugin_cannot_disconnect_it_and_that_is_made_up_for
     let mut daemon = with_plugin(WORKS);
     let pod = daemon.run_pod("pod");
     assert_eq!(super::address(&daemon, &pod), "10.5.0.2");
-    write_plugin(&daemon.ground, "exit 1");
+    write_plugin(&daemon.env, "exit 1");
     daemon.client().stop_pod(&pod.id).unwrap();
     daemon.client().remove_pod(&pod.id).unwrap();
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
-    write_plugin(&daemon.ground, &format!("{WORKS}\n[ $CNI_COMMAND = DEL ] && touch $HERE/done; exit 0"));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
+    write_plugin(&daemon.env, &format!("{WORKS}\n[ $CNI_COMMAND = DEL ] && touch $HERE/done; exit 0"));
     daemon.restart();
     wait_for("the plugin to be asked again", seconds(10), || {
-        daemon.ground.dir().join("plugins/done").exists().then_some(())
+        daemon.env.dir().join("plugins/done").exists().then_some(())
     });
 }

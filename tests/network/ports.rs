@@ -5,7 +5,7 @@ use tonic::Code;
 
 use super::{address, fetch, fetch_from_host, serve};
 use crate::support::client::Pod;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::netns::{Host, run};
 
@@ -23,9 +23,9 @@ fn pod_with(daemon: &Daemon, name: &str, ports: Vec<v1::PortMapping>) -> Pod {
 
 /// A machine beside the host's, which reaches it at 192.0.2.1.
 fn neighbour(daemon: &Daemon) -> Host {
-    let name = format!("{}-n", daemon.ground.dir().file_name().unwrap().to_str().unwrap());
+    let name = format!("{}-n", daemon.env.dir().file_name().unwrap().to_str().unwrap());
     let neighbour = Host::new(name.clone());
-    let host = daemon.ground.host();
+    let host = daemon.env.host();
     run(host.command("ip").args(["link", "add", "out", "type", "veth", "peer", "name", "in", "netns", &name]));
     host.script("ip addr add 192.0.2.1/24 dev out; ip link set out up");
     neighbour.script("ip addr add 192.0.2.2/24 dev in; ip link set in up");
@@ -34,7 +34,7 @@ fn neighbour(daemon: &Daemon) -> Host {
 
 #[test]
 fn a_port_of_the_host_leads_into_the_pod_from_everywhere() {
-    let daemon = Daemon::on(Ground::connected(""));
+    let daemon = Daemon::on(TestEnv::connected(""));
     let pod = pod_with(&daemon, "pod", vec![tcp(8080, 12080)]);
     let id = serve(&daemon, &pod);
     let neighbour = neighbour(&daemon);
@@ -57,8 +57,8 @@ fn a_port_of_the_host_leads_into_the_pod_from_everywhere() {
 
 #[test]
 fn an_address_of_the_host_keeps_a_port_to_itself() {
-    let daemon = Daemon::on(Ground::connected(""));
-    daemon.ground.host().script("ip addr add 192.0.2.7/32 dev lo");
+    let daemon = Daemon::on(TestEnv::connected(""));
+    daemon.env.host().script("ip addr add 192.0.2.7/32 dev lo");
     let first = pod_with(&daemon, "first", vec![mapping(v1::Protocol::Tcp, 8080, 12080, "192.0.2.7")]);
     let second = pod_with(&daemon, "second", vec![mapping(v1::Protocol::Tcp, 8080, 12080, "127.0.0.1")]);
     serve(&daemon, &first);
@@ -69,7 +69,7 @@ fn an_address_of_the_host_keeps_a_port_to_itself() {
 
 #[test]
 fn a_port_that_another_pod_has_is_refused_by_name() {
-    let daemon = Daemon::on(Ground::connected(""));
+    let daemon = Daemon::on(TestEnv::connected(""));
     let first = pod_with(&daemon, "first", vec![tcp(8080, 12080)]);
     let before = daemon.snapshot();
     for (protocol, host_ip, refused) in
@@ -91,12 +91,12 @@ fn a_port_that_another_pod_has_is_refused_by_name() {
 
 #[test]
 fn ports_lead_on_after_the_daemon_was_replaced_and_the_rules_were_lost() {
-    let mut daemon = Daemon::on(Ground::connected(""));
+    let mut daemon = Daemon::on(TestEnv::connected(""));
     let pod = pod_with(&daemon, "pod", vec![tcp(8080, 12080)]);
     serve(&daemon, &pod);
     daemon.restart();
     assert_eq!(fetch_from_host(&daemon, "http://127.0.0.1:12080/"), "pod\n");
-    daemon.ground.host().script("nft flush ruleset");
+    daemon.env.host().script("nft flush ruleset");
     daemon.restart();
     assert_eq!(fetch_from_host(&daemon, "http://127.0.0.1:12080/"), "pod\n");
     assert!(!address(&daemon, &pod).is_empty());

@@ -3,7 +3,7 @@
 use tonic::Code;
 
 use crate::support::client::container;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 
 /// Every failpoint of RunPodSandbox, in order.
@@ -42,13 +42,13 @@ fn the_tables_here_name_every_failpoint() {
 #[test]
 fn a_pod_that_fails_at_any_step_leaves_nothing() {
     for point in RUN_POD {
-        let mut daemon = Daemon::with_failpoints(Ground::connected(""), &format!("{point}=fail"));
+        let mut daemon = Daemon::with_failpoints(TestEnv::connected(""), &format!("{point}=fail"));
         let config = daemon.pod_config("pod");
         // Twice: the name of the first attempt is free again.
         for _ in 0..2 {
             let refusal = daemon.client().try_run_pod(config.clone()).unwrap_err();
             assert!(refusal.message().contains(point), "{point}: {refusal:?}");
-            daemon.ground.wait_until_empty(Some(daemon.pid()));
+            daemon.env.wait_until_empty(Some(daemon.pid()));
         }
         assert!(daemon.client().pods().is_empty());
         if point == RUN_POD[RUN_POD.len() - 1] {
@@ -62,11 +62,11 @@ fn a_pod_that_fails_at_any_step_leaves_nothing() {
 #[test]
 fn a_daemon_killed_at_any_step_of_a_pod_leaves_nothing_after_its_restart() {
     for point in RUN_POD {
-        let mut daemon = Daemon::with_failpoints(Ground::connected(""), &format!("{point}=kill"));
+        let mut daemon = Daemon::with_failpoints(TestEnv::connected(""), &format!("{point}=kill"));
         daemon.client().try_run_pod(daemon.pod_config("pod")).unwrap_err();
         daemon.wait_ended();
         daemon.revive();
-        daemon.ground.wait_until_empty(Some(daemon.pid()));
+        daemon.env.wait_until_empty(Some(daemon.pid()));
         assert!(daemon.client().pods().is_empty(), "{point}");
         daemon.run_pod("pod");
     }
@@ -75,7 +75,7 @@ fn a_daemon_killed_at_any_step_of_a_pod_leaves_nothing_after_its_restart() {
 #[test]
 fn a_container_that_fails_at_any_step_leaves_nothing() {
     for point in CREATE {
-        let mut daemon = Daemon::with_failpoints(Ground::new(), &format!("{point}=fail"));
+        let mut daemon = Daemon::with_failpoints(TestEnv::new(), &format!("{point}=fail"));
         let pod = daemon.run_pod("pod");
         let before = daemon.snapshot();
         for _ in 0..2 {
@@ -96,7 +96,7 @@ fn a_container_that_fails_at_any_step_leaves_nothing() {
 #[test]
 fn a_daemon_killed_at_any_step_of_a_container_leaves_nothing_after_its_restart() {
     for point in CREATE {
-        let mut daemon = Daemon::with_failpoints(Ground::new(), &format!("{point}=kill"));
+        let mut daemon = Daemon::with_failpoints(TestEnv::new(), &format!("{point}=kill"));
         let pod = daemon.run_pod("pod");
         let before = daemon.snapshot();
         let refusal = daemon.client().try_create(&pod, container("main", &["true"])).unwrap_err();
@@ -112,10 +112,10 @@ fn a_daemon_killed_at_any_step_of_a_container_leaves_nothing_after_its_restart()
 #[test]
 fn a_pod_in_a_cgroup_of_the_kubelets_that_fails_leaves_that_as_it_was() {
     for action in ["fail", "kill"] {
-        let ground = Ground::new();
-        let parent = ground.pod_cgroup("given");
-        let before = ground.snapshot(None);
-        let mut daemon = Daemon::with_failpoints(ground, &format!("run_pod.hold={action}"));
+        let env = TestEnv::new();
+        let parent = env.pod_cgroup("given");
+        let before = env.snapshot(None);
+        let mut daemon = Daemon::with_failpoints(env, &format!("run_pod.hold={action}"));
         let mut config = daemon.pod_config("pod");
         config.linux.as_mut().unwrap().cgroup_parent = parent.clone();
         daemon.client().try_run_pod(config).unwrap_err();
@@ -124,6 +124,6 @@ fn a_pod_in_a_cgroup_of_the_kubelets_that_fails_leaves_that_as_it_was() {
             daemon.revive();
         }
         daemon.wait_until_like(&before);
-        daemon.ground.remove_pod_cgroup(&parent);
+        daemon.env.remove_pod_cgroup(&parent);
     }
 }

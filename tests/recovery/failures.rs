@@ -43,7 +43,7 @@ fn a_file_where_a_directory_is_mounted_and_the_other_way_round_is_named() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let before = daemon.snapshot();
-    let (dir, file) = (daemon.ground.dir().join("a-dir"), daemon.ground.dir().join("a-file"));
+    let (dir, file) = (daemon.env.dir().join("a-dir"), daemon.env.dir().join("a-file"));
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(&file, "").unwrap();
     for (host, inside) in [(&dir, "/etc/passwd"), (&file, "/etc")] {
@@ -64,7 +64,7 @@ fn a_file_where_a_directory_is_mounted_and_the_other_way_round_is_named() {
 fn a_mount_over_the_root_or_proc_is_refused() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
-    let volume = daemon.ground.dir().join("volume");
+    let volume = daemon.env.dir().join("volume");
     std::fs::create_dir(&volume).unwrap();
     for inside in ["/", "/proc", "/proc/self", "/proc/sys/kernel"] {
         let mut config = container("main", &["true"]);
@@ -98,7 +98,7 @@ fn a_user_that_the_image_does_not_know_is_named() {
 fn a_seccomp_profile_that_is_missing_is_named() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
-    let path = daemon.ground.dir().join("no-profile.json").display().to_string();
+    let path = daemon.env.dir().join("no-profile.json").display().to_string();
     let mut config = container("main", &["true"]);
     security(&mut config).seccomp = Some(v1::SecurityProfile {
         profile_type: v1::security_profile::ProfileType::Localhost.into(),
@@ -170,5 +170,5 @@ fn a_client_that_hangs_up_leaves_nothing_half_made() {
         assert_eq!(client.script(&pod, "main", "echo fine").stdout, "fine\n");
         client.remove_pod(&pod.id).unwrap();
     }
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
 }

@@ -10,27 +10,27 @@ use rustix::mount::{MountFlags, mount};
 use tonic::Code;
 
 use crate::support::client::container;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::update::{assert_limits, limits};
 
 /// With one of its directories on a small file system of its own, which goes with the ground.
-fn with_little_room(directory: impl FnOnce(&Ground) -> PathBuf) -> Ground {
-    let ground = Ground::new();
-    let disk = ground.dir().join("disk");
+fn with_little_room(directory: impl FnOnce(&TestEnv) -> PathBuf) -> TestEnv {
+    let env = TestEnv::new();
+    let disk = env.dir().join("disk");
     fs::create_dir(&disk).unwrap();
     let options = CString::new("mode=0700,size=2m").unwrap();
     mount("tmpfs", &disk, "tmpfs", MountFlags::empty(), Some(options.as_c_str())).unwrap();
-    std::os::unix::fs::symlink(&disk, directory(&ground)).unwrap();
-    ground
+    std::os::unix::fs::symlink(&disk, directory(&env)).unwrap();
+    env
 }
 
 /// Takes all the room there is, until it goes.
 struct Filling(PathBuf);
 
 impl Filling {
-    fn of(ground: &Ground) -> Self {
-        let path = ground.dir().join("disk/filling");
+    fn of(env: &TestEnv) -> Self {
+        let path = env.dir().join("disk/filling");
         let mut file = File::create(&path).unwrap();
         let full = loop {
             if let Err(error) = file.write_all(&[1; 4096]) {
@@ -56,10 +56,10 @@ fn assert_full(refusal: &tonic::Status) {
 
 #[test]
 fn with_no_room_for_state_nothing_new_is_half_made_and_what_runs_is_looked_at_and_left() {
-    let mut daemon = Daemon::on(with_little_room(Ground::state));
+    let mut daemon = Daemon::on(with_little_room(TestEnv::state));
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_limited(&pod, "main", limits(500, 64));
-    let full = Filling::of(&daemon.ground);
+    let full = Filling::of(&daemon.env);
     let before = daemon.snapshot();
     let client = daemon.client();
     assert_full(&client.try_run_pod(daemon.pod_config("late")).unwrap_err());
@@ -80,13 +80,13 @@ fn with_no_room_for_state_nothing_new_is_half_made_and_what_runs_is_looked_at_an
 
 #[test]
 fn with_no_room_for_state_everything_ends_at_the_first_request() {
-    let mut daemon = Daemon::on(with_little_room(Ground::state));
+    let mut daemon = Daemon::on(with_little_room(TestEnv::state));
     let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
     let polite = ["sh", "-c", "trap 'exit 3' TERM; while :; do sleep 0.1; done"];
     let id = daemon.client().run(&pod, "main", &polite);
     let brief =
         daemon.client().run(&other, "brief", &["sh", "-c", "while [ ! -e /tmp/end ]; do sleep 0.1; done; exit 7"]);
-    let _full = Filling::of(&daemon.ground);
+    let _full = Filling::of(&daemon.env);
     let client = daemon.client();
     client.exec_script(&brief, "echo > /tmp/end");
     assert_eq!(client.wait_exited(&brief).exit_code, 7);
@@ -107,11 +107,11 @@ fn with_no_room_for_state_everything_ends_at_the_first_request() {
 
 #[test]
 fn with_no_room_for_writable_layers_containers_run_on_and_are_removed() {
-    let daemon = Daemon::on(with_little_room(|ground| ground.root().join("containers")));
+    let daemon = Daemon::on(with_little_room(|env| env.root().join("containers")));
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run_limited(&pod, "main", limits(500, 64));
-    let full = Filling::of(&daemon.ground);
+    let full = Filling::of(&daemon.env);
     assert_eq!(client.exec_script(&id, "(echo more > /more) 2> /dev/null || echo full"), "full\n");
     let before = daemon.snapshot();
     assert_full(&client.try_create(&pod, container("late", &["true"])).unwrap_err());
@@ -120,7 +120,7 @@ fn with_no_room_for_writable_layers_containers_run_on_and_are_removed() {
     assert_limits(&daemon, &id, 700, 128);
     drop(full);
     client.run_idle(&pod, "late");
-    let _full = Filling::of(&daemon.ground);
+    let _full = Filling::of(&daemon.env);
     client.remove(&id).unwrap();
     client.remove_pod(&pod.id).unwrap();
     assert!(client.containers().is_empty());

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cri_api::v1;
 
 use crate::support::client::{Client, container, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, times, wait_for};
 use crate::support::kernel_state;
 
 /// Runs `count` pods with a container each, a few at a time, and leaves them running.
 fn start_pods(daemon: &Daemon, count: usize) {
     let next = AtomicUsize::new(0);
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     std::thread::scope(|threads| {
         for _ in 0..4 {
             threads.spawn(|| {
@@ -32,7 +32,7 @@ fn start_pods(daemon: &Daemon, count: usize) {
 
 fn remove_pods(daemon: &Daemon) {
     let pods = daemon.client().pods();
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     std::thread::scope(|threads| {
         for part in pods.chunks(pods.len().div_ceil(4)) {
             let socket = &socket;
@@ -49,7 +49,7 @@ fn remove_pods(daemon: &Daemon) {
 
 #[test]
 fn many_pods_leave_nothing_in_the_kernel_and_nothing_in_the_daemon() {
-    let daemon = Daemon::on(Ground::connected(""));
+    let daemon = Daemon::on(TestEnv::connected(""));
     let (few, many) = (times(20, 8), times(200, 20));
     // The first pods make what stays: threads, buffers, an allocator's arenas.
     for _ in 0..times(2, 1) {
@@ -57,7 +57,7 @@ fn many_pods_leave_nothing_in_the_kernel_and_nothing_in_the_daemon() {
         assert_eq!(daemon.client().containers().len(), few);
         remove_pods(&daemon);
     }
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
     settle(&daemon, None);
     let before = kernel_state::holding(daemon.pid());
 
@@ -66,7 +66,7 @@ fn many_pods_leave_nothing_in_the_kernel_and_nothing_in_the_daemon() {
     assert_eq!(daemon.shims().len(), many);
     let peak = kernel_state::holding(daemon.pid());
     remove_pods(&daemon);
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
     settle(&daemon, Some(before));
     let after = kernel_state::holding(daemon.pid());
     assert!(after.fds <= before.fds, "descriptors: {before:?}, then {after:?}");
@@ -157,7 +157,7 @@ fn a_container_that_nests_directories_without_end_can_be_removed() {
     (1..=chains).for_each(|number| client.wait_printed(&id, &number.to_string()));
     assert_eq!(client.wait_exited(&id).exit_code, 0);
     client.remove_pod(&pod.id).unwrap();
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
     let pod = daemon.run_pod("other");
     assert_eq!(client.script(&pod, "main", "echo fine").stdout, "fine\n");
 }

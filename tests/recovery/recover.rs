@@ -110,7 +110,7 @@ fn everything_can_be_stopped_and_removed_after_a_restart() {
         client.remove_pod(&pod.id).unwrap();
     }
     assert!(client.pods().is_empty() && client.containers().is_empty());
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_request_under_way_when_the_daemon_dies_can_be_repeated() {
     let pod = daemon.run_pod("pod");
     let id = client.run(&pod, "main", &["sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"]);
     client.wait_printed(&id, "up");
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     let (stopping, exec) = std::thread::scope(|threads| {
         let stopping = threads.spawn(|| crate::support::client::Client::connect(&socket).stop(&id, 600));
         let exec =
@@ -199,12 +199,12 @@ fn a_shim_that_died_while_nobody_served_is_noticed() {
     assert_eq!(client.status(&id).state(), ContainerState::ContainerExited);
     assert!(pids.iter().all(|pid| !kernel_state::is_alive(*pid)), "Exited, but it runs");
     client.remove_pod(&pod.id).unwrap();
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
 }
 
 /// The shim of a pod, by the note that the daemon keeps.
 fn shim_of(daemon: &Daemon, pod: &str) -> i32 {
-    let note = daemon.ground.state().join("pods").join(pod).join("shim.pid");
+    let note = daemon.env.state().join("pods").join(pod).join("shim.pid");
     let pid = fs::read_to_string(note).unwrap().trim().parse().unwrap();
     assert!(daemon.shims().contains(&pid));
     pid
@@ -217,11 +217,11 @@ fn after_a_reboot_nothing_is_left_of_the_containers() {
     let pod = daemon.run_pod("pod");
     client.script(&pod, "main", "echo data > /tmp/file");
     client.run_idle(&pod, "running");
-    let layers = daemon.ground.root().join("containers");
+    let layers = daemon.env.root().join("containers");
     assert_eq!(fs::read_dir(&layers).unwrap().count(), 2);
     // What a reboot takes away: all processes, mounts, cgroups, and what is on a tmpfs.
     daemon.kill9();
-    daemon.ground.power_off();
+    daemon.env.power_off();
     daemon.revive();
     assert!(daemon.client().pods().is_empty() && daemon.client().containers().is_empty());
     assert_eq!(fs::read_dir(&layers).unwrap().count(), 0);
@@ -235,13 +235,13 @@ fn a_record_cut_short_does_not_keep_the_rest_from_being_served() {
     let (pod, broken) = (daemon.run_pod("pod"), daemon.run_pod("broken"));
     let id = daemon.client().run_idle(&pod, "main");
     daemon.kill9();
-    let file = daemon.ground.state().join("pods").join(&broken.id).join("pod.json");
+    let file = daemon.env.state().join("pods").join(&broken.id).join("pod.json");
     let text = fs::read_to_string(&file).unwrap();
     fs::write(&file, &text[..text.len() / 2]).unwrap();
     daemon.revive();
     let client = daemon.client();
     assert_eq!(client.status(&id).state(), ContainerState::ContainerRunning);
-    assert!(daemon.ground.read_log().contains("pod.json"), "the log tells of it");
+    assert!(daemon.env.read_log().contains("pod.json"), "the log tells of it");
     // Put right again, it is as it was.
     daemon.kill9();
     fs::write(&file, &text).unwrap();

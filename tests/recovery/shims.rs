@@ -12,7 +12,7 @@ use crate::support::harness::{Daemon, kill, seconds, wait_for};
 use crate::support::kernel_state;
 
 fn shim_of(daemon: &Daemon, pod: &str) -> i32 {
-    let note = daemon.ground.state().join("pods").join(pod).join("shim.pid");
+    let note = daemon.env.state().join("pods").join(pod).join("shim.pid");
     fs::read_to_string(note).unwrap().split_whitespace().next().unwrap().parse().unwrap()
 }
 
@@ -22,7 +22,7 @@ fn a_launch_leaves_the_mounts_of_all_other_pods_behind() {
     let pod = daemon.run_pod("pod");
     daemon.client().run_idle(&pod, "main");
     // It says so where it cannot, and goes on.
-    let said = fs::read_to_string(daemon.ground.state().join("pods").join(&pod.id).join("shim.log")).unwrap();
+    let said = fs::read_to_string(daemon.env.state().join("pods").join(&pod.id).join("shim.log")).unwrap();
     assert!(!said.contains("among all mounts"), "{said}");
 }
 
@@ -100,7 +100,7 @@ fn an_end_that_was_never_written_down_is_found_out() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
-    let file = daemon.ground.state().join("pods").join(&pod.id).join("containers").join(&id).join("container.json");
+    let file = daemon.env.state().join("pods").join(&pod.id).join("containers").join(&id).join("container.json");
     let running = fs::read(&file).unwrap();
     daemon.client().stop_pod(&pod.id).unwrap();
     let exit = file.with_file_name("exit.json");
@@ -119,7 +119,7 @@ fn the_shim_of_another_pod_is_not_ended() {
     let (pod, other) = (daemon.run_pod("pod"), daemon.run_pod("other"));
     let id = daemon.client().run_idle(&other, "main");
     daemon.client().stop_pod(&pod.id).unwrap();
-    let dir = daemon.ground.state().join("pods").join(&pod.id);
+    let dir = daemon.env.state().join("pods").join(&pod.id);
     assert!(!dir.join("shim.pid").exists() && !dir.join("shim.start").exists());
     fs::write(dir.join("shim.start"), "77").unwrap();
     fs::write(dir.join("shim.pid"), shim_of(&daemon, &other.id).to_string()).unwrap();
@@ -133,12 +133,12 @@ fn the_layer_of_a_container_with_a_strange_record_stays() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
-    let file = daemon.ground.state().join("pods").join(&pod.id).join("containers").join(&id).join("container.json");
+    let file = daemon.env.state().join("pods").join(&pod.id).join("containers").join(&id).join("container.json");
     let text = fs::read_to_string(&file).unwrap();
     daemon.kill9();
     fs::write(&file, text.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
     daemon.revive();
-    assert!(daemon.ground.root().join("containers").join(&id).join("upper").is_dir());
+    assert!(daemon.env.root().join("containers").join(&id).join("upper").is_dir());
     assert!(daemon.client().containers().is_empty());
     daemon.kill9();
     fs::write(&file, text).unwrap();
@@ -171,7 +171,7 @@ fn the_shim_stands_apart_from_the_memory_of_its_containers() {
     let ended = client.finish_config(&pod, config);
     assert_eq!((ended.status.exit_code, ended.status.reason.as_str()), (137, "OOMKilled"));
     let cgroups = fs::read_to_string(format!("/proc/{shim}/cgroup")).unwrap();
-    assert!(!cgroups.contains(daemon.ground.cgroup()), "the shim is in the pod's cgroup:\n{cgroups}");
+    assert!(!cgroups.contains(daemon.env.cgroup()), "the shim is in the pod's cgroup:\n{cgroups}");
     // Among the last to be killed where crisp may choose so, and never sooner than the daemon.
     let score =
         |pid: i32| -> i32 { fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap().trim().parse().unwrap() };

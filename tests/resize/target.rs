@@ -222,7 +222,7 @@ impl Drop for Target {
 
 fn socket_of(runtime: &Runtime) -> PathBuf {
     match runtime {
-        Runtime::Crisp(daemon) => daemon.lock().unwrap_or_else(PoisonError::into_inner).ground.socket(),
+        Runtime::Crisp(daemon) => daemon.lock().unwrap_or_else(PoisonError::into_inner).env.socket(),
         Runtime::Other { socket, .. } => socket.clone(),
     }
 }

@@ -104,7 +104,7 @@ fn stats_wait_for_no_work_and_a_new_daemon_has_them_at_once() {
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run(&pod, "main", &["sh", "-c", "trap '' TERM; echo idle; while :; do sleep 1; done"]);
     daemon.client().wait_printed(&id, "idle");
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     std::thread::scope(|threads| {
         let stopping = threads.spawn(|| Client::connect(&socket).stop(&id, 3 * i64::from(slow())));
         std::thread::sleep(Duration::from_millis(300));
@@ -134,7 +134,7 @@ fn fifty_containers_are_told_of_at_once_whatever_else_happens() {
         let config = container(&format!("c{number}"), &["sleep", "100000"]);
         daemon.client().run_config(&pods[number / 2], config);
     }
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     let spare = daemon.run_pod("spare");
     std::thread::scope(|threads| {
         for _ in 0..3 {

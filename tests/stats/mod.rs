@@ -106,7 +106,7 @@ fn pod_names(stats: &[v1::PodSandboxStats]) -> Vec<String> {
 
 /// The directory in which the kernel has `file` of a container's cgroup.
 fn dir_with(daemon: &Daemon, container: &str, file: &str) -> Option<PathBuf> {
-    let dirs = kernel_state::cgroups_under(daemon.ground.cgroup());
+    let dirs = kernel_state::cgroups_under(daemon.env.cgroup());
     dirs.into_iter().find(|dir| dir.ends_with(container) && dir.join(file).exists())
 }
 

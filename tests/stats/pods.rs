@@ -12,7 +12,7 @@ use crate::support::harness::{Daemon, seconds, wait_for};
 fn a_pods_stats_are_those_of_its_cgroup_and_of_its_containers() {
     let daemon = Daemon::start();
     let client = daemon.client();
-    let kubelets = daemon.ground.pod_cgroup("kubelets");
+    let kubelets = daemon.env.pod_cgroup("kubelets");
     let own = daemon.run_pod_with("own", |config| drop(config.labels.insert("whose".into(), "crisp".into())));
     let given = daemon.run_pod_with("given", |config| config.linux.as_mut().unwrap().cgroup_parent = kubelets.clone());
     for pod in [&own, &given] {
@@ -52,7 +52,7 @@ fn a_pods_stats_are_those_of_its_cgroup_and_of_its_containers() {
     assert!(stopped.containers.is_empty() && stopped.network.is_none() && stopped.cpu.is_some(), "{stopped:?}");
     assert_eq!(pod_names(&client.list_pod_stats(None)), ["given"], "lists have only those that are ready");
     client.remove_pod(&given.id).unwrap();
-    daemon.ground.remove_pod_cgroup(&kubelets);
+    daemon.env.remove_pod_cgroup(&kubelets);
 }
 
 #[test]

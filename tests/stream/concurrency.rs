@@ -208,7 +208,7 @@ fn ten_thousand_that_vanish_leave_no_trace() {
     let client = scene.daemon.client();
     (0..24).for_each(|round| abort(client, &scene, round));
     let before = scene.at_rest();
-    let socket = scene.daemon.ground.socket();
+    let socket = scene.daemon.env.socket();
     for _ in 0..4 {
         std::thread::scope(|threads| {
             for _ in 0..4 {

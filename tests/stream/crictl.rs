@@ -13,7 +13,7 @@ use crate::support::harness::{Daemon, seconds};
 fn crictl(daemon: &Daemon) -> Vec<OsString> {
     let program = std::env::var_os("CRISP_CRICTL").expect("CRISP_CRICTL names a crictl: hack/dev crictl PATH");
     assert!(Path::new(&program).is_file(), "CRISP_CRICTL is no file: {program:?}");
-    let socket = format!("unix://{}", daemon.ground.socket().display());
+    let socket = format!("unix://{}", daemon.env.socket().display());
     let options = ["--config", "/dev/null", "-r", &socket, "-i", &socket].map(OsString::from);
     [program].into_iter().chain(options).collect()
 }

@@ -20,7 +20,7 @@ use crate::support::kernel_state;
 
 /// Listens in the network of a pod, as a container of it would.
 pub(super) fn listen_in(daemon: &Daemon, pod: &str, address: &str) -> TcpListener {
-    let netns: PathBuf = daemon.ground.state().join("pods").join(pod).join("netns");
+    let netns: PathBuf = daemon.env.state().join("pods").join(pod).join("netns");
     let address = address.to_owned();
     // Threads are thrown away: none of ours is left in another network.
     let listening = std::thread::spawn(move || {

@@ -317,7 +317,7 @@ pub(crate) fn text_of(lines: &[Line], stream: &str) -> String {
 impl Daemon {
     /// The configuration of a pod with logs of its own, as the kubelet fills it.
     pub(crate) fn pod_config(&self, name: &str) -> v1::PodSandboxConfig {
-        let logs = self.ground.logs().join(name);
+        let logs = self.env.logs().join(name);
         fs::create_dir_all(&logs).unwrap();
         let security = v1::LinuxSandboxSecurityContext {
             namespace_options: Some(namespaces(v1::NamespaceMode::Container)),

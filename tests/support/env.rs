@@ -21,7 +21,7 @@ use crate::support::{cgroup_fixture, kernel_state};
 
 /// Directories and a cgroup for one daemon at a time. All of it goes away with this, and so does whatever runs in it.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct TestEnv {
     dir: TempDir,
     cgroup: String,
     systemd: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Ground {
     _template: Arc<Template>,
 }
 
-impl Ground {
+impl TestEnv {
     /// With the test image in its store.
     pub(crate) fn new() -> Self {
         Self::with_settings("")
@@ -47,10 +47,10 @@ impl Ground {
 
     /// The same, and metrics are told at [`Ground::metrics`].
     pub(crate) fn with_metrics(settings: &str) -> Self {
-        let ground = Self::with_settings(settings);
-        let text = fs::read_to_string(ground.config()).unwrap();
-        fs::write(ground.config(), format!("{text}[metrics]\nlisten = {:?}\n", ground.metrics())).unwrap();
-        ground
+        let env = Self::with_settings(settings);
+        let text = fs::read_to_string(env.config()).unwrap();
+        fs::write(env.config(), format!("{text}[metrics]\nlisten = {:?}\n", env.metrics())).unwrap();
+        env
     }
 
     /// With a network of its own in place of the machine's, in which pods are connected as by default; of CNI it sees what
@@ -71,9 +71,9 @@ impl Ground {
     }
 
     fn in_network(name: &str, settings: &str, host: Arc<Host>) -> Self {
-        let ground = Self::with_cgroup(format!("/crisp-e2e-{name}"), false, settings, Some(host));
-        fs::create_dir(ground.cni()).unwrap();
-        ground
+        let env = Self::with_cgroup(format!("/crisp-e2e-{name}"), false, settings, Some(host));
+        fs::create_dir(env.cni()).unwrap();
+        env
     }
 
     /// With a slice in place of the cgroup: a dash in its name would be a step down.
@@ -87,11 +87,11 @@ impl Ground {
         let template = Template::get();
         let dir = tempfile::Builder::new().prefix("crisp-").tempdir().unwrap();
         let settings = settings.to_owned();
-        let ground = Self { dir, cgroup, systemd, settings, host, _template: template.clone() };
-        fs::create_dir(ground.logs()).unwrap();
-        template.copy_to(&ground.root());
-        ground.write_config();
-        ground
+        let env = Self { dir, cgroup, systemd, settings, host, _template: template.clone() };
+        fs::create_dir(env.logs()).unwrap();
+        template.copy_to(&env.root());
+        env.write_config();
+        env
     }
 
     fn write_config(&self) {
@@ -266,7 +266,7 @@ fn unique() -> String {
     format!("{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-impl Drop for Ground {
+impl Drop for TestEnv {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.show();
@@ -278,7 +278,7 @@ impl Drop for Ground {
     }
 }
 
-impl Ground {
+impl TestEnv {
     /// What helps to understand a failure.
     fn show(&self) {
         let tail = |text: &str| {

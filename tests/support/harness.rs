@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::client::Client;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::kernel_state;
 use crate::support::snapshot::Snapshot;
 
@@ -68,28 +68,28 @@ pub(crate) fn kill(pid: i32, signal: Signal) {
 /// A daemon that answers.
 #[derive(Debug)]
 pub(crate) struct Daemon {
-    pub(crate) ground: Ground,
+    pub(crate) env: TestEnv,
     process: Child,
     client: Client,
 }
 
 impl Daemon {
     pub(crate) fn start() -> Self {
-        Self::on(Ground::new())
+        Self::on(TestEnv::new())
     }
 
     /// `settings` are lines for the configuration file.
     pub(crate) fn with_settings(settings: &str) -> Self {
-        Self::on(Ground::with_settings(settings))
+        Self::on(TestEnv::with_settings(settings))
     }
 
-    pub(crate) fn on(ground: Ground) -> Self {
-        Self::with_failpoints(ground, "")
+    pub(crate) fn on(env: TestEnv) -> Self {
+        Self::with_failpoints(env, "")
     }
 
-    pub(crate) fn with_failpoints(ground: Ground, failpoints: &str) -> Self {
-        let (process, client) = launch(&ground, failpoints);
-        Self { ground, process, client }
+    pub(crate) fn with_failpoints(env: TestEnv, failpoints: &str) -> Self {
+        let (process, client) = launch(&env, failpoints);
+        Self { env, process, client }
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -115,7 +115,7 @@ impl Daemon {
     /// Asks the daemon to end, and waits until it did.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         // A connection that nobody reads from would be waited for.
-        self.client = Client::connect(&self.ground.socket());
+        self.client = Client::connect(&self.env.socket());
         kill(self.pid(), Signal::TERM);
         self.wait_ended()
     }
@@ -127,7 +127,7 @@ impl Daemon {
 
     pub(crate) fn revive_with_failpoints(&mut self, failpoints: &str) {
         assert!(self.process.try_wait().unwrap().is_some(), "the last daemon still runs");
-        (self.process, self.client) = launch(&self.ground, failpoints);
+        (self.process, self.client) = launch(&self.env, failpoints);
     }
 
     /// A daemon killed at a bad moment, and its successor.
@@ -137,22 +137,22 @@ impl Daemon {
     }
 
     pub(crate) fn snapshot(&self) -> Snapshot {
-        self.ground.snapshot(Some(self.pid()))
+        self.env.snapshot(Some(self.pid()))
     }
 
     pub(crate) fn wait_until_like(&self, before: &Snapshot) {
-        self.ground.wait_until_like(before, Some(self.pid()));
+        self.env.wait_until_like(before, Some(self.pid()));
     }
 
     /// The pids of the shims.
     pub(crate) fn shims(&self) -> Vec<i32> {
-        let all = kernel_state::processes_of(self.ground.dir(), self.ground.cgroup(), Some(self.pid()));
+        let all = kernel_state::processes_of(self.env.dir(), self.env.cgroup(), Some(self.pid()));
         all.into_iter().filter(|process| process.name == "crisp-shim").map(|process| process.pid).collect()
     }
 
     /// The processes of a container, its first one first.
     pub(crate) fn pids(&self, container: &str) -> Vec<i32> {
-        kernel_state::pids_in(container, self.ground.cgroup())
+        kernel_state::pids_in(container, self.env.cgroup())
     }
 
     fn is_running(&mut self) -> bool {
@@ -166,7 +166,7 @@ impl Drop for Daemon {
         let check = !std::thread::panicking() && self.is_running();
         if check {
             self.client.remove_everything();
-            self.ground.wait_until_empty(Some(self.pid()));
+            self.env.wait_until_empty(Some(self.pid()));
         }
         self.process.kill().ok();
         self.process.wait().ok();
@@ -174,19 +174,19 @@ impl Drop for Daemon {
 }
 
 /// Starts a daemon and waits until it says that it is ready.
-fn launch(ground: &Ground, failpoints: &str) -> (Child, Client) {
-    let mut process = ground.serve().env("CRISP_FAILPOINTS", failpoints).spawn().unwrap();
+fn launch(env: &TestEnv, failpoints: &str) -> (Child, Client) {
+    let mut process = env.serve().env("CRISP_FAILPOINTS", failpoints).spawn().unwrap();
     let output = BufReader::new(process.stdout.take().unwrap());
     match first_line(output) {
         Some(line) if line.contains("ready") => {}
         other => {
             process.kill().ok();
             process.wait().ok();
-            panic!("the daemon said {other:?} and not that it is ready:\n{}", ground.read_log());
+            panic!("the daemon said {other:?} and not that it is ready:\n{}", env.read_log());
         }
     }
-    assert!(fs::metadata(ground.socket()).unwrap().file_type().is_socket());
-    (process, Client::connect(&ground.socket()))
+    assert!(fs::metadata(env.socket()).unwrap().file_type().is_socket());
+    (process, Client::connect(&env.socket()))
 }
 
 /// The first line of `output`, if it comes in time; the rest is read so that the writer never waits.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::kernel_state;
 
 /// What the kernel lists for one daemon. Processes are listed by kind, since their numbers say nothing and the names of
@@ -23,23 +23,23 @@ pub(crate) struct Snapshot {
 const BRIDGE: &str = "crisp0";
 
 impl Snapshot {
-    pub(crate) fn take(ground: &Ground, daemon: Option<i32>) -> Self {
+    pub(crate) fn take(env: &TestEnv, daemon: Option<i32>) -> Self {
         let (mut files, mut mounts) = (Vec::new(), Vec::new());
         // What is mounted is listed as a mount, not file by file.
-        mounts.extend(kernel_state::mounts_under(&ground.state()));
-        mounts.extend(kernel_state::mounts_under(&ground.root()));
-        walk(&ground.state().join("pods"), &mounts, &mut files);
-        walk(&ground.root().join("containers"), &mounts, &mut files);
+        mounts.extend(kernel_state::mounts_under(&env.state()));
+        mounts.extend(kernel_state::mounts_under(&env.root()));
+        walk(&env.state().join("pods"), &mounts, &mut files);
+        walk(&env.root().join("containers"), &mounts, &mut files);
         // The place for containers is made with the first of them.
         files.retain(|path| !path.ends_with("containers"));
         files.sort();
         mounts.sort();
-        let processes = kernel_state::processes_of(ground.dir(), ground.cgroup(), daemon);
+        let processes = kernel_state::processes_of(env.dir(), env.cgroup(), daemon);
         let mut processes: Vec<String> = processes.into_iter().map(|process| kind(process.name)).collect();
         processes.sort();
-        let mut links = ground.links();
+        let mut links = env.links();
         links.retain(|name| name != BRIDGE);
-        Self { mounts, cgroups: kernel_state::cgroups_under(ground.cgroup()), processes, files, links }
+        Self { mounts, cgroups: kernel_state::cgroups_under(env.cgroup()), processes, files, links }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

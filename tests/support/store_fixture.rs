@@ -30,7 +30,7 @@ impl Client {
 impl Daemon {
     /// The store holds so many layers, nothing half done, and takes as much room as the daemon says.
     pub(crate) fn check_store(&self, layers: usize) {
-        let store = self.ground.root().join("images").canonicalize().unwrap();
+        let store = self.env.root().join("images").canonicalize().unwrap();
         let names = |dir: &str| -> Vec<_> {
             fs::read_dir(store.join(dir)).unwrap().map(|entry| entry.unwrap().file_name()).collect()
         };

@@ -19,7 +19,7 @@ fn in_a_storm_of_changes_every_container_ends_as_it_was_asked_last_and_nothing_i
     }
     let before: Vec<Vec<i32>> = ids.iter().map(|id| daemon.pids(id)).collect();
     let over = AtomicBool::new(false);
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     thread::scope(|scope| {
         let lookers = [
             scope.spawn(|| {
@@ -68,7 +68,7 @@ fn in_a_storm_of_changes_every_container_ends_as_it_was_asked_last_and_nothing_i
         let looked: Vec<_> = lookers.into_iter().map(thread::ScopedJoinHandle::join).collect();
         assert!(changed.iter().chain(&looked).all(Result::is_ok));
     });
-    assert!(!daemon.ground.read_log().contains("somebody else changed"), "nobody else did");
+    assert!(!daemon.env.read_log().contains("somebody else changed"), "nobody else did");
     for (id, pids) in ids.iter().zip(before) {
         let asked = last(&ids, id);
         assert_limits(&daemon, id, asked.cpu_quota / 100, asked.memory_limit_in_bytes / MIB);
@@ -93,7 +93,7 @@ fn many_changes_of_one_container_at_once_end_in_one_of_them_whole() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_limited(&pod, "main", limits(100, 64));
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     thread::scope(|scope| {
         for change in 1..=8 {
             let (socket, id) = (&socket, &id);

@@ -1,12 +1,12 @@
 //! A daemon killed between any two steps of a change.
 
 use super::*;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 
 /// Kills the daemon at `point` of a change from `from` to `to`, and says whether the next one found the change made.
 /// None where the change has no such point.
 fn killed_at(point: &str, from: (i64, i64), to: (i64, i64)) -> Option<bool> {
-    let mut daemon = Daemon::with_failpoints(Ground::new(), &format!("{point}=kill"));
+    let mut daemon = Daemon::with_failpoints(TestEnv::new(), &format!("{point}=kill"));
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_limited(&pod, "main", limits(from.0, from.1));
     let pids = daemon.pids(&id);

@@ -1,16 +1,16 @@
 //! What somebody else wrote.
 
 use super::*;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{scrape, seconds, wait_for};
 
 #[test]
 fn what_somebody_else_wrote_is_reported_and_told_once() {
-    let ground = Ground::new();
-    let socket = ground.dir().join("metrics.sock");
-    let settings = fs::read_to_string(ground.config()).unwrap() + &format!("[metrics]\nlisten = {socket:?}\n");
-    fs::write(ground.config(), settings).unwrap();
-    let daemon = Daemon::on(ground);
+    let env = TestEnv::new();
+    let socket = env.dir().join("metrics.sock");
+    let settings = fs::read_to_string(env.config()).unwrap() + &format!("[metrics]\nlisten = {socket:?}\n");
+    fs::write(env.config(), settings).unwrap();
+    let daemon = Daemon::on(env);
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = client.run_limited(&pod, "main", limits(500, 64));
@@ -27,8 +27,8 @@ fn what_somebody_else_wrote_is_reported_and_told_once() {
     assert_eq!(info["asked"]["cpu_quota"]["Micros"], 60_000, "{info}");
     assert_eq!(info["actual"]["cpu_quota"], 20_000, "{info}");
     let told = |text: &str| text.matches("somebody else changed the resources in force").count();
-    wait_for("a line in the log", seconds(5), || (told(&daemon.ground.read_log()) > 0).then_some(()));
-    assert_eq!(told(&daemon.ground.read_log()), 1);
+    wait_for("a line in the log", seconds(5), || (told(&daemon.env.read_log()) > 0).then_some(()));
+    assert_eq!(told(&daemon.env.read_log()), 1);
     let page = scrape(&socket);
     assert!(page.contains("\ncrisp_resource_drift_total 1\n"), "{page}");
     assert!(page.contains("\ncrisp_resizes_total{outcome=\"applied\"} 1\n"), "{page}");

@@ -49,7 +49,7 @@ fn a_limit_below_what_is_held_is_refused_with_numbers_and_kills_nobody() {
 
 fn has_swap_limit(daemon: &Daemon, id: &str) -> bool {
     let name = if kernel_state::is_v2() { "memory.swap.max" } else { "memory.memsw.limit_in_bytes" };
-    kernel_state::cgroups_under(daemon.ground.cgroup()).iter().any(|dir| dir.ends_with(id) && dir.join(name).exists())
+    kernel_state::cgroups_under(daemon.env.cgroup()).iter().any(|dir| dir.ends_with(id) && dir.join(name).exists())
 }
 
 /// Takes what was built out of memory, so that the next to read it has it on his account.
@@ -99,7 +99,7 @@ fn a_status_is_answered_while_memory_is_waited_for() {
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = holding(&daemon, &pod, "main", 24, 256);
-    let socket = daemon.ground.socket();
+    let socket = daemon.env.socket();
     let slow = id.clone();
     let updating = std::thread::spawn(move || Client::connect(&socket).update(&slow, limits(700, 12)));
     let begin = std::time::Instant::now();

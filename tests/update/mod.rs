@@ -86,7 +86,7 @@ pub(crate) fn limited(name: &str, limits: v1::LinuxContainerResources) -> v1::Co
 
 /// A file of a cgroup, which is named by the end of its path.
 pub(crate) fn file(daemon: &Daemon, cgroup: &str, name: &str) -> PathBuf {
-    let dirs = kernel_state::cgroups_under(daemon.ground.cgroup());
+    let dirs = kernel_state::cgroups_under(daemon.env.cgroup());
     let found = dirs.into_iter().find(|dir| dir.ends_with(cgroup) && dir.join(name).exists());
     found.unwrap_or_else(|| panic!("no cgroup {cgroup} with {name}")).join(name)
 }

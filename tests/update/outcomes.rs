@@ -2,11 +2,11 @@
 
 use super::memory::holding;
 use super::*;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::scrape;
 
 fn count(daemon: &Daemon, labels: &str) -> u64 {
-    let page = scrape(&daemon.ground.metrics());
+    let page = scrape(&daemon.env.metrics());
     let sample = format!("crisp_resizes_total{{{labels}}} ");
     let line = page.lines().find_map(|line| line.strip_prefix(&sample));
     line.unwrap_or_else(|| panic!("no {sample}:\n{page}")).parse().unwrap()
@@ -14,7 +14,7 @@ fn count(daemon: &Daemon, labels: &str) -> u64 {
 
 #[test]
 fn what_is_applied_unchanged_or_refused_is_counted_with_its_reason() {
-    let daemon = Daemon::on(Ground::with_metrics(""));
+    let daemon = Daemon::on(TestEnv::with_metrics(""));
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let id = holding(&daemon, &pod, "main", 24, 256);
@@ -35,7 +35,7 @@ fn what_is_applied_unchanged_or_refused_is_counted_with_its_reason() {
 #[test]
 fn what_is_taken_back_is_counted_with_its_reason() {
     for (point, reason) in [("resize.write.0", "write"), ("resize.applied", "record")] {
-        let daemon = Daemon::with_failpoints(Ground::with_metrics(""), &format!("{point}=fail"));
+        let daemon = Daemon::with_failpoints(TestEnv::with_metrics(""), &format!("{point}=fail"));
         let client = daemon.client();
         let pod = daemon.run_pod("pod");
         let id = client.run_limited(&pod, "main", limits(500, 64));

@@ -80,7 +80,7 @@ fn a_container_that_is_made_before_its_pod_is_raised_runs_and_follows() {
 #[test]
 fn a_pod_that_the_client_owns_is_remembered_and_never_touched() {
     let mut daemon = Daemon::start();
-    let parent = daemon.ground.pod_cgroup("pod-of-the-kubelet");
+    let parent = daemon.env.pod_cgroup("pod-of-the-kubelet");
     let config = |config: &mut v1::PodSandboxConfig| config.linux.as_mut().unwrap().cgroup_parent = parent.clone();
     let pod = daemon.run_pod_with("pod", config);
     let before = kernel_limits(&daemon, "pod-of-the-kubelet");
@@ -96,7 +96,7 @@ fn a_pod_that_the_client_owns_is_remembered_and_never_touched() {
     assert_eq!(info["asked"]["cpu_quota"]["Micros"], 200_000, "{info}");
     assert_eq!(info["applied"], serde_json::json!({}), "{info}");
     daemon.client().remove_pod(&pod.id).unwrap();
-    daemon.ground.remove_pod_cgroup(&parent);
+    daemon.env.remove_pod_cgroup(&parent);
 }
 
 #[test]

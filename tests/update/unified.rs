@@ -21,7 +21,7 @@ fn files_that_a_change_names_are_written_where_there_are_such_files_and_a_warnin
     ];
     daemon.client().update(&id, with_unified(&asked)).unwrap();
     if !kernel_state::is_v2() {
-        assert!(daemon.ground.read_log().contains("linux.unified means nothing on cgroup v1"));
+        assert!(daemon.env.read_log().contains("linux.unified means nothing on cgroup v1"));
         assert!(daemon.client().in_force(&id).unified.is_empty());
         return;
     }
@@ -57,7 +57,7 @@ fn huge_pages_that_a_change_grants_are_granted_and_the_kubelets_zeros_take_none_
         ..limits(500, 64)
     };
     let name = if kernel_state::is_v2() { "hugetlb.2MB.max" } else { "hugetlb.2MB.limit_in_bytes" };
-    let dirs = kernel_state::cgroups_under(daemon.ground.cgroup());
+    let dirs = kernel_state::cgroups_under(daemon.env.cgroup());
     if !dirs.iter().any(|dir| dir.ends_with(&id) && dir.join(name).exists()) {
         // Without the controller there is nothing to grant, and nothing to take away.
         assert_eq!(client.update(&id, huge(4 << 20)).unwrap_err().code(), tonic::Code::FailedPrecondition);

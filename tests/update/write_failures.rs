@@ -6,14 +6,14 @@ use rustix::mount::{MountFlags, UnmountFlags, mount_bind, mount_remount, unmount
 use tonic::Code;
 
 use super::*;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 
 #[test]
 fn whichever_write_fails_everything_is_as_it_was() {
     let mut failed = 0;
     loop {
         let point = format!("resize.write.{failed}");
-        let daemon = Daemon::with_failpoints(Ground::new(), &format!("{point}=fail"));
+        let daemon = Daemon::with_failpoints(TestEnv::new(), &format!("{point}=fail"));
         let client = daemon.client();
         let pod = daemon.run_pod("pod");
         let id = client.run_limited(&pod, "main", limits(500, 64));
@@ -48,7 +48,7 @@ fn cpus_of_the_host(daemon: &Daemon, pod: &str) -> String {
 #[test]
 fn a_change_that_cannot_be_written_down_is_not_made() {
     for point in ["resize.journal", "resize.applied"] {
-        let daemon = Daemon::with_failpoints(Ground::new(), &format!("{point}=fail"));
+        let daemon = Daemon::with_failpoints(TestEnv::new(), &format!("{point}=fail"));
         let client = daemon.client();
         let pod = daemon.run_pod("pod");
         let id = client.run_limited(&pod, "main", limits(500, 64));
@@ -115,7 +115,7 @@ fn a_cgroup_that_somebody_removed_is_an_error_and_nothing_more() {
     client.update(&ended.id, limits(500, 64)).expect("it has ended: there is nothing to change");
     let id = client.run_limited(&pod, "main", limits(500, 64));
     // Its processes go up one level, so that the cgroup can be removed under it.
-    for dir in kernel_state::cgroups_under(daemon.ground.cgroup()).iter().filter(|dir| dir.ends_with(&id)) {
+    for dir in kernel_state::cgroups_under(daemon.env.cgroup()).iter().filter(|dir| dir.ends_with(&id)) {
         for pid in fs::read_to_string(dir.join("cgroup.procs")).unwrap().lines() {
             let above = if kernel_state::is_v2() {
                 kernel_state::hierarchies()[0].1.clone()

@@ -5,7 +5,7 @@ use tonic::Code;
 use super::{FIRST, idle, ids, inside, mapped, run_pod, script};
 use crate::recovery::failpoints::{CREATE, RUN_POD};
 use crate::support::client::pod_namespaces;
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, times};
 use crate::support::kernel_state;
 
@@ -34,7 +34,7 @@ fn a_pod_goes_on_under_the_next_daemon() {
 fn pods_cut_off_at_any_step_leave_nothing() {
     for point in RUN_POD.into_iter().step_by(times(1, 4)) {
         for action in ["fail", "kill"] {
-            let mut daemon = Daemon::with_failpoints(Ground::new(), &format!("{point}={action}"));
+            let mut daemon = Daemon::with_failpoints(TestEnv::new(), &format!("{point}={action}"));
             let mut config = daemon.pod_config("pod");
             let spaces = pod_namespaces(&mut config);
             spaces.userns_options = Some(mapped(ids()));
@@ -44,7 +44,7 @@ fn pods_cut_off_at_any_step_leave_nothing() {
                 daemon.wait_ended();
                 daemon.revive();
             }
-            daemon.ground.wait_until_empty(Some(daemon.pid()));
+            daemon.env.wait_until_empty(Some(daemon.pid()));
             assert!(daemon.client().pods().is_empty(), "{point}");
         }
     }
@@ -54,7 +54,7 @@ fn pods_cut_off_at_any_step_leave_nothing() {
 fn containers_cut_off_at_any_step_leave_nothing() {
     for point in CREATE.into_iter().step_by(times(1, 4)) {
         for action in ["fail", "kill"] {
-            let mut daemon = Daemon::with_failpoints(Ground::new(), &format!("{point}={action}"));
+            let mut daemon = Daemon::with_failpoints(TestEnv::new(), &format!("{point}={action}"));
             let pod = run_pod(&daemon, "pod");
             let before = daemon.snapshot();
             let refusal = daemon.client().try_create(&pod, inside("main", &["true"])).unwrap_err();

@@ -82,7 +82,7 @@ fn what_is_written_belongs_on_disk_to_whom_the_writer_is_on_the_host() {
         client.exec_script(&id, "stat -c %u:%g /home/mine /etc/new /var; cat /home/mine"),
         "1000:2000\n1000:2000\n0:0\ntext\nmore\n"
     );
-    let upper = daemon.ground.root().join("containers").join(&id).join("upper");
+    let upper = daemon.env.root().join("containers").join(&id).join("upper");
     let (user, root) = ((FIRST + 1000, FIRST + 2000), (FIRST, FIRST));
     for (path, ids) in
         [("home/mine", user), ("etc/new", user), ("var", root), ("home", user), ("etc", root), ("", root)]
@@ -164,7 +164,7 @@ fn volumes_of_the_image_and_mounted_images_have_their_owners_too() {
     let write = client.exec(&id, &["touch", "/image/x"]);
     assert!(write.stderr.contains("Read-only file system"), "{write:?}");
     // On disk these have the ids of the image, as what they began with.
-    let volumes = daemon.ground.root().join("containers").join(&id).join("volumes");
+    let volumes = daemon.env.root().join("containers").join(&id).join("volumes");
     assert_eq!((owner(&volumes.join("0/new")), owner(&volumes.join("0/file"))), ((0, 0), (1000, 2000)));
 }
 

@@ -37,7 +37,7 @@ fn root_in_the_container_is_nobody_on_the_host() {
     assert_eq!(map.split_whitespace().collect::<Vec<_>>(), ["0", "65536", "65536", "0", "65536", "65536", "0", "0"]);
     let told = client.pod_status(&pod.id).linux.unwrap().namespaces.unwrap().options.unwrap();
     assert_eq!(told.userns_options, Some(mapped(ids())));
-    let said = fs::read_to_string(daemon.ground.state().join("pods").join(&pod.id).join("shim.log")).unwrap();
+    let said = fs::read_to_string(daemon.env.state().join("pods").join(&pod.id).join("shim.log")).unwrap();
     assert!(!said.contains("among all mounts"), "{said}");
 }
 
@@ -287,7 +287,7 @@ fn the_privileged_are_so_in_their_namespace_only() {
 fn all_processes_are_in_the_pods_cgroup() {
     let daemon = Daemon::start();
     let client = daemon.client();
-    let parent = daemon.ground.pod_cgroup("pod-of-the-kubelet");
+    let parent = daemon.env.pod_cgroup("pod-of-the-kubelet");
     let pod = run_pod_with(&daemon, "pod", |config| config.linux.as_mut().unwrap().cgroup_parent = parent.clone());
     let id = client.run_config(&pod, idle("main"));
     client.exec_script(&id, "sleep 1000 > /dev/null 2>&1 &");
@@ -301,7 +301,7 @@ fn all_processes_are_in_the_pods_cgroup() {
         assert!(paths.filter(|path| *path == expected).count() >= mounted, "process {pid}: {text}");
     }
     client.remove_pod(&pod.id).unwrap();
-    daemon.ground.remove_pod_cgroup(&parent);
+    daemon.env.remove_pod_cgroup(&parent);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use tonic::Code;
 use super::{FIRST, as_user, idle, ids, inside, line, mapped, run_pod, run_pod_with};
 use crate::container::image_volumes::refused;
 use crate::support::client::{container, namespaces, pod_namespaces, security};
-use crate::support::env::Ground;
+use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, program, slow};
 
 fn status(daemon: &Daemon) -> v1::StatusResponse {
@@ -45,7 +45,7 @@ fn pods_that_cannot_be_are_refused_by_field() {
         let field = format!("config.linux.security_context.namespace_options.{words}");
         assert!(refusal.code() == Code::InvalidArgument && refusal.message().contains(&field), "{words}: {refusal:?}");
     }
-    daemon.ground.wait_until_empty(Some(daemon.pid()));
+    daemon.env.wait_until_empty(Some(daemon.pid()));
 }
 
 #[test]
@@ -117,12 +117,12 @@ fn a_host_that_can_says_so() {
     let status = status(&daemon);
     assert!(status.runtime_handlers.iter().all(|handler| handler.features.unwrap().user_namespaces), "{status:?}");
     assert!(status.features.unwrap().user_namespaces_host_network);
-    assert!(!daemon.ground.root().join("probe").exists());
+    assert!(!daemon.env.root().join("probe").exists());
 }
 
 #[test]
 fn a_host_that_cannot_says_so_and_refuses_such_pods() {
-    let daemon = Daemon::with_failpoints(Ground::new(), "user_ns.probe=fail");
+    let daemon = Daemon::with_failpoints(TestEnv::new(), "user_ns.probe=fail");
     let status = status(&daemon);
     assert!(status.runtime_handlers.iter().all(|handler| !handler.features.unwrap().user_namespaces), "{status:?}");
     assert!(!status.features.unwrap().user_namespaces_host_network);
@@ -136,8 +136,8 @@ fn a_host_that_cannot_says_so_and_refuses_such_pods() {
 
 /// What the probe says when it is run by `shell`, which has the program and its arguments as `$@`.
 fn probe(shell: &str) -> (Option<i32>, String) {
-    let ground = tempfile::tempdir().unwrap();
-    let (dir, state) = (ground.path().join("dir"), ground.path().join("state"));
+    let env = tempfile::tempdir().unwrap();
+    let (dir, state) = (env.path().join("dir"), env.path().join("state"));
     std::fs::create_dir(&dir).unwrap();
     std::fs::create_dir(&state).unwrap();
     let mut command = Command::new("unshare");

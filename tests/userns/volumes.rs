@@ -23,7 +23,7 @@ fn volume(host: &Path, inside: &str, ids: Vec<v1::IdMapping>) -> v1::Mount {
 
 /// A directory with a file of root's and one of another user's.
 fn make_dir(daemon: &Daemon, name: &str) -> PathBuf {
-    let dir = daemon.ground.dir().join(name);
+    let dir = daemon.env.dir().join(name);
     fs::create_dir(&dir).unwrap();
     for (name, id) in [("root", 0), ("user", 1000)] {
         fs::write(dir.join(name), name).unwrap();
@@ -128,7 +128,7 @@ fn what_is_mounted_below_a_volume_is_mapped_where_it_can_be() {
     let id = client.run_config(&pod, config);
     let seen = client.exec_script(&id, "stat -c %u /able/root /able/below/user /unable/user /unable/below/uptime");
     assert_eq!(seen, "0\n1000\n1000\n65534\n");
-    let log = daemon.ground.read_log();
+    let log = daemon.env.read_log();
     let told = log.lines().filter(|line| line.contains("cannot map ids")).collect::<Vec<_>>();
     assert!(told.len() == 1 && told[0].contains("/unable"), "{told:?}");
 }

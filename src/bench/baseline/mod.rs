@@ -92,11 +92,11 @@ impl Drop for Baseline {
 
 /// One life for each line that comes; its times are the answer.
 fn serve(talk: &UnixStream, make: impl FnOnce() -> io::Result<Setup>) -> io::Result<()> {
-    let mut ground = make().map_err(|error| error.to_string());
+    let mut env = make().map_err(|error| error.to_string());
     for line in BufReader::new(talk).lines() {
         line?;
-        let told: Measurement = match &mut ground {
-            Ok(ground) => pod::run_once(ground).map_err(|error| error.to_string()),
+        let told: Measurement = match &mut env {
+            Ok(env) => pod::run_once(env).map_err(|error| error.to_string()),
             Err(why) => Err(why.clone()),
         };
         let mut text = serde_json::to_string(&told)?;

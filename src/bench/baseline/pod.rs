@@ -27,17 +27,17 @@ const NETWORK: &str = "floor: interface, address, routes";
 const CONTAINER: &str = "floor: clone, mounts, root, program";
 
 /// Makes and ends one; how long each part took, in ms.
-pub(super) fn run_once(ground: &mut Setup) -> io::Result<Vec<(String, f64)>> {
+pub(super) fn run_once(env: &mut Setup) -> io::Result<Vec<(String, f64)>> {
     let mut times = Vec::new();
     let mut note = |name: &str, begin: Instant| {
         times.push((name.to_owned(), begin.elapsed().as_secs_f64() * 1000.0));
         Instant::now()
     };
-    ground.lives += 1;
-    let directory = ground.directory.join(format!("pod-{}", ground.lives));
-    let id = format!("{:08x}", ground.lives);
+    env.lives += 1;
+    let directory = env.directory.join(format!("pod-{}", env.lives));
+    let id = format!("{:08x}", env.lives);
     let begin = Instant::now();
-    let group = ground.group.child(&id).map_err(io::Error::other)?;
+    let group = env.group.child(&id).map_err(io::Error::other)?;
     let container = group.child("main").map_err(io::Error::other)?;
     drop(container.create().map_err(io::Error::other)?);
     container.apply(&patch(200, 64)?).map_err(io::Error::other)?;
@@ -47,15 +47,15 @@ pub(super) fn run_once(ground: &mut Setup) -> io::Result<Vec<(String, f64)>> {
     pin(&netns)?;
     let at = note(NAMESPACES, at);
     let pod = net::Pod { id: id.clone(), netns: Some(netns.clone()), ..net::Pod::default() };
-    let ips = ground.bridge.reserve(&id).map_err(io::Error::other)?;
-    ground.bridge.attach(&pod, &ips).map_err(io::Error::other)?;
+    let ips = env.bridge.reserve(&id).map_err(io::Error::other)?;
+    env.bridge.attach(&pod, &ips).map_err(io::Error::other)?;
     let at = note(NETWORK, at);
-    let program = start(&ground.directory, &directory, &netns, &container)?;
+    let program = start(&env.directory, &directory, &netns, &container)?;
     note(CONTAINER, at);
     let at = note(READY, begin);
     sys::signal::send(program, 9)?;
     sys::child_wait::reap(program)?;
-    let removal = ground.bridge.detach(&id).map_err(io::Error::other)?;
+    let removal = env.bridge.detach(&id).map_err(io::Error::other)?;
     umount2(&netns, MntFlags::MNT_DETACH)?;
     group.remove().map_err(io::Error::other)?;
     fs::remove_dir_all(&directory)?;
@@ -88,7 +88,7 @@ fn one_thread() -> io::Result<SingleThread> {
 }
 
 /// Starts a container's program, in a root and namespaces of its own; returns once it runs.
-fn start(ground: &Path, directory: &Path, netns: &Path, group: &Cgroup) -> io::Result<i32> {
+fn start(env: &Path, directory: &Path, netns: &Path, group: &Cgroup) -> io::Result<i32> {
     let proof = one_thread()?;
     let (mut told, tell) = io::pipe()?;
     for name in ["upper", "work", "root"] {
@@ -96,7 +96,7 @@ fn start(ground: &Path, directory: &Path, netns: &Path, group: &Cgroup) -> io::R
     }
     let join = group.join_files();
     let inside = |mut tell: io::PipeWriter| {
-        let error = match enter(ground, directory, &join) {
+        let error = match enter(env, directory, &join) {
             Ok(never) => match never {},
             Err(error) => error,
         };
@@ -128,7 +128,7 @@ fn start(ground: &Path, directory: &Path, netns: &Path, group: &Cgroup) -> io::R
 }
 
 /// Joins its cgroups, makes its root and becomes the program.
-fn enter(ground: &Path, directory: &Path, join: &[PathBuf]) -> io::Result<std::convert::Infallible> {
+fn enter(env: &Path, directory: &Path, join: &[PathBuf]) -> io::Result<std::convert::Infallible> {
     for file in join {
         fs::write(file, "0")?;
     }
@@ -137,7 +137,7 @@ fn enter(ground: &Path, directory: &Path, join: &[PathBuf]) -> io::Result<std::c
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
     let layers = format!(
         "lowerdir={},upperdir={},workdir={}",
-        ground.join("lower").display(),
+        env.join("lower").display(),
         directory.join("upper").display(),
         directory.join("work").display()
     );
@@ -155,7 +155,7 @@ fn enter(ground: &Path, directory: &Path, join: &[PathBuf]) -> io::Result<std::c
     mount(Some("tmpfs"), &at("dev/shm"), Some("tmpfs"), hard, Some("size=65536k"))?;
     mount(Some("mqueue"), &at("dev/mqueue"), Some("mqueue"), hard, none)?;
     for name in FILES {
-        mount(Some(&ground.join(name)), &at("etc").join(name), none, MsFlags::MS_BIND, none)?;
+        mount(Some(&env.join(name)), &at("etc").join(name), none, MsFlags::MS_BIND, none)?;
     }
     for (name, minor) in [("null", 3), ("zero", 5), ("full", 7), ("random", 8), ("urandom", 9)] {
         let mode = nix::sys::stat::Mode::from_bits_truncate(0o666);

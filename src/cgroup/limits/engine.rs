@@ -124,9 +124,9 @@ pub fn prepare(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<Change, ApplyE
 /// Carries out a change that was prepared, whole or not at all, and reads back what the kernel made of it.
 pub fn commit(fs: &impl CgroupFs, change: &Change) -> Result<AppliedValues, ApplyError> {
     for (i, write) in change.writes.iter().enumerate() {
-        if let Err(stuck) = write_value(fs, write) {
+        if let Err(error) = write_value(fs, write) {
             let left = roll_back_write(fs, &change.writes[..i]);
-            return Err(write_error(fs, write, stuck, left));
+            return Err(write_error(fs, write, error, left));
         }
     }
     tell(fs, change)?;
@@ -195,9 +195,9 @@ fn write_value(fs: &impl CgroupFs, write: &Write) -> Result<(), ShrinkError> {
     }
 }
 
-fn write_error(fs: &impl CgroupFs, write: &Write, stuck: ShrinkError, left: Vec<PathBuf>) -> ApplyError {
+fn write_error(fs: &impl CgroupFs, write: &Write, error: ShrinkError, left: Vec<PathBuf>) -> ApplyError {
     let file = fs.location(&write.knob);
-    match stuck {
+    match error {
         ShrinkError::Io(_) if !fs.exists() => ApplyError::Gone(file),
         ShrinkError::BelowUsage { usage, answer } => {
             let limit = write.lowered_memory().unwrap_or(Bytes(0));

@@ -162,16 +162,16 @@ enum Gain {
 
 /// Goes on while there is gain, within bounds.
 struct Waiting {
-    patience: ShrinkTimeouts,
+    timeouts: ShrinkTimeouts,
     began: Instant,
     gained: Instant,
     least: Bytes,
 }
 
 impl Waiting {
-    fn new(patience: ShrinkTimeouts) -> Self {
+    fn new(timeouts: ShrinkTimeouts) -> Self {
         let now = Instant::now();
-        Self { patience, began: now, gained: now, least: Bytes(u64::MAX) }
+        Self { timeouts, began: now, gained: now, least: Bytes(u64::MAX) }
     }
 
     /// None once it is enough.
@@ -182,6 +182,6 @@ impl Waiting {
             self.least = usage;
             self.gained = now;
         }
-        (now - self.began < self.patience.within && now - self.gained < self.patience.stalled).then_some(gain)
+        (now - self.began < self.timeouts.within && now - self.gained < self.timeouts.stalled).then_some(gain)
     }
 }

@@ -7,15 +7,15 @@ use super::*;
 
 #[test]
 fn whichever_write_fails_everything_is_as_it_was() {
-    for ground in [FakeCgroup::v1, FakeCgroup::v2] {
+    for env in [FakeCgroup::v1, FakeCgroup::v2] {
         let count = {
-            let fs = ground();
+            let fs = env();
             apply(&fs, &everything()).unwrap();
             fs.log().len()
         };
         assert!(count >= 5);
         for failing in 0..count {
-            let fs = ground();
+            let fs = env();
             let before = fs.files();
             fs.fail_after(failing, Errno::IO);
             let failed = apply(&fs, &everything()).unwrap_err();
@@ -100,8 +100,8 @@ fn a_raw_memory_limit_kills_nobody_either() {
 
 #[test]
 fn memory_that_was_raised_and_filled_is_not_taken_back_by_killing() {
-    for ground in [FakeCgroup::v1, FakeCgroup::v2] {
-        let fs = ground();
+    for env in [FakeCgroup::v1, FakeCgroup::v2] {
+        let fs = env();
         apply(&fs, &both(32)).unwrap();
         let change = engine::prepare(&fs, &LimitsPatch { cpu_quota: quota(50_000), ..both(64) }).unwrap();
         assert_eq!(change.writes.last().unwrap().lowered_memory(), None, "memory is raised last");

@@ -66,7 +66,7 @@ impl SystemdError {
 #[derive(Debug)]
 pub struct Systemd {
     version: u32,
-    keepers: ScopeHolders,
+    holders: ScopeHolders,
 }
 
 impl Systemd {
@@ -74,8 +74,8 @@ impl Systemd {
     pub fn connect() -> Result<Self, SystemdError> {
         let mut bus = Bus::connect()?;
         let version = property(&mut bus, MANAGER, "org.freedesktop.systemd1.Manager", "Version")?;
-        let keeper = |source| SystemdError::Keeper { unit: "a scope".to_owned(), source };
-        Ok(Self { version: release(&version), keepers: ScopeHolders::new().map_err(keeper)? })
+        let holder = |source| SystemdError::Keeper { unit: "a scope".to_owned(), source };
+        Ok(Self { version: release(&version), holders: ScopeHolders::new().map_err(holder)? })
     }
 
     /// Its release, such as 252.
@@ -92,10 +92,10 @@ impl Systemd {
             return start(&mut bus, unit, &slice_properties(version));
         };
         let failed = |source| SystemdError::Keeper { unit: name.clone(), source };
-        let keeper = self.keepers.spawn().map_err(failed)?;
-        let made = start(&mut bus, unit, &scope_properties(version, slice, keeper.pid()))?;
+        let holder = self.holders.spawn().map_err(failed)?;
+        let made = start(&mut bus, unit, &scope_properties(version, slice, holder.pid()))?;
         if made {
-            keeper.stay().map_err(failed)?;
+            holder.stay().map_err(failed)?;
         }
         Ok(made)
     }

@@ -96,9 +96,9 @@ mod tests {
 
     #[test]
     fn one_that_was_told_to_stay_lives_on_until_it_is_killed() {
-        let keeper = ScopeHolders::new().unwrap().spawn().unwrap();
-        let pid = keeper.pid();
-        keeper.stay().unwrap();
+        let holder = ScopeHolders::new().unwrap().spawn().unwrap();
+        let pid = holder.pid();
+        holder.stay().unwrap();
         wait_for("its name", || status(pid, "Name").unwrap() == NAME);
         wait_for("it to sleep", || status(pid, "State").unwrap().starts_with('S'));
         thread::sleep(Duration::from_millis(50));
@@ -113,10 +113,10 @@ mod tests {
 
     #[test]
     fn one_whose_maker_is_gone_before_it_was_told_ends() {
-        let keeper = ScopeHolders::new().unwrap().spawn().unwrap();
-        let pid = keeper.pid();
+        let holder = ScopeHolders::new().unwrap().spawn().unwrap();
+        let pid = holder.pid();
         assert!(is_running(pid));
-        drop(keeper);
+        drop(holder);
         wait_for("its end", || !is_running(pid));
     }
 }

@@ -30,35 +30,35 @@ pub(super) async fn daemon(cri: &Cri, steps: &mut Steps) -> Result<DaemonInfo, F
 }
 
 /// Runs the pod through its whole life. Whatever it leaves, the caller clears away.
-pub(super) async fn run(trial: &Selftest, steps: &mut Steps) -> Result<(), Failed> {
+pub(super) async fn run(selftest: &Selftest, steps: &mut Steps) -> Result<(), Failed> {
     let import = async {
-        let size = trial.import().await?;
+        let size = selftest.import().await?;
         Ok(((), format!("made of this program: {}", units::measured(size))))
     };
     steps.step("import an image", import).await?;
     let run = async {
-        let pod = trial.run_pod(SIZE).await?;
+        let pod = selftest.run_pod(SIZE).await?;
         expect(&pod.group, SIZE)?;
-        let address = trial.address(&pod).await?.unwrap_or_else(|| "no network".to_owned());
+        let address = selftest.address(&pod).await?.unwrap_or_else(|| "no network".to_owned());
         Ok((pod, address))
     };
     let pod = steps.step("run a pod", run).await?;
-    let container = begin(trial, steps, &pod).await?;
-    use_it(trial, steps, &container).await?;
-    resize(trial, steps, &pod, &container).await?;
-    end(trial, steps, &pod, &container).await
+    let container = begin(selftest, steps, &pod).await?;
+    use_it(selftest, steps, &container).await?;
+    resize(selftest, steps, &pod, &container).await?;
+    end(selftest, steps, &pod, &container).await
 }
 
-async fn begin(trial: &Selftest, steps: &mut Steps, pod: &SelftestPod) -> Result<SelftestContainer, Failed> {
+async fn begin(selftest: &Selftest, steps: &mut Steps, pod: &SelftestPod) -> Result<SelftestContainer, Failed> {
     let create = async {
-        let made = trial.create(pod, "app", "idle", SIZE).await?;
+        let made = selftest.create(pod, "app", "idle", SIZE).await?;
         let words = expect(&made.group, SIZE)?;
         Ok((made, words))
     };
     let container = steps.step("create a container", create).await?;
     let start = async {
-        trial.start(&container).await?;
-        let pid = trial.inspect(&container.id).await?.1.pid;
+        selftest.start(&container).await?;
+        let pid = selftest.inspect(&container.id).await?.1.pid;
         let pid = pid.ok_or_else(|| SelftestError::Wrong("a running container has no process".to_owned()))?;
         Ok(((), format!("pid {pid}")))
     };
@@ -66,14 +66,14 @@ async fn begin(trial: &Selftest, steps: &mut Steps, pod: &SelftestPod) -> Result
     Ok(container)
 }
 
-async fn use_it(trial: &Selftest, steps: &mut Steps, container: &SelftestContainer) -> Result<(), Failed> {
+async fn use_it(selftest: &Selftest, steps: &mut Steps, container: &SelftestContainer) -> Result<(), Failed> {
     let logs = async {
-        let path = trial.wait_for_line(container, " stdout F ready").await?;
+        let path = selftest.wait_for_line(container, " stdout F ready").await?;
         Ok(((), path.display().to_string()))
     };
     steps.step("read its log", logs).await?;
     let exec = async {
-        let said = trial.exec(container, &["say", "hello"]).await?;
+        let said = selftest.exec(container, &["say", "hello"]).await?;
         if said == "hello" {
             Ok(((), said))
         } else {
@@ -82,7 +82,7 @@ async fn use_it(trial: &Selftest, steps: &mut Steps, container: &SelftestContain
     };
     steps.step("exec in it", exec).await?;
     let stats = async {
-        let stats = trial.stats(container).await?;
+        let stats = selftest.stats(container).await?;
         let cpu = stats.cpu.and_then(|cpu| cpu.usage_core_nano_seconds).map_or(0, |value| value.value);
         let memory = stats.memory.and_then(|memory| memory.working_set_bytes).map_or(0, |value| value.value);
         if cpu == 0 || memory == 0 {
@@ -97,27 +97,27 @@ async fn use_it(trial: &Selftest, steps: &mut Steps, container: &SelftestContain
 
 /// Up and down again, the pod before its container and after it.
 async fn resize(
-    trial: &Selftest,
+    selftest: &Selftest,
     steps: &mut Steps,
     pod: &SelftestPod,
     container: &SelftestContainer,
 ) -> Result<(), Failed> {
     let up = async {
-        trial.update_pod(pod, LARGER.to_wire()).await?;
-        trial.update(container, LARGER.to_wire()).await?;
+        selftest.update_pod(pod, LARGER.to_wire()).await?;
+        selftest.update(container, LARGER.to_wire()).await?;
         expect(&pod.group, LARGER)?;
         Ok(((), expect(&container.group, LARGER)?))
     };
     steps.step("resize it up", up).await?;
     let down = async {
-        trial.update(container, SIZE.to_wire()).await?;
-        trial.update_pod(pod, SIZE.to_wire()).await?;
+        selftest.update(container, SIZE.to_wire()).await?;
+        selftest.update_pod(pod, SIZE.to_wire()).await?;
         expect(&pod.group, SIZE)?;
         Ok(((), expect(&container.group, SIZE)?))
     };
     steps.step("resize it down", down).await?;
     let told = async {
-        let shown = trial.inspect(&container.id).await?.0.resources.and_then(|resources| resources.linux);
+        let shown = selftest.inspect(&container.id).await?.0.resources.and_then(|resources| resources.linux);
         let shown = shown.ok_or_else(|| SelftestError::Wrong("its status has no resources".to_owned()))?;
         let asked = SIZE.to_wire();
         let pair = |r: &v1::LinuxContainerResources| (r.cpu_quota, r.cpu_period, r.cpu_shares, r.memory_limit_in_bytes);
@@ -131,26 +131,26 @@ async fn resize(
 }
 
 async fn end(
-    trial: &Selftest,
+    selftest: &Selftest,
     steps: &mut Steps,
     pod: &SelftestPod,
     container: &SelftestContainer,
 ) -> Result<(), Failed> {
     let stop = async {
-        match trial.stop(container).await? {
+        match selftest.stop(container).await? {
             0 => Ok(((), "exit code 0".to_owned())),
             code => Err(SelftestError::Wrong(format!("it ended with {code}, not 0"))),
         }
     };
     steps.step("stop it", stop).await?;
     let remove = async {
-        trial.remove(container).await?;
+        selftest.remove(container).await?;
         gone(&container.group)?;
         Ok(((), "its cgroup is gone".to_owned()))
     };
     steps.step("remove it", remove).await?;
     let clear = async {
-        trial.clear().await?;
+        selftest.clear().await?;
         gone(&pod.group)?;
         Ok(((), "nothing is left".to_owned()))
     };

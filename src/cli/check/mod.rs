@@ -148,8 +148,8 @@ fn chain_of(failed: &Failed) -> String {
 async fn check_live_with(cri: &Cri, config: &RawConfig, steps: &mut Steps) -> Result<(), Failed> {
     let info = live::daemon(cri, steps).await?;
     let begun = Selftest::begin(cri.clone(), &config.listen, &info.state, "check").await;
-    let trial = begun.map_err(|source| Failed::Step { step: "begin", source })?;
-    let proved = live::run(&trial, steps).await;
-    let cleared = trial.end().await.map_err(|source| Failed::Step { step: "clear away", source });
+    let selftest = begun.map_err(|source| Failed::Step { step: "begin", source })?;
+    let proved = live::run(&selftest, steps).await;
+    let cleared = selftest.end().await.map_err(|source| Failed::Step { step: "clear away", source });
     proved.and(cleared)
 }

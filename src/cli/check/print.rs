@@ -15,23 +15,23 @@ pub(super) fn findings(found: &[Finding], as_json: bool) -> io::Result<()> {
         serde_json::to_writer_pretty(&mut out, &all)?;
         return writeln!(out);
     }
-    let paint = Color::stdout();
+    let color = Color::stdout();
     let width = found.iter().map(|one| one.name.chars().count()).max().unwrap_or(0);
     let mut topic = "";
     for one in found {
         if one.topic != topic {
             topic = one.topic;
-            writeln!(out, "{}", paint.bold(topic))?;
+            writeln!(out, "{}", color.bold(topic))?;
         }
         let mark = match one.level {
-            Level::Ok => paint.good("ok     "),
-            Level::Warn => paint.doubtful("warn   "),
-            Level::Missing if one.essential => paint.bad("missing"),
-            Level::Missing => paint.doubtful("missing"),
+            Level::Ok => color.good("ok     "),
+            Level::Warn => color.doubtful("warn   "),
+            Level::Missing if one.essential => color.bad("missing"),
+            Level::Missing => color.doubtful("missing"),
         };
         writeln!(out, "  {mark}  {:width$}  {}", one.name, one.what)?;
         if let Some(hint) = &one.hint {
-            writeln!(out, "           {:width$}  {}", "", paint.faint(&format!("→ {hint}")))?;
+            writeln!(out, "           {:width$}  {}", "", color.faint(&format!("→ {hint}")))?;
         }
     }
     writeln!(out, "\n{}", summary(found))

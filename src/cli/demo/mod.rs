@@ -66,10 +66,10 @@ pub fn demo(args: DemoArgs) -> Result<(), DemoError> {
         let interrupt = Interrupt::note().map_err(DemoError::Start)?;
         writeln!(io::stdout(), "crisp {} on {}", info.release, config.listen.display()).ok();
         let begun = Selftest::begin(cri, &config.listen, &info.state, "demo").await;
-        let trial = begun.map_err(|error: SelftestError| DemoError::Failed(chain(&error)))?;
+        let selftest = begun.map_err(|error: SelftestError| DemoError::Failed(chain(&error)))?;
         let mut steps = Steps::new(interrupt, true);
-        let shown = script::run_script(&trial, &mut steps).await;
-        let ended = trial.end().await;
+        let shown = script::run_script(&selftest, &mut steps).await;
+        let ended = selftest.end().await;
         match shown {
             Ok(()) => {}
             Err(Failed::Interrupted) => {

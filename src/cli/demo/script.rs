@@ -19,9 +19,9 @@ const HELD: u64 = 96;
 const MEASURED: Duration = Duration::from_millis(1500);
 const LOOK_EVERY: Duration = Duration::from_millis(150);
 
-pub(super) async fn run_script(trial: &Selftest, steps: &mut Steps) -> Result<(), Failed> {
+pub(super) async fn run_script(selftest: &Selftest, steps: &mut Steps) -> Result<(), Failed> {
     heading("A pod, from an image made of this very program: no registry is asked");
-    let demo = Demo::make(trial, steps).await?;
+    let demo = Demo::make(selftest, steps).await?;
     let before = demo.identity(steps).await?;
 
     heading("CPU up: 250m to 1, while it spins");
@@ -67,7 +67,7 @@ fn numbers(refusal: &str) -> &str {
 
 /// The pod that is shown.
 struct Demo<'a> {
-    trial: &'a Selftest,
+    selftest: &'a Selftest,
     pod: SelftestPod,
     container: SelftestContainer,
 }
@@ -81,29 +81,29 @@ struct Identity {
 }
 
 impl<'a> Demo<'a> {
-    async fn make(trial: &'a Selftest, steps: &mut Steps) -> Result<Self, Failed> {
-        let import = async { Ok(((), units::measured(trial.import().await?))) };
+    async fn make(selftest: &'a Selftest, steps: &mut Steps) -> Result<Self, Failed> {
+        let import = async { Ok(((), units::measured(selftest.import().await?))) };
         steps.step("image", import).await?;
         let pod = async {
-            let pod = trial.run_pod(SMALL).await?;
-            let address = trial.address(&pod).await?.unwrap_or_else(|| "no network".to_owned());
+            let pod = selftest.run_pod(SMALL).await?;
+            let address = selftest.address(&pod).await?.unwrap_or_else(|| "no network".to_owned());
             Ok((pod, address))
         };
         let pod = steps.step("pod", pod).await?;
         let create = async {
-            let made = trial.create(&pod, "app", "work", SMALL).await?;
+            let made = selftest.create(&pod, "app", "work", SMALL).await?;
             let values = values(&made.group, &cpu_and_memory(&made.group));
             Ok((made, values))
         };
         let container = steps.step("container", create).await?;
         let start = async {
-            trial.start(&container).await?;
-            trial.wait_for_line(&container, "ready").await?;
-            let pid = trial.inspect(&container.id).await?.1.pid;
+            selftest.start(&container).await?;
+            selftest.wait_for_line(&container, "ready").await?;
+            let pid = selftest.inspect(&container.id).await?.1.pid;
             Ok(((), format!("pid {}", pid.map_or_else(|| "?".to_owned(), |pid| pid.to_string()))))
         };
         steps.step("start", start).await?;
-        Ok(Self { trial, pod, container })
+        Ok(Self { selftest, pod, container })
     }
 
     /// How much of a CPU the container uses, while one looks on.
@@ -124,7 +124,7 @@ impl<'a> Demo<'a> {
 
     /// In nanoseconds.
     async fn cpu_time(&self) -> Result<u64, SelftestError> {
-        let cpu = self.trial.stats(&self.container).await?.cpu;
+        let cpu = self.selftest.stats(&self.container).await?.cpu;
         Ok(cpu.and_then(|cpu| cpu.usage_core_nano_seconds).map_or(0, |value| value.value))
     }
 
@@ -149,11 +149,11 @@ impl<'a> Demo<'a> {
         let grows = to.cpu_quota >= 100_000 || to.memory_limit_in_bytes >= i64::try_from(LARGE.mib << 20).unwrap_or(0);
         let change = async {
             if grows {
-                self.trial.update_pod(&self.pod, to.clone()).await?;
-                self.trial.update(&self.container, to).await?;
+                self.selftest.update_pod(&self.pod, to.clone()).await?;
+                self.selftest.update(&self.container, to).await?;
             } else {
-                self.trial.update(&self.container, to.clone()).await?;
-                self.trial.update_pod(&self.pod, to).await?;
+                self.selftest.update(&self.container, to.clone()).await?;
+                self.selftest.update_pod(&self.pod, to).await?;
             }
             let after = read(&self.container.group, knobs);
             let all = knobs.iter().zip(before.iter().zip(&after));
@@ -166,8 +166,8 @@ impl<'a> Demo<'a> {
     /// Has the program hold so much memory.
     async fn hold(&self, steps: &mut Steps, mib: u64) -> Result<(), Failed> {
         let hold = async {
-            self.trial.exec(&self.container, &["hold", &mib.to_string()]).await?;
-            let stats = self.trial.stats(&self.container).await?;
+            self.selftest.exec(&self.container, &["hold", &mib.to_string()]).await?;
+            let stats = self.selftest.stats(&self.container).await?;
             let memory = stats.memory.and_then(|memory| memory.working_set_bytes).map_or(0, |bytes| bytes.value);
             Ok(((), format!("the program holds {mib} MiB; {} in use", units::measured(memory))))
         };
@@ -179,7 +179,7 @@ impl<'a> Demo<'a> {
         let knob = memory_knob(&self.container.group);
         let before = read(&self.container.group, std::slice::from_ref(&knob));
         let refused = async {
-            let error = match self.trial.update(&self.container, memory(SMALL.mib)).await {
+            let error = match self.selftest.update(&self.container, memory(SMALL.mib)).await {
                 Err(SelftestError::Daemon(status)) if status.code() == tonic::Code::FailedPrecondition => status,
                 Err(other) => return Err(other),
                 Ok(()) => return Err(SelftestError::Wrong("memory in use was taken away".to_owned())),
@@ -194,7 +194,7 @@ impl<'a> Demo<'a> {
     }
 
     async fn look(&self) -> Result<Identity, SelftestError> {
-        let (status, info) = self.trial.inspect(&self.container.id).await?;
+        let (status, info) = self.selftest.inspect(&self.container.id).await?;
         let counted = self.container.group.oom_file().and_then(|file| std::fs::read_to_string(file).ok());
         let counted = counted.unwrap_or_default();
         let kills = counted.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());

@@ -16,14 +16,14 @@ pub(super) fn json(out: &mut impl Write, view: &View) -> io::Result<()> {
 }
 
 pub(super) fn text(out: &mut impl Write, view: &View) -> io::Result<()> {
-    let paint = Color::stdout();
+    let color = Color::stdout();
     match view {
         View::Container(view) => {
             let head = format!("container {} ({}) of pod {}", view.name, short(&view.id), short(&view.pod));
-            writeln!(out, "{}: {}", paint.bold(&head), state(view))?;
-            container(out, view, paint)
+            writeln!(out, "{}: {}", color.bold(&head), state(view))?;
+            container(out, view, color)
         }
-        View::Pod(view) => pod(out, view, paint),
+        View::Pod(view) => pod(out, view, color),
     }
 }
 
@@ -38,7 +38,7 @@ fn state(view: &ContainerView) -> String {
     }
 }
 
-fn container(out: &mut impl Write, view: &ContainerView, paint: Color) -> io::Result<()> {
+fn container(out: &mut impl Write, view: &ContainerView, color: Color) -> io::Result<()> {
     if let Some(resources) = &view.kubernetes {
         writeln!(out, "pod spec: {}", spec(resources))?;
     }
@@ -53,12 +53,12 @@ fn container(out: &mut impl Write, view: &ContainerView, paint: Color) -> io::Re
         };
         ["OOM score".to_owned(), dash(show(score.asked)), "-".to_owned(), dash(show(score.actual)), file]
     });
-    table(out, &view.files, score, paint)
+    table(out, &view.files, score, color)
 }
 
-fn pod(out: &mut impl Write, view: &PodView, paint: Color) -> io::Result<()> {
+fn pod(out: &mut impl Write, view: &PodView, color: Color) -> io::Result<()> {
     let head = format!("pod {}/{} ({})", view.namespace, view.name, short(&view.id));
-    writeln!(out, "{}: {}", paint.bold(&head), view.state)?;
+    writeln!(out, "{}: {}", color.bold(&head), view.state)?;
     let owner = match view.owner {
         "crisp" => "crisp's own: sized by what is asked of the pod",
         _ => "its client's: crisp never writes there",
@@ -78,14 +78,14 @@ fn pod(out: &mut impl Write, view: &PodView, paint: Color) -> io::Result<()> {
         writeln!(out, "announced (KEP-4112): {}", lines.join("; "))?;
     }
     if view.has_cgroup {
-        table(out, &view.files, None, paint)?;
+        table(out, &view.files, None, color)?;
     } else {
         writeln!(out, "the cgroup is gone: nothing is in force any more")?;
     }
     for view in &view.containers {
         let head = format!("container {} ({})", view.name, short(&view.id));
-        writeln!(out, "\n{}: {}", paint.bold(&head), state(view))?;
-        container(out, view, paint)?;
+        writeln!(out, "\n{}: {}", color.bold(&head), state(view))?;
+        container(out, view, color)?;
     }
     Ok(())
 }
@@ -104,7 +104,7 @@ fn dash(text: Option<String>) -> String {
 }
 
 /// The rows, and in which directories their files are.
-fn table(out: &mut impl Write, files: &[Row], more: Option<[String; 5]>, paint: Color) -> io::Result<()> {
+fn table(out: &mut impl Write, files: &[Row], more: Option<[String; 5]>, color: Color) -> io::Result<()> {
     if files.is_empty() && more.is_none() {
         return Ok(());
     }
@@ -117,17 +117,17 @@ fn table(out: &mut impl Write, files: &[Row], more: Option<[String; 5]>, paint: 
     let lines = columns(&rows);
     let mut lines = lines.iter();
     if let Some(head) = lines.next() {
-        writeln!(out, "{}", paint.faint(head))?;
+        writeln!(out, "{}", color.faint(head))?;
     }
     for (line, row) in lines.by_ref().zip(files) {
         if row.drift {
-            writeln!(out, "{}", paint.bad(&format!("{line}  ← somebody else wrote this")))?;
+            writeln!(out, "{}", color.bad(&format!("{line}  ← somebody else wrote this")))?;
         } else {
             writeln!(out, "{line}")?;
         }
     }
     lines.try_for_each(|line| writeln!(out, "{line}"))?;
-    directories(files).iter().try_for_each(|line| writeln!(out, "{}", paint.faint(line)))
+    directories(files).iter().try_for_each(|line| writeln!(out, "{}", color.faint(line)))
 }
 
 /// Each directory once, with the controllers whose files are in it.

@@ -84,11 +84,11 @@ impl LocalStore {
         &self,
         path: &Path,
         name: Option<&str>,
-        meter: &ProgressBar,
+        progress_bar: &ProgressBar,
         interrupt: &Interrupt,
     ) -> Result<Vec<admin::Image>, ImageError> {
         let imported = self.store.import(path, name, &|progress| {
-            meter.update(progress);
+            progress_bar.update(progress);
             going_on(interrupt)
         });
         let images =
@@ -101,11 +101,11 @@ impl LocalStore {
         names: &[String],
         compress: Compress,
         output: &mut OutputFile,
-        meter: &ProgressBar,
+        progress_bar: &ProgressBar,
         interrupt: &Interrupt,
     ) -> Result<(), ImageError> {
         let exported = self.store.export(names, compress, output, &|progress| {
-            meter.update(progress);
+            progress_bar.update(progress);
             going_on(interrupt)
         });
         exported.map_err(|error| match error {

@@ -247,12 +247,14 @@ async fn import(place: &ImageStore, file: &Path, name: Option<&str>, quiet: bool
         std::path::absolute(file).map_err(|source| ImageError::Input { path: file.to_owned(), source })?
     };
     let interrupt = Interrupt::watch().map_err(ImageError::Start)?;
-    let meter = ProgressBar::new("importing", quiet);
+    let progress_bar = ProgressBar::new("importing", quiet);
     let imported = match place {
-        ImageStore::Daemon(daemon) => daemon.import(&path, name, &meter, &interrupt).await,
-        ImageStore::Offline(store) => tokio::task::block_in_place(|| store.import(&path, name, &meter, &interrupt)),
+        ImageStore::Daemon(daemon) => daemon.import(&path, name, &progress_bar, &interrupt).await,
+        ImageStore::Offline(store) => {
+            tokio::task::block_in_place(|| store.import(&path, name, &progress_bar, &interrupt))
+        }
     };
-    meter.clear();
+    progress_bar.clear();
     let mut out = io::stdout().lock();
     imported?.iter().try_for_each(|image| writeln!(out, "{}", line(image))).map_err(ImageError::Print)
 }
@@ -272,14 +274,14 @@ async fn export(
 ) -> Result<(), ImageError> {
     let interrupt = Interrupt::watch().map_err(ImageError::Start)?;
     let mut output = OutputFile::open(to, interrupt.clone())?;
-    let meter = ProgressBar::new("exporting", quiet);
+    let progress_bar = ProgressBar::new("exporting", quiet);
     let exported = match place {
-        ImageStore::Daemon(daemon) => daemon.export(names, compress, &mut output, &meter, &interrupt).await,
+        ImageStore::Daemon(daemon) => daemon.export(names, compress, &mut output, &progress_bar, &interrupt).await,
         ImageStore::Offline(store) => {
-            tokio::task::block_in_place(|| store.export(names, compress, &mut output, &meter, &interrupt))
+            tokio::task::block_in_place(|| store.export(names, compress, &mut output, &progress_bar, &interrupt))
         }
     };
-    meter.clear();
+    progress_bar.clear();
     exported?;
     output.finish()
 }

@@ -69,13 +69,13 @@ impl RemoteStore {
         &self,
         path: &Path,
         name: Option<&str>,
-        meter: &ProgressBar,
+        progress_bar: &ProgressBar,
         interrupt: &Interrupt,
     ) -> Result<Vec<admin::Image>, ImageError> {
         let path = path.to_str().ok_or_else(|| ImageError::Path(path.to_owned()))?.to_owned();
         let ask = admin::ImportRequest { path, name: name.unwrap_or_default().to_owned() };
         let told = self.admin().import(ask).await.map_err(failed)?.into_inner();
-        imported(told, meter, interrupt).await
+        imported(told, progress_bar, interrupt).await
     }
 
     pub(crate) async fn export(
@@ -83,7 +83,7 @@ impl RemoteStore {
         names: &[String],
         compress: Compress,
         output: &mut OutputFile,
-        meter: &ProgressBar,
+        progress_bar: &ProgressBar,
         interrupt: &Interrupt,
     ) -> Result<(), ImageError> {
         let compression = match compress {
@@ -93,7 +93,7 @@ impl RemoteStore {
         };
         let ask = admin::ExportRequest { names: names.to_vec(), compression: compression.into() };
         let pieces = self.admin().export(ask).await.map_err(failed)?.into_inner();
-        exported(pieces, output, meter, interrupt).await
+        exported(pieces, output, progress_bar, interrupt).await
     }
 
     pub(crate) async fn prune(&self, all: bool, dry_run: bool) -> Result<admin::PruneResponse, ImageError> {
@@ -118,12 +118,12 @@ async fn next<T>(
 /// The images that an import ends with.
 async fn imported(
     mut told: impl Stream<Item = Result<admin::ImportProgress, Status>> + Unpin,
-    meter: &ProgressBar,
+    progress_bar: &ProgressBar,
     interrupt: &Interrupt,
 ) -> Result<Vec<admin::Image>, ImageError> {
     loop {
         let admin::ImportProgress { bytes, total, layers, images, done } = next(&mut told, interrupt).await?;
-        meter.update(Progress { bytes, total, layers });
+        progress_bar.update(Progress { bytes, total, layers });
         if done {
             return Ok(images);
         }
@@ -134,13 +134,13 @@ async fn imported(
 async fn exported(
     mut pieces: impl Stream<Item = Result<admin::Chunk, Status>> + Unpin,
     output: &mut OutputFile,
-    meter: &ProgressBar,
+    progress_bar: &ProgressBar,
     interrupt: &Interrupt,
 ) -> Result<(), ImageError> {
     loop {
         let admin::Chunk { data, bytes, total, done } = next(&mut pieces, interrupt).await?;
         output.write_all(&data).map_err(|error| output.failed(error))?;
-        meter.update(Progress { bytes, total, layers: 0 });
+        progress_bar.update(Progress { bytes, total, layers: 0 });
         if done {
             return Ok(());
         }

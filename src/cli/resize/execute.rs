@@ -22,7 +22,7 @@ pub(super) async fn execute(
     steps: &[Step],
     interrupt: &Interrupt,
 ) -> Result<(), ResizeError> {
-    let paint = Color::stdout();
+    let color = Color::stdout();
     for (index, step) in steps.iter().enumerate() {
         if interrupt.is_stopped() {
             return Err(ResizeError::Interrupted(roll_back(cri, group, &steps[..index]).await));
@@ -32,10 +32,10 @@ pub(super) async fn execute(
             Ok(()) => {
                 let took = begin.elapsed().as_millis();
                 // What is changed is changed, whether anybody reads of it or not.
-                writeln!(io::stdout(), "{}  {what}  {}", paint.good("ok"), paint.faint(&format!("{took} ms"))).ok();
+                writeln!(io::stdout(), "{}  {what}  {}", color.good("ok"), color.faint(&format!("{took} ms"))).ok();
             }
             Err(status) => {
-                writeln!(io::stdout(), "{}  {what}", paint.bad("failed")).ok();
+                writeln!(io::stdout(), "{}  {what}", color.bad("failed")).ok();
                 let undone = roll_back(cri, group, &steps[..index]).await;
                 let (step, all, problem) = (index + 1, steps.len(), status.message().to_owned());
                 return Err(ResizeError::Step { step, all, what, problem, undone });
@@ -55,7 +55,7 @@ pub(super) async fn execute(
             let (step, what, problem) = (steps.len() + 1, print::TOLD.to_owned(), status.message().to_owned());
             return Err(ResizeError::Step { step, all: step, what, problem, undone });
         }
-        writeln!(io::stdout(), "{}  {}", paint.good("ok"), print::TOLD).ok();
+        writeln!(io::stdout(), "{}  {}", color.good("ok"), print::TOLD).ok();
     }
     Ok(())
 }
@@ -81,12 +81,12 @@ async fn roll_back(cri: &Cri, group: &Targets, steps: &[Step]) -> String {
     }
 }
 
-async fn call(cri: &Cri, group: &Targets, step: &Step, way: Direction) -> Result<(), Status> {
-    let limits = match way {
+async fn call(cri: &Cri, group: &Targets, step: &Step, direction: Direction) -> Result<(), Status> {
+    let limits = match direction {
         Direction::There => &step.to,
         Direction::Back => &step.back,
     };
-    match step.whose {
+    match step.owner {
         Owner::Pod => {
             let pod_sandbox_id = group.pod.id.clone();
             let resources = Some(to_wire(limits));
@@ -95,7 +95,7 @@ async fn call(cri: &Cri, group: &Targets, step: &Step, way: Direction) -> Result
         }
         Owner::Container(index) => {
             let Some(member) = group.containers.get(index) else { return Ok(()) };
-            let stated = member.stated.as_ref().map(|(had, then)| match way {
+            let stated = member.stated.as_ref().map(|(had, then)| match direction {
                 Direction::There => pod_resources::resources_to_wire(then),
                 Direction::Back => pod_resources::resources_to_wire(had),
             });

@@ -28,7 +28,7 @@ pub(super) enum Owner {
 /// One call, and the call that takes it back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
-    pub(super) whose: Owner,
+    pub(super) owner: Owner,
     pub(super) to: LimitsPatch,
     pub(super) back: LimitsPatch,
 }
@@ -119,20 +119,20 @@ impl LimitsChange {
     }
 
     /// The fields that go this way.
-    fn only(&self, way: Ordering) -> LimitsChange {
-        let cpu = self.cpu_order() == way;
+    fn only(&self, direction: Ordering) -> LimitsChange {
+        let cpu = self.cpu_order() == direction;
         let to = LimitsPatch {
             cpu_quota: self.to.cpu_quota.filter(|_| cpu),
             cpu_period: self.to.cpu_period.filter(|_| cpu),
-            cpu_shares: self.to.cpu_shares.filter(|_| self.shares_order() == way),
-            memory: self.to.memory.filter(|_| self.memory_order() == way),
-            memory_swap: self.to.memory_swap.filter(|_| self.swap_order() == way),
+            cpu_shares: self.to.cpu_shares.filter(|_| self.shares_order() == direction),
+            memory: self.to.memory.filter(|_| self.memory_order() == direction),
+            memory_swap: self.to.memory_swap.filter(|_| self.swap_order() == direction),
             ..LimitsPatch::default()
         };
         LimitsChange { now: self.now.clone(), to }
     }
 
-    fn step(&self, whose: Owner) -> Option<Step> {
+    fn step(&self, owner: Owner) -> Option<Step> {
         let LimitsChange { now, to } = self;
         if *to == LimitsPatch::default() {
             return None;
@@ -148,7 +148,7 @@ impl LimitsChange {
             cpuset_mems: to.cpuset_mems.as_ref().and(now.cpuset_mems.clone()),
             ..LimitsPatch::default()
         };
-        Some(Step { whose, to: to.clone(), back })
+        Some(Step { owner, to: to.clone(), back })
     }
 }
 

@@ -20,7 +20,7 @@ fn from_to(now: LimitsPatch, to: LimitsPatch) -> LimitsChange {
 /// Who changes what, in order: `P` is the pod.
 fn order(pod: &LimitsChange, containers: &[LimitsChange]) -> Vec<String> {
     let words = |step: &Step| {
-        let whose = match step.whose {
+        let owner = match step.owner {
             Owner::Pod => "P".to_owned(),
             Owner::Container(index) => index.to_string(),
         };
@@ -31,7 +31,7 @@ fn order(pod: &LimitsChange, containers: &[LimitsChange]) -> Vec<String> {
             (step.to.cpuset_cpus.is_some(), "cpus"),
         ];
         let parts: Vec<&str> = parts.into_iter().filter(|(has, _)| *has).map(|(_, name)| name).collect();
-        format!("{whose} {}", parts.join("+"))
+        format!("{owner} {}", parts.join("+"))
     };
     steps(pod, containers).iter().map(words).collect()
 }
@@ -109,7 +109,7 @@ proptest! {
         let containers: Vec<LimitsChange> = containers.into_iter().map(|(now, to)| from_to(now, to)).collect();
         let steps = steps(&pod, &containers);
         let mut state: Vec<LimitsPatch> = [&pod].into_iter().chain(&containers).map(|one| one.now.clone()).collect();
-        let place = |step: &Step| match step.whose { Owner::Pod => 0, Owner::Container(index) => index + 1 };
+        let place = |step: &Step| match step.owner { Owner::Pod => 0, Owner::Container(index) => index + 1 };
         let limit = |patch: &LimitsPatch| patch.memory.and_then(memory_bytes).unwrap_or(u64::MAX);
         let within = |state: &[LimitsPatch]| state[1..].iter().all(|one| limit(one) <= limit(&state[0]));
         let ends: Vec<LimitsPatch> = [&pod].into_iter().chain(&containers).map(|one| one.now.clone().merged(&one.to)).collect();

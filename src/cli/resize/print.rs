@@ -17,20 +17,20 @@ pub(super) const TOLD: &str = "what was announced of the pod (KEP-4112) says the
 /// What a file of a cgroup held: whose it is, its name, its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CurrentValues {
-    whose: String,
+    owner: String,
     file: String,
     value: String,
 }
 
 /// A step in a few words: `container web: memory 64Mi → 128Mi`.
 pub(super) fn words(group: &Targets, step: &Step) -> String {
-    let whose = owner_name(group, step.whose);
+    let owner = owner_name(group, step.owner);
     let fields: Vec<String> = fields(&step.back, &step.to);
-    format!("{whose}: {}", fields.join(", "))
+    format!("{owner}: {}", fields.join(", "))
 }
 
-fn owner_name(group: &Targets, whose: Owner) -> String {
-    match whose {
+fn owner_name(group: &Targets, owner: Owner) -> String {
+    match owner {
         Owner::Pod => format!("pod {}", group.pod.name),
         Owner::Container(index) => {
             let name = group.containers.get(index).map_or("", |member| member.name.as_str());
@@ -82,45 +82,45 @@ pub(super) fn plan(group: &Targets, steps: &[Step]) -> io::Result<()> {
 pub(super) fn kernel(group: &Targets, steps: &[Step]) -> Vec<CurrentValues> {
     let mut held: Vec<CurrentValues> = Vec::new();
     for step in steps {
-        let cgroup: Option<&Cgroup> = match step.whose {
+        let cgroup: Option<&Cgroup> = match step.owner {
             Owner::Pod => Some(&group.pod.group),
             Owner::Container(index) => group.containers.get(index).map(|member| &member.group),
         };
         let Some(cgroup) = cgroup else { continue };
         let read = |knob: &Knob| {
             let value = cgroup.read(knob).ok()?.trim().to_owned();
-            Some(CurrentValues { whose: owner_name(group, step.whose), file: knob.file().to_owned(), value })
+            Some(CurrentValues { owner: owner_name(group, step.owner), file: knob.file().to_owned(), value })
         };
         held.extend(cgroup::knobs(cgroup.layout().version(), &step.to).iter().filter_map(read));
     }
-    held.sort_by(|a, b| (&a.whose, &a.file).cmp(&(&b.whose, &b.file)));
+    held.sort_by(|a, b| (&a.owner, &a.file).cmp(&(&b.owner, &b.file)));
     held.dedup();
     held
 }
 
 /// Before and after, as the kernel has it.
 pub(super) fn done(group: &Targets, before: &[CurrentValues], after: &[CurrentValues]) -> io::Result<()> {
-    let (mut out, paint) = (io::stdout().lock(), Color::stdout());
+    let (mut out, color) = (io::stdout().lock(), Color::stdout());
     if after.is_empty() {
         return writeln!(out, "nothing to do: all of it is in force");
     }
     let head = ["", "FILE", "BEFORE", "AFTER"].map(str::to_owned);
     let mut rows = vec![head];
-    for CurrentValues { whose, file, value } in after {
-        let was = before.iter().find(|was| was.whose == *whose && was.file == *file);
+    for CurrentValues { owner, file, value } in after {
+        let was = before.iter().find(|was| was.owner == *owner && was.file == *file);
         if was.is_some_and(|was| was.value == *value) {
             continue;
         }
         let was = was.map_or_else(|| "-".to_owned(), |was| readable(file, &was.value));
-        rows.push([whose.clone(), file.clone(), was, readable(file, value)]);
+        rows.push([owner.clone(), file.clone(), was, readable(file, value)]);
     }
     for (index, line) in columns(&rows).iter().enumerate() {
-        let line = if index == 0 { paint.faint(line) } else { line.clone() };
+        let line = if index == 0 { color.faint(line) } else { line.clone() };
         writeln!(out, "{line}")?;
     }
     if !group.pod.ours && !group.containers.is_empty() {
         let path = group.pod.group.path();
-        writeln!(out, "{}", paint.faint(&format!("the pod's cgroup {path} is its client's and stays as it is")))?;
+        writeln!(out, "{}", color.faint(&format!("the pod's cgroup {path} is its client's and stays as it is")))?;
     }
     Ok(())
 }

@@ -104,10 +104,10 @@ impl Selftest {
         cleanup::remove_dead_runs(&cri, state).await?;
         let run = RunId::own();
         let watcher = Watcher::start(socket, state, &run).map_err(SelftestError::Watcher)?;
-        let trial = Self { cri, run, state: state.to_owned(), watcher, name };
-        let path = trial.logs();
+        let selftest = Self { cri, run, state: state.to_owned(), watcher, name };
+        let path = selftest.logs();
         std::fs::DirBuilder::new().mode(0o700).create(&path).map_err(|source| SelftestError::Logs { path, source })?;
-        Ok(trial)
+        Ok(selftest)
     }
 
     fn logs(&self) -> PathBuf {

@@ -39,14 +39,14 @@ pub(in super::super) struct Steps {
     shown: bool,
     /// Whether a line can be written over.
     terminal: bool,
-    paint: Color,
+    color: Color,
     records: Vec<Record>,
 }
 
 impl Steps {
     pub(in super::super) fn new(interrupt: Arc<Interrupt>, shown: bool) -> Self {
         let terminal = io::stdout().is_terminal();
-        Self { interrupt, shown, terminal, paint: Color::stdout(), records: Vec::new() }
+        Self { interrupt, shown, terminal, color: Color::stdout(), records: Vec::new() }
     }
 
     pub(in super::super) fn records(&self) -> &[Record] {
@@ -99,15 +99,15 @@ impl Steps {
     fn begin(&self, step: &str) {
         if self.shown && self.terminal {
             let mut out = io::stdout();
-            write!(out, "  {}  {step}", self.paint.faint("..")).and_then(|()| out.flush()).ok();
+            write!(out, "  {}  {step}", self.color.faint("..")).and_then(|()| out.flush()).ok();
         }
     }
 
     fn end(&self, record: &Record) {
         let Record { step, ok, milliseconds, note } = record;
         if self.shown {
-            let mark = if *ok { self.paint.good("ok") } else { self.paint.bad("FAILED") };
-            let time = self.paint.faint(&format!("{milliseconds:>8.1} ms"));
+            let mark = if *ok { self.color.good("ok") } else { self.color.bad("FAILED") };
+            let time = self.color.faint(&format!("{milliseconds:>8.1} ms"));
             let start = if self.terminal { "\r\x1b[K" } else { "" };
             writeln!(io::stdout(), "{start}  {mark}  {step:<22} {time}   {note}").ok();
         }

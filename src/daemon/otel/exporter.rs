@@ -51,8 +51,8 @@ impl Spans {
             .timeout(*timeout);
         let client = TraceServiceClient::new(endpoint.connect_lazy());
         let (end, ended) = oneshot::channel();
-        let courier = Exporter { spans: self, client, failing: false };
-        Ok(ExporterHandle { task: tokio::spawn(courier.run(ended)), end })
+        let exporter = Exporter { spans: self, client, failing: false };
+        Ok(ExporterHandle { task: tokio::spawn(exporter.run(ended)), end })
     }
 }
 
@@ -137,8 +137,8 @@ impl Exporter {
                 count
             }
         };
-        self.spans.tally.drop_spans(rejected);
-        self.spans.tally.export_spans(count - rejected);
+        self.spans.counters.drop_spans(rejected);
+        self.spans.counters.export_spans(count - rejected);
         if rejected == 0 && std::mem::take(&mut self.failing) {
             tracing::info!("the collector takes spans again");
         }

@@ -103,7 +103,7 @@ fn with(span: &tracing::Span, work: impl FnOnce(&mut Option<Recording>)) {
 #[derive(Debug)]
 pub(crate) struct RecordingLayer {
     pub(super) queue: mpsc::Sender<Span>,
-    pub(super) tally: Arc<SpanCounters>,
+    pub(super) counters: Arc<SpanCounters>,
 }
 
 impl RecordingLayer {
@@ -142,7 +142,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RecordingLayer {
         if let Some(recording) = recording
             && self.queue.try_send(recording.finish()).is_err()
         {
-            self.tally.drop_spans(1);
+            self.counters.drop_spans(1);
         }
     }
 }
@@ -163,11 +163,11 @@ mod tests {
     /// What `work` leaves in a queue of so many places, and what did not fit.
     fn recorded(places: usize, work: impl FnOnce()) -> (Vec<Span>, u64) {
         let (queue, mut spans) = mpsc::channel(places);
-        let tally = Arc::<SpanCounters>::default();
-        let recorder = RecordingLayer { queue, tally: Arc::clone(&tally) };
+        let counters = Arc::<SpanCounters>::default();
+        let recorder = RecordingLayer { queue, counters: Arc::clone(&counters) };
         let subscriber = tracing_subscriber::registry().with(recorder.with_filter(RecordingLayer::filter()));
         tracing::subscriber::with_default(subscriber, work);
-        (std::iter::from_fn(|| spans.try_recv().ok()).collect(), tally.dropped())
+        (std::iter::from_fn(|| spans.try_recv().ok()).collect(), counters.dropped())
     }
 
     fn request(per_million: u32, parent: Option<&str>) {

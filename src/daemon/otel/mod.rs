@@ -27,7 +27,7 @@ const QUEUE: usize = 2048;
 pub struct Spans {
     config: TracingConfig,
     queue: mpsc::Receiver<Span>,
-    tally: Arc<SpanCounters>,
+    counters: Arc<SpanCounters>,
 }
 
 /// What became of spans, since the daemon's start.
@@ -40,8 +40,8 @@ pub(crate) struct SpanCounters {
 impl Spans {
     pub(crate) fn new(config: TracingConfig) -> (RecordingLayer, Self) {
         let (sender, queue) = mpsc::channel(QUEUE);
-        let tally = Arc::<SpanCounters>::default();
-        (RecordingLayer { queue: sender, tally: Arc::clone(&tally) }, Self { config, queue, tally })
+        let counters = Arc::<SpanCounters>::default();
+        (RecordingLayer { queue: sender, counters: Arc::clone(&counters) }, Self { config, queue, counters })
     }
 
     pub(crate) fn sampler(&self) -> Sampler {
@@ -49,7 +49,7 @@ impl Spans {
     }
 
     pub(crate) fn counters(&self) -> Arc<SpanCounters> {
-        Arc::clone(&self.tally)
+        Arc::clone(&self.counters)
     }
 }
 

@@ -149,12 +149,12 @@ impl Runtime {
         }
     }
 
-    fn remember_pending(&self, dirt: PendingCleanup, left: &[CleanupFailure]) {
-        let mut dirty = self.dirty.lock();
-        dirty.retain(|d| *d != dirt);
+    fn remember_pending(&self, pending: PendingCleanup, left: &[CleanupFailure]) {
+        let mut pending_cleanup = self.pending_cleanup.lock();
+        pending_cleanup.retain(|d| *d != pending);
         if !left.is_empty() {
-            tracing::warn!(?dirt, ?left, "something could not be cleared away; trying again later");
-            dirty.push(dirt);
+            tracing::warn!(?pending, ?left, "something could not be cleared away; trying again later");
+            pending_cleanup.push(pending);
         }
     }
 
@@ -170,9 +170,9 @@ impl Runtime {
                 if runtime.has_garbage().await {
                     runtime.collect_garbage().await;
                 }
-                let dirty = runtime.dirty.lock().clone();
-                for dirt in dirty {
-                    match dirt {
+                let pending_cleanup = runtime.pending_cleanup.lock().clone();
+                for pending in pending_cleanup {
+                    match pending {
                         PendingCleanup::Pod(pod) => runtime.cleanup_pod(&pod).await,
                         PendingCleanup::Container(pod, container) => runtime.cleanup_container(&pod, &container).await,
                     };

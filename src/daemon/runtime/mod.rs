@@ -89,7 +89,7 @@ pub(crate) struct Runtime {
     /// What was made above the cgroups of pods.
     above: Mutex<cgroup::CreatedParents>,
     /// What could not be cleared away yet.
-    dirty: Mutex<Vec<cleanup::PendingCleanup>>,
+    pending_cleanup: Mutex<Vec<cleanup::PendingCleanup>>,
     /// Writable layers of which nobody knows yet whose they are.
     unjudged: Mutex<Vec<String>>,
     resizes: ResizeOutcomes,
@@ -100,7 +100,7 @@ pub(crate) struct Runtime {
     /// Why pods cannot have user namespaces.
     user_ns: pod::user_ns::UserNsUnavailable,
     events: events::EventHub,
-    farewell: stream::shutdown::StreamShutdown,
+    stream_shutdown: stream::shutdown::StreamShutdown,
     log_bytes_lost: AtomicU64,
 }
 
@@ -142,13 +142,13 @@ impl Runtime {
             pod_names: Names::default(),
             container_names: Names::default(),
             shims: Mutex::default(),
-            dirty: Mutex::default(),
+            pending_cleanup: Mutex::default(),
             unjudged: Mutex::default(),
             resizes: ResizeOutcomes::default(),
             freed: Arc::default(),
             meter: Arc::default(),
             events: events::EventHub::default(),
-            farewell: stream::shutdown::StreamShutdown::default(),
+            stream_shutdown: stream::shutdown::StreamShutdown::default(),
             log_bytes_lost: AtomicU64::new(0),
         });
         runtime.recover().await?;

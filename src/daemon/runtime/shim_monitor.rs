@@ -109,8 +109,8 @@ impl Runtime {
     /// be asked, but it writes down the ends it sees.
     async fn sync_from_shim(&self, pod: &PodId, shim: &ShimClient) -> Result<(), ShimCallError> {
         let mut reported: Option<HashMap<ContainerId, ContainerState>> = match shim.call(Request::State, &[]).await {
-            Ok(Response::Report { containers, .. }) => {
-                Some(containers.into_iter().map(|report| (report.container, report.phase)).collect())
+            Ok(Response::State { containers, .. }) => {
+                Some(containers.into_iter().map(|report| (report.container, report.state)).collect())
             }
             Ok(_) => return Err(ShimCallError::Mismatch),
             Err(ShimCallError::Foreign { .. }) => None,

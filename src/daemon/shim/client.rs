@@ -55,7 +55,7 @@ impl ErrorClass for ShimCallError {
             Self::Frame(_) | Self::Send(_) | Self::Mismatch => ErrorKind::Internal,
             Self::Failed(failure) => match failure.kind {
                 ShimErrorKind::NotFound => ErrorKind::NotFound,
-                ShimErrorKind::Phase => ErrorKind::Precondition,
+                ShimErrorKind::State => ErrorKind::Precondition,
                 ShimErrorKind::Program => ErrorKind::Invalid,
                 ShimErrorKind::Unsupported => ErrorKind::Unsupported,
                 ShimErrorKind::Refused | ShimErrorKind::Internal => ErrorKind::Internal,
@@ -115,8 +115,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// For asks on the way out. There a shim is asked and not needed: the kernel ends what it does not.
 pub(crate) const ON_THE_WAY_OUT: Duration = Duration::from_secs(3);
 
-fn timeout_of(ask: &Request) -> Duration {
-    match ask {
+fn timeout_of(request: &Request) -> Duration {
+    match request {
         Request::Hello { .. } | Request::State | Request::Attach(_) => SOON,
         Request::CreateSandbox(_) | Request::Create(_) | Request::Start { .. } => PATIENCE,
         Request::Exec(_) | Request::ExecStream(_) | Request::KillExec { .. } | Request::Reopen { .. } => PATIENCE,
@@ -152,7 +152,7 @@ impl ShimClient {
             reader: tokio::spawn(reader.run()).abort_handle(),
         };
         let hello = Request::Hello { protocol: PROTOCOL, release: env!("CARGO_PKG_VERSION").to_owned() };
-        match shared.ask(hello, &[]).await? {
+        match shared.request(hello, &[]).await? {
             Response::Hello { protocol, release, .. } => {
                 if release != env!("CARGO_PKG_VERSION") {
                     tracing::info!(shim = release, protocol, "the shim is of another release");
@@ -166,16 +166,16 @@ impl ShimClient {
         Ok(Self(Arc::new(shared)))
     }
 
-    pub(crate) async fn call(&self, ask: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, ShimCallError> {
+    pub(crate) async fn call(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, ShimCallError> {
         if let Some((release, protocol)) = &self.0.foreign {
             return Err(ShimCallError::Foreign { release: release.clone(), protocol: *protocol });
         }
-        self.0.ask(ask, fds).await
+        self.0.request(request, fds).await
     }
 
     /// Asks for something whose answer is only that it was done.
-    pub(crate) async fn notify(&self, ask: Request) -> Result<(), ShimCallError> {
-        match self.call(ask, &[]).await? {
+    pub(crate) async fn notify(&self, request: Request) -> Result<(), ShimCallError> {
+        match self.call(request, &[]).await? {
             Response::Done => Ok(()),
             _ => Err(ShimCallError::Mismatch),
         }
@@ -195,13 +195,13 @@ impl ShimClient {
 }
 
 impl Shared {
-    async fn ask(&self, ask: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, ShimCallError> {
+    async fn request(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, ShimCallError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let heard = self.heard.load(Ordering::Relaxed);
-        let patience = timeout_of(&ask);
+        let timeout = timeout_of(&request);
         // It owes an answer already, and is back when that comes. A whole way out waits once, not at every step.
-        let is_mute = patience == ON_THE_WAY_OUT && self.silent_since.load(Ordering::Relaxed) == heard;
-        let bytes = shim_protocol::encode(&ShimRequest { number, ask })?;
+        let is_mute = timeout == ON_THE_WAY_OUT && self.silent_since.load(Ordering::Relaxed) == heard;
+        let bytes = shim_protocol::encode(&ShimRequest { number, request })?;
         let (sender, receiver) = oneshot::channel();
         self.waiting.lock().insert(number, sender);
         let _forget = PendingResponse { waiting: &self.waiting, number };
@@ -219,9 +219,9 @@ impl Shared {
         if is_mute {
             return tokio::time::timeout(Duration::ZERO, answered).await.map_err(|_| ShimCallError::Mute)?;
         }
-        tokio::time::timeout(patience, answered).await.map_err(|_| {
+        tokio::time::timeout(timeout, answered).await.map_err(|_| {
             self.silent_since.store(heard, Ordering::Relaxed);
-            ShimCallError::Silent(patience)
+            ShimCallError::Silent(timeout)
         })?
     }
 }
@@ -285,7 +285,9 @@ impl Reader {
 
     fn take(&self, message: ShimMessage) {
         let event = match message {
-            ShimMessage::Answer { number, answer } => return self.answer(number, answer.map_err(ShimCallError::from)),
+            ShimMessage::Response { number, result } => {
+                return self.answer(number, result.map_err(ShimCallError::from));
+            }
             ShimMessage::Event(Event::ExecExited { exec, code }) => {
                 let waiting = self.execs.lock().remove(&exec);
                 if let Some(sender) = waiting {

@@ -19,10 +19,10 @@ fn play(path: &Path, protocol: u32, then: impl FnOnce(OwnedFd) + Send + 'static)
 fn greet(listener: &OwnedFd, protocol: u32) -> OwnedFd {
     wait(listener);
     let socket = sys::seqpacket::accept(listener).unwrap();
-    let ShimRequest { number, ask } = hear(&socket);
-    assert!(matches!(ask, Request::Hello { .. }));
-    let answer = Ok(Response::Hello { protocol, release: "9.9.9".into(), pid: 1 });
-    say(&socket, &ShimMessage::Answer { number, answer });
+    let ShimRequest { number, request } = hear(&socket);
+    assert!(matches!(request, Request::Hello { .. }));
+    let result = Ok(Response::Hello { protocol, release: "9.9.9".into(), pid: 1 });
+    say(&socket, &ShimMessage::Response { number, result });
     socket
 }
 
@@ -48,7 +48,7 @@ async fn an_older_release_of_the_same_protocol_keeps_serving() {
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL, |socket| {
         let ShimRequest { number, .. } = hear(&socket);
-        say(&socket, &ShimMessage::Answer { number, answer: Ok(Response::Done) });
+        say(&socket, &ShimMessage::Response { number, result: Ok(Response::Done) });
     });
     let client = ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
     client.notify(Request::State).await.unwrap();
@@ -128,13 +128,13 @@ async fn a_silent_shim_is_waited_for_once_on_the_way_out_and_again_when_it_spoke
     let shim = play(&path, PROTOCOL, move |socket| {
         may_speak.recv().unwrap();
         for _ in 0..3 {
-            assert!(matches!(hear(&socket).ask, Request::Shutdown), "what is not waited for is asked, too");
+            assert!(matches!(hear(&socket).request, Request::Shutdown), "what is not waited for is asked, too");
         }
         let container = model::ContainerId::try_from("a".repeat(64)).unwrap();
         say(&socket, &ShimMessage::Event(Event::LogLost { container, bytes: 1, error: String::new() }));
         let ShimRequest { number, .. } = hear(&socket);
         std::thread::sleep(Duration::from_millis(300));
-        say(&socket, &ShimMessage::Answer { number, answer: Ok(Response::Done) });
+        say(&socket, &ShimMessage::Response { number, result: Ok(Response::Done) });
     });
     let (sender, mut events) = mpsc::unbounded_channel();
     let client = ShimClient::connect(&path, sender).await.unwrap();
@@ -156,7 +156,7 @@ async fn an_answer_that_cannot_be_read_fails_its_ask_at_once() {
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL, |socket| {
         let ShimRequest { number, .. } = hear(&socket);
-        let newer = format!(r#"{{"answer":{{"number":{number},"answer":{{"Ok":{{"danced":3}}}}}}}}"#);
+        let newer = format!(r#"{{"response":{{"number":{number},"result":{{"Ok":{{"danced":3}}}}}}}}"#);
         sys::seqpacket::send(&socket, newer.as_bytes(), &[]).unwrap();
         hear(&socket);
     });

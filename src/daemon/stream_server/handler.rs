@@ -53,24 +53,24 @@ impl StreamHandler {
         let (method, headers) = (request.method(), request.headers());
         let begun = match asked {
             Request::PortForward { pod, ports } => {
-                upgrade::port_forward(method, headers).and_then(|(response, manner)| {
+                upgrade::port_forward(method, headers).and_then(|(response, protocol)| {
                     let ports = if ports.is_empty() { ports_in(request.uri().query()) } else { ports };
-                    if manner.needs_ports() && (ports.is_empty() || ports.len() > PORTS_MAX) {
+                    if protocol.needs_ports() && (ports.is_empty() || ports.len() > PORTS_MAX) {
                         return Err(upgrade::UpgradeError::bad("name 1 to 100 ports, as in ?port=80,443"));
                     }
                     let times = self.times();
                     self.begin(place, upgraded, move |runtime, io| async move {
-                        let forwards = port_forward::open(io, manner, &ports, times).await;
+                        let forwards = port_forward::open(io, protocol, &ports, times).await;
                         runtime.port_forward(&pod, &ports, forwards).await;
                     });
                     Ok(response)
                 })
             }
             Request::Exec { container, command, wants } => {
-                upgrade::remote_command(method, headers).map(|(response, manner)| {
+                upgrade::remote_command(method, headers).map(|(response, protocol)| {
                     let times = self.times();
                     self.begin(place, upgraded, move |runtime, io| async move {
-                        match remote_command::open(io, manner, wants, times).await {
+                        match remote_command::open(io, protocol, wants, times).await {
                             Ok(remote) => runtime.exec_stream(&container, command, wants.tty, remote).await,
                             Err(error) => tracing::debug!(%container, %error, "exec"),
                         }
@@ -79,10 +79,10 @@ impl StreamHandler {
                 })
             }
             Request::Attach { container, wants } => {
-                upgrade::remote_command(method, headers).map(|(response, manner)| {
+                upgrade::remote_command(method, headers).map(|(response, protocol)| {
                     let times = self.times();
                     self.begin(place, upgraded, move |runtime, io| async move {
-                        match remote_command::open(io, manner, wants, times).await {
+                        match remote_command::open(io, protocol, wants, times).await {
                             Ok(remote) => runtime.attach_stream(&container, remote).await,
                             Err(error) => tracing::debug!(%container, %error, "attach"),
                         }

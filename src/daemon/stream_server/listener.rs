@@ -83,10 +83,10 @@ impl Listener {
 
     pub(crate) fn serve(self, runtime: Arc<Runtime>) -> ListenerTask {
         let Self { listener, tls, streaming } = self;
-        let door = Arc::new(StreamHandler::new(runtime, Arc::clone(&streaming)));
+        let handler = Arc::new(StreamHandler::new(runtime, Arc::clone(&streaming)));
         ListenerTask(tokio::spawn(async move {
             tokio::select! {
-                () = accept(listener, tls, door) => {}
+                () = accept(listener, tls, handler) => {}
                 () = streaming.tokens.forget_in_time() => {}
             }
         }))
@@ -94,17 +94,17 @@ impl Listener {
 }
 
 /// Lets clients in, for ever.
-async fn accept(listener: TcpListener, tls: Option<Tls>, door: Arc<StreamHandler>) {
-    let lobby: Arc<UnauthenticatedConns> = Arc::default();
+async fn accept(listener: TcpListener, tls: Option<Tls>, handler: Arc<StreamHandler>) {
+    let unauthenticated: Arc<UnauthenticatedConns> = Arc::default();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                let (door, tls) = (Arc::clone(&door), tls.as_ref().map(|tls| tls.0.clone()));
-                let (place, inside) = (Arc::clone(&lobby), Arc::clone(&lobby));
-                lobby.enter(move |number| {
+                let (handler, tls) = (Arc::clone(&handler), tls.as_ref().map(|tls| tls.0.clone()));
+                let (place, inside) = (Arc::clone(&unauthenticated), Arc::clone(&unauthenticated));
+                unauthenticated.enter(move |number| {
                     let leave = move || inside.leave(number);
                     let talk = async move {
-                        talk(stream, tls, door, leave).await;
+                        talk(stream, tls, handler, leave).await;
                         place.leave(number);
                     };
                     tokio::spawn(talk).abort_handle()
@@ -122,14 +122,14 @@ async fn accept(listener: TcpListener, tls: Option<Tls>, door: Arc<StreamHandler
 async fn talk(
     stream: TcpStream,
     tls: Option<TlsAcceptor>,
-    door: Arc<StreamHandler>,
+    handler: Arc<StreamHandler>,
     welcome: impl Fn() + Send + Sync + 'static,
 ) {
     let talk = async {
         prepare(&stream)?;
         match tls {
-            None => answer(TokioIo::new(stream), door, welcome).await,
-            Some(tls) => answer(TokioIo::new(tls.accept(stream).await?), door, welcome).await,
+            None => answer(TokioIo::new(stream), handler, welcome).await,
+            Some(tls) => answer(TokioIo::new(tls.accept(stream).await?), handler, welcome).await,
         }
     };
     match tokio::time::timeout(PATIENCE, talk).await {
@@ -150,7 +150,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 
 async fn answer<T>(
     io: TokioIo<T>,
-    door: Arc<StreamHandler>,
+    handler: Arc<StreamHandler>,
     welcome: impl Fn() + Send + Sync + 'static,
 ) -> io::Result<()>
 where
@@ -158,8 +158,8 @@ where
 {
     let welcome = Arc::new(welcome);
     let service = service_fn(move |request| {
-        let (door, welcome) = (Arc::clone(&door), Arc::clone(&welcome));
-        async move { Ok::<_, std::convert::Infallible>(door.answer(request, &*welcome)) }
+        let (handler, welcome) = (Arc::clone(&handler), Arc::clone(&welcome));
+        async move { Ok::<_, std::convert::Infallible>(handler.answer(request, &*welcome)) }
     });
     let connection = http1::Builder::new()
         .max_buf_size(HEAD_MAX)

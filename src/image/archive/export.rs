@@ -136,7 +136,7 @@ impl Store {
     ) -> Result<(), ExportError> {
         let wanted = self.wanted(names)?;
         let chains = wanted.iter().flat_map(|wanted| wanted.image.chain.iter().cloned());
-        let _pin = self.shelf.pin(chains.collect());
+        let _pin = self.catalog.pin(chains.collect());
         let layers = self.layers_of(&wanted)?;
         let total = layers.values().map(|layer| layer.tar_bytes).sum();
         let counter = Counter::new(total, watch);
@@ -166,7 +166,7 @@ impl Store {
         let mut layers = BTreeMap::new();
         for Wanted { image, .. } in wanted {
             for chain_id in &image.chain {
-                let layer = self.shelf.state().layers.get(chain_id).cloned();
+                let layer = self.catalog.state().layers.get(chain_id).cloned();
                 let layer = layer.ok_or_else(|| HoldError::NoSuchImage(image.id.clone()))?;
                 let mut source = Source {
                     diff_id: layer.record.diff_id.clone(),
@@ -261,8 +261,8 @@ impl Store {
         pack: &mut TarWriter<&mut impl Write>,
         counter: &Counter<'_>,
     ) -> Result<Written, ExportError> {
-        let mut spool = self.shelf.spool()?;
-        let mut packed = Hashed { to: &mut spool.file, hasher: Hasher::sha256(), length: 0, failed: None };
+        let mut temp_file = self.catalog.temp_file()?;
+        let mut packed = Hashed { to: &mut temp_file.file, hasher: Hasher::sha256(), length: 0, failed: None };
         let (media_type, outcome) = match compress {
             Compress::Zstd => {
                 let outcome =
@@ -282,12 +282,12 @@ impl Store {
         };
         let Hashed { hasher, length: size, failed, .. } = packed;
         if let Some(error) = failed {
-            return Err(spool.failed(error).into());
+            return Err(temp_file.failed(error).into());
         }
         outcome?;
         let digest = hasher.finish();
         pack.begin(&blob_name(&digest), size).map_err(ExportError::Write)?;
-        let mut file = spool.rewound()?.take(size);
+        let mut file = temp_file.rewound()?.take(size);
         io::copy(&mut file, pack.content()).and_then(|_| pack.end(size)).map_err(ExportError::Write)?;
         Ok(Written { media_type, digest, size })
     }

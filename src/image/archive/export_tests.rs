@@ -142,9 +142,9 @@ fn what_cannot_be_exported_is_refused_by_name() {
     assert_eq!(error.kind(), model::ErrorKind::NotFound);
     assert!(error.to_string().contains("a.b/none"), "{error}");
     let layer = store.layers_dir().join(store.lowers(&image).unwrap()[0].replace("/fs", ""));
-    let tape = std::fs::read(layer.join("tape")).unwrap();
-    let mut wrong = tape.clone();
-    wrong[tape.len() / 2] ^= 1;
+    let tar_split = std::fs::read(layer.join("tape")).unwrap();
+    let mut wrong = tar_split.clone();
+    wrong[tar_split.len() / 2] ^= 1;
     std::fs::write(layer.join("tape"), wrong).unwrap();
     let error = attempt(&["a.b/x:1"]).unwrap_err();
     assert!(matches!(&error, ExportError::Changed { .. } | ExportError::Tape { .. }), "{error:?}");
@@ -152,7 +152,7 @@ fn what_cannot_be_exported_is_refused_by_name() {
     std::fs::remove_file(layer.join("tape")).unwrap();
     let error = attempt(&["a.b/x:1"]).unwrap_err();
     assert!(matches!(&error, ExportError::Tape { .. }), "{error:?}");
-    std::fs::write(layer.join("tape"), tape).unwrap();
+    std::fs::write(layer.join("tape"), tar_split).unwrap();
     attempt(&["a.b/x:1"]).unwrap();
     std::fs::write(directory.path().join("blobs").join(image.id.hex()), "{}").unwrap();
     assert!(matches!(attempt(&["a.b/x:1"]), Err(ExportError::Config(_))));

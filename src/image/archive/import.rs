@@ -208,11 +208,11 @@ impl Store {
     /// A compressed archive, or one that comes through a pipe, cannot be read at random: it is spooled first.
     fn copy_to_temp_file(&self, mut from: impl Read, path: &Path, counter: &Counter<'_>) -> Result<File, ImportError> {
         let read = |source| ImportError::Read { path: path.to_owned(), what: "the content".to_owned(), source };
-        let mut spool = self.shelf.spool()?;
+        let mut temp_file = self.catalog.temp_file()?;
         let begun = decompressed(&mut from, &self.limits());
         let mut plain = begun.map_err(|error| if counter.is_stopped() { ImportError::GivenUp } else { read(error) })?;
-        match spool.fill(&mut plain, self.limits().unpacked_bytes) {
-            Ok(()) => Ok(spool.rewound()?),
+        match temp_file.fill(&mut plain, self.limits().unpacked_bytes) {
+            Ok(()) => Ok(temp_file.rewound()?),
             Err(_) if counter.is_stopped() => Err(ImportError::GivenUp),
             Err(TempFileError::Read(error)) => Err(read(error)),
             Err(TempFileError::TooLarge(limit)) => {
@@ -233,20 +233,20 @@ impl Store {
         let Parts { manifest, config_digest, config_json, layers } =
             package.parts(place, self.limits().document_bytes)?;
         let unusable = |source| ImportError::Manifest { path: package.path().to_owned(), source };
-        if let Some(image) = self.shelf.name(&config_digest, &tags, &digests)? {
+        if let Some(image) = self.catalog.name(&config_digest, &tags, &digests)? {
             return Ok(image);
         }
         let config = ConfigBlob::parse(&config_json).map_err(unusable)?;
         let blobs = layers.iter().map(|(_, descriptor)| descriptor.as_ref());
         let plans = plan(blobs, &config).map_err(unusable)?;
         let chain: Vec<Digest> = plans.iter().map(|plan| plan.chain_id.clone()).collect();
-        let _pin = self.shelf.pin(chain.clone());
+        let _pin = self.catalog.pin(chain.clone());
         let work: Vec<(&LayerPlan, &str)> =
             plans.iter().zip(&layers).map(|(plan, (name, _))| (plan, name.as_str())).collect();
         let ready = self.unpack_all(package, &work, counter)?;
         let config = config.config;
         let new = NewImage { id: config_digest, config_json, config, manifest, chain, tags, digests };
-        Ok(self.shelf.add(new, &ready)?)
+        Ok(self.catalog.add(new, &ready)?)
     }
 
     /// Gets all layers ready, several at a time; the first that fails ends the others.
@@ -294,10 +294,10 @@ impl Store {
         let _lock = self.pull_locks.lock_blocking(plan.chain_id.as_str());
         let (source, size) = package.open(name)?;
         let mut source = counter.reading(source);
-        let ready = match self.shelf.ready(&plan.chain_id) {
+        let ready = match self.catalog.ready(&plan.chain_id) {
             Some(have) => have,
             None => {
-                let unpacked = self.shelf.stage(plan, &mut source, &self.limits());
+                let unpacked = self.catalog.stage(plan, &mut source, &self.limits());
                 unpacked.map_err(|source| ImportError::Unpack { path: package.path().to_owned(), source })?
             }
         };

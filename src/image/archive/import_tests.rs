@@ -6,12 +6,12 @@ use crate::limits::Limits;
 use crate::registry::endpoint::Registries;
 use crate::test_support::{Made, Tar, gzip};
 
-struct Ground {
+struct TestEnv {
     store: Store,
     directory: tempfile::TempDir,
 }
 
-impl Ground {
+impl TestEnv {
     fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(&directory.path().join("store"), Registries::default(), Limits::default()).unwrap();
@@ -59,33 +59,33 @@ fn archive(files: &[(String, Vec<u8>)]) -> Vec<u8> {
 
 #[test]
 fn an_oci_layout_is_imported_from_a_directory_and_from_an_archive() {
-    let (ground, made) = (Ground::new(), made());
+    let (env, made) = (TestEnv::new(), made());
     let files = oci_files(&made, serde_json::json!({"org.opencontainers.image.ref.name": "a.b/c:1"}));
     for (name, content) in &files {
-        ground.write(&format!("layout/{name}"), content);
+        env.write(&format!("layout/{name}"), content);
     }
-    let images = ground.store.import(&ground.directory.path().join("layout"), None, &ignore_progress).unwrap();
+    let images = env.store.import(&env.directory.path().join("layout"), None, &ignore_progress).unwrap();
     assert_eq!((images.len(), &images[0].id), (1, &made.id()));
     assert_eq!(images[0].repo_tags, ["a.b/c:1"]);
     assert_eq!(images[0].repo_digests, [format!("a.b/c@{}", Digest::of(&made.manifest))]);
     for packed in [archive(&files), gzip(&archive(&files)), zstd::encode_all(&archive(&files)[..], 1).unwrap()] {
-        let ground = Ground::new();
-        let path = ground.write("image.tar", &packed);
-        let images = ground.store.import(&path, Some("other"), &ignore_progress).unwrap();
+        let env = TestEnv::new();
+        let path = env.write("image.tar", &packed);
+        let images = env.store.import(&path, Some("other"), &ignore_progress).unwrap();
         assert_eq!(images[0].repo_tags, ["docker.io/library/other:latest"]);
-        assert_eq!(ground.store.lowers(&images[0]).unwrap().len(), 2);
-        assert!(std::fs::read_dir(ground.directory.path().join("store/tmp")).unwrap().next().is_none());
+        assert_eq!(env.store.lowers(&images[0]).unwrap().len(), 2);
+        assert!(std::fs::read_dir(env.directory.path().join("store/tmp")).unwrap().next().is_none());
     }
 }
 
 #[test]
 fn a_bare_tag_is_no_name() {
-    let (ground, made) = (Ground::new(), made());
+    let (env, made) = (TestEnv::new(), made());
     let files = oci_files(&made, serde_json::json!({"org.opencontainers.image.ref.name": "latest"}));
-    let path = ground.write("image.tar", &archive(&files));
-    let image = ground.store.import(&path, None, &ignore_progress).unwrap().remove(0);
+    let path = env.write("image.tar", &archive(&files));
+    let image = env.store.import(&path, None, &ignore_progress).unwrap().remove(0);
     assert!(image.repo_tags.is_empty());
-    assert_eq!(ground.store.find(image.id.as_str()), Some(image));
+    assert_eq!(env.store.find(image.id.as_str()), Some(image));
 }
 
 #[test]
@@ -101,25 +101,25 @@ fn a_docker_archive_is_imported_with_linked_layers() {
         .file("c.json", &made.config)
         .file("manifest.json", &serde_json::to_vec(&manifest).unwrap())
         .end();
-    let ground = Ground::new();
-    let path = ground.write("image.tar", &bytes);
-    let image = ground.store.import(&path, None, &ignore_progress).unwrap().remove(0);
+    let env = TestEnv::new();
+    let path = env.write("image.tar", &bytes);
+    let image = env.store.import(&path, None, &ignore_progress).unwrap().remove(0);
     assert_eq!(image.repo_tags, ["docker.io/library/busybox:1"]);
     assert!(image.repo_digests.is_empty());
-    assert_eq!(ground.store.lowers(&image).unwrap().len(), 2);
-    assert_eq!(ground.store.find("busybox:1"), Some(image));
+    assert_eq!(env.store.lowers(&image).unwrap().len(), 2);
+    assert_eq!(env.store.find("busybox:1"), Some(image));
 }
 
 #[test]
 fn archives_that_lie_are_refused() {
     let made = made();
     let wrong = |change: &dyn Fn(&mut Files)| {
-        let ground = Ground::new();
+        let env = TestEnv::new();
         let mut files = oci_files(&made, serde_json::json!({}));
         change(&mut files);
-        let path = ground.write("image.tar", &archive(&files));
-        let outcome = ground.store.import(&path, None, &ignore_progress);
-        assert!(ground.store.list().is_empty());
+        let path = env.write("image.tar", &archive(&files));
+        let outcome = env.store.import(&path, None, &ignore_progress);
+        assert!(env.store.list().is_empty());
         outcome.unwrap_err()
     };
     let position =
@@ -145,58 +145,58 @@ fn archives_that_lie_are_refused() {
 
 #[test]
 fn a_layout_directory_cannot_point_outside_itself() {
-    let (ground, made) = (Ground::new(), made());
+    let (env, made) = (TestEnv::new(), made());
     for (name, content) in oci_files(&made, serde_json::json!({})) {
-        ground.write(&format!("layout/{name}"), &content);
+        env.write(&format!("layout/{name}"), &content);
     }
-    let blob = ground.directory.path().join("layout").join(blob_path(&made.layers[0]));
-    let outside = ground.write("outside", &made.layers[0]);
+    let blob = env.directory.path().join("layout").join(blob_path(&made.layers[0]));
+    let outside = env.write("outside", &made.layers[0]);
     std::fs::remove_file(&blob).unwrap();
     std::os::unix::fs::symlink(&outside, &blob).unwrap();
-    let error = ground.store.import(&ground.directory.path().join("layout"), None, &ignore_progress).unwrap_err();
+    let error = env.store.import(&env.directory.path().join("layout"), None, &ignore_progress).unwrap_err();
     assert!(matches!(error, ImportError::Missing { .. }), "{error:?}");
 }
 
 #[test]
 fn a_name_for_several_images_or_by_digest_is_refused() {
-    let (ground, made) = (Ground::new(), made());
-    let path = ground.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
+    let (env, made) = (TestEnv::new(), made());
+    let path = env.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
     let digest = format!("a@{}", Digest::of(b""));
-    assert!(matches!(ground.store.import(&path, Some(&digest), &ignore_progress), Err(ImportError::Name(_))));
+    assert!(matches!(env.store.import(&path, Some(&digest), &ignore_progress), Err(ImportError::Name(_))));
     assert_eq!(
-        ground.store.import(&path.join("no"), None, &ignore_progress).unwrap_err().kind(),
+        env.store.import(&path.join("no"), None, &ignore_progress).unwrap_err().kind(),
         model::ErrorKind::Internal
     );
-    let absent = ground.directory.path().join("absent");
-    assert_eq!(ground.store.import(&absent, None, &ignore_progress).unwrap_err().kind(), model::ErrorKind::NotFound);
+    let absent = env.directory.path().join("absent");
+    assert_eq!(env.store.import(&absent, None, &ignore_progress).unwrap_err().kind(), model::ErrorKind::NotFound);
 }
 
 #[test]
 fn progress_is_told_and_an_import_can_be_given_up() {
-    let (ground, made) = (Ground::new(), made());
-    let path = ground.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
+    let (env, made) = (TestEnv::new(), made());
+    let path = env.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
     let seen = Mutex::new(Vec::new());
     let watch = |progress: Progress| {
         let mut seen = seen.lock();
         seen.push(progress);
         if seen.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     };
-    assert!(matches!(ground.store.import(&path, None, &watch), Err(ImportError::GivenUp)));
-    assert!(ground.store.list().is_empty());
-    assert!(std::fs::read_dir(ground.directory.path().join("store/tmp")).unwrap().next().is_none());
+    assert!(matches!(env.store.import(&path, None, &watch), Err(ImportError::GivenUp)));
+    assert!(env.store.list().is_empty());
+    assert!(std::fs::read_dir(env.directory.path().join("store/tmp")).unwrap().next().is_none());
     seen.lock().clear();
     let watch = |progress: Progress| {
         seen.lock().push(progress);
         ControlFlow::Continue(())
     };
-    ground.store.import(&path, None, &watch).unwrap();
+    env.store.import(&path, None, &watch).unwrap();
     let total = made.layers.iter().map(|layer| layer.len() as u64).sum();
     assert_eq!(*seen.lock().last().unwrap(), Progress { bytes: total, total, layers: 2 });
 }
 
 #[test]
 fn an_archive_comes_through_a_pipe_of_a_slow_writer() {
-    let (ground, made) = (Ground::new(), made());
+    let (env, made) = (TestEnv::new(), made());
     let bytes = gzip(&archive(&oci_files(&made, serde_json::json!({}))));
     let (reader, mut writer) = std::io::pipe().unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader)));
@@ -207,19 +207,19 @@ fn an_archive_comes_through_a_pipe_of_a_slow_writer() {
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         });
-        ground.store.import(&path, Some("a.b/c:1"), &ignore_progress).unwrap().remove(0)
+        env.store.import(&path, Some("a.b/c:1"), &ignore_progress).unwrap().remove(0)
     });
     assert_eq!((&image.id, &image.repo_tags[..]), (&made.id(), &["a.b/c:1".to_owned()][..]));
 }
 
 #[test]
 fn a_pipe_that_brings_nothing_can_be_given_up_and_a_device_is_no_archive() {
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let (reader, _writer) = std::io::pipe().unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader)));
-    let outcome = ground.store.import(&path, None, &|_| ControlFlow::Break(()));
+    let outcome = env.store.import(&path, None, &|_| ControlFlow::Break(()));
     assert!(matches!(outcome, Err(ImportError::Read { .. } | ImportError::GivenUp)), "{outcome:?}");
-    let outcome = ground.store.import(Path::new("/dev/zero"), None, &ignore_progress);
+    let outcome = env.store.import(Path::new("/dev/zero"), None, &ignore_progress);
     assert!(matches!(outcome, Err(ImportError::NoFile(_))), "{outcome:?}");
 }
 
@@ -227,12 +227,12 @@ fn a_pipe_that_brings_nothing_can_be_given_up_and_a_device_is_no_archive() {
 fn many_layers_are_unpacked_at_once_and_stay_in_order() {
     let tars: Vec<_> = (0..12).map(|at| Tar::default().file(&format!("f{at}"), &[at; 5000]).end()).collect();
     let made = Made::new(&tars, gzip);
-    let ground = Ground::new();
-    let path = ground.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
-    let image = ground.store.import(&path, Some("x"), &ignore_progress).unwrap().remove(0);
-    let lowers = ground.store.lowers(&image).unwrap();
+    let env = TestEnv::new();
+    let path = env.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
+    let image = env.store.import(&path, Some("x"), &ignore_progress).unwrap().remove(0);
+    let lowers = env.store.lowers(&image).unwrap();
     for (at, lower) in lowers.iter().rev().enumerate() {
-        let file = ground.store.layers_dir().join(lower).join(format!("f{at}"));
+        let file = env.store.layers_dir().join(lower).join(format!("f{at}"));
         assert_eq!(std::fs::read(file).unwrap(), [u8::try_from(at).unwrap(); 5000]);
     }
 }
@@ -246,20 +246,20 @@ fn peak() -> u64 {
 
 #[test]
 fn a_config_that_many_images_name_is_in_memory_once() {
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let entries: Vec<_> = (0..300).map(|_| serde_json::json!({"Config": "c", "Layers": []})).collect();
     let manifest = serde_json::to_vec(&entries).unwrap();
     let bytes = Tar::default().file("c", &vec![b' '; 4 << 20]).file("manifest.json", &manifest).end();
-    let path = ground.write("image.tar", &bytes);
+    let path = env.write("image.tar", &bytes);
     drop(bytes);
     let before = peak();
-    ground.store.import(&path, None, &ignore_progress).unwrap_err();
+    env.store.import(&path, None, &ignore_progress).unwrap_err();
     assert!(peak() < before + 200, "{} MiB, {before} before", peak());
 }
 
 #[test]
 fn a_package_of_too_many_images_is_refused() {
-    let (ground, made) = (Ground::new(), made());
+    let (env, made) = (TestEnv::new(), made());
     let entries: Vec<_> = (0..1025).map(|_| serde_json::json!({"Config": "c", "Layers": []})).collect();
     let docker = Tar::default().file("manifest.json", &serde_json::to_vec(&entries).unwrap()).end();
     let entry = |at: u32| {
@@ -271,15 +271,15 @@ fn a_package_of_too_many_images_is_refused() {
     let mut files = oci_files(&made, serde_json::json!({}));
     files[1].1 = serde_json::to_vec(&index).unwrap();
     for bytes in [docker, archive(&files)] {
-        let error = ground.store.import(&ground.write("image.tar", &bytes), None, &ignore_progress).unwrap_err();
+        let error = env.store.import(&env.write("image.tar", &bytes), None, &ignore_progress).unwrap_err();
         assert!(matches!(error, ImportError::TooMany { what: "images", limit: 1024, .. }), "{error:?}");
     }
 }
 
 #[test]
 fn long_names_of_files_in_an_archive_are_not_kept() {
-    let ground = Ground::new();
-    let path = ground.directory.path().join("image.tar");
+    let env = TestEnv::new();
+    let path = env.directory.path().join("image.tar");
     for (length, count, many) in [(1_000_000, 300, false), (4000, 5000, true)] {
         let mut to = zstd::Encoder::new(File::create(&path).unwrap(), 1).unwrap();
         for at in 0..count {
@@ -290,7 +290,7 @@ fn long_names_of_files_in_an_archive_are_not_kept() {
         std::io::Write::write_all(&mut to, &[0; 1024]).unwrap();
         to.finish().unwrap();
         let before = peak();
-        let error = ground.store.import(&path, None, &ignore_progress).unwrap_err();
+        let error = env.store.import(&path, None, &ignore_progress).unwrap_err();
         assert_eq!(matches!(error, ImportError::TooMany { .. }), many, "{error:?}");
         assert!(peak() < before + 200, "{} MiB, {before} before", peak());
     }
@@ -298,12 +298,12 @@ fn long_names_of_files_in_an_archive_are_not_kept() {
 
 #[test]
 fn a_named_pipe_waits_for_its_writer_and_can_be_given_up() {
-    let (ground, made) = (Ground::new(), made());
+    let (env, made) = (TestEnv::new(), made());
     let bytes = archive(&oci_files(&made, serde_json::json!({})));
-    let path = ground.directory.path().join("pipe");
+    let path = env.directory.path().join("pipe");
     let mode = Mode::RUSR | Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, mode, 0).unwrap();
-    let error = ground.store.import(&path, None, &|_| ControlFlow::Break(())).unwrap_err();
+    let error = env.store.import(&path, None, &|_| ControlFlow::Break(())).unwrap_err();
     assert!(matches!(error, ImportError::GivenUp), "{error:?}");
     let to = path.clone();
     let writer = std::thread::spawn(move || {
@@ -311,7 +311,7 @@ fn a_named_pipe_waits_for_its_writer_and_can_be_given_up() {
         // Opening for writing alone waits until there is a reader.
         std::fs::write(to, bytes).unwrap();
     });
-    let images = ground.store.import(&path, Some("a.b/c:1"), &ignore_progress).unwrap();
+    let images = env.store.import(&path, Some("a.b/c:1"), &ignore_progress).unwrap();
     assert_eq!(images[0].id, made.id());
     writer.join().unwrap();
 }

@@ -143,18 +143,18 @@ impl DiskUsage {
 
 /// Weighs the tree under `directory`, that directory included, and what else is in the directory `also`.
 pub(crate) fn disk_usage(directory: BorrowedFd<'_>, also: Option<BorrowedFd<'_>>) -> io::Result<DiskUsage> {
-    let mut weight = DiskUsage::default();
+    let mut usage = DiskUsage::default();
     let mut linked = std::collections::HashSet::new();
-    add(&mut weight, &rustix::fs::fstat(directory)?);
+    add(&mut usage, &rustix::fs::fstat(directory)?);
     for directory in [directory].into_iter().chain(also) {
-        add_disk_usage(directory, &mut weight, &mut linked)?;
+        add_disk_usage(directory, &mut usage, &mut linked)?;
     }
-    Ok(weight)
+    Ok(usage)
 }
 
 fn add_disk_usage(
     directory: BorrowedFd<'_>,
-    weight: &mut DiskUsage,
+    usage: &mut DiskUsage,
     linked: &mut std::collections::HashSet<u64>,
 ) -> io::Result<()> {
     for child in rustix::fs::Dir::read_from(directory)? {
@@ -166,18 +166,18 @@ fn add_disk_usage(
         let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         if is_directory || stat.st_nlink == 1 || linked.insert(stat.st_ino) {
-            add(weight, &stat);
+            add(usage, &stat);
         }
         if is_directory {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let inside = rustix::fs::openat(directory, name, flags, Mode::empty())?;
-            add_disk_usage(inside.as_fd(), weight, linked)?;
+            add_disk_usage(inside.as_fd(), usage, linked)?;
         }
     }
     Ok(())
 }
 
-fn add(weight: &mut DiskUsage, stat: &rustix::fs::Stat) {
-    weight.bytes = weight.bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
-    weight.inodes += 1;
+fn add(usage: &mut DiskUsage, stat: &rustix::fs::Stat) {
+    usage.bytes = usage.bytes.saturating_add(u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512));
+    usage.inodes += 1;
 }

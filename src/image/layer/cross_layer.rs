@@ -33,25 +33,25 @@ impl Staged {
         if self.pending.links.is_empty() && (self.pending.implied.is_empty() || below.is_empty()) && !opaque {
             return Ok(());
         }
-        let mut stack = MergedLayers::open([files.as_path()].into_iter().chain(below.iter().map(PathBuf::as_path)))?;
+        let mut merged = MergedLayers::open([files.as_path()].into_iter().chain(below.iter().map(PathBuf::as_path)))?;
         for (path, target) in &self.pending.links {
-            link(&mut stack, path, target)?;
+            link(&mut merged, path, target)?;
         }
-        let mut mirror = MetadataCopier::default();
+        let mut copier = MetadataCopier::default();
         // Deepest first: setting a directory's looks leaves the time of the one above alone.
         for path in self.pending.implied.iter().rev() {
-            if let Some(lower) = stack.beneath(path)? {
-                let (from, to) = (stack.layers[lower].directory(path)?, stack.layers[OWN].directory(path)?);
-                mirror.dress(from.as_fd(), to.as_fd(), &rustix::fs::fstat(&from)?)?;
+            if let Some(lower) = merged.beneath(path)? {
+                let (from, to) = (merged.layers[lower].directory(path)?, merged.layers[OWN].directory(path)?);
+                copier.dress(from.as_fd(), to.as_fd(), &rustix::fs::fstat(&from)?)?;
             }
         }
-        if opaque { hide(&stack.layers) } else { Ok(()) }
+        if opaque { hide(&merged.layers) } else { Ok(()) }
     }
 }
 
-fn link(stack: &mut MergedLayers, path: &Path, target: &Path) -> io::Result<()> {
+fn link(merged: &mut MergedLayers, path: &Path, target: &Path) -> io::Result<()> {
     let bad = |why| io::Error::other(BadLink::new(path, target, why));
-    let found = stack.find(target)?.ok_or_else(|| bad("there is no such file"))?;
+    let found = merged.find(target)?.ok_or_else(|| bad("there is no such file"))?;
     let (Some(holder), Some(name)) = (found.real.parent(), found.real.file_name()) else {
         return Err(bad("it is the root"));
     };
@@ -60,9 +60,9 @@ fn link(stack: &mut MergedLayers, path: &Path, target: &Path) -> io::Result<()> 
         // Whether an earlier or the later file is meant, readers do not agree on.
         return Err(bad("the layer has that file only after the link"));
     }
-    let holder = stack.layers[*layer].directory(holder)?;
+    let holder = merged.layers[*layer].directory(holder)?;
     let (Some(parent), Some(own_name)) = (path.parent(), path.file_name()) else { return Err(bad("it is the root")) };
-    let parent = stack.layers[OWN].directory(parent)?;
+    let parent = merged.layers[OWN].directory(parent)?;
     let before = modified(&rustix::fs::fstat(&parent)?);
     if stat(parent.as_fd(), own_name)?.is_some() {
         remove(parent.as_fd(), own_name)?;

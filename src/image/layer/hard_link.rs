@@ -16,8 +16,8 @@ use crate::layer::whiteout::{is_reserved, is_whiteout};
 
 impl LayerDir<'_> {
     /// Makes a hard link to `link`, never following a symbolic link as the last part.
-    pub(crate) fn hard_link(&mut self, spot: &EntryPath<'_>, link: &[u8]) -> Result<(), UntarError> {
-        let EntryPath { path, parent, name } = *spot;
+    pub(crate) fn hard_link(&mut self, entry_path: &EntryPath<'_>, link: &[u8]) -> Result<(), UntarError> {
+        let EntryPath { path, parent, name } = *entry_path;
         let target = inside(link)?;
         let Some(to) = EntryPath::new(&target) else { return Err(refused(path, "hard link to the root")) };
         if is_reserved(to.name) {
@@ -25,12 +25,12 @@ impl LayerDir<'_> {
         }
         let (holder, real) = match self.root.locate(to.parent) {
             Ok(found) => found,
-            Err(error) if is(&error, Errno::NOENT) => return self.link_below(spot, target),
+            Err(error) if is(&error, Errno::NOENT) => return self.link_below(entry_path, target),
             Err(error) if is(&error, Errno::NOTDIR) => return Err(refused(path, "hard link to a file that is gone")),
             Err(error) => return Err(at("opening the target's directory of", path)(error)),
         };
         let Some(source) = stat(holder.as_fd(), to.name).map_err(at("looking at the target of", path))? else {
-            return self.link_below(spot, target);
+            return self.link_below(entry_path, target);
         };
         if is_whiteout(&source) {
             return Err(refused(path, "hard link to a file that is gone"));
@@ -47,16 +47,16 @@ impl LayerDir<'_> {
         }
         // A link to what is itself a link to a layer below.
         if let Some(target) = self.pending.links.get(&real.join(to.name)).cloned() {
-            return self.link_below(spot, target);
+            return self.link_below(entry_path, target);
         }
-        self.replacing(spot, |fd| Ok(rustix::fs::linkat(&holder, to.name, fd, name, AtFlags::empty())?))
+        self.replacing(entry_path, |fd| Ok(rustix::fs::linkat(&holder, to.name, fd, name, AtFlags::empty())?))
     }
 
-    fn link_below(&mut self, spot: &EntryPath<'_>, target: PathBuf) -> Result<(), UntarError> {
-        let EntryPath { path, name, .. } = *spot;
+    fn link_below(&mut self, entry_path: &EntryPath<'_>, target: PathBuf) -> Result<(), UntarError> {
+        let EntryPath { path, name, .. } = *entry_path;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        self.replacing(spot, |fd| Ok(rustix::fs::openat(fd, name, flags, Mode::empty())?))?;
-        let real = self.real(spot)?;
+        self.replacing(entry_path, |fd| Ok(rustix::fs::openat(fd, name, flags, Mode::empty())?))?;
+        let real = self.real(entry_path)?;
         if !self.pending.link(real, target) {
             return Err(refused(
                 path,

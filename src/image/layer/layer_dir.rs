@@ -22,7 +22,7 @@ pub(crate) struct LayerDir<'a> {
     pub(crate) root: &'a ConfinedRoot,
     /// The directory the last entry went into.
     open: Option<Open>,
-    lost: ReplacedFiles,
+    replaced: ReplacedFiles,
     pub(crate) pending: Pending,
 }
 
@@ -52,39 +52,40 @@ impl<'a> EntryPath<'a> {
 impl<'a> LayerDir<'a> {
     /// The site at `root`; what entries of the layer replace is kept under the directory `layer` for its tape.
     pub(crate) fn new(root: &'a ConfinedRoot, layer: &Path) -> Self {
-        Self { root, open: None, lost: ReplacedFiles::new(layer), pending: Pending::default() }
+        Self { root, open: None, replaced: ReplacedFiles::new(layer), pending: Pending::default() }
     }
 
     /// Where `spot` is in the layer, without symbolic links on the way.
-    pub(crate) fn real(&mut self, spot: &EntryPath<'_>) -> Result<PathBuf, UntarError> {
-        Ok(self.opened(spot.parent)?.real.join(spot.name))
+    pub(crate) fn real(&mut self, entry_path: &EntryPath<'_>) -> Result<PathBuf, UntarError> {
+        Ok(self.opened(entry_path.parent)?.real.join(entry_path.name))
     }
 
     /// Makes something at `spot`, removing what an earlier entry left there.
     pub(crate) fn replacing<T>(
         &mut self,
-        spot: &EntryPath<'_>,
+        entry_path: &EntryPath<'_>,
         make: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
     ) -> Result<T, UntarError> {
-        let EntryPath { path, parent, name } = *spot;
+        let EntryPath { path, parent, name } = *entry_path;
         match make(self.enter(parent)?) {
             Err(error) if is(&error, Errno::EXIST) => {}
             other => return other.map_err(at("making", path)),
         }
-        let real = self.real(spot)?;
+        let real = self.real(entry_path)?;
         self.pending.forget(&real);
         let Some(open) = &self.open else { return Err(refused(path, "its directory is not open")) };
         let fd = open.fd.as_fd();
-        self.lost.keep(fd, name).map_err(at("keeping for the tape what is replaced by", path))?;
+        self.replaced.keep(fd, name).map_err(at("keeping for the tape what is replaced by", path))?;
         remove(fd, name).map_err(at("replacing", path))?;
         make(fd).map_err(at("making", path))
     }
 
     /// Opens the directory at `spot`, which must not be a symbolic link.
-    pub(crate) fn child(&mut self, spot: &EntryPath<'_>) -> Result<OwnedFd, UntarError> {
-        let fd = self.enter(spot.parent)?;
+    pub(crate) fn child(&mut self, entry_path: &EntryPath<'_>) -> Result<OwnedFd, UntarError> {
+        let fd = self.enter(entry_path.parent)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(fd, spot.name, flags, Mode::empty()).map_err(|errno| at("opening", spot.path)(errno.into()))
+        rustix::fs::openat(fd, entry_path.name, flags, Mode::empty())
+            .map_err(|errno| at("opening", entry_path.path)(errno.into()))
     }
 
     /// Opens the directory `path`, making what is missing of it.

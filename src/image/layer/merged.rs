@@ -44,10 +44,10 @@ impl MergedLayers {
     /// The layers at `paths`, top-most first.
     pub(crate) fn open<'a>(paths: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
         let layers = paths.map(ConfinedRoot::open).collect::<io::Result<Vec<_>>>()?;
-        let mut stack = Self { layers, trail: vec![Step { name: OsString::new(), layers: Vec::new() }] };
-        stack.trail[0].layers = (0..stack.layers.len()).collect();
-        stack.trail[0].layers = stack.parts(Path::new("."), 0)?;
-        Ok(stack)
+        let mut merged = Self { layers, trail: vec![Step { name: OsString::new(), layers: Vec::new() }] };
+        merged.trail[0].layers = (0..merged.layers.len()).collect();
+        merged.trail[0].layers = merged.parts(Path::new("."), 0)?;
+        Ok(merged)
     }
 
     /// Finds `path`, following symbolic links inside the layers but not as the last part; None where nothing is.

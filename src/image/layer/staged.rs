@@ -43,9 +43,9 @@ pub(crate) struct Layer {
 
 impl Layer {
     pub(crate) fn disk_usage(&self) -> DiskUsage {
-        let mut weight = DiskUsage { bytes: self.record.bytes, inodes: self.record.inodes };
-        weight.add(self.beside);
-        weight
+        let mut usage = DiskUsage { bytes: self.record.bytes, inodes: self.record.inodes };
+        usage.add(self.beside);
+        usage
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Pending {
 impl Pending {
     /// Remembers a directory that is not listed; false: there is no room for it.
     pub(crate) fn add_implicit_dir(&mut self, path: PathBuf) -> bool {
-        let more = weight(&path);
+        let more = usage(&path);
         if self.bytes.saturating_add(more) > BYTES_MAX {
             return false;
         }
@@ -88,13 +88,13 @@ impl Pending {
     /// A directory is listed after all.
     pub(crate) fn listed(&mut self, path: &Path) {
         if self.implied.remove(path) {
-            self.bytes = self.bytes.saturating_sub(weight(path));
+            self.bytes = self.bytes.saturating_sub(usage(path));
         }
     }
 
     /// Remembers a link to a layer below; false: there is no room for it.
     pub(crate) fn link(&mut self, path: PathBuf, target: PathBuf) -> bool {
-        let more = weight(&path).saturating_add(weight(&target));
+        let more = usage(&path).saturating_add(usage(&target));
         if self.links.len() == LINKS_MAX || self.bytes.saturating_add(more) > BYTES_MAX {
             return false;
         }
@@ -106,7 +106,7 @@ impl Pending {
 
     fn unlink(&mut self, path: &Path) {
         if let Some(target) = self.links.remove(path) {
-            self.bytes = self.bytes.saturating_sub(weight(path).saturating_add(weight(&target)));
+            self.bytes = self.bytes.saturating_sub(usage(path).saturating_add(usage(&target)));
         }
     }
 
@@ -145,8 +145,8 @@ impl Staged {
 
     pub(crate) fn unpacked(&mut self, unpacked: Unpacked) {
         self.pending = unpacked.pending;
-        self.record.bytes = unpacked.weight.bytes;
-        self.record.inodes = unpacked.weight.inodes;
+        self.record.bytes = unpacked.usage.bytes;
+        self.record.inodes = unpacked.usage.inodes;
         self.record.tar_bytes = Some(unpacked.tar_bytes);
     }
 
@@ -166,7 +166,7 @@ impl Drop for Staged {
     }
 }
 
-fn weight(path: &Path) -> usize {
+fn usage(path: &Path) -> usize {
     path.as_os_str().len()
 }
 

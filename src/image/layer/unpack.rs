@@ -106,7 +106,7 @@ pub(crate) struct Blob {
 pub(crate) struct Unpacked {
     pub(crate) pending: Pending,
     /// Of the layer's files and those that it replaced; a file of a layer below weighs there alone.
-    pub(crate) weight: DiskUsage,
+    pub(crate) usage: DiskUsage,
     /// Length of the tar stream.
     pub(crate) tar_bytes: u64,
 }
@@ -136,24 +136,24 @@ pub(crate) fn unpack(
         check(stored, blob, diff_id)?;
     }
     let (pending, tar_bytes) = extracted?;
-    let weight = layer_disk_usage(into, &pending).map_err(|source| UnpackError::Directory {
+    let usage = layer_disk_usage(into, &pending).map_err(|source| UnpackError::Directory {
         doing: "weighing",
         path: into.to_owned(),
         source,
     })?;
-    Ok(Unpacked { pending, weight, tar_bytes })
+    Ok(Unpacked { pending, usage, tar_bytes })
 }
 
 fn layer_disk_usage(layer: &Path, pending: &Pending) -> io::Result<DiskUsage> {
     let layer = ConfinedRoot::open(layer)?;
-    let lost = match layer.directory(Path::new(LOST)) {
+    let replaced = match layer.directory(Path::new(LOST)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         other => Some(other?),
     };
-    let mut weight = disk_usage(layer.directory(Path::new("fs"))?.as_fd(), lost.as_ref().map(AsFd::as_fd))?;
+    let mut usage = disk_usage(layer.directory(Path::new("fs"))?.as_fd(), replaced.as_ref().map(AsFd::as_fd))?;
     // What stands in for links will be gone.
-    weight.inodes = weight.inodes.saturating_sub(u64::try_from(pending.links.len()).unwrap_or(u64::MAX));
-    Ok(weight)
+    usage.inodes = usage.inodes.saturating_sub(u64::try_from(pending.links.len()).unwrap_or(u64::MAX));
+    Ok(usage)
 }
 
 /// A stream that cannot be read most often means a wrong blob: saying so is the better answer.

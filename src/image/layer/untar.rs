@@ -78,9 +78,9 @@ impl UntarError {
 pub(crate) fn untar<R: Read>(source: R, layer: &Path, entries_max: u64) -> Result<(Pending, R), UntarError> {
     let files = layer.join("fs");
     let root = ConfinedRoot::open(&files).map_err(at("opening", &files))?;
-    let tape = TarSplit::create(layer).map_err(at("making the tape of", layer))?;
-    let mut archive = TarReader::new(TarSplitReader::new(source, tape));
-    let mut untar = Untar { site: LayerDir::new(&root, layer), buffer: vec![0; BUFFER].into_boxed_slice() };
+    let tar_split = TarSplit::create(layer).map_err(at("making the tape of", layer))?;
+    let mut archive = TarReader::new(TarSplitReader::new(source, tar_split));
+    let mut untar = Untar { layer_dir: LayerDir::new(&root, layer), buffer: vec![0; BUFFER].into_boxed_slice() };
     let mut entries = 0u64;
     while let Some(entry) = archive.next()? {
         entries += 1;
@@ -89,14 +89,14 @@ pub(crate) fn untar<R: Read>(source: R, layer: &Path, entries_max: u64) -> Resul
         }
         untar.entry(&entry, &mut archive)?;
     }
-    untar.site.leave()?;
-    let (source, tape) = archive.into_source().finish().map_err(TarError::Read)?;
-    tape.end().map_err(at("writing the tape of", layer))?;
-    Ok((untar.site.pending, source))
+    untar.layer_dir.leave()?;
+    let (source, tar_split) = archive.into_source().finish().map_err(TarError::Read)?;
+    tar_split.end().map_err(at("writing the tape of", layer))?;
+    Ok((untar.layer_dir.pending, source))
 }
 
 struct Untar<'a> {
-    site: LayerDir<'a>,
+    layer_dir: LayerDir<'a>,
     buffer: Box<[u8]>,
 }
 
@@ -146,33 +146,33 @@ pub(crate) fn inside(raw: &[u8]) -> Result<PathBuf, UntarError> {
 impl Untar<'_> {
     fn entry<R: Read>(&mut self, entry: &Entry, archive: &mut TarReader<TarSplitReader<R>>) -> Result<(), UntarError> {
         let path = inside(&entry.path)?;
-        let Some(spot) = EntryPath::new(&path) else { return self.whole_root(entry) };
-        if let Some(hidden) = spot.name.as_bytes().strip_prefix(b".wh.") {
-            return self.site.whiteout(&spot, hidden);
+        let Some(entry_path) = EntryPath::new(&path) else { return self.whole_root(entry) };
+        if let Some(hidden) = entry_path.name.as_bytes().strip_prefix(b".wh.") {
+            return self.layer_dir.whiteout(&entry_path, hidden);
         }
         match entry.what {
-            EntryKind::File => self.file(&spot, entry, archive),
-            EntryKind::Directory => self.directory(&spot, entry),
-            EntryKind::HardLink => self.site.hard_link(&spot, &entry.link),
+            EntryKind::File => self.file(&entry_path, entry, archive),
+            EntryKind::Directory => self.directory(&entry_path, entry),
+            EntryKind::HardLink => self.layer_dir.hard_link(&entry_path, &entry.link),
             EntryKind::Symlink => {
                 let target = OsString::from_vec(entry.link.clone());
                 if target.is_empty() || entry.link.contains(&0) {
                     return Err(refused(&path, "symbolic link to nothing"));
                 }
-                self.site.replacing(&spot, |fd| Ok(rustix::fs::symlinkat(&target, fd, spot.name)?))?;
-                self.apply_node_metadata(&spot, entry, false)
+                self.layer_dir.replacing(&entry_path, |fd| Ok(rustix::fs::symlinkat(&target, fd, entry_path.name)?))?;
+                self.apply_node_metadata(&entry_path, entry, false)
             }
             EntryKind::CharDevice { major: 0, minor: 0 } => {
                 // Overlayfs takes it for a whiteout, and whoever reads the layer otherwise sees another image.
                 Err(refused(&path, "character device 0:0"))
             }
             EntryKind::CharDevice { major, minor } => {
-                self.node(&spot, entry, FileType::CharacterDevice, rustix::fs::makedev(major, minor))
+                self.node(&entry_path, entry, FileType::CharacterDevice, rustix::fs::makedev(major, minor))
             }
             EntryKind::BlockDevice { major, minor } => {
-                self.node(&spot, entry, FileType::BlockDevice, rustix::fs::makedev(major, minor))
+                self.node(&entry_path, entry, FileType::BlockDevice, rustix::fs::makedev(major, minor))
             }
-            EntryKind::Fifo => self.node(&spot, entry, FileType::Fifo, 0),
+            EntryKind::Fifo => self.node(&entry_path, entry, FileType::Fifo, 0),
         }
     }
 
@@ -182,24 +182,26 @@ impl Untar<'_> {
         if entry.what != EntryKind::Directory {
             return Err(refused(path, "the root of a layer is a directory"));
         }
-        self.site.leave()?;
-        let fd = self.site.root.directory(path).map_err(at("opening", path))?;
+        self.layer_dir.leave()?;
+        let fd = self.layer_dir.root.directory(path).map_err(at("opening", path))?;
         apply_metadata(fd.as_fd(), entry, path)
     }
 
     fn file<R: Read>(
         &mut self,
-        spot: &EntryPath<'_>,
+        entry_path: &EntryPath<'_>,
         entry: &Entry,
         archive: &mut TarReader<TarSplitReader<R>>,
     ) -> Result<(), UntarError> {
-        let EntryPath { path, name, .. } = *spot;
+        let EntryPath { path, name, .. } = *entry_path;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = self.site.replacing(spot, |fd| Ok(rustix::fs::openat(fd, name, flags, Mode::RUSR | Mode::WUSR)?))?;
+        let fd = self
+            .layer_dir
+            .replacing(entry_path, |fd| Ok(rustix::fs::openat(fd, name, flags, Mode::RUSR | Mode::WUSR)?))?;
         let mut file = File::from(fd);
         if archive.left() > 0 {
             let stat = rustix::fs::fstat(&file).map_err(|errno| at("looking at", path)(errno.into()))?;
-            archive.source().tape.file(&self.site.real(spot)?, stat.st_ino);
+            archive.source().tar_split.file(&self.layer_dir.real(entry_path)?, stat.st_ino);
         }
         match &entry.segments {
             None => self.copy(archive, &mut file, 0, entry.size, path)?,
@@ -211,7 +213,7 @@ impl Untar<'_> {
                 file.set_len(entry.size).map_err(at("writing", path))?;
             }
         }
-        archive.source().tape.check().map_err(at("putting on tape", path))?;
+        archive.source().tar_split.check().map_err(at("putting on tape", path))?;
         apply_metadata(file.as_fd(), entry, path)
     }
 
@@ -224,7 +226,7 @@ impl Untar<'_> {
         mut length: u64,
         path: &Path,
     ) -> Result<(), UntarError> {
-        archive.source().tape.run(offset, length);
+        archive.source().tar_split.run(offset, length);
         while length > 0 {
             let most = usize::try_from(length).unwrap_or(BUFFER).min(BUFFER);
             let count = archive.read(&mut self.buffer[..most]).map_err(TarError::Read)?;
@@ -234,38 +236,44 @@ impl Untar<'_> {
         Ok(())
     }
 
-    fn directory(&mut self, spot: &EntryPath<'_>, entry: &Entry) -> Result<(), UntarError> {
-        let EntryPath { path, name, .. } = *spot;
-        let fd = self.site.enter(spot.parent)?;
+    fn directory(&mut self, entry_path: &EntryPath<'_>, entry: &Entry) -> Result<(), UntarError> {
+        let EntryPath { path, name, .. } = *entry_path;
+        let fd = self.layer_dir.enter(entry_path.parent)?;
         let there = stat(fd, name).map_err(at("looking at", path))?;
         let is_directory = there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir());
         if !is_directory {
             let hides = there.is_some_and(|stat| is_whiteout(&stat));
-            self.site.replacing(spot, |fd| Ok(rustix::fs::mkdirat(fd, name, Mode::RWXU)?))?;
-            let made = self.site.child(spot)?;
+            self.layer_dir.replacing(entry_path, |fd| Ok(rustix::fs::mkdirat(fd, name, Mode::RWXU)?))?;
+            let made = self.layer_dir.child(entry_path)?;
             if hides {
                 mark_opaque(made.as_fd(), path)?;
             }
         }
-        let real = self.site.real(spot)?;
-        self.site.pending.listed(&real);
-        let made = self.site.child(spot)?;
+        let real = self.layer_dir.real(entry_path)?;
+        self.layer_dir.pending.listed(&real);
+        let made = self.layer_dir.child(entry_path)?;
         apply_metadata(made.as_fd(), entry, path)
     }
 
-    fn node(&mut self, spot: &EntryPath<'_>, entry: &Entry, kind: FileType, device: u64) -> Result<(), UntarError> {
-        let name = spot.name;
-        self.site.replacing(spot, |fd| Ok(rustix::fs::mknodat(fd, name, kind, Mode::empty(), device)?))?;
-        self.apply_node_metadata(spot, entry, true)
+    fn node(
+        &mut self,
+        entry_path: &EntryPath<'_>,
+        entry: &Entry,
+        kind: FileType,
+        device: u64,
+    ) -> Result<(), UntarError> {
+        let name = entry_path.name;
+        self.layer_dir.replacing(entry_path, |fd| Ok(rustix::fs::mknodat(fd, name, kind, Mode::empty(), device)?))?;
+        self.apply_node_metadata(entry_path, entry, true)
     }
 
     /// Owner, mode and time of something that must not be opened.
-    fn apply_node_metadata(&mut self, spot: &EntryPath<'_>, entry: &Entry, mode: bool) -> Result<(), UntarError> {
-        let EntryPath { path, name, parent } = *spot;
+    fn apply_node_metadata(&mut self, entry_path: &EntryPath<'_>, entry: &Entry, mode: bool) -> Result<(), UntarError> {
+        let EntryPath { path, name, parent } = *entry_path;
         if entry.xattrs.iter().any(|(name, _)| keeps_xattr(name) != Some(false)) {
             return Err(refused(path, "extended attribute on neither file nor directory"));
         }
-        let fd = self.site.enter(parent)?;
+        let fd = self.layer_dir.enter(parent)?;
         let owner = (Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)));
         rustix::fs::chownat(fd, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|errno| at("setting the owner of", path)(errno.into()))?;

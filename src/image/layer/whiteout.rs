@@ -16,8 +16,8 @@ pub(crate) const OPAQUE: &str = "trusted.overlay.opaque";
 
 impl LayerDir<'_> {
     /// `.wh.name` hides `name` of the layers below, `.wh..wh..opq` all of a directory; never what this layer has.
-    pub(crate) fn whiteout(&mut self, spot: &EntryPath<'_>, hidden: &[u8]) -> Result<(), UntarError> {
-        let EntryPath { path, parent, .. } = *spot;
+    pub(crate) fn whiteout(&mut self, entry_path: &EntryPath<'_>, hidden: &[u8]) -> Result<(), UntarError> {
+        let EntryPath { path, parent, .. } = *entry_path;
         if hidden == b".wh..opq" {
             let fd = self.enter(parent)?;
             return mark_opaque(fd, path);

@@ -65,7 +65,7 @@ impl<'a> BlobStream<'a> {
             }
             let Some(pause) = backoff.pause(None) else { return Err(error) };
             tracing::debug!(blob = %self.blob.digest, came = self.came, %error, ?pause, "asking for the rest of a blob");
-            self.pull.meter.retried();
+            self.pull.counters.retried();
             tokio::time::sleep(pause).await;
         }
     }

@@ -53,8 +53,8 @@ impl<T: Send + 'static> DropBlocking<T> {
 
 impl DropBlocking<ReadyLayers> {
     fn add(&mut self, ready: ReadyLayer) {
-        if let Some(hand) = &mut self.0 {
-            hand.layers.push(ready);
+        if let Some(ready_layers) = &mut self.0 {
+            ready_layers.layers.push(ready);
         }
     }
 }
@@ -79,15 +79,15 @@ impl Pull {
     ) -> Result<DropBlocking<ReadyLayers>, PullError> {
         // All who have something of this pull hold a sender: nothing can be received once the last of them is gone.
         let (alive, mut gone) = mpsc::channel::<()>(1);
-        let mut hand = DropBlocking::new(ReadyLayers {
+        let mut ready_layers = DropBlocking::new(ReadyLayers {
             layers: Vec::with_capacity(plans.len()),
             _pin: pin,
             _alive: alive.clone(),
         });
         let mut missing = Vec::new();
         for plan in plans {
-            match self.shelf.ready(&plan.chain_id) {
-                Some(ready) => hand.add(ready),
+            match self.catalog.ready(&plan.chain_id) {
+                Some(ready) => ready_layers.add(ready),
                 None => missing.push(plan),
             }
         }
@@ -102,21 +102,21 @@ impl Pull {
         drop(alive);
         while let Some(done) = tasks.join_next().await {
             match done.unwrap_or_else(|_| Err(self.aborted())) {
-                Ok(unpacked) => unpacked.take().into_iter().for_each(|(ready, _)| hand.add(ready)),
+                Ok(unpacked) => unpacked.take().into_iter().for_each(|(ready, _)| ready_layers.add(ready)),
                 Err(error) => {
-                    drop(hand);
+                    drop(ready_layers);
                     tasks.shutdown().await;
                     gone.recv().await;
                     return Err(error);
                 }
             }
         }
-        Ok(hand)
+        Ok(ready_layers)
     }
 
     async fn layer(self: Arc<Self>, plan: LayerPlan, alive: mpsc::Sender<()>) -> Result<Unpacked, PullError> {
         let lock = self.pull_locks.lock(plan.chain_id.as_str()).await;
-        if let Some(ready) = self.shelf.ready(&plan.chain_id) {
+        if let Some(ready) = self.catalog.ready(&plan.chain_id) {
             self.progress.skipped(size(&plan));
             return Ok(DropBlocking::new((ready, alive)));
         }
@@ -148,13 +148,13 @@ impl Pull {
         held: UnpackGuard,
     ) -> Result<(Result<Unpacked, PullError>, UnpackGuard), PullError> {
         let Some(blob) = plan.blob.clone() else { return Err(self.aborted()) };
-        let (inlet, outlet) = pipe(self.limits.pipe());
+        let (writer, reader) = pipe(self.limits.pipe());
         let (unpacker, layer) = (self.clone(), plan.clone());
         let unpacking = tokio::task::spawn_blocking(move || {
             // If nobody waits any more, the layer is dropped, and removed by that, before what is held.
-            DropBlocking::new((unpacker.shelf.stage(&layer, outlet, &unpacker.limits), held))
+            DropBlocking::new((unpacker.catalog.stage(&layer, reader, &unpacker.limits), held))
         });
-        let (came, fetched) = BlobStream::new(self.clone(), &blob, inlet).run(start).await;
+        let (came, fetched) = BlobStream::new(self.clone(), &blob, writer).run(start).await;
         let unpacked = unpacking.await.ok().and_then(DropBlocking::take);
         let (unpacked, held) = unpacked.ok_or_else(|| self.aborted())?;
         let unpacked = unpacked.map(|ready| DropBlocking::new((ready, held.alive.clone())));

@@ -22,7 +22,7 @@ pub(crate) struct Http {
     pub(crate) registries: Registries,
     /// A transfer may take as long as it wants, but not be silent for longer than this.
     pub(crate) stall: Duration,
-    pub(crate) meter: Arc<PullCounters>,
+    pub(crate) counters: Arc<PullCounters>,
     /// Made when first needed: TLS roots are not read for registries without TLS.
     clients: Mutex<HashMap<Transport, Client>>,
 }
@@ -50,8 +50,8 @@ enum TlsTrust {
 pub(crate) type ClientError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Http {
-    pub(crate) fn new(registries: Registries, stall: Duration, meter: Arc<PullCounters>) -> Self {
-        Self { registries, stall, meter, clients: Mutex::default() }
+    pub(crate) fn new(registries: Registries, stall: Duration, counters: Arc<PullCounters>) -> Self {
+        Self { registries, stall, counters, clients: Mutex::default() }
     }
 
     /// The client for a server, which is for no other where certificates are configured for this one.

@@ -114,9 +114,9 @@ mod tests {
     use super::*;
 
     /// Sends pieces until there is no room, and says how many there were.
-    async fn fill(inlet: &mut PipeWriter, piece: &[u8]) -> usize {
+    async fn fill(writer: &mut PipeWriter, piece: &[u8]) -> usize {
         let mut count = 0;
-        while tokio::time::timeout(Duration::from_millis(50), inlet.send(piece)).await.is_ok() {
+        while tokio::time::timeout(Duration::from_millis(50), writer.send(piece)).await.is_ok() {
             count += 1;
         }
         count
@@ -124,38 +124,38 @@ mod tests {
 
     #[tokio::test]
     async fn a_full_pipe_waits_whatever_the_size_of_its_pieces() {
-        let (mut inlet, outlet) = pipe(64 << 10);
-        assert_eq!(fill(&mut inlet, &[0; 16 << 10]).await, 4);
-        assert_eq!(outlet.0.held().bytes.capacity(), 64 << 10);
-        let (mut inlet, _outlet) = pipe(64 << 10);
-        assert_eq!(fill(&mut inlet, b"x").await, 64 << 10);
-        let (mut inlet, outlet) = pipe(64 << 10);
-        assert_eq!(fill(&mut inlet, &[0; 100 << 10]).await, 0);
-        assert_eq!(outlet.0.held().bytes.len(), 64 << 10);
+        let (mut writer, reader) = pipe(64 << 10);
+        assert_eq!(fill(&mut writer, &[0; 16 << 10]).await, 4);
+        assert_eq!(reader.0.held().bytes.capacity(), 64 << 10);
+        let (mut writer, _outlet) = pipe(64 << 10);
+        assert_eq!(fill(&mut writer, b"x").await, 64 << 10);
+        let (mut writer, reader) = pipe(64 << 10);
+        assert_eq!(fill(&mut writer, &[0; 100 << 10]).await, 0);
+        assert_eq!(reader.0.held().bytes.len(), 64 << 10);
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_is_sent_is_read_in_order_and_makes_room() {
-        let (mut inlet, mut outlet) = pipe(1000);
+        let (mut writer, mut reader) = pipe(1000);
         let reading = tokio::task::spawn_blocking(move || {
             let mut all = Vec::new();
-            outlet.read_to_end(&mut all).map(|_| all)
+            reader.read_to_end(&mut all).map(|_| all)
         });
         let mut wanted = Vec::new();
         for size in [1, 0, 999, 5000, 3, 700, 700, 1] {
             let piece = vec![u8::try_from(size % 251).unwrap(); size];
             wanted.extend_from_slice(&piece);
-            assert!(inlet.send(&piece).await);
+            assert!(writer.send(&piece).await);
         }
-        drop(inlet);
+        drop(writer);
         assert_eq!(reading.await.unwrap().unwrap(), wanted);
     }
 
     #[tokio::test]
     async fn a_sender_that_waits_for_room_learns_that_nobody_reads() {
-        let (mut inlet, outlet) = pipe(1000);
-        assert!(inlet.send(&[0; 1000]).await);
-        let (sent, ()) = tokio::join!(inlet.send(&[0; 1000]), async move { drop(outlet) });
-        assert!(!sent && inlet.is_closed());
+        let (mut writer, reader) = pipe(1000);
+        assert!(writer.send(&[0; 1000]).await);
+        let (sent, ()) = tokio::join!(writer.send(&[0; 1000]), async move { drop(reader) });
+        assert!(!sent && writer.is_closed());
     }
 }

@@ -83,7 +83,7 @@ impl PullCounters {
         });
         let number = self.last.fetch_add(1, Relaxed);
         self.pulling().insert(number, counts.clone());
-        Progress { meter: self.clone(), number, counts, succeeded: AtomicBool::new(false) }
+        Progress { counters: self.clone(), number, counts, succeeded: AtomicBool::new(false) }
     }
 
     pub(crate) fn retried(&self) {
@@ -122,7 +122,7 @@ impl Counts {
 /// One pull, counted as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Progress {
-    meter: Arc<PullCounters>,
+    counters: Arc<PullCounters>,
     number: u64,
     counts: Arc<Counts>,
     succeeded: AtomicBool,
@@ -143,7 +143,7 @@ impl Progress {
     /// A part of a blob came.
     pub(crate) fn came(&self, bytes: u64) {
         self.counts.bytes.fetch_add(bytes, Relaxed);
-        self.meter.bytes.fetch_add(bytes, Relaxed);
+        self.counters.bytes.fetch_add(bytes, Relaxed);
     }
 
     /// What came of a layer was worth nothing: it has to come again.
@@ -154,7 +154,7 @@ impl Progress {
     /// A layer was unpacked.
     pub(crate) fn unpacked(&self) {
         self.counts.layers.fetch_add(1, Relaxed);
-        self.meter.layers.fetch_add(1, Relaxed);
+        self.counters.layers.fetch_add(1, Relaxed);
     }
 
     /// A layer that was expected came with another pull.
@@ -190,9 +190,9 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        let outcome = if self.succeeded.load(Relaxed) { &self.meter.succeeded } else { &self.meter.failed };
+        let outcome = if self.succeeded.load(Relaxed) { &self.counters.succeeded } else { &self.counters.failed };
         outcome.fetch_add(1, Relaxed);
-        self.meter.pulling().remove(&self.number);
+        self.counters.pulling().remove(&self.number);
     }
 }
 

@@ -32,11 +32,11 @@ pub(crate) struct Pull {
     pub(crate) remotes: Vec<Repository>,
     /// The number of the endpoint that had what was last asked for.
     start: AtomicUsize,
-    pub(crate) shelf: Arc<Catalog>,
+    pub(crate) catalog: Arc<Catalog>,
     pub(crate) pull_locks: Arc<KeyedLock>,
     pub(crate) downloads: Arc<Semaphore>,
     pub(crate) limits: Limits,
-    pub(crate) meter: Arc<PullCounters>,
+    pub(crate) counters: Arc<PullCounters>,
     pub(crate) progress: Arc<Progress>,
 }
 
@@ -73,7 +73,7 @@ impl Store {
         let http = self.http();
         let candidates = Reference::candidates(name, &http.registries.search)?;
         let alone = candidates.len() == 1;
-        let progress = Arc::new(self.meter.begin());
+        let progress = Arc::new(self.counters.begin());
         let mut tried = Vec::new();
         for image in candidates {
             let given = login.as_ref().filter(|login| login.registry == image.registry());
@@ -101,11 +101,11 @@ impl Store {
         Ok(Pull {
             remotes: remotes.collect(),
             start: AtomicUsize::new(0),
-            shelf: self.shelf.clone(),
+            catalog: self.catalog.clone(),
             pull_locks: self.pull_locks.clone(),
             downloads,
             limits,
-            meter: self.meter.clone(),
+            counters: self.counters.clone(),
             progress: progress.clone(),
             image,
         })
@@ -157,7 +157,7 @@ impl Pull {
         let (digest, json, manifest) = self.manifest(top.clone(), json).await?;
         let names = self.names(&top);
         let id = manifest.config.digest.clone();
-        if let Some(image) = self.blocking(move |pull| pull.shelf.name(&id, &names.0, &names.1)).await?? {
+        if let Some(image) = self.blocking(move |pull| pull.catalog.name(&id, &names.0, &names.1)).await?? {
             return Ok((image, false));
         }
         let cap = self.limits.document_bytes;
@@ -165,8 +165,8 @@ impl Pull {
         let blob = ConfigBlob::parse(&config_json).map_err(|source| self.unusable(source))?;
         let plans = plan(manifest.layers.iter().map(Some), &blob).map_err(|source| self.unusable(source))?;
         let chain: Vec<Digest> = plans.iter().map(|plan| plan.chain_id.clone()).collect();
-        let pin = self.shelf.pin(chain.clone());
-        let hand = self.layers(plans, pin).await?;
+        let pin = self.catalog.pin(chain.clone());
+        let ready_layers = self.layers(plans, pin).await?;
         let (tags, digests) = self.names(&top);
         let new = NewImage {
             id: manifest.config.digest,
@@ -178,8 +178,8 @@ impl Pull {
             digests,
         };
         let added = self.blocking(move |pull| {
-            let hand = hand.take().ok_or_else(|| pull.aborted())?;
-            Ok::<_, PullError>(pull.shelf.add(new, &hand.layers)?)
+            let ready_layers = ready_layers.take().ok_or_else(|| pull.aborted())?;
+            Ok::<_, PullError>(pull.catalog.add(new, &ready_layers.layers)?)
         });
         Ok((added.await??, true))
     }
@@ -206,12 +206,12 @@ impl Pull {
     /// An image we had from this repository under this very digest.
     async fn find_local(self: &Arc<Self>, top: &Digest) -> Result<Option<Arc<Image>>, PullError> {
         let (tags, digests) = self.names(top);
-        let image = digests.first().and_then(|name| self.shelf.state().named(name).cloned());
+        let image = digests.first().and_then(|name| self.catalog.state().named(name).cloned());
         let Some(image) = image else { return Ok(None) };
         if image.has_names(&tags, &digests) {
             return Ok(Some(image));
         }
-        Ok(self.blocking(move |pull| pull.shelf.name(&image.id, &tags, &digests)).await??)
+        Ok(self.blocking(move |pull| pull.catalog.name(&image.id, &tags, &digests)).await??)
     }
 
     pub(crate) fn aborted(&self) -> PullError {

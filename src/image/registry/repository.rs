@@ -145,7 +145,7 @@ impl Repository {
             };
             let Some(pause) = backoff.pause(error.wait()) else { return Err(error) };
             tracing::debug!(%error, ?pause, "asking again");
-            self.http.meter.retried();
+            self.http.counters.retried();
             tokio::time::sleep(pause).await;
         }
     }

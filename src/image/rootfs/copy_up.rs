@@ -18,13 +18,13 @@ use crate::layer::whiteout::is_whiteout;
 /// Copies all that is in the directory `from`, and its looks, to the directory `to`. `links` is an empty directory on
 /// the file system of `to`, which the caller removes afterwards.
 pub(crate) fn copy_tree(from: OwnedFd, to: BorrowedFd<'_>, links: BorrowedFd<'_>) -> io::Result<()> {
-    Copy { links, mirror: MetadataCopier::default() }.directory(from, to)
+    Copy { links, copier: MetadataCopier::default() }.directory(from, to)
 }
 
 struct Copy<'a> {
     /// Every file with several names is here once more, named by its number in the image.
     links: BorrowedFd<'a>,
-    mirror: MetadataCopier,
+    copier: MetadataCopier,
 }
 
 impl Copy<'_> {
@@ -52,7 +52,7 @@ impl Copy<'_> {
             }
         }
         // Last, since all that was made in it changed its time.
-        self.mirror.dress(entries.fd()?, to, &entries.stat()?)
+        self.copier.dress(entries.fd()?, to, &entries.stat()?)
     }
 
     fn below(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
@@ -77,7 +77,7 @@ impl Copy<'_> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let copy = File::from(rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?);
         contents(&source, &copy)?;
-        self.mirror.dress(source.as_fd(), copy.as_fd(), stat)?;
+        self.copier.dress(source.as_fd(), copy.as_fd(), stat)?;
         match several.map(|same| rustix::fs::linkat(to, name, self.links, same, AtFlags::empty())) {
             None | Some(Ok(()) | Err(Errno::EXIST | Errno::MLINK)) => Ok(()),
             Some(Err(errno)) => Err(errno.into()),

@@ -84,7 +84,7 @@ impl Store {
     /// What an image has at `path`, every link followed inside the image; none where there is nothing. Blocks.
     pub fn inspect(&self, image: &Image, path: &Path) -> Result<Option<FileKind>, VolumeError> {
         let failed = |source| VolumeError::Find { path: path.to_owned(), source };
-        let _pin = self.shelf.pin(image.chain.clone());
+        let _pin = self.catalog.pin(image.chain.clone());
         let found = self.show(&self.lowers(image)?, |root| find(root, path))?.map_err(failed)?;
         Ok(found.map(|(_, stat)| match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => FileKind::Directory,
@@ -105,7 +105,7 @@ impl Store {
     }
 
     fn show<T: Send>(&self, lowers: &[String], work: impl FnOnce(&ConfinedRoot) -> T + Send) -> Result<T, RootfsError> {
-        show(&self.layers_dir(), lowers, &self.shelf.root.join("view"), work)
+        show(&self.layers_dir(), lowers, &self.catalog.root.join("view"), work)
     }
 }
 

@@ -104,8 +104,8 @@ impl Catalog {
         staged.retain(|(staged, _)| !self.state().layers.contains_key(&staged.record.chain_id));
         let (fresh, losses): (Vec<&Arc<Staged>>, Vec<u64>) = staged.into_iter().unzip();
         if losses.iter().any(|then| *then != self.losses.load(Ordering::Acquire)) {
-            let lost = std::io::Error::other("the disk lost what was written while layers were unpacked");
-            return Err(durable::at("syncing", &self.root)(lost));
+            let replaced = std::io::Error::other("the disk lost what was written while layers were unpacked");
+            return Err(durable::at("syncing", &self.root)(replaced));
         }
         let (id, manifest) = (new.id.clone(), new.manifest.as_ref().map(|(digest, _)| digest.clone()));
         let added = self.add_changing(new, &fresh, known);

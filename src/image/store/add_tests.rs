@@ -18,9 +18,9 @@ fn staged(store: &Store, tars: &[Vec<u8>]) -> (NewImage, Vec<ReadyLayer>) {
         let parent = at.checked_sub(1).map(|below| chain[below].clone());
         let plan = LayerPlan { chain_id: chain[at].clone(), diff_id: blob.diff_ids[at].clone(), parent, blob: None };
         store
-            .shelf
+            .catalog
             .ready(&plan.chain_id)
-            .unwrap_or_else(|| store.shelf.stage(&plan, &tar[..], &store.limits()).unwrap())
+            .unwrap_or_else(|| store.catalog.stage(&plan, &tar[..], &store.limits()).unwrap())
     };
     let layers = tars.iter().enumerate().map(stage).collect();
     let (id, config_json, config) = (made.id(), made.config.clone(), blob.config);
@@ -38,7 +38,7 @@ fn layers_fit_those_below_in_whatever_order_they_came() {
     let highest = Tar::default().file("d/h", b"").link("ll", "l").end();
     let (new, mut layers) = staged(&store, &[lowest, middle, highest]);
     layers.reverse();
-    let image = store.shelf.add(new, &layers).unwrap();
+    let image = store.catalog.add(new, &layers).unwrap();
     let top = store.layers_dir().join(&store.lowers(&image).unwrap()[0]);
     assert_eq!(std::fs::metadata(top.join("d")).unwrap().mode() & 0o7777, 0o1711);
     assert_eq!(std::fs::read(top.join("ll")).unwrap(), b"content");
@@ -52,13 +52,13 @@ fn nobody_waits_for_a_layer_to_fit_those_below() {
     let links = (0..3).fold(Tar::default(), |tar, at| tar.link(&format!("l{at}"), "t"));
     let (new, layers) = staged(&store, &[Tar::default().file("t", b"t").end(), links.end()]);
     let free = Arc::new(AtomicUsize::new(0));
-    let (shelf, seen) = (store.shelf.clone(), free.clone());
+    let (catalog, seen) = (store.catalog.clone(), free.clone());
     let looking = crate::store::crash_points::at_each_step(directory.path(), move |step| {
-        if step == "layer record written" && shelf.change.try_lock().is_some() {
+        if step == "layer record written" && catalog.change.try_lock().is_some() {
             seen.fetch_add(1, Ordering::Relaxed);
         }
     });
-    store.shelf.add(new, &layers).unwrap();
+    store.catalog.add(new, &layers).unwrap();
     drop(looking);
     assert_eq!(free.load(Ordering::Relaxed), 2);
 }
@@ -79,8 +79,8 @@ fn pulls_that_share_what_is_unpacked_may_end_at_the_same_time() {
             for (new, layers) in all {
                 let store = &store;
                 threads.spawn(move || {
-                    let _pin = store.shelf.pin(new.chain.clone());
-                    let image = store.shelf.add(new, &layers).unwrap();
+                    let _pin = store.catalog.pin(new.chain.clone());
+                    let image = store.catalog.add(new, &layers).unwrap();
                     assert_eq!(store.lowers(&image).unwrap().len(), 3);
                 });
             }

@@ -219,7 +219,7 @@ impl Catalog {
             *state.pins.entry(chain_id.clone()).or_default() += 1;
         }
         drop(state);
-        Pin { shelf: self.clone(), chain }
+        Pin { catalog: self.clone(), chain }
     }
 
     /// From now on unused layers are freed; the ones unused already are freed at once, with stray blobs.
@@ -375,13 +375,13 @@ impl State {
 /// See [`Catalog::pin`].
 #[derive(Debug)]
 pub(crate) struct Pin {
-    shelf: Arc<Catalog>,
+    catalog: Arc<Catalog>,
     chain: Vec<Digest>,
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        let mut state = self.shelf.state();
+        let mut state = self.catalog.state();
         for chain_id in &self.chain {
             if let Some(count) = state.pins.get_mut(chain_id) {
                 *count -= 1;
@@ -391,7 +391,7 @@ impl Drop for Pin {
             }
         }
         drop(state);
-        if let Err(error) = self.shelf.free() {
+        if let Err(error) = self.catalog.free() {
             tracing::warn!(error = &error as &dyn std::error::Error, "unused layers stay until the next sweep");
         }
     }

@@ -178,14 +178,14 @@ fn a_crash_at_any_step_of_pruning_leaves_some_images_and_nothing_else() {
 
 #[test]
 fn a_crash_at_any_step_of_an_import_leaves_the_old_or_the_new_state() {
-    let ground = tempfile::tempdir().unwrap();
-    let source = open(&ground.path().join("source"));
+    let env = tempfile::tempdir().unwrap();
+    let source = open(&env.path().join("source"));
     let tars: Vec<_> = (0..4).map(|at| Tar::default().file(&format!("f{at}"), b"x").end()).collect();
     let image = add(&source, &tars, "a.b/x:1");
-    let archive = ground.path().join("archive.tar");
+    let archive = env.path().join("archive.tar");
     let mut file = std::fs::File::create(&archive).unwrap();
     source.export(&[image.id.to_string()], crate::Compress::No, &mut file, &ignore_progress).unwrap();
-    let root = ground.path().join("store");
+    let root = env.path().join("store");
     let store = open(&root);
     let (crashes, _) = crashes(&root, || store.import(&archive, None, &ignore_progress).unwrap());
     crashes.check(|step, store| {

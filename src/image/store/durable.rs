@@ -149,10 +149,10 @@ pub(crate) fn disk_usage_of(path: &Path) -> Result<DiskUsage, DiskError> {
 
 /// What the entries of a directory take by themselves, but for the one called `except`.
 pub(crate) fn disk_usage_of_entries(directory: &Path, except: &str) -> Result<DiskUsage, DiskError> {
-    let mut weight = DiskUsage::default();
+    let mut usage = DiskUsage::default();
     let mut add = |entry: fs::DirEntry| match entry.metadata() {
         Ok(metadata) => {
-            weight.add(usage_of_metadata(&metadata));
+            usage.add(usage_of_metadata(&metadata));
             Ok(())
         }
         // Gone since it was listed.
@@ -164,7 +164,7 @@ pub(crate) fn disk_usage_of_entries(directory: &Path, except: &str) -> Result<Di
             .try_for_each(|entry| entry.and_then(|entry| if entry.file_name() == except { Ok(()) } else { add(entry) }))
     });
     weighed.map_err(at("weighing", directory))?;
-    Ok(weight)
+    Ok(usage)
 }
 
 fn usage_of_metadata(metadata: &fs::Metadata) -> DiskUsage {

@@ -161,12 +161,12 @@ fn naming_on_a_full_disk_fails_and_changes_nothing() {
     let image = add(&store, &[layer(1)], "a.b/x:1");
     let before = store.usage();
     let ballast = disk.fill(0, 5);
-    let error = store.shelf.name(&image.id, &["a.b/y:1".to_owned()], &[]).unwrap_err();
+    let error = store.catalog.name(&image.id, &["a.b/y:1".to_owned()], &[]).unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Exhausted);
     same_as_before(&store, &disk.store(), &before, "naming");
     assert_eq!(store.find("a.b/y:1"), None);
     drop(ballast);
-    assert!(store.shelf.name(&image.id, &["a.b/y:1".to_owned()], &[]).unwrap().is_some());
+    assert!(store.catalog.name(&image.id, &["a.b/y:1".to_owned()], &[]).unwrap().is_some());
     assert!(store.find("a.b/y:1").is_some());
 }
 

@@ -74,9 +74,9 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
 
 /// What a layer's directory takes apart from its files.
 pub(crate) fn beside(path: &Path) -> Result<DiskUsage, DiskError> {
-    let mut weight = durable::disk_usage_of(path)?;
-    weight.add(durable::disk_usage_of_entries(path, "fs")?);
-    Ok(weight)
+    let mut usage = durable::disk_usage_of(path)?;
+    usage.add(durable::disk_usage_of_entries(path, "fs")?);
+    Ok(usage)
 }
 
 /// A chain id that no image can have.

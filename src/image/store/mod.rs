@@ -42,11 +42,11 @@ use crate::store::usage::Usage;
 /// All images of this machine. Cheap calls answer from memory; those that touch the disk say so.
 #[derive(Debug)]
 pub struct Store {
-    pub(crate) shelf: Arc<Catalog>,
+    pub(crate) catalog: Arc<Catalog>,
     terms: RwLock<PullLimits>,
     /// One pull per name and one unpacking per layer at a time.
     pub(crate) pull_locks: Arc<KeyedLock>,
-    pub(crate) meter: Arc<PullCounters>,
+    pub(crate) counters: Arc<PullCounters>,
     /// The registries and how they are reached.
     http: RwLock<Arc<Http>>,
     accounts: Mutex<HashMap<Digest, Arc<Accounts>>>,
@@ -99,13 +99,13 @@ impl Store {
     ///
     /// What a crash left half done is removed here; layers nobody uses only by [`Store::sweep`].
     pub fn open(root: &Path, registries: Registries, limits: Limits) -> Result<Self, OpenError> {
-        let meter = Arc::<PullCounters>::default();
+        let counters = Arc::<PullCounters>::default();
         Ok(Self {
-            shelf: Arc::new(Catalog::open(root)?),
+            catalog: Arc::new(Catalog::open(root)?),
             terms: RwLock::new(PullLimits::new(limits)),
             pull_locks: Arc::default(),
-            http: RwLock::new(Arc::new(Http::new(registries, limits.stall, meter.clone()))),
-            meter,
+            http: RwLock::new(Arc::new(Http::new(registries, limits.stall, counters.clone()))),
+            counters,
             accounts: Mutex::default(),
         })
     }
@@ -114,7 +114,7 @@ impl Store {
     pub fn set_registries(&self, registries: Registries) {
         let mut http = self.http.write();
         if http.registries != registries {
-            *http = Arc::new(Http::new(registries, self.limits().stall, self.meter.clone()));
+            *http = Arc::new(Http::new(registries, self.limits().stall, self.counters.clone()));
         }
     }
 
@@ -128,7 +128,7 @@ impl Store {
         drop(terms);
         if old.stall != limits.stall {
             let mut http = self.http.write();
-            *http = Arc::new(Http::new(http.registries.clone(), limits.stall, self.meter.clone()));
+            *http = Arc::new(Http::new(http.registries.clone(), limits.stall, self.counters.clone()));
         }
     }
 
@@ -146,7 +146,7 @@ impl Store {
 
     /// What pulls have moved since the store was opened, and are moving.
     pub fn traffic(&self) -> PullTotals {
-        self.meter.traffic()
+        self.counters.traffic()
     }
 
     /// Finds an image by id, by a unique prefix of it of at least 12 digits, by tag or by digest reference.
@@ -159,20 +159,20 @@ impl Store {
     /// [`Store::find`], and in full the name that it was found by, if it was by one.
     pub(crate) fn find_named(&self, text: &str) -> Option<(Arc<Image>, Option<String>)> {
         let http = self.http();
-        let state = self.shelf.state();
+        let state = self.catalog.state();
         state.find(text, &http.registries.search).map(|(image, name)| (image.clone(), name))
     }
 
     /// All images, by id.
     pub fn list(&self) -> Vec<Arc<Image>> {
-        self.shelf.state().images.values().cloned().collect()
+        self.catalog.state().images.values().cloned().collect()
     }
 
     /// Removes an image: all of it if named by id, otherwise that name, and all of it with its last tag.
     ///
     /// It is no error if there is no such image. Layers stay as long as another image or a hold uses them. Blocks.
     pub fn remove(&self, text: &str) -> Result<(), DiskError> {
-        if let Some(id) = self.shelf.remove(text, &self.http().registries.search)? {
+        if let Some(id) = self.catalog.remove(text, &self.http().registries.search)? {
             self.forget_accounts(&id);
         }
         Ok(())
@@ -184,42 +184,42 @@ impl Store {
 
     /// The directory that [`Store::lowers`] is relative to.
     pub fn layers_dir(&self) -> PathBuf {
-        self.shelf.layers_dir()
+        self.catalog.layers_dir()
     }
 
     /// An image's layer directories relative to [`Store::layers_dir`], top-most first.
     pub fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
-        self.shelf.lowers(image)
+        self.catalog.lowers(image)
     }
 
     /// Keeps an image's layers, whatever happens to the image, until `owner` is released; gives its [`Store::lowers`].
     pub fn hold(&self, owner: &str, id: &Digest) -> Result<Vec<String>, HoldError> {
-        self.shelf.hold(owner, id)
+        self.catalog.hold(owner, id)
     }
 
     /// [`Store::hold`] by layer directories: for containers found after a restart, whose image may be gone.
     pub fn hold_lowers(&self, owner: &str, lowers: &[String]) -> Result<(), HoldError> {
-        self.shelf.hold_lowers(owner, lowers)
+        self.catalog.hold_lowers(owner, lowers)
     }
 
     /// Ends all holds of `owner` and frees layers nobody else uses. Blocks.
     pub fn release(&self, owner: &str) -> Result<(), DiskError> {
-        self.shelf.release(owner)
+        self.catalog.release(owner)
     }
 
     /// Frees layers nobody uses, now and from now on. To be called once all holds are known again. Blocks.
     pub fn remove_unused(&self) -> Result<(), DiskError> {
-        self.shelf.remove_unused()
+        self.catalog.remove_unused()
     }
 
     /// Space the store takes, as `du` would count it. Looks at a few small directories.
     pub fn usage(&self) -> Usage {
-        self.shelf.usage()
+        self.catalog.usage()
     }
 
     /// A manifest or image config as it came, if an image here has it. Blocks.
     pub fn blob(&self, digest: &Digest) -> Result<Vec<u8>, DiskError> {
-        let path = self.shelf.blob_path(digest);
+        let path = self.catalog.blob_path(digest);
         std::fs::read(&path).map_err(durable::at("reading", &path))
     }
 
@@ -231,17 +231,17 @@ impl Store {
         }
         let failed = |source| AccountsError { image: image.id.clone(), source };
         // Whoever removes the image meanwhile does not take its files from under us.
-        let _pin = self.shelf.pin(image.chain.clone());
+        let _pin = self.catalog.pin(image.chain.clone());
         let lowers = self.lowers(image).map_err(|error| failed(error.into()))?;
         let files = ["etc/passwd", "etc/group"];
-        let view = self.shelf.root.join("view");
+        let view = self.catalog.root.join("view");
         let [passwd, group] =
             read_files(&self.layers_dir(), &lowers, &view, files, FILE_MAX).map_err(|error| failed(error.into()))?;
         let accounts = Accounts::parse(&passwd.unwrap_or_default(), &group.unwrap_or_default());
         let accounts = Arc::new(accounts);
         let mut cache = self.accounts.lock();
         // Only for images that are here: a removed one must not stay in memory.
-        if self.shelf.state().images.contains_key(&image.id) {
+        if self.catalog.state().images.contains_key(&image.id) {
             cache.insert(image.id.clone(), accounts.clone());
         }
         Ok(accounts)

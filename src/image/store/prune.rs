@@ -44,7 +44,7 @@ impl Store {
     ///
     /// Only after [`Store::sweep`]. Blocks.
     pub fn prune(&self, keep: impl Fn(&Image) -> bool) -> Result<Pruned, PruneError> {
-        let pruned = self.shelf.prune(keep)?;
+        let pruned = self.catalog.prune(keep)?;
         for image in &pruned.images {
             self.forget_accounts(&image.id);
         }
@@ -53,7 +53,7 @@ impl Store {
 
     /// What [`Store::prune`] would remove now.
     pub fn prunable(&self, keep: impl Fn(&Image) -> bool) -> Result<Pruned, PruneError> {
-        let state = self.shelf.state();
+        let state = self.catalog.state();
         let images = state.prunable(keep)?;
         let gone: BTreeSet<&Digest> = images.iter().map(|image| &image.id).collect();
         let stay = state.images.values().filter(|image| !gone.contains(&image.id));

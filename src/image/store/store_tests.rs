@@ -182,9 +182,9 @@ fn a_disk_that_fails_while_adding_leaves_the_store_as_it_was() {
     let store = open(directory.path());
     // No tar stream: unpacking fails after its directory was made.
     let plan = LayerPlan { chain_id: Digest::of(b"c"), diff_id: Digest::of(b"d"), parent: None, blob: None };
-    assert!(store.shelf.stage(&plan, &b"garbage".repeat(100)[..], &store.limits()).is_err());
+    assert!(store.catalog.stage(&plan, &b"garbage".repeat(100)[..], &store.limits()).is_err());
     assert!(names(&directory.path().join("tmp")).is_empty());
-    assert!(store.shelf.ready(&plan.chain_id).is_none());
+    assert!(store.catalog.ready(&plan.chain_id).is_none());
 }
 
 #[test]
@@ -197,10 +197,10 @@ fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
     let blob = crate::config::ConfigBlob::parse(&chain.config).unwrap();
     let plan =
         LayerPlan { chain_id: blob.chain()[0].clone(), diff_id: blob.diff_ids[0].clone(), parent: None, blob: None };
-    let staged = store.shelf.stage(&plan, &tars[0][..], &store.limits()).unwrap();
-    assert!(store.shelf.ready(&plan.chain_id).is_some());
-    store.shelf.losses.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
-    assert!(store.shelf.ready(&plan.chain_id).is_none(), "nobody else may count on it");
+    let staged = store.catalog.stage(&plan, &tars[0][..], &store.limits()).unwrap();
+    assert!(store.catalog.ready(&plan.chain_id).is_some());
+    store.catalog.losses.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+    assert!(store.catalog.ready(&plan.chain_id).is_none(), "nobody else may count on it");
     let new = crate::store::add::NewImage {
         id: chain.id(),
         config_json: chain.config.clone(),
@@ -210,7 +210,7 @@ fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
         tags: Vec::new(),
         digests: Vec::new(),
     };
-    assert!(store.shelf.add(new, std::slice::from_ref(&staged)).is_err());
+    assert!(store.catalog.add(new, std::slice::from_ref(&staged)).is_err());
     drop(staged);
     assert!(names(&directory.path().join("tmp")).is_empty() && names(&directory.path().join("blobs")).is_empty());
     add(&store, &tars, "a.b/x:1");
@@ -232,7 +232,7 @@ fn usage_is_what_du_says_also_while_layers_wait_to_be_kept() {
     check("a shared layer, a moved tag");
     let tar = top("staged");
     let plan = LayerPlan { chain_id: Digest::of(&tar), diff_id: Digest::of(&tar), parent: None, blob: None };
-    let staged = store.shelf.stage(&plan, &tar[..], &store.limits()).unwrap();
+    let staged = store.catalog.stage(&plan, &tar[..], &store.limits()).unwrap();
     check("a staged layer");
     drop(staged);
     store.remove_unused().unwrap();
@@ -345,7 +345,7 @@ fn a_removed_tag_does_not_come_back_from_an_older_record() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let one = add(&store, &[top("1")], "a.b/x:1");
-    let path = store.shelf.image_path(&one.id);
+    let path = store.catalog.image_path(&one.id);
     let before = std::fs::read(&path).unwrap();
     add(&store, &[top("2")], "a.b/x:1");
     // The crash between the two records of a moved tag.
@@ -363,7 +363,7 @@ fn records_that_say_whether_an_image_is_pinned_are_still_read() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let image = add(&store, &[base()], "a.b/x:1");
-    let path = store.shelf.image_path(&image.id);
+    let path = store.catalog.image_path(&image.id);
     drop(store);
     let text = std::fs::read_to_string(&path).unwrap().replace("\"chain\":", "\"pinned\":true,\"chain\":");
     assert!(text.contains("pinned"));

@@ -24,7 +24,7 @@ pub(crate) enum TempFileError {
 }
 
 impl Catalog {
-    pub(crate) fn spool(&self) -> Result<TempFile, DiskError> {
+    pub(crate) fn temp_file(&self) -> Result<TempFile, DiskError> {
         let place = self.root.join("tmp").join(format!("spool-{}", self.fresh_number()));
         let open = File::options().create_new(true).read(true).write(true).open(&place);
         let file = open.map_err(durable::at("creating", &place))?;

@@ -65,7 +65,7 @@ pub(crate) fn try_add(store: &Store, tars: &[Vec<u8>], name: &str) -> Result<Arc
     let made = Made::new(tars, |tar| tar.to_vec());
     let blob = ConfigBlob::parse(&made.config).unwrap();
     let chain = blob.chain();
-    let _pin = store.shelf.pin(chain.clone());
+    let _pin = store.catalog.pin(chain.clone());
     let mut ready = Vec::new();
     for (at, tar) in tars.iter().enumerate() {
         let plan = LayerPlan {
@@ -74,9 +74,9 @@ pub(crate) fn try_add(store: &Store, tars: &[Vec<u8>], name: &str) -> Result<Arc
             parent: at.checked_sub(1).map(|below| chain[below].clone()),
             blob: None,
         };
-        ready.push(match store.shelf.ready(&plan.chain_id) {
+        ready.push(match store.catalog.ready(&plan.chain_id) {
             Some(have) => have,
-            None => store.shelf.stage(&plan, &tar[..], &store.limits()).map_err(AddError::Unpack)?,
+            None => store.catalog.stage(&plan, &tar[..], &store.limits()).map_err(AddError::Unpack)?,
         });
     }
     let new = NewImage {
@@ -88,7 +88,7 @@ pub(crate) fn try_add(store: &Store, tars: &[Vec<u8>], name: &str) -> Result<Arc
         tags: vec![name.to_owned()],
         digests: vec![format!("a.b/x@{}", Digest::of(&made.manifest))],
     };
-    store.shelf.add(new, &ready).map_err(AddError::Disk)
+    store.catalog.add(new, &ready).map_err(AddError::Disk)
 }
 
 pub(crate) fn names(directory: &Path) -> Vec<String> {

@@ -25,21 +25,21 @@ impl Catalog {
     pub(crate) fn usage(&self) -> Usage {
         let own = [durable::disk_usage_of(&self.root)];
         let entries = ["", "images", "blobs"].map(|name| durable::disk_usage_of_entries(&self.root.join(name), ""));
-        let mut weight = DiskUsage::default();
+        let mut usage = DiskUsage::default();
         // What cannot be looked at now counts as nothing.
-        own.into_iter().chain(entries).flatten().for_each(|part| weight.add(part));
+        own.into_iter().chain(entries).flatten().for_each(|part| usage.add(part));
         let mut waiting = Vec::new();
         let state = self.state();
-        state.layers.values().for_each(|layer| weight.add(layer.disk_usage()));
+        state.layers.values().for_each(|layer| usage.add(layer.disk_usage()));
         let staged = state.staged.iter().filter(|(chain_id, _)| !state.layers.contains_key(chain_id));
         for staged in staged.filter_map(|(_, (staged, _))| staged.upgrade()) {
-            weight.add(DiskUsage { bytes: staged.record.bytes, inodes: staged.record.inodes });
+            usage.add(DiskUsage { bytes: staged.record.bytes, inodes: staged.record.inodes });
             waiting.push(staged);
         }
         drop(state);
         for staged in waiting {
-            weight.add(beside(&staged.directory).unwrap_or_default());
+            usage.add(beside(&staged.directory).unwrap_or_default());
         }
-        Usage { path: self.root.clone(), bytes: weight.bytes, inodes: weight.inodes }
+        Usage { path: self.root.clone(), bytes: usage.bytes, inodes: usage.inodes }
     }
 }

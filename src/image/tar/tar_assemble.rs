@@ -26,39 +26,39 @@ pub fn assemble(layer: &Path, out: &mut impl Write) -> Result<(), TarSplitError>
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(TarSplitError::None(layer.to_owned())),
         other => other.map_err(read)?,
     };
-    let mut tape = zstd::stream::read::Decoder::new(file).map_err(read)?;
-    tape.window_log_max(WINDOW_LOG).map_err(read)?;
-    let mut deck = SplitReader { layer, tape, buffer: vec![0; BUFFER].into_boxed_slice() };
+    let mut tar_split = zstd::stream::read::Decoder::new(file).map_err(read)?;
+    tar_split.window_log_max(WINDOW_LOG).map_err(read)?;
+    let mut split_reader = SplitReader { layer, tar_split, buffer: vec![0; BUFFER].into_boxed_slice() };
     let mut files = Files::open(layer)?;
-    if deck.bytes::<16>()? != *MAGIC {
-        return Err(deck.broken("not a tape of this version"));
+    if split_reader.bytes::<16>()? != *MAGIC {
+        return Err(split_reader.broken("not a tape of this version"));
     }
     let mut content = None;
     loop {
-        match deck.bytes()? {
+        match split_reader.bytes()? {
             [RAW] => {
-                let length = deck.number()?;
-                deck.copy_raw(length, out)?;
+                let length = split_reader.number()?;
+                split_reader.copy_raw(length, out)?;
             }
             [FILE] => {
-                let (inode, length) = (deck.number()?, deck.number()?);
-                let path = deck.path(length)?;
+                let (inode, length) = (split_reader.number()?, split_reader.number()?);
+                let path = split_reader.path(length)?;
                 content = Some((files.find(&path, inode)?, path));
             }
             [RUN] => {
-                let (offset, length) = (deck.number()?, deck.number()?);
-                let Some((file, path)) = &mut content else { return Err(deck.broken("a run of no file")) };
-                deck.copy_run(file, offset, length, path, out)?;
+                let (offset, length) = (split_reader.number()?, split_reader.number()?);
+                let Some((file, path)) = &mut content else { return Err(split_reader.broken("a run of no file")) };
+                split_reader.copy_run(file, offset, length, path, out)?;
             }
             [END] => return Ok(()),
-            _ => return Err(deck.broken("an unknown record")),
+            _ => return Err(split_reader.broken("an unknown record")),
         }
     }
 }
 
 struct SplitReader<'a> {
     layer: &'a Path,
-    tape: zstd::stream::read::Decoder<'static, BufReader<File>>,
+    tar_split: zstd::stream::read::Decoder<'static, BufReader<File>>,
     buffer: Box<[u8]>,
 }
 
@@ -73,7 +73,7 @@ impl SplitReader<'_> {
 
     fn bytes<const N: usize>(&mut self) -> Result<[u8; N], TarSplitError> {
         let mut bytes = [0; N];
-        self.tape.read_exact(&mut bytes).map_err(|error| self.read_error(error))?;
+        self.tar_split.read_exact(&mut bytes).map_err(|error| self.read_error(error))?;
         Ok(bytes)
     }
 
@@ -86,7 +86,8 @@ impl SplitReader<'_> {
             return Err(self.broken("a path too long"));
         }
         let mut path = Vec::new();
-        let count = self.tape.by_ref().take(length).read_to_end(&mut path).map_err(|error| self.read_error(error))?;
+        let count =
+            self.tar_split.by_ref().take(length).read_to_end(&mut path).map_err(|error| self.read_error(error))?;
         if u64::try_from(count) != Ok(length) {
             return Err(self.broken("cut off"));
         }
@@ -94,7 +95,7 @@ impl SplitReader<'_> {
     }
 
     fn copy_raw(&mut self, length: u64, out: &mut impl Write) -> Result<(), TarSplitError> {
-        let copied = copy(&mut self.tape, length, &mut self.buffer, out)?;
+        let copied = copy(&mut self.tar_split, length, &mut self.buffer, out)?;
         match copied {
             Ok(0) => Ok(()),
             Ok(_) => Err(self.broken("cut off")),
@@ -143,7 +144,7 @@ fn copy(
 /// The files of a layer that its tape refers to.
 struct Files {
     root: ConfinedRoot,
-    lost: Option<ConfinedRoot>,
+    replaced: Option<ConfinedRoot>,
     /// The directory the last file was in.
     open: Option<(PathBuf, OwnedFd)>,
 }
@@ -152,12 +153,12 @@ impl Files {
     fn open(layer: &Path) -> Result<Self, TarSplitError> {
         let open = |path: PathBuf| ConfinedRoot::open(&path).map_err(|source| (path, source));
         let root = open(layer.join("fs")).map_err(|(path, source)| TarSplitError::Read { path, source })?;
-        let lost = match open(layer.join(LOST)) {
-            Ok(lost) => Some(lost),
+        let replaced = match open(layer.join(LOST)) {
+            Ok(replaced) => Some(replaced),
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => None,
             Err((path, source)) => return Err(TarSplitError::Read { path, source }),
         };
-        Ok(Self { root, lost, open: None })
+        Ok(Self { root, replaced, open: None })
     }
 
     fn find(&mut self, path: &Path, inode: u64) -> Result<File, TarSplitError> {
@@ -165,8 +166,8 @@ impl Files {
     }
 
     fn try_find(&mut self, path: &Path, inode: u64) -> io::Result<File> {
-        if let Some(lost) = &self.lost
-            && let Some(file) = regular(lost.as_fd(), Path::new(&inode.to_string()))?
+        if let Some(replaced) = &self.replaced
+            && let Some(file) = regular(replaced.as_fd(), Path::new(&inode.to_string()))?
         {
             return Ok(file);
         }

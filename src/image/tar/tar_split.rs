@@ -161,25 +161,25 @@ fn length(bytes: &[u8]) -> u64 {
 /// A tar stream whose bytes go onto a tape as they are read.
 pub(crate) struct TarSplitReader<R> {
     from: R,
-    pub(crate) tape: TarSplit,
+    pub(crate) tar_split: TarSplit,
 }
 
 impl<R: Read> TarSplitReader<R> {
-    pub(crate) fn new(from: R, tape: TarSplit) -> Self {
-        Self { from, tape }
+    pub(crate) fn new(from: R, tar_split: TarSplit) -> Self {
+        Self { from, tar_split }
     }
 
     /// Reads what follows the archive's end, which belongs to the stream like the rest.
     pub(crate) fn finish(mut self) -> io::Result<(R, TarSplit)> {
         io::copy(&mut self, &mut io::sink())?;
-        Ok((self.from, self.tape))
+        Ok((self.from, self.tar_split))
     }
 }
 
 impl<R: Read> Read for TarSplitReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.from.read(buffer)?;
-        self.tape.record(&buffer[..count]);
+        self.tar_split.record(&buffer[..count]);
         Ok(count)
     }
 }

@@ -78,18 +78,18 @@ fn replaced_content_is_kept_for_the_tape() {
         .file("s/x", b"through the second")
         .end();
     let layer = there_and_back(&tar);
-    let mut lost: Vec<String> = std::fs::read_dir(layer.path().join("lost"))
+    let mut replaced: Vec<String> = std::fs::read_dir(layer.path().join("lost"))
         .unwrap()
         .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
         .collect();
-    lost.sort();
-    assert_eq!(lost, ["in a directory", "one", "two!"]);
+    replaced.sort();
+    assert_eq!(replaced, ["in a directory", "one", "two!"]);
     let id = crate::Digest::of(&tar);
     let again = tempfile::tempdir().unwrap();
     std::fs::create_dir(again.path().join("fs")).unwrap();
     let unpacked = crate::layer::unpack::unpack(&tar[..], None, &id, again.path(), &crate::Limits::default()).unwrap();
     // The root, eight entries that stayed and the three that did not: all take space.
-    assert_eq!(unpacked.weight.inodes, 12);
+    assert_eq!(unpacked.usage.inodes, 12);
 }
 
 #[test]
@@ -102,19 +102,19 @@ fn a_layer_without_a_tape_says_so() {
 fn a_cut_or_foreign_tape_and_changed_files_are_errors() {
     let stream = Tar::default().file("d/f", b"content").end();
     let layer = there_and_back(&stream);
-    let tape = path(layer.path());
-    let whole = std::fs::read(&tape).unwrap();
+    let tar_split = path(layer.path());
+    let whole = std::fs::read(&tar_split).unwrap();
     std::fs::write(layer.path().join("fs/d/f"), b"short").unwrap();
     assert!(matches!(replayed(layer.path()), Err(TarSplitError::Read { path, .. }) if path == Path::new("d/f")));
     std::fs::remove_file(layer.path().join("fs/d/f")).unwrap();
     std::os::unix::fs::symlink("/etc/passwd", layer.path().join("fs/d/f")).unwrap();
     assert!(matches!(replayed(layer.path()), Err(TarSplitError::Read { .. })));
-    std::fs::write(&tape, &whole[..whole.len() - 3]).unwrap();
+    std::fs::write(&tar_split, &whole[..whole.len() - 3]).unwrap();
     assert!(replayed(layer.path()).is_err());
     for foreign in
         [&b"crisp tape v. 2\n\x03"[..], b"", &[&MAGIC[..], &[9]].concat(), &[&MAGIC[..], &[RUN; 17]].concat()]
     {
-        std::fs::write(&tape, zstd::encode_all(foreign, 1).unwrap()).unwrap();
+        std::fs::write(&tar_split, zstd::encode_all(foreign, 1).unwrap()).unwrap();
         assert!(replayed(layer.path()).is_err(), "{foreign:?}");
     }
 }

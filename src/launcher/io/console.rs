@@ -31,11 +31,11 @@ pub(crate) fn pair(uid: u32) -> io::Result<Console> {
 }
 
 /// The same, and shows it as `/dev/console`.
-pub(crate) fn open(uid: u32, peers: &mut PropagationGuard) -> io::Result<Console> {
+pub(crate) fn open(uid: u32, propagation: &mut PropagationGuard) -> io::Result<Console> {
     let Console { master, slave } = pair(uid)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let shown = rustix::mount::open_tree(&slave, "", flags)?;
-    peers.attach(shown, find_or_create(Path::new("/dev/console"), false)?)?;
+    propagation.attach(shown, find_or_create(Path::new("/dev/console"), false)?)?;
     Ok(Console { master, slave })
 }
 

@@ -78,9 +78,9 @@ impl LaunchStages {
 
     /// Makes the mounts in the root of this process, for a container whose first process is not there yet.
     pub(crate) fn apply_mounts_early(&self) -> Result<(), String> {
-        let mut peers = PropagationGuard::new(self.shares);
-        attach_in_root(&self.staged, &mut peers).map_err(|e| e.to_string())?;
-        rejoin(peers)
+        let mut propagation = PropagationGuard::new(self.shares);
+        attach_in_root(&self.staged, &mut propagation).map_err(|e| e.to_string())?;
+        rejoin(propagation)
     }
 
     /// Tells the shim why there will be no container.
@@ -90,11 +90,11 @@ impl LaunchStages {
 
     /// After libcontainer has entered the root, before the container counts as created.
     fn pre_create(&self) -> Result<(), String> {
-        let mut peers = PropagationGuard::new(self.shares);
+        let mut propagation = PropagationGuard::new(self.shares);
         if self.tty {
             // Before the volumes: one of them could lie over the places where terminals are.
             let uid = self.process.user().uid();
-            let opened = console::open(uid, &mut peers).map_err(|e| format!("opening a terminal: {e}"))?;
+            let opened = console::open(uid, &mut propagation).map_err(|e| format!("opening a terminal: {e}"))?;
             let Console { master, slave } = opened;
             send(&self.report, &Report::Console, &[master.as_fd(), slave.as_fd()]);
             self.slave.replace(Some(slave));
@@ -105,14 +105,14 @@ impl LaunchStages {
             lsm_label::on_queues(Path::new("/dev/mqueue"), label).map_err(|e| format!("labelling /dev/mqueue: {e}"))?;
         }
         if !self.hooks.gated {
-            attach_in_root(&self.staged, &mut peers).map_err(|e| e.to_string())?;
+            attach_in_root(&self.staged, &mut propagation).map_err(|e| e.to_string())?;
         }
         let cwd = self.process.cwd();
         drop(find_or_create(cwd, true).map_err(|e| format!("working directory {}: {e}", cwd.display()))?);
         let paths = |paths: &'_ Option<Vec<String>>| paths.clone().unwrap_or_default();
         let (masked, readonly) = (paths(self.linux.masked_paths()), paths(self.linux.readonly_paths()));
-        apply(&masked, &readonly, &null, label, &mut peers).map_err(|e| e.to_string())?;
-        rejoin(peers)?;
+        apply(&masked, &readonly, &null, label, &mut propagation).map_err(|e| e.to_string())?;
+        rejoin(propagation)?;
         if self.readonly_root { seal_root().map_err(|e| e.to_string()) } else { Ok(()) }
     }
 
@@ -141,8 +141,8 @@ impl LaunchStages {
     }
 }
 
-fn rejoin(peers: PropagationGuard) -> Result<(), String> {
-    peers.rejoin_peer_group().map_err(|e| format!("telling the host of mounts in volumes again: {e}"))
+fn rejoin(propagation: PropagationGuard) -> Result<(), String> {
+    propagation.rejoin_peer_group().map_err(|e| format!("telling the host of mounts in volumes again: {e}"))
 }
 
 impl LaunchStages {

@@ -81,14 +81,14 @@ pub struct ContainerStdio {
 }
 
 /// Starts the launch. What comes of it is told through [`ContainerStdio::report`].
-pub fn launch(ask: &CreateRequest, ends: ContainerStdio) -> io::Result<Pid> {
+pub fn launch(request: &CreateRequest, stdio: ContainerStdio) -> io::Result<Pid> {
     sys::fork::fork(SingleThread::check()?, move || {
-        let keep = [&ends.stdin, &ends.stdout, &ends.stderr, &ends.report, &ends.started].map(|fd| fd.as_fd());
-        let report = match sys::fork::close_all_but(&keep).and_then(|()| ends.report.try_clone()) {
+        let keep = [&stdio.stdin, &stdio.stdout, &stdio.stderr, &stdio.report, &stdio.started].map(|fd| fd.as_fd());
+        let report = match sys::fork::close_all_but(&keep).and_then(|()| stdio.report.try_clone()) {
             Ok(report) => report,
             Err(_) => return 1,
         };
-        match run(ask, ends) {
+        match run(request, stdio) {
             Ok((pid, warnings)) => {
                 send(&report, &Report::Created { pid, warnings }, &[]);
                 0
@@ -101,8 +101,8 @@ pub fn launch(ask: &CreateRequest, ends: ContainerStdio) -> io::Result<Pid> {
     })
 }
 
-fn run(ask: &CreateRequest, ends: ContainerStdio) -> Result<(u32, Vec<String>), LaunchError> {
-    let dir = &ask.dir;
+fn run(request: &CreateRequest, stdio: ContainerStdio) -> Result<(u32, Vec<String>), LaunchError> {
+    let dir = &request.dir;
     let mut spec: Spec = read(dir, "config.json")?;
     let shim = nix::unistd::getppid().as_raw();
     let _target = target_pid_ns::join(&mut spec, shim).map_err(step("joining the processes of another container"))?;
@@ -111,9 +111,9 @@ fn run(ask: &CreateRequest, ends: ContainerStdio) -> Result<(u32, Vec<String>), 
     let mut warnings = clamped_limits(&process);
     let filter = launch.seccomp.as_ref().map(std::fs::read).transpose();
     let filter = filter.map_err(|source| LaunchError::Read { file: "the seccomp filter", source })?;
-    let apart = UserNsLaunch::of(&spec).map_err(step("opening the pod's namespaces"))?;
-    chown_stdio(&ends, &process, apart.as_ref()).map_err(step("handing the standard streams to the user"))?;
-    let mut ids = match &apart {
+    let userns = UserNsLaunch::of(&spec).map_err(step("opening the pod's namespaces"))?;
+    chown_stdio(&stdio, &process, userns.as_ref()).map_err(step("handing the standard streams to the user"))?;
+    let mut ids = match &userns {
         Some(UserNsLaunch { ids, user, .. }) => {
             IdMaps::of_container(ids.clone(), user.try_clone().map_err(step("copying a descriptor"))?)
         }
@@ -123,7 +123,7 @@ fn run(ask: &CreateRequest, ends: ContainerStdio) -> Result<(u32, Vec<String>), 
     let label = spec.linux().as_ref().and_then(|linux| linux.mount_label().clone());
     let label = label.as_deref();
     let mut staged = prepare(&mounts, &launch.cgroup, label, &mut ids, &mut warnings)?;
-    let tracer = trace::ToShim(ends.report.try_clone().map_err(step("copying a descriptor"))?);
+    let tracer = trace::ToShim(stdio.report.try_clone().map_err(step("copying a descriptor"))?);
     drop(tracing::subscriber::set_global_default(tracer));
 
     let rootfs = dir.join("rootfs");
@@ -131,48 +131,48 @@ fn run(ask: &CreateRequest, ends: ContainerStdio) -> Result<(u32, Vec<String>), 
     let bundle = dir.join("libcontainer");
     std::fs::create_dir_all(&bundle).map_err(step("making the bundle"))?;
     let gated = hook_gate::is_needed(&spec);
-    let joins = CgroupFds::open(&launch.cgroup).map_err(step("opening the cgroups"))?;
+    let cgroup_fds = CgroupFds::open(&launch.cgroup).map_err(step("opening the cgroups"))?;
     unshare_mounts()?;
     // Hooks of the host's may want to see all of them.
     if !gated {
-        let unified = joins.unified(&spec);
+        let unified = cgroup_fds.unified(&spec);
         if let Err(error) = needed_paths(dir, &spec, &launch)
             .and_then(|paths| pivot_to_minimal_mounts(&paths, unified.as_deref(), &bundle))
         {
             crate::log(format_args!("launching among all mounts of the host: {error}"));
         }
     }
-    if let Some(apart) = &apart {
+    if let Some(userns) = &userns {
         raise_limits(&process);
         let devices = spec.linux().as_ref().and_then(|linux| linux.devices().as_deref()).unwrap_or_default();
-        staged.splice(0..0, device_nodes::prepare(devices, &apart.ids, label, &rootfs)?);
+        staged.splice(0..0, device_nodes::prepare(devices, &userns.ids, label, &rootfs)?);
     }
     staged.extend(image_mount::prepare(&mounts, &launch, label, &rootfs, &mut ids)?);
-    if let Some(apart) = &apart {
-        locked_mounts::lock(&mut staged, apart.user.as_fd(), &rootfs).map_err(step("locking the mounts"))?;
+    if let Some(userns) = &userns {
+        locked_mounts::lock(&mut staged, userns.user.as_fd(), &rootfs).map_err(step("locking the mounts"))?;
     }
-    mount_overlay(&launch.rootfs, label, &rootfs, apart.as_ref().map(|apart| apart.user.as_fd()), &bundle)?;
+    mount_overlay(&launch.rootfs, label, &rootfs, userns.as_ref().map(|userns| userns.user.as_fd()), &bundle)?;
     refuse_links(&rootfs)?;
 
-    let held = if apart.is_some() { CapabilitySet::all() } else { capabilities::held() };
+    let held = if userns.is_some() { CapabilitySet::all() } else { capabilities::held() };
     let mut slim = for_libcontainer(&spec, rootfs.clone(), capabilities::names(held))?;
     if gated {
         slim.set_hooks(Some(hook_gate::hooks().map_err(crate::launch::libcontainer_spec::SpecError::from)?));
     }
-    if let Some(apart) = &apart {
-        apart.make_reachable(dir, gated).map_err(step("letting the user namespace find the root"))?;
-        apart.adapt(&mut slim, dir).map_err(crate::launch::libcontainer_spec::SpecError::from)?;
+    if let Some(userns) = &userns {
+        userns.make_reachable(dir, gated).map_err(step("letting the user namespace find the root"))?;
+        userns.adapt(&mut slim, dir).map_err(crate::launch::libcontainer_spec::SpecError::from)?;
     }
     slim.save(bundle.join("config.json")).map_err(|e| LaunchError::Libcontainer(e.to_string()))?;
-    let hooks = HookPlan { gated, start: start_hooks(ask, &spec)? };
-    let stages = LaunchStages::new(staged, process, &spec, filter, launch.tty, [ends.report, ends.started], hooks);
+    let hooks = HookPlan { gated, start: start_hooks(request, &spec)? };
+    let stages = LaunchStages::new(staged, process, &spec, filter, launch.tty, [stdio.report, stdio.started], hooks);
     if gated {
-        let (id, bundle) = (ask.container.to_string(), dir.clone());
+        let (id, bundle) = (request.container.to_string(), dir.clone());
         let gate = HookGate { id, bundle, rootfs, spec, stages: Rc::clone(&stages) };
         hook_gate::spawn_gatekeeper(gate).map_err(step("raising the gate"))?;
     }
-    let pid = build(ask, &bundle, [ends.stdin, ends.stdout, ends.stderr], stages)?;
-    joins.add(pid).map_err(step("joining the cgroups"))?;
+    let pid = build(request, &bundle, [stdio.stdin, stdio.stdout, stdio.stderr], stages)?;
+    cgroup_fds.add(pid).map_err(step("joining the cgroups"))?;
     let asked = launch.oom_score_adj;
     let file = File::options().read(true).write(true).open(format!("/proc/{pid}/oom_score_adj"));
     if let Err(error) = file.and_then(|file| set_oom_score(file, asked.unwrap_or(0)))
@@ -200,7 +200,7 @@ fn needed_paths(dir: &Path, spec: &Spec, launch: &LaunchConfig) -> io::Result<Ve
 }
 
 /// The hooks that the container's first process runs itself.
-fn start_hooks(ask: &CreateRequest, spec: &Spec) -> Result<Option<StartHooks>, LaunchError> {
+fn start_hooks(request: &CreateRequest, spec: &Spec) -> Result<Option<StartHooks>, LaunchError> {
     let hooks = spec.hooks().as_ref().and_then(|hooks| hooks.start_container().clone()).unwrap_or_default();
     if hooks.is_empty() {
         return Ok(None);
@@ -208,8 +208,8 @@ fn start_hooks(ask: &CreateRequest, spec: &Spec) -> Result<Option<StartHooks>, L
     Ok(Some(StartHooks {
         alone: SingleThread::check().map_err(step("counting threads"))?,
         hooks,
-        id: ask.container.to_string(),
-        bundle: ask.dir.clone(),
+        id: request.container.to_string(),
+        bundle: request.dir.clone(),
         version: spec.version().clone(),
         annotations: spec.annotations().clone().unwrap_or_default(),
     }))
@@ -223,7 +223,7 @@ pub(crate) fn set_oom_score(mut file: File, score: i32) -> io::Result<()> {
 }
 
 fn build(
-    ask: &CreateRequest,
+    request: &CreateRequest,
     bundle: &Path,
     stdio: [OwnedFd; 3],
     stages: Rc<LaunchStages>,
@@ -238,7 +238,7 @@ fn build(
         LaunchError::Libcontainer(words)
     };
     let [stdin, stdout, stderr] = stdio;
-    let container = ContainerBuilder::new(ask.container.to_string(), SyscallType::default())
+    let container = ContainerBuilder::new(request.container.to_string(), SyscallType::default())
         .with_executor(crate::launch::executor::CrispExecutor(stages))
         .with_root_path(bundle)
         .map_err(failed)?
@@ -256,13 +256,13 @@ fn build(
 }
 
 /// A program that reopens /dev/stdout as another user than root would be refused.
-fn chown_stdio(ends: &ContainerStdio, process: &Process, apart: Option<&UserNsLaunch>) -> io::Result<()> {
+fn chown_stdio(stdio: &ContainerStdio, process: &Process, userns: Option<&UserNsLaunch>) -> io::Result<()> {
     let (uid, gid) = (process.user().uid(), process.user().gid());
-    let (uid, gid) = match apart {
+    let (uid, gid) = match userns {
         None => (Some(uid), Some(gid)),
-        Some(apart) => (apart.ids.uid(uid), apart.ids.gid(gid)),
+        Some(userns) => (userns.ids.uid(uid), userns.ids.gid(gid)),
     };
-    for end in [&ends.stdin, &ends.stdout, &ends.stderr] {
+    for end in [&stdio.stdin, &stdio.stdout, &stdio.stderr] {
         if rustix::fs::fstat(end).is_ok_and(|s| s.st_rdev == 0) {
             rustix::fs::fchown(end, uid.map(Uid::from_raw), gid.map(Gid::from_raw))?;
         }

@@ -54,14 +54,15 @@ pub struct ExecStdio {
 
 impl ExecStdio {
     /// From the descriptors that came with the ask.
-    pub fn new(ask: &ExecRequest, manner: ExecMode, fds: Vec<OwnedFd>, started: OwnedFd) -> Self {
+    pub fn new(request: &ExecRequest, mode: ExecMode, fds: Vec<OwnedFd>, started: OwnedFd) -> Self {
         let mut fds = fds.into_iter();
         let started = Some(started);
-        if manner == ExecMode::Terminal {
+        if mode == ExecMode::Terminal {
             return Self { terminal: fds.next(), started, ..Self::default() };
         }
         let mut next = |wanted: bool| if wanted { fds.next() } else { None };
-        let (stdin, stdout, stderr) = (next(ask.stdio.stdin), next(ask.stdio.stdout), next(ask.stdio.stderr));
+        let (stdin, stdout, stderr) =
+            (next(request.stdio.stdin), next(request.stdio.stdout), next(request.stdio.stderr));
         Self { stdin, stdout, stderr, terminal: None, started }
     }
 
@@ -100,31 +101,31 @@ struct Prepared {
 }
 
 /// Starts `ask` in the container whose first process is `init`. The new process is a child of this one.
-pub fn exec(ask: &ExecRequest, manner: ExecMode, dir: &Path, init: Pid, ends: ExecStdio) -> Result<Pid, ExecError> {
-    let prepared = prepare(dir, manner)?;
+pub fn exec(request: &ExecRequest, mode: ExecMode, dir: &Path, init: Pid, stdio: ExecStdio) -> Result<Pid, ExecError> {
+    let prepared = prepare(dir, mode)?;
     let alone = SingleThread::check().map_err(step("forking"))?;
     let init =
         RPid::from_raw(init.as_raw()).ok_or(io::ErrorKind::InvalidInput).map_err(step("finding the container"))?;
     let container = pidfd_open(init, PidfdFlags::empty()).map_err(step("finding the container"))?;
     if prepared.ids.is_some() {
-        return exec_inside(ask, manner, prepared, &container, ends);
+        return exec_inside(request, mode, prepared, &container, stdio);
     }
-    let home = SavedNamespaces::save(SavedNamespaces::kinds()).map_err(step("opening the host's namespaces"))?;
+    let saved = SavedNamespaces::save(SavedNamespaces::kinds()).map_err(step("opening the host's namespaces"))?;
     setns(&container, SavedNamespaces::kinds()).map_err(step("entering the container's namespaces"))?;
-    let child = sys::fork::fork(alone, move || run_or_report(ask, manner, prepared, ends));
-    home.restore();
+    let child = sys::fork::fork(alone, move || run_or_report(request, mode, prepared, stdio));
+    saved.restore();
     child.map_err(step("forking"))
 }
 
 /// The same in a user namespace, which the shim could not leave again. What root in there may not do is done before.
 fn exec_inside(
-    ask: &ExecRequest,
-    manner: ExecMode,
+    request: &ExecRequest,
+    mode: ExecMode,
     prepared: Prepared,
     container: &OwnedFd,
-    ends: ExecStdio,
+    stdio: ExecStdio,
 ) -> Result<Pid, ExecError> {
-    chown_stdio(&prepared, &ends);
+    chown_stdio(&prepared, &stdio);
     let proc = prepared.proc.try_clone().map_err(step("copying a descriptor"))?;
     let (process, score) = (prepared.process.clone(), prepared.oom_score_adj);
     let enter = move || {
@@ -134,17 +135,17 @@ fn exec_inside(
         setns(container, SavedNamespaces::kinds() | CloneFlags::CLONE_NEWUSER)?;
         user_ns::become_root()
     };
-    let child = move || run_or_report(ask, manner, prepared, ends);
+    let child = move || run_or_report(request, mode, prepared, stdio);
     user_ns::fork_in_userns(enter, child).map_err(step("entering the container's namespaces"))
 }
 
 /// Gives the streams to the container's user, by the ids that it has on the host.
-fn chown_stdio(prepared: &Prepared, ends: &ExecStdio) {
+fn chown_stdio(prepared: &Prepared, stdio: &ExecStdio) {
     let (uid, gid) = (prepared.process.user().uid(), prepared.process.user().gid());
     let host = prepared.ids.as_ref().and_then(|ids| ids.uid(uid).zip(ids.gid(gid)));
     let Some((uid, gid)) = host else { return };
     let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-    for fd in [&ends.stdout, &ends.stderr].into_iter().flatten() {
+    for fd in [&stdio.stdout, &stdio.stderr].into_iter().flatten() {
         // As below.
         rustix::fs::fchown(fd, Some(uid), Some(gid)).ok();
     }
@@ -156,10 +157,10 @@ fn set_score(proc: &OwnedFd, score: i32) {
     file.map(|fd| set_oom_score(File::from(fd), score)).ok();
 }
 
-fn prepare(dir: &Path, manner: ExecMode) -> Result<Prepared, ExecError> {
+fn prepare(dir: &Path, mode: ExecMode) -> Result<Prepared, ExecError> {
     let spec: Spec = read(dir, "config.json")?;
     let mut process = spec.process().clone().ok_or(ExecError::NoProcess)?;
-    if manner == ExecMode::Terminal {
+    if mode == ExecMode::Terminal {
         console::name_terminal(&mut process);
     }
     let launch: LaunchConfig = read(dir, LaunchConfig::FILE)?;
@@ -178,9 +179,9 @@ fn prepare(dir: &Path, manner: ExecMode) -> Result<Prepared, ExecError> {
 }
 
 /// In the new process, inside the container: becomes the program, or says why not.
-fn run_or_report(ask: &ExecRequest, manner: ExecMode, prepared: Prepared, mut ends: ExecStdio) -> i32 {
-    let started = ends.started.take();
-    let words = run(ask, manner, prepared, ends, started.as_ref());
+fn run_or_report(request: &ExecRequest, mode: ExecMode, prepared: Prepared, mut stdio: ExecStdio) -> i32 {
+    let started = stdio.started.take();
+    let words = run(request, mode, prepared, stdio, started.as_ref());
     if let Some(started) = &started {
         write_error(started, &words);
     }
@@ -188,38 +189,44 @@ fn run_or_report(ask: &ExecRequest, manner: ExecMode, prepared: Prepared, mut en
 }
 
 /// Returns why the program does not run.
-fn run(ask: &ExecRequest, manner: ExecMode, prepared: Prepared, ends: ExecStdio, started: Option<&OwnedFd>) -> String {
+fn run(
+    request: &ExecRequest,
+    mode: ExecMode,
+    prepared: Prepared,
+    stdio: ExecStdio,
+    started: Option<&OwnedFd>,
+) -> String {
     let Prepared { process, filter, cgroups, proc, oom_score_adj, null, ids: _ } = prepared;
     let mut keep = vec![proc.as_fd(), null.as_fd()];
     keep.extend(cgroups.iter().map(|file| file.as_fd()));
-    keep.extend(ends.all().chain(started).map(|fd| fd.as_fd()));
+    keep.extend(stdio.all().chain(started).map(|fd| fd.as_fd()));
     let settled = sys::fork::close_all_but(&keep).map_err(step("closing descriptors"));
-    let settled = settled.and_then(|()| settle(cgroups, &proc, oom_score_adj, manner));
+    let settled = settled.and_then(|()| settle(cgroups, &proc, oom_score_adj, mode));
     let null = own_null(&proc).unwrap_or(null);
     // The host's processes can be found through it: not for longer than it takes.
     drop(proc);
-    let settled = settled.and_then(|()| match &ends.terminal {
+    let settled = settled.and_then(|()| match &stdio.terminal {
         Some(socket) => at_terminal(&process, socket),
-        None => connect(&process, &null, &ends),
+        None => connect(&process, &null, &stdio),
     });
     if let Err(error) = settled {
         return error.to_string();
     }
     // Here, since their numbers mean nothing from now on.
-    drop((ends, null));
-    match exec_program(&process, &ask.args, filter.as_deref(), started) {
+    drop((stdio, null));
+    match exec_program(&process, &request.args, filter.as_deref(), started) {
         Ok(never) => match never {},
         Err(error) => error.to_string(),
     }
 }
 
-fn settle(cgroups: Vec<File>, proc: &OwnedFd, oom_score_adj: i32, manner: ExecMode) -> Result<(), ExecError> {
+fn settle(cgroups: Vec<File>, proc: &OwnedFd, oom_score_adj: i32, mode: ExecMode) -> Result<(), ExecError> {
     for mut file in cgroups {
         file.write_all(b"0").map_err(step("joining the container's cgroups"))?;
     }
     set_score(proc, oom_score_adj);
     rustix::process::setsid().map_err(step("starting a session"))?;
-    if manner == ExecMode::Sync {
+    if mode == ExecMode::Sync {
         // Whoever is left by a parent that ends is taken over by this process, not by the container's first: so all that a
         // command started can be found, and killed, for as long as the command itself runs.
         let own = Some(rustix::process::getpid());
@@ -238,14 +245,13 @@ fn own_null(proc: &OwnedFd) -> Option<OwnedFd> {
     rustix::fs::openat(proc, again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-fn connect(process: &Process, null: &OwnedFd, ends: &ExecStdio) -> Result<(), ExecError> {
-    let stdio = step("connecting the standard streams");
-    rustix::stdio::dup2_stdin(ends.stdin.as_ref().unwrap_or(null))
-        .and_then(|()| rustix::stdio::dup2_stdout(ends.stdout.as_ref().unwrap_or(null)))
-        .and_then(|()| rustix::stdio::dup2_stderr(ends.stderr.as_ref().unwrap_or(null)))
-        .map_err(stdio)?;
+fn connect(process: &Process, null: &OwnedFd, stdio: &ExecStdio) -> Result<(), ExecError> {
+    rustix::stdio::dup2_stdin(stdio.stdin.as_ref().unwrap_or(null))
+        .and_then(|()| rustix::stdio::dup2_stdout(stdio.stdout.as_ref().unwrap_or(null)))
+        .and_then(|()| rustix::stdio::dup2_stderr(stdio.stderr.as_ref().unwrap_or(null)))
+        .map_err(step("connecting the standard streams"))?;
     let (uid, gid) = (process.user().uid(), process.user().gid());
-    for fd in [&ends.stdin, &ends.stdout, &ends.stderr].into_iter().flatten() {
+    for fd in [&stdio.stdin, &stdio.stdout, &stdio.stderr].into_iter().flatten() {
         let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
         // Fails for files the caller opened on a read-only file system: then reopening is not possible, no more.
         rustix::fs::fchown(fd, Some(uid), Some(gid)).ok();

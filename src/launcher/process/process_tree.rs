@@ -12,25 +12,25 @@ struct ProcStat {
 
 /// `root` and, among `all`, those that descend from it or belong to its session, as far as they are alive.
 pub fn descendants(root: i32, all: &[i32]) -> Vec<i32> {
-    let mut kin: Vec<ProcStat> = all.iter().filter_map(|pid| read(*pid)).collect();
+    let mut stat: Vec<ProcStat> = all.iter().filter_map(|pid| read(*pid)).collect();
     let mut family = HashSet::from([root]);
     loop {
         let before = family.len();
-        for ProcStat { pid, parent, session, .. } in &kin {
+        for ProcStat { pid, parent, session, .. } in &stat {
             if *session == root || family.contains(parent) {
                 family.insert(*pid);
             }
         }
         if family.len() == before {
-            kin.retain(|k| k.alive && family.contains(&k.pid));
-            return kin.into_iter().map(|k| k.pid).collect();
+            stat.retain(|k| k.alive && family.contains(&k.pid));
+            return stat.into_iter().map(|k| k.pid).collect();
         }
     }
 }
 
 /// The parent of a process, if that is still there.
 pub(crate) fn parent(pid: i32) -> Option<i32> {
-    read(pid).map(|kin| kin.parent)
+    read(pid).map(|stat| stat.parent)
 }
 
 fn read(pid: i32) -> Option<ProcStat> {

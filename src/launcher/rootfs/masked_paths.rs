@@ -56,18 +56,18 @@ pub(crate) fn apply(
     readonly: &[String],
     null: &NullDevice,
     label: Option<&str>,
-    peers: &mut PropagationGuard,
+    propagation: &mut PropagationGuard,
 ) -> Result<(), MaskError> {
     for path in readonly {
         let failed = |source| MaskError::ReadOnly { path: path.into(), source };
         if let Some(found) = find(Path::new(path)).map_err(failed)? {
-            make_read_only(found, peers).map_err(failed)?;
+            make_read_only(found, propagation).map_err(failed)?;
         }
     }
     for path in masked {
         let failed = |source| MaskError::Hide { path: path.into(), source };
         if let Some(found) = find(Path::new(path)).map_err(failed)? {
-            mask(found, null, label, peers).map_err(failed)?;
+            mask(found, null, label, propagation).map_err(failed)?;
         }
     }
     Ok(())
@@ -83,17 +83,17 @@ fn find(path: &Path) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-fn make_read_only(found: OwnedFd, peers: &mut PropagationGuard) -> io::Result<()> {
+fn make_read_only(found: OwnedFd, propagation: &mut PropagationGuard) -> io::Result<()> {
     let tree = copy(&found, OpenTreeFlags::AT_RECURSIVE)?;
     let attributes = Attributes { set: RDONLY, clear: 0, propagation: PRIVATE };
     set_attributes(&tree, attributes, Reach::Tree)?;
-    peers.attach(tree, found)
+    propagation.attach(tree, found)
 }
 
-fn mask(found: OwnedFd, null: &NullDevice, label: Option<&str>, peers: &mut PropagationGuard) -> io::Result<()> {
+fn mask(found: OwnedFd, null: &NullDevice, label: Option<&str>, propagation: &mut PropagationGuard) -> io::Result<()> {
     let directory = FileType::from_raw_mode(fstat(&found)?.st_mode) == FileType::Directory;
     let over = if directory { empty(label)? } else { nothing(null)? };
-    peers.attach(over, found)
+    propagation.attach(over, found)
 }
 
 /// The null device, which cannot be changed by this name.

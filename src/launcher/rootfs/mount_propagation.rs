@@ -20,7 +20,7 @@ use crate::rootfs::mounts::{attach, open_in_root};
 pub(crate) struct PropagationGuard {
     /// Whether there can be any: to ask the kernel each time would take longer than to mount.
     any: bool,
-    apart: Vec<SeparatedMount>,
+    separated: Vec<SeparatedMount>,
 }
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ struct SeparatedMount {
 
 impl PropagationGuard {
     pub(crate) fn new(any: bool) -> Self {
-        Self { any, apart: Vec::new() }
+        Self { any, separated: Vec::new() }
     }
 
     /// Whether `mount` tells others of what is mounted in it.
@@ -60,7 +60,7 @@ impl PropagationGuard {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
         let group = open_tree(&mount, "", flags)?;
         set_attributes(&mount, Attributes { propagation: PRIVATE, ..Attributes::default() }, Reach::Top)?;
-        self.apart.push(SeparatedMount { mount, group });
+        self.separated.push(SeparatedMount { mount, group });
         Ok(())
     }
 
@@ -69,7 +69,7 @@ impl PropagationGuard {
         let flags = MoveMountFlags::MOVE_MOUNT_SET_GROUP
             | MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
             | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-        for SeparatedMount { mount, group } in self.apart {
+        for SeparatedMount { mount, group } in self.separated {
             move_mount(&group, "", &mount, "", flags)?;
         }
         Ok(())

@@ -237,7 +237,7 @@ fn cgroup_tmpfs() -> MountOptions {
 }
 
 /// Puts everything in its place. Runs in the container, as root, after it entered its root.
-pub(crate) fn attach_in_root(staged: &[PreparedMount], peers: &mut PropagationGuard) -> Result<(), MountError> {
+pub(crate) fn attach_in_root(staged: &[PreparedMount], propagation: &mut PropagationGuard) -> Result<(), MountError> {
     let mut in_turn: Vec<&PreparedMount> = staged.iter().collect();
     in_turn.sort_by_key(|one| one.turn);
     for PreparedMount { turn: _, target, what } in in_turn {
@@ -246,18 +246,18 @@ pub(crate) fn attach_in_root(staged: &[PreparedMount], peers: &mut PropagationGu
             MountKind::Tree { mount, directory } => {
                 let onto = find_or_create(target, *directory).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
-                peers.attach(mount, onto).map_err(step("attaching"))?;
+                propagation.attach(mount, onto).map_err(step("attaching"))?;
             }
             MountKind::Tmpfs(options) => {
                 let onto = find_or_create(target, true).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
-                peers.attach(&tmpfs(target, options)?, onto).map_err(step("attaching"))?;
+                propagation.attach(&tmpfs(target, options)?, onto).map_err(step("attaching"))?;
             }
             MountKind::CgroupV1 { controllers, above, readonly } => {
                 let onto = find_or_create(target, true).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
                 let tmpfs = &tmpfs(target, above)?;
-                peers.attach(tmpfs, onto).map_err(step("attaching"))?;
+                propagation.attach(tmpfs, onto).map_err(step("attaching"))?;
                 attach_controllers(tmpfs, controllers).map_err(step("showing the controllers"))?;
                 let set = if *readonly { sys::mount::RDONLY } else { 0 };
                 let attributes = Attributes { set, ..Attributes::default() };
@@ -267,7 +267,7 @@ pub(crate) fn attach_in_root(staged: &[PreparedMount], peers: &mut PropagationGu
                 let onto = find_or_create(target, true).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
                 let cgroup = cgroup_v2(*readonly).map_err(step("mounting cgroup2"))?;
-                peers.attach(cgroup, onto).map_err(step("attaching"))?;
+                propagation.attach(cgroup, onto).map_err(step("attaching"))?;
             }
         }
     }

@@ -73,8 +73,8 @@ impl Bridge {
         let path = pod.netns.as_deref().ok_or(AttachError::NoNamespace)?;
         let (made, homes, forwards) = {
             let mut state = self.lock();
-            let home = |ip: &IpAddr| state.pool.address_config(*ip).ok_or(AttachError::Foreign(*ip));
-            let homes = ips.iter().map(home).collect::<Result<Vec<_>, _>>()?;
+            let config = |ip: &IpAddr| state.pool.address_config(*ip).ok_or(AttachError::Foreign(*ip));
+            let homes = ips.iter().map(config).collect::<Result<Vec<_>, _>>()?;
             state.pool.take(&pod.id, ips)?;
             let made = self.ensure(&mut state)?;
             (made, homes, state.ports.claim(&pod.id, &pod.ports, ips)?)
@@ -154,7 +154,7 @@ impl Bridge {
         bridge: u32,
         homes: &[AddressConfig],
     ) -> Result<bool, NetlinkError> {
-        let gateways: Vec<_> = homes.iter().map(|home| home.gateway).filter(IpAddr::is_ipv6).collect();
+        let gateways: Vec<_> = homes.iter().map(|config| config.gateway).filter(IpAddr::is_ipv6).collect();
         let awake = gateways.is_empty() || self.lock().awake == Some(bridge);
         let up = wait(|| {
             let up = is_up(socket, name, bridge, &[])? && is_up(socket, &self.settings.bridge, bridge, &[])?;
@@ -210,9 +210,9 @@ fn set_up(socket: &Socket, homes: &[AddressConfig]) -> Result<u32, NetlinkError>
     let found = socket.ask(batch)?.iter().find_map(link::read_link);
     let index = found.ok_or(NetlinkError::Noise { doing: "looking at the pod's interface" })?.index;
     let mut batch = Batch::new();
-    for home in homes {
-        link::add_address(&mut batch, index, home.address);
-        link::add_default_route(&mut batch, index, home.gateway);
+    for config in homes {
+        link::add_address(&mut batch, index, config.address);
+        link::add_default_route(&mut batch, index, config.gateway);
     }
     socket.ask(batch)?;
     Ok(index)

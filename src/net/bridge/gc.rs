@@ -48,8 +48,8 @@ impl Bridge {
             state.pool.release(pod);
             state.leaving.remove(pod);
         }
-        let leaver = |name: &String| PendingLink { name: name.clone(), pod: owners.get(name).cloned() };
-        let removal = self.remove_links(gone.iter().map(leaver).collect());
+        let link = |name: &String| PendingLink { name: name.clone(), pod: owners.get(name).cloned() };
+        let removal = self.remove_links(gone.iter().map(link).collect());
         if in_use {
             state.rules = None;
             self.make(&mut state)?;

@@ -36,12 +36,12 @@ pub(super) struct PendingLink {
 
 impl Bridge {
     /// Removes interfaces on a thread that waits for the kernel.
-    pub(super) fn remove_links(&self, leavers: Vec<PendingLink>) -> LinkRemoval {
-        let (state, list) = (self.shared(), leavers.clone());
+    pub(super) fn remove_links(&self, links: Vec<PendingLink>) -> LinkRemoval {
+        let (state, list) = (self.shared(), links.clone());
         match Builder::new().name("net-removal".to_owned()).spawn(move || remove(&state, &list)) {
             Ok(thread) => LinkRemoval(Some(thread)),
             Err(_) => {
-                remove(&self.shared(), &leavers);
+                remove(&self.shared(), &links);
                 LinkRemoval::done()
             }
         }
@@ -49,8 +49,8 @@ impl Bridge {
 }
 
 /// What cannot be removed keeps its addresses: the next sweep tries again.
-fn remove(state: &Arc<Mutex<State>>, leavers: &[PendingLink]) {
-    for PendingLink { name, pod } in leavers {
+fn remove(state: &Arc<Mutex<State>>, links: &[PendingLink]) {
+    for PendingLink { name, pod } in links {
         let mut batch = Batch::new();
         link::remove(&mut batch, name);
         if let Err(error) = Socket::route().and_then(|socket| socket.ask(batch)) {

@@ -144,13 +144,13 @@ pub(super) fn cached(dir: &Path) -> Result<Vec<CachedAttachment>, CacheError> {
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(failed(error)),
     };
-    let mut kept = Vec::new();
+    let mut cached = Vec::new();
     for entry in entries {
         let entry = entry.map_err(failed)?;
-        kept.extend(CachedAttachment::parse(entry.path()));
+        cached.extend(CachedAttachment::parse(entry.path()));
     }
-    kept.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(kept)
+    cached.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(cached)
 }
 
 impl CachedAttachment {

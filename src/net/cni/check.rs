@@ -37,8 +37,8 @@ impl Cni {
         let _open = self.gate.read().await;
         let _lock = self.pod_locks.lock(&pod.id).await;
         let mut attached = false;
-        for kept in self.cached_attachment(Some(&pod.id)).await? {
-            let Some(mut entry) = blocking(move || kept.read()).await? else { continue };
+        for cached in self.cached_attachment(Some(&pod.id)).await? {
+            let Some(mut entry) = blocking(move || cached.read()).await? else { continue };
             let Some(result) = entry.result.take() else { continue };
             attached = true;
             if entry.list.disable_check || !entry.version.has_check() {

@@ -44,20 +44,20 @@ impl Cni {
         let _lock = self.pod_locks.lock(&pod.id).await;
         self.held().remove(&pod.id);
         let netns = pod.netns.clone().filter(|path| is_namespace(path));
-        let kept = self.cached_attachment(Some(&pod.id)).await?;
+        let cached = self.cached_attachment(Some(&pod.id)).await?;
         let args = args::identity(pod);
-        if kept.is_empty() && args.is_err() {
+        if cached.is_empty() && args.is_err() {
             // It was refused when it was to be attached.
             return Ok(());
         }
         let args = args.unwrap_or_else(|_| args::minimal_args(&pod.id));
         let (id, interface) = (pod.id.clone(), INTERFACE.to_owned());
         let unknown = Attachment { pod: id, interface, netns: netns.clone(), args, offered: args::offered(pod) };
-        if kept.is_empty() {
+        if cached.is_empty() {
             return self.detach_unknown(unknown).await;
         }
         let mut first = Ok(());
-        for one in kept {
+        for one in cached {
             first = first.and(self.detach_cached(one, |_| netns.clone(), unknown.clone()).await);
         }
         first
@@ -66,19 +66,19 @@ impl Cni {
     /// The entries of all pods, or of one.
     pub(super) async fn cached_attachment(&self, pod: Option<&str>) -> Result<Vec<CachedAttachment>, CacheError> {
         let (dir, pod) = (self.settings().cache_dir.clone(), pod.map(str::to_owned));
-        let is_wanted = move |kept: &CachedAttachment| pod.as_ref().is_none_or(|pod| kept.pod == *pod);
+        let is_wanted = move |cached: &CachedAttachment| pod.as_ref().is_none_or(|pod| cached.pod == *pod);
         blocking(move || Ok(cache::cached(&dir)?.into_iter().filter(is_wanted).collect())).await
     }
 
     /// By what is kept of it, in what `netns` makes of the namespace that is; by `unknown` where that is damaged.
     pub(super) async fn detach_cached(
         &self,
-        kept: CachedAttachment,
+        cached: CachedAttachment,
         netns: impl FnOnce(Option<PathBuf>) -> Option<PathBuf>,
         unknown: Attachment,
     ) -> Result<(), DelError> {
-        let path = kept.path.clone();
-        if let Some(mut entry) = blocking(move || kept.read()).await? {
+        let path = cached.path.clone();
+        if let Some(mut entry) = blocking(move || cached.read()).await? {
             entry.place.netns = netns(entry.place.netns);
             return self.detach(entry).await;
         }

@@ -60,8 +60,8 @@ impl Cni {
         let mut done = GcReport::default();
         let alive: BTreeSet<&str> = alive.iter().map(String::as_str).collect();
         match self.cached_attachment(None).await {
-            Ok(kept) => {
-                for one in kept {
+            Ok(cached) => {
+                for one in cached {
                     self.detach_dead(one, &alive, &mut done).await;
                 }
             }
@@ -79,17 +79,17 @@ impl Cni {
         done
     }
 
-    async fn detach_dead(&self, kept: CachedAttachment, alive: &BTreeSet<&str>, done: &mut GcReport) {
+    async fn detach_dead(&self, cached: CachedAttachment, alive: &BTreeSet<&str>, done: &mut GcReport) {
         let _open = self.gate.read().await;
-        let _lock = self.pod_locks.lock(&kept.pod).await;
-        let pod = kept.pod.clone();
-        if alive.contains(pod.as_str()) || self.held().contains(&pod) || !kept.path.exists() {
+        let _lock = self.pod_locks.lock(&cached.pod).await;
+        let pod = cached.pod.clone();
+        if alive.contains(pod.as_str()) || self.held().contains(&pod) || !cached.path.exists() {
             return;
         }
-        let (interface, args) = (kept.interface.clone(), args::minimal_args(&pod));
+        let (interface, args) = (cached.interface.clone(), args::minimal_args(&pod));
         let unknown = Attachment { pod: pod.clone(), interface, netns: None, args, offered: Map::new() };
         let if_there = |netns: Option<PathBuf>| netns.filter(|path| is_namespace(path));
-        match self.detach_cached(kept, if_there, unknown).await {
+        match self.detach_cached(cached, if_there, unknown).await {
             Ok(()) => done.detached.push(pod),
             Err(source) => done.failed.push(GcFailure::Detach { pod, source }),
         }
@@ -99,8 +99,8 @@ impl Cni {
     async fn networks(&self, done: &mut GcReport) -> BTreeMap<String, ConfList> {
         let mut networks = BTreeMap::new();
         match self.cached_attachment(None).await {
-            Ok(kept) => {
-                for entry in blocking(move || kept.iter().map(CachedAttachment::read).collect::<Vec<_>>()).await {
+            Ok(cached) => {
+                for entry in blocking(move || cached.iter().map(CachedAttachment::read).collect::<Vec<_>>()).await {
                     match entry {
                         Ok(entry) => networks.extend(entry.map(|entry| (entry.list.name.clone(), entry.list))),
                         Err(error) => done.failed.push(error.into()),

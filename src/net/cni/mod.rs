@@ -108,7 +108,8 @@ impl Cni {
 
     /// The pods that still have to be detached, among them those whose attaching was cut off. Blocks for a moment.
     pub fn attachments(&self) -> Result<Vec<String>, CacheError> {
-        let mut pods: Vec<_> = cache::cached(&self.settings().cache_dir)?.into_iter().map(|kept| kept.pod).collect();
+        let mut pods: Vec<_> =
+            cache::cached(&self.settings().cache_dir)?.into_iter().map(|cached| cached.pod).collect();
         pods.dedup();
         Ok(pods)
     }

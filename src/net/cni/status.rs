@@ -56,7 +56,7 @@ impl ErrorClass for NotReady {
 pub(super) struct LastStatus {
     list: ConfList,
     at: Instant,
-    said: Result<(), Arc<PluginError>>,
+    output: Result<(), Arc<PluginError>>,
 }
 
 impl Cni {
@@ -87,11 +87,11 @@ impl Cni {
             && last.list == list
             && last.at.elapsed() < GOOD_FOR
         {
-            return last.said.clone();
+            return last.output.clone();
         }
-        let said = self.ask_plugins(&list).await.map_err(Arc::new);
-        *asked = Some(LastStatus { list, at: Instant::now(), said: said.clone() });
-        said
+        let output = self.ask_plugins(&list).await.map_err(Arc::new);
+        *asked = Some(LastStatus { list, at: Instant::now(), output: output.clone() });
+        output
     }
 
     async fn ask_plugins(&self, list: &ConfList) -> Result<(), PluginError> {

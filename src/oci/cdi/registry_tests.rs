@@ -10,12 +10,12 @@ use super::{CdiError, CdiRegistry, Edits, Owner};
 const ROOT: Owner = Owner { uid: 0, gid: 0 };
 
 /// Two directories of specs, the second of which outranks the first.
-struct Ground {
+struct TestEnv {
     dir: tempfile::TempDir,
     specs: CdiRegistry,
 }
 
-impl Ground {
+impl TestEnv {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let dirs = ["low", "high"].map(|name| dir.path().join(name)).to_vec();
@@ -64,140 +64,141 @@ fn env(variable: &str) -> Value {
 
 #[test]
 fn devices_come_from_json_and_yaml_and_from_nothing_else() {
-    let ground = Ground::new();
-    ground.spec("low/a.json", &[("0", env("A=json"))]);
-    ground.write(
+    let test_env = TestEnv::new();
+    test_env.spec("low/a.json", &[("0", env("A=json"))]);
+    test_env.write(
         "high/b.yaml",
         "# as people write it\ncdiVersion: 0.7.0\nkind: v.example/y\ncontainerEdits:\n  env:\n  - ALL=1\ndevices:\n- name: 0\n  containerEdits:\n    \
          deviceNodes:\n    - path: /dev/x\n      hostPath: /dev/null\n      fileMode: 0640\n- name: \"1\"\n  containerEdits:\n    env: [ONE=1]\n",
     );
     for other in ["low/c.yml", "low/d.json.tmp", "low/e", "low/f.JSON", "low/sub/g.json"] {
-        ground.spec(other, &[("no", env("A=1"))]);
+        test_env.spec(other, &[("no", env("A=1"))]);
     }
-    assert_eq!(ground.env("v.example/c=0"), ["A=json"]);
-    let edits = ground.find(&["v.example/y=0", "v.example/y=1"]).unwrap();
+    assert_eq!(test_env.env("v.example/c=0"), ["A=json"]);
+    let edits = test_env.find(&["v.example/y=0", "v.example/y=1"]).unwrap();
     assert_eq!(edits.env, ["ALL=1", "ONE=1"], "what a spec has for all its devices comes once");
     assert_eq!(edits.nodes[0].node.file_mode(), Some(0o640), "octal, as the peers read it");
     assert_eq!(
         edits.used.iter().map(|used| used.name.as_str()).collect::<Vec<_>>(),
         ["v.example/y=0", "v.example/y=1"]
     );
-    assert_eq!(edits.used[0].spec, ground.path("high/b.yaml"));
-    ground.refusal(&["v.example/c=no"], ErrorKind::Precondition, &["v.example/c=no"]);
+    assert_eq!(edits.used[0].spec, test_env.path("high/b.yaml"));
+    test_env.refusal(&["v.example/c=no"], ErrorKind::Precondition, &["v.example/c=no"]);
 }
 
 #[test]
 fn every_device_that_is_missing_is_named_and_every_bad_file_too() {
-    let ground = Ground::new();
-    ground.spec("low/good.json", &[("here", env("A=1"))]);
-    let broken = ground.write("low/broken.yaml", "cdiVersion: [");
-    let wrong = ground.spec("high/wrong.json", &[("x/y", env("A=1"))]);
+    let test_env = TestEnv::new();
+    test_env.spec("low/good.json", &[("here", env("A=1"))]);
+    let broken = test_env.write("low/broken.yaml", "cdiVersion: [");
+    let wrong = test_env.spec("high/wrong.json", &[("x/y", env("A=1"))]);
     let words =
         ["v.example/c=1", "other.example/c=2", broken.to_str().unwrap(), wrong.to_str().unwrap(), "devices[0].name"];
     let text =
-        ground.refusal(&["v.example/c=1", "v.example/c=here", "other.example/c=2"], ErrorKind::Precondition, &words);
+        test_env.refusal(&["v.example/c=1", "v.example/c=here", "other.example/c=2"], ErrorKind::Precondition, &words);
     assert!(!text.contains("c=here") && !text.contains("good.json") && !text.contains('\n'), "{text}");
-    assert_eq!(ground.env("v.example/c=here"), ["A=1"], "a bad file takes none but its own devices");
+    assert_eq!(test_env.env("v.example/c=here"), ["A=1"], "a bad file takes none but its own devices");
     let many: Vec<String> = (0..20).map(|n| format!("v.example/c={n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    ground.refusal(&many, ErrorKind::Precondition, &["v.example/c=7", "and 12 more"]);
+    test_env.refusal(&many, ErrorKind::Precondition, &["v.example/c=7", "and 12 more"]);
 }
 
 #[test]
 fn a_later_directory_outranks_and_equals_are_not_believed() {
-    let ground = Ground::new();
-    let (one, two) = (ground.spec("low/a.json", &[("x", env("A=a"))]), ground.spec("low/b.json", &[("x", env("A=b"))]));
-    ground.refusal(
+    let test_env = TestEnv::new();
+    let (one, two) =
+        (test_env.spec("low/a.json", &[("x", env("A=a"))]), test_env.spec("low/b.json", &[("x", env("A=b"))]));
+    test_env.refusal(
         &["v.example/c=x"],
         ErrorKind::Precondition,
         &["v.example/c=x is described more than once", one.to_str().unwrap(), two.to_str().unwrap()],
     );
-    let high = ground.spec("high/c.json", &[("x", env("A=high"))]);
-    assert_eq!(ground.env("v.example/c=x"), ["A=high"], "what ranks lower does not matter then");
+    let high = test_env.spec("high/c.json", &[("x", env("A=high"))]);
+    assert_eq!(test_env.env("v.example/c=x"), ["A=high"], "what ranks lower does not matter then");
     fs::remove_file(high).unwrap();
     fs::remove_file(one).unwrap();
-    assert_eq!(ground.env("v.example/c=x"), ["A=b"]);
+    assert_eq!(test_env.env("v.example/c=x"), ["A=b"]);
 }
 
 #[test]
 fn what_is_written_replaced_or_removed_is_seen_at_once() {
-    let ground = Ground::new();
-    ground.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["no CDI spec in"]);
-    let path = ground.spec("high/a.json", &[("x", env("A=1"))]);
-    assert_eq!(ground.env("v.example/c=x"), ["A=1"]);
+    let test_env = TestEnv::new();
+    test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["no CDI spec in"]);
+    let path = test_env.spec("high/a.json", &[("x", env("A=1"))]);
+    assert_eq!(test_env.env("v.example/c=x"), ["A=1"]);
     // Of the same length, in place and within the same tick of the clock perhaps.
     for n in 2..9 {
-        ground.spec("high/a.json", &[("x", env(&format!("A={n}")))]);
-        assert_eq!(ground.env("v.example/c=x"), [format!("A={n}")]);
+        test_env.spec("high/a.json", &[("x", env(&format!("A={n}")))]);
+        assert_eq!(test_env.env("v.example/c=x"), [format!("A={n}")]);
     }
-    let link = ground.path("low/link.json");
+    let link = test_env.path("low/link.json");
     fs::create_dir_all(link.parent().unwrap()).unwrap();
-    let target = ground.spec("elsewhere/t.json", &[("y", env("B=1"))]);
+    let target = test_env.spec("elsewhere/t.json", &[("y", env("B=1"))]);
     symlink(&target, &link).unwrap();
-    assert_eq!(ground.env("v.example/c=y"), ["B=1"]);
-    ground.spec("elsewhere/t.json", &[("y", env("B=2"))]);
-    assert_eq!(ground.env("v.example/c=y"), ["B=2"], "also behind a link");
+    assert_eq!(test_env.env("v.example/c=y"), ["B=1"]);
+    test_env.spec("elsewhere/t.json", &[("y", env("B=2"))]);
+    assert_eq!(test_env.env("v.example/c=y"), ["B=2"], "also behind a link");
     fs::remove_file(path).unwrap();
-    ground.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["v.example/c=x"]);
+    test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["v.example/c=x"]);
     fs::remove_file(target).unwrap();
-    ground.refusal(&["v.example/c=y"], ErrorKind::Precondition, &["link.json"]);
+    test_env.refusal(&["v.example/c=y"], ErrorKind::Precondition, &["link.json"]);
 }
 
 #[test]
 fn a_file_that_did_not_change_is_not_read_again() {
-    let ground = Ground::new();
-    let path = ground.spec("low/a.json", &[("x", env("A=1"))]);
-    assert_eq!(ground.env("v.example/c=x"), ["A=1"]);
-    let before = ground.specs.look();
+    let test_env = TestEnv::new();
+    let path = test_env.spec("low/a.json", &[("x", env("A=1"))]);
+    assert_eq!(test_env.env("v.example/c=x"), ["A=1"]);
+    let before = test_env.specs.look();
     // Its last change has to lie some time back, and no test can set that time.
     std::thread::sleep(std::time::Duration::from_millis(3100));
-    let settled = ground.specs.look();
+    let settled = test_env.specs.look();
     assert!(!std::sync::Arc::ptr_eq(&before, &settled), "it was new, so it is read once more");
-    assert!(std::sync::Arc::ptr_eq(&settled, &ground.specs.look()));
+    assert!(std::sync::Arc::ptr_eq(&settled, &test_env.specs.look()));
     fs::write(&path, "").unwrap();
-    assert!(!std::sync::Arc::ptr_eq(&settled, &ground.specs.look()));
+    assert!(!std::sync::Arc::ptr_eq(&settled, &test_env.specs.look()));
 }
 
 #[test]
 fn files_that_only_look_like_specs_are_refused_without_waiting_for_them() {
-    let ground = Ground::new();
-    fs::create_dir_all(ground.path("low")).unwrap();
+    let test_env = TestEnv::new();
+    fs::create_dir_all(test_env.path("low")).unwrap();
     rustix::fs::mknodat(
         rustix::fs::CWD,
-        ground.path("low/fifo.json"),
+        test_env.path("low/fifo.json"),
         rustix::fs::FileType::Fifo,
         rustix::fs::Mode::from_raw_mode(0o600),
         0,
     )
     .unwrap();
-    symlink("/dev/zero", ground.path("low/zero.json")).unwrap();
-    symlink("loop.json", ground.path("low/loop.json")).unwrap();
-    ground.write("low/long.json", &" ".repeat(3 << 20));
-    ground.write("low/latin.json", "");
-    fs::write(ground.path("low/latin.json"), b"{\"a\": \"\xff\"}").unwrap();
-    let open = ground.spec("low/open.json", &[("x", env("A=1"))]);
+    symlink("/dev/zero", test_env.path("low/zero.json")).unwrap();
+    symlink("loop.json", test_env.path("low/loop.json")).unwrap();
+    test_env.write("low/long.json", &" ".repeat(3 << 20));
+    test_env.write("low/latin.json", "");
+    fs::write(test_env.path("low/latin.json"), b"{\"a\": \"\xff\"}").unwrap();
+    let open = test_env.spec("low/open.json", &[("x", env("A=1"))]);
     fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).unwrap();
     let names = ["fifo.json: is no file", "zero.json: is no file", "loop.json", "long.json: has more", "latin.json"];
-    ground.refusal(&["v.example/c=x"], ErrorKind::Precondition, &names);
-    ground.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["open.json: can be written by anybody"]);
+    test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &names);
+    test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["open.json: can be written by anybody"]);
 }
 
 #[test]
 fn hostile_documents_are_refused_within_bounds() {
-    let ground = Ground::new();
+    let test_env = TestEnv::new();
     let mut laughs = "a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for (above, name) in ('a'..='y').zip('b'..='z') {
         laughs.push_str(&format!("{name}: &{name} [{}]\n", vec![format!("*{above}"); 9].join(", ")));
     }
-    ground.write("low/laughs.yaml", &laughs);
-    ground.write("low/deep.yaml", &"[".repeat(100_000));
-    ground.write("low/deep.json", &"[".repeat(100_000));
-    ground.write("low/two.yaml", "cdiVersion: 1.0.0\nkind: v.example/c\n---\nkind: v.example/c\n");
-    ground.write("low/twice.yaml", "cdiVersion: 1.0.0\ncdiVersion: 1.0.0\nkind: v.example/c\ndevices: []\n");
-    ground.write("low/future.json", r#"{"cdiVersion": "9.0.0", "kind": "v.example/c", "brandNew": {}}"#);
+    test_env.write("low/laughs.yaml", &laughs);
+    test_env.write("low/deep.yaml", &"[".repeat(100_000));
+    test_env.write("low/deep.json", &"[".repeat(100_000));
+    test_env.write("low/two.yaml", "cdiVersion: 1.0.0\nkind: v.example/c\n---\nkind: v.example/c\n");
+    test_env.write("low/twice.yaml", "cdiVersion: 1.0.0\ncdiVersion: 1.0.0\nkind: v.example/c\ndevices: []\n");
+    test_env.write("low/future.json", r#"{"cdiVersion": "9.0.0", "kind": "v.example/c", "brandNew": {}}"#);
     let names =
         ["laughs.yaml", "deep.yaml", "deep.json", "two.yaml", "twice.yaml", "future.json: cdiVersion: \"9.0.0\""];
-    ground.refusal(&["v.example/c=x"], ErrorKind::Precondition, &names);
+    test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &names);
 }
 
 /// A good spec, of which a piece is replaced.
@@ -214,16 +215,16 @@ proptest::proptest! {
         length in 0_usize..20,
         anything in "\\PC{0,200}",
     ) {
-        let ground = Ground::new();
+        let test_env = TestEnv::new();
         let end = (begin + length).min(FULL.len());
         let text = format!("{}{piece}{}", &FULL[..begin], &FULL[end..]);
         for name in ["a.json", "a.yaml"] {
-            ground.write(&format!("low/{name}"), &text);
-            ground.write(&format!("high/{name}"), &anything);
+            test_env.write(&format!("low/{name}"), &text);
+            test_env.write(&format!("high/{name}"), &anything);
             // Found or not: it comes to an end, and nothing else.
-            ground.find(&["v.example/c=x"]).ok();
-            fs::remove_file(ground.path(&format!("low/{name}"))).unwrap();
-            fs::remove_file(ground.path(&format!("high/{name}"))).unwrap();
+            test_env.find(&["v.example/c=x"]).ok();
+            fs::remove_file(test_env.path(&format!("low/{name}"))).unwrap();
+            fs::remove_file(test_env.path(&format!("high/{name}"))).unwrap();
         }
     }
 }
@@ -243,8 +244,8 @@ fn no_directory_is_no_trouble_and_one_that_cannot_be_read_is_told() {
 
 #[test]
 fn nodes_are_filled_from_the_host_where_the_spec_is_silent() {
-    let ground = Ground::new();
-    ground.spec(
+    let test_env = TestEnv::new();
+    test_env.spec(
         "low/a.json",
         &[
             ("host", json!({"deviceNodes": [{"path": "/dev/x", "hostPath": "/dev/null"}]})),
@@ -256,7 +257,7 @@ fn nodes_are_filled_from_the_host_where_the_spec_is_silent() {
         ],
     );
     let node = |name: &str, owner| {
-        let mut edits = ground.specs.find(&[format!("v.example/c={name}")], owner).unwrap();
+        let mut edits = test_env.specs.find(&[format!("v.example/c={name}")], owner).unwrap();
         edits.nodes.pop().unwrap()
     };
     let host = node("host", Owner { uid: 1000, gid: 100 });
@@ -267,9 +268,9 @@ fn nodes_are_filled_from_the_host_where_the_spec_is_silent() {
     assert_eq!((named.node.major(), named.node.minor(), named.node.file_mode()), (9, 7, Some(0o666)));
     assert_eq!((named.node.uid(), named.node.gid()), (Some(3), Some(100)));
     assert!(node("closed", ROOT).access.is_none());
-    ground.refusal(&["v.example/c=other"], ErrorKind::Precondition, &["/dev/null", "kind of device"]);
-    ground.refusal(&["v.example/c=file"], ErrorKind::Precondition, &["/etc/passwd", "kind of device"]);
-    ground.refusal(
+    test_env.refusal(&["v.example/c=other"], ErrorKind::Precondition, &["/dev/null", "kind of device"]);
+    test_env.refusal(&["v.example/c=file"], ErrorKind::Precondition, &["/etc/passwd", "kind of device"]);
+    test_env.refusal(
         &["v.example/c=gone"],
         ErrorKind::Precondition,
         &["v.example/c=gone", "/dev/not-there", "No such file"],
@@ -278,10 +279,10 @@ fn nodes_are_filled_from_the_host_where_the_spec_is_silent() {
 
 #[test]
 fn what_a_device_needs_of_the_host_must_be_there() {
-    let ground = Ground::new();
+    let test_env = TestEnv::new();
     let mount = |host: &str| json!({"mounts": [{"hostPath": host, "containerPath": "/x", "options": ["ro"]}]});
     let hook = |name: &str, path: &str| json!({"hooks": [{"hookName": name, "path": path}]});
-    ground.spec(
+    test_env.spec(
         "low/a.json",
         &[
             ("mount", mount("/usr")),
@@ -293,14 +294,14 @@ fn what_a_device_needs_of_the_host_must_be_there() {
             ("rdt", json!({"intelRdt": {"closID": "x"}})),
         ],
     );
-    let edits = ground.find(&["v.example/c=mount", "v.example/c=hook", "v.example/c=inside"]).unwrap();
+    let edits = test_env.find(&["v.example/c=mount", "v.example/c=hook", "v.example/c=inside"]).unwrap();
     assert_eq!(edits.mounts[0].options().as_ref().unwrap(), &["ro", "rprivate"]);
     assert_eq!(edits.mounts[0].typ().as_deref(), Some("bind"));
     let hooks = edits.hooks.unwrap();
     assert_eq!(hooks.create_container().as_ref().unwrap()[0].path(), Path::new("/bin/true"));
     assert_eq!(hooks.start_container().as_ref().unwrap().len(), 1);
-    ground.refusal(&["v.example/c=no-mount"], ErrorKind::Precondition, &["v.example/c=no-mount", "/not/there"]);
-    ground.refusal(&["v.example/c=no-hook"], ErrorKind::Precondition, &["v.example/c=no-hook", "/not/there"]);
-    ground.refusal(&["v.example/c=not-a-program"], ErrorKind::Precondition, &["/etc/passwd"]);
-    ground.refusal(&["v.example/c=rdt"], ErrorKind::Unsupported, &["v.example/c=rdt", "intelRdt"]);
+    test_env.refusal(&["v.example/c=no-mount"], ErrorKind::Precondition, &["v.example/c=no-mount", "/not/there"]);
+    test_env.refusal(&["v.example/c=no-hook"], ErrorKind::Precondition, &["v.example/c=no-hook", "/not/there"]);
+    test_env.refusal(&["v.example/c=not-a-program"], ErrorKind::Precondition, &["/etc/passwd"]);
+    test_env.refusal(&["v.example/c=rdt"], ErrorKind::Unsupported, &["v.example/c=rdt", "intelRdt"]);
 }

@@ -159,10 +159,10 @@ impl Selinux {
         &self,
         id: &str,
         pod: Option<&Labels>,
-        wish: LabelRequest<'_>,
+        request: LabelRequest<'_>,
     ) -> Result<Option<Labels>, SelinuxError> {
         let Some(pod) = pod else {
-            return match wish.asked {
+            return match request.asked {
                 None => Ok(None),
                 Some(_) if !self.is_there() => Err(SelinuxError::Absent),
                 Some(_) => Err(SelinuxError::Unlabelled),
@@ -170,7 +170,7 @@ impl Selinux {
         };
         let names_type = |asked: Option<&SeLinux>| asked.is_some_and(|asked| !asked.kind.is_empty());
         let mut labels = pod.clone();
-        if let (Some(asked), Some(process)) = (wish.asked, &pod.process) {
+        if let (Some(asked), Some(process)) = (request.asked, &pod.process) {
             let process = self.check(&process.parse::<Context>()?.of_process(asked))?;
             labels.mount = self.check(&pod.mount.parse::<Context>()?.of_files(asked))?.to_string();
             if let Some(level) = &process.level {
@@ -179,7 +179,7 @@ impl Selinux {
             labels.process = Some(process.to_string());
         }
         // As the peers do, who ignore a type as well; but nobody names one without meaning it.
-        if wish.free && !names_type(wish.asked) && !names_type(wish.of_pod) {
+        if request.free && !names_type(request.asked) && !names_type(request.of_pod) {
             labels.process = None;
         }
         Ok(Some(labels))

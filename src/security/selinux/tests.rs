@@ -78,8 +78,8 @@ fn a_host_without_selinux_labels_nothing_and_refuses_a_wish() {
             (refused.kind(), refused.to_string().as_str()),
             (ErrorKind::Unsupported, "this host has no SELinux")
         );
-        let wish = asked("own_t", "");
-        let refused = selinux.of_container("c", None, LabelRequest { asked: Some(&wish), ..SILENT }).unwrap_err();
+        let request = asked("own_t", "");
+        let refused = selinux.of_container("c", None, LabelRequest { asked: Some(&request), ..SILENT }).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Unsupported);
         assert_eq!(selinux.of_container("c", None, SILENT).unwrap(), None);
     };
@@ -123,13 +123,13 @@ fn every_pod_has_a_level_of_its_own_until_it_is_gone() {
 fn what_is_asked_for_is_put_over_the_defaults_and_asked_of_the_kernel() {
     let host = Host::new();
     let selinux = host.selinux();
-    let wish = asked("own_t", "s0:c3,c1");
-    let labels = selinux.of_pod("p", Some(&wish), true).unwrap().unwrap();
+    let request = asked("own_t", "s0:c3,c1");
+    let labels = selinux.of_pod("p", Some(&request), true).unwrap().unwrap();
     assert_eq!(labels.process.as_deref(), Some("system_u:system_r:own_t:s0:c1,c3"));
     assert_eq!(labels.mount, "system_u:object_r:container_file_t:s0:c1,c3");
     assert_eq!(labels.shared(), "system_u:object_r:container_file_t:s0");
     // The same by name is another pod's right.
-    selinux.of_pod("q", Some(&wish), true).unwrap().unwrap();
+    selinux.of_pod("q", Some(&request), true).unwrap().unwrap();
     for (bad, context) in [
         (asked("bad_t", ""), "system_u:system_r:bad_t:s0"),
         (asked("", "s0:c8"), "system_u:system_r:container_t:s0:c8"),
@@ -147,7 +147,7 @@ fn containers_have_their_pods_labels_but_for_what_they_ask_for() {
     let host = Host::new();
     let selinux = host.selinux();
     let pod = selinux.of_pod("p", Some(&asked("", "s0:c0,c1")), true).unwrap().unwrap();
-    let of = |wish: LabelRequest<'_>| selinux.of_container("c", Some(&pod), wish);
+    let of = |request: LabelRequest<'_>| selinux.of_container("c", Some(&pod), request);
     assert_eq!(of(SILENT).unwrap(), Some(pod.clone()));
     let (kind, place) = (asked("own_t", ""), asked("", "s0:c2"));
     let labels = of(LabelRequest { asked: Some(&kind), ..SILENT }).unwrap().unwrap();
@@ -206,7 +206,7 @@ fn a_handler_that_has_it_off_labels_nothing_and_refuses_a_wish() {
     assert_eq!(selinux.of_pod("p", None, false).unwrap(), None);
     let refused = selinux.of_pod("p", Some(&asked("own_t", "")), false).unwrap_err();
     assert!(matches!(refused, SelinuxError::Off) && refused.kind() == ErrorKind::Precondition);
-    let wish = asked("own_t", "");
-    let refused = selinux.of_container("c", None, LabelRequest { asked: Some(&wish), ..SILENT }).unwrap_err();
+    let request = asked("own_t", "");
+    let refused = selinux.of_container("c", None, LabelRequest { asked: Some(&request), ..SILENT }).unwrap_err();
     assert!(matches!(refused, SelinuxError::Unlabelled) && refused.kind() == ErrorKind::Precondition);
 }

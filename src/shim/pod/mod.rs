@@ -41,24 +41,24 @@ pub(crate) struct Pod {
 
 /// Makes the namespaces by entering new ones and going back. A user namespace, if the pod has one, comes first and owns
 /// the others; that one is made and never entered.
-pub(crate) fn create(ask: &SandboxRequest) -> Result<Pod, SandboxError> {
+pub(crate) fn create(request: &SandboxRequest) -> Result<Pod, SandboxError> {
     let mut held = Sandbox::default();
     let mut kept = Vec::new();
     let mut flags = CloneFlags::empty();
-    flags.set(CloneFlags::CLONE_NEWNET, ask.namespaces.network);
-    flags.set(CloneFlags::CLONE_NEWIPC, ask.namespaces.ipc);
-    flags.set(CloneFlags::CLONE_NEWUTS, ask.namespaces.uts);
-    let home = SavedNamespaces::save(flags).map_err(step("opening the host's namespaces"))?;
-    let made = enter_new(ask, flags).and_then(|user| {
+    flags.set(CloneFlags::CLONE_NEWNET, request.namespaces.network);
+    flags.set(CloneFlags::CLONE_NEWIPC, request.namespaces.ipc);
+    flags.set(CloneFlags::CLONE_NEWUTS, request.namespaces.uts);
+    let saved = SavedNamespaces::save(flags).map_err(step("opening the host's namespaces"))?;
+    let made = enter_new(request, flags).and_then(|user| {
         held.user = user.map(|user| named(user, &mut kept));
-        populate(ask, &mut held, &mut kept)
+        populate(request, &mut held, &mut kept)
     });
-    home.restore();
+    saved.restore();
     made?;
-    if ask.namespaces.ipc {
-        held.shm = Some(shared_memory(ask)?);
+    if request.namespaces.ipc {
+        held.shm = Some(shared_memory(request)?);
     }
-    let init = if ask.namespaces.pid { Some(start_init(&held)?) } else { None };
+    let init = if request.namespaces.pid { Some(start_init(&held)?) } else { None };
     if let Some(pid) = init {
         // By descriptor: a pid could be another process's one day.
         let ns = std::fs::File::open(format!("/proc/{pid}/ns/pid")).map_err(step("keeping the PID namespace"))?;
@@ -68,8 +68,8 @@ pub(crate) fn create(ask: &SandboxRequest) -> Result<Pod, SandboxError> {
 }
 
 /// Enters new namespaces of these kinds; gives the user namespace that owns them, where the pod has one.
-fn enter_new(ask: &SandboxRequest, kinds: CloneFlags) -> Result<Option<OwnedFd>, SandboxError> {
-    let Some(ids) = &ask.user else {
+fn enter_new(request: &SandboxRequest, kinds: CloneFlags) -> Result<Option<OwnedFd>, SandboxError> {
+    let Some(ids) = &request.user else {
         nix::sched::unshare(kinds).map_err(step("making the namespaces"))?;
         return Ok(None);
     };
@@ -79,23 +79,23 @@ fn enter_new(ask: &SandboxRequest, kinds: CloneFlags) -> Result<Option<OwnedFd>,
 }
 
 /// Runs inside the new namespaces.
-fn populate(ask: &SandboxRequest, held: &mut Sandbox, kept: &mut Vec<OwnedFd>) -> Result<(), SandboxError> {
-    if ask.namespaces.uts {
-        nix::unistd::sethostname(&ask.hostname).map_err(step("setting the host name"))?;
+fn populate(request: &SandboxRequest, held: &mut Sandbox, kept: &mut Vec<OwnedFd>) -> Result<(), SandboxError> {
+    if request.namespaces.uts {
+        nix::unistd::sethostname(&request.hostname).map_err(step("setting the host name"))?;
         held.uts = Some(keep("uts", kept).map_err(step("keeping the UTS namespace"))?);
     }
-    if ask.namespaces.ipc {
+    if request.namespaces.ipc {
         held.ipc = Some(keep("ipc", kept).map_err(step("keeping the IPC namespace"))?);
     }
-    if ask.namespaces.network {
+    if request.namespaces.network {
         sys::netns::loopback_up().map_err(step("bringing up the loopback interface"))?;
-        let pin = ask.dir.join("netns");
+        let pin = request.dir.join("netns");
         std::fs::File::create(&pin).map_err(step("making the pin of the network namespace"))?;
         mount_bind("/proc/thread-self/ns/net", &pin).map_err(step("pinning the network namespace"))?;
         held.network = Some(pin);
     }
-    for (name, value) in &ask.sysctls {
-        set_sysctl(name, value, ask.user.as_ref()).map_err(|source| SandboxError::Sysctl {
+    for (name, value) in &request.sysctls {
+        set_sysctl(name, value, request.user.as_ref()).map_err(|source| SandboxError::Sysctl {
             name: name.clone(),
             value: value.clone(),
             source,
@@ -137,13 +137,13 @@ fn named(fd: OwnedFd, kept: &mut Vec<OwnedFd>) -> PathBuf {
     path
 }
 
-fn shared_memory(ask: &SandboxRequest) -> Result<PathBuf, SandboxError> {
-    let shm = ask.dir.join("shm");
+fn shared_memory(request: &SandboxRequest) -> Result<PathBuf, SandboxError> {
+    let shm = request.dir.join("shm");
     std::fs::create_dir_all(&shm).map_err(step("making the directory of the shared memory"))?;
-    let owner = |id: fn(&UserNs, u32) -> Option<u32>| ask.user.as_ref().and_then(|ids| id(ids, 0)).unwrap_or(0);
+    let owner = |id: fn(&UserNs, u32) -> Option<u32>| request.user.as_ref().and_then(|ids| id(ids, 0)).unwrap_or(0);
     let (uid, gid) = (owner(UserNs::uid), owner(UserNs::gid));
-    let label = lsm_label::mount_data(ask.mount_label.as_deref());
-    let data = format!("mode=1777,size={},uid={uid},gid={gid}{label}", ask.shm_size);
+    let label = lsm_label::mount_data(request.mount_label.as_deref());
+    let data = format!("mode=1777,size={},uid={uid},gid={gid}{label}", request.shm_size);
     let data = std::ffi::CString::new(data).unwrap_or_default();
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("shm", &shm, "tmpfs", flags, Some(data.as_c_str())).map_err(step("mounting the shared memory"))?;
@@ -170,9 +170,9 @@ fn start_init(held: &Sandbox) -> Result<Pid, SandboxError> {
 
 fn fork_in_new_pid_ns(child: Box<dyn FnOnce() -> i32>) -> io::Result<Pid> {
     let alone = SingleThread::check()?;
-    let home = SavedNamespaces::save(CloneFlags::CLONE_NEWPID)?;
+    let saved = SavedNamespaces::save(CloneFlags::CLONE_NEWPID)?;
     nix::sched::unshare(CloneFlags::CLONE_NEWPID)?;
     let born = sys::fork::fork(alone, child);
-    home.restore();
+    saved.restore();
     born
 }

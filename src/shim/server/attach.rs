@@ -15,12 +15,12 @@ use crate::server::{Shim, not_found, shim_error};
 const ATTACHED_MAX: usize = 128;
 
 impl Shim {
-    pub(crate) fn attach(&mut self, ask: &AttachRequest, socket: Option<OwnedFd>) -> Result<Response, ShimError> {
-        let id = &ask.container;
+    pub(crate) fn attach(&mut self, request: &AttachRequest, socket: Option<OwnedFd>) -> Result<Response, ShimError> {
+        let id = &request.container;
         let container = self.containers.get_mut(id).ok_or_else(|| not_found(id))?;
         let State::Settled(ContainerState::Running { .. }) = &container.state else {
             let name = container.state_report().map_or("being made", |phase| phase.name());
-            return Err(shim_error(ShimErrorKind::Phase, format!("container {id} is {name}, not running")));
+            return Err(shim_error(ShimErrorKind::State, format!("container {id} is {name}, not running")));
         };
         let socket = socket.ok_or_else(|| shim_error(ShimErrorKind::Refused, "no socket came with the ask"))?;
         if container.streams.attached.len() >= ATTACHED_MAX {
@@ -29,13 +29,13 @@ impl Shim {
         }
         self.next_attached += 1;
         let number = self.next_attached;
-        let (stdout, stderr) = (ask.stdio.stdout, ask.stdio.stderr);
+        let (stdout, stderr) = (request.stdio.stdout, request.stdio.stderr);
         let mut attached = AttachClient { number, socket, stdout, stderr, input: false, over: false };
         // With a terminal it also is how its size is set.
-        if let Some(input) = container.streams.input().filter(|_| ask.stdio.stdin || container.launch.tty) {
-            attached.input = ask.stdio.stdin;
+        if let Some(input) = container.streams.input().filter(|_| request.stdio.stdin || container.launch.tty) {
+            attached.input = request.stdio.stdin;
             attached.send(AttachFrame::Stdin, &[input]);
-        } else if ask.stdio.stdin {
+        } else if request.stdio.stdin {
             attached.send(AttachFrame::Closed, &[]);
         }
         let watched = self.poller.watch(&attached.socket, Source::Attached(id.clone(), number));

@@ -58,7 +58,7 @@ pub(crate) struct Exec {
     pub(crate) starting: Option<(OwnedFd, Caller)>,
     /// Ended, and told when the start is answered.
     pub(crate) ended: Option<i32>,
-    pub(crate) manner: ExecMode,
+    pub(crate) mode: ExecMode,
 }
 
 impl Shim {
@@ -135,7 +135,9 @@ impl Shim {
             let Some(connection) = self.connections.get(&id) else { return };
             match sys::seqpacket::receive(&connection.socket, &mut self.buffer) {
                 Ok(Some((n, fds))) => match shim_protocol::decode::<ShimRequest>(&self.buffer[..n]) {
-                    Ok(ShimRequest { number, ask }) => self.handle_request(Caller { connection: id, number }, ask, fds),
+                    Ok(ShimRequest { number, request }) => {
+                        self.handle_request(Caller { connection: id, number }, request, fds)
+                    }
                     Err(error) => self.reply_unsupported(id, n, &error),
                 },
                 Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => return,
@@ -156,8 +158,8 @@ impl Shim {
         }
     }
 
-    fn handle_request(&mut self, caller: Caller, ask: Request, mut fds: Vec<OwnedFd>) {
-        let answer = match ask {
+    fn handle_request(&mut self, caller: Caller, request: Request, mut fds: Vec<OwnedFd>) {
+        let answer = match request {
             Request::Hello { .. } => Ok(Response::Hello {
                 protocol: PROTOCOL,
                 release: env!("CARGO_PKG_VERSION").to_owned(),
@@ -188,8 +190,8 @@ impl Shim {
         self.reply(caller, answer);
     }
 
-    pub(crate) fn reply(&mut self, caller: Caller, answer: Result<Response, ShimError>) {
-        self.send(caller.connection, &ShimMessage::Answer { number: caller.number, answer });
+    pub(crate) fn reply(&mut self, caller: Caller, result: Result<Response, ShimError>) {
+        self.send(caller.connection, &ShimMessage::Response { number: caller.number, result });
     }
 
     /// Tells every daemon that listens; one that comes later asks for a report.
@@ -210,9 +212,9 @@ impl Shim {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let bytes = match (shim_protocol::encode(message), message) {
             (Ok(bytes), _) => bytes,
-            (Err(error), ShimMessage::Answer { number, .. }) => {
-                let answer = Err(shim_error(ShimErrorKind::Internal, format!("the answer cannot be sent: {error}")));
-                shim_protocol::encode(&ShimMessage::Answer { number: *number, answer }).unwrap_or_default()
+            (Err(error), ShimMessage::Response { number, .. }) => {
+                let result = Err(shim_error(ShimErrorKind::Internal, format!("the answer cannot be sent: {error}")));
+                shim_protocol::encode(&ShimMessage::Response { number: *number, result }).unwrap_or_default()
             }
             (Err(error), ShimMessage::Event(_)) => {
                 return launcher::log(format_args!("an event cannot be sent: {error}"));
@@ -238,7 +240,7 @@ impl Shim {
         }
         // Nobody waits for its commands any more, or would end them when their time is over. Those that somebody looked on go
         // on: their streams are closed, and what that means is theirs to decide.
-        let orphan = |(key, exec): &(&ExecKey, &Exec)| key.0 == id && exec.manner == ExecMode::Sync;
+        let orphan = |(key, exec): &(&ExecKey, &Exec)| key.0 == id && exec.mode == ExecMode::Sync;
         let orphans: Vec<ExecKey> = self.execs.iter().filter(orphan).map(|(key, _)| *key).collect();
         for exec in orphans {
             self.kill_exec(exec).ok();

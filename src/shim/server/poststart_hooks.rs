@@ -76,7 +76,7 @@ impl Shim {
             self.poller.forget(&outcome, &Source::Poststart(id.clone()));
             // The hook it waits for ends with it.
             sys::signal::send(runner.as_raw(), 9).ok();
-            self.reply(caller, Err(shim_error(ShimErrorKind::Phase, "the container was removed meanwhile")));
+            self.reply(caller, Err(shim_error(ShimErrorKind::State, "the container was removed meanwhile")));
         }
     }
 }

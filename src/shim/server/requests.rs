@@ -26,44 +26,44 @@ fn internal(error: impl std::fmt::Display) -> ShimError {
 }
 
 impl Shim {
-    pub(crate) fn create_sandbox(&mut self, ask: &SandboxRequest) -> RequestResult {
+    pub(crate) fn create_sandbox(&mut self, request: &SandboxRequest) -> RequestResult {
         if self.pod.is_some() {
-            return Err(shim_error(ShimErrorKind::Phase, "this shim holds a pod already"));
+            return Err(shim_error(ShimErrorKind::State, "this shim holds a pod already"));
         }
         // Refused without CAP_SYS_RESOURCE; the shim is small, and crisp check tells of it.
-        drop(std::fs::write("/proc/self/oom_score_adj", ask.oom_score_adj.to_string()));
-        let pod = pod::create(ask).map_err(|e| shim_error(ShimErrorKind::Refused, e.to_string()))?;
+        drop(std::fs::write("/proc/self/oom_score_adj", request.oom_score_adj.to_string()));
+        let pod = pod::create(request).map_err(|e| shim_error(ShimErrorKind::Refused, e.to_string()))?;
         let held = pod.held.clone();
         self.pod = Some(pod);
-        Ok(Response::Held(held))
+        Ok(Response::SandboxCreated(held))
     }
 
     pub(crate) fn state(&self) -> Response {
-        let told = |(id, c): (&ContainerId, &Container)| {
-            c.state_report().map(|phase| ContainerReport { container: id.clone(), phase })
+        let report = |(id, c): (&ContainerId, &Container)| {
+            c.state_report().map(|state| ContainerReport { container: id.clone(), state })
         };
-        Response::Report {
-            held: self.pod.as_ref().map(|pod| pod.held.clone()),
-            containers: self.containers.iter().filter_map(told).collect(),
+        Response::State {
+            sandbox: self.pod.as_ref().map(|pod| pod.held.clone()),
+            containers: self.containers.iter().filter_map(report).collect(),
         }
     }
 
-    pub(crate) fn create(&mut self, caller: Caller, ask: CreateRequest, mut fds: Vec<OwnedFd>) {
-        if let Err(failed) = self.try_create(caller, &ask, fds.pop()) {
+    pub(crate) fn create(&mut self, caller: Caller, request: CreateRequest, mut fds: Vec<OwnedFd>) {
+        if let Err(failed) = self.try_create(caller, &request, fds.pop()) {
             self.reply(caller, Err(failed));
         }
     }
 
-    fn try_create(&mut self, caller: Caller, ask: &CreateRequest, log: Option<OwnedFd>) -> Result<(), ShimError> {
-        if self.containers.contains_key(&ask.container) {
-            return Err(shim_error(ShimErrorKind::Phase, format!("container {} exists already", ask.container)));
+    fn try_create(&mut self, caller: Caller, request: &CreateRequest, log: Option<OwnedFd>) -> Result<(), ShimError> {
+        if self.containers.contains_key(&request.container) {
+            return Err(shim_error(ShimErrorKind::State, format!("container {} exists already", request.container)));
         }
-        let settings: LaunchConfig = launch::read(&ask.dir, LaunchConfig::FILE).map_err(internal)?;
+        let settings: LaunchConfig = launch::read(&request.dir, LaunchConfig::FILE).map_err(internal)?;
         let (report, their_report) = sys::seqpacket::pair().map_err(internal)?;
         let (started, their_started) = std::io::pipe().map_err(internal)?;
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
         let line_max = usize::try_from(settings.log_line_max).unwrap_or(usize::MAX);
-        let (streams, ends) = stdio::connect(
+        let (streams, stdio) = stdio::connect(
             settings.tty,
             settings.stdin,
             line_max,
@@ -72,11 +72,11 @@ impl Shim {
             their_started.into(),
         )
         .map_err(internal)?;
-        let id = &ask.container;
+        let id = &request.container;
         let source = Source::Report(id.clone());
         self.poller.watch(&report, source.clone()).map_err(internal)?;
         let launcher =
-            launch::launch(ask, ends).inspect_err(|_| self.poller.forget(&report, &source)).map_err(internal)?;
+            launch::launch(request, stdio).inspect_err(|_| self.poller.forget(&report, &source)).map_err(internal)?;
         let state = State::Launching(Launching {
             caller,
             launcher,
@@ -86,7 +86,7 @@ impl Shim {
             failure: None,
         });
         let container = Container {
-            dir: ask.dir.clone(),
+            dir: request.dir.clone(),
             launch: settings,
             streams,
             state,
@@ -131,7 +131,7 @@ impl Shim {
         let container = self.containers.get_mut(id).ok_or_else(|| not_found(id))?;
         let State::Created { pid, .. } = container.state else {
             let name = container.state_report().map_or("being made", |phase| phase.name());
-            return Err(shim_error(ShimErrorKind::Phase, format!("container {id} is {name}, not created")));
+            return Err(shim_error(ShimErrorKind::State, format!("container {id} is {name}, not created")));
         };
         launcher::launch::start::start(&container.dir, id.as_str()).map_err(internal)?;
         let State::Created { started, .. } =
@@ -172,11 +172,11 @@ impl Shim {
             State::Launching(Launching { caller, launcher, report, .. }) => {
                 self.poller.forget(report, &Source::Report(id.clone()));
                 dead.push(launcher.as_raw());
-                self.reply(*caller, Err(shim_error(ShimErrorKind::Phase, "the container was removed meanwhile")));
+                self.reply(*caller, Err(shim_error(ShimErrorKind::State, "the container was removed meanwhile")));
             }
             State::Starting { started, caller, .. } => {
                 self.poller.forget(started, &Source::Started(id.clone()));
-                self.reply(*caller, Err(shim_error(ShimErrorKind::Phase, "the container was removed meanwhile")));
+                self.reply(*caller, Err(shim_error(ShimErrorKind::State, "the container was removed meanwhile")));
             }
             State::Created { .. } | State::Settled(_) => {}
         }
@@ -189,8 +189,8 @@ impl Shim {
         Ok(Response::Done)
     }
 
-    pub(crate) fn exec(&mut self, caller: Caller, ask: &ExecRequest, manner: ExecMode, fds: Vec<OwnedFd>) {
-        if let Err(failed) = self.try_exec(caller, ask, manner, fds) {
+    pub(crate) fn exec(&mut self, caller: Caller, request: &ExecRequest, mode: ExecMode, fds: Vec<OwnedFd>) {
+        if let Err(failed) = self.try_exec(caller, request, mode, fds) {
             self.reply(caller, Err(failed));
         }
     }
@@ -198,30 +198,30 @@ impl Shim {
     fn try_exec(
         &mut self,
         caller: Caller,
-        ask: &ExecRequest,
-        manner: ExecMode,
+        request: &ExecRequest,
+        mode: ExecMode,
         fds: Vec<OwnedFd>,
     ) -> Result<(), ShimError> {
-        let id = &ask.container;
+        let id = &request.container;
         let container = self.containers.get(id).ok_or_else(|| not_found(id))?;
         let State::Settled(ContainerState::Running { pid, .. }) = &container.state else {
             let name = container.state_report().map_or("being made", |phase| phase.name());
-            return Err(shim_error(ShimErrorKind::Phase, format!("container {id} is {name}, not running")));
+            return Err(shim_error(ShimErrorKind::State, format!("container {id} is {name}, not running")));
         };
         if container.is_frozen() {
-            return Err(shim_error(ShimErrorKind::Phase, format!("container {id} is paused: its cgroup is frozen")));
+            return Err(shim_error(ShimErrorKind::State, format!("container {id} is paused: its cgroup is frozen")));
         }
         let init = to_pid(*pid).ok_or_else(|| internal("the container's pid is out of range"))?;
         let (started, theirs) = std::io::pipe().map_err(internal)?;
-        let ends = ExecStdio::new(ask, manner, fds, theirs.into());
+        let stdio = ExecStdio::new(request, mode, fds, theirs.into());
         let started = OwnedFd::from(started);
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
-        let key = (caller.connection, ask.exec);
+        let key = (caller.connection, request.exec);
         self.poller.watch(&started, Source::ExecStarted(key)).map_err(internal)?;
-        let pid = launcher::process::exec::exec(ask, manner, &container.dir, init, ends)
+        let pid = launcher::process::exec::exec(request, mode, &container.dir, init, stdio)
             .inspect_err(|_| self.poller.forget(&started, &Source::ExecStarted(key)))
             .map_err(internal)?;
-        let exec = Exec { container: id.clone(), pid, starting: Some((started, caller)), ended: None, manner };
+        let exec = Exec { container: id.clone(), pid, starting: Some((started, caller)), ended: None, mode };
         self.execs.insert(key, exec);
         Ok(())
     }

@@ -336,10 +336,10 @@ async fn hear(io: &mut DuplexStream) -> Vec<Vec<u8>> {
 #[tokio::test]
 async fn channels_carry_the_same_and_can_be_closed_one_by_one() {
     let (mut client, io) = pair();
-    let manner = upgrade::remote_command(&Method::GET, &websocket("v5.channel.k8s.io")).unwrap().1;
+    let protocol = upgrade::remote_command(&Method::GET, &websocket("v5.channel.k8s.io")).unwrap().1;
     let wants = StdioOptions { tty: true, stderr: false, ..ALL };
     let RemoteCommand { stdin, stdout, stderr, resizes, talk } =
-        remote_command::open(io, manner, wants, TIMES).await.unwrap();
+        remote_command::open(io, protocol, wants, TIMES).await.unwrap();
     assert!(stderr.is_none());
     say(&mut client.io, ws::BINARY, b"\x00typed").await;
     say(&mut client.io, ws::BINARY, b"\x04{\"Width\":80,\"Height\":24}").await;
@@ -360,8 +360,8 @@ async fn channels_carry_the_same_and_can_be_closed_one_by_one() {
 #[tokio::test]
 async fn channels_of_text_are_in_base64() {
     let (mut client, io) = pair();
-    let manner = upgrade::remote_command(&Method::GET, &websocket("base64.channel.k8s.io")).unwrap().1;
-    let RemoteCommand { stdin, stdout, talk, .. } = remote_command::open(io, manner, ALL, TIMES).await.unwrap();
+    let protocol = upgrade::remote_command(&Method::GET, &websocket("base64.channel.k8s.io")).unwrap().1;
+    let RemoteCommand { stdin, stdout, talk, .. } = remote_command::open(io, protocol, ALL, TIMES).await.unwrap();
     say(&mut client.io, ws::TEXT, b"0Zm9vCg==").await;
     say(&mut client.io, ws::TEXT, b"0not base64").await;
     say(&mut client.io, ws::TEXT, b"0YmFy").await;
@@ -381,8 +381,8 @@ async fn ports_are_forwarded_in_pairs_of_streams() {
     headers.insert("connection", HeaderValue::from_static("Upgrade"));
     headers.insert("upgrade", HeaderValue::from_static("SPDY/3.1"));
     headers.insert("x-stream-protocol-version", HeaderValue::from_static("portforward.k8s.io"));
-    let manner = upgrade::port_forward(&Method::POST, &headers).unwrap().1;
-    let mut forwards = port_forward::open(io, manner, &[], TIMES).await;
+    let protocol = upgrade::port_forward(&Method::POST, &headers).unwrap().1;
+    let mut forwards = port_forward::open(io, protocol, &[], TIMES).await;
     client.open(1, &[("streamtype", "error"), ("port", "80"), ("requestid", "0")]).await;
     client.open(3, &[("streamtype", "error"), ("port", "81"), ("requestid", "1")]).await;
     client.open(5, &[("streamtype", "data"), ("port", "81"), ("requestid", "1")]).await;
@@ -423,8 +423,8 @@ async fn ports_are_forwarded_in_pairs_of_streams() {
 #[tokio::test]
 async fn ports_are_forwarded_through_messages_of_websocket() {
     let (mut client, io) = pair();
-    let manner = upgrade::port_forward(&Method::GET, &websocket("SPDY/3.1+portforward.k8s.io")).unwrap().1;
-    let mut forwards = port_forward::open(io, manner, &[], TIMES).await;
+    let protocol = upgrade::port_forward(&Method::GET, &websocket("SPDY/3.1+portforward.k8s.io")).unwrap().1;
+    let mut forwards = port_forward::open(io, protocol, &[], TIMES).await;
     let mut frames = Vec::new();
     client.encoder.open(1, &[("streamtype", "error"), ("port", "80"), ("requestid", "0")], true, &mut frames);
     client.encoder.open(3, &[("streamtype", "data"), ("port", "80"), ("requestid", "0")], false, &mut frames);
@@ -455,8 +455,8 @@ async fn ports_are_forwarded_through_messages_of_websocket() {
 #[tokio::test]
 async fn ports_have_two_channels_each() {
     let (mut client, io) = pair();
-    let manner = upgrade::port_forward(&Method::GET, &websocket("v4.channel.k8s.io")).unwrap().1;
-    let mut forwards = port_forward::open(io, manner, &[80, 8080], TIMES).await;
+    let protocol = upgrade::port_forward(&Method::GET, &websocket("v4.channel.k8s.io")).unwrap().1;
+    let mut forwards = port_forward::open(io, protocol, &[80, 8080], TIMES).await;
     say(&mut client.io, ws::BINARY, b"\x02for the second").await;
     let (first, mut second) = (forwards.next().await.unwrap(), forwards.next().await.unwrap());
     assert_eq!((first.port, second.port), (80, 8080));

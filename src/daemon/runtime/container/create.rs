@@ -212,10 +212,10 @@ impl Runtime {
         let shim = shim.ok_or_else(|| CreateError::PodNotReady(draft.pod.id.clone()))?;
         let preparing = tracing::debug_span!("container.prepare");
         let (dir, draft) = blocking(move || runtime.prepare(draft)).instrument(preparing).await?;
-        let ask = Request::Create(CreateRequest { container: draft.id.clone(), dir });
+        let request = Request::Create(CreateRequest { container: draft.id.clone(), dir });
         let log = draft.log.as_ref().map(|(_, file)| file.as_fd());
         let asked = tokio::select! {
-            asked = shim.call(ask, log.as_slice()).instrument(tracing::debug_span!("shim.create")) => asked,
+            asked = shim.call(request, log.as_slice()).instrument(tracing::debug_span!("shim.create")) => asked,
             // Neighbours that see its first process may keep it from ever being done.
             () = ends.awaited() => return Err(CreateError::PodNotReady(draft.pod.id.clone())),
         };

@@ -169,14 +169,14 @@ impl Runtime {
             Some(UserRef::Name(name)) => (None, name.as_str()),
             None => (None, ""),
         };
-        let ask = image::UserRequest {
+        let request = image::UserRequest {
             run_as_user: id,
             run_as_username: name,
             run_as_group: security.run_as_group.map(i64::from),
             image_user: &image.config.user,
         };
         let accounts = self.images.accounts(image)?;
-        let user = image::resolve_user(&accounts, ask)?;
+        let user = image::resolve_user(&accounts, request)?;
         let mut groups = security.supplemental_groups.clone();
         if security.groups_policy == GroupsPolicy::Merge {
             groups.extend(&user.groups);
@@ -195,8 +195,8 @@ impl Runtime {
         let pid = if security.namespaces.pid == NsMode::Pod { above.pid } else { security.namespaces.pid };
         let hosts = [pid, above.ipc].contains(&NsMode::Node);
         let (asked, of_pod) = (security.selinux.as_ref(), pod.spec.security.selinux.as_ref());
-        let wish = LabelRequest { asked, of_pod, free: security.privileged || hosts };
-        self.selinux.of_container(id.as_str(), pod.selinux.as_ref(), wish)
+        let request = LabelRequest { asked, of_pod, free: security.privileged || hosts };
+        self.selinux.of_container(id.as_str(), pod.selinux.as_ref(), request)
     }
 
     fn seccomp(&self, spec: &ContainerSpec, handler: &Handler) -> Result<Option<PathBuf>, CreateError> {

@@ -180,7 +180,7 @@ impl Runtime {
         selinux: Option<&Labels>,
     ) -> Result<Sandbox, ShimCallError> {
         let spaces = &spec.security.namespaces;
-        let ask = SandboxRequest {
+        let request = SandboxRequest {
             dir: self.pod_dir(id),
             namespaces: PodNamespaces {
                 network: spaces.network != NsMode::Node,
@@ -195,9 +195,9 @@ impl Runtime {
             mount_label: selinux.map(|labels| labels.mount.clone()),
             oom_score_adj: SHIM_OOM_SCORE,
         };
-        match shim.call(Request::CreateSandbox(ask), &[]).await? {
+        match shim.call(Request::CreateSandbox(request), &[]).await? {
             // A shim that does not know user namespaces would leave them out.
-            Response::Held(held) if held.user.is_some() == spaces.user.is_some() => Ok(held),
+            Response::SandboxCreated(held) if held.user.is_some() == spaces.user.is_some() => Ok(held),
             _ => Err(ShimCallError::Mismatch),
         }
     }

@@ -10,13 +10,13 @@ use crate::store::Table;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Containers with layers below one directory.
-struct Shelf {
+struct Layers {
     dir: tempfile::TempDir,
     table: Table<ContainerRecord>,
     meter: Arc<DiskUsageMeter>,
 }
 
-impl Shelf {
+impl Layers {
     fn new() -> Self {
         Self { dir: tempfile::tempdir().unwrap(), table: Table::default(), meter: Arc::default() }
     }
@@ -38,7 +38,7 @@ impl Shelf {
         self.dir.path().join(record.id.as_str())
     }
 
-    fn ask(&self, containers: &[Arc<Container>], within: Duration) {
+    fn request(&self, containers: &[Arc<Container>], within: Duration) {
         self.meter.request(containers, within, |record| self.layer(record));
     }
 }
@@ -57,70 +57,70 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 #[test]
 fn the_first_answer_has_the_size_already() {
-    let shelf = Shelf::new();
-    let all: Vec<_> = (0..20).map(|number| shelf.container(number, usize::from(number))).collect();
+    let layers = Layers::new();
+    let all: Vec<_> = (0..20).map(|number| layers.container(number, usize::from(number))).collect();
     let begin = SystemTime::now();
-    shelf.ask(&all, PATIENCE);
+    layers.request(&all, PATIENCE);
     for (number, container) in (0..).zip(&all) {
         assert_eq!(inodes(container), Some(number + 1));
         assert!(container.samples().disk.known().unwrap().at >= begin);
     }
-    wait_until("the thread ends when there is nothing to do", || !shelf.meter.lock().busy);
+    wait_until("the thread ends when there is nothing to do", || !layers.meter.lock().busy);
 }
 
 #[test]
 fn what_is_known_is_told_at_once_and_not_measured_all_the_time() {
-    let shelf = Shelf::new();
-    let container = shelf.container(1, 1);
-    shelf.ask(std::slice::from_ref(&container), PATIENCE);
-    fs::write(shelf.layer(&container.get()).join("upper/new"), "").unwrap();
-    shelf.ask(std::slice::from_ref(&container), PATIENCE);
+    let layers = Layers::new();
+    let container = layers.container(1, 1);
+    layers.request(std::slice::from_ref(&container), PATIENCE);
+    fs::write(layers.layer(&container.get()).join("upper/new"), "").unwrap();
+    layers.request(std::slice::from_ref(&container), PATIENCE);
     assert_eq!(inodes(&container), Some(2), "still the value of a moment ago");
-    assert!(shelf.meter.lock().is_empty());
+    assert!(layers.meter.lock().is_empty());
 }
 
 #[test]
 fn nobody_waits_longer_than_they_want() {
-    let shelf = Shelf::new();
-    let container = shelf.container(1, 1);
+    let layers = Layers::new();
+    let container = layers.container(1, 1);
     // Nobody measures while this one says that it does.
-    shelf.meter.lock().busy = true;
+    layers.meter.lock().busy = true;
     let begin = Instant::now();
-    shelf.ask(std::slice::from_ref(&container), Duration::from_millis(20));
+    layers.request(std::slice::from_ref(&container), Duration::from_millis(20));
     assert!((Duration::from_millis(20)..PATIENCE / 2).contains(&begin.elapsed()));
     assert_eq!(inodes(&container), None);
-    shelf.meter.lock().busy = false;
-    shelf.ask(&[], PATIENCE);
+    layers.meter.lock().busy = false;
+    layers.request(&[], PATIENCE);
     wait_until("what was left over is measured", || inodes(&container) == Some(2));
 }
 
 #[test]
 fn a_layer_that_is_gone_or_no_longer_wanted_is_no_trouble() {
-    let shelf = Shelf::new();
-    let (gone, dropped) = (shelf.container(1, 1), shelf.container(2, 1));
-    fs::remove_dir_all(shelf.layer(&gone.get())).unwrap();
-    shelf.ask(std::slice::from_ref(&gone), PATIENCE);
+    let layers = Layers::new();
+    let (gone, dropped) = (layers.container(1, 1), layers.container(2, 1));
+    fs::remove_dir_all(layers.layer(&gone.get())).unwrap();
+    layers.request(std::slice::from_ref(&gone), PATIENCE);
     assert_eq!(inodes(&gone), Some(0));
-    shelf.meter.lock().busy = true;
-    shelf.ask(std::slice::from_ref(&dropped), Duration::ZERO);
-    shelf.table.remove(dropped.get().id.as_str());
+    layers.meter.lock().busy = true;
+    layers.request(std::slice::from_ref(&dropped), Duration::ZERO);
+    layers.table.remove(dropped.get().id.as_str());
     drop(dropped);
-    shelf.meter.lock().busy = false;
-    shelf.ask(&[], PATIENCE);
-    wait_until("the work is done", || !shelf.meter.lock().busy && shelf.meter.lock().is_empty());
+    layers.meter.lock().busy = false;
+    layers.request(&[], PATIENCE);
+    wait_until("the work is done", || !layers.meter.lock().busy && layers.meter.lock().is_empty());
 }
 
 #[test]
 fn a_large_layer_holds_up_no_other() {
-    let shelf = Shelf::new();
-    let (large, small) = (shelf.container(1, 30_000), shelf.container(2, 5));
+    let layers = Layers::new();
+    let (large, small) = (layers.container(1, 30_000), layers.container(2, 5));
     // Two that are large, so that one has to wait for the other.
-    let second = shelf.container(3, 30_000);
-    shelf.ask(&[large.clone(), second.clone()], Duration::ZERO);
-    shelf.ask(std::slice::from_ref(&small), PATIENCE);
+    let second = layers.container(3, 30_000);
+    layers.request(&[large.clone(), second.clone()], Duration::ZERO);
+    layers.request(std::slice::from_ref(&small), PATIENCE);
     assert_eq!(inodes(&small), Some(6));
     wait_until("the large ones are measured too", || {
-        let queue = shelf.meter.lock();
+        let queue = layers.meter.lock();
         assert!(queue.large.iter().skip(1).all(|job| job.walk.is_none()), "one walk under way at a time");
         drop(queue);
         inodes(&large) == Some(30_001) && inodes(&second) == Some(30_001)

@@ -45,15 +45,15 @@ impl Runtime {
     pub(crate) async fn attach_stream(self: &Arc<Self>, container: &ContainerId, remote: RemoteCommand) {
         let RemoteCommand { stdin, stdout, stderr, resizes, talk } = remote;
         let stdio = Stdio { stdin: stdin.is_some(), stdout: stdout.is_some(), stderr: stderr.is_some() };
-        let (gone, mut guest) = (talk.gone(), self.farewell.watch());
+        let (gone, mut watch) = (talk.gone(), self.stream_shutdown.watch());
         let outcome = match self.attach_to_shim(container, stdio).await {
             Ok(place) => {
                 let end = tokio::select! {
-                    end = place.stay(stdin, stdout, stderr, resizes, &mut guest) => end,
+                    end = place.stay(stdin, stdout, stderr, resizes, &mut watch) => end,
                     () = gone => DetachReason::Gone,
                 };
                 match end {
-                    DetachReason::Done => guest.shutdown_status().unwrap_or(Outcome::Success),
+                    DetachReason::Done => watch.shutdown_status().unwrap_or(Outcome::Success),
                     DetachReason::Slow => {
                         tracing::info!(%container, "a client that was attached did not keep up and was let go");
                         let words = "error attaching to container: the output was not taken fast enough";
@@ -80,8 +80,8 @@ impl Runtime {
         let (ours, theirs) = sys::seqpacket::pair().map_err(ExecError::Pipe)?;
         // Without the right to that, a client may fall behind less far.
         sys::seqpacket::make_room(&theirs, BEHIND_MAX).ok();
-        let ask = AttachRequest { container: container.clone(), stdio };
-        match shim.call(Request::Attach(ask), &[theirs.as_fd()]).await {
+        let request = AttachRequest { container: container.clone(), stdio };
+        match shim.call(Request::Attach(request), &[theirs.as_fd()]).await {
             Ok(Response::Done) => {}
             Ok(_) => return Err(ExecError::Shim { container, source: ShimCallError::Mismatch }),
             Err(source) => return Err(ExecError::Shim { container, source }),
@@ -99,14 +99,14 @@ impl Attachment {
         stdout: Option<SendStream>,
         stderr: Option<SendStream>,
         resizes: Option<Resizes>,
-        guest: &mut ShutdownWatch,
+        watch: &mut ShutdownWatch,
     ) -> DetachReason {
         let (give, given) = watch::channel(None);
         let enough = Notify::new();
         let typed = async {
             tokio::select! {
                 () = self.copy_stdin(stdin, resizes, given) => {}
-                () = guest.wait_shutdown() => {}
+                () = watch.wait_shutdown() => {}
             }
             enough.notify_one();
             std::future::pending().await

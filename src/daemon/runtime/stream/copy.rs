@@ -113,7 +113,7 @@ pub(crate) async fn write_all(to: &mut (impl AsyncWrite + Unpin), mut pieces: Ve
 /// Carries what a program writes to a client, until its end.
 pub(crate) async fn read_pipe(from: Option<OwnedFd>, to: Option<SendStream>, mut ended: Ended) {
     let Some(mut to) = to else { return };
-    let mut bucket = CopyBuffer::new();
+    let mut buffer = CopyBuffer::new();
     if let Some(Ok(from)) = from.map(pipe::Receiver::from_owned_fd) {
         let mut left = LEFT_MAX;
         loop {
@@ -123,14 +123,14 @@ pub(crate) async fn read_pipe(from: Option<OwnedFd>, to: Option<SendStream>, mut
                 () = end_of(&mut ended) => CopyStep::Over,
             };
             let read = match turn {
-                CopyStep::Read => bucket.read(|room| from.try_read(room)),
+                CopyStep::Read => buffer.read(|room| from.try_read(room)),
                 // Asks the kernel: what tokio knows of the pipe may be older than its last bytes.
-                CopyStep::Over => bucket.read(|room| Ok(rustix::io::read(&from, room)?)),
+                CopyStep::Over => buffer.read(|room| Ok(rustix::io::read(&from, room)?)),
             };
             match (read, turn) {
                 (Ok(0), _) => break,
                 (Ok(count), _) => {
-                    if bucket.send(&mut to).await.is_err() {
+                    if buffer.send(&mut to).await.is_err() {
                         return;
                     }
                     if *ended.borrow() {
@@ -187,22 +187,22 @@ impl Terminal {
 
     /// Carries what is printed, until the last who has the terminal open is gone, or the program is.
     pub(crate) async fn read(&self, to: Option<SendStream>, mut ended: Ended) {
-        let mut bucket = CopyBuffer::new();
+        let mut buffer = CopyBuffer::new();
         let mut to = to;
         loop {
             let into = |room: &mut [u8]| Ok(rustix::io::read(&self.0, room)?);
             let read = tokio::select! {
                 biased;
-                read = self.0.async_io(Interest::READABLE, || bucket.read(into)) => Some(read),
+                read = self.0.async_io(Interest::READABLE, || buffer.read(into)) => Some(read),
                 () = end_of(&mut ended) => None,
             };
             // Asks the kernel: what tokio knows of it may be older than its last bytes.
-            let read = read.unwrap_or_else(|| bucket.read(into));
+            let read = read.unwrap_or_else(|| buffer.read(into));
             match (read, &mut to) {
                 // A terminal that nobody has open any more answers EIO.
                 (Ok(0) | Err(_), _) => break,
                 (Ok(_), Some(to)) => {
-                    if bucket.send(to).await.is_err() {
+                    if buffer.send(to).await.is_err() {
                         return;
                     }
                 }

@@ -58,13 +58,13 @@ impl Runtime {
     ) {
         let RemoteCommand { stdin, stdout, stderr, resizes, talk } = remote;
         let stdio = Stdio { stdin: stdin.is_some(), stdout: stdout.is_some(), stderr: stderr.is_some() };
-        let (gone, mut guest) = (talk.gone(), self.farewell.watch());
+        let (gone, mut watch) = (talk.gone(), self.stream_shutdown.watch());
         let outcome = match self.begin(container, command, tty, stdio).await {
             Ok(running) => {
                 let shim = running.shim.clone();
                 let exec = running.exec;
                 let code = tokio::select! {
-                    code = running.wait_for_exit(stdin, stdout, stderr, resizes, &mut guest) => code,
+                    code = running.wait_for_exit(stdin, stdout, stderr, resizes, &mut watch) => code,
                     () = gone => {
                         shim.forget_exec(exec);
                         return tracing::debug!(%container, "the client of an exec is gone");
@@ -74,7 +74,7 @@ impl Runtime {
                     Some(0) => Outcome::Success,
                     Some(code) => Outcome::Exit(code),
                     None => {
-                        guest.shutdown_status().unwrap_or_else(|| Outcome::Failed("the pod's shim is gone".to_owned()))
+                        watch.shutdown_status().unwrap_or_else(|| Outcome::Failed("the pod's shim is gone".to_owned()))
                     }
                 }
             }
@@ -102,9 +102,9 @@ impl Runtime {
         let (ends, theirs) = ends(terminal, stdio).map_err(ExecError::Pipe)?;
         let (exec, ended) = shim.expect_exec();
         let stdio = if terminal { Stdio { stdin: false, stdout: false, stderr: false } } else { stdio };
-        let ask = ExecRequest { container: container.clone(), exec, args, stdio };
+        let request = ExecRequest { container: container.clone(), exec, args, stdio };
         let fds: Vec<_> = theirs.iter().map(|fd| fd.as_fd()).collect();
-        let asked = shim.call(Request::ExecStream(ExecStreamRequest { exec: ask, terminal }), &fds).await;
+        let asked = shim.call(Request::ExecStream(ExecStreamRequest { exec: request, terminal }), &fds).await;
         drop(theirs);
         match asked {
             Ok(Response::ExecStarted { .. }) => {}
@@ -169,13 +169,13 @@ impl ExecSession {
         stdout: Option<SendStream>,
         stderr: Option<SendStream>,
         resizes: Option<Resizes>,
-        guest: &mut ShutdownWatch,
+        watch: &mut ShutdownWatch,
     ) -> Option<i32> {
         let (over, ended) = watch::channel(false);
         let code = async {
             let code = tokio::select! {
                 code = self.ended => code.ok(),
-                () = guest.wait_shutdown() => None,
+                () = watch.wait_shutdown() => None,
             };
             // A child in the background may hold the streams open for ever: from now on only what is there is taken.
             over.send_replace(true);

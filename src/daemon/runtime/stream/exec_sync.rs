@@ -73,13 +73,13 @@ impl Runtime {
         let (err, their_err) = std::io::pipe().map_err(ExecError::Pipe)?;
         let (exec, mut ended) = shim.expect_exec();
         // Whatever happens to the request, the command does not outlive it.
-        let mut leash = ExecKillGuard { shim: &shim, exec: Some(exec) };
+        let mut kill_guard = ExecKillGuard { shim: &shim, exec: Some(exec) };
         let stdio = Stdio { stdin: false, stdout: true, stderr: true };
-        let ask = ExecRequest { container: container.clone(), exec, args: command, stdio };
+        let request = ExecRequest { container: container.clone(), exec, args: command, stdio };
         let cap = self.settings().exec_output_max;
         // The start counts, too: a process that somebody freezes meanwhile never gets to run its program.
         let run = async {
-            let asked = shim.call(Request::Exec(ask), &[their_out.as_fd(), their_err.as_fd()]).await;
+            let asked = shim.call(Request::Exec(request), &[their_out.as_fd(), their_err.as_fd()]).await;
             drop((their_out, their_err));
             match asked? {
                 Response::ExecStarted { .. } => Ok(collect(out, err, cap, &mut ended).await),
@@ -90,7 +90,7 @@ impl Runtime {
             Some(limit) => match tokio::time::timeout(limit, run).await {
                 Ok(outcome) => outcome,
                 Err(_) => {
-                    leash.pull();
+                    kill_guard.pull();
                     // A shim that stands still holds nobody up for longer.
                     tokio::time::timeout(KILL_WITHIN, &mut ended).await.ok();
                     shim.forget_exec(exec);
@@ -101,9 +101,9 @@ impl Runtime {
         };
         let output = match outcome {
             Ok(collected) => collected.map_err(ExecError::Pipe)?,
-            Err(source) => return Err(leash.refused(container, source)),
+            Err(source) => return Err(kill_guard.refused(container, source)),
         };
-        leash.exec = None;
+        kill_guard.exec = None;
         output.ok_or(ExecError::Shim { container, source: ShimCallError::Gone })
     }
 }

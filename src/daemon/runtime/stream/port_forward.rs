@@ -182,7 +182,7 @@ async fn download(
     mut output: SendStream,
     mut half_closed: watch::Receiver<bool>,
 ) -> Result<(), StreamError> {
-    let mut bucket = CopyBuffer::new();
+    let mut buffer = CopyBuffer::new();
     loop {
         let silence = async {
             half_closed.wait_for(|closed| *closed).await.ok();
@@ -193,14 +193,14 @@ async fn download(
             ready = reader.readable() => ready.map_err(|_| StreamError::Reset)?,
             () = silence => return Err(StreamError::Lost),
         }
-        match reader.try_read(bucket.room()) {
+        match reader.try_read(buffer.room()) {
             Ok(0) => {
                 output.finish().await;
                 return Ok(());
             }
             Ok(count) => {
-                bucket.fill(count);
-                bucket.send(&mut output).await?;
+                buffer.fill(count);
+                buffer.send(&mut output).await?;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             // The output is dropped, and so reset.

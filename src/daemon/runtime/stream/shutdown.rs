@@ -41,8 +41,8 @@ impl ShutdownWatch {
 impl Runtime {
     /// Sends everybody away who looks on, and waits a moment until they know.
     pub(crate) async fn shutdown_streams(&self) {
-        self.farewell.0.send_replace(true);
-        if tokio::time::timeout(PATIENCE, self.farewell.0.closed()).await.is_err() {
+        self.stream_shutdown.0.send_replace(true);
+        if tokio::time::timeout(PATIENCE, self.stream_shutdown.0.closed()).await.is_err() {
             tracing::warn!("some streaming clients were not told that the daemon ends");
         }
     }

@@ -73,7 +73,7 @@ fn attempt(name: &str, stream: &[u8], wanted: &Outcome) {
         (Err(error), _) => panic!("{name}: {error:?}"),
     };
     let mut staged = Staged::new(1, layer.clone(), Digest::of(b""), Digest::of(b""), None);
-    staged.unpacked(Unpacked { pending, weight: crate::layer::confined_root::DiskUsage::default(), tar_bytes: 0 });
+    staged.unpacked(Unpacked { pending, usage: crate::layer::confined_root::DiskUsage::default(), tar_bytes: 0 });
     let adopted = staged.link_across_layers(&[]);
     canary.check();
     match (adopted, wanted) {

@@ -22,10 +22,10 @@ fn gzip_zstd_and_plain_layers_unpack_to_the_same_weight() {
     let zstd = zstd::encode_all(&tar[..], 3).unwrap();
     let weights = [tar.clone(), gzip(&tar), two_members, zstd].map(|packed| {
         let named = blob_of(&packed);
-        try_unpack(&packed, Some(&named), &Digest::of(&tar), &Limits::default()).unwrap().weight
+        try_unpack(&packed, Some(&named), &Digest::of(&tar), &Limits::default()).unwrap().usage
     });
     assert_eq!(weights[0].inodes, 3);
-    assert!(weights.iter().all(|weight| *weight == weights[0]));
+    assert!(weights.iter().all(|usage| *usage == weights[0]));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::digest::Digest;
 use crate::limits::Limits;
 use crate::registry::endpoint::Registries;
 use crate::registry::fetch_error::error_chain;
-use crate::registry::tests::support::{Ground, guarded, made, me, mirrored};
+use crate::registry::tests::support::{TestEnv, guarded, made, me, mirrored};
 use crate::test_support::{Answer, Made, Server, Tar, gzip, route, routes};
 
 /// A layer that no compression makes small.
@@ -15,8 +15,8 @@ fn noise() -> Vec<u8> {
     (0..300_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
 }
 
-fn impatient() -> Ground {
-    Ground::with(Registries::default(), Limits { stall: Duration::from_millis(300), ..Limits::default() })
+fn impatient() -> TestEnv {
+    TestEnv::with(Registries::default(), Limits { stall: Duration::from_millis(300), ..Limits::default() })
 }
 
 /// Serves `images`, but answers the first request for each path with `first`.
@@ -37,10 +37,10 @@ async fn what_a_server_cannot_answer_now_is_asked_again() {
     for status in [429, 500, 502, 503, 504] {
         pulls.spawn(async move {
             let server = unwilling(routes(&[("x:1", &made("x"))]), Answer::status(status)).await;
-            let ground = Ground::new();
-            ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+            let env = TestEnv::new();
+            env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
             assert_eq!(server.seen().len(), 10, "HEAD, manifest, config, two layers, each twice");
-            assert_eq!(ground.store.traffic().retries, 5, "{status}");
+            assert_eq!(env.store.traffic().retries, 5, "{status}");
         });
     }
     while let Some(done) = pulls.join_next().await {
@@ -52,10 +52,10 @@ async fn what_a_server_cannot_answer_now_is_asked_again() {
 async fn answers_that_break_off_are_asked_for_again() {
     let server =
         unwilling(routes(&[("x:1", &made("x"))]), Answer { cut: Some(3), ..Answer::ok("not all of it") }).await;
-    let ground = Ground::new();
+    let env = TestEnv::new();
     // The answer to HEAD has no body that could break off.
-    ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
-    ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
+    env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,9 +63,9 @@ async fn a_token_server_is_asked_again_too() {
     let tokens = unwilling([("/token".to_owned(), br#"{"token":"T"}"#.to_vec())].into(), Answer::status(503)).await;
     let challenge = format!(r#"Bearer realm="http://{}/token""#, tokens.host);
     let server = guarded(&made("x"), challenge, "Bearer T").await;
-    let ground = Ground::new();
-    ground.store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap();
-    assert_eq!((tokens.seen().len(), ground.store.traffic().retries), (2, 1));
+    let env = TestEnv::new();
+    env.store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap();
+    assert_eq!((tokens.seen().len(), env.store.traffic().retries), (2, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,7 +73,7 @@ async fn a_server_is_left_alone_as_long_as_it_asks_for() {
     let first = Answer::status(429).with("retry-after", "1");
     let server = unwilling(routes(&[("x:1", &made("x"))]), first).await;
     let began = Instant::now();
-    Ground::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    TestEnv::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
     // HEAD, manifest, config and the layers, which are fetched at once.
     assert!(began.elapsed() >= Duration::from_secs(4), "{:?}", began.elapsed());
 }
@@ -82,9 +82,9 @@ async fn a_server_is_left_alone_as_long_as_it_asks_for() {
 async fn an_answer_that_will_not_change_is_final_at_once() {
     for status in [400, 403, 404, 410, 501] {
         let server = Server::start(move |_| Answer::status(status)).await;
-        let ground = Ground::new();
-        ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
-        assert_eq!((server.seen().len(), ground.store.traffic().retries), (1, 0), "{status}");
+        let env = TestEnv::new();
+        env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
+        assert_eq!((server.seen().len(), env.store.traffic().retries), (1, 0), "{status}");
     }
 }
 
@@ -93,8 +93,8 @@ async fn a_failed_pull_names_every_endpoint_with_what_it_said() {
     let (absent, broken) = (Server::start(|_| Answer::status(404)).await, Server::start(|_| Answer::status(503)).await);
     let dead = "http://127.0.0.1:1".to_owned();
     let urls = [dead.clone(), format!("http://{}", absent.host), format!("http://{}", broken.host)];
-    let ground = Ground::with(mirrored(&urls), Limits::default());
-    let error = ground.store.pull("registry.example/x:1", None).await.unwrap_err();
+    let env = TestEnv::with(mirrored(&urls), Limits::default());
+    let error = env.store.pull("registry.example/x:1", None).await.unwrap_err();
     let text = error_chain(&error);
     for part in [&urls[..], &["refused".into(), "404".into(), "503".into()]].concat() {
         assert!(text.contains(&part), "{part} in {text}");
@@ -102,7 +102,7 @@ async fn a_failed_pull_names_every_endpoint_with_what_it_said() {
     assert!(!text.contains('\n'), "{text}");
     assert_eq!(error.kind(), model::ErrorKind::Unavailable);
     assert_eq!((absent.seen().len(), broken.seen().len()), (1, 4));
-    assert_eq!(ground.store.traffic().retries, 6, "of the dead one and the broken one");
+    assert_eq!(env.store.traffic().retries, 6, "of the dead one and the broken one");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,8 +110,8 @@ async fn an_endpoint_that_failed_once_is_not_asked_first_again() {
     let broken = Server::start(|_| Answer::status(503)).await;
     let good = Server::of(&[("x:1", &made("x"))]).await;
     let urls = [format!("http://{}", broken.host), format!("http://{}", good.host)];
-    let ground = Ground::with(mirrored(&urls), Limits::default());
-    ground.store.pull("registry.example/x:1", None).await.unwrap();
+    let env = TestEnv::with(mirrored(&urls), Limits::default());
+    env.store.pull("registry.example/x:1", None).await.unwrap();
     assert_eq!((broken.count("HEAD", ""), broken.count("GET", "")), (4, 0));
 }
 
@@ -129,13 +129,13 @@ async fn a_silent_server_is_given_up_wherever_it_falls_silent() {
             }
         })
         .await;
-        let ground = impatient();
+        let env = impatient();
         let name = format!("{}/x:1", server.host);
-        let pull = ground.store.pull(&name, None);
+        let pull = env.store.pull(&name, None);
         let error = tokio::time::timeout(Duration::from_secs(20), pull).await.expect(part).unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Unavailable);
         assert!(error_chain(&error).contains("next to nothing for 0.3 s"), "{}", error_chain(&error));
-        ground.empty();
+        env.empty();
     }
 }
 
@@ -150,9 +150,9 @@ async fn a_server_that_trickles_is_as_bad_as_a_silent_one_and_a_slow_one_is_not(
             Answer { pace, ..route(&images, request) }
         })
         .await;
-        let ground = impatient();
+        let env = impatient();
         let began = Instant::now();
-        let outcome = ground.store.pull(&format!("{}/x:1", server.host), None).await;
+        let outcome = env.store.pull(&format!("{}/x:1", server.host), None).await;
         assert_eq!(outcome.is_ok(), works, "{outcome:?}");
         assert!(began.elapsed() > Duration::from_secs(1), "longer than one stall");
         match works {
@@ -193,11 +193,11 @@ async fn a_transfer_that_stalls_goes_on_where_it_stopped() {
         Answer { pace, ..answer }
     })
     .await;
-    let ground = impatient();
-    let image = ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
-    let lowers = ground.store.lowers(&image).unwrap();
-    assert_eq!(std::fs::read(ground.store.layers_dir().join(&lowers[0]).join("big")).unwrap(), noise());
-    let traffic = ground.store.traffic();
+    let env = impatient();
+    let image = env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    let lowers = env.store.lowers(&image).unwrap();
+    assert_eq!(std::fs::read(env.store.layers_dir().join(&lowers[0]).join("big")).unwrap(), noise());
+    let traffic = env.store.traffic();
     assert_eq!(traffic.bytes, made.layers[0].len() as u64, "nothing came twice");
     assert!(traffic.retries >= 2, "{traffic:?}");
 }
@@ -219,5 +219,5 @@ async fn a_blob_that_came_whole_is_whole_even_if_the_connection_breaks_after_it(
         Answer { cut: Some(size), ..answer }
     })
     .await;
-    Ground::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    TestEnv::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::digest::Digest;
 use crate::limits::Limits;
-use crate::registry::tests::support::{Ground, made, mirrored};
+use crate::registry::tests::support::{TestEnv, made, mirrored};
 use crate::test_support::{Answer, Server, route, routes};
 
 async fn until(what: impl Fn() -> bool) {
@@ -21,16 +21,16 @@ async fn until(what: impl Fn() -> bool) {
 async fn pulls_are_counted_by_how_they_end() {
     let made = made("x");
     let server = Server::of(&[("x:1", &made)]).await;
-    let ground = Ground::new();
-    assert_eq!(ground.store.traffic(), PullTotals::default());
+    let env = TestEnv::new();
+    assert_eq!(env.store.traffic(), PullTotals::default());
     let name = format!("{}/x:1", server.host);
-    ground.store.pull(&name, None).await.unwrap();
+    env.store.pull(&name, None).await.unwrap();
     let bytes = made.layers.iter().map(|layer| layer.len() as u64).sum();
     let first = PullTotals { succeeded: 1, bytes, layers: 2, ..PullTotals::default() };
-    assert_eq!(ground.store.traffic(), first);
-    ground.store.pull(&name, None).await.unwrap();
-    ground.store.pull(&format!("{}/none:1", server.host), None).await.unwrap_err();
-    assert_eq!(ground.store.traffic(), PullTotals { succeeded: 2, failed: 1, ..first });
+    assert_eq!(env.store.traffic(), first);
+    env.store.pull(&name, None).await.unwrap();
+    env.store.pull(&format!("{}/none:1", server.host), None).await.unwrap_err();
+    assert_eq!(env.store.traffic(), PullTotals { succeeded: 2, failed: 1, ..first });
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -42,22 +42,22 @@ async fn a_pull_is_seen_while_it_goes_on_and_fails_when_it_is_abandoned() {
         Answer { pace, ..route(&images, request) }
     })
     .await;
-    let ground = Ground::new();
-    let (store, name) = (ground.store.clone(), format!("{}/x:1", server.host));
+    let env = TestEnv::new();
+    let (store, name) = (env.store.clone(), format!("{}/x:1", server.host));
     let pulling = tokio::spawn({
         let name = name.clone();
         async move { store.pull(&name, None).await }
     });
     let first = made.layers[0].len() as u64;
-    until(|| ground.store.traffic().pulling.iter().any(|pull| pull.layers == 1 && pull.bytes == first + 10)).await;
-    let now = ground.store.traffic().pulling.remove(0);
+    until(|| env.store.traffic().pulling.iter().any(|pull| pull.layers == 1 && pull.bytes == first + 10)).await;
+    let now = env.store.traffic().pulling.remove(0);
     assert_eq!((now.image, now.total, now.layers_total), (name, first + made.layers[1].len() as u64, 2));
     assert!(now.since > Duration::ZERO);
     pulling.abort();
     assert!(pulling.await.unwrap_err().is_cancelled());
     // The layers' own tasks end a moment later.
-    until(|| ground.store.traffic().pulling.is_empty()).await;
-    let traffic = ground.store.traffic();
+    until(|| env.store.traffic().pulling.is_empty()).await;
+    let traffic = env.store.traffic();
     assert_eq!((traffic.succeeded, traffic.failed, traffic.layers), (0, 1, 1));
     assert_eq!(traffic.bytes, first + 10);
 }
@@ -79,15 +79,15 @@ async fn a_layer_that_has_to_come_again_is_not_progress() {
     })
     .await;
     let urls = [format!("http://{}", lying.host), format!("http://{}", good.host)];
-    let ground = Ground::with(mirrored(&urls), Limits::default());
-    let store = ground.store.clone();
+    let env = TestEnv::with(mirrored(&urls), Limits::default());
+    let store = env.store.clone();
     let pulling = tokio::spawn(async move { store.pull("registry.example/x:1", None).await });
     until(|| asked.load(Ordering::Relaxed) == 2).await;
-    let now = ground.store.traffic().pulling.remove(0);
+    let now = env.store.traffic().pulling.remove(0);
     assert!(now.bytes < now.total / 2, "{now:?}");
     pulling.await.unwrap().unwrap();
     let bytes: u64 = made.layers.iter().map(|layer| layer.len() as u64).sum();
-    assert_eq!(ground.store.traffic().bytes, 2 * bytes);
+    assert_eq!(env.store.traffic().bytes, 2 * bytes);
 }
 
 /// Notes the level and message of all that is logged.
@@ -137,15 +137,15 @@ async fn the_log_tells_of_a_pull_once_when_it_ends_and_not_at_all_when_there_was
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
     let server = Server::of(&[("x:1", &made("x"))]).await;
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let name = format!("{}/x:1", server.host);
-    ground.store.pull(&name, None).await.unwrap();
+    env.store.pull(&name, None).await.unwrap();
     let lines = log.take();
     assert_eq!(lines.len(), 1, "{lines:?}");
     for part in ["pulled", &name, "bytes=", "layers=2", "seconds="] {
         assert!(lines[0].contains(part), "{part} in {lines:?}");
     }
-    ground.store.pull(&name, None).await.unwrap();
+    env.store.pull(&name, None).await.unwrap();
     assert_eq!(log.take(), Vec::<String>::new());
 }
 

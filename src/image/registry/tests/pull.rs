@@ -5,37 +5,37 @@ use std::time::Duration;
 
 use super::*;
 use crate::registry::endpoint::{Registries, Registry};
-use crate::registry::tests::support::{Ground, guarded, made, me};
+use crate::registry::tests::support::{TestEnv, guarded, made, me};
 use crate::test_support::{Answer, Made, Seen, Server, Tar, gzip, route, routes};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_is_pulled_whole_and_asked_for_again_with_one_request() {
     let made = made("one");
     let server = Server::of(&[("a/b:1", &made)]).await;
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let name = format!("{}/a/b:1", server.host);
-    let image = ground.store.pull(&name, None).await.unwrap();
+    let image = env.store.pull(&name, None).await.unwrap();
     assert_eq!(image.id, made.id());
     assert_eq!(image.repo_tags, std::slice::from_ref(&name));
     assert_eq!(image.repo_digests, [format!("{}/a/b@{}", server.host, Digest::of(&made.manifest))]);
     assert_eq!(image.config.cmd, ["sh"]);
-    assert_eq!((ground.read(&image, "top"), ground.read(&image, "etc/base")), ("one".into(), "base".into()));
-    assert_eq!(ground.list("tmp"), Vec::<String>::new());
-    assert!(ground.store.usage().bytes > 0);
+    assert_eq!((env.read(&image, "top"), env.read(&image, "etc/base")), ("one".into(), "base".into()));
+    assert_eq!(env.list("tmp"), Vec::<String>::new());
+    assert!(env.store.usage().bytes > 0);
     let before = server.seen().len();
-    assert_eq!(ground.store.pull(&name, None).await.unwrap(), image);
+    assert_eq!(env.store.pull(&name, None).await.unwrap(), image);
     assert_eq!(server.seen().len(), before + 1);
     assert_eq!(server.seen().last().unwrap().method, "HEAD");
-    assert_eq!(ground.store.blob(&image.id).unwrap(), made.config);
+    assert_eq!(env.store.blob(&image.id).unwrap(), made.config);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_callers_at_once_fetch_everything_once() {
     let (one, two) = (made("one"), made("two"));
     let server = Server::of(&[("x:1", &one), ("x:2", &two)]).await;
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let pulls = (0..20).map(|at| {
-        let (store, name) = (ground.store.clone(), format!("{}/x:{}", server.host, at % 2 + 1));
+        let (store, name) = (env.store.clone(), format!("{}/x:{}", server.host, at % 2 + 1));
         tokio::spawn(async move { store.pull(&name, None).await })
     });
     for pull in pulls.collect::<Vec<_>>() {
@@ -45,17 +45,17 @@ async fn many_callers_at_once_fetch_everything_once() {
         assert_eq!(server.count("GET", Digest::of(blob).as_str()), 1);
     }
     assert_eq!((server.count("HEAD", "manifests"), server.count("GET", "manifests")), (20, 2));
-    assert_eq!(ground.list("layers").len(), 3);
-    assert_eq!(ground.store.list().len(), 2);
+    assert_eq!(env.list("layers").len(), 3);
+    assert_eq!(env.store.list().len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn callers_at_once_need_the_right_each_for_itself() {
     let made = made("x");
     let server = guarded(&made, "Basic realm=\"r\"", &crate::registry::auth::basic("me", "secret")).await;
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let pulls = (0..10).map(|at| {
-        let (store, name) = (ground.store.clone(), format!("{}/x:1", server.host));
+        let (store, name) = (env.store.clone(), format!("{}/x:1", server.host));
         tokio::spawn(async move { store.pull(&name, (at % 2 == 0).then(me)).await.is_ok() })
     });
     for (at, pull) in pulls.collect::<Vec<_>>().into_iter().enumerate() {
@@ -75,18 +75,18 @@ async fn a_caller_who_goes_away_leaves_the_others_their_image() {
         Answer { pace: first.then_some((10, Duration::from_secs(3600))), ..route(&images, request) }
     })
     .await;
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let start = |name: &str| {
-        let (store, name) = (ground.store.clone(), format!("{}/{name}:1", server.host));
+        let (store, name) = (env.store.clone(), format!("{}/{name}:1", server.host));
         tokio::spawn(async move { store.pull(&name, None).await })
     };
     let first = start("x");
-    while !ground.store.traffic().pulling.iter().any(|pull| pull.bytes > 10 && pull.layers == 1) {
+    while !env.store.traffic().pulling.iter().any(|pull| pull.bytes > 10 && pull.layers == 1) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     // Some wait for the same image, others for the same layer of another one.
     let others: Vec<_> = ["x", "x", "y", "y"].map(start).into();
-    while server.count("HEAD", "manifests") < 5 || ground.store.traffic().pulling.len() < 5 {
+    while server.count("HEAD", "manifests") < 5 || env.store.traffic().pulling.len() < 5 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -96,7 +96,7 @@ async fn a_caller_who_goes_away_leaves_the_others_their_image() {
         assert_eq!(other.await.unwrap().unwrap().id, made.id());
     }
     assert_eq!(server.count("GET", Digest::of(&made.layers[1]).as_str()), 2);
-    assert_eq!(ground.list("tmp"), Vec::<String>::new());
+    assert_eq!(env.list("tmp"), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,15 +109,15 @@ async fn a_moved_tag_leaves_the_old_image_with_its_digest() {
         route(if first { &old } else { &new }, request)
     })
     .await;
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let name = format!("{}/x:1", server.host);
-    let first = ground.store.pull(&name, None).await.unwrap();
+    let first = env.store.pull(&name, None).await.unwrap();
     assert_eq!(server.seen().len(), 5, "HEAD, manifest, config, two layers");
-    let second = ground.store.pull(&name, None).await.unwrap();
+    let second = env.store.pull(&name, None).await.unwrap();
     assert_eq!(second.id, two.id());
-    let first = ground.store.find(first.id.as_str()).unwrap();
+    let first = env.store.find(first.id.as_str()).unwrap();
     assert_eq!((first.repo_tags.len(), first.repo_digests.len()), (0, 1));
-    assert_eq!(ground.store.find(&name).unwrap().id, two.id());
+    assert_eq!(env.store.find(&name).unwrap().id, two.id());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -130,10 +130,10 @@ async fn a_pull_by_digest_gives_that_digest_whatever_the_registry_says_it_has() 
         _ => route(&images, request),
     })
     .await;
-    let ground = Ground::new();
-    ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    let env = TestEnv::new();
+    env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
     let wanted = format!("{}/x@{}", server.host, Digest::of(&new.manifest));
-    let image = ground.store.pull(&wanted, None).await.unwrap();
+    let image = env.store.pull(&wanted, None).await.unwrap();
     assert_eq!(image.id, new.id());
     assert_eq!(image.repo_digests, [wanted]);
 }
@@ -154,8 +154,8 @@ async fn the_entry_of_an_index_for_this_machine_is_pulled() {
     let mut routes = routes(&[("x:1", &made)]);
     routes.insert("/v2/x/manifests/1".into(), index.clone());
     let server = Server::start(move |request| route(&routes, request)).await;
-    let ground = Ground::new();
-    let image = ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    let env = TestEnv::new();
+    let image = env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
     assert_eq!(image.id, made.id());
     assert_eq!(image.repo_digests, [format!("{}/x@{}", server.host, Digest::of(&index))]);
     assert_eq!(image.manifest, Some(Digest::of(&made.manifest)));
@@ -165,18 +165,18 @@ async fn the_entry_of_an_index_for_this_machine_is_pulled() {
 async fn basic_authentication_works_and_wrong_passwords_do_not() {
     let made = made("x");
     let server = guarded(&made, "Basic realm=\"r\"", &crate::registry::auth::basic("me", "secret")).await;
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let name = format!("{}/x:1", server.host);
     let wrong = Credentials::Basic { username: "me".into(), password: "guess".into() };
     for credentials in [None, Some(wrong.clone())] {
-        let error = ground.store.pull(&name, credentials).await.unwrap_err();
+        let error = env.store.pull(&name, credentials).await.unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Unauthenticated, "{error:?}");
         assert!(!format!("{error:?}").contains("guess"));
     }
-    ground.empty();
-    ground.store.pull(&name, Some(me())).await.unwrap();
+    env.empty();
+    env.store.pull(&name, Some(me())).await.unwrap();
     // Having the image does not open it to those who may not pull it.
-    let error = ground.store.pull(&name, Some(wrong)).await.unwrap_err();
+    let error = env.store.pull(&name, Some(wrong)).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Unauthenticated);
 }
 
@@ -193,13 +193,13 @@ async fn tokens_are_fetched_from_the_realm_the_registry_names() {
     let challenge = format!(r#"Bearer realm="http://{}/token?a=b",service="reg""#, tokens.host);
     let server = guarded(&made, challenge, "Bearer T").await;
     let name = format!("{}/x:1", server.host);
-    Ground::new().store.pull(&name, Some(me())).await.unwrap();
+    TestEnv::new().store.pull(&name, Some(me())).await.unwrap();
     let asked = tokens.seen().remove(0);
     assert!(asked.path.contains("a=b") && asked.path.contains("service=reg"), "{}", asked.path);
     assert!(asked.path.contains("scope=repository%3Ax%3Apull"), "{}", asked.path);
-    Ground::new().store.pull(&name, Some(Credentials::IdentityToken("fresh".into()))).await.unwrap();
-    Ground::new().store.pull(&name, Some(Credentials::RegistryToken("T".into()))).await.unwrap();
-    assert_eq!(Ground::new().store.pull(&name, None).await.unwrap_err().kind(), model::ErrorKind::Unauthenticated);
+    TestEnv::new().store.pull(&name, Some(Credentials::IdentityToken("fresh".into()))).await.unwrap();
+    TestEnv::new().store.pull(&name, Some(Credentials::RegistryToken("T".into()))).await.unwrap();
+    assert_eq!(TestEnv::new().store.pull(&name, None).await.unwrap_err().kind(), model::ErrorKind::Unauthenticated);
     assert!(server.seen().iter().all(|seen| !seen.header("authorization").is_some_and(|h| h.starts_with("Basic"))));
 }
 
@@ -219,14 +219,14 @@ async fn a_redirect_to_another_host_carries_no_secret_and_its_challenge_is_not_a
             Some(_) => route(&routes, request),
         })
         .await;
-        let ground = Ground::new();
-        let outcome = ground.store.pull(&format!("{}/x:1", server.host), Some(me())).await;
+        let env = TestEnv::new();
+        let outcome = env.store.pull(&format!("{}/x:1", server.host), Some(me())).await;
         assert_eq!(outcome.is_ok(), works, "{outcome:?}");
         assert!(!target.seen().is_empty());
         assert!(target.seen().iter().all(|seen| seen.header("authorization").is_none()));
         if let Err(error) = outcome {
             assert!(!format!("{error:?}").contains("sig=abc"), "{error:?}");
-            ground.empty();
+            env.empty();
         }
     }
 }
@@ -234,7 +234,7 @@ async fn a_redirect_to_another_host_carries_no_secret_and_its_challenge_is_not_a
 #[tokio::test(flavor = "multi_thread")]
 async fn redirects_in_a_circle_end() {
     let server = Server::start(|request| Answer::status(302).with("location", request.path.clone())).await;
-    let error = Ground::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
+    let error = TestEnv::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
     assert!(error_chain(&error).contains("too many redirects"), "{error:?}");
     assert!(server.seen().len() < 20);
 }
@@ -254,14 +254,14 @@ async fn wrong_content_of_any_kind_is_refused_and_leaves_nothing() {
         let last = content.len() - 1;
         content[last] ^= 1;
         let server = Server::start(move |request| route(&routes, request)).await;
-        let ground = Ground::new();
+        let env = TestEnv::new();
         let name = match by_digest {
             true => format!("{}/x@{}", server.host, Digest::of(&made.manifest)),
             false => format!("{}/x:1", server.host),
         };
-        let error = ground.store.pull(&name, None).await.unwrap_err();
+        let error = env.store.pull(&name, None).await.unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Invalid, "{path}: {error:?}");
-        ground.empty();
+        env.empty();
     }
 }
 
@@ -275,10 +275,10 @@ async fn a_broken_transfer_is_resumed_where_it_broke() {
         if answer.body.len() > 200_000 { Answer { cut: Some(200_000), ..answer } } else { answer }
     })
     .await;
-    let ground = Ground::new();
-    let image = ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
-    let lowers = ground.store.lowers(&image).unwrap();
-    assert_eq!(std::fs::read(ground.store.layers_dir().join(&lowers[0]).join("big")).unwrap(), big);
+    let env = TestEnv::new();
+    let image = env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    let lowers = env.store.lowers(&image).unwrap();
+    assert_eq!(std::fs::read(env.store.layers_dir().join(&lowers[0]).join("big")).unwrap(), big);
     let asked = server.seen().iter().filter(|seen| seen.header("range").is_some()).count();
     assert!(asked >= 4, "{asked}");
 }
@@ -293,11 +293,11 @@ async fn a_blob_that_never_comes_or_comes_byte_by_byte_is_given_up() {
             Answer { cut: is_layer.then_some(bytes), ..route(&routes, request) }
         })
         .await;
-        let ground = Ground::new();
-        let error = ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
+        let env = TestEnv::new();
+        let error = env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Unavailable, "{error:?}");
         assert!(server.count("GET", "/blobs/") < 10);
-        ground.empty();
+        env.empty();
     }
 }
 
@@ -307,7 +307,7 @@ async fn documents_beyond_the_bound_are_not_read() {
     let mut routes = routes(&[("x:1", &made)]);
     routes.insert("/v2/x/manifests/1".into(), vec![b' '; 5 << 20]);
     let server = Server::start(move |request| route(&routes, request)).await;
-    let error = Ground::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
+    let error = TestEnv::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Exhausted, "{error:?}");
 }
 
@@ -321,25 +321,25 @@ async fn mirrors_are_tried_in_order_and_a_lying_one_is_passed_over() {
     }
     let lying = Server::start(move |request| route(&wrong, request)).await;
     let good = Server::of(&[("x:1", &made)]).await;
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let dead = "http://127.0.0.1:1".to_owned();
     let mirrors =
         [dead, format!("http://{}", empty.host), format!("http://{}", lying.host), format!("http://{}", good.host)];
     let mirrors = mirrors.iter().map(|url| url.parse().unwrap()).collect();
     let registry = Registry { mirrors, mirrors_only: true, ..Registry::default() };
-    ground.store.set_registries(Registries {
+    env.store.set_registries(Registries {
         hosts: [("registry.example".to_owned(), registry)].into(),
         ..Registries::default()
     });
-    let image = ground.store.pull("registry.example/x:1", Some(me())).await.unwrap();
+    let image = env.store.pull("registry.example/x:1", Some(me())).await.unwrap();
     assert_eq!(image.repo_tags, ["registry.example/x:1"]);
-    assert_eq!(ground.read(&image, "top"), "x");
+    assert_eq!(env.read(&image, "top"), "x");
     for server in [&empty, &lying, &good] {
         assert!(!server.seen().is_empty());
         assert!(server.seen().iter().all(|seen| seen.path.contains("ns=registry.example")));
         assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()));
     }
-    assert_eq!(ground.list("tmp"), Vec::<String>::new());
+    assert_eq!(env.list("tmp"), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -355,23 +355,23 @@ async fn an_abandoned_pull_leaves_nothing() {
         route(&routes, request)
     })
     .await;
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let name = format!("{}/x:1", server.host);
-    let outcome = tokio::time::timeout(Duration::from_millis(400), ground.store.pull(&name, None)).await;
+    let outcome = tokio::time::timeout(Duration::from_millis(400), env.store.pull(&name, None)).await;
     assert!(outcome.is_err());
     for _ in 0..100 {
-        if ground.list("tmp").is_empty() {
+        if env.list("tmp").is_empty() {
             break;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    ground.empty();
-    assert!(Path::new(&ground.store.layers_dir()).exists());
+    env.empty();
+    assert!(Path::new(&env.store.layers_dir()).exists());
 }
 
 #[tokio::test]
 async fn bad_names_are_refused_before_anything_is_asked() {
-    let error = Ground::new().store.pull("Not//a name", None).await.unwrap_err();
+    let error = TestEnv::new().store.pull("Not//a name", None).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Invalid);
 }
 
@@ -379,14 +379,14 @@ async fn bad_names_are_refused_before_anything_is_asked() {
 async fn an_endpoint_with_tls_never_falls_back_to_plain_http() {
     let made = made("x");
     let server = Server::of(&[("x:1", &made)]).await;
-    let ground = Ground::new();
+    let env = TestEnv::new();
     let mirrors = vec![format!("https://{}", server.host).parse().unwrap()];
     let registry = Registry { mirrors, mirrors_only: true, ..Registry::default() };
-    ground.store.set_registries(Registries {
+    env.store.set_registries(Registries {
         hosts: [("registry.example".to_owned(), registry)].into(),
         ..Registries::default()
     });
-    let error = ground.store.pull("registry.example/x:1", Some(me())).await.unwrap_err();
+    let error = env.store.pull("registry.example/x:1", Some(me())).await.unwrap_err();
     assert!(matches!(error.kind(), model::ErrorKind::Unavailable | model::ErrorKind::Internal), "{error:?}");
     assert!(server.seen().iter().all(|seen| seen.method.is_empty() || !seen.path.starts_with("/v2")));
 }

@@ -17,7 +17,7 @@ use crate::registry::docker_config::RegistryCredentials;
 use crate::registry::endpoint::{Credentials, Registries, Registry};
 use crate::registry::fetch_error::error_chain;
 use crate::registry::tests::ca::{Authority, Pair};
-use crate::registry::tests::support::{Ground, me, mirrored};
+use crate::registry::tests::support::{TestEnv, me, mirrored};
 use crate::registry::tls::Tls;
 use crate::test_support::{Made, Tar, gzip};
 
@@ -153,11 +153,11 @@ fn big() -> (Made, Vec<u8>) {
     (Made::new(&[Tar::default().file("big", &noise).end()], gzip), noise)
 }
 
-fn configured(host: &str, tls: Tls, logins: &str) -> Ground {
+fn configured(host: &str, tls: Tls, logins: &str) -> TestEnv {
     let hosts = [(host.to_owned(), Registry { tls, ..Registry::default() })].into();
     let logins = RegistryCredentials::parse(logins.as_bytes()).unwrap();
     let limits = Limits { stall: Duration::from_millis(700), ..Limits::default() };
-    Ground::with(Registries { hosts, logins, ..Registries::default() }, limits)
+    TestEnv::with(Registries { hosts, logins, ..Registries::default() }, limits)
 }
 
 fn login(host: &str, password: &str) -> String {
@@ -173,9 +173,8 @@ async fn a_guarded_registry_wants_ca_certificate_and_password() {
     let name = format!("{}/x:1", real.host);
     let none = r#"{"auths": {}}"#;
     let pull = async |tls: Tls, logins: &str, given: Option<Credentials>| {
-        let ground = configured(&real.host, tls, logins);
-        ground
-            .store
+        let env = configured(&real.host, tls, logins);
+        env.store
             .pull(&name, given)
             .await
             .map(|image| image.id.clone())
@@ -202,12 +201,12 @@ async fn a_line_that_cuts_or_stalls_only_takes_longer() {
     let real = Real::start(&made, Some(&authority)).await;
     for spoil in [Spoil::Cut, Spoil::Stall] {
         let (line, spoiled) = bad_line(&real.host, spoil).await;
-        let ground = configured(&line, authority.known(), &login(&line, "secret"));
-        let image = ground.store.pull(&format!("{line}/x:1"), None).await.unwrap();
-        let lowers = ground.store.lowers(&image).unwrap();
-        assert_eq!(fs::read(ground.store.layers_dir().join(&lowers[0]).join("big")).unwrap(), noise);
+        let env = configured(&line, authority.known(), &login(&line, "secret"));
+        let image = env.store.pull(&format!("{line}/x:1"), None).await.unwrap();
+        let lowers = env.store.lowers(&image).unwrap();
+        assert_eq!(fs::read(env.store.layers_dir().join(&lowers[0]).join("big")).unwrap(), noise);
         assert!(spoiled.load(Ordering::Relaxed) >= 3, "{spoil:?}");
-        assert_eq!(ground.store.traffic().bytes, made.layers[0].len() as u64, "nothing came twice");
+        assert_eq!(env.store.traffic().bytes, made.layers[0].len() as u64, "nothing came twice");
     }
 }
 
@@ -218,11 +217,11 @@ async fn what_a_line_corrupts_is_fetched_from_the_next_mirror() {
     let real = Real::start(&made, None).await;
     let (line, spoiled) = bad_line(&real.host, Spoil::Corrupt).await;
     let [bad, good] = [&line, &real.host].map(|host| format!("http://{host}"));
-    let alone = Ground::with(mirrored(std::slice::from_ref(&bad)), Limits::default());
+    let alone = TestEnv::with(mirrored(std::slice::from_ref(&bad)), Limits::default());
     let error = alone.store.pull("registry.example/x:1", None).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Invalid, "{error:?}");
     alone.empty();
-    let both = Ground::with(mirrored(&[bad, good]), Limits::default());
+    let both = TestEnv::with(mirrored(&[bad, good]), Limits::default());
     both.store.pull("registry.example/x:1", None).await.unwrap();
     assert!(spoiled.load(Ordering::Relaxed) >= 2);
 }

@@ -4,13 +4,13 @@ use std::time::Duration;
 use crate::digest::Digest;
 use crate::registry::fetch_error::error_chain;
 use crate::registry::pull_error::PullError;
-use crate::registry::tests::support::{Ground, guarded, made, me};
+use crate::registry::tests::support::{TestEnv, guarded, made, me};
 use crate::test_support::{Answer, Made, Seen, Server, route, routes};
 
 async fn refused(server: &Server) -> PullError {
-    let ground = Ground::new();
-    let error = ground.store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap_err();
-    ground.empty();
+    let env = TestEnv::new();
+    let error = env.store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap_err();
+    env.empty();
     error
 }
 
@@ -37,7 +37,7 @@ async fn urls_in_descriptors_are_never_followed() {
         let images = images.clone();
         Server::start(move |request| route(&images, request)).await
     };
-    Ground::new().store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap();
+    TestEnv::new().store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap();
     // Also where the registry itself does not have it.
     images.remove(&format!("/v2/x/blobs/{}", Digest::of(&made.layers[1])));
     let server = Server::start(move |request| route(&images, request)).await;
@@ -159,7 +159,7 @@ async fn an_index_entry_must_be_what_the_index_says() {
         let mut images = routes(&[("x:1", &made)]);
         images.insert("/v2/x/manifests/1".into(), serde_json::to_vec(&index).unwrap());
         let server = Server::start(move |request| route(&images, request)).await;
-        let outcome = Ground::new().store.pull(&format!("{}/x:1", server.host), None).await;
+        let outcome = TestEnv::new().store.pull(&format!("{}/x:1", server.host), None).await;
         assert_eq!(outcome.err().map(|error| error.kind()), kind, "{size}");
     }
 }
@@ -185,7 +185,7 @@ async fn a_tiny_pieced_transfer_brings_the_same_image() {
     let server =
         Server::start(move |request| Answer { pace: Some((1, Duration::from_micros(10))), ..route(&images, request) })
             .await;
-    let ground = Ground::new();
-    let image = ground.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
-    assert_eq!(ground.read(&image, "top"), "x");
+    let env = TestEnv::new();
+    let image = env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
+    assert_eq!(env.read(&image, "top"), "x");
 }

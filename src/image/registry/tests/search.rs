@@ -1,11 +1,11 @@
 use super::*;
 use crate::registry::endpoint::Registries;
-use crate::registry::tests::support::{Ground, made, me};
+use crate::registry::tests::support::{TestEnv, made, me};
 use crate::test_support::{Answer, Server};
 
-fn searching(hosts: &[&str]) -> Ground {
+fn searching(hosts: &[&str]) -> TestEnv {
     let search = hosts.iter().map(|&host| host.to_owned()).collect();
-    Ground::with(Registries { search, ..Registries::default() }, Limits::default())
+    TestEnv::with(Registries { search, ..Registries::default() }, Limits::default())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -15,28 +15,28 @@ async fn the_first_registry_that_has_a_short_name_wins() {
     let guarded = Server::start(|_| Answer::status(401).with("www-authenticate", "Basic realm=\"r\"")).await;
     let first = Server::of(&[("a/x:1", &one)]).await;
     let second = Server::of(&[("a/x:1", &two), ("a/y:1", &two)]).await;
-    let ground = searching(&[&absent.host, &guarded.host, &first.host, &second.host]);
-    let image = ground.store.pull("a/x:1", Some(me())).await.unwrap();
+    let env = searching(&[&absent.host, &guarded.host, &first.host, &second.host]);
+    let image = env.store.pull("a/x:1", Some(me())).await.unwrap();
     assert_eq!(image.repo_tags, [format!("{}/a/x:1", first.host)]);
     assert!(second.seen().is_empty(), "not asked once it was found");
     for server in [&absent, &guarded, &first] {
         assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()), "whose secrets are they?");
     }
     // It is found here by the same list.
-    assert_eq!(ground.store.find("a/x:1"), Some(image.clone()));
-    assert_eq!(ground.store.find(&image.id.hex()[..12]), Some(image.clone()));
-    assert_eq!(ground.store.find("a/y:1"), None);
-    ground.store.pull("a/y:1", None).await.unwrap();
-    ground.store.remove("a/x:1").unwrap();
-    assert_eq!(ground.store.find("a/x:1"), None);
-    assert!(ground.store.find("a/y:1").is_some());
+    assert_eq!(env.store.find("a/x:1"), Some(image.clone()));
+    assert_eq!(env.store.find(&image.id.hex()[..12]), Some(image.clone()));
+    assert_eq!(env.store.find("a/y:1"), None);
+    env.store.pull("a/y:1", None).await.unwrap();
+    env.store.remove("a/x:1").unwrap();
+    assert_eq!(env.store.find("a/x:1"), None);
+    assert!(env.store.find("a/y:1").is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_registry_has_is_told_of_all_of_them() {
     let (one, two) = (Server::start(|_| Answer::status(404)).await, Server::start(|_| Answer::status(403)).await);
-    let ground = searching(&[&one.host, &two.host]);
-    let error = ground.store.pull("x", None).await.unwrap_err();
+    let env = searching(&[&one.host, &two.host]);
+    let error = env.store.pull("x", None).await.unwrap_err();
     let text = error_chain(&error);
     for part in [&one.host, &two.host, "404", "403"] {
         assert!(text.contains(part), "{part} in {text}");
@@ -69,11 +69,11 @@ async fn a_registry_that_has_a_name_but_spoils_it_ends_the_search() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn short_names_are_refused_where_nothing_is_searched() {
-    let ground = searching(&[]);
-    let error = ground.store.pull("busybox", None).await.unwrap_err();
+    let env = searching(&[]);
+    let error = env.store.pull("busybox", None).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Invalid);
     assert!(error.to_string().contains("names no registry"), "{error}");
-    assert_eq!(ground.store.find("busybox"), None);
+    assert_eq!(env.store.find("busybox"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -92,13 +92,13 @@ async fn a_registry_that_cannot_be_asked_ends_the_search_and_is_named() {
 async fn credentials_with_a_short_name_are_for_the_hub_unless_they_say_otherwise() {
     let wanted = crate::registry::auth::basic("me", "secret");
     let server = crate::registry::tests::support::guarded(&made("x"), "Basic realm=\"r\"", &wanted).await;
-    let ground = searching(&[&server.host]);
-    ground.store.pull("x:1", Some(me())).await.unwrap_err();
+    let env = searching(&[&server.host]);
+    env.store.pull("x:1", Some(me())).await.unwrap_err();
     assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()), "it is not the hub");
     let login = |registry: &str| Some(RegistryLogin { registry: registry.to_owned(), credentials: me() });
-    ground.store.pull_as("x:1", login("docker.io")).await.unwrap_err();
+    env.store.pull_as("x:1", login("docker.io")).await.unwrap_err();
     assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()));
-    ground.store.pull_as("x:1", login(&server.host)).await.unwrap();
+    env.store.pull_as("x:1", login(&server.host)).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,8 +107,8 @@ async fn a_short_name_is_no_tag_of_a_repository_called_sha256() {
     let mirrors = vec![format!("http://{}", server.host).parse().unwrap()];
     let registry = crate::registry::endpoint::Registry { mirrors, mirrors_only: true, ..Default::default() };
     let hosts = [("docker.io".to_owned(), registry)].into();
-    let ground = Ground::with(Registries { hosts, ..Registries::default() }, Limits::default());
-    ground.store.pull("docker.io/library/sha256:nginx", None).await.unwrap();
-    assert_eq!(ground.store.find("nginx"), None);
-    assert!(ground.store.find("docker.io/library/sha256:nginx").is_some());
+    let env = TestEnv::with(Registries { hosts, ..Registries::default() }, Limits::default());
+    env.store.pull("docker.io/library/sha256:nginx", None).await.unwrap();
+    assert_eq!(env.store.find("nginx"), None);
+    assert!(env.store.find("docker.io/library/sha256:nginx").is_some());
 }

@@ -8,12 +8,12 @@ use crate::registry::endpoint::{Credentials, Registries, Registry};
 use crate::store::Store;
 use crate::test_support::{Answer, Made, Server, Tar, gzip, route, routes};
 
-pub(crate) struct Ground {
+pub(crate) struct TestEnv {
     pub(crate) store: Arc<Store>,
     directory: tempfile::TempDir,
 }
 
-impl Ground {
+impl TestEnv {
     pub(crate) fn new() -> Self {
         Self::with(Registries::default(), Limits::default())
     }

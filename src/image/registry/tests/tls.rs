@@ -4,7 +4,7 @@ use crate::limits::Limits;
 use crate::registry::endpoint::{Credentials, Registries, Registry};
 use crate::registry::fetch_error::error_chain;
 use crate::registry::tests::ca::{Authority, Demand, Pair, server_config};
-use crate::registry::tests::support::{Ground, made, me};
+use crate::registry::tests::support::{TestEnv, made, me};
 use crate::registry::tls::Tls;
 use crate::test_support::{Answer, Seen, Server, route, routes};
 
@@ -14,8 +14,8 @@ fn registries<const N: usize>(hosts: [(&Server, Tls); N]) -> Registries {
     Registries { hosts: hosts.into(), ..Registries::default() }
 }
 
-fn ground<const N: usize>(hosts: [(&Server, Tls); N]) -> Ground {
-    Ground::with(registries(hosts), Limits::default())
+fn env<const N: usize>(hosts: [(&Server, Tls); N]) -> TestEnv {
+    TestEnv::with(registries(hosts), Limits::default())
 }
 
 /// A registry with one image, `x:1`.
@@ -24,8 +24,8 @@ async fn registry(pair: &Pair, demand: Option<Demand<'_>>) -> Server {
     Server::secure(server_config(pair, demand), move |request| route(&routes, request)).await
 }
 
-async fn pull(ground: &Ground, server: &Server, credentials: Option<Credentials>) -> Result<(), String> {
-    let pulled = ground.store.pull(&format!("{}/x:1", server.host), credentials).await;
+async fn pull(env: &TestEnv, server: &Server, credentials: Option<Credentials>) -> Result<(), String> {
+    let pulled = env.store.pull(&format!("{}/x:1", server.host), credentials).await;
     pulled.map(drop).map_err(|error| error_chain(&error))
 }
 
@@ -33,17 +33,17 @@ async fn pull(ground: &Ground, server: &Server, credentials: Option<Credentials>
 async fn a_server_with_a_known_ca_is_trusted_and_no_other() {
     let (ours, other) = (Authority::new(), Authority::new());
     let server = registry(&ours.server("127.0.0.1"), None).await;
-    let error = pull(&ground([(&server, other.trusted())]), &server, None).await.unwrap_err();
+    let error = pull(&env([(&server, other.trusted())]), &server, None).await.unwrap_err();
     assert!(error.contains("signed by no CA that is known here") && error.contains("`ca`"), "{error}");
     assert!(server.seen().is_empty());
-    pull(&ground([(&server, ours.trusted())]), &server, None).await.unwrap();
+    pull(&env([(&server, ours.trusted())]), &server, None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_for_another_host_name_is_refused() {
     let ours = Authority::new();
     let server = registry(&ours.server("registry.example"), None).await;
-    let error = pull(&ground([(&server, ours.trusted())]), &server, Some(me())).await.unwrap_err();
+    let error = pull(&env([(&server, ours.trusted())]), &server, Some(me())).await.unwrap_err();
     assert!(error.contains("for another host name"), "{error}");
     assert!(server.seen().is_empty());
 }
@@ -59,9 +59,9 @@ async fn a_self_signed_certificate_is_trusted_when_it_is_named_as_the_ca() {
             let certificate = parameters.self_signed(&key).unwrap().pem();
             let server = registry(&Pair { certificate: certificate.clone(), key: key.serialize_pem() }, None).await;
             let named = Tls::default().with_authorities(certificate.as_bytes()).unwrap();
-            let outcome = pull(&ground([(&server, named)]), &server, None).await;
+            let outcome = pull(&env([(&server, named)]), &server, None).await;
             assert_eq!(outcome.is_ok(), works, "{is_ca:?} {name} {outcome:?}");
-            let other = pull(&ground([(&server, Authority::new().trusted())]), &server, None).await;
+            let other = pull(&env([(&server, Authority::new().trusted())]), &server, None).await;
             assert!(other.is_err());
         }
     }
@@ -77,7 +77,7 @@ async fn an_expired_certificate_is_refused_even_when_it_is_named() {
         let certificate = parameters.self_signed(&key).unwrap().pem();
         let server = registry(&Pair { certificate: certificate.clone(), key: key.serialize_pem() }, None).await;
         let named = Tls::default().with_authorities(certificate.as_bytes()).unwrap();
-        let error = pull(&ground([(&server, named)]), &server, None).await.unwrap_err();
+        let error = pull(&env([(&server, named)]), &server, None).await.unwrap_err();
         assert!(error.contains("out of date"), "{error}");
     }
 }
@@ -87,10 +87,10 @@ async fn a_client_certificate_is_shown_to_the_server_that_demands_it() {
     let ours = Authority::new();
     let demand = Some(Demand { authority: &ours, must: true });
     let server = registry(&ours.server("127.0.0.1"), demand).await;
-    let error = pull(&ground([(&server, ours.trusted())]), &server, None).await.unwrap_err();
+    let error = pull(&env([(&server, ours.trusted())]), &server, None).await.unwrap_err();
     assert!(error.contains("`client_cert`"), "{error}");
     assert!(server.seen().is_empty());
-    pull(&ground([(&server, ours.known())]), &server, None).await.unwrap();
+    pull(&env([(&server, ours.known())]), &server, None).await.unwrap();
     assert!(server.seen().iter().all(|seen| seen.certified));
 }
 
@@ -120,7 +120,7 @@ async fn redirects_tokens_and_mirrors_use_the_certificates_of_their_own_host() {
     .await;
     // The certificate is for the registry alone; the others are trusted, each by its own section.
     let others = [(&blobs, ours.trusted()), (&tokens, ours.trusted()), (&server, ours.known())];
-    pull(&ground(others), &server, Some(me())).await.unwrap();
+    pull(&env(others), &server, Some(me())).await.unwrap();
     assert!(server.seen().iter().all(|seen| seen.certified));
     for other in [&blobs, &tokens] {
         assert!(!other.seen().is_empty() && other.seen().iter().all(|seen| !seen.certified));
@@ -130,7 +130,7 @@ async fn redirects_tokens_and_mirrors_use_the_certificates_of_their_own_host() {
     let mut few = registries([(&tokens, ours.trusted()), (&server, ours.known())]);
     few.hosts.insert("*".into(), Registry { tls: ours.known(), ..Registry::default() });
     let before = blobs.seen().len();
-    let error = pull(&Ground::with(few, Limits::default()), &server, Some(me())).await.unwrap_err();
+    let error = pull(&TestEnv::with(few, Limits::default()), &server, Some(me())).await.unwrap_err();
     assert!(error.contains("signed by no CA"), "{error}");
     assert_eq!(blobs.seen().len(), before);
     // As a mirror the same server gets what is configured for its host.
@@ -140,19 +140,19 @@ async fn redirects_tokens_and_mirrors_use_the_certificates_of_their_own_host() {
     mirrored.hosts.insert("registry.example".into(), mirrors);
     let login = format!(r#"{{"auths": {{"{}": {{"username": "me", "password": "secret"}}}}}}"#, server.host);
     mirrored.logins = crate::registry::docker_config::RegistryCredentials::parse(login.as_bytes()).unwrap();
-    Ground::with(mirrored, Limits::default()).store.pull("registry.example/x:1", None).await.unwrap();
+    TestEnv::with(mirrored, Limits::default()).store.pull("registry.example/x:1", None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn other_registries_leave_no_client_of_the_old_ones() {
     let ours = Authority::new();
     let server = registry(&ours.server("127.0.0.1"), None).await;
-    let ground = ground([(&server, ours.trusted())]);
-    pull(&ground, &server, None).await.unwrap();
-    ground.store.set_registries(registries([(&server, Authority::new().trusted())]));
-    assert!(pull(&ground, &server, None).await.unwrap_err().contains("signed by no CA"));
-    ground.store.set_registries(registries([(&server, ours.trusted())]));
-    pull(&ground, &server, None).await.unwrap();
+    let env = env([(&server, ours.trusted())]);
+    pull(&env, &server, None).await.unwrap();
+    env.store.set_registries(registries([(&server, Authority::new().trusted())]));
+    assert!(pull(&env, &server, None).await.unwrap_err().contains("signed by no CA"));
+    env.store.set_registries(registries([(&server, ours.trusted())]));
+    pull(&env, &server, None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,7 +165,7 @@ async fn from_tls_nothing_leads_to_plain_http() {
     for (answer, why) in answers.into_iter().zip(["token realm without TLS", "less safe scheme"]) {
         let pair = ours.server("127.0.0.1");
         let server = Server::secure(server_config(&pair, None), move |_| answer.clone()).await;
-        let error = pull(&ground([(&server, ours.trusted())]), &server, Some(me())).await.unwrap_err();
+        let error = pull(&env([(&server, ours.trusted())]), &server, Some(me())).await.unwrap_err();
         assert!(error.contains(why), "{error}");
     }
     assert!(plain.seen().is_empty());

@@ -21,13 +21,13 @@ fn left() -> String {
 #[test]
 #[ignore = "needs root"]
 fn detaching_takes_everything_back_and_may_be_done_twice() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = bridge(&["10.213.0.0/30", "fd00:c715::/64"]);
         let ports = [port(Protocol::Tcp, "", 8080, 80), port(Protocol::Udp, "127.0.0.1", 53, 53)];
         for number in 1..4 {
             let pod = attach(&bridge, number, &ports);
             assert_eq!(pod.at(0), address("10.213.0.2", 0), "the only one there is");
-            tcp(&pod.netns, pod.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
+            tcp(&pod.netns, pod.at(80), &env.outside, address(HOST4, 8080)).unwrap();
             assert!(
                 left().contains("crisp0-0000000") && left().contains("8080") && left().contains("127.0.0.1 . udp . 53")
             );
@@ -99,7 +99,7 @@ fn an_exhausted_pool_says_so_until_a_pod_leaves() {
 #[test]
 #[ignore = "needs root"]
 fn twenty_pods_at_once_all_get_what_they_asked_for() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         let pods: Vec<_> = std::thread::scope(|scope| {
             let attach = |number: u32| {
@@ -115,7 +115,7 @@ fn twenty_pods_at_once_all_get_what_they_asked_for() {
         ips.dedup();
         assert_eq!(ips.len(), 40);
         for (number, pod) in (8000..).zip(&pods) {
-            tcp(&pod.netns, pod.at(80), &ground.outside, address(HOST4, number)).unwrap();
+            tcp(&pod.netns, pod.at(80), &env.outside, address(HOST4, number)).unwrap();
             tcp(&pod.netns, pod.at(80), &pods[0].netns, pod.at(80)).unwrap();
         }
         std::thread::scope(|scope| {
@@ -175,7 +175,7 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() {
 #[test]
 #[ignore = "needs root"]
 fn a_pod_whose_id_begins_like_anothers_does_not_take_its_interface() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         let first = attach(&bridge, 1, &[]);
         let netns = Netns::new();
@@ -185,7 +185,7 @@ fn a_pod_whose_id_begins_like_anothers_does_not_take_its_interface() {
         let error = bridge.attach(&second, &ips).unwrap_err();
         assert!(matches!(error, AttachError::Link(_)), "{error}");
         bridge.detach(&second.id).unwrap().wait();
-        tcp(&first.netns, first.at(80), &ground.host, first.at(80)).unwrap();
+        tcp(&first.netns, first.at(80), &env.host, first.at(80)).unwrap();
         assert_eq!(bridge.lock().pool.taken().count(), 2);
     });
 }
@@ -193,20 +193,20 @@ fn a_pod_whose_id_begins_like_anothers_does_not_take_its_interface() {
 #[test]
 #[ignore = "needs root"]
 fn bandwidth_is_limited_in_both_directions() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         let netns = Netns::new();
         let mut pod = pod(1, &netns, &[]);
         // A megabyte each second.
         let rate = Some(Rate(8_000_000));
-        let free = transfer_times(&bridge, &pod, &netns, ground);
+        let free = transfer_times(&bridge, &pod, &netns, env);
         assert!(free.iter().all(|time| *time < Duration::from_millis(500)), "{free:?}");
         for (bandwidth, slow) in [
             (Bandwidth { ingress: rate, egress: None }, [true, false]),
             (Bandwidth { ingress: None, egress: rate }, [false, true]),
         ] {
             pod.bandwidth = bandwidth;
-            let times = transfer_times(&bridge, &pod, &netns, ground);
+            let times = transfer_times(&bridge, &pod, &netns, env);
             assert_eq!(times.map(|time| time > Duration::from_millis(500)), slow, "{bandwidth:?}: {times:?}");
         }
         pod.bandwidth = Bandwidth { ingress: Some(Rate(80_000_000_000)), egress: rate };
@@ -219,12 +219,12 @@ fn bandwidth_is_limited_in_both_directions() {
 }
 
 /// How long a megabyte takes into the pod and out of it.
-fn transfer_times(bridge: &crate::bridge::Bridge, pod: &crate::Pod, netns: &Netns, ground: &Ground) -> [Duration; 2] {
+fn transfer_times(bridge: &crate::bridge::Bridge, pod: &crate::Pod, netns: &Netns, env: &TestEnv) -> [Duration; 2] {
     let ips = bridge.reserve(&pod.id).unwrap();
     assert_eq!(bridge.attach(pod, &ips).unwrap().warnings, Vec::<String>::new());
     let at = SocketAddr::new(ips[0], 80);
     let listener = netns.enter(|| TcpListener::bind(at)).unwrap();
-    let mut outside = ground.host.enter(|| TcpStream::connect(at)).unwrap();
+    let mut outside = env.host.enter(|| TcpStream::connect(at)).unwrap();
     let (mut inside, _) = listener.accept().unwrap();
     let mut transfer = |into: bool| {
         let begin = Instant::now();

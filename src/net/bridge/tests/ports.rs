@@ -10,15 +10,15 @@ use crate::bridge::{AttachError, PortError};
 const FILTERED_BRIDGES: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
 
 /// With packets that are bridged seen by the rules, as Kubernetes likes it, and without.
-fn on_both_kinds_of_hosts(test: impl Fn(&Ground) + Send + Sync) {
+fn on_both_kinds_of_hosts(test: impl Fn(&TestEnv) + Send + Sync) {
     for filtered in ["1", "0"] {
-        on_host(|ground| {
+        on_host(|env| {
             if std::path::Path::new(FILTERED_BRIDGES).exists() {
                 sh(&format!(
                     "echo {filtered} > {FILTERED_BRIDGES}; echo {filtered} > /proc/sys/net/bridge/bridge-nf-call-ip6tables"
                 ));
             }
-            test(ground);
+            test(env);
         });
     }
 }
@@ -26,7 +26,7 @@ fn on_both_kinds_of_hosts(test: impl Fn(&Ground) + Send + Sync) {
 #[test]
 #[ignore = "needs root"]
 fn a_host_port_is_reached_from_everywhere() {
-    on_both_kinds_of_hosts(|ground| {
+    on_both_kinds_of_hosts(|env| {
         let bridge = dual();
         let ports = [port(Protocol::Tcp, "", 8080, 80), port(Protocol::Udp, "", 5353, 53)];
         let (pod, other) = (attach(&bridge, 1, &ports), attach(&bridge, 2, &[]));
@@ -41,18 +41,18 @@ fn a_host_port_is_reached_from_everywhere() {
                     let seen = talk(&pod.netns, at, client, SocketAddr::new(to, port));
                     seen.unwrap_or_else(|e| panic!("{protocol:?} to {to}: {e}")).ip()
                 };
-                assert_eq!(from(&ground.outside, host_ip), outside, "those outside are seen as who they are");
-                assert_eq!(from(&ground.host, host_ip), host_ip, "the host by its own address");
-                assert_eq!(from(&ground.host, gateway), gateway);
+                assert_eq!(from(&env.outside, host_ip), outside, "those outside are seen as who they are");
+                assert_eq!(from(&env.host, host_ip), host_ip, "the host by its own address");
+                assert_eq!(from(&env.host, gateway), gateway);
                 assert_eq!(from(&other.netns, host_ip), gateway, "another pod");
                 assert_eq!(from(&other.netns, gateway), gateway, "another pod, by the bridge");
                 assert_eq!(from(&pod.netns, host_ip), gateway, "the pod itself");
                 if host_ip.is_ipv4() {
-                    assert_eq!(from(&ground.host, [127, 0, 0, 1].into()), gateway, "localhost");
-                    assert_eq!(from(&ground.host, [127, 9, 9, 9].into()), gateway, "all of localhost");
+                    assert_eq!(from(&env.host, [127, 0, 0, 1].into()), gateway, "localhost");
+                    assert_eq!(from(&env.host, [127, 9, 9, 9].into()), gateway, "all of localhost");
                 } else if protocol == Protocol::Tcp {
                     // Refused at once, so that whoever meant localhost tries the other family.
-                    let refused = ground.host.enter(|| std::net::TcpStream::connect(address("::1", port))).unwrap_err();
+                    let refused = env.host.enter(|| std::net::TcpStream::connect(address("::1", port))).unwrap_err();
                     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
                 }
             }
@@ -63,7 +63,7 @@ fn a_host_port_is_reached_from_everywhere() {
 #[test]
 #[ignore = "needs root"]
 fn a_host_port_at_one_address_is_at_no_other() {
-    on_both_kinds_of_hosts(|ground| {
+    on_both_kinds_of_hosts(|env| {
         let bridge = dual();
         let ports = [
             port(Protocol::Tcp, "127.0.0.1", 8080, 80),
@@ -73,16 +73,16 @@ fn a_host_port_at_one_address_is_at_no_other() {
         ];
         let pod = attach(&bridge, 1, &ports);
         let (four, six) = (SocketAddr::new(pod.ips[0], 80), SocketAddr::new(pod.ips[1], 80));
-        tcp(&pod.netns, four, &ground.host, address("127.0.0.1", 8080)).unwrap();
-        tcp(&pod.netns, four, &ground.outside, address(HOST4, 8081)).unwrap();
-        tcp(&pod.netns, six, &ground.outside, address(HOST6, 8081)).unwrap();
-        tcp(&pod.netns, four, &ground.outside, address(HOST4, 8082)).unwrap();
+        tcp(&pod.netns, four, &env.host, address("127.0.0.1", 8080)).unwrap();
+        tcp(&pod.netns, four, &env.outside, address(HOST4, 8081)).unwrap();
+        tcp(&pod.netns, six, &env.outside, address(HOST6, 8081)).unwrap();
+        tcp(&pod.netns, four, &env.outside, address(HOST4, 8082)).unwrap();
         for (client, to) in [
-            (&ground.outside, address(HOST4, 8080)),
-            (&ground.host, address(HOST4, 8080)),
-            (&ground.host, address("127.0.0.1", 8081)),
-            (&ground.outside, address(HOST6, 8080)),
-            (&ground.outside, address(HOST6, 8082)),
+            (&env.outside, address(HOST4, 8080)),
+            (&env.host, address(HOST4, 8080)),
+            (&env.host, address("127.0.0.1", 8081)),
+            (&env.outside, address(HOST6, 8080)),
+            (&env.outside, address(HOST6, 8082)),
         ] {
             assert!(tcp(&pod.netns, four, client, to).is_err(), "{to}");
         }
@@ -92,7 +92,7 @@ fn a_host_port_at_one_address_is_at_no_other() {
 #[test]
 #[ignore = "needs root"]
 fn what_listens_on_the_hosts_loopback_alone_is_not_reached_by_pods() {
-    on_both_kinds_of_hosts(|ground| {
+    on_both_kinds_of_hosts(|env| {
         let bridge = dual();
         let pod = attach(&bridge, 1, &[port(Protocol::Tcp, "", 8080, 80)]);
         assert_eq!(sh("cat /proc/sys/net/ipv4/conf/crisp0/route_localnet").trim(), "1");
@@ -101,7 +101,7 @@ fn what_listens_on_the_hosts_loopback_alone_is_not_reached_by_pods() {
             "echo 1 > /proc/sys/net/ipv4/conf/all/route_localnet; ip route del local 127.0.0.0/8 dev lo table local
              ip route del local 127.0.0.1 dev lo table local; ip route add 127.0.0.1 via 10.213.0.1 src 10.213.0.2",
         );
-        let server = ground.host.enter(|| UdpSocket::bind("127.0.0.1:7777")).unwrap();
+        let server = env.host.enter(|| UdpSocket::bind("127.0.0.1:7777")).unwrap();
         let client = pod.netns.enter(|| UdpSocket::bind("10.213.0.2:0")).unwrap();
         server.set_read_timeout(Some(std::time::Duration::from_secs(1))).unwrap();
         let reach = || client.send_to(b"in", "127.0.0.1:7777").and_then(|_| server.recv_from(&mut [0; 8]));
@@ -116,7 +116,7 @@ fn what_listens_on_the_hosts_loopback_alone_is_not_reached_by_pods() {
 #[test]
 #[ignore = "needs root"]
 fn a_taken_host_port_is_refused_with_the_name_of_its_pod() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         let first = attach(&bridge, 1, &[port(Protocol::Tcp, "", 8080, 80)]);
         let netns = Netns::new();
@@ -128,24 +128,24 @@ fn a_taken_host_port_is_refused_with_the_name_of_its_pod() {
         assert_eq!(error.kind(), ErrorKind::Precondition);
         assert!(!sh("ip link").contains("crisp0-00000002"), "nothing was made");
         bridge.detach(&second.id).unwrap().wait();
-        tcp(&first.netns, first.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
+        tcp(&first.netns, first.at(80), &env.outside, address(HOST4, 8080)).unwrap();
         // Free again as soon as the pod is detached.
         bridge.detach(&first.pod.id).unwrap();
         let third = attach(&bridge, 3, &[port(Protocol::Tcp, "", 8080, 80)]);
-        tcp(&third.netns, third.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
+        tcp(&third.netns, third.at(80), &env.outside, address(HOST4, 8080)).unwrap();
     });
 }
 
 #[test]
 #[ignore = "needs root"]
 fn a_sender_of_udp_that_never_stops_finds_the_next_pod() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         let ports = [port(Protocol::Udp, "", 5353, 53)];
         for (family, host) in [HOST4, HOST6].into_iter().enumerate() {
             let to = address(host, 5353);
             let any = if family == 0 { "0.0.0.0:0" } else { "[::]:0" };
-            let client = ground.outside.enter(|| UdpSocket::bind(any)).unwrap();
+            let client = env.outside.enter(|| UdpSocket::bind(any)).unwrap();
             // Before there is a pod, and between two of them, nobody is there.
             for number in [1, 2] {
                 client.send_to(b"lost", to).unwrap();
@@ -170,11 +170,11 @@ fn a_sender_of_udp_that_never_stops_finds_the_next_pod() {
 #[test]
 #[ignore = "needs root"]
 fn forgetting_stale_senders_leaves_other_connections_alone() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         let talker = attach(&bridge, 1, &[]);
         // A pod that talks to a port 5353 outside, by the same host.
-        let outside = ground.outside.enter(|| UdpSocket::bind(address(OUTSIDE4, 5353))).unwrap();
+        let outside = env.outside.enter(|| UdpSocket::bind(address(OUTSIDE4, 5353))).unwrap();
         let client = talker.netns.enter(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
         let before = udp_between(&outside, &client, address(OUTSIDE4, 5353)).unwrap();
         let known = || sh("grep -c 'dport=5353' /proc/net/nf_conntrack || true").trim().to_owned();
@@ -190,14 +190,14 @@ fn forgetting_stale_senders_leaves_other_connections_alone() {
 #[test]
 #[ignore = "needs root"]
 fn a_pod_with_a_thousand_host_ports_has_them_all() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         let ports: Vec<_> = (0..1000).map(|n| port(Protocol::Tcp, "", 20000 + n, 80)).collect();
         let pod = attach(&bridge, 1, &ports);
         for number in [20000, 20255, 20256, 20999] {
-            tcp(&pod.netns, pod.at(80), &ground.outside, address(HOST4, number)).unwrap();
+            tcp(&pod.netns, pod.at(80), &env.outside, address(HOST4, number)).unwrap();
         }
-        assert!(tcp(&pod.netns, pod.at(80), &ground.outside, address(HOST4, 21000)).is_err());
+        assert!(tcp(&pod.netns, pod.at(80), &env.outside, address(HOST4, 21000)).is_err());
         bridge.detach(&pod.pod.id).unwrap();
         assert!(!sh("nft list map inet crisp ports4").contains("elements"));
     });

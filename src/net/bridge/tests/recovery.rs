@@ -12,7 +12,7 @@ fn web() -> [model::PortMapping; 1] {
 #[test]
 #[ignore = "needs root"]
 fn the_next_daemon_keeps_pods_that_live_and_sweeps_those_that_do_not() {
-    on_host(|ground| {
+    on_host(|env| {
         let first = dual();
         let (alive, gone) = (attach(&first, 1, &web()), attach(&first, 2, &[port(Protocol::Tcp, "", 8081, 80)]));
         // Others that look a little like ours.
@@ -31,10 +31,10 @@ fn the_next_daemon_keeps_pods_that_live_and_sweeps_those_that_do_not() {
         let table = sh("nft list table inet crisp");
         assert!(table.contains("tcp . 8080") && !table.contains("8081"), "{table}");
         assert!(!gone.netns.sh("ip link").contains("eth0"));
-        tcp(&alive.netns, alive.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
+        tcp(&alive.netns, alive.at(80), &env.outside, address(HOST4, 8080)).unwrap();
         let third = attach(&next, 3, &[port(Protocol::Tcp, "", 8081, 80)]);
         assert!(third.ips[0] != alive.ips[0]);
-        tcp(&third.netns, third.at(80), &ground.outside, address(HOST4, 8081)).unwrap();
+        tcp(&third.netns, third.at(80), &env.outside, address(HOST4, 8081)).unwrap();
         next.detach(&alive.pod.id).unwrap().wait();
         assert!(!sh("nft list table inet crisp").contains("tcp . 8080"));
     });
@@ -43,7 +43,7 @@ fn the_next_daemon_keeps_pods_that_live_and_sweeps_those_that_do_not() {
 #[test]
 #[ignore = "needs root"]
 fn two_daemons_of_one_network_namespace_do_not_share_a_bridge() {
-    on_host(|ground| {
+    on_host(|env| {
         let first = dual();
         let pod = attach(&first, 1, &web());
         let seen = || sh("ip -o link; nft list table inet crisp");
@@ -57,28 +57,28 @@ fn two_daemons_of_one_network_namespace_do_not_share_a_bridge() {
         assert!(matches!(second.gc().unwrap_err(), GcError::NotReady(NotReady::Taken { .. })));
         second.detach(&id(2)).unwrap().wait();
         assert_eq!(seen(), before, "nothing was touched");
-        ground.outside.enter(|| dual().set_up()).unwrap();
+        env.outside.enter(|| dual().set_up()).unwrap();
         sh("nft flush ruleset");
         assert!(dual().set_up().is_err(), "whoever flushes all rules does not free it");
         first.set_up().unwrap();
-        tcp(&pod.netns, pod.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
+        tcp(&pod.netns, pod.at(80), &env.outside, address(HOST4, 8080)).unwrap();
         drop(first);
         assert!(second.set_up().is_err(), "the pods of the first are still there, and its successor comes");
         let next = dual();
         next.restore(&pod.pod.id, &pod.ips, &pod.pod.ports).unwrap();
         next.gc().unwrap();
-        tcp(&pod.netns, pod.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
+        tcp(&pod.netns, pod.at(80), &env.outside, address(HOST4, 8080)).unwrap();
     });
 }
 
 #[test]
 #[ignore = "needs root"]
 fn a_start_leaves_connections_and_host_ports_as_they_were() {
-    on_host(|ground| {
+    on_host(|env| {
         let first = dual();
         let pod = attach(&first, 1, &web());
         let listener = pod.netns.enter(|| std::net::TcpListener::bind(pod.at(80))).unwrap();
-        let mut client = ground.outside.enter(|| std::net::TcpStream::connect(address(HOST4, 8080))).unwrap();
+        let mut client = env.outside.enter(|| std::net::TcpStream::connect(address(HOST4, 8080))).unwrap();
         let (mut server, _) = listener.accept().unwrap();
         drop(first);
         let next = dual();
@@ -94,15 +94,15 @@ fn a_start_leaves_connections_and_host_ports_as_they_were() {
 #[test]
 #[ignore = "needs root"]
 fn a_bridge_that_was_deleted_is_made_again_with_its_pods() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         let (a, b) = (attach(&bridge, 1, &web()), attach(&bridge, 2, &[]));
         sh("ip link del crisp0");
         let c = attach(&bridge, 3, &[]);
         tcp(&c.netns, c.at(80), &a.netns, c.at(80)).unwrap();
         tcp(&b.netns, b.at(80), &a.netns, b.at(80)).unwrap();
-        tcp(&a.netns, a.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
-        tcp(&a.netns, a.at(80), &ground.host, address("127.0.0.1", 8080)).unwrap();
+        tcp(&a.netns, a.at(80), &env.outside, address(HOST4, 8080)).unwrap();
+        tcp(&a.netns, a.at(80), &env.host, address("127.0.0.1", 8080)).unwrap();
         assert!(sh("bridge -d link show dev crisp0-00000001").contains("hairpin on"));
         sh("ip link del crisp0");
         assert_eq!(bridge.set_up().unwrap(), Vec::<String>::new());
@@ -110,10 +110,10 @@ fn a_bridge_that_was_deleted_is_made_again_with_its_pods() {
         // Down, without an address, or with one of its ports taken away.
         sh("ip link set crisp0 down");
         bridge.set_up().unwrap();
-        tcp(&b.netns, b.at(80), &ground.host, b.at(80)).unwrap();
+        tcp(&b.netns, b.at(80), &env.host, b.at(80)).unwrap();
         sh("ip address flush dev crisp0; ip link set crisp0-00000002 nomaster");
         bridge.set_up().unwrap();
-        tcp(&b.netns, b.at(80), &ground.host, b.at(80)).unwrap();
+        tcp(&b.netns, b.at(80), &env.host, b.at(80)).unwrap();
         tcp(&b.netns, b.at(80), &c.netns, b.at(80)).unwrap();
     });
 }
@@ -121,13 +121,13 @@ fn a_bridge_that_was_deleted_is_made_again_with_its_pods() {
 #[test]
 #[ignore = "needs root"]
 fn a_table_that_was_flushed_is_made_again_with_all_host_ports() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         let a = attach(&bridge, 1, &web());
         let out = address(OUTSIDE4, 80);
         let all_is_well = || {
-            tcp(&a.netns, a.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
-            tcp(&ground.outside, out, &a.netns, out).unwrap();
+            tcp(&a.netns, a.at(80), &env.outside, address(HOST4, 8080)).unwrap();
+            tcp(&env.outside, out, &a.netns, out).unwrap();
         };
         sh("nft add table inet foreign; nft add chain inet foreign c; nft add rule inet foreign c accept");
         for harm in [
@@ -153,7 +153,7 @@ fn a_table_that_was_flushed_is_made_again_with_all_host_ports() {
         sh("nft delete table inet crisp");
         let c = attach(&bridge, 3, &[port(Protocol::Tcp, "", 8081, 80)]);
         all_is_well();
-        tcp(&c.netns, c.at(80), &ground.outside, address(HOST4, 8081)).unwrap();
+        tcp(&c.netns, c.at(80), &env.outside, address(HOST4, 8081)).unwrap();
         sh("nft delete table inet crisp");
         bridge.detach(&c.pod.id).unwrap().wait();
         all_is_well();
@@ -211,7 +211,7 @@ fn something_else_of_the_bridges_name_is_left_alone() {
 #[test]
 #[ignore = "needs root"]
 fn pod_cidrs_replace_the_pool_unless_a_pod_lives_outside_them() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         bridge.set_up().unwrap();
         let nets = |texts: &[&str]| texts.iter().map(|net| net.parse().unwrap()).collect::<Vec<_>>();
@@ -224,7 +224,7 @@ fn pod_cidrs_replace_the_pool_unless_a_pod_lives_outside_them() {
             "{shown}"
         );
         let out = address(OUTSIDE4, 80);
-        assert_eq!(tcp(&ground.outside, out, &pod.netns, out).unwrap().ip(), address(HOST4, 0).ip());
+        assert_eq!(tcp(&env.outside, out, &pod.netns, out).unwrap().ip(), address(HOST4, 0).ip());
         bridge.set_pod_cidrs(nets(&["10.244.3.0/24"])).unwrap();
         let error = bridge.set_pod_cidrs(nets(&["10.9.0.0/24", "fd00:9::/64"])).unwrap_err();
         assert!(matches!(&error, PoolInUse::Lives { pod: lives, .. } if *lives == pod.pod.id), "{error}");
@@ -236,7 +236,7 @@ fn pod_cidrs_replace_the_pool_unless_a_pod_lives_outside_them() {
         let second = attach(&bridge, 2, &[]);
         assert_eq!(second.ips.len(), 2);
         tcp(&pod.netns, pod.at(80), &second.netns, pod.at(80)).unwrap();
-        tcp(&ground.outside, out, &pod.netns, out).unwrap();
+        tcp(&env.outside, out, &pod.netns, out).unwrap();
         assert!(matches!(bridge.set_pod_cidrs(nets(&["10.1.1.1/8"])), Err(PoolInUse::Pools(_))));
     });
 }
@@ -244,16 +244,16 @@ fn pod_cidrs_replace_the_pool_unless_a_pod_lives_outside_them() {
 #[test]
 #[ignore = "needs root"]
 fn pods_of_an_older_pool_keep_their_way_out() {
-    on_host(|ground| {
+    on_host(|env| {
         let pod = attach(&dual(), 1, &web());
         let next = bridge(&["10.99.0.0/24"]);
         next.restore(&pod.pod.id, &pod.ips, &pod.pod.ports).unwrap();
         next.gc().unwrap();
         let out = address(OUTSIDE4, 80);
-        assert_eq!(tcp(&ground.outside, out, &pod.netns, out).unwrap().ip(), address(HOST4, 0).ip());
+        assert_eq!(tcp(&env.outside, out, &pod.netns, out).unwrap().ip(), address(HOST4, 0).ip());
         let new = attach(&next, 2, &[]);
         tcp(&pod.netns, pod.at(80), &new.netns, pod.at(80)).unwrap();
-        tcp(&pod.netns, pod.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
+        tcp(&pod.netns, pod.at(80), &env.outside, address(HOST4, 8080)).unwrap();
         next.detach(&pod.pod.id).unwrap().wait();
         next.set_up().unwrap();
         let shown = sh("ip address show crisp0; nft list table inet crisp");

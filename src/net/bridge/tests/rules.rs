@@ -100,7 +100,7 @@ fn the_kernel_has_the_same_expressions_as_from_nft() {
 #[test]
 #[ignore = "needs root"]
 fn two_networks_live_side_by_side() {
-    on_host(|ground| {
+    on_host(|env| {
         let one = dual();
         let settings = crate::bridge::Settings {
             bridge: "other".to_owned(),
@@ -113,11 +113,11 @@ fn two_networks_live_side_by_side() {
         let b = attach(&two, 1, &[port(Protocol::Tcp, "", 8081, 80)]);
         two.gc().unwrap();
         one.gc().unwrap();
-        tcp(&a.netns, a.at(80), &ground.outside, address(HOST4, 8080)).unwrap();
-        tcp(&b.netns, b.at(80), &ground.outside, address(HOST4, 8081)).unwrap();
+        tcp(&a.netns, a.at(80), &env.outside, address(HOST4, 8080)).unwrap();
+        tcp(&b.netns, b.at(80), &env.outside, address(HOST4, 8081)).unwrap();
         tcp(&b.netns, b.at(80), &a.netns, b.at(80)).unwrap();
         assert!(b.netns.sh("ip link show eth0").contains("mtu 1400"));
         one.detach(&a.pod.id).unwrap().wait();
-        tcp(&b.netns, b.at(80), &ground.outside, address(HOST4, 8081)).unwrap();
+        tcp(&b.netns, b.at(80), &env.outside, address(HOST4, 8081)).unwrap();
     });
 }

@@ -74,18 +74,18 @@ pub(super) const HOST6: &str = "2001:db8::1";
 pub(super) const OUTSIDE6: &str = "2001:db8::2";
 
 /// A host of the test's own, with somebody outside who knows of no pod.
-pub(super) struct Ground {
+pub(super) struct TestEnv {
     pub(super) host: Netns,
     pub(super) outside: Netns,
 }
 
 /// Runs a test on a host of its own.
-pub(super) fn on_host<T: Send>(test: impl FnOnce(&Ground) -> T + Send) -> T {
+pub(super) fn on_host<T: Send>(test: impl FnOnce(&TestEnv) -> T + Send) -> T {
     let begin = || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         sys::netns::loopback_up().unwrap();
-        let ground = Ground { host: Netns::own(), outside: Netns::new() };
-        let there = ground.outside.path().display().to_string();
+        let env = TestEnv { host: Netns::own(), outside: Netns::new() };
+        let there = env.outside.path().display().to_string();
         // Some settings of a new namespace are those that the machine has.
         sh(&format!(
             "echo 0 > /proc/sys/net/ipv4/ip_forward; echo 0 > /proc/sys/net/ipv4/conf/all/route_localnet
@@ -93,10 +93,10 @@ pub(super) fn on_host<T: Send>(test: impl FnOnce(&Ground) -> T + Send) -> T {
              ip address add {HOST4}/24 dev up0; ip address add {HOST6}/64 dev up0 nodad; ip link set up0 up
              ip route add default via {OUTSIDE4}; ip route add default via {OUTSIDE6}"
         ));
-        ground.outside.sh(&format!(
+        env.outside.sh(&format!(
             "ip address add {OUTSIDE4}/24 dev eth0; ip address add {OUTSIDE6}/64 dev eth0 nodad; ip link set eth0 up"
         ));
-        test(&ground)
+        test(&env)
     };
     let thread = std::thread::scope(|scope| scope.spawn(begin).join());
     thread.unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -33,14 +33,14 @@ fn pods_reach_each_other_at_once_in_both_families() {
 #[ignore = "needs root"]
 fn the_first_pod_of_all_is_reached_at_once_from_outside() {
     for (family, host) in [HOST4, HOST6].into_iter().enumerate() {
-        on_host(|ground| {
+        on_host(|env| {
             // These two know each other by now.
-            tcp(&ground.host, address(host, 81), &ground.outside, address(host, 81)).unwrap();
+            tcp(&env.host, address(host, 81), &env.outside, address(host, 81)).unwrap();
             let bridge = dual();
             let pod = attach(&bridge, 1, &[port(Protocol::Tcp, "", 8080, 80)]);
             let begin = Instant::now();
             let at = SocketAddr::new(pod.ips[family], 80);
-            tcp(&pod.netns, at, &ground.outside, address(host, 8080)).unwrap();
+            tcp(&pod.netns, at, &env.outside, address(host, 8080)).unwrap();
             assert!(begin.elapsed() < at_once(), "{:?}", begin.elapsed());
         });
     }
@@ -49,16 +49,16 @@ fn the_first_pod_of_all_is_reached_at_once_from_outside() {
 #[test]
 #[ignore = "needs root"]
 fn pods_and_the_host_reach_each_other_with_their_own_addresses() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         let pod = attach(&bridge, 1, &[]);
         for (family, host) in [HOST4, HOST6].into_iter().enumerate() {
             let to_pod = SocketAddr::new(pod.ips[family], 80);
             let gateway = bridge.lock().pool.gateways().nth(family).unwrap().addr();
-            assert_eq!(tcp(&pod.netns, to_pod, &ground.host, to_pod).unwrap().ip(), gateway);
+            assert_eq!(tcp(&pod.netns, to_pod, &env.host, to_pod).unwrap().ip(), gateway);
             for at in [gateway, host.parse().unwrap()] {
                 let to_host = SocketAddr::new(at, 81);
-                assert_eq!(tcp(&ground.host, to_host, &pod.netns, to_host).unwrap().ip(), pod.ips[family]);
+                assert_eq!(tcp(&env.host, to_host, &pod.netns, to_host).unwrap().ip(), pod.ips[family]);
             }
         }
     });
@@ -67,13 +67,13 @@ fn pods_and_the_host_reach_each_other_with_their_own_addresses() {
 #[test]
 #[ignore = "needs root"]
 fn outside_a_pod_has_the_address_of_the_host() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         let pod = attach(&bridge, 1, &[]);
         for (outside, host) in [(OUTSIDE4, HOST4), (OUTSIDE6, HOST6)] {
             let to = address(outside, 80);
-            assert_eq!(tcp(&ground.outside, to, &pod.netns, to).unwrap().ip(), address(host, 0).ip());
-            assert_eq!(udp(&ground.outside, to, &pod.netns, to).unwrap().ip(), address(host, 0).ip());
+            assert_eq!(tcp(&env.outside, to, &pod.netns, to).unwrap().ip(), address(host, 0).ip());
+            assert_eq!(udp(&env.outside, to, &pod.netns, to).unwrap().ip(), address(host, 0).ip());
         }
         // Packets that fit the way out, and no larger ones, without the path having to be found out.
         assert!(pod.netns.sh("ip link show eth0").contains("mtu 1450"));
@@ -84,21 +84,21 @@ fn outside_a_pod_has_the_address_of_the_host() {
 #[test]
 #[ignore = "needs root"]
 fn a_pod_has_one_family_where_there_is_one_pool() {
-    on_host(|ground| {
+    on_host(|env| {
         let four = bridge(&["10.213.0.0/16"]);
         let pod = attach(&four, 1, &[]);
         assert_eq!(pod.ips.len(), 1);
         let to = address(OUTSIDE4, 80);
-        tcp(&ground.outside, to, &pod.netns, to).unwrap();
+        tcp(&env.outside, to, &pod.netns, to).unwrap();
         assert!(!pod.netns.sh("ip -6 address").contains("scope global"));
         assert_eq!(sh("cat /proc/sys/net/ipv6/conf/all/forwarding").trim(), "0", "nobody needed it");
     });
-    on_host(|ground| {
+    on_host(|env| {
         let six = bridge(&["fd00:c715::/64"]);
         let (pod, other) = (attach(&six, 1, &[]), attach(&six, 2, &[]));
         assert_eq!(pod.ips, [address("fd00:c715::2", 0).ip()]);
         let to = address(OUTSIDE6, 80);
-        tcp(&ground.outside, to, &pod.netns, to).unwrap();
+        tcp(&env.outside, to, &pod.netns, to).unwrap();
         tcp(&other.netns, other.at(80), &pod.netns, other.at(80)).unwrap();
         assert_eq!(sh("cat /proc/sys/net/ipv4/ip_forward").trim(), "0", "nobody needed it");
     });
@@ -134,18 +134,18 @@ fn a_pods_interface_is_as_every_container_expects_it() {
 #[test]
 #[ignore = "needs root"]
 fn the_bridge_keeps_its_ethernet_address_when_pods_come_and_go() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = dual();
         let pods: Vec<_> = (1..5).map(|number| attach(&bridge, number, &[])).collect();
         let first = &pods[0];
-        tcp(&ground.host, address("10.213.0.1", 80), &first.netns, address("10.213.0.1", 80)).unwrap();
+        tcp(&env.host, address("10.213.0.1", 80), &first.netns, address("10.213.0.1", 80)).unwrap();
         let before = sh("cat /sys/class/net/crisp0/address 2>/dev/null || ip -o link show crisp0");
         for pod in &pods[1..] {
             bridge.detach(&pod.pod.id).unwrap().wait();
         }
         assert_eq!(sh("cat /sys/class/net/crisp0/address 2>/dev/null || ip -o link show crisp0"), before);
         let begin = Instant::now();
-        tcp(&ground.host, address("10.213.0.1", 80), &first.netns, address("10.213.0.1", 80)).unwrap();
+        tcp(&env.host, address("10.213.0.1", 80), &first.netns, address("10.213.0.1", 80)).unwrap();
         assert!(begin.elapsed() < at_once(), "{:?}", begin.elapsed());
     });
 }
@@ -153,7 +153,7 @@ fn the_bridge_keeps_its_ethernet_address_when_pods_come_and_go() {
 #[test]
 #[ignore = "needs root"]
 fn the_next_pod_with_an_address_is_reached_at_once() {
-    on_host(|ground| {
+    on_host(|env| {
         let bridge = bridge(&["10.213.0.0/29", "fd00:c715::/64"]);
         let neighbour = attach(&bridge, 1, &[]);
         let mut last = attach(&bridge, 2, &[]);
@@ -162,7 +162,7 @@ fn the_next_pod_with_an_address_is_reached_at_once() {
                 let to = SocketAddr::new(last.ips[family], 80);
                 let begin = Instant::now();
                 tcp(&last.netns, to, &neighbour.netns, to).unwrap();
-                tcp(&last.netns, to, &ground.host, to).unwrap();
+                tcp(&last.netns, to, &env.host, to).unwrap();
                 assert!(begin.elapsed() < at_once(), "{number}: {:?}", begin.elapsed());
             }
             bridge.detach(&last.pod.id).unwrap().wait();

@@ -210,11 +210,11 @@ fn versions(conf: &Map<String, Value>) -> Result<Vec<Version>, ConfError> {
     if offered.is_empty() {
         return Ok(vec![Version::UNSAID]);
     }
-    let spoken: BTreeSet<_> = offered.iter().filter_map(|one| Version::parse(one)).collect();
-    if spoken.is_empty() {
+    let supported: BTreeSet<_> = offered.iter().filter_map(|one| Version::parse(one)).collect();
+    if supported.is_empty() {
         return Err(ConfError::Version { offered: format!("{offered:?}") });
     }
-    Ok(spoken.into_iter().collect())
+    Ok(supported.into_iter().collect())
 }
 
 fn text(conf: &Map<String, Value>, field: &'static str) -> Result<Option<String>, ConfError> {

@@ -40,8 +40,9 @@ impl PluginChain<'_> {
     pub(crate) async fn add(&self, place: &Attachment) -> Result<Value, PluginError> {
         let mut result = None;
         for plugin in &self.list.plugins {
-            let said = self.call(plugin, Verb::Add, Some(place), self.request(plugin, place, result.as_ref())).await?;
-            result = Some(result::result(said, self.version)?);
+            let output =
+                self.call(plugin, Verb::Add, Some(place), self.request(plugin, place, result.as_ref())).await?;
+            result = Some(result::result(output, self.version)?);
         }
         Ok(result.unwrap_or_default())
     }
@@ -135,11 +136,11 @@ impl PluginChain<'_> {
         let stdin = Value::Object(conf).to_string().into_bytes();
         let call = PluginCall { plugin: &plugin.program, path: &path, verb, env, stdin, deadline: self.deadline };
         let step = tracing::debug_span!("cni.plugin", plugin = plugin.program, verb = verb.as_str());
-        let said = exec::run(call).instrument(step).await?;
-        if !said.stderr.is_empty() {
-            tracing::debug!(plugin = said.plugin, verb = verb.as_str(), stderr = said.stderr, "a plugin wrote");
+        let output = exec::run(call).instrument(step).await?;
+        if !output.stderr.is_empty() {
+            tracing::debug!(plugin = output.plugin, verb = verb.as_str(), stderr = output.stderr, "a plugin wrote");
         }
-        Ok(said)
+        Ok(output)
     }
 }
 
@@ -174,12 +175,12 @@ impl VersionCache {
             return Ok(list.highest());
         }
         for plugin in &list.plugins {
-            let Some(spoken) = self.supported_versions(&plugin.program, bin_dirs, deadline).await? else { continue };
+            let Some(supported) = self.supported_versions(&plugin.program, bin_dirs, deadline).await? else { continue };
             let allowed = listed(&left);
-            left.retain(|version| spoken.iter().any(|one| one == version.as_str()));
+            left.retain(|version| supported.iter().any(|one| one == version.as_str()));
             if left.is_empty() {
                 let (plugin, network) = (plugin.program.clone(), list.name.clone());
-                return Err(PluginError::Tongue { plugin, spoken, network, allowed });
+                return Err(PluginError::Tongue { plugin, supported, network, allowed });
             }
         }
         Ok(left.last().copied().unwrap_or(Version::UNSAID))
@@ -196,22 +197,22 @@ impl VersionCache {
         // Looked at before it is asked: a program that is replaced meanwhile is asked again.
         let stamp = FileStamp::read(&path);
         let known = |known: &HashMap<PathBuf, (FileStamp, Vec<String>)>| {
-            known.get(&path).filter(|(seen, _)| Some(seen) == stamp.as_ref()).map(|(_, spoken)| spoken.clone())
+            known.get(&path).filter(|(seen, _)| Some(seen) == stamp.as_ref()).map(|(_, supported)| supported.clone())
         };
-        if let Some(spoken) = known(&self.0.lock()) {
-            return Ok(Some(spoken));
+        if let Some(supported) = known(&self.0.lock()) {
+            return Ok(Some(supported));
         }
         // Old plugins want all of it to be there, whatever it is.
         let env = ["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"].map(|key| (key, OsString::from("dummy")));
         let stdin = json!({ "cniVersion": Version::NEWEST.as_str() }).to_string().into_bytes();
         let call = PluginCall { plugin, path: &path, verb: Verb::Version, env: env.into(), stdin, deadline };
-        let spoken = match exec::run(call).await {
-            Ok(said) => result::versions(said),
+        let supported = match exec::run(call).await {
+            Ok(output) => result::versions(output),
             Err(error @ (PluginError::Late { .. } | PluginError::Start { .. })) => return Err(error),
             Err(error) => Err(error),
         };
-        let spoken = match spoken {
-            Ok(spoken) => spoken,
+        let supported = match supported {
+            Ok(supported) => supported,
             Err(error) => {
                 tracing::debug!(%error, "which versions it speaks is not known");
                 return Ok(None);
@@ -219,8 +220,8 @@ impl VersionCache {
         };
         if let Some(stamp) = stamp {
             let mut known = self.0.lock();
-            known.insert(path, (stamp, spoken.clone()));
+            known.insert(path, (stamp, supported.clone()));
         }
-        Ok(Some(spoken))
+        Ok(Some(supported))
     }
 }

@@ -64,9 +64,9 @@ pub enum PluginError {
     )]
     Garbage { plugin: String, verb: Verb, why: String, stdout: String, stderr: String },
     #[error(
-        "the CNI plugin {plugin} speaks {spoken:?}, and the network {network} allows {allowed} with its other plugins"
+        "the CNI plugin {plugin} speaks {supported:?}, and the network {network} allows {allowed} with its other plugins"
     )]
-    Tongue { plugin: String, spoken: Vec<String>, network: String, allowed: String },
+    Tongue { plugin: String, supported: Vec<String>, network: String, allowed: String },
 }
 
 impl ErrorClass for PluginError {

@@ -16,11 +16,11 @@ use crate::attachment::{Attached, INTERFACE};
 const SHOWN: usize = 1 << 10;
 
 /// Whether the plugin did it; else why not, in its own words where it has any.
-pub(crate) fn check_exit(said: PluginOutput, status: ExitStatus) -> Result<PluginOutput, PluginError> {
+pub(crate) fn check_exit(output: PluginOutput, status: ExitStatus) -> Result<PluginOutput, PluginError> {
     if status.success() {
-        return Ok(said);
+        return Ok(output);
     }
-    let PluginOutput { plugin, verb, stdout, stderr } = said;
+    let PluginOutput { plugin, verb, stdout, stderr } = output;
     if let Some(signal) = status.signal() {
         return Err(PluginError::Signal { plugin, verb, signal, stderr });
     }
@@ -68,25 +68,25 @@ pub(crate) struct SupportedVersions {
     all: Vec<String>,
 }
 
-pub(crate) fn versions(said: PluginOutput) -> Result<Vec<String>, PluginError> {
-    match serde_json::from_slice::<SupportedVersions>(&said.stdout) {
+pub(crate) fn versions(output: PluginOutput) -> Result<Vec<String>, PluginError> {
+    match serde_json::from_slice::<SupportedVersions>(&output.stdout) {
         Ok(SupportedVersions { all, .. }) if !all.is_empty() => Ok(all),
         // So it was before plugins told all of them.
         Ok(SupportedVersions { own, .. }) if own == "0.2.0" => Ok(vec!["0.1.0".to_owned(), own]),
-        Ok(_) => Err(said.invalid_output("it has no supportedVersions")),
-        Err(error) => Err(said.invalid_output(error)),
+        Ok(_) => Err(output.invalid_output("it has no supportedVersions")),
+        Err(error) => Err(output.invalid_output(error)),
     }
 }
 
 /// The result of an ADD, in the form of `version`, whichever the plugin gave it in.
-pub(crate) fn result(said: PluginOutput, version: Version) -> Result<Value, PluginError> {
-    if said.stdout.iter().all(u8::is_ascii_whitespace) {
-        return Err(said.invalid_output("it is empty"));
+pub(crate) fn result(output: PluginOutput, version: Version) -> Result<Value, PluginError> {
+    if output.stdout.iter().all(u8::is_ascii_whitespace) {
+        return Err(output.invalid_output("it is empty"));
     }
-    let mut result = match serde_json::from_slice(&said.stdout) {
+    let mut result = match serde_json::from_slice(&output.stdout) {
         Ok(Value::Object(result)) => result,
-        Ok(_) => return Err(said.invalid_output("it is no JSON object")),
-        Err(error) => return Err(said.invalid_output(error)),
+        Ok(_) => return Err(output.invalid_output("it is no JSON object")),
+        Err(error) => return Err(output.invalid_output(error)),
     };
     let own = match result.get("cniVersion") {
         // Plugins forget it, and mean the one they were asked in.
@@ -94,12 +94,12 @@ pub(crate) fn result(said: PluginOutput, version: Version) -> Result<Value, Plug
         Some(Value::String(own)) if own.is_empty() => version,
         Some(Value::String(own)) => match Version::parse(own) {
             Some(own) => own,
-            None => return Err(said.invalid_output("crisp does not speak its cniVersion")),
+            None => return Err(output.invalid_output("crisp does not speak its cniVersion")),
         },
-        Some(_) => return Err(said.invalid_output("its cniVersion is no text")),
+        Some(_) => return Err(output.invalid_output("its cniVersion is no text")),
     };
     if let Err(why) = convert(&mut result, own, version) {
-        return Err(said.invalid_output(why));
+        return Err(output.invalid_output(why));
     }
     Ok(Value::Object(result))
 }

@@ -7,13 +7,13 @@ use super::exec::PluginOutput;
 use super::result;
 use super::version::Version;
 
-fn said(value: &Value) -> PluginOutput {
+fn output(value: &Value) -> PluginOutput {
     let stdout = value.to_string().into_bytes();
     PluginOutput { plugin: "x".to_owned(), verb: Verb::Add, stdout, stderr: String::new() }
 }
 
 fn addresses(value: &Value, version: Version) -> Vec<String> {
-    let result = result::result(said(value), version).unwrap();
+    let result = result::result(output(value), version).unwrap();
     let attached = result::attached(&result, version).unwrap();
     attached.ips.iter().map(ToString::to_string).collect()
 }
@@ -46,7 +46,7 @@ fn own(version: Version) -> Value {
 fn a_result_of_any_version_is_brought_into_the_form_of_any_other() {
     for from in Version::ALL {
         for to in Version::ALL {
-            let result = result::result(said(&own(from)), to).unwrap();
+            let result = result::result(output(&own(from)), to).unwrap();
             assert_eq!(result, own(to), "{from} to {to}");
             assert_eq!(addresses(&own(from), to), ["10.0.0.5", "fd00::5"], "{from} to {to}");
         }
@@ -62,7 +62,7 @@ fn a_result_without_a_version_has_the_one_that_was_asked_for() {
                 Some(unsaid) => value["cniVersion"] = unsaid,
                 None => drop(value.as_object_mut().unwrap().remove("cniVersion")),
             }
-            assert_eq!(result::result(said(&value), version).unwrap(), own(version));
+            assert_eq!(result::result(output(&value), version).unwrap(), own(version));
         }
     }
 }
@@ -105,7 +105,7 @@ fn what_a_plugin_may_write_never_breaks_anything() {
                 for part in &parts {
                     let mut value = own(from);
                     value[key] = part.clone();
-                    if let Ok(result) = result::result(said(&value), to) {
+                    if let Ok(result) = result::result(output(&value), to) {
                         drop(result::attached(&result, to));
                     }
                 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use model::{Dns, ErrorClass as _, ErrorKind, PortMapping, Protocol};
 use serde_json::{Value, json};
 
-use super::support::{Ground, RESULT, pod, words};
+use super::support::{RESULT, TestEnv, pod, words};
 use crate::attachment::{Bandwidth, Pod, Rate};
 use crate::cni::{AddError, PluginError};
 
@@ -35,56 +35,56 @@ fn demanding(id: &str) -> Pod {
 
 #[tokio::test]
 async fn a_pod_is_attached_and_what_is_needed_to_detach_it_is_kept_privately() {
-    let ground = Ground::new();
-    ground.good("bridge");
-    ground.list(&[("bridge", json!({}))]);
-    let attached = ground.cni.add(&pod("p1")).await.unwrap();
+    let test_env = TestEnv::new();
+    test_env.good("bridge");
+    test_env.list(&[("bridge", json!({}))]);
+    let attached = test_env.cni.add(&pod("p1")).await.unwrap();
     let ips: Vec<_> = attached.ips.iter().map(ToString::to_string).collect();
     assert_eq!(ips, ["10.1.0.5", "fd00::5"]);
-    assert_eq!(ground.kept(), ["p1@eth0@net.json"]);
-    assert_eq!(ground.cni.attachments().unwrap(), ["p1"]);
-    let mode = |path: &str| fs::metadata(ground.path(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(test_env.cached(), ["p1@eth0@net.json"]);
+    assert_eq!(test_env.cni.attachments().unwrap(), ["p1"]);
+    let mode = |path: &str| fs::metadata(test_env.path(path)).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode("cache"), mode("cache/p1@eth0@net.json")), (0o700, 0o600));
-    let again = ground.cni.add(&pod("p1")).await.unwrap_err();
+    let again = test_env.cni.add(&pod("p1")).await.unwrap_err();
     assert!(matches!(&again, AddError::AlreadyAttached { .. }), "{again}");
     assert_eq!(again.kind(), ErrorKind::Precondition);
-    assert_eq!(ground.calls(), ["ADD bridge"]);
+    assert_eq!(test_env.calls(), ["ADD bridge"]);
 }
 
 #[tokio::test]
 async fn each_plugin_is_told_the_result_of_those_before_it() {
-    let ground = Ground::new();
-    ground.good("first");
+    let test_env = TestEnv::new();
+    test_env.good("first");
     // Forgets the version, and adds an address.
     let second = r#"case $CNI_COMMAND in ADD) echo '{"ips": [{"address": "10.9.9.9/24"}], "mark": 2}' ;; esac"#;
-    ground.plugin("second", second);
-    ground.good("third");
+    test_env.plugin("second", second);
+    test_env.good("third");
     let conf = json!({ "own": { "deep": [1, 2] }, "capabilities": { "mac": true }, "cni.dev/x": 1, "prevResult": 7 });
-    ground.list(&[("first", conf), ("second", json!({})), ("third", json!({}))]);
-    ground.cni.add(&pod("p1")).await.unwrap();
+    test_env.list(&[("first", conf), ("second", json!({})), ("third", json!({}))]);
+    test_env.cni.add(&pod("p1")).await.unwrap();
     let wanted = json!({ "type": "first", "name": "net", "cniVersion": "1.0.0", "own": { "deep": [1, 2] } });
-    assert_eq!(ground.told("first", "ADD"), wanted, "its own part, and nothing that is for runtimes");
+    assert_eq!(test_env.told("first", "ADD"), wanted, "its own part, and nothing that is for runtimes");
     let result: Value = serde_json::from_str(RESULT).unwrap();
-    assert_eq!(ground.told("second", "ADD")["prevResult"], result);
+    assert_eq!(test_env.told("second", "ADD")["prevResult"], result);
     let second = json!({ "cniVersion": "1.0.0", "ips": [{ "address": "10.9.9.9/24" }], "mark": 2 });
-    assert_eq!(ground.told("third", "ADD")["prevResult"], second, "with the version it was asked in");
-    assert_eq!(ground.calls(), ["ADD first", "ADD second", "ADD third"]);
+    assert_eq!(test_env.told("third", "ADD")["prevResult"], second, "with the version it was asked in");
+    assert_eq!(test_env.calls(), ["ADD first", "ADD second", "ADD third"]);
 }
 
 #[tokio::test]
 async fn plugins_are_told_of_a_pod_what_they_declare_to_want() {
-    let ground = Ground::new();
+    let test_env = TestEnv::new();
     for name in ["all", "some", "none"] {
-        ground.good(name);
+        test_env.good(name);
     }
     let all = ["portMappings", "bandwidth", "dns", "io.kubernetes.cri.pod-annotations", "cgroupPath", "mac"];
     let all: serde_json::Map<_, _> = all.iter().map(|one| ((*one).to_owned(), json!(true))).collect();
-    ground.list(&[
+    test_env.list(&[
         ("all", json!({ "capabilities": all })),
         ("some", json!({ "capabilities": { "portMappings": false, "bandwidth": true } })),
         ("none", json!({})),
     ]);
-    ground.cni.add(&demanding("p1")).await.unwrap();
+    test_env.cni.add(&demanding("p1")).await.unwrap();
     let wanted = json!({
         "portMappings": [
             { "hostPort": 8080, "containerPort": 80, "protocol": "tcp" },
@@ -95,24 +95,24 @@ async fn plugins_are_told_of_a_pod_what_they_declare_to_want() {
         "io.kubernetes.cri.pod-annotations": { "key": "value" },
         "cgroupPath": "/kubepods/pod1",
     });
-    assert_eq!(ground.told("all", "ADD")["runtimeConfig"], wanted);
-    assert_eq!(ground.told("some", "ADD")["runtimeConfig"], json!({ "bandwidth": wanted["bandwidth"] }));
-    assert_eq!(ground.told("none", "ADD").get("runtimeConfig"), None);
-    ground.cni.add(&pod("p2")).await.unwrap();
+    assert_eq!(test_env.told("all", "ADD")["runtimeConfig"], wanted);
+    assert_eq!(test_env.told("some", "ADD")["runtimeConfig"], json!({ "bandwidth": wanted["bandwidth"] }));
+    assert_eq!(test_env.told("none", "ADD").get("runtimeConfig"), None);
+    test_env.cni.add(&pod("p2")).await.unwrap();
     let little = json!({ "io.kubernetes.cri.pod-annotations": {} });
-    assert_eq!(ground.told("all", "ADD")["runtimeConfig"], little, "a pod that asks for nothing");
+    assert_eq!(test_env.told("all", "ADD")["runtimeConfig"], little, "a pod that asks for nothing");
     // The same at DEL, by what was kept.
-    ground.cni.del(&pod("p1")).await.unwrap();
-    assert_eq!(ground.told("all", "DEL")["runtimeConfig"], wanted);
+    test_env.cni.del(&pod("p1")).await.unwrap();
+    assert_eq!(test_env.told("all", "DEL")["runtimeConfig"], wanted);
 }
 
 #[tokio::test]
 async fn the_environment_is_what_cni_wants_and_nothing_else() {
-    let ground = Ground::new();
-    ground.good("bridge");
-    ground.list(&[("bridge", json!({}))]);
-    ground.cni.add(&pod("p1")).await.unwrap();
-    let path = |name: &str| ground.path(name).display().to_string();
+    let test_env = TestEnv::new();
+    test_env.good("bridge");
+    test_env.list(&[("bridge", json!({}))]);
+    test_env.cni.add(&pod("p1")).await.unwrap();
+    let path = |name: &str| test_env.path(name).display().to_string();
     let args =
         "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web-0;K8S_POD_INFRA_CONTAINER_ID=p1;K8S_POD_UID=c0ffee";
     let wanted = [
@@ -125,14 +125,14 @@ async fn the_environment_is_what_cni_wants_and_nothing_else() {
         ("PATH", std::env::var("PATH").unwrap()),
     ];
     let wanted: BTreeMap<_, _> = wanted.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    assert_eq!(ground.env("bridge", "ADD"), wanted);
+    assert_eq!(test_env.env("bridge", "ADD"), wanted);
 }
 
 #[tokio::test]
 async fn names_cannot_smuggle_further_arguments() {
-    let ground = Ground::new();
-    ground.good("bridge");
-    ground.list(&[("bridge", json!({}))]);
+    let test_env = TestEnv::new();
+    test_env.good("bridge");
+    test_env.list(&[("bridge", json!({}))]);
     let refused = [
         Pod { name: "x;K8S_POD_NAMESPACE=kube-system".to_owned(), ..pod("p1") },
         Pod { namespace: "a=b".to_owned(), ..pod("p1") },
@@ -144,76 +144,76 @@ async fn names_cannot_smuggle_further_arguments() {
         pod(""),
     ];
     for bad in refused {
-        let error = ground.cni.add(&bad).await.unwrap_err();
+        let error = test_env.cni.add(&bad).await.unwrap_err();
         assert!(matches!(error, AddError::Pod(_)), "{error}");
         assert_eq!(error.kind(), ErrorKind::Invalid);
-        ground.cni.del(&bad).await.unwrap();
+        test_env.cni.del(&bad).await.unwrap();
     }
-    assert!(ground.calls().is_empty() && ground.kept().is_empty());
+    assert!(test_env.calls().is_empty() && test_env.cached().is_empty());
     let odd = Pod { name: "Ünï code / \"quoted\" $(x)".to_owned(), uid: String::new(), ..pod("p1") };
-    ground.cni.add(&odd).await.unwrap();
-    assert!(ground.env("bridge", "ADD")["CNI_ARGS"].contains(&format!(";K8S_POD_NAME={};", odd.name)));
+    test_env.cni.add(&odd).await.unwrap();
+    assert!(test_env.env("bridge", "ADD")["CNI_ARGS"].contains(&format!(";K8S_POD_NAME={};", odd.name)));
 }
 
 #[tokio::test]
 async fn what_can_be_refused_is_refused_before_any_plugin_runs() {
-    let ground = Ground::new();
-    ground.good("bridge");
-    ground.list(&[("bridge", json!({})), ("missing", json!({}))]);
-    let error = ground.cni.add(&pod("p1")).await.unwrap_err();
+    let test_env = TestEnv::new();
+    test_env.good("bridge");
+    test_env.list(&[("bridge", json!({})), ("missing", json!({}))]);
+    let error = test_env.cni.add(&pod("p1")).await.unwrap_err();
     assert!(matches!(&error, AddError::Plugin { source: PluginError::Missing { .. }, .. }), "{error}");
     assert!(words(&error).contains("missing is in none of the directories"), "{}", words(&error));
     assert_eq!(error.kind(), ErrorKind::Precondition);
-    ground.list(&[("bridge", json!({}))]);
-    for netns in [None, Some("/nowhere".into()), Some(ground.path("bin"))] {
-        let error = ground.cni.add(&Pod { netns, ..pod("p1") }).await.unwrap_err();
+    test_env.list(&[("bridge", json!({}))]);
+    for netns in [None, Some("/nowhere".into()), Some(test_env.path("bin"))] {
+        let error = test_env.cni.add(&Pod { netns, ..pod("p1") }).await.unwrap_err();
         assert!(matches!(&error, AddError::NoNamespace { .. }), "{error}");
     }
-    assert!(ground.calls().is_empty() && ground.kept().is_empty());
+    assert!(test_env.calls().is_empty() && test_env.cached().is_empty());
 }
 
 #[tokio::test]
 async fn the_highest_version_that_all_plugins_speak_is_used() {
-    let ground = Ground::new();
-    ground.good("new");
-    ground.speaking("old", r#"["0.3.1", "0.4.0"]"#);
-    ground.list_of(&json!({ "cniVersions": ["0.3.1", "0.4.0", "1.0.0"] }), &[("new", json!({})), ("old", json!({}))]);
-    ground.cni.add(&pod("p1")).await.unwrap();
-    assert_eq!(ground.calls(), ["VERSION new", "VERSION old", "ADD new", "ADD old"]);
-    assert_eq!(ground.told("new", "ADD")["cniVersion"], "0.4.0");
-    let told = ground.told("old", "ADD");
+    let test_env = TestEnv::new();
+    test_env.good("new");
+    test_env.speaking("old", r#"["0.3.1", "0.4.0"]"#);
+    test_env.list_of(&json!({ "cniVersions": ["0.3.1", "0.4.0", "1.0.0"] }), &[("new", json!({})), ("old", json!({}))]);
+    test_env.cni.add(&pod("p1")).await.unwrap();
+    assert_eq!(test_env.calls(), ["VERSION new", "VERSION old", "ADD new", "ADD old"]);
+    assert_eq!(test_env.told("new", "ADD")["cniVersion"], "0.4.0");
+    let told = test_env.told("old", "ADD");
     assert_eq!(told["cniVersion"], "0.4.0");
     assert_eq!(told["prevResult"]["cniVersion"], "0.4.0", "the result of another version is brought into its form");
     assert_eq!(
         (&told["prevResult"]["ips"][0]["version"], &told["prevResult"]["ips"][1]["version"]),
         (&json!("4"), &json!("6"))
     );
-    ground.forget_calls();
-    ground.cni.add(&pod("p2")).await.unwrap();
-    assert_eq!(ground.calls(), ["ADD new", "ADD old"], "asked once");
-    ground.good("old");
-    ground.forget_calls();
-    ground.cni.add(&pod("p3")).await.unwrap();
-    assert_eq!(ground.calls(), ["VERSION old", "ADD new", "ADD old"], "and again when it is another program");
-    assert_eq!(ground.told("old", "ADD")["cniVersion"], "1.0.0");
-    ground.cni.del(&pod("p1")).await.unwrap();
-    assert_eq!(ground.told("old", "DEL")["cniVersion"], "0.4.0", "a pod keeps the version it was attached in");
+    test_env.forget_calls();
+    test_env.cni.add(&pod("p2")).await.unwrap();
+    assert_eq!(test_env.calls(), ["ADD new", "ADD old"], "asked once");
+    test_env.good("old");
+    test_env.forget_calls();
+    test_env.cni.add(&pod("p3")).await.unwrap();
+    assert_eq!(test_env.calls(), ["VERSION old", "ADD new", "ADD old"], "and again when it is another program");
+    assert_eq!(test_env.told("old", "ADD")["cniVersion"], "1.0.0");
+    test_env.cni.del(&pod("p1")).await.unwrap();
+    assert_eq!(test_env.told("old", "DEL")["cniVersion"], "0.4.0", "a pod keeps the version it was attached in");
 }
 
 #[tokio::test]
 async fn a_plugin_that_speaks_none_of_the_versions_is_refused_by_name() {
-    let ground = Ground::new();
-    ground.good("new");
-    ground.speaking("old", r#"["0.1.0", "0.2.0"]"#);
-    ground.list_of(&json!({ "cniVersions": ["0.4.0", "1.0.0"] }), &[("new", json!({})), ("old", json!({}))]);
-    let error = ground.cni.add(&pod("p1")).await.unwrap_err();
+    let test_env = TestEnv::new();
+    test_env.good("new");
+    test_env.speaking("old", r#"["0.1.0", "0.2.0"]"#);
+    test_env.list_of(&json!({ "cniVersions": ["0.4.0", "1.0.0"] }), &[("new", json!({})), ("old", json!({}))]);
+    let error = test_env.cni.add(&pod("p1")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Precondition);
-    let said = words(&error);
-    assert!(said.contains("old speaks [\"0.1.0\", \"0.2.0\"]") && said.contains("0.4.0, 1.0.0"), "{said}");
-    assert!(ground.kept().is_empty());
+    let output = words(&error);
+    assert!(output.contains("old speaks [\"0.1.0\", \"0.2.0\"]") && output.contains("0.4.0, 1.0.0"), "{output}");
+    assert!(test_env.cached().is_empty());
     // One that does not even know the question does not narrow the choice.
-    ground
+    test_env
         .plugin("old", r#"case $CNI_COMMAND in ADD) echo '{"ips": [{"address": "10.0.0.2/8"}]}' ;; *) exit 1 ;; esac"#);
-    ground.cni.add(&pod("p1")).await.unwrap();
-    assert_eq!(ground.told("old", "ADD")["cniVersion"], "1.0.0");
+    test_env.cni.add(&pod("p1")).await.unwrap();
+    assert_eq!(test_env.told("old", "ADD")["cniVersion"], "1.0.0");
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use model::{ErrorClass as _, ErrorKind};
 use serde_json::json;
 
-use super::support::{Ground, RESULT, pod, slow, words};
+use super::support::{RESULT, TestEnv, pod, slow, words};
 use crate::cni::{AddError, PluginError};
 
 /// What a plugin has to say for itself when it fails at `ADD`, and only there.
@@ -16,18 +16,18 @@ fn at_add(script: &str) -> String {
 }
 
 /// The error of an ADD whose second plugin runs `script` then.
-async fn failed(ground: &Ground, script: &str) -> (AddError, String) {
-    ground.good("first");
-    ground.plugin("second", &at_add(script));
-    ground.list(&[("first", json!({})), ("second", json!({})), ("third", json!({}))]);
-    ground.good("third");
-    let error = ground.cni.add(&pod("p1")).await.unwrap_err();
-    let said = words(&error);
+async fn failed(env: &TestEnv, script: &str) -> (AddError, String) {
+    env.good("first");
+    env.plugin("second", &at_add(script));
+    env.list(&[("first", json!({})), ("second", json!({})), ("third", json!({}))]);
+    env.good("third");
+    let error = env.cni.add(&pod("p1")).await.unwrap_err();
+    let output = words(&error);
     let calls = ["ADD first", "ADD second", "DEL third", "DEL second", "DEL first"];
-    assert_eq!(ground.calls(), calls, "all of the network is taken back: {said}");
-    assert!(ground.kept().is_empty(), "{said}");
-    assert!(said.contains("second") && said.contains("net"), "{said}");
-    (error, said)
+    assert_eq!(env.calls(), calls, "all of the network is taken back: {output}");
+    assert!(env.cached().is_empty(), "{output}");
+    assert!(output.contains("second") && output.contains("net"), "{output}");
+    (error, output)
 }
 
 fn plugin(error: &AddError) -> &PluginError {
@@ -39,77 +39,78 @@ fn plugin(error: &AddError) -> &PluginError {
 
 #[tokio::test]
 async fn one_that_fails_after_allocating_is_asked_to_take_it_back() {
-    let ground = Ground::new();
-    let allocated = ground.path("allocated").display().to_string();
-    let said = r#"{"cniVersion": "1.0.0", "code": 7, "msg": "no way", "details": "really\nnone"}"#;
-    let script =
-        format!("touch {allocated}; echo first line >&2; printf 'last\\033[2J line' >&2; printf '%s' '{said}'; exit 1");
-    ground.good("first");
+    let env = TestEnv::new();
+    let allocated = env.path("allocated").display().to_string();
+    let output = r#"{"cniVersion": "1.0.0", "code": 7, "msg": "no way", "details": "really\nnone"}"#;
+    let script = format!(
+        "touch {allocated}; echo first line >&2; printf 'last\\033[2J line' >&2; printf '%s' '{output}'; exit 1"
+    );
+    env.good("first");
     let second = format!("{}\nif [ $CNI_COMMAND = DEL ]; then rm {allocated}; fi", at_add(&script));
-    ground.plugin("second", &second);
-    ground.list(&[("first", json!({})), ("second", json!({}))]);
-    let error = ground.cni.add(&pod("p1")).await.unwrap_err();
+    env.plugin("second", &second);
+    env.list(&[("first", json!({})), ("second", json!({}))]);
+    let error = env.cni.add(&pod("p1")).await.unwrap_err();
     assert!(matches!(plugin(&error), PluginError::Refused { code: 7, .. }), "{error}");
     assert_eq!(error.kind(), ErrorKind::Precondition);
-    let said = words(&error);
-    assert!(said.contains("refused ADD: no way; really none (code 7)"), "{said}");
-    assert!(said.ends_with("its stderr ends in: first line last [2J line"), "{said}");
+    let output = words(&error);
+    assert!(output.contains("refused ADD: no way; really none (code 7)"), "{output}");
+    assert!(output.ends_with("its stderr ends in: first line last [2J line"), "{output}");
     assert!(!Path::new(&allocated).exists());
-    assert_eq!(ground.calls(), ["ADD first", "ADD second", "DEL second", "DEL first"]);
-    assert_eq!(ground.told("second", "DEL").get("prevResult"), None, "there is no result of the whole");
-    assert!(ground.kept().is_empty());
+    assert_eq!(env.calls(), ["ADD first", "ADD second", "DEL second", "DEL first"]);
+    assert_eq!(env.told("second", "DEL").get("prevResult"), None, "there is no result of the whole");
+    assert!(env.cached().is_empty());
 }
 
 #[tokio::test]
 async fn one_that_cannot_take_it_back_either_is_reported_and_remembered() {
-    let mut ground = Ground::new();
-    ground.plugin("bridge", "echo \"bad $CNI_COMMAND\" >&2; exit 3");
-    ground.list(&[("bridge", json!({ "mark": 1 }))]);
-    let error = ground.cni.add(&pod("p1")).await.unwrap_err();
+    let mut env = TestEnv::new();
+    env.plugin("bridge", "echo \"bad $CNI_COMMAND\" >&2; exit 3");
+    env.list(&[("bridge", json!({ "mark": 1 }))]);
+    let error = env.cni.add(&pod("p1")).await.unwrap_err();
     assert!(matches!(&error, AddError::LeftBehind { .. }), "{error}");
-    let said = words(&error);
+    let output = words(&error);
     for part in ["failed in ADD with exit code 3", "bad ADD", "failed in DEL with exit code 3", "bad DEL"] {
-        assert!(said.contains(part), "{said}");
+        assert!(output.contains(part), "{output}");
     }
-    assert_eq!(ground.cni.attachments().unwrap(), ["p1"]);
+    assert_eq!(env.cni.attachments().unwrap(), ["p1"]);
     // After a restart, with another network in use.
-    ground.restart();
-    ground.good("bridge");
-    ground.list(&[("bridge", json!({ "mark": 2 }))]);
-    ground.cni.del(&pod("p1")).await.unwrap();
-    assert_eq!(ground.told("bridge", "DEL")["mark"], 1);
-    assert!(ground.kept().is_empty());
+    env.restart();
+    env.good("bridge");
+    env.list(&[("bridge", json!({ "mark": 2 }))]);
+    env.cni.del(&pod("p1")).await.unwrap();
+    assert_eq!(env.told("bridge", "DEL")["mark"], 1);
+    assert!(env.cached().is_empty());
 }
 
 #[tokio::test]
 async fn one_that_does_not_even_take_its_configuration_does_not_keep_the_others_from_taking_back() {
-    let ground = Ground::new();
-    ground.good("first");
-    ground.plugin("second", "echo unknown field >&2; exit 1");
-    ground.list(&[("first", json!({})), ("second", json!({ "typo": 1 }))]);
-    let error = ground.cni.add(&pod("p1")).await.unwrap_err();
+    let env = TestEnv::new();
+    env.good("first");
+    env.plugin("second", "echo unknown field >&2; exit 1");
+    env.list(&[("first", json!({})), ("second", json!({ "typo": 1 }))]);
+    let error = env.cni.add(&pod("p1")).await.unwrap_err();
     assert!(matches!(&error, AddError::LeftBehind { .. }), "{error}");
-    assert_eq!(ground.calls(), ["ADD first", "ADD second", "DEL second", "DEL first"]);
-    ground.cni.del(&pod("p1")).await.unwrap_err();
-    assert_eq!(ground.cni.attachments().unwrap(), ["p1"]);
+    assert_eq!(env.calls(), ["ADD first", "ADD second", "DEL second", "DEL first"]);
+    env.cni.del(&pod("p1")).await.unwrap_err();
+    assert_eq!(env.cni.attachments().unwrap(), ["p1"]);
     // It will never take it; the file that was mended counts.
-    ground.plugin("second", "! grep -q typo $log/second.$CNI_COMMAND.stdin");
-    ground.list(&[("first", json!({})), ("second", json!({}))]);
-    ground.cni.del(&pod("p1")).await.unwrap();
-    assert!(ground.kept().is_empty());
+    env.plugin("second", "! grep -q typo $log/second.$CNI_COMMAND.stdin");
+    env.list(&[("first", json!({})), ("second", json!({}))]);
+    env.cni.del(&pod("p1")).await.unwrap();
+    assert!(env.cached().is_empty());
 }
 
 #[tokio::test]
 async fn one_that_hangs_is_killed_with_all_that_it_started() {
     let limit = slow(Duration::from_secs(3));
-    let ground = Ground::with_timeout(limit);
-    let started = ground.path("started").display().to_string();
+    let env = TestEnv::with_timeout(limit);
+    let started = env.path("started").display().to_string();
     let script = format!("echo waiting >&2; sleep 1000 & echo $! > {started}; echo $$ >> {started}; wait");
     let before = Instant::now();
-    let (error, said) = failed(&ground, &script).await;
-    assert!(matches!(plugin(&error), PluginError::Late { .. }), "{said}");
+    let (error, output) = failed(&env, &script).await;
+    assert!(matches!(plugin(&error), PluginError::Late { .. }), "{output}");
     assert_eq!(error.kind(), ErrorKind::Deadline);
-    assert!(said.contains("waiting") && said.contains("had not ended"), "{said}");
+    assert!(output.contains("waiting") && output.contains("had not ended"), "{output}");
     assert!(before.elapsed() >= limit);
     let pids = fs::read_to_string(&started).unwrap();
     assert_eq!(pids.lines().count(), 2);
@@ -135,25 +136,25 @@ fn is_gone(pid: &str) -> bool {
 
 #[tokio::test]
 async fn one_whose_caller_gives_up_is_killed_and_remembered() {
-    let ground = Ground::new();
-    let started = ground.path("started");
+    let env = TestEnv::new();
+    let started = env.path("started");
     let script = format!("sleep 1000 & echo $! > {0}.new; mv {0}.new {0}; wait", started.display());
-    ground.plugin("bridge", &at_add(&script));
-    ground.list(&[("bridge", json!({}))]);
+    env.plugin("bridge", &at_add(&script));
+    env.list(&[("bridge", json!({}))]);
     let seen = async {
         while !started.exists() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
     tokio::select! {
-        done = async { ground.cni.add(&pod("p1")).await } => panic!("{done:?}"),
+        done = async { env.cni.add(&pod("p1")).await } => panic!("{done:?}"),
         () = seen => {}
     }
     assert!(is_gone(fs::read_to_string(&started).unwrap().trim()));
-    assert_eq!(ground.cni.attachments().unwrap(), ["p1"], "as after the death of a daemon");
-    ground.cni.del(&pod("p1")).await.unwrap();
-    assert_eq!(ground.calls(), ["ADD bridge", "DEL bridge"]);
-    assert!(ground.kept().is_empty());
+    assert_eq!(env.cni.attachments().unwrap(), ["p1"], "as after the death of a daemon");
+    env.cni.del(&pod("p1")).await.unwrap();
+    assert_eq!(env.calls(), ["ADD bridge", "DEL bridge"]);
+    assert!(env.cached().is_empty());
 }
 
 #[tokio::test]
@@ -168,11 +169,11 @@ async fn one_that_prints_garbage_is_told_from_one_that_fails() {
         ("head -c 5000 /dev/urandom", "is no result"),
     ];
     for (script, why) in cases {
-        let ground = Ground::new();
-        let (error, said) = failed(&ground, script).await;
-        assert!(matches!(plugin(&error), PluginError::Garbage { .. }), "{script}: {said}");
-        assert!(said.contains(why), "{script}: {said}");
-        assert!(said.len() < 8000 && !said.contains(|c: char| c.is_control()), "{script}: {said}");
+        let env = TestEnv::new();
+        let (error, output) = failed(&env, script).await;
+        assert!(matches!(plugin(&error), PluginError::Garbage { .. }), "{script}: {output}");
+        assert!(output.contains(why), "{script}: {output}");
+        assert!(output.len() < 8000 && !output.contains(|c: char| c.is_control()), "{script}: {output}");
     }
 }
 
@@ -194,58 +195,58 @@ async fn a_result_without_a_place_for_the_pod_is_none() {
         (json!({ "ips": [{ "address": "10.0.0.1/8" }], "interfaces": {} }), "interfaces is no list"),
     ];
     for (result, why) in cases {
-        let ground = Ground::new();
-        ground.plugin("bridge", &at_add(&format!("echo '{result}'")));
-        ground.list(&[("bridge", json!({}))]);
-        let error = ground.cni.add(&pod("p1")).await.unwrap_err();
+        let env = TestEnv::new();
+        env.plugin("bridge", &at_add(&format!("echo '{result}'")));
+        env.list(&[("bridge", json!({}))]);
+        let error = env.cni.add(&pod("p1")).await.unwrap_err();
         assert!(matches!(&error, AddError::Result { .. }), "{result}: {error}");
         assert!(words(&error).contains(why), "{result}: {error}");
-        assert_eq!(ground.calls(), ["ADD bridge", "DEL bridge"]);
-        assert!(ground.kept().is_empty());
+        assert_eq!(env.calls(), ["ADD bridge", "DEL bridge"]);
+        assert!(env.cached().is_empty());
     }
 }
 
 #[tokio::test]
 async fn one_that_floods_its_output_is_killed() {
-    let ground = Ground::new();
-    let (error, said) = failed(&ground, "yes | head -c 100000000; sleep 1000").await;
-    assert!(matches!(plugin(&error), PluginError::Flood { .. }), "{said}");
-    let ground = Ground::new();
-    let (error, said) = failed(&ground, "yes error | head -c 20000000 >&2; echo the end >&2; exit 1").await;
-    assert!(matches!(plugin(&error), PluginError::Failed { .. }), "{said}");
-    assert!(said.ends_with("the end") && said.len() < 8000, "stderr may be as long as it likes: {said}");
+    let env = TestEnv::new();
+    let (error, output) = failed(&env, "yes | head -c 100000000; sleep 1000").await;
+    assert!(matches!(plugin(&error), PluginError::Flood { .. }), "{output}");
+    let env = TestEnv::new();
+    let (error, output) = failed(&env, "yes error | head -c 20000000 >&2; echo the end >&2; exit 1").await;
+    assert!(matches!(plugin(&error), PluginError::Failed { .. }), "{output}");
+    assert!(output.ends_with("the end") && output.len() < 8000, "stderr may be as long as it likes: {output}");
 }
 
 #[tokio::test]
 async fn one_that_dies_by_a_signal_is_told_with_the_name_of_the_signal() {
-    let ground = Ground::new();
-    let (error, said) = failed(&ground, "echo going >&2; kill -SEGV $$").await;
-    assert!(matches!(plugin(&error), PluginError::Signal { .. }), "{said}");
-    assert!(said.contains("ended by SIGSEGV during ADD") && said.ends_with("going"), "{said}");
+    let env = TestEnv::new();
+    let (error, output) = failed(&env, "echo going >&2; kill -SEGV $$").await;
+    assert!(matches!(plugin(&error), PluginError::Signal { .. }), "{output}");
+    assert!(output.contains("ended by SIGSEGV during ADD") && output.ends_with("going"), "{output}");
 }
 
 #[tokio::test]
 async fn one_that_cannot_be_started_is_told_with_its_path() {
-    let ground = Ground::new();
-    fs::write(ground.path("bin/bridge"), "#!/nowhere/sh\n").unwrap();
-    ground.list(&[("bridge", json!({}))]);
-    let error = ground.cni.add(&pod("p1")).await.unwrap_err();
-    let said = words(&error);
-    assert!(said.contains("starting the CNI plugin") && said.contains("bin/bridge"), "{said}");
+    let env = TestEnv::new();
+    fs::write(env.path("bin/bridge"), "#!/nowhere/sh\n").unwrap();
+    env.list(&[("bridge", json!({}))]);
+    let error = env.cni.add(&pod("p1")).await.unwrap_err();
+    let output = words(&error);
+    assert!(output.contains("starting the CNI plugin") && output.contains("bin/bridge"), "{output}");
 }
 
 #[tokio::test]
 async fn one_that_reads_nothing_or_leaves_a_child_behind_is_no_trouble() {
-    let ground = Ground::with_timeout(slow(Duration::from_secs(20)));
-    let path = ground.path("bin/bridge");
+    let env = TestEnv::with_timeout(slow(Duration::from_secs(20)));
+    let path = env.path("bin/bridge");
     // Its child keeps stdout open for longer than the deadline.
-    let child = ground.path("child");
+    let child = env.path("child");
     let text = format!("#!/bin/sh\nsleep 1000 & echo $! > {}\necho '{RESULT}'\n", child.display());
     fs::write(&path, text).unwrap();
     fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     // More than a pipe takes.
-    ground.list(&[("bridge", json!({ "big": "x".repeat(500_000) }))]);
-    let attached = ground.cni.add(&pod("p1")).await;
+    env.list(&[("bridge", json!({ "big": "x".repeat(500_000) }))]);
+    let attached = env.cni.add(&pod("p1")).await;
     let pid = fs::read_to_string(&child).unwrap().trim().parse().unwrap();
     let pid = rustix::process::Pid::from_raw(pid).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -254,14 +255,14 @@ async fn one_that_reads_nothing_or_leaves_a_child_behind_is_no_trouble() {
 
 #[tokio::test]
 async fn one_that_is_being_replaced_is_waited_for() {
-    let ground = Ground::new();
-    ground.good("bridge");
-    ground.list(&[("bridge", json!({}))]);
-    let writer = fs::File::options().append(true).open(ground.path("bin/bridge")).unwrap();
+    let env = TestEnv::new();
+    env.good("bridge");
+    env.list(&[("bridge", json!({}))]);
+    let writer = fs::File::options().append(true).open(env.path("bin/bridge")).unwrap();
     let close = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
         drop(writer);
     };
-    let (attached, ()) = tokio::join!(async { ground.cni.add(&pod("p1")).await }, close);
+    let (attached, ()) = tokio::join!(async { env.cni.add(&pod("p1")).await }, close);
     attached.unwrap();
 }

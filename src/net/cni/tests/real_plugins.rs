@@ -13,7 +13,7 @@ use model::{PortMapping, Protocol};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 
-use super::support::{Ground, pod, slow, words};
+use super::support::{TestEnv, pod, slow, words};
 use crate::attachment::Pod;
 use crate::cni::{AddError, PluginError};
 
@@ -86,26 +86,26 @@ const V4: &str = "10.88.7.0/24";
 const V6: &str = "fd00:88:7::/64";
 
 /// A node with a bridge network of these ranges; further plugins come behind it.
-fn node(ranges: &[&str], more: &[(&str, Value)]) -> Ground {
-    let ground = Ground::new();
-    ground.change(|settings| settings.bin_dirs = vec![PLUGINS.into(), ground.path("bin")]);
+fn node(ranges: &[&str], more: &[(&str, Value)]) -> TestEnv {
+    let test_env = TestEnv::new();
+    test_env.change(|settings| settings.bin_dirs = vec![PLUGINS.into(), test_env.path("bin")]);
     let ranges: Vec<_> = ranges.iter().map(|range| json!([{ "subnet": range }])).collect();
-    let ipam = json!({ "type": "host-local", "dataDir": ground.path("leases"), "ranges": ranges });
+    let ipam = json!({ "type": "host-local", "dataDir": test_env.path("leases"), "ranges": ranges });
     let bridge = json!({ "bridge": "crisp-test0", "isGateway": true, "ipMasq": true, "ipam": ipam });
     let plugins = [&[("bridge", bridge)], more].concat();
     // Newer than what Debian 12 has is offered, and the newest that it has is used.
     let mut head = json!({ "cniVersions": ["0.3.1", "0.4.0", "1.0.0", "1.1.0"] });
     // The portmap of Debian 12 looks for rules of IPv6 and finds those of IPv4 missing.
     head["disableCheck"] = json!(more.iter().any(|(plugin, _)| *plugin == "portmap"));
-    ground.list_of(&head, &plugins);
-    ground
+    test_env.list_of(&head, &plugins);
+    test_env
 }
 
 /// The newest version that these plugins and crisp speak.
 fn newest() -> &'static str {
-    let said = Command::new(Path::new(PLUGINS).join("bridge")).env("CNI_COMMAND", "VERSION").output().unwrap();
-    let said: Value = serde_json::from_slice(&said.stdout).unwrap();
-    let speaks = |one: &&str| said["supportedVersions"].as_array().unwrap().contains(&json!(one));
+    let output = Command::new(Path::new(PLUGINS).join("bridge")).env("CNI_COMMAND", "VERSION").output().unwrap();
+    let output: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let speaks = |one: &&str| output["supportedVersions"].as_array().unwrap().contains(&json!(one));
     ["1.1.0", "1.0.0", "0.4.0"].into_iter().find(speaks).unwrap()
 }
 
@@ -114,8 +114,8 @@ fn portmap() -> (&'static str, Value) {
 }
 
 /// The addresses that are not free.
-fn leases(ground: &Ground) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(ground.path("leases/net")) else { return Vec::new() };
+fn leases(test_env: &TestEnv) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(test_env.path("leases/net")) else { return Vec::new() };
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut names: Vec<_> = names.filter(|name| name.starts_with(|c: char| c.is_ascii_hexdigit())).collect();
     names.retain(|name| name.parse::<std::net::IpAddr>().is_ok());
@@ -138,21 +138,21 @@ fn mapped(id: &str, inside: &Namespace) -> Pod {
 #[ignore = "needs root"]
 fn debians_plugins_attach_check_and_detach_a_pod_and_nothing_stays() {
     on_a_host(|| async {
-        let ground = node(&[V4], &[portmap(), ("loopback", json!({}))]);
+        let test_env = node(&[V4], &[portmap(), ("loopback", json!({}))]);
         let inside = Namespace::new();
         let pod = mapped("pod1", &inside);
-        ground.cni.status().await.unwrap();
-        let attached = ground.cni.add(&pod).await.unwrap();
+        test_env.cni.status().await.unwrap();
+        let attached = test_env.cni.add(&pod).await.unwrap();
         assert_eq!(attached.ips, ["10.88.7.2".parse::<std::net::IpAddr>().unwrap()]);
-        assert_eq!(leases(&ground), ["10.88.7.2"]);
+        assert_eq!(leases(&test_env), ["10.88.7.2"]);
         let seen = inside.addresses();
         assert!(seen.contains("eth0") && seen.contains("10.88.7.2/24"), "{seen}");
         assert!(seen.contains("127.0.0.1/8"), "the loopback plugin was there too: {seen}");
         assert!(!rules_of("pod1").is_empty());
-        let kept = fs::read_to_string(ground.path("cache/pod1@eth0@net.json")).unwrap();
-        let kept: Value = serde_json::from_str(&kept).unwrap();
+        let cached = fs::read_to_string(test_env.path("cache/pod1@eth0@net.json")).unwrap();
+        let cached: Value = serde_json::from_str(&cached).unwrap();
         let version = json!(newest());
-        assert_eq!((&kept["config"]["cniVersion"], &kept["result"]["cniVersion"]), (&version, &version));
+        assert_eq!((&cached["config"]["cniVersion"], &cached["result"]["cniVersion"]), (&version, &version));
         for target in ["10.88.7.2:80", "10.88.7.1:8080"] {
             let mut stream =
                 TcpStream::connect_timeout(&target.parse().unwrap(), slow(Duration::from_secs(5))).unwrap();
@@ -161,14 +161,14 @@ fn debians_plugins_attach_check_and_detach_a_pod_and_nothing_stays() {
             stream.read_to_string(&mut greeting).unwrap();
             assert_eq!(greeting, "hello", "{target}");
         }
-        ground.cni.check(&pod).await.unwrap();
-        ground.cni.del(&pod).await.unwrap();
+        test_env.cni.check(&pod).await.unwrap();
+        test_env.cni.del(&pod).await.unwrap();
         assert!(!inside.addresses().contains("eth0"));
-        assert_eq!(leases(&ground), Vec::<String>::new());
+        assert_eq!(leases(&test_env), Vec::<String>::new());
         assert_eq!(rules_of("pod1"), Vec::<String>::new());
-        assert!(ground.kept().is_empty());
+        assert!(test_env.cached().is_empty());
         assert!(!run(&["ip", "-brief", "link"]).contains("veth"));
-        ground.cni.del(&pod).await.expect("as often as anybody likes");
+        test_env.cni.del(&pod).await.expect("as often as anybody likes");
     });
 }
 
@@ -176,23 +176,23 @@ fn debians_plugins_attach_check_and_detach_a_pod_and_nothing_stays() {
 #[ignore = "needs root"]
 fn a_place_that_somebody_broke_is_noticed_and_can_be_left() {
     on_a_host(|| async {
-        let ground = node(&[V4, V6], &[]);
+        let test_env = node(&[V4, V6], &[]);
         let inside = Namespace::new();
         let pod = mapped("pod1", &inside);
-        let attached = ground.cni.add(&pod).await.unwrap();
+        let attached = test_env.cni.add(&pod).await.unwrap();
         let ips: Vec<_> = attached.ips.iter().map(ToString::to_string).collect();
         assert_eq!(ips, ["10.88.7.2", "fd00:88:7::2"]);
-        assert_eq!(leases(&ground), ips);
+        assert_eq!(leases(&test_env), ips);
         let seen = inside.addresses();
         assert!(seen.contains("10.88.7.2/24") && seen.contains("fd00:88:7::2/64"), "{seen}");
-        ground.cni.check(&pod).await.unwrap();
+        test_env.cni.check(&pod).await.unwrap();
         inside.run(&["ip", "address", "delete", "10.88.7.2/24", "dev", "eth0"]);
-        let error = ground.cni.check(&pod).await.unwrap_err();
+        let error = test_env.cni.check(&pod).await.unwrap_err();
         assert!(words(&error).contains("10.88.7.2"), "{}", words(&error));
         inside.run(&["ip", "link", "delete", "eth0"]);
-        ground.cni.check(&pod).await.unwrap_err();
-        ground.cni.del(&pod).await.unwrap();
-        assert!(leases(&ground).is_empty() && ground.kept().is_empty());
+        test_env.cni.check(&pod).await.unwrap_err();
+        test_env.cni.del(&pod).await.unwrap();
+        assert!(leases(&test_env).is_empty() && test_env.cached().is_empty());
     });
 }
 
@@ -200,19 +200,19 @@ fn a_place_that_somebody_broke_is_noticed_and_can_be_left() {
 #[ignore = "needs root"]
 fn addresses_are_free_again_after_the_namespace_is_gone_with_the_daemon_and_the_file() {
     on_a_host(|| async {
-        let mut ground = node(&[V4, V6], &[portmap()]);
+        let mut test_env = node(&[V4, V6], &[portmap()]);
         let inside = Namespace::new();
         let pod = mapped("pod1", &inside);
-        ground.cni.add(&pod).await.unwrap();
+        test_env.cni.add(&pod).await.unwrap();
         drop(inside);
-        fs::remove_dir_all(ground.path("conf")).unwrap();
-        ground.restart();
-        assert_eq!(ground.cni.attachments().unwrap(), ["pod1"]);
-        assert_eq!(leases(&ground).len(), 2);
-        let done = ground.cni.gc(&[]).await;
+        fs::remove_dir_all(test_env.path("conf")).unwrap();
+        test_env.restart();
+        assert_eq!(test_env.cni.attachments().unwrap(), ["pod1"]);
+        assert_eq!(leases(&test_env).len(), 2);
+        let done = test_env.cni.gc(&[]).await;
         assert!(done.failed.is_empty(), "{:?}", done.failed);
         assert_eq!(done.detached, ["pod1"]);
-        assert!(leases(&ground).is_empty() && ground.kept().is_empty());
+        assert!(leases(&test_env).is_empty() && test_env.cached().is_empty());
         assert!(!rules_of("pod1").iter().any(|rule| rule.contains("8080")));
     });
 }
@@ -221,20 +221,20 @@ fn addresses_are_free_again_after_the_namespace_is_gone_with_the_daemon_and_the_
 #[ignore = "needs root"]
 fn a_failure_of_a_later_plugin_gives_back_what_the_bridge_took() {
     on_a_host(|| async {
-        let ground = node(&[V4, V6], &[portmap(), ("broken", json!({}))]);
-        ground.plugin("broken", "case $CNI_COMMAND in ADD) echo no luck >&2; exit 1 ;; VERSION) exit 1 ;; esac");
+        let test_env = node(&[V4, V6], &[portmap(), ("broken", json!({}))]);
+        test_env.plugin("broken", "case $CNI_COMMAND in ADD) echo no luck >&2; exit 1 ;; VERSION) exit 1 ;; esac");
         let inside = Namespace::new();
-        let error = ground.cni.add(&mapped("pod1", &inside)).await.unwrap_err();
+        let error = test_env.cni.add(&mapped("pod1", &inside)).await.unwrap_err();
         assert!(matches!(&error, AddError::Plugin { source: PluginError::Failed { .. }, .. }), "{}", words(&error));
         assert!(words(&error).ends_with("no luck"), "{}", words(&error));
         assert!(!inside.addresses().contains("eth0"));
-        assert!(leases(&ground).is_empty() && ground.kept().is_empty() && rules_of("pod1").is_empty());
+        assert!(leases(&test_env).is_empty() && test_env.cached().is_empty() && rules_of("pod1").is_empty());
         // What a real plugin says for itself.
         let conditions = json!({ "capabilities": { "portMappings": true }, "conditionsV4": ["--no-such-condition"] });
-        let ground = node(&[V4], &[("portmap", conditions)]);
-        let error = ground.cni.add(&mapped("pod2", &inside)).await.unwrap_err();
+        let test_env = node(&[V4], &[("portmap", conditions)]);
+        let error = test_env.cni.add(&mapped("pod2", &inside)).await.unwrap_err();
         assert!(words(&error).contains("the CNI plugin portmap refused ADD"), "{}", words(&error));
-        assert!(leases(&ground).is_empty() && ground.kept().is_empty(), "{}", words(&error));
+        assert!(leases(&test_env).is_empty() && test_env.cached().is_empty(), "{}", words(&error));
     });
 }
 
@@ -242,21 +242,21 @@ fn a_failure_of_a_later_plugin_gives_back_what_the_bridge_took() {
 #[ignore = "needs root"]
 fn a_network_that_the_plugins_cannot_do_is_refused_in_their_words() {
     on_a_host(|| async {
-        let ground = node(&[V4], &[]);
+        let test_env = node(&[V4], &[]);
         let bridge = json!({ "bridge": "crisp-test0", "ipam": { "type": "host-local",
-            "subnet": "10.88.7.0/31", "dataDir": ground.path("leases") } });
-        ground.list(&[("bridge", bridge.clone())]);
+            "subnet": "10.88.7.0/31", "dataDir": test_env.path("leases") } });
+        test_env.list(&[("bridge", bridge.clone())]);
         let inside = Namespace::new();
-        let error = ground.cni.add(&mapped("pod1", &inside)).await.unwrap_err();
+        let error = test_env.cni.add(&mapped("pod1", &inside)).await.unwrap_err();
         assert!(words(&error).contains("too small"), "{}", words(&error));
         // The plugin cannot even take it back with such a file, and can with the next one.
         assert!(matches!(&error, AddError::LeftBehind { .. }), "{}", words(&error));
-        assert_eq!(ground.cni.attachments().unwrap(), ["pod1"]);
-        ground.cni.del(&mapped("pod1", &inside)).await.unwrap_err();
+        assert_eq!(test_env.cni.attachments().unwrap(), ["pod1"]);
+        test_env.cni.del(&mapped("pod1", &inside)).await.unwrap_err();
         let mut mended = bridge;
         mended["ipam"]["subnet"] = json!("10.88.7.0/24");
-        ground.list(&[("bridge", mended)]);
-        ground.cni.del(&mapped("pod1", &inside)).await.unwrap();
-        assert!(ground.kept().is_empty());
+        test_env.list(&[("bridge", mended)]);
+        test_env.cni.del(&mapped("pod1", &inside)).await.unwrap();
+        assert!(test_env.cached().is_empty());
     });
 }

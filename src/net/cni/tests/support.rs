@@ -36,12 +36,12 @@ pub(crate) fn slow(time: Duration) -> Duration {
     time * std::env::var("CRISP_TEST_SLOW").ok().and_then(|factor| factor.parse().ok()).unwrap_or(1)
 }
 
-pub(crate) struct Ground {
+pub(crate) struct TestEnv {
     dir: TempDir,
     pub(crate) cni: Cni,
 }
 
-impl Ground {
+impl TestEnv {
     pub(crate) fn new() -> Self {
         Self::with_timeout(slow(Duration::from_secs(60)))
     }
@@ -142,7 +142,7 @@ impl Ground {
     }
 
     /// The names in the directory of what is kept of pods.
-    pub(crate) fn kept(&self) -> Vec<String> {
+    pub(crate) fn cached(&self) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path("cache")) else { return Vec::new() };
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
