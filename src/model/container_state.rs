@@ -14,7 +14,7 @@ pub struct Exit {
     /// The kernel's out-of-memory killer was at work in the container's cgroup.
     pub oom: bool,
     /// Why it never ran or was lost, where the exit status does not say it.
-    pub trouble: Option<AbnormalExit>,
+    pub abnormal: Option<AbnormalExit>,
 }
 
 /// An end that was not the program's own.
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     fn exit(code: i32) -> Exit {
-        Exit { code, at: SystemTime::UNIX_EPOCH, oom: false, trouble: None }
+        Exit { code, at: SystemTime::UNIX_EPOCH, oom: false, abnormal: None }
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub struct PodSpec {
     pub resources: LimitsPatch,
     /// What its containers will ask for; none where nobody told. Older records do not have it.
     #[serde(default)]
-    pub announced: Option<PodResourceConfig>,
+    pub pod_resources: Option<PodResourceConfig>,
     pub security: PodSecurity,
     /// The runtime handler by name; "" is the default one.
     pub handler: String,

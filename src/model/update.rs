@@ -29,13 +29,13 @@ impl ContainerUpdate {
 pub struct PodUpdate {
     pub resources: Option<LimitsPatch>,
     pub overhead: Option<LimitsPatch>,
-    pub announced: Option<PodResourceConfig>,
+    pub pod_resources: Option<PodResourceConfig>,
 }
 
 impl PodUpdate {
     /// Changes `spec` to what it says with this update.
     pub fn lay_over(&self, spec: &mut PodSpec) {
-        let PodUpdate { resources, overhead, announced } = self;
+        let PodUpdate { resources, overhead, pod_resources: announced } = self;
         if let Some(resources) = resources {
             spec.resources = std::mem::take(&mut spec.resources).merged(resources);
         }
@@ -44,7 +44,7 @@ impl PodUpdate {
             spec.overhead = overhead.clone();
         }
         if announced.is_some() {
-            spec.announced.clone_from(announced);
+            spec.pod_resources.clone_from(announced);
         }
     }
 }

@@ -141,7 +141,7 @@ pub fn build(given: &SpecInputs<'_>) -> Result<Spec, OciError> {
     spec.set_hooks(given.edits.hooks.clone());
     let mut annotations = given.container.annotations.clone().into_iter().collect();
     let of_container = given.container.kubernetes_resources.as_ref();
-    pod_resources_json::add_annotations(&mut annotations, given.pod.announced.as_ref(), of_container)?;
+    pod_resources_json::add_annotations(&mut annotations, given.pod.pod_resources.as_ref(), of_container)?;
     spec.set_annotations(Some(annotations));
     Ok(spec)
 }

@@ -27,7 +27,7 @@ mod given {
             sysctls: Default::default(),
             overhead: LimitsPatch::default(),
             resources: LimitsPatch::default(),
-            announced: None,
+            pod_resources: None,
             security: PodSecurity {
                 namespaces: namespaces(),
                 selinux: None,
@@ -343,8 +343,8 @@ fn hooks_are_told_what_was_announced_and_cannot_be_lied_to() {
     container.annotations = forged.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
     assert_eq!(annotations(&pod, &container), [("mine".to_owned(), "x".to_owned())].into());
 
-    pod.announced = serde_json::from_str(include_str!("test_pod_resources.json")).unwrap();
-    container.kubernetes_resources = pod.announced.as_ref().and_then(|pod| pod.containers[1].resources.clone());
+    pod.pod_resources = serde_json::from_str(include_str!("test_pod_resources.json")).unwrap();
+    container.kubernetes_resources = pod.pod_resources.as_ref().and_then(|pod| pod.containers[1].resources.clone());
     let told = annotations(&pod, &container);
     assert_eq!((told.len(), told["mine"].as_str()), (3, "x"));
     let of_container = serde_json::json!({

@@ -55,7 +55,7 @@ impl PodFilter {
         let Some(id) = normalize_id(&self.id, all.iter().map(|pod| pod.id.as_str())) else { return Vec::new() };
         let wanted = |pod: &PodRecord| {
             id.is(pod.id.as_str())
-                && self.state.is_none_or(|state| state == status::pod_state(pod.phase))
+                && self.state.is_none_or(|state| state == status::pod_state(pod.state))
                 && selected(&pod.spec.labels, &self.labels)
         };
         all.iter().filter(|pod| wanted(pod)).cloned().collect()
@@ -70,7 +70,7 @@ impl ContainerFilter {
         let wanted = |container: &ContainerRecord| {
             id.is(container.id.as_str())
                 && pod.is(container.pod.as_str())
-                && self.state.is_none_or(|state| state == status::container_state(&container.phase))
+                && self.state.is_none_or(|state| state == status::container_state(&container.state))
                 && selected(&container.spec.labels, &self.labels)
         };
         all.iter().filter(|container| wanted(container)).cloned().collect()
@@ -123,7 +123,7 @@ mod tests {
     fn pod(byte: u8, phase: PodState, app: &str) -> Arc<PodRecord> {
         let mut record = support::pod_record();
         record.id = PodId::from_bytes([byte; 32]);
-        record.phase = phase;
+        record.state = phase;
         record.spec.labels = [("app".to_owned(), app.to_owned()), ("x".to_owned(), "y".to_owned())].into();
         Arc::new(record)
     }
@@ -132,7 +132,7 @@ mod tests {
         let mut record = support::container_record();
         record.id = ContainerId::from_bytes([byte; 32]);
         record.pod = PodId::from_bytes([pod; 32]);
-        record.phase = phase;
+        record.state = phase;
         Arc::new(record)
     }
 

@@ -72,7 +72,7 @@ pub(super) fn spec(
         sysctls,
         overhead: resources::pod_limits(above.at("overhead"), overhead)?,
         resources: resources::pod_limits(above.at("resources"), resources)?,
-        announced: pod_resources::pod_resource_config(at.at("pod_resources"), pod_resources, warnings)?,
+        pod_resources: pod_resources::pod_resource_config(at.at("pod_resources"), pod_resources, warnings)?,
         security,
         handler,
     })

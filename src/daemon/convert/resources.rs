@@ -111,7 +111,11 @@ pub(crate) fn update_pod(
     let update = PodUpdate {
         resources: limits("resources", resources)?,
         overhead: limits("overhead", overhead)?,
-        announced: pod_resources::pod_resource_config(FieldPath::top("pod_resources"), pod_resources, &mut warnings)?,
+        pod_resources: pod_resources::pod_resource_config(
+            FieldPath::top("pod_resources"),
+            pod_resources,
+            &mut warnings,
+        )?,
     };
     Ok((super::container::id("pod_sandbox_id", pod_sandbox_id)?, update, warnings))
 }

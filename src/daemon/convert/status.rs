@@ -27,13 +27,13 @@ pub(crate) fn pod(record: &PodRecord) -> v1::PodSandboxStatus {
         id,
         spec,
         created,
-        phase,
+        state: phase,
         hostname: _,
-        held: _,
+        sandbox: _,
         cgroup: _,
-        settings: _,
+        applied: _,
         ips,
-        connection: _,
+        network: _,
         selinux: _,
     } = record;
     let options = security::namespaces_to_wire(&spec.security.namespaces);
@@ -56,13 +56,13 @@ pub(crate) fn pod_item(record: &PodRecord) -> v1::PodSandbox {
         id,
         spec,
         created,
-        phase,
+        state: phase,
         hostname: _,
-        held: _,
+        sandbox: _,
         cgroup: _,
-        settings: _,
+        applied: _,
         ips: _,
-        connection: _,
+        network: _,
         selinux: _,
     } = record;
     v1::PodSandbox {
@@ -84,14 +84,14 @@ pub(crate) fn container(record: &ContainerRecord, limits: Option<&cgroup::Curren
         pod: _,
         spec,
         created,
-        phase,
+        state: phase,
         image: ContainerImage { id: image_id, name, reference },
         mounted,
         user: ContainerUser { uid, gid, groups },
         log,
         stop_signal,
         cgroup: _,
-        settings: _,
+        applied: _,
         cdi: _,
         selinux: _,
     } = record;
@@ -132,14 +132,14 @@ pub(crate) fn container_item(record: &ContainerRecord) -> v1::Container {
         pod,
         spec,
         created,
-        phase,
+        state: phase,
         image: ContainerImage { id: image_id, name: _, reference },
         mounted: _,
         user: _,
         log: _,
         stop_signal: _,
         cgroup: _,
-        settings: _,
+        applied: _,
         cdi: _,
         selinux: _,
     } = record;
@@ -195,7 +195,7 @@ fn moment(phase: &ContainerState) -> Moment {
     match phase {
         ContainerState::Created { pid: _ } => Moment::default(),
         ContainerState::Running { pid: _, started } => Moment { started: Some(*started), ..Moment::default() },
-        ContainerState::Exited { started, exit: Exit { code, at, oom, trouble } } => {
+        ContainerState::Exited { started, exit: Exit { code, at, oom, abnormal: trouble } } => {
             let (reason, message) = match (trouble, oom, code) {
                 (Some(AbnormalExit::Start(why)), _, _) => (START_ERROR, why.clone()),
                 (Some(AbnormalExit::Lost(why)), _, _) => (SHIM_LOST, why.clone()),

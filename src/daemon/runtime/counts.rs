@@ -29,13 +29,13 @@ impl Runtime {
             ..Counts::default()
         };
         for pod in self.pods.all() {
-            match pod.get().phase {
+            match pod.get().state {
                 PodState::Ready => population.ready += 1,
                 PodState::NotReady => population.not_ready += 1,
             }
         }
         for container in self.containers.all() {
-            match container.get().phase {
+            match container.get().state {
                 ContainerState::Created { .. } => population.created += 1,
                 ContainerState::Running { .. } => population.running += 1,
                 ContainerState::Exited { .. } => population.exited += 1,

@@ -57,7 +57,7 @@ impl Runtime {
             name.keep();
         }
         self.selinux.remember(id.as_str(), record.selinux.as_ref());
-        if record.phase == PodState::Ready
+        if record.state == PodState::Ready
             && let Err(gone) = self.handler(&record)
         {
             tracing::warn!(%gone);
@@ -91,9 +91,9 @@ impl Runtime {
     /// Brings what is known of a pod up to date.
     async fn query_shim(self: &Arc<Self>, id: &PodId, unfinished: Vec<ContainerId>) {
         let Ok(pod) = self.pod(id.as_str()) else { return };
-        if pod.phase == PodState::Ready {
+        if pod.state == PodState::Ready {
             self.reconnect_shim(id).await;
-        } else if self.containers_of(id).iter().any(|entry| entry.get().phase.pid().is_some()) {
+        } else if self.containers_of(id).iter().any(|entry| entry.get().state.pid().is_some()) {
             // An end that could not be written down.
             self.handle_shim_death(id).await;
         }

@@ -57,11 +57,11 @@ impl Runtime {
         entry: &Entry<ContainerRecord>,
         change: impl FnOnce(&ContainerState) -> ContainerState,
     ) {
-        if let Err(error) = entry.update(&self.layout, |record| record.phase = change(&record.phase)) {
+        if let Err(error) = entry.update(&self.layout, |record| record.state = change(&record.state)) {
             let container = &entry.get().id;
             tracing::warn!(%container, error = chain(&error), "a container's phase could not be recorded");
         }
-        if entry.get().phase.pid().is_none() {
+        if entry.get().state.pid().is_none() {
             entry.samples().files.close();
         }
         self.publish_container_events(entry);
@@ -80,7 +80,7 @@ impl Runtime {
     pub(super) async fn reconnect_shim(self: &Arc<Self>, id: &PodId) {
         let mut pause = FIRST_PAUSE;
         while let Ok(Some(pod)) = self.pods.find(id.as_str())
-            && pod.get().phase == PodState::Ready
+            && pod.get().state == PodState::Ready
         {
             match self.connect_shim(id).await {
                 Ok(()) => return,
@@ -121,11 +121,11 @@ impl Runtime {
             let dir = self.layout.container(pod, &record.id);
             let told = match reported.as_mut().map(|all| all.remove(&record.id)) {
                 Some(Some(phase)) => Some(phase),
-                Some(None) => Some(record.phase.exit(recorded_exit_or_lost(&dir))),
-                None => recorded_exit(&dir).map(|exit| record.phase.exit(exit)),
+                Some(None) => Some(record.state.exit(recorded_exit_or_lost(&dir))),
+                None => recorded_exit(&dir).map(|exit| record.state.exit(exit)),
             };
             if let Some(told) = told
-                && record.phase.pid().is_some()
+                && record.state.pid().is_some()
             {
                 self.change_state(&entry, |known| apply_reports(known, told));
             }
@@ -151,7 +151,7 @@ impl Runtime {
                     tracing::warn!(container = %record.id, error = chain(&error), "a process resists");
                 }
             }
-            if record.phase.pid().is_some() {
+            if record.state.pid().is_some() {
                 self.exited(&record.id, recorded_exit_or_lost(&self.layout.container(id, &record.id)));
             }
         }
@@ -194,6 +194,6 @@ pub(super) fn recorded_exit_or_lost(dir: &Path) -> Exit {
         code: LOST,
         at: SystemTime::now(),
         oom: false,
-        trouble: Some(AbnormalExit::Lost("the process that watched over the pod did not see it end".to_owned())),
+        abnormal: Some(AbnormalExit::Lost("the process that watched over the pod did not see it end".to_owned())),
     })
 }

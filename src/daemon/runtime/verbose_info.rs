@@ -58,7 +58,7 @@ impl Runtime {
         json!({
             "directory": dir,
             "shim": pid_file::pid(&dir),
-            "namespaces": pod.held,
+            "namespaces": pod.sandbox,
             "cgroup": pod.cgroup,
             "selinux": pod.selinux,
             "resources": self.pod_resources_info(pod),
@@ -68,12 +68,12 @@ impl Runtime {
 
     /// The pod as a whole, and each of its containers.
     fn pod_resources_info(&self, pod: &PodRecord) -> Value {
-        let mut info = resources_info(&pod.spec.resources, &pod.settings, self.limits_of_pod(pod).as_ref());
+        let mut info = resources_info(&pod.spec.resources, &pod.applied, self.limits_of_pod(pod).as_ref());
         info["overhead"] = json!(pod.spec.overhead);
         let containers = self.containers_of(&pod.id).into_iter().map(|entry| {
             let container = entry.get();
             let now = self.limits(&entry, &container);
-            let mut info = resources_info(&container.spec.resources, &container.settings, now.as_ref());
+            let mut info = resources_info(&container.spec.resources, &container.applied, now.as_ref());
             info["name"] = json!(container.spec.meta.name);
             (container.id.to_string(), info)
         });
@@ -86,7 +86,7 @@ impl Runtime {
         let dir = self.layout.container(&container.pod, &container.id);
         let spec = safe_fs::read_json::<Value>(&dir.join("config.json")).ok().flatten();
         json!({
-            "pid": container.phase.pid(),
+            "pid": container.state.pid(),
             "pod": container.pod,
             "directory": dir,
             "writableLayer": self.layout.writable_layer(&container.id),
@@ -94,7 +94,7 @@ impl Runtime {
             "user": container.user,
             "selinux": container.selinux,
             "stopSignal": container.stop_signal.to_string(),
-            "resources": resources_info(&container.spec.resources, &container.settings, now),
+            "resources": resources_info(&container.spec.resources, &container.applied, now),
             "cdiDevices": container.cdi,
             "config": container.spec,
             "runtimeSpec": spec,

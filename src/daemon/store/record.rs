@@ -22,20 +22,20 @@ pub(crate) struct PodRecord {
     pub(crate) id: PodId,
     pub(crate) spec: PodSpec,
     pub(crate) created: SystemTime,
-    pub(crate) phase: PodState,
+    pub(crate) state: PodState,
     /// The one asked for, else the host's.
     pub(crate) hostname: String,
     /// Where its namespaces are.
-    pub(crate) held: Sandbox,
+    pub(crate) sandbox: Sandbox,
     pub(crate) cgroup: PodCgroup,
     /// What was written to the files of its cgroup.
     #[serde(default)]
-    pub(crate) settings: AppliedValues,
+    pub(crate) applied: AppliedValues,
     /// First the primary one. Empty with the host's network, or without any network.
     pub(crate) ips: Vec<IpAddr>,
     /// Older records do not have it, nor a network.
     #[serde(default)]
-    pub(crate) connection: NetworkKind,
+    pub(crate) network: NetworkKind,
     /// Its SELinux labels, which its containers share; none where the host has no SELinux.
     #[serde(default)]
     pub(crate) selinux: Option<Labels>,
@@ -44,8 +44,8 @@ pub(crate) struct PodRecord {
 impl PodRecord {
     /// A pod that is stopped has given its addresses back.
     pub(crate) fn stop(&mut self) {
-        self.phase = PodState::NotReady;
-        self.connection = NetworkKind::None;
+        self.state = PodState::NotReady;
+        self.network = NetworkKind::None;
         self.ips.clear();
     }
 }
@@ -78,7 +78,7 @@ pub(crate) struct ContainerRecord {
     pub(crate) pod: PodId,
     pub(crate) spec: ContainerSpec,
     pub(crate) created: SystemTime,
-    pub(crate) phase: ContainerState,
+    pub(crate) state: ContainerState,
     pub(crate) image: ContainerImage,
     /// The images that its mounts name, as they were asked for, and the id that each had.
     #[serde(default)]
@@ -90,7 +90,7 @@ pub(crate) struct ContainerRecord {
     pub(crate) cgroup: String,
     /// What was written to the files of its cgroup.
     #[serde(default)]
-    pub(crate) settings: AppliedValues,
+    pub(crate) applied: AppliedValues,
     /// The CDI devices that it was given.
     #[serde(default)]
     pub(crate) cdi: Vec<InjectedDevice>,

@@ -33,7 +33,7 @@ fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> SandboxErro
 /// The pod, held. The namespaces live as long as this does; that of the network is also pinned in the file system.
 #[derive(Debug)]
 pub(crate) struct Pod {
-    pub(crate) held: Sandbox,
+    pub(crate) sandbox: Sandbox,
     /// The first process of the pod's PID namespace, where it has one.
     pub(crate) init: Option<Pid>,
     _namespaces: Vec<OwnedFd>,
@@ -64,7 +64,7 @@ pub(crate) fn create(request: &SandboxRequest) -> Result<Pod, SandboxError> {
         let ns = std::fs::File::open(format!("/proc/{pid}/ns/pid")).map_err(step("keeping the PID namespace"))?;
         held.pid = Some(named(ns.into(), &mut kept));
     }
-    Ok(Pod { held, init, _namespaces: kept })
+    Ok(Pod { sandbox: held, init, _namespaces: kept })
 }
 
 /// Enters new namespaces of these kinds; gives the user namespace that owns them, where the pod has one.

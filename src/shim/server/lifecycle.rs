@@ -112,7 +112,7 @@ impl Shim {
     /// Ends a container that could not start, or whose start came to nothing.
     pub(crate) fn start_failed(&mut self, id: &ContainerId, caller: Caller, words: String) {
         let trouble = Some(AbnormalExit::Start(words.clone()));
-        self.finish_exit(id, Exit { code: START_FAILED, at: SystemTime::now(), oom: false, trouble });
+        self.finish_exit(id, Exit { code: START_FAILED, at: SystemTime::now(), oom: false, abnormal: trouble });
         self.reply(caller, Err(shim_error(ShimErrorKind::Program, words)));
     }
 
@@ -235,7 +235,7 @@ impl Shim {
             return;
         }
         let oom = container.oom_kills() > 0;
-        self.finish_exit(id, Exit { code, at: SystemTime::now(), oom, trouble: None });
+        self.finish_exit(id, Exit { code, at: SystemTime::now(), oom, abnormal: None });
     }
 
     /// Brings a container to its end: nothing of it runs, all it printed is in the log, and the daemon knows.

@@ -33,7 +33,7 @@ impl Shim {
         // Refused without CAP_SYS_RESOURCE; the shim is small, and crisp check tells of it.
         drop(std::fs::write("/proc/self/oom_score_adj", request.oom_score_adj.to_string()));
         let pod = pod::create(request).map_err(|e| shim_error(ShimErrorKind::Refused, e.to_string()))?;
-        let held = pod.held.clone();
+        let held = pod.sandbox.clone();
         self.pod = Some(pod);
         Ok(Response::SandboxCreated(held))
     }
@@ -43,7 +43,7 @@ impl Shim {
             c.state_report().map(|state| ContainerReport { container: id.clone(), state })
         };
         Response::State {
-            sandbox: self.pod.as_ref().map(|pod| pod.held.clone()),
+            sandbox: self.pod.as_ref().map(|pod| pod.sandbox.clone()),
             containers: self.containers.iter().filter_map(report).collect(),
         }
     }

@@ -44,7 +44,7 @@ fn of_container(container: &ContainerMetrics, pod: &PodRecord, metered: &Metrics
     let ContainerCounters { group, processes, writable } = counters;
     let mut sheet = MetricSet::new(container_labels(record, pod));
     sheet.put(&f::LAST_SEEN, &[], seconds_since_1970(group.usage.at));
-    if let ContainerState::Running { started, .. } = record.phase {
+    if let ContainerState::Running { started, .. } = record.state {
         sheet.put(&f::START_TIME, &[], seconds_since_1970(started));
     }
     of_cpu(&mut sheet, group);

@@ -68,7 +68,7 @@ fn group() -> GroupCounters {
 
 fn metered(group: GroupCounters) -> MetricsSnapshot {
     let mut record = container_record();
-    record.phase = ContainerState::Running { pid: NonZeroU32::MIN, started: time(4000) };
+    record.state = ContainerState::Running { pid: NonZeroU32::MIN, started: time(4000) };
     let interface = |name: &str, base: u64| InterfaceUsage {
         name: name.to_owned(),
         rx_bytes: base,

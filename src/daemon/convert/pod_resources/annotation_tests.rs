@@ -26,10 +26,10 @@ fn same_but_for_its_source(announced: &PodResourceConfig) -> PodResourceConfig {
 #[test]
 fn what_hooks_are_told_can_be_announced_again() {
     let (by_request, _) = run("{}", Some(pod_resources())).unwrap();
-    let by_request = by_request.announced.unwrap();
+    let by_request = by_request.pod_resources.unwrap();
     let text = serde_json::to_string(&PodJson::from(&by_request)).unwrap();
     let (by_annotation, warnings) = run(&text, None).unwrap();
-    let by_annotation = by_annotation.announced.unwrap();
+    let by_annotation = by_annotation.pod_resources.unwrap();
     assert_eq!(by_annotation.source, Source::Annotation);
     assert_eq!(same_but_for_its_source(&by_annotation), by_request);
     assert!(warnings.is_empty(), "{warnings:?}");
@@ -49,16 +49,16 @@ fn the_names_of_the_proto_files_are_taken_too() {
         .replace("userSpecifiedImage", "user_specified_image")
         .replace("imageSubPath", "image_sub_path")
         .replace("CDIDevices", "CDI_devices");
-    let announced = run(ours, None).unwrap().0.announced;
+    let announced = run(ours, None).unwrap().0.pod_resources;
     assert_eq!(announced.as_ref().unwrap().containers[0].mounts.len(), 2);
-    assert_eq!(announced, run(&theirs, None).unwrap().0.announced);
+    assert_eq!(announced, run(&theirs, None).unwrap().0.pod_resources);
 }
 
 #[test]
 fn the_request_goes_before_the_annotation() {
     let (spec, warnings) =
         run(r#"{"containers": [{"name": "a", "type": "CONTAINER"}]}"#, Some(pod_resources())).unwrap();
-    let announced = spec.announced.unwrap();
+    let announced = spec.pod_resources.unwrap();
     assert_eq!((announced.source, announced.containers.len()), (Source::Request, 2));
     assert_eq!(warnings, ["config.annotations[\"a.example/resources\"]: not used, since config.pod_resources says it"]);
     assert!(run("{", Some(pod_resources())).is_err(), "a bad one is refused all the same");
@@ -71,7 +71,7 @@ fn an_annotation_counts_only_where_it_is_set_and_there() {
     config.pod_resources = None;
     config.annotations = map(&[(NAME, "no JSON")]);
     for name in [None, Some("another".parse().unwrap())] {
-        assert_eq!(pod::run(request.clone(), name.as_ref()).unwrap().0.announced, None);
+        assert_eq!(pod::run(request.clone(), name.as_ref()).unwrap().0.pod_resources, None);
     }
 }
 

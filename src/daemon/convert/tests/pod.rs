@@ -54,7 +54,7 @@ fn every_field_comes_through() {
     assert_eq!(security.selinux.unwrap().kind, "t");
     assert_eq!(security.seccomp, Some(Profile::Localhost("/profiles/s.json".into())));
     assert_eq!(security.apparmor, Some(Profile::Localhost("aa".into())));
-    let announced = spec.announced.unwrap();
+    let announced = spec.pod_resources.unwrap();
     assert_eq!((announced.containers.len(), announced.containers[1].mounts.len()), (2, 2));
     assert_eq!(warnings, Vec::<String>::new(), "all of it is honoured");
 }
@@ -66,7 +66,7 @@ fn a_pod_needs_no_more_than_its_metadata() {
         run(v1::RunPodSandboxRequest { config: Some(config), runtime_handler: String::new() }, None).unwrap();
     assert_eq!((spec.cgroup_parent, spec.log_directory, spec.dns), (None, None, None));
     assert_eq!(spec.security.namespaces.pid, NsMode::Pod);
-    assert_eq!((spec.resources, spec.announced), (LimitsPatch::default(), None));
+    assert_eq!((spec.resources, spec.pod_resources), (LimitsPatch::default(), None));
     assert!(warnings.is_empty());
 }
 

@@ -220,7 +220,7 @@ fn the_kubelets_words_for_no_limit_of_a_pod_are_understood() {
             }),
         };
         let (pod, update, _) = update_pod(request).unwrap();
-        assert_eq!(update.announced.unwrap().resources.unwrap().limits.len(), 1);
+        assert_eq!(update.pod_resources.unwrap().resources.unwrap().limits.len(), 1);
         let resources = update.resources.unwrap();
         assert_eq!((pod.as_str(), resources.memory), ("abc", Some(MemoryLimit::Unlimited)));
         assert_eq!((resources.cpu_quota, resources.oom_score_adj), (Some(CpuQuota::Unlimited), None));

@@ -7,8 +7,8 @@ const SECOND: i64 = 1_000_000_000;
 
 fn exited(code: i32, oom: bool, trouble: Option<AbnormalExit>) -> v1::ContainerStatus {
     let mut record = container_record();
-    let exit = Exit { code, at: time(300), oom, trouble };
-    record.phase = ContainerState::Exited { started: Some(time(201)), exit };
+    let exit = Exit { code, at: time(300), oom, abnormal: trouble };
+    record.state = ContainerState::Exited { started: Some(time(201)), exit };
     container(&record, None)
 }
 
@@ -39,7 +39,7 @@ fn a_pods_status_has_every_field() {
 #[test]
 fn a_pods_list_entry_has_every_field() {
     let mut record = pod_record();
-    record.phase = PodState::NotReady;
+    record.state = PodState::NotReady;
     assert_eq!(
         pod_item(&record),
         v1::PodSandbox {
@@ -133,7 +133,7 @@ fn an_end_has_its_reason() {
 #[test]
 fn a_container_that_never_started_has_no_times() {
     let mut record = container_record();
-    record.phase = ContainerState::Created { pid: NonZeroU32::MIN };
+    record.state = ContainerState::Created { pid: NonZeroU32::MIN };
     let status = container(&record, None);
     assert_eq!((status.state(), status.started_at), (v1::ContainerState::ContainerCreated, 0));
     assert_eq!((status.finished_at, status.reason.as_str()), (0, ""));
@@ -143,7 +143,7 @@ fn a_container_that_never_started_has_no_times() {
 fn an_unknown_container_tells_what_was_left() {
     let mut record = container_record();
     let left = |step: &str| CleanupFailure { step: step.into(), error: "busy".into() };
-    record.phase = ContainerState::Unknown { left: vec![left("unmount"), left("remove")] };
+    record.state = ContainerState::Unknown { left: vec![left("unmount"), left("remove")] };
     let status = container(&record, None);
     assert_eq!((status.state(), status.reason.as_str()), (v1::ContainerState::ContainerUnknown, "Unknown"));
     assert_eq!(status.message, "unmount: busy; remove: busy");

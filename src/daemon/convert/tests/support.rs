@@ -262,13 +262,13 @@ pub(crate) fn pod_record() -> PodRecord {
         id: PodId::from_bytes([1; 32]),
         spec: pod::run(run_request(), None).unwrap().0,
         created: time(100),
-        phase: PodState::Ready,
+        state: PodState::Ready,
         hostname: "web-host".to_owned(),
-        held: Sandbox::default(),
+        sandbox: Sandbox::default(),
         cgroup: PodCgroup { path: "/kubepods/pod1".to_owned(), ours: false },
-        settings: cgroup::AppliedValues::new(),
+        applied: cgroup::AppliedValues::new(),
         ips: vec!["10.1.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
-        connection: NetworkKind::Bridge,
+        network: NetworkKind::Bridge,
         selinux: None,
     }
 }
@@ -280,7 +280,7 @@ pub(crate) fn container_record() -> ContainerRecord {
         pod: PodId::from_bytes([1; 32]),
         spec: container::create(create_request()).unwrap().spec,
         created: time(200),
-        phase: ContainerState::Running { pid: NonZeroU32::MIN, started: time(201) },
+        state: ContainerState::Running { pid: NonZeroU32::MIN, started: time(201) },
         image: ContainerImage {
             id: "sha256:abc".to_owned(),
             name: "busybox".to_owned(),
@@ -291,7 +291,7 @@ pub(crate) fn container_record() -> ContainerRecord {
         log: Some("/var/log/pods/web/main/0.log".into()),
         stop_signal: Signal::TERM,
         cgroup: "/kubepods/pod1/c".to_owned(),
-        settings: cgroup::AppliedValues::new(),
+        applied: cgroup::AppliedValues::new(),
         cdi: vec![],
         selinux: None,
     }

@@ -166,7 +166,7 @@ impl Runtime {
             return Err(LookupError::NoSuchPod(pod.to_owned()).into());
         }
         let pod = entry.get();
-        if pod.phase != PodState::Ready || entry.samples().ends.is_awaited() {
+        if pod.state != PodState::Ready || entry.samples().ends.is_awaited() {
             return Err(CreateError::PodNotReady(pod.id.clone()));
         }
         if pod_spec.as_ref().is_some_and(|asked| asked.meta != pod.spec.meta) {
@@ -341,14 +341,14 @@ impl Runtime {
             pod: pod.id.clone(),
             spec,
             created: SystemTime::now(),
-            phase: ContainerState::Created { pid },
+            state: ContainerState::Created { pid },
             image: ContainerImage { id: image.id.to_string(), name, reference },
             mounted: mounted.into_iter().map(|(name, image)| (name, image.id.to_string())).collect(),
             user: ContainerUser { uid: user.uid, gid: user.gid, groups },
             log: log.map(|(path, _)| path),
             stop_signal,
             cgroup: cgroup.path().as_str().to_owned(),
-            settings,
+            applied: settings,
             cdi,
             selinux,
         };

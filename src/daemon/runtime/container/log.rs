@@ -79,7 +79,7 @@ pub(crate) fn open(directory: &Path, path: &Path) -> Result<File, LogError> {
 impl Runtime {
     pub(crate) async fn reopen_log(self: &Arc<Self>, id: &str) -> Result<(), ReopenError> {
         let record = self.container(id)?;
-        if !matches!(record.phase, ContainerState::Running { .. }) {
+        if !matches!(record.state, ContainerState::Running { .. }) {
             return Err(ReopenError::NotRunning(record.id.clone()));
         }
         let pod = self.pod(record.pod.as_str())?;

@@ -59,7 +59,7 @@ impl Runtime {
         let handler = self.handler(&pod)?;
         self.image_handlers(&spec)?;
         let differences =
-            pod_resources_check::check(self.settings().resources.mismatch, pod.spec.announced.as_ref(), &mut spec)?;
+            pod_resources_check::check(self.settings().resources.mismatch, pod.spec.pod_resources.as_ref(), &mut spec)?;
         let image = self.images.find(&spec.image.image);
         let image = image.ok_or_else(|| CreateError::NoSuchImage(spec.image.image.clone()))?;
         if image.chain.is_empty() {
@@ -86,7 +86,7 @@ impl Runtime {
             handler: &handler,
             pod: &pod.spec,
             hostname: &pod.hostname,
-            held: &pod.held,
+            held: &pod.sandbox,
             pod_files: &self.pod_dir(&pod.id).join(etc_files::DIR),
             container: &spec,
             image: &image,
@@ -229,7 +229,7 @@ impl Runtime {
         }
         let name = spaces.target.clone().unwrap_or_default();
         let target = self.container(&name).ok().filter(|c| c.pod == pod.id);
-        match target.map(|c| c.phase.clone()) {
+        match target.map(|c| c.state.clone()) {
             Some(ContainerState::Running { pid, .. }) => Ok(Some(pid.get())),
             _ => Err(CreateError::Target(name)),
         }

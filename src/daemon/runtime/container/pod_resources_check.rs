@@ -74,7 +74,7 @@ impl Runtime {
         let resources = container.spec.kubernetes_resources.as_ref();
         let told = safe_fs::read_json::<Spec>(&path).map_err(|e| chain(&e)).and_then(|spec| match spec {
             Some(mut spec) => {
-                pod_resources_json::update_annotations(&mut spec, pod.spec.announced.as_ref(), resources)
+                pod_resources_json::update_annotations(&mut spec, pod.spec.pod_resources.as_ref(), resources)
                     .map_err(|e| e.to_string())?;
                 safe_fs::write_json(&path, &spec).map_err(|e| chain(&e))
             }

@@ -4,7 +4,7 @@ use super::*;
 use crate::convert::tests::support::{container_record, pod_record};
 
 fn announced(source: Source) -> PodResourceConfig {
-    PodResourceConfig { source, ..pod_record().spec.announced.unwrap() }
+    PodResourceConfig { source, ..pod_record().spec.pod_resources.unwrap() }
 }
 
 /// The container that was announced, changed.

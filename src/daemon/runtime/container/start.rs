@@ -58,7 +58,7 @@ impl Runtime {
     /// The caller has the container's turn.
     async fn start_entry(&self, entry: &Entry<ContainerRecord>) -> Result<(), StartError> {
         let record = entry.get();
-        record.phase.start(SystemTime::now())?;
+        record.state.start(SystemTime::now())?;
         let shim = self.shim_of(&record.pod).ok_or_else(|| StartError::PodNotReady(record.id.clone()))?;
         if let Err(source) = shim.notify(Request::Start { container: record.id.clone() }).await {
             let container = record.id.clone();

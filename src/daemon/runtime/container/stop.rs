@@ -40,7 +40,7 @@ impl ErrorClass for StopError {
 }
 
 pub(crate) fn has_exited(record: &ContainerRecord) -> bool {
-    match record.phase {
+    match record.state {
         ContainerState::Exited { .. } | ContainerState::Unknown { .. } => true,
         ContainerState::Created { .. } | ContainerState::Running { .. } => false,
     }
@@ -56,7 +56,7 @@ impl Runtime {
         };
         let grace = grace.min(self.settings().stop.grace_max);
         let record = entry.get();
-        if matches!(record.phase, ContainerState::Running { .. }) && !grace.is_zero() {
+        if matches!(record.state, ContainerState::Running { .. }) && !grace.is_zero() {
             let heard = self.signal(&record, record.stop_signal).await;
             let process = if heard { None } else { self.signal_without_shim(&record) };
             let told = tokio::select! {
@@ -105,7 +105,7 @@ impl Runtime {
     /// Sends the stop signal without the shim, to the first process, if that is still one of the container's. Its end, or
     /// that it has ended, can be waited for.
     fn signal_without_shim(&self, record: &ContainerRecord) -> Option<OwnedFd> {
-        let pid = record.phase.pid()?;
+        let pid = record.state.pid()?;
         let number = i32::try_from(pid.get()).ok().and_then(Pid::from_raw)?;
         let signal = rustix::process::Signal::from_named_raw(record.stop_signal.number())?;
         let cgroup = self.cgroup(&record.cgroup).ok()?;

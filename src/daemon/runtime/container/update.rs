@@ -81,7 +81,7 @@ impl Runtime {
         mut asked: ContainerUpdate,
     ) -> Result<Option<Prepared>, UpdateError> {
         let record = entry.get();
-        if record.phase.pid().is_none() {
+        if record.state.pid().is_none() {
             return Ok(None);
         }
         let group = self.cgroup(&record.cgroup)?.with_file_cache(entry.samples().files.clone());
@@ -93,7 +93,7 @@ impl Runtime {
         };
         let mut all = record.spec.clone();
         asked.apply_to(&mut all);
-        let known = change.wanted.iter().all(|(knob, want)| record.settings.get(knob) == Some(want));
+        let known = change.wanted.iter().all(|(knob, want)| record.applied.get(knob) == Some(want));
         if change.is_empty() && known && all == record.spec {
             self.resizes.count(Outcome::Unchanged);
             return Ok(None);
@@ -110,7 +110,7 @@ impl Runtime {
             let scores = score.map(|score| self.set_oom_score(&record, &group, score)).transpose()?;
             let recorded = entry.try_update(&self.layout, |record| {
                 record.spec = all;
-                record.settings.extend(settings);
+                record.applied.extend(settings);
             });
             if recorded.is_err()
                 && let Some(scores) = scores
@@ -139,7 +139,7 @@ impl Runtime {
         record: &ContainerRecord,
         error: ResizeError,
     ) -> Result<(), UpdateError> {
-        if matches!(error, ResizeError::Apply(ApplyError::Gone(_))) && entry.get().phase.pid().is_none() {
+        if matches!(error, ResizeError::Apply(ApplyError::Gone(_))) && entry.get().state.pid().is_none() {
             return Ok(());
         }
         self.resizes.count_error(&error);
@@ -155,7 +155,7 @@ impl Runtime {
     ) -> Result<oom_score::Changed, ResizeError> {
         // What the first process has is what the others have too, unless a daemon was cut off just here.
         let from: Vec<OomScoreAdj> =
-            record.phase.pid().and_then(oom_score::of).into_iter().chain(record.spec.resources.oom_score_adj).collect();
+            record.state.pid().and_then(oom_score::of).into_iter().chain(record.spec.resources.oom_score_adj).collect();
         let changed = match oom_score::change(group, &from, score) {
             Err(error)
                 if error.kind() == ErrorKind::Precondition && self.oom_policy(&record.pod) == OomPolicy::Restrict =>
@@ -225,7 +225,7 @@ impl Runtime {
             }
         }
         asked.apply_to(&mut record.spec);
-        record.settings.extend(settings);
+        record.applied.extend(settings);
         safe_fs::overwrite_json(&self.layout.container(&record.pod, &record.id).join("container.json"), record)
     }
 }

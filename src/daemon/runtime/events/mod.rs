@@ -82,7 +82,7 @@ impl Runtime {
     pub(super) fn publish_container_events(&self, entry: &Entry<ContainerRecord>) {
         let mut told = entry.samples().told.lock();
         let record = entry.get();
-        let (moment, ran) = reached(&record.phase);
+        let (moment, ran) = reached(&record.state);
         for moment in told.pending(moment, ran) {
             self.publish(moment.into(), record.id.as_str(), &record.pod, None);
         }
@@ -92,7 +92,7 @@ impl Runtime {
     pub(super) fn publish_pod_events(&self, entry: &Entry<PodRecord>) {
         let mut told = entry.samples().told.lock();
         let record = entry.get();
-        for moment in told.pending(pod_reached(record.phase), true) {
+        for moment in told.pending(pod_reached(record.state), true) {
             self.publish(moment.into(), record.id.as_str(), &record.id, Some(&record));
         }
     }
@@ -107,11 +107,11 @@ impl Runtime {
 
     /// What a daemon before this one told, or could have.
     pub(super) fn mark_published(container: &Entry<ContainerRecord>) {
-        container.samples().told.advance_to(reached(&container.get().phase).0);
+        container.samples().told.advance_to(reached(&container.get().state).0);
     }
 
     pub(super) fn mark_pod_published(pod: &Entry<PodRecord>) {
-        pod.samples().told.advance_to(pod_reached(pod.get().phase));
+        pod.samples().told.advance_to(pod_reached(pod.get().state));
     }
 
     /// All containers of a pod, as ContainerStatus would show each.

@@ -12,7 +12,7 @@ const SHARES_MAX: u32 = 262_144;
 ///
 /// What the client says of the cgroup goes before what it announced of the containers.
 pub(crate) fn of(pod: &PodSpec) -> LimitsPatch {
-    let announced = pod.announced.as_ref().map(pod_resources::pod_limits).unwrap_or_default();
+    let announced = pod.pod_resources.as_ref().map(pod_resources::pod_limits).unwrap_or_default();
     limits(&announced.merged(&pod.resources), &pod.overhead)
 }
 

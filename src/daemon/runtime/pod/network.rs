@@ -262,7 +262,7 @@ impl Runtime {
     /// All pods but those that are stopped. One that is still being made has a directory, and no record yet.
     fn alive(&self) -> BTreeSet<String> {
         let stopped = |id: &String| match self.pods.find(id) {
-            Ok(Some(entry)) => entry.get().phase == PodState::NotReady,
+            Ok(Some(entry)) => entry.get().state == PodState::NotReady,
             Ok(None) | Err(_) => false,
         };
         let known = safe_fs::list_names(&self.layout.pods()).unwrap_or_default();
@@ -270,7 +270,7 @@ impl Runtime {
     }
 
     fn connected_by(&self, connection: NetworkKind) -> Vec<Arc<PodRecord>> {
-        self.pods().into_iter().filter(|pod| pod.phase == PodState::Ready && pod.connection == connection).collect()
+        self.pods().into_iter().filter(|pod| pod.state == PodState::Ready && pod.network == connection).collect()
     }
 }
 

@@ -143,13 +143,13 @@ impl Runtime {
             id: id.clone(),
             spec,
             created: SystemTime::now(),
-            phase: PodState::Ready,
+            state: PodState::Ready,
             hostname,
-            held,
+            sandbox: held,
             cgroup,
-            settings,
+            applied: settings,
             ips,
-            connection,
+            network: connection,
             selinux,
         };
         self.publish_pod(record, shim, events)?;

@@ -47,13 +47,13 @@ impl Runtime {
         }
         // While its network namespace is there, as plugins expect.
         self.disconnect(&pod.id).instrument(tracing::debug_span!("network.disconnect")).await;
-        if pod.phase == PodState::Ready {
+        if pod.state == PodState::Ready {
             self.end_shim(&pod.id).await;
         }
         let dir = self.pod_dir(&pod.id);
         // What resists is tried again when the pod is removed.
         drop(crate::runtime::blocking(move || crate::runtime::cleanup::unmount_all(&dir)).await);
-        if pod.phase == PodState::Ready {
+        if pod.state == PodState::Ready {
             self.end_pod(entry);
         }
         Ok(())

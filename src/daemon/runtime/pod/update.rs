@@ -41,7 +41,7 @@ impl Runtime {
         if !self.pods.has(&entry) {
             return Err(LookupError::NoSuchPod(id.to_owned()).into());
         }
-        let announced = asked.announced.is_some();
+        let announced = asked.pod_resources.is_some();
         let (runtime, pod) = (self.clone(), entry.clone());
         blocking(move || runtime.update_pod_now(&pod, asked)).await?;
         if announced {
@@ -104,7 +104,7 @@ impl Runtime {
         resize::apply(group, &self.pod_dir(&record.id), &journal, |settings| {
             let recorded = entry.try_update(&self.layout, |record| {
                 record.spec = all;
-                record.settings.extend(settings);
+                record.applied.extend(settings);
             });
             Ok(recorded?)
         })?;
@@ -120,7 +120,7 @@ impl Runtime {
         let Ok(group) = self.cgroup(&record.cgroup.path) else { return record };
         resize::recover(&group, &dir, |asked: PodUpdate, settings| {
             asked.lay_over(&mut record.spec);
-            record.settings.extend(settings);
+            record.applied.extend(settings);
             safe_fs::overwrite_json(&dir.join("pod.json"), &record)
         });
         record

@@ -47,8 +47,8 @@ impl Runtime {
         for entry in self.containers.all() {
             let _turn = entry.lock_resources().await;
             let record = entry.get();
-            if record.phase.pid().is_some() {
-                self.restore_cgroup_after_reload(record.id.as_str(), record.cgroup.clone(), record.settings.clone())
+            if record.state.pid().is_some() {
+                self.restore_cgroup_after_reload(record.id.as_str(), record.cgroup.clone(), record.applied.clone())
                     .await;
             }
         }
@@ -59,7 +59,7 @@ impl Runtime {
                 self.restore_cgroup_after_reload(
                     record.id.as_str(),
                     record.cgroup.path.clone(),
-                    record.settings.clone(),
+                    record.applied.clone(),
                 )
                 .await;
             }

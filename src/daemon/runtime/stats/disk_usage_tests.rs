@@ -25,7 +25,7 @@ impl Layers {
     fn container(&self, number: u8, files: usize) -> Arc<Container> {
         let mut record = crate::convert::tests::support::container_record();
         record.id = ContainerId::from_bytes([number; 32]);
-        record.phase = ContainerState::Running { pid: NonZeroU32::MIN, started: SystemTime::UNIX_EPOCH };
+        record.state = ContainerState::Running { pid: NonZeroU32::MIN, started: SystemTime::UNIX_EPOCH };
         let upper = self.layer(&record).join("upper");
         fs::create_dir_all(&upper).unwrap();
         for n in 0..files {

@@ -90,7 +90,7 @@ impl Runtime {
         let Some(group) = read else { return Ok(None) };
         let members = cgroup.members();
         let members = members.map_err(|source| StatsError::Members { container: container(), source })?;
-        let processes = processes::count(&members, record.phase.pid());
+        let processes = processes::count(&members, record.state.pid());
         let limits = self.limits(entry, &record);
         let counters = ContainerCounters { group, processes, writable: gauges.disk.known() };
         Ok(Some(ContainerMetrics { record, counters, limits }))

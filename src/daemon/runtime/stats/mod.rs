@@ -120,7 +120,7 @@ impl Runtime {
     /// layers are taken again.
     fn ready_pods(&self, wanted: &[Arc<PodRecord>]) -> Vec<(Pod, Vec<Container>)> {
         let find = |record: &Arc<PodRecord>| self.pods.find(record.id.as_str()).ok().flatten();
-        let ready = wanted.iter().filter_map(find).filter(|entry| entry.get().phase == PodState::Ready);
+        let ready = wanted.iter().filter_map(find).filter(|entry| entry.get().state == PodState::Ready);
         let mut pods: BTreeMap<PodId, (Pod, Vec<Container>)> =
             ready.map(|entry| (entry.get().id.clone(), (entry, Vec::new()))).collect();
         let mut all = alive(self.containers.all());
@@ -209,8 +209,8 @@ impl Runtime {
 
     /// What went through the networks of those that have one of their own.
     fn networks_of(&self, pods: &[Arc<PodRecord>]) -> BTreeMap<PodId, NetworkUsage> {
-        let own = pods.iter().filter(|pod| pod.phase == PodState::Ready);
-        let own = own.filter_map(|pod| Some((&pod.id, pod.held.network.as_deref()?)));
+        let own = pods.iter().filter(|pod| pod.state == PodState::Ready);
+        let own = own.filter_map(|pod| Some((&pod.id, pod.sandbox.network.as_deref()?)));
         let (ids, paths): (Vec<_>, Vec<_>) = own.unzip();
         let networks = match network::read(&paths) {
             Ok(networks) => networks,
@@ -224,7 +224,7 @@ impl Runtime {
     }
 
     fn network_or_none(&self, pod: &PodId, read: std::io::Result<Option<NetworkUsage>>) -> Option<NetworkUsage> {
-        let still_ready = || self.pod(pod.as_str()).is_ok_and(|pod| pod.phase == PodState::Ready);
+        let still_ready = || self.pod(pod.as_str()).is_ok_and(|pod| pod.state == PodState::Ready);
         match read {
             Ok(network) => network,
             Err(error) => {
@@ -240,7 +240,7 @@ impl Runtime {
 
 /// Those that have processes.
 fn alive(entries: impl IntoIterator<Item = Container>) -> Vec<Container> {
-    entries.into_iter().filter(|entry| entry.get().phase.pid().is_some()).collect()
+    entries.into_iter().filter(|entry| entry.get().state.pid().is_some()).collect()
 }
 
 /// What a cgroup uses, and how fast it uses processor time.

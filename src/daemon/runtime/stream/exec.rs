@@ -42,9 +42,9 @@ impl Runtime {
     /// The container, if commands can be run in it and its streams be attached to.
     pub(crate) fn running(&self, id: &str) -> Result<ContainerId, ExecError> {
         let record = self.container(id)?;
-        match record.phase {
+        match record.state {
             ContainerState::Running { .. } => Ok(record.id.clone()),
-            _ => Err(ExecError::NotRunning { container: record.id.clone(), phase: record.phase.name() }),
+            _ => Err(ExecError::NotRunning { container: record.id.clone(), phase: record.state.name() }),
         }
     }
 

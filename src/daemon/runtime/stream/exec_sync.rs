@@ -63,8 +63,8 @@ impl Runtime {
     ) -> Result<ExecOutput, ExecError> {
         let record = self.container(id)?;
         let container = record.id.clone();
-        let ContainerState::Running { .. } = record.phase else {
-            return Err(ExecError::NotRunning { container, phase: record.phase.name() });
+        let ContainerState::Running { .. } = record.state else {
+            return Err(ExecError::NotRunning { container, phase: record.state.name() });
         };
         let Some(shim) = self.shim_of(&record.pod) else {
             return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });

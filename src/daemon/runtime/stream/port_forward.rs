@@ -54,7 +54,7 @@ impl Runtime {
     /// The pod, if its ports can be reached.
     pub(crate) fn ready(&self, id: &str) -> Result<PodId, ForwardError> {
         let pod = self.pod(id)?;
-        match pod.phase {
+        match pod.state {
             PodState::Ready => Ok(pod.id.clone()),
             PodState::NotReady => Err(ForwardError::NotReady(pod.id.clone())),
         }
@@ -107,7 +107,7 @@ impl Runtime {
     /// Connects to what listens on the pod's loopback: first IPv4, then IPv6, as the peers do.
     async fn dial(&self, pod: &PodId, port: u16) -> Result<TcpStream, DialError> {
         let gone = |_| DialError::Enter(io::ErrorKind::NotFound.into());
-        let network = self.pod(pod.as_str()).map_err(gone)?.held.network.clone();
+        let network = self.pod(pod.as_str()).map_err(gone)?.sandbox.network.clone();
         let [v4, v6] = match network {
             None => [TcpSocket::new_v4(), TcpSocket::new_v6()],
             Some(path) => blocking(move || sockets_in(path)).await.map_err(DialError::Enter)?,
