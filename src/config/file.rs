@@ -65,7 +65,7 @@ pub struct RawLog {
 pub struct RawCgroup {
     pub driver: String,
     pub parent: String,
-    pub fast_moves: String,
+    pub favordynmods: String,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -260,7 +260,7 @@ impl Default for RawLog {
 
 impl Default for RawCgroup {
     fn default() -> Self {
-        Self { driver: "cgroupfs".into(), parent: String::new(), fast_moves: "auto".into() }
+        Self { driver: "cgroupfs".into(), parent: String::new(), favordynmods: "auto".into() }
     }
 }
 

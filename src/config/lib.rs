@@ -101,7 +101,7 @@ pub struct CgroupConfig {
     /// Above the cgroups of pods that come without one.
     pub parent: CgroupPath,
     /// Whether the kernel is told to move processes between cgroups fast.
-    pub fast_moves: bool,
+    pub favordynmods: bool,
 }
 
 /// Who makes cgroups, and how they are called.

@@ -192,7 +192,7 @@ fn log_config(RawLog { level, format }: RawLog) -> Result<LogConfig, InvalidSett
     Ok(LogConfig { level, format })
 }
 
-fn cgroup_config(RawCgroup { driver, parent, fast_moves }: RawCgroup) -> Result<CgroupConfig, InvalidSetting> {
+fn cgroup_config(RawCgroup { driver, parent, favordynmods }: RawCgroup) -> Result<CgroupConfig, InvalidSetting> {
     let driver = match driver.as_str() {
         "cgroupfs" => CgroupDriver::Cgroupfs,
         "systemd" => CgroupDriver::Systemd,
@@ -208,15 +208,15 @@ fn cgroup_config(RawCgroup { driver, parent, fast_moves }: RawCgroup) -> Result<
         (parent, CgroupDriver::Systemd) => CgroupPath::new(parent).and_then(|parent| cgroup::slice(&parent)),
     };
     let parent = parent.map_err(|e| invalid("cgroup.parent", e))?;
-    let fast_moves = match fast_moves.as_str() {
+    let favordynmods = match favordynmods.as_str() {
         "auto" => cgroup::favordynmods_is_free(&rustix::system::uname().release().to_string_lossy()),
         "off" => false,
         other => {
             let problem = format_args!("{other:?} is neither \"auto\" nor \"off\"");
-            return Err(invalid("cgroup.fast_moves", problem));
+            return Err(invalid("cgroup.favordynmods", problem));
         }
     };
-    Ok(CgroupConfig { driver, parent, fast_moves })
+    Ok(CgroupConfig { driver, parent, favordynmods })
 }
 
 /// The shim as it was named, or else beside this program, or else in PATH.

@@ -103,8 +103,7 @@ impl Session {
         let streams: Arc<StreamTable> = Arc::default();
         let mut hub =
             Demux { writer: writer.clone(), streams: streams.clone(), budget: Arc::default(), opened, policy, last: 0 };
-        let listener =
-            tokio::spawn(listen(writer.clone(), clock, idle, leave, async move { hub.handle_frame(source).await }));
+        let listener = tokio::spawn(listen(writer.clone(), clock, idle, leave, async move { hub.run(source).await }));
         let goodbye = |writer: &FrameWriter| writer.send_control(|_, to| spdy::Encoder::go_away(0, to));
         (Self { writer, gone, listener, goodbye }, accepted)
     }
@@ -200,7 +199,7 @@ impl Drop for Demux {
 }
 
 impl Demux {
-    async fn handle_frame(&mut self, mut source: Source) -> Result<(), End> {
+    async fn run(&mut self, mut source: Source) -> Result<(), End> {
         let mut decoder = spdy::Decoder::default();
         loop {
             while let Some(event) = decoder.next(source.buffer())? {

@@ -34,7 +34,7 @@ pub(super) fn check(config: &CgroupConfig) -> Vec<Finding> {
     found.extend(controllers(&layout));
     found.push(swap(&layout));
     found.push(driver(config.driver, Path::new("/run/systemd/system").is_dir()));
-    found.push(check_favordynmods(config.fast_moves));
+    found.push(check_favordynmods(config.favordynmods));
     found.push(check_pressure());
     found
 }
@@ -132,7 +132,7 @@ fn check_favordynmods(fast: bool) -> Finding {
             TOPIC,
             name,
             "off: the start of a container may wait some ten milliseconds for all CPUs",
-            "set fast_moves = \"on\" under [cgroup]; before kernel 6.18 every fork pays a little for it",
+            "set favordynmods = \"on\" under [cgroup]; before kernel 6.18 every fork pays a little for it",
         ),
     }
 }

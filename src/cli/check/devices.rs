@@ -10,7 +10,7 @@ const TOPIC: &str = "devices";
 pub(super) fn check(config: &CdiConfig) -> Finding {
     let dirs: Vec<String> = config.spec_dirs.iter().map(|dir| dir.display().to_string()).collect();
     let dirs = dirs.join(", ");
-    let (devices, bad) = CdiRegistry::new(config.spec_dirs.clone()).devices_by_name();
+    let (devices, bad) = CdiRegistry::new(config.spec_dirs.clone()).count_devices();
     if let Some((file, problem)) = bad.first() {
         let what = format!("{devices} devices in {dirs}; {} is not believed: {problem}", file.display());
         return Finding::warn(TOPIC, "CDI", what, "mend or remove the file: its devices cannot be asked for");

@@ -78,7 +78,7 @@ pub(super) struct Watcher(Child);
 impl Watcher {
     pub(super) fn start(socket: &Path, state: &Path, run: &RunId) -> io::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
-        command.arg("tidy").arg(socket).arg(state).arg(run.to_string());
+        command.arg("selftest-cleanup").arg(socket).arg(state).arg(run.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0).current_dir("/");
         Ok(Self(command.spawn()?))
     }

@@ -24,7 +24,7 @@ pub(super) fn archive(name: &str) -> io::Result<OwnedFd> {
     let config = json!({
         "architecture": architecture(), "os": "linux",
         "config": {
-            "Entrypoint": [PROGRAM, "demo-program"],
+            "Entrypoint": [PROGRAM, "demo-workload"],
             "Env": [format!("LD_LIBRARY_PATH=/{LIBRARIES}")],
             // Two runs have two images, and neither takes the other's away.
             "Labels": { "io.crisp.trial": name },

@@ -167,7 +167,7 @@ impl Selftest {
         Ok(ip.filter(|ip| !ip.is_empty()))
     }
 
-    /// Makes a container that runs a word of `crisp demo-program`.
+    /// Makes a container that runs a word of `crisp demo-workload`.
     pub(in super::super) async fn create(
         &self,
         pod: &SelftestPod,
@@ -240,13 +240,13 @@ impl Selftest {
         }
     }
 
-    /// Runs words of `crisp demo-program` in the container: what they print.
+    /// Runs words of `crisp demo-workload` in the container: what they print.
     pub(in super::super) async fn exec(
         &self,
         container: &SelftestContainer,
         words: &[&str],
     ) -> Result<String, SelftestError> {
-        let program = [image::PROGRAM, "demo-program"].iter().chain(words).map(|word| (*word).to_owned());
+        let program = [image::PROGRAM, "demo-workload"].iter().chain(words).map(|word| (*word).to_owned());
         let ask = v1::ExecSyncRequest { container_id: container.id.clone(), cmd: program.collect(), timeout: 60 };
         let done = self.cri.runtime().exec_sync(ask).await?.into_inner();
         let text = String::from_utf8_lossy(&done.stdout).trim().to_owned();

@@ -90,10 +90,10 @@ fn streamed<T: Send + 'static>(
     });
     let report = async move {
         match outcome(task).await {
-            Ok(()) => tracing::info!(took = ?began.elapsed(), "done"),
+            Ok(()) => tracing::info!(duration = ?began.elapsed(), "done"),
             Err(_) if sender.is_closed() => tracing::info!(after = ?began.elapsed(), "the caller hung up"),
             Err(failure) => {
-                tracing::error!(took = ?began.elapsed(), code = ?failure.code(), error = failure.message(), "failed");
+                tracing::error!(duration = ?began.elapsed(), code = ?failure.code(), error = failure.message(), "failed");
                 // Gone since we looked, perhaps.
                 sender.send(Err(failure)).await.ok();
             }

@@ -20,7 +20,7 @@ pub(crate) struct Latencies(Mutex<BTreeMap<String, Latency>>);
 /// Of one call.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Latency {
-    /// How many took no longer than each of [`BOUNDS`], and longer than the one before; the last have no bound.
+    /// How many duration no longer than each of [`BOUNDS`], and longer than the one before; the last have no bound.
     pub(crate) classes: [u64; BOUNDS.len() + 1],
     pub(crate) sum: Duration,
     /// How many ended with each code; those whose caller hung up are among the cancelled.
@@ -28,7 +28,7 @@ pub(crate) struct Latency {
 }
 
 impl Latencies {
-    pub(super) fn note(&self, rpc: &str, took: Duration, code: Code) {
+    pub(super) fn note(&self, rpc: &str, duration: Duration, code: Code) {
         let mut all = self.0.lock();
         let known = all.contains_key(rpc);
         let is_name = rpc.len() <= 64 && !rpc.is_empty() && rpc.bytes().all(|b| b.is_ascii_alphanumeric());
@@ -37,10 +37,10 @@ impl Latencies {
             Some(latency) => latency,
             None => all.entry(name.to_owned()).or_default(),
         };
-        let seconds = took.as_secs_f64();
+        let seconds = duration.as_secs_f64();
         let class = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
         latency.classes[class] += 1;
-        latency.sum += took;
+        latency.sum += duration;
         *latency.codes.entry(word(code)).or_default() += 1;
     }
 

@@ -126,20 +126,20 @@ impl Pending {
 
     fn answered(mut self, failure: Option<Status>) {
         self.open = false;
-        let took = self.began.elapsed();
-        self.latencies.note(&self.rpc, took, failure.as_ref().map_or(Code::Ok, Status::code));
+        let duration = self.began.elapsed();
+        self.latencies.note(&self.rpc, duration, failure.as_ref().map_or(Code::Ok, Status::code));
         let failure = failure.filter(|status| status.code() != Code::Ok);
         otel::end(&self.span, failure.as_ref().map_or(Code::Ok, Status::code), failure.as_ref().map(Status::message));
         match failure {
-            None if self.changes => tracing::info!(took = ?rounded(took), "done"),
-            None => tracing::debug!(took = ?rounded(took), "done"),
+            None if self.changes => tracing::info!(duration = ?rounded(duration), "done"),
+            None => tracing::debug!(duration = ?rounded(duration), "done"),
             Some(status) => {
                 let (code, error) = (status.code(), status.message());
-                let took = rounded(took);
+                let duration = rounded(duration);
                 match self.level(&status) {
-                    Level::DEBUG => tracing::debug!(?took, ?code, error, "refused"),
-                    Level::WARN => tracing::warn!(?took, ?code, error, "refused"),
-                    _ => tracing::error!(?took, ?code, error, "failed"),
+                    Level::DEBUG => tracing::debug!(?duration, ?code, error, "refused"),
+                    Level::WARN => tracing::warn!(?duration, ?code, error, "refused"),
+                    _ => tracing::error!(?duration, ?code, error, "failed"),
                 }
             }
         }
@@ -169,8 +169,8 @@ impl Drop for Pending {
 }
 
 /// Microseconds are exact enough to read.
-fn rounded(took: Duration) -> Duration {
-    Duration::from_micros(u64::try_from(took.as_micros()).unwrap_or(u64::MAX))
+fn rounded(duration: Duration) -> Duration {
+    Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -237,7 +237,7 @@ mod tests {
         let line = logged("RunPodSandbox", Ok(()));
         assert_eq!(line.lines().count(), 1, "{line}");
         assert!(line.contains(" INFO rpc{name=\"RunPodSandbox\" pod=\"abc\"}: "), "{line}");
-        assert!(line.contains("done took="), "{line}");
+        assert!(line.contains("done duration="), "{line}");
     }
 
     #[test]

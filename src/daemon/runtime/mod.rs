@@ -116,7 +116,7 @@ impl Runtime {
             CgroupDriver::Cgroupfs => cgroup::Driver::Cgroupfs,
             CgroupDriver::Systemd => cgroup::Driver::Systemd(Arc::new(blocking(cgroup::Systemd::connect).await?)),
         };
-        if config.cgroup.fast_moves
+        if config.cgroup.favordynmods
             && let Err(error) = cgroup::enable_favordynmods(&layout.state.join("moves"))
         {
             tracing::warn!(%error, "processes move between cgroups as slowly as ever");

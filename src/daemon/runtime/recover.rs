@@ -28,10 +28,10 @@ impl Runtime {
         for name in safe_fs::list_names(&self.layout.pods())? {
             let Ok(id) = PodId::try_from(name) else { continue };
             let runtime = self.clone();
-            match read::<PodRecord>(&self.pod_dir(&id).join("pod.json"), |pod| pod.version) {
+            match read::<PodRecord>(&self.pod_dir(&id).join("pod.json")) {
                 Found::Record(record) => {
                     let unfinished = self.recover_pod(*record);
-                    work.spawn(async move { runtime.query_shim(&id, unfinished).await });
+                    work.spawn(async move { runtime.sync_pod(&id, unfinished).await });
                 }
                 Found::Nothing => {
                     tracing::info!(pod = %id, "clearing away a pod that was never finished");
@@ -70,7 +70,7 @@ impl Runtime {
         let mut unfinished = Vec::new();
         for container in names.into_iter().filter_map(|name| ContainerId::try_from(name).ok()) {
             let file = self.layout.container(&id, &container).join("container.json");
-            match read::<ContainerRecord>(&file, |record| record.version) {
+            match read::<ContainerRecord>(&file) {
                 Found::Record(record) => self.recover_container(*record),
                 Found::Nothing => unfinished.push(container),
                 Found::Foreign => {}
@@ -89,7 +89,7 @@ impl Runtime {
     }
 
     /// Brings what is known of a pod up to date.
-    async fn query_shim(self: &Arc<Self>, id: &PodId, unfinished: Vec<ContainerId>) {
+    async fn sync_pod(self: &Arc<Self>, id: &PodId, unfinished: Vec<ContainerId>) {
         let Ok(pod) = self.pod(id.as_str()) else { return };
         if pod.state == PodState::Ready {
             self.reconnect_shim(id).await;
@@ -113,18 +113,47 @@ enum Found<R> {
     Foreign,
 }
 
-fn read<R: serde::de::DeserializeOwned>(path: &Path, version: fn(&R) -> u32) -> Found<R> {
-    match safe_fs::read_json::<R>(path) {
-        Ok(Some(record)) if version(&record) == VERSION => Found::Record(Box::new(record)),
-        Ok(Some(record)) => {
-            let found = version(&record);
-            tracing::error!(path = %path.display(), found, "a record of another version is left alone");
-            Found::Foreign
+/// Reads the version first: the rest of a record of another version may look like damage.
+fn read<R: serde::de::DeserializeOwned>(path: &Path) -> Found<R> {
+    #[derive(serde::Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let record = match safe_fs::read_json::<Versioned>(path) {
+        Ok(Some(Versioned { version })) if version != VERSION => {
+            let path = path.display();
+            tracing::error!(%path, found = version, supported = VERSION, "record has another version; pod left alone");
+            return Found::Foreign;
         }
+        Ok(Some(_)) => safe_fs::read_json::<R>(path),
+        Ok(None) => Ok(None),
+        Err(error) => Err(error),
+    };
+    match record {
+        Ok(Some(record)) => Found::Record(Box::new(record)),
         Ok(None) => Found::Nothing,
         Err(error) => {
-            tracing::error!(error = chain(&error), "a record that cannot be read is left alone");
+            tracing::error!(error = chain(&error), "cannot read record; pod left alone");
             Found::Foreign
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::tests::support::pod_record;
+
+    #[test]
+    fn a_record_of_another_version_is_left_alone_whatever_else_it_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pod.json");
+        assert!(matches!(read::<PodRecord>(&path), Found::Nothing));
+        for foreign in [r#"{"version":1,"id":"x"}"#, r#"{"version":99}"#, r#"{"version":2}"#, "{", ""] {
+            std::fs::write(&path, foreign).unwrap();
+            assert!(matches!(read::<PodRecord>(&path), Found::Foreign), "{foreign}");
+        }
+        safe_fs::write_json(&path, &pod_record()).unwrap();
+        assert!(matches!(read::<PodRecord>(&path), Found::Record(record) if *record == pod_record()));
     }
 }

@@ -127,7 +127,7 @@ impl Runtime {
             if let Some(told) = told
                 && record.state.pid().is_some()
             {
-                self.change_state(&entry, |known| apply_reports(known, told));
+                self.change_state(&entry, |known| merge_state(known, told));
             }
         }
         Ok(())
@@ -172,7 +172,7 @@ impl Runtime {
 }
 
 /// What is true of a container that was `known` to be in one phase and is `told` to be in another.
-fn apply_reports(known: &ContainerState, told: ContainerState) -> ContainerState {
+fn merge_state(known: &ContainerState, told: ContainerState) -> ContainerState {
     match (known, told) {
         // What was told once stays: a start does not move.
         (ContainerState::Exited { .. }, _) | (ContainerState::Running { .. }, ContainerState::Running { .. }) => {

@@ -7,9 +7,9 @@
 //!   shim.sock shim.pid shim.start shim.log netns shm/
 //!   etc/                     a small file system: resolv.conf hostname hosts
 //!   containers/CONTAINER/    the same for a container
-//!     intent.json container.json config.json launch.json exit.json resize.json rootfs/ libcontainer/
+//!     intent.json container.json config.json launch.json exit.json resize-journal.json rootfs/ libcontainer/
 //!     X.new                  what X held before, and is to hold next
-//! STATE/above.json           the cgroups that were made above those of pods
+//! STATE/parent-cgroups.json  the cgroups that were made above those of pods
 //! ROOT/containers/CONTAINER/ its writable layer: upper/ work/, and owner: the path of the directory above;
 //!                            volumes/N: what its image declares, in the order of their paths
 //! ROOT/cni/                  what CNI plugins connected, and with which configuration
@@ -45,7 +45,7 @@ impl Layout {
 
     /// What was made above the cgroups of pods.
     pub(crate) fn parent_cgroups(&self) -> PathBuf {
-        self.state.join("above.json")
+        self.state.join("parent-cgroups.json")
     }
 
     /// Where all writable layers are.

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use shim_protocol::Sandbox;
 
 /// Grows when an older daemon could not read the records any more.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// A pod that exists.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

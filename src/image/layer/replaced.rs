@@ -20,11 +20,11 @@ pub(crate) struct ReplacedFiles {
 }
 
 /// Where the replaced files of a layer are, beside its own, if it has any.
-pub(crate) const LOST: &str = "lost";
+pub(crate) const REPLACED: &str = "replaced";
 
 impl ReplacedFiles {
     pub(crate) fn new(layer: &Path) -> Self {
-        Self { path: layer.join(LOST), fd: None }
+        Self { path: layer.join(REPLACED), fd: None }
     }
 
     /// Gives all files at or below `name` that have content a second name here.

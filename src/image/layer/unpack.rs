@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::digest::{Digest, Hasher, Metered, PastCap};
 use crate::layer::confined_root::{ConfinedRoot, DiskUsage, disk_usage};
 use crate::layer::decompress::{WindowTooLarge, decompressed};
-use crate::layer::replaced::LOST;
+use crate::layer::replaced::REPLACED;
 use crate::layer::staged::Pending;
 use crate::layer::untar::{UntarError, untar};
 use crate::limits::Limits;
@@ -146,7 +146,7 @@ pub(crate) fn unpack(
 
 fn layer_disk_usage(layer: &Path, pending: &Pending) -> io::Result<DiskUsage> {
     let layer = ConfinedRoot::open(layer)?;
-    let replaced = match layer.directory(Path::new(LOST)) {
+    let replaced = match layer.directory(Path::new(REPLACED)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         other => Some(other?),
     };

@@ -170,7 +170,7 @@ impl Progress {
     }
 
     /// Waits for `work`, and tells the log from time to time how far it is.
-    pub(crate) async fn last_logged<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(crate) async fn log_progress_while<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {
             if let Ok(done) = tokio::time::timeout(TOLD_EVERY, &mut work).await {

@@ -131,7 +131,7 @@ impl Pull {
     /// Brings the image here if it is not, and says in the log how that goes.
     async fn get(self: Arc<Self>, top: ResolvedManifest) -> Result<Arc<Image>, PullError> {
         let progress = self.progress.clone();
-        let (image, is_new) = progress.last_logged(self.run(top)).await?;
+        let (image, is_new) = progress.log_progress_while(self.run(top)).await?;
         progress.succeed();
         match is_new {
             true => progress.log_end(),

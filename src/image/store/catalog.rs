@@ -5,7 +5,7 @@
 //!      images/HEX.json one record per image, by config digest
 //!      blobs/HEX       manifests and configs, as they came
 //!      layers/N/fs     a layer's files;  layers/N/layer.json its record
-//!      layers/N/tape   what its tar stream had beside them;  layers/N/lost/ content that the stream itself replaced
+//!      layers/N/tar-split.zst what its tar stream had beside them;  layers/N/replaced/ content that the stream itself replaced
 //!      tmp/            work in progress and trash: emptied at every start
 //!      view/           where a thread of its own sees an overlay mounted
 //! ```
@@ -29,10 +29,10 @@ use crate::record::Image;
 use crate::reference::Reference;
 use crate::store::durable;
 use crate::store::durable::DiskError;
-use crate::store::load::{clear, entries, is_unreferenced, load_images, load_layers};
+use crate::store::load::{clear, entries, load_images, load_layers, unreferenced_chain_id};
 
 /// The format of records this version reads and writes.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// Shorter hex prefixes of an id could be meant as a name.
 const ID_PREFIX_MIN: usize = 12;
 
@@ -42,8 +42,11 @@ pub enum OpenError {
     /// Another process has it.
     #[error("image store {} is in use by another process", .0.display())]
     InUse(PathBuf),
-    /// Written by a newer crisp.
-    #[error("{} has format {found}, this version knows {VERSION}", path.display())]
+    /// Written by another version of crisp.
+    #[error(
+        "{} has format {found}, this version reads format {VERSION} only: remove the image store, or use the version that \
+         wrote it", path.display()
+    )]
     Version {
         /// The record.
         path: PathBuf,
@@ -318,7 +321,7 @@ impl State {
 
     fn take_unused(&mut self) -> Vec<Arc<Layer>> {
         let of_images = self.images.values().flat_map(|image| &image.chain);
-        let used: BTreeSet<&Digest> = of_images.chain(self.is_held()).collect();
+        let used: BTreeSet<&Digest> = of_images.chain(self.held_layers()).collect();
         let unused: Vec<Digest> = self.layers.keys().filter(|chain_id| !used.contains(chain_id)).cloned().collect();
         unused.iter().filter_map(|chain_id| self.layers.remove(chain_id)).collect()
     }
@@ -327,7 +330,7 @@ impl State {
     fn put_back(&mut self, layer: &Arc<Layer>) {
         let mut layer = Layer::clone(layer);
         if self.layers.contains_key(&layer.record.chain_id) {
-            layer.record.chain_id = is_unreferenced(layer.number);
+            layer.record.chain_id = unreferenced_chain_id(layer.number);
         }
         self.layers.insert(layer.record.chain_id.clone(), Arc::new(layer));
     }
@@ -339,12 +342,12 @@ impl State {
     }
 
     /// Layers that containers or work in progress count on.
-    pub(crate) fn is_held(&self) -> impl Iterator<Item = &Digest> {
+    pub(crate) fn held_layers(&self) -> impl Iterator<Item = &Digest> {
         self.holds.values().flatten().chain(self.pins.keys())
     }
 
     /// Whether it is known who uses what.
-    pub(crate) fn is_unused(&self) -> bool {
+    pub(crate) fn holds_are_known(&self) -> bool {
         self.swept
     }
 

@@ -76,8 +76,8 @@ pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), Dis
 /// What was found where a record should be.
 pub(crate) enum Found<T> {
     Record(T),
-    /// Of a format that only a newer crisp knows.
-    Newer(u32),
+    /// Of a format that this version does not read.
+    OtherVersion(u32),
     /// Missing, empty, damaged, or on a bad part of the disk: it will not get better.
     Spoilt(DiskError),
 }
@@ -87,7 +87,7 @@ struct Versioned {
     version: u32,
 }
 
-/// Reads a record of a format up to `known`. An error is one that may pass, such as too many open files.
+/// Reads a record of the format `known`. An error is one that may pass, such as too many open files.
 pub(crate) fn read_record<T: DeserializeOwned>(path: &Path, known: u32) -> Result<Found<T>, DiskError> {
     let json = match fs::read(path) {
         Ok(json) => json,
@@ -96,9 +96,13 @@ pub(crate) fn read_record<T: DeserializeOwned>(path: &Path, known: u32) -> Resul
         }
         Err(error) => return Err(at("reading", path)(error)),
     };
-    // The format first: the rest of a newer one may look like damage.
+    // The format first: the rest of another one may look like damage.
     let parsed = serde_json::from_slice::<Versioned>(&json).and_then(|Versioned { version }| {
-        if version > known { Ok(Found::Newer(version)) } else { serde_json::from_slice(&json).map(Found::Record) }
+        if version != known {
+            Ok(Found::OtherVersion(version))
+        } else {
+            serde_json::from_slice(&json).map(Found::Record)
+        }
     });
     Ok(parsed.unwrap_or_else(|error| Found::Spoilt(at("parsing", path)(error.into()))))
 }

@@ -50,14 +50,14 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
         state.next_number = state.next_number.max(number);
         let record_path = path.join("layer.json");
         let record = match durable::read_record::<LayerRecord>(&record_path, VERSION)? {
-            Found::Newer(found) => return Err(OpenError::Version { path: record_path, found }),
+            Found::OtherVersion(found) => return Err(OpenError::Version { path: record_path, found }),
             Found::Record(record) if chain_id(record.parent.as_ref(), &record.diff_id) != record.chain_id => {
                 tracing::warn!(path = %record_path.display(), "layer's record contradicts itself: its images are dropped");
                 nameless(number, &path)?
             }
             Found::Record(record) if state.layers.contains_key(&record.chain_id) => {
                 tracing::warn!(path = %path.display(), chain_id = %record.chain_id, "layer is there twice");
-                LayerRecord { chain_id: is_unreferenced(number), ..record }
+                LayerRecord { chain_id: unreferenced_chain_id(number), ..record }
             }
             Found::Record(record) => record,
             Found::Spoilt(error) => {
@@ -80,7 +80,7 @@ pub(crate) fn beside(path: &Path) -> Result<DiskUsage, DiskError> {
 }
 
 /// A chain id that no image can have.
-pub(crate) fn is_unreferenced(number: u64) -> Digest {
+pub(crate) fn unreferenced_chain_id(number: u64) -> Digest {
     Digest::of(format!("layer {number} of nobody").as_bytes())
 }
 
@@ -92,7 +92,7 @@ fn nameless(number: u64, path: &Path) -> Result<LayerRecord, DiskError> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => DiskUsage::default(),
         other => other.map_err(durable::at("weighing", &files))?,
     };
-    let id = is_unreferenced(number);
+    let id = unreferenced_chain_id(number);
     Ok(LayerRecord {
         version: VERSION,
         chain_id: id.clone(),
@@ -113,7 +113,7 @@ pub(crate) fn load_images(directory: &Path, state: &mut State) -> Result<(), Ope
             continue;
         }
         let why = match durable::read_record::<ImageRecord>(&path, VERSION)? {
-            Found::Newer(found) => return Err(OpenError::Version { path, found }),
+            Found::OtherVersion(found) => return Err(OpenError::Version { path, found }),
             Found::Record(record) if path.file_stem().and_then(|stem| stem.to_str()) != Some(record.image.id.hex()) => {
                 "image record has another image's name and is dropped"
             }

@@ -57,7 +57,7 @@ impl Store {
         let images = state.prunable(keep)?;
         let gone: BTreeSet<&Digest> = images.iter().map(|image| &image.id).collect();
         let stay = state.images.values().filter(|image| !gone.contains(&image.id));
-        let needed: BTreeSet<&Digest> = stay.flat_map(|image| &image.chain).chain(state.is_held()).collect();
+        let needed: BTreeSet<&Digest> = stay.flat_map(|image| &image.chain).chain(state.held_layers()).collect();
         let freed: BTreeSet<&Digest> =
             images.iter().flat_map(|image| &image.chain).filter(|chain_id| !needed.contains(chain_id)).collect();
         let bytes =
@@ -87,7 +87,7 @@ impl Catalog {
 
 impl State {
     fn prunable(&self, keep: impl Fn(&Image) -> bool) -> Result<Vec<Arc<Image>>, PruneError> {
-        if !self.is_unused() {
+        if !self.holds_are_known() {
             return Err(PruneError::Unknown);
         }
         let unused = self.images.values().filter(|image| !self.in_use(image) && !keep(image));

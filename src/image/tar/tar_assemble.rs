@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::layer::confined_root::{ConfinedRoot, DEPTH_MAX, stat};
-use crate::layer::replaced::LOST;
-use crate::tar::tar_split::{END, FILE, MAGIC, RAW, RUN, TarSplitError, WINDOW_LOG, path as tape_path};
+use crate::layer::replaced::REPLACED;
+use crate::tar::tar_split::{END, FILE, MAGIC, RAW, RUN, TarSplitError, WINDOW_LOG, path as tar_split_path};
 
 const BUFFER: usize = 128 * 1024;
 /// As deep as layers go, with names as long as they get.
@@ -20,7 +20,7 @@ const PATH_MAX: u64 = DEPTH_MAX as u64 * 256;
 ///
 /// Nothing is checked but the tape itself: only the digest shows that files are still what they were.
 pub fn assemble(layer: &Path, out: &mut impl Write) -> Result<(), TarSplitError> {
-    let path = tape_path(layer);
+    let path = tar_split_path(layer);
     let read = |source| TarSplitError::Read { path: path.clone(), source };
     let file = match File::open(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(TarSplitError::None(layer.to_owned())),
@@ -68,7 +68,7 @@ impl SplitReader<'_> {
     }
 
     fn read_error(&self, source: io::Error) -> TarSplitError {
-        TarSplitError::Read { path: tape_path(self.layer), source }
+        TarSplitError::Read { path: tar_split_path(self.layer), source }
     }
 
     fn bytes<const N: usize>(&mut self) -> Result<[u8; N], TarSplitError> {
@@ -153,7 +153,7 @@ impl Files {
     fn open(layer: &Path) -> Result<Self, TarSplitError> {
         let open = |path: PathBuf| ConfinedRoot::open(&path).map_err(|source| (path, source));
         let root = open(layer.join("fs")).map_err(|(path, source)| TarSplitError::Read { path, source })?;
-        let replaced = match open(layer.join(LOST)) {
+        let replaced = match open(layer.join(REPLACED)) {
             Ok(replaced) => Some(replaced),
             Err((_, error)) if error.kind() == io::ErrorKind::NotFound => None,
             Err((path, source)) => return Err(TarSplitError::Read { path, source }),

@@ -4,11 +4,11 @@
 //! follows the end are lost. The tape has these bytes, so that a layer can be exported with the digest it came with.
 //!
 //! ```text
-//! layers/N/tape   one zstd frame of: the magic words, then records up to END. Numbers are 8 bytes, little-endian.
+//! layers/N/tar-split.zst   one zstd frame of: the magic words, then records up to END. Numbers are 8 bytes, little-endian.
 //!   RAW   length, bytes           bytes of the stream
 //!   FILE  inode, length, path     the runs that follow are content of this file
 //!   RUN   offset, length          content of that file
-//! layers/N/lost/INODE             content of a file that a later entry of the layer replaced
+//! layers/N/replaced/INODE         content of a file that a later entry of the layer replaced
 //! ```
 //! Paths are without symbolic links on the way, since a link may be replaced later. All memory is bounded: a window of
 //! 128 KiB and buffers of the same size.
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub use crate::tar::tar_assemble::assemble;
 
-pub(crate) const MAGIC: &[u8; 16] = b"crisp tape v. 1\n";
+pub(crate) const MAGIC: &[u8; 16] = b"crisp tarsplit1\n";
 pub(crate) const RAW: u8 = 0;
 pub(crate) const FILE: u8 = 1;
 pub(crate) const RUN: u8 = 2;
@@ -71,7 +71,7 @@ impl TarSplitError {
 
 /// Where the tape of a layer is.
 pub(crate) fn path(layer: &Path) -> PathBuf {
-    layer.join("tape")
+    layer.join("tar-split.zst")
 }
 
 /// A tape being written. Trouble is kept until [`TarSplit::check`] or [`TarSplit::end`] asks for it.

@@ -78,7 +78,7 @@ fn replaced_content_is_kept_for_the_tape() {
         .file("s/x", b"through the second")
         .end();
     let layer = there_and_back(&tar);
-    let mut replaced: Vec<String> = std::fs::read_dir(layer.path().join("lost"))
+    let mut replaced: Vec<String> = std::fs::read_dir(layer.path().join("replaced"))
         .unwrap()
         .map(|entry| std::fs::read_to_string(entry.unwrap().path()).unwrap())
         .collect();
@@ -112,7 +112,7 @@ fn a_cut_or_foreign_tape_and_changed_files_are_errors() {
     std::fs::write(&tar_split, &whole[..whole.len() - 3]).unwrap();
     assert!(replayed(layer.path()).is_err());
     for foreign in
-        [&b"crisp tape v. 2\n\x03"[..], b"", &[&MAGIC[..], &[9]].concat(), &[&MAGIC[..], &[RUN; 17]].concat()]
+        [&b"crisp tarsplit9\n\x03"[..], b"", &[&MAGIC[..], &[9]].concat(), &[&MAGIC[..], &[RUN; 17]].concat()]
     {
         std::fs::write(&tar_split, zstd::encode_all(foreign, 1).unwrap()).unwrap();
         assert!(replayed(layer.path()).is_err(), "{foreign:?}");

@@ -33,7 +33,7 @@ use crate::process::hook;
 pub use crate::process::hook::{HookExec, InHost, State};
 
 /// The word that this program is started with to knock.
-const HOOK_GATE_ARG: &str = "knock";
+const HOOK_GATE_ARG: &str = "hook-gate";
 const PASS: &[u8] = b"pass";
 
 /// Whether a configuration has hooks for which libcontainer must be held up.

@@ -25,7 +25,7 @@ impl fmt::Display for Difference {
 
 impl Difference {
     /// A container that nobody announced.
-    pub fn is_undeclared(container: &ContainerSpec) -> Self {
+    pub fn undeclared_container(container: &ContainerSpec) -> Self {
         Self {
             field: "metadata.name".to_owned(),
             asked: format!("{:?}", container.meta.name),

@@ -231,6 +231,6 @@ fn a_name_that_two_kinds_share_means_the_one_that_fits() {
     let mut other = arrived();
     other.meta.name = "other".to_owned();
     assert_eq!(pod.of(&other), None);
-    let said = Difference::is_undeclared(&other).to_string();
+    let said = Difference::undeclared_container(&other).to_string();
     assert_eq!(said, "metadata.name: \"other\", but no such container was announced");
 }

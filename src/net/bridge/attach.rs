@@ -189,7 +189,7 @@ impl Bridge {
 fn enter(path: &Path, v6: bool) -> Result<Socket, AttachError> {
     let look = || -> io::Result<Result<Socket, AttachError>> {
         let socket = || {
-            sysctl::disable_router_advertisements("default")?;
+            sysctl::disable_ra_and_dad("default")?;
             if v6 {
                 sysctl::enable_ipv6("default")?;
             }
@@ -223,7 +223,7 @@ fn is_up(socket: &Socket, name: &str, index: u32, ips: &[IpAddr]) -> Result<bool
     let mut up = socket.link(name)?.is_some_and(|link| link.running);
     for ip in ips {
         if let IpAddr::V6(ip) = ip {
-            up = up && socket.has_carrier(index, *ip)?;
+            up = up && socket.has_joined_solicited_node(index, *ip)?;
         }
     }
     Ok(up)

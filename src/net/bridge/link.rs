@@ -255,7 +255,7 @@ impl Socket {
 
     /// Whether neighbours that look for this address of IPv6 are heard. The kernel sees to that in the background, and who
     /// is not heard asks again after a second.
-    pub(super) fn has_carrier(&self, index: u32, ip: Ipv6Addr) -> Result<bool, NetlinkError> {
+    pub(super) fn has_joined_solicited_node(&self, index: u32, ip: Ipv6Addr) -> Result<bool, NetlinkError> {
         let mut group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0).octets();
         group[13..].copy_from_slice(&ip.octets()[13..]);
         let mut batch = Batch::new();

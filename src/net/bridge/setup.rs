@@ -73,7 +73,7 @@ impl Bridge {
         state.made = None;
         self.acquire()?;
         let socket = Socket::route().map_err(NotReady::Bridge)?;
-        let host = Host::find_bridge(&socket).map_err(NotReady::Bridge)?;
+        let host = Host::read_host(&socket).map_err(NotReady::Bridge)?;
         let bridge = host.links.iter().find(|link| link.name == self.settings.bridge);
         if let Some(other) = bridge.filter(|link| link.kind != "bridge") {
             let kind = if other.kind.is_empty() { "hardware" } else { &other.kind }.to_owned();
@@ -136,7 +136,7 @@ impl Bridge {
 
     fn prepare_kernel(&self, state: &State) -> Result<(), SysctlError> {
         let name = &self.settings.bridge;
-        sysctl::disable_router_advertisements(name)?;
+        sysctl::disable_ra_and_dad(name)?;
         for pool in state.pool.nets() {
             match pool {
                 IpNet::V4(_) => sysctl::forward_ipv4()?,
@@ -186,7 +186,7 @@ impl Host {
         self.addresses.iter().map(own).collect()
     }
 
-    fn find_bridge(socket: &Socket) -> Result<Self, NetlinkError> {
+    fn read_host(socket: &Socket) -> Result<Self, NetlinkError> {
         Ok(Self { links: socket.links()?, addresses: socket.addresses()?, routes: socket.routes()? })
     }
 }

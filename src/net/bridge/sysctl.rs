@@ -43,7 +43,7 @@ pub(super) fn forward_ipv6() -> Result<(), SysctlError> {
 ///
 /// Nobody there can make himself a router for the host or for other pods: these were CVE-2020-13401 and CVE-2020-10749. And no
 /// address is looked for at others before it is used: they are all ours, and looking takes a second or two.
-pub(super) fn disable_router_advertisements(interface: &str) -> Result<(), SysctlError> {
+pub(super) fn disable_ra_and_dad(interface: &str) -> Result<(), SysctlError> {
     where_ipv6(set(&format!("ipv6/conf/{interface}/accept_ra"), "0"))?;
     where_ipv6(set(&format!("ipv6/conf/{interface}/accept_dad"), "0"))
 }

@@ -117,7 +117,7 @@ impl CdiRegistry {
     }
 
     /// How many devices there are, and the files that are not believed, each with the reason.
-    pub fn devices_by_name(&self) -> (usize, Vec<(PathBuf, String)>) {
+    pub fn count_devices(&self) -> (usize, Vec<(PathBuf, String)>) {
         let index = self.look();
         (index.devices.len(), index.bad.clone())
     }

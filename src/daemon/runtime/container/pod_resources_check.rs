@@ -57,7 +57,7 @@ pub(crate) fn check(
             }
             container.differences(spec)
         }
-        None => vec![Difference::is_undeclared(spec)],
+        None => vec![Difference::undeclared_container(spec)],
     };
     match policy {
         _ if differences.is_empty() => Ok(None),

@@ -82,7 +82,7 @@ impl EventHub {
 
     pub(crate) fn subscribe(&self) -> Subscription {
         let mut state = self.lock();
-        let early = state.early.advance();
+        let early = state.early.take();
         Subscription { early, live: state.sender.as_ref().map(broadcast::Sender::subscribe) }
     }
 
@@ -111,7 +111,7 @@ impl EarlyEvents {
         self.open && kind == EventKind::Stopped && self.ends.len() < BEHIND && Instant::now() < self.kept_until
     }
 
-    fn advance(&mut self) -> Vec<Arc<Event>> {
+    fn take(&mut self) -> Vec<Arc<Event>> {
         self.open = false;
         self.drop_old();
         self.ends.clone()

@@ -176,7 +176,7 @@ impl Runtime {
         match cni.is_attached(id.as_str()).await {
             Ok(false) => {}
             Ok(true) => {
-                if let Err(error) = cni.del(&self.is_detaching(id.as_str())).await {
+                if let Err(error) = cni.del(&self.detach_target(id.as_str())).await {
                     tracing::warn!(pod = %id, error = chain(&error), "CNI could not disconnect the pod; trying again later");
                 }
             }
@@ -185,7 +185,7 @@ impl Runtime {
     }
 
     /// A pod that is to be disconnected: the rest of what is to be known of it was written down when it was connected.
-    fn is_detaching(&self, id: &str) -> net::Pod {
+    fn detach_target(&self, id: &str) -> net::Pod {
         let netns = Some(self.layout.pods().join(id).join("netns"));
         net::Pod { id: id.to_owned(), netns, ..net::Pod::default() }
     }
@@ -233,7 +233,7 @@ impl Runtime {
     /// Asks the plugins whether the pods that an earlier daemon connected still are.
     async fn check_networks(&self) {
         for pod in self.connected_by(NetworkKind::Cni) {
-            if let Err(error) = self.networks.cni().check(&self.is_detaching(pod.id.as_str())).await {
+            if let Err(error) = self.networks.cni().check(&self.detach_target(pod.id.as_str())).await {
                 tracing::info!(pod = %pod.id, error = chain(&error), "a plugin says that the pod's network is not as it was made");
             }
         }

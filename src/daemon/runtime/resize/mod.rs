@@ -77,7 +77,7 @@ pub(super) struct Journal<A> {
 
 impl<A> Journal<A> {
     pub(super) fn path(dir: &Path) -> PathBuf {
-        dir.join("resize.json")
+        dir.join("resize-journal.json")
     }
 }
 

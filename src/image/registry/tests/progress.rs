@@ -157,7 +157,7 @@ async fn the_log_tells_every_ten_seconds_how_far_a_pull_is() {
     progress.name(&"a.b/x:1".parse().unwrap());
     progress.expect([100, 200].into_iter());
     progress.came(30);
-    progress.last_logged(tokio::time::sleep(Duration::from_secs(25))).await;
+    progress.log_progress_while(tokio::time::sleep(Duration::from_secs(25))).await;
     let lines = log.take();
     assert_eq!(lines.len(), 2, "{lines:?}");
     for part in ["pulling", "a.b/x:1", "bytes=30", "total=300", "layers=0", "layers_total=2"] {

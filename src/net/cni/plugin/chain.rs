@@ -60,7 +60,7 @@ impl PluginChain<'_> {
             let part = PluginChain { deadline, ..*self };
             match part.call(plugin, Verb::Del, Some(place), self.request(plugin, place, told)).await {
                 Ok(_) => {}
-                Err(error) if error.is_unsupported() => tracing::debug!(%error, "nothing to take back"),
+                Err(error) if error.is_unknown_container() => tracing::debug!(%error, "nothing to take back"),
                 Err(error) if result.is_some() => return Err(error),
                 Err(error) => first = first.and(Err(error)),
             }

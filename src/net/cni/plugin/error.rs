@@ -92,7 +92,7 @@ impl ErrorClass for PluginError {
 
 impl PluginError {
     /// Whether the plugin says that it knows nothing of the pod, so that there is nothing to take back.
-    pub(crate) fn is_unsupported(&self) -> bool {
+    pub(crate) fn is_unknown_container(&self) -> bool {
         matches!(self, Self::Refused { code: 3, .. })
     }
 }
