@@ -1,6 +1,6 @@
 //! Failpoints: a test makes a named step fail, or ends the daemon right there.
 //!
-//! `CRISP_FAILPOINTS="run_pod.hold=fail,create.cgroup=kill"`. Only in builds with the feature `failpoints`; elsewhere
+//! `CRISP_FAILPOINTS="run_pod.sandbox=fail,create.cgroup=kill"`. Only in builds with the feature `failpoints`; elsewhere
 //! [`at`] is nothing.
 
 /// A step that failed because a test asked for it.
@@ -28,16 +28,16 @@ fn passes(point: &str) -> bool {
 /// A cgroup whose every write is a failpoint: `resize.write.0` is the first.
 #[cfg(feature = "failpoints")]
 pub(crate) fn with_failpoints(group: &cgroup::Cgroup) -> impl cgroup::CgroupFs {
-    watched::FailpointCgroupFs::new(group.clone())
+    cgroup_fs::FailpointCgroupFs::new(group.clone())
 }
 
 #[cfg(not(feature = "failpoints"))]
-pub(crate) fn watched(group: &cgroup::Cgroup) -> cgroup::Cgroup {
+pub(crate) fn with_failpoints(group: &cgroup::Cgroup) -> cgroup::Cgroup {
     group.clone()
 }
 
 #[cfg(feature = "failpoints")]
-mod watched {
+mod cgroup_fs {
     use std::cell::Cell;
     use std::io;
     use std::path::PathBuf;

@@ -24,6 +24,7 @@ pub mod logging;
 pub(crate) mod metrics;
 pub mod otel;
 pub(crate) mod runtime;
+pub(crate) mod sandbox;
 pub mod serve;
 pub mod shim;
 pub(crate) mod socket;

@@ -8,7 +8,7 @@ use crate::support::harness::Daemon;
 
 /// Every failpoint of RunPodSandbox, in order.
 pub(crate) const RUN_POD: [&str; 6] =
-    ["run_pod.begin", "run_pod.intent", "run_pod.cgroup", "run_pod.shim", "run_pod.hold", "run_pod.network"];
+    ["run_pod.begin", "run_pod.intent", "run_pod.cgroup", "run_pod.shim", "run_pod.sandbox", "run_pod.network"];
 /// Every failpoint of CreateContainer, in order.
 pub(crate) const CREATE: [&str; 7] = [
     "create.begin",
@@ -115,7 +115,7 @@ fn a_pod_in_a_cgroup_of_the_kubelets_that_fails_leaves_that_as_it_was() {
         let env = TestEnv::new();
         let parent = env.pod_cgroup("given");
         let before = env.snapshot(None);
-        let mut daemon = Daemon::with_failpoints(env, &format!("run_pod.hold={action}"));
+        let mut daemon = Daemon::with_failpoints(env, &format!("run_pod.sandbox={action}"));
         let mut config = daemon.pod_config("pod");
         config.linux.as_mut().unwrap().cgroup_parent = parent.clone();
         daemon.client().try_run_pod(config).unwrap_err();

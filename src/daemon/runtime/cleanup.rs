@@ -7,12 +7,11 @@ use std::time::Duration;
 use model::{CleanupFailure, ContainerId, PodId};
 use nix::mount::{MntFlags, umount2};
 use serde::{Deserialize, Serialize};
-use shim_protocol::Request;
 use tokio::sync::mpsc;
 
 use super::container::poststop_hooks;
 use super::{Runtime, blocking};
-use crate::shim::{ON_THE_WAY_OUT, ShimClient, pid_file};
+use crate::sandbox::{STOP_TIMEOUT, SandboxClient};
 
 /// Written first: the parts of a pod or container that do not lie in its directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -55,9 +54,9 @@ impl Runtime {
     /// again later.
     pub(super) async fn cleanup_container(self: &Arc<Self>, pod: &PodId, id: &ContainerId) -> Vec<CleanupFailure> {
         let mut steps = CleanupSteps::default();
-        if let Some(shim) = self.shim_of(pod) {
+        if let Some(sandbox) = self.sandbox_of(pod) {
             // A shim that is gone has no container to forget, and one that hangs holds nothing up: the kernel is told too.
-            shim.notify(Request::RemoveContainer { container: id.clone() }).await.ok();
+            sandbox.remove_container(id.clone()).await.ok();
         }
         let (runtime, dir, owner) = (self.clone(), self.layout.container(pod, id), id.clone());
         let left = blocking(move || {
@@ -117,17 +116,17 @@ impl Runtime {
     /// Ends a pod's shim and all it watches over.
     pub(super) async fn end_shim(&self, id: &PodId) {
         let dir = self.layout.pod(id);
-        let known = self.shims.lock().remove(id);
+        let known = self.sandboxes.lock().remove(id);
         let left = async {
-            let shim = match known {
-                Some(shim) => shim,
-                None => ShimClient::connect(&dir.join("shim.sock"), mpsc::unbounded_channel().0).await?,
+            let sandbox = match known {
+                Some(sandbox) => sandbox,
+                None => SandboxClient::connect(&dir, mpsc::unbounded_channel().0).await?,
             };
-            shim.notify(Request::Shutdown).await
+            sandbox.shutdown().await
         };
         // One that does not leave is ended by force.
-        tokio::time::timeout(ON_THE_WAY_OUT, left).await.ok();
-        blocking(move || pid_file::end(&dir)).await;
+        tokio::time::timeout(STOP_TIMEOUT, left).await.ok();
+        blocking(move || SandboxClient::kill(&dir)).await;
     }
 
     /// The cgroup that an intent tells of.

@@ -23,7 +23,7 @@ pub(crate) struct Counts {
 impl Runtime {
     pub(crate) fn counts(&self) -> Counts {
         let mut population = Counts {
-            shims: self.shims.lock().len(),
+            shims: self.sandboxes.lock().len(),
             listeners: self.events.listeners(),
             log_bytes_lost: self.log_bytes_lost.load(Ordering::Relaxed),
             ..Counts::default()

@@ -32,7 +32,7 @@ use security::seccomp::FilterCache;
 use security::{Apparmor, Selinux};
 use sync::{Mutex, RwLock};
 
-use crate::shim::{ShimClient, ShimProgram, SpawnError};
+use crate::sandbox::{SandboxClient, ShimProgram, SpawnError};
 use crate::store::{ContainerRecord, Layout, Names, PodRecord, Table};
 
 pub(crate) use conditions::Condition;
@@ -84,8 +84,8 @@ pub(crate) struct Runtime {
     containers: Table<ContainerRecord>,
     pod_names: Names<PodMeta>,
     container_names: Names<(PodId, ContainerMeta)>,
-    /// The shims of the pods that are ready.
-    shims: Mutex<HashMap<PodId, ShimClient>>,
+    /// The sandboxes of the pods that are ready.
+    sandboxes: Mutex<HashMap<PodId, SandboxClient>>,
     /// What was made above the cgroups of pods.
     above: Mutex<cgroup::CreatedParents>,
     /// What could not be cleared away yet.
@@ -141,7 +141,7 @@ impl Runtime {
             containers: Table::default(),
             pod_names: Names::default(),
             container_names: Names::default(),
-            shims: Mutex::default(),
+            sandboxes: Mutex::default(),
             pending_cleanup: Mutex::default(),
             unjudged: Mutex::default(),
             resizes: ResizeOutcomes::default(),
@@ -190,9 +190,9 @@ impl Runtime {
         self.layout.writable_layers()
     }
 
-    /// The shim of a pod, unless it is gone.
-    fn shim_of(&self, pod: &PodId) -> Option<ShimClient> {
-        self.shims.lock().get(pod).cloned()
+    /// The sandbox of a pod, unless it is gone.
+    fn sandbox_of(&self, pod: &PodId) -> Option<SandboxClient> {
+        self.sandboxes.lock().get(pod).cloned()
     }
 
     fn cgroup(&self, path: &str) -> Result<cgroup::Cgroup, cgroup::InvalidPath> {

@@ -7,12 +7,11 @@ use std::time::{Duration, SystemTime};
 
 use model::error_chain::chain;
 use model::{AbnormalExit, ContainerId, ContainerState, Exit, PodId, PodState};
-use shim_protocol::{Request, Response};
 use tokio::sync::mpsc;
 
 use super::cleanup::unmount_all;
 use super::{Runtime, blocking};
-use crate::shim::{ShimCallError, ShimClient, ShimEvent};
+use crate::sandbox::{SandboxClient, SandboxError, SandboxEvent};
 use crate::store::{ContainerRecord, Entry, PodRecord};
 
 /// The exit code of a container whose end nobody saw.
@@ -26,21 +25,21 @@ impl Runtime {
     pub(super) fn attach(
         self: &Arc<Self>,
         pod: PodId,
-        shim: ShimClient,
-        mut events: mpsc::UnboundedReceiver<ShimEvent>,
+        sandbox: SandboxClient,
+        mut events: mpsc::UnboundedReceiver<SandboxEvent>,
     ) {
-        self.shims.lock().insert(pod.clone(), shim);
+        self.sandboxes.lock().insert(pod.clone(), sandbox);
         let runtime = Arc::downgrade(self);
         tokio::spawn(async move {
             while let Some(event) = events.recv().await {
                 let Some(runtime) = runtime.upgrade() else { return };
                 match event {
-                    ShimEvent::Exited { container, exit } => runtime.exited(&container, exit),
-                    ShimEvent::LogLost { container, bytes, error } => {
+                    SandboxEvent::Exited { container, exit } => runtime.exited(&container, exit),
+                    SandboxEvent::LogLost { container, bytes, error } => {
                         runtime.log_bytes_lost.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
                         tracing::warn!(%container, bytes, error, "output could not be logged");
                     }
-                    ShimEvent::Gone => return runtime.shim_gone(&pod).await,
+                    SandboxEvent::Gone => return runtime.shim_gone(&pod).await,
                 }
             }
         });
@@ -69,7 +68,7 @@ impl Runtime {
 
     /// A connection ended that nobody here ended.
     async fn shim_gone(self: &Arc<Self>, id: &PodId) {
-        let expected = self.shims.lock().remove(id).is_none();
+        let expected = self.sandboxes.lock().remove(id).is_none();
         if !expected {
             self.reconnect_shim(id).await;
         }
@@ -97,23 +96,20 @@ impl Runtime {
         }
     }
 
-    async fn connect_shim(self: &Arc<Self>, id: &PodId) -> Result<(), ShimCallError> {
+    async fn connect_shim(self: &Arc<Self>, id: &PodId) -> Result<(), SandboxError> {
         let (sender, events) = mpsc::unbounded_channel();
-        let shim = ShimClient::connect(&self.pod_dir(id).join("shim.sock"), sender).await?;
-        self.sync_from_shim(id, &shim).await?;
-        self.attach(id.clone(), shim, events);
+        let sandbox = SandboxClient::connect(&self.pod_dir(id), sender).await?;
+        self.sync_from_sandbox(id, &sandbox).await?;
+        self.attach(id.clone(), sandbox, events);
         Ok(())
     }
 
     /// Learns from a shim what happened meanwhile. What a shim does not know of has ended; one of another time cannot
     /// be asked, but it writes down the ends it sees.
-    async fn sync_from_shim(&self, pod: &PodId, shim: &ShimClient) -> Result<(), ShimCallError> {
-        let mut reported: Option<HashMap<ContainerId, ContainerState>> = match shim.call(Request::State, &[]).await {
-            Ok(Response::State { containers, .. }) => {
-                Some(containers.into_iter().map(|report| (report.container, report.state)).collect())
-            }
-            Ok(_) => return Err(ShimCallError::Mismatch),
-            Err(ShimCallError::Foreign { .. }) => None,
+    async fn sync_from_sandbox(&self, pod: &PodId, sandbox: &SandboxClient) -> Result<(), SandboxError> {
+        let mut reported: Option<HashMap<ContainerId, ContainerState>> = match sandbox.state().await {
+            Ok(containers) => Some(containers.into_iter().map(|report| (report.container, report.state)).collect()),
+            Err(SandboxError::Foreign { .. }) => None,
             Err(error) => return Err(error),
         };
         for entry in self.containers_of(pod) {

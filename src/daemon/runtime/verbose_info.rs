@@ -5,7 +5,7 @@ use model::resources::LimitsPatch;
 use serde_json::{Value, json};
 
 use super::Runtime;
-use crate::shim::pid_file;
+use crate::sandbox::SandboxClient;
 use crate::store::{ContainerRecord, PodRecord};
 
 impl Runtime {
@@ -26,7 +26,7 @@ impl Runtime {
             "userNamespaces": { "offered": self.user_ns.is_none(), "reason": self.user_ns },
             "pods": self.pods.all().len(),
             "containers": self.containers.all().len(),
-            "shims": self.shims.lock().len(),
+            "shims": self.sandboxes.lock().len(),
             "images": self.images_info(),
         })
     }
@@ -57,7 +57,7 @@ impl Runtime {
         let dir = self.pod_dir(&pod.id);
         json!({
             "directory": dir,
-            "shim": pid_file::pid(&dir),
+            "shim": SandboxClient::pid(&dir),
             "namespaces": pod.sandbox,
             "cgroup": pod.cgroup,
             "selinux": pod.selinux,

@@ -4,83 +4,20 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use model::{ContainerId, ErrorClass, ErrorKind, Exit};
-use shim_protocol::{Event, OLDEST, PROTOCOL, Request, Response, ShimError, ShimErrorKind, ShimMessage, ShimRequest};
+use shim_protocol::{Event, OLDEST, PROTOCOL, Request, Response, ShimMessage, ShimRequest};
 use sync::Mutex;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ShimCallError {
-    #[error("connecting to the shim at {path}")]
-    Connect { path: PathBuf, source: io::Error },
-    #[error("the pod's shim is gone")]
-    Gone,
-    #[error("the pod's shim did not answer within {0:?}")]
-    Silent(Duration),
-    #[error("the pod's shim is silent, and was not waited for")]
-    Mute,
-    #[error("the pod's shim ({release}) speaks protocol {protocol}, which this daemon does not")]
-    Foreign { release: String, protocol: u32 },
-    #[error("talking to the shim")]
-    Frame(#[from] shim_protocol::FrameError),
-    #[error("sending to the shim")]
-    Send(#[source] io::Error),
-    #[error("the shim answered something else than was asked")]
-    Mismatch,
-    #[error(transparent)]
-    Failed(#[from] ShimError),
-}
+use crate::sandbox::{STOP_TIMEOUT, SandboxError, SandboxEvent};
 
-impl ShimCallError {
-    /// Whether this proves that nobody is behind the socket any more. Whatever else goes wrong may pass: the shim is
-    /// busy, stopped, of another time, or this process has run out of descriptors.
-    pub(crate) fn is_dead(&self) -> bool {
-        let Self::Connect { source, .. } = self else { return false };
-        matches!(source.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
-    }
-}
-
-impl ErrorClass for ShimCallError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Connect { .. } | Self::Gone | Self::Silent(_) | Self::Mute => ErrorKind::Unavailable,
-            Self::Foreign { .. } => ErrorKind::Unsupported,
-            Self::Frame(_) | Self::Send(_) | Self::Mismatch => ErrorKind::Internal,
-            Self::Failed(failure) => match failure.kind {
-                ShimErrorKind::NotFound => ErrorKind::NotFound,
-                ShimErrorKind::State => ErrorKind::Precondition,
-                ShimErrorKind::Program => ErrorKind::Invalid,
-                ShimErrorKind::Unsupported => ErrorKind::Unsupported,
-                ShimErrorKind::Refused | ShimErrorKind::Internal => ErrorKind::Internal,
-            },
-        }
-    }
-}
-
-/// What a shim tells unasked.
-#[derive(Debug)]
-pub(crate) enum ShimEvent {
-    Exited {
-        container: ContainerId,
-        exit: Exit,
-    },
-    LogLost {
-        container: ContainerId,
-        bytes: u64,
-        error: String,
-    },
-    /// The connection ended: the shim is dead, or found this daemon too slow.
-    Gone,
-}
-
-type Waiting = Mutex<HashMap<u64, oneshot::Sender<Result<Response, ShimCallError>>>>;
+type Waiting = Mutex<HashMap<u64, oneshot::Sender<Result<Response, SandboxError>>>>;
 
 /// A handle to a shim; clones share the connection, which ends with the last of them.
 #[derive(Debug, Clone)]
@@ -112,22 +49,22 @@ impl Drop for Shared {
 const SOON: Duration = Duration::from_secs(5);
 /// For asks that wait for programs, or for the end of processes.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// For asks on the way out. There a shim is asked and not needed: the kernel ends what it does not.
-pub(crate) const ON_THE_WAY_OUT: Duration = Duration::from_secs(3);
-
 fn timeout_of(request: &Request) -> Duration {
     match request {
         Request::Hello { .. } | Request::State | Request::Attach(_) => SOON,
         Request::CreateSandbox(_) | Request::Create(_) | Request::Start { .. } => PATIENCE,
         Request::Exec(_) | Request::ExecStream(_) | Request::KillExec { .. } | Request::Reopen { .. } => PATIENCE,
-        Request::Signal { .. } | Request::RemoveContainer { .. } | Request::Shutdown => ON_THE_WAY_OUT,
+        Request::Signal { .. } | Request::RemoveContainer { .. } | Request::Shutdown => STOP_TIMEOUT,
     }
 }
 
 impl ShimClient {
     /// Connects, and learns who is there.
-    pub(crate) async fn connect(path: &Path, events: mpsc::UnboundedSender<ShimEvent>) -> Result<Self, ShimCallError> {
-        let failed = |source| ShimCallError::Connect { path: path.to_owned(), source };
+    pub(crate) async fn connect(
+        path: &Path,
+        events: mpsc::UnboundedSender<SandboxEvent>,
+    ) -> Result<Self, SandboxError> {
+        let failed = |source| SandboxError::Connect { path: path.to_owned(), source };
         let socket = sys::seqpacket::connect(path).map_err(failed)?;
         // Not a stream but a sequence of packets; tokio only waits for it, what is sent and received is ours.
         let socket = Arc::new(UnixStream::from_std(socket.into()).map_err(failed)?);
@@ -161,23 +98,23 @@ impl ShimClient {
                     shared.foreign = Some((release, protocol));
                 }
             }
-            _ => return Err(ShimCallError::Mismatch),
+            _ => return Err(SandboxError::Mismatch),
         }
         Ok(Self(Arc::new(shared)))
     }
 
-    pub(crate) async fn call(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, ShimCallError> {
+    pub(crate) async fn call(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, SandboxError> {
         if let Some((release, protocol)) = &self.0.foreign {
-            return Err(ShimCallError::Foreign { release: release.clone(), protocol: *protocol });
+            return Err(SandboxError::Foreign { release: release.clone(), protocol: *protocol });
         }
         self.0.request(request, fds).await
     }
 
     /// Asks for something whose answer is only that it was done.
-    pub(crate) async fn notify(&self, request: Request) -> Result<(), ShimCallError> {
+    pub(crate) async fn notify(&self, request: Request) -> Result<(), SandboxError> {
         match self.call(request, &[]).await? {
             Response::Done => Ok(()),
-            _ => Err(ShimCallError::Mismatch),
+            _ => Err(SandboxError::Mismatch),
         }
     }
 
@@ -195,12 +132,12 @@ impl ShimClient {
 }
 
 impl Shared {
-    async fn request(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, ShimCallError> {
+    async fn request(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, SandboxError> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let heard = self.heard.load(Ordering::Relaxed);
         let timeout = timeout_of(&request);
         // It owes an answer already, and is back when that comes. A whole way out waits once, not at every step.
-        let is_mute = timeout == ON_THE_WAY_OUT && self.silent_since.load(Ordering::Relaxed) == heard;
+        let is_mute = timeout == STOP_TIMEOUT && self.silent_since.load(Ordering::Relaxed) == heard;
         let bytes = shim_protocol::encode(&ShimRequest { number, request })?;
         let (sender, receiver) = oneshot::channel();
         self.waiting.lock().insert(number, sender);
@@ -210,18 +147,18 @@ impl Shared {
                 self.socket.async_io(Interest::WRITABLE, || sys::seqpacket::send(&*self.socket, &bytes, fds)).await;
             sent.map_err(|e| match e.kind() {
                 io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => {
-                    ShimCallError::Gone
+                    SandboxError::Gone
                 }
-                _ => ShimCallError::Send(e),
+                _ => SandboxError::Send(e),
             })?;
-            receiver.await.map_err(|_| ShimCallError::Gone)?
+            receiver.await.map_err(|_| SandboxError::Gone)?
         };
         if is_mute {
-            return tokio::time::timeout(Duration::ZERO, answered).await.map_err(|_| ShimCallError::Mute)?;
+            return tokio::time::timeout(Duration::ZERO, answered).await.map_err(|_| SandboxError::Mute)?;
         }
         tokio::time::timeout(timeout, answered).await.map_err(|_| {
             self.silent_since.store(heard, Ordering::Relaxed);
-            ShimCallError::Silent(timeout)
+            SandboxError::Silent(timeout)
         })?
     }
 }
@@ -243,7 +180,7 @@ struct Reader {
     waiting: Arc<Waiting>,
     execs: Arc<Mutex<HashMap<u64, oneshot::Sender<i32>>>>,
     heard: Arc<AtomicU64>,
-    events: mpsc::UnboundedSender<ShimEvent>,
+    events: mpsc::UnboundedSender<SandboxEvent>,
 }
 
 thread_local! {
@@ -273,10 +210,10 @@ impl Reader {
         }
         self.waiting.lock().clear();
         self.execs.lock().clear();
-        self.events.send(ShimEvent::Gone).ok();
+        self.events.send(SandboxEvent::Gone).ok();
     }
 
-    fn answer(&self, number: u64, answer: Result<Response, ShimCallError>) {
+    fn answer(&self, number: u64, answer: Result<Response, SandboxError>) {
         let waiting = self.waiting.lock().remove(&number);
         if let Some(sender) = waiting {
             sender.send(answer).ok();
@@ -286,7 +223,7 @@ impl Reader {
     fn take(&self, message: ShimMessage) {
         let event = match message {
             ShimMessage::Response { number, result } => {
-                return self.answer(number, result.map_err(ShimCallError::from));
+                return self.answer(number, result.map_err(SandboxError::from));
             }
             ShimMessage::Event(Event::ExecExited { exec, code }) => {
                 let waiting = self.execs.lock().remove(&exec);
@@ -295,9 +232,9 @@ impl Reader {
                 }
                 return;
             }
-            ShimMessage::Event(Event::Exited { container, exit }) => ShimEvent::Exited { container, exit },
+            ShimMessage::Event(Event::Exited { container, exit }) => SandboxEvent::Exited { container, exit },
             ShimMessage::Event(Event::LogLost { container, bytes, error }) => {
-                ShimEvent::LogLost { container, bytes, error }
+                SandboxEvent::LogLost { container, bytes, error }
             }
         };
         // Nobody listens only when the daemon ends.
@@ -309,11 +246,11 @@ impl Reader {
 fn number_of(bytes: &[u8]) -> Option<u64> {
     #[derive(serde::Deserialize)]
     struct Numbered {
-        answer: Number,
+        response: Number,
     }
     #[derive(serde::Deserialize)]
     struct Number {
         number: u64,
     }
-    shim_protocol::decode::<Numbered>(bytes).ok().map(|message| message.answer.number)
+    shim_protocol::decode::<Numbered>(bytes).ok().map(|message| message.response.number)
 }

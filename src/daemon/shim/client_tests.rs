@@ -8,7 +8,8 @@ use model::ErrorClass as _;
 use shim_protocol::{Event, PROTOCOL, Request, Response, ShimMessage, ShimRequest};
 use tokio::sync::mpsc;
 
-use super::client::{ShimCallError, ShimClient, ShimEvent};
+use super::client::ShimClient;
+use crate::sandbox::{SandboxError, SandboxEvent};
 
 /// Accepts one connection and answers the greeting as a shim of `protocol` would, then does what `then` says.
 fn play(path: &Path, protocol: u32, then: impl FnOnce(OwnedFd) + Send + 'static) -> std::thread::JoinHandle<()> {
@@ -62,7 +63,7 @@ async fn a_shim_of_an_unknown_protocol_is_left_alone_with_a_clear_error() {
     let shim = play(&path, PROTOCOL + 1, drop);
     let client = ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
     let error = client.notify(Request::State).await.unwrap_err();
-    assert!(matches!(error, ShimCallError::Foreign { .. }), "{error}");
+    assert!(matches!(error, SandboxError::Foreign { .. }), "{error}");
     assert_eq!(error.kind(), model::ErrorKind::Unsupported);
     shim.join().unwrap();
 }
@@ -77,8 +78,8 @@ async fn what_is_asked_of_a_dying_shim_fails_at_once_and_its_end_is_told() {
     });
     let (sender, mut events) = mpsc::unbounded_channel();
     let client = ShimClient::connect(&path, sender).await.unwrap();
-    assert!(matches!(client.notify(Request::State).await, Err(ShimCallError::Gone)));
-    assert!(matches!(events.recv().await, Some(ShimEvent::Gone)));
+    assert!(matches!(client.notify(Request::State).await, Err(SandboxError::Gone)));
+    assert!(matches!(events.recv().await, Some(SandboxEvent::Gone)));
     shim.join().unwrap();
 }
 
@@ -92,11 +93,11 @@ async fn only_a_socket_without_a_listener_proves_a_shim_dead() {
     // It listens, but takes no connection: stopped, perhaps.
     let queue: Vec<OwnedFd> = std::iter::from_fn(|| sys::seqpacket::connect(&path).ok()).collect();
     let busy = connect().await;
-    assert!(matches!(busy, ShimCallError::Connect { .. }) && !busy.is_dead(), "{busy}");
+    assert!(matches!(busy, SandboxError::Connect { .. }) && !busy.is_dead(), "{busy}");
     drop((queue, listener));
     assert!(connect().await.is_dead(), "nobody listens");
     for passing in
-        [ShimCallError::Gone, ShimCallError::Mismatch, ShimCallError::Send(std::io::ErrorKind::OutOfMemory.into())]
+        [SandboxError::Gone, SandboxError::Mismatch, SandboxError::Send(std::io::ErrorKind::OutOfMemory.into())]
     {
         assert!(!passing.is_dead(), "{passing}");
     }
@@ -115,7 +116,7 @@ async fn a_shim_that_hung_up_is_found_again() {
     for _ in 0..2 {
         let (sender, mut events) = mpsc::unbounded_channel();
         let _client = ShimClient::connect(&path, sender).await.unwrap();
-        assert!(matches!(events.recv().await, Some(ShimEvent::Gone)));
+        assert!(matches!(events.recv().await, Some(SandboxEvent::Gone)));
     }
     shim.join().unwrap();
 }
@@ -139,13 +140,13 @@ async fn a_silent_shim_is_waited_for_once_on_the_way_out_and_again_when_it_spoke
     let (sender, mut events) = mpsc::unbounded_channel();
     let client = ShimClient::connect(&path, sender).await.unwrap();
     let begin = Instant::now();
-    assert!(matches!(client.notify(Request::Shutdown).await, Err(ShimCallError::Silent(_))));
+    assert!(matches!(client.notify(Request::Shutdown).await, Err(SandboxError::Silent(_))));
     for _ in 0..2 {
-        assert!(matches!(client.notify(Request::Shutdown).await, Err(ShimCallError::Mute)));
+        assert!(matches!(client.notify(Request::Shutdown).await, Err(SandboxError::Mute)));
     }
     assert!(begin.elapsed() < Duration::from_secs(4));
     speak.send(()).unwrap();
-    assert!(matches!(events.recv().await, Some(ShimEvent::LogLost { .. })));
+    assert!(matches!(events.recv().await, Some(SandboxEvent::LogLost { .. })));
     client.notify(Request::Shutdown).await.unwrap();
     shim.join().unwrap();
 }
@@ -162,7 +163,7 @@ async fn an_answer_that_cannot_be_read_fails_its_ask_at_once() {
     });
     let client = ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
     let error = client.notify(Request::Shutdown).await.unwrap_err();
-    assert!(matches!(error, ShimCallError::Frame(_)), "{error}");
-    assert!(matches!(client.notify(Request::Shutdown).await, Err(ShimCallError::Gone)));
+    assert!(matches!(error, SandboxError::Frame(_)), "{error}");
+    assert!(matches!(client.notify(Request::Shutdown).await, Err(SandboxError::Gone)));
     shim.join().unwrap();
 }

@@ -5,7 +5,7 @@ pub(crate) mod pid_file;
 mod probe;
 mod spawn;
 
-pub(crate) use client::{ON_THE_WAY_OUT, ShimCallError, ShimClient, ShimEvent};
+pub(crate) use client::ShimClient;
 pub use spawn::{ShimProgram, SpawnError};
 
 #[cfg(test)]

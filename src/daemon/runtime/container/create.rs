@@ -15,7 +15,7 @@ use oci::cdi::CdiError;
 use safe_fs::FileError;
 use security::seccomp::SeccompError;
 use security::{ApparmorError, RelabelError, SelinuxError, relabel};
-use shim_protocol::{CgroupMount, CgroupPaths, CreateRequest, LaunchConfig, Overlay, Request, Response};
+use shim_protocol::{CgroupMount, CgroupPaths, CreateRequest, LaunchConfig, Overlay};
 use tracing::Instrument as _;
 
 use super::devices::DevicesError;
@@ -31,7 +31,7 @@ use crate::runtime::pod::etc_files;
 use crate::runtime::pod::handler::HandlerMissing;
 use crate::runtime::shim_monitor::recorded_exit;
 use crate::runtime::{LookupError, Runtime, blocking, layer_gc, random};
-use crate::shim::ShimCallError;
+use crate::sandbox::SandboxError;
 use crate::store::{ContainerImage, ContainerRecord, ContainerUser, NameTaken, PodRecord, StopWaiters, VERSION};
 
 #[derive(Debug, thiserror::Error)]
@@ -108,7 +108,7 @@ pub(crate) enum CreateError {
     #[error("putting the container's device rules in force")]
     DeviceRules(#[from] cgroup::DeviceError),
     #[error("failed to create container {0}")]
-    Shim(ContainerId, #[source] ShimCallError),
+    Shim(ContainerId, #[source] SandboxError),
     #[error("config.linux.resources.oom_score_adj: {0}")]
     OomScore(String),
     #[error(transparent)]
@@ -208,21 +208,18 @@ impl Runtime {
     }
 
     async fn make_container(self: &Arc<Self>, draft: ContainerPlan, ends: &StopWaiters) -> Result<(), CreateError> {
-        let (runtime, shim) = (self.clone(), self.shim_of(&draft.pod.id));
-        let shim = shim.ok_or_else(|| CreateError::PodNotReady(draft.pod.id.clone()))?;
+        let (runtime, sandbox) = (self.clone(), self.sandbox_of(&draft.pod.id));
+        let sandbox = sandbox.ok_or_else(|| CreateError::PodNotReady(draft.pod.id.clone()))?;
         let preparing = tracing::debug_span!("container.prepare");
         let (dir, draft) = blocking(move || runtime.prepare(draft)).instrument(preparing).await?;
-        let request = Request::Create(CreateRequest { container: draft.id.clone(), dir });
+        let request = CreateRequest { container: draft.id.clone(), dir };
         let log = draft.log.as_ref().map(|(_, file)| file.as_fd());
-        let asked = tokio::select! {
-            asked = shim.call(request, log.as_slice()).instrument(tracing::debug_span!("shim.create")) => asked,
+        let created = tokio::select! {
+            created = sandbox.create_container(request, log).instrument(tracing::debug_span!("shim.create")) => created,
             // Neighbours that see its first process may keep it from ever being done.
             () = ends.awaited() => return Err(CreateError::PodNotReady(draft.pod.id.clone())),
         };
-        let (pid, warnings) = match asked.map_err(|e| CreateError::Shim(draft.id.clone(), e))? {
-            Response::Created { pid, warnings } => (pid, warnings),
-            _ => return Err(CreateError::Shim(draft.id.clone(), ShimCallError::Mismatch)),
-        };
+        let (pid, warnings) = created.map_err(|e| CreateError::Shim(draft.id.clone(), e))?;
         failpoint::at("create.launch")?;
         for warning in &warnings {
             if draft.oom_policy == OomPolicy::Require && warning.starts_with("oom_score_adj") {
@@ -230,7 +227,7 @@ impl Runtime {
             }
             tracing::warn!(container = %draft.id, warning);
         }
-        let pid = NonZeroU32::new(pid).ok_or_else(|| CreateError::Shim(draft.id.clone(), ShimCallError::Mismatch))?;
+        let pid = NonZeroU32::new(pid).ok_or_else(|| CreateError::Shim(draft.id.clone(), SandboxError::Mismatch))?;
         self.publish_container(draft, pid)
     }
 
@@ -359,7 +356,7 @@ impl Runtime {
         // so this look misses none; and if the shim itself is gone, nobody will tell.
         if let Some(exit) = recorded_exit(&dir) {
             self.exited(&entry.get().id, exit);
-        } else if self.shim_of(&pod.id).is_none() {
+        } else if self.sandbox_of(&pod.id).is_none() {
             self.containers.remove(entry.get().id.as_str());
             return Err(CreateError::PodNotReady(pod.id.clone()));
         }

@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use model::{ContainerId, ContainerState, ErrorClass, ErrorKind};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
-use shim_protocol::{Request, Response};
 
 use crate::runtime::{LookupError, Runtime};
-use crate::shim::ShimCallError;
+use crate::sandbox::SandboxError;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReopenError {
@@ -22,7 +21,7 @@ pub(crate) enum ReopenError {
     #[error(transparent)]
     Open(#[from] LogError),
     #[error("handing the log to the shim")]
-    Shim(#[from] ShimCallError),
+    Shim(#[from] SandboxError),
 }
 
 impl ErrorClass for ReopenError {
@@ -85,10 +84,7 @@ impl Runtime {
         let pod = self.pod(record.pod.as_str())?;
         let (Some(directory), Some(path)) = (&pod.spec.log_directory, &record.spec.log_path) else { return Ok(()) };
         let log = open(directory, path)?;
-        let shim = self.shim_of(&record.pod).ok_or_else(|| ReopenError::NotRunning(record.id.clone()))?;
-        match shim.call(Request::Reopen { container: record.id.clone() }, &[log.as_fd()]).await? {
-            Response::Done => Ok(()),
-            _ => Err(ShimCallError::Mismatch.into()),
-        }
+        let sandbox = self.sandbox_of(&record.pod).ok_or_else(|| ReopenError::NotRunning(record.id.clone()))?;
+        Ok(sandbox.reopen_log(record.id.clone(), log.as_fd()).await?)
     }
 }

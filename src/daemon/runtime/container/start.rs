@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use model::{ContainerId, ContainerState, ErrorClass, ErrorKind, WrongState};
-use shim_protocol::{Request, ShimErrorKind};
+use shim_protocol::ShimErrorKind;
 
 use super::stop::has_exited;
 use crate::runtime::{LookupError, Runtime};
-use crate::shim::ShimCallError;
+use crate::sandbox::SandboxError;
 use crate::store::{ContainerRecord, Entry};
 
 #[derive(Debug, thiserror::Error)]
@@ -20,9 +20,9 @@ pub(crate) enum StartError {
     #[error("the pod of container {0} is not ready")]
     PodNotReady(ContainerId),
     #[error("failed to start container {container}")]
-    Program { container: ContainerId, source: ShimCallError },
+    Program { container: ContainerId, source: SandboxError },
     #[error("starting container {container}")]
-    Shim { container: ContainerId, source: ShimCallError },
+    Shim { container: ContainerId, source: SandboxError },
 }
 
 impl ErrorClass for StartError {
@@ -59,10 +59,10 @@ impl Runtime {
     async fn start_entry(&self, entry: &Entry<ContainerRecord>) -> Result<(), StartError> {
         let record = entry.get();
         record.state.start(SystemTime::now())?;
-        let shim = self.shim_of(&record.pod).ok_or_else(|| StartError::PodNotReady(record.id.clone()))?;
-        if let Err(source) = shim.notify(Request::Start { container: record.id.clone() }).await {
+        let sandbox = self.sandbox_of(&record.pod).ok_or_else(|| StartError::PodNotReady(record.id.clone()))?;
+        if let Err(source) = sandbox.start_container(record.id.clone()).await {
             let container = record.id.clone();
-            if !matches!(&source, ShimCallError::Failed(failure) if failure.kind == ShimErrorKind::Program) {
+            if !matches!(&source, SandboxError::Failed(failure) if failure.kind == ShimErrorKind::Program) {
                 return Err(StartError::Shim { container, source });
             }
             // Its end comes on another way: who looks after this error shall not find it created.

@@ -8,7 +8,6 @@ use model::error_chain::chain;
 use model::{ContainerId, ContainerState, ErrorClass, ErrorKind, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
-use shim_protocol::Request;
 
 use crate::runtime::shim_monitor::recorded_exit_or_lost;
 use crate::runtime::{LookupError, Runtime, blocking};
@@ -94,12 +93,12 @@ impl Runtime {
 
     /// Whether the shim sent the signal, so that it will tell of the container's end.
     async fn signal(&self, record: &ContainerRecord, signal: Signal) -> bool {
-        let Some(shim) = self.shim_of(&record.pod) else { return false };
-        let asked = shim.notify(Request::Signal { container: record.id.clone(), signal: signal.number() }).await;
-        if let Err(error) = &asked {
+        let Some(sandbox) = self.sandbox_of(&record.pod) else { return false };
+        let sent = sandbox.signal_container(record.id.clone(), signal).await;
+        if let Err(error) = &sent {
             tracing::warn!(container = %record.id, %signal, error = chain(error), "the shim did not send a signal");
         }
-        asked.is_ok()
+        sent.is_ok()
     }
 
     /// Sends the stop signal without the shim, to the first process, if that is still one of the container's. Its end, or

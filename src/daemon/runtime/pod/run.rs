@@ -8,7 +8,7 @@ use config::{Handler, NoSuchHandler};
 use model::{ErrorClass, ErrorKind, NsMode, PodId, PodMeta, PodSpec, PodState, Profile};
 use safe_fs::FileError;
 use security::{Labels, SelinuxError};
-use shim_protocol::{PodNamespaces, Request, Response, Sandbox, SandboxRequest};
+use shim_protocol::{PodNamespaces, Sandbox, SandboxRequest};
 use tokio::sync::mpsc;
 use tracing::Instrument as _;
 
@@ -20,7 +20,7 @@ use crate::failpoint;
 use crate::failpoint::InjectedFailure;
 use crate::runtime::cleanup::CleanupIntent;
 use crate::runtime::{Runtime, blocking, random};
-use crate::shim::{ShimCallError, ShimClient, ShimEvent, SpawnError};
+use crate::sandbox::{SandboxClient, SandboxError, SandboxEvent, SpawnError};
 use crate::store::{NameTaken, PodCgroup, PodRecord, VERSION};
 
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,7 @@ pub(crate) enum RunPodError {
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     #[error("holding the pod")]
-    Hold(#[from] ShimCallError),
+    Hold(#[from] SandboxError),
     #[error(transparent)]
     Network(#[from] NetworkError),
     #[error(transparent)]
@@ -126,15 +126,15 @@ impl Runtime {
         failpoint::at("run_pod.cgroup")?;
         let hostname = etc_files::hostname(&spec);
         let starting = tracing::debug_span!("shim.spawn");
-        starting.in_scope(|| self.shim.spawn(&dir))?;
+        starting.in_scope(|| SandboxClient::spawn(&self.shim, &dir))?;
         failpoint::at("run_pod.shim")?;
         let (sender, events) = mpsc::unbounded_channel();
-        let shim = ShimClient::connect(&dir.join("shim.sock"), sender).instrument(starting).await?;
-        let holding = self.create_sandbox(&shim, id, &spec, &hostname, selinux.as_ref());
-        let held = holding.instrument(tracing::debug_span!("shim.hold")).await?;
-        failpoint::at("run_pod.hold")?;
+        let client = SandboxClient::connect(&dir, sender).instrument(starting).await?;
+        let creating = self.create_sandbox(&client, id, &spec, &hostname, selinux.as_ref());
+        let sandbox = creating.instrument(tracing::debug_span!("sandbox.create")).await?;
+        failpoint::at("run_pod.sandbox")?;
         // Taken back by `clear_pod`, which looks for it in every network.
-        let pod = network::pod(id, &spec, &cgroup.path, held.network.as_deref())?;
+        let pod = network::pod(id, &spec, &cgroup.path, sandbox.network.as_deref())?;
         let (connection, ips) = self.connect(&pod).instrument(tracing::debug_span!("network.connect")).await?;
         failpoint::at("run_pod.network")?;
         etc_files::write(&dir, &spec, &hostname, &ips, selinux.as_ref())?;
@@ -145,14 +145,14 @@ impl Runtime {
             created: SystemTime::now(),
             state: PodState::Ready,
             hostname,
-            sandbox: held,
+            sandbox,
             cgroup,
             applied: settings,
             ips,
             network: connection,
             selinux,
         };
-        self.publish_pod(record, shim, events)?;
+        self.publish_pod(record, client, events)?;
         Ok(())
     }
 
@@ -160,25 +160,25 @@ impl Runtime {
     fn publish_pod(
         self: &Arc<Self>,
         record: PodRecord,
-        shim: ShimClient,
-        events: mpsc::UnboundedReceiver<ShimEvent>,
+        sandbox: SandboxClient,
+        events: mpsc::UnboundedReceiver<SandboxEvent>,
     ) -> Result<(), FileError> {
         let id = record.id.clone();
         safe_fs::write_json(&self.pod_dir(&id).join("pod.json"), &record)?;
         let entry = self.pods.insert(record);
-        self.attach(id, shim, events);
+        self.attach(id, sandbox, events);
         self.publish_pod_events(&entry);
         Ok(())
     }
 
     async fn create_sandbox(
         &self,
-        shim: &ShimClient,
+        client: &SandboxClient,
         id: &PodId,
         spec: &PodSpec,
         hostname: &str,
         selinux: Option<&Labels>,
-    ) -> Result<Sandbox, ShimCallError> {
+    ) -> Result<Sandbox, SandboxError> {
         let spaces = &spec.security.namespaces;
         let request = SandboxRequest {
             dir: self.pod_dir(id),
@@ -195,11 +195,9 @@ impl Runtime {
             mount_label: selinux.map(|labels| labels.mount.clone()),
             oom_score_adj: SHIM_OOM_SCORE,
         };
-        match shim.call(Request::CreateSandbox(request), &[]).await? {
-            // A shim that does not know user namespaces would leave them out.
-            Response::SandboxCreated(held) if held.user.is_some() == spaces.user.is_some() => Ok(held),
-            _ => Err(ShimCallError::Mismatch),
-        }
+        let sandbox = client.create_sandbox(request).await?;
+        // A sandbox that does not know user namespaces would leave them out.
+        if sandbox.user.is_some() == spaces.user.is_some() { Ok(sandbox) } else { Err(SandboxError::Mismatch) }
     }
 
     fn shm_size(&self, spec: &PodSpec) -> u64 {

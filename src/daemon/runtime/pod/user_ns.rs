@@ -6,7 +6,7 @@ use safe_fs::FileError;
 
 use crate::failpoint;
 use crate::runtime::Runtime;
-use crate::shim::ShimProgram;
+use crate::sandbox::ShimProgram;
 use crate::store::Layout;
 
 #[derive(Debug, thiserror::Error)]

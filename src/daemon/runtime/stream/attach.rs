@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use model::ContainerId;
 use model::error_chain::chain;
-use shim_protocol::{AttachFrame, AttachRequest, Request, Response, Stdio};
+use shim_protocol::{AttachFrame, AttachRequest, Stdio};
 use streaming::remote_command::RemoteCommand;
 use streaming::{Chunk, Outcome, RecvStream, Resizes, SendStream};
 use tokio::io::Interest;
@@ -16,7 +16,6 @@ use super::copy::Terminal;
 use super::exec_sync::ExecError;
 use super::shutdown::ShutdownWatch;
 use crate::runtime::Runtime;
-use crate::shim::ShimCallError;
 
 /// How far a client may fall behind what a container prints before it is let go, in bytes.
 const BEHIND_MAX: usize = 1 << 20;
@@ -74,17 +73,15 @@ impl Runtime {
     async fn attach_to_shim(&self, container: &ContainerId, stdio: Stdio) -> Result<Attachment, ExecError> {
         let record = self.container(container.as_str())?;
         let container = record.id.clone();
-        let Some(shim) = self.shim_of(&record.pod) else {
+        let Some(sandbox) = self.sandbox_of(&record.pod) else {
             return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });
         };
         let (ours, theirs) = sys::seqpacket::pair().map_err(ExecError::Pipe)?;
         // Without the right to that, a client may fall behind less far.
         sys::seqpacket::make_room(&theirs, BEHIND_MAX).ok();
         let request = AttachRequest { container: container.clone(), stdio };
-        match shim.call(Request::Attach(request), &[theirs.as_fd()]).await {
-            Ok(Response::Done) => {}
-            Ok(_) => return Err(ExecError::Shim { container, source: ShimCallError::Mismatch }),
-            Err(source) => return Err(ExecError::Shim { container, source }),
+        if let Err(source) = sandbox.attach(request, theirs.as_fd()).await {
+            return Err(ExecError::Shim { container, source });
         }
         let socket = UnixStream::from_std(ours.into()).map_err(ExecError::Pipe)?;
         Ok(Attachment { socket, once: record.spec.stdin_once, terminal: record.spec.tty })

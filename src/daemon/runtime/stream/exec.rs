@@ -4,12 +4,12 @@
 //! affair; nobody kills it.
 
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use model::error_chain::chain;
 use model::{ContainerId, ContainerState};
-use shim_protocol::{ExecRequest, ExecStreamRequest, Request, Response, Stdio};
+use shim_protocol::{ExecRequest, ExecStreamRequest, Stdio};
 use streaming::remote_command::RemoteCommand;
 use streaming::{Outcome, RecvStream, Resizes, SendStream};
 use tokio::sync::{oneshot, watch};
@@ -19,7 +19,7 @@ use super::copy::Terminal;
 use super::exec_sync::ExecError;
 use super::shutdown::ShutdownWatch;
 use crate::runtime::Runtime;
-use crate::shim::{ShimCallError, ShimClient};
+use crate::sandbox::SandboxClient;
 
 /// What is between a program and us: more than by default, since every turn costs two switches.
 const PIPE_SIZE: usize = 256 << 10;
@@ -32,7 +32,7 @@ enum ExecStdio {
 
 /// A program that runs, until it ends or is left alone.
 struct ExecSession {
-    shim: ShimClient,
+    sandbox: SandboxClient,
     exec: u64,
     ended: oneshot::Receiver<i32>,
     ends: ExecStdio,
@@ -61,12 +61,12 @@ impl Runtime {
         let (gone, mut watch) = (talk.gone(), self.stream_shutdown.watch());
         let outcome = match self.begin(container, command, tty, stdio).await {
             Ok(running) => {
-                let shim = running.shim.clone();
+                let sandbox = running.sandbox.clone();
                 let exec = running.exec;
                 let code = tokio::select! {
                     code = running.wait_for_exit(stdin, stdout, stderr, resizes, &mut watch) => code,
                     () = gone => {
-                        shim.forget_exec(exec);
+                        sandbox.forget_exec(exec);
                         return tracing::debug!(%container, "the client of an exec is gone");
                     }
                 };
@@ -96,29 +96,24 @@ impl Runtime {
     ) -> Result<ExecSession, ExecError> {
         let record = self.container(container.as_str())?;
         let container = record.id.clone();
-        let Some(shim) = self.shim_of(&record.pod) else {
+        let Some(sandbox) = self.sandbox_of(&record.pod) else {
             return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });
         };
         let (ends, theirs) = ends(terminal, stdio).map_err(ExecError::Pipe)?;
-        let (exec, ended) = shim.expect_exec();
+        let (exec, ended) = sandbox.expect_exec();
         let stdio = if terminal { Stdio { stdin: false, stdout: false, stderr: false } } else { stdio };
         let request = ExecRequest { container: container.clone(), exec, args, stdio };
-        let fds: Vec<_> = theirs.iter().map(|fd| fd.as_fd()).collect();
-        let asked = shim.call(Request::ExecStream(ExecStreamRequest { exec: request, terminal }), &fds).await;
+        let started = sandbox.exec_stream(ExecStreamRequest { exec: request, terminal }, &theirs).await;
         drop(theirs);
-        match asked {
-            Ok(Response::ExecStarted { .. }) => {}
-            other => {
-                shim.forget_exec(exec);
-                let source = other.err().unwrap_or(ShimCallError::Mismatch);
-                return Err(ExecError::refused(container, source));
-            }
+        if let Err(source) = started {
+            sandbox.forget_exec(exec);
+            return Err(ExecError::refused(container, source));
         }
         let ends = match ends {
             DaemonSide::Pipes(ends) => ends,
             DaemonSide::Socket(socket) => ExecStdio::Terminal(master(&socket).map_err(ExecError::Pipe)?),
         };
-        Ok(ExecSession { shim, exec, ended, ends })
+        Ok(ExecSession { sandbox, exec, ended, ends })
     }
 }
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{ContainerId, ContainerState, ErrorClass, ErrorKind};
-use shim_protocol::{ExecRequest, Request, Response, ShimErrorKind, Stdio};
+use shim_protocol::{ExecRequest, ShimErrorKind, Stdio};
 use tokio::net::unix::pipe::Receiver;
 
 use crate::runtime::{LookupError, Runtime};
-use crate::shim::{ShimCallError, ShimClient};
+use crate::sandbox::{SandboxClient, SandboxError};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExecError {
@@ -21,9 +21,9 @@ pub(crate) enum ExecError {
     #[error("making pipes")]
     Pipe(#[source] io::Error),
     #[error("failed to exec in container {container}")]
-    Program { container: ContainerId, source: ShimCallError },
+    Program { container: ContainerId, source: SandboxError },
     #[error("executing in container {container}")]
-    Shim { container: ContainerId, source: ShimCallError },
+    Shim { container: ContainerId, source: SandboxError },
     #[error("cmd: too long")]
     TooLong(#[source] shim_protocol::FrameError),
     #[error("the command did not end within {0:?} and was killed")]
@@ -66,25 +66,23 @@ impl Runtime {
         let ContainerState::Running { .. } = record.state else {
             return Err(ExecError::NotRunning { container, phase: record.state.name() });
         };
-        let Some(shim) = self.shim_of(&record.pod) else {
+        let Some(sandbox) = self.sandbox_of(&record.pod) else {
             return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });
         };
         let (out, their_out) = std::io::pipe().map_err(ExecError::Pipe)?;
         let (err, their_err) = std::io::pipe().map_err(ExecError::Pipe)?;
-        let (exec, mut ended) = shim.expect_exec();
+        let (exec, mut ended) = sandbox.expect_exec();
         // Whatever happens to the request, the command does not outlive it.
-        let mut kill_guard = ExecKillGuard { shim: &shim, exec: Some(exec) };
+        let mut kill_guard = ExecKillGuard { sandbox: &sandbox, exec: Some(exec) };
         let stdio = Stdio { stdin: false, stdout: true, stderr: true };
         let request = ExecRequest { container: container.clone(), exec, args: command, stdio };
         let cap = self.settings().exec_output_max;
         // The start counts, too: a process that somebody freezes meanwhile never gets to run its program.
         let run = async {
-            let asked = shim.call(Request::Exec(request), &[their_out.as_fd(), their_err.as_fd()]).await;
+            let started = sandbox.exec(request, &[their_out.as_fd(), their_err.as_fd()]).await;
             drop((their_out, their_err));
-            match asked? {
-                Response::ExecStarted { .. } => Ok(collect(out, err, cap, &mut ended).await),
-                _ => Err(ShimCallError::Mismatch),
-            }
+            started?;
+            Ok(collect(out, err, cap, &mut ended).await)
         };
         let outcome = match timeout {
             Some(limit) => match tokio::time::timeout(limit, run).await {
@@ -93,7 +91,7 @@ impl Runtime {
                     kill_guard.pull();
                     // A shim that stands still holds nobody up for longer.
                     tokio::time::timeout(KILL_WITHIN, &mut ended).await.ok();
-                    shim.forget_exec(exec);
+                    sandbox.forget_exec(exec);
                     return Err(ExecError::Timeout(limit));
                 }
             },
@@ -104,13 +102,13 @@ impl Runtime {
             Err(source) => return Err(kill_guard.refused(container, source)),
         };
         kill_guard.exec = None;
-        output.ok_or(ExecError::Shim { container, source: ShimCallError::Gone })
+        output.ok_or(ExecError::Shim { container, source: SandboxError::Gone })
     }
 }
 
 /// Kills the command when it is dropped.
 struct ExecKillGuard<'a> {
-    shim: &'a ShimClient,
+    sandbox: &'a SandboxClient,
     exec: Option<u64>,
 }
 
@@ -118,17 +116,17 @@ impl ExecKillGuard<'_> {
     /// Kills. A shim that is gone took the command with it, or its burial will.
     fn pull(&mut self) {
         if let Some(exec) = self.exec.take() {
-            let shim = self.shim.clone();
-            tokio::spawn(async move { shim.notify(Request::KillExec { exec }).await });
+            let sandbox = self.sandbox.clone();
+            tokio::spawn(async move { sandbox.kill_exec(exec).await });
         }
     }
 
     /// The ask failed: who said so knows of no command to kill, who said nothing may.
-    fn refused(&mut self, container: ContainerId, source: ShimCallError) -> ExecError {
-        if let ShimCallError::Failed(_) | ShimCallError::Frame(shim_protocol::FrameError::TooLong(_)) = &source
+    fn refused(&mut self, container: ContainerId, source: SandboxError) -> ExecError {
+        if let SandboxError::Failed(_) | SandboxError::Frame(shim_protocol::FrameError::TooLong(_)) = &source
             && let Some(exec) = self.exec.take()
         {
-            self.shim.forget_exec(exec);
+            self.sandbox.forget_exec(exec);
         }
         ExecError::refused(container, source)
     }
@@ -136,12 +134,12 @@ impl ExecKillGuard<'_> {
 
 impl ExecError {
     /// The shim did not start the command.
-    pub(crate) fn refused(container: ContainerId, source: ShimCallError) -> Self {
+    pub(crate) fn refused(container: ContainerId, source: SandboxError) -> Self {
         match source {
-            ShimCallError::Failed(ref failure) if failure.kind == ShimErrorKind::Program => {
+            SandboxError::Failed(ref failure) if failure.kind == ShimErrorKind::Program => {
                 Self::Program { container, source }
             }
-            ShimCallError::Frame(too_long @ shim_protocol::FrameError::TooLong(_)) => Self::TooLong(too_long),
+            SandboxError::Frame(too_long @ shim_protocol::FrameError::TooLong(_)) => Self::TooLong(too_long),
             _ => Self::Shim { container, source },
         }
     }
@@ -150,7 +148,7 @@ impl ExecError {
 impl Drop for ExecKillGuard<'_> {
     fn drop(&mut self) {
         if let Some(exec) = self.exec {
-            self.shim.forget_exec(exec);
+            self.sandbox.forget_exec(exec);
             self.pull();
         }
     }

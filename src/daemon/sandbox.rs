@@ -1,0 +1,226 @@
+//! The runtime's interface to a pod's sandbox: the process, or later the virtual machine, that holds the pod's containers.
+//!
+//! `runtime` reaches a sandbox through [`SandboxClient`] alone. Each kind of sandbox is one variant; the compiler lists what
+//! a new kind must answer. Today the only kind is a shim process on the host ([`crate::shim`]).
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use model::{ContainerId, ErrorClass, ErrorKind, Exit, Signal};
+use shim_protocol::{
+    AttachRequest, ContainerReport, CreateRequest, ExecRequest, ExecStreamRequest, Request, Response, Sandbox,
+    SandboxRequest, ShimError, ShimErrorKind,
+};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::shim::{ShimClient, pid_file};
+pub(crate) use crate::shim::{ShimProgram, SpawnError};
+
+/// How long a sandbox may take to answer while a pod or container is stopped or removed. It is not needed there: the kernel
+/// ends the processes that it does not.
+pub(crate) const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SandboxError {
+    #[error("connecting to the shim at {path}")]
+    Connect { path: PathBuf, source: io::Error },
+    #[error("the pod's shim is gone")]
+    Gone,
+    #[error("the pod's shim did not answer within {0:?}")]
+    Silent(Duration),
+    #[error("the pod's shim is silent, and was not waited for")]
+    Mute,
+    #[error("the pod's shim ({release}) speaks protocol {protocol}, which this daemon does not")]
+    Foreign { release: String, protocol: u32 },
+    #[error("talking to the shim")]
+    Frame(#[from] shim_protocol::FrameError),
+    #[error("sending to the shim")]
+    Send(#[source] io::Error),
+    #[error("the shim answered something else than was asked")]
+    Mismatch,
+    #[error(transparent)]
+    Failed(#[from] ShimError),
+}
+
+impl SandboxError {
+    /// Whether this proves that nobody is behind the socket any more. Whatever else goes wrong may pass: the shim is
+    /// busy, stopped, of another time, or this process has run out of descriptors.
+    pub(crate) fn is_dead(&self) -> bool {
+        let Self::Connect { source, .. } = self else { return false };
+        matches!(source.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
+    }
+}
+
+impl ErrorClass for SandboxError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Connect { .. } | Self::Gone | Self::Silent(_) | Self::Mute => ErrorKind::Unavailable,
+            Self::Foreign { .. } => ErrorKind::Unsupported,
+            Self::Frame(_) | Self::Send(_) | Self::Mismatch => ErrorKind::Internal,
+            Self::Failed(failure) => match failure.kind {
+                ShimErrorKind::NotFound => ErrorKind::NotFound,
+                ShimErrorKind::State => ErrorKind::Precondition,
+                ShimErrorKind::Program => ErrorKind::Invalid,
+                ShimErrorKind::Unsupported => ErrorKind::Unsupported,
+                ShimErrorKind::Refused | ShimErrorKind::Internal => ErrorKind::Internal,
+            },
+        }
+    }
+}
+
+/// A message that a sandbox sends at any time.
+#[derive(Debug)]
+pub(crate) enum SandboxEvent {
+    Exited {
+        container: ContainerId,
+        exit: Exit,
+    },
+    LogLost {
+        container: ContainerId,
+        bytes: u64,
+        error: String,
+    },
+    /// The connection ended: the shim is dead, or found this daemon too slow.
+    Gone,
+}
+
+/// A connection to a sandbox; clones share it, and it ends with the last of them.
+#[derive(Debug, Clone)]
+pub(crate) enum SandboxClient {
+    Shim(ShimClient),
+}
+
+impl SandboxClient {
+    /// Starts the sandbox of the pod whose directory is `dir`.
+    pub(crate) fn spawn(program: &ShimProgram, dir: &Path) -> Result<(), SpawnError> {
+        program.spawn(dir)
+    }
+
+    /// Connects to the sandbox of the pod whose directory is `dir`.
+    pub(crate) async fn connect(dir: &Path, events: mpsc::UnboundedSender<SandboxEvent>) -> Result<Self, SandboxError> {
+        ShimClient::connect(&dir.join("shim.sock"), events).await.map(Self::Shim)
+    }
+
+    /// The process of the sandbox, unless it is known to be gone.
+    pub(crate) fn pid(dir: &Path) -> Option<u32> {
+        pid_file::pid(dir)
+    }
+
+    /// Kills the process of the sandbox, whether it answers or not, and waits for its end. Blocks.
+    pub(crate) fn kill(dir: &Path) {
+        pid_file::end(dir);
+    }
+
+    /// Creates the namespaces that the pod's containers share.
+    pub(crate) async fn create_sandbox(&self, request: SandboxRequest) -> Result<Sandbox, SandboxError> {
+        match self.call(Request::CreateSandbox(request), &[]).await? {
+            Response::SandboxCreated(sandbox) => Ok(sandbox),
+            _ => Err(SandboxError::Mismatch),
+        }
+    }
+
+    /// Creates a container from the configuration in its directory. Returns its first process and the settings that the
+    /// host could not apply.
+    pub(crate) async fn create_container(
+        &self,
+        request: CreateRequest,
+        log: Option<BorrowedFd<'_>>,
+    ) -> Result<(u32, Vec<String>), SandboxError> {
+        match self.call(Request::Create(request), log.as_slice()).await? {
+            Response::Created { pid, warnings } => Ok((pid, warnings)),
+            _ => Err(SandboxError::Mismatch),
+        }
+    }
+
+    pub(crate) async fn start_container(&self, container: ContainerId) -> Result<(), SandboxError> {
+        self.notify(Request::Start { container }).await
+    }
+
+    /// Sends a signal to the container's first process. No error when that has exited.
+    pub(crate) async fn signal_container(&self, container: ContainerId, signal: Signal) -> Result<(), SandboxError> {
+        self.notify(Request::Signal { container, signal: signal.number() }).await
+    }
+
+    /// Continues the container's log in another file.
+    pub(crate) async fn reopen_log(&self, container: ContainerId, log: BorrowedFd<'_>) -> Result<(), SandboxError> {
+        match self.call(Request::Reopen { container }, &[log]).await? {
+            Response::Done => Ok(()),
+            _ => Err(SandboxError::Mismatch),
+        }
+    }
+
+    /// Kills the container's processes and removes it from the sandbox.
+    pub(crate) async fn remove_container(&self, container: ContainerId) -> Result<(), SandboxError> {
+        self.notify(Request::RemoveContainer { container }).await
+    }
+
+    /// The state of every container in the sandbox.
+    pub(crate) async fn state(&self) -> Result<Vec<ContainerReport>, SandboxError> {
+        match self.call(Request::State, &[]).await? {
+            Response::State { containers, .. } => Ok(containers),
+            _ => Err(SandboxError::Mismatch),
+        }
+    }
+
+    /// Kills all processes of the pod and ends the sandbox.
+    pub(crate) async fn shutdown(&self) -> Result<(), SandboxError> {
+        self.notify(Request::Shutdown).await
+    }
+
+    /// Reserves a number for an exec, and returns its exit code to come. An error there means that the sandbox is gone.
+    pub(crate) fn expect_exec(&self) -> (u64, oneshot::Receiver<i32>) {
+        match self {
+            Self::Shim(shim) => shim.expect_exec(),
+        }
+    }
+
+    pub(crate) fn forget_exec(&self, exec: u64) {
+        match self {
+            Self::Shim(shim) => shim.forget_exec(exec),
+        }
+    }
+
+    /// Executes a command that ends with the daemon. `stdio` has the descriptors that the request names, in order.
+    pub(crate) async fn exec(&self, request: ExecRequest, stdio: &[BorrowedFd<'_>]) -> Result<(), SandboxError> {
+        match self.call(Request::Exec(request), stdio).await? {
+            Response::ExecStarted { .. } => Ok(()),
+            _ => Err(SandboxError::Mismatch),
+        }
+    }
+
+    /// Executes a command for a streaming client; it outlives the daemon.
+    pub(crate) async fn exec_stream(&self, request: ExecStreamRequest, stdio: &[OwnedFd]) -> Result<(), SandboxError> {
+        let stdio: Vec<_> = stdio.iter().map(|fd| fd.as_fd()).collect();
+        match self.call(Request::ExecStream(request), &stdio).await? {
+            Response::ExecStarted { .. } => Ok(()),
+            _ => Err(SandboxError::Mismatch),
+        }
+    }
+
+    /// Kills the process of an exec and its descendants.
+    pub(crate) async fn kill_exec(&self, exec: u64) -> Result<(), SandboxError> {
+        self.notify(Request::KillExec { exec }).await
+    }
+
+    /// Attaches a client to a container's streams; `socket` carries [`shim_protocol::AttachFrame`]s.
+    pub(crate) async fn attach(&self, request: AttachRequest, socket: BorrowedFd<'_>) -> Result<(), SandboxError> {
+        match self.call(Request::Attach(request), &[socket]).await? {
+            Response::Done => Ok(()),
+            _ => Err(SandboxError::Mismatch),
+        }
+    }
+
+    async fn call(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, SandboxError> {
+        match self {
+            Self::Shim(shim) => shim.call(request, fds).await,
+        }
+    }
+
+    async fn notify(&self, request: Request) -> Result<(), SandboxError> {
+        match self {
+            Self::Shim(shim) => shim.notify(request).await,
+        }
+    }
+}
