@@ -12,6 +12,8 @@ pub mod pod_resources_json;
 mod process;
 
 #[cfg(test)]
+mod test_support;
+#[cfg(test)]
 mod tests;
 
 use std::path::{Path, PathBuf};

@@ -21,6 +21,8 @@
 //! Where a file is missing, what it would tell is absent. All numbers count what is below the cgroup too.
 
 mod counters;
+#[cfg(test)]
+mod counters_tests;
 mod pressure;
 mod read;
 mod tasks;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model::metrics::{CpuCounters, DeviceIo, GroupCounters, MemoryCounters};
+use model::metrics::GroupCounters;
 use model::stats::{MemoryUsage, Stall, SwapUsage};
 
 use super::read::keyed;
@@ -13,7 +13,7 @@ use crate::layout::{Hierarchy, HierarchyKind, Layout};
 use crate::path::CgroupPath;
 
 /// As Linux 6.18 writes it, for a container with a limit of 64 MiB.
-const V1_STAT: &str = "cache 8192\nrss 4096\nrss_huge 0\nshmem 0\nmapped_file 0\ndirty 0\nwriteback 0\n\
+pub(super) const V1_STAT: &str = "cache 8192\nrss 4096\nrss_huge 0\nshmem 0\nmapped_file 0\ndirty 0\nwriteback 0\n\
     workingset_refault_anon 0\nworkingset_refault_file 0\nswap 0\nswapcached 0\npgpgin 90\npgpgout 12\npgfault 80\n\
     pgmajfault 1\ninactive_anon 4096\nactive_anon 0\ninactive_file 4096\nactive_file 0\nunevictable 0\n\
     hierarchical_memory_limit 67108864\nhierarchical_memsw_limit 134217728\ntotal_cache 2097152\ntotal_rss 1048576\n\
@@ -23,27 +23,27 @@ const V1_STAT: &str = "cache 8192\nrss 4096\nrss_huge 0\nshmem 0\nmapped_file 0\
     total_active_anon 0\ntotal_inactive_file 1572864\ntotal_active_file 524288\ntotal_unevictable 0\n";
 
 /// As Linux 6.1 writes it.
-const V2_STAT: &str = "anon 172032\nfile 21213184\nkernel 172032\nkernel_stack 16384\npagetables 40960\n\
+pub(super) const V2_STAT: &str = "anon 172032\nfile 21213184\nkernel 172032\nkernel_stack 16384\npagetables 40960\n\
     sec_pagetables 0\npercpu 0\nsock 0\nvmalloc 0\nshmem 20971520\nfile_mapped 0\nfile_dirty 0\nfile_writeback 0\n\
     swapcached 0\nanon_thp 0\nfile_thp 0\nshmem_thp 0\ninactive_anon 21098496\nactive_anon 4096\n\
     inactive_file 233472\nactive_file 8192\nunevictable 0\nslab_reclaimable 59256\nslab_unreclaimable 28128\n\
     slab 87384\nworkingset_refault_anon 0\nworkingset_refault_file 0\nworkingset_activate_anon 0\npgscan 0\n\
     pgsteal 0\npgfault 844\npgmajfault 2\npgrefill 0\nthp_fault_alloc 0\nthp_collapse_alloc 0\n";
 
-const CPU_STAT: &str = "usage_usec 325405\nuser_usec 66749\nsystem_usec 258655\nnr_periods 0\nnr_throttled 0\n\
+pub(super) const CPU_STAT: &str = "usage_usec 325405\nuser_usec 66749\nsystem_usec 258655\nnr_periods 0\nnr_throttled 0\n\
     throttled_usec 0\nnr_bursts 0\nburst_usec 0\n";
 
-const PRESSURE: &str = "some avg10=23.22 avg60=39.84 avg300=32.28 total=176961051\n\
+pub(super) const PRESSURE: &str = "some avg10=23.22 avg60=39.84 avg300=32.28 total=176961051\n\
     full avg10=0.00 avg60=0.10 avg300=0.00 total=632\n";
 
 /// A host with `files` in the cgroup `/pod/c1` of the tree that their controller belongs to.
-struct Host {
-    group: Cgroup,
-    trees: tempfile::TempDir,
+pub(super) struct Host {
+    pub(super) group: Cgroup,
+    pub(super) trees: tempfile::TempDir,
 }
 
 impl Host {
-    fn v1(files: &[(&str, &str)]) -> Self {
+    pub(super) fn v1(files: &[(&str, &str)]) -> Self {
         let trees = tempfile::tempdir().unwrap();
         let hierarchy = |name: &str| Hierarchy {
             kind: HierarchyKind::Controllers(vec![name.to_owned()]),
@@ -54,12 +54,12 @@ impl Host {
         Self::with(Layout::V1 { hierarchies, unified }, trees, files)
     }
 
-    fn v2(files: &[(&str, &str)]) -> Self {
+    pub(super) fn v2(files: &[(&str, &str)]) -> Self {
         let trees = tempfile::tempdir().unwrap();
         Self::with(Layout::V2 { root: trees.path().to_owned() }, trees, files)
     }
 
-    fn with(layout: Layout, trees: tempfile::TempDir, files: &[(&str, &str)]) -> Self {
+    pub(super) fn with(layout: Layout, trees: tempfile::TempDir, files: &[(&str, &str)]) -> Self {
         let group = Cgroup::new(Arc::new(layout), CgroupPath::new("/pod/c1").unwrap());
         group.dirs().for_each(|dir| fs::create_dir_all(dir).unwrap());
         let host = Self { group, trees };
@@ -67,21 +67,21 @@ impl Host {
         host
     }
 
-    fn write(&self, file: &str, text: &str) {
+    pub(super) fn write(&self, file: &str, text: &str) {
         fs::write(self.dir(file).join(file), text).unwrap();
     }
 
-    fn dir(&self, file: &str) -> std::path::PathBuf {
+    pub(super) fn dir(&self, file: &str) -> std::path::PathBuf {
         let controller = file.split('.').next().unwrap();
         let dir = if file.ends_with(".pressure") { self.group.unified_dir() } else { self.group.dir_of(controller) };
         dir.unwrap()
     }
 
-    fn usage(&self) -> GroupUsage {
+    pub(super) fn usage(&self) -> GroupUsage {
         self.group.usage(&mut ReadBuffer::default()).unwrap().unwrap()
     }
 
-    fn counters(&self) -> GroupCounters {
+    pub(super) fn counters(&self) -> GroupCounters {
         let counters = self.group.counters(&mut ReadBuffer::default()).unwrap().unwrap();
         let same = self.usage();
         assert_eq!(GroupUsage { at: same.at, ..counters.usage.clone() }, same, "one reading for both");
@@ -308,136 +308,4 @@ fn the_kernel_tells_what_a_process_uses() {
     child.wait().unwrap();
     group.remove().unwrap();
     assert_eq!(group.usage(&mut scratch).unwrap(), None);
-}
-
-#[test]
-fn v1_counts_beyond_the_usage() {
-    let host = Host::v1(&[
-        ("cpuacct.usage", "123456789\n"),
-        ("cpuacct.usage_user", "100000000\n"),
-        ("cpuacct.usage_sys", "23456789\n"),
-        ("cpu.stat", "nr_periods 40\nnr_throttled 3\nthrottled_time 5000\nnr_bursts 0\nburst_time 0\n"),
-        ("memory.usage_in_bytes", "3145728\n"),
-        ("memory.stat", &V1_STAT.replace("total_mapped_file 0", "total_mapped_file 512")),
-        ("memory.limit_in_bytes", "67108864\n"),
-        ("memory.max_usage_in_bytes", "4145728\n"),
-        ("memory.failcnt", "4\n"),
-        ("memory.memsw.failcnt", "7\n"),
-        ("memory.kmem.usage_in_bytes", "77\n"),
-        ("memory.soft_limit_in_bytes", "9223372036854771712\n"),
-        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n"),
-        ("pids.current", "7\n"),
-        ("pids.max", "max\n"),
-        (
-            "blkio.throttle.io_service_bytes_recursive",
-            "8:0 Read 4096\n8:0 Write 8192\n8:0 Sync 1\n8:0 Async 2\n8:0 Discard 3\n8:0 Total 9\n\
-             254:16 Read 5\n254:16 Write 0\nTotal 99\n",
-        ),
-        ("blkio.throttle.io_serviced_recursive", "8:0 Read 1\n8:0 Write 2\n8:0 Total 3\nTotal 3\n"),
-    ]);
-    let GroupCounters { usage: _, cpu, memory, io, huge_pages, tasks, tasks_max } = host.counters();
-    let cpu_known = CpuCounters {
-        user: Some(100_000_000),
-        system: Some(23_456_789),
-        periods: Some(40),
-        throttled_periods: Some(3),
-        throttled: Some(5000),
-    };
-    assert_eq!(cpu, cpu_known);
-    let memory_known = MemoryCounters {
-        cache: Some(2_097_152),
-        mapped: Some(512),
-        kernel: Some(77),
-        peak: Some(4_145_728),
-        limit_hits: Some(11),
-        oom_kills: Some(2),
-        own_page_faults: Some(80),
-        own_major_page_faults: Some(1),
-        reserved: Some(0),
-    };
-    assert_eq!(memory, memory_known);
-    let first = DeviceIo {
-        major: 8,
-        minor: 0,
-        read_bytes: Some(4096),
-        write_bytes: Some(8192),
-        discard_bytes: Some(3),
-        reads: Some(1),
-        writes: Some(2),
-    };
-    let second = DeviceIo { major: 254, minor: 16, read_bytes: Some(5), write_bytes: Some(0), ..DeviceIo::default() };
-    assert_eq!(io, [first, second]);
-    assert_eq!((huge_pages.len(), tasks, tasks_max), (0, Some(7), Some(0)));
-}
-
-#[test]
-fn v2_counts_beyond_the_usage() {
-    let host = Host::v2(&[
-        ("cpu.stat", &CPU_STAT.replace("throttled_usec 0", "throttled_usec 9")),
-        ("memory.current", "21794816\n"),
-        ("memory.stat", V2_STAT),
-        ("memory.peak", "22794816\n"),
-        ("memory.min", "4096\n"),
-        ("memory.events", "low 0\nhigh 0\nmax 6\noom 1\noom_kill 5\noom_group_kill 0\n"),
-        ("pids.current", "2\n"),
-        ("pids.max", "100\n"),
-        ("io.stat", "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=5 dios=6\n7:0 \n"),
-    ]);
-    let GroupCounters { usage: _, cpu, memory, io, huge_pages: _, tasks, tasks_max } = host.counters();
-    let cpu_known = CpuCounters {
-        user: Some(66_749_000),
-        system: Some(258_655_000),
-        periods: Some(0),
-        throttled_periods: Some(0),
-        throttled: Some(9000),
-    };
-    assert_eq!(cpu, cpu_known);
-    let memory_known = MemoryCounters {
-        cache: Some(21_213_184),
-        mapped: Some(0),
-        kernel: Some(172_032),
-        peak: Some(22_794_816),
-        limit_hits: Some(6),
-        oom_kills: Some(5),
-        own_page_faults: Some(844),
-        own_major_page_faults: Some(2),
-        reserved: Some(4096),
-    };
-    assert_eq!(memory, memory_known);
-    let device = DeviceIo {
-        major: 8,
-        minor: 0,
-        read_bytes: Some(1),
-        write_bytes: Some(2),
-        discard_bytes: Some(5),
-        reads: Some(3),
-        writes: Some(4),
-    };
-    assert_eq!((io, tasks, tasks_max), (vec![device], Some(2), Some(100)));
-}
-
-#[test]
-fn what_no_file_counts_is_absent() {
-    for host in [Host::v1(&[]), Host::v2(&[])] {
-        let GroupCounters { usage: _, cpu, memory, io, huge_pages, tasks, tasks_max } = host.counters();
-        assert_eq!((cpu, memory), (CpuCounters::default(), MemoryCounters::default()));
-        assert_eq!((io.len(), huge_pages.len(), tasks, tasks_max), (0, 0, None, None));
-        fs::remove_dir_all(host.trees.path()).unwrap();
-        assert_eq!(host.group.counters(&mut ReadBuffer::default()).unwrap(), None);
-    }
-}
-
-#[test]
-fn members_are_those_of_all_levels() {
-    for host in [Host::v1(&[]), Host::v2(&[])] {
-        let dir = host.dir("memory.stat");
-        fs::create_dir_all(dir.join("below/further")).unwrap();
-        for (at, text) in [("", "7\n8\n0\n"), ("below", ""), ("below/further", "9\n")] {
-            fs::write(dir.join(at).join("cgroup.procs"), text).unwrap();
-        }
-        let members: Vec<u32> = host.group.members().unwrap().into_iter().map(std::num::NonZeroU32::get).collect();
-        assert_eq!(members, [7, 8, 9], "0 is one that cannot be seen from here");
-        fs::remove_dir_all(dir).unwrap();
-        assert!(host.group.members().unwrap().is_empty());
-    }
 }

@@ -10,6 +10,7 @@ pub(crate) mod container;
 mod counts;
 mod events;
 mod layer_gc;
+mod lifecycle;
 mod lookup;
 pub(crate) mod pod;
 mod pod_cidr;

@@ -2,111 +2,19 @@
 
 #[cfg(test)]
 mod captured_clients;
+mod forwarding;
+mod support;
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Method};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+use bytes::Bytes;
+use http::Method;
+use support::*;
+use tokio::io::AsyncWriteExt as _;
 
 use crate::remote_command::{OpenError, RemoteCommand, StdioOptions, Timeouts};
-use crate::spdy::{Decoder, Encoder, Event, data_head};
-use crate::{Chunk, Io, Outcome, Size, StreamError, port_forward, remote_command, upgrade, ws};
-
-const TIMES: Timeouts = Timeouts { idle: Duration::from_secs(60), creation: Duration::from_millis(200) };
-const ALL: StdioOptions = StdioOptions { stdin: true, stdout: true, stderr: true, tty: false };
-
-/// The other side of a connection that was upgraded to SPDY.
-struct Client {
-    io: DuplexStream,
-    encoder: Encoder,
-    decoder: Decoder,
-    buffer: BytesMut,
-}
-
-fn pair() -> (Client, Io) {
-    let (ours, theirs) = tokio::io::duplex(64 << 10);
-    let (reader, writer) = tokio::io::split(theirs);
-    let client = Client { io: ours, encoder: Encoder::default(), decoder: Decoder::default(), buffer: BytesMut::new() };
-    (client, Io::new(reader, writer, b""))
-}
-
-impl Client {
-    async fn send(&mut self, frames: impl FnOnce(&mut Encoder, &mut Vec<u8>)) {
-        let mut bytes = Vec::new();
-        frames(&mut self.encoder, &mut bytes);
-        self.io.write_all(&bytes).await.unwrap();
-    }
-
-    async fn open(&mut self, id: u32, headers: &[(&str, &str)]) {
-        self.send(|encoder, to| encoder.open(id, headers, false, to)).await;
-    }
-
-    async fn write(&mut self, id: u32, bytes: &[u8], fin: bool) {
-        self.io.write_all(&[&data_head(id, fin, bytes.len()), bytes].concat()).await.unwrap();
-    }
-
-    /// The next frame; none at the end.
-    async fn next(&mut self) -> Option<Event> {
-        loop {
-            if let Some(event) = self.decoder.next(&mut self.buffer).unwrap() {
-                return Some(event);
-            }
-            if self.io.read_buf(&mut self.buffer).await.unwrap() == 0 {
-                return None;
-            }
-        }
-    }
-
-    /// All that comes, apart from replies to opened streams and the count of what was read.
-    async fn rest(&mut self) -> Vec<Event> {
-        let mut all = Vec::new();
-        while let Some(event) = self.next().await {
-            match (all.last_mut(), event) {
-                (_, Event::Replied { .. } | Event::Window { .. }) => {}
-                // Frames come in parts.
-                (
-                    Some(Event::Data { stream: before, bytes: have, fin: false }),
-                    Event::Data { stream, bytes, fin: false },
-                ) if *before == stream => *have = [&have[..], &bytes].concat().into(),
-                (_, event) => all.push(event),
-            }
-        }
-        all
-    }
-}
-
-fn data(stream: u32, bytes: &[u8], fin: bool) -> Event {
-    Event::Data { stream, bytes: Bytes::copy_from_slice(bytes), fin }
-}
-
-fn spdy(version: &'static str) -> upgrade::RemoteCommandProtocol {
-    let mut headers = HeaderMap::new();
-    headers.insert("connection", HeaderValue::from_static("Upgrade"));
-    headers.insert("upgrade", HeaderValue::from_static("SPDY/3.1"));
-    headers.insert("x-stream-protocol-version", HeaderValue::from_static(version));
-    upgrade::remote_command(&Method::POST, &headers).unwrap().1
-}
-
-fn websocket(protocol: &'static str) -> HeaderMap {
-    let mut headers = HeaderMap::new();
-    headers.insert("connection", HeaderValue::from_static("Upgrade"));
-    headers.insert("upgrade", HeaderValue::from_static("websocket"));
-    headers.insert("sec-websocket-version", HeaderValue::from_static("13"));
-    headers.insert("sec-websocket-key", HeaderValue::from_static("dGhlIHNhbXBsZSBub25jZQ=="));
-    headers.insert("sec-websocket-protocol", HeaderValue::from_static(protocol));
-    headers
-}
-
-async fn open_all(client: &mut Client) {
-    for (id, name) in [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "stderr")] {
-        client.open(id, &[("streamtype", name)]).await;
-    }
-}
-
-async fn opened(io: Io, version: &'static str) -> RemoteCommand {
-    remote_command::open(io, spdy(version), ALL, TIMES).await.unwrap()
-}
+use crate::spdy::{Encoder, Event};
+use crate::{Chunk, Outcome, Size, StreamError, remote_command, upgrade, ws};
 
 #[tokio::test]
 async fn a_command_is_heard_answered_and_told_how_it_ended() {
@@ -310,29 +218,6 @@ async fn what_is_read_is_told_to_the_client() {
 }
 
 /// Frames of WebSocket, masked as a client has to.
-async fn say(io: &mut DuplexStream, kind: u8, content: &[u8]) {
-    let mut bytes = Vec::new();
-    ws::masked_frame(kind, content, [1, 2, 3, 4], &mut bytes);
-    io.write_all(&bytes).await.unwrap();
-}
-
-async fn hear(io: &mut DuplexStream) -> Vec<Vec<u8>> {
-    let (mut decoder, mut buffer, mut all) = (ws::Decoder::of_server(), BytesMut::new(), Vec::<Vec<u8>>::new());
-    loop {
-        while let Some(event) = decoder.next(&mut buffer).unwrap() {
-            match event {
-                ws::Event::Part { bytes, first, .. } if first || all.is_empty() => all.push(bytes.to_vec()),
-                ws::Event::Part { bytes, .. } => all.last_mut().unwrap().extend_from_slice(&bytes),
-                ws::Event::Ping(_) | ws::Event::Pong => {}
-                ws::Event::Close => return all,
-            }
-        }
-        if io.read_buf(&mut buffer).await.unwrap() == 0 {
-            panic!("no goodbye");
-        }
-    }
-}
-
 #[tokio::test]
 async fn channels_carry_the_same_and_can_be_closed_one_by_one() {
     let (mut client, io) = pair();
@@ -372,100 +257,4 @@ async fn channels_of_text_are_in_base64() {
     stdout.send(&mut Chunk::of(b"\n")).await.unwrap();
     let (all, ()) = tokio::join!(hear(&mut client.io), talk.end(&Outcome::Success));
     assert_eq!(all, [b"1".to_vec(), b"1Cg==".to_vec()], "of an older version: success is not told");
-}
-
-#[tokio::test]
-async fn ports_are_forwarded_in_pairs_of_streams() {
-    let (mut client, io) = pair();
-    let mut headers = HeaderMap::new();
-    headers.insert("connection", HeaderValue::from_static("Upgrade"));
-    headers.insert("upgrade", HeaderValue::from_static("SPDY/3.1"));
-    headers.insert("x-stream-protocol-version", HeaderValue::from_static("portforward.k8s.io"));
-    let protocol = upgrade::port_forward(&Method::POST, &headers).unwrap().1;
-    let mut forwards = port_forward::open(io, protocol, &[], TIMES).await;
-    client.open(1, &[("streamtype", "error"), ("port", "80"), ("requestid", "0")]).await;
-    client.open(3, &[("streamtype", "error"), ("port", "81"), ("requestid", "1")]).await;
-    client.open(5, &[("streamtype", "data"), ("port", "81"), ("requestid", "1")]).await;
-    client.open(7, &[("streamtype", "data"), ("port", "80"), ("requestid", "0")]).await;
-    // As very old clients do.
-    client.open(9, &[("streamtype", "error"), ("port", "82")]).await;
-    client.open(11, &[("streamtype", "data"), ("port", "82")]).await;
-    client.open(13, &[("streamtype", "data"), ("port", "0"), ("requestid", "9")]).await;
-    let mut ports = Vec::new();
-    for _ in 0..3 {
-        let forward = forwards.next().await.unwrap();
-        ports.push(forward.port);
-        forward.error.tell("nobody listens").await;
-    }
-    assert_eq!(ports, [81, 80, 82]);
-    // Half a pair is not kept for ever.
-    client.open(15, &[("streamtype", "data"), ("port", "83"), ("requestid", "2")]).await;
-    let mut told = Vec::new();
-    let (next, reset) = tokio::join!(tokio::time::timeout(Duration::from_secs(1), forwards.next()), async {
-        let mut reset = Vec::new();
-        while reset.last() != Some(&15) {
-            match client.next().await.unwrap() {
-                Event::Reset { stream, .. } => reset.push(stream),
-                Event::Data { stream, bytes, .. } if !bytes.is_empty() => {
-                    assert!([1, 3, 9].contains(&stream));
-                    told.extend_from_slice(&bytes);
-                }
-                _ => {}
-            }
-        }
-        reset
-    });
-    assert!(next.is_err());
-    assert_eq!(told, b"nobody listens".repeat(3));
-    reset.iter().for_each(|stream| assert!([5, 7, 11, 13, 15].contains(stream), "{reset:?}"));
-}
-
-#[tokio::test]
-async fn ports_are_forwarded_through_messages_of_websocket() {
-    let (mut client, io) = pair();
-    let protocol = upgrade::port_forward(&Method::GET, &websocket("SPDY/3.1+portforward.k8s.io")).unwrap().1;
-    let mut forwards = port_forward::open(io, protocol, &[], TIMES).await;
-    let mut frames = Vec::new();
-    client.encoder.open(1, &[("streamtype", "error"), ("port", "80"), ("requestid", "0")], true, &mut frames);
-    client.encoder.open(3, &[("streamtype", "data"), ("port", "80"), ("requestid", "0")], false, &mut frames);
-    frames.extend([&data_head(3, true, 2)[..], b"hi"].concat());
-    // However the bytes are cut into messages.
-    for piece in frames.chunks(5) {
-        say(&mut client.io, ws::BINARY, piece).await;
-    }
-    let mut forward = forwards.next().await.unwrap();
-    let mut got = Vec::new();
-    while let Some(bytes) = forward.input.next().await.unwrap() {
-        got.extend_from_slice(&bytes);
-    }
-    assert_eq!(got, b"hi");
-    forward.output.send(&mut Chunk::of(b"there")).await.unwrap();
-    forward.output.finish().await;
-    forward.error.finish().await;
-    let (messages, ()) = tokio::join!(hear(&mut client.io), forwards.end());
-    client.buffer.extend_from_slice(&messages.concat());
-    let mut all = Vec::new();
-    while let Some(event) = client.decoder.next(&mut client.buffer).unwrap() {
-        all.push(event);
-    }
-    let wanted = [data(3, b"there", false), data(3, b"", true), data(1, b"", true), Event::GoAway { last: 0 }];
-    assert_eq!(all[2..], wanted);
-}
-
-#[tokio::test]
-async fn ports_have_two_channels_each() {
-    let (mut client, io) = pair();
-    let protocol = upgrade::port_forward(&Method::GET, &websocket("v4.channel.k8s.io")).unwrap().1;
-    let mut forwards = port_forward::open(io, protocol, &[80, 8080], TIMES).await;
-    say(&mut client.io, ws::BINARY, b"\x02for the second").await;
-    let (first, mut second) = (forwards.next().await.unwrap(), forwards.next().await.unwrap());
-    assert_eq!((first.port, second.port), (80, 8080));
-    assert_eq!(second.input.next().await, Ok(Some(Bytes::from_static(b"for the second"))));
-    second.output.send(&mut Chunk::of(b"answer")).await.unwrap();
-    first.error.tell("refused").await;
-    assert!(forwards.next().await.is_none());
-    let (messages, ()) = tokio::join!(hear(&mut client.io), forwards.end());
-    let wanted: [&[u8]; 6] =
-        [b"\x00\x50\x00", b"\x01\x50\x00", b"\x02\x90\x1f", b"\x03\x90\x1f", b"\x02answer", b"\x01refused"];
-    assert_eq!(messages, wanted);
 }

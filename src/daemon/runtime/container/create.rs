@@ -1,156 +1,30 @@
 //! CreateContainer.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use config::{NoSuchHandler, OomPolicy};
-use model::{ContainerId, ContainerSpec, ContainerState, ErrorClass, ErrorKind, ImageName, PodId, PodSpec, PodState};
-use oci::OciError;
-use oci::cdi::CdiError;
-use safe_fs::FileError;
-use security::seccomp::SeccompError;
-use security::{ApparmorError, RelabelError, SelinuxError, relabel};
+use config::OomPolicy;
+use model::{ContainerId, ContainerSpec, ContainerState, PodSpec, PodState};
+use security::relabel;
 use shim_protocol::{CgroupMount, CgroupPaths, CreateRequest, LaunchConfig, Overlay};
 use tracing::Instrument as _;
 
-use super::devices::DevicesError;
-use super::log::LogError;
+use super::create_error::CreateError;
+use super::image_name::{display_image_name, image_ref};
 use super::plan::ContainerPlan;
-use super::pod_resources_check::ResourceMismatch;
 use super::poststop_hooks;
-use super::volumes::{ImageVolumeError, MountError};
 use crate::failpoint;
-use crate::failpoint::InjectedFailure;
 use crate::runtime::cleanup::CleanupIntent;
+use crate::runtime::lifecycle::Step;
 use crate::runtime::pod::etc_files;
-use crate::runtime::pod::handler::HandlerMissing;
 use crate::runtime::shim_monitor::recorded_exit;
 use crate::runtime::{LookupError, Runtime, blocking, layer_gc, random};
 use crate::sandbox::SandboxError;
-use crate::store::{ContainerImage, ContainerRecord, ContainerUser, NameTaken, PodRecord, StopWaiters, VERSION};
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CreateError {
-    #[error(transparent)]
-    Look(#[from] LookupError),
-    #[error("pod {0} is not ready")]
-    PodNotReady(PodId),
-    #[error(transparent)]
-    Handler(#[from] HandlerMissing),
-    #[error(transparent)]
-    ImageHandler(#[from] NoSuchHandler),
-    #[error("sandbox_config.metadata is not that of pod {0}")]
-    OtherPod(PodId),
-    #[error(transparent)]
-    NameTaken(#[from] NameTaken),
-    #[error(transparent)]
-    NotAsAnnounced(#[from] ResourceMismatch),
-    #[error("config.image.image: there is no image {0:?}")]
-    NoSuchImage(String),
-    #[error("image {0} has no layers")]
-    NoLayers(String),
-    #[error("config.linux.security_context.privileged: the pod is not privileged")]
-    PrivilegedAlone,
-    #[error("config.linux.security_context.privileged: the runtime handler {0:?} does not allow it")]
-    Privileged(String),
-    #[error("config.mounts: {path}")]
-    MountSource { path: PathBuf, source: io::Error },
-    /// In the word that CRI has for it, which clients may look for.
-    #[error("ImageVolumeMountFailed")]
-    ImageMount(#[source] MountError),
-    #[error("the volumes of the container's image")]
-    Declared(#[from] ImageVolumeError),
-    #[error("filling the volumes of the container's image")]
-    Volumes(#[from] image::VolumeError),
-    #[error("config.linux.security_context.namespace_options.target_id: container {0:?} is not running in this pod")]
-    Target(String),
-    #[error("the image's stop signal")]
-    StopSignal(#[from] model::UnknownSignal),
-    #[error("finding the container's user")]
-    Accounts(#[from] image::AccountsError),
-    #[error("the container's user")]
-    User(#[from] image::UserError),
-    #[error(transparent)]
-    Devices(#[from] DevicesError),
-    #[error(transparent)]
-    Cdi(#[from] CdiError),
-    #[error(transparent)]
-    Oci(#[from] OciError),
-    #[error("config.linux.security_context.seccomp")]
-    Seccomp(#[from] SeccompError),
-    #[error("the profile that is configured as the default for seccomp")]
-    DefaultSeccomp(#[source] SeccompError),
-    #[error("config.linux.security_context.apparmor")]
-    Apparmor(#[from] ApparmorError),
-    #[error("config.linux.security_context.selinux_options")]
-    Selinux(#[from] SelinuxError),
-    #[error("config.mounts[{index}].selinux_relabel")]
-    Relabel { index: usize, source: RelabelError },
-    #[error("labelling the volumes of the container's image")]
-    VolumeLabels(#[source] RelabelError),
-    #[error(transparent)]
-    Log(#[from] LogError),
-    #[error("the container's layers")]
-    Layers(#[from] image::HoldError),
-    #[error(transparent)]
-    Disk(#[from] FileError),
-    #[error("the container's cgroup")]
-    CgroupPath(#[from] cgroup::InvalidPath),
-    #[error("making the container's cgroup")]
-    Cgroup(#[from] cgroup::CgroupError),
-    #[error("config.linux.resources")]
-    Limits(#[from] cgroup::ApplyError),
-    #[error("putting the container's device rules in force")]
-    DeviceRules(#[from] cgroup::DeviceError),
-    #[error("failed to create container {0}")]
-    Shim(ContainerId, #[source] SandboxError),
-    #[error("config.linux.resources.oom_score_adj: {0}")]
-    OomScore(String),
-    #[error(transparent)]
-    Fault(#[from] InjectedFailure),
-}
-
-impl ErrorClass for CreateError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Look(e) => e.kind(),
-            Self::PodNotReady(_) | Self::Target(_) | Self::OomScore(_) => ErrorKind::Precondition,
-            Self::OtherPod(_) | Self::StopSignal(_) | Self::CgroupPath(_) | Self::NoLayers(_) => ErrorKind::Invalid,
-            Self::Handler(e) => e.kind(),
-            Self::ImageHandler(e) => e.kind(),
-            Self::NameTaken(e) => e.kind(),
-            Self::NotAsAnnounced(e) => e.kind(),
-            Self::NoSuchImage(_) => ErrorKind::NotFound,
-            Self::MountSource { .. } | Self::PrivilegedAlone | Self::Privileged(_) => ErrorKind::Invalid,
-            Self::ImageMount(e) => e.kind(),
-            Self::Declared(e) => e.kind(),
-            Self::Volumes(e) => e.kind(),
-            Self::Accounts(e) => e.kind(),
-            Self::User(e) => e.kind(),
-            Self::Devices(e) => e.kind(),
-            Self::Cdi(e) => e.kind(),
-            Self::Oci(e) => e.kind(),
-            Self::Seccomp(e) => e.kind(),
-            Self::Apparmor(e) => e.kind(),
-            Self::Selinux(e) => e.kind(),
-            Self::Relabel { source, .. } | Self::VolumeLabels(source) => source.kind(),
-            Self::Log(e) => e.kind(),
-            Self::Layers(e) => e.kind(),
-            Self::Disk(e) => e.kind(),
-            Self::Cgroup(e) => e.kind(),
-            Self::Limits(e) => e.kind(),
-            Self::DeviceRules(e) => e.kind(),
-            Self::Shim(_, e) => e.kind(),
-            // The operator's file, not the client's.
-            Self::DefaultSeccomp(_) | Self::Fault(_) => ErrorKind::Internal,
-        }
-    }
-}
+use crate::store::{ContainerImage, ContainerRecord, ContainerUser, PodRecord, StopWaiters, VERSION};
 
 impl Runtime {
     pub(crate) async fn create(
@@ -210,6 +84,7 @@ impl Runtime {
     async fn make_container(self: &Arc<Self>, draft: ContainerPlan, ends: &StopWaiters) -> Result<(), CreateError> {
         let (runtime, sandbox) = (self.clone(), self.sandbox_of(&draft.pod.id));
         let sandbox = sandbox.ok_or_else(|| CreateError::PodNotReady(draft.pod.id.clone()))?;
+        self.at_step(&Step::CreateContainer(&draft));
         let preparing = tracing::debug_span!("container.prepare");
         let (dir, draft) = blocking(move || runtime.prepare(draft)).instrument(preparing).await?;
         let request = CreateRequest { container: draft.id.clone(), dir };
@@ -362,58 +237,5 @@ impl Runtime {
         }
         self.publish_container_events(&entry);
         Ok(())
-    }
-}
-
-/// What people call the image that was asked for: the kubelet asks by id.
-fn display_image_name(asked: &ImageName, image: &image::Image) -> String {
-    let digits = asked.image.strip_prefix("sha256:").unwrap_or(&asked.image);
-    if !image.id.hex().starts_with(digits) {
-        asked.image.clone()
-    } else if !asked.user_specified.is_empty() {
-        asked.user_specified.clone()
-    } else {
-        image.repo_tags.first().unwrap_or(&asked.image).clone()
-    }
-}
-
-/// The digest under which the image is known in the repository of `name`, else in any; its id where it is in none.
-fn image_ref(name: &str, image: &image::Image) -> String {
-    let repository = name.parse::<image::Reference>().map(|name| name.repository() + "@").unwrap_or_default();
-    let same = image.repo_digests.iter().find(|digest| digest.starts_with(&repository));
-    same.or(image.repo_digests.first()).cloned().unwrap_or_else(|| image.id.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_image_asked_for_by_id_is_shown_by_its_name() {
-        let id = format!("sha256:{}", "ab".repeat(32));
-        let mut image: image::Image = serde_json::from_value(serde_json::json!({
-            "id": id, "repo_tags": ["a.example/b:1"], "repo_digests": [], "manifest": null, "size": 1,
-            "config": {"user": "", "env": [], "entrypoint": [], "cmd": [], "working_dir": "", "stop_signal": "",
-                "volumes": [], "labels": {}, "exposed_ports": [], "os": "linux", "architecture": "amd64"},
-            "chain": [],
-        }))
-        .unwrap();
-        let asked = |image: &str, user_specified: &str| ImageName {
-            image: image.to_owned(),
-            user_specified: user_specified.to_owned(),
-            annotations: Default::default(),
-            handler: String::new(),
-        };
-        assert_eq!(display_image_name(&asked("a.example/b:1", "c"), &image), "a.example/b:1");
-        assert_eq!(display_image_name(&asked(&id, "b"), &image), "b");
-        assert_eq!(display_image_name(&asked("abab", ""), &image), "a.example/b:1");
-        image.repo_tags.clear();
-        assert_eq!(display_image_name(&asked(&id, ""), &image), id);
-        assert_eq!(image_ref(&id, &image), id);
-        image.repo_digests =
-            vec![format!("a.example/bc@{id}"), format!("b.example/c@{id}"), format!("c.example/d@{id}")];
-        for (name, digest) in [("b.example/c:1", 1), ("a.example/b", 0), ("e.example/f:1", 0), (id.as_str(), 0)] {
-            assert_eq!(image_ref(name, &image), image.repo_digests[digest], "{name}");
-        }
     }
 }

@@ -3,10 +3,12 @@
 //! `plan` makes every check of CreateContainer before anything is created; `create` carries the plan out.
 
 mod create;
+mod create_error;
 mod devices;
+mod image_name;
 mod log;
 pub(crate) mod oom_score;
-mod plan;
+pub(crate) mod plan;
 mod pod_resources_check;
 pub(crate) mod poststop_hooks;
 pub(crate) mod remove;

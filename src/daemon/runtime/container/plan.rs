@@ -13,7 +13,7 @@ use oci::{SpecInputs, cdi};
 use security::seccomp::ProfileSource;
 use security::{LabelRequest, Labels, RelabelError, SelinuxError, relabel};
 
-use super::create::CreateError;
+use super::create_error::CreateError;
 use super::devices::{self, Devices};
 use super::{log, pod_resources_check, volumes};
 use crate::runtime::Runtime;
@@ -60,11 +60,7 @@ impl Runtime {
         self.image_handlers(&spec)?;
         let differences =
             pod_resources_check::check(self.settings().resources.mismatch, pod.spec.pod_resources.as_ref(), &mut spec)?;
-        let image = self.images.find(&spec.image.image);
-        let image = image.ok_or_else(|| CreateError::NoSuchImage(spec.image.image.clone()))?;
-        if image.chain.is_empty() {
-            return Err(CreateError::NoLayers(spec.image.image.clone()));
-        }
+        let image = self.image_of(&spec)?;
         let (user, mut groups) = self.user(&spec, &image)?;
         let stop_signal = stop_signal(&spec, &image)?;
         let (Devices { nodes, rules: device_rules, .. }, edits) = self.devices(&pod, &spec, &user)?;
@@ -104,10 +100,7 @@ impl Runtime {
         })?;
         // From here on something may be made: missing sources, labels and the log, as the peers do.
         ready_volumes(&spec, selinux.as_ref())?;
-        let log = match (&pod.spec.log_directory, &spec.log_path) {
-            (Some(directory), Some(path)) => Some((directory.join(path), log::open(directory, path)?)),
-            (None, _) | (_, None) => None,
-        };
+        let log = open_log(&pod, &spec)?;
         warn_unsupported(&id, &pod, &spec);
         if let Some(differences) = differences {
             tracing::warn!(container = %id, %differences, "not as announced with its pod");
@@ -134,6 +127,12 @@ impl Runtime {
             settings: cgroup::AppliedValues::new(),
             config,
         })
+    }
+
+    fn image_of(&self, spec: &ContainerSpec) -> Result<Arc<image::Image>, CreateError> {
+        let image = self.images.find(&spec.image.image);
+        let image = image.ok_or_else(|| CreateError::NoSuchImage(spec.image.image.clone()))?;
+        if image.chain.is_empty() { Err(CreateError::NoLayers(spec.image.image.clone())) } else { Ok(image) }
     }
 
     /// Images are the same for all handlers; one that is not there is a mistake all the same.
@@ -233,6 +232,14 @@ impl Runtime {
             Some(ContainerState::Running { pid, .. }) => Ok(Some(pid.get())),
             _ => Err(CreateError::Target(name)),
         }
+    }
+}
+
+/// The log file, where the pod has a log directory and the container a path in it.
+fn open_log(pod: &PodRecord, spec: &ContainerSpec) -> Result<Option<(PathBuf, File)>, CreateError> {
+    match (&pod.spec.log_directory, &spec.log_path) {
+        (Some(directory), Some(path)) => Ok(Some((directory.join(path), log::open(directory, path)?))),
+        (None, _) | (_, None) => Ok(None),
     }
 }
 

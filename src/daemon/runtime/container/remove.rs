@@ -1,9 +1,11 @@
 //! RemoveContainer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::{CleanupFailure, ContainerId, ErrorClass, ErrorKind};
 
+use crate::runtime::lifecycle::Step;
 use crate::runtime::{LookupError, Runtime, StopError};
 use crate::store::{ContainerRecord, Entry};
 
@@ -49,9 +51,12 @@ impl Runtime {
         }
         let record = entry.get();
         let container = record.id.clone();
-        self.kill(entry).await.map_err(|source| RemoveError::Stop { container: container.clone(), source })?;
+        self.stop_entry(entry, Duration::ZERO)
+            .await
+            .map_err(|source| RemoveError::Stop { container: container.clone(), source })?;
         // A change under way writes into the directory that goes; nothing keeps memory from being given back any more.
         let _change = entry.lock_resources().await;
+        self.at_step(&Step::RemoveContainer(&record));
         let left = self.cleanup_container(&record.pod, &container).await;
         if !left.is_empty() {
             return Err(RemoveError::Left { container, left });

@@ -7,6 +7,7 @@ use model::{ContainerId, ContainerState, ErrorClass, ErrorKind, WrongState};
 use shim_protocol::ShimErrorKind;
 
 use super::stop::has_exited;
+use crate::runtime::lifecycle::Step;
 use crate::runtime::{LookupError, Runtime};
 use crate::sandbox::SandboxError;
 use crate::store::{ContainerRecord, Entry};
@@ -60,6 +61,7 @@ impl Runtime {
         let record = entry.get();
         record.state.start(SystemTime::now())?;
         let sandbox = self.sandbox_of(&record.pod).ok_or_else(|| StartError::PodNotReady(record.id.clone()))?;
+        self.at_step(&Step::StartContainer(&record));
         if let Err(source) = sandbox.start_container(record.id.clone()).await {
             let container = record.id.clone();
             if !matches!(&source, SandboxError::Failed(failure) if failure.kind == ShimErrorKind::Program) {

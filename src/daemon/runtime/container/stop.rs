@@ -9,6 +9,7 @@ use model::{ContainerId, ContainerState, ErrorClass, ErrorKind, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
+use crate::runtime::lifecycle::Step;
 use crate::runtime::shim_monitor::recorded_exit_or_lost;
 use crate::runtime::{LookupError, Runtime, blocking};
 use crate::store::{ContainerRecord, Entry};
@@ -53,26 +54,44 @@ impl Runtime {
             Err(LookupError::NoSuchContainer(_)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        let grace = grace.min(self.settings().stop.grace_max);
+        self.stop_entry(&entry, grace.min(self.settings().stop.grace_max)).await
+    }
+
+    /// Stops a container. One that has ended is stopped.
+    pub(crate) async fn stop_entry(
+        self: &Arc<Self>,
+        entry: &Arc<Entry<ContainerRecord>>,
+        grace: Duration,
+    ) -> Result<(), StopError> {
         let record = entry.get();
+        if has_exited(&record) {
+            return Ok(());
+        }
+        if !self.terminate(entry, &record, grace).await {
+            self.kill(entry).await?;
+        }
+        self.at_step(&Step::StopContainer(&record));
+        Ok(())
+    }
+
+    /// Sends the stop signal and waits up to `grace`. Returns whether the container has ended.
+    async fn terminate(&self, entry: &Entry<ContainerRecord>, record: &ContainerRecord, grace: Duration) -> bool {
         if matches!(record.state, ContainerState::Running { .. }) && !grace.is_zero() {
-            let heard = self.signal(&record, record.stop_signal).await;
-            let process = if heard { None } else { self.signal_without_shim(&record) };
+            let heard = self.signal(record, record.stop_signal).await;
+            let process = if heard { None } else { self.signal_without_shim(record) };
             let told = tokio::select! {
                 told = tokio::time::timeout(grace, entry.wait_until(has_exited)) => told,
                 // Nobody else may tell of it. A shim that is merely slow gets a moment to say how.
                 () = wait_for_exit(process) => tokio::time::timeout(TELL_WITHIN, entry.wait_until(has_exited)).await,
             };
-            if told.is_ok() {
-                return Ok(());
-            }
+            return told.is_ok();
         }
-        self.kill(&entry).await
+        false
     }
 
     /// Ends everything in the container's cgroup, now. What the kernel says counts: a shim that is missing, silent or of
     /// another time keeps no container alive, and none in the books.
-    pub(crate) async fn kill(self: &Arc<Self>, entry: &Arc<Entry<ContainerRecord>>) -> Result<(), StopError> {
+    async fn kill(self: &Arc<Self>, entry: &Arc<Entry<ContainerRecord>>) -> Result<(), StopError> {
         let record = entry.get();
         if has_exited(&record) {
             return Ok(());

@@ -10,6 +10,7 @@ use safe_fs::FileError;
 use shim_protocol::LaunchConfig;
 
 use super::oom_score;
+use crate::runtime::lifecycle::Step;
 use crate::runtime::resize;
 pub(crate) use crate::runtime::resize::outcomes::Outcome;
 use crate::runtime::resize::{Journal, ResizeError};
@@ -66,6 +67,7 @@ impl Runtime {
             return Err(LookupError::NoSuchContainer(id.to_owned()).into());
         }
         let Some(prepared) = self.prepare_update(&entry, asked)? else { return Ok(()) };
+        self.at_step(&Step::UpdateContainer(&prepared.record, &prepared.journal.asked));
         // Another thread would take longer to begin with it than it takes.
         if prepared.journal.change.is_quick() && prepared.score.is_none() && !prepared.group.uses_systemd() {
             return self.apply_update(&entry, prepared);

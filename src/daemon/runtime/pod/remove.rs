@@ -5,6 +5,7 @@ use std::sync::Arc;
 use model::{CleanupFailure, ErrorClass, ErrorKind, PodId};
 
 use crate::runtime::container::remove::words;
+use crate::runtime::lifecycle::Step;
 use crate::runtime::{LookupError, RemoveError, Runtime, StopPodError};
 
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +53,7 @@ impl Runtime {
         }
         // A change under way writes into the directory that goes.
         let _change = entry.lock_resources().await;
+        self.at_step(&Step::RemovePod(&pod));
         let left = self.cleanup_pod(&id).await;
         if !left.is_empty() {
             return Err(RemovePodError::Left { pod: id, left });

@@ -19,6 +19,7 @@ use super::{etc_files, limits};
 use crate::failpoint;
 use crate::failpoint::InjectedFailure;
 use crate::runtime::cleanup::CleanupIntent;
+use crate::runtime::lifecycle::Step;
 use crate::runtime::{Runtime, blocking, random};
 use crate::sandbox::{SandboxClient, SandboxError, SandboxEvent, SpawnError};
 use crate::store::{NameTaken, PodCgroup, PodRecord, VERSION};
@@ -152,6 +153,7 @@ impl Runtime {
             network: connection,
             selinux,
         };
+        self.at_step(&Step::RunPod(&record));
         self.publish_pod(record, client, events)?;
         Ok(())
     }

@@ -1,10 +1,12 @@
 //! StopPodSandbox.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use model::{ErrorClass, ErrorKind, PodState};
 use tracing::Instrument as _;
 
+use crate::runtime::lifecycle::Step;
 use crate::runtime::{LookupError, Runtime, StopError};
 use crate::store::{Entry, PodRecord};
 
@@ -43,7 +45,10 @@ impl Runtime {
     pub(crate) async fn stop_pod_entry(self: &Arc<Self>, entry: &Arc<Entry<PodRecord>>) -> Result<(), StopPodError> {
         let pod = entry.get();
         for container in self.containers_of(&pod.id) {
-            self.kill(&container).await?;
+            self.stop_entry(&container, Duration::ZERO).await?;
+        }
+        if pod.state == PodState::Ready {
+            self.at_step(&Step::StopPod(&pod));
         }
         // While its network namespace is there, as plugins expect.
         self.disconnect(&pod.id).instrument(tracing::debug_span!("network.disconnect")).await;

@@ -1,0 +1,140 @@
+//! The errors of CreateContainer and their classes.
+
+use std::io;
+use std::path::PathBuf;
+
+use config::NoSuchHandler;
+use model::{ContainerId, ErrorClass, ErrorKind, PodId};
+use oci::OciError;
+use oci::cdi::CdiError;
+use safe_fs::FileError;
+use security::seccomp::SeccompError;
+use security::{ApparmorError, RelabelError, SelinuxError};
+
+use super::devices::DevicesError;
+use super::log::LogError;
+use super::pod_resources_check::ResourceMismatch;
+use super::volumes::{ImageVolumeError, MountError};
+use crate::failpoint::InjectedFailure;
+use crate::runtime::LookupError;
+use crate::runtime::pod::handler::HandlerMissing;
+use crate::sandbox::SandboxError;
+use crate::store::NameTaken;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CreateError {
+    #[error(transparent)]
+    Look(#[from] LookupError),
+    #[error("pod {0} is not ready")]
+    PodNotReady(PodId),
+    #[error(transparent)]
+    Handler(#[from] HandlerMissing),
+    #[error(transparent)]
+    ImageHandler(#[from] NoSuchHandler),
+    #[error("sandbox_config.metadata is not that of pod {0}")]
+    OtherPod(PodId),
+    #[error(transparent)]
+    NameTaken(#[from] NameTaken),
+    #[error(transparent)]
+    NotAsAnnounced(#[from] ResourceMismatch),
+    #[error("config.image.image: there is no image {0:?}")]
+    NoSuchImage(String),
+    #[error("image {0} has no layers")]
+    NoLayers(String),
+    #[error("config.linux.security_context.privileged: the pod is not privileged")]
+    PrivilegedAlone,
+    #[error("config.linux.security_context.privileged: the runtime handler {0:?} does not allow it")]
+    Privileged(String),
+    #[error("config.mounts: {path}")]
+    MountSource { path: PathBuf, source: io::Error },
+    /// In the word that CRI has for it, which clients may look for.
+    #[error("ImageVolumeMountFailed")]
+    ImageMount(#[source] MountError),
+    #[error("the volumes of the container's image")]
+    Declared(#[from] ImageVolumeError),
+    #[error("filling the volumes of the container's image")]
+    Volumes(#[from] image::VolumeError),
+    #[error("config.linux.security_context.namespace_options.target_id: container {0:?} is not running in this pod")]
+    Target(String),
+    #[error("the image's stop signal")]
+    StopSignal(#[from] model::UnknownSignal),
+    #[error("finding the container's user")]
+    Accounts(#[from] image::AccountsError),
+    #[error("the container's user")]
+    User(#[from] image::UserError),
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
+    #[error(transparent)]
+    Cdi(#[from] CdiError),
+    #[error(transparent)]
+    Oci(#[from] OciError),
+    #[error("config.linux.security_context.seccomp")]
+    Seccomp(#[from] SeccompError),
+    #[error("the profile that is configured as the default for seccomp")]
+    DefaultSeccomp(#[source] SeccompError),
+    #[error("config.linux.security_context.apparmor")]
+    Apparmor(#[from] ApparmorError),
+    #[error("config.linux.security_context.selinux_options")]
+    Selinux(#[from] SelinuxError),
+    #[error("config.mounts[{index}].selinux_relabel")]
+    Relabel { index: usize, source: RelabelError },
+    #[error("labelling the volumes of the container's image")]
+    VolumeLabels(#[source] RelabelError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error("the container's layers")]
+    Layers(#[from] image::HoldError),
+    #[error(transparent)]
+    Disk(#[from] FileError),
+    #[error("the container's cgroup")]
+    CgroupPath(#[from] cgroup::InvalidPath),
+    #[error("making the container's cgroup")]
+    Cgroup(#[from] cgroup::CgroupError),
+    #[error("config.linux.resources")]
+    Limits(#[from] cgroup::ApplyError),
+    #[error("putting the container's device rules in force")]
+    DeviceRules(#[from] cgroup::DeviceError),
+    #[error("failed to create container {0}")]
+    Shim(ContainerId, #[source] SandboxError),
+    #[error("config.linux.resources.oom_score_adj: {0}")]
+    OomScore(String),
+    #[error(transparent)]
+    Fault(#[from] InjectedFailure),
+}
+
+impl ErrorClass for CreateError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Look(e) => e.kind(),
+            Self::PodNotReady(_) | Self::Target(_) | Self::OomScore(_) => ErrorKind::Precondition,
+            Self::OtherPod(_) | Self::StopSignal(_) | Self::CgroupPath(_) | Self::NoLayers(_) => ErrorKind::Invalid,
+            Self::Handler(e) => e.kind(),
+            Self::ImageHandler(e) => e.kind(),
+            Self::NameTaken(e) => e.kind(),
+            Self::NotAsAnnounced(e) => e.kind(),
+            Self::NoSuchImage(_) => ErrorKind::NotFound,
+            Self::MountSource { .. } | Self::PrivilegedAlone | Self::Privileged(_) => ErrorKind::Invalid,
+            Self::ImageMount(e) => e.kind(),
+            Self::Declared(e) => e.kind(),
+            Self::Volumes(e) => e.kind(),
+            Self::Accounts(e) => e.kind(),
+            Self::User(e) => e.kind(),
+            Self::Devices(e) => e.kind(),
+            Self::Cdi(e) => e.kind(),
+            Self::Oci(e) => e.kind(),
+            Self::Seccomp(e) => e.kind(),
+            Self::Apparmor(e) => e.kind(),
+            Self::Selinux(e) => e.kind(),
+            Self::Relabel { source, .. } | Self::VolumeLabels(source) => source.kind(),
+            Self::Log(e) => e.kind(),
+            Self::Layers(e) => e.kind(),
+            Self::Disk(e) => e.kind(),
+            Self::Cgroup(e) => e.kind(),
+            Self::Limits(e) => e.kind(),
+            Self::DeviceRules(e) => e.kind(),
+            Self::Shim(_, e) => e.kind(),
+            // The operator's file, not the client's.
+            Self::DefaultSeccomp(_) | Self::Fault(_) => ErrorKind::Internal,
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The steps of a launch, in their order.
+//!
+//! ```text
+//! on the host          read the configuration, prepare mounts, open cgroups
+//! own mount namespace  leave the mounts of other pods, mount the root file system
+//! libcontainer         namespaces, /proc, /sys, /dev, pivot_root; then the stages of `executor` in the first process
+//! on the host          add the first process to its cgroups, set its OOM score
+//! ```
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use libcontainer::container::builder::ContainerBuilder;
+use libcontainer::syscall::syscall::SyscallType;
+use nix::sched::CloneFlags;
+use oci_spec::runtime::{Mount, Process, Spec};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::CapabilitySet;
+use shim_protocol::{CreateRequest, LaunchConfig, Overlay};
+use sys::fork::SingleThread;
+
+use super::cgroup_join::CgroupFds;
+use super::executor::{CrispExecutor, HookPlan, LaunchStages, StartHooks};
+use super::hook_gate::{self, HookGate};
+use super::libcontainer_spec::{SpecError, for_libcontainer, own_mounts};
+use super::minimal_mounts::pivot_to_minimal_mounts;
+use super::report::trace;
+use super::userns::UserNsLaunch;
+use super::{ContainerStdio, LaunchError, read, set_oom_score, step, target_pid_ns};
+use crate::process::exec_program::{clamped_limits, raise_limits};
+use crate::process::{capabilities, lsm_label};
+use crate::rootfs::idmap::IdMaps;
+use crate::rootfs::mounts::{self, PreparedMount};
+use crate::rootfs::{device_nodes, image_mount, locked_mounts, lowerdirs};
+
+/// A launch under way.
+struct Launcher<'a> {
+    request: &'a CreateRequest,
+    spec: Spec,
+    config: LaunchConfig,
+    process: Process,
+    userns: Option<UserNsLaunch>,
+    ids: IdMaps,
+    mounts: Vec<Mount>,
+    label: Option<String>,
+    rootfs: PathBuf,
+    /// The directory that libcontainer gets as its bundle.
+    bundle: PathBuf,
+    /// libcontainer waits for hooks before it enters the root.
+    gated: bool,
+    warnings: Vec<String>,
+    /// Keeps the PID namespace of another container while it is joined.
+    _target: Option<OwnedFd>,
+}
+
+/// Creates a container. Returns its first process and the settings that the host could not apply.
+pub(super) fn run(request: &CreateRequest, stdio: ContainerStdio) -> Result<(u32, Vec<String>), LaunchError> {
+    let mut launcher = Launcher::read(request)?;
+    let filter = launcher.read_filter()?;
+    launcher.chown_stdio(&stdio).map_err(step("handing the standard streams to the user"))?;
+    let mut prepared = launcher.prepare_mounts()?;
+    let tracer = trace::ToShim(stdio.report.try_clone().map_err(step("copying a descriptor"))?);
+    drop(tracing::subscriber::set_global_default(tracer));
+    let cgroup_fds = launcher.make_directories()?;
+    launcher.enter_mount_namespace(&cgroup_fds)?;
+    launcher.mount_rootfs(&mut prepared)?;
+    launcher.write_bundle()?;
+    let stages = launcher.stages(prepared, filter, [stdio.report, stdio.started])?;
+    if launcher.gated {
+        launcher.spawn_gatekeeper(&stages)?;
+    }
+    let pid = launcher.build([stdio.stdin, stdio.stdout, stdio.stderr], stages)?;
+    cgroup_fds.add(pid).map_err(step("joining the cgroups"))?;
+    launcher.set_oom_score(pid);
+    Ok((pid, launcher.warnings))
+}
+
+impl<'a> Launcher<'a> {
+    /// Reads the configuration from the container's directory.
+    fn read(request: &'a CreateRequest) -> Result<Self, LaunchError> {
+        let dir = &request.dir;
+        let mut spec: Spec = read(dir, "config.json")?;
+        let shim = nix::unistd::getppid().as_raw();
+        let target =
+            target_pid_ns::join(&mut spec, shim).map_err(step("joining the processes of another container"))?;
+        let config: LaunchConfig = read(dir, LaunchConfig::FILE)?;
+        let process = spec.process().clone().ok_or(LaunchError::Lacks("process"))?;
+        let userns = UserNsLaunch::of(&spec).map_err(step("opening the pod's namespaces"))?;
+        let ids = match &userns {
+            Some(UserNsLaunch { ids, user, .. }) => {
+                IdMaps::of_container(ids.clone(), user.try_clone().map_err(step("copying a descriptor"))?)
+            }
+            None => IdMaps::default(),
+        };
+        Ok(Self {
+            request,
+            warnings: clamped_limits(&process),
+            mounts: own_mounts(&spec),
+            label: spec.linux().as_ref().and_then(|linux| linux.mount_label().clone()),
+            rootfs: dir.join("rootfs"),
+            bundle: dir.join("libcontainer"),
+            gated: hook_gate::is_needed(&spec),
+            spec,
+            config,
+            process,
+            userns,
+            ids,
+            _target: target,
+        })
+    }
+
+    fn read_filter(&self) -> Result<Option<Vec<u8>>, LaunchError> {
+        let filter = self.config.seccomp.as_ref().map(std::fs::read).transpose();
+        filter.map_err(|source| LaunchError::Read { file: "the seccomp filter", source })
+    }
+
+    /// Opens the sources of the mounts, on the host.
+    fn prepare_mounts(&mut self) -> Result<Vec<PreparedMount>, LaunchError> {
+        let label = self.label.as_deref();
+        Ok(mounts::prepare(&self.mounts, &self.config.cgroup, label, &mut self.ids, &mut self.warnings)?)
+    }
+
+    fn make_directories(&self) -> Result<CgroupFds, LaunchError> {
+        std::fs::create_dir_all(&self.rootfs).map_err(step("making the root directory"))?;
+        std::fs::create_dir_all(&self.bundle).map_err(step("making the bundle"))?;
+        CgroupFds::open(&self.config.cgroup).map_err(step("opening the cgroups"))
+    }
+
+    /// Leaves the host's mount namespace, and the mounts that the launch does not need.
+    fn enter_mount_namespace(&self, cgroup_fds: &CgroupFds) -> Result<(), LaunchError> {
+        unshare_mounts()?;
+        // Hooks of the host may need all mounts.
+        if !self.gated {
+            let unified = cgroup_fds.unified(&self.spec);
+            let pivoted = needed_paths(&self.request.dir, &self.spec, &self.config)
+                .and_then(|paths| pivot_to_minimal_mounts(&paths, unified.as_deref(), &self.bundle));
+            if let Err(error) = pivoted {
+                crate::log(format_args!("launching among all mounts of the host: {error}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Mounts the layers, and prepares the mounts that need this mount namespace.
+    fn mount_rootfs(&mut self, prepared: &mut Vec<PreparedMount>) -> Result<(), LaunchError> {
+        let (label, rootfs) = (self.label.as_deref(), &self.rootfs);
+        if let Some(userns) = &self.userns {
+            raise_limits(&self.process);
+            let devices = self.spec.linux().as_ref().and_then(|linux| linux.devices().as_deref()).unwrap_or_default();
+            prepared.splice(0..0, device_nodes::prepare(devices, &userns.ids, label, rootfs)?);
+        }
+        prepared.extend(image_mount::prepare(&self.mounts, &self.config, label, rootfs, &mut self.ids)?);
+        if let Some(userns) = &self.userns {
+            locked_mounts::lock(prepared, userns.user.as_fd(), rootfs).map_err(step("locking the mounts"))?;
+        }
+        let user = self.userns.as_ref().map(|userns| userns.user.as_fd());
+        mount_overlay(&self.config.rootfs, label, rootfs, user, &self.bundle)?;
+        refuse_links(rootfs)
+    }
+
+    /// Writes the configuration that libcontainer gets.
+    fn write_bundle(&self) -> Result<(), LaunchError> {
+        let held = if self.userns.is_some() { CapabilitySet::all() } else { capabilities::held() };
+        let mut slim = for_libcontainer(&self.spec, self.rootfs.clone(), capabilities::names(held))?;
+        if self.gated {
+            slim.set_hooks(Some(hook_gate::hooks().map_err(SpecError::from)?));
+        }
+        if let Some(userns) = &self.userns {
+            let dir = &self.request.dir;
+            userns.make_reachable(dir, self.gated).map_err(step("letting the user namespace find the root"))?;
+            userns.adapt(&mut slim, dir).map_err(SpecError::from)?;
+        }
+        slim.save(self.bundle.join("config.json")).map_err(|e| LaunchError::Libcontainer(e.to_string()))
+    }
+
+    /// The code that runs in the container's first process.
+    fn stages(
+        &self,
+        prepared: Vec<PreparedMount>,
+        filter: Option<Vec<u8>>,
+        pipes: [OwnedFd; 2],
+    ) -> Result<Rc<LaunchStages>, LaunchError> {
+        let hooks = HookPlan { gated: self.gated, start: start_hooks(self.request, &self.spec)? };
+        Ok(LaunchStages::new(prepared, self.process.clone(), &self.spec, filter, self.config.tty, pipes, hooks))
+    }
+
+    fn spawn_gatekeeper(&self, stages: &Rc<LaunchStages>) -> Result<(), LaunchError> {
+        let gate = HookGate {
+            id: self.request.container.to_string(),
+            bundle: self.request.dir.clone(),
+            rootfs: self.rootfs.clone(),
+            spec: self.spec.clone(),
+            stages: Rc::clone(stages),
+        };
+        hook_gate::spawn_gatekeeper(gate).map_err(step("starting the process that runs the hooks"))
+    }
+
+    fn set_oom_score(&mut self, pid: u32) {
+        let requested = self.config.oom_score_adj;
+        let file = File::options().read(true).write(true).open(format!("/proc/{pid}/oom_score_adj"));
+        if let Err(error) = file.and_then(|file| set_oom_score(file, requested.unwrap_or(0)))
+            && let Some(score) = requested
+        {
+            self.warnings.push(format!("oom_score_adj {score} could not be set: {error}"));
+        }
+    }
+
+    /// Calls libcontainer. Returns the first process.
+    fn build(&self, stdio: [OwnedFd; 3], stages: Rc<LaunchStages>) -> Result<u32, LaunchError> {
+        let failed = |e: libcontainer::error::LibcontainerError| {
+            let mut words = e.to_string();
+            let mut cause = std::error::Error::source(&e);
+            while let Some(next) = cause {
+                words = format!("{words}: {next}");
+                cause = next.source();
+            }
+            LaunchError::Libcontainer(words)
+        };
+        let [stdin, stdout, stderr] = stdio;
+        let container = ContainerBuilder::new(self.request.container.to_string(), SyscallType::default())
+            .with_executor(CrispExecutor(stages))
+            .with_root_path(&self.bundle)
+            .map_err(failed)?
+            .with_stdin(stdin)
+            .with_stdout(stdout)
+            .with_stderr(stderr)
+            .as_init(&self.bundle)
+            .with_systemd(false)
+            .with_detach(true)
+            .as_sibling(true)
+            .build()
+            .map_err(failed)?;
+        let pid = container.pid().ok_or(LaunchError::Lacks("first process"))?;
+        u32::try_from(pid.as_raw()).map_err(|_| LaunchError::Lacks("first process"))
+    }
+
+    /// A program that reopens /dev/stdout as another user than root would be refused.
+    fn chown_stdio(&self, stdio: &ContainerStdio) -> io::Result<()> {
+        let process = &self.process;
+        let (uid, gid) = (process.user().uid(), process.user().gid());
+        let (uid, gid) = match &self.userns {
+            None => (Some(uid), Some(gid)),
+            Some(userns) => (userns.ids.uid(uid), userns.ids.gid(gid)),
+        };
+        for end in [&stdio.stdin, &stdio.stdout, &stdio.stderr] {
+            if rustix::fs::fstat(end).is_ok_and(|s| s.st_rdev == 0) {
+                rustix::fs::fchown(end, uid.map(Uid::from_raw), gid.map(Gid::from_raw))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is mounted from here on is seen by this process and its children alone.
+fn unshare_mounts() -> Result<(), LaunchError> {
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+        .map_err(step("making mounts private"))
+}
+
+/// All that is looked for in the host's files from here on. What `/proc` and `/sys` have is always there.
+fn needed_paths(dir: &Path, spec: &Spec, launch: &LaunchConfig) -> io::Result<Vec<PathBuf>> {
+    let Overlay { layers, lower: _, upper, work } = &launch.rootfs;
+    let spaces = spec.linux().as_ref().and_then(|linux| linux.namespaces().as_deref()).unwrap_or_default();
+    let spaces = spaces.iter().filter_map(|space| space.path().as_deref());
+    let all = [dir, layers, upper, work].into_iter().chain(spaces);
+    all.filter(|path| !path.starts_with("/proc") && !path.starts_with("/sys")).map(std::fs::canonicalize).collect()
+}
+
+/// The hooks that the container's first process runs itself.
+fn start_hooks(request: &CreateRequest, spec: &Spec) -> Result<Option<StartHooks>, LaunchError> {
+    let hooks = spec.hooks().as_ref().and_then(|hooks| hooks.start_container().clone()).unwrap_or_default();
+    if hooks.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(StartHooks {
+        alone: SingleThread::check().map_err(step("counting threads"))?,
+        hooks,
+        id: request.container.to_string(),
+        bundle: request.dir.clone(),
+        version: spec.version().clone(),
+        annotations: spec.annotations().clone().unwrap_or_default(),
+    }))
+}
+
+/// With `ids`, the files of the layers are shown under these. What is written has the ids that the container's are on the
+/// host. `spare` is an empty directory, which is mounted over meanwhile.
+fn mount_overlay(
+    overlay: &Overlay,
+    label: Option<&str>,
+    onto: &Path,
+    ids: Option<BorrowedFd<'_>>,
+    spare: &Path,
+) -> Result<(), LaunchError> {
+    let entered = lowerdirs::enter(&overlay.layers, ids, spare).map_err(step("entering the layers"))?;
+    let lower = overlay.lower.join(":");
+    let (upper, work, label) = (overlay.upper.display(), overlay.work.display(), lsm_label::mount_data(label));
+    let data = format!("lowerdir={lower},upperdir={upper},workdir={work}{label}");
+    let data = std::ffi::CString::new(data).map_err(|e| step("mounting the layers")(io::Error::other(e)))?;
+    mount("overlay", onto, "overlay", MountFlags::empty(), Some(data.as_c_str()))
+        .map_err(step("mounting the layers"))?;
+    entered.leave().map_err(step("leaving the layers"))
+}
+
+/// libcontainer mounts and makes nodes at these places from outside of the root: a link of the image's there would lead
+/// it to the host's own.
+fn refuse_links(rootfs: &Path) -> Result<(), LaunchError> {
+    let root = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(rootfs, root, Mode::empty()).map_err(step("opening the root"))?;
+    for place in ["proc", "sys", "dev"] {
+        match rustix::fs::statat(&root, place, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::Directory => {
+                return Err(LaunchError::NotADirectory(place));
+            }
+            Ok(_) | Err(rustix::io::Errno::NOENT) => {}
+            Err(errno) => return Err(step("looking into the root")(errno)),
+        }
+    }
+    Ok(())
+}
