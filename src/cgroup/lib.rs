@@ -18,7 +18,7 @@
 //! ```
 //! A change reads what is in force and plans ([`prepare`]), then writes, reads back and compares ([`commit`]). If anything
 //! fails, every earlier write is taken back, and the error names the file, the value and the kernel's answer. A change that
-//! was cut off between two writes is brought to one of its ends by [`settle`]. Memory is lowered without killing: `shrink`
+//! was cut off between two writes is brought to one of its ends by [`recover`]. Memory is lowered without killing: `limits::memory_shrink`
 //! says how.
 //!
 //! Limits: everything here blocks for the time of the file access, so an async caller moves it off its threads. Changes

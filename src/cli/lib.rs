@@ -1,7 +1,7 @@
 //! What an operator does, beside `crisp serve`.
 //!
 //! - `image`: a store that a daemon has open is worked on through that daemon, over its socket; a store that nobody has open is
-//!   opened here. Both ways do the same: `daemon` asks, `offline` does, and `image` does not care which.
+//!   opened here. Both ways do the same: `remote` calls the daemon, `local` opens the store.
 //! - [`check`](fn@check): what this host can do; with `--live`, whether a daemon does all of it.
 //! - [`explain`](fn@explain): asked, applied and actual side by side.
 //! - [`resize`](fn@resize): several containers and their pod at once, in the right order, or not at all.

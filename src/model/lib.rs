@@ -2,7 +2,7 @@
 //!
 //! No I/O, no async, no wire types. A [`PodSpec`] or [`ContainerSpec`] is what was *asked*; a [`ContainerState`] is where a
 //! container stands; [`resources`] holds limits as asked ([`resources::LimitsPatch`]) and as the kernel keeps them
-//! ([`resources::ObservedLimits`]), [`kubernetes`] requests and limits as a pod spec states them, [`stats`] what is used of all
+//! ([`resources::ObservedLimits`]), [`pod_resources`] requests and limits as a pod spec states them, [`stats`] what is used of all
 //! that, and [`metrics`] what is counted besides. Every failing operation elsewhere classes itself as a [`ErrorKind`].
 //!
 //! The words are CRI's: pod, container, image. "Sandbox" only means *how* a pod is isolated.

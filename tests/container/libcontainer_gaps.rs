@@ -1,6 +1,6 @@
 //! What libcontainer leaves open or gets wrong, and crisp does right. The rest of it is with what it is about:
 //! cgroup mounts, hierarchies and the freezer in [`crate::cgroups`], propagation in [`crate::mounts`], seccomp, groups and
-//! capabilities in [`crate::rights`], failed exec in [`crate::exec`], host names in [`crate::namespaces`], messages in
+//! capabilities in [`crate::container::privileges`], failed exec in [`crate::container::exec`], host names in [`crate::namespaces`], messages in
 //! [`crate::failures`], what is refused in [`crate::requests`].
 
 use std::fs;

@@ -39,13 +39,13 @@ impl TestEnv {
 
     /// `settings` are lines for the end of the configuration file.
     ///
-    /// Pods are not connected: [`Ground::connected`] is for tests of networks.
+    /// Pods are not connected: [`TestEnv::connected`] is for tests of networks.
     pub(crate) fn with_settings(settings: &str) -> Self {
         let settings = format!("{settings}\n[network]\nmode = \"none\"");
         Self::with_cgroup(format!("/crisp-e2e-{}", unique()), false, &settings, None)
     }
 
-    /// The same, and metrics are told at [`Ground::metrics`].
+    /// The same, and metrics are told at [`TestEnv::metrics`].
     pub(crate) fn with_metrics(settings: &str) -> Self {
         let env = Self::with_settings(settings);
         let text = fs::read_to_string(env.config()).unwrap();
@@ -54,7 +54,7 @@ impl TestEnv {
     }
 
     /// With a network of its own in place of the machine's, in which pods are connected as by default; of CNI it sees what
-    /// a test puts into [`Ground::cni`].
+    /// a test puts into [`TestEnv::cni`].
     pub(crate) fn connected(settings: &str) -> Self {
         let name = unique();
         let host = Host::new(format!("crisp-e2e-{name}"));

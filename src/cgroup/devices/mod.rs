@@ -1,6 +1,6 @@
 //! Which device nodes the processes of a cgroup may open and make.
 //!
-//! v1 keeps a list in the kernel; v2 asks a small program of ours at each access (see `device_program`).
+//! v1 keeps a list in the kernel; v2 asks a small program of ours at each access (see `bpf`).
 
 mod bpf;
 

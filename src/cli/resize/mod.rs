@@ -1,6 +1,6 @@
 //! `crisp resize`: changes a container, or several of a pod, in place, all of it or nothing.
 //!
-//! What is in force is asked of the daemon, the order of the calls is that of KEP-1287 ([`steps`]), and a call that fails has
+//! What is in force is asked of the daemon, the order of the calls is that of KEP-1287 ([`order`]), and a call that fails has
 //! all earlier ones taken back, last first. Each call by itself is made whole or not at all by the daemon.
 
 mod change_arg;

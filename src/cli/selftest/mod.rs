@@ -2,7 +2,7 @@
 //!
 //! [`Selftest`] has the steps of its life. All that it makes carries the name of its run, which names the process that began it:
 //! so whoever comes after a process that was killed can tell what is nobody's any more. Beside each trial runs a process that
-//! clears away when the trial's own is gone before its time ([`tidy`]).
+//! clears away when the trial's own is gone before its time ([`selftest-cleanup`]).
 
 mod cleanup;
 mod elf;

@@ -1,7 +1,7 @@
 //! Between the wire and the model: the only place, with `grpc`, that knows wire types.
 //!
 //! Inwards every message is taken apart field by field, without `..`, so that a field added to the wire does not
-//! compile until someone decides about it. A field is honoured (it is in the model), refused with a [`InvalidField`] that
+//! compile until someone decides about it. A field is honoured (it is in the model), refused with a `InvalidField` that
 //! gives its full path, or, where CRI lets a runtime ignore it, noted as a warning that the handler logs:
 //!
 //! - `sandbox_config` of CreateContainer: checked, and its metadata compared; it tells whether the pod is privileged by now. The

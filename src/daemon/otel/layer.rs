@@ -115,7 +115,7 @@ impl RecordingLayer {
 }
 
 fn is_ours(target: &str) -> bool {
-    matches!(target.split("::").next(), Some("crisp" | "image" | "net" | "cgroup"))
+    matches!(target.split("::").next(), Some("daemon" | "image" | "net" | "cgroup" | "oci" | "security" | "config"))
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RecordingLayer {

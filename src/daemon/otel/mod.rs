@@ -2,7 +2,7 @@
 //!
 //! A *span* is a request, or a step of one, with its place in a trace. `grpc` begins and ends those of requests with the
 //! `Sampler`; the `RecordingLayer` is a layer of `tracing` that adds what the handlers note of them, makes spans of the steps
-//! within, and puts what has ended into a queue; `export` takes it from there to the collector. The queue is bounded and nobody
+//! within, and puts what has ended into a queue; `exporter` takes it from there to the collector. The queue is bounded and nobody
 //! waits for it: what a collector does not take is counted and forgotten.
 
 mod exporter;

@@ -45,7 +45,7 @@ impl Runtime {
         }
     }
 
-    /// Tries again what [`Runtime::sweep`] could not judge. Only that: since then containers are being made.
+    /// Tries again what [`Runtime::collect_orphaned_layers`] could not judge. Only that: since then containers are being made.
     pub(super) fn retry_orphaned_layers(&self) {
         let names = std::mem::take(&mut *self.unjudged.lock());
         if !names.is_empty() {

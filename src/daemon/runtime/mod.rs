@@ -1,7 +1,7 @@
 //! The daemon's verbs, one file each: what a request does to pods and containers.
 //!
 //! A pod or container exists once its record is written. Before anything else is made, an *intent* says what may have
-//! to be cleared away, and [`clear`] clears it: after a failure, after a crash, and when it is removed. There is one way
+//! to be cleared away, and [`cleanup`] removes it: after a failure, after a crash, and when it is removed. There is one way
 //! out for all three, and each step of it is content with finding nothing to do.
 
 mod cleanup;

@@ -1,7 +1,7 @@
 //! What the daemon knows: in memory for looking, on disk for the next daemon.
 //!
-//! A [`Table`] holds the [`Entry`] of every pod or container. An entry has one lock for doing and one cell for looking,
-//! so a status never waits behind a slow stop. [`disk`] keeps each record in a file of its own, in a directory that
+//! A `Table` holds the `Entry` of every pod or container. An entry has one lock for doing and one cell for looking,
+//! so a status never waits behind a slow stop. `layout` keeps each record in a file of its own, in a directory that
 //! holds all that belongs to the pod or container: whoever finds the directory can clear it all away.
 
 mod event_cursor;

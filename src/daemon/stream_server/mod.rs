@@ -1,7 +1,7 @@
 //! The streaming server: where clients of exec, attach and port-forward go with the URL that they got over CRI.
 //!
 //! A URL names a request by a token that is good once and for a minute; nothing is answered without one. What is spoken then
-//! is for the crate `stream`, what is done for the runtime.
+//! is for the crate `streaming`, what is done for the runtime.
 
 mod handler;
 mod listener;

@@ -10,6 +10,7 @@ use sync::Mutex;
 use crate::digest::Digest;
 use crate::layer::confined_root::DiskUsage;
 use crate::layer::unpack::Unpacked;
+use crate::store::catalog::VERSION;
 use crate::store::durable;
 
 /// What the paths remembered of one layer may take: all layers of an image are remembered until the last is unpacked.
@@ -134,7 +135,7 @@ impl Staged {
         diff_id: Digest,
         parent: Option<Digest>,
     ) -> Self {
-        let record = LayerRecord { version: 1, chain_id, diff_id, parent, bytes: 0, inodes: 0, tar_bytes: None };
+        let record = LayerRecord { version: VERSION, chain_id, diff_id, parent, bytes: 0, inodes: 0, tar_bytes: None };
         let (adopted, kept) = (Mutex::new(false), AtomicBool::new(false));
         Self { number, directory, record, pending: Pending::default(), adopted, kept }
     }

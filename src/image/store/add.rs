@@ -11,7 +11,7 @@ use crate::layer::staged::{Layer, Staged};
 use crate::layer::unpack::{Blob, UnpackError, unpack};
 use crate::limits::Limits;
 use crate::record::Image;
-use crate::store::catalog::{Catalog, ImageRecord};
+use crate::store::catalog::{Catalog, ImageRecord, VERSION};
 use crate::store::durable;
 use crate::store::durable::DiskError;
 use crate::store::load::beside;
@@ -237,7 +237,7 @@ impl Catalog {
     fn publish(&self, image: Image) -> Result<Arc<Image>, DiskError> {
         let (image, generation) = (Arc::new(image), self.next_generation());
         let write = |image: &Image, generation| {
-            let record = ImageRecord { version: 1, generation, image: image.clone() };
+            let record = ImageRecord { version: VERSION, generation, image: image.clone() };
             durable::write_json(&self.image_path(&image.id), &record)
         };
         write(&image, generation)?;

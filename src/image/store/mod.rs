@@ -97,7 +97,7 @@ impl AccountsError {
 impl Store {
     /// Opens the store at `root`, making it if need be. Only one process can have it open.
     ///
-    /// What a crash left half done is removed here; layers nobody uses only by [`Store::sweep`].
+    /// What a crash left half done is removed here; layers nobody uses only by [`Store::remove_unused`].
     pub fn open(root: &Path, registries: Registries, limits: Limits) -> Result<Self, OpenError> {
         let counters = Arc::<PullCounters>::default();
         Ok(Self {

@@ -42,7 +42,7 @@ impl PruneError {
 impl Store {
     /// Removes images that no container and no work in progress uses and that `keep` does not want.
     ///
-    /// Only after [`Store::sweep`]. Blocks.
+    /// Only after [`Store::remove_unused`]. Blocks.
     pub fn prune(&self, keep: impl Fn(&Image) -> bool) -> Result<Pruned, PruneError> {
         let pruned = self.catalog.prune(keep)?;
         for image in &pruned.images {

@@ -91,16 +91,16 @@ fn an_image_that_lost_a_layer_is_dropped_at_open() {
 }
 
 #[test]
-fn a_store_of_a_newer_version_is_refused() {
+fn a_store_of_another_version_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let image = add(&store, &[base()], "a.b/x:1");
     drop(store);
     let path = directory.path().join("images").join(format!("{}.json", image.id.hex()));
-    let text = std::fs::read_to_string(&path).unwrap().replace("\"version\":1", "\"version\":2");
+    let text = std::fs::read_to_string(&path).unwrap().replace("\"version\":2", "\"version\":1");
     std::fs::write(&path, text).unwrap();
     let outcome = try_open(directory.path());
-    assert!(matches!(outcome, Err(OpenError::Version { found: 2, .. })));
+    assert!(matches!(outcome, Err(OpenError::Version { found: 1, .. })));
     assert!(path.exists());
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Hooks that run before a container enters its root want to find its mounts below the root, and the host's programs
 //! beside it. libcontainer knows such hooks, but none of crisp's mounts, which otherwise come after the root was entered
-//! ([`crate::stages`]). So where a configuration has such hooks, libcontainer is given one hook of its own: this program,
+//! (`executor`). So where a configuration has such hooks, libcontainer is given one hook of its own: this program,
 //! which knocks at the gate and waits. Behind the gate is the *keeper*, a child of the launcher's that has all the
 //! prepared mounts. It settles them below the root, in the container's namespaces, then runs the hooks in their order,
 //! and lets libcontainer pass, or not.

@@ -62,7 +62,7 @@ pub struct ContainerStdio {
     pub(crate) started: OwnedFd,
 }
 
-/// Starts the launch. What comes of it is told through [`ContainerStdio::report`].
+/// Starts the launch. What comes of it is told through `ContainerStdio::report`.
 pub fn launch(request: &CreateRequest, stdio: ContainerStdio) -> io::Result<Pid> {
     sys::fork::fork(SingleThread::check()?, move || {
         let keep = [&stdio.stdin, &stdio.stdout, &stdio.stderr, &stdio.report, &stdio.started].map(|fd| fd.as_fd());

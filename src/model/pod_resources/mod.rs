@@ -1,7 +1,7 @@
 //! Requests and limits as a pod spec states them, and what is announced of a whole pod before its containers come (KEP-4112).
 //!
 //! A pod may come with an [`PodResourceConfig`]: every container that it will have, each with its [`Resources`], mounts and
-//! devices. [`ContainerResourceConfig::differences`] tells how a container that arrives is not what was announced; [`pod_limits`] is
+//! devices. [`ContainerResourceConfig::differences`] tells how a container that arrives is not what was announced; [`pod_limits()`] is
 //! what the pod as a whole may use.
 
 mod diff;

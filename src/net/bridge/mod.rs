@@ -10,13 +10,13 @@
 //!   eth0 ═══ crisp0-5e6f7081 ─┘     └ table inet crisp: masquerade, host ports
 //! ```
 //!
-//! [`Bridge::open`] touches nothing. Whoever calls then tells of the pods that live ([`Bridge::take`]) and lets
-//! [`Bridge::sweep`] remove what others left. [`Bridge::ready`] makes what is missing, now and whenever somebody took it away: the
+//! [`Bridge::open`] touches nothing. Whoever calls then tells of the pods that live ([`Bridge::restore`]) and lets
+//! [`Bridge::gc`] remove what others left. [`Bridge::set_up`] makes what is missing, now and whenever somebody took it away: the
 //! bridge, its addresses, its ports, the table with all host ports. For a pod: [`Bridge::reserve`] gives addresses, which can be
 //! written down before anything is made; [`Bridge::attach`] makes the interface; [`Bridge::detach`] takes everything back, as
 //! often as it is called.
 //!
-//! [`Bridge::claim`], which is the first step of all that change something, keeps two daemons of one network namespace from having
+//! `Bridge::acquire`, which is the first step of all that change something, keeps two daemons of one network namespace from having
 //! the same bridge.
 //!
 //! What it changes on the host: the bridge, interfaces whose names begin with the bridge's, its own table in nftables and an empty one,
@@ -25,9 +25,9 @@
 //!
 //! Limits:
 //! - Where another table drops what is forwarded, as docker's and many firewalls' do, no rule of ours can let it pass: a packet has
-//!   to please all tables. [`Bridge::ready`] names such chains as warnings, save those of the older iptables, which nftables does
+//!   to please all tables. [`Bridge::set_up`] names such chains as warnings, save those of the older iptables, which nftables does
 //!   not know of. The remedy is a rule there, such as `iptables -I DOCKER-USER -i crisp0 -j ACCEPT` and the same with `-o`.
-//! - Who flushes all rules takes ours along, until the next [`Bridge::ready`] or [`Bridge::attach`].
+//! - Who flushes all rules takes ours along, until the next [`Bridge::set_up`] or [`Bridge::attach`].
 //! - A pod that uses a host port, its own or a neighbour's, is seen with the bridge's address; so are users on the host's
 //!   localhost. All others are seen with their own.
 //! - Host ports do not answer at `[::1]`: the kernel lets no answer come back to that address. It refuses, so `localhost` works by

@@ -97,7 +97,7 @@ impl ErrorClass for PoolInUse {
 }
 
 impl Bridge {
-    /// Checks the settings, and nothing else: what is in the kernel stays as it is until [`Self::ready`] or
+    /// Checks the settings, and nothing else: what is in the kernel stays as it is until [`Self::set_up`] or
     /// [`Self::attach`].
     pub fn open(settings: Settings) -> Result<Self, SettingsError> {
         settings.check()?;

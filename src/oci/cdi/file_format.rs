@@ -90,7 +90,7 @@ pub(super) struct RawHook {
     pub(super) timeout: Option<i64>,
 }
 
-/// Read so that it can be refused by its name; [`super::check`] says why.
+/// Read so that it can be refused by its name; [`super::validate`] says why.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct RawRdt {

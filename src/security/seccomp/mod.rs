@@ -1,6 +1,6 @@
 //! System call filters: from a profile to the bytes that the shim hands to the kernel.
 //!
-//! A `Profile` says what to answer to which system call. `json` reads those that "Localhost" names, `default` holds
+//! A `Profile` says what to answer to which system call. `json` reads those that "Localhost" names, `default_profile` holds
 //! crisp's own. `compile` turns one into classic BPF for this machine and a container's capabilities. [`FilterCache`]
 //! keeps the result in a file for each distinct filter: containers with the same profile and capabilities share it,
 //! and the shim only reads bytes.

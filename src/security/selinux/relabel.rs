@@ -2,7 +2,7 @@
 //!
 //! Containers may do to the tree what they like meanwhile. Every entry is opened by name in a directory that is open already and
 //! labelled through its descriptor: no link is followed, and nothing that is mounted in the volume is entered or labelled, since
-//! that may be anything of the host's. [`Descent`] says how the walk keeps its way.
+//! that may be anything of the host's. [`TreeWalk`] says how the walk keeps its way.
 
 use std::ffi::CStr;
 use std::io;

@@ -133,7 +133,7 @@ fn records_keep_it_word_by_word_and_older_ones_are_still_read() {
     assert_eq!(serde_json::from_value::<PodRecord>(stored.0.clone()).unwrap(), pod);
     assert_eq!(serde_json::from_value::<ContainerRecord>(stored.1.clone()).unwrap(), container);
     assert_eq!(stored.1["spec"]["kubernetes_resources"]["limits"]["memory"], "100000001");
-    assert!(stored.0["spec"].as_object_mut().unwrap().remove("announced").is_some());
+    assert!(stored.0["spec"].as_object_mut().unwrap().remove("pod_resources").is_some());
     assert!(stored.1["spec"].as_object_mut().unwrap().remove("kubernetes_resources").is_some());
     assert_eq!(serde_json::from_value::<PodRecord>(stored.0).unwrap().spec.pod_resources, None);
     assert_eq!(serde_json::from_value::<ContainerRecord>(stored.1).unwrap().spec.kubernetes_resources, None);

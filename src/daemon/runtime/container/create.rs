@@ -137,7 +137,7 @@ impl Runtime {
         self.images.fill(&overlay.lower, &draft.volumes)?;
         failpoint::at("create.volumes")?;
         self.label(&draft)?;
-        // Taken back by `clear_container`, which the intent tells of it.
+        // Taken back by `cleanup_container`, which the intent tells of it.
         drop(draft.cgroup.create()?);
         draft.cgroup.set_devices(&draft.device_rules)?;
         let (limits, held) = draft.cgroup.clamp_to_ancestors(&draft.spec.resources);

@@ -82,7 +82,7 @@ pub(crate) fn label(dir: &Path, label: &str) -> Result<(), FileError> {
     })
 }
 
-/// Taken away by [`super::clear::unmount_all`].
+/// Taken away by [`crate::runtime::cleanup::unmount_all`].
 fn make_room(dir: &Path, size: usize) -> Result<(), FileError> {
     safe_fs::private_dir(dir)?;
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;

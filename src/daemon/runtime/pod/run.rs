@@ -118,7 +118,7 @@ impl Runtime {
             let limits = limits::of(&spec);
             let runtime = Arc::clone(self);
             let made = blocking(move || -> Result<AppliedValues, RunPodError> {
-                // Taken back by `clear_pod`, which the intent tells of it.
+                // Taken back by `cleanup_pod`, which the intent tells of it.
                 runtime.record_parent_cgroups(&group.create()?, &group);
                 Ok(group.apply(&limits)?)
             });
@@ -134,7 +134,7 @@ impl Runtime {
         let creating = self.create_sandbox(&client, id, &spec, &hostname, selinux.as_ref());
         let sandbox = creating.instrument(tracing::debug_span!("sandbox.create")).await?;
         failpoint::at("run_pod.sandbox")?;
-        // Taken back by `clear_pod`, which looks for it in every network.
+        // Taken back by `cleanup_pod`, which looks for it in every network.
         let pod = network::pod(id, &spec, &cgroup.path, sandbox.network.as_deref())?;
         let (connection, ips) = self.connect(&pod).instrument(tracing::debug_span!("network.connect")).await?;
         failpoint::at("run_pod.network")?;

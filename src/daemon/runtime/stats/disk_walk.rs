@@ -1,6 +1,6 @@
 //! Adding up what a tree that a container made takes on the disk, a bit at a time.
 //!
-//! The container may do to the tree what it likes, also meanwhile: [`Descent`] says how the walk keeps its way.
+//! The container may do to the tree what it likes, also meanwhile: [`TreeWalk`] says how the walk keeps its way.
 
 use std::ffi::CStr;
 use std::io;

@@ -2,7 +2,7 @@
 //! number.
 //!
 //! Everything here reads files of the kernel's, so the caller moves it off the threads that answer. Nothing waits for the
-//! work on a container. The disk is not walked here: [`meter`] does that in its own time.
+//! work on a container. The disk is not walked here: [`disk_usage`] does that in its own time.
 
 mod block_devices;
 mod disk_usage;

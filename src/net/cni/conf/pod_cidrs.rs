@@ -62,7 +62,7 @@ pub enum Rendered {
 }
 
 impl Cni {
-    /// Writes the network that [`Settings::template`](super::Settings::template) makes of these ranges, with commas between
+    /// Writes the network that [`Settings::template`](crate::cni::Settings::template) makes of these ranges, with commas between
     /// them, unless the directory has a valid one that is not of crisp's own making. Blocks for a moment.
     ///
     /// Ranges that are wrong are refused in any case.
