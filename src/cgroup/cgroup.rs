@@ -11,12 +11,12 @@ use model::resources::{HugePageSize, LimitsPatch};
 use rustix::io::Errno;
 
 use crate::cgroupfs::{make_dirs, read_file, read_once, remove_dir, remove_tree, write_file, write_once};
-use crate::created::CreatedCgroup;
+use crate::created_cgroup::CreatedCgroup;
 use crate::driver::Driver;
 use crate::file_cache::FileCache;
 use crate::layout::{HierarchyKind, Layout, Version};
-use crate::limits::engine;
-pub(crate) use crate::limits::engine::{ApplyError, CurrentLimits};
+use crate::limits::apply;
+pub(crate) use crate::limits::apply::{ApplyError, CurrentLimits};
 pub(crate) use crate::limits::knob::{AppliedValues, CgroupFs, Knob, Values};
 use crate::path::{CgroupPath, InvalidPath};
 use crate::systemd::{SyncError, Systemd, SystemdError, Unit};
@@ -276,12 +276,12 @@ impl Cgroup {
 
     /// Changes limits: whole or not at all, and read back.
     pub fn apply(&self, patch: &LimitsPatch) -> Result<AppliedValues, ApplyError> {
-        engine::apply(self, patch)
+        apply::apply(self, patch)
     }
 
     /// The limits in force, and where they are not what `settings` says was written.
     pub fn observe(&self, settings: &AppliedValues) -> Result<CurrentLimits, ApplyError> {
-        engine::observe(self, settings)
+        apply::observe(self, settings)
     }
 
     /// The file in which the kernel counts its kills for lack of memory, in a line `oom_kill N`.

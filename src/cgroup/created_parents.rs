@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Cgroup;
 use crate::cgroupfs::LINKS_OF_A_LEAF;
-use crate::created::CreatedCgroup;
+use crate::created_cgroup::CreatedCgroup;
 
 /// What the making of cgroups had to make above them. Whoever keeps this can remove it again; what was there before is
 /// somebody else's, with the limits that it may have.

@@ -27,7 +27,7 @@
 
 mod cgroup;
 mod cgroupfs;
-mod created;
+mod created_cgroup;
 mod created_parents;
 mod devices;
 mod driver;
@@ -47,14 +47,14 @@ mod systemd;
 mod tests;
 
 pub use cgroup::{Cgroup, CgroupError, MountedController};
-pub use created::CreatedCgroup;
+pub use created_cgroup::CreatedCgroup;
 pub use created_parents::CreatedParents;
 pub use devices::{Access, DeviceError, DeviceKind, DeviceRule, Verdict, allow_all, default_rules};
 pub use driver::Driver;
 pub use favordynmods::{enable_favordynmods, favordynmods_is_free};
 pub use file_cache::FileCache;
 pub use layout::{DetectError, Hierarchy, HierarchyKind, Layout, Version};
-pub use limits::engine::{ApplyError, CurrentLimits, Drift, RecoveryOutcome, apply, commit, observe, prepare, recover};
+pub use limits::apply::{ApplyError, CurrentLimits, Drift, RecoveryOutcome, apply, commit, observe, prepare, recover};
 pub use limits::knob::{AppliedValue, AppliedValues, CgroupFs, Knob, Unreadable, Values};
 pub use limits::memory_shrink::ShrinkTimeouts;
 pub use limits::plan::{Change, Limit, PlanError, Write, knobs, plan};

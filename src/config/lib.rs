@@ -8,7 +8,7 @@
 mod file;
 mod handlers;
 mod network;
-mod pinned;
+mod pinned_images;
 mod registries;
 mod registry_reload;
 mod reload;
@@ -27,7 +27,7 @@ use model::pod_resources::QualifiedName;
 pub use file::RawConfig;
 pub use handlers::{Handler, Handlers, NoSuchHandler, Rlimit};
 pub use network::{CniConfig, NetworkConfig, NetworkMode};
-pub use pinned::PinnedImages;
+pub use pinned_images::PinnedImages;
 pub use registry_reload::RegistryReloader;
 pub use reload::{ConfigChange, ConfigReloader};
 pub use resolve::DOWNLOADS_MAX;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::config::ConfigBlob;
 use crate::digest::{Digest, Hasher, Metered};
-pub use crate::layer::canary::Canary;
-use crate::layer::staged::Staged;
+pub use crate::layer::escape_canary::Canary;
+use crate::layer::staged_layer::Staged;
 use crate::layer::unpack::Unpacked;
 use crate::layer::untar::untar;
 use crate::layer_plan::plan;

@@ -3,7 +3,7 @@
 use crate::config::ConfigBlob;
 use crate::layer::unpack::Blob;
 use crate::manifest::{Descriptor, ManifestError, check_layer_count};
-use crate::store::add::LayerPlan;
+use crate::store::commit::LayerPlan;
 
 /// Puts the layers' blobs, lowest first, and the config's diff ids together.
 pub(crate) fn plan<'a>(

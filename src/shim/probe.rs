@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use launcher::namespaces::user_ns;
+use launcher::namespaces::create_user_ns;
 use launcher::rootfs::lowerdirs;
 use model::{IdMapping, UserNs};
 use nix::sched::{CloneFlags, setns, unshare};
@@ -52,7 +52,7 @@ fn probe(dir: &Path, state: &Path) -> Result<(), ProbeError> {
     let lines = vec![IdMapping { host: FIRST, container: 0, length: FIRST }];
     let ids = UserNs { uids: lines.clone(), gids: lines };
     let kinds = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
-    let made = user_ns::create(&ids, kinds).map_err(step("making a user namespace"))?;
+    let made = create_user_ns::create(&ids, kinds).map_err(step("making a user namespace"))?;
     unshare(CloneFlags::CLONE_NEWNS).map_err(step("unsharing the mount namespace"))?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).map_err(step("making mounts private"))?;
@@ -84,7 +84,7 @@ fn mount_inside(user: BorrowedFd<'_>) -> Result<(), ProbeError> {
     let (mut hear, mut tell) = io::pipe().map_err(step("making a pipe"))?;
     let enter = move || {
         setns(user, CloneFlags::CLONE_NEWUSER)?;
-        user_ns::become_root()?;
+        create_user_ns::become_root()?;
         let own = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWIPC;
         Ok(unshare(own | CloneFlags::CLONE_NEWNS)?)
     };
@@ -97,7 +97,7 @@ fn mount_inside(user: BorrowedFd<'_>) -> Result<(), ProbeError> {
         .is_err()
         .into()
     };
-    user_ns::fork_in_userns(enter, child).map_err(step("entering a user namespace"))?;
+    create_user_ns::fork_in_userns(enter, child).map_err(step("entering a user namespace"))?;
     let mut words = String::new();
     hear.read_to_string(&mut words).map_err(step("hearing of mounts"))?;
     if words == "\0" { Ok(()) } else { Err(step("mounting in a user namespace")(io::Error::other(words))) }

@@ -16,6 +16,7 @@
 mod channels;
 mod chunk;
 mod frame_reader;
+pub mod http_upgrade;
 mod idle_timer;
 pub mod port_forward;
 mod recv_buffer;
@@ -27,7 +28,6 @@ pub mod spdy;
 mod status;
 mod stream_table;
 mod terminal_size;
-pub mod upgrade;
 mod writer;
 pub mod ws;
 

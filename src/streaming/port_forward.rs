@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use crate::channels::Channels;
 use crate::chunk::Chunk;
+use crate::http_upgrade::{PortForwardProtocol, Transport};
 use crate::recv_buffer::RecvStream;
 use crate::remote_command::Timeouts;
 use crate::send_stream::{SendStream, SendTarget};
 use crate::session::{Io, Opened, Policy, Session};
 use crate::spdy::Headers;
-use crate::upgrade::{PortForwardProtocol, Transport};
 
 /// Streams that a client may have open on one connection: two for each that is forwarded.
 const STREAMS_MAX: usize = 512;

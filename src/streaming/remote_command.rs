@@ -7,13 +7,13 @@ use tokio::sync::mpsc;
 
 use crate::channels::Channels;
 use crate::chunk::Chunk;
+use crate::http_upgrade::{RemoteCommandProtocol, Transport};
 use crate::recv_buffer::RecvStream;
 use crate::send_stream::{SendStream, SendTarget};
 use crate::session::{Io, Opened, Policy, Session};
 use crate::spdy::Headers;
 use crate::status::Outcome;
 use crate::terminal_size::Resizes;
-use crate::upgrade::{RemoteCommandProtocol, Transport};
 
 const NAME: &str = "streamtype";
 const NAMES: [&str; 5] = ["stdin", "stdout", "stderr", "error", "resize"];

@@ -2,7 +2,7 @@
 //!
 //! v1 keeps a list in the kernel; v2 asks a small program of ours at each access (see `bpf`).
 
-mod bpf;
+mod ebpf;
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -252,7 +252,7 @@ impl Cgroup {
         let dir = File::open(&path).map_err(|e| failed("opening the cgroup to set its device program", e))?;
         let old = sys::bpf::device_programs(&dir).map_err(|e| failed("listing the device programs", e))?;
         if policy.otherwise == Verdict::Deny || !policy.exceptions.is_empty() {
-            let program = bpf::assemble(policy);
+            let program = ebpf::assemble(policy);
             let program = sys::bpf::load_device_program(&program)
                 .map_err(|e| failed("having the kernel check the device program", e))?;
             sys::bpf::attach_device_program(&dir, &program).map_err(|e| failed("attaching the device program", e))?;

@@ -3,7 +3,7 @@
 //! `plan` is pure; `v1` and `v2` turn limits into files; `engine` carries a plan out; `memory_shrink` lowers memory without
 //! an OOM kill; `quota_clamp` keeps a new v1 cgroup within the CPU quota of its ancestors.
 
-pub(crate) mod engine;
+pub(crate) mod apply;
 pub(crate) mod knob;
 pub(crate) mod memory_shrink;
 pub(crate) mod plan;

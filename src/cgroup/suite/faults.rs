@@ -103,13 +103,13 @@ fn memory_that_was_raised_and_filled_is_not_taken_back_by_killing() {
     for env in [FakeCgroup::v1, FakeCgroup::v2] {
         let fs = env();
         apply(&fs, &both(32)).unwrap();
-        let change = engine::prepare(&fs, &LimitsPatch { cpu_quota: quota(50_000), ..both(64) }).unwrap();
+        let change = crate::limits::apply::prepare(&fs, &LimitsPatch { cpu_quota: quota(50_000), ..both(64) }).unwrap();
         assert_eq!(change.writes.last().unwrap().lowered_memory(), None, "memory is raised last");
         // Cut off before the CPU's part, and used at once.
         let raise = change.writes.iter().filter(|write| write.knob.file().starts_with("memory"));
         raise.for_each(|write| fs.write(&write.knob, &write.want).unwrap());
         let fs = fs.using(48 * MIB);
-        assert!(matches!(engine::recover(&fs, &change).unwrap(), RecoveryOutcome::Finished(_)));
+        assert!(matches!(crate::limits::apply::recover(&fs, &change).unwrap(), RecoveryOutcome::Finished(_)));
         assert_eq!((observe(&fs).unwrap().memory, fs.oom_kills()), (Some(Bytes(64 * MIB)), 0));
     }
 }
@@ -199,7 +199,7 @@ proptest! {
     fn no_step_between_allows_more_memory_than_both_ends(from in size(), to in size()) {
         for fs in [FakeCgroup::v1(), FakeCgroup::v2()] {
             apply(&fs, &from).unwrap();
-            let change = engine::prepare(&fs, &to).unwrap();
+            let change = crate::limits::apply::prepare(&fs, &to).unwrap();
             let most = from.memory.unwrap().bytes().max(to.memory.unwrap().bytes());
             let swap = from.memory_swap.unwrap().bytes().max(to.memory_swap.unwrap().bytes());
             for write in &change.writes {
@@ -239,9 +239,9 @@ proptest! {
         for fs in [FakeCgroup::v1().caching(used * MIB), FakeCgroup::v2().caching(used * MIB)] {
             apply(&fs, &from.clone().merged(&bandwidth_patch(cpu))).unwrap();
             let before = fs.files();
-            let change = engine::prepare(&fs, &to.clone().merged(&bandwidth_patch(other))).unwrap();
-            engine::commit(&fs, &change).unwrap();
-            engine::commit(&fs, &change.reversed()).unwrap();
+            let change = crate::limits::apply::prepare(&fs, &to.clone().merged(&bandwidth_patch(other))).unwrap();
+            crate::limits::apply::commit(&fs, &change).unwrap();
+            crate::limits::apply::commit(&fs, &change.reversed()).unwrap();
             prop_assert_eq!(fs.files(), before);
         }
     }

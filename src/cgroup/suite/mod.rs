@@ -9,8 +9,8 @@ use model::resources::{
 
 use crate::fake::FakeCgroup;
 use crate::layout::Version;
-use crate::limits::engine;
-pub(crate) use crate::limits::engine::{ApplyError, CurrentLimits, Drift, RecoveryOutcome};
+use crate::limits::apply;
+pub(crate) use crate::limits::apply::{ApplyError, CurrentLimits, Drift, RecoveryOutcome};
 pub(crate) use crate::limits::knob::{AppliedValue, AppliedValues, CgroupFs, Knob};
 pub(crate) use crate::limits::plan::PlanError;
 use crate::tests::Throwaway;
@@ -51,14 +51,14 @@ on_every_ground! {
 }
 
 fn apply(fs: &impl CgroupFs, patch: &LimitsPatch) -> Result<ObservedLimits, ApplyError> {
-    let settings = engine::apply(fs, patch)?;
-    let now = engine::observe(fs, &settings)?;
+    let settings = apply::apply(fs, patch)?;
+    let now = apply::observe(fs, &settings)?;
     assert_eq!(now.drift, [], "right after a change");
     Ok(now.observed)
 }
 
 fn observe(fs: &impl CgroupFs) -> Result<ObservedLimits, ApplyError> {
-    Ok(engine::observe(fs, &AppliedValues::new())?.observed)
+    Ok(apply::observe(fs, &AppliedValues::new())?.observed)
 }
 
 fn memory(mib: u64) -> Option<MemoryLimit> {
@@ -223,18 +223,18 @@ fn a_refused_write_takes_the_earlier_ones_back(fs: &impl CgroupFs) {
 }
 
 fn what_somebody_else_writes_is_drift(fs: &impl CgroupFs) {
-    let settings = engine::apply(fs, &everything()).unwrap();
+    let settings = apply::apply(fs, &everything()).unwrap();
     let (knob, value) = match fs.version() {
         Version::V1 => (Knob::CFS_QUOTA, "70000"),
         Version::V2 => (Knob::CPU_MAX, "70000 100000"),
     };
     fs.write(&knob, value).unwrap();
-    let now = engine::observe(fs, &settings).unwrap();
+    let now = apply::observe(fs, &settings).unwrap();
     assert_eq!(now.observed.cpu_quota, Some(Micros(70_000)), "the kernel's word counts");
     let AppliedValue { written: wrote, read_back: reads } = settings[&knob].clone();
     assert_eq!(now.drift, [Drift { knob, wrote, read: reads, found: Some(value.to_owned()) }]);
-    let again = engine::apply(fs, &everything()).unwrap();
-    assert_eq!((engine::observe(fs, &again).unwrap().drift, again), (vec![], settings));
+    let again = apply::apply(fs, &everything()).unwrap();
+    assert_eq!((apply::observe(fs, &again).unwrap().drift, again), (vec![], settings));
 }
 
 /// A change that touches every kind of file, from what `everything` leaves.
@@ -250,10 +250,10 @@ fn larger() -> LimitsPatch {
 fn what_is_taken_back_is_as_it_was(fs: &impl CgroupFs) {
     for (from, to) in [(everything(), larger()), (larger(), everything())] {
         let before = apply(fs, &from).unwrap();
-        let change = engine::prepare(fs, &to).unwrap();
-        engine::commit(fs, &change).unwrap();
+        let change = apply::prepare(fs, &to).unwrap();
+        apply::commit(fs, &change).unwrap();
         assert_ne!(observe(fs).unwrap(), before);
-        engine::commit(fs, &change.reversed()).unwrap();
+        apply::commit(fs, &change.reversed()).unwrap();
         assert_eq!(observe(fs).unwrap(), before);
     }
 }
@@ -261,18 +261,18 @@ fn what_is_taken_back_is_as_it_was(fs: &impl CgroupFs) {
 fn a_change_cut_off_anywhere_is_finished_or_undone(fs: &impl CgroupFs) {
     for (from, to) in [(everything(), larger()), (larger(), everything())] {
         let before = apply(fs, &from).unwrap();
-        let change = engine::prepare(fs, &to).unwrap();
+        let change = apply::prepare(fs, &to).unwrap();
         for cut in 0..=change.writes.len() {
             for write in &change.writes[..cut] {
                 fs.write(&write.knob, &write.want).unwrap();
             }
-            let settled = engine::recover(fs, &change).unwrap();
+            let settled = apply::recover(fs, &change).unwrap();
             let now = observe(fs).unwrap();
             match settled {
                 RecoveryOutcome::Undone => assert_eq!(now, before, "cut off after {cut}"),
                 RecoveryOutcome::Finished(settings) => {
                     assert_eq!(cut, change.writes.len());
-                    assert_eq!(engine::observe(fs, &settings).unwrap(), CurrentLimits { observed: now, drift: vec![] });
+                    assert_eq!(apply::observe(fs, &settings).unwrap(), CurrentLimits { observed: now, drift: vec![] });
                 }
             }
         }

@@ -93,8 +93,8 @@ mod tests {
 
     use super::*;
     use crate::fake::FakeCgroup;
-    use crate::limits::engine;
-    pub(crate) use crate::limits::engine::{ApplyError, RecoveryOutcome};
+    use crate::limits::apply;
+    pub(crate) use crate::limits::apply::{ApplyError, RecoveryOutcome};
 
     fn patch(shares: i64, memory: u64) -> LimitsPatch {
         LimitsPatch {
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn what_a_change_writes_is_told() {
         let fs = FakeCgroup::v2();
-        engine::apply(&fs, &patch(512, 1 << 20)).unwrap();
+        apply::apply(&fs, &patch(512, 1 << 20)).unwrap();
         assert_eq!(known(&fs, &Knob::CPU_WEIGHT).unwrap(), "59");
         assert_eq!(known(&fs, &Knob::MEMORY_MAX).unwrap(), "1048576");
         assert_eq!(known(&fs, &Knob::CPU_MAX), None);
@@ -121,17 +121,17 @@ mod tests {
     fn a_change_that_was_refused_halfway_was_never_told() {
         let fs = FakeCgroup::v2();
         fs.fail_after(1, Errno::INVAL);
-        engine::apply(&fs, &patch(512, 1 << 20)).unwrap_err();
+        apply::apply(&fs, &patch(512, 1 << 20)).unwrap_err();
         assert!(fs.known().is_empty());
     }
 
     #[test]
     fn a_change_that_systemd_cannot_be_told_of_is_taken_back() {
         let fs = FakeCgroup::v2();
-        engine::apply(&fs, &patch(512, 1 << 20)).unwrap();
+        apply::apply(&fs, &patch(512, 1 << 20)).unwrap();
         let before = fs.files();
         fs.ignore_writes();
-        let error = engine::apply(&fs, &patch(2, 2 << 20)).unwrap_err();
+        let error = apply::apply(&fs, &patch(2, 2 << 20)).unwrap_err();
         assert!(matches!(&error, ApplyError::NotTold { left, .. } if left.is_empty()), "{error:?}");
         assert_eq!(fs.files(), before);
     }
@@ -139,16 +139,16 @@ mod tests {
     #[test]
     fn whatever_becomes_of_a_change_that_was_cut_off_is_told() {
         let fs = FakeCgroup::v2();
-        engine::apply(&fs, &patch(512, 1 << 20)).unwrap();
-        let change = engine::prepare(&fs, &patch(2, 2 << 20)).unwrap();
+        apply::apply(&fs, &patch(512, 1 << 20)).unwrap();
+        let change = apply::prepare(&fs, &patch(2, 2 << 20)).unwrap();
         // Written, and not told.
         change.writes.iter().for_each(|write| fs.write(&write.knob, &write.want).unwrap());
-        assert!(matches!(engine::recover(&fs, &change).unwrap(), RecoveryOutcome::Finished(_)));
+        assert!(matches!(apply::recover(&fs, &change).unwrap(), RecoveryOutcome::Finished(_)));
         assert_eq!(known(&fs, &Knob::MEMORY_MAX).unwrap(), "2097152");
         // Told, and then half undone by somebody who was cut off too.
         let first = &change.writes[0];
         fs.write(&first.knob, &first.had).unwrap();
-        assert_eq!(engine::recover(&fs, &change).unwrap(), RecoveryOutcome::Undone);
+        assert_eq!(apply::recover(&fs, &change).unwrap(), RecoveryOutcome::Undone);
         assert_eq!(known(&fs, &Knob::MEMORY_MAX).unwrap(), "1048576");
         assert_eq!(known(&fs, &Knob::CPU_WEIGHT).unwrap(), "59");
     }

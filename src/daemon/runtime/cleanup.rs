@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::container::poststop_hooks;
 use super::{Runtime, blocking};
-use crate::sandbox::{STOP_TIMEOUT, SandboxClient};
+use crate::sandbox_client::{STOP_TIMEOUT, SandboxClient};
 
 /// Written first: the parts of a pod or container that do not lie in its directory.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -4,18 +4,22 @@
 //! to be cleared away, and [`cleanup`] removes it: after a failure, after a crash, and when it is removed. There is one way
 //! out for all three, and each step of it is content with finding nothing to do.
 
+pub(crate) mod resize {
+    pub(crate) mod journal;
+    pub(crate) mod outcomes;
+    mod systemd_reload;
+}
 mod cleanup;
 mod conditions;
 pub(crate) mod container;
 mod counts;
 mod events;
-mod layer_gc;
-mod lifecycle;
+mod lifecycle_steps;
 mod lookup;
+mod orphaned_layers;
 pub(crate) mod pod;
 mod pod_cidr;
 mod recover;
-mod resize;
 mod shim_monitor;
 mod stats;
 pub(crate) mod stream;
@@ -33,7 +37,7 @@ use security::seccomp::FilterCache;
 use security::{Apparmor, Selinux};
 use sync::{Mutex, RwLock};
 
-use crate::sandbox::{SandboxClient, ShimProgram, SpawnError};
+use crate::sandbox_client::{SandboxClient, ShimProgram, SpawnError};
 use crate::store::{ContainerRecord, Layout, Names, PodRecord, Table};
 
 pub(crate) use conditions::Condition;

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::cleanup::unmount_all;
 use super::{Runtime, blocking};
-use crate::sandbox::{SandboxClient, SandboxError, SandboxEvent};
+use crate::sandbox_client::{SandboxClient, SandboxError, SandboxEvent};
 use crate::store::{ContainerRecord, Entry, PodRecord};
 
 /// The exit code of a container whose end nobody saw.

@@ -5,7 +5,7 @@ use model::resources::LimitsPatch;
 use serde_json::{Value, json};
 
 use super::Runtime;
-use crate::sandbox::SandboxClient;
+use crate::sandbox_client::SandboxClient;
 use crate::store::{ContainerRecord, PodRecord};
 
 impl Runtime {

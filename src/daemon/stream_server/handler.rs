@@ -11,7 +11,7 @@ use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use model::error_chain::chain;
 use streaming::remote_command::Timeouts;
-use streaming::{Io, port_forward, remote_command, upgrade};
+use streaming::{Io, http_upgrade, port_forward, remote_command};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::server::TlsStream;
@@ -53,10 +53,10 @@ impl StreamHandler {
         let (method, headers) = (request.method(), request.headers());
         let begun = match asked {
             Request::PortForward { pod, ports } => {
-                upgrade::port_forward(method, headers).and_then(|(response, protocol)| {
+                http_upgrade::port_forward(method, headers).and_then(|(response, protocol)| {
                     let ports = if ports.is_empty() { ports_in(request.uri().query()) } else { ports };
                     if protocol.needs_ports() && (ports.is_empty() || ports.len() > PORTS_MAX) {
-                        return Err(upgrade::UpgradeError::bad("name 1 to 100 ports, as in ?port=80,443"));
+                        return Err(http_upgrade::UpgradeError::bad("name 1 to 100 ports, as in ?port=80,443"));
                     }
                     let times = self.times();
                     self.begin(place, upgraded, move |runtime, io| async move {
@@ -67,7 +67,7 @@ impl StreamHandler {
                 })
             }
             Request::Exec { container, command, wants } => {
-                upgrade::remote_command(method, headers).map(|(response, protocol)| {
+                http_upgrade::remote_command(method, headers).map(|(response, protocol)| {
                     let times = self.times();
                     self.begin(place, upgraded, move |runtime, io| async move {
                         match remote_command::open(io, protocol, wants, times).await {
@@ -79,7 +79,7 @@ impl StreamHandler {
                 })
             }
             Request::Attach { container, wants } => {
-                upgrade::remote_command(method, headers).map(|(response, protocol)| {
+                http_upgrade::remote_command(method, headers).map(|(response, protocol)| {
                     let times = self.times();
                     self.begin(place, upgraded, move |runtime, io| async move {
                         match remote_command::open(io, protocol, wants, times).await {

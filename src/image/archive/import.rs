@@ -20,7 +20,7 @@ use crate::layer_plan::plan;
 use crate::manifest::ManifestError;
 use crate::record::Image;
 use crate::reference::{BadReference, Reference, TagOrDigest};
-use crate::store::add::{LayerPlan, NewImage, ReadyLayer};
+use crate::store::commit::{LayerPlan, NewImage, ReadyLayer};
 use crate::store::durable::DiskError;
 use crate::store::temp_file::TempFileError;
 use crate::store::{Store, durable};

@@ -10,9 +10,9 @@ use rustix::io::Errno;
 
 use crate::layer::confined_root::{ConfinedRoot, remove, stat};
 use crate::layer::hard_link::BadLink;
-use crate::layer::merged::MergedLayers;
+use crate::layer::merged_layers::MergedLayers;
 use crate::layer::metadata::{MetadataCopier, modified, restore_time};
-use crate::layer::staged::Staged;
+use crate::layer::staged_layer::Staged;
 use crate::layer::whiteout::{OPAQUE, is_opaque, is_whiteout, make_whiteout};
 
 /// The layer itself, in a stack of it and those below.

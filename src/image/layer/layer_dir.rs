@@ -13,8 +13,8 @@ use rustix::io::Errno;
 
 use crate::layer::confined_root::{ConfinedRoot, is, remove, stat};
 use crate::layer::metadata::{modified, restore_time};
-use crate::layer::replaced::ReplacedFiles;
-use crate::layer::staged::Pending;
+use crate::layer::replaced_files::ReplacedFiles;
+use crate::layer::staged_layer::Pending;
 use crate::layer::untar::{UntarError, at, refused};
 use crate::layer::whiteout::{is_whiteout, mark_opaque};
 

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use crate::layer::confined_root::{ConfinedRoot, DEPTH_MAX, is, stat};
 use crate::layer::layer_dir::{EntryPath, LayerDir};
 use crate::layer::metadata::{apply_metadata, keeps_xattr, times};
-use crate::layer::staged::Pending;
+use crate::layer::staged_layer::Pending;
 use crate::layer::whiteout::{is_whiteout, mark_opaque};
 use crate::tar::reader::{Entry, EntryKind, TarError, TarReader};
 use crate::tar::tar_split::{TarSplit, TarSplitReader};

@@ -7,12 +7,12 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-use crate::registry::blob_stream::BlobStream;
 use crate::registry::pipe::pipe;
 use crate::registry::pull::Pull;
 use crate::registry::pull_error::PullError;
-use crate::store::add::{LayerPlan, ReadyLayer};
+use crate::registry::resumable_download::BlobStream;
 use crate::store::catalog::Pin;
+use crate::store::commit::{LayerPlan, ReadyLayer};
 
 /// What an unpacker has until it has really ended, whether or not anybody still waits for it.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! How images come from registries: endpoints, credentials, requests, and the pull itself.
 
 pub(crate) mod auth;
-pub(crate) mod blob_stream;
 pub(crate) mod body;
 pub(crate) mod docker_config;
 pub(crate) mod download;
@@ -13,6 +12,7 @@ pub(crate) mod progress;
 pub(crate) mod pull;
 pub(crate) mod pull_error;
 pub(crate) mod repository;
+pub(crate) mod resumable_download;
 pub(crate) mod retry;
 #[cfg(test)]
 pub(crate) mod tests;

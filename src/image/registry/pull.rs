@@ -20,8 +20,8 @@ use crate::registry::http::Http;
 use crate::registry::progress::{Progress, PullCounters};
 use crate::registry::pull_error::PullError;
 use crate::registry::repository::Repository;
-use crate::store::add::NewImage;
 use crate::store::catalog::Catalog;
+use crate::store::commit::NewImage;
 use crate::store::{PullLimits, Store};
 
 /// One image from one registry; everything its layers share.

@@ -9,7 +9,7 @@ use rustix::fs::FileType;
 use crate::layer::confined_root::ConfinedRoot;
 use crate::record::Image;
 use crate::rootfs::copy_up::{copy_tree, open_directory};
-use crate::rootfs::overlay::{RootfsError, find, show};
+use crate::rootfs::read_files::{RootfsError, find, show};
 use crate::store::catalog::HoldError;
 use crate::store::durable::{DiskError, io_kind};
 use crate::store::{Store, durable};

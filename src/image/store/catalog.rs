@@ -24,7 +24,7 @@ use sync::Mutex;
 
 use crate::digest::Digest;
 use crate::layer::confined_root::DiskUsage;
-use crate::layer::staged::{Layer, Staged};
+use crate::layer::staged_layer::{Layer, Staged};
 use crate::record::Image;
 use crate::reference::Reference;
 use crate::store::durable;

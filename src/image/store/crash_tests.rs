@@ -278,7 +278,7 @@ fn a_missing_layer_does_not_cost_a_container_its_others() {
 
 #[test]
 fn a_spoilt_or_misnamed_image_record_is_dropped_with_its_blobs_and_layers() {
-    for spoil in ["", "{", "{\"version\":1}", "\0\0\0\0"] {
+    for spoil in ["", "{", "{\"version\":2}", "\0\0\0\0"] {
         let directory = tempfile::tempdir().unwrap();
         let [one, two] = two_images(directory.path());
         let record = |image: &Image| directory.path().join("images").join(format!("{}.json", image.id.hex()));

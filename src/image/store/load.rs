@@ -8,7 +8,7 @@ use std::sync::Arc;
 use crate::config::chain_id;
 use crate::digest::Digest;
 use crate::layer::confined_root::{ConfinedRoot, DiskUsage, disk_usage};
-use crate::layer::staged::{Layer, LayerRecord, number};
+use crate::layer::staged_layer::{Layer, LayerRecord, number};
 use crate::record::Image;
 use crate::store::catalog::{ImageRecord, OpenError, State, VERSION};
 use crate::store::durable;

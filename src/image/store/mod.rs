@@ -1,13 +1,14 @@
 //! The store as the daemon uses it.
 
-pub(crate) mod add;
-#[cfg(test)]
-pub(crate) mod add_tests;
 pub(crate) mod catalog;
+pub(crate) mod commit;
+#[cfg(test)]
+pub(crate) mod commit_tests;
 #[cfg(test)]
 pub(crate) mod crash_points;
 #[cfg(test)]
 pub(crate) mod crash_tests;
+pub(crate) mod disk_usage;
 pub(crate) mod durable;
 #[cfg(test)]
 pub(crate) mod full_tests;
@@ -18,7 +19,6 @@ pub(crate) mod race_tests;
 pub(crate) mod temp_file;
 #[cfg(test)]
 pub(crate) mod test_support;
-pub(crate) mod usage;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -33,11 +33,11 @@ use crate::record::Image;
 use crate::registry::endpoint::Registries;
 use crate::registry::http::Http;
 use crate::registry::progress::{PullCounters, PullTotals};
-use crate::rootfs::overlay::{RootfsError, read_files};
 use crate::rootfs::passwd::{Accounts, FILE_MAX};
+use crate::rootfs::read_files::{RootfsError, read_files};
 use crate::store::catalog::{Catalog, HoldError, OpenError};
+use crate::store::disk_usage::Usage;
 use crate::store::durable::DiskError;
-use crate::store::usage::Usage;
 
 /// All images of this machine. Cheap calls answer from memory; those that touch the disk say so.
 #[derive(Debug)]

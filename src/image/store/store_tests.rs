@@ -2,7 +2,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::*;
 use crate::rootfs::user::{UserRequest, resolve_user};
-use crate::store::add::LayerPlan;
+use crate::store::commit::LayerPlan;
 use crate::store::test_support::{add, base, names, open, top, try_open, walk};
 use crate::test_support::{Head, Tar};
 
@@ -201,7 +201,7 @@ fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
     assert!(store.catalog.ready(&plan.chain_id).is_some());
     store.catalog.losses.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
     assert!(store.catalog.ready(&plan.chain_id).is_none(), "nobody else may count on it");
-    let new = crate::store::add::NewImage {
+    let new = crate::store::commit::NewImage {
         id: chain.id(),
         config_json: chain.config.clone(),
         config: blob.config.clone(),

@@ -10,8 +10,8 @@ use crate::limits::Limits;
 use crate::record::Image;
 use crate::registry::endpoint::Registries;
 use crate::store::Store;
-use crate::store::add::{LayerPlan, NewImage};
 use crate::store::catalog::OpenError;
+use crate::store::commit::{LayerPlan, NewImage};
 use crate::store::durable::DiskError;
 use crate::test_support::{Made, Tar};
 

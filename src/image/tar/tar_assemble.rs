@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use crate::layer::confined_root::{ConfinedRoot, DEPTH_MAX, stat};
-use crate::layer::replaced::REPLACED;
+use crate::layer::replaced_files::REPLACED;
 use crate::tar::tar_split::{END, FILE, MAGIC, RAW, RUN, TarSplitError, WINDOW_LOG, path as tar_split_path};
 
 const BUFFER: usize = 128 * 1024;

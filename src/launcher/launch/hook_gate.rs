@@ -28,7 +28,7 @@ use rustix::process::{Gid, Pid, PidfdFlags, Signal, Uid, pidfd_open};
 use serde::Deserialize;
 use sys::fork::SingleThread;
 
-use crate::launch::executor::LaunchStages;
+use crate::launch::libcontainer_executor::LaunchStages;
 use crate::process::hook;
 pub use crate::process::hook::{HookExec, InHost, State};
 

@@ -5,15 +5,15 @@
 //! flag, memory) goes away with the child. The container's first process becomes a child of the shim.
 
 mod cgroup_join;
-pub(crate) mod executor;
+mod create;
 pub mod hook_gate;
-mod launcher;
+mod join_user_ns;
+pub(crate) mod libcontainer_executor;
 mod libcontainer_spec;
 mod minimal_mounts;
 pub mod report;
 pub mod start;
 mod target_pid_ns;
-mod userns;
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -70,7 +70,7 @@ pub fn launch(request: &CreateRequest, stdio: ContainerStdio) -> io::Result<Pid>
             Ok(report) => report,
             Err(_) => return 1,
         };
-        match launcher::run(request, stdio) {
+        match create::run(request, stdio) {
             Ok((pid, warnings)) => {
                 send(&report, &Report::Created { pid, warnings }, &[]);
                 0

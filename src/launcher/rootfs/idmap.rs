@@ -8,7 +8,7 @@ use nix::sched::CloneFlags;
 use oci_spec::runtime::{LinuxIdMapping, LinuxNamespaceType, Mount, Spec};
 use sys::mount::{Reach, map_ids};
 
-use crate::namespaces::user_ns;
+use crate::namespaces::create_user_ns;
 
 /// The ids of a container that has a user namespace.
 pub(crate) fn of_container(spec: &Spec) -> Option<UserNs> {
@@ -60,7 +60,7 @@ impl IdMaps {
         let place = match self.0.iter().position(|(ids, _)| *ids == wanted) {
             Some(place) => place,
             None => {
-                let made = user_ns::create(&wanted, CloneFlags::empty())?.user;
+                let made = create_user_ns::create(&wanted, CloneFlags::empty())?.user;
                 self.0.push((wanted, made));
                 self.0.len() - 1
             }

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount};
 use sys::fork::SingleThread;
 
-use crate::namespaces::user_ns;
+use crate::namespaces::create_user_ns;
 use crate::rootfs::mounts::{PreparedMount, attach};
 
 /// Puts a locked copy in the place of each mount of `staged`, for containers in the user namespace `user`. `spare` is an
@@ -59,7 +59,7 @@ fn lock_at(trees: &mut [(&mut OwnedFd, bool)], user: BorrowedFd<'_>, place: &Pat
 fn send_copies(count: usize, user: BorrowedFd<'_>, place: &Path, to: &OwnedFd) -> io::Result<()> {
     rustix::process::chdir(place)?;
     setns(user, CloneFlags::CLONE_NEWUSER)?;
-    user_ns::become_root()?;
+    create_user_ns::become_root()?;
     unshare(CloneFlags::CLONE_NEWNS)?;
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     for number in 0..count {

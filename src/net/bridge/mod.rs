@@ -36,6 +36,7 @@
 //! - What a pod may send is limited inside its namespace, where `CAP_NET_ADMIN` can lift it.
 
 mod attach;
+mod bridge_lock;
 mod conntrack;
 mod detach;
 mod gc;
@@ -47,7 +48,6 @@ mod link_removal;
 mod netlink;
 mod nft;
 mod nft_sync;
-mod ownership;
 mod settings;
 mod setup;
 mod state;

@@ -8,11 +8,11 @@ use ipnet::IpNet;
 use model::{ErrorClass, ErrorKind, PortMapping};
 use sync::Mutex;
 
+use super::bridge_lock::BridgeLock;
 use super::host_ports::{PortError, Ports};
 use super::ipam;
 use super::ipam::{AddressPool, AddressTaken, ReserveError};
 use super::netlink::{NetlinkError, Socket};
-use super::ownership::BridgeLock;
 use super::settings::{PoolsError, Settings, SettingsError, check_pools};
 
 /// The built-in network.

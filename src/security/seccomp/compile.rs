@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::bpf::{If, Label, Program};
+use super::classic_bpf::{If, Label, Program};
 use super::profile::{Action, ArgCondition, Argument, CapSet, Kernel, Profile, ProfileError};
 use super::syscalls::{self, Abi};
 

@@ -14,8 +14,8 @@
 //!
 //! Limits: x86-64 and 64-bit Arm machines; no `SCMP_ACT_NOTIFY`; 1 MiB of JSON; the kernel's 4096 instructions.
 
-mod bpf;
 mod cache;
+mod classic_bpf;
 mod compile;
 mod default_profile;
 mod json;

@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
+use launcher::namespaces::create_user_ns;
 use launcher::namespaces::saved_namespaces::SavedNamespaces;
-use launcher::namespaces::user_ns;
 use launcher::process::lsm_label;
 use model::UserNs;
 use nix::sched::CloneFlags;
@@ -73,7 +73,7 @@ fn enter_new(request: &SandboxRequest, kinds: CloneFlags) -> Result<Option<Owned
         nix::sched::unshare(kinds).map_err(step("making the namespaces"))?;
         return Ok(None);
     };
-    let made = user_ns::create(ids, kinds).map_err(step("making the user namespace and what it owns"))?;
+    let made = create_user_ns::create(ids, kinds).map_err(step("making the user namespace and what it owns"))?;
     made.enter_others().map_err(step("entering the namespaces"))?;
     Ok(Some(made.user))
 }
@@ -159,10 +159,10 @@ fn start_init(held: &Sandbox) -> Result<Pid, SandboxError> {
             let user = std::fs::File::open(user).map_err(step("opening the user namespace"))?;
             let enter = move || {
                 nix::sched::setns(user, CloneFlags::CLONE_NEWUSER)?;
-                user_ns::become_root()?;
+                create_user_ns::become_root()?;
                 Ok(nix::sched::unshare(CloneFlags::CLONE_NEWPID)?)
             };
-            init::start(spaces, |child| user_ns::fork_in_userns(enter, child))
+            init::start(spaces, |child| create_user_ns::fork_in_userns(enter, child))
         }
     };
     started.map_err(step("starting the pod's init"))

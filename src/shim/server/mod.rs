@@ -3,9 +3,9 @@
 mod attach;
 mod connection;
 mod container;
-mod lifecycle;
 mod poller;
 mod poststart_hooks;
+mod reaper;
 mod requests;
 
 use std::collections::{BTreeMap, HashMap};
@@ -24,7 +24,7 @@ use crate::pod::Pod;
 use crate::server::connection::Connection;
 use crate::server::container::{Caller, Container};
 use crate::server::poller::{Poller, Source};
-pub(crate) use launcher::process::exec::ExecMode;
+pub(crate) use launcher::process::setns_exec::ExecMode;
 
 /// Buffers are shared by all connections and streams: there is one thread.
 const BUFFER: usize = sys::seqpacket::MAX;

@@ -17,7 +17,7 @@ use crate::server::{Exec, ExecKey, Shim, not_found, shim_error};
 pub(crate) use launcher::io::cri_log::Stream;
 use launcher::io::stdio;
 use launcher::launch;
-pub(crate) use launcher::process::exec::{ExecMode, ExecStdio};
+pub(crate) use launcher::process::setns_exec::{ExecMode, ExecStdio};
 
 type RequestResult = Result<Response, ShimError>;
 
@@ -218,7 +218,7 @@ impl Shim {
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
         let key = (caller.connection, request.exec);
         self.poller.watch(&started, Source::ExecStarted(key)).map_err(internal)?;
-        let pid = launcher::process::exec::exec(request, mode, &container.dir, init, stdio)
+        let pid = launcher::process::setns_exec::exec(request, mode, &container.dir, init, stdio)
             .inspect_err(|_| self.poller.forget(&started, &Source::ExecStarted(key)))
             .map_err(internal)?;
         let exec = Exec { container: id.clone(), pid, starting: Some((started, caller)), ended: None, mode };

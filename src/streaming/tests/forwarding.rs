@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue, Method};
 
 use super::support::*;
 use crate::spdy::{Event, data_head};
-use crate::{Chunk, port_forward, upgrade, ws};
+use crate::{Chunk, http_upgrade, port_forward, ws};
 
 #[tokio::test]
 async fn ports_are_forwarded_in_pairs_of_streams() {
@@ -14,7 +14,7 @@ async fn ports_are_forwarded_in_pairs_of_streams() {
     headers.insert("connection", HeaderValue::from_static("Upgrade"));
     headers.insert("upgrade", HeaderValue::from_static("SPDY/3.1"));
     headers.insert("x-stream-protocol-version", HeaderValue::from_static("portforward.k8s.io"));
-    let protocol = upgrade::port_forward(&Method::POST, &headers).unwrap().1;
+    let protocol = http_upgrade::port_forward(&Method::POST, &headers).unwrap().1;
     let mut forwards = port_forward::open(io, protocol, &[], TIMES).await;
     client.open(1, &[("streamtype", "error"), ("port", "80"), ("requestid", "0")]).await;
     client.open(3, &[("streamtype", "error"), ("port", "81"), ("requestid", "1")]).await;
@@ -56,7 +56,7 @@ async fn ports_are_forwarded_in_pairs_of_streams() {
 #[tokio::test]
 async fn ports_are_forwarded_through_messages_of_websocket() {
     let (mut client, io) = pair();
-    let protocol = upgrade::port_forward(&Method::GET, &websocket("SPDY/3.1+portforward.k8s.io")).unwrap().1;
+    let protocol = http_upgrade::port_forward(&Method::GET, &websocket("SPDY/3.1+portforward.k8s.io")).unwrap().1;
     let mut forwards = port_forward::open(io, protocol, &[], TIMES).await;
     let mut frames = Vec::new();
     client.encoder.open(1, &[("streamtype", "error"), ("port", "80"), ("requestid", "0")], true, &mut frames);
@@ -88,7 +88,7 @@ async fn ports_are_forwarded_through_messages_of_websocket() {
 #[tokio::test]
 async fn ports_have_two_channels_each() {
     let (mut client, io) = pair();
-    let protocol = upgrade::port_forward(&Method::GET, &websocket("v4.channel.k8s.io")).unwrap().1;
+    let protocol = http_upgrade::port_forward(&Method::GET, &websocket("v4.channel.k8s.io")).unwrap().1;
     let mut forwards = port_forward::open(io, protocol, &[80, 8080], TIMES).await;
     say(&mut client.io, ws::BINARY, b"\x02for the second").await;
     let (first, mut second) = (forwards.next().await.unwrap(), forwards.next().await.unwrap());

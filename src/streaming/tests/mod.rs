@@ -14,7 +14,7 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::remote_command::{OpenError, RemoteCommand, StdioOptions, Timeouts};
 use crate::spdy::{Encoder, Event};
-use crate::{Chunk, Outcome, Size, StreamError, remote_command, upgrade, ws};
+use crate::{Chunk, Outcome, Size, StreamError, http_upgrade, remote_command, ws};
 
 #[tokio::test]
 async fn a_command_is_heard_answered_and_told_how_it_ended() {
@@ -221,7 +221,7 @@ async fn what_is_read_is_told_to_the_client() {
 #[tokio::test]
 async fn channels_carry_the_same_and_can_be_closed_one_by_one() {
     let (mut client, io) = pair();
-    let protocol = upgrade::remote_command(&Method::GET, &websocket("v5.channel.k8s.io")).unwrap().1;
+    let protocol = http_upgrade::remote_command(&Method::GET, &websocket("v5.channel.k8s.io")).unwrap().1;
     let wants = StdioOptions { tty: true, stderr: false, ..ALL };
     let RemoteCommand { stdin, stdout, stderr, resizes, talk } =
         remote_command::open(io, protocol, wants, TIMES).await.unwrap();
@@ -245,7 +245,7 @@ async fn channels_carry_the_same_and_can_be_closed_one_by_one() {
 #[tokio::test]
 async fn channels_of_text_are_in_base64() {
     let (mut client, io) = pair();
-    let protocol = upgrade::remote_command(&Method::GET, &websocket("base64.channel.k8s.io")).unwrap().1;
+    let protocol = http_upgrade::remote_command(&Method::GET, &websocket("base64.channel.k8s.io")).unwrap().1;
     let RemoteCommand { stdin, stdout, talk, .. } = remote_command::open(io, protocol, ALL, TIMES).await.unwrap();
     say(&mut client.io, ws::TEXT, b"0Zm9vCg==").await;
     say(&mut client.io, ws::TEXT, b"0not base64").await;

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
 use crate::remote_command::{RemoteCommand, StdioOptions, Timeouts};
 use crate::spdy::{Decoder, Encoder, Event, data_head};
-use crate::{Io, remote_command, upgrade, ws};
+use crate::{Io, http_upgrade, remote_command, ws};
 
 pub(super) const TIMES: Timeouts = Timeouts { idle: Duration::from_secs(60), creation: Duration::from_millis(200) };
 pub(super) const ALL: StdioOptions = StdioOptions { stdin: true, stdout: true, stderr: true, tty: false };
@@ -77,12 +77,12 @@ pub(super) fn data(stream: u32, bytes: &[u8], fin: bool) -> Event {
     Event::Data { stream, bytes: Bytes::copy_from_slice(bytes), fin }
 }
 
-pub(super) fn spdy(version: &'static str) -> upgrade::RemoteCommandProtocol {
+pub(super) fn spdy(version: &'static str) -> http_upgrade::RemoteCommandProtocol {
     let mut headers = HeaderMap::new();
     headers.insert("connection", HeaderValue::from_static("Upgrade"));
     headers.insert("upgrade", HeaderValue::from_static("SPDY/3.1"));
     headers.insert("x-stream-protocol-version", HeaderValue::from_static(version));
-    upgrade::remote_command(&Method::POST, &headers).unwrap().1
+    http_upgrade::remote_command(&Method::POST, &headers).unwrap().1
 }
 
 pub(super) fn websocket(protocol: &'static str) -> HeaderMap {

@@ -2,13 +2,13 @@
 //!
 //! Parts of messages are passed on as they come, so no message is too long for its reader, and none is kept.
 
+mod accept_key;
 mod decode;
 mod encode;
-mod handshake;
 
+pub use accept_key::accept;
 pub use decode::{Decoder, Event};
 pub use encode::{BINARY, CLOSE, HEAD_MAX, PING, PONG, TEXT, frame, head, masked_frame};
-pub use handshake::accept;
 
 /// The other side does not keep to the protocol; the connection is of no use any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -14,16 +14,16 @@ use shim_protocol::{CgroupMount, CgroupPaths, CreateRequest, LaunchConfig, Overl
 use tracing::Instrument as _;
 
 use super::create_error::CreateError;
+use super::create_plan::ContainerPlan;
 use super::image_name::{display_image_name, image_ref};
-use super::plan::ContainerPlan;
 use super::poststop_hooks;
 use crate::failpoint;
 use crate::runtime::cleanup::CleanupIntent;
-use crate::runtime::lifecycle::Step;
+use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::pod::etc_files;
 use crate::runtime::shim_monitor::recorded_exit;
-use crate::runtime::{LookupError, Runtime, blocking, layer_gc, random};
-use crate::sandbox::SandboxError;
+use crate::runtime::{LookupError, Runtime, blocking, orphaned_layers, random};
+use crate::sandbox_client::SandboxError;
 use crate::store::{ContainerImage, ContainerRecord, ContainerUser, PodRecord, StopWaiters, VERSION};
 
 impl Runtime {
@@ -120,7 +120,7 @@ impl Runtime {
         let images = images.collect::<Result<BTreeMap<_, _>, image::HoldError>>()?;
         let writable = self.layout.writable_layer(&draft.id);
         safe_fs::private_dir(&writable)?;
-        layer_gc::write_owner(&writable, &dir)?;
+        orphaned_layers::write_owner(&writable, &dir)?;
         let overlay = Overlay {
             layers: self.images.layers_dir(),
             lower,

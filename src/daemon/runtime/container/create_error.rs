@@ -18,7 +18,7 @@ use super::volumes::{ImageVolumeError, MountError};
 use crate::failpoint::InjectedFailure;
 use crate::runtime::LookupError;
 use crate::runtime::pod::handler::HandlerMissing;
-use crate::sandbox::SandboxError;
+use crate::sandbox_client::SandboxError;
 use crate::store::NameTaken;
 
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ use model::{ContainerId, ContainerState, ErrorClass, ErrorKind};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 
 use crate::runtime::{LookupError, Runtime};
-use crate::sandbox::SandboxError;
+use crate::sandbox_client::SandboxError;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReopenError {

@@ -4,11 +4,11 @@
 
 mod create;
 mod create_error;
+pub(crate) mod create_plan;
 mod devices;
 mod image_name;
 mod log;
 pub(crate) mod oom_score;
-pub(crate) mod plan;
 mod pod_resources_check;
 pub(crate) mod poststop_hooks;
 pub(crate) mod remove;

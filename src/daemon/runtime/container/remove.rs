@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model::{CleanupFailure, ContainerId, ErrorClass, ErrorKind};
 
-use crate::runtime::lifecycle::Step;
+use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::{LookupError, Runtime, StopError};
 use crate::store::{ContainerRecord, Entry};
 

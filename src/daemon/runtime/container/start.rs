@@ -7,9 +7,9 @@ use model::{ContainerId, ContainerState, ErrorClass, ErrorKind, WrongState};
 use shim_protocol::ShimErrorKind;
 
 use super::stop::has_exited;
-use crate::runtime::lifecycle::Step;
+use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::{LookupError, Runtime};
-use crate::sandbox::SandboxError;
+use crate::sandbox_client::SandboxError;
 use crate::store::{ContainerRecord, Entry};
 
 #[derive(Debug, thiserror::Error)]

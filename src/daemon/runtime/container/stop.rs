@@ -9,7 +9,7 @@ use model::{ContainerId, ContainerState, ErrorClass, ErrorKind, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
-use crate::runtime::lifecycle::Step;
+use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::shim_monitor::recorded_exit_or_lost;
 use crate::runtime::{LookupError, Runtime, blocking};
 use crate::store::{ContainerRecord, Entry};

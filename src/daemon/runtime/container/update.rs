@@ -10,10 +10,10 @@ use safe_fs::FileError;
 use shim_protocol::LaunchConfig;
 
 use super::oom_score;
-use crate::runtime::lifecycle::Step;
-use crate::runtime::resize;
+use crate::runtime::lifecycle_steps::Step;
+use crate::runtime::resize::journal;
+pub(crate) use crate::runtime::resize::journal::{Journal, ResizeError};
 pub(crate) use crate::runtime::resize::outcomes::Outcome;
-use crate::runtime::resize::{Journal, ResizeError};
 use crate::runtime::{LookupError, Runtime, blocking};
 use crate::store::{ContainerRecord, Entry};
 
@@ -87,7 +87,7 @@ impl Runtime {
             return Ok(None);
         }
         let group = self.cgroup(&record.cgroup)?.with_file_cache(entry.samples().files.clone());
-        resize::drop_unified_on_v1("linux", group.layout().version(), &mut asked.limits);
+        journal::drop_unified_on_v1("linux", group.layout().version(), &mut asked.limits);
         keep_swap_disabled(&record.spec.resources, &mut asked.limits);
         let change = match cgroup::prepare(&group, &asked.limits) {
             Ok(change) => change,
@@ -108,7 +108,7 @@ impl Runtime {
     fn apply_update(&self, entry: &Entry<ContainerRecord>, prepared: Prepared) -> Result<(), UpdateError> {
         let Prepared { record, group, journal, all, score } = prepared;
         let dir = self.layout.container(&record.pod, &record.id);
-        let outcome = resize::apply(&group, &dir, &journal, |settings| {
+        let outcome = journal::apply(&group, &dir, &journal, |settings| {
             let scores = score.map(|score| self.set_oom_score(&record, &group, score)).transpose()?;
             let recorded = entry.try_update(&self.layout, |record| {
                 record.spec = all;
@@ -203,7 +203,7 @@ impl Runtime {
             return record;
         }
         let Ok(group) = self.cgroup(&record.cgroup) else { return record };
-        resize::recover(&group, &dir, |asked, settings| {
+        journal::recover(&group, &dir, |asked, settings| {
             self.record_container_resize(&mut record, &group, &asked, settings)
         });
         record

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::{CleanupFailure, ErrorClass, ErrorKind, PodId};
 
 use crate::runtime::container::remove::words;
-use crate::runtime::lifecycle::Step;
+use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::{LookupError, RemoveError, Runtime, StopPodError};
 
 #[derive(Debug, thiserror::Error)]

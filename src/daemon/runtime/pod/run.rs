@@ -19,9 +19,9 @@ use super::{etc_files, limits};
 use crate::failpoint;
 use crate::failpoint::InjectedFailure;
 use crate::runtime::cleanup::CleanupIntent;
-use crate::runtime::lifecycle::Step;
+use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::{Runtime, blocking, random};
-use crate::sandbox::{SandboxClient, SandboxError, SandboxEvent, SpawnError};
+use crate::sandbox_client::{SandboxClient, SandboxError, SandboxEvent, SpawnError};
 use crate::store::{NameTaken, PodCgroup, PodRecord, VERSION};
 
 #[derive(Debug, thiserror::Error)]

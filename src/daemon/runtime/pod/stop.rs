@@ -6,7 +6,7 @@ use std::time::Duration;
 use model::{ErrorClass, ErrorKind, PodState};
 use tracing::Instrument as _;
 
-use crate::runtime::lifecycle::Step;
+use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::{LookupError, Runtime, StopError};
 use crate::store::{Entry, PodRecord};
 

@@ -6,9 +6,9 @@ use cgroup::{ApplyError, Cgroup};
 use model::{ErrorClass, ErrorKind, PodId, PodSpec, PodUpdate};
 
 use super::limits;
-use crate::runtime::resize;
+use crate::runtime::resize::journal;
+pub(crate) use crate::runtime::resize::journal::{Journal, ResizeError};
 pub(crate) use crate::runtime::resize::outcomes::Outcome;
-use crate::runtime::resize::{Journal, ResizeError};
 use crate::runtime::{LookupError, Runtime, blocking};
 use crate::store::{Entry, PodRecord};
 
@@ -95,13 +95,13 @@ impl Runtime {
         asked: PodUpdate,
     ) -> Result<Outcome, ResizeError> {
         let mut limits = limits::of(&all);
-        resize::drop_unified_on_v1("resources", group.layout().version(), &mut limits);
+        journal::drop_unified_on_v1("resources", group.layout().version(), &mut limits);
         let change = cgroup::prepare(group, &limits)?;
         if change.is_empty() && all == record.spec {
             return Ok(Outcome::Unchanged);
         }
         let journal = Journal { asked, change };
-        resize::apply(group, &self.pod_dir(&record.id), &journal, |settings| {
+        journal::apply(group, &self.pod_dir(&record.id), &journal, |settings| {
             let recorded = entry.try_update(&self.layout, |record| {
                 record.spec = all;
                 record.applied.extend(settings);
@@ -118,7 +118,7 @@ impl Runtime {
             return record;
         }
         let Ok(group) = self.cgroup(&record.cgroup.path) else { return record };
-        resize::recover(&group, &dir, |asked: PodUpdate, settings| {
+        journal::recover(&group, &dir, |asked: PodUpdate, settings| {
             asked.lay_over(&mut record.spec);
             record.applied.extend(settings);
             safe_fs::overwrite_json(&dir.join("pod.json"), &record)

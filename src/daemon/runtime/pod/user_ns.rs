@@ -6,7 +6,7 @@ use safe_fs::FileError;
 
 use crate::failpoint;
 use crate::runtime::Runtime;
-use crate::sandbox::ShimProgram;
+use crate::sandbox_client::ShimProgram;
 use crate::store::Layout;
 
 #[derive(Debug, thiserror::Error)]

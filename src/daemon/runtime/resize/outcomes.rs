@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cgroup::{ApplyError, Drift};
 use sync::Mutex;
 
-use super::ResizeError;
+use super::journal::ResizeError;
 
 /// How a change ended, and why it was not made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use super::copy::Terminal;
 use super::exec_sync::ExecError;
 use super::shutdown::ShutdownWatch;
 use crate::runtime::Runtime;
-use crate::sandbox::SandboxClient;
+use crate::sandbox_client::SandboxClient;
 
 /// What is between a program and us: more than by default, since every turn costs two switches.
 const PIPE_SIZE: usize = 256 << 10;

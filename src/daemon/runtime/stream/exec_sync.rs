@@ -10,7 +10,7 @@ use shim_protocol::{ExecRequest, ShimErrorKind, Stdio};
 use tokio::net::unix::pipe::Receiver;
 
 use crate::runtime::{LookupError, Runtime};
-use crate::sandbox::{SandboxClient, SandboxError};
+use crate::sandbox_client::{SandboxClient, SandboxError};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ExecError {

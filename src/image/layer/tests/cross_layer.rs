@@ -171,6 +171,6 @@ fn an_opaque_root_hides_everything_below() {
     std::fs::create_dir(&mount_point).unwrap();
     let lowers = ["2/fs", "1/fs", "0/fs"].map(str::to_owned);
     let files = ["usr/bin/tool", "bin/tool", "middle", "usr/new", "f"];
-    let seen = crate::rootfs::overlay::read_files(chain.directory.path(), &lowers, &mount_point, files, 10).unwrap();
+    let seen = crate::rootfs::read_files::read_files(chain.directory.path(), &lowers, &mount_point, files, 10).unwrap();
     assert_eq!(seen, [None, None, None, Some(Vec::new()), Some(b"mine".to_vec())]);
 }

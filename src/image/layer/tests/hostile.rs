@@ -4,8 +4,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
 use super::*;
 use crate::digest::Digest;
-use crate::layer::canary::Canary;
-use crate::layer::staged::Staged;
+use crate::layer::escape_canary::Canary;
+use crate::layer::staged_layer::Staged;
 use crate::layer::unpack::{Unpacked, unpack};
 use crate::limits::Limits;
 use crate::test_support::{Head, Tar, gzip};

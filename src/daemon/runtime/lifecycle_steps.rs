@@ -17,7 +17,7 @@
 use model::{ContainerId, ContainerUpdate, PodId};
 
 use super::Runtime;
-use super::container::plan::ContainerPlan;
+use super::container::create_plan::ContainerPlan;
 use crate::store::{ContainerRecord, PodRecord};
 
 #[derive(Debug)]

@@ -20,11 +20,11 @@ use sys::fork::SingleThread;
 use crate::io::console;
 use crate::io::console::Console;
 use crate::io::stdio::null;
-use crate::launch::executor::{NOT_RUN, write_error};
+use crate::launch::libcontainer_executor::{NOT_RUN, write_error};
 use crate::launch::{LaunchError, read, set_oom_score};
+use crate::namespaces::create_user_ns;
 use crate::namespaces::saved_namespaces::SavedNamespaces;
-use crate::namespaces::user_ns;
-use crate::process::exec_program::{exec_program, raise_limits};
+use crate::process::execve::{exec_program, raise_limits};
 use crate::rootfs::idmap;
 use crate::rootfs::masked_paths::is_null;
 use crate::rootfs::mounts::open_in_root;
@@ -133,10 +133,10 @@ fn exec_inside(
         // From in there the old score could be taken again.
         set_score(&proc, score);
         setns(container, SavedNamespaces::kinds() | CloneFlags::CLONE_NEWUSER)?;
-        user_ns::become_root()
+        create_user_ns::become_root()
     };
     let child = move || run_or_report(request, mode, prepared, stdio);
-    user_ns::fork_in_userns(enter, child).map_err(step("entering the container's namespaces"))
+    create_user_ns::fork_in_userns(enter, child).map_err(step("entering the container's namespaces"))
 }
 
 /// Gives the streams to the container's user, by the ids that it has on the host.

@@ -14,7 +14,7 @@ use sys::fork::SingleThread;
 use crate::io::console;
 use crate::io::console::Console;
 use crate::launch::report::{Report, WORDS_MAX, send, truncate};
-use crate::process::exec_program::{exec_as, exec_program};
+use crate::process::execve::{exec_as, exec_program};
 use crate::process::hook;
 pub(crate) use crate::process::hook::{HookExec, State};
 use crate::process::lsm_label;

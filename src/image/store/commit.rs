@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use crate::config::Config;
 use crate::digest::Digest;
-use crate::layer::staged::{Layer, Staged};
+use crate::layer::staged_layer::{Layer, Staged};
 use crate::layer::unpack::{Blob, UnpackError, unpack};
 use crate::limits::Limits;
 use crate::record::Image;

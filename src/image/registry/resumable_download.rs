@@ -90,5 +90,5 @@ fn short(blob: &Digest, came: u64) -> FetchError {
 }
 
 #[cfg(test)]
-#[path = "tests/blob_stream.rs"]
+#[path = "tests/resumable_download.rs"]
 mod tests;

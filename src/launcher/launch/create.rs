@@ -24,14 +24,14 @@ use shim_protocol::{CreateRequest, LaunchConfig, Overlay};
 use sys::fork::SingleThread;
 
 use super::cgroup_join::CgroupFds;
-use super::executor::{CrispExecutor, HookPlan, LaunchStages, StartHooks};
 use super::hook_gate::{self, HookGate};
+use super::join_user_ns::UserNsLaunch;
+use super::libcontainer_executor::{CrispExecutor, HookPlan, LaunchStages, StartHooks};
 use super::libcontainer_spec::{SpecError, for_libcontainer, own_mounts};
 use super::minimal_mounts::pivot_to_minimal_mounts;
 use super::report::trace;
-use super::userns::UserNsLaunch;
 use super::{ContainerStdio, LaunchError, read, set_oom_score, step, target_pid_ns};
-use crate::process::exec_program::{clamped_limits, raise_limits};
+use crate::process::execve::{clamped_limits, raise_limits};
 use crate::process::{capabilities, lsm_label};
 use crate::rootfs::idmap::IdMaps;
 use crate::rootfs::mounts::{self, PreparedMount};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::store::Store;
-use crate::store::add::{LayerPlan, NewImage, ReadyLayer};
+use crate::store::commit::{LayerPlan, NewImage, ReadyLayer};
 use crate::store::test_support::{add, base, names, open};
 use crate::test_support::{Head, Tar};
 

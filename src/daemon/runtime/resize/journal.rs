@@ -6,9 +6,6 @@
 //! Whatever fails takes the earlier steps back. A daemon that finds a journal brings the change to one of its ends, by
 //! what the kernel says.
 
-pub(crate) mod outcomes;
-mod systemd_reload;
-
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -22,9 +19,9 @@ use safe_fs::FileError;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use super::container::oom_score::OomScoreError;
 use crate::failpoint;
 use crate::failpoint::InjectedFailure;
+pub(crate) use crate::runtime::container::oom_score::OomScoreError;
 
 /// Why a change was not made; unless `Left`, everything is as it was.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +55,7 @@ impl ErrorClass for ResizeError {
 
 impl ResizeError {
     /// Whether the kernel holds something now that it did not hold before.
-    pub(super) fn is_left(&self) -> bool {
+    pub(crate) fn is_left(&self) -> bool {
         match self {
             Self::Apply(e) => !e.left().is_empty(),
             Self::Left { .. } => true,
@@ -69,14 +66,14 @@ impl ResizeError {
 
 /// What is about to change, written down before the first write.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Journal<A> {
+pub(crate) struct Journal<A> {
     /// What was asked, for the record.
-    pub(super) asked: A,
-    pub(super) change: Change,
+    pub(crate) asked: A,
+    pub(crate) change: Change,
 }
 
 impl<A> Journal<A> {
-    pub(super) fn path(dir: &Path) -> PathBuf {
+    pub(crate) fn path(dir: &Path) -> PathBuf {
         dir.join("resize-journal.json")
     }
 }
@@ -120,7 +117,7 @@ impl<A: Serialize> Journal<A> {
 
 impl<A: DeserializeOwned> Journal<A> {
     /// The change that was cut off here, if one was.
-    pub(super) fn read(dir: &Path) -> Option<Self> {
+    pub(crate) fn read(dir: &Path) -> Option<Self> {
         let bytes = fs::read(Self::path(dir)).ok()?;
         let mut values = serde_json::Deserializer::from_slice(&bytes).into_iter::<Self>();
         values.next().filter(|_| bytes.starts_with(BEGIN))?.ok()
@@ -128,7 +125,7 @@ impl<A: DeserializeOwned> Journal<A> {
 }
 
 /// Removes a journal that was dealt with.
-pub(super) fn forget(dir: &Path) {
+pub(crate) fn forget(dir: &Path) {
     let path = Journal::<()>::path(dir);
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -139,7 +136,7 @@ pub(super) fn forget(dir: &Path) {
 }
 
 /// Carries out what `journal` says in `group`, and has it recorded in `dir`; where that fails, the kernel is as before.
-pub(super) fn apply<A: Serialize>(
+pub(crate) fn apply<A: Serialize>(
     group: &Cgroup,
     dir: &Path,
     journal: &Journal<A>,
@@ -169,7 +166,7 @@ pub(super) fn apply<A: Serialize>(
 
 /// Brings a change that a daemon was cut off in to one of its ends. Where it is in force now, it is recorded: what was asked,
 /// and what stands in the files. What can be neither finished nor undone, or not be recorded, is left to the next daemon.
-pub(super) fn recover<A: DeserializeOwned>(
+pub(crate) fn recover<A: DeserializeOwned>(
     group: &Cgroup,
     dir: &Path,
     record: impl FnOnce(A, AppliedValues) -> Result<(), FileError>,
@@ -199,7 +196,7 @@ pub(super) fn recover<A: DeserializeOwned>(
 }
 
 /// Takes out of a change what this host has no files for, and says so.
-pub(super) fn drop_unified_on_v1(field: &str, version: Version, limits: &mut LimitsPatch) {
+pub(crate) fn drop_unified_on_v1(field: &str, version: Version, limits: &mut LimitsPatch) {
     if version == Version::V1 && !limits.unified.is_empty() {
         let keys: Vec<&str> = limits.unified.keys().map(UnifiedKey::as_str).collect();
         tracing::warn!(?keys, "{field}.unified means nothing on cgroup v1");
