@@ -2,7 +2,7 @@
 
 use super::args::BenchArgs;
 use super::lifecycle::{READY, add, make};
-pub(crate) use super::report::results::{Figures, Unit};
+use super::report::results::{Figures, Unit};
 use super::runtime::Runtime;
 
 pub(super) const DAEMON: &str = "daemon memory (PSS)";

@@ -13,7 +13,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::BenchError;
 use super::args::BenchArgs;
-pub(crate) use super::report::results::{Figures, Unit};
+use super::report::results::{Figures, Unit};
 use super::runtime::{Runtime, connect, in_turns};
 use super::specs::{limits, update};
 

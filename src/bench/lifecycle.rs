@@ -6,7 +6,7 @@ use cri_api::v1;
 use tokio::task::JoinSet;
 
 use super::args::BenchArgs;
-pub(crate) use super::report::results::{Figures, Unit};
+use super::report::results::{Figures, Unit};
 use super::runtime::{Client, Pod, Runtime, in_turns, remove};
 use super::specs::Specs;
 

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 use tonic::Status;
 
 use super::args::BenchArgs;
-pub(crate) use super::report::results::Unit;
+use super::report::results::Unit;
 use super::runtime::{Runtime, in_turns};
 
 pub(super) const ABSENT: &str = "pull absent";

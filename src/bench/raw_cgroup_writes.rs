@@ -8,7 +8,7 @@ use cgroup::{Cgroup, CgroupFs as _, Change, Knob};
 use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, InvalidLimits, LimitsPatch, MemoryLimit, Micros};
 
 use super::reads::{UPDATE_CPU, UPDATE_MEMORY};
-pub(crate) use super::report::results::{Figures, Unit};
+use super::report::results::{Figures, Unit};
 
 /// A cgroup that is changed by hand, as the runtimes are asked to change theirs.
 #[derive(Debug)]

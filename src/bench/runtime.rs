@@ -11,7 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::BenchError;
 use super::args::NamedSocket;
 use super::processes::RuntimeProcesses;
-pub(crate) use super::report::results::{Figures, Unit};
+use super::report::results::{Figures, Unit};
 use super::specs::Specs;
 
 pub(super) type Client = RuntimeServiceClient<Channel>;

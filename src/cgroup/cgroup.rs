@@ -16,8 +16,8 @@ use crate::driver::Driver;
 use crate::file_cache::FileCache;
 use crate::layout::{HierarchyKind, Layout, Version};
 use crate::limits::apply;
-pub(crate) use crate::limits::apply::{ApplyError, CurrentLimits};
-pub(crate) use crate::limits::knob::{AppliedValues, CgroupFs, Knob, Values};
+use crate::limits::apply::{ApplyError, CurrentLimits};
+use crate::limits::knob::{AppliedValues, CgroupFs, Knob, Values};
 use crate::path::{CgroupPath, InvalidPath};
 use crate::systemd::{SyncError, Systemd, SystemdError, Unit};
 

@@ -12,7 +12,7 @@ use model::resources::{CpuSet, HugePageSize};
 use rustix::io::Errno;
 
 use crate::layout::Version;
-pub(crate) use crate::limits::knob::{CgroupFs, Knob, Values, huge_page_bytes, page};
+use crate::limits::knob::{CgroupFs, Knob, Values, huge_page_bytes, page};
 use crate::limits::memory_shrink::ShrinkTimeouts;
 use crate::systemd::{BusError, SyncError, SystemdError};
 

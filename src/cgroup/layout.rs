@@ -1,10 +1,9 @@
 //! Where this host keeps its cgroups: one v2 tree, or one tree per v1 controller.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 const CGROUPS: &str = "/proc/cgroups";

@@ -1,13 +1,12 @@
 //! What a cgroup does on the real kernel, whichever version this host has.
 
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use model::resources::{Bytes, LimitsPatch, MemoryLimit};
 

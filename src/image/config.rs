@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
-use crate::manifest::{ManifestError, host};
+use crate::manifest::ManifestError;
+use crate::platform::host;
 
 /// The part of an image config that matters to a container. Values are as the image has them: untrusted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

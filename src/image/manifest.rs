@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use crate::digest::Digest;
+use crate::platform::Platform;
 
 /// The media types we ask registries for.
 pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
@@ -26,14 +27,6 @@ pub(crate) struct Descriptor {
     pub(crate) platform: Option<Platform>,
     #[serde(default)]
     pub(crate) annotations: Option<std::collections::BTreeMap<String, String>>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(crate) struct Platform {
-    pub(crate) architecture: String,
-    pub(crate) os: String,
-    #[serde(default)]
-    pub(crate) variant: String,
 }
 
 /// What a tag or digest may point to.
@@ -234,48 +227,10 @@ fn is_layer(media_type: &str) -> bool {
     }
 }
 
-/// This machine in the words of an index: os, architecture and the variants it can run, best first.
-pub(crate) fn host() -> (&'static str, &'static str, &'static [&'static str]) {
-    match std::env::consts::ARCH {
-        "x86_64" => ("linux", "amd64", &["", "v1"]),
-        "aarch64" => ("linux", "arm64", &["v8", ""]),
-        "arm" => ("linux", "arm", &["v7", "v6", "v5", ""]),
-        "riscv64" => ("linux", "riscv64", &[""]),
-        "powerpc64" => ("linux", "ppc64le", &[""]),
-        other => ("linux", other, &[""]),
-    }
-}
-
-/// The entry of an index that fits this machine best.
-pub(crate) fn choose(entries: &[Descriptor]) -> Result<&Descriptor, ManifestError> {
-    let (os, architecture, variants) = host();
-    let fits = |entry: &&Descriptor, variant: &str| {
-        entry.platform.as_ref().is_some_and(|p| p.os == os && p.architecture == architecture && p.variant == variant)
-    };
-    variants
-        .iter()
-        .find_map(|variant| entries.iter().find(|entry| fits(entry, variant)))
-        // An index of one entry that names no platform can only mean that one.
-        .or(match entries {
-            [only] if only.platform.is_none() => Some(only),
-            _ => None,
-        })
-        .ok_or_else(|| ManifestError::NoPlatform {
-            wanted: format!("{os}/{architecture}"),
-            offered: entries
-                .iter()
-                .take(32)
-                .map(|entry| match &entry.platform {
-                    Some(p) => format!("{}/{}", p.os, p.architecture),
-                    None => "an entry without platform".to_owned(),
-                })
-                .collect(),
-        })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::{choose, host};
 
     fn descriptor(media_type: &str) -> serde_json::Value {
         serde_json::json!({"mediaType": media_type, "digest": Digest::of(b"x"), "size": 1})

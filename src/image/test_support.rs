@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use crate::digest::Digest;
-use crate::manifest::host;
+use crate::platform::host;
 
 /// A tar stream that can also be one no honest tool writes.
 #[derive(Debug, Clone, Default)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cri_api::v1;
 
-pub(crate) use super::super::report::results::Unit;
+use super::super::report::results::Unit;
 use super::super::runtime::{Pod, Runtime};
 use super::LOG_CPU;
 

@@ -6,7 +6,7 @@ use super::read::{ReadBuffer, ReadError};
 use super::{Sample, v1, v2};
 use crate::cgroup::Cgroup;
 use crate::layout::Version;
-pub(crate) use crate::limits::knob::CgroupFs as _;
+use crate::limits::knob::CgroupFs as _;
 
 impl Cgroup {
     /// What [`usage`](Cgroup::usage) tells and all other counters, each file read once; `None` where the cgroup is gone.

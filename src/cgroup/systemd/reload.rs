@@ -12,7 +12,7 @@ use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use super::bus::Bus;
 use super::{MANAGER, SyncError, SystemdError, properties, property};
 use crate::cgroup::Cgroup;
-pub(crate) use crate::limits::knob::{AppliedValues, CgroupFs as _, Knob};
+use crate::limits::knob::{AppliedValues, CgroupFs as _, Knob};
 
 /// Where systemd says that it has read all units again, by the time of a file.
 const DIR: &str = "/run/systemd";

@@ -8,7 +8,7 @@ use model::ErrorKind;
 use super::{Property, SystemdError, properties};
 use crate::cgroup::Cgroup;
 use crate::devices::Policy;
-pub(crate) use crate::limits::knob::{CgroupFs as _, Knob, Unreadable, Values};
+use crate::limits::knob::{CgroupFs as _, Knob, Unreadable, Values};
 
 /// Why systemd could not be told; what is in force is as it was before.
 #[derive(Debug, thiserror::Error)]

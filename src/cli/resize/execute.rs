@@ -4,6 +4,7 @@ use std::io::{self, Write as _};
 use std::time::Instant;
 
 use cri_api::v1;
+use daemon::convert::pod_resources;
 use model::resources::{CpuPeriod, CpuQuota, CpuShares, LimitsPatch, MemoryLimit};
 use tonic::Status;
 
@@ -13,7 +14,6 @@ use super::super::signals::Interrupt;
 use super::order::{Owner, Step};
 use super::targets::Targets;
 use super::{ResizeError, print};
-pub(crate) use daemon::convert::pod_resources;
 
 /// Makes all the calls, or takes back those that were made.
 pub(super) async fn execute(

@@ -1,7 +1,7 @@
 //! Whether pods can run here.
 
 use super::Runtime;
-pub(crate) use super::pod::network::Readiness;
+use super::pod::network::Readiness;
 
 /// One thing that must hold, in CRI's words.
 #[derive(Debug, Clone, PartialEq, Eq)]

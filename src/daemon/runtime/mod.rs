@@ -4,11 +4,6 @@
 //! to be cleared away, and [`cleanup`] removes it: after a failure, after a crash, and when it is removed. There is one way
 //! out for all three, and each step of it is content with finding nothing to do.
 
-pub(crate) mod resize {
-    pub(crate) mod journal;
-    pub(crate) mod outcomes;
-    mod systemd_reload;
-}
 mod cleanup;
 mod conditions;
 pub(crate) mod container;
@@ -20,6 +15,7 @@ mod orphaned_layers;
 pub(crate) mod pod;
 mod pod_cidr;
 mod recover;
+pub(crate) mod resize;
 mod shim_monitor;
 mod stats;
 pub(crate) mod stream;

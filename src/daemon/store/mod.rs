@@ -4,6 +4,7 @@
 //! so a status never waits behind a slow stop. `layout` keeps each record in a file of its own, in a directory that
 //! holds all that belongs to the pod or container: whoever finds the directory can clear it all away.
 
+pub(crate) mod cpu_rate;
 mod event_cursor;
 pub(crate) mod layout;
 pub(crate) mod names;

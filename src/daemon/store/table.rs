@@ -10,10 +10,11 @@ use serde::Serialize;
 use sync::RwLock;
 use tokio::sync::{Mutex, MutexGuard, watch};
 
+use super::cpu_rate::CpuSamples;
 use super::event_cursor::EventCursor;
 use super::layout::Layout;
 use super::record::{ContainerRecord, PodRecord};
-use super::samples::{CpuSamples, DiskSamples, LimitsCache};
+use super::samples::{DiskSamples, LimitsCache};
 use super::stop_waiters::StopWaiters;
 
 /// A prefix that fits several ids.

@@ -11,7 +11,8 @@ use serde::Deserialize;
 use crate::archive::import::ImportError;
 use crate::digest::Digest;
 use crate::layer::confined_root::ConfinedRoot;
-use crate::manifest::{Descriptor, Document, Manifest, ManifestError, check_layer_count, choose};
+use crate::manifest::{Descriptor, Document, Manifest, ManifestError, check_layer_count};
+use crate::platform::choose;
 use crate::reference::{BadReference, Reference, TagOrDigest};
 use crate::tar::reader::{EntryKind, TarReader};
 

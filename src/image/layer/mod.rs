@@ -14,4 +14,5 @@ pub(crate) mod replaced_files;
 pub(crate) mod staged_layer;
 pub(crate) mod unpack;
 pub(crate) mod untar;
+mod verify;
 pub(crate) mod whiteout;

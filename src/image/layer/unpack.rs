@@ -4,6 +4,7 @@ use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use super::verify::{check_blob, check_diff_id, may_be_wrong_blob};
 use crate::digest::{Digest, Hasher, Metered, PastCap};
 use crate::layer::confined_root::{ConfinedRoot, DiskUsage, disk_usage};
 use crate::layer::decompress::{WindowTooLarge, decompressed};
@@ -133,7 +134,7 @@ pub(crate) fn unpack(
     if let Some(blob) = blob
         && extracted.as_ref().err().is_none_or(|error| may_be_wrong_blob(error, blob))
     {
-        check(stored, blob, diff_id)?;
+        check_blob(stored, blob, diff_id)?;
     }
     let (pending, tar_bytes) = extracted?;
     let usage = layer_disk_usage(into, &pending).map_err(|source| UnpackError::Directory {
@@ -156,35 +157,6 @@ fn layer_disk_usage(layer: &Path, pending: &Pending) -> io::Result<DiskUsage> {
     Ok(usage)
 }
 
-/// A stream that cannot be read most often means a wrong blob: saying so is the better answer.
-fn may_be_wrong_blob(error: &UnpackError, blob: &Blob) -> bool {
-    match error {
-        UnpackError::Read { .. } | UnpackError::DiffId { .. } => true,
-        UnpackError::Untar(error) => matches!(error, UntarError::Tar(_)),
-        UnpackError::TooLarge(cap) => *cap == blob.size,
-        UnpackError::Blob { .. }
-        | UnpackError::Length { .. }
-        | UnpackError::Window(_)
-        | UnpackError::Directory { .. } => false,
-    }
-}
-
-/// Reads the rest of a blob and compares length and digest with what the manifest says.
-fn check(stored: Metered<impl Read>, blob: &Blob, diff_id: &Digest) -> Result<(), UnpackError> {
-    let Blob { digest, size: wanted } = blob.clone();
-    let (found, length) = match stored.finish() {
-        Ok(finished) => finished,
-        Err(error) if past_cap(&error).is_some() => {
-            return Err(UnpackError::Length { blob: digest, wanted, found: wanted.saturating_add(1) });
-        }
-        Err(source) => return Err(UnpackError::Read { layer: diff_id.clone(), source }),
-    };
-    if length != wanted {
-        return Err(UnpackError::Length { blob: digest, wanted, found: length });
-    }
-    if found == digest { Ok(()) } else { Err(UnpackError::Blob { wanted: digest, found }) }
-}
-
 fn extract(
     stored: &mut impl Read,
     diff_id: &Digest,
@@ -201,11 +173,12 @@ fn extract(
     };
     let finished = stream.finish();
     let (found, length) = finished.map_err(|error| past_cap(&error).unwrap_or_else(|| read(error)))?;
-    if found == *diff_id { Ok((pending, length)) } else { Err(UnpackError::DiffId { wanted: diff_id.clone(), found }) }
+    check_diff_id(found, diff_id)?;
+    Ok((pending, length))
 }
 
 /// The error for a stream that went past a bound: of its length, whichever of the two streams it was, or of memory.
-fn past_cap(error: &io::Error) -> Option<UnpackError> {
+pub(super) fn past_cap(error: &io::Error) -> Option<UnpackError> {
     let cause = error.get_ref()?;
     let length = cause.downcast_ref().map(|PastCap(cap)| UnpackError::TooLarge(*cap));
     length.or_else(|| cause.downcast_ref().map(|WindowTooLarge(window)| UnpackError::Window(*window)))

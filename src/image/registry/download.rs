@@ -11,8 +11,8 @@ use crate::registry::pipe::pipe;
 use crate::registry::pull::Pull;
 use crate::registry::pull_error::PullError;
 use crate::registry::resumable_download::BlobStream;
-use crate::store::catalog::Pin;
 use crate::store::commit::{LayerPlan, ReadyLayer};
+use crate::store::layer_refs::Pin;
 
 /// What an unpacker has until it has really ended, whether or not anybody still waits for it.
 #[derive(Debug)]

@@ -10,8 +10,8 @@ use crate::layer::confined_root::ConfinedRoot;
 use crate::record::Image;
 use crate::rootfs::copy_up::{copy_tree, open_directory};
 use crate::rootfs::read_files::{RootfsError, find, show};
-use crate::store::catalog::HoldError;
 use crate::store::durable::{DiskError, io_kind};
+use crate::store::layer_refs::HoldError;
 use crate::store::{Store, durable};
 
 /// A directory of a container's that begins as a copy of what its image has at a path.

@@ -23,13 +23,12 @@ use serde::{Deserialize, Serialize};
 use sync::Mutex;
 
 use crate::digest::Digest;
-use crate::layer::confined_root::DiskUsage;
 use crate::layer::staged_layer::{Layer, Staged};
 use crate::record::Image;
 use crate::reference::Reference;
 use crate::store::durable;
 use crate::store::durable::DiskError;
-use crate::store::load::{clear, entries, load_images, load_layers, unreferenced_chain_id};
+use crate::store::load::{clear, load_images, load_layers};
 
 /// The format of records this version reads and writes.
 pub(crate) const VERSION: u32 = 2;
@@ -69,26 +68,6 @@ impl OpenError {
     }
 }
 
-/// Layers that cannot be held.
-#[derive(Debug, thiserror::Error)]
-pub enum HoldError {
-    /// The image is not here (any more).
-    #[error("image {0} is not in the store")]
-    NoSuchImage(Digest),
-    /// The layer is not here.
-    #[error("layer {0:?} is not in the store")]
-    NoSuchLayer(String),
-}
-
-impl HoldError {
-    /// The class of this error.
-    pub fn kind(&self) -> model::ErrorKind {
-        match self {
-            Self::NoSuchImage(_) | Self::NoSuchLayer(_) => model::ErrorKind::NotFound,
-        }
-    }
-}
-
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ImageRecord {
     pub(crate) version: u32,
@@ -119,13 +98,13 @@ pub(crate) struct State {
     pub(crate) layers: HashMap<Digest, Arc<Layer>>,
     /// Layers that are unpacked, and the losses when that began.
     pub(crate) staged: HashMap<Digest, (Weak<Staged>, u64)>,
-    holds: HashMap<String, BTreeSet<Digest>>,
+    pub(super) holds: HashMap<String, BTreeSet<Digest>>,
     /// Layers that work in progress counts on.
-    pins: HashMap<Digest, usize>,
+    pub(super) pins: HashMap<Digest, usize>,
     pub(crate) next_number: u64,
     pub(crate) generation: u64,
     /// Before the first sweep we do not know who holds what, so nothing is freed.
-    swept: bool,
+    pub(super) swept: bool,
 }
 
 impl Catalog {
@@ -181,106 +160,6 @@ impl Catalog {
         state.next_number += 1;
         state.next_number
     }
-
-    pub(crate) fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
-        self.state().lowers(image)
-    }
-
-    pub(crate) fn hold(&self, owner: &str, id: &Digest) -> Result<Vec<String>, HoldError> {
-        let mut state = self.state();
-        let image = state.images.get(id).cloned().ok_or_else(|| HoldError::NoSuchImage(id.clone()))?;
-        let lowers = state.lowers(&image)?;
-        state.holds.entry(owner.to_owned()).or_default().extend(image.chain.iter().cloned());
-        Ok(lowers)
-    }
-
-    /// Holds all of `lowers` that are here, also when one is missing: the container may run on.
-    pub(crate) fn hold_lowers(&self, owner: &str, lowers: &[String]) -> Result<(), HoldError> {
-        let mut state = self.state();
-        let mut missing = None;
-        for lower in lowers {
-            let number = lower.strip_suffix("/fs").and_then(|number| number.parse().ok());
-            let found = state.layers.values().find(|layer| Some(layer.number) == number);
-            match found.map(|layer| layer.record.chain_id.clone()) {
-                Some(chain_id) => drop(state.holds.entry(owner.to_owned()).or_default().insert(chain_id)),
-                None => missing = missing.or_else(|| Some(lower.clone())),
-            }
-        }
-        missing.map_or(Ok(()), |lower| Err(HoldError::NoSuchLayer(lower)))
-    }
-
-    /// Drops a hold and frees what nobody uses any more.
-    pub(crate) fn release(&self, owner: &str) -> Result<(), DiskError> {
-        self.state().holds.remove(owner);
-        self.free().map(drop)
-    }
-
-    /// Keeps layers from being freed while a pull or import counts on them.
-    pub(crate) fn pin(self: &Arc<Self>, chain: Vec<Digest>) -> Pin {
-        let mut state = self.state();
-        for chain_id in &chain {
-            *state.pins.entry(chain_id.clone()).or_default() += 1;
-        }
-        drop(state);
-        Pin { catalog: self.clone(), chain }
-    }
-
-    /// From now on unused layers are freed; the ones unused already are freed at once, with stray blobs.
-    pub(crate) fn remove_unused(&self) -> Result<(), DiskError> {
-        self.state().swept = true;
-        self.free()?;
-        // No image may be added meanwhile: its blobs are there before its record.
-        let _change = self.change.lock();
-        let images: Vec<Arc<Image>> = self.state().images.values().cloned().collect();
-        let digests = images.iter().flat_map(|image| image.manifest.iter().chain([&image.id]));
-        let wanted: BTreeSet<&str> = digests.map(Digest::hex).collect();
-        for path in entries(&self.root.join("blobs"))? {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            if !wanted.contains(name) {
-                durable::remove_file(&path)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Frees layers that no image, hold or pull uses, and says what they took.
-    ///
-    /// Each leaves `layers/` by rename first, so that none is ever there in part. One that cannot leave is kept on the
-    /// books, and tried again with the next.
-    pub(crate) fn free(&self) -> Result<DiskUsage, DiskError> {
-        let unused = {
-            let mut state = self.state();
-            if !state.swept {
-                return Ok(DiskUsage::default());
-            }
-            state.take_unused()
-        };
-        if unused.is_empty() {
-            return Ok(DiskUsage::default());
-        }
-        let (mut freed, mut trash, mut outcome) = (DiskUsage::default(), Vec::with_capacity(unused.len()), Ok(()));
-        for layer in unused {
-            let from = self.layers_dir().join(layer.number.to_string());
-            let to = self.root.join("tmp").join(layer.number.to_string());
-            match std::fs::rename(&from, &to) {
-                Ok(()) => {
-                    durable::crash_point(&self.root, "layer moved away");
-                    freed.add(layer.disk_usage());
-                    trash.push(to);
-                }
-                Err(error) => {
-                    self.state().put_back(&layer);
-                    outcome = outcome.and(Err(durable::at("moving away", &from)(error)));
-                }
-            }
-        }
-        outcome = outcome.and(durable::sync(&self.layers_dir()));
-        for path in trash {
-            outcome = outcome.and(durable::remove_tree(&path));
-            durable::crash_point(&self.root, "layer removed");
-        }
-        outcome.map(|()| freed)
-    }
 }
 
 impl State {
@@ -311,46 +190,6 @@ impl State {
         matching.next().filter(|_| matching.next().is_none())
     }
 
-    fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
-        let name = |chain_id| match self.layers.get(chain_id) {
-            Some(layer) => Ok(format!("{}/fs", layer.number)),
-            None => Err(HoldError::NoSuchImage(image.id.clone())),
-        };
-        image.chain.iter().rev().map(name).collect()
-    }
-
-    fn take_unused(&mut self) -> Vec<Arc<Layer>> {
-        let of_images = self.images.values().flat_map(|image| &image.chain);
-        let used: BTreeSet<&Digest> = of_images.chain(self.held_layers()).collect();
-        let unused: Vec<Digest> = self.layers.keys().filter(|chain_id| !used.contains(chain_id)).cloned().collect();
-        unused.iter().filter_map(|chain_id| self.layers.remove(chain_id)).collect()
-    }
-
-    /// Puts a layer that could not leave back on the books; a new one may have taken its name meanwhile.
-    fn put_back(&mut self, layer: &Arc<Layer>) {
-        let mut layer = Layer::clone(layer);
-        if self.layers.contains_key(&layer.record.chain_id) {
-            layer.record.chain_id = unreferenced_chain_id(layer.number);
-        }
-        self.layers.insert(layer.record.chain_id.clone(), Arc::new(layer));
-    }
-
-    /// Whether a container or work in progress counts on an image.
-    pub(crate) fn in_use(&self, image: &Image) -> bool {
-        let Some(top) = image.chain.last() else { return false };
-        self.pins.contains_key(top) || self.holds.values().any(|held| held.contains(top))
-    }
-
-    /// Layers that containers or work in progress count on.
-    pub(crate) fn held_layers(&self) -> impl Iterator<Item = &Digest> {
-        self.holds.values().flatten().chain(self.pins.keys())
-    }
-
-    /// Whether it is known who uses what.
-    pub(crate) fn holds_are_known(&self) -> bool {
-        self.swept
-    }
-
     /// Puts an image and its names into the maps; a tag it has leaves any other image, which is returned changed.
     pub(crate) fn insert(&mut self, image: Arc<Image>) -> Vec<Arc<Image>> {
         let mut robbed = Vec::new();
@@ -372,30 +211,5 @@ impl State {
     pub(crate) fn take(&mut self, id: &Digest) {
         self.names.retain(|_, named| named != id);
         self.images.remove(id);
-    }
-}
-
-/// See [`Catalog::pin`].
-#[derive(Debug)]
-pub(crate) struct Pin {
-    catalog: Arc<Catalog>,
-    chain: Vec<Digest>,
-}
-
-impl Drop for Pin {
-    fn drop(&mut self) {
-        let mut state = self.catalog.state();
-        for chain_id in &self.chain {
-            if let Some(count) = state.pins.get_mut(chain_id) {
-                *count -= 1;
-                if *count == 0 {
-                    state.pins.remove(chain_id);
-                }
-            }
-        }
-        drop(state);
-        if let Err(error) = self.catalog.free() {
-            tracing::warn!(error = &error as &dyn std::error::Error, "unused layers stay until the next sweep");
-        }
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod disk_usage;
 pub(crate) mod durable;
 #[cfg(test)]
 pub(crate) mod full_tests;
+pub(crate) mod layer_refs;
 pub(crate) mod load;
 pub(crate) mod prune;
 #[cfg(test)]
@@ -35,9 +36,10 @@ use crate::registry::http::Http;
 use crate::registry::progress::{PullCounters, PullTotals};
 use crate::rootfs::passwd::{Accounts, FILE_MAX};
 use crate::rootfs::read_files::{RootfsError, read_files};
-use crate::store::catalog::{Catalog, HoldError, OpenError};
+use crate::store::catalog::{Catalog, OpenError};
 use crate::store::disk_usage::Usage;
 use crate::store::durable::DiskError;
+use crate::store::layer_refs::HoldError;
 
 /// All images of this machine. Cheap calls answer from memory; those that touch the disk say so.
 #[derive(Debug)]

@@ -3,10 +3,9 @@
 use std::io::{self, Read};
 
 pub(crate) use crate::tar::entry::{Entry, EntryKind, Mtime};
-use crate::tar::header;
 use crate::tar::header::{BLOCK, Block, number, until_nul};
 use crate::tar::pax::PaxOverrides;
-use crate::tar::sparse;
+use crate::tar::{header, sparse};
 
 /// Long names and PAX records of one entry are kept in memory; xattr values are at most 64 KiB each.
 const EXTENSION_MAX: u64 = 1 << 20;

@@ -10,7 +10,7 @@ use rustix::mount::OpenTreeFlags;
 use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, unlockpt};
 
 use crate::rootfs::mount_propagation::PropagationGuard;
-use crate::rootfs::mounts::find_or_create;
+use crate::rootfs::mount_target::find_or_create;
 
 /// The two sides of a terminal of the container's own devpts.
 #[derive(Debug)]

@@ -30,7 +30,7 @@ use sys::fork::SingleThread;
 
 use crate::launch::libcontainer_executor::LaunchStages;
 use crate::process::hook;
-pub use crate::process::hook::{HookExec, InHost, State};
+use crate::process::hook::{HookExec, InHost, State};
 
 /// The word that this program is started with to knock.
 const HOOK_GATE_ARG: &str = "hook-gate";

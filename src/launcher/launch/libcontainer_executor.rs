@@ -15,12 +15,12 @@ use crate::io::console;
 use crate::io::console::Console;
 use crate::launch::report::{Report, WORDS_MAX, send, truncate};
 use crate::process::execve::{exec_as, exec_program};
-use crate::process::hook;
-pub(crate) use crate::process::hook::{HookExec, State};
-use crate::process::lsm_label;
+use crate::process::hook::{HookExec, State};
+use crate::process::{hook, lsm_label};
 use crate::rootfs::masked_paths::{NullDevice, apply};
 use crate::rootfs::mount_propagation::PropagationGuard;
-use crate::rootfs::mounts::{PreparedMount, attach_in_root, find_or_create, seal_root};
+use crate::rootfs::mount_target::find_or_create;
+use crate::rootfs::mounts::{PreparedMount, attach_in_root, seal_root};
 
 /// All that the stages need, carried into the container by fork.
 #[derive(Debug)]

@@ -27,7 +27,7 @@ use crate::namespaces::saved_namespaces::SavedNamespaces;
 use crate::process::execve::{exec_program, raise_limits};
 use crate::rootfs::idmap;
 use crate::rootfs::masked_paths::is_null;
-use crate::rootfs::mounts::open_in_root;
+use crate::rootfs::mount_target::open_in_root;
 
 /// Who waits for a program, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use rustix::mount::{
 use sys::mount::{Attributes, NOEXEC, NOSUID, PRIVATE, RDONLY, Reach, set_attributes};
 
 use crate::rootfs::mount_propagation::PropagationGuard;
-use crate::rootfs::mounts::{is_root, open_in_root};
+use crate::rootfs::mount_target::{is_root, open_in_root};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MaskError {

@@ -9,4 +9,5 @@ pub mod lowerdirs;
 pub(crate) mod masked_paths;
 mod mount_options;
 pub(crate) mod mount_propagation;
+pub(crate) mod mount_target;
 pub(crate) mod mounts;

@@ -13,7 +13,8 @@ use rustix::fs::{AtFlags, StatxFlags};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use sys::mount::{Attributes, PRIVATE, Reach, set_attributes};
 
-use crate::rootfs::mounts::{attach, open_in_root};
+use crate::rootfs::mount_target::open_in_root;
+use crate::rootfs::mounts::attach;
 
 /// The mounts that have left their groups for now.
 #[derive(Debug)]

@@ -5,15 +5,12 @@
 //! every target is found there by descriptor, so that no link or rename in the image or in a shared volume can lead a
 //! mount out of the root, and the detached mount is put onto it.
 
-use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use oci_spec::runtime::Mount;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, openat2};
-use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
     fsmount, fsopen, move_mount,
@@ -21,6 +18,7 @@ use rustix::mount::{
 use shim_protocol::{CgroupMount, CgroupPaths};
 use sys::mount::{Attributes, Reach, SHARED, SLAVE, detach_copy, set_attributes};
 
+use super::mount_target::{allowed, find_or_create, open_in_root};
 use crate::rootfs::idmap::{IdMaps, Mapped};
 use crate::rootfs::mount_options::{MountOptions, UnknownOption};
 use crate::rootfs::mount_propagation::PropagationGuard;
@@ -306,84 +304,4 @@ fn cgroup_v2(readonly: bool) -> io::Result<OwnedFd> {
 pub(crate) fn attach(mount: impl AsFd, onto: OwnedFd) -> io::Result<()> {
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     Ok(move_mount(mount, "", onto, "", flags)?)
-}
-
-/// Nothing may cover the root, or lie over the kernel's own view of processes but for single files that some
-/// lxcfs-like tools replace.
-fn allowed(target: &Path, onto: &OwnedFd) -> Result<(), MountError> {
-    const REPLACEABLE: [&str; 7] = ["cpuinfo", "diskstats", "loadavg", "meminfo", "stat", "swaps", "uptime"];
-    let forbidden = || MountError::Forbidden(target.to_owned());
-    if is_root(onto).map_err(|_| forbidden())? {
-        return Err(forbidden());
-    }
-    let kind = rustix::fs::fstatfs(onto).map_err(|_| forbidden())?.f_type;
-    let replaceable = target.parent() == Some(Path::new("/proc"))
-        && target.file_name().and_then(OsStr::to_str).is_some_and(|n| REPLACEABLE.contains(&n));
-    if kind == rustix::fs::PROC_SUPER_MAGIC && !replaceable { Err(forbidden()) } else { Ok(()) }
-}
-
-/// By what was found, not by its name: a link of the image may lead to the root.
-pub(crate) fn is_root(found: &OwnedFd) -> io::Result<bool> {
-    let identity = |fd: &OwnedFd| {
-        let flags = StatxFlags::INO | StatxFlags::MNT_ID;
-        rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, flags).map(|s| (s.stx_mnt_id, s.stx_ino))
-    };
-    Ok(identity(&open_in_root(Path::new("/"))?)? == identity(found)?)
-}
-
-/// How often a look at a path is begun anew. The kernel gives up where a path leads upwards and anything on the machine is
-/// renamed or mounted meanwhile; a neighbour who does nothing else can cause some of that, never so many in a row.
-const LOOKS_MAX: usize = 10_000;
-
-/// Opens `path` in the current root, never through the magic links of a proc file system.
-pub(crate) fn open_in_root(path: &Path) -> io::Result<OwnedFd> {
-    let root = rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let relative = path.strip_prefix("/").unwrap_or(path);
-    let relative = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
-    let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    for _ in 0..LOOKS_MAX {
-        match openat2(&root, relative, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how) {
-            Err(Errno::AGAIN | Errno::INTR) => std::thread::yield_now(),
-            found => return Ok(found?),
-        }
-    }
-    Err(Errno::AGAIN.into())
-}
-
-/// As many links as the kernel itself would follow.
-const LINKS_MAX: usize = 40;
-
-/// The target, made as a directory or an empty file where it is missing. A link of the image's that leads to nothing is
-/// followed, inside the root, and what it names is made.
-pub(crate) fn find_or_create(path: &Path, directory: bool) -> io::Result<OwnedFd> {
-    make(path, directory, LINKS_MAX)
-}
-
-fn make(path: &Path, directory: bool, links: usize) -> io::Result<OwnedFd> {
-    match open_in_root(path) {
-        Err(missing) if missing.kind() == io::ErrorKind::NotFound => {}
-        found => return found,
-    }
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    let name = match path.components().next_back() {
-        Some(Component::Normal(name)) => name,
-        _ => return Err(io::ErrorKind::InvalidInput.into()),
-    };
-    let above = make(parent, true, links)?;
-    let made = if directory {
-        rustix::fs::mkdirat(&above, name, Mode::from_raw_mode(0o755))
-    } else {
-        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        rustix::fs::openat(&above, name, flags, Mode::from_raw_mode(0o644)).map(drop)
-    };
-    match made {
-        Ok(()) => open_in_root(path),
-        Err(rustix::io::Errno::EXIST) if links > 0 => {
-            let target = rustix::fs::readlinkat(&above, name, Vec::new())?;
-            let target = Path::new(OsStr::from_bytes(target.as_bytes()));
-            // Joining an absolute one gives that one; either is looked up from the root of the container again.
-            make(&parent.join(target), directory, links - 1)
-        }
-        Err(errno) => Err(errno.into()),
-    }
 }

@@ -5,15 +5,13 @@ use std::path::PathBuf;
 use model::{ErrorClass, ErrorKind};
 
 use super::cache::{CacheError, Entry};
-pub(crate) use super::conf::dir::{BadFile, DirError};
+use super::conf::dir::{BadFile, DirError};
 use super::del::DelError;
-use super::plugin::args;
-pub(crate) use super::plugin::args::BadPod;
+use super::plugin::args::BadPod;
 use super::plugin::chain::{Attachment, PluginChain};
-pub(crate) use super::plugin::error::PluginError;
-use super::plugin::exec;
+use super::plugin::error::PluginError;
 use super::plugin::exec::Deadline;
-use super::plugin::result;
+use super::plugin::{args, exec, result};
 use super::{Cni, blocking, is_namespace};
 use crate::attachment::{Attached, INTERFACE, Pod};
 

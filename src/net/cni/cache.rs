@@ -18,7 +18,7 @@ use serde_json::{Map, Value};
 
 use super::conf::ConfList;
 use super::plugin::chain::Attachment;
-pub(crate) use super::plugin::version::Version;
+use super::plugin::version::Version;
 
 /// A result and a configuration, with room to spare.
 const FILE_MAX: u64 = 32 << 20;

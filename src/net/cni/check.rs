@@ -4,7 +4,7 @@ use model::{ErrorClass, ErrorKind};
 
 use super::cache::CacheError;
 use super::plugin::chain::PluginChain;
-pub(crate) use super::plugin::error::PluginError;
+use super::plugin::error::PluginError;
 use super::{Cni, blocking, is_namespace};
 use crate::attachment::Pod;
 

@@ -7,10 +7,10 @@ use model::{ErrorClass, ErrorKind};
 use super::add::chain;
 use super::cache::{self, CacheError, CachedAttachment, Entry};
 use super::conf::ConfList;
-pub(crate) use super::conf::dir::DirError;
+use super::conf::dir::DirError;
 use super::plugin::args;
 use super::plugin::chain::{Attachment, PluginChain};
-pub(crate) use super::plugin::error::PluginError;
+use super::plugin::error::PluginError;
 use super::{Cni, blocking, is_namespace};
 use crate::attachment::{INTERFACE, Pod};
 

@@ -8,11 +8,11 @@ use serde_json::{Map, Value, json};
 
 use super::cache::{CacheError, CachedAttachment};
 use super::conf::ConfList;
-pub(crate) use super::conf::dir::DirError;
+use super::conf::dir::DirError;
 use super::del::DelError;
 use super::plugin::args;
 use super::plugin::chain::{Attachment, PluginChain};
-pub(crate) use super::plugin::error::PluginError;
+use super::plugin::error::PluginError;
 use super::{Cni, blocking, is_namespace};
 use crate::attachment::INTERFACE;
 

@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::Cni;
 use super::add::listed;
 use super::conf::ConfList;
-pub(crate) use super::conf::dir::{BadFile, DirError};
+use super::conf::dir::{BadFile, DirError};
 use super::plugin::chain::PluginChain;
-pub(crate) use super::plugin::error::PluginError;
+use super::plugin::error::PluginError;
 use super::plugin::exec;
 use super::plugin::exec::Deadline;
 

@@ -3,6 +3,8 @@
 mod attach;
 mod connection;
 mod container;
+mod container_output;
+mod launch_events;
 mod poller;
 mod poststart_hooks;
 mod reaper;

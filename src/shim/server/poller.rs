@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use launcher::io::cri_log::Stream;
 use model::ContainerId;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::server::ExecKey;
-pub(crate) use launcher::io::cri_log::Stream;
 
 /// What a descriptor is there for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,6 +4,10 @@ use std::fs::File;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 
+use launcher::io::cri_log::Stream;
+use launcher::io::stdio;
+use launcher::launch;
+use launcher::process::setns_exec::{ExecMode, ExecStdio};
 use model::{ContainerId, ContainerState};
 use nix::unistd::Pid;
 use shim_protocol::{
@@ -14,10 +18,6 @@ use crate::pod;
 use crate::server::container::{Caller, Container, DroppedOutput, Launching, State};
 use crate::server::poller::Source;
 use crate::server::{Exec, ExecKey, Shim, not_found, shim_error};
-pub(crate) use launcher::io::cri_log::Stream;
-use launcher::io::stdio;
-use launcher::launch;
-pub(crate) use launcher::process::setns_exec::{ExecMode, ExecStdio};
 
 type RequestResult = Result<Response, ShimError>;
 

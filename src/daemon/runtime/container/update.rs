@@ -12,8 +12,8 @@ use shim_protocol::LaunchConfig;
 use super::oom_score;
 use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::resize::journal;
-pub(crate) use crate::runtime::resize::journal::{Journal, ResizeError};
-pub(crate) use crate::runtime::resize::outcomes::Outcome;
+use crate::runtime::resize::journal::{Journal, ResizeError};
+use crate::runtime::resize::outcomes::Outcome;
 use crate::runtime::{LookupError, Runtime, blocking};
 use crate::store::{ContainerRecord, Entry};
 

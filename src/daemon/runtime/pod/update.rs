@@ -7,8 +7,8 @@ use model::{ErrorClass, ErrorKind, PodId, PodSpec, PodUpdate};
 
 use super::limits;
 use crate::runtime::resize::journal;
-pub(crate) use crate::runtime::resize::journal::{Journal, ResizeError};
-pub(crate) use crate::runtime::resize::outcomes::Outcome;
+use crate::runtime::resize::journal::{Journal, ResizeError};
+use crate::runtime::resize::outcomes::Outcome;
 use crate::runtime::{LookupError, Runtime, blocking};
 use crate::store::{Entry, PodRecord};
 

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failpoint;
 use crate::failpoint::InjectedFailure;
-pub(crate) use crate::runtime::container::oom_score::OomScoreError;
+use crate::runtime::container::oom_score::OomScoreError;
 
 /// Why a change was not made; unless `Left`, everything is as it was.
 #[derive(Debug, thiserror::Error)]

@@ -22,7 +22,7 @@ use model::stats::{ContainerStats, GroupUsage, NetworkUsage, PodStats};
 use model::{ContainerId, ErrorClass, ErrorKind, PodId, PodState};
 
 use super::{LookupError, Runtime};
-use crate::store::samples::CpuSamples;
+use crate::store::cpu_rate::CpuSamples;
 use crate::store::{ContainerRecord, Entry, PodRecord};
 
 pub(crate) use block_devices::Devices;

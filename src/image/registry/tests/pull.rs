@@ -141,7 +141,7 @@ async fn a_pull_by_digest_gives_that_digest_whatever_the_registry_says_it_has() 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_entry_of_an_index_for_this_machine_is_pulled() {
     let made = made("mine");
-    let (os, architecture, _) = crate::manifest::host();
+    let (os, architecture, _) = crate::platform::host();
     let entry = |architecture: &str, content: &[u8]| {
         let platform = serde_json::json!({"os": os, "architecture": architecture});
         serde_json::json!({"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": Digest::of(content),

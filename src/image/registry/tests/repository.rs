@@ -144,7 +144,7 @@ async fn content_of_another_size_than_announced_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_entry_must_be_what_the_index_says() {
     let made = made("x");
-    let (os, architecture, _) = crate::manifest::host();
+    let (os, architecture, _) = crate::platform::host();
     let digest = Digest::of(&made.manifest);
     let right = made.manifest.len();
     for (size, kind) in [

@@ -1,0 +1,75 @@
+//! usageNanoCores: the CPU time used per second, from two samples of the cumulative CPU time.
+
+use std::time::{Duration, Instant};
+
+use sync::Mutex;
+
+/// Readings that are closer than this tell little: the kernel itself counts in steps.
+const CLOSEST: Duration = Duration::from_millis(100);
+
+/// How fast processor time is used: between this reading and an earlier one.
+#[derive(Debug, Default)]
+pub(crate) struct CpuSamples(Mutex<Option<Reading>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Reading {
+    at: Instant,
+    used: u64,
+    /// Up to this reading.
+    rate: Option<u64>,
+}
+
+impl CpuSamples {
+    /// Takes note that `used` nanoseconds were used up to `at`; returns the nanoseconds used in a second of late.
+    pub(crate) fn note(&self, at: Instant, used: u64) -> Option<u64> {
+        let mut last = self.0.lock();
+        let rate = match *last {
+            Some(Reading { at: then, used: before, rate }) => {
+                let passed = at.saturating_duration_since(then);
+                if passed < CLOSEST {
+                    // Compared with the same earlier reading the next time, so that the window can grow.
+                    return rate;
+                }
+                // A counter that went back is another cgroup's.
+                used.checked_sub(before).and_then(|more| per_second(more, passed))
+            }
+            None => None,
+        };
+        *last = Some(Reading { at, used, rate });
+        rate
+    }
+}
+
+fn per_second(nanos: u64, passed: Duration) -> Option<u64> {
+    (u128::from(nanos) * 1_000_000_000).checked_div(passed.as_nanos()).and_then(|rate| u64::try_from(rate).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn a_rate_needs_two_readings_some_way_apart() {
+        let (gauge, begin) = (CpuSamples::default(), Instant::now());
+        assert_eq!(gauge.note(begin, 5_000), None, "the first");
+        assert_eq!(gauge.note(begin + CLOSEST / 2, 900_000), None, "too close");
+        assert_eq!(gauge.note(begin + SECOND, 500_005_000), Some(500_000_000));
+        assert_eq!(gauge.note(begin + SECOND + CLOSEST / 2, 600_000_000), Some(500_000_000), "what was told last");
+        assert_eq!(gauge.note(begin + SECOND * 3, 500_005_000), Some(0));
+        assert_eq!(gauge.note(begin + SECOND * 4, 4_500_005_000), Some(4_000_000_000), "four cores");
+    }
+
+    #[test]
+    fn a_counter_that_goes_back_begins_again() {
+        let (gauge, begin) = (CpuSamples::default(), Instant::now());
+        gauge.note(begin, 1_000);
+        assert_eq!(gauge.note(begin + SECOND, 10), None);
+        assert_eq!(gauge.note(begin + SECOND * 2, 1_010), Some(1_000));
+        assert_eq!(gauge.note(begin + SECOND, 2_000), Some(1_000), "a clock does not");
+        gauge.note(begin + SECOND * 9, u64::MAX);
+        assert_eq!(gauge.note(begin + SECOND * 9 + CLOSEST, 0), None);
+        assert_eq!(gauge.note(begin + SECOND * 9 + CLOSEST * 2, u64::MAX), None, "no number holds it");
+    }
+}

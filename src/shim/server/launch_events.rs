@@ -1,0 +1,135 @@
+//! The progress of launches, starts and execs: reports of the launcher, and pipes that close when a program runs.
+
+use std::num::NonZeroU32;
+use std::os::fd::OwnedFd;
+use std::time::SystemTime;
+
+use model::{AbnormalExit, ContainerId, ContainerState, Exit};
+use shim_protocol::{Response, ShimErrorKind};
+
+use crate::server::container::{Caller, Launching, State};
+use crate::server::poller::Source;
+use crate::server::requests::to_pid;
+use crate::server::{ExecKey, Shim, shim_error};
+use launcher::launch::report::{Report, WORDS_MAX, receive, truncate};
+
+use super::reaper::START_FAILED;
+
+impl Shim {
+    /// Reads what a launch has to say so far.
+    pub(crate) fn on_launch_report(&mut self, id: &ContainerId) {
+        loop {
+            let Some(container) = self.containers.get_mut(id) else { return };
+            let State::Launching(launching) = &mut container.state else { return };
+            match receive(&launching.report, &mut self.buffer) {
+                Ok(Some((Report::Trace(words), _))) => launching.trace.push(words),
+                Ok(Some((Report::Console, mut fds))) => {
+                    let max = usize::try_from(container.launch.log_line_max).unwrap_or(usize::MAX);
+                    if let (Some(slave), Some(master)) = (fds.pop(), fds.pop())
+                        && let Err(error) = container.streams.set_console(master, slave, max)
+                    {
+                        launching.failure = Some(format!("taking the terminal: {error}"));
+                    }
+                }
+                Ok(Some((Report::Failed(words), _))) => {
+                    launching.failure.get_or_insert(words);
+                }
+                Ok(Some((Report::Created { pid, warnings }, _))) => return self.launched(id, pid, warnings),
+                Err(nothing) if nothing.kind() == std::io::ErrorKind::WouldBlock => return,
+                Ok(None) | Err(_) => return self.launch_failed(id),
+            }
+        }
+    }
+
+    fn launched(&mut self, id: &ContainerId, pid: u32, warnings: Vec<String>) {
+        let Some(container) = self.containers.get_mut(id) else { return };
+        let Some(pid) = NonZeroU32::new(pid) else { return };
+        let placeholder = State::Settled(ContainerState::Created { pid });
+        let State::Launching(Launching { caller, report, started, .. }) =
+            std::mem::replace(&mut container.state, placeholder)
+        else {
+            return;
+        };
+        self.poller.forget(&report, &Source::Report(id.clone()));
+        container.state = State::Created { pid, started };
+        self.watch_output(id);
+        self.reply(caller, Ok(Response::Created { pid: pid.get(), warnings }));
+        if let Some(code) = to_pid(pid).and_then(|pid| self.unclaimed.remove(&pid.as_raw())) {
+            self.ended(id, code);
+        }
+        self.drop_unclaimed();
+    }
+
+    pub(super) fn launch_failed(&mut self, id: &ContainerId) {
+        let Some(container) = self.containers.remove(id) else { return };
+        container.kill_rest();
+        if let State::Launching(Launching { caller, report, trace, failure: told, .. }) = container.state {
+            self.poller.forget(&report, &Source::Report(id.clone()));
+            let mut message = told.unwrap_or_else(|| "the launch ended without a word".to_owned());
+            // libcontainer logs each error once on every level it passes.
+            let new = trace.into_iter().filter(|words| !message.contains(words.as_str())).collect::<Vec<_>>();
+            if !new.is_empty() {
+                message = format!("{message} ({})", new.join("; "));
+            }
+            self.reply(caller, Err(shim_error(ShimErrorKind::Refused, truncate(message))));
+        }
+        self.drop_unclaimed();
+    }
+
+    fn drop_unclaimed(&mut self) {
+        if !self.containers.values().any(|c| matches!(c.state, State::Launching(_))) {
+            self.unclaimed = std::collections::HashMap::new();
+        }
+    }
+
+    /// The program runs, or will not.
+    pub(crate) fn on_start_pipe(&mut self, id: &ContainerId) {
+        let Some(container) = self.containers.get_mut(id) else { return };
+        let State::Starting { pid, .. } = container.state else { return };
+        let placeholder = State::Settled(ContainerState::Created { pid });
+        let State::Starting { started, caller, .. } = std::mem::replace(&mut container.state, placeholder) else {
+            return;
+        };
+        self.poller.forget(&started, &Source::Started(id.clone()));
+        let words = why_not(&started);
+        if words.is_empty() {
+            container.state = State::Settled(ContainerState::Running { pid, started: SystemTime::now() });
+            self.after_start(id, pid, caller);
+        } else {
+            // It ends by itself now; whatever its own exit code, the reason is this.
+            self.start_failed(id, caller, words);
+        }
+    }
+
+    /// Ends a container that could not start, or whose start came to nothing.
+    pub(crate) fn start_failed(&mut self, id: &ContainerId, caller: Caller, words: String) {
+        let trouble = Some(AbnormalExit::Start(words.clone()));
+        self.finish_exit(id, Exit { code: START_FAILED, at: SystemTime::now(), oom: false, abnormal: trouble });
+        self.reply(caller, Err(shim_error(ShimErrorKind::Program, words)));
+    }
+
+    pub(crate) fn on_exec_pipe(&mut self, key: ExecKey) {
+        let Some(exec) = self.execs.get_mut(&key) else { return };
+        let Some((started, caller)) = exec.starting.take() else { return };
+        self.poller.forget(&started, &Source::ExecStarted(key));
+        let words = why_not(&started);
+        let ended = exec.ended;
+        if words.is_empty() {
+            let pid = u32::try_from(exec.pid.as_raw()).unwrap_or(0);
+            self.reply(caller, Ok(Response::ExecStarted { pid }));
+            if let Some(code) = ended {
+                self.exec_ended(key, code);
+            }
+        } else {
+            self.execs.remove(&key);
+            self.reply(caller, Err(shim_error(ShimErrorKind::Program, words)));
+        }
+    }
+}
+
+/// Why a program does not run; nothing when it does. Never waits: the words come in one write, before the pipe closes.
+fn why_not(started: &OwnedFd) -> String {
+    let mut words = [0; WORDS_MAX];
+    let n = rustix::io::read(started, &mut words).unwrap_or(0);
+    String::from_utf8_lossy(&words[..n]).into_owned()
+}
