@@ -58,7 +58,7 @@ pub(super) struct PodCgroup {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct RequestedPod {
     #[serde(default)]
-    pub(super) announced: Option<PodResourceConfig>,
+    pub(super) pod_resources: Option<PodResourceConfig>,
 }
 
 /// Of the daemon itself.

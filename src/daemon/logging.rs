@@ -45,10 +45,15 @@ pub fn init(config: &LogConfig, tracing: Option<TracingConfig>) -> Result<(LogLe
     Ok((LogLevel(level), spans))
 }
 
-/// A level alone is about crisp's own parts: the libraries below it would drown them in frames and handshakes.
+/// The crates of crisp that log in the daemon.
+pub(crate) const CRATES: [&str; 7] = ["cgroup", "config", "daemon", "image", "net", "oci", "security"];
+
+/// A level alone sets the level of crisp's own crates: the libraries would drown them in frames and handshakes.
 fn filter(level: &str) -> String {
     match level.to_ascii_lowercase().as_str() {
-        talkative @ ("debug" | "trace") => format!("info,crisp={talkative},image={talkative},cgroup={talkative}"),
+        verbose @ ("debug" | "trace") => {
+            CRATES.iter().fold("info".to_owned(), |filter, name| format!("{filter},{name}={verbose}"))
+        }
         _ => level.to_owned(),
     }
 }
@@ -59,7 +64,10 @@ mod tests {
 
     #[test]
     fn a_level_alone_keeps_the_libraries_quiet_and_a_list_is_taken_as_it_is() {
-        assert_eq!(filter("Debug"), "info,crisp=debug,image=debug,cgroup=debug");
+        assert_eq!(
+            filter("Debug"),
+            "info,cgroup=debug,config=debug,daemon=debug,image=debug,net=debug,oci=debug,security=debug"
+        );
         assert_eq!(filter("warn"), "warn");
         assert_eq!(filter("debug,h2=trace"), "debug,h2=trace");
     }

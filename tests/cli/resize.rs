@@ -160,7 +160,7 @@ fn what_was_announced_of_a_pod_follows() {
     config.kubernetes_resources = Some(stated);
     let id = daemon.client().run_config(&pod, config);
     daemon.env.verb_ok("resize", &["web", "--cpu", "250m/700m", "--memory", "96Mi"]);
-    let told = daemon.client().pod_info(&pod.id)["config"]["announced"]["containers"][0]["resources"].clone();
+    let told = daemon.client().pod_info(&pod.id)["config"]["pod_resources"]["containers"][0]["resources"].clone();
     let said = daemon.client().container_info(&id)["config"]["kubernetes_resources"].clone();
     assert_eq!(told, said);
     let expected = serde_json::json!({

@@ -94,7 +94,7 @@ fn what_was_announced_is_shown_and_handed_to_hooks_also_by_the_next_daemon() {
     let pod = announced_pod(&daemon, "pod");
     let id = daemon.client().try_create(&pod, main_container()).unwrap();
     for round in 0..2 {
-        let shown = pod_info(&daemon, &pod)["config"]["announced"].clone();
+        let shown = pod_info(&daemon, &pod)["config"]["pod_resources"].clone();
         assert_eq!(shown["containers"][1]["name"], "main", "{round}: {shown}");
         assert_eq!(shown["containers"][1]["resources"]["limits"], json!({"cpu": "1", "memory": "64Mi"}));
         assert_eq!(shown["containers"][1]["devices"][0]["host_path"], "/dev/null");
@@ -213,7 +213,7 @@ fn the_repeated_configuration_of_a_pod_does_not_change_what_was_announced() {
     assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
     pod.config.pod_resources = None;
     let id = daemon.client().try_create(&pod, main_container()).unwrap();
-    let shown = pod_info(&daemon, &pod)["config"]["announced"]["containers"][1]["resources"].clone();
+    let shown = pod_info(&daemon, &pod)["config"]["pod_resources"]["containers"][1]["resources"].clone();
     assert_eq!(shown["limits"], json!({"cpu": "1", "memory": "64Mi"}));
     let told = told(&container_info(&daemon, &id), "io.crisp.pod-resources");
     assert_eq!(told["containers"][1]["kubernetesResources"]["limits"]["memory"], "64Mi");
@@ -272,7 +272,7 @@ fn an_annotation_announces_for_clients_that_cannot() {
     let mut both = annotated_pod(&daemon, "both", BY_ANNOTATION);
     both.pod_resources = Some(announcement());
     let both = daemon.client().run_pod_of(both);
-    let shown = pod_info(&daemon, &both)["config"]["announced"]["containers"].clone();
+    let shown = pod_info(&daemon, &both)["config"]["pod_resources"]["containers"].clone();
     assert_eq!(shown.as_array().unwrap().len(), 2, "the request goes before the annotation");
 }
 
@@ -302,7 +302,7 @@ fn an_annotation_that_cannot_be_read_is_refused_by_its_name() {
 fn no_annotation_announces_anything_unless_one_is_set() {
     let daemon = Daemon::with_settings(REFUSE);
     let pod = daemon.client().run_pod_of(annotated_pod(&daemon, "pod", "no JSON at all"));
-    assert_eq!(pod_info(&daemon, &pod)["config"]["announced"], Value::Null);
+    assert_eq!(pod_info(&daemon, &pod)["config"]["pod_resources"], Value::Null);
     let id = daemon.client().create(&pod, "main", &["true"]);
     assert_eq!(container_info(&daemon, &id)["config"]["kubernetes_resources"], Value::Null);
 }
@@ -322,11 +322,11 @@ fn records_from_before_there_was_any_announcement_are_still_read() {
     let id = daemon.client().run_idle(&pod, "main");
     daemon.kill9();
     let dir = daemon.env.state().join("pods").join(&pod.id);
-    without(&dir.join("pod.json"), "announced");
+    without(&dir.join("pod.json"), "pod_resources");
     without(&dir.join("containers").join(&id).join("container.json"), "kubernetes_resources");
     daemon.revive();
     assert_eq!(daemon.client().pod_status(&pod.id).state(), v1::PodSandboxState::SandboxReady);
     assert_eq!(daemon.client().status(&id).state(), v1::ContainerState::ContainerRunning);
-    assert_eq!(pod_info(&daemon, &pod)["config"]["announced"], Value::Null);
+    assert_eq!(pod_info(&daemon, &pod)["config"]["pod_resources"], Value::Null);
     daemon.client().create(&pod, "another", &["true"]);
 }

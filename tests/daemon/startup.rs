@@ -200,12 +200,12 @@ fn every_change_is_one_line_with_whom_it_is_about_how_it_ended_and_how_long_it_t
         ("RemovePodSandbox", true, false),
     ] {
         let [line] = lines(rpc)[..] else { panic!("one line for {rpc}: {log}") };
-        assert!(line.contains("done") && line.contains("took="), "{line}");
+        assert!(line.contains("done") && line.contains("duration="), "{line}");
         assert_eq!((line.contains(&pod.id), line.contains(&id)), (of_pod, of_container), "{line}");
     }
     let [done, failed] = lines("CreateContainer")[..] else { panic!("two lines: {log}") };
     assert!(done.contains(&pod.id) && done.contains(&id) && done.contains("done"), "{done}");
-    assert!(failed.contains("ERROR") && failed.contains("AlreadyExists") && failed.contains("took="), "{failed}");
+    assert!(failed.contains("ERROR") && failed.contains("AlreadyExists") && failed.contains("duration="), "{failed}");
     assert!(lines("ContainerStatus").is_empty(), "looking changes nothing");
 }
 

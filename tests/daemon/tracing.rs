@@ -52,7 +52,7 @@ fn a_request_is_a_child_of_its_callers_span_and_its_steps_are_its_children() {
     ] {
         assert_eq!(attribute(&span.attributes, key).as_deref(), Some(value), "{key}");
     }
-    for step in ["shim.spawn", "shim.hold", "network.connect"] {
+    for step in ["shim.spawn", "sandbox.create", "network.connect"] {
         let spans = collector.spans();
         let step = spans.iter().find(|span| span.name == step).unwrap_or_else(|| panic!("{step} in {spans:?}"));
         assert_eq!((&step.trace_id, &step.parent_span_id), (&span.trace_id, &span.span_id));

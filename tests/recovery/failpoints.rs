@@ -22,7 +22,8 @@ pub(crate) const CREATE: [&str; 7] = [
 
 /// The failpoints that the source has, as it was when this was compiled.
 fn in_source(text: &str) -> Vec<&str> {
-    let mut found: Vec<_> = text.split("fault::at(\"").skip(1).map(|rest| rest.split_once('"').unwrap().0).collect();
+    let mut found: Vec<_> =
+        text.split("failpoint::at(\"").skip(1).map(|rest| rest.split_once('"').unwrap().0).collect();
     found.sort_unstable();
     found
 }

@@ -136,7 +136,7 @@ fn the_layer_of_a_container_with_a_strange_record_stays() {
     let file = daemon.env.state().join("pods").join(&pod.id).join("containers").join(&id).join("container.json");
     let text = fs::read_to_string(&file).unwrap();
     daemon.kill9();
-    fs::write(&file, text.replacen("\"version\":1", "\"version\":2", 1)).unwrap();
+    fs::write(&file, text.replacen("\"version\":2", "\"version\":3", 1)).unwrap();
     daemon.revive();
     assert!(daemon.env.root().join("containers").join(&id).join("upper").is_dir());
     assert!(daemon.client().containers().is_empty());

@@ -51,10 +51,10 @@ fn a_half_written_journal_does_no_harm() {
     let dir = daemon.client().container_info(&id)["directory"].as_str().unwrap().to_owned();
     for text in ["", "{\"asked\":{", "[]"] {
         daemon.kill9();
-        fs::write(format!("{dir}/resize.json"), text).unwrap();
+        fs::write(format!("{dir}/resize-journal.json"), text).unwrap();
         daemon.revive();
         assert_limits(&daemon, &id, 500, 64);
-        assert!(!fs::exists(format!("{dir}/resize.json")).unwrap(), "it is gone");
+        assert!(!fs::exists(format!("{dir}/resize-journal.json")).unwrap(), "it is gone");
         // And the next one is written and closed in its place.
         daemon.client().update(&id, limits(700, 64)).unwrap();
         daemon.client().update(&id, limits(500, 64)).unwrap();

@@ -1,6 +1,6 @@
 //! Limits: reads the current values, plans ordered writes, writes them, reads them back, rolls back on failure.
 //!
-//! `plan` is pure; `v1` and `v2` turn limits into files; `engine` carries a plan out; `memory_shrink` lowers memory without
+//! `plan` is pure; `v1` and `v2` turn limits into files; `apply` carries a plan out; `memory_shrink` lowers memory without
 //! an OOM kill; `quota_clamp` keeps a new v1 cgroup within the CPU quota of its ancestors.
 
 pub(crate) mod apply;

@@ -122,7 +122,7 @@ pub(super) fn pod(
         has_cgroup: group.exists(),
         files: cgroup_files::rows(group, &info.resources),
         overhead: overhead(&info.resources),
-        announced: info.config.announced.clone(),
+        announced: info.config.pod_resources.clone(),
         containers,
     }
 }

@@ -136,7 +136,7 @@ async fn pod(cri: &Cri, id: &str) -> Result<PodTarget, ResizeError> {
     let name = status.metadata.map(|meta| meta.name).unwrap_or_default();
     let group = cgroup_files::group(&cgroup_files::layout()?, &info.cgroup.path)?;
     let size = LimitsChange { now: pod_size(&info.resources), to: LimitsPatch::default() };
-    let (ours, announced) = (info.cgroup.ours, info.config.announced);
+    let (ours, announced) = (info.cgroup.ours, info.config.pod_resources);
     Ok(PodTarget { id: status.id, name, group, size, ours, announced })
 }
 

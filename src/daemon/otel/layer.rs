@@ -115,7 +115,7 @@ impl RecordingLayer {
 }
 
 fn is_ours(target: &str) -> bool {
-    matches!(target.split("::").next(), Some("daemon" | "image" | "net" | "cgroup" | "oci" | "security" | "config"))
+    target.split("::").next().is_some_and(|name| crate::logging::CRATES.contains(&name))
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for RecordingLayer {
