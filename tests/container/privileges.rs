@@ -261,3 +261,20 @@ fn no_other_device_than_the_usual_and_the_asked_can_be_used() {
     let open = client.exec(&id, &["sh", "-c", "busybox mknod /tmp/kmsg c 1 11 && head -c 1 /tmp/kmsg"]);
     assert!(open.code != 0 && open.stderr.contains("not permitted"), "{open:?}");
 }
+
+#[test]
+fn selinux_options_are_ignored_with_one_warning_on_a_host_without_selinux() {
+    let daemon = Daemon::start();
+    let options = || Some(v1::SeLinuxOption { r#type: "spc_t".into(), level: "s0:c1,c2".into(), ..Default::default() });
+    let pod = daemon.run_pod_with("labelled", |config| {
+        config.linux.get_or_insert_default().security_context.get_or_insert_default().selinux_options = options();
+    });
+    for name in ["first", "second"] {
+        let mut container = container(name, &["true"]);
+        security(&mut container).selinux_options = options();
+        let id = daemon.client().run_config(&pod, container);
+        assert_eq!(daemon.client().wait_exited(&id).exit_code, 0);
+    }
+    let log = daemon.env.read_log();
+    assert_eq!(log.matches("this host has no SELinux").count(), 1, "{log}");
+}

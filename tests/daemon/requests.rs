@@ -143,8 +143,8 @@ const CONTAINERS: &[(&str, Code, ContainerChange)] = &[
         let profile_type = v1::security_profile::ProfileType::Localhost.into();
         security(c).seccomp = Some(v1::SecurityProfile { profile_type, localhost_ref: String::new() });
     }),
-    ("selinux_options", Code::Unimplemented, |c| {
-        security(c).selinux_options = Some(v1::SeLinuxOption { level: "s0:c1,c2".into(), ..Default::default() });
+    ("selinux_options.level", Code::InvalidArgument, |c| {
+        security(c).selinux_options = Some(v1::SeLinuxOption { level: "no level".into(), ..Default::default() });
     }),
     ("target_id", Code::InvalidArgument, |c| {
         security(c).namespace_options = Some(crate::support::client::namespaces(v1::NamespaceMode::Target));

@@ -17,7 +17,7 @@ use crate::convert::container::id;
 use crate::runtime::{ExecOutput, Runtime};
 use crate::stream_server::{Request as Stream, StreamServer};
 
-const CHECKPOINTS: &str = "checkpoints are not planned yet";
+const CHECKPOINTS: &str = "crisp cannot checkpoint or restore containers";
 
 #[derive(Debug)]
 pub(crate) struct RuntimeApi {

@@ -19,8 +19,6 @@ const CATEGORIES_MAX: u16 = 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SelinuxError {
-    #[error("this host has no SELinux")]
-    Absent,
     #[error("it is switched off for this runtime handler")]
     Off,
     #[error("the pod was made without labels")]
@@ -40,7 +38,6 @@ pub enum SelinuxError {
 impl ErrorClass for SelinuxError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Absent => ErrorKind::Unsupported,
             Self::Off | Self::Unlabelled | Self::NoContexts | Self::Unknown(_) => ErrorKind::Precondition,
             Self::NoLevel => ErrorKind::Exhausted,
             Self::Malformed(_) | Self::Ask { .. } => ErrorKind::Internal,
@@ -89,6 +86,7 @@ pub struct Selinux {
     ask: fn(&Path, &str) -> io::Result<String>,
     levels: McsAllocator,
     warned: Once,
+    ignored: Once,
 }
 
 impl Selinux {
@@ -97,7 +95,7 @@ impl Selinux {
     }
 
     fn at(root: PathBuf, ask: fn(&Path, &str) -> io::Result<String>) -> Self {
-        Self { root, ask, levels: McsAllocator::default(), warned: Once::new() }
+        Self { root, ask, levels: McsAllocator::default(), warned: Once::new(), ignored: Once::new() }
     }
 
     /// Before a policy is loaded everything is called `kernel`, and nothing is forbidden.
@@ -110,13 +108,16 @@ impl Selinux {
     ///
     /// Who asks for nothing gets the defaults, but not where the host's policy has none; that is told once.
     pub fn of_pod(&self, id: &str, asked: Option<&SeLinux>, on: bool) -> Result<Option<Labels>, SelinuxError> {
-        let lacks = match (self.is_there(), on) {
-            (true, true) => match self.defaults()? {
+        if !self.is_there() {
+            self.ignore(asked);
+            return Ok(None);
+        }
+        let lacks = match on {
+            true => match self.defaults()? {
                 Some(defaults) => return self.label_pod(id, asked, defaults).map(Some),
                 None => SelinuxError::NoContexts,
             },
-            (true, false) => SelinuxError::Off,
-            (false, _) => SelinuxError::Absent,
+            false => SelinuxError::Off,
         };
         if asked.is_some() {
             return Err(lacks);
@@ -125,6 +126,14 @@ impl Selinux {
             self.warned.call_once(|| tracing::warn!(%lacks, "pods that ask for no SELinux label run without"));
         }
         Ok(None)
+    }
+
+    /// SELinux options on a host without SELinux have no effect, as with containerd and CRI-O: charts set them for all
+    /// hosts. The first ones are logged.
+    fn ignore(&self, asked: Option<&SeLinux>) {
+        if asked.is_some() {
+            self.ignored.call_once(|| tracing::warn!("this host has no SELinux: selinux_options of pods are ignored"));
+        }
     }
 
     fn label_pod(
@@ -163,9 +172,11 @@ impl Selinux {
     ) -> Result<Option<Labels>, SelinuxError> {
         let Some(pod) = pod else {
             return match request.asked {
-                None => Ok(None),
-                Some(_) if !self.is_there() => Err(SelinuxError::Absent),
-                Some(_) => Err(SelinuxError::Unlabelled),
+                Some(_) if self.is_there() => Err(SelinuxError::Unlabelled),
+                asked => {
+                    self.ignore(asked);
+                    Ok(None)
+                }
             };
         };
         let names_type = |asked: Option<&SeLinux>| asked.is_some_and(|asked| !asked.kind.is_empty());
