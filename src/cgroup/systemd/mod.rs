@@ -3,7 +3,7 @@
 //! Where systemd runs the host, the tree is its own, and it wants to be asked: a pod is a slice, a container a scope in it.
 //! systemd makes and removes these two ([`Systemd::start`], [`Systemd::stop`]); within them crisp writes files as ever,
 //! since a scope is delegated, and only the kernel says what is in force. So that a reload does not take the limits
-//! back, systemd is told of them too ([`Cgroup::sync_manager`](crate::Cgroup::tell)).
+//! back, systemd is told of them too ([`Cgroup::sync_manager`](crate::CgroupFs::sync_manager)).
 
 mod bus;
 mod message;
