@@ -113,27 +113,26 @@ enum Found<R> {
     Foreign,
 }
 
-/// Reads the version first: the rest of a record of another version may look like damage.
+/// Checks the version first: the rest of a record of another version may look like damage.
 fn read<R: serde::de::DeserializeOwned>(path: &Path) -> Found<R> {
-    #[derive(serde::Deserialize)]
-    struct Versioned {
-        version: u32,
-    }
-    let record = match safe_fs::read_json::<Versioned>(path) {
-        Ok(Some(Versioned { version })) if version != VERSION => {
-            let path = path.display();
-            tracing::error!(%path, found = version, supported = VERSION, "record has another version; pod left alone");
-            return Found::Foreign;
-        }
-        Ok(Some(_)) => safe_fs::read_json::<R>(path),
-        Ok(None) => Ok(None),
-        Err(error) => Err(error),
-    };
-    match record {
-        Ok(Some(record)) => Found::Record(Box::new(record)),
-        Ok(None) => Found::Nothing,
+    let record = match safe_fs::read_json::<serde_json::Value>(path) {
+        Ok(Some(record)) => record,
+        Ok(None) => return Found::Nothing,
         Err(error) => {
             tracing::error!(error = chain(&error), "cannot read record; pod left alone");
+            return Found::Foreign;
+        }
+    };
+    let path = path.display();
+    if record["version"] != VERSION {
+        let found = &record["version"];
+        tracing::error!(%path, %found, supported = VERSION, "record has another version; pod left alone");
+        return Found::Foreign;
+    }
+    match serde_json::from_value(record) {
+        Ok(record) => Found::Record(Box::new(record)),
+        Err(error) => {
+            tracing::error!(%path, %error, "cannot read record; pod left alone");
             Found::Foreign
         }
     }
