@@ -135,25 +135,22 @@ impl SandboxClient {
     }
 
     pub(crate) async fn start_container(&self, container: ContainerId) -> Result<(), SandboxError> {
-        self.notify(Request::Start { container }).await
+        self.notify(Request::Start { container }, &[]).await
     }
 
     /// Sends a signal to the container's first process. No error when that has exited.
     pub(crate) async fn signal_container(&self, container: ContainerId, signal: Signal) -> Result<(), SandboxError> {
-        self.notify(Request::Signal { container, signal: signal.number() }).await
+        self.notify(Request::Signal { container, signal: signal.number() }, &[]).await
     }
 
     /// Continues the container's log in another file.
     pub(crate) async fn reopen_log(&self, container: ContainerId, log: BorrowedFd<'_>) -> Result<(), SandboxError> {
-        match self.call(Request::Reopen { container }, &[log]).await? {
-            Response::Done => Ok(()),
-            _ => Err(SandboxError::Mismatch),
-        }
+        self.notify(Request::Reopen { container }, &[log]).await
     }
 
     /// Kills the container's processes and removes it from the sandbox.
     pub(crate) async fn remove_container(&self, container: ContainerId) -> Result<(), SandboxError> {
-        self.notify(Request::RemoveContainer { container }).await
+        self.notify(Request::RemoveContainer { container }, &[]).await
     }
 
     /// The state of every container in the sandbox.
@@ -166,7 +163,7 @@ impl SandboxClient {
 
     /// Kills all processes of the pod and ends the sandbox.
     pub(crate) async fn shutdown(&self) -> Result<(), SandboxError> {
-        self.notify(Request::Shutdown).await
+        self.notify(Request::Shutdown, &[]).await
     }
 
     /// Reserves a number for an exec, and returns its exit code to come. An error there means that the sandbox is gone.
@@ -201,15 +198,12 @@ impl SandboxClient {
 
     /// Kills the process of an exec and its descendants.
     pub(crate) async fn kill_exec(&self, exec: u64) -> Result<(), SandboxError> {
-        self.notify(Request::KillExec { exec }).await
+        self.notify(Request::KillExec { exec }, &[]).await
     }
 
     /// Attaches a client to a container's streams; `socket` carries [`shim_protocol::AttachFrame`]s.
     pub(crate) async fn attach(&self, request: AttachRequest, socket: BorrowedFd<'_>) -> Result<(), SandboxError> {
-        match self.call(Request::Attach(request), &[socket]).await? {
-            Response::Done => Ok(()),
-            _ => Err(SandboxError::Mismatch),
-        }
+        self.notify(Request::Attach(request), &[socket]).await
     }
 
     async fn call(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, SandboxError> {
@@ -218,9 +212,9 @@ impl SandboxClient {
         }
     }
 
-    async fn notify(&self, request: Request) -> Result<(), SandboxError> {
+    async fn notify(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<(), SandboxError> {
         match self {
-            Self::Shim(shim) => shim.notify(request).await,
+            Self::Shim(shim) => shim.notify(request, fds).await,
         }
     }
 }

@@ -110,9 +110,9 @@ impl ShimClient {
         self.0.request(request, fds).await
     }
 
-    /// Asks for something whose answer is only that it was done.
-    pub(crate) async fn notify(&self, request: Request) -> Result<(), SandboxError> {
-        match self.call(request, &[]).await? {
+    /// Sends a request whose response has no content.
+    pub(crate) async fn notify(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<(), SandboxError> {
+        match self.call(request, fds).await? {
             Response::Done => Ok(()),
             _ => Err(SandboxError::Mismatch),
         }

@@ -52,7 +52,7 @@ async fn an_older_release_of_the_same_protocol_keeps_serving() {
         say(&socket, &ShimMessage::Response { number, result: Ok(Response::Done) });
     });
     let client = ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
-    client.notify(Request::State).await.unwrap();
+    client.notify(Request::State, &[]).await.unwrap();
     shim.join().unwrap();
 }
 
@@ -62,7 +62,7 @@ async fn a_shim_of_an_unknown_protocol_is_left_alone_with_a_clear_error() {
     let path = dir.path().join("s");
     let shim = play(&path, PROTOCOL + 1, drop);
     let client = ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
-    let error = client.notify(Request::State).await.unwrap_err();
+    let error = client.notify(Request::State, &[]).await.unwrap_err();
     assert!(matches!(error, SandboxError::Foreign { .. }), "{error}");
     assert_eq!(error.kind(), model::ErrorKind::Unsupported);
     shim.join().unwrap();
@@ -78,7 +78,7 @@ async fn what_is_asked_of_a_dying_shim_fails_at_once_and_its_end_is_told() {
     });
     let (sender, mut events) = mpsc::unbounded_channel();
     let client = ShimClient::connect(&path, sender).await.unwrap();
-    assert!(matches!(client.notify(Request::State).await, Err(SandboxError::Gone)));
+    assert!(matches!(client.notify(Request::State, &[]).await, Err(SandboxError::Gone)));
     assert!(matches!(events.recv().await, Some(SandboxEvent::Gone)));
     shim.join().unwrap();
 }
@@ -140,14 +140,14 @@ async fn a_silent_shim_is_waited_for_once_on_the_way_out_and_again_when_it_spoke
     let (sender, mut events) = mpsc::unbounded_channel();
     let client = ShimClient::connect(&path, sender).await.unwrap();
     let begin = Instant::now();
-    assert!(matches!(client.notify(Request::Shutdown).await, Err(SandboxError::Silent(_))));
+    assert!(matches!(client.notify(Request::Shutdown, &[]).await, Err(SandboxError::Silent(_))));
     for _ in 0..2 {
-        assert!(matches!(client.notify(Request::Shutdown).await, Err(SandboxError::Mute)));
+        assert!(matches!(client.notify(Request::Shutdown, &[]).await, Err(SandboxError::Mute)));
     }
     assert!(begin.elapsed() < Duration::from_secs(4));
     speak.send(()).unwrap();
     assert!(matches!(events.recv().await, Some(SandboxEvent::LogLost { .. })));
-    client.notify(Request::Shutdown).await.unwrap();
+    client.notify(Request::Shutdown, &[]).await.unwrap();
     shim.join().unwrap();
 }
 
@@ -162,8 +162,8 @@ async fn an_answer_that_cannot_be_read_fails_its_ask_at_once() {
         hear(&socket);
     });
     let client = ShimClient::connect(&path, mpsc::unbounded_channel().0).await.unwrap();
-    let error = client.notify(Request::Shutdown).await.unwrap_err();
+    let error = client.notify(Request::Shutdown, &[]).await.unwrap_err();
     assert!(matches!(error, SandboxError::Frame(_)), "{error}");
-    assert!(matches!(client.notify(Request::Shutdown).await, Err(SandboxError::Gone)));
+    assert!(matches!(client.notify(Request::Shutdown, &[]).await, Err(SandboxError::Gone)));
     shim.join().unwrap();
 }
