@@ -186,7 +186,7 @@ fn a_container_that_was_never_started_can_be_stopped_and_removed() {
     daemon.wait_until_like(&before);
     let id = client.create(&pod, "main", &["sleep", "1000"]);
     client.stop(&id, 10).unwrap();
-    assert_eq!(client.status(&id).state(), v1::ContainerState::ContainerExited);
+    assert_eq!(client.status(&id).state(), v1::ContainerState::ContainerCreated);
     client.remove(&id).unwrap();
     daemon.wait_until_like(&before);
 }

@@ -144,3 +144,22 @@ fn a_status_does_not_wait_for_a_slow_stop() {
         stopping.join().unwrap();
     });
 }
+
+#[test]
+fn a_stop_before_the_start_leaves_a_container_that_can_be_started() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.create(&pod, "main", &["sh", "-c", "echo late; exit 9"]);
+    for grace in [0, 5] {
+        client.stop(&id, grace).unwrap();
+        assert_eq!(client.status(&id).state(), v1::ContainerState::ContainerCreated, "after a stop with grace {grace}");
+    }
+    client.start(&id).unwrap();
+    assert_eq!(client.wait_exited(&id).exit_code, 9);
+    // The end of the pod ends one that was never started, too.
+    let never = client.create(&pod, "never", &["true"]);
+    client.stop_pod(&pod.id).unwrap();
+    assert_eq!(client.status(&never).state(), v1::ContainerState::ContainerExited);
+    wait_for("its process to go", seconds(2), || daemon.pids(&never).is_empty().then_some(()));
+}

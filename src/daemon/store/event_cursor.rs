@@ -33,6 +33,11 @@ impl EventCursor {
         self.lock().starting = starting;
     }
 
+    /// Whether a start is under way.
+    pub(crate) fn is_starting(&self) -> bool {
+        self.lock().starting
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, CursorState> {
         self.0.lock()
     }

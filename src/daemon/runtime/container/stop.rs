@@ -47,13 +47,17 @@ pub(crate) fn has_exited(record: &ContainerRecord) -> bool {
 }
 
 impl Runtime {
-    /// Asks the container to end, waits for `grace`, then ends it. One that does not exist, or has ended, is stopped.
+    /// Asks the container to end, waits for `grace`, then ends it. One that does not exist, or has ended, is stopped. One that
+    /// was not started yet stays as it is and can still be started, as with containerd and CRI-O.
     pub(crate) async fn stop(self: &Arc<Self>, id: &str, grace: Duration) -> Result<(), StopError> {
         let entry = match self.container_entry(id) {
             Ok(entry) => entry,
             Err(LookupError::NoSuchContainer(_)) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
+        if matches!(entry.get().state, ContainerState::Created { .. }) && !entry.samples().told.is_starting() {
+            return Ok(());
+        }
         self.stop_entry(&entry, grace.min(self.settings().stop.grace_max)).await
     }
 
