@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use config::OomPolicy;
+use model::resources::LimitsPatch;
 use model::{ContainerId, ContainerSpec, ContainerState, PodSpec, PodState};
 use security::relabel;
 use shim_protocol::{CgroupMount, CgroupPaths, CreateRequest, LaunchConfig, Overlay};
@@ -140,7 +141,8 @@ impl Runtime {
         // Taken back by `cleanup_container`, which the intent tells of it.
         drop(draft.cgroup.create()?);
         draft.cgroup.set_devices(&draft.device_rules)?;
-        let (limits, held) = draft.cgroup.clamp_to_ancestors(&draft.spec.resources);
+        let limits = draft.cgroup.without_unasked_swap(&LimitsPatch::default(), &draft.spec.resources);
+        let (limits, held) = draft.cgroup.clamp_to_ancestors(&limits);
         if held {
             tracing::warn!(container = %draft.id, "its CPU quota is held at that of the cgroup above until that is raised");
         }

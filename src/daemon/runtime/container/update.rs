@@ -37,8 +37,8 @@ impl ErrorClass for UpdateError {
     }
 }
 
-/// A container with the same limit for memory as for memory and swap may not swap. That stays so where only its memory is
-/// changed: on v1 the old limit of both would be in the way, or leave room for swap.
+/// A container that was given the same limit for memory as for memory and swap may not swap. That stays so where only its memory
+/// is changed: on v1 the old limit of both would be in the way, or leave room for swap.
 fn keep_swap_disabled(had: &LimitsPatch, asked: &mut LimitsPatch) {
     let limited = had.memory.is_some_and(|memory| memory.bytes().is_some());
     if asked.memory.is_some() && asked.memory_swap.is_none() && limited && had.memory == had.memory_swap {
@@ -89,7 +89,8 @@ impl Runtime {
         let group = self.cgroup(&record.cgroup)?.with_file_cache(entry.samples().files.clone());
         journal::drop_unified_on_v1("linux", group.layout().version(), &mut asked.limits);
         keep_swap_disabled(&record.spec.resources, &mut asked.limits);
-        let change = match cgroup::prepare(&group, &asked.limits) {
+        let limits = group.without_unasked_swap(&record.spec.resources, &asked.limits);
+        let change = match cgroup::prepare(&group, &limits) {
             Ok(change) => change,
             Err(error) => return self.failed(entry, &record, error.into()).map(|()| None),
         };

@@ -1,0 +1,75 @@
+//! Swap of a container whose memory alone is limited.
+//!
+//! A limit on memory without one on swap would let the container swap without bound. So it may not swap at all, as with
+//! containerd and CRI-O: what the client allows it has to name.
+
+use model::resources::{LimitsPatch, MemoryLimit};
+
+use crate::cgroup::Cgroup;
+use crate::limits::knob::{CgroupFs as _, Knob};
+
+impl Cgroup {
+    /// `asked` with the limit of memory for memory and swap together, where neither it nor `had`, which is what was asked for
+    /// before, says anything of swap. As it is on hosts that do not count swap.
+    pub fn without_unasked_swap(&self, had: &LimitsPatch, asked: &LimitsPatch) -> LimitsPatch {
+        let mut limits = asked.clone();
+        if let Some(limit) = unasked_swap(had, asked)
+            && [Knob::MEMSW_LIMIT, Knob::SWAP_MAX].iter().any(|knob| self.location(knob).exists())
+        {
+            limits.memory_swap = Some(limit);
+        }
+        limits
+    }
+}
+
+/// The limit for memory and swap together that follows from that of memory; none where it is another's to say.
+fn unasked_swap(had: &LimitsPatch, asked: &LimitsPatch) -> Option<MemoryLimit> {
+    let names_swap = |limits: &LimitsPatch| {
+        limits.memory_swap.is_some() || limits.unified.keys().any(|key| key.as_str() == Knob::SWAP_MAX.file())
+    };
+    if names_swap(asked) || names_swap(had) {
+        return None;
+    }
+    let limited = |limits: &LimitsPatch| limits.memory.is_some_and(|memory| memory.bytes().is_some());
+    // One that had a limit had it for both: they are lifted together.
+    asked.memory.filter(|_| limited(asked) || limited(had))
+}
+
+#[cfg(test)]
+mod tests {
+    use model::resources::{Bytes, UnifiedKey};
+
+    use super::*;
+
+    fn bytes(bytes: u64) -> MemoryLimit {
+        MemoryLimit::Bytes(Bytes(bytes))
+    }
+
+    fn limits(memory: Option<MemoryLimit>, memory_swap: Option<MemoryLimit>) -> LimitsPatch {
+        LimitsPatch { memory, memory_swap, ..LimitsPatch::default() }
+    }
+
+    #[test]
+    fn a_limit_on_memory_alone_allows_no_swap() {
+        let nothing = LimitsPatch::default();
+        let memory = |limit| limits(Some(limit), None);
+        assert_eq!(unasked_swap(&nothing, &memory(bytes(7))), Some(bytes(7)));
+        assert_eq!(unasked_swap(&memory(bytes(7)), &memory(bytes(9))), Some(bytes(9)));
+        assert_eq!(unasked_swap(&memory(bytes(7)), &memory(MemoryLimit::Unlimited)), Some(MemoryLimit::Unlimited));
+        assert_eq!(unasked_swap(&nothing, &memory(MemoryLimit::Unlimited)), None);
+        assert_eq!(unasked_swap(&memory(bytes(7)), &nothing), None);
+    }
+
+    #[test]
+    fn swap_that_the_client_names_stays_as_it_says() {
+        let mut raw = limits(Some(bytes(7)), None);
+        raw.unified.insert(UnifiedKey::new("memory.swap.max").unwrap(), "4096".to_owned());
+        let both = limits(Some(bytes(7)), Some(bytes(9)));
+        let memory = limits(Some(bytes(8)), None);
+        for named in [raw, both] {
+            assert_eq!(unasked_swap(&LimitsPatch::default(), &named), None);
+            assert_eq!(unasked_swap(&named, &memory), None);
+            assert_eq!(unasked_swap(&memory, &named), None);
+        }
+    }
+}
