@@ -113,3 +113,80 @@ fn a_status_is_answered_while_memory_is_waited_for() {
     assert_eq!(updating.join().unwrap().unwrap_err().code(), Code::FailedPrecondition);
     assert!(looks > 0);
 }
+
+/// The limits of memory, and of memory and swap together, that the kernel has.
+fn memory_and_swap(daemon: &Daemon, id: &str) -> (i64, i64) {
+    let read = |name: &str| fs::read_to_string(file(daemon, id, name)).unwrap().trim().to_owned();
+    let number = |text: String| text.parse::<i64>().unwrap_or_else(|_| panic!("{text} is no limit"));
+    if kernel_state::is_v2() {
+        let memory = number(read("memory.max"));
+        return (memory, memory + number(read("memory.swap.max")));
+    }
+    (number(read("memory.limit_in_bytes")), number(read("memory.memsw.limit_in_bytes")))
+}
+
+#[test]
+fn a_container_whose_memory_alone_is_limited_may_not_swap() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_limited(&pod, "main", limits(500, 64));
+    assert!(has_swap_limit(&daemon, &id), "this kernel does not count swap");
+    let assert_both = |id: &str, mib: i64| {
+        assert_eq!(memory_and_swap(&daemon, id), (mib * MIB, mib * MIB), "kernel");
+        let told = client.in_force(id);
+        assert_eq!((told.memory_limit_in_bytes, told.memory_swap_limit_in_bytes), (mib * MIB, mib * MIB), "status");
+    };
+    assert_both(&id, 64);
+    // Memory alone, up and down, and together with everything else.
+    for mib in [128, 96, 160] {
+        let memory = v1::LinuxContainerResources { memory_limit_in_bytes: mib * MIB, ..Default::default() };
+        client.update(&id, memory).unwrap();
+        assert_both(&id, mib);
+    }
+    client.update(&id, limits(700, 32)).unwrap();
+    assert_both(&id, 32);
+    client.update(&id, limits(800, 32)).unwrap();
+    assert_both(&id, 32);
+    // One that had no limit gets its first.
+    let free = client.run_idle(&pod, "free");
+    assert_eq!(client.in_force(&free).memory_swap_limit_in_bytes, 0);
+    client.update(&free, limits(500, 64)).unwrap();
+    assert_both(&free, 64);
+}
+
+#[test]
+fn swap_that_was_asked_for_is_given_and_kept() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    // As CRI has it, and as the kubelet's LimitedSwap asks for it on v2.
+    let mut asked = limits(500, 64);
+    asked.memory_swap_limit_in_bytes = 80 * MIB;
+    let id = client.run_limited(&pod, "typed", asked);
+    assert_eq!(memory_and_swap(&daemon, &id), (64 * MIB, 80 * MIB));
+    client.update(&id, limits(500, 48)).unwrap();
+    let (memory, both) = memory_and_swap(&daemon, &id);
+    assert!(memory == 48 * MIB && both > memory, "{memory} {both}");
+    if kernel_state::is_v2() {
+        let mut asked = limits(500, 64);
+        asked.unified.insert("memory.swap.max".into(), (16 * MIB).to_string());
+        let id = client.run_limited(&pod, "raw", asked);
+        assert_eq!(memory_and_swap(&daemon, &id), (64 * MIB, 80 * MIB));
+        client.update(&id, limits(500, 96)).unwrap();
+        assert_eq!(memory_and_swap(&daemon, &id), (96 * MIB, 112 * MIB));
+    }
+}
+
+#[test]
+fn a_status_shows_no_cpuset_that_was_not_asked_for() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_limited(&pod, "main", limits(500, 64));
+    let told = client.in_force(&id);
+    assert_eq!((told.cpuset_cpus.as_str(), told.cpuset_mems.as_str()), ("", ""));
+    client.update(&id, v1::LinuxContainerResources { cpuset_cpus: "0".into(), ..Default::default() }).unwrap();
+    let told = client.in_force(&id);
+    assert_eq!((told.cpuset_cpus.as_str(), told.cpuset_mems.as_str()), ("0", ""));
+}

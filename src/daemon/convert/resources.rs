@@ -214,7 +214,8 @@ pub(super) fn limits_to_wire(asked: &LimitsPatch, now: &CurrentLimits) -> Option
             .map(|(size, Bytes(limit))| v1::HugepageLimit { page_size: size.as_str().to_owned(), limit: *limit })
             .collect(),
         unified: unified_shown(asked, now),
-        memory_swap_limit_in_bytes: memory_shown(asked.memory_swap, *memory_swap),
+        // Without a limit of its own it has the one of memory.
+        memory_swap_limit_in_bytes: memory_shown(asked.memory_swap.or(asked.memory), *memory_swap),
     };
     Some(v1::ContainerResources { linux: Some(linux), windows: None })
 }
@@ -261,11 +262,13 @@ fn unified_shown(asked: &LimitsPatch, now: &CurrentLimits) -> BTreeMap<String, S
     shown.collect()
 }
 
+/// Without a set of its own a container has that of the cgroup above: it is not the container's, and on v1 the kernel shows it all
+/// the same.
 fn set_shown(asked: Option<&CpuSet>, now: Option<&CpuSet>) -> String {
     match (asked, now) {
         (Some(asked), Some(now)) if asked == now => asked.as_str().to_owned(),
-        (_, Some(now)) => now.as_str().to_owned(),
-        (_, None) => String::new(),
+        (Some(_), Some(now)) => now.as_str().to_owned(),
+        (None, _) | (_, None) => String::new(),
     }
 }
 
