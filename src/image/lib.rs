@@ -67,6 +67,6 @@ pub use store::disk_usage::Usage;
 pub use store::durable::DiskError;
 pub use store::layer_refs::HoldError;
 pub use store::prune::{PruneError, Pruned};
-pub use store::{AccountsCause, AccountsError, Store};
+pub use store::{AccountsCause, AccountsError, AmbiguousImageId, Store};
 pub use tar::reader::TarError;
 pub use tar::tar_split::{TarSplitError, assemble};

@@ -29,13 +29,27 @@ fn images_are_listed_and_streamed_by_every_name_they_have() {
     assert_eq!(all.len(), 2);
     assert_eq!(client.stream(v1::StreamImagesRequest::default()), [all]);
     let digits = id.trim_start_matches("sha256:");
-    for text in [format!("{name}:1"), format!("{name}@{first}"), id.clone(), digits.into(), digits[..12].into()] {
+    for text in [
+        format!("{name}:1"),
+        format!("{name}@{first}"),
+        id.clone(),
+        digits.into(),
+        digits[..12].into(),
+        digits[..8].into(),
+    ] {
         let found = client.images_like(&text);
         assert_eq!(found.len(), 1, "{text}");
         assert_eq!(found[0].id, id, "{text}");
         assert_eq!(client.image(&text).as_ref(), Some(&found[0]), "{text}");
     }
-    for text in [format!("{name}:2"), name, "0".repeat(64), digits[..11].into(), "no such name".into()] {
+    for text in [
+        format!("{name}:2"),
+        name,
+        "0".repeat(64),
+        digits[..2].into(),
+        id[.."sha256:".len() + 8].into(),
+        "no such name".into(),
+    ] {
         assert!(client.images_like(&text).is_empty(), "{text}");
         assert_eq!(client.image(&text), None, "{text}");
     }

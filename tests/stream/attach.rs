@@ -207,3 +207,18 @@ fn there_are_not_too_many_who_look_on() {
     });
     Session::open(&client.attach_url(&id, only), only).wait_for("tick");
 }
+
+#[test]
+fn what_does_not_run_cannot_be_attached_to_and_the_refusal_says_so() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let created = client.create(&pod, "created", &["true"]);
+    let exited = client.script(&pod, "exited", "exit 0").id;
+    for (id, state) in [(&created, "created"), (&exited, "exited")] {
+        let refusal = client.try_attach_url(id, ALL).unwrap_err();
+        assert_eq!(refusal.code(), tonic::Code::FailedPrecondition, "{refusal:?}");
+        let said = refusal.message();
+        assert!(said.contains(state) && said.contains("attach") && !said.contains("execute"), "{said}");
+    }
+}

@@ -42,7 +42,7 @@ impl ImageApi {
         }
         let store = self.runtime.images();
         Ok(match name.map(|name| name.image).filter(|name| !name.is_empty()) {
-            Some(name) => store.find(&name).into_iter().collect(),
+            Some(name) => find(store, &name)?.into_iter().collect(),
             None => store.list(),
         })
     }
@@ -83,9 +83,16 @@ impl ImageApi {
     }
 }
 
-/// An image that could not be pulled or removed.
+/// The image that a request names.
+fn find(store: &::image::Store, name: &str) -> Result<Option<Arc<::image::Image>>, Status> {
+    store.lookup(name).map_err(|error| status::of(ImageError::from(error)))
+}
+
+/// An image that could not be found, pulled or removed.
 #[derive(Debug, thiserror::Error)]
 enum ImageError {
+    #[error("image.image")]
+    Find(#[from] ::image::AmbiguousImageId),
     #[error(transparent)]
     Pull(#[from] ::image::PullError),
     #[error(transparent)]
@@ -95,6 +102,7 @@ enum ImageError {
 impl ErrorClass for ImageError {
     fn kind(&self) -> ErrorKind {
         match self {
+            Self::Find(error) => error.kind(),
             Self::Pull(error) => error.kind(),
             Self::Remove(error) => error.kind(),
         }
@@ -133,7 +141,7 @@ impl ImageService for ImageApi {
         record_image(&name.image);
         log_warnings(&warnings);
         self.check_handler("image", &name)?;
-        let found = self.runtime.images().find(&name.image);
+        let found = find(self.runtime.images(), &name.image)?;
         let image = found.as_ref().map(|image| self.show(image));
         let info = match found.filter(|_| verbose) {
             Some(image) => [("info".to_owned(), self.info(image).await)].into(),
@@ -165,7 +173,7 @@ impl ImageService for ImageApi {
         log_warnings(&warnings);
         self.check_handler("image", &name)?;
         let store = Arc::clone(self.runtime.images());
-        let Some(image) = store.find(&name.image) else { return Ok(Response::new(RemoveImageResponse {})) };
+        let Some(image) = find(&store, &name.image)? else { return Ok(Response::new(RemoveImageResponse {})) };
         // By id: CRI removes an image with all its names, whichever was given, and also one that is pinned, which only
         // says what the kubelet collects by itself. Containers keep the layers they run from.
         let remove = move || store.remove(image.id.as_str()).map_err(ImageError::from);

@@ -233,7 +233,7 @@ impl RuntimeService for RuntimeApi {
     async fn attach(&self, request: Request<AttachRequest>) -> RpcResult<AttachResponse> {
         let (container, wants) = convert::stream::attach(request.into_inner()).map_err(status::of)?;
         record_container_id(&container);
-        let container = self.runtime.running(&container).map_err(status::of)?;
+        let container = self.runtime.attachable(&container).map_err(status::of)?;
         let url = self.streaming.url(Stream::Attach { container, wants }).map_err(status::of)?;
         Ok(Response::new(AttachResponse { url }))
     }

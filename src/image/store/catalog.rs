@@ -32,8 +32,10 @@ use crate::store::load::{clear, load_images, load_layers};
 
 /// The format of records this version reads and writes.
 pub(crate) const VERSION: u32 = 2;
-/// Shorter hex prefixes of an id could be meant as a name.
-const ID_PREFIX_MIN: usize = 12;
+/// The shortest prefix of an id that stands for an image, as with CRI-O.
+const ID_PREFIX_MIN: usize = 3;
+/// The same after `sha256:`: fewer digits may be the tag of an image called sha256.
+const QUALIFIED_ID_PREFIX_MIN: usize = 12;
 
 /// A store that could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -182,12 +184,18 @@ impl State {
 
     /// The only image whose id begins with `text`.
     fn beginning_with(&self, text: &str) -> Option<&Arc<Image>> {
-        let prefix = text.strip_prefix("sha256:").unwrap_or(text);
-        if prefix.len() < ID_PREFIX_MIN || !prefix.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return None;
-        }
-        let mut matching = self.images.values().filter(|image| image.id.hex().starts_with(prefix));
+        let mut matching = self.all_beginning_with(text);
         matching.next().filter(|_| matching.next().is_none())
+    }
+
+    /// The images whose ids begin with `text`.
+    pub(crate) fn all_beginning_with(&self, text: &str) -> impl Iterator<Item = &Arc<Image>> {
+        let (prefix, least) = match text.strip_prefix("sha256:") {
+            Some(digits) => (digits, QUALIFIED_ID_PREFIX_MIN),
+            None => (text, ID_PREFIX_MIN),
+        };
+        let is_prefix = prefix.len() >= least && prefix.bytes().all(|b| b.is_ascii_hexdigit());
+        self.images.values().filter(move |image| is_prefix && image.id.hex().starts_with(prefix))
     }
 
     /// Puts an image and its names into the maps; a tag it has leaves any other image, which is returned changed.

@@ -67,6 +67,25 @@ impl PullLimits {
     }
 }
 
+/// A prefix of several image ids.
+#[derive(Debug, thiserror::Error)]
+#[error("finding image {prefix}: {} images have ids that begin with it: {}", .ids.len(), join(.ids))]
+pub struct AmbiguousImageId {
+    prefix: String,
+    ids: Vec<Digest>,
+}
+
+impl AmbiguousImageId {
+    /// The class of this error.
+    pub fn kind(&self) -> model::ErrorKind {
+        model::ErrorKind::Invalid
+    }
+}
+
+fn join(ids: &[Digest]) -> String {
+    ids.iter().take(8).map(Digest::as_str).collect::<Vec<_>>().join(", ")
+}
+
 /// Account files that could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("reading the accounts of image {image}")]
@@ -151,11 +170,20 @@ impl Store {
         self.counters.traffic()
     }
 
-    /// Finds an image by id, by a unique prefix of it of at least 12 digits, by tag or by digest reference.
+    /// Finds an image by id, by tag or digest reference, or by a prefix of its id that no other image has.
     ///
     /// A name without a registry is looked for under each of those that are searched.
     pub fn find(&self, text: &str) -> Option<Arc<Image>> {
         self.find_named(text).map(|(image, _)| image)
+    }
+
+    /// [`Store::find`], with an error in place of nothing where `text` is the prefix of several ids.
+    pub fn lookup(&self, text: &str) -> Result<Option<Arc<Image>>, AmbiguousImageId> {
+        if let Some(found) = self.find(text) {
+            return Ok(Some(found));
+        }
+        let ids: Vec<Digest> = self.catalog.state().all_beginning_with(text).map(|image| image.id.clone()).collect();
+        if ids.len() > 1 { Err(AmbiguousImageId { prefix: text.to_owned(), ids }) } else { Ok(None) }
     }
 
     /// [`Store::find`], and in full the name that it was found by, if it was by one.

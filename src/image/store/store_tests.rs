@@ -31,14 +31,37 @@ fn images_are_found_by_every_name_they_have() {
         image.id.as_str(),
         hex,
         &hex[..12],
+        &hex[..3],
         &format!("sha256:{}", &hex[..20]),
         &digest_name,
     ] {
         assert_eq!(store.find(name), Some(image.clone()), "{name}");
     }
-    for name in ["", "y", "x:2", &hex[..11], "a.b/x", "sha256:", &hex.replace(&hex[..1], "g")] {
+    for name in
+        ["", "y", "x:2", &hex[..2], &format!("sha256:{}", &hex[..11]), "a.b/x", "sha256:", &hex.replace(&hex[..1], "g")]
+    {
         assert_eq!(store.find(name), None, "{name}");
     }
+}
+
+#[test]
+fn a_prefix_of_two_ids_is_an_error_that_names_both_and_finds_neither() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open(directory.path());
+    let image = add(&store, &[base()], "docker.io/library/x:latest");
+    let mut other = Image::clone(&image);
+    other.id = format!("sha256:{}{}", &image.id.hex()[..8], "0".repeat(56)).parse().unwrap();
+    (other.repo_tags, other.repo_digests) = (Vec::new(), Vec::new());
+    store.catalog.state().insert(Arc::new(other.clone()));
+    for prefix in [&image.id.hex()[..3], &image.id.hex()[..8]] {
+        assert_eq!(store.find(prefix), None);
+        let error = store.lookup(prefix).unwrap_err().to_string();
+        assert!([prefix, image.id.as_str(), other.id.as_str()].iter().all(|part| error.contains(part)), "{error}");
+    }
+    assert_eq!(store.lookup(&image.id.hex()[..20]).unwrap(), Some(image.clone()));
+    // A name comes before an id.
+    assert_eq!(store.lookup("x").unwrap(), Some(image));
+    assert_eq!(store.lookup("000000").unwrap(), None);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
-use model::ContainerId;
 use model::error_chain::chain;
+use model::{ContainerId, ContainerState};
 use shim_protocol::{AttachFrame, AttachRequest, Stdio};
 use streaming::remote_command::RemoteCommand;
 use streaming::{Chunk, Outcome, RecvStream, Resizes, SendStream};
@@ -40,6 +40,15 @@ enum DetachReason {
 }
 
 impl Runtime {
+    /// The container, if its streams can be attached to.
+    pub(crate) fn attachable(&self, id: &str) -> Result<ContainerId, ExecError> {
+        let record = self.container(id)?;
+        match record.state {
+            ContainerState::Running { .. } => Ok(record.id.clone()),
+            _ => Err(ExecError::NotAttachable { container: record.id.clone(), phase: record.state.name() }),
+        }
+    }
+
     /// Connects a client with the streams of a container until either ends.
     pub(crate) async fn attach_stream(self: &Arc<Self>, container: &ContainerId, remote: RemoteCommand) {
         let RemoteCommand { stdin, stdout, stderr, resizes, talk } = remote;
@@ -74,7 +83,7 @@ impl Runtime {
         let record = self.container(container.as_str())?;
         let container = record.id.clone();
         let Some(sandbox) = self.sandbox_of(&record.pod) else {
-            return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });
+            return Err(ExecError::NotAttachable { container, phase: "in a pod that is not ready" });
         };
         let (ours, theirs) = sys::seqpacket::pair().map_err(ExecError::Pipe)?;
         // Without the right to that, a client may fall behind less far.

@@ -39,7 +39,7 @@ struct ExecSession {
 }
 
 impl Runtime {
-    /// The container, if commands can be run in it and its streams be attached to.
+    /// The container, if commands can be executed in it.
     pub(crate) fn running(&self, id: &str) -> Result<ContainerId, ExecError> {
         let record = self.container(id)?;
         match record.state {

@@ -18,6 +18,8 @@ pub(crate) enum ExecError {
     Look(#[from] LookupError),
     #[error("container {container} is {phase}, so nothing can be executed in it")]
     NotRunning { container: ContainerId, phase: &'static str },
+    #[error("container {container} is {phase}, so there is nothing to attach to")]
+    NotAttachable { container: ContainerId, phase: &'static str },
     #[error("making pipes")]
     Pipe(#[source] io::Error),
     #[error("failed to exec in container {container}")]
@@ -34,7 +36,7 @@ impl ErrorClass for ExecError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::NotRunning { .. } => ErrorKind::Precondition,
+            Self::NotRunning { .. } | Self::NotAttachable { .. } => ErrorKind::Precondition,
             Self::Pipe(_) | Self::Program { .. } => ErrorKind::Internal,
             Self::TooLong(_) => ErrorKind::Invalid,
             Self::Shim { source, .. } => source.kind(),
