@@ -7,6 +7,7 @@ use std::time::Duration;
 use config::{ConfigChange, ConfigReloader, MetricsListen, RegistryReloader};
 use model::error_chain::chain;
 use sync::Mutex;
+use sync::threads::ORDINARY;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
@@ -73,7 +74,7 @@ pub(crate) fn watch(settings: Settings) -> io::Result<ConfigWatcher> {
                 () = tokio::time::sleep(PAUSE) => false,
             };
             let settings = Arc::clone(&settings);
-            let looked = tokio::task::spawn_blocking(move || settings.look(asked));
+            let looked = ORDINARY.run(move || settings.look(asked));
             if looked.await.is_err() {
                 tracing::error!("taking up a changed configuration ended in a panic");
             }

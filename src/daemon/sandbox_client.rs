@@ -63,6 +63,7 @@ impl ErrorClass for SandboxError {
                 ShimErrorKind::NotFound => ErrorKind::NotFound,
                 ShimErrorKind::State => ErrorKind::Precondition,
                 ShimErrorKind::Program => ErrorKind::Invalid,
+                ShimErrorKind::Exhausted => ErrorKind::Exhausted,
                 ShimErrorKind::Unsupported => ErrorKind::Unsupported,
                 ShimErrorKind::Refused | ShimErrorKind::Internal => ErrorKind::Internal,
             },

@@ -17,6 +17,7 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use sd_notify::NotifyState;
 use sync::Mutex;
+use sync::threads::{ORDINARY, STOP};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::StreamExt as _;
@@ -76,14 +77,15 @@ pub enum ServeError {
 
 /// Serves until the process is told to end by SIGTERM or SIGINT.
 pub fn serve(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<(), ServeError> {
+    ORDINARY.start().and_then(|()| STOP.start()).map_err(ServeError::Threads)?;
     if !sys::malloc::return_from(LARGE) || !sys::malloc::pools(POOLS) {
         tracing::debug!("the allocator keeps memory as it sees fit");
     }
     let threads = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        // A burst must not leave idle threads and their stacks behind. Layers that come over the network keep a thread
-        // for as long as that takes, so theirs are on top of those for short work, as many as may ever be configured.
-        .max_blocking_threads(64 + DOWNLOADS_MAX)
+        // Layers that come over the network keep a thread for as long as that takes: as many as may ever be configured,
+        // and some for the names of registries. All other work that blocks is done by `sync::threads`.
+        .max_blocking_threads(16 + DOWNLOADS_MAX)
         .thread_keep_alive(Duration::from_secs(2))
         .enable_all()
         .build()

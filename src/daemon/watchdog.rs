@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sd_notify::NotifyState;
+use sync::threads::ORDINARY;
 use tokio::task::JoinHandle;
 
 use crate::runtime::Runtime;
@@ -28,7 +29,7 @@ impl Drop for WatchdogTask {
 async fn run_watchdog(limit: Duration, runtime: Arc<Runtime>) {
     loop {
         let books = Arc::clone(&runtime);
-        let looked = tokio::task::spawn_blocking(move || books.counts());
+        let looked = ORDINARY.run(move || books.counts());
         match tokio::time::timeout(limit / 2, looked).await {
             Ok(Ok(_)) => {
                 if let Err(error) = sd_notify::notify(&[NotifyState::Watchdog]) {

@@ -240,6 +240,8 @@ pub enum ShimErrorKind {
     Program,
     /// The host cannot fulfil the request.
     Refused,
+    /// The host has no room for another process, or no memory.
+    Exhausted,
     /// The shim does not know the request.
     Unsupported,
     /// Anything else.

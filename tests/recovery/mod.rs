@@ -4,5 +4,6 @@ pub(crate) mod failpoints;
 mod failures;
 mod full_disk;
 mod leak;
+mod no_threads;
 mod recover;
 mod shims;

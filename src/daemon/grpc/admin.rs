@@ -10,6 +10,7 @@ use cri_api::admin::images_server::Images;
 use cri_api::admin::*;
 use model::{ErrorClass, ErrorKind};
 use sync::Mutex;
+use sync::threads::ORDINARY;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
@@ -81,7 +82,7 @@ fn streamed<T: Send + 'static>(
 ) -> RpcResult<Stream<T>> {
     let (sender, receiver) = mpsc::channel(WAITING);
     let (span, began) = (Span::current(), Instant::now());
-    let task = tokio::task::spawn_blocking({
+    let task = ORDINARY.run({
         let (span, sender) = (span.clone(), sender.clone());
         move || {
             let (_place, _in_span) = (place, span.enter());
@@ -185,7 +186,7 @@ impl Images for AdminApi {
             let pruned = if dry_run { store.prunable(keep) } else { store.prune(keep) };
             pruned.map_err(AdminError::from)
         };
-        let pruned = outcome(tokio::task::spawn_blocking(prune)).await?;
+        let pruned = outcome(ORDINARY.run(prune)).await?;
         Ok(Response::new(pruned_to_wire(&pruned)))
     }
 }

@@ -9,6 +9,7 @@ use cri_api::v1::image_service_server::ImageService;
 use cri_api::v1::*;
 use model::error_chain::chain;
 use model::{ErrorClass, ErrorKind, ImageName, PodMeta};
+use sync::threads::ORDINARY;
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status};
 
@@ -58,7 +59,7 @@ impl ImageApi {
     async fn reload_registries(&self) {
         let (registries, store) = (Arc::clone(&self.registries), Arc::clone(self.runtime.images()));
         let look = move || registries.refresh(|new| store.set_registries(new));
-        match tokio::task::spawn_blocking(look).await {
+        match ORDINARY.run(look).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let error = chain(&error);
@@ -79,7 +80,7 @@ impl ImageApi {
             let info = convert::image::info::info(&image, pinned, config.as_deref(), manifest.as_deref());
             serde_json::to_string(&info).unwrap_or_default()
         };
-        tokio::task::spawn_blocking(tell).await.unwrap_or_default()
+        ORDINARY.run(tell).await.unwrap_or_default()
     }
 }
 
@@ -177,7 +178,7 @@ impl ImageService for ImageApi {
         // By id: CRI removes an image with all its names, whichever was given, and also one that is pinned, which only
         // says what the kubelet collects by itself. Containers keep the layers they run from.
         let remove = move || store.remove(image.id.as_str()).map_err(ImageError::from);
-        outcome(tokio::task::spawn_blocking(remove)).await?;
+        outcome(ORDINARY.run(remove)).await?;
         Ok(Response::new(RemoveImageResponse {}))
     }
 

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::future::Future;
 
 use model::ErrorClass;
-use tokio::task::JoinHandle;
+use sync::threads::ORDINARY;
 use tonic::{Response, Status};
 use tracing::{Instrument as _, Span};
 
@@ -46,7 +46,7 @@ where
 }
 
 /// What became of a task; a panic in it fails the request and nothing more.
-async fn outcome<T, E: ErrorClass>(task: JoinHandle<Result<T, E>>) -> Result<T, Status> {
+async fn outcome<T, E: ErrorClass, P>(task: impl Future<Output = Result<Result<T, E>, P>>) -> Result<T, Status> {
     match task.await {
         Ok(done) => done.map_err(status::of),
         Err(_) => Err(panicked()),
@@ -55,7 +55,7 @@ async fn outcome<T, E: ErrorClass>(task: JoinHandle<Result<T, E>>) -> Result<T, 
 
 /// What `look` finds out; it may look at the disk.
 async fn run_blocking<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-    tokio::task::spawn_blocking(look).await.map_err(|_| panicked())
+    ORDINARY.run(look).await.map_err(|_| panicked())
 }
 
 fn panicked() -> Status {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::MetricsListen;
+use sync::threads::ORDINARY;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
@@ -109,7 +110,8 @@ async fn talk(mut stream: Box<dyn Stream>, page: Arc<impl Fn() -> String + Send 
     let talk = async {
         let head = read_head(&mut stream).await?;
         // What is told is looked up on the disk, too.
-        let answer = tokio::task::spawn_blocking(move || answer(head.as_deref(), &*page)).await?;
+        let answer = ORDINARY.run(move || answer(head.as_deref(), &*page)).await;
+        let answer = answer.map_err(|_| io::Error::other("telling of the metrics ended in a panic"))?;
         stream.write_all(answer.as_bytes()).await?;
         stream.shutdown().await
     };

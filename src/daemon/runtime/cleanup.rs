@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::container::poststop_hooks;
-use super::{Runtime, blocking};
+use super::{Runtime, blocking, blocking_stop};
 use crate::sandbox_client::{STOP_TIMEOUT, SandboxClient};
 
 /// Written first: the parts of a pod or container that do not lie in its directory.
@@ -59,7 +59,7 @@ impl Runtime {
             sandbox.remove_container(id.clone()).await.ok();
         }
         let (runtime, dir, owner) = (self.clone(), self.layout.container(pod, id), id.clone());
-        let left = blocking(move || {
+        let left = blocking_stop(move || {
             runtime.cleanup_cgroup(&mut steps, &dir);
             if steps.0.is_empty() {
                 // Nothing of it runs any more.
@@ -94,7 +94,7 @@ impl Runtime {
         self.end_shim(id).await;
         let runtime = self.clone();
         let mut steps = CleanupSteps(left);
-        let left = blocking(move || {
+        let left = blocking_stop(move || {
             for (step, outcome) in unmount_all(&dir) {
                 steps.record(step, outcome);
             }
@@ -126,7 +126,7 @@ impl Runtime {
         };
         // One that does not leave is ended by force.
         tokio::time::timeout(STOP_TIMEOUT, left).await.ok();
-        blocking(move || SandboxClient::kill(&dir)).await;
+        blocking_stop(move || SandboxClient::kill(&dir)).await;
     }
 
     /// The cgroup that an intent tells of.

@@ -31,6 +31,7 @@ use oci::cdi;
 use safe_fs::FileError;
 use security::seccomp::FilterCache;
 use security::{Apparmor, Selinux};
+use sync::threads::{ORDINARY, STOP, Threads};
 use sync::{Mutex, RwLock};
 
 use crate::sandbox_client::{SandboxClient, ShimProgram, SpawnError};
@@ -207,12 +208,19 @@ impl Runtime {
 
 /// Runs work that blocks for a moment (files, mounts, cgroups) where it does not hold up the others.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    run_on(&ORDINARY, work).await
+}
+
+/// The same for what stops, kills and removes: it has threads also where all others are taken, or none can be started.
+async fn blocking_stop<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    run_on(&STOP, work).await
+}
+
+async fn run_on<T: Send + 'static>(threads: &'static Threads, work: impl FnOnce() -> T + Send + 'static) -> T {
     // What it logs belongs to the request, too.
     let span = tracing::Span::current();
-    match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
-        Ok(value) => value,
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-    }
+    let done = threads.run(move || span.in_scope(work)).await;
+    done.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
 }
 
 /// 32 random bytes for an id.

@@ -10,7 +10,7 @@ use model::{AbnormalExit, ContainerId, ContainerState, Exit, PodId, PodState};
 use tokio::sync::mpsc;
 
 use super::cleanup::unmount_all;
-use super::{Runtime, blocking};
+use super::{Runtime, blocking_stop};
 use crate::sandbox_client::{SandboxClient, SandboxError, SandboxEvent};
 use crate::store::{ContainerRecord, Entry, PodRecord};
 
@@ -142,7 +142,7 @@ impl Runtime {
             let record = entry.get();
             if let Ok(cgroup) = self.cgroup(&record.cgroup) {
                 let wait = self.settings().stop.kill_wait;
-                let killed = blocking(move || cgroup.kill_all(wait)).await;
+                let killed = blocking_stop(move || cgroup.kill_all(wait)).await;
                 if let Err(error) = killed {
                     tracing::warn!(container = %record.id, error = chain(&error), "a process resists");
                 }
@@ -154,7 +154,7 @@ impl Runtime {
         self.disconnect(id).await;
         let dir = self.pod_dir(id);
         // What resists is tried again when the pod is removed.
-        drop(blocking(move || unmount_all(&dir)).await);
+        drop(blocking_stop(move || unmount_all(&dir)).await);
         self.end_pod(&pod);
     }
 

@@ -33,6 +33,7 @@ impl RootfsError {
     /// The class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
+            Self::Thread(source) if source.kind() == io::ErrorKind::WouldBlock => model::ErrorKind::Exhausted,
             Self::Mount(..) | Self::Thread(_) => model::ErrorKind::Internal,
             Self::Read(..) | Self::TooLarge(..) => model::ErrorKind::Invalid,
         }

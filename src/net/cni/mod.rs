@@ -27,6 +27,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use sync::Mutex;
+use sync::threads::STOP;
 use tokio::sync::RwLock;
 
 pub use add::AddError;
@@ -139,9 +140,7 @@ fn is_namespace(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|fs| u32::try_from(fs.f_type) == Ok(NSFS_MAGIC))
 }
 
+/// Short work on the records of attachments: a pod that ends needs them.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(value) => value,
-        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
-    }
+    STOP.run(work).await.unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
 }

@@ -1,6 +1,7 @@
 //! What the shim does when it is asked.
 
 use std::fs::File;
+use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 
@@ -10,6 +11,7 @@ use launcher::launch;
 use launcher::process::setns_exec::{ExecMode, ExecStdio};
 use model::{ContainerId, ContainerState};
 use nix::unistd::Pid;
+use rustix::io::Errno;
 use shim_protocol::{
     ContainerReport, CreateRequest, ExecRequest, LaunchConfig, Response, SandboxRequest, ShimError, ShimErrorKind,
 };
@@ -25,6 +27,17 @@ fn internal(error: impl std::fmt::Display) -> ShimError {
     shim_error(ShimErrorKind::Internal, error.to_string())
 }
 
+/// The error of something that starts a process: `otherwise`, unless the kernel has no room for one.
+fn start_error(error: &(dyn std::error::Error + 'static), otherwise: ShimErrorKind) -> ShimError {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    let is_exhausted = causes.any(|cause| {
+        let errno = cause.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
+        matches!(errno, Some(Errno::AGAIN | Errno::NOMEM))
+    });
+    let kind = if is_exhausted { ShimErrorKind::Exhausted } else { otherwise };
+    shim_error(kind, error.to_string())
+}
+
 impl Shim {
     pub(crate) fn create_sandbox(&mut self, request: &SandboxRequest) -> RequestResult {
         if self.pod.is_some() {
@@ -32,7 +45,7 @@ impl Shim {
         }
         // Refused without CAP_SYS_RESOURCE; the shim is small, and crisp check tells of it.
         drop(std::fs::write("/proc/self/oom_score_adj", request.oom_score_adj.to_string()));
-        let pod = pod::create(request).map_err(|e| shim_error(ShimErrorKind::Refused, e.to_string()))?;
+        let pod = pod::create(request).map_err(|e| start_error(&e, ShimErrorKind::Refused))?;
         let held = pod.sandbox.clone();
         self.pod = Some(pod);
         Ok(Response::SandboxCreated(held))
@@ -75,8 +88,9 @@ impl Shim {
         let id = &request.container;
         let source = Source::Report(id.clone());
         self.poller.watch(&report, source.clone()).map_err(internal)?;
-        let launcher =
-            launch::launch(request, stdio).inspect_err(|_| self.poller.forget(&report, &source)).map_err(internal)?;
+        let launcher = launch::launch(request, stdio)
+            .inspect_err(|_| self.poller.forget(&report, &source))
+            .map_err(|error| start_error(&error, ShimErrorKind::Internal))?;
         let state = State::Launching(Launching {
             caller,
             launcher,
@@ -220,7 +234,7 @@ impl Shim {
         self.poller.watch(&started, Source::ExecStarted(key)).map_err(internal)?;
         let pid = launcher::process::setns_exec::exec(request, mode, &container.dir, init, stdio)
             .inspect_err(|_| self.poller.forget(&started, &Source::ExecStarted(key)))
-            .map_err(internal)?;
+            .map_err(|error| start_error(&error, ShimErrorKind::Internal))?;
         let exec = Exec { container: id.clone(), pid, starting: Some((started, caller)), ended: None, mode };
         self.execs.insert(key, exec);
         Ok(())

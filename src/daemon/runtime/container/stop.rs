@@ -11,7 +11,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::shim_monitor::recorded_exit_or_lost;
-use crate::runtime::{LookupError, Runtime, blocking};
+use crate::runtime::{LookupError, Runtime, blocking_stop};
 use crate::store::{ContainerRecord, Entry};
 
 /// How long a shim that was silent may take to tell of an end that the kernel knows of.
@@ -105,7 +105,7 @@ impl Runtime {
         let cgroup = self.cgroup(&record.cgroup);
         let cgroup = cgroup.map_err(|source| StopError::CgroupPath { container: container.clone(), source })?;
         let wait = self.settings().stop.kill_wait;
-        let emptied = blocking(move || cgroup.kill_all(wait)).await;
+        let emptied = blocking_stop(move || cgroup.kill_all(wait)).await;
         if heard && tokio::time::timeout(wait, entry.wait_until(has_exited)).await.is_ok() {
             return Ok(());
         }

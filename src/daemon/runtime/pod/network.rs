@@ -18,7 +18,7 @@ use net::cni::{self, Cni};
 use net::{Attached, Bandwidth, Rate, bridge};
 use sync::RwLock;
 
-use crate::runtime::{Runtime, blocking};
+use crate::runtime::{Runtime, blocking, blocking_stop};
 use crate::store::{NetworkKind, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
@@ -169,7 +169,7 @@ impl Runtime {
     pub(crate) async fn disconnect(&self, id: &PodId) {
         let (bridge, name) = (Arc::clone(self.networks.bridge()), id.to_string());
         // Nobody waits until the kernel has let go of the interface: nothing passes it any more.
-        if let Err(error) = blocking(move || bridge.detach(&name).map(drop)).await {
+        if let Err(error) = blocking_stop(move || bridge.detach(&name).map(drop)).await {
             tracing::warn!(pod = %id, error = chain(&error), "the pod could not be taken off the bridge");
         }
         let cni = self.networks.cni();

@@ -57,7 +57,7 @@ impl Runtime {
         }
         let dir = self.pod_dir(&pod.id);
         // What resists is tried again when the pod is removed.
-        drop(crate::runtime::blocking(move || crate::runtime::cleanup::unmount_all(&dir)).await);
+        drop(crate::runtime::blocking_stop(move || crate::runtime::cleanup::unmount_all(&dir)).await);
         if pod.state == PodState::Ready {
             self.end_pod(entry);
         }

@@ -1,0 +1,204 @@
+//! Threads for work that blocks: files, mounts, cgroups.
+//!
+//! Each set keeps some threads from its start on, so work is done also while the kernel refuses new ones: a container may
+//! use up the process ids of the node. What ends containers has a set of its own, [`STOP`]: it waits for no other work.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::{Condvar, Mutex};
+
+/// For all work that blocks, except [`STOP`]'s.
+pub static ORDINARY: Threads = Threads::new("work", 2, 64);
+/// For what stops, kills and removes pods and containers.
+pub static STOP: Threads = Threads::new("stop", 4, 64);
+
+/// How long a thread beyond the kept ones waits for more work: a burst leaves no idle threads and stacks behind.
+const KEEP_ALIVE: Duration = Duration::from_secs(2);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A set of threads with one queue.
+#[derive(Debug)]
+pub struct Threads {
+    name: &'static str,
+    kept: usize,
+    most: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    queue: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+    /// The kernel refused the last thread.
+    refused: bool,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { queue, threads, idle, refused } = self;
+        let mut fields = f.debug_struct("State");
+        fields.field("queue", &queue.len()).field("threads", threads).field("idle", idle);
+        fields.field("refused", refused).finish()
+    }
+}
+
+impl Threads {
+    /// `kept` threads once started, `most` while there is work for them.
+    pub const fn new(name: &'static str, kept: usize, most: usize) -> Self {
+        let state = State { queue: VecDeque::new(), threads: 0, idle: 0, refused: false };
+        Self { name, kept, most, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    /// Starts the threads that are kept. Without it the set works as well, while the kernel gives it threads.
+    pub fn start(&'static self) -> io::Result<()> {
+        while self.state.lock().threads < self.kept {
+            self.add_thread()?;
+        }
+        Ok(())
+    }
+
+    /// Runs `work` on one of the threads, to its end also when nothing waits for it any more. An error is its panic.
+    pub async fn run<T: Send + 'static>(
+        &'static self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Box<dyn Any + Send>> {
+        match self.spawn(work).await {
+            Ok(outcome) => outcome,
+            // The queue is never dropped, and each job sends.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// The same, begun at once.
+    pub fn spawn<T: Send + 'static>(
+        &'static self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> oneshot::Receiver<thread::Result<T>> {
+        let (sender, receiver) = oneshot::channel();
+        let job = Box::new(move || drop(sender.send(catch_unwind(AssertUnwindSafe(work)))));
+        let mut state = self.state.lock();
+        state.queue.push_back(job);
+        // An idle thread that was notified counts until it has taken its job.
+        let is_short = state.idle < state.queue.len() && state.threads < self.most;
+        drop(state);
+        self.changed.notify_one();
+        if is_short && let Err(error) = self.add_thread() {
+            self.refused(&error);
+        }
+        receiver
+    }
+
+    fn add_thread(&'static self) -> io::Result<()> {
+        self.state.lock().threads += 1;
+        let started = thread::Builder::new().name(self.name.to_owned()).spawn(|| self.work());
+        let mut state = self.state.lock();
+        state.refused &= started.is_err();
+        state.threads -= usize::from(started.is_err());
+        started.map(drop)
+    }
+
+    /// The threads that are there do the work. Where there are none, the caller does: late is better than never.
+    fn refused(&self, error: &io::Error) {
+        if !std::mem::replace(&mut self.state.lock().refused, true) {
+            tracing::warn!(%error, set = self.name, "the kernel refused a thread: work waits for those that run");
+        }
+        loop {
+            let mut state = self.state.lock();
+            if state.threads > 0 {
+                return;
+            }
+            let Some(job) = state.queue.pop_front() else { return };
+            drop(state);
+            job();
+        }
+    }
+
+    fn work(&self) {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(job) = state.queue.pop_front() {
+                drop(state);
+                job();
+                state = self.state.lock();
+                continue;
+            }
+            state.idle += 1;
+            if state.threads <= self.kept {
+                state = self.changed.wait(state);
+                state.idle -= 1;
+                continue;
+            }
+            let (held, waited) = self.changed.wait_timeout(state, KEEP_ALIVE);
+            state = held;
+            state.idle -= 1;
+            if waited.timed_out() && state.queue.is_empty() && state.threads > self.kept {
+                state.threads -= 1;
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_is_done_and_its_panic_is_the_callers() {
+        static SET: Threads = Threads::new("test", 1, 4);
+        SET.start().unwrap();
+        assert_eq!(SET.run(|| 7).await.unwrap(), 7);
+        let panicked = SET.run(|| panic!("in a job")).await.unwrap_err();
+        assert_eq!(panicked.downcast_ref(), Some(&"in a job"));
+        assert_eq!(SET.run(|| 8).await.unwrap(), 8, "the thread lives on");
+    }
+
+    #[tokio::test]
+    async fn no_more_threads_work_than_are_allowed_and_all_work_is_done() {
+        static SET: Threads = Threads::new("test", 1, 3);
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let jobs: Vec<_> = (0..50)
+            .map(|_| {
+                let (now, most) = (now.clone(), most.clone());
+                SET.spawn(move || {
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    thread::sleep(Duration::from_millis(2));
+                    now.fetch_sub(1, Ordering::SeqCst);
+                })
+            })
+            .collect();
+        for job in jobs {
+            job.await.unwrap().unwrap();
+        }
+        assert!((2..=3).contains(&most.load(Ordering::SeqCst)), "{most:?}");
+    }
+
+    #[tokio::test]
+    async fn threads_beyond_the_kept_ones_end() {
+        static SET: Threads = Threads::new("test", 1, 8);
+        SET.start().unwrap();
+        let jobs: Vec<_> = (0..8).map(|_| SET.spawn(|| thread::sleep(Duration::from_millis(50)))).collect();
+        for job in jobs {
+            job.await.unwrap().unwrap();
+        }
+        assert!(SET.state.lock().threads > 1);
+        let end = std::time::Instant::now() + KEEP_ALIVE * 5;
+        while SET.state.lock().threads > 1 {
+            assert!(std::time::Instant::now() < end, "{SET:?}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(SET.run(|| 1).await.unwrap(), 1);
+    }
+}
