@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use model::{ErrorClass, ErrorKind};
 
-use super::host_ports::{Forward, PortError};
+use super::host_ports::{Forward, PortError, conntrack};
+use super::ipam;
 use super::ipam::{AddressConfig, AddressTaken};
-use super::link::{self, Pair};
+use super::link::{self, Pair, traffic_shaping};
 use super::netlink::{Batch, NetlinkError, Socket};
 use super::setup::NotReady;
 use super::state::{Bridge, BridgeLink};
 use super::sysctl::{self, SysctlError};
-use super::{conntrack, ipam, traffic_shaping};
 use crate::{Attached, INTERFACE, Pod};
 
 /// Why a pod has no network. [`Bridge::detach`] takes back what was made of it.

@@ -2,10 +2,11 @@
 
 use model::{ErrorClass, ErrorKind};
 
-use super::link_removal::{LinkRemoval, PendingLink};
+use super::host_ports::conntrack;
+use super::link;
+use super::link::{LinkRemoval, PendingLink};
 use super::netlink::{Batch, NetlinkError, Socket};
 use super::state::Bridge;
-use super::{conntrack, link};
 
 /// What could not be taken back. Trying again goes on from there.
 #[derive(Debug, thiserror::Error)]

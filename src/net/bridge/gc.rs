@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{ErrorClass, ErrorKind};
 
-use super::link_removal::{LinkRemoval, PendingLink};
+use super::link::{LinkRemoval, PendingLink};
 use super::netlink::{NetlinkError, Socket};
 use super::setup::NotReady;
 use super::state::Bridge;

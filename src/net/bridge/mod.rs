@@ -37,14 +37,11 @@
 
 mod attach;
 mod bridge_lock;
-mod conntrack;
 mod detach;
 mod gc;
 mod host_ports;
-mod host_routes;
 mod ipam;
 mod link;
-mod link_removal;
 mod netlink;
 mod nft;
 mod nft_sync;
@@ -54,14 +51,13 @@ mod state;
 mod sysctl;
 #[cfg(test)]
 mod tests;
-mod traffic_shaping;
 
 pub use attach::AttachError;
 pub use detach::DetachError;
 pub use gc::GcError;
 pub use host_ports::{HostPort, PortError};
 pub use ipam::{AddressTaken, ReserveError};
-pub use link_removal::LinkRemoval;
+pub use link::LinkRemoval;
 pub use netlink::NetlinkError;
 pub use settings::{PoolsError, Settings, SettingsError};
 pub use setup::NotReady;

@@ -3,12 +3,12 @@
 use ipnet::IpNet;
 use model::{ErrorClass, ErrorKind};
 
-use super::link::{self, Address, Link, Route};
+use super::ipam;
+use super::link::{self, Address, Link, Route, host_routes};
 use super::netlink::{Batch, NetlinkError, Socket};
 use super::settings::{MTU_MAX, MTU_MIN};
 use super::state::{Bridge, BridgeLink, State};
 use super::sysctl::{self, SysctlError};
-use super::{host_routes, ipam};
 
 /// Why no pod can be attached.
 #[derive(Debug, thiserror::Error)]

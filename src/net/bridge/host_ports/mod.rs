@@ -1,5 +1,7 @@
 //! Ports of the host that lead to pods, and who holds them.
 
+pub(super) mod conntrack;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

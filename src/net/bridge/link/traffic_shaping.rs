@@ -2,8 +2,8 @@
 //!
 //! What a pod sends is held back inside the pod's namespace, so a container there with `CAP_NET_ADMIN` could lift it.
 
-use super::netlink::{Batch, CREATE, EXCLUSIVE, NetlinkError, Operation, Socket};
 use crate::Rate;
+use crate::bridge::netlink::{Batch, CREATE, EXCLUSIVE, NetlinkError, Operation, Socket};
 
 const RTM_NEWQDISC: u16 = 36;
 const TC_H_ROOT: u32 = 0xffff_ffff;
@@ -22,7 +22,7 @@ const BURSTS_PER_SECOND: u64 = 50;
 const WAITS_PER_SECOND: u64 = 40;
 
 /// Holds back what leaves by the interface. False where the kernel has no token buckets.
-pub(super) fn limit(socket: &Socket, index: u32, rate: Rate) -> Result<bool, NetlinkError> {
+pub(in crate::bridge) fn limit(socket: &Socket, index: u32, rate: Rate) -> Result<bool, NetlinkError> {
     let Bucket { rate, burst, limit } = Bucket::of(rate);
     let mut head = [0; 20];
     head[4..8].copy_from_slice(&index.to_ne_bytes());

@@ -1,5 +1,9 @@
 //! Links, addresses and routes, as rtnetlink has them.
 
+pub(super) mod host_routes;
+mod removal;
+pub(super) mod traffic_shaping;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
@@ -7,6 +11,9 @@ use ipnet::IpNet;
 use super::netlink::{
     Batch, CREATE, DUMP, EXCLUSIVE, Message, NetlinkError, Operation, Reply, Socket, find, find_in, text, u32_at,
 };
+
+pub use removal::LinkRemoval;
+pub(super) use removal::PendingLink;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;

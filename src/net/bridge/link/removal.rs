@@ -5,16 +5,16 @@ use std::thread::{Builder, JoinHandle};
 
 use sync::Mutex;
 
-use super::link;
-use super::netlink::{Batch, Socket};
-use super::state::{Bridge, State, lock};
+use crate::bridge::link;
+use crate::bridge::netlink::{Batch, Socket};
+use crate::bridge::state::{Bridge, State, lock};
 
 /// Interfaces that the kernel is letting go of, in the background.
 #[derive(Debug)]
 pub struct LinkRemoval(Option<JoinHandle<()>>);
 
 impl LinkRemoval {
-    pub(super) fn done() -> Self {
+    pub(in crate::bridge) fn done() -> Self {
         Self(None)
     }
 
@@ -29,14 +29,14 @@ impl LinkRemoval {
 
 /// An interface to remove, and the pod whose addresses are free then.
 #[derive(Debug, Clone)]
-pub(super) struct PendingLink {
-    pub(super) name: String,
-    pub(super) pod: Option<String>,
+pub(in crate::bridge) struct PendingLink {
+    pub(in crate::bridge) name: String,
+    pub(in crate::bridge) pod: Option<String>,
 }
 
 impl Bridge {
     /// Removes interfaces on a thread that waits for the kernel.
-    pub(super) fn remove_links(&self, links: Vec<PendingLink>) -> LinkRemoval {
+    pub(in crate::bridge) fn remove_links(&self, links: Vec<PendingLink>) -> LinkRemoval {
         let (state, list) = (self.shared(), links.clone());
         match Builder::new().name("net-removal".to_owned()).spawn(move || remove(&state, &list)) {
             Ok(thread) => LinkRemoval(Some(thread)),

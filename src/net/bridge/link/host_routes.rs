@@ -2,14 +2,14 @@
 
 use ipnet::IpNet;
 
-use super::link::{Link, Route};
-use super::settings::overlap;
+use super::{Link, Route};
+use crate::bridge::settings::overlap;
 
 /// A route that other addresses of the pool than the bridge's go by.
 ///
 /// Before the bridge has the pool, any route within or around it: somebody else has these addresses. Later on only what takes
 /// addresses from the bridge, which is at least as narrow: a VPN that claims all of 10.0.0.0/8 at noon harms no pod.
-pub(super) fn clash(pool: &IpNet, settled: bool, bridge: Option<u32>, routes: &[Route]) -> Option<Route> {
+pub(in crate::bridge) fn clash(pool: &IpNet, settled: bool, bridge: Option<u32>, routes: &[Route]) -> Option<Route> {
     let elsewhere = |route: &&Route| route.index.is_none() || route.index != bridge;
     let takes = |route: &&Route| {
         let (to, narrow) = (&route.to, route.to.prefix_len() >= pool.prefix_len());
@@ -19,7 +19,7 @@ pub(super) fn clash(pool: &IpNet, settled: bool, bridge: Option<u32>, routes: &[
 }
 
 /// The MTU of the interface that most packets leave by.
-pub(super) fn uplink_mtu(routes: &[Route], links: &[Link]) -> Option<u32> {
+pub(in crate::bridge) fn uplink_mtu(routes: &[Route], links: &[Link]) -> Option<u32> {
     let defaults = routes.iter().filter(|route| route.to.prefix_len() == 0);
     let best = defaults.min_by_key(|route| (route.to.addr().is_ipv6(), route.metric))?;
     links.iter().find(|link| Some(link.index) == best.index).map(|link| link.mtu)

@@ -5,10 +5,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::host_ports::{Forward, UDP};
-use super::link;
-use super::netlink::{Batch, DUMP, NetlinkError, Operation, Reply, Socket, find, find_in};
-use super::nft::octets;
+use super::{Forward, UDP};
+use crate::bridge::link;
+use crate::bridge::netlink::{Batch, DUMP, NetlinkError, Operation, Reply, Socket, find, find_in};
+use crate::bridge::nft::octets;
 
 const SUBSYSTEM: u16 = 1;
 const IPCTNL_MSG_CT_GET: u16 = SUBSYSTEM << 8 | 1;
@@ -38,7 +38,11 @@ struct Flow {
 }
 
 /// Forgets what came to a port of the host before it led to this pod.
-pub(super) fn forget_before(socket: &Socket, forwards: &[Forward], local: &[IpAddr]) -> Result<(), NetlinkError> {
+pub(in crate::bridge) fn forget_before(
+    socket: &Socket,
+    forwards: &[Forward],
+    local: &[IpAddr],
+) -> Result<(), NetlinkError> {
     forget(socket, forwards, |forward, flow| {
         let meant = forward.from.address.map_or_else(|| local.contains(&flow.to.ip()), |ip| ip == flow.to.ip());
         meant && flow.served_by != forward.to
@@ -46,11 +50,11 @@ pub(super) fn forget_before(socket: &Socket, forwards: &[Forward], local: &[IpAd
 }
 
 /// Forgets what came to a port of the host while it led to a pod that is going.
-pub(super) fn forget_after(socket: &Socket, forwards: &[Forward]) -> Result<(), NetlinkError> {
+pub(in crate::bridge) fn forget_after(socket: &Socket, forwards: &[Forward]) -> Result<(), NetlinkError> {
     forget(socket, forwards, |forward, flow| flow.served_by == forward.to)
 }
 
-pub(super) fn is_udp(forward: &Forward) -> bool {
+pub(in crate::bridge) fn is_udp(forward: &Forward) -> bool {
     forward.from.protocol == UDP
 }
 
