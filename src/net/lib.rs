@@ -8,5 +8,7 @@
 mod attachment;
 pub mod bridge;
 pub mod cni;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 
 pub use attachment::{Attached, Bandwidth, INTERFACE, Pod, Rate};

@@ -27,6 +27,11 @@ pub fn tcp(v6: bool) -> io::Result<OwnedFd> {
     Ok(socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?)
 }
 
+/// Lets a socket receive from one network interface only, also after it was bound to a port.
+pub fn bind_to_device(socket: impl AsFd, name: &str) -> io::Result<()> {
+    Ok(nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::BindToDevice, &name.into())?)
+}
+
 /// What `look` finds in each of the network namespaces at `paths`, in their order.
 ///
 /// All on one thread that is thrown away: none of the process's own ever leaves its namespace, whatever fails.

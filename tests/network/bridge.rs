@@ -25,7 +25,7 @@ fn pods_reach_each_other_and_the_host_with_nothing_installed() {
     assert_eq!(fetch(&daemon, &a, &format!("http://{at_two}:8080/")), "two\n");
     assert_eq!(fetch_from_host(&daemon, &format!("http://{at_one}:8080/")), "one\n");
     let seen = client.exec_script(&a, "busybox ip -o addr show dev eth0; busybox ip route; cat /etc/hosts");
-    assert!(seen.contains(&format!("{at_one}/16")) && seen.contains("default via 10.213.0.1"), "{seen}");
+    assert!(seen.contains(&format!("{at_one}/32")) && seen.contains("default via 10.213.0.1"), "{seen}");
     assert!(seen.contains(&format!("{at_one}\tone\n")), "the pod knows itself by its address: {seen}");
     let ping = client.exec_script(&a, "busybox ping -c 1 -W 5 10.213.0.1 >/dev/null && echo host");
     assert_eq!(ping, "host\n");

@@ -101,3 +101,52 @@ fn ports_lead_on_after_the_daemon_was_replaced_and_the_rules_were_lost() {
     assert_eq!(fetch_from_host(&daemon, "http://127.0.0.1:12080/"), "pod\n");
     assert!(!address(&daemon, &pod).is_empty());
 }
+
+/// A port of the host that is not for a pod to have is refused, by the name of its field, and leaves nothing.
+fn refused(daemon: &Daemon, port: v1::PortMapping, field: &str) {
+    let before = daemon.snapshot();
+    let mut config = daemon.pod_config("refused");
+    config.port_mappings = vec![port];
+    let refusal = daemon.client().try_run_pod(config).unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
+    assert!(refusal.message().contains(&format!("config.port_mappings: {field}")), "{refusal:?}");
+    daemon.wait_until_like(&before);
+}
+
+#[test]
+fn ports_that_the_host_uses_are_refused_the_daemons_own_among_them() {
+    let mut daemon = Daemon::on(TestEnv::connected(""));
+    let pod = daemon.run_pod("pod");
+    let url = daemon.client().forward_url(&pod.id);
+    let (_, streaming) = url.split('/').nth(2).unwrap().rsplit_once(':').unwrap();
+    let streaming: i32 = streaming.parse().unwrap();
+    refused(&daemon, tcp(80, streaming), &format!("host_port {streaming}/TCP is in use"));
+    let mut listener = daemon.env.host().command("/bin/busybox");
+    let mut listener = listener.args(["httpd", "-f", "-p", "127.0.0.1:12081"]).spawn().unwrap();
+    wait_for("the listener", seconds(10), || {
+        let sockets = daemon.env.host().command("cat").arg("/proc/net/tcp").output().unwrap();
+        String::from_utf8_lossy(&sockets.stdout).contains(":2F31 ").then_some(())
+    });
+    refused(&daemon, tcp(80, 12081), "host_port 12081/TCP is in use");
+    listener.kill().unwrap();
+    listener.wait().unwrap();
+    // Now it is a pod's, and no process gets it, whichever daemon runs.
+    pod_with(&daemon, "web", vec![tcp(8080, 12081)]);
+    for _ in 0..2 {
+        let mut squatter = daemon.env.host().command("timeout");
+        let squatted = squatter.args(["5", "/bin/busybox", "httpd", "-f", "-p", "12081"]).output().unwrap();
+        let said = String::from_utf8_lossy(&squatted.stderr).into_owned();
+        assert!(said.contains("in use"), "{said} {squatted:?}");
+        daemon.restart();
+    }
+}
+
+#[test]
+fn addresses_that_are_not_the_hosts_are_refused() {
+    let daemon = Daemon::on(TestEnv::connected(""));
+    let pod = daemon.run_pod("pod");
+    for foreign in ["192.0.2.99", &address(&daemon, &pod)] {
+        let port = mapping(v1::Protocol::Tcp, 80, 12080, foreign);
+        refused(&daemon, port, &format!("host_ip {foreign} is no address of this host"));
+    }
+}

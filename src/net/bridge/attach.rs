@@ -1,5 +1,6 @@
 //! Attaching a pod.
 
+use std::collections::BTreeSet;
 use std::error::Error as _;
 use std::fs::File;
 use std::io;
@@ -8,12 +9,13 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use model::{ErrorClass, ErrorKind};
 
+use super::host_ports::sockets;
 use super::host_ports::{Forward, PortError, conntrack};
-use super::ipam;
 use super::ipam::{AddressConfig, AddressTaken};
-use super::link::{self, Pair, traffic_shaping};
+use super::link::{self, Mac, Pair, PodLink, neighbor, traffic_shaping};
 use super::netlink::{Batch, NetlinkError, Socket};
 use super::setup::NotReady;
 use super::state::{Bridge, BridgeLink};
@@ -43,8 +45,8 @@ pub enum AttachError {
     Link(#[source] NetlinkError),
     #[error("setting up the pod's interface")]
     Inside(#[source] NetlinkError),
-    #[error("opening host ports")]
-    Ports(#[source] NetlinkError),
+    #[error("setting the rules for the pod")]
+    Rules(#[source] NetlinkError),
 }
 
 impl ErrorClass for AttachError {
@@ -55,7 +57,7 @@ impl ErrorClass for AttachError {
             Self::Port(e) => e.kind(),
             Self::NotReady(e) => e.kind(),
             Self::Open { .. } | Self::Enter { .. } | Self::Prepare(_) => ErrorKind::Internal,
-            Self::Link(_) | Self::Inside(_) | Self::Ports(_) => ErrorKind::Internal,
+            Self::Link(_) | Self::Inside(_) | Self::Rules(_) => ErrorKind::Internal,
         }
     }
 }
@@ -79,40 +81,87 @@ impl Bridge {
             let made = self.ensure(&mut state)?;
             (made, homes, state.ports.claim(&pod.id, &pod.ports, ips)?)
         };
+        let outside = Socket::route().map_err(AttachError::Link)?;
+        let mut warnings = Vec::new();
+        if !forwards.is_empty() {
+            self.hold_ports(&outside, &pod.id, &forwards, &mut warnings)?;
+        }
         let namespace = File::open(path).map_err(|source| AttachError::Open { path: path.to_owned(), source })?;
         let inside = enter(path, ips.iter().any(IpAddr::is_ipv6))?;
-        let outside = Socket::route().map_err(AttachError::Link)?;
-        let name = self.link_name(&pod.id);
-        let made = self.connect(&outside, made, &name, &namespace, ips)?;
-        let index = set_up(&inside, &homes).map_err(AttachError::Inside)?;
-        let mut warnings = Vec::new();
-        self.limit(pod, (&outside, &name), (&inside, index), &mut warnings)?;
+        let link = self.pod_link(&pod.id, ips);
+        self.admit(&pod.id, &link, &forwards)?;
+        let (made, port) = self.connect(&outside, made, &link, &namespace)?;
+        let index = set_up(&inside, &homes, made.mac).map_err(AttachError::Inside)?;
+        limit(pod, (&outside, port), (&inside, index), &mut warnings)?;
         if !forwards.is_empty() {
             self.forward(&outside, &forwards, &mut warnings)?;
         }
-        let up = wait(|| is_up(&inside, INTERFACE, index, ips)).map_err(AttachError::Inside)?;
-        if !up || !self.wait_for_host(&outside, &name, made.index, &homes).map_err(AttachError::Link)? {
+        let up = wait(|| Ok(is_up(&inside, INTERFACE)? && are_ready(&inside, ips)?)).map_err(AttachError::Inside)?;
+        if !up || !self.wait_for_host(&outside, &link.name, &homes).map_err(AttachError::Link)? {
             warnings.push(format!("{INTERFACE} was not ready within {} s", UP_WITHIN.as_secs()));
         }
         Ok(Attached { ips: ips.to_vec(), warnings })
     }
 
-    /// Makes the pair of interfaces; where the bridge is gone, after making that anew. The bridge that it was.
+    /// Holds the pod's ports of the host, which are to be the host's and free. They are the pod's in [`State`] already.
+    ///
+    /// [`State`]: super::state::State
+    fn hold_ports(
+        &self,
+        outside: &Socket,
+        pod: &str,
+        forwards: &[Forward],
+        warnings: &mut Vec<String>,
+    ) -> Result<(), AttachError> {
+        let addresses: BTreeSet<_> = forwards.iter().filter_map(|forward| forward.from.address).collect();
+        for host_ip in addresses {
+            if !outside.is_local(host_ip).map_err(PortError::Look)? {
+                return Err(PortError::NotLocal { host_ip }.into());
+            }
+        }
+        let (missing, room) = self.lock().ports.sockets.missing(pod);
+        let bound = sockets::hold(&missing, &self.settings.bridge, room)?;
+        if bound.beyond > 0 {
+            let why = "the limit of sockets for host ports is reached";
+            warnings.push(format!("{why}: {} host ports are free now, and not held", bound.beyond));
+        }
+        self.lock().ports.sockets.keep(pod, bound, Vec::new());
+        Ok(())
+    }
+
+    /// Lets the bridge take from the pod's port what the pod may send, before there is one, and opens the pod's ports of the host.
+    fn admit(&self, pod: &str, link: &PodLink, forwards: &[Forward]) -> Result<(), AttachError> {
+        let mut state = self.lock();
+        // The interface belongs to the other, and is not made again.
+        if self.is_of_another(&state, pod) {
+            return Ok(());
+        }
+        state.attached.insert(pod.to_owned(), link.ips.clone());
+        self.add_elements(&mut state, link, forwards).map_err(AttachError::Rules)
+    }
+
+    /// Makes the pair of interfaces; where the bridge is gone, after making that anew. The bridge that it was, and the index of
+    /// the end there.
     fn connect(
         &self,
         socket: &Socket,
         made: BridgeLink,
-        name: &str,
+        pod: &PodLink,
         namespace: &File,
-        ips: &[IpAddr],
-    ) -> Result<BridgeLink, AttachError> {
+    ) -> Result<(BridgeLink, u32), AttachError> {
         let namespace = u32::try_from(namespace.as_raw_fd()).unwrap_or(u32::MAX);
         let make = |made: BridgeLink| {
+            let BridgeLink { index: bridge, mtu, mac: _ } = made;
             let mut batch = Batch::new();
-            let peer_mac = ips.first().map(|ip| ipam::mac(*ip)).unwrap_or_default();
-            let BridgeLink { index: bridge, mtu } = made;
-            link::make_pair(&mut batch, &Pair { name, bridge, mtu, peer: INTERFACE, peer_mac, namespace });
-            socket.ask(batch).map(|_| made)
+            let pair = Pair { name: &pod.name, bridge, mtu, peer: INTERFACE, peer_mac: pod.mac, namespace };
+            link::make_pair(&mut batch, &pair);
+            pod.ips.iter().for_each(|ip| neighbor::add(&mut batch, bridge, *ip, pod.mac));
+            link::ask_link(&mut batch, &pod.name);
+            let port = socket.ask(batch)?.iter().find_map(link::read_link);
+            let port = port.ok_or(NetlinkError::Noise { doing: "looking at the pod's interface" })?.index;
+            let mut batch = Batch::new();
+            neighbor::add_to_bridge(&mut batch, port, pod.mac);
+            socket.ask(batch).map(|_| (made, port))
         };
         make(made).or_else(|error| {
             let now = self.make(&mut self.lock())?;
@@ -123,57 +172,20 @@ impl Bridge {
         })
     }
 
-    fn limit(
-        &self,
-        pod: &Pod,
-        (outside, name): (&Socket, &str),
-        (inside, index): (&Socket, u32),
-        warnings: &mut Vec<String>,
-    ) -> Result<(), AttachError> {
-        let mut able = true;
-        if let Some(rate) = pod.bandwidth.ingress {
-            let link = outside.link(name).map_err(AttachError::Link)?;
-            let link =
-                link.ok_or(AttachError::Link(NetlinkError::Noise { doing: "looking at the pod's interface" }))?;
-            able &= traffic_shaping::limit(outside, link.index, rate).map_err(AttachError::Link)?;
-        }
-        if let Some(rate) = pod.bandwidth.egress {
-            able &= traffic_shaping::limit(inside, index, rate).map_err(AttachError::Inside)?;
-        }
-        if !able {
-            warnings.push("this kernel has no token buckets (sch_tbf): the pod's bandwidth is not limited".to_owned());
-        }
-        Ok(())
-    }
-
-    /// The first pod of all also wakes the bridge.
-    fn wait_for_host(
-        &self,
-        socket: &Socket,
-        name: &str,
-        bridge: u32,
-        homes: &[AddressConfig],
-    ) -> Result<bool, NetlinkError> {
-        let gateways: Vec<_> = homes.iter().map(|config| config.gateway).filter(IpAddr::is_ipv6).collect();
-        let awake = gateways.is_empty() || self.lock().awake == Some(bridge);
-        let up = wait(|| {
-            let up = is_up(socket, name, bridge, &[])? && is_up(socket, &self.settings.bridge, bridge, &[])?;
-            Ok(up && (awake || wakes(socket, &self.settings.bridge, bridge, &gateways)?))
-        })?;
-        if up && !awake {
-            self.lock().awake = Some(bridge);
-        }
-        Ok(up)
+    fn wait_for_host(&self, socket: &Socket, name: &str, homes: &[AddressConfig]) -> Result<bool, NetlinkError> {
+        let gateways: Vec<_> = homes.iter().map(|config| config.gateway).collect();
+        let up = || Ok(is_up(socket, name)? && is_up(socket, &self.settings.bridge)? && are_ready(socket, &gateways)?);
+        wait(up)
     }
 
     fn forward(&self, outside: &Socket, forwards: &[Forward], warnings: &mut Vec<String>) -> Result<(), AttachError> {
-        self.add_ports(&mut self.lock(), forwards).map_err(AttachError::Ports)?;
         if forwards.iter().any(|forward| !forward.from.v6) {
             sysctl::route_localnet(&self.settings.bridge).map_err(NotReady::from)?;
         }
         if forwards.iter().any(conntrack::is_udp) {
-            let local: Vec<_> = outside.addresses().map_err(AttachError::Ports)?.iter().map(|a| a.net.addr()).collect();
-            let forgotten = self.netfilter(|socket| conntrack::forget_before(socket, forwards, &local));
+            let local: Vec<_> = outside.addresses().map_err(AttachError::Rules)?.iter().map(|a| a.net.addr()).collect();
+            let forgotten = self
+                .netfilter(|list| self.netfilter(|change| conntrack::forget_before((list, change), forwards, &local)));
             if let Err(error) = forgotten {
                 let cause = error.source().map(|source| format!(": {source}")).unwrap_or_default();
                 let missing = "senders that used a UDP host port before may go on missing the pod";
@@ -182,6 +194,25 @@ impl Bridge {
         }
         Ok(())
     }
+}
+
+fn limit(
+    pod: &Pod,
+    (outside, port): (&Socket, u32),
+    (inside, index): (&Socket, u32),
+    warnings: &mut Vec<String>,
+) -> Result<(), AttachError> {
+    let mut able = true;
+    if let Some(rate) = pod.bandwidth.ingress {
+        able &= traffic_shaping::limit(outside, port, rate).map_err(AttachError::Link)?;
+    }
+    if let Some(rate) = pod.bandwidth.egress {
+        able &= traffic_shaping::limit(inside, index, rate).map_err(AttachError::Inside)?;
+    }
+    if !able {
+        warnings.push("this kernel has no token buckets (sch_tbf): the pod's bandwidth is not limited".to_owned());
+    }
+    Ok(())
 }
 
 /// A socket in the pod's network namespace, opened by a thread that ends there. What holds for the interface is set before there
@@ -202,37 +233,37 @@ fn enter(path: &Path, v6: bool) -> Result<Socket, AttachError> {
     entered.unwrap_or_else(|| Err(io::Error::other("nobody went there"))).map_err(failed)?
 }
 
-/// Brings the pod's interface up, with its addresses and the way out. Its index.
-fn set_up(socket: &Socket, homes: &[AddressConfig]) -> Result<u32, NetlinkError> {
+/// Brings the pod's interface up, with its addresses and the way out, which is the only neighbour that there is. Its index.
+fn set_up(socket: &Socket, homes: &[AddressConfig], gateway: Mac) -> Result<u32, NetlinkError> {
     let mut batch = Batch::new();
+    link::no_link_local(&mut batch, INTERFACE);
     link::up(&mut batch, INTERFACE);
     link::ask_link(&mut batch, INTERFACE);
     let found = socket.ask(batch)?.iter().find_map(link::read_link);
     let index = found.ok_or(NetlinkError::Noise { doing: "looking at the pod's interface" })?.index;
     let mut batch = Batch::new();
     for config in homes {
-        link::add_address(&mut batch, index, config.address);
-        link::add_default_route(&mut batch, index, config.gateway);
+        link::add_address(&mut batch, index, IpNet::from(config.address.addr()));
+        link::add_routes(&mut batch, index, config.gateway);
+        neighbor::add(&mut batch, index, config.gateway, gateway);
     }
     socket.ask(batch)?;
     Ok(index)
 }
 
-/// Whether packets pass an interface, and neighbours that look for its addresses are heard.
-fn is_up(socket: &Socket, name: &str, index: u32, ips: &[IpAddr]) -> Result<bool, NetlinkError> {
-    let mut up = socket.link(name)?.is_some_and(|link| link.running);
-    for ip in ips {
-        if let IpAddr::V6(ip) = ip {
-            up = up && socket.has_joined_solicited_node(index, *ip)?;
-        }
-    }
-    Ok(up)
+/// Whether packets pass an interface.
+fn is_up(socket: &Socket, name: &str) -> Result<bool, NetlinkError> {
+    Ok(socket.link(name)?.is_some_and(|link| link.running))
 }
 
-/// Whether the bridge hears neighbours, and can look for them: it does that with its link-local address.
-fn wakes(socket: &Socket, name: &str, index: u32, gateways: &[IpAddr]) -> Result<bool, NetlinkError> {
-    let own = |a: &link::Address| a.index == index && a.ready && link::is_link_local(&a.net);
-    Ok(is_up(socket, name, index, gateways)? && socket.addresses()?.iter().any(own))
+/// Whether the kernel takes packets to these addresses: those of IPv6 it puts to use in the background.
+fn are_ready(socket: &Socket, ips: &[IpAddr]) -> Result<bool, NetlinkError> {
+    for ip in ips.iter().filter(|ip| ip.is_ipv6()) {
+        if !socket.is_local(*ip)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Whether it came true in time.

@@ -44,6 +44,8 @@ fn join(pools: &[IpNet]) -> String {
 /// The bridge's own place in each pool.
 const GATEWAY: u32 = 1;
 const FIRST: u32 = 2;
+/// How far the position that is kept may be ahead, so that it is seldom written.
+const POSITIONS_AHEAD: u32 = 64;
 
 /// An address with its network, and the way out of that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +62,8 @@ pub(super) struct AddressPool {
     last: u32,
     /// Where to look next. It goes round, so what was freed is used last.
     next: u32,
+    /// The position that was kept for the next daemon.
+    kept_next: Option<u32>,
     /// Also addresses of older pools, which pods that live on may have.
     taken: BTreeMap<IpAddr, String>,
     /// The bridge's addresses in older pools, which may lie within newer ones.
@@ -70,7 +74,7 @@ impl AddressPool {
     /// The nets have been checked: each has at least one place for a pod.
     pub(super) fn new(nets: Vec<IpNet>) -> Self {
         let last = nets.iter().map(last_place).min().unwrap_or_default();
-        Self { nets, last, next: FIRST, taken: BTreeMap::new(), kept: BTreeSet::new() }
+        Self { nets, last, next: FIRST, kept_next: None, taken: BTreeMap::new(), kept: BTreeSet::new() }
     }
 
     /// Gives out addresses of other networks from now on. What is taken stays so.
@@ -127,6 +131,27 @@ impl AddressPool {
         Err(ReserveError::Exhausted { pools: self.nets.clone(), count: self.last - GATEWAY })
     }
 
+    /// Goes on from a position that was kept.
+    pub(super) fn resume(&mut self, next: u32) {
+        self.next = next.clamp(FIRST, self.last.saturating_add(1));
+    }
+
+    /// The position that is to be kept, where the one that was kept is passed or far ahead. It is ahead of the pool's own by a part
+    /// of the pool.
+    pub(super) fn position_to_keep(&mut self) -> Option<u32> {
+        let places = self.last.saturating_sub(FIRST).saturating_add(1);
+        let ahead = (places / 8).min(POSITIONS_AHEAD);
+        let round = |place: u32| (place - FIRST) % places;
+        let next = round(self.next);
+        let fits = |kept: u32| (u64::from(round(kept)) + u64::from(places) - u64::from(next)) % u64::from(places);
+        if self.kept_next.is_some_and(|kept| fits(kept) <= u64::from(ahead)) {
+            return None;
+        }
+        let kept = (u64::from(next) + u64::from(ahead)) % u64::from(places);
+        self.kept_next = u32::try_from(kept).ok().map(|kept| kept + FIRST);
+        self.kept_next
+    }
+
     /// Marks addresses as a pod's, all of them or none.
     pub(super) fn take(&mut self, pod: &str, ips: &[IpAddr]) -> Result<(), AddressTaken> {
         let other = |ip: &&IpAddr| self.taken.get(ip).is_some_and(|owner| owner != pod);
@@ -164,9 +189,11 @@ pub(super) fn mac(ip: IpAddr) -> Mac {
     [0x0a, if ip.is_ipv4() { 0x58 } else { 0x59 }, a, b, c, d]
 }
 
-/// The bridge's, which no pod can have, whatever address it gets.
-pub(super) fn bridge_mac(ip: IpAddr) -> Mac {
-    let [a, b, c, d] = last_four(ip);
+/// The bridge's, which no pod can have, whatever address it gets. Always the same: pods do not ask for it.
+pub(super) fn bridge_mac(name: &str) -> Mac {
+    // FNV-1a.
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let [a, b, c, d] = hash.to_be_bytes();
     [0x0a, 0x57, a, b, c, d]
 }
 
@@ -241,6 +268,30 @@ mod tests {
     }
 
     #[test]
+    fn the_position_that_is_kept_is_never_behind_and_seldom_changes() {
+        let mut large = pool(&["10.1.0.0/16"]);
+        let mut kept = Vec::new();
+        for number in 0..200 {
+            large.reserve(&number.to_string()).unwrap();
+            kept.extend(large.position_to_keep());
+            assert!(kept.last().is_some_and(|kept| *kept >= large.next), "{kept:?}");
+        }
+        assert_eq!(kept, [67, 132, 197, 262]);
+        let mut next = pool(&["10.1.0.0/16"]);
+        next.resume(262);
+        assert_eq!(next.reserve("a").unwrap(), ips(&["10.1.1.6"]));
+        let mut small = pool(&["10.1.0.0/29"]);
+        for expected in [3, 4, 5, 6, 2, 3] {
+            small.reserve("p").unwrap();
+            small.release("p");
+            assert_eq!(small.position_to_keep(), Some(expected));
+            assert_eq!(small.position_to_keep(), None);
+        }
+        small.resume(u32::MAX);
+        assert_eq!(small.reserve("p").unwrap(), ips(&["10.1.0.2"]));
+    }
+
+    #[test]
     fn a_pod_has_an_address_of_each_family_and_keeps_it_when_it_asks_again() {
         let mut pool = pool(&["10.1.0.0/16", "fd00:1::/64"]);
         assert_eq!(pool.reserve("a").unwrap(), ips(&["10.1.0.2", "fd00:1::2"]));
@@ -299,6 +350,7 @@ mod tests {
     fn an_address_has_one_ethernet_address() {
         assert_eq!(mac(IpAddr::from([10, 213, 0, 2])), [0x0a, 0x58, 10, 213, 0, 2]);
         assert_eq!(mac("fd00::1:2".parse().unwrap()), [0x0a, 0x59, 0, 1, 0, 2]);
-        assert_eq!(bridge_mac(IpAddr::from([10, 213, 0, 1])), [0x0a, 0x57, 10, 213, 0, 1]);
+        assert_eq!(bridge_mac("crisp0")[..2], [0x0a, 0x57]);
+        assert_ne!(bridge_mac("crisp0"), bridge_mac("crisp1"));
     }
 }

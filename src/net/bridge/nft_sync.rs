@@ -1,25 +1,27 @@
-//! The table as it is known, and as the kernel has it.
+//! The tables as they are known, and as the kernel has them.
 
 use super::host_ports::Forward;
+use super::link::PodLink;
 use super::netlink::NetlinkError;
-use super::nft::{self, Table};
+use super::nft::{self, Contents, Table};
 use super::state::{Bridge, NftState, State};
 
 impl Bridge {
-    /// Makes the table anew unless it is known to be as it should: for these networks, with these ports. Who else changes rules
+    /// Makes the tables anew unless they are known to be as they should: for these networks, with these elements. Who else changes rules
     /// changes their generation; then there is a second look.
     pub(super) fn check_rules(&self, state: &mut State) -> Result<(), NetlinkError> {
         let known = state.rules.take().filter(|rules| rules.nets == state.nets);
-        let forwards = state.ports.all();
+        let (forwards, links) = (state.ports.all(), self.pod_links(state));
+        let contents = Contents { forwards: &forwards, links: &links };
         let rules = self.netfilter(|socket| {
             let now = nft::generation(socket)?;
             let whole = match known {
                 Some(rules) if rules.generation == now => return Ok(rules),
-                Some(_) => self.table(state).is_whole(socket, &forwards)?,
+                Some(_) => self.table(state).is_whole(socket, contents)?,
                 None => false,
             };
             if !whole {
-                self.table(state).replace(socket, &forwards)?;
+                self.table(state).replace(socket, contents)?;
             }
             let dropping = nft::dropping_chains(socket)?;
             // Not asked for again: what others do meanwhile is looked at next time.
@@ -30,19 +32,30 @@ impl Bridge {
         Ok(())
     }
 
-    /// Has ports of the host lead to a pod. They are among the known ones already.
-    pub(super) fn add_ports(&self, state: &mut State, forwards: &[Forward]) -> Result<(), NetlinkError> {
-        let added = self.netfilter(|socket| self.table(state).add(socket, forwards));
+    /// Has the bridge take what a pod sends, and ports of the host lead to it. They are among the known ones already.
+    pub(super) fn add_elements(
+        &self,
+        state: &mut State,
+        link: &PodLink,
+        forwards: &[Forward],
+    ) -> Result<(), NetlinkError> {
+        let contents = Contents { forwards, links: std::slice::from_ref(link) };
+        let added = self.netfilter(|socket| self.table(state).add(socket, contents));
         self.changed(state, added)
     }
 
-    /// Takes ports of the host back. They are no longer among the known ones.
-    pub(super) fn remove_ports(&self, state: &mut State, forwards: &[Forward]) -> Result<(), NetlinkError> {
-        let removed = self.netfilter(|socket| self.table(state).remove(socket, forwards));
+    /// Takes that back. They are no longer among the known ones.
+    pub(super) fn remove_elements(
+        &self,
+        state: &mut State,
+        links: &[PodLink],
+        forwards: &[Forward],
+    ) -> Result<(), NetlinkError> {
+        let removed = self.netfilter(|socket| self.table(state).remove(socket, Contents { forwards, links }));
         self.changed(state, removed)
     }
 
-    /// Whatever is the matter with a table that cannot be changed: a new one is right.
+    /// Whatever is the matter with tables that cannot be changed: new ones are right.
     fn changed(&self, state: &mut State, outcome: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
         if outcome.is_ok() {
             if let Some(rules) = &mut state.rules {

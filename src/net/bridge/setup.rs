@@ -1,10 +1,12 @@
 //! Whether pods can be attached; what is missing for that is made.
 
+use std::collections::BTreeMap;
+
 use ipnet::IpNet;
 use model::{ErrorClass, ErrorKind};
 
 use super::ipam;
-use super::link::{self, Address, Link, Route, host_routes};
+use super::link::{self, Address, Link, PodLink, Route, host_routes, neighbor};
 use super::netlink::{Batch, NetlinkError, Socket};
 use super::settings::{MTU_MAX, MTU_MIN};
 use super::state::{Bridge, BridgeLink, State};
@@ -51,7 +53,7 @@ impl Bridge {
         self.make(&mut state)?;
         let dropping = state.rules.iter().flat_map(|rules| &rules.dropping);
         let warn = |chain: &String| {
-            let effect = "pods may not reach beyond this host, nor be reached";
+            let effect = "pods may reach neither each other nor beyond this host, nor be reached";
             format!("the chain {chain} drops what is forwarded by default: {effect}")
         };
         Ok(dropping.map(warn).collect())
@@ -82,20 +84,22 @@ impl Bridge {
         self.check_overlap(state, &host, bridge)?;
         let mtu = self.settings.mtu.or(host_routes::uplink_mtu(&host.routes, &host.links)).unwrap_or(MTU);
         let mtu = mtu.clamp(MTU_MIN, MTU_MAX);
-        let index = self.make_bridge(state, &socket, bridge, mtu).map_err(NotReady::Bridge)?;
-        self.prepare_kernel(state)?;
-        let (nets, mut batch) = self.addresses(state, &host, index);
-        let ours = self.remaining(state);
-        for lost in host.links.iter().filter(|link| link.master != Some(index) && ours.contains(&link.name)) {
-            link::join(&mut batch, &lost.name, index);
-        }
-        socket.ask(batch).map_err(NotReady::Bridge)?;
+        let made = self.make_bridge(state, &socket, bridge, mtu).map_err(NotReady::Bridge)?;
+        let (nets, mut batch) = self.addresses(state, &host, made.index);
+        self.prepare_kernel(&nets)?;
         state.nets = nets;
+        let links = self.pod_links(state);
+        mend_ports(&mut batch, &host, made.index, &links);
+        neighbor::mend(&socket, &mut batch, made.index, &links).map_err(NotReady::Bridge)?;
+        socket.ask(batch).map_err(NotReady::Bridge)?;
+        let State { ports, attached, .. } = state;
+        ports.sockets.hold_missing(&self.settings.bridge, |pod| attached.contains_key(pod));
         self.check_rules(state).map_err(NotReady::Rules)?;
         if state.ports.all().iter().any(|forward| !forward.from.v6) {
             sysctl::route_localnet(&self.settings.bridge)?;
         }
-        Ok(*state.made.insert(BridgeLink { index, mtu }))
+        state.mac = Some(made.mac);
+        Ok(*state.made.insert(made))
     }
 
     fn check_overlap(&self, state: &State, host: &Host, bridge: Option<&Link>) -> Result<(), NotReady> {
@@ -112,40 +116,40 @@ impl Bridge {
         Ok(())
     }
 
-    fn make_bridge(&self, state: &State, socket: &Socket, found: Option<&Link>, mtu: u32) -> Result<u32, NetlinkError> {
+    fn make_bridge(
+        &self,
+        state: &State,
+        socket: &Socket,
+        found: Option<&Link>,
+        mtu: u32,
+    ) -> Result<BridgeLink, NetlinkError> {
         let name = &self.settings.bridge;
+        let made = |link: &Link| BridgeLink { index: link.index, mtu, mac: link.mac };
         let mut batch = Batch::new();
-        let there = match found {
-            Some(link) if link.up && link.mtu == mtu => return Ok(link.index),
-            Some(link) => {
-                link::set_mtu(&mut batch, link.index, mtu);
-                Some(link.index)
-            }
-            None => {
-                let mac = state.pool.gateways().next().map(|net| ipam::bridge_mac(net.addr())).unwrap_or_default();
-                link::make_bridge(&mut batch, name, mac, mtu);
-                None
-            }
-        };
+        match found {
+            Some(link) if link.up && link.mtu == mtu => return Ok(made(link)),
+            Some(link) => link::set_mtu(&mut batch, link.index, mtu),
+            None => link::make_bridge(&mut batch, name, state.mac.unwrap_or_else(|| ipam::bridge_mac(name)), mtu),
+        }
         link::up(&mut batch, name);
         link::ask_link(&mut batch, name);
-        let replies = socket.ask(batch)?;
-        let link = replies.iter().find_map(link::read_link).map(|link| link.index);
-        link.or(there).ok_or(NetlinkError::Noise { doing: "looking at the bridge" })
+        let link = socket.ask(batch)?.iter().find_map(link::read_link);
+        link.as_ref().or(found).map(made).ok_or(NetlinkError::Noise { doing: "looking at the bridge" })
     }
 
-    fn prepare_kernel(&self, state: &State) -> Result<(), SysctlError> {
+    fn prepare_kernel(&self, nets: &[IpNet]) -> Result<(), SysctlError> {
         let name = &self.settings.bridge;
         sysctl::disable_ra_and_dad(name)?;
-        for pool in state.pool.nets() {
-            match pool {
-                IpNet::V4(_) => sysctl::forward_ipv4()?,
-                IpNet::V6(_) => {
-                    sysctl::enable_ipv6(name)?;
-                    sysctl::link_local(name)?;
-                    sysctl::forward_ipv6()?;
-                }
-            }
+        sysctl::check_sources(name)?;
+        if nets.iter().any(|net| matches!(net, IpNet::V4(_))) {
+            sysctl::forward_ipv4()?;
+        }
+        if nets.iter().any(|net| matches!(net, IpNet::V6(_))) {
+            sysctl::no_link_local(name)?;
+            sysctl::enable_ipv6(name)?;
+            sysctl::forward_ipv6()?;
+        } else {
+            sysctl::disable_ipv6(name)?;
         }
         Ok(())
     }
@@ -160,8 +164,8 @@ impl Bridge {
         for gateway in wanted.iter().filter(|net| !there.iter().any(|a| a.net == **net)) {
             link::add_address(&mut batch, index, *gateway);
         }
-        for old in there.iter().filter(|a| !wanted.contains(&a.net) && !link::is_link_local(&a.net)) {
-            if state.pool.taken().any(|(ip, _)| old.net.contains(ip)) {
+        for old in there.iter().filter(|a| !wanted.contains(&a.net)) {
+            if !link::is_link_local(&old.net) && state.pool.taken().any(|(ip, _)| old.net.contains(ip)) {
                 nets.push(old.net.trunc());
                 state.pool.keep(old.net.addr());
             } else {
@@ -169,6 +173,17 @@ impl Bridge {
             }
         }
         (nets, batch)
+    }
+}
+
+/// Makes the interfaces of pods the bridge's ports, with nothing to learn from them, also those that an earlier version made.
+fn mend_ports(batch: &mut Batch, host: &Host, bridge: u32, pods: &[PodLink]) {
+    let by_name: BTreeMap<_, _> = host.links.iter().map(|link| (link.name.as_str(), link)).collect();
+    for (pod, link) in pods.iter().filter_map(|pod| Some((pod, by_name.get(pod.name.as_str())?))) {
+        if link.master != Some(bridge) || !link.closed {
+            link::join(batch, &pod.name, bridge);
+            neighbor::add_to_bridge(batch, link.index, pod.mac);
+        }
     }
 }
 

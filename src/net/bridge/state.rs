@@ -1,7 +1,8 @@
 //! The network: what is set, and what is known of its pods.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, MutexGuard};
 
 use ipnet::IpNet;
@@ -10,10 +11,11 @@ use sync::Mutex;
 
 use super::bridge_lock::BridgeLock;
 use super::host_ports::{PortError, Ports};
-use super::ipam;
 use super::ipam::{AddressPool, AddressTaken, ReserveError};
+use super::link::{Mac, PodLink};
 use super::netlink::{NetlinkError, Socket};
 use super::settings::{PoolsError, Settings, SettingsError, check_pools};
+use super::{ipam, pool_position};
 
 /// The built-in network.
 #[derive(Debug)]
@@ -30,15 +32,19 @@ pub struct Bridge {
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) pool: AddressPool,
+    /// The file that the pool's position is kept in.
+    pub(super) position: Option<PathBuf>,
     pub(super) ports: Ports,
     /// What pods have addresses in: the pools, and older ones that pods still live in.
     pub(super) nets: Vec<IpNet>,
     /// Pods that are detached, and whose interfaces may still be there.
     pub(super) leaving: BTreeSet<String>,
+    /// Pods whose packets the bridge takes, with their addresses.
+    pub(super) attached: BTreeMap<String, Vec<IpAddr>>,
     /// None until it is made, and when it may be gone.
     pub(super) made: Option<BridgeLink>,
-    /// The bridge that was seen to answer.
-    pub(super) awake: Option<u32>,
+    /// The bridge's Ethernet address, which pods know for good: a bridge that is made again gets the same.
+    pub(super) mac: Option<Mac>,
     /// None while the kernel's table may differ from what is known here.
     pub(super) rules: Option<NftState>,
 }
@@ -48,6 +54,7 @@ pub(super) struct State {
 pub(super) struct BridgeLink {
     pub(super) index: u32,
     pub(super) mtu: u32,
+    pub(super) mac: Mac,
 }
 
 /// The table in the kernel.
@@ -104,7 +111,9 @@ impl Bridge {
         let pool = AddressPool::new(settings.pools.clone());
         let nets = settings.pools.clone();
         let (ports, leaving) = (Ports::default(), BTreeSet::new());
-        let state = State { pool, ports, nets, leaving, made: None, awake: None, rules: None };
+        let attached = BTreeMap::new();
+        let (position, made, mac, rules) = (None, None, None, None);
+        let state = State { pool, position, ports, nets, leaving, attached, made, mac, rules };
         Ok(Self { settings, state: Arc::new(Mutex::new(state)), idle: Mutex::default(), claim: Mutex::default() })
     }
 
@@ -112,6 +121,7 @@ impl Bridge {
     pub fn restore(&self, pod: &str, ips: &[IpAddr], ports: &[PortMapping]) -> Result<(), RestoreError> {
         let mut state = self.lock();
         state.pool.take(pod, ips)?;
+        state.attached.insert(pod.to_owned(), ips.to_vec());
         state.ports.claim(pod, ports, ips)?;
         state.rules = None;
         Ok(())
@@ -120,7 +130,10 @@ impl Bridge {
     /// Addresses for a pod: one of each pool, in their order. They are the pod's until [`Self::detach`] or
     /// [`Self::release`].
     pub fn reserve(&self, pod: &str) -> Result<Vec<IpAddr>, ReserveError> {
-        self.lock().pool.reserve(pod)
+        let mut state = self.lock();
+        let ips = state.pool.reserve(pod)?;
+        pool_position::keep(&mut state);
+        Ok(ips)
     }
 
     /// Gives back what was reserved for a pod of which nothing was made.
@@ -156,6 +169,16 @@ impl Bridge {
     pub(super) fn link_name(&self, pod: &str) -> String {
         let digits: String = pod.chars().filter(char::is_ascii_alphanumeric).take(8).collect();
         format!("{}{digits}", self.link_prefix())
+    }
+
+    pub(super) fn pod_link(&self, pod: &str, ips: &[IpAddr]) -> PodLink {
+        let mac = ips.first().map(|ip| ipam::mac(*ip)).unwrap_or_default();
+        PodLink { name: self.link_name(pod), mac, ips: ips.to_vec() }
+    }
+
+    /// Those of all pods whose packets the bridge takes.
+    pub(super) fn pod_links(&self, state: &State) -> Vec<PodLink> {
+        state.attached.iter().map(|(pod, ips)| self.pod_link(pod, ips)).collect()
     }
 
     pub(super) fn link_prefix(&self) -> String {

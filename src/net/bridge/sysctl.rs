@@ -53,9 +53,20 @@ pub(super) fn enable_ipv6(interface: &str) -> Result<(), SysctlError> {
     set(&format!("ipv6/conf/{interface}/disable_ipv6"), "0")
 }
 
-/// Gives an interface a link-local address, also where others are to have none: without it no neighbour is found.
-pub(super) fn link_local(interface: &str) -> Result<(), SysctlError> {
-    set(&format!("ipv6/conf/{interface}/addr_gen_mode"), "0")
+/// No packet of IPv6 gets in or out, and no address is left: there would be a link-local one that reaches services of the host.
+pub(super) fn disable_ipv6(interface: &str) -> Result<(), SysctlError> {
+    where_ipv6(set(&format!("ipv6/conf/{interface}/disable_ipv6"), "1"))
+}
+
+/// Drops packets that come from addresses that are not behind the interface.
+pub(super) fn check_sources(interface: &str) -> Result<(), SysctlError> {
+    set(&format!("ipv4/conf/{interface}/rp_filter"), "1")
+}
+
+/// Gives an interface no link-local address. All that the host needs to know of pods it knows, and without one the kernel tells
+/// no pod of a shorter way, for which it would look for a neighbour.
+pub(super) fn no_link_local(interface: &str) -> Result<(), SysctlError> {
+    set(&format!("ipv6/conf/{interface}/addr_gen_mode"), "1")
 }
 
 /// Lets the bridge carry what the host's loopback sends to pods. The table keeps pods from using it.

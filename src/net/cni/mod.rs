@@ -42,6 +42,8 @@ pub use del::DelError;
 pub use gc::{GcFailure, GcReport};
 pub use plugin::args::BadPod;
 pub use plugin::error::{PluginError, Verb};
+#[cfg(feature = "fuzzing")]
+pub(crate) use plugin::fuzzing;
 pub use status::{NotReady, Ready};
 
 use plugin::chain::VersionCache;

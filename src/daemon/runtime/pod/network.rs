@@ -198,6 +198,7 @@ impl Runtime {
         let in_use = !alive.is_empty() || matches!(self.networks.mode(), NetworkMode::Auto | NetworkMode::Bridge);
         // From the beginning, not from the first pod on: whoever starts next is to see it.
         let wanted = self.networks.connection() == NetworkKind::Bridge;
+        let position = self.layout.state.join("bridge-position.json");
         blocking(move || {
             if !in_use {
                 return;
@@ -206,6 +207,9 @@ impl Runtime {
                 if let Err(error) = bridge.restore(pod.id.as_str(), &pod.ips, &host_ports(&pod.spec)) {
                     tracing::warn!(pod = %pod.id, error = chain(&error), "what the pod has of the network is not known");
                 }
+            }
+            if let Err(error) = bridge.resume(position) {
+                tracing::warn!(error = chain(&error), "where the last address of the pool was given out is not known");
             }
             if wanted && let Err(error) = bridge.acquire() {
                 return tracing::warn!(error = chain(&error), "pods cannot be connected by crisp's own bridge");

@@ -3,6 +3,7 @@
 //! A packet of a connection that is known already sees no rule. UDP has no beginning and no end, so a sender that never stops
 //! would be served by what its first packet found for ever: by a pod that is gone, or by nobody.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use super::{Forward, UDP};
@@ -24,8 +25,9 @@ const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_DST_PORT: u16 = 3;
-/// Protocol and destination port; addresses and source ports may be anything.
-const PROTOCOL_AND_PORT: u32 = 1 << 3 | 1 << 5;
+/// What a filter looks at: the protocol, the destination port.
+const PROTOCOL: u32 = 1 << 3;
+const PORT: u32 = 1 << 5;
 
 /// A connection as its sender began it, and where its answers come from.
 #[derive(Debug)]
@@ -37,61 +39,104 @@ struct Flow {
     id: Vec<u8>,
 }
 
-/// Forgets what came to a port of the host before it led to this pod.
+/// Flows that are forgotten by one request. Of a table of connections that senders filled no more is ever kept.
+const AT_ONCE: usize = 512;
+
+/// Forgets what came to ports of the host before they led to this pod. `change` is another socket than `list`.
 pub(in crate::bridge) fn forget_before(
-    socket: &Socket,
+    (list, change): (&Socket, &Socket),
     forwards: &[Forward],
     local: &[IpAddr],
 ) -> Result<(), NetlinkError> {
-    forget(socket, forwards, |forward, flow| {
+    forget(list, change, forwards, |forward, flow| {
         let meant = forward.from.address.map_or_else(|| local.contains(&flow.to.ip()), |ip| ip == flow.to.ip());
         meant && flow.served_by != forward.to
     })
 }
 
-/// Forgets what came to a port of the host while it led to a pod that is going.
-pub(in crate::bridge) fn forget_after(socket: &Socket, forwards: &[Forward]) -> Result<(), NetlinkError> {
-    forget(socket, forwards, |forward, flow| flow.served_by == forward.to)
+/// Forgets what came to ports of the host while they led to a pod that is going. `change` is another socket than `list`.
+pub(in crate::bridge) fn forget_after(
+    (list, change): (&Socket, &Socket),
+    forwards: &[Forward],
+) -> Result<(), NetlinkError> {
+    forget(list, change, forwards, |forward, flow| flow.served_by == forward.to)
 }
 
 pub(in crate::bridge) fn is_udp(forward: &Forward) -> bool {
     forward.from.protocol == UDP
 }
 
-fn forget(socket: &Socket, forwards: &[Forward], stale: impl Fn(&Forward, &Flow) -> bool) -> Result<(), NetlinkError> {
-    for forward in forwards.iter().filter(|f| is_udp(f)) {
-        let family = if forward.from.v6 { 10 } else { 2 };
-        let mut batch = Batch::new();
-        ask(&mut batch, family, forward);
-        let flows: Vec<_> = socket.ask(batch)?.iter().filter_map(read).collect();
-        let mut batch = Batch::new();
-        for flow in flows.iter().filter(|flow| flow.to.port() == forward.from.port && stale(forward, flow)) {
-            let step = Operation::or("forgetting a connection", &[libc::ENOENT]);
-            let mut message = batch.message(step, IPCTNL_MSG_CT_DELETE, 0, &[family, 0, 0, 0]);
-            message.bytes(CTA_TUPLE_ORIG | NESTED, &flow.name).bytes(CTA_ID, &flow.id);
+/// The kernel walks all connections for a list, so there is one list for all ports of a family.
+fn forget(
+    list: &Socket,
+    change: &Socket,
+    forwards: &[Forward],
+    stale: impl Fn(&Forward, &Flow) -> bool,
+) -> Result<(), NetlinkError> {
+    for v6 in [false, true] {
+        let mut by_port: BTreeMap<u16, Vec<&Forward>> = BTreeMap::new();
+        for forward in forwards.iter().filter(|f| is_udp(f) && f.from.v6 == v6) {
+            by_port.entry(forward.from.port).or_default().push(forward);
         }
-        socket.ask(batch)?;
+        let only = match by_port.keys().collect::<Vec<_>>()[..] {
+            [] => continue,
+            [port] => Some(*port),
+            _ => None,
+        };
+        let mut batch = Batch::new();
+        ask(&mut batch, v6, only);
+        let (mut flows, mut outcome) = (Vec::new(), Ok(()));
+        list.ask_each(batch, |reply| {
+            let Some(flow) = read(&reply).filter(|_| outcome.is_ok()) else { return };
+            let of_port = by_port.get(&flow.to.port());
+            if of_port.is_some_and(|forwards| forwards.iter().any(|forward| stale(forward, &flow))) {
+                flows.push(flow);
+            }
+            if flows.len() == AT_ONCE {
+                outcome = remove(change, v6, &flows);
+                flows.clear();
+            }
+        })?;
+        outcome?;
+        remove(change, v6, &flows)?;
     }
     Ok(())
 }
 
+fn remove(socket: &Socket, v6: bool, flows: &[Flow]) -> Result<(), NetlinkError> {
+    let mut batch = Batch::new();
+    for flow in flows {
+        let step = Operation::or("forgetting a connection", &[libc::ENOENT]);
+        let mut message = batch.message(step, IPCTNL_MSG_CT_DELETE, 0, &[family(v6), 0, 0, 0]);
+        message.bytes(CTA_TUPLE_ORIG | NESTED, &flow.name).bytes(CTA_ID, &flow.id);
+    }
+    socket.ask(batch).map(drop)
+}
+
+fn family(v6: bool) -> u8 {
+    if v6 { 10 } else { 2 }
+}
+
 const NESTED: u16 = 0x8000;
 
-/// Kernels before 5.8 do not know the filter and send all there are; whoever reads looks again.
-fn ask(batch: &mut Batch, family: u8, forward: &Forward) {
-    let mut message = batch.message(Operation::new("listing connections"), IPCTNL_MSG_CT_GET, DUMP, &[family, 0, 0, 0]);
+/// Asks for the connections of UDP, to one port or to any. Kernels before 5.8 do not know the filter and send all there are; the
+/// reader looks again.
+fn ask(batch: &mut Batch, v6: bool, port: Option<u16>) {
+    let step = Operation::new("listing connections");
+    let mut message = batch.message(step, IPCTNL_MSG_CT_GET, DUMP, &[family(v6), 0, 0, 0]);
     message.nest(CTA_TUPLE_ORIG, |m| {
         m.nest(CTA_TUPLE_IP, |m| {
-            let any = if forward.from.v6 { IpAddr::from([0; 16]) } else { IpAddr::from([0; 4]) };
-            let source = if forward.from.v6 { 3 } else { 1 };
+            let any = if v6 { IpAddr::from([0; 16]) } else { IpAddr::from([0; 4]) };
+            let source = if v6 { 3 } else { 1 };
             m.bytes(source, &octets(any)).bytes(source + 1, &octets(any));
         });
         m.nest(CTA_TUPLE_PROTO, |m| {
-            m.byte(CTA_PROTO_NUM, UDP).bytes(CTA_PROTO_DST_PORT, &forward.from.port.to_be_bytes());
+            m.byte(CTA_PROTO_NUM, UDP).bytes(CTA_PROTO_DST_PORT, &port.unwrap_or_default().to_be_bytes());
         });
     });
     message.nest(CTA_FILTER, |m| {
-        m.u32(CTA_FILTER_ORIG_FLAGS, PROTOCOL_AND_PORT).u32(CTA_FILTER_REPLY_FLAGS, 0);
+        let flags = PROTOCOL | if port.is_some() { PORT } else { 0 };
+        m.u32(CTA_FILTER_ORIG_FLAGS, flags).u32(CTA_FILTER_REPLY_FLAGS, 0);
     });
 }
 
@@ -111,4 +156,10 @@ fn read(reply: &Reply) -> Option<Flow> {
     }
     let id = find(attributes, CTA_ID)?.to_vec();
     Some(Flow { to: end(sent, 1)?, served_by: end(answered, 0)?, name: sent.to_vec(), id })
+}
+
+/// Reads a reply as a connection.
+#[cfg(feature = "fuzzing")]
+pub(in crate::bridge) fn read_any(reply: &Reply) {
+    drop(read(reply));
 }

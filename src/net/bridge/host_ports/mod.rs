@@ -1,18 +1,33 @@
 //! Ports of the host that lead to pods, and who holds them.
 
 pub(super) mod conntrack;
+pub(super) mod sockets;
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::{fmt, io};
 
 use model::{ErrorClass, ErrorKind, PortMapping, Protocol};
 
+use self::sockets::Sockets;
+use super::netlink::NetlinkError;
+
 /// Why a pod does not get a port of the host.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error)]
 pub enum PortError {
     #[error("host port {port} is taken by pod {pod}")]
     Taken { port: HostPort, pod: String },
+    #[error("config.port_mappings: host_port {port} is in use by a process of the host")]
+    InUse { port: HostPort },
+    #[error("config.port_mappings: host_ip {host_ip} is no address of this host")]
+    NotLocal { host_ip: IpAddr },
+    #[error("config.port_mappings: host_ip {host_ip} is link-local, which is no address without its interface")]
+    LinkLocal { host_ip: IpAddr },
+    #[error("looking whether the host has the addresses of host ports")]
+    Look(#[source] NetlinkError),
+    #[error("holding host port {port}")]
+    Hold { port: HostPort, source: io::Error },
     #[error("host port {port} is asked for twice by one pod, for {first} and for {second}")]
     Twice { port: HostPort, first: SocketAddr, second: SocketAddr },
     #[error("host port {port}: {host_ip:?} is no address")]
@@ -26,9 +41,10 @@ pub enum PortError {
 impl ErrorClass for PortError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Taken { .. } => ErrorKind::Precondition,
+            Self::Taken { .. } | Self::InUse { .. } | Self::NotLocal { .. } => ErrorKind::Precondition,
             Self::Twice { .. } | Self::NoAddress { .. } | Self::NoFamily { .. } => ErrorKind::Invalid,
-            Self::Loopback { .. } => ErrorKind::Unsupported,
+            Self::Loopback { .. } | Self::LinkLocal { .. } => ErrorKind::Unsupported,
+            Self::Look(_) | Self::Hold { .. } => ErrorKind::Internal,
         }
     }
 }
@@ -43,9 +59,17 @@ pub struct HostPort {
     pub(super) address: Option<IpAddr>,
 }
 
-pub(super) const UDP: u8 = 17;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const SCTP: u8 = 132;
 
 impl HostPort {
+    /// All that may mean a packet that this means: the same port at any address, or at one.
+    fn of_same_number(&self) -> std::ops::RangeInclusive<Self> {
+        let last = IpAddr::V6(Ipv6Addr::from_bits(u128::MAX));
+        Self { address: None, ..*self }..=Self { address: Some(last), ..*self }
+    }
+
     /// Whether some packet goes to both.
     fn meets(&self, other: &Self) -> bool {
         let Self { v6, protocol, port, address } = *other;
@@ -57,7 +81,7 @@ impl HostPort {
 impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let protocol = match self.protocol {
-            6 => "TCP",
+            TCP => "TCP",
             UDP => "UDP",
             _ => "SCTP",
         };
@@ -78,7 +102,10 @@ pub(super) struct Forward {
 
 /// All ports of the host that pods hold.
 #[derive(Debug, Default)]
-pub(super) struct Ports(BTreeMap<HostPort, (String, SocketAddr)>);
+pub(super) struct Ports {
+    claims: BTreeMap<HostPort, (Arc<str>, SocketAddr)>,
+    pub(super) sockets: Sockets,
+}
 
 impl Ports {
     /// Gives a pod its ports, all of them or none.
@@ -90,20 +117,23 @@ impl Ports {
     ) -> Result<Vec<Forward>, PortError> {
         let forwards = expand(mappings, ips)?;
         for forward in &forwards {
-            let other = self.0.iter().find(|(port, (owner, _))| owner != pod && port.meets(&forward.from));
+            let mut near = self.claims.range(forward.from.of_same_number());
+            let other = near.find(|(port, (owner, _))| &**owner != pod && port.meets(&forward.from));
             if let Some((port, (owner, _))) = other {
-                return Err(PortError::Taken { port: *port, pod: owner.clone() });
+                return Err(PortError::Taken { port: *port, pod: owner.to_string() });
             }
         }
-        self.0.extend(forwards.iter().map(|f| (f.from, (pod.to_owned(), f.to))));
+        let owner: Arc<str> = pod.into();
+        self.claims.extend(forwards.iter().map(|f| (f.from, (Arc::clone(&owner), f.to))));
+        self.sockets.want(pod, &forwards);
         Ok(forwards)
     }
 
-    /// The ports that the pod held.
+    /// The ports that the pod held. Its sockets hold them until [`Sockets::release`].
     pub(super) fn release(&mut self, pod: &str) -> Vec<Forward> {
         let mut released = Vec::new();
-        self.0.retain(|from, (owner, to)| {
-            let others = owner != pod;
+        self.claims.retain(|from, (owner, to)| {
+            let others = &**owner != pod;
             if !others {
                 released.push(Forward { from: *from, to: *to });
             }
@@ -113,7 +143,7 @@ impl Ports {
     }
 
     pub(super) fn all(&self) -> Vec<Forward> {
-        self.0.iter().map(|(from, (_, to))| Forward { from: *from, to: *to }).collect()
+        self.claims.iter().map(|(from, (_, to))| Forward { from: *from, to: *to }).collect()
     }
 }
 
@@ -132,6 +162,9 @@ fn expand(mappings: &[PortMapping], ips: &[IpAddr]) -> Result<Vec<Forward>, Port
         };
         if wanted.is_some_and(|ip| ip.is_ipv6() && ip.is_loopback()) {
             return Err(PortError::Loopback { port });
+        }
+        if let Some(host_ip) = wanted.filter(|ip| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local())) {
+            return Err(PortError::LinkLocal { host_ip });
         }
         let meant = |ip: &&IpAddr| wanted.is_none_or(|wanted| wanted.is_ipv4() == ip.is_ipv4());
         let mut targets = ips.iter().filter(meant).peekable();
@@ -153,9 +186,9 @@ fn expand(mappings: &[PortMapping], ips: &[IpAddr]) -> Result<Vec<Forward>, Port
 
 fn number(protocol: Protocol) -> u8 {
     match protocol {
-        Protocol::Tcp => 6,
+        Protocol::Tcp => TCP,
         Protocol::Udp => UDP,
-        Protocol::Sctp => 132,
+        Protocol::Sctp => SCTP,
     }
 }
 
@@ -245,7 +278,8 @@ mod tests {
         let mut ports = Ports::default();
         let error = ports.claim("a", &[tcp("2001:db8::1", 80)], &both()[..1]).unwrap_err();
         assert_eq!(error.to_string(), "host port 80: the pod has no address of the family of 2001:db8::1");
-        assert_eq!(ports.claim("a", &[tcp("::1", 80)], &both()), Err(PortError::Loopback { port: 80 }));
+        assert!(matches!(ports.claim("a", &[tcp("::1", 80)], &both()), Err(PortError::Loopback { port: 80 })));
+        assert!(matches!(ports.claim("a", &[tcp("fe80::1", 80)], &both()), Err(PortError::LinkLocal { .. })));
         assert!(matches!(ports.claim("a", &[tcp("here", 80)], &both()), Err(PortError::NoAddress { .. })));
         assert_eq!(ports.all(), []);
     }

@@ -58,6 +58,8 @@ mod tests {
             kind: String::new(),
             mtu,
             master: None,
+            mac: [0; 6],
+            closed: false,
             up: true,
             running: true,
         };

@@ -1,6 +1,15 @@
 //! Links, addresses and routes, as rtnetlink has them.
 
+#[cfg(feature = "fuzzing")]
+pub(super) mod fuzzing {
+    /// Reads a reply as each thing that it can be.
+    pub(in crate::bridge) fn read(reply: &super::Reply) {
+        drop((super::read_link(reply), super::read_address(reply), super::read_route(reply)));
+        super::neighbor::read(reply, 3);
+    }
+}
 pub(super) mod host_routes;
+pub(super) mod neighbor;
 mod removal;
 pub(super) mod traffic_shaping;
 
@@ -23,7 +32,6 @@ const RTM_DELADDR: u16 = 21;
 const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
-const RTM_GETMULTICAST: u16 = 58;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
@@ -31,6 +39,7 @@ const IFLA_MTU: u16 = 4;
 const IFLA_MASTER: u16 = 10;
 const IFLA_OPERSTATE: u16 = 16;
 const IFLA_LINKINFO: u16 = 18;
+const IFLA_AF_SPEC: u16 = 26;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_EXT_MASK: u16 = 29;
 const IFLA_INFO_KIND: u16 = 1;
@@ -38,6 +47,11 @@ const IFLA_INFO_DATA: u16 = 2;
 const IFLA_INFO_SLAVE_KIND: u16 = 4;
 const IFLA_INFO_SLAVE_DATA: u16 = 5;
 const IFLA_BRPORT_MODE: u16 = 4;
+const IFLA_BRPORT_LEARNING: u16 = 8;
+const IFLA_BRPORT_UNICAST_FLOOD: u16 = 9;
+const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
+const AF_INET6: u16 = 10;
 const VETH_INFO_PEER: u16 = 1;
 /// No counters, which are most of an answer.
 const RTEXT_FILTER_SKIP_STATS: u32 = 8;
@@ -45,7 +59,6 @@ const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_BROADCAST: u16 = 4;
-const IFA_MULTICAST: u16 = 7;
 const IFA_FLAGS: u16 = 8;
 const IFA_F_NODAD: u32 = 2;
 const IFA_F_TENTATIVE: u8 = 0x40;
@@ -58,6 +71,8 @@ const RTA_TABLE: u16 = 15;
 const RT_TABLE_MAIN: u8 = 254;
 const RTPROT_BOOT: u8 = 3;
 const RTN_UNICAST: u8 = 1;
+const RTN_LOCAL: u8 = 2;
+const RT_SCOPE_LINK: u8 = 253;
 
 const IFF_UP: u32 = 1;
 const IF_OPER_UP: u8 = 6;
@@ -75,9 +90,21 @@ pub(super) struct Link {
     pub(super) mtu: u32,
     /// The bridge that it is a port of.
     pub(super) master: Option<u32>,
+    pub(super) mac: Mac,
+    /// A port of a bridge that is as a pod's is to be: see [`make_port`].
+    pub(super) closed: bool,
     pub(super) up: bool,
     /// Packets pass.
     pub(super) running: bool,
+}
+
+/// A pod's interface on the host, and the addresses that the pod was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PodLink {
+    pub(super) name: String,
+    /// The Ethernet address of the pod's end.
+    pub(super) mac: Mac,
+    pub(super) ips: Vec<IpAddr>,
 }
 
 /// An address of an interface.
@@ -142,22 +169,33 @@ pub(super) fn make_pair(batch: &mut Batch, pair: &Pair<'_>) {
         });
     });
     drop(message);
-    hairpin(batch, pair.name);
+    make_port(batch, pair.name);
 }
 
 /// Makes an interface a port of the bridge, again.
 pub(super) fn join(batch: &mut Batch, name: &str, bridge: u32) {
     let step = Operation::or("giving a pod's interface back to the bridge", &[libc::ENODEV]);
     batch.message(step, RTM_NEWLINK, 0, &link_head(0, IFF_UP)).text(IFLA_IFNAME, name).u32(IFLA_MASTER, bridge);
-    hairpin(batch, name);
+    make_port(batch, name);
 }
 
-/// Lets packets leave by the port that they came in by: a pod that asks its own port of the host.
-fn hairpin(batch: &mut Batch, name: &str) {
-    let step = Operation::or("turning on hairpin mode", &[libc::ENODEV]);
+/// Lets packets leave by the port that they came in by: a pod that asks its own port of the host. The bridge learns no Ethernet
+/// addresses from the port, and sends it no frames for addresses that it does not know.
+fn make_port(batch: &mut Batch, name: &str) {
+    let step = Operation::or("setting up a port of the bridge", &[libc::ENODEV]);
     batch.message(step, RTM_NEWLINK, 0, &link_head(0, 0)).text(IFLA_IFNAME, name).nest(IFLA_LINKINFO, |m| {
         m.text(IFLA_INFO_SLAVE_KIND, "bridge").nest(IFLA_INFO_SLAVE_DATA, |m| {
-            m.byte(IFLA_BRPORT_MODE, 1);
+            m.byte(IFLA_BRPORT_MODE, 1).byte(IFLA_BRPORT_LEARNING, 0).byte(IFLA_BRPORT_UNICAST_FLOOD, 0);
+        });
+    });
+}
+
+/// Gives an interface no link-local address, and so no network in which every address is a neighbour. A kernel without IPv6 gives none.
+pub(super) fn no_link_local(batch: &mut Batch, name: &str) {
+    let step = Operation::or("setting up addresses of IPv6", &[libc::EAFNOSUPPORT, libc::EINVAL]);
+    batch.message(step, RTM_NEWLINK, 0, &link_head(0, 0)).text(IFLA_IFNAME, name).nest(IFLA_AF_SPEC, |m| {
+        m.nest(AF_INET6, |m| {
+            m.byte(IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE);
         });
     });
 }
@@ -192,7 +230,10 @@ pub(super) fn add_address(batch: &mut Batch, index: u32, net: IpNet) {
     match net {
         IpNet::V4(net) => {
             message.bytes(IFA_LOCAL, &net.addr().octets()).bytes(IFA_ADDRESS, &net.addr().octets());
-            message.bytes(IFA_BROADCAST, &net.broadcast().octets());
+            // Of one address alone it would be that address.
+            if net.prefix_len() < 31 {
+                message.bytes(IFA_BROADCAST, &net.broadcast().octets());
+            }
         }
         IpNet::V6(net) => {
             message.bytes(IFA_ADDRESS, &net.addr().octets()).u32(IFA_FLAGS, IFA_F_NODAD);
@@ -214,15 +255,24 @@ fn address_head(index: u32, net: IpNet) -> [u8; 8] {
     [family(net.addr()), net.prefix_len(), 0, 0, a, b, c, d]
 }
 
-pub(super) fn add_default_route(batch: &mut Batch, index: u32, gateway: IpAddr) {
-    let head = [family(gateway), 0, 0, 0, RT_TABLE_MAIN, RTPROT_BOOT, 0, RTN_UNICAST, 0, 0, 0, 0];
+/// Gives an interface a route to the gateway, and by the gateway to everything else.
+pub(super) fn add_routes(batch: &mut Batch, index: u32, gateway: IpAddr) {
+    let length = if gateway.is_ipv4() { 32 } else { 128 };
+    let step = Operation::or("setting the route to the gateway", &[libc::EEXIST]);
+    let head = [family(gateway), length, 0, 0, RT_TABLE_MAIN, RTPROT_BOOT, RT_SCOPE_LINK, RTN_UNICAST, 0, 0, 0, 0];
+    destination(&mut batch.message(step, RTM_NEWROUTE, CREATE | EXCLUSIVE, &head), RTA_DST, gateway)
+        .u32(RTA_OIF, index);
     let step = Operation::or("setting the default route", &[libc::EEXIST]);
+    let head = [family(gateway), 0, 0, 0, RT_TABLE_MAIN, RTPROT_BOOT, 0, RTN_UNICAST, 0, 0, 0, 0];
     let mut message = batch.message(step, RTM_NEWROUTE, CREATE | EXCLUSIVE, &head);
-    match gateway {
-        IpAddr::V4(ip) => message.bytes(RTA_GATEWAY, &ip.octets()),
-        IpAddr::V6(ip) => message.bytes(RTA_GATEWAY, &ip.octets()),
-    };
-    message.u32(RTA_OIF, index);
+    destination(&mut message, RTA_GATEWAY, gateway).u32(RTA_OIF, index);
+}
+
+fn destination<'m, 'b>(message: &'m mut Message<'b>, kind: u16, ip: IpAddr) -> &'m mut Message<'b> {
+    match ip {
+        IpAddr::V4(ip) => message.bytes(kind, &ip.octets()),
+        IpAddr::V6(ip) => message.bytes(kind, &ip.octets()),
+    }
 }
 
 pub(super) fn is_link_local(net: &IpNet) -> bool {
@@ -260,18 +310,18 @@ impl Socket {
         Ok(self.ask(batch)?.iter().filter_map(read_address).collect())
     }
 
-    /// Whether neighbours that look for this address of IPv6 are heard. The kernel sees to that in the background, and who
-    /// is not heard asks again after a second.
-    pub(super) fn has_joined_solicited_node(&self, index: u32, ip: Ipv6Addr) -> Result<bool, NetlinkError> {
-        let mut group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 0).octets();
-        group[13..].copy_from_slice(&ip.octets()[13..]);
+    /// Whether the kernel takes what is for this address as the host's own.
+    pub(super) fn is_local(&self, address: IpAddr) -> Result<bool, NetlinkError> {
+        let mut head = [0; 12];
+        (head[0], head[1]) = (family(address), if address.is_ipv4() { 32 } else { 128 });
         let mut batch = Batch::new();
-        batch.message(Operation::new("listing multicast groups"), RTM_GETMULTICAST, DUMP, &[10, 0, 0, 0, 0, 0, 0, 0]);
-        let joined = |reply: &Reply| {
-            let same = u32_at(&reply.body, 4) == Some(index);
-            same && reply.body.get(8..).and_then(|body| find(body, IFA_MULTICAST)) == Some(&group)
-        };
-        Ok(self.ask(batch)?.iter().any(joined))
+        destination(&mut batch.message(Operation::new("looking at a route"), RTM_GETROUTE, 0, &head), RTA_DST, address);
+        match self.ask(batch) {
+            Ok(replies) => Ok(replies.iter().any(|r| r.kind == RTM_NEWROUTE && r.body.get(7) == Some(&RTN_LOCAL))),
+            // There is no route, or one that refuses.
+            Err(NetlinkError::Refused { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     pub(super) fn routes(&self) -> Result<Vec<Route>, NetlinkError> {
@@ -302,9 +352,17 @@ pub(super) fn read_link(reply: &Reply) -> Option<Link> {
         kind: find_in(attributes, [IFLA_LINKINFO, IFLA_INFO_KIND]).map(text).unwrap_or_default(),
         mtu: number(IFLA_MTU)?,
         master: number(IFLA_MASTER),
+        mac: find(attributes, IFLA_ADDRESS).and_then(|mac| mac.try_into().ok()).unwrap_or_default(),
+        closed: is_closed(attributes),
         up: u32_at(body, 8)? & IFF_UP != 0,
         running: find(attributes, IFLA_OPERSTATE) == Some(&[IF_OPER_UP]),
     })
+}
+
+fn is_closed(attributes: &[u8]) -> bool {
+    let port = find_in(attributes, [IFLA_LINKINFO, IFLA_INFO_SLAVE_DATA]).unwrap_or_default();
+    let has = |kind, value: u8| find(port, kind) == Some(&[value]);
+    has(IFLA_BRPORT_MODE, 1) && has(IFLA_BRPORT_LEARNING, 0) && has(IFLA_BRPORT_UNICAST_FLOOD, 0)
 }
 
 fn read_address(reply: &Reply) -> Option<Address> {

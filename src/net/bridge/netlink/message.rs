@@ -27,6 +27,7 @@ pub(super) const NLM_F_ACK: u16 = 0x4;
 pub(crate) const DUMP: u16 = 0x300;
 pub(crate) const CREATE: u16 = 0x400;
 pub(crate) const EXCLUSIVE: u16 = 0x200;
+pub(crate) const REPLACE: u16 = 0x100;
 pub(crate) const APPEND: u16 = 0x800;
 
 const NLA_F_NESTED: u16 = 0x8000;

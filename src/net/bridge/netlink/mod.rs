@@ -9,9 +9,10 @@ mod message;
 use std::io;
 
 use netlink_sys::protocols::{NETLINK_NETFILTER, NETLINK_ROUTE};
+use rustix::net::sockopt::set_socket_send_buffer_size_force;
 
 pub(crate) use attribute::{attributes, find, find_in, text, u16_at, u32_at};
-pub(crate) use message::{APPEND, Batch, CREATE, DUMP, EXCLUSIVE, Message, Operation};
+pub(crate) use message::{APPEND, Batch, CREATE, DUMP, EXCLUSIVE, Message, Operation, REPLACE};
 use message::{HEADER, NLM_F_ACK};
 
 /// Why the kernel did not do it.
@@ -62,6 +63,9 @@ const NLMSGERR_ATTR_MSG: u16 = 1;
 /// The kernel sends no more than this in one piece.
 const LARGEST: usize = 64 << 10;
 
+/// Every socket's buffer takes this much.
+const SENT_ANYWAY: usize = 32 << 10;
+
 /// How often a list is asked for again because it changed meanwhile.
 const TRIES: usize = 10;
 
@@ -90,55 +94,123 @@ impl Socket {
     /// Sends the messages and collects what comes back, until the last is answered.
     ///
     /// The first refusal is the error. The kernel goes on after one, save in a transaction of rules.
-    pub(crate) fn ask(&self, mut batch: Batch) -> Result<Vec<Reply>, NetlinkError> {
-        let Some(last) = batch.steps.last().copied() else { return Ok(Vec::new()) };
+    pub(crate) fn ask(&self, batch: Batch) -> Result<Vec<Reply>, NetlinkError> {
+        let mut replies = Vec::new();
+        self.exchange(batch, &mut |event| match event {
+            Event::Begin => replies.clear(),
+            Event::Reply(reply) => replies.push(reply),
+        })?;
+        Ok(replies)
+    }
+
+    /// The same for lists that may be long: each reply is looked at once and not kept. A list that changed meanwhile is sent
+    /// again from its beginning.
+    pub(crate) fn ask_each(&self, batch: Batch, mut each: impl FnMut(Reply)) -> Result<(), NetlinkError> {
+        self.exchange(batch, &mut |event| match event {
+            Event::Begin => {}
+            Event::Reply(reply) => each(reply),
+        })
+    }
+
+    fn exchange(&self, mut batch: Batch, take: &mut dyn FnMut(Event)) -> Result<(), NetlinkError> {
+        let Some(last) = batch.steps.last().copied() else { return Ok(()) };
         let flags = u16_at(&batch.bytes, batch.last + 6).unwrap_or_default() | NLM_F_ACK;
         batch.bytes[batch.last + 6..batch.last + 8].copy_from_slice(&flags.to_ne_bytes());
         if batch.overlong {
             return Err(NetlinkError::Overlong { doing: last.doing });
         }
+        if batch.bytes.len() > SENT_ANYWAY {
+            // The kernel refuses what is longer than the socket's buffer. Where this fails, it says so.
+            set_socket_send_buffer_size_force(&self.0, batch.bytes.len()).ok();
+        }
         for _ in 0..TRIES {
+            take(Event::Begin);
             self.0.send(&batch.bytes, 0).map_err(|source| NetlinkError::Talk { doing: last.doing, source })?;
-            if let Some(replies) = self.collect(&batch.steps)? {
-                return Ok(replies);
+            if self.collect(&batch.steps, take)? {
+                return Ok(());
             }
         }
         let source = io::Error::other("it changes faster than it can be read");
         Err(NetlinkError::Talk { doing: last.doing, source })
     }
 
-    /// None when a list changed while it was sent.
-    fn collect(&self, steps: &[Operation]) -> Result<Option<Vec<Reply>>, NetlinkError> {
+    /// False when a list changed while it was sent.
+    fn collect(&self, steps: &[Operation], take: &mut dyn FnMut(Event)) -> Result<bool, NetlinkError> {
         let doing = steps.last().map(|s| s.doing).unwrap_or_default();
         let mut bytes = Vec::with_capacity(LARGEST);
-        let mut replies = Vec::new();
-        let (mut refusal, mut torn) = (None, false);
+        let mut answer = Answer::to(steps);
         loop {
             bytes.clear();
-            if let Err(source) = self.0.recv(&mut bytes, libc::MSG_DONTWAIT) {
+            match self.0.recv_from(&mut bytes, libc::MSG_DONTWAIT) {
+                // A process may send to the socket as well, with the rights to change this namespace's network.
+                Ok((_, sender)) if sender.port_number() != 0 => continue,
+                Ok(_) => {}
                 // What is refused as a whole is answered once, at its beginning.
-                return Err(refusal.unwrap_or(NetlinkError::Talk { doing, source }));
+                Err(source) => return Err(answer.refusal.unwrap_or(NetlinkError::Talk { doing, source })),
             }
-            let mut rest = &bytes[..];
-            while !rest.is_empty() {
-                let head = Head::read(rest).ok_or(NetlinkError::Noise { doing })?;
-                let body = rest.get(HEADER..head.length).ok_or(NetlinkError::Noise { doing })?;
-                rest = rest.get(head.length.next_multiple_of(4)..).unwrap_or_default();
-                torn |= head.flags & NLM_F_DUMP_INTR != 0;
-                let step = steps.get(head.number).ok_or(NetlinkError::Noise { doing })?;
-                match head.kind {
-                    NLMSG_ERROR | NLMSG_DONE => refusal = refusal.or(refused(*step, &head, body)),
-                    kind => replies.push(Reply { kind, body: body.to_vec() }),
-                }
-                if matches!(head.kind, NLMSG_ERROR | NLMSG_DONE) && head.number + 1 == steps.len() {
-                    return match refusal {
-                        Some(error) => Err(error),
-                        None => Ok((!torn).then_some(replies)),
-                    };
-                }
+            if answer.read(&bytes, take)? {
+                return answer.refusal.map_or(Ok(!answer.torn), Err);
             }
         }
     }
+}
+
+/// What comes back for a batch.
+enum Event {
+    /// All that came so far is void.
+    Begin,
+    Reply(Reply),
+}
+
+/// What was read of the answer to a batch.
+struct Answer<'a> {
+    steps: &'a [Operation],
+    /// The first one.
+    refusal: Option<NetlinkError>,
+    /// A list changed while it was sent.
+    torn: bool,
+}
+
+impl<'a> Answer<'a> {
+    fn to(steps: &'a [Operation]) -> Self {
+        Self { steps, refusal: None, torn: false }
+    }
+
+    /// Reads what came in one piece. True once the last message is answered.
+    fn read(&mut self, bytes: &[u8], take: &mut dyn FnMut(Event)) -> Result<bool, NetlinkError> {
+        let doing = self.steps.last().map(|s| s.doing).unwrap_or_default();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let head = Head::read(rest).ok_or(NetlinkError::Noise { doing })?;
+            let body = rest.get(HEADER..head.length).ok_or(NetlinkError::Noise { doing })?;
+            rest = rest.get(head.length.next_multiple_of(4)..).unwrap_or_default();
+            self.torn |= head.flags & NLM_F_DUMP_INTR != 0;
+            let step = self.steps.get(head.number).ok_or(NetlinkError::Noise { doing })?;
+            match head.kind {
+                NLMSG_ERROR | NLMSG_DONE => {
+                    let refused = refused(*step, &head, body);
+                    self.refusal = self.refusal.take().or(refused);
+                    if head.number + 1 == self.steps.len() {
+                        return Ok(true);
+                    }
+                }
+                kind => take(Event::Reply(Reply { kind, body: body.to_vec() })),
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Reads what came in one piece as the answer to so many messages.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn read_answer(bytes: &[u8], messages: usize, mut each: impl FnMut(Reply)) -> Result<(), NetlinkError> {
+    let steps = vec![Operation::new("fuzzing"); messages];
+    let mut answer = Answer::to(&steps);
+    answer.read(bytes, &mut |event| match event {
+        Event::Begin => {}
+        Event::Reply(reply) => each(reply),
+    })?;
+    answer.refusal.map_or(Ok(()), Err)
 }
 
 impl std::fmt::Debug for Socket {

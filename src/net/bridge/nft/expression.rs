@@ -13,6 +13,7 @@ pub(super) const NFPROTO: u32 = 15;
 pub(super) const L4PROTO: u32 = 16;
 
 /// Headers of a packet, by the kernel's numbers.
+pub(super) const LINK: u32 = 0;
 pub(super) const NETWORK: u32 = 1;
 pub(super) const TRANSPORT: u32 = 2;
 
@@ -23,6 +24,8 @@ const NFT_CMP_EQ: u32 = 0;
 const NFT_CMP_NEQ: u32 = 1;
 const NFT_NAT_DNAT: u32 = 1;
 const NF_DROP: u32 = 0;
+const NF_ACCEPT: u32 = 1;
+const NFT_LOOKUP_F_INV: u32 = 1;
 const NFTA_DATA_VERDICT: u16 = 2;
 const NFTA_VERDICT_CODE: u16 = 1;
 
@@ -51,14 +54,20 @@ pub(super) enum Expression {
     Differ(Vec<u8>),
     /// Leaves these bits in place 0.
     Mask(Vec<u8>),
-    /// Looks up what is at place 0 and on, and puts what was found there.
-    Find(&'static str),
+    /// Whether a set has what is at place 0 and on, or does not.
+    Find {
+        set: &'static str,
+        absent: bool,
+    },
+    /// Looks up what is at place 0 and on in a map, and puts what was found there.
+    Map(&'static str),
     /// Sends the connection to the address at place 0 and the port behind it.
     Redirect {
         v6: bool,
     },
     /// Gives the connection the address of the interface that it leaves by.
     Masquerade,
+    Accept,
     Drop,
 }
 
@@ -77,10 +86,10 @@ impl Expression {
             Self::Load(Value::DestinationType, _) => "fib",
             Self::Equal(_) | Self::Differ(_) => "cmp",
             Self::Mask(_) => "bitwise",
-            Self::Find(_) => "lookup",
+            Self::Find { .. } | Self::Map(_) => "lookup",
             Self::Redirect { .. } => "nat",
             Self::Masquerade => "masq",
-            Self::Drop => "immediate",
+            Self::Accept | Self::Drop => "immediate",
         }
     }
 
@@ -104,7 +113,13 @@ impl Expression {
                     });
                 }
             }
-            Self::Find(map) => {
+            Self::Find { set, absent } => {
+                m.text(1, set).u32_be(2, first);
+                if *absent {
+                    m.u32_be(5, NFT_LOOKUP_F_INV);
+                }
+            }
+            Self::Map(map) => {
                 m.text(1, map).u32_be(2, first).u32_be(3, first);
             }
             Self::Redirect { v6 } => {
@@ -112,11 +127,12 @@ impl Expression {
                 m.u32_be(1, NFT_NAT_DNAT).u32_be(2, family).u32_be(3, first).u32_be(5, register(port));
             }
             Self::Masquerade => {}
-            Self::Drop => {
+            Self::Accept | Self::Drop => {
+                let verdict = if matches!(self, Self::Accept) { NF_ACCEPT } else { NF_DROP };
                 // Register 0 holds verdicts.
                 m.u32_be(1, 0).nest(2, |m| {
                     m.nest(NFTA_DATA_VERDICT, |m| {
-                        m.u32_be(NFTA_VERDICT_CODE, NF_DROP);
+                        m.u32_be(NFTA_VERDICT_CODE, verdict);
                     });
                 });
             }

@@ -1,18 +1,24 @@
 //! The table of the built-in network in nftables, spoken of with the kernel itself.
 //!
-//! All changes are transactions: the kernel does all of one or nothing. The table is never mended piece by piece. Where it is
-//! not what it should be, one transaction removes it and makes it anew with everything in it, and no packet ever sees it
-//! without.
+//! There are two of the same name: one for IP, and one for what pods send to the bridge.
+//!
+//! All changes are transactions: the kernel does all of one or nothing. The tables are never mended piece by piece. Where they are
+//! not what they should be, one transaction removes them and makes them anew with everything in them, and no packet ever sees
+//! them without.
 
 mod expression;
+mod port_filter;
 mod rules;
+mod set;
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use self::rules::{CHAINS, MAPS, Map};
-use super::host_ports::Forward;
+use self::expression::Expression;
+use self::rules::{CHAINS, Chain};
+pub(super) use self::set::Contents;
+use self::set::{BRIDGE, Element, INET, SETS, Set};
 use super::netlink::{
     APPEND, Batch, CREATE, DUMP, EXCLUSIVE, NetlinkError, Operation, Reply, Socket, find, find_in, text,
 };
@@ -63,17 +69,10 @@ const NFTA_SET_ELEM_KEY: u16 = 1;
 const NFTA_SET_ELEM_DATA: u16 = 2;
 const NFTA_GEN_ID: u16 = 1;
 
-const NFPROTO_INET: u8 = 1;
 const NF_ACCEPT: u32 = 1;
 const HOOK_FORWARD: u32 = 2;
 const NFT_SET_MAP: u32 = 8;
 const NFT_TABLE_F_OWNER: u32 = 2;
-
-/// What nft calls the kinds of values, six bits each.
-const IPV4_ADDR: u32 = 7;
-const IPV6_ADDR: u32 = 8;
-const INET_PROTO: u32 = 12;
-const INET_SERVICE: u32 = 13;
 
 /// Elements in one message; all of them are far shorter than the 64 KiB that an attribute can be.
 const ELEMENTS: usize = 256;
@@ -88,65 +87,73 @@ pub(super) struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Makes the table, or makes it anew.
-    pub(super) fn replace(&self, socket: &Socket, forwards: &[Forward]) -> Result<(), NetlinkError> {
+    /// Makes the tables, or makes them anew.
+    pub(super) fn replace(&self, socket: &Socket, contents: Contents<'_>) -> Result<(), NetlinkError> {
         let mut batch = begin();
-        let step = Operation::new("making the table of rules");
-        for kind in [NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE, NFT_MSG_NEWTABLE] {
-            let flags = if kind == NFT_MSG_NEWTABLE { CREATE } else { 0 };
-            message(&mut batch, step, kind, flags).text(NFTA_TABLE_NAME, self.name);
+        let step = Operation::new("making the tables of rules");
+        for family in [INET, BRIDGE] {
+            for kind in [NFT_MSG_NEWTABLE, NFT_MSG_DELTABLE, NFT_MSG_NEWTABLE] {
+                let flags = if kind == NFT_MSG_NEWTABLE { CREATE } else { 0 };
+                message(&mut batch, step, family, kind, flags).text(NFTA_TABLE_NAME, self.name);
+            }
         }
-        for chain in &CHAINS {
-            let mut message = message(&mut batch, Operation::new("making a chain of rules"), NFT_MSG_NEWCHAIN, CREATE);
+        for chain in CHAINS.iter().chain([&port_filter::PREROUTING]) {
+            let step = Operation::new("making a chain of rules");
+            let mut message = message(&mut batch, step, chain.family, NFT_MSG_NEWCHAIN, CREATE);
             message.text(NFTA_CHAIN_TABLE, self.name).text(NFTA_CHAIN_NAME, chain.name);
             message.nest(NFTA_CHAIN_HOOK, |m| {
                 m.u32_be(NFTA_HOOK_HOOKNUM, chain.hook).bytes(NFTA_HOOK_PRIORITY, &chain.priority.to_be_bytes());
             });
             message.u32_be(NFTA_CHAIN_POLICY, NF_ACCEPT).text(NFTA_CHAIN_TYPE, chain.kind);
         }
-        for (number, map) in (1..).zip(&MAPS) {
-            self.make_map(&mut batch, number, map);
+        for (number, set) in (1..).zip(SETS) {
+            self.make_set(&mut batch, number, set);
         }
-        for (chain, rule) in rules::rules(self.bridge, self.nets) {
-            let mut message = message(&mut batch, Operation::new("making a rule"), NFT_MSG_NEWRULE, CREATE | APPEND);
+        for (chain, rule) in self.rules() {
+            let step = Operation::new("making a rule");
+            let mut message = message(&mut batch, step, chain.family, NFT_MSG_NEWRULE, CREATE | APPEND);
             message.text(NFTA_RULE_TABLE, self.name).text(NFTA_RULE_CHAIN, chain.name);
             message.nest(NFTA_RULE_EXPRESSIONS, |m| rule.iter().for_each(|expression| expression.write(m)));
         }
-        self.elements(&mut batch, NFT_MSG_NEWSETELEM, forwards);
+        self.elements(&mut batch, NFT_MSG_NEWSETELEM, contents);
         commit(socket, batch)
     }
 
-    /// Adds ports of the host; those that are there already stay.
-    pub(super) fn add(&self, socket: &Socket, forwards: &[Forward]) -> Result<(), NetlinkError> {
+    /// Adds elements; those that are there already stay.
+    pub(super) fn add(&self, socket: &Socket, contents: Contents<'_>) -> Result<(), NetlinkError> {
         let mut batch = begin();
-        self.elements(&mut batch, NFT_MSG_NEWSETELEM, forwards);
+        self.elements(&mut batch, NFT_MSG_NEWSETELEM, contents);
         commit(socket, batch)
     }
 
-    /// Removes ports of the host, all of which are there.
-    pub(super) fn remove(&self, socket: &Socket, forwards: &[Forward]) -> Result<(), NetlinkError> {
+    /// Removes elements, all of which are there.
+    pub(super) fn remove(&self, socket: &Socket, contents: Contents<'_>) -> Result<(), NetlinkError> {
         let mut batch = begin();
-        self.elements(&mut batch, NFT_MSG_DELSETELEM, forwards);
+        self.elements(&mut batch, NFT_MSG_DELSETELEM, contents);
         commit(socket, batch)
     }
 
-    /// Whether the kernel has all rules, and these ports and no others.
-    pub(super) fn is_whole(&self, socket: &Socket, forwards: &[Forward]) -> Result<bool, NetlinkError> {
-        let mut batch = Batch::new();
-        message(&mut batch, Operation::or("listing rules", &[libc::ENOENT]), NFT_MSG_GETRULE, DUMP)
-            .text(NFTA_RULE_TABLE, self.name);
-        let found = socket.ask(batch)?;
-        let found = found.iter().filter(|r| r.kind == message_kind(NFT_MSG_NEWRULE));
-        if found.count() != rules::rules(self.bridge, self.nets).len() {
-            return Ok(false);
-        }
-        for map in &MAPS {
+    /// Whether the kernel has all rules, and these elements and no others.
+    pub(super) fn is_whole(&self, socket: &Socket, contents: Contents<'_>) -> Result<bool, NetlinkError> {
+        let rules = self.rules();
+        for family in [INET, BRIDGE] {
             let mut batch = Batch::new();
-            message(&mut batch, Operation::or("listing host ports", &[libc::ENOENT]), NFT_MSG_GETSETELEM, DUMP)
+            message(&mut batch, Operation::or("listing rules", &[libc::ENOENT]), family, NFT_MSG_GETRULE, DUMP)
+                .text(NFTA_RULE_TABLE, self.name);
+            let found = socket.ask(batch)?;
+            let found = found.iter().filter(|r| r.kind == message_kind(NFT_MSG_NEWRULE));
+            if found.count() != rules.iter().filter(|(chain, _)| chain.family == family).count() {
+                return Ok(false);
+            }
+        }
+        for set in SETS {
+            let step = Operation::or("listing elements", &[libc::ENOENT]);
+            let mut batch = Batch::new();
+            message(&mut batch, step, set.family, NFT_MSG_GETSETELEM, DUMP)
                 .text(NFTA_SET_ELEM_LIST_TABLE, self.name)
-                .text(NFTA_SET_ELEM_LIST_SET, map.name);
+                .text(NFTA_SET_ELEM_LIST_SET, set.name);
             let mut found: Vec<_> = socket.ask(batch)?.iter().flat_map(read_elements).collect();
-            let mut wanted: Vec<_> = forwards.iter().filter(|f| is_in(f, map)).map(|f| (key(f), data(f))).collect();
+            let mut wanted = contents.of(set);
             found.sort_unstable();
             wanted.sort_unstable();
             if found != wanted {
@@ -156,31 +163,39 @@ impl Table<'_> {
         Ok(true)
     }
 
-    fn make_map(&self, batch: &mut Batch, number: u32, map: &Map) {
-        let (address, length) = if map.v6 { (IPV6_ADDR, 16) } else { (IPV4_ADDR, 4) };
-        let port = INET_PROTO << 6 | INET_SERVICE;
-        let (key, key_length) = if map.addressed { (address << 12 | port, length + 8) } else { (port, 8) };
-        let mut message = message(batch, Operation::new("making a map of host ports"), NFT_MSG_NEWSET, CREATE);
-        message.text(NFTA_SET_TABLE, self.name).text(NFTA_SET_NAME, map.name).u32_be(NFTA_SET_FLAGS, NFT_SET_MAP);
-        message.u32_be(NFTA_SET_KEY_TYPE, key).u32_be(NFTA_SET_KEY_LEN, key_length);
-        message.u32_be(NFTA_SET_DATA_TYPE, address << 6 | INET_SERVICE).u32_be(NFTA_SET_DATA_LEN, length + 4);
+    fn rules(&self) -> Vec<(Chain, Vec<Expression>)> {
+        let mut rules = rules::rules(self.bridge, self.nets);
+        rules.extend(port_filter::rules());
+        rules
+    }
+
+    fn make_set(&self, batch: &mut Batch, number: u32, set: &Set) {
+        let mut message = message(batch, Operation::new("making a set"), set.family, NFT_MSG_NEWSET, CREATE);
+        let flags = if set.value.is_empty() { 0 } else { NFT_SET_MAP };
+        message.text(NFTA_SET_TABLE, self.name).text(NFTA_SET_NAME, set.name).u32_be(NFTA_SET_FLAGS, flags);
+        message.u32_be(NFTA_SET_KEY_TYPE, set::kind(set.key)).u32_be(NFTA_SET_KEY_LEN, set::length(set.key));
+        if !set.value.is_empty() {
+            message.u32_be(NFTA_SET_DATA_TYPE, set::kind(set.value));
+            message.u32_be(NFTA_SET_DATA_LEN, set::length(set.value));
+        }
         message.u32_be(NFTA_SET_ID, number);
     }
 
-    fn elements(&self, batch: &mut Batch, kind: u16, forwards: &[Forward]) {
-        for map in &MAPS {
-            let of_map: Vec<_> = forwards.iter().filter(|f| is_in(f, map)).collect();
-            for some in of_map.chunks(ELEMENTS) {
-                let mut message = message(batch, Operation::new("changing host ports"), kind, CREATE);
-                message.text(NFTA_SET_ELEM_LIST_TABLE, self.name).text(NFTA_SET_ELEM_LIST_SET, map.name);
+    fn elements(&self, batch: &mut Batch, kind: u16, contents: Contents<'_>) {
+        for set in SETS {
+            for some in contents.of(set).chunks(ELEMENTS) {
+                let step = Operation::new("changing elements");
+                let mut message = message(batch, step, set.family, kind, CREATE);
+                message.text(NFTA_SET_ELEM_LIST_TABLE, self.name).text(NFTA_SET_ELEM_LIST_SET, set.name);
                 message.nest(NFTA_SET_ELEM_LIST_ELEMENTS, |m| {
-                    for forward in some {
+                    for Element { key, value } in some {
                         m.nest(NFTA_LIST_ELEM, |m| {
-                            for (part, bytes) in
-                                [(NFTA_SET_ELEM_KEY, key(forward)), (NFTA_SET_ELEM_DATA, data(forward))]
-                            {
+                            for (part, bytes) in [(NFTA_SET_ELEM_KEY, key), (NFTA_SET_ELEM_DATA, value)] {
+                                if bytes.is_empty() {
+                                    continue;
+                                }
                                 m.nest(part, |m| {
-                                    m.bytes(NFTA_DATA_VALUE, &bytes);
+                                    m.bytes(NFTA_DATA_VALUE, bytes);
                                 });
                             }
                         });
@@ -194,7 +209,7 @@ impl Table<'_> {
 /// Makes an empty table that is the socket's alone and goes with it. False where it is another's.
 pub(super) fn own_table(socket: &Socket, name: &str) -> Result<bool, NetlinkError> {
     let mut batch = begin();
-    message(&mut batch, Operation::new("claiming a table"), NFT_MSG_NEWTABLE, CREATE | EXCLUSIVE)
+    message(&mut batch, Operation::new("claiming a table"), INET, NFT_MSG_NEWTABLE, CREATE | EXCLUSIVE)
         .text(NFTA_TABLE_NAME, name)
         .u32_be(NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER);
     let refusal = match commit(socket, batch) {
@@ -206,7 +221,8 @@ pub(super) fn own_table(socket: &Socket, name: &str) -> Result<bool, NetlinkErro
         // The same answer as to who has no right to change rules, nor to look at them.
         Some(libc::EPERM) => {
             let mut batch = Batch::new();
-            message(&mut batch, Operation::new("looking at a table"), NFT_MSG_GETTABLE, 0).text(NFTA_TABLE_NAME, name);
+            message(&mut batch, Operation::new("looking at a table"), INET, NFT_MSG_GETTABLE, 0)
+                .text(NFTA_TABLE_NAME, name);
             match socket.ask(batch) {
                 Ok(_) => Ok(false),
                 // It went meanwhile.
@@ -222,10 +238,13 @@ pub(super) fn own_table(socket: &Socket, name: &str) -> Result<bool, NetlinkErro
 pub(super) fn generation(socket: &Socket) -> Result<u32, NetlinkError> {
     let doing = "asking for the generation of rules";
     let mut batch = Batch::new();
-    message(&mut batch, Operation::new(doing), NFT_MSG_GETGEN, 0);
+    message(&mut batch, Operation::new(doing), INET, NFT_MSG_GETGEN, 0);
     let replies = socket.ask(batch)?;
-    let number = replies.iter().find_map(|r| find(r.body.get(4..)?, NFTA_GEN_ID)?.first_chunk());
-    number.map(|bytes| u32::from_be_bytes(*bytes)).ok_or(NetlinkError::Noise { doing })
+    replies.iter().find_map(read_generation).ok_or(NetlinkError::Noise { doing })
+}
+
+fn read_generation(reply: &Reply) -> Option<u32> {
+    find(reply.body.get(4..)?, NFTA_GEN_ID)?.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
 /// Chains of others that drop what is forwarded unless one of their rules says otherwise, by family, table and name.
@@ -271,27 +290,8 @@ fn message_kind(kind: u16) -> u16 {
     SUBSYSTEM << 8 | kind
 }
 
-fn message(batch: &mut Batch, step: Operation, kind: u16, flags: u16) -> super::netlink::Message<'_> {
-    batch.message(step, message_kind(kind), flags, &[NFPROTO_INET, 0, 0, 0])
-}
-
-fn is_in(forward: &Forward, map: &Map) -> bool {
-    forward.from.v6 == map.v6 && forward.from.address.is_some() == map.addressed
-}
-
-/// In cells of four bytes: the host's address where there is one, the protocol, the port.
-fn key(forward: &Forward) -> Vec<u8> {
-    let mut key = forward.from.address.map(octets).unwrap_or_default();
-    let [a, b] = forward.from.port.to_be_bytes();
-    key.extend([forward.from.protocol, 0, 0, 0, a, b, 0, 0]);
-    key
-}
-
-fn data(forward: &Forward) -> Vec<u8> {
-    let mut data = octets(forward.to.ip());
-    let [a, b] = forward.to.port().to_be_bytes();
-    data.extend([a, b, 0, 0]);
-    data
+fn message(batch: &mut Batch, step: Operation, family: u8, kind: u16, flags: u16) -> super::netlink::Message<'_> {
+    batch.message(step, message_kind(kind), flags, &[family, 0, 0, 0])
 }
 
 pub(super) fn octets(ip: IpAddr) -> Vec<u8> {
@@ -301,9 +301,16 @@ pub(super) fn octets(ip: IpAddr) -> Vec<u8> {
     }
 }
 
-fn read_elements(reply: &Reply) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn read_elements(reply: &Reply) -> Vec<Element> {
     let list = reply.body.get(4..).and_then(|body| find(body, NFTA_SET_ELEM_LIST_ELEMENTS)).unwrap_or_default();
-    let value = |element, part| find_in(element, [part, NFTA_DATA_VALUE]).map(<[u8]>::to_vec).unwrap_or_default();
+    let part = |element, part| find_in(element, [part, NFTA_DATA_VALUE]).map(<[u8]>::to_vec).unwrap_or_default();
     let elements = super::netlink::attributes(list);
-    elements.map(|(_, element)| (value(element, NFTA_SET_ELEM_KEY), value(element, NFTA_SET_ELEM_DATA))).collect()
+    let read = |element| Element { key: part(element, NFTA_SET_ELEM_KEY), value: part(element, NFTA_SET_ELEM_DATA) };
+    elements.map(|(_, element)| read(element)).collect()
+}
+
+/// Reads a reply as each thing that it can be.
+#[cfg(feature = "fuzzing")]
+pub(super) fn read_any(reply: &Reply) {
+    drop((read_elements(reply), dropping(&reply.body), read_generation(reply)));
 }

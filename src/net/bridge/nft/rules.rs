@@ -1,4 +1,4 @@
-//! What the table says. It is the same for all pods: they differ in the elements of its maps alone.
+//! What the table of IP says. It is the same for all pods: they differ in the elements of its sets alone.
 //!
 //! `nft list table inet crisp` shows:
 //!
@@ -10,12 +10,18 @@
 //! }
 //! chain prerouting {
 //!     type nat hook prerouting priority dstnat; policy accept;
-//!     dnat ip to ip daddr . meta l4proto . th dport map @address_ports4
-//!     meta nfproto ipv4 fib daddr type local dnat ip to meta l4proto . th dport map @ports4
+//!     fib daddr type local dnat ip to ip daddr . meta l4proto . th dport map @address_ports4
+//!     fib daddr type local dnat ip to meta l4proto . th dport map @ports4
 //! }
 //! chain output {
 //!     type nat hook output priority -100; policy accept;
 //!     (as in prerouting, but for IPv6: ip6 daddr != ::1 …)
+//! }
+//! chain unused {
+//!     type filter hook postrouting priority filter; policy accept;
+//!     oifname "crisp0" ip daddr 10.213.0.0/16 ip daddr != @pods4 drop
+//!     oifname "crisp0" ip6 daddr fe80::/10 ip6 daddr != @pods6 drop
+//!     oifname "crisp0" icmp type redirect drop
 //! }
 //! chain postrouting {
 //!     type nat hook postrouting priority srcnat; policy accept;
@@ -27,8 +33,10 @@
 //!
 //! - *guard*: the bridge may carry packets of 127.0.0.0/8 (`route_localnet`), so that a port of the host can be reached at
 //!   localhost. Pods are to have nothing of it: they would reach what listens on the host's loopback alone.
-//! - *prerouting*, *output*: ports of the host, at one address and at any. Not at `::1`: what comes from there cannot come back
-//!   to it. It is refused at once, and whoever meant localhost tries 127.0.0.1 next.
+//! - *prerouting*, *output*: ports of the host, at one address and at any, while that is an address of the host. Not at `::1`: what
+//!   comes from there cannot come back to it. It is refused at once, and whoever meant localhost tries 127.0.0.1 next.
+//! - *unused*: the kernel looks for no neighbour at an address that no pod has. The table of neighbours is one for the whole
+//!   node, and a pod could fill it. Nor are pods told of shorter ways to each other, where they would look for neighbours, too.
 //! - *postrouting*: what comes from the host's loopback, and from a pod by way of a port of the host, gets the bridge's
 //!   address, or the answer would not come back by the host. What leaves the host gets the host's.
 
@@ -37,42 +45,51 @@ use std::net::{IpAddr, Ipv6Addr};
 use ipnet::IpNet;
 
 use super::expression::{Expression, IIFNAME, L4PROTO, NETWORK, NFPROTO, OIFNAME, TRANSPORT, Value};
+use super::set::{ADDRESS_PORTS4, ADDRESS_PORTS6, INET, PODS4, PODS6, PORTS4, PORTS6, Set, padded};
 
 /// A chain that the kernel calls at one of its hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chain {
+    pub(super) family: u8,
     pub(super) name: &'static str,
     pub(super) kind: &'static str,
     pub(super) hook: u32,
     pub(super) priority: i32,
 }
 
-const GUARD: Chain = Chain { name: "guard", kind: "filter", hook: 0, priority: -300 };
-const PREROUTING: Chain = Chain { name: "prerouting", kind: "nat", hook: 0, priority: -100 };
-const OUTPUT: Chain = Chain { name: "output", kind: "nat", hook: 3, priority: -100 };
-const POSTROUTING: Chain = Chain { name: "postrouting", kind: "nat", hook: 4, priority: 100 };
-pub(super) const CHAINS: [Chain; 4] = [GUARD, PREROUTING, OUTPUT, POSTROUTING];
-
-/// A map from ports of the host to pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Map {
-    pub(super) name: &'static str,
-    pub(super) v6: bool,
-    /// Whether the address of the host is part of the key.
-    pub(super) addressed: bool,
+const fn chain(name: &'static str, kind: &'static str, hook: u32, priority: i32) -> Chain {
+    Chain { family: INET, name, kind, hook, priority }
 }
 
-pub(super) const MAPS: [Map; 4] = [
-    Map { name: "address_ports4", v6: false, addressed: true },
-    Map { name: "address_ports6", v6: true, addressed: true },
-    Map { name: "ports4", v6: false, addressed: false },
-    Map { name: "ports6", v6: true, addressed: false },
+const GUARD: Chain = chain("guard", "filter", 0, -300);
+const PREROUTING: Chain = chain("prerouting", "nat", 0, -100);
+const OUTPUT: Chain = chain("output", "nat", 3, -100);
+const UNUSED: Chain = chain("unused", "filter", 4, 0);
+const POSTROUTING: Chain = chain("postrouting", "nat", 4, 100);
+pub(super) const CHAINS: [Chain; 5] = [GUARD, PREROUTING, OUTPUT, UNUSED, POSTROUTING];
+
+/// A map from ports of the host to pods.
+#[derive(Debug, Clone, Copy)]
+struct Map {
+    set: &'static Set,
+    v6: bool,
+    /// Whether the address of the host is part of the key.
+    addressed: bool,
+}
+
+static MAPS: [Map; 4] = [
+    Map { set: &ADDRESS_PORTS4, v6: false, addressed: true },
+    Map { set: &ADDRESS_PORTS6, v6: true, addressed: true },
+    Map { set: &PORTS4, v6: false, addressed: false },
+    Map { set: &PORTS6, v6: true, addressed: false },
 ];
 
 /// The bit of a connection's status that says that its destination was changed.
 const IPS_DST_NAT: u32 = 0x20;
 /// The type of the host's own addresses.
 const RTN_LOCAL: u32 = 2;
+/// ICMP, and its type that tells of a shorter way; the same of IPv6.
+const REDIRECTS: [(bool, u8, u8); 2] = [(false, 1, 5), (true, 58, 137)];
 
 /// All rules, in order, each with its chain.
 pub(super) fn rules(bridge: &str, nets: &[IpNet]) -> Vec<(Chain, Vec<Expression>)> {
@@ -85,8 +102,13 @@ pub(super) fn rules(bridge: &str, nets: &[IpNet]) -> Vec<(Chain, Vec<Expression>
     for chain in [PREROUTING, OUTPUT] {
         all.extend(MAPS.iter().map(|map| redirect(map, chain)).map(into(chain)));
     }
-    let masquerade = vec![Expression::Masquerade];
     let leaves = || interface(OIFNAME, bridge);
+    // The kernel forwards to link-local addresses, too.
+    let link_local = IpNet::new_assert(IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0]), 10);
+    let behind = nets.iter().chain([&link_local]);
+    all.extend(behind.map(|net| [leaves(), address(net, true), no_pod(net)].concat()).map(into(UNUSED)));
+    all.extend(REDIRECTS.iter().map(|kind| [leaves(), icmp(*kind), vec![Expression::Drop]].concat()).map(into(UNUSED)));
+    let masquerade = vec![Expression::Masquerade];
     all.push(into(POSTROUTING)([leaves(), from(&loopback), masquerade.clone()].concat()));
     let own = nets.iter().map(|net| [leaves(), redirected(), from(net), masquerade.clone()].concat());
     all.extend(own.map(into(POSTROUTING)));
@@ -100,22 +122,36 @@ fn redirect(map: &Map, chain: Chain) -> Vec<Expression> {
     let mut rule = family(map.v6);
     let (offset, length) = if map.v6 { (24, 16) } else { (16, 4) };
     let destination = Expression::Load(Value::Header { which: NETWORK, offset, length }, 0);
+    if !map.addressed && map.v6 && chain == OUTPUT {
+        rule.extend([destination.clone(), Expression::Differ(Ipv6Addr::LOCALHOST.octets().to_vec())]);
+    }
+    rule.push(Expression::Load(Value::DestinationType, 0));
+    rule.push(Expression::Equal(RTN_LOCAL.to_ne_bytes().to_vec()));
     let mut place = 0;
     if map.addressed {
         rule.push(destination);
         place = if map.v6 { 4 } else { 1 };
-    } else {
-        if map.v6 && chain == OUTPUT {
-            rule.extend([destination, Expression::Differ(Ipv6Addr::LOCALHOST.octets().to_vec())]);
-        }
-        rule.push(Expression::Load(Value::DestinationType, 0));
-        rule.push(Expression::Equal(RTN_LOCAL.to_ne_bytes().to_vec()));
     }
     rule.push(Expression::Load(Value::Meta(L4PROTO), place));
     // The port is at the same place in TCP, UDP and SCTP, and other protocols are in no map.
     rule.push(Expression::Load(Value::Header { which: TRANSPORT, offset: 2, length: 2 }, place + 1));
-    rule.push(Expression::Find(map.name));
+    rule.push(Expression::Map(map.set.name));
     rule.push(Expression::Redirect { v6: map.v6 });
+    rule
+}
+
+/// Drops what goes to an address that no pod has.
+fn no_pod(net: &IpNet) -> Vec<Expression> {
+    let (set, offset, length) = if net.addr().is_ipv4() { (&PODS4, 16, 4) } else { (&PODS6, 24, 16) };
+    let destination = Expression::Load(Value::Header { which: NETWORK, offset, length }, 0);
+    vec![destination, Expression::Find { set: set.name, absent: true }, Expression::Drop]
+}
+
+fn icmp((v6, protocol, kind): (bool, u8, u8)) -> Vec<Expression> {
+    let mut rule = family(v6);
+    rule.extend([Expression::Load(Value::Meta(L4PROTO), 0), Expression::Equal(vec![protocol])]);
+    let header = Value::Header { which: TRANSPORT, offset: 0, length: 1 };
+    rule.extend([Expression::Load(header, 0), Expression::Equal(vec![kind])]);
     rule
 }
 
@@ -129,12 +165,6 @@ fn interface(which: u32, name: &str) -> Vec<Expression> {
 
 fn other_interface(name: &str) -> Vec<Expression> {
     vec![Expression::Load(Value::Meta(OIFNAME), 0), Expression::Differ(padded(name))]
-}
-
-fn padded(name: &str) -> Vec<u8> {
-    let mut bytes = name.as_bytes().to_vec();
-    bytes.resize(16, 0);
-    bytes
 }
 
 fn redirected() -> Vec<Expression> {

@@ -2,9 +2,12 @@
 //! it. The machine's own network, rules and settings are never touched.
 
 mod bench;
+mod frames;
+mod held_ports;
 mod lifecycle;
 mod ports;
 mod recovery;
 mod rules;
+mod spoofing;
 mod support;
 mod traffic;

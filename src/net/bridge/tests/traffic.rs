@@ -114,19 +114,22 @@ fn a_pods_interface_is_as_every_container_expects_it() {
         for expected in [
             "state UP",
             "link/ether 0a:58:0a:d5:00:02",
-            "inet 10.213.0.2/16 brd 10.213.255.255 scope global eth0",
-            "inet6 fd00:c715::2/64 scope global nodad",
+            "inet 10.213.0.2/32 scope global eth0",
+            "inet6 fd00:c715::2/128 scope global nodad",
             "default via 10.213.0.1 dev eth0",
-            "10.213.0.0/16 dev eth0",
+            "10.213.0.1 dev eth0 scope link",
             "default via fd00:c715::1 dev eth0",
+            "fd00:c715::1 dev eth0",
         ] {
             assert!(shown.contains(expected), "no {expected}: {shown}");
         }
         assert_eq!(pod.netns.sh("cat /proc/sys/net/ipv6/conf/eth0/accept_ra").trim(), "0");
-        let host = sh("bridge -d link show; ip link show crisp0");
+        let host = sh("bridge -d link show; ip link show crisp0; cat /proc/sys/net/ipv4/conf/crisp0/rp_filter");
         assert!(host.contains("crisp0-00000001") && host.contains("hairpin on"), "{host}");
         assert!(host.contains("state forwarding"), "{host}");
-        assert!(host.contains("link/ether 0a:57:0a:d5:00:01"), "{host}");
+        assert!(host.contains("link/ether 0a:57:"), "{host}");
+        assert!(host.contains("learning off flood off"), "{host}");
+        assert!(!shown.contains("fe80"), "every address there would be a neighbour: {shown}");
         assert_eq!(sh("cat /proc/sys/net/ipv6/conf/crisp0/accept_ra").trim(), "0");
     });
 }

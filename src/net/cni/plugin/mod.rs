@@ -4,6 +4,8 @@ pub(crate) mod args;
 pub(crate) mod chain;
 pub(crate) mod error;
 pub(crate) mod exec;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 pub(crate) mod result;
 #[cfg(test)]
 mod result_tests;
