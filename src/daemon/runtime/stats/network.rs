@@ -1,8 +1,10 @@
 //! What went through the interfaces of pods.
 
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read as _};
 use std::path::Path;
 use std::time::SystemTime;
-use std::{fs, io};
 
 use model::stats::{InterfaceUsage, NetworkUsage};
 
@@ -10,32 +12,58 @@ use model::stats::{InterfaceUsage, NetworkUsage};
 const DEFAULT: &str = "eth0";
 const LOOPBACK: &str = "lo";
 
+/// Interfaces beside the default one that are told of, for one pod and for all pods of an answer. A process in a pod may make tens of
+/// thousands, and the kubelet takes no answer of more than 16 MiB: eight metrics of an interface take some 3 KiB.
+const OTHERS: usize = 8;
+const OTHERS_OF_ALL: usize = 1024;
+/// How much of a list of interfaces is looked through for the default one: some 8,000 lines.
+const LIST: u64 = 1 << 20;
+
 /// The usage of each of the network namespaces at `paths`; none where there is nothing but loopback.
 pub(super) fn read(paths: &[&Path]) -> io::Result<Vec<io::Result<Option<NetworkUsage>>>> {
     if paths.is_empty() {
         return Ok(Vec::new());
     }
+    let others = OTHERS.min(OTHERS_OF_ALL / paths.len());
     sys::netns::run_in(paths, || {
         let at = SystemTime::now();
-        Ok(usage(at, interfaces(&fs::read("/proc/thread-self/net/dev")?)))
+        let list = File::open("/proc/thread-self/net/dev")?.take(LIST);
+        Ok(usage(at, interfaces(BufReader::new(list), others)?, others))
     })
 }
 
-/// The interfaces in `/proc/net/dev`, loopback aside. Lines that are none, such as the titles, are passed over. Who may name
-/// interfaces need not use letters for it.
-fn interfaces(bytes: &[u8]) -> Vec<InterfaceUsage> {
-    let text = String::from_utf8_lossy(bytes);
-    text.lines().filter_map(interface).filter(|interface| interface.name != LOOPBACK).collect()
+/// The interfaces in `/proc/net/dev`, loopback aside: the default one and the first others. No more is read than that takes. Lines that
+/// are none, such as the titles, are passed over.
+fn interfaces(mut list: impl BufRead, others: usize) -> io::Result<Vec<InterfaceUsage>> {
+    let (mut found, mut names, mut has_default) = (Vec::new(), BTreeSet::new(), false);
+    let mut line = Vec::new();
+    // One more than that, where the default one is missing: the first takes its place.
+    while !(has_default && found.len() > others) {
+        line.clear();
+        list.read_until(b'\n', &mut line)?;
+        if !line.ends_with(b"\n") {
+            break;
+        }
+        let Some(interface) = interface(&line).filter(|interface| interface.name != LOOPBACK) else { continue };
+        let default = interface.name == DEFAULT;
+        // One that is renamed meanwhile may have the name of one before it.
+        if (default || found.len() <= others) && names.insert(interface.name.clone()) {
+            has_default |= default;
+            found.push(interface);
+        }
+    }
+    Ok(found)
 }
 
 /// `eth0: BYTES PACKETS ERRORS DROPPED` and four more received, then the same sent. No name has a colon or a blank in it.
-fn interface(line: &str) -> Option<InterfaceUsage> {
-    let (name, counters) = line.split_once(':')?;
+fn interface(line: &[u8]) -> Option<InterfaceUsage> {
+    let colon = line.iter().position(|byte| *byte == b':')?;
+    let (name, counters) = (line[..colon].trim_ascii(), std::str::from_utf8(&line[colon + 1..]).ok()?);
     let counters: Option<Vec<u64>> = counters.split_whitespace().map(|counter| counter.parse().ok()).collect();
     match counters?[..] {
         [rx_bytes, rx_packets, rx_errors, rx_dropped, _, _, _, _, tx_bytes, tx_packets, tx_errors, tx_dropped, ..] => {
             Some(InterfaceUsage {
-                name: name.trim().to_owned(),
+                name: escape(name),
                 rx_bytes,
                 rx_packets,
                 rx_errors,
@@ -50,13 +78,29 @@ fn interface(line: &str) -> Option<InterfaceUsage> {
     }
 }
 
+/// A name as text. Who may name interfaces need not use letters for it: other bytes, and backslashes, are written as `\xNN`, so that no
+/// two names become one.
+fn escape(name: &[u8]) -> String {
+    match std::str::from_utf8(name) {
+        Ok(text) if !text.contains(|c: char| c.is_control() || c == '\\') => text.to_owned(),
+        _ => {
+            let byte = |byte: &u8| match byte {
+                b'!'..=b'[' | b']'..=b'~' => char::from(*byte).to_string(),
+                other => format!("\\x{other:02x}"),
+            };
+            name.iter().map(byte).collect()
+        }
+    }
+}
+
 /// `eth0` first, else whichever came first. Without any there is no usage: the kubelet takes it that one has a default.
-fn usage(at: SystemTime, mut interfaces: Vec<InterfaceUsage>) -> Option<NetworkUsage> {
+fn usage(at: SystemTime, mut interfaces: Vec<InterfaceUsage>, others: usize) -> Option<NetworkUsage> {
     let default = interfaces.iter().position(|interface| interface.name == DEFAULT).unwrap_or(0);
     if interfaces.is_empty() {
         return None;
     }
     let default = interfaces.remove(default);
+    interfaces.truncate(others);
     Some(NetworkUsage { at, default, others: interfaces })
 }
 
@@ -73,7 +117,8 @@ Inter-|   Receive                                                |  Transmit
     const ETH: &str = "  eth0: 240612071    8922    3    1    0     0          0         0   490128    6150    4    2    0     0       0          0\n";
 
     fn told(lines: &[&str]) -> Option<NetworkUsage> {
-        usage(SystemTime::UNIX_EPOCH, interfaces(format!("{TITLES}{}", lines.concat()).as_bytes()))
+        let list = interfaces(format!("{TITLES}{}", lines.concat()).as_bytes(), OTHERS).unwrap();
+        usage(SystemTime::UNIX_EPOCH, list, OTHERS)
     }
 
     #[test]
@@ -96,10 +141,40 @@ Inter-|   Receive                                                |  Transmit
     }
 
     #[test]
-    fn an_interface_whose_name_is_no_text_hides_nothing() {
-        let found = interfaces(&[ETH.as_bytes(), b" \xff0: 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n"].concat());
-        let found: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.tx_bytes)).collect();
-        assert_eq!(found, [("eth0", 490_128), ("\u{fffd}0", 2)]);
+    fn names_that_are_no_text_are_escaped_and_stay_different() {
+        let line = |name: &[u8]| [b"  ", name, b": 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n"].concat();
+        let names = [&b"\xff0"[..], b"\xfe0", b"\\xff0", b"a\x01", "ü".as_bytes()];
+        let list = names.iter().flat_map(|name| line(name)).chain(ETH.bytes()).collect::<Vec<_>>();
+        let found: Vec<_> = interfaces(&list[..], OTHERS).unwrap().into_iter().map(|one| one.name).collect();
+        assert_eq!(found, ["\\xff0", "\\xfe0", "\\x5cxff0", "a\\x01", "ü", "eth0"]);
+    }
+
+    #[test]
+    fn of_ten_thousand_interfaces_the_default_one_and_few_others_are_told() {
+        let line = |number: usize| format!("  v{number}: 1 0 0 0 0 0 0 0 2 0 0 0 0 0 0 0\n");
+        let many: String = (0..10_000).map(line).collect();
+        for lines in [[ETH, &many], [&many, ETH]] {
+            let network = told(&lines).unwrap();
+            assert_eq!((network.default.name.as_str(), network.others.len()), ("eth0", OTHERS));
+            assert_eq!(network.others[0].name, "v0");
+        }
+        assert_eq!(
+            told(&[&many]).map(|network| (network.default.name, network.others.len())),
+            Some(("v0".into(), OTHERS))
+        );
+        // No more is read than is told.
+        let mut rest = ETH.len();
+        let text = format!("{ETH}{many}");
+        let mut list = io::Cursor::new(text.as_bytes());
+        interfaces(&mut list, OTHERS).unwrap();
+        rest += (0..OTHERS).map(|number| line(number).len()).sum::<usize>();
+        assert_eq!(list.position(), u64::try_from(rest).unwrap());
+    }
+
+    #[test]
+    fn no_name_is_told_twice() {
+        let network = told(&[ETH, IFB, ETH, IFB]).unwrap();
+        assert_eq!(network.others.len(), 1);
     }
 
     #[test]
