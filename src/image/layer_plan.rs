@@ -5,8 +5,9 @@ use crate::layer::unpack::Blob;
 use crate::manifest::{Descriptor, ManifestError, check_layer_count};
 use crate::store::commit::LayerPlan;
 
-/// Puts the layers' blobs, lowest first, and the config's diff ids together.
+/// Puts the layers' blobs, lowest first, and the config's diff ids together; `registry` is to send them.
 pub(crate) fn plan<'a>(
+    registry: Option<&str>,
     layers: impl ExactSizeIterator<Item = Option<&'a Descriptor>>,
     config: &ConfigBlob,
 ) -> Result<Vec<LayerPlan>, ManifestError> {
@@ -23,6 +24,7 @@ pub(crate) fn plan<'a>(
         diff_id: diff_id.clone(),
         parent,
         blob: layer.map(|layer| Blob { digest: layer.digest.clone(), size: layer.size }),
+        registry: registry.map(str::to_owned),
     });
     Ok(plans.collect())
 }

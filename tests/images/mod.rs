@@ -10,6 +10,7 @@ mod hostile;
 mod hostile_documents;
 mod live_settings;
 mod mirrors;
+mod permission;
 mod registries;
 mod service;
 mod tls;

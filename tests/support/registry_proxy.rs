@@ -89,8 +89,9 @@ impl Request {
         self.headers.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
+    /// It is for the content of a blob.
     pub(crate) fn is_blob(&self) -> bool {
-        self.path.contains("/blobs/")
+        self.verb == "GET" && self.path.contains("/blobs/")
     }
 
     pub(crate) fn is_manifest(&self) -> bool {

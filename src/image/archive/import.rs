@@ -238,7 +238,7 @@ impl Store {
         }
         let config = ConfigBlob::parse(&config_json).map_err(unusable)?;
         let blobs = layers.iter().map(|(_, descriptor)| descriptor.as_ref());
-        let plans = plan(blobs, &config).map_err(unusable)?;
+        let plans = plan(None, blobs, &config).map_err(unusable)?;
         let chain: Vec<Digest> = plans.iter().map(|plan| plan.chain_id.clone()).collect();
         let _pin = self.catalog.pin(chain.clone());
         let work: Vec<(&LayerPlan, &str)> =

@@ -17,6 +17,8 @@ use crate::store::durable;
 const BYTES_MAX: usize = 512 << 10;
 /// Links to layers below that are remembered; an honest layer has a few, and each costs a search when it is made.
 const LINKS_MAX: usize = 4096;
+/// Registries that a layer remembers: one that is forgotten has to send the layer again.
+const ORIGINS_MAX: usize = 32;
 
 /// A layer's own record, `layer.json` beside its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +32,29 @@ pub(crate) struct LayerRecord {
     /// Length of the tar stream it came as; records of the first release have none.
     #[serde(default)]
     pub(crate) tar_bytes: Option<u64>,
+    /// Where all of it came from; none for an import.
+    #[serde(default)]
+    pub(crate) origins: Vec<Origin>,
+}
+
+/// A registry that has sent a layer whole, and the blob that it sent.
+///
+/// Only such a registry can say that a client may have the layer: any other could claim that it has the blob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    /// As image names have it.
+    pub(crate) registry: String,
+    pub(crate) blob: Digest,
+}
+
+impl LayerRecord {
+    /// Adds a registry; the oldest goes where there are too many.
+    pub(crate) fn add_origin(&mut self, origin: Origin) {
+        if self.origins.len() >= ORIGINS_MAX {
+            self.origins.remove(0);
+        }
+        self.origins.push(origin);
+    }
 }
 
 /// A layer that images and containers can use.
@@ -135,7 +160,8 @@ impl Staged {
         diff_id: Digest,
         parent: Option<Digest>,
     ) -> Self {
-        let record = LayerRecord { version: VERSION, chain_id, diff_id, parent, bytes: 0, inodes: 0, tar_bytes: None };
+        let (version, origins) = (VERSION, Vec::new());
+        let record = LayerRecord { version, chain_id, diff_id, parent, bytes: 0, inodes: 0, tar_bytes: None, origins };
         let (adopted, kept) = (Mutex::new(false), AtomicBool::new(false));
         Self { number, directory, record, pending: Pending::default(), adopted, kept }
     }

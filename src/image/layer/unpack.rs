@@ -177,6 +177,27 @@ fn extract(
     Ok((pending, length))
 }
 
+/// Reads a layer to its end and checks that it is `blob` and has this diff id. Nothing is written.
+pub(crate) fn verify(source: impl Read, blob: &Blob, diff_id: &Digest, limits: &Limits) -> Result<(), UnpackError> {
+    if blob.size > limits.layer_bytes {
+        return Err(UnpackError::TooLarge(limits.layer_bytes));
+    }
+    let mut stored = Metered::new(source, blob.digest.hasher(), blob.size);
+    let hashed = hash(&mut stored, diff_id, limits);
+    if hashed.as_ref().err().is_none_or(|error| may_be_wrong_blob(error, blob)) {
+        check_blob(stored, blob, diff_id)?;
+    }
+    hashed
+}
+
+fn hash(stored: &mut impl Read, diff_id: &Digest, limits: &Limits) -> Result<(), UnpackError> {
+    let read = |source| UnpackError::Read { layer: diff_id.clone(), source };
+    let plain = BufReader::with_capacity(BUFFER, decompressed(stored, limits).map_err(read)?);
+    let finished = Metered::new(plain, diff_id.hasher(), limits.unpacked_bytes).finish();
+    let (found, _) = finished.map_err(|error| past_cap(&error).unwrap_or_else(|| read(error)))?;
+    check_diff_id(found, diff_id)
+}
+
 /// The error for a stream that went past a bound: of its length, whichever of the two streams it was, or of memory.
 pub(super) fn past_cap(error: &io::Error) -> Option<UnpackError> {
     let cause = error.get_ref()?;

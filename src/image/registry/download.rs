@@ -7,6 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
+use crate::registry::fetch_error::error_chain;
 use crate::registry::pipe::pipe;
 use crate::registry::pull::Pull;
 use crate::registry::pull_error::PullError;
@@ -84,16 +85,10 @@ impl Pull {
             _pin: pin,
             _alive: alive.clone(),
         });
-        let mut missing = Vec::new();
-        for plan in plans {
-            match self.catalog.ready(&plan.chain_id) {
-                Some(ready) => ready_layers.add(ready),
-                None => missing.push(plan),
-            }
-        }
-        self.progress.expect(missing.iter().map(size));
+        let missing: Vec<u64> = plans.iter().filter(|plan| self.found(plan).is_none()).map(size).collect();
+        self.progress.expect(missing.into_iter());
         let mut tasks = JoinSet::new();
-        for plan in missing {
+        for plan in plans {
             let (pull, alive) = (self.clone(), alive.clone());
             let digest = plan.blob.as_ref().map(|blob| tracing::field::display(&blob.digest));
             let step = tracing::debug_span!("image.layer", digest, size = size(&plan));
@@ -115,8 +110,11 @@ impl Pull {
     }
 
     async fn layer(self: Arc<Self>, plan: LayerPlan, alive: mpsc::Sender<()>) -> Result<Unpacked, PullError> {
-        let lock = self.pull_locks.lock(plan.chain_id.as_str()).await;
-        if let Some(ready) = self.catalog.ready(&plan.chain_id) {
+        if let Some(ready) = self.permitted(&plan).await {
+            return Ok(DropBlocking::new((ready, alive)));
+        }
+        let lock = self.pull_locks.lock(&self.lock_key(&plan)).await;
+        if let Some(ready) = self.permitted(&plan).await {
             self.progress.skipped(size(&plan));
             return Ok(DropBlocking::new((ready, alive)));
         }
@@ -140,6 +138,32 @@ impl Pull {
         Err(self.aborted())
     }
 
+    /// A layer that is here, and that this registry has sent before.
+    fn found(&self, plan: &LayerPlan) -> Option<ReadyLayer> {
+        self.catalog.ready_from(&plan.chain_id, &plan.origin()?)
+    }
+
+    /// [`Pull::found`], if the registry says now that these credentials may have it.
+    async fn permitted(&self, plan: &LayerPlan) -> Option<ReadyLayer> {
+        let ready = self.found(plan)?;
+        let blob = &plan.blob.as_ref()?.digest;
+        let _turn = self.questions.acquire().await.ok()?;
+        match self.first(|remote| remote.has_blob(blob)).await {
+            Ok(()) => Some(ready),
+            // Fetching it will tell why.
+            Err(error) => {
+                tracing::debug!(%blob, error = error_chain(&error), "a layer that is here is fetched once more");
+                None
+            }
+        }
+    }
+
+    /// What only one download at a time is for. Another registry may claim the same layer, and never send it.
+    fn lock_key(&self, plan: &LayerPlan) -> String {
+        let blob = plan.blob.as_ref().map_or("", |blob| blob.digest.as_str());
+        format!("{} {blob} {}", self.image.registry(), plan.chain_id)
+    }
+
     /// Streams one layer from the network into the unpacker, beginning with endpoint number `start`.
     async fn download(
         self: Arc<Self>,
@@ -152,7 +176,7 @@ impl Pull {
         let (unpacker, layer) = (self.clone(), plan.clone());
         let unpacking = tokio::task::spawn_blocking(move || {
             // If nobody waits any more, the layer is dropped, and removed by that, before what is held.
-            DropBlocking::new((unpacker.catalog.stage(&layer, reader, &unpacker.limits), held))
+            DropBlocking::new((unpacker.catalog.receive(&layer, reader, &unpacker.limits), held))
         });
         let (came, fetched) = BlobStream::new(self.clone(), &blob, writer).run(start).await;
         let unpacked = unpacking.await.ok().and_then(DropBlocking::take);

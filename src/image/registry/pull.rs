@@ -25,6 +25,9 @@ use crate::store::catalog::Catalog;
 use crate::store::commit::NewImage;
 use crate::store::{PullLimits, Store};
 
+/// Requests of one pull at once whether it may have layers that are here.
+const QUESTIONS_MAX: usize = 4;
+
 /// One image from one registry; everything its layers share.
 #[derive(Debug)]
 pub(crate) struct Pull {
@@ -36,6 +39,8 @@ pub(crate) struct Pull {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) pull_locks: Arc<KeyedLock>,
     pub(crate) downloads: Arc<Semaphore>,
+    /// Places among the questions for layers that are here.
+    pub(crate) questions: Semaphore,
     pub(crate) limits: Limits,
     pub(crate) counters: Arc<PullCounters>,
     pub(crate) progress: Arc<Progress>,
@@ -64,9 +69,9 @@ impl Store {
     /// Pulls an image unless the registry says that we have it already.
     ///
     /// Each caller asks the registry with its own credentials what the name stands for; then those who need the same
-    /// image wait for each other. Configs and layers that are here are not fetched again, whoever brought them: a
-    /// manifest that names them by their digests is enough to use them. Dropping the future abandons the pull and what
-    /// it had unpacked.
+    /// image wait for each other. A layer that is here is used where this very registry has sent all of it before, and
+    /// says that these credentials may have the blob; any other registry must send it, since it could claim to have what
+    /// it has not. Dropping the future abandons the pull and what it had unpacked.
     ///
     /// A name without a registry is looked for in those that are searched, in order. The search goes on only where a
     /// registry says that it does not have the image: one that cannot be asked might have it.
@@ -105,6 +110,7 @@ impl Store {
             catalog: self.catalog.clone(),
             pull_locks: self.pull_locks.clone(),
             downloads,
+            questions: Semaphore::new(QUESTIONS_MAX),
             limits,
             counters: self.counters.clone(),
             progress: progress.clone(),
@@ -156,17 +162,15 @@ impl Pull {
             ResolvedManifest { json: None, .. } => self.document(self.image.pick().as_str()).await?,
         };
         let (digest, json, manifest) = self.manifest(top.clone(), json).await?;
-        let names = self.names(&top);
-        let id = manifest.config.digest.clone();
-        if let Some(image) = self.blocking(move |pull| pull.catalog.name(&id, &names.0, &names.1)).await?? {
-            return Ok((image, false));
-        }
         let cap = self.limits.document_bytes;
         let config_json = self.first(|remote| remote.document(&manifest.config, cap)).await?;
         let blob = ConfigBlob::parse(&config_json).map_err(|source| self.unusable(source))?;
-        let plans = plan(manifest.layers.iter().map(Some), &blob).map_err(|source| self.unusable(source))?;
+        let layers = manifest.layers.iter().map(Some);
+        let plans = plan(Some(self.image.registry()), layers, &blob).map_err(|source| self.unusable(source))?;
         let chain: Vec<Digest> = plans.iter().map(|plan| plan.chain_id.clone()).collect();
         let pin = self.catalog.pin(chain.clone());
+        let pinned = chain.clone();
+        self.blocking(move |pull| pull.catalog.forget_lost(&pinned)).await??;
         let ready_layers = self.layers(plans, pin).await?;
         let (tags, digests) = self.names(&top);
         let new = NewImage {
@@ -209,9 +213,6 @@ impl Pull {
         let (tags, digests) = self.names(top);
         let image = digests.first().and_then(|name| self.catalog.state().named(name).cloned());
         let Some(image) = image else { return Ok(None) };
-        if image.has_names(&tags, &digests) {
-            return Ok(Some(image));
-        }
         Ok(self.blocking(move |pull| pull.catalog.name(&image.id, &tags, &digests)).await??)
     }
 
@@ -235,7 +236,7 @@ impl Pull {
     }
 
     /// The answer of the first endpoint that has one, beginning with the one that had the last.
-    async fn first<'a, T, F>(&'a self, ask: impl Fn(&'a Repository) -> F) -> Result<T, PullError>
+    pub(crate) async fn first<'a, T, F>(&'a self, ask: impl Fn(&'a Repository) -> F) -> Result<T, PullError>
     where
         F: Future<Output = Result<T, FetchError>>,
     {
@@ -292,3 +293,7 @@ mod tests;
 #[cfg(test)]
 #[path = "tests/search.rs"]
 mod search_tests;
+
+#[cfg(test)]
+#[path = "tests/permission.rs"]
+mod permission_tests;

@@ -84,6 +84,21 @@ impl Repository {
         self.described(&url, &HeaderMap::new(), blob, cap).await
     }
 
+    /// Asks whether these credentials may have a blob.
+    pub(crate) async fn has_blob(&self, digest: &Digest) -> Result<(), FetchError> {
+        let url = self.url("blobs", digest.as_str())?;
+        let headers = HeaderMap::new();
+        match self.with_retries(|| self.ask(Method::HEAD, url.clone(), &headers)).await {
+            Ok(_) => return Ok(()),
+            Err(error @ FetchError::Status { status: StatusCode::NOT_FOUND, .. }) => return Err(error),
+            Err(error @ FetchError::Unauthorized { .. }) => return Err(error),
+            // Some cannot say it of a blob, or sent us to a server that only takes GET.
+            Err(error) => tracing::debug!(%error, "asking for the first byte of a blob"),
+        }
+        let headers = HeaderMap::from_iter([(RANGE, HeaderValue::from_static("bytes=0-0"))]);
+        self.ask(Method::GET, url, &headers).await.map(drop)
+    }
+
     /// A blob from byte `offset` on, in pieces.
     pub(crate) async fn blob(&self, digest: &Digest, offset: u64) -> Result<Pieces, FetchError> {
         let url = self.url("blobs", digest.as_str())?;

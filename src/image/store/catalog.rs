@@ -98,8 +98,8 @@ pub(crate) struct State {
     /// Tags and digest references to image ids.
     pub(crate) names: HashMap<String, Digest>,
     pub(crate) layers: HashMap<Digest, Arc<Layer>>,
-    /// Layers that are unpacked, and the losses when that began.
-    pub(crate) staged: HashMap<Digest, (Weak<Staged>, u64)>,
+    /// Layers that are unpacked, and the losses when that began; several of one chain id where registries differ.
+    pub(crate) staged: Vec<(Weak<Staged>, u64)>,
     pub(super) holds: HashMap<String, BTreeSet<Digest>>,
     /// Layers that work in progress counts on.
     pub(super) pins: HashMap<Digest, usize>,

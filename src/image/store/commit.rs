@@ -1,14 +1,14 @@
 //! Adding layers and images to the store, and removing images, so that a crash leaves the old or the new state.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::config::Config;
 use crate::digest::Digest;
-use crate::layer::staged_layer::{Layer, Staged};
-use crate::layer::unpack::{Blob, UnpackError, unpack};
+use crate::layer::staged_layer::{Layer, Origin, Staged};
+use crate::layer::unpack::{Blob, UnpackError, unpack, verify};
 use crate::limits::Limits;
 use crate::record::Image;
 use crate::store::catalog::{Catalog, ImageRecord, VERSION};
@@ -33,6 +33,16 @@ pub(crate) struct LayerPlan {
     pub(crate) parent: Option<Digest>,
     /// Unknown for layers of docker archives.
     pub(crate) blob: Option<Blob>,
+    /// The registry that the blob comes from, as image names have it; none for an import.
+    pub(crate) registry: Option<String>,
+}
+
+impl LayerPlan {
+    /// Where the layer comes from, if that is a registry.
+    pub(crate) fn origin(&self) -> Option<Origin> {
+        let (registry, blob) = (self.registry.clone()?, self.blob.as_ref()?.digest.clone());
+        Some(Origin { registry, blob })
+    }
 }
 
 /// An image to be added, its layers being ready.
@@ -50,15 +60,45 @@ pub(crate) struct NewImage {
 }
 
 impl Catalog {
-    /// A layer that is here already, kept or staged by somebody else.
+    /// A layer that is here already, kept or staged, wherever it came from: for an import, which only root can make.
     pub(crate) fn ready(&self, chain_id: &Digest) -> Option<ReadyLayer> {
+        self.ready_where(chain_id, |_| true)
+    }
+
+    /// A layer that is here already, kept or staged, and that came from `origin`.
+    pub(crate) fn ready_from(&self, chain_id: &Digest, origin: &Origin) -> Option<ReadyLayer> {
+        self.ready_where(chain_id, |origins| origins.contains(origin))
+    }
+
+    fn ready_where(&self, chain_id: &Digest, suits: impl Fn(&[Origin]) -> bool) -> Option<ReadyLayer> {
         let state = self.state();
-        if state.layers.contains_key(chain_id) {
-            return Some(ReadyLayer::Kept);
+        if let Some(layer) = state.layers.get(chain_id) {
+            return suits(&layer.record.origins).then_some(ReadyLayer::Kept);
         }
-        let (staged, losses) = state.staged.get(chain_id)?;
-        let sound = *losses == self.losses.load(Ordering::Acquire);
-        staged.upgrade().filter(|_| sound).map(|staged| ReadyLayer::Staged(staged, *losses))
+        let now = self.losses.load(Ordering::Acquire);
+        let staged = state.staged.iter().filter(|(_, losses)| *losses == now);
+        let mut staged = staged.filter_map(|(staged, losses)| Some((staged.upgrade()?, *losses)));
+        let found = staged.find(|(staged, _)| staged.record.chain_id == *chain_id && suits(&staged.record.origins));
+        found.map(|(staged, losses)| ReadyLayer::Staged(staged, losses))
+    }
+
+    /// Takes a layer in from the registry: unpacks it, or only verifies it where it is here already.
+    pub(crate) fn receive(
+        &self,
+        plan: &LayerPlan,
+        source: impl Read,
+        limits: &Limits,
+    ) -> Result<ReadyLayer, UnpackError> {
+        let kept = self.state().layers.contains_key(&plan.chain_id);
+        match (plan.origin(), &plan.blob) {
+            (Some(origin), Some(blob)) if kept => {
+                verify(source, blob, &plan.diff_id, limits)?;
+                let _change = self.change.lock();
+                self.add_origins(&plan.chain_id, &[origin]);
+                Ok(ReadyLayer::Kept)
+            }
+            _ => self.stage(plan, source, limits),
+        }
     }
 
     /// Unpacks a layer beside the store. Nobody else may be unpacking the same one.
@@ -71,8 +111,9 @@ impl Catalog {
         let losses = self.losses.load(Ordering::Acquire);
         let number = self.fresh_number();
         let directory = self.root.join("tmp").join(number.to_string());
-        let LayerPlan { chain_id, diff_id, parent, blob } = plan;
+        let LayerPlan { chain_id, diff_id, parent, blob, registry: _ } = plan;
         let mut staged = Staged::new(number, directory.clone(), chain_id.clone(), diff_id.clone(), parent.clone());
+        staged.record.origins.extend(plan.origin());
         for (path, mode) in [(&directory, 0o700), (&staged.files(), 0o755)] {
             let failed = |source| UnpackError::Directory { doing: "creating", path: path.clone(), source };
             durable::make_directory(path, mode).map_err(failed)?;
@@ -83,8 +124,8 @@ impl Catalog {
         durable::crash_point(&self.root, "layer unpacked");
         let staged = Arc::new(staged);
         let mut state = self.state();
-        state.staged.retain(|_, (staged, _)| staged.strong_count() > 0);
-        state.staged.insert(chain_id.clone(), (Arc::downgrade(&staged), losses));
+        state.staged.retain(|(staged, _)| staged.strong_count() > 0);
+        state.staged.push((Arc::downgrade(&staged), losses));
         Ok(ReadyLayer::Staged(staged, losses))
     }
 
@@ -101,7 +142,11 @@ impl Catalog {
         self.link_all_across_layers(&new.chain, &staged)?;
         let _change = self.change.lock();
         let known = self.state().images.contains_key(&new.id);
-        staged.retain(|(staged, _)| !self.state().layers.contains_key(&staged.record.chain_id));
+        // Of a layer that others have kept meanwhile, only where it came from is new.
+        let is_kept = |staged: &Staged| self.state().layers.contains_key(&staged.record.chain_id);
+        for (known, _) in staged.extract_if(.., |(staged, _)| is_kept(staged)) {
+            self.add_origins(&known.record.chain_id, &known.record.origins);
+        }
         let (fresh, losses): (Vec<&Arc<Staged>>, Vec<u64>) = staged.into_iter().unzip();
         if losses.iter().any(|then| *then != self.losses.load(Ordering::Acquire)) {
             let replaced = std::io::Error::other("the disk lost what was written while layers were unpacked");
@@ -158,7 +203,29 @@ impl Catalog {
             durable::crash_point(&self.root, "all synced");
         }
         self.keep(fresh)?;
+        if let Some(lost) = new.chain.iter().find(|chain_id| !self.state().layers.contains_key(chain_id)) {
+            let gone = std::io::Error::other("the directory of a layer was removed while the image was added");
+            return Err(durable::at("finding the files of", Path::new(lost.as_str()))(gone));
+        }
         self.record(new)
+    }
+
+    /// Writes down that a registry has sent a layer that is in the store. Where that fails it only has to send it again.
+    fn add_origins(&self, chain_id: &Digest, origins: &[Origin]) {
+        let layer = self.state().layers.get(chain_id).cloned();
+        let Some(mut layer) = layer.map(|layer| Layer::clone(&layer)) else { return };
+        let new: Vec<Origin> = origins.iter().filter(|new| !layer.record.origins.contains(new)).cloned().collect();
+        if new.is_empty() {
+            return;
+        }
+        new.into_iter().for_each(|origin| layer.record.add_origin(origin));
+        let path = self.layers_dir().join(layer.number.to_string()).join("layer.json");
+        match durable::write_json(&path, &layer.record) {
+            Ok(()) => drop(self.state().layers.insert(chain_id.clone(), Arc::new(layer))),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a layer's registry is not remembered");
+            }
+        }
     }
 
     /// One sync of the whole filesystem is far cheaper than one of each file.
@@ -252,13 +319,15 @@ impl Catalog {
         Ok(image)
     }
 
-    /// Adds names to an image that is here; says None if it is not.
+    /// Adds names to an image that is here, with the files of all its layers; says None if it is not.
     pub(crate) fn name(
         &self,
         id: &Digest,
         tags: &[String],
         digests: &[String],
     ) -> Result<Option<Arc<Image>>, DiskError> {
+        let chain = self.state().images.get(id).map(|image| image.chain.clone());
+        self.forget_lost(&chain.unwrap_or_default())?;
         let _change = self.change.lock();
         let known = self.state().images.get(id).cloned();
         let Some(known) = known else { return Ok(None) };

@@ -16,7 +16,13 @@ fn staged(store: &Store, tars: &[Vec<u8>]) -> (NewImage, Vec<ReadyLayer>) {
     let chain = blob.chain();
     let stage = |(at, tar): (usize, &Vec<u8>)| {
         let parent = at.checked_sub(1).map(|below| chain[below].clone());
-        let plan = LayerPlan { chain_id: chain[at].clone(), diff_id: blob.diff_ids[at].clone(), parent, blob: None };
+        let plan = LayerPlan {
+            chain_id: chain[at].clone(),
+            diff_id: blob.diff_ids[at].clone(),
+            parent,
+            blob: None,
+            registry: None,
+        };
         store
             .catalog
             .ready(&plan.chain_id)

@@ -31,8 +31,9 @@ impl Catalog {
         let mut waiting = Vec::new();
         let state = self.state();
         state.layers.values().for_each(|layer| usage.add(layer.disk_usage()));
-        let staged = state.staged.iter().filter(|(chain_id, _)| !state.layers.contains_key(chain_id));
-        for staged in staged.filter_map(|(_, (staged, _))| staged.upgrade()) {
+        let staged = state.staged.iter().filter_map(|(staged, _)| staged.upgrade());
+        // One that has just been kept is counted among the layers.
+        for staged in staged.filter(|staged| state.layers.values().all(|layer| layer.number != staged.number)) {
             usage.add(DiskUsage { bytes: staged.record.bytes, inodes: staged.record.inodes });
             waiting.push(staged);
         }

@@ -23,20 +23,37 @@ pub enum HoldError {
     /// The layer is not here.
     #[error("layer {0:?} is not in the store")]
     NoSuchLayer(String),
+    /// Files of the image are gone from the disk, and with them the image from the store.
+    #[error("image {0} has lost the files of a layer and is removed: pull or import it again")]
+    LostLayer(Digest),
+    /// The layers could not be looked at.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
 }
 
 impl HoldError {
     /// The class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
-            Self::NoSuchImage(_) | Self::NoSuchLayer(_) => model::ErrorKind::NotFound,
+            Self::NoSuchImage(_) | Self::NoSuchLayer(_) | Self::LostLayer(_) => model::ErrorKind::NotFound,
+            Self::Disk(source) => source.kind(),
         }
     }
 }
 
 impl Catalog {
     pub(crate) fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
-        self.state().lowers(image)
+        let lowers = self.state().lowers(image)?;
+        self.check_files(image)?;
+        Ok(lowers)
+    }
+
+    /// An image whose files are not all there is no image any more.
+    fn check_files(&self, image: &Image) -> Result<(), HoldError> {
+        match self.forget_lost(&image.chain)? {
+            true => Err(HoldError::LostLayer(image.id.clone())),
+            false => Ok(()),
+        }
     }
 
     pub(crate) fn hold(&self, owner: &str, id: &Digest) -> Result<Vec<String>, HoldError> {
@@ -44,6 +61,8 @@ impl Catalog {
         let image = state.images.get(id).cloned().ok_or_else(|| HoldError::NoSuchImage(id.clone()))?;
         let lowers = state.lowers(&image)?;
         state.holds.entry(owner.to_owned()).or_default().extend(image.chain.iter().cloned());
+        drop(state);
+        self.check_files(&image)?;
         Ok(lowers)
     }
 

@@ -59,6 +59,10 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
                 tracing::warn!(path = %path.display(), chain_id = %record.chain_id, "layer is there twice");
                 LayerRecord { chain_id: unreferenced_chain_id(number), ..record }
             }
+            Found::Record(_) if !path.join("fs").is_dir() => {
+                tracing::warn!(path = %path.display(), "layer without its files: its images are dropped");
+                nameless(number, &path)?
+            }
             Found::Record(record) => record,
             Found::Spoilt(error) => {
                 let error: &dyn std::error::Error = &error;
@@ -101,6 +105,7 @@ fn nameless(number: u64, path: &Path) -> Result<LayerRecord, DiskError> {
         bytes,
         inodes,
         tar_bytes: None,
+        origins: Vec::new(),
     })
 }
 

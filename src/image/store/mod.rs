@@ -14,6 +14,7 @@ pub(crate) mod durable;
 pub(crate) mod full_tests;
 pub(crate) mod layer_refs;
 pub(crate) mod load;
+pub(crate) mod lost_layers;
 pub(crate) mod prune;
 #[cfg(test)]
 pub(crate) mod race_tests;

@@ -204,7 +204,8 @@ fn a_disk_that_fails_while_adding_leaves_the_store_as_it_was() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     // No tar stream: unpacking fails after its directory was made.
-    let plan = LayerPlan { chain_id: Digest::of(b"c"), diff_id: Digest::of(b"d"), parent: None, blob: None };
+    let plan =
+        LayerPlan { chain_id: Digest::of(b"c"), diff_id: Digest::of(b"d"), parent: None, blob: None, registry: None };
     assert!(store.catalog.stage(&plan, &b"garbage".repeat(100)[..], &store.limits()).is_err());
     assert!(names(&directory.path().join("tmp")).is_empty());
     assert!(store.catalog.ready(&plan.chain_id).is_none());
@@ -218,8 +219,13 @@ fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
     let tars = [base(), top("1")];
     let chain = crate::test_support::Made::new(&tars, |tar| tar.to_vec());
     let blob = crate::config::ConfigBlob::parse(&chain.config).unwrap();
-    let plan =
-        LayerPlan { chain_id: blob.chain()[0].clone(), diff_id: blob.diff_ids[0].clone(), parent: None, blob: None };
+    let plan = LayerPlan {
+        chain_id: blob.chain()[0].clone(),
+        diff_id: blob.diff_ids[0].clone(),
+        parent: None,
+        blob: None,
+        registry: None,
+    };
     let staged = store.catalog.stage(&plan, &tars[0][..], &store.limits()).unwrap();
     assert!(store.catalog.ready(&plan.chain_id).is_some());
     store.catalog.losses.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
@@ -254,7 +260,8 @@ fn usage_is_what_du_says_also_while_layers_wait_to_be_kept() {
     add(&store, &[base(), top("2")], "a.b/x:1");
     check("a shared layer, a moved tag");
     let tar = top("staged");
-    let plan = LayerPlan { chain_id: Digest::of(&tar), diff_id: Digest::of(&tar), parent: None, blob: None };
+    let plan =
+        LayerPlan { chain_id: Digest::of(&tar), diff_id: Digest::of(&tar), parent: None, blob: None, registry: None };
     let staged = store.catalog.stage(&plan, &tar[..], &store.limits()).unwrap();
     check("a staged layer");
     drop(staged);

@@ -73,6 +73,7 @@ pub(crate) fn try_add(store: &Store, tars: &[Vec<u8>], name: &str) -> Result<Arc
             diff_id: blob.diff_ids[at].clone(),
             parent: at.checked_sub(1).map(|below| chain[below].clone()),
             blob: None,
+            registry: None,
         };
         ready.push(match store.catalog.ready(&plan.chain_id) {
             Some(have) => have,

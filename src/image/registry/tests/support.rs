@@ -48,7 +48,7 @@ impl TestEnv {
     }
 }
 
-fn base() -> Vec<u8> {
+pub(crate) fn base() -> Vec<u8> {
     Tar::default().dir("etc").file("etc/base", b"base").end()
 }
 
