@@ -79,7 +79,7 @@ impl ConfigBlob {
     /// Parses a config blob and checks that it is for this machine.
     pub(crate) fn parse(json: &[u8]) -> Result<Self, ManifestError> {
         let what = "the image config";
-        let raw: RawBlob = serde_json::from_slice(json).map_err(|source| ManifestError::Json { what, source })?;
+        let raw: RawBlob = serde_json::from_slice(json).map_err(|error| ManifestError::json(what, &error))?;
         let (os, architecture, _) = host();
         if raw.os != os || raw.architecture != architecture {
             let found = format!("{}/{}", raw.os, raw.architecture);

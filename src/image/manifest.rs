@@ -48,13 +48,17 @@ pub(crate) struct Manifest {
 /// A manifest, index or image config that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// It is not the JSON it should be.
-    #[error("parsing {what}")]
+    /// It is not the JSON it should be. The parser's own words would repeat values of a document that may be anybody's.
+    #[error("parsing {what}: {problem} at line {line}, column {column}")]
     Json {
         /// What was parsed.
         what: &'static str,
-        /// What the parser said.
-        source: serde_json::Error,
+        /// What is wrong.
+        problem: &'static str,
+        /// Where that is.
+        line: usize,
+        /// Where in the line.
+        column: usize,
     },
     /// A media type crisp does not handle.
     #[error("media type {:?} is not supported", short(.0))]
@@ -109,6 +113,15 @@ fn short(text: &str) -> String {
 }
 
 impl ManifestError {
+    pub(crate) fn json(what: &'static str, error: &serde_json::Error) -> Self {
+        let problem = match error.classify() {
+            serde_json::error::Category::Data => "a field is missing, or has a value of another type",
+            serde_json::error::Category::Eof => "it ends early",
+            serde_json::error::Category::Syntax | serde_json::error::Category::Io => "it is not JSON",
+        };
+        Self::Json { what, problem, line: error.line(), column: error.column() }
+    }
+
     /// The class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
@@ -146,7 +159,7 @@ impl Document {
     /// Something that could be read as both is refused: two readers must never see two different images.
     pub(crate) fn parse(json: &[u8]) -> Result<Self, ManifestError> {
         let what = "the manifest";
-        let raw: RawDocument = serde_json::from_slice(json).map_err(|source| ManifestError::Json { what, source })?;
+        let raw: RawDocument = serde_json::from_slice(json).map_err(|error| ManifestError::json(what, &error))?;
         let media_type = raw.media_type.unwrap_or_default();
         match raw.schema_version {
             Some(2) => {}

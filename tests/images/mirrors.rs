@@ -20,6 +20,11 @@ fn mirrored(host: &str, mirrors: &[String], only: bool) -> String {
     format!("[registries.{host:?}]\nmirrors = {mirrors:?}\nmirrors_only = {only}\n")
 }
 
+/// Settings that name these servers, and say nothing else of them.
+fn sections<const N: usize>(servers: [&Proxy; N]) -> String {
+    servers.map(|server| format!("[registries.{:?}]\n", server.host())).concat()
+}
+
 fn shows_a_secret(request: &Request) -> bool {
     request.header("authorization").is_some() || request.header("cookie").is_some()
 }
@@ -115,17 +120,18 @@ fn where_a_registry_sends_a_pull_no_password_goes() {
         true => Act::redirect(format!("http://{away}{}", request.path)),
         false => Act::pass(),
     });
-    let daemon = Daemon::start();
+    let listener = Proxy::alone(|_| Act::json(json!({ "token": "x" })));
+    // On loopback only what has a section of its own may be named by an answer.
+    let daemon = Daemon::with_settings(&sections([&front, &elsewhere, &listener]));
     let client = daemon.client();
     let image = format!("{}/box:1", front.host());
     let id = client.pull_as(&image, credentials()).unwrap();
-    assert_eq!(elsewhere.count(Request::is_blob), 2, "the config and the one layer that was not here");
+    assert_eq!(elsewhere.count(Request::is_blob), 3, "the config and two layers, of which one was here from elsewhere");
     assert!(front.count(shows_a_secret) > 0);
     assert_eq!(elsewhere.count(shows_a_secret), 0);
     client.remove_image(&id).unwrap();
 
     // One that asks for a password there gets none, and its token server is not gone to.
-    let listener = Proxy::alone(|_| Act::json(json!({ "token": "x" })));
     for scheme in ["Basic".to_owned(), format!("Bearer realm=\"http://{}/token\",service=\"x\"", listener.host())] {
         let ask = scheme.clone();
         elsewhere.rule(move |_| Act::Answer("401 Unauthorized", vec![("WWW-Authenticate", ask.clone())], Vec::new()));
@@ -140,6 +146,26 @@ fn where_a_registry_sends_a_pull_no_password_goes() {
     let refusal = client.pull_as(&image, credentials()).unwrap_err();
     assert!(refusal.message().contains("redirect"), "{refusal:?}");
     daemon.check_nothing_left();
+}
+
+#[test]
+fn a_registry_leads_no_pull_to_a_service_of_the_node() {
+    let service = Proxy::alone(|_| Act::json(json!({ "token": "open sesame", "schemaVersion": "open sesame" })));
+    let port = service.host().rsplit(':').next().unwrap().to_owned();
+    let daemon = Daemon::start();
+    for host in ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"] {
+        let url = format!("http://{host}:{port}/sesame");
+        let realm = format!("Bearer realm={url:?}");
+        let redirect = Act::redirect(url);
+        let challenge = Act::Answer("401 Unauthorized", vec![("WWW-Authenticate", realm)], Vec::new());
+        for act in [redirect, challenge] {
+            let registry = Proxy::alone(move |_| act.clone());
+            let refusal = daemon.client().pull_as(&format!("{}/box:1", registry.host()), credentials()).unwrap_err();
+            assert_eq!(refusal.code(), Code::InvalidArgument, "{host}: {refusal:?}");
+            assert!(!refusal.message().contains("sesame"), "{host}: {refusal:?}");
+        }
+    }
+    assert_eq!(service.requests().len(), 0);
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn a_token_is_fetched_for_every_kind_of_credentials_and_only_then() {
     open.push(&Archive::bare(Layer::noise("file", 1000, 2)), "box", "1");
     let locked = open.with_tokens(&format!("http://{}/token", server.host()), &roots);
     let front = Proxy::before(&locked, |_| Act::pass());
-    let daemon = Daemon::start();
+    let daemon = Daemon::with_settings(&format!("[registries.{:?}]\n", server.host()));
     let client = daemon.client();
     let image = format!("{}/box:1", front.host());
 

@@ -156,7 +156,7 @@ impl ImageArchive {
 
     fn read_json<T: for<'a> Deserialize<'a>>(&self, name: &'static str, cap: u64) -> Result<T, ImportError> {
         let content = self.read(name, cap)?;
-        serde_json::from_slice(&content).map_err(|source| self.unusable(ManifestError::Json { what: name, source }))
+        serde_json::from_slice(&content).map_err(|error| self.unusable(ManifestError::json(name, &error)))
     }
 
     fn read_blob(&self, digest: &Digest, cap: u64) -> Result<Vec<u8>, ImportError> {

@@ -156,14 +156,15 @@ impl Registries {
 
     /// The certificates configured for the very host and port of `url`, and the name they are configured under.
     pub(crate) fn tls(&self, url: &Url) -> Option<(&str, &Tls)> {
-        let (host, port) = (url.host_str()?, url.port_or_known_default()?);
-        let is_same = |name: &str| {
-            let name = if name == HUB { HUB_API } else { name };
-            let (plain, default) = (name.eq_ignore_ascii_case(host), url.port().is_none());
-            (plain && default) || name.eq_ignore_ascii_case(&format!("{host}:{port}"))
-        };
         let mut own = self.hosts.iter().filter(|(_, registry)| registry.tls != Tls::default());
-        own.find(|(name, _)| is_same(name)).map(|(name, registry)| (name.as_str(), &registry.tls))
+        own.find(|(name, _)| is_named(url, name)).map(|(name, registry)| (name.as_str(), &registry.tls))
+    }
+
+    /// Whether the very host and port of `url` have a section, or are a mirror's.
+    pub(crate) fn has(&self, url: &Url) -> bool {
+        let place = |url: &Url| (url.host_str().map(str::to_owned), url.port_or_known_default());
+        let mut mirrors = self.hosts.values().flat_map(|registry| &registry.mirrors);
+        self.hosts.keys().any(|name| is_named(url, name)) || mirrors.any(|mirror| place(&mirror.url) == place(url))
     }
 
     fn own_endpoint(&self, host: &str, plain_http: bool) -> Result<Endpoint, BadEndpoint> {
@@ -173,6 +174,14 @@ impl Registries {
         let host = if host == HUB { HUB_API } else { host };
         format!("{scheme}://{host}/").parse()
     }
+}
+
+/// Whether a registry's name in image names is the very host and port of `url`.
+fn is_named(url: &Url, name: &str) -> bool {
+    let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else { return false };
+    let name = if name == HUB { HUB_API } else { name };
+    let (plain, default) = (name.eq_ignore_ascii_case(host), url.port().is_none());
+    (plain && default) || name.eq_ignore_ascii_case(&format!("{host}:{port}"))
 }
 
 /// A URL's host as image names have it, with its port unless that is the scheme's own.

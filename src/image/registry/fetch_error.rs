@@ -9,6 +9,7 @@ use reqwest::{Response, StatusCode, Url};
 use rustls::{AlertDescription, CertificateError};
 
 use crate::digest::Digest;
+use crate::registry::address::LocalAddress;
 use crate::registry::repository::Repository;
 use crate::registry::retry::retry_after;
 
@@ -79,6 +80,17 @@ pub enum FetchError {
         /// What is wrong.
         why: &'static str,
     },
+    /// An answer names a server at an address that only this node can reach.
+    #[error(
+        "{url}: its {by} names a server on this node, on its link or of a metadata service; if that is meant, give \
+         the server a section of its own below [registries]"
+    )]
+    LocalAddress {
+        /// The registry's URL.
+        url: String,
+        /// What named it.
+        by: &'static str,
+    },
     /// More than we are willing to keep in memory.
     #[error("{url} sent more than {limit} bytes")]
     TooLarge {
@@ -136,6 +148,7 @@ impl FetchError {
                 _ => model::ErrorKind::Internal,
             },
             Self::Unauthorized { .. } => model::ErrorKind::Unauthenticated,
+            Self::LocalAddress { .. } => model::ErrorKind::Invalid,
             Self::Protocol { .. } | Self::Digest { .. } | Self::Size { .. } => model::ErrorKind::Invalid,
             Self::TooLarge { .. } => model::ErrorKind::Exhausted,
         }
@@ -153,6 +166,7 @@ impl FetchError {
             Self::Client(_)
             | Self::Certificate { .. }
             | Self::Unauthorized { .. }
+            | Self::LocalAddress { .. }
             | Self::Protocol { .. }
             | Self::TooLarge { .. }
             | Self::Digest { .. }
@@ -170,6 +184,9 @@ impl FetchError {
 
     pub(crate) fn transfer(url: &Url, source: reqwest::Error) -> Self {
         let source = source.without_url();
+        if is_local_address(&source) {
+            return Self::LocalAddress { url: shown(url), by: "host name" };
+        }
         match certificate_problem(&source) {
             Some(why) => Self::Certificate { url: shown(url), why, source },
             None => Self::Transfer { url: shown(url), source },
@@ -191,6 +208,20 @@ pub(crate) fn shown(url: &Url) -> String {
     let mut text: String = url.into();
     text.truncate(SHOWN_MAX); // a URL is ASCII
     text
+}
+
+/// What a message may say of a server that an answer has named: the rest of its URL is that answer's.
+pub(crate) fn server_of(url: &Url) -> Url {
+    let mut server = url.clone();
+    server.set_path("");
+    server.set_query(None);
+    server.set_fragment(None);
+    server
+}
+
+/// Whether the resolver refused the server's addresses.
+fn is_local_address(error: &(dyn Error + 'static)) -> bool {
+    error.is::<LocalAddress>() || error.source().is_some_and(is_local_address)
 }
 
 fn certificate_problem(error: &(dyn Error + 'static)) -> Option<&'static str> {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use reqwest::{Client, Url};
 use sync::Mutex;
 
+use crate::registry::address::CheckedResolver;
 use crate::registry::endpoint::{Registries, is_loopback};
 use crate::registry::progress::PullCounters;
 use crate::registry::tls;
@@ -33,6 +34,8 @@ struct Transport {
     trust: TlsTrust,
     /// Past any proxy the environment names: what is on this machine must not be asked for elsewhere.
     direct: bool,
+    /// Only at addresses that a registry's answer may name.
+    checked: bool,
 }
 
 /// Which certificates are taken and shown.
@@ -54,15 +57,16 @@ impl Http {
         Self { registries, stall, counters, clients: Mutex::default() }
     }
 
-    /// The client for a server, which is for no other where certificates are configured for this one.
-    pub(crate) fn client(&self, url: &Url) -> Result<Client, ClientError> {
+    /// The client for a server, which is for no other where certificates are configured for this one; `checked` is for
+    /// a server that only an answer has named.
+    pub(crate) fn client(&self, url: &Url, checked: bool) -> Result<Client, ClientError> {
         let own = self.registries.tls(url);
         let trust = match (url.scheme(), own) {
             ("https", Some((host, _))) => TlsTrust::Host(host.to_owned()),
             ("https", None) => TlsTrust::Machine,
             _ => TlsTrust::Plain,
         };
-        let way = Transport { trust, direct: url.host_str().is_some_and(is_loopback) };
+        let way = Transport { trust, direct: url.host_str().is_some_and(is_loopback), checked };
         let mut clients = self.clients.lock();
         if let Some(client) = clients.get(&way) {
             return Ok(client.clone());
@@ -72,12 +76,12 @@ impl Http {
             TlsTrust::Machine => tls::client_config(None)?,
             TlsTrust::Host(_) => tls::client_config(own.map(|(_, tls)| tls))?,
         };
-        let client = self.build(way.direct, config)?;
+        let client = self.build(&way, config)?;
         clients.insert(way, client.clone());
         Ok(client)
     }
 
-    fn build(&self, direct: bool, tls: rustls::ClientConfig) -> Result<Client, ClientError> {
+    fn build(&self, way: &Transport, tls: rustls::ClientConfig) -> Result<Client, ClientError> {
         let builder = Client::builder()
             .user_agent(concat!("crisp/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
@@ -88,7 +92,8 @@ impl Http {
             .connect_timeout(CONNECT_TIMEOUT.min(self.stall))
             .pool_idle_timeout(Duration::from_secs(30))
             .tls_backend_preconfigured(tls);
-        let builder = if direct { builder.no_proxy() } else { builder };
+        let builder = if way.direct { builder.no_proxy() } else { builder };
+        let builder = if way.checked { builder.dns_resolver(CheckedResolver::new()) } else { builder };
         Ok(builder.build()?)
     }
 }

@@ -1,5 +1,6 @@
 //! How images come from registries: endpoints, credentials, requests, and the pull itself.
 
+pub(crate) mod address;
 pub(crate) mod auth;
 pub(crate) mod body;
 pub(crate) mod docker_config;

@@ -13,10 +13,11 @@ use sync::Mutex;
 
 use crate::digest::Digest;
 use crate::manifest::{self, Descriptor};
+use crate::registry::address::names_local;
 use crate::registry::auth::{Challenge, TokenAnswer, basic, refresh_form, token_url};
 use crate::registry::body::{Pieces, ResponseBody};
 use crate::registry::endpoint::{Credentials, Source};
-use crate::registry::fetch_error::{FetchError, shown};
+use crate::registry::fetch_error::{FetchError, server_of, shown};
 use crate::registry::http::Http;
 use crate::registry::retry::Backoff;
 
@@ -175,8 +176,22 @@ impl Repository {
         Ok(url)
     }
 
-    fn client(&self, url: &Url) -> Result<Client, FetchError> {
-        self.http.client(url).map_err(FetchError::Client)
+    /// The client for `url`, which `by` an answer has named if it is not this endpoint's own.
+    fn client(&self, url: &Url, by: &'static str) -> Result<Client, FetchError> {
+        let is_free = self.is_ours(url) || self.http.registries.has(url);
+        if !is_free && names_local(url) {
+            return Err(FetchError::LocalAddress { url: self.name(), by });
+        }
+        self.http.client(url, !is_free).map_err(FetchError::Client)
+    }
+
+    fn is_ours(&self, url: &Url) -> bool {
+        url.origin() == self.source.url.origin()
+    }
+
+    /// The URL as messages may have it.
+    fn told(&self, url: &Url) -> Url {
+        if self.is_ours(url) { url.clone() } else { server_of(url) }
     }
 
     /// Sends a request; the head of the answer has to come whole in the time given.
@@ -193,20 +208,21 @@ impl Repository {
         let mut redirects = 0;
         let mut challenged = false;
         loop {
-            let ours = url.origin() == self.source.url.origin();
-            let mut request = self.client(&url)?.request(method.clone(), url.clone()).headers(headers.clone());
+            let (ours, told) = (self.is_ours(&url), self.told(&url));
+            let mut request =
+                self.client(&url, "redirect")?.request(method.clone(), url.clone()).headers(headers.clone());
             let authorization = self.authorization.lock().clone();
             if let Some(value) = authorization.filter(|_| ours) {
                 request = request.header(AUTHORIZATION, value);
             }
-            let response = self.send(&url, request).await?;
+            let response = self.send(&told, request).await?;
             let status = response.status();
             if status.is_success() {
                 return Ok(response);
             }
             if status.is_redirection() {
                 redirects += 1;
-                url = next_hop(&url, &response, redirects)?;
+                url = next_hop(&url, &told, &response, redirects)?;
             } else if status == StatusCode::UNAUTHORIZED && ours {
                 if challenged {
                     return Err(FetchError::Unauthorized { url: shown(&url) });
@@ -216,7 +232,7 @@ impl Repository {
                 url = start.clone();
                 redirects = 0;
             } else {
-                return Err(FetchError::status(&url, &response));
+                return Err(FetchError::status(&told, &response));
             }
         }
     }
@@ -252,7 +268,8 @@ impl Repository {
         if asked_by.scheme() == "https" && url.scheme() != "https" {
             return Err(protocol("token realm without TLS"));
         }
-        let client = self.client(&url)?;
+        let client = self.client(&url, "token realm")?;
+        let told = self.told(&url);
         let request = match credentials {
             Some(Credentials::Basic { username, password }) => {
                 client.get(url.clone()).header(AUTHORIZATION, basic(username, password))
@@ -268,15 +285,15 @@ impl Repository {
             }
             Some(Credentials::RegistryToken(_)) | None => client.get(url.clone()),
         };
-        let response = self.send(&url, request).await?;
+        let response = self.send(&told, request).await?;
         match response.status() {
             status if status.is_success() => {}
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
-                return Err(FetchError::Unauthorized { url: shown(&url) });
+                return Err(FetchError::Unauthorized { url: shown(&told) });
             }
-            _ => return Err(FetchError::status(&url, &response)),
+            _ => return Err(FetchError::status(&told, &response)),
         }
-        let answer = ResponseBody::new(response, url, self.http.stall).whole(TOKEN_MAX).await?;
+        let answer = ResponseBody::new(response, told, self.http.stall).whole(TOKEN_MAX).await?;
         let answer: Option<TokenAnswer> = serde_json::from_slice(&answer).ok();
         answer.and_then(TokenAnswer::token).ok_or_else(|| protocol("token server sent no token"))
     }
@@ -293,8 +310,8 @@ fn verified(url: &Url, wanted: &Digest, content: Vec<u8>) -> Result<Vec<u8>, Fet
     Err(FetchError::Digest { url: shown(url), wanted: wanted.clone(), found: Digest::of(&content) })
 }
 
-fn next_hop(url: &Url, response: &Response, redirects: usize) -> Result<Url, FetchError> {
-    let refuse = |why| Err(FetchError::Protocol { url: shown(url), why });
+fn next_hop(url: &Url, told: &Url, response: &Response, redirects: usize) -> Result<Url, FetchError> {
+    let refuse = |why| Err(FetchError::Protocol { url: shown(told), why });
     if redirects > REDIRECTS_MAX {
         return refuse("too many redirects");
     }

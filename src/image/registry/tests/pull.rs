@@ -193,13 +193,14 @@ async fn tokens_are_fetched_from_the_realm_the_registry_names() {
     let challenge = format!(r#"Bearer realm="http://{}/token?a=b",service="reg""#, tokens.host);
     let server = guarded(&made, challenge, "Bearer T").await;
     let name = format!("{}/x:1", server.host);
-    TestEnv::new().store.pull(&name, Some(me())).await.unwrap();
+    let env = || TestEnv::knowing(&[&tokens]);
+    env().store.pull(&name, Some(me())).await.unwrap();
     let asked = tokens.seen().remove(0);
     assert!(asked.path.contains("a=b") && asked.path.contains("service=reg"), "{}", asked.path);
     assert!(asked.path.contains("scope=repository%3Ax%3Apull"), "{}", asked.path);
-    TestEnv::new().store.pull(&name, Some(Credentials::IdentityToken("fresh".into()))).await.unwrap();
-    TestEnv::new().store.pull(&name, Some(Credentials::RegistryToken("T".into()))).await.unwrap();
-    assert_eq!(TestEnv::new().store.pull(&name, None).await.unwrap_err().kind(), model::ErrorKind::Unauthenticated);
+    env().store.pull(&name, Some(Credentials::IdentityToken("fresh".into()))).await.unwrap();
+    env().store.pull(&name, Some(Credentials::RegistryToken("T".into()))).await.unwrap();
+    assert_eq!(env().store.pull(&name, None).await.unwrap_err().kind(), model::ErrorKind::Unauthenticated);
     assert!(server.seen().iter().all(|seen| !seen.header("authorization").is_some_and(|h| h.starts_with("Basic"))));
 }
 
@@ -219,7 +220,7 @@ async fn a_redirect_to_another_host_carries_no_secret_and_its_challenge_is_not_a
             Some(_) => route(&routes, request),
         })
         .await;
-        let env = TestEnv::new();
+        let env = TestEnv::knowing(&[&target]);
         let outcome = env.store.pull(&format!("{}/x:1", server.host), Some(me())).await;
         assert_eq!(outcome.is_ok(), works, "{outcome:?}");
         assert!(!target.seen().is_empty());

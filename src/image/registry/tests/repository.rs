@@ -8,7 +8,12 @@ use crate::registry::tests::support::{TestEnv, guarded, made, me};
 use crate::test_support::{Answer, Made, Seen, Server, route, routes};
 
 async fn refused(server: &Server) -> PullError {
-    let env = TestEnv::new();
+    refused_knowing(server, &[]).await
+}
+
+/// [`refused`] where `others` may be named by answers.
+async fn refused_knowing(server: &Server, others: &[&Server]) -> PullError {
+    let env = TestEnv::knowing(others);
     let error = env.store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap_err();
     env.empty();
     error
@@ -52,7 +57,7 @@ async fn a_challenge_from_another_host_is_not_answered_even_by_way_of_the_regist
     let greedy = Server::start(move |_| Answer::status(401).with("www-authenticate", challenge.clone())).await;
     let target = format!("http://{}/v2/x/manifests/1", greedy.host);
     let server = Server::start(move |_| Answer::status(302).with("location", target.clone())).await;
-    let error = refused(&server).await;
+    let error = refused_knowing(&server, &[&greedy, &tokens]).await;
     assert!(error_chain(&error).contains(&greedy.host), "{}", error_chain(&error));
     assert!(tokens.seen().is_empty());
     assert!(greedy.seen().iter().all(|seen| seen.header("authorization").is_none()));
@@ -78,6 +83,53 @@ async fn redirects_and_realms_with_credentials_in_them_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn no_answer_leads_a_pull_to_a_server_on_this_node() {
+    let local = Server::start(|_| Answer::ok(r#"{"token":"T"}"#)).await;
+    let port = local.host.rsplit(':').next().unwrap().to_owned();
+    for host in ["127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]", "0.0.0.0"] {
+        let url = format!("http://{host}:{port}/sesame?x=y");
+        let answers = [
+            Answer::status(302).with("location", url.clone()),
+            Answer::status(401).with("www-authenticate", format!(r#"Bearer realm="{url}""#)),
+        ];
+        for answer in answers {
+            let server = Server::start(move |_| answer.clone()).await;
+            let error = refused(&server).await;
+            let text = error_chain(&error);
+            assert_eq!(error.kind(), model::ErrorKind::Invalid, "{host}: {error:?}");
+            assert!(text.contains("below [registries]") && !text.contains("sesame"), "{host}: {text}");
+        }
+    }
+    assert!(local.seen().is_empty());
+    // One that the configuration names may be anywhere.
+    let target = format!("http://{}/sesame", local.host);
+    let server = Server::start(move |_| Answer::status(302).with("location", target.clone())).await;
+    refused_knowing(&server, &[&local]).await;
+    assert!(!local.seen().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn errors_repeat_nothing_that_a_server_named_by_an_answer_sent() {
+    let bodies = [
+        r#"{"schemaVersion": "open-sesame"}"#,
+        r#"{"schemaVersion": 2, "config": {"digest": "open-sesame", "size": 1}, "layers": []}"#,
+        "open-sesame",
+    ];
+    for body in bodies {
+        let other = Server::start(move |_| Answer::ok(body)).await;
+        let target = format!("http://{}/open-sesame", other.host);
+        let server = Server::start(move |_| Answer::status(302).with("location", target.clone())).await;
+        let error = refused_knowing(&server, &[&other]).await;
+        assert!(!error_chain(&error).contains("sesame") && !format!("{error:?}").contains("sesame"), "{error:?}");
+    }
+    let other = Server::start(|_| Answer::status(500)).await;
+    let target = format!("http://{}/open-sesame", other.host);
+    let server = Server::start(move |_| Answer::status(302).with("location", target.clone())).await;
+    let text = error_chain(&refused_knowing(&server, &[&other]).await);
+    assert!(text.contains(&other.host) && text.contains("500") && !text.contains("sesame"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_chain_of_redirects_between_hosts_ends() {
     let there = Arc::new(std::sync::OnceLock::<String>::new());
     let target = there.clone();
@@ -91,7 +143,7 @@ async fn a_chain_of_redirects_between_hosts_ends() {
     })
     .await;
     there.set(two.host.clone()).unwrap();
-    assert!(error_chain(&refused(&one).await).contains("too many redirects"));
+    assert!(error_chain(&refused_knowing(&one, &[&one, &two]).await).contains("too many redirects"));
     assert!(one.seen().len() + two.seen().len() < 10);
 }
 
@@ -99,7 +151,7 @@ async fn a_chain_of_redirects_between_hosts_ends() {
 async fn endless_tokens_and_headers_are_not_read() {
     let tokens = Server::start(|_| Answer::ok(vec![b' '; 2 << 20])).await;
     let server = guarded(&made("x"), format!(r#"Bearer realm="http://{}/t""#, tokens.host), "Bearer T").await;
-    assert_eq!(refused(&server).await.kind(), model::ErrorKind::Exhausted);
+    assert_eq!(refused_knowing(&server, &[&tokens]).await.kind(), model::ErrorKind::Exhausted);
     let many = (0..200).fold(Answer::ok(""), |answer, at| answer.with(&format!("x-{at}"), "x"));
     let long = Answer::ok("").with("x", "x".repeat(4 << 20));
     for answer in [many, long] {
@@ -115,7 +167,7 @@ async fn tokens_that_are_none_are_refused() {
     for token in ["", "{}", "[]", r#"{"token":""}"#, r#"{"token":"a\nb"}"#, r#"{"token":1}"#] {
         let tokens = Server::start(move |_| Answer::ok(token)).await;
         let server = guarded(&made("x"), format!(r#"Bearer realm="http://{}/t""#, tokens.host), "Bearer T").await;
-        let kind = refused(&server).await.kind();
+        let kind = refused_knowing(&server, &[&tokens]).await.kind();
         assert!(matches!(kind, model::ErrorKind::Invalid | model::ErrorKind::Unauthenticated), "{token:?}: {kind:?}");
     }
 }

@@ -63,7 +63,7 @@ async fn a_token_server_is_asked_again_too() {
     let tokens = unwilling([("/token".to_owned(), br#"{"token":"T"}"#.to_vec())].into(), Answer::status(503)).await;
     let challenge = format!(r#"Bearer realm="http://{}/token""#, tokens.host);
     let server = guarded(&made("x"), challenge, "Bearer T").await;
-    let env = TestEnv::new();
+    let env = TestEnv::knowing(&[&tokens]);
     env.store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap();
     assert_eq!((tokens.seen().len(), env.store.traffic().retries), (2, 1));
 }

@@ -18,6 +18,12 @@ impl TestEnv {
         Self::with(Registries::default(), Limits::default())
     }
 
+    /// With registries that have sections of their own, so that answers may name them though they are on this node.
+    pub(crate) fn knowing(servers: &[&Server]) -> Self {
+        let hosts = servers.iter().map(|server| (server.host.clone(), Registry::default())).collect();
+        Self::with(Registries { hosts, ..Registries::default() }, Limits::default())
+    }
+
     pub(crate) fn with(registries: Registries, limits: Limits) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(directory.path(), registries, limits).unwrap();

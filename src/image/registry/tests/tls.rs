@@ -129,6 +129,7 @@ async fn redirects_tokens_and_mirrors_use_the_certificates_of_their_own_host() {
     // Without a section of its own the redirect's target is not trusted, whatever is said of the registry or of all.
     let mut few = registries([(&tokens, ours.trusted()), (&server, ours.known())]);
     few.hosts.insert("*".into(), Registry { tls: ours.known(), ..Registry::default() });
+    few.hosts.insert(blobs.host.clone(), Registry::default());
     let before = blobs.seen().len();
     let error = pull(&TestEnv::with(few, Limits::default()), &server, Some(me())).await.unwrap_err();
     assert!(error.contains("signed by no CA"), "{error}");

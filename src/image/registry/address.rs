@@ -1,0 +1,160 @@
+//! Where the answers of a registry may send a pull: not to what only this node can reach.
+//!
+//! Servers that the configuration or an image reference names may be anywhere. A server that only an answer names, by a
+//! redirect or as a token realm, is chosen by the registry: its name is resolved here, the addresses are checked, and the
+//! connection goes to one that was checked.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+/// The metadata services of clouds that are not at a link-local address: Alibaba, Azure, Amazon, Google.
+const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16)];
+const METADATA_V6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
+
+/// A name that stands for nothing but addresses that an answer may not name.
+#[derive(Debug, thiserror::Error)]
+#[error("resolves to an address of this node, of its link or of a metadata service")]
+pub(crate) struct LocalAddress;
+
+/// Whether an address is this node's own, of its link, or of a service that answers by the node that asks.
+pub(crate) fn is_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => is_local_v4(address),
+        IpAddr::V6(address) => is_local_v6(address) || embedded_v4(address).is_some_and(is_local_v4),
+    }
+}
+
+/// Whether a URL names such an address itself.
+pub(crate) fn names_local(url: &Url) -> bool {
+    // Names go through the resolver, which is how the client takes them as well.
+    let host = url.host_str().unwrap_or_default();
+    let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    literal.parse().is_ok_and(is_local)
+}
+
+fn is_local_v4(address: Ipv4Addr) -> bool {
+    address.octets()[0] == 0
+        || address.is_loopback()
+        || address.is_link_local()
+        || address.is_multicast()
+        || address.is_broadcast()
+        || METADATA_V4.contains(&address)
+}
+
+fn is_local_v6(address: Ipv6Addr) -> bool {
+    address.is_loopback()
+        || address.is_unspecified()
+        || address.is_unicast_link_local()
+        || address.is_multicast()
+        || METADATA_V6.contains(&address)
+}
+
+/// The IPv4 address that a translator or tunnel makes of an IPv6 one: mapped, compatible, NAT64 and 6to4.
+fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let [a, b, c, d, e, f, high, low] = address.segments();
+    let of = |high: u16, low: u16| Some(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
+    match (a, b, c, d, e, f) {
+        (0, 0, 0, 0, 0, 0 | 0xffff) | (0, 0, 0, 0, 0xffff, 0) => of(high, low),
+        (0x64, 0xff9b, 0, 0, 0, 0) | (0x64, 0xff9b, 1, ..) => of(high, low),
+        (0x2002, ..) => of(b, c),
+        _ => None,
+    }
+}
+
+/// Resolves names, but not to local addresses.
+#[derive(Debug)]
+pub(crate) struct CheckedResolver {
+    /// Proxies that the environment names: they may be anywhere, and resolve the names of others themselves.
+    proxies: Vec<String>,
+}
+
+impl CheckedResolver {
+    pub(crate) fn new() -> Self {
+        let names = ["http_proxy", "https_proxy", "all_proxy"];
+        let names = names.into_iter().flat_map(|name| [name.to_owned(), name.to_ascii_uppercase()]);
+        let host = |name: String| {
+            let text = std::env::var(name).ok()?;
+            let url: Url = text.parse().or_else(|_| format!("http://{text}").parse()).ok()?;
+            url.host_str().map(str::to_owned)
+        };
+        Self { proxies: names.filter_map(host).collect() }
+    }
+}
+
+impl Resolve for CheckedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let may_be_local = self.proxies.iter().any(|proxy| proxy.eq_ignore_ascii_case(name.as_str()));
+        Box::pin(async move {
+            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let checked: Vec<SocketAddr> =
+                found.iter().copied().filter(|address| may_be_local || !is_local(address.ip())).collect();
+            if checked.is_empty() && !found.is_empty() {
+                return Err(LocalAddress.into());
+            }
+            Ok(Box::new(checked.into_iter()) as Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_node_its_link_and_metadata_services_are_local_in_every_spelling() {
+        for url in [
+            "http://127.0.0.1/",
+            "http://127.9.9.9:2379/",
+            "http://2130706433/",
+            "http://0x7f.1/",
+            "http://0177.0.0.1/",
+            "http://0/",
+            "http://0.0.0.0/",
+            "http://0.1.2.3/",
+            "http://169.254.169.254/latest/meta-data/",
+            "http://224.0.0.1/",
+            "http://255.255.255.255/",
+            "http://100.100.100.200/",
+            "http://168.63.129.16/",
+            "http://[::1]/",
+            "http://[::]/",
+            "http://[fe80::1]/",
+            "http://[febf::1]/",
+            "http://[ff02::1]/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://[::ffff:a9fe:a9fe]/",
+            "http://[::127.0.0.1]/",
+            "http://[64:ff9b::127.0.0.1]/",
+            "http://[64:ff9b:1::169.254.169.254]/",
+            "http://[2002:7f00:1::]/",
+            "http://[fd00:ec2::254]/",
+            "http://[fd20:ce::254]/",
+        ] {
+            assert!(names_local(&url.parse().unwrap()), "{url}");
+        }
+        for url in [
+            "http://10.0.0.1/",
+            "http://192.168.1.1/",
+            "http://172.16.0.1/",
+            "http://93.184.216.34/",
+            "http://[2001:db8::1]/",
+            "http://[fd00::1]/",
+            "http://[64:ff9b::10.0.0.1]/",
+            "http://cdn.example/",
+        ] {
+            assert!(!names_local(&url.parse().unwrap()), "{url}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_of_this_node_does_not_resolve_unless_it_is_a_proxys() {
+        let resolve = |resolver: &CheckedResolver| resolver.resolve("localhost".parse().unwrap());
+        let refused = resolve(&CheckedResolver { proxies: Vec::new() }).await;
+        assert!(refused.err().is_some_and(|error| error.is::<LocalAddress>()));
+        let proxy = CheckedResolver { proxies: vec!["LocalHost".to_owned()] };
+        assert!(resolve(&proxy).await.is_ok_and(|mut found| found.all(|address| address.ip().is_loopback())));
+    }
+}
