@@ -9,6 +9,7 @@ use crate::layer::staged_layer::Staged;
 use crate::layer::unpack::Unpacked;
 use crate::layer::untar::untar;
 use crate::layer_plan::plan;
+use crate::limits::Limits;
 use crate::manifest::Document;
 use crate::platform::choose;
 use crate::reference::Reference;
@@ -21,7 +22,7 @@ const ENTRIES_MAX: u64 = 256;
 /// Unpacks a tar stream into the directory `layer` on top of the layers' files `below`; whether that went well.
 pub fn unpack(stream: &[u8], layer: &Path, below: &[PathBuf]) -> bool {
     let metered = Metered::new(stream, Hasher::sha256(), BYTES_MAX);
-    let Ok((pending, metered)) = untar(metered, layer, ENTRIES_MAX) else { return false };
+    let Ok((pending, metered)) = untar(metered, layer, &Limits::of_entries(ENTRIES_MAX)) else { return false };
     let Ok((diff_id, length)) = metered.finish() else { return false };
     assert_eq!(Some(length), u64::try_from(stream.len()).ok(), "bytes of the stream were left unread");
     let mut staged = Staged::new(1, layer.to_owned(), diff_id.clone(), diff_id, None);
@@ -39,14 +40,14 @@ pub fn documents(data: &[u8]) {
     let config = ConfigBlob::parse(data);
     if let Ok(config) = &config {
         assert_eq!(config.chain().len(), config.diff_ids.len());
-        drop(plan(config.diff_ids.iter().map(|_| None), config));
+        drop(plan(None, config.diff_ids.iter().map(|_| None), config));
     }
     match Document::parse(data) {
         Ok(Document::Manifest(manifest)) => {
             assert!(!manifest.layers.is_empty(), "an image without layers");
             let diff_ids = manifest.layers.iter().map(|layer| layer.digest.clone()).collect();
             let config = ConfigBlob { config: crate::Config::default(), diff_ids };
-            let plans = plan(manifest.layers.iter().map(Some), &config);
+            let plans = plan(None, manifest.layers.iter().map(Some), &config);
             assert_eq!(plans.map(|plans| plans.len()).ok(), Some(manifest.layers.len()));
         }
         Ok(Document::Index(entries)) => drop(choose(&entries)),

@@ -46,6 +46,7 @@ pub use archive::import::ImportError;
 pub use archive::progress::{Progress, ProgressFn, ignore_progress};
 pub use config::Config;
 pub use digest::{BadDigest, Digest};
+pub use layer::free_space::{NoRoom, Reserve};
 pub use layer::unpack::UnpackError;
 pub use layer::untar::UntarError;
 pub use limits::Limits;

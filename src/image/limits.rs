@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::layer::free_space::Reserve;
+
 const PIPE_MIN: u64 = 16 << 10;
 /// More only helps where the network stutters, and there the kernel's own buffers do.
 const PIPE_MAX: u64 = 256 << 10;
@@ -24,6 +26,8 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// A transfer that brings less than 64 KiB in this time is broken off and resumed.
     pub stall: Duration,
+    /// What unpacking leaves free on the file system.
+    pub reserve: Reserve,
 }
 
 impl Default for Limits {
@@ -36,11 +40,18 @@ impl Default for Limits {
             downloads: 3,
             memory_bytes: 128 << 20,
             stall: Duration::from_secs(60),
+            reserve: Reserve::default(),
         }
     }
 }
 
 impl Limits {
+    /// The usual ones, but for the entries of a layer.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn of_entries(entries: u64) -> Self {
+        Self { entries, ..Self::default() }
+    }
+
     /// The bytes that one layer may use between network and disk, its decoder's window included.
     pub fn share(&self) -> u64 {
         self.memory_bytes / u64::try_from(self.downloads.max(1)).unwrap_or(u64::MAX)

@@ -9,6 +9,7 @@ use std::path::Path;
 use rustix::fs::{Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
+use crate::layer::free_space::free_bytes;
 use crate::layer::untar::{UntarError, at, refused};
 use crate::tar::reader::{Entry, Mtime};
 
@@ -28,6 +29,13 @@ pub(crate) fn apply_metadata(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> 
                 Err(Errno::INVAL | Errno::RANGE) => {
                     return Err(refused(path, "extended attribute that the kernel does not take"));
                 }
+                // Most file systems keep them in the inode and one block beside it.
+                Err(Errno::NOSPC) if has_room(fd) => {
+                    return Err(refused(
+                        path,
+                        "extended attributes that need more room than the file system has for them",
+                    ));
+                }
                 other => other.map_err(|errno| at("setting an extended attribute of", path)(errno.into()))?,
             },
             Some(false) => {}
@@ -37,6 +45,11 @@ pub(crate) fn apply_metadata(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> 
     rustix::fs::fchmod(fd, Mode::from_raw_mode(entry.mode))
         .map_err(|errno| at("setting the mode of", path)(errno.into()))?;
     rustix::fs::futimens(fd, &times(entry.mtime)).map_err(|errno| at("setting the time of", path)(errno.into()))
+}
+
+/// Whether the file system has room for other things, so that it is not full.
+fn has_room(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatvfs(fd).is_ok_and(|stat| free_bytes(&stat) > u64::try_from(XATTR_MAX).unwrap_or(u64::MAX) * 2)
 }
 
 /// Gives one file or directory the looks of another.

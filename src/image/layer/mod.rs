@@ -6,6 +6,7 @@ pub(crate) mod decompress;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(feature = "fuzzing"), expect(unreachable_pub, reason = "public for the fuzzer alone"))]
 pub(crate) mod escape_canary;
+pub(crate) mod free_space;
 pub(crate) mod hard_link;
 pub(crate) mod layer_dir;
 pub(crate) mod merged_layers;

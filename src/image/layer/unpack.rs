@@ -8,9 +8,10 @@ use super::verify::{check_blob, check_diff_id, may_be_wrong_blob};
 use crate::digest::{Digest, Hasher, Metered, PastCap};
 use crate::layer::confined_root::{ConfinedRoot, DiskUsage, disk_usage};
 use crate::layer::decompress::{WindowTooLarge, decompressed};
+use crate::layer::free_space::FreeSpace;
 use crate::layer::replaced_files::REPLACED;
 use crate::layer::staged_layer::Pending;
-use crate::layer::untar::{UntarError, untar};
+use crate::layer::untar::{UntarError, no_space, untar};
 use crate::limits::Limits;
 use crate::tar::reader::TarError;
 
@@ -129,6 +130,8 @@ pub(crate) fn unpack(
     {
         return Err(UnpackError::TooLarge(limits.layer_bytes));
     }
+    // What it unpacks to is hardly less.
+    FreeSpace::look(into, limits.reserve, blob.map_or(0, |blob| blob.size)).map_err(|error| no_space(error, into))?;
     let mut stored = Metered::new(source, hasher, cap);
     let extracted = extract(&mut stored, diff_id, into, limits);
     if let Some(blob) = blob
@@ -166,7 +169,7 @@ fn extract(
     let read = |source| UnpackError::Read { layer: diff_id.clone(), source };
     let plain = BufReader::with_capacity(BUFFER, decompressed(stored, limits).map_err(read)?);
     let stream = Metered::new(plain, diff_id.hasher(), limits.unpacked_bytes);
-    let (pending, stream) = match untar(stream, into, limits.entries) {
+    let (pending, stream) = match untar(stream, into, limits) {
         Ok(unpacked) => unpacked,
         Err(UntarError::Tar(TarError::Read(error))) => return Err(past_cap(&error).unwrap_or_else(|| read(error))),
         Err(error) => return Err(error.into()),

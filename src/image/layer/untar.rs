@@ -16,10 +16,12 @@ use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use crate::layer::confined_root::{ConfinedRoot, DEPTH_MAX, is, stat};
+use crate::layer::free_space::{FreeSpace, NoRoom, SpaceError};
 use crate::layer::layer_dir::{EntryPath, LayerDir};
 use crate::layer::metadata::{apply_metadata, keeps_xattr, times};
 use crate::layer::staged_layer::Pending;
 use crate::layer::whiteout::{is_whiteout, mark_opaque};
+use crate::limits::Limits;
 use crate::tar::reader::{Entry, EntryKind, TarError, TarReader};
 use crate::tar::tar_split::{TarSplit, TarSplitReader};
 
@@ -55,6 +57,9 @@ pub enum UntarError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The disk would be left with too little.
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// More entries than allowed.
     #[error("layer has more than {0} entries")]
     TooMany(u64),
@@ -67,7 +72,7 @@ impl UntarError {
             Self::Tar(_) | Self::Refused { .. } => model::ErrorKind::Invalid,
             Self::Make { source, .. } if NOT_OURS.iter().any(|errno| is(source, *errno)) => model::ErrorKind::Invalid,
             Self::Make { source, .. } => crate::store::durable::io_kind(source),
-            Self::TooMany(_) => model::ErrorKind::Exhausted,
+            Self::NoRoom(_) | Self::TooMany(_) => model::ErrorKind::Exhausted,
         }
     }
 }
@@ -75,12 +80,14 @@ impl UntarError {
 /// Unpacks the tar stream `source` into `fs` of the directory `layer`, and its tape beside that.
 ///
 /// Reads to the very end of the stream; gives what is left to do, and the source.
-pub(crate) fn untar<R: Read>(source: R, layer: &Path, entries_max: u64) -> Result<(Pending, R), UntarError> {
+pub(crate) fn untar<R: Read>(source: R, layer: &Path, limits: &Limits) -> Result<(Pending, R), UntarError> {
+    let entries_max = limits.entries;
+    let space = FreeSpace::look(layer, limits.reserve, 0).map_err(|error| no_space(error, layer))?;
     let files = layer.join("fs");
     let root = ConfinedRoot::open(&files).map_err(at("opening", &files))?;
     let tar_split = TarSplit::create(layer).map_err(at("making the tape of", layer))?;
     let mut archive = TarReader::new(TarSplitReader::new(source, tar_split));
-    let mut untar = Untar { layer_dir: LayerDir::new(&root, layer), buffer: vec![0; BUFFER].into_boxed_slice() };
+    let mut untar = Untar { layer_dir: LayerDir::new(&root, layer), space, buffer: vec![0; BUFFER].into_boxed_slice() };
     let mut entries = 0u64;
     while let Some(entry) = archive.next()? {
         entries += 1;
@@ -97,12 +104,20 @@ pub(crate) fn untar<R: Read>(source: R, layer: &Path, entries_max: u64) -> Resul
 
 struct Untar<'a> {
     layer_dir: LayerDir<'a>,
+    space: FreeSpace,
     buffer: Box<[u8]>,
 }
 
 /// Adds the step and the path to a kernel error.
 pub(crate) fn at<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> UntarError + 'a {
     move |source| UntarError::Make { doing, path: shown(path), source }
+}
+
+pub(crate) fn no_space(error: SpaceError, path: &Path) -> UntarError {
+    match error {
+        SpaceError::NoRoom(error) => error.into(),
+        SpaceError::Unknown(error) => at("asking for the free space of", path)(error),
+    }
 }
 
 pub(crate) fn refused(path: &Path, why: &'static str) -> UntarError {
@@ -146,6 +161,7 @@ pub(crate) fn inside(raw: &[u8]) -> Result<PathBuf, UntarError> {
 impl Untar<'_> {
     fn entry<R: Read>(&mut self, entry: &Entry, archive: &mut TarReader<TarSplitReader<R>>) -> Result<(), UntarError> {
         let path = inside(&entry.path)?;
+        self.space.make().map_err(|error| no_space(error, &path))?;
         let Some(entry_path) = EntryPath::new(&path) else { return self.whole_root(entry) };
         if let Some(hidden) = entry_path.name.as_bytes().strip_prefix(b".wh.") {
             return self.layer_dir.whiteout(&entry_path, hidden);
@@ -230,6 +246,7 @@ impl Untar<'_> {
         while length > 0 {
             let most = usize::try_from(length).unwrap_or(BUFFER).min(BUFFER);
             let count = archive.read(&mut self.buffer[..most]).map_err(TarError::Read)?;
+            self.space.write(u64::try_from(count).unwrap_or(0)).map_err(|error| no_space(error, path))?;
             file.write_all(&self.buffer[..count]).map_err(at("writing", path))?;
             length = length.saturating_sub(u64::try_from(count).unwrap_or(u64::MAX));
         }

@@ -7,6 +7,8 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use crate::Compress;
 use crate::archive::export::ExportError;
 use crate::archive::progress::ignore_progress;
+use crate::limits::Limits;
+use crate::registry::endpoint::Registries;
 use crate::store::Store;
 use crate::store::test_support::{add, names, open, try_add, walk};
 use crate::test_support::Tar;
@@ -129,6 +131,38 @@ fn a_disk_without_blocks_fails_every_step_cleanly() {
 #[ignore = "needs root"]
 fn a_disk_without_inodes_fails_every_step_cleanly() {
     fails_cleanly_until_there_is_room(&Disk::new("size=8m,nr_inodes=200"), |step| (u64::MAX, step));
+}
+
+#[test]
+#[ignore = "needs root"]
+fn unpacking_leaves_a_reserve_for_the_node() {
+    let disk = Disk::new("size=40m,nr_inodes=4000");
+    let store = Store::open(&disk.store(), Registries::default(), Limits::default()).unwrap();
+    let before = store.usage();
+    let many = (0..3000).fold(Tar::default(), |tar, at| tar.file(&format!("{at}"), b"")).end();
+    let large = Tar::default().file("large", &vec![7; 30 << 20]).end();
+    for (tar, room, unit) in [(large, (12 << 20 >> 12, u64::MAX), "bytes"), (many, (u64::MAX, 2000), "inodes")] {
+        let _ballast = disk.fill(room.0, room.1);
+        let error = try_add(&store, &[tar], "a.b/x:1").unwrap_err();
+        let words = text(error.cause());
+        assert_eq!(error.kind(), model::ErrorKind::Exhausted, "{words}");
+        assert!(words.contains("no space left for layers") && words.contains(&format!("{unit} are free")), "{words}");
+        assert_eq!((store.usage(), names(&disk.store().join("tmp"))), (before.clone(), Vec::new()), "{words}");
+    }
+    add(&store, &[layer(1)], "a.b/x:1");
+}
+
+#[test]
+#[ignore = "needs root"]
+fn an_attribute_too_large_for_the_file_system_is_no_full_disk() {
+    // tmpfs keeps attributes in what its inodes may take, which is little here.
+    let disk = Disk::new("size=8m,nr_inodes=40");
+    let store = open(&disk.store());
+    let large = Tar::default().pax(&[("SCHILY.xattr.user.large", &[b'x'; 60_000])]).file("file", b"").end();
+    let error = try_add(&store, &[large], "a.b/x:1").unwrap_err();
+    let words = text(error.cause());
+    assert_eq!(error.kind(), model::ErrorKind::Invalid, "{words}");
+    assert!(words.contains("extended attributes") && !words.contains("No space left"), "{words}");
 }
 
 #[test]

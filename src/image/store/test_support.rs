@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::config::ConfigBlob;
 use crate::digest::Digest;
+use crate::layer::free_space::Reserve;
 use crate::layer::unpack::UnpackError;
 use crate::limits::Limits;
 use crate::record::Image;
@@ -21,9 +22,11 @@ pub(crate) fn open(path: &Path) -> Store {
 
 /// Opens a store that nobody should have open any more.
 pub(crate) fn try_open(path: &Path) -> Result<Store, OpenError> {
+    // Full disks are to fail wherever they do.
+    let limits = Limits { reserve: Reserve { bytes: 0, inodes: 0 }, ..Limits::default() };
     // A program that another test is just starting has our lock for a moment, too.
     for _ in 0..100 {
-        match Store::open(path, Registries::default(), Limits::default()) {
+        match Store::open(path, Registries::default(), limits) {
             Err(OpenError::InUse(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
             other => return other,
         }

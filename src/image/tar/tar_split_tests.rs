@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::layer::untar::untar;
+use crate::limits::Limits;
 use crate::test_support::{Head, Tar};
 
 /// A layer directory to unpack into.
@@ -19,7 +20,7 @@ fn replayed(layer: &Path) -> Result<Vec<u8>, TarSplitError> {
 /// Unpacks the stream and compares it with what its tape gives.
 fn there_and_back(stream: &[u8]) -> tempfile::TempDir {
     let layer = layer();
-    untar(stream, layer.path(), 10_000).unwrap();
+    untar(stream, layer.path(), &Limits::of_entries(10_000)).unwrap();
     let back = replayed(layer.path()).unwrap();
     assert_eq!(back.len(), stream.len());
     assert!(back == stream, "differs from byte {:?} on", back.iter().zip(stream).position(|(a, b)| a != b));
@@ -161,7 +162,7 @@ proptest! {
         for entry in entries {
             let longer = add(tar.clone(), entry);
             let trial = layer();
-            if untar(&longer.0[..], trial.path(), 100).is_ok() {
+            if untar(&longer.0[..], trial.path(), &Limits::of_entries(100)).is_ok() {
                 tar = longer;
             }
         }

@@ -58,7 +58,7 @@ fn attempt(name: &str, stream: &[u8], wanted: &Outcome) {
     let directory = tempfile::tempdir().unwrap();
     let canary = Canary::new(directory.path()).unwrap();
     let layer = canary.layer();
-    let unpacked = untar(stream, &layer, 2000);
+    let unpacked = untar(stream, &layer, &Limits::of_entries(2000));
     canary.check();
     let pending = match (unpacked, wanted) {
         (Ok((pending, _)), BadLink | Yes(_)) => pending,

@@ -137,7 +137,9 @@ fn numbers_that_lie_are_refused_and_odd_ones_kept_as_far_as_the_disk_can() {
     // Which is too large, the filesystem decides; it must be said to be the layer's fault.
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("fs")).unwrap();
-    if let Err(error) = untar(&sparse("4611686018427387904", "0,4").end()[..], directory.path(), 10) {
+    if let Err(error) =
+        untar(&sparse("4611686018427387904", "0,4").end()[..], directory.path(), &Limits::of_entries(10))
+    {
         assert_eq!(error.kind(), model::ErrorKind::Invalid, "{error:?}");
     }
 }
@@ -188,7 +190,7 @@ fn a_stream_cut_anywhere_is_refused_or_whole() {
     for length in whole {
         let directory = tempfile::tempdir().unwrap();
         let canary = Canary::new(directory.path()).unwrap();
-        if untar(&stream[..length], &canary.layer(), 10).is_ok() {
+        if untar(&stream[..length], &canary.layer(), &Limits::of_entries(10)).is_ok() {
             let mut out = Vec::new();
             crate::assemble(&canary.layer(), &mut out).unwrap();
             assert_eq!(out, stream[..length]);

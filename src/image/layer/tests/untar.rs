@@ -32,7 +32,7 @@ impl TestEnv {
         let layer = self.directory.path().join("layer");
         // Some tests unpack one stream over another; the tape is the last one's.
         drop(std::fs::remove_file(layer.join("tar-split.zst")));
-        let outcome = untar(&bytes[..], &layer, 1000).map(|(pending, _)| pending);
+        let outcome = untar(&bytes[..], &layer, &Limits::of_entries(1000)).map(|(pending, _)| pending);
         let beside: Vec<_> = std::fs::read_dir(self.directory.path()).unwrap().collect();
         assert_eq!(beside.len(), 2, "something was made beside the root");
         let outside: Vec<_> = std::fs::read_dir(self.directory.path().join("outside")).unwrap().collect();

@@ -1,0 +1,121 @@
+//! Room that unpacking leaves on the file system: a full one stops the daemon, the kubelet and their logs as well.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, StatVfs};
+
+/// Looks are so far apart, or a part of the reserve: unpackers side by side may go below that by no more than this each.
+const LOOKS: Reserve = Reserve { bytes: 4 << 20, inodes: 64 };
+const LOOKS_PER_RESERVE: u64 = 8;
+
+/// What is left free, or a part of the file system if that is less: a twentieth of its bytes, a hundredth of its inodes.
+///
+/// The kubelet evicts pods from 10 % of free bytes and 5 % of free inodes on, so it must see less than these before a
+/// pull is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserve {
+    /// Bytes.
+    pub bytes: u64,
+    /// Inodes.
+    pub inodes: u64,
+}
+
+impl Default for Reserve {
+    fn default() -> Self {
+        Self { bytes: 512 << 20, inodes: 10_000 }
+    }
+}
+
+/// Unpacking would leave too little.
+#[derive(Debug, thiserror::Error)]
+#[error("no space left for layers in {}: {free} {unit} are free, {wanted} are wanted and {reserve} stay free", directory.display())]
+pub struct NoRoom {
+    directory: PathBuf,
+    unit: &'static str,
+    free: u64,
+    wanted: u64,
+    reserve: u64,
+}
+
+/// Looks now and then how much is free where a layer is unpacked.
+#[derive(Debug)]
+pub(crate) struct FreeSpace {
+    directory: PathBuf,
+    fd: OwnedFd,
+    reserve: Reserve,
+    /// Since the last look.
+    used: Reserve,
+    /// Used up, it is looked again.
+    next: Reserve,
+}
+
+/// Why there is to be no more.
+#[derive(Debug)]
+pub(crate) enum SpaceError {
+    NoRoom(NoRoom),
+    Unknown(io::Error),
+}
+
+impl FreeSpace {
+    /// Looks at once whether there is room for `bytes` in `directory`.
+    pub(crate) fn look(directory: &Path, reserve: Reserve, bytes: u64) -> Result<Self, SpaceError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(directory, flags, Mode::empty()).map_err(unknown)?;
+        let used = Reserve { bytes: 0, inodes: 0 };
+        let mut space = Self { directory: directory.to_owned(), fd, reserve, used, next: used };
+        space.check(bytes, 1)?;
+        Ok(space)
+    }
+
+    /// So many bytes are about to be written.
+    pub(crate) fn write(&mut self, bytes: u64) -> Result<(), SpaceError> {
+        self.used.bytes = self.used.bytes.saturating_add(bytes);
+        self.look_when_due()
+    }
+
+    /// A file is about to be made.
+    pub(crate) fn make(&mut self) -> Result<(), SpaceError> {
+        self.used.inodes += 1;
+        self.look_when_due()
+    }
+
+    fn look_when_due(&mut self) -> Result<(), SpaceError> {
+        if self.used.bytes < self.next.bytes && self.used.inodes < self.next.inodes {
+            return Ok(());
+        }
+        self.check(0, 0)
+    }
+
+    fn check(&mut self, bytes: u64, inodes: u64) -> Result<(), SpaceError> {
+        let stat = rustix::fs::fstatvfs(&self.fd).map_err(unknown)?;
+        let total = stat.f_blocks.saturating_mul(stat.f_frsize);
+        // No inodes at all where the file system makes them as they are needed.
+        let reserve =
+            Reserve { bytes: self.reserve.bytes.min(total / 20), inodes: self.reserve.inodes.min(stat.f_files / 100) };
+        self.check_unit("bytes", free_bytes(&stat), bytes, reserve.bytes)?;
+        self.check_unit("inodes", stat.f_favail, inodes, reserve.inodes)?;
+        let part = |most: u64, reserve: u64| most.min(reserve / LOOKS_PER_RESERVE).max(1);
+        self.next = Reserve { bytes: part(LOOKS.bytes, reserve.bytes), inodes: part(LOOKS.inodes, reserve.inodes) };
+        self.used = Reserve { bytes: 0, inodes: 0 };
+        Ok(())
+    }
+
+    fn check_unit(&self, unit: &'static str, free: u64, wanted: u64, reserve: u64) -> Result<(), SpaceError> {
+        // Without a reserve it is left to the kernel, which knows what a file really takes.
+        if reserve == 0 || free >= reserve.saturating_add(wanted) {
+            return Ok(());
+        }
+        Err(SpaceError::NoRoom(NoRoom { directory: self.directory.clone(), unit, free, wanted, reserve }))
+    }
+}
+
+/// What the kubelet calls available: not what the file system keeps for root.
+pub(crate) fn free_bytes(stat: &StatVfs) -> u64 {
+    stat.f_bavail.saturating_mul(stat.f_frsize)
+}
+
+fn unknown(errno: rustix::io::Errno) -> SpaceError {
+    SpaceError::Unknown(errno.into())
+}
