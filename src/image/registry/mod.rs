@@ -4,17 +4,15 @@ pub(crate) mod address;
 pub(crate) mod auth;
 pub(crate) mod body;
 pub(crate) mod docker_config;
-pub(crate) mod download;
 pub(crate) mod endpoint;
 pub(crate) mod fetch_error;
 pub(crate) mod http;
-pub(crate) mod pipe;
 pub(crate) mod progress;
 pub(crate) mod pull;
 pub(crate) mod pull_error;
 pub(crate) mod repository;
-pub(crate) mod resumable_download;
 pub(crate) mod retry;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod tls;
+pub(crate) mod transfer;

@@ -8,10 +8,10 @@ use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
 use crate::registry::fetch_error::error_chain;
-use crate::registry::pipe::pipe;
+use crate::registry::transfer::pipe::pipe;
 use crate::registry::pull::Pull;
 use crate::registry::pull_error::PullError;
-use crate::registry::resumable_download::BlobStream;
+use crate::registry::transfer::resumable_download::BlobStream;
 use crate::store::commit::{LayerPlan, ReadyLayer};
 use crate::store::layer_refs::Pin;
 

@@ -6,7 +6,7 @@ use crate::digest::Digest;
 use crate::layer::unpack::Blob;
 use crate::registry::body::Pieces;
 use crate::registry::fetch_error::{Attempt, Attempts, FetchError};
-use crate::registry::pipe::PipeWriter;
+use crate::registry::transfer::pipe::PipeWriter;
 use crate::registry::pull::Pull;
 use crate::registry::repository::Repository;
 use crate::registry::retry::Backoff;
@@ -90,5 +90,5 @@ fn short(blob: &Digest, came: u64) -> FetchError {
 }
 
 #[cfg(test)]
-#[path = "tests/resumable_download.rs"]
+#[path = "../tests/resumable_download.rs"]
 mod tests;

@@ -1,0 +1,5 @@
+//! Blobs on their way from a registry into the store.
+
+pub(crate) mod download;
+pub(crate) mod pipe;
+pub(crate) mod resumable_download;
