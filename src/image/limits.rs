@@ -26,7 +26,7 @@ pub struct Limits {
     pub memory_bytes: u64,
     /// A transfer that brings less than 64 KiB in this time is broken off and resumed.
     pub stall: Duration,
-    /// What unpacking leaves free on the file system.
+    /// Room that unpacking leaves free on the file system.
     pub reserve: Reserve,
 }
 

@@ -48,12 +48,12 @@ pub(crate) struct Manifest {
 /// A manifest, index or image config that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// It is not the JSON it should be. The parser's own words would repeat values of a document that may be anybody's.
+    /// It is not the JSON it should be. The parser's own words would repeat values of a document from outside.
     #[error("parsing {what}: {problem} at line {line}, column {column}")]
     Json {
         /// What was parsed.
         what: &'static str,
-        /// What is wrong.
+        /// The kind of error.
         problem: &'static str,
         /// Where that is.
         line: usize,

@@ -13,6 +13,7 @@ mod mirrors;
 mod permission;
 mod registries;
 mod service;
+mod slow_registries;
 mod tls;
 mod tokens;
 

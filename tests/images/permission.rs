@@ -1,4 +1,4 @@
-//! What is in the image store is for those who may pull it, and for as long as it is on the disk.
+//! The image store gives an image only to clients that may pull it, and as long as all of it is on the disk.
 
 use tonic::Code;
 
@@ -19,7 +19,7 @@ fn a_manifest_that_names_a_private_image_gives_nothing_of_it() {
     registry.push(&private(), "team/box", "1");
     let pieces = private().pieces();
     // It has the manifest and the config, and claims that it has every blob.
-    let thief = Proxy::alone(move |request: &Request| match request.verb.as_str() {
+    let impostor = Proxy::alone(move |request: &Request| match request.verb.as_str() {
         _ if request.is_manifest() => Act::document(pieces.kind, pieces.manifest.bytes.clone()),
         _ if request.is_for(&pieces.config) => Act::document("application/json", pieces.config.bytes.clone()),
         "HEAD" => Act::status("200 OK"),
@@ -29,7 +29,7 @@ fn a_manifest_that_names_a_private_image_gives_nothing_of_it() {
     let client = daemon.client();
     let id = client.pull(&format!("{}/team/box:1", registry.host())).unwrap();
     let before = client.image(&id).unwrap();
-    let stolen = format!("{}/box:1", thief.host());
+    let stolen = format!("{}/box:1", impostor.host());
     let refusal = client.pull(&stolen).unwrap_err();
     assert_eq!(refusal.code(), Code::NotFound, "{refusal:?}");
     assert_eq!((client.image(&stolen), client.image(&id)), (None, Some(before)));

@@ -5,6 +5,8 @@ use std::io::{self, BufReader, Cursor, Read};
 use crate::limits::Limits;
 
 const BUFFER: usize = 64 * 1024;
+/// The first bytes of a zstd frame.
+const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// What zstd itself can do, as powers of two.
 const WINDOW_LOGS: (u32, u32) = (10, 31);
 /// How zstd counts its errors: down from 0, this one for a window above the bound.
@@ -20,7 +22,7 @@ pub(crate) fn decompressed<'a>(source: &'a mut (impl Read + 'a), limits: &Limits
     let mut first = Vec::with_capacity(4);
     source.by_ref().take(4).read_to_end(&mut first)?;
     let gzip = first.starts_with(&[0x1f, 0x8b]);
-    let zstd = first == [0x28, 0xb5, 0x2f, 0xfd];
+    let zstd = first == ZSTD;
     let whole = BufReader::with_capacity(BUFFER, Cursor::new(first).chain(source));
     if gzip {
         Ok(Box::new(flate2::bufread::MultiGzDecoder::new(whole)))
@@ -32,6 +34,11 @@ pub(crate) fn decompressed<'a>(source: &'a mut (impl Read + 'a), limits: &Limits
     } else {
         Ok(Box::new(whole))
     }
+}
+
+/// Whether what begins with these bytes is decoded in little memory, whatever follows.
+pub(crate) fn is_cheap_to_decode(first: &[u8]) -> bool {
+    first.get(..ZSTD.len()).is_some_and(|first| first != ZSTD)
 }
 
 /// The largest window, as a power of two: three quarters of a layer's memory, the rest is for what comes and goes.

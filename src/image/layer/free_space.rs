@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, StatVfs};
 
-/// Looks are so far apart, or a part of the reserve: unpackers side by side may go below that by no more than this each.
+/// Looks are so far apart, or a part of the reserve: unpackers side by side go below that by no more than this each.
 const LOOKS: Reserve = Reserve { bytes: 4 << 20, inodes: 64 };
 const LOOKS_PER_RESERVE: u64 = 8;
 
-/// What is left free, or a part of the file system if that is less: a twentieth of its bytes, a hundredth of its inodes.
+/// The room that stays free, or a part of the file system if that is less: a twentieth of its bytes, a hundredth of its
+/// inodes.
 ///
 /// The kubelet evicts pods from 10 % of free bytes and 5 % of free inodes on, so it must see less than these before a
 /// pull is refused.
@@ -111,7 +112,7 @@ impl FreeSpace {
     }
 }
 
-/// What the kubelet calls available: not what the file system keeps for root.
+/// The kubelet's available bytes: without those that the file system keeps for root.
 pub(crate) fn free_bytes(stat: &StatVfs) -> u64 {
     stat.f_bavail.saturating_mul(stat.f_frsize)
 }

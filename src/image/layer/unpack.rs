@@ -130,7 +130,7 @@ pub(crate) fn unpack(
     {
         return Err(UnpackError::TooLarge(limits.layer_bytes));
     }
-    // What it unpacks to is hardly less.
+    // Its files hardly take less than the blob.
     FreeSpace::look(into, limits.reserve, blob.map_or(0, |blob| blob.size)).map_err(|error| no_space(error, into))?;
     let mut stored = Metered::new(source, hasher, cap);
     let extracted = extract(&mut stored, diff_id, into, limits);

@@ -80,6 +80,14 @@ pub enum FetchError {
         /// What is wrong.
         why: &'static str,
     },
+    /// It was broken off so that other registries have their turn.
+    #[error("{registry} sent {rate} bytes a second, too little while layers of other registries wait")]
+    Overtaken {
+        /// The registry.
+        registry: String,
+        /// The rate before that.
+        rate: u64,
+    },
     /// An answer names a server at an address that only this node can reach.
     #[error(
         "{url}: its {by} names a server on this node, on its link or of a metadata service; if that is meant, give \
@@ -88,7 +96,7 @@ pub enum FetchError {
     LocalAddress {
         /// The registry's URL.
         url: String,
-        /// What named it.
+        /// The part of the answer that named it.
         by: &'static str,
     },
     /// More than we are willing to keep in memory.
@@ -138,6 +146,7 @@ impl FetchError {
             | Self::Certificate { .. }
             | Self::Stalled { .. }
             | Self::Slow { .. }
+            | Self::Overtaken { .. }
             | Self::Short { .. } => model::ErrorKind::Unavailable,
             Self::Status { status, .. } => match *status {
                 StatusCode::NOT_FOUND => model::ErrorKind::NotFound,
@@ -162,7 +171,7 @@ impl FetchError {
             Self::Stalled { .. } | Self::Short { .. } => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 429 | 500 | 502 | 503 | 504),
             // A line so slow does not get better in a moment.
-            Self::Slow { .. } => false,
+            Self::Slow { .. } | Self::Overtaken { .. } => false,
             Self::Client(_)
             | Self::Certificate { .. }
             | Self::Unauthorized { .. }
@@ -210,7 +219,7 @@ pub(crate) fn shown(url: &Url) -> String {
     text
 }
 
-/// What a message may say of a server that an answer has named: the rest of its URL is that answer's.
+/// The part of a URL that a message may repeat where an answer has named it: scheme, host and port.
 pub(crate) fn server_of(url: &Url) -> Url {
     let mut server = url.clone();
     server.set_path("");

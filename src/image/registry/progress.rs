@@ -101,6 +101,13 @@ impl PullCounters {
         }
     }
 
+    /// Bytes of layers that came for the pulls of an image that are under way.
+    pub(crate) fn bytes_of(&self, image: &str) -> u64 {
+        let pulling = self.pulling();
+        let same = pulling.values().filter(|counts| *counts.image.lock() == image);
+        same.map(|counts| counts.bytes.load(Relaxed)).sum()
+    }
+
     fn pulling(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Counts>>> {
         self.pulling.lock()
     }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use sync::KeyedLock;
+use sync::{KeyedGuard, KeyedLock};
 use tokio::sync::Semaphore;
 use tracing::Instrument as _;
 
@@ -21,12 +22,17 @@ use crate::registry::http::Http;
 use crate::registry::progress::{Progress, PullCounters};
 use crate::registry::pull_error::PullError;
 use crate::registry::repository::Repository;
+use crate::registry::transfer::places::Places;
 use crate::store::catalog::Catalog;
 use crate::store::commit::NewImage;
 use crate::store::{PullLimits, Store};
 
 /// Requests of one pull at once whether it may have layers that are here.
 const QUESTIONS_MAX: usize = 4;
+
+/// Another pull of the same thing is waited for as long as it brings so much in this time.
+const OVERTAKE_AFTER: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
+const OVERTAKE_BYTES: u64 = 2 << 20;
 
 /// One image from one registry; everything its layers share.
 #[derive(Debug)]
@@ -38,7 +44,7 @@ pub(crate) struct Pull {
     start: AtomicUsize,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) pull_locks: Arc<KeyedLock>,
-    pub(crate) downloads: Arc<Semaphore>,
+    pub(crate) places: Arc<Places>,
     /// Places among the questions for layers that are here.
     pub(crate) questions: Semaphore,
     pub(crate) limits: Limits,
@@ -102,14 +108,14 @@ impl Store {
     ) -> Result<Pull, PullError> {
         progress.name(&image);
         let sources = http.registries.sources(image.registry(), image.path(), given)?;
-        let PullLimits { limits, downloads } = self.pull_limits();
+        let PullLimits { limits, places } = self.pull_limits();
         let remotes = sources.into_iter().map(|source| Repository::new(http.clone(), source, image.path()));
         Ok(Pull {
             remotes: remotes.collect(),
             start: AtomicUsize::new(0),
             catalog: self.catalog.clone(),
             pull_locks: self.pull_locks.clone(),
-            downloads,
+            places,
             questions: Semaphore::new(QUESTIONS_MAX),
             limits,
             counters: self.counters.clone(),
@@ -152,7 +158,8 @@ impl Pull {
         if let Some(image) = self.find_local(&top.digest).await? {
             return Ok((image, false));
         }
-        let _lock = self.pull_locks.lock(&self.image.to_string()).await;
+        let name = self.image.to_string();
+        let _turn = self.turn(&name, |_| Some(self.counters.bytes_of(&name))).await;
         // Whoever had the turn before may have brought it.
         if let Some(image) = self.find_local(&top.digest).await? {
             return Ok((image, false));
@@ -187,6 +194,36 @@ impl Pull {
             Ok::<_, PullError>(pull.catalog.add(new, &ready_layers.layers)?)
         });
         Ok((added.await??, true))
+    }
+
+    /// Waits for the lock of `key`, but not behind work that hardly moves: then for the lock of a key after it.
+    ///
+    /// `moved` gives the bytes that came for a key, None while nothing can come. Nothing goes wrong without the lock:
+    /// something may only be fetched twice.
+    pub(crate) async fn turn(&self, key: &str, moved: impl Fn(&str) -> Option<u64>) -> (String, KeyedGuard) {
+        let mut key = key.to_owned();
+        loop {
+            if let Some(lock) = self.turn_of(&key, &moved).await {
+                return (key, lock);
+            }
+            tracing::debug!(key, "not waiting for a pull that hardly moves");
+            key.push('+');
+        }
+    }
+
+    async fn turn_of(&self, key: &str, moved: impl Fn(&str) -> Option<u64>) -> Option<KeyedGuard> {
+        let mut lock = std::pin::pin!(self.pull_locks.lock(key));
+        loop {
+            let before = moved(key);
+            if let Ok(lock) = tokio::time::timeout(OVERTAKE_AFTER, &mut lock).await {
+                return Some(lock);
+            }
+            if let (Some(before), Some(now)) = (before, moved(key))
+                && now.saturating_sub(before) < OVERTAKE_BYTES
+            {
+                return None;
+            }
+        }
     }
 
     /// Runs `work` where it may block, to its end.
@@ -297,3 +334,7 @@ mod search_tests;
 #[cfg(test)]
 #[path = "tests/permission.rs"]
 mod permission_tests;
+
+#[cfg(test)]
+#[path = "tests/slow_registries.rs"]
+mod slow_registries_tests;

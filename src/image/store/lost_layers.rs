@@ -1,4 +1,4 @@
-//! Layers whose files are gone from the disk, by whatever hand: found when they are about to be used.
+//! Layers whose files are gone from the disk: found when they are about to be used.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ impl Catalog {
             self.drop_image(image)?;
         }
         self.state().layers.remove(chain_id);
-        // What is left beside the files would come back at the next start.
+        // The record beside the files would come back at the next start.
         durable::remove_tree(&self.layers_dir().join(lost.number.to_string()))?;
         Ok(true)
     }

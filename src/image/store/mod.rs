@@ -27,7 +27,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sync::{KeyedLock, Mutex, RwLock};
-use tokio::sync::Semaphore;
 
 use crate::digest::Digest;
 use crate::limits::Limits;
@@ -35,6 +34,7 @@ use crate::record::Image;
 use crate::registry::endpoint::Registries;
 use crate::registry::http::Http;
 use crate::registry::progress::{PullCounters, PullTotals};
+use crate::registry::transfer::places::Places;
 use crate::rootfs::passwd::{Accounts, FILE_MAX};
 use crate::rootfs::read_files::{RootfsError, read_files};
 use crate::store::catalog::{Catalog, OpenError};
@@ -47,7 +47,7 @@ use crate::store::layer_refs::HoldError;
 pub struct Store {
     pub(crate) catalog: Arc<Catalog>,
     terms: RwLock<PullLimits>,
-    /// One pull per name and one unpacking per layer at a time.
+    /// One pull per name, and one download per layer and registry, at a time, unless one hardly moves.
     pub(crate) pull_locks: Arc<KeyedLock>,
     pub(crate) counters: Arc<PullCounters>,
     /// The registries and how they are reached.
@@ -59,12 +59,12 @@ pub struct Store {
 #[derive(Debug, Clone)]
 pub(crate) struct PullLimits {
     pub(crate) limits: Limits,
-    pub(crate) downloads: Arc<Semaphore>,
+    pub(crate) places: Arc<Places>,
 }
 
 impl PullLimits {
     fn new(limits: Limits) -> Self {
-        Self { limits, downloads: Arc::new(Semaphore::new(limits.downloads.max(1))) }
+        Self { limits, places: Arc::new(Places::new(limits.downloads)) }
     }
 }
 

@@ -407,12 +407,12 @@ fn limits_change_for_the_pulls_to_come() {
     let limits = Limits { downloads: 2, ..Limits::default() };
     let store = Store::open(dir.path(), Registries::default(), limits).unwrap();
     let (before, http) = (store.pull_limits(), store.http());
-    let _place = before.downloads.clone().try_acquire_many_owned(2).unwrap();
     store.set_limits(limits);
-    assert!(store.pull_limits().downloads.try_acquire().is_err(), "the same limits change nothing");
+    assert!(Arc::ptr_eq(&before.places, &store.pull_limits().places), "the same limits change nothing");
     let new = Limits { downloads: 5, stall: std::time::Duration::from_secs(7), ..limits };
     store.set_limits(new);
-    assert_eq!((store.limits(), store.pull_limits().downloads.available_permits()), (new, 5));
+    assert_eq!(store.limits(), new);
+    assert!(!Arc::ptr_eq(&before.places, &store.pull_limits().places), "and have places of their own");
     assert!(!Arc::ptr_eq(&http, &store.http()), "connections stall by the new limit");
     assert_eq!(before.limits, limits, "who is under way goes on as before");
 }

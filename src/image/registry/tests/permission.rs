@@ -1,4 +1,4 @@
-//! What is in the store belongs to those who may pull it: it is used for nobody on their word alone.
+//! The store gives an image only to clients that may pull it from a registry that has it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -37,10 +37,10 @@ async fn knowing_the_id_of_a_private_image_does_not_give_it() {
     let known: [Vec<&Vec<u8>>; 3] =
         [private.blobs().collect(), private.layers.iter().collect(), vec![&private.layers[1]]];
     for missing in known {
-        let thief = boastful(without(all.clone(), &missing)).await;
+        let impostor = boastful(without(all.clone(), &missing)).await;
         let env = TestEnv::new();
         let image = env.store.pull(&format!("{}/team/x:1", owner.host), Some(me())).await.unwrap();
-        let error = env.store.pull(&format!("{}/x:1", thief.host), None).await.unwrap_err();
+        let error = env.store.pull(&format!("{}/x:1", impostor.host), None).await.unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::NotFound, "{error:?}");
         assert_eq!(*env.store.find(image.id.as_str()).unwrap(), *image, "it has no new name");
     }
@@ -55,18 +55,18 @@ async fn claiming_the_layers_of_a_private_image_does_not_give_them() {
     let parsed: serde_json::Value = serde_json::from_slice(&private.config).unwrap();
     let junk = Made::new(&[Tar::default().file("junk-1", b"").end(), Tar::default().file("junk-2", b"").end()], gzip);
     let config = serde_json::to_vec(&serde_json::json!({
-        "os": os, "architecture": architecture, "config": {"User": "thief"}, "rootfs": parsed["rootfs"],
+        "os": os, "architecture": architecture, "config": {"User": "impostor"}, "rootfs": parsed["rootfs"],
     }))
     .unwrap();
     let mut manifest: serde_json::Value = serde_json::from_slice(&junk.manifest).unwrap();
     manifest["config"]["digest"] = serde_json::json!(Digest::of(&config));
     manifest["config"]["size"] = config.len().into();
     let claim = Made { config, manifest: serde_json::to_vec(&manifest).unwrap(), layers: junk.layers };
-    let thief = Server::of(&[("x:1", &claim)]).await;
+    let impostor = Server::of(&[("x:1", &claim)]).await;
     let env = TestEnv::new();
     env.store.pull(&format!("{}/team/x:1", owner.host), None).await.unwrap();
     let before = env.list("layers");
-    let error = env.store.pull(&format!("{}/x:1", thief.host), None).await.unwrap_err();
+    let error = env.store.pull(&format!("{}/x:1", impostor.host), None).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Invalid, "{error:?}");
     assert_eq!((env.store.list().len(), env.list("layers")), (1, before));
 }

@@ -1,19 +1,24 @@
 //! The layers of one pull: fetched and unpacked side by side.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sync::KeyedGuard;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
-use crate::registry::fetch_error::error_chain;
-use crate::registry::transfer::pipe::pipe;
+use crate::registry::fetch_error::{Attempt, Attempts, FetchError, error_chain};
 use crate::registry::pull::Pull;
 use crate::registry::pull_error::PullError;
+use crate::registry::transfer::pipe::pipe;
+use crate::registry::transfer::places::Place;
 use crate::registry::transfer::resumable_download::BlobStream;
 use crate::store::commit::{LayerPlan, ReadyLayer};
 use crate::store::layer_refs::Pin;
+
+/// How often a download looks whether another one was faster.
+const OVERTAKEN_EVERY: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 
 /// What an unpacker has until it has really ended, whether or not anybody still waits for it.
 #[derive(Debug)]
@@ -21,7 +26,7 @@ struct UnpackGuard {
     /// Nobody else unpacks this layer.
     _lock: KeyedGuard,
     /// A place among the downloads, and with it a share of the memory.
-    _place: OwnedSemaphorePermit,
+    place: Place,
     /// Tells the pull that it has ended.
     alive: mpsc::Sender<()>,
 }
@@ -113,17 +118,40 @@ impl Pull {
         if let Some(ready) = self.permitted(&plan).await {
             return Ok(DropBlocking::new((ready, alive)));
         }
-        let lock = self.pull_locks.lock(&self.lock_key(&plan)).await;
+        let (key, lock) = self.turn(&self.lock_key(&plan), |key| self.places.bytes_of(key)).await;
         if let Some(ready) = self.permitted(&plan).await {
             self.progress.skipped(size(&plan));
             return Ok(DropBlocking::new((ready, alive)));
         }
-        let place = self.downloads.clone().acquire_owned().await.map_err(|_| self.aborted())?;
-        let mut held = UnpackGuard { _lock: lock, _place: place, alive };
+        let place = self.places.take(self.image.registry(), &key).await;
+        let transfer = place.transfer.clone();
+        let held = UnpackGuard { _lock: lock, place, alive: alive.clone() };
+        tokio::select! {
+            fetched = self.clone().fetch(&plan, held) => fetched,
+            ready = self.overtaken(&plan) => {
+                self.progress.lost(transfer.bytes());
+                self.progress.skipped(size(&plan));
+                Ok(DropBlocking::new((ready, alive)))
+            }
+        }
+    }
+
+    /// The layer, once a pull that has overtaken this one has brought it.
+    async fn overtaken(&self, plan: &LayerPlan) -> ReadyLayer {
+        loop {
+            tokio::time::sleep(OVERTAKEN_EVERY).await;
+            if let Some(ready) = self.permitted(plan).await {
+                return ready;
+            }
+        }
+    }
+
+    /// Fetches one layer, from one endpoint after another.
+    async fn fetch(self: Arc<Self>, plan: &LayerPlan, mut held: UnpackGuard) -> Result<Unpacked, PullError> {
         let start = self.start();
         for skipped in 0..self.remotes.len() {
             let outcome;
-            (outcome, held) = self.clone().download(&plan, start + skipped, held).await?;
+            (outcome, held) = self.clone().download(plan, start + skipped, held).await?;
             match outcome {
                 Err(PullError::Unpack { source, .. }) if source.blames_source() && skipped + 1 < self.remotes.len() => {
                     tracing::warn!(image = %self.image, error = &source as &dyn std::error::Error, "trying the next endpoint");
@@ -136,6 +164,13 @@ impl Pull {
             }
         }
         Err(self.aborted())
+    }
+
+    fn broken_off(&self, start: usize, rate: u64) -> Attempts {
+        let registry = self.image.registry().to_owned();
+        let attempt =
+            self.endpoints(start).next().map(|remote| Attempt::new(remote, FetchError::Overtaken { registry, rate }));
+        Attempts::new(attempt.into_iter().collect())
     }
 
     /// A layer that is here, and that this registry has sent before.
@@ -158,7 +193,7 @@ impl Pull {
         }
     }
 
-    /// What only one download at a time is for. Another registry may claim the same layer, and never send it.
+    /// The key of a download's lock. Another registry may claim the same layer, and never send it.
     fn lock_key(&self, plan: &LayerPlan) -> String {
         let blob = plan.blob.as_ref().map_or("", |blob| blob.digest.as_str());
         format!("{} {blob} {}", self.image.registry(), plan.chain_id)
@@ -173,12 +208,19 @@ impl Pull {
     ) -> Result<(Result<Unpacked, PullError>, UnpackGuard), PullError> {
         let Some(blob) = plan.blob.clone() else { return Err(self.aborted()) };
         let (writer, reader) = pipe(self.limits.pipe());
+        let transfer = held.place.transfer.clone();
+        let before = transfer.bytes();
         let (unpacker, layer) = (self.clone(), plan.clone());
         let unpacking = tokio::task::spawn_blocking(move || {
             // If nobody waits any more, the layer is dropped, and removed by that, before what is held.
             DropBlocking::new((unpacker.catalog.receive(&layer, reader, &unpacker.limits), held))
         });
-        let (came, fetched) = BlobStream::new(self.clone(), &blob, writer).run(start).await;
+        let stream = BlobStream::new(self.clone(), &blob, writer, transfer.clone());
+        let fetched = tokio::select! {
+            fetched = stream.run(start) => fetched,
+            rate = transfer.broken_off() => Err(self.broken_off(start, rate)),
+        };
+        let came = transfer.bytes() - before;
         let unpacked = unpacking.await.ok().and_then(DropBlocking::take);
         let (unpacked, held) = unpacked.ok_or_else(|| self.aborted())?;
         let unpacked = unpacked.map(|ready| DropBlocking::new((ready, held.alive.clone())));

@@ -2,4 +2,5 @@
 
 pub(crate) mod download;
 pub(crate) mod pipe;
+pub(crate) mod places;
 pub(crate) mod resumable_download;

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use crate::digest::Digest;
+use crate::layer::decompress::is_cheap_to_decode;
 use crate::layer::unpack::Blob;
 use crate::registry::body::Pieces;
 use crate::registry::fetch_error::{Attempt, Attempts, FetchError};
-use crate::registry::transfer::pipe::PipeWriter;
 use crate::registry::pull::Pull;
 use crate::registry::repository::Repository;
 use crate::registry::retry::Backoff;
+use crate::registry::transfer::pipe::PipeWriter;
+use crate::registry::transfer::places::Transfer;
 
 /// An endpoint that brings this much before it breaks off is one to stay with; less is as good as nothing.
 const WORTH_IT: u64 = 64 << 10;
@@ -20,32 +22,33 @@ pub(crate) struct BlobStream<'a> {
     pull: Arc<Pull>,
     blob: &'a Blob,
     to: PipeWriter,
+    transfer: Arc<Transfer>,
     came: u64,
 }
 
 impl<'a> BlobStream<'a> {
-    pub(crate) fn new(pull: Arc<Pull>, blob: &'a Blob, to: PipeWriter) -> Self {
-        Self { pull, blob, to, came: 0 }
+    pub(crate) fn new(pull: Arc<Pull>, blob: &'a Blob, to: PipeWriter, transfer: Arc<Transfer>) -> Self {
+        Self { pull, blob, to, transfer, came: 0 }
     }
 
-    /// Sends the blob's bytes in order, and says how many there were; stops early if nobody listens.
+    /// Sends the blob's bytes in order; stops early once the pipe is closed.
     ///
     /// The endpoints are asked one after another, beginning with number `start`.
-    pub(crate) async fn run(mut self, start: usize) -> (u64, Result<(), Attempts>) {
+    pub(crate) async fn run(mut self, start: usize) -> Result<(), Attempts> {
         let pull = self.pull.clone();
         let mut tried = Vec::new();
         for remote in pull.endpoints(start) {
             match self.ask(remote).await {
                 Ok(()) => {
                     pull.log_fallback(remote, tried);
-                    return (self.came, Ok(()));
+                    return Ok(());
                 }
                 // It has had enough, and says itself why.
-                Err(_) if self.to.is_closed() => return (self.came, Ok(())),
+                Err(_) if self.to.is_closed() => return Ok(()),
                 Err(error) => tried.push(Attempt::new(remote, error)),
             }
         }
-        (self.came, Err(Attempts::new(tried)))
+        Err(Attempts::new(tried))
     }
 
     /// Asks one endpoint for the rest of the blob, again and again as long as that brings something.
@@ -75,6 +78,10 @@ impl<'a> BlobStream<'a> {
         let Blob { digest, size } = self.blob;
         while let Some(piece) = pieces.next().await? {
             let length = u64::try_from(piece.len()).unwrap_or(u64::MAX);
+            if self.came == 0 && is_cheap_to_decode(&piece) {
+                self.transfer.is_small();
+            }
+            self.transfer.came(length);
             self.came = self.came.saturating_add(length);
             self.pull.progress.came(length);
             if !self.to.send(&piece).await || self.came > *size {

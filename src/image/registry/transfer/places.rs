@@ -1,0 +1,262 @@
+//! Places among the downloads of all pulls, shared between registries: no registry can keep those of another waiting.
+//!
+//! There are `image.downloads` places. A layer that waits gets the next that is free, those of the registry with the
+//! fewest places first. One that has waited for a while, from a registry that has less than its part, overtakes: the
+//! slowest download of a registry that has more goes on beside the places, if it needs little memory and few do that
+//! already, and is broken off otherwise, if it brings too little; the rate that is too little grows with the wait.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
+
+use sync::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// How long a layer waits before it overtakes, and over how long the rate of the others is measured.
+const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(5) };
+/// Bytes per second that a download must bring once another registry's layer has waited for [`PATIENCE`]; twice as
+/// much after twice that time, and so on.
+const RATE_MIN: u64 = 64 << 10;
+/// Downloads that were overtaken and go on. Each holds the pipe and buffers of an unpacker, a few MiB.
+const BESIDE_MAX: usize = 8;
+/// Of one registry.
+const BESIDE_OF_REGISTRY_MAX: usize = 2;
+
+/// All places.
+#[derive(Debug)]
+pub(crate) struct Places {
+    count: usize,
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: Vec<Arc<Transfer>>,
+    /// First come, first.
+    waiting: Vec<Waiting>,
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    registry: String,
+    since: Instant,
+}
+
+/// A download that has a place.
+#[derive(Debug)]
+pub(crate) struct Transfer {
+    number: u64,
+    registry: String,
+    /// The lock of the layer that it downloads.
+    key: String,
+    since: Instant,
+    bytes: AtomicU64,
+    /// Its decoder takes more than a little memory, or that is not known yet.
+    is_large: AtomicBool,
+    beside: AtomicBool,
+    rate: Mutex<Window>,
+    broken_off: AtomicBool,
+    breaks_off: Notify,
+}
+
+/// Bytes and time since the last look, and the rate before that.
+#[derive(Debug)]
+struct Window {
+    since: Instant,
+    bytes: u64,
+    rate: u64,
+}
+
+impl Transfer {
+    /// So many bytes came.
+    pub(crate) fn came(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
+    /// Its decoder needs next to no memory.
+    pub(crate) fn is_small(&self) {
+        self.is_large.store(false, Relaxed);
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+
+    /// Waits until others are to have its place; gives the rate that was too little.
+    pub(crate) async fn broken_off(&self) -> u64 {
+        loop {
+            let notified = self.breaks_off.notified();
+            if self.broken_off.load(Relaxed) {
+                return self.rate.lock().rate;
+            }
+            notified.await;
+        }
+    }
+
+    /// Bytes per second in the last full window.
+    fn rate(&self, now: Instant) -> u64 {
+        let mut window = self.rate.lock();
+        let (elapsed, bytes) = (now.duration_since(window.since), self.bytes());
+        if elapsed >= PATIENCE {
+            let millis = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX).max(1);
+            let rate = (bytes - window.bytes).saturating_mul(1000) / millis;
+            *window = Window { since: now, bytes, rate };
+        }
+        window.rate
+    }
+
+    fn is_beside(&self) -> bool {
+        self.beside.load(Relaxed)
+    }
+}
+
+/// A place, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    places: Arc<Places>,
+    pub(crate) transfer: Arc<Transfer>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.state.lock().held.retain(|held| held.number != self.transfer.number);
+        self.places.changed.notify_waiters();
+    }
+}
+
+/// A layer that waits, until it has a place or is given up.
+struct Queued<'a> {
+    places: &'a Arc<Places>,
+    number: u64,
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.places.state.lock().waiting.retain(|waiting| waiting.number != self.number);
+        self.places.changed.notify_waiters();
+    }
+}
+
+impl Places {
+    pub(crate) fn new(count: usize) -> Self {
+        Self { count: count.max(1), state: Mutex::default(), changed: Notify::new() }
+    }
+
+    /// Waits for a place for a layer of `registry`, which others know by `key`.
+    pub(crate) async fn take(self: &Arc<Self>, registry: &str, key: &str) -> Place {
+        let queued = self.queue(registry);
+        loop {
+            let changed = self.changed.notified();
+            if let Some(place) = self.try_take(queued.number, key) {
+                return place;
+            }
+            // Woken by a place that is free, or to see how the others get on.
+            drop(tokio::time::timeout(PATIENCE / 5, changed).await);
+        }
+    }
+
+    /// Bytes that came of `key`; None while it has no place.
+    pub(crate) fn bytes_of(&self, key: &str) -> Option<u64> {
+        let state = self.state.lock();
+        let mut bytes = state.held.iter().filter(|held| held.key == key).map(|held| held.bytes()).peekable();
+        bytes.peek()?;
+        Some(bytes.sum())
+    }
+
+    fn queue(self: &Arc<Self>, registry: &str) -> Queued<'_> {
+        let mut state = self.state.lock();
+        state.last += 1;
+        let (number, now) = (state.last, Instant::now());
+        state.waiting.push(Waiting { number, registry: registry.to_owned(), since: now });
+        // Their rates count from now on, not what they brought while nothing waited.
+        for held in &state.held {
+            held.rate(now);
+        }
+        Queued { places: self, number }
+    }
+
+    fn try_take(self: &Arc<Self>, number: u64, key: &str) -> Option<Place> {
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        let waiting = state.first()?;
+        if waiting.number != number {
+            return None;
+        }
+        let registry = waiting.registry.clone();
+        if state.regular() >= self.count {
+            state.overtake(&registry, now.duration_since(waiting.since), now);
+        }
+        if state.regular() >= self.count {
+            return None;
+        }
+        let transfer = Arc::new(Transfer {
+            number,
+            registry,
+            key: key.to_owned(),
+            since: now,
+            bytes: AtomicU64::new(0),
+            is_large: AtomicBool::new(true),
+            beside: AtomicBool::new(false),
+            rate: Mutex::new(Window { since: now, bytes: 0, rate: u64::MAX }),
+            broken_off: AtomicBool::new(false),
+            breaks_off: Notify::new(),
+        });
+        state.held.push(transfer.clone());
+        Some(Place { places: self.clone(), transfer })
+    }
+}
+
+impl State {
+    /// The next: of those whose registry has the fewest places, the one that came first.
+    fn first(&self) -> Option<&Waiting> {
+        self.waiting.iter().min_by_key(|waiting| (self.of(&waiting.registry), waiting.number))
+    }
+
+    /// Places that a registry has, and those beside.
+    fn of(&self, registry: &str) -> usize {
+        self.held.iter().filter(|held| held.registry == registry).count()
+    }
+
+    fn regular(&self) -> usize {
+        self.held.iter().filter(|held| !held.is_beside()).count()
+    }
+
+    /// Makes room for a layer of `registry` that has waited so long, if that is to be.
+    fn overtake(&self, registry: &str, waited: Duration, now: Instant) {
+        if waited < PATIENCE {
+            return;
+        }
+        let own = self.of(registry);
+        let others = self.held.iter().filter(|held| {
+            held.registry != registry && self.of(&held.registry) > own && now.duration_since(held.since) >= PATIENCE
+        });
+        let mut others: Vec<(u64, &Arc<Transfer>)> = others.map(|held| (held.rate(now), held)).collect();
+        others.sort_by_key(|(rate, _)| *rate);
+        let beside = |held: &&Arc<Transfer>| held.is_beside();
+        let free = self.held.iter().filter(beside).count() < BESIDE_MAX;
+        let aside = others.iter().find(|(_, held)| {
+            let of_registry = self.held.iter().filter(beside).filter(|other| other.registry == held.registry).count();
+            free && !held.is_beside() && !held.is_large.load(Relaxed) && of_registry < BESIDE_OF_REGISTRY_MAX
+        });
+        if let Some((rate, held)) = aside {
+            tracing::debug!(registry = held.registry, rate, "a download goes on beside the places");
+            held.beside.store(true, Relaxed);
+            return;
+        }
+        let times = u64::try_from(waited.as_millis() / PATIENCE.as_millis()).unwrap_or(u64::MAX);
+        if let Some((rate, held)) = others.first().filter(|(rate, _)| *rate < RATE_MIN.saturating_mul(times)) {
+            tracing::debug!(registry = held.registry, rate, "a download is broken off for that of another registry");
+            held.broken_off.store(true, Relaxed);
+            held.breaks_off.notify_waiters();
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/places.rs"]
+mod tests;
