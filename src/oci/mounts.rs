@@ -78,8 +78,12 @@ fn with_options<'a>(asked: &model::Mount, ours: &[&'a str]) -> Vec<&'a str> {
     ours.iter().chain(asked.options.iter().filter_map(deep)).copied().collect()
 }
 
+/// How many pseudo terminals a container may have open. By default the kernel leaves 3072 to all containers of a node
+/// together (`kernel.pty.max` less `kernel.pty.reserve`): one gets a sixth, enough for hundreds of sessions.
+const DEVPTS_MAX: &str = "max=512";
+
 fn kernel(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
-    let mut devpts = vec!["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"];
+    let mut devpts = vec!["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", DEVPTS_MAX];
     if given.pod.security.namespaces.user.as_ref().is_none_or(|ids| ids.gid(5).is_some()) {
         devpts.push("gid=5");
     }

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::support::client::{container, security};
 use crate::support::env::TestEnv;
-use crate::support::harness::Daemon;
+use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::image_fixture::Archive;
 use crate::support::kernel_state;
 
@@ -184,4 +184,24 @@ fn containers_of_one_image_know_nothing_of_each_others_variables() {
     assert!(!client.exec_script(&all[0], "env").contains("CRISP_"));
     assert!(kernel_state::status(daemon.shims()[0]).contains_key("Uid"));
     assert_eq!(fs::read(format!("/proc/{}/environ", daemon.shims()[0])).unwrap(), b"");
+}
+
+#[test]
+fn a_container_gets_no_more_pseudo_terminals_than_its_share() {
+    const SHARE: usize = 512;
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let hog = "for n in $(seq 540); do sleep 100000 < /dev/ptmx & done 2> /dev/null; echo full; wait; sleep 100000";
+    let id = client.run(&pod, "hog", &["sh", "-c", hog]);
+    client.wait_printed(&id, "full");
+    let open = || {
+        let listed = client.exec_script(&id, "ls /dev/pts");
+        listed.lines().filter(|name| name.parse::<u32>().is_ok()).count()
+    };
+    wait_for("the terminals to be opened", seconds(60), || (open() >= SHARE).then_some(()));
+    assert_eq!(open(), SHARE);
+    // The neighbour has terminals.
+    let other = client.run_idle(&pod, "other");
+    assert_eq!(client.exec_script(&other, "exec 3<> /dev/ptmx && ls /dev/pts | grep -c 0"), "1\n");
 }
