@@ -18,7 +18,7 @@ use crate::support::layer_fixture::Layer;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
 /// What the kubelet hides of every container.
-pub(super) const MASKED: [&str; 10] = [
+pub(super) const MASKED: [&str; 11] = [
     "/proc/asound",
     "/proc/acpi",
     "/proc/kcore",
@@ -28,6 +28,7 @@ pub(super) const MASKED: [&str; 10] = [
     "/proc/timer_stats",
     "/proc/sched_debug",
     "/proc/scsi",
+    "/sys/devices/virtual/powercap",
     "/sys/firmware",
 ];
 

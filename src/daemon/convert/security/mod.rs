@@ -63,7 +63,7 @@ fn default_namespaces() -> v1::LinuxContainerSecurityContext {
     }
 }
 
-const MASKED: [&str; 11] = [
+const MASKED: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
@@ -74,6 +74,7 @@ const MASKED: [&str; 11] = [
     "/proc/scsi",
     "/proc/timer_list",
     "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
     "/sys/firmware",
 ];
 const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];

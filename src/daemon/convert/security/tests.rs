@@ -180,6 +180,15 @@ fn a_profile_has_a_name_if_and_only_if_it_is_local() {
 }
 
 #[test]
+fn a_client_that_says_nothing_of_security_has_the_secrets_of_the_kernel_hidden() {
+    let security = container(FieldPath::top("ctx"), None).unwrap();
+    for path in ["/proc/kcore", "/proc/keys", "/sys/firmware", "/sys/devices/virtual/powercap"] {
+        assert!(security.masked_paths.iter().any(|masked| masked == path), "{path}");
+    }
+    assert!(security.readonly_paths.iter().any(|path| path == "/proc/sys"));
+}
+
+#[test]
 fn paths_are_absolute() {
     assert!(refused(|c| c.masked_paths = vec!["proc".into()]).starts_with("ctx.masked_paths[0]:"));
     assert!(refused(|c| c.readonly_paths = vec![String::new()]).starts_with("ctx.readonly_paths[0]:"));
