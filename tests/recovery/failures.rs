@@ -79,6 +79,20 @@ fn a_mount_over_the_root_or_proc_is_refused() {
 }
 
 #[test]
+fn a_device_mounted_over_a_directory_is_refused_in_words_that_come_once() {
+    let daemon = Daemon::start();
+    let pod = daemon.run_pod("pod");
+    let mut config = container("main", &["true"]);
+    let (container_path, host_path) = ("/dev".to_owned(), "/dev/null".to_owned());
+    config.mounts.push(v1::Mount { container_path, host_path, ..Default::default() });
+    let (refusal, _) = refusal(&daemon, &pod, config);
+    let words = refusal.message().to_lowercase();
+    assert!(words.contains("/dev: its source is not a directory, the target is a directory"), "{words}");
+    assert_eq!(words.matches("not a directory").count(), 1, "{words}");
+    assert!(!words.contains("invalid argument"), "{words}");
+}
+
+#[test]
 fn a_user_that_the_image_does_not_know_is_named() {
     let daemon = Daemon::start();
     let client = daemon.client();

@@ -39,6 +39,8 @@ pub enum MountError {
     Ids { target: PathBuf, from: PathBuf, source: io::Error },
     #[error("mount at {target}: the file system of {from} cannot map ids")]
     NoIds { target: PathBuf, from: PathBuf },
+    #[error("mount at {target}: its source is {source_kind}, the target is {target_kind}")]
+    Kind { target: PathBuf, source_kind: &'static str, target_kind: &'static str },
     #[error("mount at {0}: nothing may be mounted there")]
     Forbidden(PathBuf),
     #[error("making the root read-only: {0}")]
@@ -244,6 +246,7 @@ pub(crate) fn attach_in_root(staged: &[PreparedMount], propagation: &mut Propaga
             MountKind::Tree { mount, directory } => {
                 let onto = find_or_create(target, *directory).map_err(step("preparing the target"))?;
                 allowed(target, &onto)?;
+                same_kind(target, *directory, &onto)?;
                 propagation.attach(mount, onto).map_err(step("attaching"))?;
             }
             MountKind::Tmpfs(options) => {
@@ -270,6 +273,22 @@ pub(crate) fn attach_in_root(staged: &[PreparedMount], propagation: &mut Propaga
         }
     }
     Ok(())
+}
+
+/// The kernel mounts only a directory on a directory, and says no more than that the argument is invalid.
+fn same_kind(target: &Path, directory: bool, onto: &OwnedFd) -> Result<(), MountError> {
+    let step = |source: rustix::io::Errno| MountError::Step {
+        target: target.to_owned(),
+        step: "looking at the target",
+        source: source.into(),
+    };
+    let mode = rustix::fs::fstat(onto).map_err(step)?.st_mode;
+    let kind = |directory| if directory { "a directory" } else { "not a directory" };
+    let found = FileType::from_raw_mode(mode) == FileType::Directory;
+    if found == directory {
+        return Ok(());
+    }
+    Err(MountError::Kind { target: target.to_owned(), source_kind: kind(directory), target_kind: kind(found) })
 }
 
 /// Makes the container's root read-only, after all that had to be made in it.

@@ -65,13 +65,7 @@ impl Shim {
         container.kill_rest();
         if let State::Launching(Launching { caller, report, trace, failure: told, .. }) = container.state {
             self.poller.forget(&report, &Source::Report(id.clone()));
-            let mut message = told.unwrap_or_else(|| "the launch ended without a word".to_owned());
-            // libcontainer logs each error once on every level it passes.
-            let new = trace.into_iter().filter(|words| !message.contains(words.as_str())).collect::<Vec<_>>();
-            if !new.is_empty() {
-                message = format!("{message} ({})", new.join("; "));
-            }
-            self.reply(caller, Err(shim_error(ShimErrorKind::Refused, truncate(message))));
+            self.reply(caller, Err(shim_error(ShimErrorKind::Refused, truncate(launch_failure(told, trace)))));
         }
         self.drop_unclaimed();
     }
@@ -127,9 +121,43 @@ impl Shim {
     }
 }
 
+/// Why a launch failed: what a stage said, and of libcontainer's events those that say something else. libcontainer logs
+/// each error once on every level that it passes, in words of its own around those of the stage.
+fn launch_failure(told: Option<String>, trace: Vec<String>) -> String {
+    let message = told.unwrap_or_else(|| "the launch ended without a word".to_owned());
+    let mut new: Vec<String> = Vec::new();
+    for words in trace {
+        let repeats = |known: &String| words.contains(known.as_str()) || known.contains(words.as_str());
+        if !repeats(&message) && !new.iter().any(repeats) {
+            new.push(words);
+        }
+    }
+    if new.is_empty() { message } else { format!("{message} ({})", new.join("; ")) }
+}
+
 /// Why a program does not run; nothing when it does. Never waits: the words come in one write, before the pipe closes.
 fn why_not(started: &OwnedFd) -> String {
     let mut words = [0; WORDS_MAX];
     let n = rustix::io::read(started, &mut words).unwrap_or(0);
     String::from_utf8_lossy(&words[..n]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_launch_gives_each_reason_once() {
+        let failure = |told: Option<&str>, trace: &[&str]| {
+            launch_failure(told.map(str::to_owned), trace.iter().map(|words| (*words).to_owned()).collect())
+        };
+        let told = "mount at /dev: invalid argument";
+        let repeated = ["failed to validate err=mount at /dev: invalid argument", "mount at /dev: invalid argument"];
+        assert_eq!(failure(Some(told), &repeated), told);
+        assert_eq!(
+            failure(Some(told), &["invalid argument", "no memory", "failed: no memory"]),
+            format!("{told} (no memory)")
+        );
+        assert_eq!(failure(None, &["no memory"]), "the launch ended without a word (no memory)");
+    }
 }
