@@ -46,7 +46,11 @@ fn prepare() -> io::Result<(OwnedFd, SignalFd)> {
     rustix::thread::set_name(c"crisp-shim")?;
     // Fails for a process that leads its group already, which is as good.
     rustix::process::setsid().ok();
-    sys::keyring::join_new()?;
+    sys::keyring::join_private()?;
+    // Where the quota of keys is used up, the processes of containers inherit it.
+    if let Err(error) = sys::keyring::lock() {
+        launcher::log(format_args!("locking the session keyring: {error}"));
+    }
     rustix::process::chdir("/")?;
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;

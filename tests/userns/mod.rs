@@ -1,8 +1,9 @@
 //! Pods with user namespaces: who their processes are on the host ([`processes`]), whose their files are ([`files`],
-//! [`volumes`]), what cannot be ([`refusals`]), and what is left of them ([`ends`]).
+//! [`volumes`]), their keys ([`keys`]), what cannot be ([`refusals`]), and what is left of them ([`ends`]).
 
 mod crash;
 mod files;
+mod keys;
 mod processes;
 mod refusals;
 mod volumes;

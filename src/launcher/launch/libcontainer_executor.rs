@@ -14,7 +14,7 @@ use sys::fork::SingleThread;
 use crate::io::console;
 use crate::io::console::Console;
 use crate::launch::report::{Report, WORDS_MAX, send, truncate};
-use crate::process::execve::{exec_as, exec_program};
+use crate::process::execve::{exec_as, exec_program, join_keyring};
 use crate::process::hook::{HookExec, State};
 use crate::process::{hook, lsm_label};
 use crate::rootfs::masked_paths::{NullDevice, apply};
@@ -90,6 +90,9 @@ impl LaunchStages {
 
     /// After libcontainer has entered the root, before the container counts as created.
     fn pre_create(&self) -> Result<(), String> {
+        if let Some(warning) = join_keyring(&self.process).map_err(|e| e.to_string())? {
+            send(&self.report, &Report::Warning(warning.to_owned()), &[]);
+        }
         let mut propagation = PropagationGuard::new(self.shares);
         if self.tty {
             // Before the volumes: one of them could lie over the places where terminals are.

@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub enum Report {
     /// libcontainer's own words about what went wrong; its errors say little.
     Trace(String),
+    /// A setting that this host could not apply.
+    Warning(String),
     /// The terminal's master side comes beside this.
     Console,
     Created {

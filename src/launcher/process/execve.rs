@@ -17,6 +17,7 @@ use nix::errno::Errno;
 use oci_spec::runtime::{Capabilities, LinuxCapabilities, PosixRlimitType, Process};
 use rustix::process::{Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
+use sys::keyring::SessionKeyring;
 
 use crate::process::capabilities::{bits, held};
 use crate::process::lsm_label;
@@ -80,7 +81,6 @@ pub(crate) fn exec_as(
     let env = process.env().as_deref().unwrap_or_default();
     let envp = env.iter().map(|e| CString::new(e.as_bytes())).collect::<Result<Vec<_>, _>>()?;
 
-    lsm_label::with_keys(process, sys::keyring::join_new)?;
     sys::signal::reset().map_err(step("resetting signals"))?;
     lsm_label::on_exec(process)?;
     set_limits(process)?;
@@ -107,6 +107,16 @@ pub(crate) fn exec_as(
     }
     let path = env.iter().find_map(|e| e.strip_prefix("PATH="));
     Err(execute(program, path, &argv, &envp))
+}
+
+/// Gives this process the session keyring of `process`. Returns a warning where it has none that it can use.
+pub(crate) fn join_keyring(process: &Process) -> Result<Option<&'static str>, LabelError> {
+    Ok(match lsm_label::with_keys(process, sys::keyring::join_new)? {
+        SessionKeyring::Own => None,
+        SessionKeyring::Locked => {
+            Some("no session keyring: the quota of keys of its user is used up, see /proc/key-users")
+        }
+    })
 }
 
 /// Makes `cwd` the working directory, and makes sure that it lies inside the root: a descriptor of the host's that

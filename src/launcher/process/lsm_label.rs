@@ -14,7 +14,7 @@ use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, XattrFlags, fsetx
 use rustix::io::Errno;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LabelError {
+pub enum LabelError {
     #[error("AppArmor profile {profile:?}: {source}")]
     Apparmor { profile: String, source: io::Error },
     #[error("SELinux label {label:?}: {source}")]
@@ -45,7 +45,7 @@ pub(crate) fn on_exec(process: &Process) -> Result<(), LabelError> {
 }
 
 /// Does `work`, which makes a keyring, with the label of `process` for new keys: its program could not use them otherwise.
-pub(crate) fn with_keys(process: &Process, work: impl FnOnce() -> io::Result<()>) -> Result<(), LabelError> {
+pub(crate) fn with_keys<T>(process: &Process, work: impl FnOnce() -> io::Result<T>) -> Result<T, LabelError> {
     let label = process.selinux_label().as_deref().unwrap_or_default();
     if label.is_empty() {
         return work().map_err(LabelError::Keyring);
@@ -53,7 +53,7 @@ pub(crate) fn with_keys(process: &Process, work: impl FnOnce() -> io::Result<()>
     set("attr/keycreate", label).map_err(LabelError::Keyring)?;
     let done = work();
     // An empty line takes it back.
-    set("attr/keycreate", "\n").and(done).map_err(LabelError::Keyring)
+    set("attr/keycreate", "\n").and_then(|()| done).map_err(LabelError::Keyring)
 }
 
 /// What is added to the options of a mount whose files are to have `label`. In quotes, since levels have commas.

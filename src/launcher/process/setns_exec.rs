@@ -24,7 +24,8 @@ use crate::launch::libcontainer_executor::{NOT_RUN, write_error};
 use crate::launch::{LaunchError, read, set_oom_score};
 use crate::namespaces::create_user_ns;
 use crate::namespaces::saved_namespaces::SavedNamespaces;
-use crate::process::execve::{exec_program, raise_limits};
+use crate::process::execve::{exec_program, join_keyring, raise_limits};
+use crate::process::lsm_label::LabelError;
 use crate::rootfs::idmap;
 use crate::rootfs::masked_paths::is_null;
 use crate::rootfs::mount_target::open_in_root;
@@ -75,6 +76,8 @@ impl ExecStdio {
 pub enum ExecError {
     #[error(transparent)]
     Read(#[from] LaunchError),
+    #[error(transparent)]
+    Keyring(#[from] LabelError),
     #[error("the configuration has no process")]
     NoProcess,
     #[error("{step}: {source}")]
@@ -202,6 +205,13 @@ fn run(
     keep.extend(stdio.all().chain(started).map(|fd| fd.as_fd()));
     let settled = sys::fork::close_all_but(&keep).map_err(step("closing descriptors"));
     let settled = settled.and_then(|()| settle(cgroups, &proc, oom_score_adj, mode));
+    let settled = settled.and_then(|()| {
+        // The standard error is still that of the shim.
+        if let Some(warning) = join_keyring(&process)? {
+            crate::log(format_args!("exec in {}: {warning}", request.container));
+        }
+        Ok(())
+    });
     let null = own_null(&proc).unwrap_or(null);
     // The host's processes can be found through it: not for longer than it takes.
     drop(proc);

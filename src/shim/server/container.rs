@@ -57,6 +57,8 @@ pub(crate) struct Launching {
     pub(crate) started: OwnedFd,
     /// libcontainer's words, in case it fails.
     pub(crate) trace: Vec<String>,
+    /// The settings that the stages could not apply.
+    pub(crate) warnings: Vec<String>,
     /// What a stage of ours said: more telling than what libcontainer makes of it.
     pub(crate) failure: Option<String>,
 }

@@ -23,6 +23,7 @@ impl Shim {
             let State::Launching(launching) = &mut container.state else { return };
             match receive(&launching.report, &mut self.buffer) {
                 Ok(Some((Report::Trace(words), _))) => launching.trace.push(words),
+                Ok(Some((Report::Warning(words), _))) => launching.warnings.push(words),
                 Ok(Some((Report::Console, mut fds))) => {
                     let max = usize::try_from(container.launch.log_line_max).unwrap_or(usize::MAX);
                     if let (Some(slave), Some(master)) = (fds.pop(), fds.pop())
@@ -45,7 +46,7 @@ impl Shim {
         let Some(container) = self.containers.get_mut(id) else { return };
         let Some(pid) = NonZeroU32::new(pid) else { return };
         let placeholder = State::Settled(ContainerState::Created { pid });
-        let State::Launching(Launching { caller, report, started, .. }) =
+        let State::Launching(Launching { caller, report, started, warnings: told, .. }) =
             std::mem::replace(&mut container.state, placeholder)
         else {
             return;
@@ -53,6 +54,7 @@ impl Shim {
         self.poller.forget(&report, &Source::Report(id.clone()));
         container.state = State::Created { pid, started };
         self.watch_output(id);
+        let warnings = told.into_iter().chain(warnings).collect();
         self.reply(caller, Ok(Response::Created { pid: pid.get(), warnings }));
         if let Some(code) = to_pid(pid).and_then(|pid| self.unclaimed.remove(&pid.as_raw())) {
             self.ended(id, code);

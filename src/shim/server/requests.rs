@@ -97,6 +97,7 @@ impl Shim {
             report,
             started: started.into(),
             trace: Vec::new(),
+            warnings: Vec::new(),
             failure: None,
         });
         let container = Container {
