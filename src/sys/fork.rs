@@ -24,11 +24,13 @@ pub fn fork(_proof: SingleThread, child: impl FnOnce() -> i32) -> io::Result<Pid
     // SAFETY: this is the only thread, so no lock is held by another one and the child may run any code.
     match unsafe { nix::unistd::fork() }? {
         ForkResult::Parent { child } => Ok(child),
-        ForkResult::Child => {
-            let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(101);
-            exit_now(code)
-        }
+        ForkResult::Child => run_child(child),
     }
+}
+
+/// In a new process: it never returns into the code of the one that started it.
+pub(crate) fn run_child(child: impl FnOnce() -> i32) -> ! {
+    exit_now(std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(101))
 }
 
 /// Ends the process without running exit handlers or flushing what the parent may flush too.

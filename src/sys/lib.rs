@@ -1,6 +1,7 @@
 //! Thin, safe doors to the kernel that no crate offers. The only crate of crisp with `unsafe`.
 //!
 //! - [`fork`]: split the process in two, only where that is sound (one thread).
+//! - [`sibling`]: a child that is born with a filter loaded and all rights given up.
 //! - [`child_wait`]: wait for a process that has so much time, and hear what it says.
 //! - [`mount`]: `mount_setattr`, and detached mounts with their attributes.
 //! - [`seccomp`]: load a ready-made filter.
@@ -24,4 +25,5 @@ pub mod mount;
 pub mod netns;
 pub mod seccomp;
 pub mod seqpacket;
+pub mod sibling;
 pub mod signal;

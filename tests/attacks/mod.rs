@@ -51,6 +51,7 @@
 //! | none yet: renames | a neighbour's renames keep containers from being made | `attacks::races::renames_elsewhere_do_not_keep_a_container_from_being_made` |
 //! | none yet: shared processes | the first process of a pod, and neighbours with other users | `attacks::runtime_binary::the_init_of_a_shared_pid_namespace_gives_nothing_to_the_most_privileged`, `attacks::runtime_binary::neighbours_in_a_pod_look_into_each_other_only_as_their_users_permit`, `attacks::runtime_binary::a_neighbour_that_stops_whoever_comes_does_not_keep_the_pod_from_its_end`, `container::namespaces::the_init_of_a_shared_pid_namespace_leads_nowhere` |
 //! | none yet: the host's processes | a container that sees the shim | `attacks::runtime_binary::the_shim_is_out_of_reach_of_a_container_that_sees_the_hosts_processes` |
+//! | none yet: CAP_SYS_PTRACE | a container traces processes on their way into its PID namespace, while they have the rights and files of the host | `attacks::tracer::a_container_that_traces_commands_on_their_way_in_gains_nothing`, `attacks::tracer::a_container_that_traces_its_neighbours_on_their_way_in_gains_nothing`, `attacks::tracer::a_container_that_traces_who_joins_its_processes_gains_nothing`, `attacks::tracer::a_container_that_is_created_and_not_started_has_no_more_rights_than_when_it_runs`, `attacks::tracer::a_profile_that_lets_no_process_be_born_holds_for_commands_and_neighbours` |
 //! | none yet: terminals | a container opens all pseudo terminals of the node | `attacks::neighbours::a_container_gets_no_more_pseudo_terminals_than_its_share` |
 //! | none yet: keys | a container uses up the quota of keys of its user | `userns::keys::containers_start_while_the_quota_of_keys_is_used_up` |
 //! | none yet: resizing | a neighbour is killed, starved, or loses its devices by a change | `update::memory::a_limit_below_what_is_held_is_refused_with_numbers_and_kills_nobody`, `resize::memory::a_limit_below_what_is_held_kills_nothing_and_a_refusal_changes_nothing`, `resize::patches::devices_are_as_open_and_as_shut_as_before`, `update::concurrency::in_a_storm_of_changes_every_container_ends_as_it_was_asked_last_and_nothing_is_harmed`, `container::cgroups::cgroups_are_shown_read_only_and_only_the_containers_own` |
@@ -66,6 +67,7 @@ mod racer;
 mod races;
 mod request_fields;
 mod runtime_binary;
+mod tracer;
 
 use std::fs;
 use std::path::Path;

@@ -169,7 +169,11 @@ fn a_container_with_hooks_is_like_any_other_otherwise() {
 fn hooks_run_in_pods_that_share_or_have_the_hosts_namespaces() {
     let specs = Specs::new();
     let here = specs.path("");
-    let script = format!("readlink /proc/self/ns/pid > {0}pids; cat > {0}state", here.display());
+    let script = format!(
+        "readlink /proc/self/ns/pid > {0}pids; cat > {0}state; \
+        pid=$(sed -E 's/.*\"pid\":([0-9]*).*/\\1/' {0}state); readlink /proc/$pid/ns/mnt > {0}mounts",
+        here.display()
+    );
     specs.device(
         json!({"env": ["D=1"], "hooks": [hook("createContainer", &script), hook("startContainer", "echo $D > /d")]}),
     );
@@ -189,7 +193,12 @@ fn hooks_run_in_pods_that_share_or_have_the_hosts_namespaces() {
         let id = client.run_config(&pod, config);
         // Others in there could look into it.
         assert_eq!(text(&specs, "pids").trim(), fs::read_link("/proc/self/ns/pid").unwrap().to_str().unwrap());
-        assert_eq!(read(&specs, "state")["pid"], daemon.pids(&id)[0]);
+        // It was told a process with the container's mounts: where processes are shared, the first one forks the container's.
+        let mounts = fs::read_link(format!("/proc/{}/ns/mnt", daemon.pids(&id)[0])).unwrap();
+        assert_eq!(text(&specs, "mounts").trim(), mounts.to_str().unwrap());
+        if mode == v1::NamespaceMode::Node {
+            assert_eq!(read(&specs, "state")["pid"], daemon.pids(&id)[0]);
+        }
         assert_eq!(client.exec_script(&id, "cat /d"), "\n", "a hook has the variables that it names and no others");
     }
 }

@@ -267,3 +267,15 @@ fn a_command_that_is_too_long_is_named() {
     assert!(refusal.message().contains("cmd"), "{refusal:?}");
     assert_eq!(client.exec_script(&id, "echo fine"), "fine\n");
 }
+
+#[test]
+fn a_command_that_meets_the_end_of_its_container_is_refused_as_one_of_an_ended_container() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    for round in 0..times(25, 3) {
+        let id = client.run(&pod, &format!("short-{round}"), &["sleep", "0.1"]);
+        let refusal = std::iter::from_fn(|| Some(client.try_exec(&id, &["true"], 0))).find_map(Result::err).unwrap();
+        assert!(matches!(refusal.code(), Code::FailedPrecondition | Code::NotFound), "{refusal:?}");
+    }
+}

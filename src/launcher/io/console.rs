@@ -48,9 +48,8 @@ pub(crate) fn name_terminal(process: &mut Process) {
     }
 }
 
-/// Makes the slave side the controlling terminal and the standard streams of this session leader.
-pub(crate) fn take(slave: &OwnedFd) -> io::Result<()> {
-    rustix::process::ioctl_tiocsctty(slave)?;
+/// Makes the slave side the standard streams.
+pub(crate) fn connect(slave: &OwnedFd) -> io::Result<()> {
     rustix::stdio::dup2_stdin(slave)?;
     rustix::stdio::dup2_stdout(slave)?;
     rustix::stdio::dup2_stderr(slave)?;

@@ -67,11 +67,12 @@ pub fn connect(
     log: Option<std::fs::File>,
     report: OwnedFd,
     started: OwnedFd,
+    go: OwnedFd,
 ) -> io::Result<(Streams, ContainerStdio)> {
     let log = LogFile::new(log);
     let mut streams = Streams { stdout: None, stderr: None, stdin: None, _slave: None, log, attached: Vec::new() };
     if tty {
-        return Ok((streams, ContainerStdio { stdin: null()?, stdout: null()?, stderr: null()?, report, started }));
+        return Ok((streams, ContainerStdio { stdin: null()?, stdout: null()?, stderr: null()?, report, started, go }));
     }
     let container_in = if stdin {
         let (theirs, ours) = std::io::pipe()?;
@@ -90,7 +91,10 @@ pub fn connect(
     let (stderr, container_err) = output(Stream::Stderr)?;
     streams.stdout = Some(stdout);
     streams.stderr = Some(stderr);
-    Ok((streams, ContainerStdio { stdin: container_in, stdout: container_out, stderr: container_err, report, started }))
+    Ok((
+        streams,
+        ContainerStdio { stdin: container_in, stdout: container_out, stderr: container_err, report, started, go },
+    ))
 }
 
 impl Streams {

@@ -13,12 +13,15 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use libcontainer::container::Container;
 use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use nix::sched::CloneFlags;
 use oci_spec::runtime::{Mount, Process, Spec};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Uid};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::CapabilitySet;
 use shim_protocol::{CreateRequest, LaunchConfig, Overlay};
 use sys::fork::SingleThread;
@@ -26,12 +29,16 @@ use sys::fork::SingleThread;
 use super::cgroup_join::CgroupFds;
 use super::hook_gate::{self, HookGate};
 use super::join_user_ns::UserNsLaunch;
-use super::libcontainer_executor::{CrispExecutor, HookPlan, LaunchStages, StartHooks};
+use super::libcontainer_executor::{CrispExecutor, HookPlan, LaunchStages, StageSettings, StartHooks};
 use super::libcontainer_spec::{SpecError, for_libcontainer, own_mounts};
 use super::minimal_mounts::pivot_to_minimal_mounts;
 use super::report::trace;
-use super::{ContainerStdio, LaunchError, read, set_oom_score, step, target_pid_ns};
+use super::shared_pid_ns::{self, SharedPidNs};
+use super::shared_stage::SharedStage;
+use super::{ContainerStdio, LaunchError, read, set_oom_score, step};
 use crate::process::execve::{clamped_limits, raise_limits};
+use crate::process::lsm_label::ProcFs;
+use crate::process::seccomp_filter::SeccompFilter;
 use crate::process::{capabilities, lsm_label};
 use crate::rootfs::idmap::IdMaps;
 use crate::rootfs::mounts::{self, PreparedMount};
@@ -53,13 +60,26 @@ struct Launcher<'a> {
     /// libcontainer waits for hooks before it enters the root.
     gated: bool,
     warnings: Vec<String>,
-    /// Keeps the PID namespace of another container while it is joined.
-    _target: Option<OwnedFd>,
+    shared: Option<SharedPidNs>,
 }
 
-/// Creates a container. Returns its first process and the settings that the host could not apply.
-pub(super) fn run(request: &CreateRequest, stdio: ContainerStdio) -> Result<(u32, Vec<String>), LaunchError> {
-    let mut launcher = Launcher::read(request)?;
+/// A container's first process, which waits for its start.
+#[derive(Debug)]
+pub(super) struct CreatedProcess {
+    pub(super) pid: u32,
+    /// The settings that the host could not apply.
+    pub(super) warnings: Vec<String>,
+    /// It waits at `ContainerStdio::go`, not at libcontainer's socket.
+    pub(super) waits: bool,
+}
+
+/// Creates a container.
+pub(super) fn run(
+    request: &CreateRequest,
+    stdio: ContainerStdio,
+    pod_proc: Option<BorrowedFd<'_>>,
+) -> Result<CreatedProcess, LaunchError> {
+    let mut launcher = Launcher::read(request, pod_proc)?;
     let filter = launcher.read_filter()?;
     launcher.chown_stdio(&stdio).map_err(step("handing the standard streams to the user"))?;
     let mut prepared = launcher.prepare_mounts()?;
@@ -69,24 +89,46 @@ pub(super) fn run(request: &CreateRequest, stdio: ContainerStdio) -> Result<(u32
     launcher.enter_mount_namespace(&cgroup_fds)?;
     launcher.mount_rootfs(&mut prepared)?;
     launcher.write_bundle()?;
-    let stages = launcher.stages(prepared, filter, [stdio.report, stdio.started])?;
+    let stages = launcher.stages(prepared, filter, stdio.report, stdio.started, stdio.go)?;
     if launcher.gated {
         launcher.spawn_gatekeeper(&stages)?;
     }
-    let pid = launcher.build([stdio.stdin, stdio.stdout, stdio.stderr], stages)?;
+    let mut container = launcher.build([stdio.stdin, stdio.stdout, stdio.stderr], Rc::clone(&stages))?;
+    let first = container.pid().ok_or(LaunchError::Lacks("first process"))?.as_raw();
+    let mut pid = to_number(first)?;
     cgroup_fds.add(pid).map_err(step("joining the cgroups"))?;
     launcher.set_oom_score(pid);
-    Ok((pid, launcher.warnings))
+    let waits = launcher.shared.is_some();
+    if waits {
+        pid = to_number(enter_shared_pid_ns(&mut container, first, &stages)?)?;
+    }
+    Ok(CreatedProcess { pid, warnings: launcher.warnings, waits })
+}
+
+fn to_number(pid: i32) -> Result<u32, LaunchError> {
+    u32::try_from(pid).map_err(|_| LaunchError::Lacks("first process"))
+}
+
+/// Lets the process that libcontainer made fork the container's first one in the PID namespace that this shares.
+fn enter_shared_pid_ns(container: &mut Container, outside: i32, stages: &LaunchStages) -> Result<i32, LaunchError> {
+    let forking = "forking in the shared PID namespace";
+    let outside = Pid::from_raw(outside).ok_or(LaunchError::Lacks("first process"))?;
+    let outside = pidfd_open(outside, PidfdFlags::empty()).map_err(step(forking))?;
+    container.start().map_err(|e| LaunchError::Libcontainer(e.to_string()))?;
+    // A child of the shim, which reaps it.
+    let mut ended = [PollFd::new(&outside, PollFlags::IN)];
+    while poll(&mut ended, None).is_err_and(|errno| errno == rustix::io::Errno::INTR) {}
+    let failed = || step(forking)(io::Error::other("the process that should fork ended"));
+    stages.forked().map(nix::unistd::Pid::as_raw).ok_or_else(failed)
 }
 
 impl<'a> Launcher<'a> {
     /// Reads the configuration from the container's directory.
-    fn read(request: &'a CreateRequest) -> Result<Self, LaunchError> {
+    fn read(request: &'a CreateRequest, pod_proc: Option<BorrowedFd<'_>>) -> Result<Self, LaunchError> {
         let dir = &request.dir;
         let mut spec: Spec = read(dir, "config.json")?;
         let shim = nix::unistd::getppid().as_raw();
-        let target =
-            target_pid_ns::join(&mut spec, shim).map_err(step("joining the processes of another container"))?;
+        let shared = SharedPidNs::take(&mut spec, shim, pod_proc).map_err(step("opening the shared PID namespace"))?;
         let config: LaunchConfig = read(dir, LaunchConfig::FILE)?;
         let process = spec.process().clone().ok_or(LaunchError::Lacks("process"))?;
         let userns = UserNsLaunch::of(&spec).map_err(step("opening the pod's namespaces"))?;
@@ -109,7 +151,7 @@ impl<'a> Launcher<'a> {
             process,
             userns,
             ids,
-            _target: target,
+            shared,
         })
     }
 
@@ -159,6 +201,9 @@ impl<'a> Launcher<'a> {
         }
         let user = self.userns.as_ref().map(|userns| userns.user.as_fd());
         mount_overlay(&self.config.rootfs, label, rootfs, user, &self.bundle)?;
+        if let Some(shared) = &self.shared {
+            shared.attach_proc(&self.request.dir).map_err(step("mounting the proc file system"))?;
+        }
         refuse_links(rootfs)
     }
 
@@ -171,8 +216,13 @@ impl<'a> Launcher<'a> {
         }
         if let Some(userns) = &self.userns {
             let dir = &self.request.dir;
-            userns.make_reachable(dir, self.gated).map_err(step("letting the user namespace find the root"))?;
+            userns
+                .make_reachable(dir, self.gated, self.shared.is_some())
+                .map_err(step("letting the user namespace find the root"))?;
             userns.adapt(&mut slim, dir).map_err(SpecError::from)?;
+        }
+        if self.shared.is_some() {
+            shared_pid_ns::adapt(&mut slim, &self.request.dir).map_err(SpecError::from)?;
         }
         slim.save(self.bundle.join("config.json")).map_err(|e| LaunchError::Libcontainer(e.to_string()))
     }
@@ -182,10 +232,27 @@ impl<'a> Launcher<'a> {
         &self,
         prepared: Vec<PreparedMount>,
         filter: Option<Vec<u8>>,
-        pipes: [OwnedFd; 2],
+        report: OwnedFd,
+        started: OwnedFd,
+        go: OwnedFd,
     ) -> Result<Rc<LaunchStages>, LaunchError> {
         let hooks = HookPlan { gated: self.gated, start: start_hooks(self.request, &self.spec)? };
-        Ok(LaunchStages::new(prepared, self.process.clone(), &self.spec, filter, self.config.tty, pipes, hooks))
+        let shared = self.shared.as_ref().map(|shared| SharedStage::new(&shared.namespace, go)).transpose();
+        let calls = if self.shared.is_some() { SharedStage::calls(self.config.tty) } else { &[][..] };
+        let filter = SeccompFilter::prepare(filter.as_deref(), calls).map_err(step("reading the seccomp filter"))?;
+        let settings = StageSettings {
+            process: self.process.clone(),
+            filter,
+            tty: self.config.tty,
+            hooks,
+            shared: shared.map_err(step("preparing to fork in the shared PID namespace"))?,
+            proc: if self.shared.is_some() {
+                ProcFs::of_host().map_err(step("opening /proc"))?
+            } else {
+                ProcFs::Mounted
+            },
+        };
+        Ok(LaunchStages::new(prepared, &self.spec, settings, report, started))
     }
 
     fn spawn_gatekeeper(&self, stages: &Rc<LaunchStages>) -> Result<(), LaunchError> {
@@ -209,8 +276,8 @@ impl<'a> Launcher<'a> {
         }
     }
 
-    /// Calls libcontainer. Returns the first process.
-    fn build(&self, stdio: [OwnedFd; 3], stages: Rc<LaunchStages>) -> Result<u32, LaunchError> {
+    /// Calls libcontainer.
+    fn build(&self, stdio: [OwnedFd; 3], stages: Rc<LaunchStages>) -> Result<Container, LaunchError> {
         let failed = |e: libcontainer::error::LibcontainerError| {
             let mut words = e.to_string();
             let mut cause = std::error::Error::source(&e);
@@ -221,7 +288,7 @@ impl<'a> Launcher<'a> {
             LaunchError::Libcontainer(words)
         };
         let [stdin, stdout, stderr] = stdio;
-        let container = ContainerBuilder::new(self.request.container.to_string(), SyscallType::default())
+        ContainerBuilder::new(self.request.container.to_string(), SyscallType::default())
             .with_executor(CrispExecutor(stages))
             .with_root_path(&self.bundle)
             .map_err(failed)?
@@ -233,9 +300,7 @@ impl<'a> Launcher<'a> {
             .with_detach(true)
             .as_sibling(true)
             .build()
-            .map_err(failed)?;
-        let pid = container.pid().ok_or(LaunchError::Lacks("first process"))?;
-        u32::try_from(pid.as_raw()).map_err(|_| LaunchError::Lacks("first process"))
+            .map_err(failed)
     }
 
     /// A program that reopens /dev/stdout as another user than root would be refused.

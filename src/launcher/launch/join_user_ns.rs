@@ -16,6 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags, mount, open_tree, unmount};
 use sys::mount::{Attributes, NODEV, NOEXEC, NOSUID, RDONLY, Reach, detach_copy, set_attributes};
 
+use crate::launch::shared_pid_ns::PROC;
 use crate::rootfs::idmap;
 use crate::rootfs::mounts::attach;
 
@@ -52,9 +53,10 @@ impl UserNsLaunch {
     }
 
     /// Lets root of the namespace find what it needs in `dir`, in this mount namespace: what is mounted at its `rootfs`, and
-    /// where libcontainer keeps its things, and for hooks the configuration. Whatever else is beside them, or on the way
+    /// where libcontainer keeps its things, for hooks the configuration, and with `proc` the proc file system that is mounted
+    /// there. Whatever else is beside them, or on the way
     /// there, is gone from here.
-    pub(crate) fn make_reachable(&self, dir: &Path, hooked: bool) -> io::Result<()> {
+    pub(crate) fn make_reachable(&self, dir: &Path, hooked: bool, proc: bool) -> io::Result<()> {
         let dir = &dir.canonicalize()?;
         let rootfs = dir.join(ROOTFS);
         let taken = open_tree(open(&rootfs)?, "", OpenTreeFlags::AT_EMPTY_PATH | CLONE)?;
@@ -62,6 +64,9 @@ impl UserNsLaunch {
         let mut places = vec![(rootfs, taken), (dir.join(BUNDLE), detach_copy(&dir.join(BUNDLE), Reach::Top)?)];
         if let Some(sys) = &self.sys {
             places.push((dir.join(SYS), sys.try_clone()?));
+        }
+        if proc {
+            places.push((dir.join(PROC), detach_copy(&dir.join(PROC), Reach::Top)?));
         }
         let config = hooked.then(|| detach_copy(&dir.join(CONFIG), Reach::Top)).transpose()?;
         if let Some(closed) = first_closed(dir)? {

@@ -8,14 +8,18 @@ use std::rc::Rc;
 
 use libcontainer::oci_spec::runtime::Spec;
 use libcontainer::workload::{Executor, ExecutorError, ExecutorSetEnvsError, ExecutorValidationError};
+use nix::unistd::Pid;
 use oci_spec::runtime::{Hook, Linux, LinuxNamespaceType, Process};
 use sys::fork::SingleThread;
 
 use crate::io::console;
 use crate::io::console::Console;
 use crate::launch::report::{Report, WORDS_MAX, send, truncate};
-use crate::process::execve::{exec_as, exec_program, join_keyring};
+use crate::launch::shared_stage::SharedStage;
+use crate::process::execve::{drop_rights, execute, execute_first, join_keyring, load_filter};
 use crate::process::hook::{HookExec, State};
+use crate::process::lsm_label::ProcFs;
+use crate::process::seccomp_filter::SeccompFilter;
 use crate::process::{hook, lsm_label};
 use crate::rootfs::masked_paths::{NullDevice, apply};
 use crate::rootfs::mount_propagation::PropagationGuard;
@@ -26,18 +30,27 @@ use crate::rootfs::mounts::{PreparedMount, attach_in_root, seal_root};
 #[derive(Debug)]
 pub(crate) struct LaunchStages {
     staged: Vec<PreparedMount>,
-    process: Process,
+    settings: StageSettings,
     linux: Linux,
     readonly_root: bool,
     /// Whether a volume tells the host of what is mounted in it.
     shares: bool,
-    filter: Option<Vec<u8>>,
-    tty: bool,
     report: OwnedFd,
     started: OwnedFd,
     /// The slave side of the terminal, between the two stages.
     slave: RefCell<Option<OwnedFd>>,
-    hooks: HookPlan,
+}
+
+#[derive(Debug)]
+pub(crate) struct StageSettings {
+    pub(crate) process: Process,
+    pub(crate) filter: SeccompFilter,
+    pub(crate) tty: bool,
+    pub(crate) hooks: HookPlan,
+    /// For a container that shares a PID namespace.
+    pub(crate) shared: Option<SharedStage>,
+    /// Where the first process finds its own files.
+    pub(crate) proc: ProcFs,
 }
 
 /// What hooks change about the stages.
@@ -62,23 +75,54 @@ pub(crate) struct StartHooks {
 impl LaunchStages {
     pub(crate) fn new(
         staged: Vec<PreparedMount>,
-        process: Process,
         spec: &Spec,
-        filter: Option<Vec<u8>>,
-        tty: bool,
-        [report, started]: [OwnedFd; 2],
-        hooks: HookPlan,
+        settings: StageSettings,
+        report: OwnedFd,
+        started: OwnedFd,
     ) -> Rc<Self> {
         let slave = RefCell::new(None);
         let linux = spec.linux().clone().unwrap_or_default();
         let readonly_root = spec.root().as_ref().is_some_and(|root| root.readonly() == Some(true));
         let shares = spec.mounts().iter().flatten().any(PropagationGuard::has);
-        Rc::new(Self { staged, process, linux, readonly_root, shares, filter, tty, report, started, slave, hooks })
+        Rc::new(Self { staged, settings, linux, readonly_root, shares, report, started, slave })
+    }
+
+    pub(super) fn process(&self) -> &Process {
+        &self.settings.process
+    }
+
+    pub(super) fn filter(&self) -> &SeccompFilter {
+        &self.settings.filter
+    }
+
+    pub(super) fn proc(&self) -> &ProcFs {
+        &self.settings.proc
+    }
+
+    pub(super) fn has_terminal(&self) -> bool {
+        self.settings.tty
+    }
+
+    pub(super) fn report(&self) -> &OwnedFd {
+        &self.report
+    }
+
+    pub(super) fn started(&self) -> &OwnedFd {
+        &self.started
+    }
+
+    /// The first process of a container that shares a PID namespace, once it is there.
+    pub(super) fn forked(&self) -> Option<Pid> {
+        self.settings.shared.as_ref().and_then(SharedStage::forked)
+    }
+
+    fn propagation(&self) -> Result<PropagationGuard, String> {
+        PropagationGuard::new(self.shares, self.proc().host()).map_err(|e| format!("copying a descriptor: {e}"))
     }
 
     /// Makes the mounts in the root of this process, for a container whose first process is not there yet.
     pub(crate) fn apply_mounts_early(&self) -> Result<(), String> {
-        let mut propagation = PropagationGuard::new(self.shares);
+        let mut propagation = self.propagation()?;
         attach_in_root(&self.staged, &mut propagation).map_err(|e| e.to_string())?;
         rejoin(propagation)
     }
@@ -90,13 +134,13 @@ impl LaunchStages {
 
     /// After libcontainer has entered the root, before the container counts as created.
     fn pre_create(&self) -> Result<(), String> {
-        if let Some(warning) = join_keyring(&self.process).map_err(|e| e.to_string())? {
+        if let Some(warning) = join_keyring(self.process(), self.proc()).map_err(|e| e.to_string())? {
             send(&self.report, &Report::Warning(warning.to_owned()), &[]);
         }
-        let mut propagation = PropagationGuard::new(self.shares);
-        if self.tty {
+        let mut propagation = self.propagation()?;
+        if self.has_terminal() {
             // Before the volumes: one of them could lie over the places where terminals are.
-            let uid = self.process.user().uid();
+            let uid = self.process().user().uid();
             let opened = console::open(uid, &mut propagation).map_err(|e| format!("opening a terminal: {e}"))?;
             let Console { master, slave } = opened;
             send(&self.report, &Report::Console, &[master.as_fd(), slave.as_fd()]);
@@ -107,10 +151,10 @@ impl LaunchStages {
         if let Some(label) = label.filter(|_| self.has_queues()) {
             lsm_label::on_queues(Path::new("/dev/mqueue"), label).map_err(|e| format!("labelling /dev/mqueue: {e}"))?;
         }
-        if !self.hooks.gated {
+        if !self.settings.hooks.gated {
             attach_in_root(&self.staged, &mut propagation).map_err(|e| e.to_string())?;
         }
-        let cwd = self.process.cwd();
+        let cwd = self.process().cwd();
         drop(find_or_create(cwd, true).map_err(|e| format!("working directory {}: {e}", cwd.display()))?);
         let paths = |paths: &'_ Option<Vec<String>>| paths.clone().unwrap_or_default();
         let (masked, readonly) = (paths(self.linux.masked_paths()), paths(self.linux.readonly_paths()));
@@ -124,23 +168,33 @@ impl LaunchStages {
         self.linux.namespaces().iter().flatten().any(|namespace| namespace.typ() == LinuxNamespaceType::Ipc)
     }
 
-    /// After the start signal. Returns the reason why the program does not run.
+    /// After libcontainer's start signal, in a container with processes of its own. Returns the reason why the program does
+    /// not run.
     fn post_start(&self) -> String {
-        if let Some(start) = &self.hooks.start
+        if let Some(slave) = self.slave.take()
+            && let Err(error) = console::connect(&slave).and_then(|()| Ok(rustix::process::ioctl_tiocsctty(&slave)?))
+        {
+            return format!("taking the terminal: {error}");
+        }
+        if let Err(error) = sys::fork::close_all_but(&[self.started.as_fd()]) {
+            return format!("closing descriptors: {error}");
+        }
+        let confined = drop_rights(self.process(), self.proc());
+        match confined.and_then(|rights| load_filter(self.process(), rights, self.filter())) {
+            Ok(()) => self.run_program(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    /// Runs the hooks and the program in a process that has no more rights than they. Returns the reason why the program
+    /// does not run.
+    pub(super) fn run_program(&self) -> String {
+        if let Some(start) = &self.settings.hooks.start
             && let Err(error) = self.run_hooks(start)
         {
             return error.to_string();
         }
-        if let Some(slave) = &*self.slave.borrow()
-            && let Err(error) = console::take(slave)
-        {
-            return format!("taking the terminal: {error}");
-        }
-        let args = self.process.args().as_deref().unwrap_or_default();
-        match exec_program(&self.process, args, self.filter.as_deref(), Some(&self.started)) {
-            Ok(never) => match never {},
-            Err(error) => error.to_string(),
-        }
+        execute_first(self.process(), self.process().args().as_deref().unwrap_or_default()).to_string()
     }
 }
 
@@ -157,19 +211,16 @@ impl LaunchStages {
     }
 }
 
-/// A hook in the container is a program of the container's, with what its own program may do and no more: the path is
-/// looked up among files that an image brought.
+/// A hook in the container is a program of the container's, with what its own program may do and no more, as the process
+/// that it comes from: the path is looked up among files that an image brought.
 impl HookExec for LaunchStages {
     fn execute(&self, hook: &Hook) -> String {
-        let mut process = self.process.clone();
+        let mut process = self.process().clone();
         if let Some(env) = hook.env() {
             process.set_env(Some(env.clone()));
         }
         let program = hook.path().display().to_string();
-        match exec_as(&process, &program, &hook::arguments(hook), self.filter.as_deref()) {
-            Ok(never) => match never {},
-            Err(error) => error.to_string(),
-        }
+        execute(&process, &program, &hook::arguments(hook)).to_string()
     }
 }
 
@@ -199,8 +250,15 @@ impl Executor for CrispExecutor {
     }
 
     fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
-        write_error(&self.0.started, &self.0.post_start());
+        let stages = &self.0;
         // Back in libcontainer nothing good can follow: the filter may be loaded and the rights are gone.
+        match &stages.settings.shared {
+            None => write_error(&stages.started, &stages.post_start()),
+            Some(shared) => match shared.fork(stages, stages.slave.take()) {
+                Ok(()) => sys::fork::exit_now(0),
+                Err(words) => stages.report_failure(&words),
+            },
+        }
         sys::fork::exit_now(NOT_RUN)
     }
 }

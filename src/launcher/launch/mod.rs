@@ -12,18 +12,20 @@ pub(crate) mod libcontainer_executor;
 mod libcontainer_spec;
 mod minimal_mounts;
 pub mod report;
+mod shared_pid_ns;
+mod shared_stage;
 pub mod start;
-mod target_pid_ns;
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use nix::unistd::Pid;
 use shim_protocol::CreateRequest;
 use sys::fork::SingleThread;
 
+use crate::launch::create::CreatedProcess;
 use crate::launch::report::{Report, send, truncate};
 
 #[derive(Debug, thiserror::Error)]
@@ -60,19 +62,24 @@ pub struct ContainerStdio {
     pub(crate) report: OwnedFd,
     /// Closes when the program runs; before that, tells why it does not.
     pub(crate) started: OwnedFd,
+    /// Where a first process that shares a PID namespace waits for its start.
+    pub(crate) go: OwnedFd,
 }
 
-/// Starts the launch. What comes of it is told through `ContainerStdio::report`.
-pub fn launch(request: &CreateRequest, stdio: ContainerStdio) -> io::Result<Pid> {
+/// Starts the launch. What comes of it is told through `ContainerStdio::report`. `pod_proc` is a mount namespace whose root
+/// is the proc file system of the pod's PID namespace, where it has one.
+pub fn launch(request: &CreateRequest, stdio: ContainerStdio, pod_proc: Option<BorrowedFd<'_>>) -> io::Result<Pid> {
     sys::fork::fork(SingleThread::check()?, move || {
-        let keep = [&stdio.stdin, &stdio.stdout, &stdio.stderr, &stdio.report, &stdio.started].map(|fd| fd.as_fd());
+        let ContainerStdio { stdin, stdout, stderr, report, started, go } = &stdio;
+        let mut keep: Vec<_> = [stdin, stdout, stderr, report, started, go].map(|fd| fd.as_fd()).into();
+        keep.extend(pod_proc);
         let report = match sys::fork::close_all_but(&keep).and_then(|()| stdio.report.try_clone()) {
             Ok(report) => report,
             Err(_) => return 1,
         };
-        match create::run(request, stdio) {
-            Ok((pid, warnings)) => {
-                send(&report, &Report::Created { pid, warnings }, &[]);
+        match create::run(request, stdio, pod_proc) {
+            Ok(CreatedProcess { pid, warnings, waits }) => {
+                send(&report, &Report::Created { pid, warnings, waits }, &[]);
                 0
             }
             Err(error) => {

@@ -17,6 +17,8 @@ pub enum Report {
     Created {
         pid: u32,
         warnings: Vec<String>,
+        /// It waits at the shim's own pipe for its start, not at libcontainer's socket.
+        waits: bool,
     },
     Failed(String),
 }

@@ -1,30 +1,30 @@
 //! The final stage: from a privileged process in the container's namespaces to the container's program.
 //!
 //! The first process of a container and every exec'd one go through it, so both get the same user, groups,
-//! capabilities, limits and filter. It is called with all the capabilities that the shim has, and keeps what it needs
-//! (`CAP_SETPCAP`, `CAP_SETUID`, `CAP_SETGID`, and `CAP_SYS_ADMIN` for the filter) until the last moment.
+//! capabilities, limits and filter. It begins with all the capabilities that the shim has ([`drop_rights`]), and keeps
+//! `CAP_SETPCAP`, and `CAP_SYS_ADMIN` for the filter, until the last moment ([`load_filter`]). Where other processes can see
+//! the new one, it is born after that: `process::sibling`.
 //!
-//! Its descriptors go first. That they would be closed by the program is not enough: the kernel looks for that program while
-//! they are open, and an image may call it `/proc/self/fd/N/…`.
+//! Its descriptors are closed before its program is looked for ([`execute`]). That the program would close them is not
+//! enough: an image may call it `/proc/self/fd/N/…`.
 
-use std::convert::Infallible;
 use std::ffi::{CString, NulError};
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use oci_spec::runtime::{Capabilities, LinuxCapabilities, PosixRlimitType, Process};
-use rustix::process::{Gid, Resource, Rlimit, Uid};
+use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use sys::keyring::SessionKeyring;
 
 use crate::process::capabilities::{bits, held};
 use crate::process::lsm_label;
-use crate::process::lsm_label::LabelError;
+use crate::process::lsm_label::{LabelError, ProcFs};
+use crate::process::seccomp_filter::SeccompFilter;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ExecProgramError {
+pub enum ExecProgramError {
     #[error("{step}: {source}")]
     Step { step: &'static str, source: io::Error },
     #[error("working directory {path}: {source}")]
@@ -55,34 +55,11 @@ struct Sets {
     ambient: CapabilitySet,
 }
 
-/// Runs `process` in place of this one. Returns only on failure, and then the process is good for nothing else but to say
-/// so through `started`: all descriptors but that and the standard streams are closed, whoever owns them.
-pub(crate) fn exec_program(
-    process: &Process,
-    args: &[String],
-    filter: Option<&[u8]>,
-    started: Option<&OwnedFd>,
-) -> Result<Infallible, ExecProgramError> {
-    let keep: Vec<_> = started.into_iter().map(|fd| fd.as_fd()).collect();
-    sys::fork::close_all_but(&keep).map_err(step("closing descriptors"))?;
-    let program = args.first().ok_or(ExecProgramError::Lacks("program"))?;
-    exec_as(process, program, args, filter)
-}
-
-/// Runs `program`, which may have another name than its first argument, with all the rights of `process`. For a process with
-/// no descriptors that matter.
-pub(crate) fn exec_as(
-    process: &Process,
-    program: &str,
-    args: &[String],
-    filter: Option<&[u8]>,
-) -> Result<Infallible, ExecProgramError> {
-    let argv = args.iter().map(|a| CString::new(a.as_bytes())).collect::<Result<Vec<_>, _>>()?;
-    let env = process.env().as_deref().unwrap_or_default();
-    let envp = env.iter().map(|e| CString::new(e.as_bytes())).collect::<Result<Vec<_>, _>>()?;
-
+/// Gives up all rights that `process` does not have, but for those that [`load_filter`] needs. `proc` has the files of this
+/// thread, see [`ProcFs`].
+pub(crate) fn drop_rights(process: &Process, proc: &ProcFs) -> Result<RemainingRights, ExecProgramError> {
     sys::signal::reset().map_err(step("resetting signals"))?;
-    lsm_label::on_exec(process)?;
+    lsm_label::on_exec(process, proc)?;
     set_limits(process)?;
     let umask = process.user().umask().unwrap_or(0o022);
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(umask));
@@ -93,25 +70,61 @@ pub(crate) fn exec_as(
         // A directory that root may not enter, on a network file system perhaps, may be open to the user.
         enter(process.cwd())?;
     }
-    let filter = filter.map(sys::seccomp::from_bytes).transpose().map_err(step("reading the seccomp filter"))?;
+    Ok(RemainingRights(sets))
+}
+
+/// The capabilities that a process is to have in the end.
+#[derive(Debug)]
+#[must_use = "a process that has dropped its rights still has some"]
+pub(crate) struct RemainingRights(Sets);
+
+/// Gives up the rest, and loads the filter. From now on this process and its children have the rights of `process`, and
+/// no other process of its user may look into it before a program runs.
+pub(crate) fn load_filter(
+    process: &Process,
+    RemainingRights(sets): RemainingRights,
+    filter: &SeccompFilter,
+) -> Result<(), ExecProgramError> {
+    // A host may be set to allow looking with each change of the user.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(step("hiding this process"))?;
     let drop_rest = || capset(sets.effective, sets.permitted, sets.inheritable).map_err(step("dropping capabilities"));
-    let load = |filter: Option<Vec<_>>| filter.map_or(Ok(()), |f| sys::seccomp::load(&f));
+    let load = || filter.load().map_err(step("loading the seccomp filter"));
     if process.no_new_privileges() == Some(true) {
         rustix::thread::set_no_new_privs(true).map_err(step("setting no_new_privs"))?;
         drop_rest()?;
-        load(filter).map_err(step("loading the seccomp filter"))?;
+        load()
     } else {
         // Loading needs a capability now, so the filter has to let capset pass.
-        load(filter).map_err(step("loading the seccomp filter"))?;
-        drop_rest()?;
+        load()?;
+        drop_rest()
     }
-    let path = env.iter().find_map(|e| e.strip_prefix("PATH="));
-    Err(execute(program, path, &argv, &envp))
+}
+
+/// Runs `program`, which may have another name than its first argument, in place of this process, with the rights that
+/// this has. Returns only on failure.
+pub(crate) fn execute(process: &Process, program: &str, args: &[String]) -> ExecProgramError {
+    let env = process.env().as_deref().unwrap_or_default();
+    let strings = |list: &[String]| list.iter().map(|one| CString::new(one.as_bytes())).collect::<Result<Vec<_>, _>>();
+    match (strings(args), strings(env)) {
+        (Ok(argv), Ok(envp)) => {
+            let path = env.iter().find_map(|entry| entry.strip_prefix("PATH="));
+            search(program, path, &argv, &envp)
+        }
+        (Err(nul), _) | (_, Err(nul)) => nul.into(),
+    }
+}
+
+/// The same for the first of `args`.
+pub(crate) fn execute_first(process: &Process, args: &[String]) -> ExecProgramError {
+    match args.first() {
+        Some(program) => execute(process, program, args),
+        None => ExecProgramError::Lacks("program"),
+    }
 }
 
 /// Gives this process the session keyring of `process`. Returns a warning where it has none that it can use.
-pub(crate) fn join_keyring(process: &Process) -> Result<Option<&'static str>, LabelError> {
-    Ok(match lsm_label::with_keys(process, sys::keyring::join_new)? {
+pub(crate) fn join_keyring(process: &Process, proc: &ProcFs) -> Result<Option<&'static str>, LabelError> {
+    Ok(match lsm_label::with_keys(process, proc, sys::keyring::join_new)? {
         SessionKeyring::Own => None,
         SessionKeyring::Locked => {
             Some("no session keyring: the quota of keys of its user is used up, see /proc/key-users")
@@ -262,7 +275,7 @@ fn wanted(capabilities: Option<&LinuxCapabilities>) -> Sets {
 }
 
 /// Looks for the program as a shell would, and runs it.
-fn execute(program: &str, path: Option<&str>, argv: &[CString], envp: &[CString]) -> ExecProgramError {
+fn search(program: &str, path: Option<&str>, argv: &[CString], envp: &[CString]) -> ExecProgramError {
     let failed = |reason: &str| ExecProgramError::Program { program: program.to_owned(), reason: reason.to_owned() };
     let attempt = |file: PathBuf| -> Result<Errno, ExecProgramError> {
         let file = CString::new(file.into_os_string().into_encoded_bytes())?;

@@ -26,34 +26,70 @@ pub enum LabelError {
 /// Every kernel that has proc gives its root this number.
 const PROC_ROOT_INODE: u64 = 1;
 
+/// A proc file system in which this process has files.
+#[derive(Debug)]
+pub(crate) enum ProcFs {
+    /// The one at `/proc`, which is whatever the container made of it.
+    Mounted,
+    /// That of the host, opened before the host's mounts were left. For a process of the host's PID namespace.
+    Host(OwnedFd),
+}
+
+impl ProcFs {
+    /// Opens the host's.
+    pub(crate) fn of_host() -> io::Result<Self> {
+        Ok(Self::Host(root(Path::new("/proc"))?))
+    }
+
+    pub(crate) fn host(&self) -> Option<&OwnedFd> {
+        match self {
+            Self::Mounted => None,
+            Self::Host(root) => Some(root),
+        }
+    }
+
+    fn open(&self, file: &str, flags: OFlags) -> io::Result<OwnedFd> {
+        match self {
+            Self::Mounted => open_below(Path::new("/proc"), file, flags),
+            Self::Host(root) => open_in(root, file, flags),
+        }
+    }
+}
+
 /// Lets the next program of this thread run under the labels of `process`, where it has any.
-pub(crate) fn on_exec(process: &Process) -> Result<(), LabelError> {
+pub(crate) fn on_exec(process: &Process, proc: &ProcFs) -> Result<(), LabelError> {
     if let Some(profile) = process.apparmor_profile().as_ref().filter(|name| !name.is_empty()) {
         let failed = |source| LabelError::Apparmor { profile: profile.clone(), source };
         // Beside other modules AppArmor has a directory of its own; older kernels have no such thing.
         let words = format!("exec {profile}");
-        match set("attr/apparmor/exec", &words) {
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound && !own_directory() => set("attr/exec", &words),
+        match set(proc, "attr/apparmor/exec", &words) {
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound && !own_directory(proc) => {
+                set(proc, "attr/exec", &words)
+            }
             other => other,
         }
         .map_err(failed)?;
     }
     if let Some(label) = process.selinux_label().as_ref().filter(|label| !label.is_empty()) {
-        set("attr/exec", label).map_err(|source| LabelError::Selinux { label: label.clone(), source })?;
+        set(proc, "attr/exec", label).map_err(|source| LabelError::Selinux { label: label.clone(), source })?;
     }
     Ok(())
 }
 
 /// Does `work`, which makes a keyring, with the label of `process` for new keys: its program could not use them otherwise.
-pub(crate) fn with_keys<T>(process: &Process, work: impl FnOnce() -> io::Result<T>) -> Result<T, LabelError> {
+pub(crate) fn with_keys<T>(
+    process: &Process,
+    proc: &ProcFs,
+    work: impl FnOnce() -> io::Result<T>,
+) -> Result<T, LabelError> {
     let label = process.selinux_label().as_deref().unwrap_or_default();
     if label.is_empty() {
         return work().map_err(LabelError::Keyring);
     }
-    set("attr/keycreate", label).map_err(LabelError::Keyring)?;
+    set(proc, "attr/keycreate", label).map_err(LabelError::Keyring)?;
     let done = work();
     // An empty line takes it back.
-    set("attr/keycreate", "\n").and_then(|()| done).map_err(LabelError::Keyring)
+    set(proc, "attr/keycreate", "\n").and_then(|()| done).map_err(LabelError::Keyring)
 }
 
 /// What is added to the options of a mount whose files are to have `label`. In quotes, since levels have commas.
@@ -81,22 +117,31 @@ pub(crate) fn on_queues(path: &Path, label: &str) -> io::Result<()> {
 }
 
 /// Whether the kernel keeps AppArmor's files apart: then a missing one is a missing profile, and the other file is another module's.
-fn own_directory() -> bool {
-    open_below(Path::new("/proc"), "attr/apparmor", OFlags::PATH).is_ok()
+fn own_directory(proc: &ProcFs) -> bool {
+    proc.open("attr/apparmor", OFlags::PATH).is_ok()
 }
 
-fn set(file: &str, words: &str) -> io::Result<()> {
-    let file = open_below(Path::new("/proc"), file, OFlags::WRONLY)?;
+fn set(proc: &ProcFs, file: &str, words: &str) -> io::Result<()> {
+    let file = proc.open(file, OFlags::WRONLY)?;
     File::from(file).write_all(words.as_bytes())
 }
 
 /// A file of this thread's, in the proc file system at `proc`.
 fn open_below(proc: &Path, file: &str, flags: OFlags) -> io::Result<OwnedFd> {
+    open_in(&root(proc)?, file, flags)
+}
+
+/// The root of the proc file system at `proc`.
+fn root(proc: &Path) -> io::Result<OwnedFd> {
     let root = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let root = rustix::fs::open(proc, root, Mode::empty())?;
     if fstatfs(&root)?.f_type != PROC_SUPER_MAGIC || fstat(&root)?.st_ino != PROC_ROOT_INODE {
         return Err(io::Error::other("/proc is not the kernel's"));
     }
+    Ok(root)
+}
+
+fn open_in(root: &OwnedFd, file: &str, flags: OFlags) -> io::Result<OwnedFd> {
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
     let path = format!("thread-self/{file}");
     loop {
@@ -180,9 +225,9 @@ mod tests {
 
     #[test]
     fn a_process_without_labels_needs_no_proc() {
-        on_exec(&Process::default()).unwrap();
+        on_exec(&Process::default(), &ProcFs::Mounted).unwrap();
         let mut done = false;
-        with_keys(&Process::default(), || {
+        with_keys(&Process::default(), &ProcFs::Mounted, || {
             done = true;
             Ok(())
         })

@@ -8,7 +8,12 @@ struct ProcStat {
     parent: i32,
     session: i32,
     alive: bool,
+    /// Its namespaces may be gone already, though it is not dead yet.
+    exiting: bool,
 }
+
+/// What the kernel calls it: `PF_EXITING`.
+const EXITING: u32 = 4;
 
 /// `root` and, among `all`, those that descend from it or belong to its session, as far as they are alive.
 pub fn descendants(root: i32, all: &[i32]) -> Vec<i32> {
@@ -33,6 +38,12 @@ pub(crate) fn parent(pid: i32) -> Option<i32> {
     read(pid).map(|stat| stat.parent)
 }
 
+/// Whether a process has ended, or is about to.
+#[must_use]
+pub fn is_ending(pid: i32) -> bool {
+    read(pid).is_none_or(|stat| stat.exiting || !stat.alive)
+}
+
 fn read(pid: i32) -> Option<ProcStat> {
     // The name need not be text.
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
@@ -45,7 +56,9 @@ fn parse(pid: i32, stat: &str) -> Option<ProcStat> {
     let alive = !matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
     let session = fields.nth(1)?.parse().ok()?;
-    Some(ProcStat { pid, parent, session, alive })
+    // Between them are the terminal and its foreground group.
+    let flags: u32 = fields.nth(2)?.parse().ok()?;
+    Some(ProcStat { pid, parent, session, alive, exiting: flags & EXITING != 0 })
 }
 
 #[cfg(test)]
@@ -54,14 +67,16 @@ mod tests {
 
     #[test]
     fn a_name_full_of_brackets_does_not_confuse() {
-        let ProcStat { pid, parent, session, alive } = parse(7, "7 (a) b) (c)) S 3 4 5 0 -1").unwrap();
-        assert_eq!((pid, parent, session, alive), (7, 3, 5, true));
-        assert!(!parse(7, "7 (a) Z 3 4 5 0 -1").unwrap().alive);
+        let ProcStat { pid, parent, session, alive, exiting } = parse(7, "7 (a) b) (c)) S 3 4 5 0 -1 4194304").unwrap();
+        assert_eq!((pid, parent, session, alive, exiting), (7, 3, 5, true, false));
+        assert!(!parse(7, "7 (a) Z 3 4 5 0 -1 4194304").unwrap().alive);
+        assert!(parse(7, "7 (a) R 3 4 5 0 -1 4194308").unwrap().exiting);
     }
 
     #[test]
     fn a_process_is_in_its_own_family() {
         let own = i32::try_from(std::process::id()).unwrap();
+        assert!(!is_ending(own) && is_ending(i32::MAX));
         assert!(descendants(own, &[own, 1]).contains(&own));
         assert!(!descendants(own, &[own, 1]).contains(&1));
     }

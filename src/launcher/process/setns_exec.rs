@@ -1,7 +1,9 @@
 //! One more program in a running container. libcontainer's own way loses seccomp and groups, so this is ours.
 //!
-//! The shim itself enters the container's namespaces for the moment of the fork, so the new process never shows the
-//! host's files to the container: it is born inside, with all it needs from outside already open.
+//! A child of the shim enters the container, all but its PID namespace: no process of the container can see it. It joins the
+//! cgroups, connects the streams, gives up its rights, closes its descriptors and loads the filter. Then it forks: the new
+//! process is born in the PID namespace with nothing that the container does not have, so a container that may trace
+//! others gains nothing by it. The new process is a child of the shim, too.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -16,6 +18,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid as RPid, PidfdFlags, pidfd_open};
 use shim_protocol::{ExecRequest, LaunchConfig};
 use sys::fork::SingleThread;
+use sys::sibling::{ConfinedCall, PreparedPid, SiblingPid};
 
 use crate::io::console;
 use crate::io::console::Console;
@@ -24,8 +27,9 @@ use crate::launch::libcontainer_executor::{NOT_RUN, write_error};
 use crate::launch::{LaunchError, read, set_oom_score};
 use crate::namespaces::create_user_ns;
 use crate::namespaces::saved_namespaces::SavedNamespaces;
-use crate::process::execve::{exec_program, join_keyring, raise_limits};
-use crate::process::lsm_label::LabelError;
+use crate::process::execve::{ExecProgramError, drop_rights, execute_first, join_keyring, load_filter, raise_limits};
+use crate::process::lsm_label::{LabelError, ProcFs};
+use crate::process::seccomp_filter::SeccompFilter;
 use crate::rootfs::idmap;
 use crate::rootfs::masked_paths::is_null;
 use crate::rootfs::mount_target::open_in_root;
@@ -78,6 +82,8 @@ pub enum ExecError {
     Read(#[from] LaunchError),
     #[error(transparent)]
     Keyring(#[from] LabelError),
+    #[error(transparent)]
+    Rights(#[from] ExecProgramError),
     #[error("the configuration has no process")]
     NoProcess,
     #[error("{step}: {source}")]
@@ -91,76 +97,44 @@ fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> ExecError {
 /// Everything that has to come from outside of the container.
 struct Prepared {
     process: Process,
-    filter: Option<Vec<u8>>,
+    filter: SeccompFilter,
     /// The files that put a process into the container's cgroups.
     cgroups: Vec<File>,
-    /// Where its score is set: in the host's view of processes.
-    proc: OwnedFd,
+    /// The host's, where a process finds its own files.
+    proc: ProcFs,
     oom_score_adj: i32,
     /// For a container that has none any more.
     null: OwnedFd,
     /// The ids of the container, where it has its own.
     ids: Option<UserNs>,
+    container: OwnedFd,
+    alone: SingleThread,
 }
 
-/// Starts `ask` in the container whose first process is `init`. The new process is a child of this one.
-pub fn exec(request: &ExecRequest, mode: ExecMode, dir: &Path, init: Pid, stdio: ExecStdio) -> Result<Pid, ExecError> {
-    let prepared = prepare(dir, mode)?;
-    let alone = SingleThread::check().map_err(step("forking"))?;
-    let init =
-        RPid::from_raw(init.as_raw()).ok_or(io::ErrorKind::InvalidInput).map_err(step("finding the container"))?;
-    let container = pidfd_open(init, PidfdFlags::empty()).map_err(step("finding the container"))?;
-    if prepared.ids.is_some() {
-        return exec_inside(request, mode, prepared, &container, stdio);
-    }
-    let saved = SavedNamespaces::save(SavedNamespaces::kinds()).map_err(step("opening the host's namespaces"))?;
-    setns(&container, SavedNamespaces::kinds()).map_err(step("entering the container's namespaces"))?;
-    let child = sys::fork::fork(alone, move || run_or_report(request, mode, prepared, stdio));
-    saved.restore();
-    child.map_err(step("forking"))
+/// An exec under way.
+#[derive(Debug)]
+pub struct ExecProcess {
+    /// The process that enters the container and forks.
+    pub between: Pid,
+    /// The one that it forks.
+    pub program: SiblingPid,
 }
 
-/// The same in a user namespace, which the shim could not leave again. What root in there may not do is done before.
-fn exec_inside(
+/// Starts `request` in the container whose first process is `init`. Both new processes are children of this one.
+pub fn exec(
     request: &ExecRequest,
     mode: ExecMode,
-    prepared: Prepared,
-    container: &OwnedFd,
+    dir: &Path,
+    init: Pid,
     stdio: ExecStdio,
-) -> Result<Pid, ExecError> {
-    chown_stdio(&prepared, &stdio);
-    let proc = prepared.proc.try_clone().map_err(step("copying a descriptor"))?;
-    let (process, score) = (prepared.process.clone(), prepared.oom_score_adj);
-    let enter = move || {
-        raise_limits(&process);
-        // From in there the old score could be taken again.
-        set_score(&proc, score);
-        setns(container, SavedNamespaces::kinds() | CloneFlags::CLONE_NEWUSER)?;
-        create_user_ns::become_root()
-    };
-    let child = move || run_or_report(request, mode, prepared, stdio);
-    create_user_ns::fork_in_userns(enter, child).map_err(step("entering the container's namespaces"))
+) -> Result<ExecProcess, ExecError> {
+    let prepared = prepare(dir, mode, init)?;
+    let program = SiblingPid::new().map_err(step("making a page for the pid"))?;
+    let between = sys::fork::fork(prepared.alone, || enter_or_report(request, mode, prepared, stdio, &program));
+    Ok(ExecProcess { between: between.map_err(step("forking"))?, program })
 }
 
-/// Gives the streams to the container's user, by the ids that it has on the host.
-fn chown_stdio(prepared: &Prepared, stdio: &ExecStdio) {
-    let (uid, gid) = (prepared.process.user().uid(), prepared.process.user().gid());
-    let host = prepared.ids.as_ref().and_then(|ids| ids.uid(uid).zip(ids.gid(gid)));
-    let Some((uid, gid)) = host else { return };
-    let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-    for fd in [&stdio.stdout, &stdio.stderr].into_iter().flatten() {
-        // As below.
-        rustix::fs::fchown(fd, Some(uid), Some(gid)).ok();
-    }
-}
-
-/// The container's own warning told of it already, where it is not possible.
-fn set_score(proc: &OwnedFd, score: i32) {
-    let file = rustix::fs::openat(proc, "self/oom_score_adj", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
-    file.map(|fd| set_oom_score(File::from(fd), score)).ok();
-}
-
-fn prepare(dir: &Path, mode: ExecMode) -> Result<Prepared, ExecError> {
+fn prepare(dir: &Path, mode: ExecMode, init: Pid) -> Result<Prepared, ExecError> {
     let spec: Spec = read(dir, "config.json")?;
     let mut process = spec.process().clone().ok_or(ExecError::NoProcess)?;
     if mode == ExecMode::Terminal {
@@ -168,110 +142,165 @@ fn prepare(dir: &Path, mode: ExecMode) -> Result<Prepared, ExecError> {
     }
     let launch: LaunchConfig = read(dir, LaunchConfig::FILE)?;
     let filter = launch.seccomp.as_ref().map(std::fs::read).transpose().map_err(step("reading the seccomp filter"))?;
+    let filter = SeccompFilter::prepare(filter.as_deref(), calls(mode)).map_err(step("reading the seccomp filter"))?;
     let open = |file| File::options().write(true).open(file);
     let cgroups = launch.cgroup.join.iter().map(open).collect::<io::Result<_>>();
+    let init =
+        RPid::from_raw(init.as_raw()).ok_or(io::ErrorKind::InvalidInput).map_err(step("finding the container"))?;
     Ok(Prepared {
         process,
         filter,
         cgroups: cgroups.map_err(step("opening the container's cgroups"))?,
-        proc: File::open("/proc").map_err(step("opening /proc"))?.into(),
+        proc: ProcFs::of_host().map_err(step("opening /proc"))?,
         oom_score_adj: launch.oom_score_adj.unwrap_or(0),
         null: null().map_err(step("opening /dev/null"))?,
         ids: idmap::of_container(&spec),
+        container: pidfd_open(init, PidfdFlags::empty()).map_err(step("finding the container"))?,
+        alone: SingleThread::check().map_err(step("forking"))?,
     })
 }
 
-/// In the new process, inside the container: becomes the program, or says why not.
-fn run_or_report(request: &ExecRequest, mode: ExecMode, prepared: Prepared, mut stdio: ExecStdio) -> i32 {
-    let started = stdio.started.take();
-    let words = run(request, mode, prepared, stdio, started.as_ref());
-    if let Some(started) = &started {
-        write_error(started, &words);
+/// What is done once the filter is loaded.
+fn calls(mode: ExecMode) -> &'static [ConfinedCall] {
+    match mode {
+        ExecMode::Sync => &[ConfinedCall::Fork, ConfinedCall::NewSession, ConfinedCall::BecomeSubreaper],
+        ExecMode::Stream => &[ConfinedCall::Fork, ConfinedCall::NewSession],
+        ExecMode::Terminal => &[ConfinedCall::Fork, ConfinedCall::NewSession, ConfinedCall::TakeTerminal],
     }
-    NOT_RUN
 }
 
-/// Returns why the program does not run.
-fn run(
+/// In the process between: starts the new one, or says why not.
+fn enter_or_report(
+    request: &ExecRequest,
+    mode: ExecMode,
+    prepared: Prepared,
+    mut stdio: ExecStdio,
+    program: &SiblingPid,
+) -> i32 {
+    let Some(started) = stdio.started.take() else { return NOT_RUN };
+    match enter(request, mode, prepared, stdio, &started, program) {
+        Ok(()) => 0,
+        Err(error) => {
+            write_error(&started, &error.to_string());
+            NOT_RUN
+        }
+    }
+}
+
+fn enter(
     request: &ExecRequest,
     mode: ExecMode,
     prepared: Prepared,
     stdio: ExecStdio,
-    started: Option<&OwnedFd>,
-) -> String {
-    let Prepared { process, filter, cgroups, proc, oom_score_adj, null, ids: _ } = prepared;
-    let mut keep = vec![proc.as_fd(), null.as_fd()];
+    started: &OwnedFd,
+    program: &SiblingPid,
+) -> Result<(), ExecError> {
+    let Prepared { process, filter, cgroups, proc, oom_score_adj, null, ids, container, alone } = prepared;
+    let mut keep = vec![null.as_fd(), container.as_fd(), started.as_fd()];
     keep.extend(cgroups.iter().map(|file| file.as_fd()));
-    keep.extend(stdio.all().chain(started).map(|fd| fd.as_fd()));
-    let settled = sys::fork::close_all_but(&keep).map_err(step("closing descriptors"));
-    let settled = settled.and_then(|()| settle(cgroups, &proc, oom_score_adj, mode));
-    let settled = settled.and_then(|()| {
-        // The standard error is still that of the shim.
-        if let Some(warning) = join_keyring(&process)? {
-            crate::log(format_args!("exec in {}: {warning}", request.container));
-        }
-        Ok(())
-    });
-    let null = own_null(&proc).unwrap_or(null);
-    // The host's processes can be found through it: not for longer than it takes.
-    drop(proc);
-    let settled = settled.and_then(|()| match &stdio.terminal {
-        Some(socket) => at_terminal(&process, socket),
-        None => connect(&process, &null, &stdio),
-    });
-    if let Err(error) = settled {
-        return error.to_string();
-    }
-    // Here, since their numbers mean nothing from now on.
-    drop((stdio, null));
-    match exec_program(&process, &request.args, filter.as_deref(), started) {
-        Ok(never) => match never {},
-        Err(error) => error.to_string(),
-    }
-}
-
-fn settle(cgroups: Vec<File>, proc: &OwnedFd, oom_score_adj: i32, mode: ExecMode) -> Result<(), ExecError> {
+    keep.extend(stdio.all().chain(proc.host()).map(|fd| fd.as_fd()));
+    sys::fork::close_all_but(&keep).map_err(step("closing descriptors"))?;
+    let pid = PreparedPid::new(program).map_err(step("keeping the page for the pid"))?;
+    // The new process is in this one's session until it has its own: not in the shim's, which it could signal.
+    rustix::process::setsid().map_err(step("starting a session"))?;
+    // All this is not for root of a user namespace.
+    chown_stdio(&process, ids.as_ref(), &stdio);
+    set_score(&proc, oom_score_adj);
     for mut file in cgroups {
         file.write_all(b"0").map_err(step("joining the container's cgroups"))?;
     }
-    set_score(proc, oom_score_adj);
-    rustix::process::setsid().map_err(step("starting a session"))?;
-    if mode == ExecMode::Sync {
-        // Whoever is left by a parent that ends is taken over by this process, not by the container's first: so all that a
-        // command started can be found, and killed, for as long as the command itself runs.
-        let own = Some(rustix::process::getpid());
-        rustix::process::set_child_subreaper(own).map_err(step("becoming the parent of orphans"))?;
+    enter_namespaces(&container, ids.is_some().then_some(&process))?;
+    // The standard error is still that of the shim.
+    if let Some(warning) = join_keyring(&process, &proc)? {
+        crate::log(format_args!("exec in {}: {warning}", request.container));
     }
-    Ok(())
+    match &stdio.terminal {
+        Some(socket) => at_terminal(&process, socket)?,
+        None => connect(own_null(&proc).as_ref().unwrap_or(&null), &stdio)?,
+    }
+    let rights = drop_rights(&process, &proc)?;
+    drop((stdio, null, proc, container));
+    sys::fork::close_all_but(&[started.as_fd()]).map_err(step("closing descriptors"))?;
+    load_filter(&process, rights, &filter)?;
+    let child = || run(mode, &process, &request.args, &filter, started);
+    sys::sibling::fork_sibling(alone, filter.token, &pid, child).map_err(step("forking in the container"))
+}
+
+/// Enters all namespaces but that of processes, into which only children are born. With `inside` the container is in a user
+/// namespace, whose root may do less than this process still can.
+fn enter_namespaces(container: &OwnedFd, inside: Option<&Process>) -> Result<(), ExecError> {
+    let entering = "entering the container's namespaces";
+    let Some(process) = inside else {
+        return setns(container, SavedNamespaces::kinds()).map_err(step(entering));
+    };
+    raise_limits(process);
+    setns(container, SavedNamespaces::kinds() | CloneFlags::CLONE_NEWUSER).map_err(step(entering))?;
+    create_user_ns::become_root().map_err(step(entering))
+}
+
+/// Gives the streams to the container's user, by the ids that it has on the host.
+fn chown_stdio(process: &Process, ids: Option<&UserNs>, stdio: &ExecStdio) {
+    let (uid, gid) = (process.user().uid(), process.user().gid());
+    let host = match ids {
+        None => Some((uid, gid)),
+        Some(ids) => ids.uid(uid).zip(ids.gid(gid)),
+    };
+    let Some((uid, gid)) = host else { return };
+    let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
+    for fd in [&stdio.stdin, &stdio.stdout, &stdio.stderr].into_iter().flatten() {
+        // Fails for files the caller opened on a read-only file system: then reopening is not possible, no more.
+        rustix::fs::fchown(fd, Some(uid), Some(gid)).ok();
+    }
+}
+
+/// The container's own warning told of it already, where it is not possible.
+fn set_score(proc: &ProcFs, score: i32) {
+    let Some(proc) = proc.host() else { return };
+    let file = rustix::fs::openat(proc, "self/oom_score_adj", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
+    file.map(|fd| set_oom_score(File::from(fd), score)).ok();
 }
 
 /// The container's `/dev/null`, unless it has made something else of it: so its first process has it, too.
-fn own_null(proc: &OwnedFd) -> Option<OwnedFd> {
+fn own_null(proc: &ProcFs) -> Option<OwnedFd> {
     let found = open_in_root(Path::new("/dev/null")).ok()?;
     if !is_null(&found).ok()? {
         return None;
     }
     let again = format!("self/fd/{}", found.as_raw_fd());
-    rustix::fs::openat(proc, again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()
+    rustix::fs::openat(proc.host()?, again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-fn connect(process: &Process, null: &OwnedFd, stdio: &ExecStdio) -> Result<(), ExecError> {
+fn connect(null: &OwnedFd, stdio: &ExecStdio) -> Result<(), ExecError> {
     rustix::stdio::dup2_stdin(stdio.stdin.as_ref().unwrap_or(null))
         .and_then(|()| rustix::stdio::dup2_stdout(stdio.stdout.as_ref().unwrap_or(null)))
         .and_then(|()| rustix::stdio::dup2_stderr(stdio.stderr.as_ref().unwrap_or(null)))
-        .map_err(step("connecting the standard streams"))?;
-    let (uid, gid) = (process.user().uid(), process.user().gid());
-    for fd in [&stdio.stdin, &stdio.stdout, &stdio.stderr].into_iter().flatten() {
-        let (uid, gid) = (rustix::fs::Uid::from_raw(uid), rustix::fs::Gid::from_raw(gid));
-        // Fails for files the caller opened on a read-only file system: then reopening is not possible, no more.
-        rustix::fs::fchown(fd, Some(uid), Some(gid)).ok();
-    }
-    Ok(())
+        .map_err(step("connecting the standard streams"))
 }
 
-/// Opens a terminal in the container, hands its master side out, and makes the other this session's.
+/// Opens a terminal in the container, hands its master side out, and makes the other the standard streams.
 fn at_terminal(process: &Process, socket: &OwnedFd) -> Result<(), ExecError> {
     let Console { master, slave } = console::pair(process.user().uid()).map_err(step("opening a terminal"))?;
     sys::seqpacket::send(socket, &[0], &[master.as_fd()]).map_err(step("handing out the terminal"))?;
-    console::take(&slave).map_err(step("taking the terminal"))
+    console::connect(&slave).map_err(step("connecting the terminal"))
+}
+
+/// In the new process: becomes the program, or says why not.
+fn run(mode: ExecMode, process: &Process, args: &[String], filter: &SeccompFilter, started: &OwnedFd) -> i32 {
+    let words = match settle(mode, filter) {
+        Ok(()) => execute_first(process, args).to_string(),
+        Err(error) => error.to_string(),
+    };
+    write_error(started, &words);
+    NOT_RUN
+}
+
+fn settle(mode: ExecMode, filter: &SeccompFilter) -> Result<(), ExecError> {
+    sys::sibling::new_session(filter.token).map_err(step("starting a session"))?;
+    match mode {
+        // Whoever is left by a parent that ends is taken over by this process, not by the container's first: so all that a
+        // command started can be found, and killed, for as long as the command itself runs.
+        ExecMode::Sync => sys::sibling::become_subreaper(filter.token).map_err(step("becoming the parent of orphans")),
+        ExecMode::Terminal => sys::sibling::take_terminal(filter.token).map_err(step("taking the terminal")),
+        ExecMode::Stream => Ok(()),
+    }
 }

@@ -4,12 +4,13 @@
 //! container, its `/etc/hosts` or `/sys/fs/cgroup` among them, would be put over the host's as well, and stay there. So such a
 //! mount leaves its group before the first thing is put into it, and joins it again after the last. Linux 5.15 can do that.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
 use oci_spec::runtime::Mount;
-use rustix::fs::{AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat};
 use rustix::mount::{MoveMountFlags, OpenTreeFlags, move_mount, open_tree};
 use sys::mount::{Attributes, PRIVATE, Reach, set_attributes};
 
@@ -21,6 +22,8 @@ use crate::rootfs::mounts::attach;
 pub(crate) struct PropagationGuard {
     /// Whether there can be any: to ask the kernel each time would take longer than to mount.
     any: bool,
+    /// The host's proc file system, for a process that is not in the PID namespace of the one at `/proc`.
+    proc: Option<OwnedFd>,
     separated: Vec<SeparatedMount>,
 }
 
@@ -32,8 +35,9 @@ struct SeparatedMount {
 }
 
 impl PropagationGuard {
-    pub(crate) fn new(any: bool) -> Self {
-        Self { any, separated: Vec::new() }
+    pub(crate) fn new(any: bool, proc: Option<&OwnedFd>) -> io::Result<Self> {
+        let proc = proc.filter(|_| any).map(OwnedFd::try_clone).transpose()?;
+        Ok(Self { any, proc, separated: Vec::new() })
     }
 
     /// Whether `mount` tells others of what is mounted in it.
@@ -51,7 +55,7 @@ impl PropagationGuard {
 
     fn leave_peer_group(&mut self, place: &OwnedFd) -> io::Result<()> {
         let id = mount_id(place)?;
-        let Some(point) = shared_at(id)? else { return Ok(()) };
+        let Some(point) = self.shared_at(id)? else { return Ok(()) };
         let mount = open_in_root(&point)?;
         if mount_id(&mount)? != id {
             let words =
@@ -63,6 +67,19 @@ impl PropagationGuard {
         set_attributes(&mount, Attributes { propagation: PRIVATE, ..Attributes::default() }, Reach::Top)?;
         self.separated.push(SeparatedMount { mount, group });
         Ok(())
+    }
+
+    /// Where the mount `id` is, if it is in a group whose others are told of what is mounted there.
+    fn shared_at(&self, id: u64) -> io::Result<Option<PathBuf>> {
+        // Not all names in it need be text.
+        let mut table = Vec::new();
+        let mut file = match &self.proc {
+            Some(proc) => File::from(openat(proc, "self/mountinfo", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?),
+            None => File::open("/proc/self/mountinfo")?,
+        };
+        file.read_to_end(&mut table)?;
+        let table = String::from_utf8_lossy(&table);
+        Ok(table.lines().find_map(|line| shared(line, id)))
     }
 
     /// Brings all of them back into their groups.
@@ -79,14 +96,6 @@ impl PropagationGuard {
 
 fn mount_id(place: &OwnedFd) -> io::Result<u64> {
     Ok(rustix::fs::statx(place, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id)
-}
-
-/// Where the mount `id` is, if it is in a group whose others are told of what is mounted there.
-fn shared_at(id: u64) -> io::Result<Option<PathBuf>> {
-    // Not all names in it need be text.
-    let table = std::fs::read("/proc/self/mountinfo")?;
-    let table = String::from_utf8_lossy(&table);
-    Ok(table.lines().find_map(|line| shared(line, id)))
 }
 
 fn shared(line: &str, id: u64) -> Option<PathBuf> {

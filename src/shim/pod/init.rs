@@ -4,8 +4,8 @@
 //! descriptor, and ends with the shim.
 
 use std::fs::File;
-use std::io::{self, PipeReader, Read as _, Write as _};
-use std::os::fd::AsFd as _;
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use nix::sched::CloneFlags;
 use nix::sys::signal::{SigSet, Signal};
@@ -32,17 +32,19 @@ impl InitNamespaces {
     }
 }
 
-/// Starts it by `birth`, and waits until it is confined.
+/// Starts it by `birth`, and waits until it is confined. Also gives a mount namespace whose root is the proc file system of the
+/// new PID namespace: whatever mounts that has to be in there with the right to mount, and later there are others who may
+/// trace it.
 pub(crate) fn start(
     spaces: InitNamespaces,
     birth: impl FnOnce(Box<dyn FnOnce() -> i32>) -> io::Result<Pid>,
-) -> io::Result<Pid> {
+) -> io::Result<(Pid, OwnedFd)> {
     let (mut confined, tell) = io::pipe()?;
     let (begin, mut go) = io::pipe()?;
     let pid = birth(Box::new(move || {
         let mut keep = vec![tell.as_fd(), begin.as_fd()];
         keep.extend(spaces.0.iter().map(|(_, space)| space.as_fd()));
-        let ready = sys::fork::close_all_but(&keep).and_then(|()| confine(&begin, &spaces));
+        let ready = sys::fork::close_all_but(&keep).and_then(|()| confine(&begin, &tell, &spaces));
         if let Err(error) = ready {
             rustix::io::write(&tell, error.to_string().as_bytes()).ok();
             return 1;
@@ -52,13 +54,31 @@ pub(crate) fn start(
     }))?;
     // Whoever bore it is gone by now, where that was not this process.
     go.write_all(b"\0")?;
-    let mut trouble = String::new();
-    io::Read::read_to_string(&mut confined, &mut trouble)?;
+    let mut trouble = vec![0];
+    let proc = match confined.read(&mut trouble)? {
+        1 if trouble == MOUNTED => Some(File::open(format!("/proc/{pid}/ns/mnt"))?),
+        n => {
+            trouble.truncate(n);
+            None
+        }
+    };
+    if proc.is_some() {
+        trouble.clear();
+        go.write_all(b"\0")?;
+    }
+    confined.read_to_end(&mut trouble)?;
     drop(go);
-    if trouble.is_empty() { Ok(pid) } else { Err(io::Error::other(trouble)) }
+    match proc.filter(|_| trouble.is_empty()) {
+        Some(proc) => Ok((pid, proc.into())),
+        None if trouble.is_empty() => Err(io::Error::other("it ended without a word")),
+        None => Err(io::Error::other(String::from_utf8_lossy(&trouble).into_owned())),
+    }
 }
 
-fn confine(mut begin: &PipeReader, InitNamespaces(spaces): &InitNamespaces) -> io::Result<()> {
+/// It says so when the proc file system is the root of its mount namespace.
+const MOUNTED: &[u8] = b"\0";
+
+fn confine(mut begin: &PipeReader, mut tell: &PipeWriter, InitNamespaces(spaces): &InitNamespaces) -> io::Result<()> {
     begin.read_exact(&mut [0])?;
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
     // A shim that died just before this is not waited for any more.
@@ -77,13 +97,15 @@ fn confine(mut begin: &PipeReader, InitNamespaces(spaces): &InitNamespaces) -> i
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
     drop(null);
-    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    // Any directory that root of a user namespace finds would do.
-    mount("empty", "/proc", "tmpfs", flags, Some(c"size=4k,mode=555"))?;
-    rustix::process::chdir("/proc")?;
-    rustix::process::pivot_root(".", ".")?;
-    unmount(".", UnmountFlags::DETACH)?;
-    rustix::process::chdir("/")?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("proc", "/proc", "proc", flags, None)?;
+    enter_root("/proc")?;
+    tell.write_all(MOUNTED)?;
+    begin.read_exact(&mut [0])?;
+    // The shim keeps that namespace. This process has one with nothing in it; any directory would do.
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
+    mount("empty", "/sys", "tmpfs", flags | MountFlags::RDONLY, Some(c"size=4k,mode=555"))?;
+    enter_root("/sys")?;
     for bit in 0..64u32 {
         let one = CapabilitySet::from_bits_retain(1 << bit);
         if rustix::thread::capability_is_in_bounding_set(one).unwrap_or(false) {
@@ -94,6 +116,14 @@ fn confine(mut begin: &PipeReader, InitNamespaces(spaces): &InitNamespaces) -> i
     rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     rustix::thread::set_no_new_privs(true)?;
     Ok(())
+}
+
+/// Makes what is mounted at `place` the root, and leaves all other mounts behind.
+fn enter_root(place: &str) -> io::Result<()> {
+    rustix::process::chdir(place)?;
+    rustix::process::pivot_root(".", ".")?;
+    unmount(".", UnmountFlags::DETACH)?;
+    Ok(rustix::process::chdir("/")?)
 }
 
 /// Collects the dead until the namespace ends. SIGCHLD is blocked since the shim's start, so none is missed.

@@ -36,6 +36,8 @@ pub(crate) struct Pod {
     pub(crate) sandbox: Sandbox,
     /// The first process of the pod's PID namespace, where it has one.
     pub(crate) init: Option<Pid>,
+    /// A mount namespace whose root is the proc file system of that PID namespace.
+    pub(crate) proc: Option<OwnedFd>,
     _namespaces: Vec<OwnedFd>,
 }
 
@@ -58,13 +60,17 @@ pub(crate) fn create(request: &SandboxRequest) -> Result<Pod, SandboxError> {
     if request.namespaces.ipc {
         held.shm = Some(shared_memory(request)?);
     }
-    let init = if request.namespaces.pid { Some(start_init(&held)?) } else { None };
+    let (init, proc) = if request.namespaces.pid {
+        start_init(&held).map(|(init, proc)| (Some(init), Some(proc)))?
+    } else {
+        (None, None)
+    };
     if let Some(pid) = init {
         // By descriptor: a pid could be another process's one day.
         let ns = std::fs::File::open(format!("/proc/{pid}/ns/pid")).map_err(step("keeping the PID namespace"))?;
         held.pid = Some(named(ns.into(), &mut kept));
     }
-    Ok(Pod { sandbox: held, init, _namespaces: kept })
+    Ok(Pod { sandbox: held, init, proc, _namespaces: kept })
 }
 
 /// Enters new namespaces of these kinds; gives the user namespace that owns them, where the pod has one.
@@ -151,7 +157,7 @@ fn shared_memory(request: &SandboxRequest) -> Result<PathBuf, SandboxError> {
 }
 
 /// The next child is the first process of a new PID namespace; later ones are the host's again.
-fn start_init(held: &Sandbox) -> Result<Pid, SandboxError> {
+fn start_init(held: &Sandbox) -> Result<(Pid, OwnedFd), SandboxError> {
     let spaces = InitNamespaces::open(held).map_err(step("opening the pod's namespaces"))?;
     let started = match &held.user {
         None => init::start(spaces, fork_in_new_pid_ns),

@@ -44,8 +44,17 @@ pub(crate) struct DroppedOutput {
 #[derive(Debug)]
 pub(crate) enum State {
     Launching(Launching),
-    Created { pid: NonZeroU32, started: OwnedFd },
-    Starting { pid: NonZeroU32, started: OwnedFd, caller: Caller },
+    /// With `go`, a byte written there is the start; else libcontainer is told.
+    Created {
+        pid: NonZeroU32,
+        started: OwnedFd,
+        go: Option<OwnedFd>,
+    },
+    Starting {
+        pid: NonZeroU32,
+        started: OwnedFd,
+        caller: Caller,
+    },
     Settled(ContainerState),
 }
 
@@ -55,6 +64,7 @@ pub(crate) struct Launching {
     pub(crate) launcher: Pid,
     pub(crate) report: OwnedFd,
     pub(crate) started: OwnedFd,
+    pub(crate) go: OwnedFd,
     /// libcontainer's words, in case it fails.
     pub(crate) trace: Vec<String>,
     /// The settings that the stages could not apply.

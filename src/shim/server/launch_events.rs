@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 use std::time::SystemTime;
 
 use model::{AbnormalExit, ContainerId, ContainerState, Exit};
-use shim_protocol::{Response, ShimErrorKind};
+use shim_protocol::{Response, ShimError, ShimErrorKind};
 
-use crate::server::container::{Caller, Launching, State};
+use crate::server::container::{Caller, Container, Launching, State};
 use crate::server::poller::Source;
-use crate::server::requests::to_pid;
+use crate::server::requests::{ended_meanwhile, to_pid};
 use crate::server::{ExecKey, Shim, shim_error};
 use launcher::launch::report::{Report, WORDS_MAX, receive, truncate};
 
@@ -35,24 +35,26 @@ impl Shim {
                 Ok(Some((Report::Failed(words), _))) => {
                     launching.failure.get_or_insert(words);
                 }
-                Ok(Some((Report::Created { pid, warnings }, _))) => return self.launched(id, pid, warnings),
+                Ok(Some((Report::Created { pid, warnings, waits }, _))) => {
+                    return self.launched(id, pid, warnings, waits);
+                }
                 Err(nothing) if nothing.kind() == std::io::ErrorKind::WouldBlock => return,
                 Ok(None) | Err(_) => return self.launch_failed(id),
             }
         }
     }
 
-    fn launched(&mut self, id: &ContainerId, pid: u32, warnings: Vec<String>) {
+    fn launched(&mut self, id: &ContainerId, pid: u32, warnings: Vec<String>, waits: bool) {
         let Some(container) = self.containers.get_mut(id) else { return };
         let Some(pid) = NonZeroU32::new(pid) else { return };
         let placeholder = State::Settled(ContainerState::Created { pid });
-        let State::Launching(Launching { caller, report, started, warnings: told, .. }) =
+        let State::Launching(Launching { caller, report, started, go, warnings: told, .. }) =
             std::mem::replace(&mut container.state, placeholder)
         else {
             return;
         };
         self.poller.forget(&report, &Source::Report(id.clone()));
-        container.state = State::Created { pid, started };
+        container.state = State::Created { pid, started, go: waits.then_some(go) };
         self.watch_output(id);
         let warnings = told.into_iter().chain(warnings).collect();
         self.reply(caller, Ok(Response::Created { pid: pid.get(), warnings }));
@@ -65,7 +67,9 @@ impl Shim {
     pub(super) fn launch_failed(&mut self, id: &ContainerId) {
         let Some(container) = self.containers.remove(id) else { return };
         container.kill_rest();
-        if let State::Launching(Launching { caller, report, trace, failure: told, .. }) = container.state {
+        if let State::Launching(Launching { caller, report, started, trace, failure, .. }) = container.state {
+            // A first process that has its filter already has nothing else to tell it by.
+            let told = Some(why_not(&started)).filter(|words| !words.is_empty()).or(failure);
             self.poller.forget(&report, &Source::Report(id.clone()));
             self.reply(caller, Err(shim_error(ShimErrorKind::Refused, truncate(launch_failure(told, trace)))));
         }
@@ -109,17 +113,31 @@ impl Shim {
         let Some((started, caller)) = exec.starting.take() else { return };
         self.poller.forget(&started, &Source::ExecStarted(key));
         let words = why_not(&started);
-        let ended = exec.ended;
-        if words.is_empty() {
-            let pid = u32::try_from(exec.pid.as_raw()).unwrap_or(0);
+        let (program, ended) = (exec.program.get(), exec.ended);
+        if let Some(pid) = program.filter(|_| words.is_empty()) {
+            let pid = u32::try_from(pid.as_raw()).unwrap_or(0);
             self.reply(caller, Ok(Response::ExecStarted { pid }));
             if let Some(code) = ended {
                 self.exec_ended(key, code);
             }
         } else {
+            let words =
+                if words.is_empty() { "the process was killed before its program ran".to_owned() } else { words };
+            let container = exec.container.clone();
             self.execs.remove(&key);
-            self.reply(caller, Err(shim_error(ShimErrorKind::Program, words)));
+            let failure = self.exec_refused(&container, words);
+            self.reply(caller, Err(failure));
         }
+    }
+
+    /// Why a command does not run: its container has ended, or `words`.
+    fn exec_refused(&self, id: &ContainerId, words: String) -> ShimError {
+        let init = self.containers.get(id).and_then(Container::pid).and_then(to_pid);
+        let ended = match init {
+            Some(init) => ended_meanwhile(id, init),
+            None => Some(shim_error(ShimErrorKind::State, format!("container {id} is not running"))),
+        };
+        ended.unwrap_or_else(|| shim_error(ShimErrorKind::Program, words))
     }
 }
 

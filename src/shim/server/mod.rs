@@ -21,6 +21,7 @@ use nix::unistd::Pid;
 use shim_protocol::{
     Event, ExecStreamRequest, PROTOCOL, Request, Response, ShimError, ShimErrorKind, ShimMessage, ShimRequest,
 };
+use sys::sibling::SiblingPid;
 
 use crate::pod::Pod;
 use crate::server::connection::Connection;
@@ -55,7 +56,10 @@ pub(crate) type ExecKey = (u64, u64);
 #[derive(Debug)]
 pub(crate) struct Exec {
     pub(crate) container: ContainerId,
-    pub(crate) pid: Pid,
+    /// Enters the container and forks, then it ends; none once it is reaped.
+    pub(crate) between: Option<Pid>,
+    /// The process that runs the program, once there is one.
+    pub(crate) program: SiblingPid,
     /// Until its program runs.
     pub(crate) starting: Option<(OwnedFd, Caller)>,
     /// Ended, and told when the start is answered.

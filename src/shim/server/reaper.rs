@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use model::{ContainerId, ContainerState, Exit};
+use nix::unistd::Pid;
 use rustix::process::{WaitOptions, WaitStatus};
 use shim_protocol::Event;
 
@@ -46,8 +47,12 @@ impl Shim {
         if let Some(id) = self.containers.iter().find(|(_, c)| is_init(c)).map(|(id, _)| id.clone()) {
             return self.ended(&id, code);
         }
-        if let Some(key) = self.execs.iter().find(|(_, e)| e.pid.as_raw() == pid).map(|(key, _)| *key) {
+        let is = |candidate: Option<Pid>| candidate.is_some_and(|p| p.as_raw() == pid);
+        if let Some(key) = self.execs.iter().find(|(_, e)| is(e.program.get())).map(|(key, _)| *key) {
             return self.exec_ended(key, code);
+        }
+        if let Some(key) = self.execs.iter().find(|(_, e)| is(e.between)).map(|(key, _)| *key) {
+            return self.exec_entered(key);
         }
         let launching = |c: &crate::server::container::Container| matches!(&c.state, State::Launching(l) if l.launcher.as_raw() == pid);
         if let Some(id) = self.containers.iter().find(|(_, c)| launching(c)).map(|(id, _)| id.clone()) {
@@ -99,6 +104,17 @@ impl Shim {
         self.record_dropped(id, lost);
         self.report_dropped(id);
         self.broadcast(Event::Exited { container: id.clone(), exit });
+    }
+
+    /// The process that enters a container for an exec ended: if it started none there, the exec has failed.
+    fn exec_entered(&mut self, key: ExecKey) {
+        let Some(exec) = self.execs.get_mut(&key) else { return };
+        exec.between = None;
+        if exec.program.get().is_none() {
+            self.on_exec_pipe(key);
+            // Told, or nobody to tell.
+            self.execs.remove(&key);
+        }
     }
 
     pub(super) fn exec_ended(&mut self, key: ExecKey, code: i32) {

@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::io;
 use std::num::NonZeroU32;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use launcher::io::cri_log::Stream;
 use launcher::io::stdio;
 use launcher::launch;
-use launcher::process::setns_exec::{ExecMode, ExecStdio};
+use launcher::process::setns_exec::{ExecMode, ExecProcess, ExecStdio};
 use model::{ContainerId, ContainerState};
 use nix::unistd::Pid;
 use rustix::io::Errno;
@@ -75,6 +75,7 @@ impl Shim {
         let (report, their_report) = sys::seqpacket::pair().map_err(internal)?;
         let (started, their_started) = std::io::pipe().map_err(internal)?;
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
+        let (their_go, go) = std::io::pipe().map_err(internal)?;
         let line_max = usize::try_from(settings.log_line_max).unwrap_or(usize::MAX);
         let (streams, stdio) = stdio::connect(
             settings.tty,
@@ -83,12 +84,14 @@ impl Shim {
             log.map(File::from),
             their_report,
             their_started.into(),
+            their_go.into(),
         )
         .map_err(internal)?;
         let id = &request.container;
         let source = Source::Report(id.clone());
         self.poller.watch(&report, source.clone()).map_err(internal)?;
-        let launcher = launch::launch(request, stdio)
+        let pod_proc = self.pod.as_ref().and_then(|pod| pod.proc.as_ref()).map(|proc| proc.as_fd());
+        let launcher = launch::launch(request, stdio, pod_proc)
             .inspect_err(|_| self.poller.forget(&report, &source))
             .map_err(|error| start_error(&error, ShimErrorKind::Internal))?;
         let state = State::Launching(Launching {
@@ -96,6 +99,7 @@ impl Shim {
             launcher,
             report,
             started: started.into(),
+            go: go.into(),
             trace: Vec::new(),
             warnings: Vec::new(),
             failure: None,
@@ -148,7 +152,13 @@ impl Shim {
             let name = container.state_report().map_or("being made", |phase| phase.name());
             return Err(shim_error(ShimErrorKind::State, format!("container {id} is {name}, not created")));
         };
-        launcher::launch::start::start(&container.dir, id.as_str()).map_err(internal)?;
+        match &container.state {
+            State::Created { go: Some(go), .. } => {
+                // Fails only where the process has ended, which is heard of by itself.
+                rustix::io::write(go, &[1]).ok();
+            }
+            _ => launcher::launch::start::start(&container.dir, id.as_str()).map_err(internal)?,
+        }
         let State::Created { started, .. } =
             std::mem::replace(&mut container.state, State::Settled(ContainerState::Created { pid }))
         else {
@@ -233,10 +243,14 @@ impl Shim {
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
         let key = (caller.connection, request.exec);
         self.poller.watch(&started, Source::ExecStarted(key)).map_err(internal)?;
-        let pid = launcher::process::setns_exec::exec(request, mode, &container.dir, init, stdio)
+        let started_exec = launcher::process::setns_exec::exec(request, mode, &container.dir, init, stdio)
             .inspect_err(|_| self.poller.forget(&started, &Source::ExecStarted(key)))
-            .map_err(|error| start_error(&error, ShimErrorKind::Internal))?;
-        let exec = Exec { container: id.clone(), pid, starting: Some((started, caller)), ended: None, mode };
+            .map_err(|error| {
+                ended_meanwhile(id, init).unwrap_or_else(|| start_error(&error, ShimErrorKind::Internal))
+            })?;
+        let ExecProcess { between, program } = started_exec;
+        let starting = Some((started, caller));
+        let exec = Exec { container: id.clone(), between: Some(between), program, starting, ended: None, mode };
         self.execs.insert(key, exec);
         Ok(())
     }
@@ -245,16 +259,21 @@ impl Shim {
     /// for their end. Several rounds: what was forked while one list was read is in the next.
     pub(crate) fn kill_exec(&mut self, exec: ExecKey) -> RequestResult {
         let Some(exec) = self.execs.get(&exec) else { return Ok(Response::Done) };
-        let root = exec.pid.as_raw();
         let container = self.containers.get(&exec.container);
         for _ in 0..50 {
-            // Listed before anybody is killed: who is left by a dead parent is nobody's descendant any more.
-            let family = container
-                .map(|c| launcher::process::process_tree::descendants(root, &c.processes()))
-                .unwrap_or_default();
-            // Our child, whether it has joined the container's cgroup yet or not.
-            sys::signal::send(root, 9).ok();
-            if family.is_empty() {
+            // Our children, whether they have joined the container's cgroup yet or not. One that may still fork is first.
+            let entering = exec.between.filter(|between| is_alive(*between));
+            if let Some(between) = entering {
+                sys::signal::send(between.as_raw(), 9).ok();
+            }
+            let family = exec.program.get().map_or_else(Vec::new, |root| {
+                // Listed before anybody is killed: who is left by a dead parent is nobody's descendant any more.
+                let all = container.map(Container::processes).unwrap_or_default();
+                let family = launcher::process::process_tree::descendants(root.as_raw(), &all);
+                sys::signal::send(root.as_raw(), 9).ok();
+                family
+            });
+            if family.is_empty() && entering.is_none() {
                 break;
             }
             for pid in family {
@@ -264,6 +283,17 @@ impl Shim {
         }
         Ok(Response::Done)
     }
+}
+
+/// The answer to an exec that failed since the container ended: `init` is its first process, which is not reaped yet.
+pub(crate) fn ended_meanwhile(id: &ContainerId, init: Pid) -> Option<ShimError> {
+    let ended = !is_alive(init);
+    ended.then(|| shim_error(ShimErrorKind::State, format!("container {id} is exited, not running")))
+}
+
+/// Whether a child of this process that is not reaped yet still runs.
+fn is_alive(child: Pid) -> bool {
+    !launcher::process::process_tree::is_ending(child.as_raw())
 }
 
 pub(crate) fn to_pid(pid: NonZeroU32) -> Option<Pid> {

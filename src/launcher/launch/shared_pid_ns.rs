@@ -1,0 +1,159 @@
+//! A PID namespace that a container shares with processes that are there already: that of its pod, or of another container.
+//!
+//! Those processes may be able to trace others. So libcontainer is not given the namespace: the container's first process is
+//! made outside of it, and born into it when it has no right, file or descriptor that the container does not have
+//! ([`super::libcontainer_executor`]). Only a process of the namespace can mount its proc file system, and none with the
+//! right to mount may be there: so the mount is a copy of one that exists.
+//!
+//! The daemon names another container by the number of its first process. Should that end meanwhile, the number may become
+//! another's, of another pod or of the host: so the namespaces are opened first, and only then it is asked whose they were.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::sched::{CloneFlags, setns};
+use oci_spec::OciSpecError;
+use oci_spec::runtime::{LinuxNamespace, LinuxNamespaceType, MountBuilder, Spec};
+use rustix::fs::{Mode, OFlags, PROC_SUPER_MAGIC, fstat, fstatfs, openat};
+use sys::mount::{Attributes, NODEV, NOEXEC, NOSUID, Reach, detach_copy, set_attributes};
+
+use crate::rootfs::mounts::attach;
+
+/// Where the proc file system is mounted for libcontainer, in the container's directory.
+pub(crate) const PROC: &str = "proc";
+
+#[derive(Debug)]
+pub(crate) struct SharedPidNs {
+    pub(crate) namespace: OwnedFd,
+    /// A mount of its proc file system that is attached nowhere yet.
+    pub(crate) proc: OwnedFd,
+}
+
+impl SharedPidNs {
+    /// Takes the namespace that `spec` shares out of it. All first processes are children of `shim`, and no other processes
+    /// are. `pod_proc` is a mount namespace whose root is the proc file system of the pod's PID namespace. Runs in the
+    /// host's mount namespace.
+    pub(crate) fn take(spec: &mut Spec, shim: i32, pod_proc: Option<BorrowedFd<'_>>) -> io::Result<Option<Self>> {
+        let Some(path) = take_path(spec) else { return Ok(None) };
+        let namespace = File::open(&path)?;
+        let proc = match process(&path) {
+            None => copy_mount(pod_proc.ok_or(io::ErrorKind::NotFound)?, "/")?,
+            Some(pid) => {
+                let mounts = File::open(format!("/proc/{pid}/ns/mnt"))?;
+                if crate::process::process_tree::parent(pid) != Some(shim) {
+                    return Err(io::Error::other("its first process has ended"));
+                }
+                copy_mount(mounts.as_fd(), "/proc")?
+            }
+        };
+        is_proc_of(&proc, &namespace)?;
+        let attributes = Attributes { set: NOSUID | NODEV | NOEXEC, ..Attributes::default() };
+        set_attributes(&proc, attributes, Reach::Top)?;
+        Ok(Some(Self { namespace: namespace.into(), proc }))
+    }
+
+    /// Puts the proc file system where libcontainer finds it. Runs in the launcher's own mount namespace.
+    pub(crate) fn attach_proc(&self, dir: &Path) -> io::Result<()> {
+        let place = dir.join(PROC);
+        std::fs::create_dir_all(&place)?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        attach(&self.proc, rustix::fs::open(&place, flags, Mode::empty())?)
+    }
+}
+
+/// Lets libcontainer show the proc file system in `dir` in place of one that it would mount.
+pub(crate) fn adapt(slim: &mut Spec, dir: &Path) -> Result<(), OciSpecError> {
+    let options = ["bind", "nosuid", "noexec", "nodev"].map(str::to_owned);
+    let shown =
+        MountBuilder::default().destination("/proc").typ("bind").source(dir.join(PROC)).options(options).build()?;
+    let mounts = slim.mounts_mut().iter_mut().flatten();
+    mounts.filter(|mount| mount.typ().as_deref() == Some("proc")).for_each(|mount| *mount = shown.clone());
+    Ok(())
+}
+
+fn take_path(spec: &mut Spec) -> Option<PathBuf> {
+    let namespaces = spec.linux_mut().as_mut()?.namespaces_mut().as_mut()?;
+    let is_shared = |one: &LinuxNamespace| one.typ() == LinuxNamespaceType::Pid && one.path().is_some();
+    let at = namespaces.iter().position(is_shared)?;
+    namespaces.remove(at).path().clone()
+}
+
+/// A copy of what is mounted at `path` in another mount namespace. Nothing of it is believed.
+fn copy_mount(namespace: BorrowedFd<'_>, path: &str) -> io::Result<OwnedFd> {
+    let own = File::open("/proc/self/ns/mnt")?;
+    setns(namespace, CloneFlags::CLONE_NEWNS)?;
+    let copied = detach_copy(Path::new(path), Reach::Top);
+    setns(own, CloneFlags::CLONE_NEWNS)?;
+    copied
+}
+
+/// Whether `mount` is all of the proc file system of `namespace`: a container may have mounted something else at its `/proc`.
+fn is_proc_of(mount: &OwnedFd, namespace: &File) -> io::Result<()> {
+    const ROOT_INODE: u64 = 1;
+    let other = || io::Error::other("its /proc is not the proc file system of its PID namespace");
+    if fstatfs(mount)?.f_type != PROC_SUPER_MAGIC || fstat(mount)?.st_ino != ROOT_INODE {
+        return Err(other());
+    }
+    let first = openat(mount, "1/ns/pid", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let (shown, asked) = (fstat(&first)?, fstat(namespace)?);
+    if (shown.st_dev, shown.st_ino) == (asked.st_dev, asked.st_ino) { Ok(()) } else { Err(other()) }
+}
+
+/// The process that a path such as `/proc/7/ns/pid` names.
+fn process(path: &Path) -> Option<i32> {
+    path.to_str()?.strip_prefix("/proc/")?.strip_suffix("/ns/pid")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn joining(path: &str) -> Spec {
+        let text = format!(
+            r#"{{"ociVersion":"1.2.0","linux":{{"namespaces":[{{"type":"mount"}},{{"type":"pid","path":"{path}"}}]}}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn kinds(spec: &Spec) -> Vec<LinuxNamespaceType> {
+        spec.linux().as_ref().unwrap().namespaces().iter().flatten().map(LinuxNamespace::typ).collect()
+    }
+
+    #[test]
+    fn a_shared_namespace_is_kept_from_libcontainer_and_one_of_its_own_is_not() {
+        let mut shared = joining("/proc/7/fd/9");
+        assert_eq!(take_path(&mut shared), Some("/proc/7/fd/9".into()));
+        assert_eq!(kinds(&shared), [LinuxNamespaceType::Mount]);
+        let own = r#"{"ociVersion":"1.2.0","linux":{"namespaces":[{"type":"mount"},{"type":"pid"}]}}"#;
+        let mut own: Spec = serde_json::from_str(own).unwrap();
+        assert_eq!(take_path(&mut own), None);
+        assert_eq!(kinds(&own), [LinuxNamespaceType::Mount, LinuxNamespaceType::Pid]);
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn only_a_child_of_the_shim_is_joined() {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let named = format!("/proc/{}/ns/pid", child.id());
+        assert!(SharedPidNs::take(&mut joining(&format!("/proc/{own}/ns/pid")), own, None).is_err(), "not a child");
+        assert!(SharedPidNs::take(&mut joining(&named), own + 1, None).is_err(), "another's child");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(SharedPidNs::take(&mut joining(&named), own, None).is_err(), "it has ended");
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn only_the_proc_of_the_namespace_is_taken_for_it() {
+        let namespace = File::open("/proc/self/ns/pid").unwrap();
+        is_proc_of(&detach_copy(Path::new("/proc"), Reach::Top).unwrap(), &namespace).unwrap();
+        for other in ["/proc/self", "/dev", "/"] {
+            assert!(is_proc_of(&detach_copy(Path::new(other), Reach::Top).unwrap(), &namespace).is_err(), "{other}");
+        }
+        let mounts = File::open("/proc/self/ns/mnt").unwrap();
+        assert!(is_proc_of(&detach_copy(Path::new("/proc"), Reach::Top).unwrap(), &mounts).is_err());
+    }
+}
