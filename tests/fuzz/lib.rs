@@ -1,4 +1,4 @@
-//! Hostile bytes for what reads layers, documents and the frames of streaming clients: by libFuzzer, and from seeds by a plain test.
+//! Hostile bytes for what reads layers, documents, the frames of streaming clients, netlink and CNI results: by libFuzzer, and from seeds by a plain test.
 //!
 //! `seeds/NAME/` has inputs that are worth starting from, among them all that ever failed; each is named by what it is.
 //! `hack/dev fuzz NAME` lets libFuzzer go on from them. The test in this crate runs them and thousands of their
@@ -15,6 +15,16 @@ pub use frames::{spdy, websocket};
 /// Reads `data` as whatever a registry may send; only a panic is a failure.
 pub fn manifest(data: &[u8]) {
     image::fuzzing::documents(data);
+}
+
+/// Reads `data` as the kernel's answer over netlink; only a panic is a failure.
+pub fn netlink(data: &[u8]) {
+    net::fuzzing::netlink(data);
+}
+
+/// Reads `data` as what a CNI plugin writes. What is taken has to be the same when it is read again.
+pub fn cni_result(data: &[u8]) {
+    net::fuzzing::cni_result(data);
 }
 
 #[cfg(test)]

@@ -63,6 +63,20 @@ fn no_frames_like_the_seeds_make_the_readers_panic_or_depend_on_their_arrival() 
     }
 }
 
+#[test]
+fn no_answer_like_the_seeds_makes_what_reads_netlink_or_plugins_panic() {
+    for (name, read) in [("netlink", netlink as fn(&[u8])), ("cni-result", cni_result)] {
+        let seeds = seeds(name);
+        seeds.iter().for_each(|(_, seed)| read(seed));
+        let mut dice = Dice::new(4);
+        for round in 0..ROUNDS * 4 {
+            let (_, seed) = &seeds[round % seeds.len()];
+            let (_, other) = &seeds[dice.below(seeds.len())];
+            read(&mutate::text(seed, other, &mut dice));
+        }
+    }
+}
+
 /// Keeps a mutant that failed, to be looked at and made a seed.
 fn keep(mutant: &[u8]) -> std::path::PathBuf {
     let (_, path) = tempfile::Builder::new().prefix("crisp-mutant.").tempfile().unwrap().keep().unwrap();

@@ -1,0 +1,6 @@
+//! libFuzzer on what the kernel sends over netlink.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| fuzz::netlink(data));
