@@ -58,6 +58,7 @@ pub use limits::apply::{ApplyError, CurrentLimits, Drift, RecoveryOutcome, apply
 pub use limits::knob::{AppliedValue, AppliedValues, CgroupFs, Knob, Unreadable, Values};
 pub use limits::memory_shrink::ShrinkTimeouts;
 pub use limits::plan::{Change, Limit, PlanError, Write, knobs, plan};
+pub use limits::release::ReleaseError;
 pub use limits::v2::weight;
 pub use path::{CgroupPath, InvalidPath};
 pub use stats::{ReadBuffer, ReadError};

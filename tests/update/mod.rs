@@ -3,6 +3,7 @@
 mod concurrency;
 mod crash;
 mod drift;
+mod ended;
 mod memory;
 mod oom_score;
 mod outcomes;

@@ -72,6 +72,8 @@ impl Knob {
     pub const MEMORY_MAX: Knob = Knob::named("memory.max");
     pub const MEMORY_CURRENT: Knob = Knob::named("memory.current");
     pub const MEMORY_HIGH: Knob = Knob::named("memory.high");
+    pub const MEMORY_LOW: Knob = Knob::named("memory.low");
+    pub const MEMORY_MIN: Knob = Knob::named("memory.min");
     pub const MEMORY_STAT: Knob = Knob::named("memory.stat");
     pub const MEMORY_RECLAIM: Knob = Knob::named("memory.reclaim");
     pub const MEMORY_USAGE: Knob = Knob::named("memory.usage_in_bytes");

@@ -85,7 +85,9 @@ impl Runtime {
             name.keep();
         }
         self.selinux.remember(record.id.as_str(), record.selinux.as_ref());
-        Self::mark_published(&self.containers.insert(self.recover_container_resize(record)));
+        let entry = self.containers.insert(self.recover_container_resize(record));
+        self.release_if_ended(&entry);
+        Self::mark_published(&entry);
     }
 
     /// Brings what is known of a pod up to date.

@@ -63,7 +63,23 @@ impl Runtime {
         if entry.get().state.pid().is_none() {
             entry.samples().files.close();
         }
+        self.release_if_ended(entry);
         self.publish_container_events(entry);
+    }
+
+    /// An ended container keeps its cgroup, and with it its statistics, until it is removed; its limits do not bind the pod's.
+    ///
+    /// To be called after whatever sets the state, and after whatever writes limits: the later of the two does the work.
+    pub(super) fn release_if_ended(&self, entry: &Entry<ContainerRecord>) {
+        let record = entry.get();
+        if record.state.pid().is_some() {
+            return;
+        }
+        if let Ok(cgroup) = self.cgroup(&record.cgroup)
+            && let Err(error) = cgroup.release_parent()
+        {
+            tracing::warn!(container = %record.id, error = chain(&error), "an ended container still binds its pod's cgroup");
+        }
     }
 
     /// A connection ended that nobody here ended.

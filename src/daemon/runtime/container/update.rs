@@ -69,11 +69,15 @@ impl Runtime {
         let Some(prepared) = self.prepare_update(&entry, asked)? else { return Ok(()) };
         self.at_step(&Step::UpdateContainer(&prepared.record, &prepared.journal.asked));
         // Another thread would take longer to begin with it than it takes.
-        if prepared.journal.change.is_quick() && prepared.score.is_none() && !prepared.group.uses_systemd() {
-            return self.apply_update(&entry, prepared);
-        }
-        let (runtime, entry) = (self.clone(), entry.clone());
-        blocking(move || runtime.apply_update(&entry, prepared)).await
+        let quick = prepared.journal.change.is_quick() && prepared.score.is_none() && !prepared.group.uses_systemd();
+        let outcome = if quick {
+            self.apply_update(&entry, prepared)
+        } else {
+            let (runtime, entry) = (self.clone(), entry.clone());
+            blocking(move || runtime.apply_update(&entry, prepared)).await
+        };
+        self.release_if_ended(&entry);
+        outcome
     }
 
     /// Thinks a change through; none where there is nothing to change.

@@ -50,6 +50,7 @@ impl Runtime {
             if record.state.pid().is_some() {
                 self.restore_cgroup_after_reload(record.id.as_str(), record.cgroup.clone(), record.applied.clone())
                     .await;
+                self.release_if_ended(&entry);
             }
         }
         for entry in self.pods.all() {

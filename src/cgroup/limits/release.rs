@@ -1,0 +1,113 @@
+//! The cgroup of a container that has ended, and keeps its statistics until it is removed.
+//!
+//! Some of its limits bind the cgroup above even when no process is left. On v1 the kernel refuses a CPU quota below that of
+//! a child, and a cpuset without what a child has. On v2 `memory.min` and `memory.low` protect the page cache that the
+//! container left from the containers beside it.
+
+use std::io;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+use crate::cgroup::Cgroup;
+use crate::cgroupfs::gone;
+use crate::layout::Version;
+use crate::limits::knob::{CgroupFs, Knob};
+
+/// What binds the cgroup above, and the value that does not.
+static V1: [(Knob, &str); 3] = [(Knob::CFS_QUOTA, "-1"), (Knob::CPUSET_CPUS, ""), (Knob::CPUSET_MEMS, "")];
+static V2: [(Knob, &str); 2] = [(Knob::MEMORY_MIN, "0"), (Knob::MEMORY_LOW, "0")];
+
+/// A limit of an ended container that still binds the cgroup above.
+#[derive(Debug, thiserror::Error)]
+#[error("writing {value:?} to {file}")]
+pub struct ReleaseError {
+    pub file: PathBuf,
+    pub value: &'static str,
+    pub source: io::Error,
+}
+
+impl Cgroup {
+    /// Lifts the limits that bind the cgroup above; all others and the statistics stay. A cgroup that is gone binds nothing.
+    ///
+    /// Tries each of them and returns the first failure. systemd is not told: it removes the scope of an ended container.
+    pub fn release_parent(&self) -> Result<(), ReleaseError> {
+        release(self)
+    }
+}
+
+fn release(fs: &impl CgroupFs) -> Result<(), ReleaseError> {
+    let binding: &'static [(Knob, &'static str)] = match fs.version() {
+        Version::V1 => &V1,
+        Version::V2 => &V2,
+    };
+    let mut outcome = Ok(());
+    for (knob, value) in binding {
+        let released = match fs.read(knob) {
+            Ok(found) if knob.same(&found, value) => Ok(()),
+            Ok(_) => fs.write(knob, value),
+            Err(e) => Err(e),
+        };
+        if let Err(source) = released
+            && !absent(&source)
+        {
+            outcome = outcome.and(Err(ReleaseError { file: fs.location(knob), value, source }));
+        }
+    }
+    outcome
+}
+
+/// The cgroup is gone, or the host has no such controller.
+fn absent(error: &io::Error) -> bool {
+    gone(error) || error.kind() == io::ErrorKind::NotFound || Errno::from_io_error(error) == Some(Errno::OPNOTSUPP)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::resources::{Bytes, CpuQuota, CpuSet, LimitsPatch, MemoryLimit, UnifiedKey};
+
+    use super::*;
+    use crate::tests::Throwaway;
+
+    /// The limits of a container with requests, and those that its pod is lowered to.
+    fn limits(version: Version, quota: i64, cpus: Option<&str>) -> LimitsPatch {
+        let mut patch = LimitsPatch {
+            cpu_quota: Some(CpuQuota::new(quota).unwrap()),
+            cpuset_cpus: cpus.map(|cpus| CpuSet::new(cpus).unwrap()),
+            memory: Some(MemoryLimit::Bytes(Bytes(64 << 20))),
+            ..LimitsPatch::default()
+        };
+        if version == Version::V2 {
+            patch.unified.insert(UnifiedKey::new("memory.min").unwrap(), "1048576".to_owned());
+        }
+        patch
+    }
+
+    #[test]
+    #[ignore = "needs root"]
+    fn a_cgroup_that_is_released_does_not_bind_the_one_above_and_keeps_its_limit_of_memory() {
+        let pod = Throwaway::new();
+        let version = pod.group.layout().version();
+        let all = pod.group.read(&Knob::CPUSET_CPUS).unwrap_or_default();
+        pod.group.apply(&limits(version, 50_000, None)).unwrap();
+        let container = pod.group.child("container").unwrap();
+        assert!(!container.create().unwrap().is_empty());
+        container
+            .apply(&limits(version, 50_000, Some(&all).filter(|all| !all.is_empty()).map(String::as_str)))
+            .unwrap();
+        let lower = limits(version, 20_000, Some("0"));
+        if version == Version::V1 {
+            pod.group.apply(&limits(version, 20_000, None)).unwrap_err();
+        }
+        container.release_parent().unwrap();
+        pod.group.apply(&lower).unwrap();
+        let observed = container.observe(&Default::default()).unwrap().observed;
+        assert_eq!(observed.memory, Some(Bytes(64 << 20)));
+        if version == Version::V2 {
+            assert_eq!(container.read(&Knob::MEMORY_MIN).unwrap(), "0");
+        }
+        container.release_parent().unwrap();
+        container.remove().unwrap();
+        container.release_parent().unwrap();
+    }
+}
