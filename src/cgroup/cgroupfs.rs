@@ -53,7 +53,8 @@ pub(crate) fn remove_dir(dir: &Path, deadline: Instant) -> Result<(), CgroupErro
     loop {
         match fs::remove_dir(dir) {
             Ok(()) => return Ok(()),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // A file of the kernel's, or a path through one, is no cgroup either.
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
             Err(e) if e.kind() == io::ErrorKind::ResourceBusy && Instant::now() < deadline => {
                 thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(50));
@@ -71,7 +72,7 @@ pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     let failed = |source| CgroupError::Read { path: dir.to_owned(), source };
     // Most have none, and then the long list of their files need not be made.
     match fs::metadata(dir) {
-        Ok(about) if about.nlink() == LINKS_OF_A_LEAF => return Ok(Vec::new()),
+        Ok(about) if about.nlink() == LINKS_OF_A_LEAF || !about.is_dir() => return Ok(Vec::new()),
         Ok(_) => {}
         Err(e) if gone(&e) => return Ok(Vec::new()),
         Err(e) => return Err(failed(e)),
@@ -91,9 +92,9 @@ pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, CgroupError> {
     Ok(dirs)
 }
 
-/// Whether an error says that the cgroup has been removed.
+/// Whether an error says that there is no such cgroup: it has been removed, or a file of the kernel's is in its place.
 pub(crate) fn gone(e: &io::Error) -> bool {
-    matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::NODEV))
+    matches!(Errno::from_io_error(e), Some(Errno::NOENT | Errno::NODEV | Errno::NOTDIR))
 }
 
 pub(crate) fn read_file(path: &Path) -> Result<String, CgroupError> {

@@ -1,9 +1,11 @@
 //! The path of a cgroup below the top of each tree, safe to join to a mount point.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
 
 use serde::{Deserialize, Serialize};
+
+use crate::layout::Layout;
 
 /// An absolute cgroup path such as `/kubepods/burstable/pod1/c1`; never the root, never leaving it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -27,6 +29,33 @@ impl InvalidPath {
         model::ErrorKind::Invalid
     }
 }
+
+/// Files that the kernel has in every cgroup of v1, or at the top of a tree.
+const FILES: [&str; 3] = ["tasks", "notify_on_release", "release_agent"];
+/// The kernel names all other files after their controller, or `cgroup`, and `irq` for pressure: `memory.stat`.
+const FILE_PREFIXES: [&str; 21] = [
+    "cgroup",
+    "blkio",
+    "bpf",
+    "cpu",
+    "cpuacct",
+    "cpuset",
+    "debug",
+    "devices",
+    "dmem",
+    "freezer",
+    "hugetlb",
+    "io",
+    "irq",
+    "memory",
+    "misc",
+    "net_cls",
+    "net_prio",
+    "perf_event",
+    "pids",
+    "rdma",
+    "zswap",
+];
 
 /// The longest name the kernel gives to a directory.
 const NAME_MAX: usize = 255;
@@ -65,6 +94,29 @@ impl CgroupPath {
             return Err(InvalidPath { path: name.to_owned(), fault: "is not a single name" });
         }
         Self::new(&format!("{self}/{name}"))
+    }
+
+    /// Refuses a path that names a file of the kernel's, in any tree: no cgroup can be made there, nor below. By the rule
+    /// after which systemd escapes names.
+    pub fn refuse_kernel_files(self) -> Result<Self, InvalidPath> {
+        let is_file = |name: &str| {
+            let prefix = name.split_once('.').map(|(prefix, _)| prefix);
+            FILES.contains(&name) || prefix.is_some_and(|prefix| FILE_PREFIXES.contains(&prefix))
+        };
+        if self.0.split('/').any(is_file) { Err(Self::is_kernel_file(self.0)) } else { Ok(self) }
+    }
+
+    /// The same, by what is there now: files of controllers that the names above do not know.
+    pub fn refuse_existing_files(self, layout: &Layout) -> Result<Self, InvalidPath> {
+        let is_file = |mount: &Path| match fs::symlink_metadata(self.under(mount)) {
+            Ok(found) => !found.is_dir(),
+            Err(e) => e.kind() == io::ErrorKind::NotADirectory,
+        };
+        if layout.mounts().into_iter().any(is_file) { Err(Self::is_kernel_file(self.0)) } else { Ok(self) }
+    }
+
+    fn is_kernel_file(path: String) -> InvalidPath {
+        InvalidPath { path, fault: "names a file of the kernel's" }
     }
 
     pub fn as_str(&self) -> &str {
@@ -107,6 +159,37 @@ mod tests {
         }
         assert!(CgroupPath::new(&format!("/{}", "x".repeat(256))).is_err());
         assert!(CgroupPath::new(&"/xxxxxxx".repeat(500)).is_err());
+    }
+
+    #[test]
+    fn a_path_over_a_file_of_the_kernels_is_refused() {
+        for bad in [
+            "/cgroup.procs",
+            "/cpu.shares",
+            "/memory.stat/x",
+            "/pods/cgroup.subtree_control/x",
+            "/tasks",
+            "/pods/release_agent",
+            "/irq.pressure",
+            "/hugetlb.2MB.max",
+            "/cpu.slice",
+        ] {
+            assert!(CgroupPath::new(bad).unwrap().refuse_kernel_files().is_err(), "{bad:?}");
+        }
+        for good in ["/kubepods/burstable/pod1", "/kubepods.slice/kubepods-pod1.slice", "/cpu", "/tasks.d", "/cpus.x"] {
+            assert_eq!(CgroupPath::new(good).unwrap().refuse_kernel_files().unwrap().as_str(), good);
+        }
+    }
+
+    #[test]
+    fn a_path_through_a_file_that_is_there_is_refused_whatever_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("pods")).unwrap();
+        fs::write(root.path().join("pods/future"), "").unwrap();
+        let layout = Layout::V2 { root: root.path().to_owned() };
+        let refused = |path: &str| CgroupPath::new(path).unwrap().refuse_existing_files(&layout).is_err();
+        assert!(refused("/pods/future") && refused("/pods/future/x"));
+        assert!(!refused("/pods") && !refused("/pods/new") && !refused("/new/x"));
     }
 
     #[test]

@@ -207,7 +207,7 @@ fn cgroup_config(RawCgroup { driver, parent, favordynmods }: RawCgroup) -> Resul
         (parent, CgroupDriver::Cgroupfs) => CgroupPath::new(parent),
         (parent, CgroupDriver::Systemd) => CgroupPath::new(parent).and_then(|parent| cgroup::slice(&parent)),
     };
-    let parent = parent.map_err(|e| invalid("cgroup.parent", e))?;
+    let parent = parent.and_then(CgroupPath::refuse_kernel_files).map_err(|e| invalid("cgroup.parent", e))?;
     let favordynmods = match favordynmods.as_str() {
         "auto" => cgroup::favordynmods_is_free(&rustix::system::uname().release().to_string_lossy()),
         "off" => false,

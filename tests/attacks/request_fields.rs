@@ -287,3 +287,26 @@ fn no_limit_is_written_to_a_file_that_is_none_of_the_containers() {
     daemon.wait_until_like(&before);
     assert_eq!(client.status(&id).state(), v1::ContainerState::ContainerRunning);
 }
+
+/// Whatever the trees of this host have as a file cannot be a cgroup; such a pod could be made, and never removed.
+#[test]
+fn a_cgroup_parent_that_names_a_file_of_the_kernels_is_refused_by_field() {
+    let daemon = Daemon::start();
+    let before = daemon.snapshot();
+    let mut bad: Vec<String> =
+        ["/memory.stat/x", "/new/cgroup.procs", "/new/cpu.shares/x", "/cpu.max", "/tasks"].map(str::to_owned).into();
+    for (_, point) in kernel_state::hierarchies() {
+        let entries = fs::read_dir(point).unwrap().map(|entry| entry.unwrap());
+        let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
+        bad.extend(files.map(|file| format!("/{}", file.file_name().to_str().unwrap())));
+    }
+    for (number, parent) in bad.into_iter().enumerate() {
+        let mut config = daemon.pod_config(&format!("pod-{number}"));
+        config.linux.as_mut().unwrap().cgroup_parent = parent.clone();
+        let refusal = daemon.client().try_run_pod(config).unwrap_err();
+        assert_eq!(refusal.code(), tonic::Code::InvalidArgument, "{parent}: {refusal:?}");
+        assert!(refusal.message().starts_with("config.linux.cgroup_parent: "), "{refusal:?}");
+        assert!(refusal.message().contains(&parent), "{refusal:?}");
+    }
+    daemon.wait_until_like(&before);
+}

@@ -149,7 +149,8 @@ fn cgroup_path(at: FieldPath<'_>, path: &str) -> Result<Option<String>, InvalidF
     if path.is_empty() {
         return Ok(None);
     }
-    Ok(Some(CgroupPath::new(path).map_err(|problem| at.invalid(problem))?.into()))
+    let path = CgroupPath::new(path).and_then(CgroupPath::refuse_kernel_files);
+    Ok(Some(path.map_err(|problem| at.invalid(problem))?.into()))
 }
 
 pub(super) fn meta_to_wire(meta: &PodMeta) -> v1::PodSandboxMetadata {

@@ -104,6 +104,7 @@ fn values_that_cannot_be_are_refused_by_field() {
         ("config.port_mappings[0].host_ip:", refused(|c| c.port_mappings[0].host_ip = "localhost".into())),
         ("config.port_mappings[0].protocol:", refused(|c| c.port_mappings[0].protocol = 3)),
         ("config.linux.cgroup_parent:", refused(|c| linux(c).cgroup_parent = "/a/../b".into())),
+        ("config.linux.cgroup_parent:", refused(|c| linux(c).cgroup_parent = "/memory.stat/x".into())),
         ("config.linux.resources.cpu_period:", refused(|c| linux(c).resources.as_mut().unwrap().cpu_period = 5)),
         ("config.linux.overhead.cpu_period:", refused(|c| linux(c).overhead.as_mut().unwrap().cpu_period = 5)),
         (

@@ -210,7 +210,10 @@ impl Runtime {
     /// The client's, which crisp never writes, or one of our own.
     fn pod_cgroup(&self, id: &PodId, spec: &PodSpec) -> Result<PodCgroup, RunPodError> {
         let (path, ours) = match &spec.cgroup_parent {
-            Some(parent) => (cgroup::CgroupPath::new(parent).and_then(|parent| self.driver.given(&parent)), false),
+            Some(parent) => {
+                let given = cgroup::CgroupPath::new(parent).and_then(|parent| self.driver.given(&parent));
+                (given.and_then(|path| path.refuse_existing_files(&self.cgroups)), false)
+            }
             None => (self.driver.pod(&self.config.cgroup.parent, id.as_str()), true),
         };
         let path = path.map_err(RunPodError::CgroupParent)?;
