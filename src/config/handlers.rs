@@ -145,6 +145,7 @@ fn handler(section: &str, raw: RawContainer) -> Result<Handler, InvalidSetting> 
         shm_size,
         oom_score_adj,
         exec_output_max: _,
+        exec_output_total: _,
     } = raw;
     let key = |name: &str| format!("{section}.{name}");
     Ok(Handler {

@@ -57,6 +57,8 @@ pub struct Config {
     pub handlers: Handlers,
     /// In bytes, for stdout and stderr together.
     pub exec_output_max: usize,
+    /// In bytes, for all commands together.
+    pub exec_output_total: usize,
     pub resources: ResourcesConfig,
     pub cdi: CdiConfig,
     pub stop: StopConfig,

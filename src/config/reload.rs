@@ -71,6 +71,7 @@ fn merge(old: &Config, new: Config) -> ConfigChange {
         cgroup,
         shim,
         exec_output_max,
+        exec_output_total,
         handlers,
         resources,
         cdi,
@@ -86,6 +87,7 @@ fn merge(old: &Config, new: Config) -> ConfigChange {
     } = &new;
     compare(&mut applied, "log.level", &old.log.level, level);
     compare(&mut applied, "container.exec_output_max", &old.exec_output_max, exec_output_max);
+    compare(&mut applied, "container.exec_output_total", &old.exec_output_total, exec_output_total);
     compare(&mut applied, "container, handlers", &old.handlers, handlers);
     compare(&mut applied, "resources", &old.resources, resources);
     compare(&mut applied, "stop", &old.stop, stop);

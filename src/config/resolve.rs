@@ -76,6 +76,8 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
         shim: shim_path(shim)?,
         exec_output_max: usize::try_from(container.exec_output_max)
             .map_err(|e| invalid("container.exec_output_max", e))?,
+        exec_output_total: usize::try_from(container.exec_output_total)
+            .map_err(|e| invalid("container.exec_output_total", e))?,
         handlers: handlers::resolve(&container, handlers)?,
         resources: resources_config(&resources)?,
         cdi: cdi_config(cdi)?,

@@ -24,7 +24,7 @@ use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
-use crate::grpc::{AdminApi, HealthState, ImageApi, Latencies, REQUEST_MAX, RuntimeApi, TraceLayer};
+use crate::grpc::{AdminApi, HealthState, HeldBodyLayer, ImageApi, Latencies, REQUEST_MAX, RuntimeApi, TraceLayer};
 use crate::logging::LogLevel;
 use crate::otel::Spans;
 use crate::runtime::Runtime;
@@ -187,6 +187,7 @@ async fn answer(apis: Apis, listener: StdListener, listen: &Path) -> Result<(), 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let server = Server::builder()
         .layer(trace)
+        .layer(HeldBodyLayer)
         .add_service(runtime_api.max_decoding_message_size(REQUEST_MAX))
         .add_service(image_api.max_decoding_message_size(REQUEST_MAX))
         .add_service(admin_api)

@@ -6,7 +6,8 @@ use cri_api::v1;
 use tonic::Code;
 
 use crate::support::client::{Done, container, security};
-use crate::support::harness::{Daemon, seconds, times, wait_for};
+use crate::support::env::TestEnv;
+use crate::support::harness::{Daemon, scrape, seconds, times, wait_for};
 use crate::support::kernel_state;
 
 #[test]
@@ -253,6 +254,52 @@ fn a_client_that_hangs_up_leaves_no_command_behind_when_its_time_is_over() {
     });
     assert!(hung_up.is_err());
     wait_for("the command to go", seconds(10), || (daemon.pids(&id).len() == before).then_some(()));
+}
+
+/// All of them hold what they printed until they are allowed to end.
+#[test]
+fn the_output_that_the_commands_of_one_pod_hold_has_a_total_and_no_other_pod_pays_for_it() {
+    const FLOOD: usize = 4_000_000;
+    const GUARANTEED: usize = 16 << 10;
+    let daemon = Daemon::on(TestEnv::with_metrics(""));
+    let client = daemon.client();
+    let (flooding, quiet) = (daemon.run_pod("flooding"), daemon.run_pod("quiet"));
+    let (id, other) = (client.run_idle(&flooding, "main"), client.run_idle(&quiet, "main"));
+    let before = kernel_state::holding(daemon.pid()).rss;
+    let socket = daemon.env.socket();
+    let script = format!("head -c {FLOOD} /dev/zero; echo >> /tmp/printed; until [ -e /tmp/go ]; do sleep 0.1; done");
+    let commands = 12;
+    let outputs: Vec<usize> = std::thread::scope(|threads| {
+        let flood: Vec<_> = (0..commands)
+            .map(|_| {
+                let (socket, id, script) = (&socket, &id, &script);
+                threads.spawn(move || {
+                    let done = crate::support::client::Client::connect(socket).exec(id, &["sh", "-c", script]);
+                    assert_eq!(done.code, 0, "a command whose output is cut ends as it would");
+                    done.stdout.len()
+                })
+            })
+            .collect();
+        wait_for("all to have printed", seconds(60), || {
+            let lines = client.exec(&id, &["sh", "-c", "wc -l < /tmp/printed"]).stdout;
+            (lines.trim() == commands.to_string()).then_some(())
+        });
+        let probe = client.exec(&other, &["sh", "-c", "head -c 1000000 /dev/zero | tr '\\0' x"]);
+        assert_eq!((probe.code, probe.stdout.len()), (0, 1_000_000));
+        let grown = kernel_state::holding(daemon.pid()).rss.saturating_sub(before);
+        assert!(grown < 40 << 10, "{grown} KiB more than before");
+        client.exec_script(&id, "touch /tmp/go");
+        flood.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let all: usize = outputs.iter().sum();
+    assert!(all <= (16 << 20) + commands * GUARANTEED, "{outputs:?}");
+    assert!(outputs.iter().all(|output| (GUARANTEED..=FLOOD).contains(output)), "{outputs:?}");
+    let page = scrape(&daemon.env.metrics());
+    let dropped = page.lines().find_map(|line| line.strip_prefix("crisp_exec_bytes_dropped_total ")).unwrap();
+    assert_eq!(dropped.parse::<usize>().unwrap(), commands * FLOOD - all);
+    // What was held can be had again.
+    let again = client.exec(&id, &["sh", "-c", &format!("head -c {FLOOD} /dev/zero")]);
+    assert_eq!(again.stdout.len(), FLOOD);
 }
 
 #[test]

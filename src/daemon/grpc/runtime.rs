@@ -7,6 +7,7 @@ use cri_api::v1::runtime_service_server::RuntimeService;
 use cri_api::v1::*;
 use tonic::{Request, Response, Status};
 
+use super::held_body::HeldByBody;
 use super::list_stream::Chunks;
 use super::{
     RpcResult, events, list_stream, log_warnings, metrics, record_container_id, record_pod_id, run_blocking,
@@ -218,8 +219,10 @@ impl RuntimeService for RuntimeApi {
         // Not to its end: a command is killed when its caller hangs up.
         // Boxed, since it holds the buffers that the output is read through.
         let output = Box::pin(self.runtime.exec_sync(&container, command, timeout)).await.map_err(status::of)?;
-        let ExecOutput { stdout, stderr, code } = output;
-        Ok(Response::new(ExecSyncResponse { stdout, stderr, exit_code: code }))
+        let ExecOutput { stdout, stderr, code, share } = output;
+        let mut response = Response::new(ExecSyncResponse { stdout, stderr, exit_code: code });
+        response.extensions_mut().insert(HeldByBody::new(share));
+        Ok(response)
     }
 
     async fn exec(&self, request: Request<ExecRequest>) -> RpcResult<ExecResponse> {

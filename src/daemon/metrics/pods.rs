@@ -4,7 +4,18 @@ use super::text::{Exposition, Kind};
 use crate::runtime::Counts;
 
 pub(super) fn write(text: &mut Exposition, population: &Counts) {
-    let Counts { ready, not_ready, created, running, exited, unknown, shims, listeners, log_bytes_lost } = population;
+    let Counts {
+        ready,
+        not_ready,
+        created,
+        running,
+        exited,
+        unknown,
+        shims,
+        listeners,
+        log_bytes_lost,
+        exec_bytes_dropped,
+    } = population;
     let mut pods = text.family("crisp_pods", Kind::Gauge, "Pods, by state.");
     pods.sample(&[("state", "ready")], ready);
     pods.sample(&[("state", "not_ready")], not_ready);
@@ -17,6 +28,8 @@ pub(super) fn write(text: &mut Exposition, population: &Counts) {
     text.family("crisp_event_listeners", Kind::Gauge, listening).sample(&[], listeners);
     let lost = "Bytes of containers' output that could not be logged.";
     text.family("crisp_log_bytes_lost_total", Kind::Counter, lost).sample(&[], log_bytes_lost);
+    let dropped = "Bytes of ExecSync's output that were dropped to stay within container.exec_output_total.";
+    text.family("crisp_exec_bytes_dropped_total", Kind::Counter, dropped).sample(&[], exec_bytes_dropped);
 }
 
 #[cfg(test)]
@@ -35,6 +48,7 @@ mod tests {
             shims: 7,
             listeners: 8,
             log_bytes_lost: 9,
+            exec_bytes_dropped: 10,
         };
         let mut text = Exposition::default();
         write(&mut text, &population);
@@ -52,6 +66,7 @@ mod tests {
                 "crisp_shims 7",
                 "crisp_event_listeners 8",
                 "crisp_log_bytes_lost_total 9",
+                "crisp_exec_bytes_dropped_total 10",
             ]
         );
     }

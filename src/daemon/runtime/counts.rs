@@ -18,6 +18,7 @@ pub(crate) struct Counts {
     pub(crate) shims: usize,
     pub(crate) listeners: usize,
     pub(crate) log_bytes_lost: u64,
+    pub(crate) exec_bytes_dropped: u64,
 }
 
 impl Runtime {
@@ -26,6 +27,7 @@ impl Runtime {
             shims: self.sandboxes.lock().len(),
             listeners: self.events.listeners(),
             log_bytes_lost: self.log_bytes_lost.load(Ordering::Relaxed),
+            exec_bytes_dropped: self.exec_budget.dropped(),
             ..Counts::default()
         };
         for pod in self.pods.all() {

@@ -103,6 +103,7 @@ pub(crate) struct Runtime {
     user_ns: pod::user_ns::UserNsUnavailable,
     events: events::EventHub,
     stream_shutdown: stream::shutdown::StreamShutdown,
+    exec_budget: Arc<stream::exec_budget::ExecBudget>,
     log_bytes_lost: AtomicU64,
 }
 
@@ -151,6 +152,7 @@ impl Runtime {
             meter: Arc::default(),
             events: events::EventHub::default(),
             stream_shutdown: stream::shutdown::StreamShutdown::default(),
+            exec_budget: Arc::default(),
             log_bytes_lost: AtomicU64::new(0),
         });
         runtime.recover().await?;

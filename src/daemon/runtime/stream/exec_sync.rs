@@ -9,6 +9,7 @@ use model::{ContainerId, ContainerState, ErrorClass, ErrorKind};
 use shim_protocol::{ExecRequest, ShimErrorKind, Stdio};
 use tokio::net::unix::pipe::Receiver;
 
+use super::exec_budget::{COMMANDS_MAX, ExecLimits, ExecShare};
 use crate::runtime::{LookupError, Runtime};
 use crate::sandbox_client::{SandboxClient, SandboxError};
 
@@ -26,6 +27,8 @@ pub(crate) enum ExecError {
     Program { container: ContainerId, source: SandboxError },
     #[error("executing in container {container}")]
     Shim { container: ContainerId, source: SandboxError },
+    #[error("container {container} runs {COMMANDS_MAX} commands of ExecSync, and takes no more")]
+    TooMany { container: ContainerId },
     #[error("cmd: too long")]
     TooLong(#[source] shim_protocol::FrameError),
     #[error("the command did not end within {0:?} and was killed")]
@@ -38,6 +41,7 @@ impl ErrorClass for ExecError {
             Self::Look(e) => e.kind(),
             Self::NotRunning { .. } | Self::NotAttachable { .. } => ErrorKind::Precondition,
             Self::Pipe(_) | Self::Program { .. } => ErrorKind::Internal,
+            Self::TooMany { .. } => ErrorKind::Exhausted,
             Self::TooLong(_) => ErrorKind::Invalid,
             Self::Shim { source, .. } => source.kind(),
             Self::Timeout(_) => ErrorKind::Deadline,
@@ -45,11 +49,13 @@ impl ErrorClass for ExecError {
     }
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct ExecOutput {
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
     pub(crate) code: i32,
+    /// The output's part of the budget: to be dropped when the output is.
+    pub(crate) share: Arc<ExecShare>,
 }
 
 /// How long a killed command may take to be gone.
@@ -71,6 +77,10 @@ impl Runtime {
         let Some(sandbox) = self.sandbox_of(&record.pod) else {
             return Err(ExecError::NotRunning { container, phase: "in a pod that is not ready" });
         };
+        let settings = self.settings();
+        let limits = ExecLimits { each: settings.exec_output_max, total: settings.exec_output_total };
+        let share = self.exec_budget.share(&record.pod, &container, limits);
+        let share = share.ok_or_else(|| ExecError::TooMany { container: container.clone() })?;
         let (out, their_out) = std::io::pipe().map_err(ExecError::Pipe)?;
         let (err, their_err) = std::io::pipe().map_err(ExecError::Pipe)?;
         let (exec, mut ended) = sandbox.expect_exec();
@@ -78,13 +88,12 @@ impl Runtime {
         let mut kill_guard = ExecKillGuard { sandbox: &sandbox, exec: Some(exec) };
         let stdio = Stdio { stdin: false, stdout: true, stderr: true };
         let request = ExecRequest { container: container.clone(), exec, args: command, stdio };
-        let cap = self.settings().exec_output_max;
         // The start counts, too: a process that somebody freezes meanwhile never gets to run its program.
         let run = async {
             let started = sandbox.exec(request, &[their_out.as_fd(), their_err.as_fd()]).await;
             drop((their_out, their_err));
             started?;
-            Ok(collect(out, err, cap, &mut ended).await)
+            Ok(collect(out, err, share, &mut ended).await)
         };
         let outcome = match timeout {
             Some(limit) => match tokio::time::timeout(limit, run).await {
@@ -160,18 +169,17 @@ impl Drop for ExecKillGuard<'_> {
 async fn collect(
     out: PipeReader,
     err: PipeReader,
-    cap: usize,
+    share: Arc<ExecShare>,
     ended: &mut tokio::sync::oneshot::Receiver<i32>,
 ) -> io::Result<Option<ExecOutput>> {
     let mut out = OutputBuffer::new(out)?;
     let mut err = OutputBuffer::new(err)?;
     let code = loop {
-        let room = cap.saturating_sub(out.bytes.len() + err.bytes.len());
         // Either stream may have the turn: a background process that floods one must not hold up the other.
         let read = async {
             tokio::select! {
-                read = out.read(room), if !out.over => read,
-                read = err.read(room), if !err.over => read,
+                read = out.read(&share), if !out.over => read,
+                read = err.read(&share), if !err.over => read,
                 else => std::future::pending().await,
             }
         };
@@ -183,9 +191,9 @@ async fn collect(
     };
     let Ok(code) = code else { return Ok(None) };
     // A child in the background may hold the pipes open for ever: only what is there is taken.
-    out.drain(cap.saturating_sub(err.bytes.len()))?;
-    err.drain(cap.saturating_sub(out.bytes.len()))?;
-    Ok(Some(ExecOutput { stdout: out.bytes, stderr: err.bytes, code }))
+    out.drain(&share)?;
+    err.drain(&share)?;
+    Ok(Some(ExecOutput { stdout: out.bytes, stderr: err.bytes, code, share }))
 }
 
 /// What is read at a time.
@@ -205,13 +213,13 @@ impl OutputBuffer {
         Ok(Self { pipe: Receiver::from_owned_fd(pipe.into())?, bytes: Vec::new(), over: false })
     }
 
-    /// Waits for output. What is beyond the cap is read and dropped, so that the command is not held up.
-    async fn read(&mut self, room: usize) -> io::Result<()> {
+    /// Waits for output. What is beyond the share is read and dropped, so that the command is not held up.
+    async fn read(&mut self, share: &ExecShare) -> io::Result<()> {
         self.pipe.readable().await?;
         let mut buffer = vec![0; CHUNK];
         match self.pipe.try_read(&mut buffer) {
             Ok(n) => {
-                self.keep(&buffer[..n], room);
+                self.keep(&buffer[..n], share);
                 Ok(())
             }
             Err(nothing) if nothing.kind() == io::ErrorKind::WouldBlock => Ok(()),
@@ -221,14 +229,14 @@ impl OutputBuffer {
 
     /// Takes what is there now. Asks the kernel: what tokio knows of the pipe may be older than its last bytes. No more
     /// than a pipe can hold: somebody in the background may write as fast as this reads.
-    fn drain(&mut self, cap: usize) -> io::Result<()> {
+    fn drain(&mut self, share: &ExecShare) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
         for _ in 0..PIPE_MAX / CHUNK {
             if self.over {
                 break;
             }
             match rustix::io::read(&self.pipe, &mut buffer) {
-                Ok(n) => self.keep(&buffer[..n], cap.saturating_sub(self.bytes.len())),
+                Ok(n) => self.keep(&buffer[..n], share),
                 Err(rustix::io::Errno::AGAIN) => break,
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
@@ -237,8 +245,13 @@ impl OutputBuffer {
         Ok(())
     }
 
-    fn keep(&mut self, bytes: &[u8], room: usize) {
+    fn keep(&mut self, bytes: &[u8], share: &ExecShare) {
         self.over = bytes.is_empty();
-        self.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        let kept = &bytes[..share.keep(bytes.len())];
+        if self.bytes.capacity() - self.bytes.len() < kept.len() {
+            // A quarter more at a time: doubling would take up to twice what is held.
+            self.bytes.reserve_exact(kept.len().max(self.bytes.len() / 4));
+        }
+        self.bytes.extend_from_slice(kept);
     }
 }

@@ -3,6 +3,7 @@
 mod attach;
 mod copy;
 mod exec;
+pub(crate) mod exec_budget;
 pub(crate) mod exec_sync;
 mod port_forward;
 pub(crate) mod shutdown;
