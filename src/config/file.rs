@@ -78,6 +78,7 @@ pub struct RawShim {
 #[serde(default, deny_unknown_fields)]
 pub struct RawContainer {
     pub log_line_max: u32,
+    pub log_rate_max: u64,
     pub shm_size: u64,
     pub exec_output_max: u64,
     pub exec_output_total: u64,
@@ -95,6 +96,7 @@ pub struct RawContainer {
 #[serde(default, deny_unknown_fields)]
 pub struct RawHandler {
     pub log_line_max: Option<u32>,
+    pub log_rate_max: Option<u64>,
     pub shm_size: Option<u64>,
     pub oom_score_adj: Option<String>,
     pub privileged: Option<bool>,
@@ -109,6 +111,7 @@ impl RawHandler {
     pub(super) fn over(self, all: RawContainer) -> RawContainer {
         let Self {
             log_line_max,
+            log_rate_max,
             shm_size,
             oom_score_adj,
             privileged,
@@ -120,6 +123,7 @@ impl RawHandler {
         } = self;
         RawContainer {
             log_line_max: log_line_max.unwrap_or(all.log_line_max),
+            log_rate_max: log_rate_max.unwrap_or(all.log_rate_max),
             shm_size: shm_size.unwrap_or(all.shm_size),
             exec_output_max: all.exec_output_max,
             exec_output_total: all.exec_output_total,
@@ -270,6 +274,7 @@ impl Default for RawContainer {
     fn default() -> Self {
         Self {
             log_line_max: 16 << 10,
+            log_rate_max: 16 << 20,
             shm_size: 64 << 20,
             exec_output_max: (16 << 20) - (64 << 10),
             exec_output_total: 64 << 20,

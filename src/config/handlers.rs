@@ -14,6 +14,9 @@ use super::resolve::{InvalidSetting, absolute, at_least, invalid};
 /// What the default handler is called where it is called anything.
 const DEFAULT: &str = "crisp";
 
+/// Some lines a second. Less is taken for a mistake in the unit.
+const LOG_RATE_MIN: u64 = 4096;
+
 /// How the containers of a pod are run, where the pod and its containers leave it open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handler {
@@ -30,6 +33,8 @@ pub struct Handler {
     pub rlimits: Vec<Rlimit>,
     /// In bytes.
     pub log_line_max: u32,
+    /// Of what is written to a container's log, in bytes a second; 0: no limit.
+    pub log_rate_max: u64,
     /// In bytes.
     pub shm_size: u64,
     pub oom_score_adj: OomPolicy,
@@ -142,6 +147,7 @@ fn handler(section: &str, raw: RawContainer) -> Result<Handler, InvalidSetting> 
         capabilities,
         rlimits,
         log_line_max,
+        log_rate_max,
         shm_size,
         oom_score_adj,
         exec_output_max: _,
@@ -162,6 +168,7 @@ fn handler(section: &str, raw: RawContainer) -> Result<Handler, InvalidSetting> 
             .map(|(name, value)| rlimit(&format!("{section}.rlimits.{name}"), name, value))
             .collect::<Result<_, _>>()?,
         log_line_max: at_least(&key("log_line_max"), log_line_max, 256)?,
+        log_rate_max: if log_rate_max == 0 { 0 } else { at_least(&key("log_rate_max"), log_rate_max, LOG_RATE_MIN)? },
         shm_size: at_least(&key("shm_size"), shm_size, 4096)?,
         oom_score_adj: oom_policy(&key("oom_score_adj"), &oom_score_adj)?,
     })

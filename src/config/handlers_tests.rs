@@ -22,6 +22,7 @@ fn a_handler_has_its_own_settings_and_the_rest_from_the_default() {
         named.insert("same".into(), RawHandler::default());
         let own = RawHandler {
             log_line_max: Some(300),
+            log_rate_max: Some(0),
             shm_size: Some(8192),
             oom_score_adj: Some("require".into()),
             privileged: Some(true),
@@ -48,6 +49,7 @@ fn a_handler_has_its_own_settings_and_the_rest_from_the_default() {
         capabilities: ["KILL", "CHOWN"].iter().map(|name| name.parse().unwrap()).collect(),
         rlimits: vec![Rlimit { kind: PosixRlimitType::RlimitNofile, soft: 5, hard: u64::MAX }],
         log_line_max: 300,
+        log_rate_max: 0,
         shm_size: 8192,
         oom_score_adj: OomPolicy::Require,
     };
@@ -72,6 +74,7 @@ fn settings_that_cannot_be_are_refused_by_section_and_key() {
         with(RawHandler { rlimits: Some([(name.into(), value.into())].into()), ..RawHandler::default() })
     };
     let cases = [
+        ("handlers.own.log_rate_max:", with(RawHandler { log_rate_max: Some(1), ..Default::default() })),
         ("handlers.own.log_line_max:", with(RawHandler { log_line_max: Some(1), ..Default::default() })),
         ("handlers.own.shm_size:", with(RawHandler { shm_size: Some(1), ..Default::default() })),
         ("handlers.own.oom_score_adj:", with(RawHandler { oom_score_adj: Some("no".into()), ..Default::default() })),

@@ -49,6 +49,7 @@ fn the_explained_file_names_every_key_and_explains_it() {
     all.registries.insert("registry.example:5000".to_owned(), RawRegistry::default());
     let strict = RawHandler {
         log_line_max: Some(all.container.log_line_max),
+        log_rate_max: Some(all.container.log_rate_max),
         shm_size: Some(all.container.shm_size),
         oom_score_adj: Some("require".into()),
         privileged: Some(false),

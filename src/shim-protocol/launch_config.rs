@@ -18,6 +18,9 @@ pub struct LaunchConfig {
     pub stdin_once: bool,
     /// Longer log lines are split.
     pub log_line_max: u32,
+    /// The most that is written to the log, in bytes a second; 0: no limit.
+    #[serde(default)]
+    pub log_rate_max: u64,
     /// A compiled seccomp filter, 8 bytes for each instruction.
     pub seccomp: Option<PathBuf>,
     pub oom_score_adj: Option<i32>,

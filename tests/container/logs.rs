@@ -1,13 +1,15 @@
 //! What containers print, and where it goes.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
+use cri_api::v1;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tonic::Code;
 
 use crate::support::client::{container, log_lines, text_of};
 use crate::support::env::TestEnv;
-use crate::support::harness::{Daemon, scrape, seconds, times, wait_for};
+use crate::support::harness::{Daemon, pause, scrape, seconds, times, wait_for};
 use crate::support::kernel_state;
 
 #[test]
@@ -65,6 +67,54 @@ fn much_output_at_full_speed_is_all_there() {
     assert_eq!(ended.status.exit_code, 0);
     assert_eq!(ended.stdout.len(), count * 100);
     assert!(ended.stdout.lines().all(|l| l == &line[1..]));
+}
+
+#[test]
+fn a_container_that_floods_its_log_waits_and_loses_nothing() {
+    const MIB: u64 = 1 << 20;
+    let daemon = Daemon::with_settings("[container]\nlog_rate_max = 1048576\n");
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let (count, line) = (70_000, "0123456789".repeat(10));
+    let begin = Instant::now();
+    let id = client.run(&pod, "flood", &["sh", "-c", &format!("yes {} | head -n {count}", &line[1..])]);
+    let log = client.status(&id).log_path;
+    assert_eq!(client.script(&pod, "other", "echo quick").stdout, "quick\n", "its neighbour does not wait");
+    while client.status(&id).state() == v1::ContainerState::ContainerRunning {
+        // What was written before the clock is looked at.
+        let written = fs::metadata(&log).unwrap().len();
+        let most = 4 * MIB + MIB * (begin.elapsed().as_secs() + 1) + MIB;
+        assert!(written <= most, "{written} bytes after {:?}", begin.elapsed());
+        assert!(begin.elapsed() < seconds(60));
+        pause();
+    }
+    assert!(begin.elapsed() > Duration::from_secs(4), "{:?}", begin.elapsed());
+    let printed = text_of(&log_lines(&log), "stdout");
+    assert_eq!(printed.len(), count * 100);
+    assert!(printed.lines().all(|printed| printed == &line[1..]));
+}
+
+/// An empty line is one byte to print, and forty to log.
+#[test]
+fn the_shim_of_a_container_that_floods_its_log_is_idle_and_stops_it_at_once() {
+    let daemon = Daemon::with_settings("[container]\nlog_rate_max = 1048576\n");
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run(&pod, "flood", &["yes", ""]);
+    let log = client.status(&id).log_path;
+    let written = || fs::metadata(&log).unwrap().len();
+    wait_for("the burst to be over", seconds(20), || (written() > 4 << 20).then_some(()));
+    let shim = daemon.shims()[0];
+    let (used, had, begin) = (kernel_state::processor_time(shim), written(), Instant::now());
+    std::thread::sleep(seconds(3));
+    let used = kernel_state::processor_time(shim) - used;
+    assert!(used < begin.elapsed() / 4, "{used:?} of {:?}", begin.elapsed());
+    // What is read at once is at most 128 KiB.
+    assert!(written() - had < (begin.elapsed().as_secs() + 1 + 6) << 20, "{} bytes", written() - had);
+    let begin = Instant::now();
+    client.stop(&id, 0).unwrap();
+    assert!(begin.elapsed() < seconds(3), "{:?}", begin.elapsed());
+    assert_eq!(client.wait_exited(&id).exit_code, 137);
 }
 
 #[test]
@@ -250,7 +300,12 @@ fn a_full_disk_is_counted_and_told_and_the_container_goes_on() {
     assert_eq!(client.status(&id).exit_code, 5, "it never noticed");
     let log = fs::read_to_string(client.status(&id).log_path).unwrap();
     assert!(log.lines().last().unwrap().ends_with("Z stdout F after"), "{}", &log[log.len() - 200..]);
-    assert!(log.lines().rev().skip(2).all(|line| line.contains(" stdout F ")), "only one entry was cut short");
+    let stated = log.lines().rev().nth(1).unwrap();
+    assert!(
+        stated.contains(" stdout F crisp: ") && stated.ends_with("No space left on device (os error 28)"),
+        "{stated}"
+    );
+    assert!(log.lines().rev().skip(3).all(|line| line.contains(" stdout F ")), "only one entry was cut short");
     client.remove_pod(&pod.id).unwrap();
     unmount(&logs, UnmountFlags::DETACH).unwrap();
 }

@@ -42,15 +42,26 @@ pub(crate) struct Lines {
     stream: Stream,
     max: usize,
     held: Vec<u8>,
+    /// What was not written since the log last said so.
+    dropped: Option<DroppedBytes>,
+    /// The last entry was the beginning of a line, so a reader adds the next one to it.
+    partial: bool,
 }
 
 impl Lines {
     pub(crate) fn new(stream: Stream, max: usize) -> Self {
-        Self { stream, max: max.max(1), held: Vec::new() }
+        Self { stream, max: max.max(1), held: Vec::new(), dropped: None, partial: false }
     }
 
     /// Takes what the container printed and writes every line that is whole, or longer than allowed.
-    pub(crate) fn feed(&mut self, log: &mut impl Write, mut bytes: &[u8]) -> Result<(), DroppedBytes> {
+    pub(crate) fn feed(&mut self, log: &mut impl Write, bytes: &[u8]) -> Result<(), DroppedBytes> {
+        self.state_dropped(log);
+        let written = self.write_lines(log, bytes);
+        self.record_dropped(&written);
+        written
+    }
+
+    fn write_lines(&mut self, log: &mut impl Write, mut bytes: &[u8]) -> Result<(), DroppedBytes> {
         let mut batch = Batch::new(log, self.stream, self.held.len() + bytes.len());
         while !bytes.is_empty() {
             let room = self.max - self.held.len();
@@ -58,14 +69,17 @@ impl Lines {
             match memchr::memchr(b'\n', now) {
                 Some(end) => {
                     batch.entry(Tag::Full, &self.held, &now[..end]);
+                    self.partial = false;
                     bytes = &bytes[end + 1..];
                 }
                 None if later.first() == Some(&b'\n') => {
                     batch.entry(Tag::Full, &self.held, now);
+                    self.partial = false;
                     bytes = &later[1..];
                 }
                 None if !later.is_empty() => {
                     batch.entry(Tag::Partial, &self.held, now);
+                    self.partial = true;
                     bytes = later;
                 }
                 None => {
@@ -82,6 +96,7 @@ impl Lines {
 
     /// Writes the last line where it has no newline. Its tag is P: a reader adds a newline after every F.
     pub(crate) fn finish(&mut self, log: &mut impl Write) -> Result<(), DroppedBytes> {
+        self.state_dropped(log);
         if self.held.is_empty() {
             return Ok(());
         }
@@ -89,6 +104,28 @@ impl Lines {
         let mut batch = Batch::new(log, self.stream, held.len());
         batch.entry(Tag::Partial, &held, &[]);
         batch.finish()
+    }
+
+    fn record_dropped(&mut self, written: &Result<(), DroppedBytes>) {
+        let Err(DroppedBytes { bytes, error }) = written else { return };
+        let before = self.dropped.as_ref().map_or(0, |dropped| dropped.bytes);
+        let error = io::Error::new(error.kind(), error.to_string());
+        self.dropped = Some(DroppedBytes { bytes: before.saturating_add(*bytes), error });
+    }
+
+    /// Says in the log, where it goes on, how much is missing before that.
+    fn state_dropped(&mut self, log: &mut impl Write) {
+        let Some(DroppedBytes { bytes, error }) = &self.dropped else { return };
+        let words = format!("crisp: {bytes} bytes of output were dropped here: {error}");
+        let mut batch = Batch::new(log, self.stream, words.len());
+        if self.partial {
+            // The rest of that line may be among what is missing.
+            batch.entry(Tag::Full, &[], &[]);
+        }
+        batch.entry(Tag::Full, words.as_bytes(), &[]);
+        if batch.finish().is_ok() {
+            (self.dropped, self.partial) = (None, false);
+        }
     }
 }
 
@@ -169,15 +206,23 @@ pub(crate) struct LogFile {
     file: Option<File>,
     /// The last write ended in the middle of an entry.
     torn: bool,
+    /// All entries so far, in bytes, whether they could be written or not.
+    pub(crate) entered: u64,
 }
 
 impl LogFile {
     pub(crate) fn new(file: Option<File>) -> Self {
-        Self { file, torn: false }
+        Self { file, torn: false, entered: 0 }
+    }
+
+    /// Goes on in another file.
+    pub(crate) fn reopen(&mut self, file: File) {
+        *self = Self { entered: self.entered, ..Self::new(Some(file)) };
     }
 
     /// Writes whole entries. One that a full disk cut short is ended before the next begins.
     fn append(&mut self, entries: &[u8]) -> io::Result<()> {
+        self.entered = self.entered.saturating_add(u64::try_from(entries.len()).unwrap_or(u64::MAX));
         let Some(file) = &mut self.file else { return Ok(()) };
         if self.torn {
             file.write_all(b"\n")?;
@@ -294,10 +339,58 @@ mod tests {
         assert_eq!(lost.bytes, (100 - GATHER / entry) as u64 * 1000);
     }
 
+    /// Takes nothing while it is full.
+    struct Disk {
+        full: bool,
+        log: Vec<u8>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.full { Err(io::ErrorKind::StorageFull.into()) } else { self.log.write(bytes) }
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_stated_once_where_the_log_goes_on() {
+        let mut disk = Disk { full: false, log: Vec::new() };
+        let mut lines = Lines::new(Stream::Stdout, 4);
+        lines.feed(&mut disk, b"one\nlong").unwrap();
+        disk.full = true;
+        lines.feed(&mut disk, b"er\n").unwrap_err();
+        lines.feed(&mut disk, b"two\n").unwrap_err();
+        disk.full = false;
+        lines.feed(&mut disk, b"after\n").unwrap();
+        lines.finish(&mut disk).unwrap();
+        let text = String::from_utf8(disk.log).unwrap();
+        let entries: Vec<&str> = text.lines().map(|line| line.split_once(" stdout ").unwrap().1).collect();
+        let words = "F crisp: 11 bytes of output were dropped here: no storage space";
+        assert_eq!(entries, ["F one", words, "P afte", "F r"]);
+    }
+
+    #[test]
+    fn what_is_missing_does_not_become_the_rest_of_a_line() {
+        let mut disk = Disk { full: false, log: Vec::new() };
+        let mut lines = Lines::new(Stream::Stdout, 4);
+        lines.feed(&mut disk, b"long line").unwrap();
+        disk.full = true;
+        lines.feed(&mut disk, b" that goes on\n").unwrap_err();
+        disk.full = false;
+        lines.finish(&mut disk).unwrap();
+        let text = String::from_utf8(disk.log).unwrap();
+        let entries: Vec<&str> = text.lines().map(|line| line.split_once(" stdout ").unwrap().1).collect();
+        assert_eq!(entries[..3], ["P long", "P  lin", "F "]);
+        assert!(entries[3].starts_with("F crisp: 15 bytes"), "{entries:?}");
+        assert_eq!(entries.len(), 4);
+    }
+
     #[test]
     fn an_entry_after_a_torn_one_begins_on_its_own_line() {
         let file = tempfile::tempfile().unwrap();
-        let mut log = LogFile { file: Some(file.try_clone().unwrap()), torn: true };
+        let mut log = LogFile { torn: true, ..LogFile::new(Some(file.try_clone().unwrap())) };
         Lines::new(Stream::Stdout, 10).feed(&mut log, b"x\n").unwrap();
         assert!(!log.torn);
         let mut text = String::new();

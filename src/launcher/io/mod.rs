@@ -3,4 +3,5 @@
 pub mod attach_client;
 pub(crate) mod console;
 pub mod cri_log;
+pub(crate) mod log_rate;
 pub mod stdio;

@@ -3,11 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use sys::mount::{Attributes, RDONLY, Reach, detach_copy, set_attributes};
 
 use crate::io::attach_client::AttachClient;
 use crate::io::cri_log::{DroppedBytes, Lines, LogFile, Stream};
+use crate::io::log_rate::LogRate;
 use crate::launch::ContainerStdio;
 
 /// What the container prints, on its way to the log, and what it is told.
@@ -20,6 +22,7 @@ pub struct Streams {
     /// The container's side of its terminal: held so that the terminal lives while nobody in there has it open.
     _slave: Option<OwnedFd>,
     log: LogFile,
+    rate: LogRate,
     pub attached: Vec<AttachClient>,
 }
 
@@ -44,6 +47,8 @@ const PIPE_MAX: usize = 1024 * 1024;
 pub enum Flow {
     /// There may be more.
     More,
+    /// The same, and nothing is to be read for so long: the container is ahead of the rate of its log.
+    Paused(Duration),
     /// Nothing more for now.
     Dry,
     /// Nothing more ever.
@@ -59,18 +64,29 @@ pub fn null() -> io::Result<OwnedFd> {
     Ok(std::fs::File::options().read(true).write(true).open(file)?.into())
 }
 
+/// Where the output goes, and in which form.
+#[derive(Debug)]
+pub struct LogTarget {
+    pub file: Option<std::fs::File>,
+    /// Longer lines are split, in bytes.
+    pub line_max: usize,
+    /// In bytes a second; 0: no limit.
+    pub rate_max: u64,
+}
+
 /// Makes both sides. With a terminal, the container's side is opened inside of it later.
 pub fn connect(
     tty: bool,
     stdin: bool,
-    line_max: usize,
-    log: Option<std::fs::File>,
+    log: LogTarget,
     report: OwnedFd,
     started: OwnedFd,
     go: OwnedFd,
 ) -> io::Result<(Streams, ContainerStdio)> {
-    let log = LogFile::new(log);
-    let mut streams = Streams { stdout: None, stderr: None, stdin: None, _slave: None, log, attached: Vec::new() };
+    let LogTarget { file, line_max, rate_max } = log;
+    let (log, rate) = (LogFile::new(file), LogRate::new(rate_max));
+    let mut streams =
+        Streams { stdout: None, stderr: None, stdin: None, _slave: None, log, rate, attached: Vec::new() };
     if tty {
         return Ok((streams, ContainerStdio { stdin: null()?, stdout: null()?, stderr: null()?, report, started, go }));
     }
@@ -140,9 +156,11 @@ impl Streams {
                     // Where a host allows no more, both sides only wait more often.
                     rustix::pipe::fcntl_setpipe_size(&source.fd, PIPE_WIDE).ok();
                 }
+                let before = self.log.entered;
                 let lost = source.lines.feed(&mut self.log, &buffer[1..=n]).err();
                 self.attached.iter_mut().for_each(|attached| attached.send_output(stream, &mut buffer[..=n]));
-                (Flow::More, lost)
+                let pause = self.rate.count(Instant::now(), self.log.entered - before);
+                (pause.map_or(Flow::More, Flow::Paused), lost)
             }
             Err(rustix::io::Errno::AGAIN) => (Flow::Dry, None),
             Err(rustix::io::Errno::INTR) => (Flow::More, None),
@@ -168,7 +186,7 @@ impl Streams {
             for _ in 0..PIPE_MAX.div_ceil(buffer.len()) {
                 let (flow, lost) = self.copy_output(stream, buffer);
                 all.extend(lost);
-                if flow != Flow::More {
+                if matches!(flow, Flow::Dry | Flow::Ended) {
                     break;
                 }
             }
@@ -182,6 +200,6 @@ impl Streams {
     }
 
     pub fn reopen(&mut self, log: std::fs::File) {
-        self.log = LogFile::new(Some(log));
+        self.log.reopen(log);
     }
 }

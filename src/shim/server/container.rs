@@ -28,6 +28,8 @@ pub(crate) struct Container {
     pub(crate) streams: Streams,
     pub(crate) state: State,
     pub(crate) lost: DroppedOutput,
+    /// Until when its output is not read, since it is ahead of the rate of its log.
+    pub(crate) paused: Option<Instant>,
     /// Whose start is answered when its hooks have run.
     pub(crate) poststart: Option<PoststartHooks>,
 }

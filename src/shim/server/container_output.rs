@@ -6,6 +6,7 @@ use model::ContainerId;
 use shim_protocol::Event;
 
 use crate::server::Shim;
+use crate::server::container::Container;
 use crate::server::poller::Source;
 use launcher::io::cri_log::{DroppedBytes, Stream};
 use launcher::io::stdio::Flow;
@@ -18,9 +19,13 @@ impl Shim {
     /// Moves some output to the log.
     pub(crate) fn copy_output(&mut self, id: &ContainerId, stream: Stream) {
         let Self { poller, containers, buffer, .. } = self;
-        let Some(container) = containers.get_mut(id) else { return };
+        // One that was paused by its other stream may have been ready at the same time.
+        let Some(container) = containers.get_mut(id).filter(|container| container.paused.is_none()) else { return };
         let (flow, lost) = container.streams.copy_output(stream, buffer);
-        if flow == Flow::Ended
+        if let Flow::Paused(pause) = flow {
+            container.paused = Some(Instant::now() + pause);
+            self.unwatch_output(id);
+        } else if flow == Flow::Ended
             && let Some(fd) = container.streams.fd(stream)
         {
             poller.forget(fd, &Source::Output(id.clone(), stream));
@@ -28,6 +33,24 @@ impl Shim {
         }
         self.detach_slow(id);
         self.record_dropped(id, lost);
+    }
+
+    /// How long the loop may wait before the next paused container goes on.
+    pub(crate) fn next_resume(&self) -> Option<Duration> {
+        let next = self.containers.values().filter_map(|container| container.paused).min()?;
+        Some(next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Reads on from the containers whose pause is over.
+    pub(crate) fn resume_output(&mut self) {
+        let now = Instant::now();
+        let over = |container: &Container| container.paused.is_some_and(|until| until <= now);
+        while let Some(id) = self.containers.iter().find(|(_, container)| over(container)).map(|(id, _)| id.clone()) {
+            if let Some(container) = self.containers.get_mut(&id) {
+                container.paused = None;
+            }
+            self.watch_output(&id);
+        }
     }
 
     /// Sums up what is lost, and tells of it now and then: a full disk is not told of with every line.

@@ -91,9 +91,10 @@ impl Shim {
     /// Runs until the daemon says leave, or goes before it said what to hold.
     pub(crate) fn run(&mut self) -> io::Result<()> {
         while !self.leaving {
-            for source in self.poller.wait()? {
+            for source in self.poller.wait(self.next_resume())? {
                 self.handle(source);
             }
+            self.resume_output();
         }
         Ok(())
     }

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use launcher::io::cri_log::Stream;
 use model::ContainerId;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use crate::server::ExecKey;
@@ -58,10 +60,12 @@ impl Poller {
         epoll::delete(&self.epoll, fd).ok();
     }
 
-    /// Waits until something is ready.
-    pub(crate) fn wait(&mut self) -> io::Result<Vec<Source>> {
+    /// Waits until something is ready, or `limit` is over.
+    pub(crate) fn wait(&mut self, limit: Option<Duration>) -> io::Result<Vec<Source>> {
         let mut events = Vec::with_capacity(16);
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+        // Longer than a timer can count is for ever.
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), limit.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use launcher::io::cri_log::Stream;
 use launcher::io::stdio;
+use launcher::io::stdio::LogTarget;
 use launcher::launch;
 use launcher::process::setns_exec::{ExecMode, ExecProcess, ExecStdio};
 use model::{ContainerId, ContainerState};
@@ -76,17 +77,14 @@ impl Shim {
         let (started, their_started) = std::io::pipe().map_err(internal)?;
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
         let (their_go, go) = std::io::pipe().map_err(internal)?;
-        let line_max = usize::try_from(settings.log_line_max).unwrap_or(usize::MAX);
-        let (streams, stdio) = stdio::connect(
-            settings.tty,
-            settings.stdin,
-            line_max,
-            log.map(File::from),
-            their_report,
-            their_started.into(),
-            their_go.into(),
-        )
-        .map_err(internal)?;
+        let log = LogTarget {
+            file: log.map(File::from),
+            line_max: usize::try_from(settings.log_line_max).unwrap_or(usize::MAX),
+            rate_max: settings.log_rate_max,
+        };
+        let (their_started, their_go) = (their_started.into(), their_go.into());
+        let (streams, stdio) =
+            stdio::connect(settings.tty, settings.stdin, log, their_report, their_started, their_go).map_err(internal)?;
         let id = &request.container;
         let source = Source::Report(id.clone());
         self.poller.watch(&report, source.clone()).map_err(internal)?;
@@ -110,6 +108,7 @@ impl Shim {
             streams,
             state,
             lost: DroppedOutput::default(),
+            paused: None,
             poststart: None,
         };
         self.containers.insert(id.clone(), container);

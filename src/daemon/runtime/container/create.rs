@@ -178,6 +178,7 @@ impl Runtime {
             stdin: draft.spec.stdin,
             stdin_once: draft.spec.stdin_once,
             log_line_max: draft.log_line_max,
+            log_rate_max: draft.log_rate_max,
             seccomp: draft.seccomp.clone(),
             oom_score_adj: draft.spec.resources.oom_score_adj.map(|score| i32::from(score.get())),
             poststart: draft.config.hooks().as_ref().is_some_and(|hooks| hooks.poststart().is_some()),

@@ -40,6 +40,7 @@ pub(crate) struct ContainerPlan {
     pub(crate) selinux: Option<Labels>,
     pub(crate) log: Option<(PathBuf, File)>,
     pub(crate) log_line_max: u32,
+    pub(crate) log_rate_max: u64,
     pub(crate) oom_policy: OomPolicy,
     pub(crate) cgroup: cgroup::Cgroup,
     /// What was written to its files, once it is made.
@@ -105,7 +106,6 @@ impl Runtime {
         if let Some(differences) = differences {
             tracing::warn!(container = %id, %differences, "not as announced with its pod");
         }
-        let config = Box::new(config);
         Ok(ContainerPlan {
             id,
             spec,
@@ -122,10 +122,11 @@ impl Runtime {
             selinux,
             log,
             log_line_max: handler.log_line_max,
+            log_rate_max: handler.log_rate_max,
             oom_policy: handler.oom_score_adj,
             cgroup,
             settings: cgroup::AppliedValues::new(),
-            config,
+            config: Box::new(config),
         })
     }
 
