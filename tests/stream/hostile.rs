@@ -10,6 +10,7 @@ use super::client::{ALL, Channels, OUTPUT, Session, Spdy, UPGRADE, ask, run, spl
 use crate::support::harness::{Daemon, seconds, times, wait_for};
 use crate::support::kernel_state;
 
+const PORT_FORWARD: &str = "X-Stream-Protocol-Version: portforward.k8s.io\r\n";
 const V4: &str = "X-Stream-Protocol-Version: v4.channel.k8s.io\r\n";
 
 #[test]
@@ -43,13 +44,39 @@ fn nothing_is_served_without_a_token_and_none_is_good_twice() {
 }
 
 #[test]
-fn there_are_not_too_many_tokens() {
+fn a_pod_that_asks_for_more_tokens_than_there_are_loses_its_own_and_no_other_does() {
     let daemon = Daemon::start();
     let client = daemon.client();
-    let pod = daemon.run_pod("pod");
-    let id = client.run_idle(&pod, "main");
-    let refusal = (0..1001).find_map(|_| client.try_exec_url(&id, &["true"], OUTPUT).err()).unwrap();
-    assert_eq!(refusal.code(), tonic::Code::ResourceExhausted, "{refusal:?}");
+    let (greedy, other) = (daemon.run_pod("greedy"), daemon.run_pod("other"));
+    let (many, one) = (client.run_idle(&greedy, "main"), client.run_idle(&other, "main"));
+    let early = client.exec_url(&one, &["true"], OUTPUT);
+    let urls: Vec<String> = (0..1100).map(|_| client.exec_url(&many, &["true"], OUTPUT)).collect();
+    let late = client.exec_url(&one, &["true"], OUTPUT);
+    for url in [&early, &late, &urls[1099]] {
+        assert_eq!(run(url, OUTPUT, b"").code(), 0);
+    }
+    let (_, head, _) = ask(&urls[0], "POST", &format!("{UPGRADE}{V4}"));
+    assert!(head.starts_with("HTTP/1.1 404 "), "the oldest is good no more: {head}");
+}
+
+#[test]
+fn a_pod_with_as_many_clients_as_there_are_places_keeps_no_other_pods_client_out() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let (greedy, other) = (daemon.run_pod("greedy"), daemon.run_pod("other"));
+    let id = client.run_idle(&other, "main");
+    let forward = |_| Spdy::connect(&client.forward_url(&greedy.id), "portforward.k8s.io").socket;
+    let mut clients: Vec<TcpStream> = (0..1000).map(forward).collect();
+    let (_, head, _) = ask(&client.forward_url(&greedy.id), "POST", &format!("{UPGRADE}{PORT_FORWARD}"));
+    assert!(head.starts_with("HTTP/1.1 503 "), "there is no place left for the same pod: {head}");
+    assert_eq!(run(&client.exec_url(&id, &["true"], OUTPUT), OUTPUT, b"").code(), 0);
+    // One of the greedy pod's clients had to go, the newest; the others stay.
+    let newest = clients.last_mut().unwrap();
+    newest.set_read_timeout(Some(seconds(10))).unwrap();
+    assert!(matches!(newest.read(&mut [0; 16]), Ok(0) | Err(_)), "it is disconnected");
+    clients[0].set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    let silence = clients[0].read(&mut [0; 16]).unwrap_err();
+    assert_eq!(silence.kind(), std::io::ErrorKind::WouldBlock, "{silence}");
 }
 
 #[test]

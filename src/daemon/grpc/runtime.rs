@@ -228,16 +228,18 @@ impl RuntimeService for RuntimeApi {
     async fn exec(&self, request: Request<ExecRequest>) -> RpcResult<ExecResponse> {
         let (container, command, wants) = convert::stream::exec(request.into_inner()).map_err(status::of)?;
         record_container_id(&container);
-        let container = self.runtime.running(&container).map_err(status::of)?;
-        let url = self.streaming.url(Stream::Exec { container, command, wants }).map_err(status::of)?;
+        let record = self.runtime.running(&container).map_err(status::of)?;
+        let (pod, container) = (record.pod.clone(), record.id.clone());
+        let url = self.streaming.url(Stream::Exec { pod, container, command, wants });
         Ok(Response::new(ExecResponse { url }))
     }
 
     async fn attach(&self, request: Request<AttachRequest>) -> RpcResult<AttachResponse> {
         let (container, wants) = convert::stream::attach(request.into_inner()).map_err(status::of)?;
         record_container_id(&container);
-        let container = self.runtime.attachable(&container).map_err(status::of)?;
-        let url = self.streaming.url(Stream::Attach { container, wants }).map_err(status::of)?;
+        let record = self.runtime.attachable(&container).map_err(status::of)?;
+        let (pod, container) = (record.pod.clone(), record.id.clone());
+        let url = self.streaming.url(Stream::Attach { pod, container, wants });
         Ok(Response::new(AttachResponse { url }))
     }
 
@@ -245,7 +247,7 @@ impl RuntimeService for RuntimeApi {
         let (pod, ports) = convert::stream::port_forward(request.into_inner()).map_err(status::of)?;
         record_pod_id(&pod);
         let pod = self.runtime.ready(&pod).map_err(status::of)?;
-        let url = self.streaming.url(Stream::PortForward { pod, ports }).map_err(status::of)?;
+        let url = self.streaming.url(Stream::PortForward { pod, ports });
         Ok(Response::new(PortForwardResponse { url }))
     }
 

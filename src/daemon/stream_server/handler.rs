@@ -13,10 +13,11 @@ use model::error_chain::chain;
 use streaming::remote_command::Timeouts;
 use streaming::{Io, http_upgrade, port_forward, remote_command};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::server::TlsStream;
 use tracing::Instrument as _;
 
+use super::places::{Place, Places};
+use super::tokens::TokenPayload as _;
 use super::{Request, StreamServer};
 use crate::runtime::Runtime;
 
@@ -32,12 +33,12 @@ type Answer = Response<Full<Bytes>>;
 pub(super) struct StreamHandler {
     runtime: Arc<Runtime>,
     streaming: Arc<StreamServer>,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
 }
 
 impl StreamHandler {
     pub(super) fn new(runtime: Arc<Runtime>, streaming: Arc<StreamServer>) -> Self {
-        Self { runtime, streaming, places: Arc::new(Semaphore::new(CLIENTS_MAX)) }
+        Self { runtime, streaming, places: Places::new(CLIENTS_MAX) }
     }
 
     /// Answers, and begins what was asked for once the connection is the client's. `welcome` is called for a good token.
@@ -46,7 +47,7 @@ impl StreamHandler {
             return text(StatusCode::NOT_FOUND, "there is nothing here without a token that is good\n");
         };
         welcome();
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+        let Some(place) = self.places.take(asked.pod()) else {
             return text(StatusCode::SERVICE_UNAVAILABLE, "too many clients are connected\n");
         };
         let upgraded = hyper::upgrade::on(&mut request);
@@ -66,7 +67,7 @@ impl StreamHandler {
                     Ok(response)
                 })
             }
-            Request::Exec { container, command, wants } => {
+            Request::Exec { pod: _, container, command, wants } => {
                 http_upgrade::remote_command(method, headers).map(|(response, protocol)| {
                     let times = self.times();
                     self.begin(place, upgraded, move |runtime, io| async move {
@@ -78,7 +79,7 @@ impl StreamHandler {
                     response
                 })
             }
-            Request::Attach { container, wants } => {
+            Request::Attach { pod: _, container, wants } => {
                 http_upgrade::remote_command(method, headers).map(|(response, protocol)| {
                     let times = self.times();
                     self.begin(place, upgraded, move |runtime, io| async move {
@@ -108,20 +109,20 @@ impl StreamHandler {
     }
 
     /// Runs `work` once the connection was handed over.
-    fn begin<W>(
-        &self,
-        place: OwnedSemaphorePermit,
-        upgraded: OnUpgrade,
-        work: impl FnOnce(Arc<Runtime>, Io) -> W + Send + 'static,
-    ) where
+    fn begin<W>(&self, place: Place, upgraded: OnUpgrade, work: impl FnOnce(Arc<Runtime>, Io) -> W + Send + 'static)
+    where
         W: Future<Output = ()> + Send,
     {
         let runtime = Arc::clone(&self.runtime);
         let begun = async move {
-            let _place = place;
             match upgraded.await.map(io_of) {
                 Ok(Some(io)) => {
-                    work(Arc::clone(&runtime), io).await;
+                    tokio::select! {
+                        () = work(Arc::clone(&runtime), io) => {}
+                        () = place.lost() => {
+                            tracing::warn!(pod = %place.pod(), "a streaming client was disconnected: its pod has the most of them, and others wait");
+                        }
+                    }
                     runtime.request_trim();
                 }
                 Ok(None) => tracing::error!("a streaming connection is of no known kind"),

@@ -5,12 +5,13 @@
 
 mod handler;
 mod listener;
+mod places;
 mod tokens;
 mod unauthenticated;
 
 use std::net::SocketAddr;
 
-use model::{ContainerId, ErrorClass, ErrorKind, PodId};
+use model::{ContainerId, PodId};
 use streaming::remote_command::StdioOptions;
 
 pub(crate) use listener::{BindError, Listener};
@@ -20,11 +21,13 @@ use tokens::{TokenPayload, Tokens};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
     Exec {
+        pod: PodId,
         container: ContainerId,
         command: Vec<String>,
         wants: StdioOptions,
     },
     Attach {
+        pod: PodId,
         container: ContainerId,
         wants: StdioOptions,
     },
@@ -47,23 +50,18 @@ impl Request {
 }
 
 impl TokenPayload for Request {
+    fn pod(&self) -> &PodId {
+        match self {
+            Self::Exec { pod, .. } | Self::Attach { pod, .. } | Self::PortForward { pod, .. } => pod,
+        }
+    }
+
     fn size(&self) -> usize {
         match self {
             Self::Exec { command, .. } => command.iter().map(|word| size_of::<String>() + word.capacity()).sum(),
             Self::Attach { .. } => 0,
             Self::PortForward { ports, .. } => size_of_val(&**ports),
         }
-    }
-}
-
-/// Too many requests wait for their clients.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("too many streaming requests wait for their clients: try again in a minute")]
-pub(crate) struct TooManyTokens;
-
-impl ErrorClass for TooManyTokens {
-    fn kind(&self) -> ErrorKind {
-        ErrorKind::Exhausted
     }
 }
 
@@ -77,9 +75,9 @@ pub(crate) struct StreamServer {
 
 impl StreamServer {
     /// Where a client has to go with this request, once and soon.
-    pub(crate) fn url(&self, request: Request) -> Result<String, TooManyTokens> {
+    pub(crate) fn url(&self, request: Request) -> String {
         let Self { tokens, scheme, address } = self;
         let place = request.place();
-        Ok(format!("{scheme}://{address}/{place}/{}", tokens.issue(request)?))
+        format!("{scheme}://{address}/{place}/{}", tokens.issue(request))
     }
 }

@@ -1,6 +1,7 @@
 //! Tokens that are good once, and not for long.
 //!
 //! What one stands for is held for no longer than it is good: arguments of commands are somebody's secrets, and as long as they like.
+//! While there are too many, the pod that has the most loses its oldest: no pod keeps the clients of others from getting one.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::MutexGuard;
@@ -8,17 +9,16 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use model::PodId;
 use sync::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-
-use super::TooManyTokens;
 
 /// How long a token is good.
 const TTL: Duration = Duration::from_secs(60);
 /// The most that are good at the same time.
 const MOST: usize = 1000;
-/// The most memory that they may stand for at the same time, in bytes. One alone may have more.
+/// The most memory that they may stand for at the same time, in bytes. A new one alone may have more.
 const MOST_HELD: usize = 16 << 20;
 
 #[derive(Debug)]
@@ -29,6 +29,8 @@ pub(super) struct Tokens<T> {
 
 /// What a token stands for, which takes memory.
 pub(super) trait TokenPayload {
+    /// The pod that it is for.
+    fn pod(&self) -> &PodId;
     /// In bytes, more or less.
     fn size(&self) -> usize;
 }
@@ -38,7 +40,7 @@ struct Inner<T> {
     good: HashMap<String, T>,
     /// By all that are good, in bytes.
     held: usize,
-    /// Oldest first; also of those that were used.
+    /// Oldest first.
     order: VecDeque<(Instant, String)>,
 }
 
@@ -54,18 +56,15 @@ impl<T: TokenPayload> Tokens<T> {
         self.inner.lock()
     }
 
-    pub(super) fn issue(&self, value: T) -> Result<String, TooManyTokens> {
+    pub(super) fn issue(&self, value: T) -> String {
         self.issue_at(value, Instant::now())
     }
 
-    fn issue_at(&self, value: T, now: Instant) -> Result<String, TooManyTokens> {
+    fn issue_at(&self, value: T, now: Instant) -> String {
         let mut inner = self.inner();
         inner.forget_old(now);
-        let held = inner.held.saturating_add(value.size());
-        if inner.good.len() >= MOST || inner.held > 0 && held > MOST_HELD {
-            return Err(TooManyTokens);
-        }
-        inner.held = held;
+        inner.make_room(&value);
+        inner.held = inner.held.saturating_add(value.size());
         let mut bytes = [0; 16];
         // The kernel's generator does not fail once the system has booted.
         while rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) != Ok(16) {}
@@ -73,7 +72,7 @@ impl<T: TokenPayload> Tokens<T> {
         inner.good.insert(token.clone(), value);
         inner.order.push_back((now, token.clone()));
         self.issued.notify_one();
-        Ok(token)
+        token
     }
 
     /// What the token stands for, if it is good. It is not any more.
@@ -109,16 +108,42 @@ impl<T: TokenPayload> Inner<T> {
     fn take(&mut self, token: &str) -> Option<T> {
         let value = self.good.remove(token)?;
         self.held = self.held.saturating_sub(value.size());
+        self.order.retain(|(_, other)| other != token);
         Some(value)
     }
 
     fn forget_old(&mut self, now: Instant) {
-        while self.order.front().is_some_and(|(issued, token)| {
-            now.saturating_duration_since(*issued) >= TTL || !self.good.contains_key(token)
-        }) {
-            if let Some((_, token)) = self.order.pop_front() {
-                self.take(&token);
-            }
+        while let Some((issued, token)) = self.order.front()
+            && now.saturating_duration_since(*issued) >= TTL
+        {
+            let token = token.clone();
+            self.take(&token);
+        }
+    }
+
+    /// Forgets tokens until there is room for `new`.
+    fn make_room(&mut self, new: &T) {
+        while self.good.len() >= MOST && self.forget_oldest_of_largest(new.pod(), 1, |_| 1) {}
+        while self.held.saturating_add(new.size()) > MOST_HELD
+            && self.forget_oldest_of_largest(new.pod(), new.size(), T::size)
+        {}
+    }
+
+    /// Forgets the oldest token of the pod that has the most by `measure`, where `asking` has `more` than it holds now. False where
+    /// that is `asking` itself, and it holds none.
+    fn forget_oldest_of_largest(&mut self, asking: &PodId, more: usize, measure: impl Fn(&T) -> usize) -> bool {
+        let mut sums: HashMap<&PodId, usize> = HashMap::from([(asking, more)]);
+        for value in self.good.values() {
+            *sums.entry(value.pod()).or_default() += measure(value);
+        }
+        let most = sums.values().copied().max().unwrap_or_default();
+        // Oldest first: of pods with equally much it is the one that waits longest.
+        let largest = self.order.iter().find(|(_, token)| {
+            self.good.get(token).is_some_and(|value| sums.get(value.pod()).is_some_and(|sum| *sum == most))
+        });
+        match largest.map(|(_, token)| token.clone()) {
+            Some(token) => self.take(&token).is_some(),
+            None => false,
         }
     }
 }
@@ -127,14 +152,32 @@ impl<T: TokenPayload> Inner<T> {
 mod tests {
     use super::*;
 
-    /// That many bytes.
-    impl TokenPayload for usize {
+    /// Of a pod, with so many bytes.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    struct Held(PodId, usize);
+
+    impl TokenPayload for Held {
+        fn pod(&self) -> &PodId {
+            &self.0
+        }
+
         fn size(&self) -> usize {
-            *self
+            self.1
         }
     }
 
-    impl TokenPayload for std::sync::Arc<()> {
+    fn of(pod: u8, bytes: usize) -> Held {
+        Held(PodId::from_bytes([pod; 32]), bytes)
+    }
+
+    #[derive(Debug)]
+    struct Counted(PodId, #[allow(dead_code, reason = "its count is looked at")] std::sync::Arc<()>);
+
+    impl TokenPayload for Counted {
+        fn pod(&self) -> &PodId {
+            &self.0
+        }
+
         fn size(&self) -> usize {
             0
         }
@@ -143,60 +186,78 @@ mod tests {
     #[test]
     fn a_token_is_good_once() {
         let tokens = Tokens::default();
-        let (a, b) = (tokens.issue(1).unwrap(), tokens.issue(2).unwrap());
+        let (a, b) = (tokens.issue(of(1, 1)), tokens.issue(of(1, 2)));
         assert!(a != b && a.len() == 22, "{a} {b}");
-        assert_eq!((tokens.redeem(&a), tokens.redeem(&a)), (Some(1), None));
-        assert_eq!((tokens.redeem(""), tokens.redeem("guess"), tokens.redeem(&b)), (None, None, Some(2)));
+        assert_eq!((tokens.redeem(&a), tokens.redeem(&a)), (Some(of(1, 1)), None));
+        assert_eq!((tokens.redeem(""), tokens.redeem("guess"), tokens.redeem(&b)), (None, None, Some(of(1, 2))));
     }
 
     #[test]
     fn a_token_is_good_for_a_minute() {
         let (tokens, now) = (Tokens::default(), Instant::now());
-        let (early, late) = (tokens.issue_at(1, now).unwrap(), tokens.issue_at(2, now).unwrap());
-        assert_eq!(tokens.redeem_at(&early, now + TTL - Duration::from_millis(1)), Some(1));
+        let (early, late) = (tokens.issue_at(of(1, 1), now), tokens.issue_at(of(1, 2), now));
+        assert_eq!(tokens.redeem_at(&early, now + TTL - Duration::from_millis(1)), Some(of(1, 1)));
         assert_eq!(tokens.redeem_at(&late, now + TTL), None);
         let inner = tokens.inner();
         assert!(inner.good.is_empty() && inner.order.is_empty() && inner.held == 0);
     }
 
     #[test]
-    fn there_are_not_too_many_and_old_ones_make_room() {
-        let (tokens, now) = (Tokens::default(), Instant::now());
-        let mut all: Vec<_> = (0..MOST).map(|n| tokens.issue_at(n, now).unwrap()).collect();
-        assert_eq!(tokens.issue_at(0, now), Err(TooManyTokens));
-        assert_eq!(tokens.redeem_at(&all.swap_remove(7), now), Some(7));
-        tokens.issue_at(0, now).unwrap();
-        assert_eq!(tokens.issue_at(0, now), Err(TooManyTokens));
-        tokens.issue_at(0, now + TTL).unwrap();
-        assert_eq!(tokens.inner().good.len(), 1);
+    fn a_pod_that_asks_for_too_many_loses_its_own() {
+        let tokens = Tokens::default();
+        let neighbour = tokens.issue(of(2, 0));
+        let all: Vec<_> = (0..3 * MOST).map(|n| tokens.issue(of(1, n % 2))).collect();
+        let late = tokens.issue(of(3, 0));
+        assert_eq!(tokens.inner().good.len(), MOST);
+        assert_eq!(tokens.redeem(&all[2 * MOST]), None, "the oldest went");
+        for token in [neighbour, late, all[3 * MOST - 1].clone()] {
+            assert!(tokens.redeem(&token).is_some());
+        }
+    }
+
+    #[test]
+    fn many_pods_with_one_each_lose_the_oldest() {
+        let tokens = Tokens::default();
+        let one_each = |n: usize| {
+            let mut id = [0; 32];
+            id[..8].copy_from_slice(&n.to_le_bytes());
+            tokens.issue(Held(PodId::from_bytes(id), 0))
+        };
+        let all: Vec<_> = (0..=MOST).map(one_each).collect();
+        assert_eq!((tokens.redeem(&all[0]), tokens.inner().good.len()), (None, MOST));
+        assert!(tokens.redeem(&all[1]).is_some() && tokens.redeem(&all[MOST]).is_some());
     }
 
     #[test]
     fn they_hold_a_bounded_amount_of_memory() {
-        let (tokens, now) = (Tokens::default(), Instant::now());
-        let large = tokens.issue_at(2 * MOST_HELD, now).unwrap();
-        assert_eq!(tokens.issue_at(1, now), Err(TooManyTokens));
-        tokens.redeem_at(&large, now).unwrap();
-        for _ in 0..4 {
-            tokens.issue_at(MOST_HELD / 4, now).unwrap();
-        }
-        assert_eq!(tokens.issue_at(1, now), Err(TooManyTokens));
-        tokens.issue_at(MOST_HELD, now + TTL).unwrap();
+        let tokens = Tokens::default();
+        let (small, large) = (tokens.issue(of(1, 10)), tokens.issue(of(2, MOST_HELD)));
+        assert!(tokens.redeem(&large).is_some() && tokens.redeem(&small).is_some(), "one alone may have more");
+        let small = tokens.issue(of(1, 10));
+        let large: Vec<_> = (0..8).map(|_| tokens.issue(of(2, MOST_HELD / 4))).collect();
+        assert!(tokens.inner().held <= MOST_HELD);
+        assert_eq!(tokens.redeem(&large[0]), None);
+        assert!(tokens.redeem(&small).is_some() && tokens.redeem(&large[7]).is_some());
+        // Where each pod has one large one, the oldest of them goes.
+        let large: Vec<_> = (3..13).map(|pod| tokens.issue(of(pod, MOST_HELD))).collect();
+        assert!(tokens.inner().held <= 2 * MOST_HELD);
+        assert!(tokens.redeem(&large[9]).is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_that_nobody_comes_with_is_forgotten_in_time_by_itself() {
         let (tokens, value) = (std::sync::Arc::new(Tokens::default()), std::sync::Arc::new(()));
+        let counted = || Counted(PodId::from_bytes([1; 32]), value.clone());
         let forgetting = tokens.clone();
         let forgetting = tokio::spawn(async move { forgetting.forget_in_time().await });
         for _ in 0..2 {
-            tokens.issue(value.clone()).unwrap();
+            tokens.issue(counted());
             tokio::time::sleep(TTL / 2).await;
-            let late = tokens.issue(value.clone()).unwrap();
+            let late = tokens.issue(counted());
             tokio::time::sleep(TTL / 2 + Duration::from_millis(10)).await;
             assert_eq!(std::sync::Arc::strong_count(&value), 2, "the second one is still good");
             tokens.redeem(&late).unwrap();
-            tokens.issue(value.clone()).unwrap();
+            tokens.issue(counted());
             tokio::time::sleep(TTL + Duration::from_millis(10)).await;
             assert_eq!(std::sync::Arc::strong_count(&value), 1);
         }
@@ -206,10 +267,11 @@ mod tests {
     #[test]
     fn used_tokens_leave_nothing_behind() {
         let tokens = Tokens::default();
+        let _waits = tokens.issue(of(1, 0));
         for _ in 0..10_000 {
-            let token = tokens.issue(0).unwrap();
+            let token = tokens.issue(of(1, 0));
             tokens.redeem(&token).unwrap();
         }
-        assert!(tokens.inner().order.len() <= 1);
+        assert_eq!(tokens.inner().order.len(), 1);
     }
 }

@@ -16,6 +16,7 @@ use super::copy::Terminal;
 use super::exec_sync::ExecError;
 use super::shutdown::ShutdownWatch;
 use crate::runtime::Runtime;
+use crate::store::ContainerRecord;
 
 /// How far a client may fall behind what a container prints before it is let go, in bytes.
 const BEHIND_MAX: usize = 1 << 20;
@@ -41,10 +42,10 @@ enum DetachReason {
 
 impl Runtime {
     /// The container, if its streams can be attached to.
-    pub(crate) fn attachable(&self, id: &str) -> Result<ContainerId, ExecError> {
+    pub(crate) fn attachable(&self, id: &str) -> Result<Arc<ContainerRecord>, ExecError> {
         let record = self.container(id)?;
         match record.state {
-            ContainerState::Running { .. } => Ok(record.id.clone()),
+            ContainerState::Running { .. } => Ok(record),
             _ => Err(ExecError::NotAttachable { container: record.id.clone(), phase: record.state.name() }),
         }
     }

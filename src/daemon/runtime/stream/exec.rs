@@ -20,6 +20,7 @@ use super::exec_sync::ExecError;
 use super::shutdown::ShutdownWatch;
 use crate::runtime::Runtime;
 use crate::sandbox_client::SandboxClient;
+use crate::store::ContainerRecord;
 
 /// What is between a program and us: more than by default, since every turn costs two switches.
 const PIPE_SIZE: usize = 256 << 10;
@@ -40,10 +41,10 @@ struct ExecSession {
 
 impl Runtime {
     /// The container, if commands can be executed in it.
-    pub(crate) fn running(&self, id: &str) -> Result<ContainerId, ExecError> {
+    pub(crate) fn running(&self, id: &str) -> Result<Arc<ContainerRecord>, ExecError> {
         let record = self.container(id)?;
         match record.state {
-            ContainerState::Running { .. } => Ok(record.id.clone()),
+            ContainerState::Running { .. } => Ok(record),
             _ => Err(ExecError::NotRunning { container: record.id.clone(), phase: record.state.name() }),
         }
     }
