@@ -39,6 +39,7 @@ mod layout;
 pub(crate) mod limits;
 mod path;
 mod processes;
+mod search;
 mod stats;
 #[cfg(test)]
 mod suite;

@@ -109,6 +109,11 @@ impl SandboxClient {
         pid_file::pid(dir)
     }
 
+    /// Whether the process of the sandbox is known to run.
+    pub(crate) fn is_alive(dir: &Path) -> bool {
+        pid_file::is_alive(dir)
+    }
+
     /// Kills the process of the sandbox, whether it answers or not, and waits for its end. Blocks.
     pub(crate) fn kill(dir: &Path) {
         pid_file::end(dir);

@@ -80,4 +80,6 @@ pub enum PodState {
     Ready,
     /// Stopped, or its shim is gone.
     NotReady,
+    /// Its record cannot be read: it can be looked at, stopped and removed. No record says so of itself.
+    Unreadable,
 }

@@ -5,5 +5,6 @@ mod failures;
 mod full_disk;
 mod leak;
 mod no_threads;
+mod records;
 mod recover;
 mod shims;

@@ -18,6 +18,8 @@ const OOM_KILLED: &str = "OOMKilled";
 const START_ERROR: &str = "StartError";
 /// The shim is gone, and the container with it.
 const SHIM_LOST: &str = "ShimLost";
+/// The container's record, or its pod's, cannot be read.
+const UNREADABLE: &str = "RecordUnreadable";
 /// Nobody can tell what became of it.
 const UNKNOWN: &str = "Unknown";
 
@@ -35,6 +37,7 @@ pub(crate) fn pod(record: &PodRecord) -> v1::PodSandboxStatus {
         ips,
         network: _,
         selinux: _,
+        unreadable: _,
     } = record;
     let options = security::namespaces_to_wire(&spec.security.namespaces);
     v1::PodSandboxStatus {
@@ -64,6 +67,7 @@ pub(crate) fn pod_item(record: &PodRecord) -> v1::PodSandbox {
         ips: _,
         network: _,
         selinux: _,
+        unreadable: _,
     } = record;
     v1::PodSandbox {
         id: id.to_string(),
@@ -94,8 +98,14 @@ pub(crate) fn container(record: &ContainerRecord, limits: Option<&cgroup::Curren
         applied: _,
         cdi: _,
         selinux: _,
+        unreadable,
     } = record;
-    let Moment { started, finished, code, reason, message } = moment(phase);
+    let Moment { started, finished, code, mut reason, mut message } = moment(phase);
+    if let Some(why) = unreadable
+        && reason.is_empty()
+    {
+        (reason, message) = (UNREADABLE, why.to_string());
+    }
     let user = v1::LinuxContainerUser {
         uid: (*uid).into(),
         gid: (*gid).into(),
@@ -120,7 +130,7 @@ pub(crate) fn container(record: &ContainerRecord, limits: Option<&cgroup::Curren
         log_path: log.as_ref().map(|path| path.display().to_string()).unwrap_or_default(),
         resources: limits.and_then(|now| resources::limits_to_wire(&spec.resources, now)),
         image_id: image_id.clone(),
-        user: Some(v1::ContainerUser { linux: Some(user) }),
+        user: unreadable.is_none().then_some(v1::ContainerUser { linux: Some(user) }),
         stop_signal: signal::to_wire(*stop_signal).into(),
     }
 }
@@ -142,6 +152,7 @@ pub(crate) fn container_item(record: &ContainerRecord) -> v1::Container {
         applied: _,
         cdi: _,
         selinux: _,
+        unreadable: _,
     } = record;
     v1::Container {
         id: id.to_string(),
@@ -160,7 +171,8 @@ pub(crate) fn container_item(record: &ContainerRecord) -> v1::Container {
 pub(super) fn pod_state(phase: PodState) -> v1::PodSandboxState {
     match phase {
         PodState::Ready => v1::PodSandboxState::SandboxReady,
-        PodState::NotReady => v1::PodSandboxState::SandboxNotready,
+        // Ready would promise that it takes containers. As it is, the kubelet ends it and runs another in its place.
+        PodState::NotReady | PodState::Unreadable => v1::PodSandboxState::SandboxNotready,
     }
 }
 

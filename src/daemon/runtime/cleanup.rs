@@ -6,25 +6,12 @@ use std::time::Duration;
 
 use model::{CleanupFailure, ContainerId, PodId};
 use nix::mount::{MntFlags, umount2};
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use super::container::poststop_hooks;
 use super::{Runtime, blocking, blocking_stop};
 use crate::sandbox_client::{STOP_TIMEOUT, SandboxClient};
-
-/// Written first: the parts of a pod or container that do not lie in its directory.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct CleanupIntent {
-    /// Its cgroup.
-    pub(super) cgroup: String,
-    /// Whether that is ours to remove, or somebody else's to leave.
-    pub(super) ours: bool,
-}
-
-impl CleanupIntent {
-    pub(super) const FILE: &str = "intent.json";
-}
+use crate::store::CgroupIntent;
 
 /// Something to clear away later.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +47,7 @@ impl Runtime {
         }
         let (runtime, dir, owner) = (self.clone(), self.layout.container(pod, id), id.clone());
         let left = blocking_stop(move || {
-            runtime.cleanup_cgroup(&mut steps, &dir);
+            runtime.cleanup_cgroups(&mut steps, &dir, owner.as_str());
             if steps.0.is_empty() {
                 // Nothing of it runs any more.
                 steps.record("running its poststop hooks", poststop_hooks::run(&dir));
@@ -92,13 +79,13 @@ impl Runtime {
         }
         self.disconnect(id).await;
         self.end_shim(id).await;
-        let runtime = self.clone();
+        let (runtime, pod) = (self.clone(), id.clone());
         let mut steps = CleanupSteps(left);
         let left = blocking_stop(move || {
             for (step, outcome) in unmount_all(&dir) {
                 steps.record(step, outcome);
             }
-            runtime.cleanup_cgroup(&mut steps, &dir);
+            runtime.cleanup_cgroups(&mut steps, &dir, pod.as_str());
             runtime.remove_parent_cgroups();
             if steps.0.is_empty() {
                 steps.record("removing its directory", safe_fs::remove_dir(&dir));
@@ -129,22 +116,22 @@ impl Runtime {
         blocking_stop(move || SandboxClient::kill(&dir)).await;
     }
 
-    /// The cgroup that an intent tells of.
-    fn cleanup_cgroup(&self, steps: &mut CleanupSteps, dir: &Path) {
-        let intent = match safe_fs::read_json::<CleanupIntent>(&dir.join(CleanupIntent::FILE)) {
-            Ok(Some(intent)) => intent,
-            Ok(None) => return,
-            Err(error) => return steps.record("reading what to clear", Err(error)),
-        };
-        let cgroup = match self.cgroup(&intent.cgroup) {
-            Ok(cgroup) => cgroup,
-            Err(error) => return steps.record("finding its cgroup", Err(error)),
-        };
-        if !intent.ours {
-            steps.record("leaving its cgroup", cgroup.release_foreign());
-        } else if cgroup.exists() {
-            steps.record("killing what runs in its cgroup", cgroup.kill_all(KILL_WITHIN));
-            steps.record("removing its cgroup", cgroup.remove());
+    /// The cgroup that an intent names; where there is no intent that can be read, those that are called by the id.
+    fn cleanup_cgroups(&self, steps: &mut CleanupSteps, dir: &Path, id: &str) {
+        for CgroupIntent { cgroup, ours } in self.cgroups_to_remove(dir, id) {
+            let cgroup = match self.cgroup(&cgroup.unwrap_or_default()) {
+                Ok(cgroup) => cgroup,
+                Err(error) => {
+                    steps.record("finding its cgroup", Err(error));
+                    continue;
+                }
+            };
+            if !ours {
+                steps.record("leaving its cgroup", cgroup.release_foreign());
+            } else if cgroup.exists() {
+                steps.record("killing what runs in its cgroup", cgroup.kill_all(KILL_WITHIN));
+                steps.record("removing its cgroup", cgroup.remove());
+            }
         }
     }
 

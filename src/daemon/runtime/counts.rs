@@ -33,7 +33,7 @@ impl Runtime {
         for pod in self.pods.all() {
             match pod.get().state {
                 PodState::Ready => population.ready += 1,
-                PodState::NotReady => population.not_ready += 1,
+                PodState::NotReady | PodState::Unreadable => population.not_ready += 1,
             }
         }
         for container in self.containers.all() {

@@ -1,13 +1,14 @@
 //! Looking things up. Nothing here waits for anything.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cgroup::CurrentLimits;
-use model::{ErrorClass, ErrorKind, PodId};
+use model::{ContainerId, ErrorClass, ErrorKind, PodId};
 
 use super::Runtime;
 use super::container::oom_score;
-use crate::store::{AmbiguousId, ContainerRecord, Entry, PodRecord, Record};
+use crate::store::{AmbiguousId, ContainerRecord, Entry, PodRecord, Record, Unreadable};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LookupError {
@@ -17,6 +18,10 @@ pub(crate) enum LookupError {
     NoSuchContainer(String),
     #[error(transparent)]
     Ambiguous(#[from] AmbiguousId),
+    #[error("{what} {id} can only be looked at, stopped and removed: {why}")]
+    Unreadable { what: &'static str, id: String, why: Arc<Unreadable> },
+    #[error("{what} {id} is not listed, but its directory {} is there: it is being made or removed", dir.display())]
+    Unlisted { what: &'static str, id: String, dir: PathBuf },
 }
 
 impl ErrorClass for LookupError {
@@ -24,17 +29,61 @@ impl ErrorClass for LookupError {
         match self {
             Self::NoSuchPod(_) | Self::NoSuchContainer(_) => ErrorKind::NotFound,
             Self::Ambiguous(_) => ErrorKind::Invalid,
+            Self::Unreadable { .. } => ErrorKind::Precondition,
+            Self::Unlisted { .. } => ErrorKind::Busy,
         }
     }
 }
 
+fn unreadable(what: &'static str, id: &str, why: &Arc<Unreadable>) -> LookupError {
+    LookupError::Unreadable { what, id: id.to_owned(), why: Arc::clone(why) }
+}
+
 impl Runtime {
     pub(super) fn pod_entry(&self, id: &str) -> Result<Arc<Entry<PodRecord>>, LookupError> {
-        self.pods.find(id)?.ok_or_else(|| LookupError::NoSuchPod(id.to_owned()))
+        self.pods.find(id)?.ok_or_else(|| self.missing_pod(id))
+    }
+
+    /// A pod that can be changed and entered.
+    pub(super) fn readable_pod(&self, id: &str) -> Result<Arc<Entry<PodRecord>>, LookupError> {
+        let entry = self.pod_entry(id)?;
+        match &entry.get().unreadable {
+            Some(why) => Err(unreadable("pod", entry.get().id.as_str(), why)),
+            None => Ok(entry),
+        }
+    }
+
+    /// What has a directory is not gone, whoever is at work in it.
+    fn missing_pod(&self, id: &str) -> LookupError {
+        match PodId::try_from(id.to_owned()).map(|id| self.pod_dir(&id)) {
+            Ok(dir) if dir.exists() => LookupError::Unlisted { what: "pod", id: id.to_owned(), dir },
+            Ok(_) | Err(_) => LookupError::NoSuchPod(id.to_owned()),
+        }
+    }
+
+    fn missing_container(&self, id: &str) -> LookupError {
+        let Ok(container) = ContainerId::try_from(id.to_owned()) else {
+            return LookupError::NoSuchContainer(id.to_owned());
+        };
+        let pods = safe_fs::list_names(&self.layout.pods()).unwrap_or_default();
+        let mut pods = pods.into_iter().filter_map(|name| PodId::try_from(name).ok());
+        match pods.find_map(|pod| Some(self.layout.container(&pod, &container)).filter(|dir| dir.exists())) {
+            Some(dir) => LookupError::Unlisted { what: "container", id: id.to_owned(), dir },
+            None => LookupError::NoSuchContainer(id.to_owned()),
+        }
     }
 
     pub(super) fn container_entry(&self, id: &str) -> Result<Arc<Entry<ContainerRecord>>, LookupError> {
-        self.containers.find(id)?.ok_or_else(|| LookupError::NoSuchContainer(id.to_owned()))
+        self.containers.find(id)?.ok_or_else(|| self.missing_container(id))
+    }
+
+    /// As of a pod.
+    pub(super) fn readable_container(&self, id: &str) -> Result<Arc<Entry<ContainerRecord>>, LookupError> {
+        let entry = self.container_entry(id)?;
+        match &entry.get().unreadable {
+            Some(why) => Err(unreadable("container", entry.get().id.as_str(), why)),
+            None => Ok(entry),
+        }
     }
 
     pub(crate) fn pod(&self, id: &str) -> Result<Arc<PodRecord>, LookupError> {

@@ -19,6 +19,7 @@ pub(crate) mod resize;
 mod shim_monitor;
 mod stats;
 pub(crate) mod stream;
+mod unreadable;
 mod verbose_info;
 
 use std::collections::HashMap;

@@ -10,6 +10,7 @@ use model::error_chain::chain;
 use safe_fs::FileError;
 
 use super::Runtime;
+use crate::store::CONTAINER_FILE;
 
 /// The file in a writable layer's directory that has the path of its container's directory.
 const OWNER: &str = "owner";
@@ -75,8 +76,12 @@ impl Runtime {
         let Some(owner) = owner(writable)? else {
             return safe_fs::remove_dir(writable);
         };
+        let path = shim_protocol::LaunchConfig::path(&owner);
+        let launch = safe_fs::read_json::<shim_protocol::LaunchConfig>(&path)?;
         // One that was never finished may have none yet: then it holds nothing either.
-        let launch = safe_fs::read_json::<shim_protocol::LaunchConfig>(&shim_protocol::LaunchConfig::path(&owner))?;
+        if launch.is_none() && owner.join(CONTAINER_FILE).exists() {
+            return Err(FileError::Read { path, source: io::ErrorKind::NotFound.into() });
+        }
         for lowers in launch.iter().flat_map(|launch| launch.images.values().chain([&launch.rootfs.lower])) {
             if let Err(error) = self.images.hold_lowers(name, lowers) {
                 tracing::warn!(container = name, error = chain(&error), "the container's layers could not be held");

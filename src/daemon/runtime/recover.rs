@@ -1,15 +1,17 @@
 //! Going on where another daemon ended.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use model::error_chain::chain;
 use model::{ContainerId, PodId, PodMeta, PodState};
+use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 
 use super::{OpenError, Runtime, blocking};
-use crate::store::{ContainerRecord, PodRecord, VERSION};
+use crate::store::{CONTAINER_FILE, ContainerRecord, POD_FILE, PodRecord, Record, Unreadable, record};
 
 /// How long requests wait for shims that do not answer; they are found later then.
 const FIND_WITHIN: Duration = Duration::from_secs(10);
@@ -28,16 +30,24 @@ impl Runtime {
         for name in safe_fs::list_names(&self.layout.pods())? {
             let Ok(id) = PodId::try_from(name) else { continue };
             let runtime = self.clone();
-            match read::<PodRecord>(&self.pod_dir(&id).join("pod.json")) {
-                Found::Record(record) => {
-                    let unfinished = self.recover_pod(*record);
+            match read::<PodRecord>(&self.pod_dir(&id), POD_FILE, id.as_str()) {
+                Ok(Some(record)) => {
+                    let containers = self.recover_containers(&id, None);
+                    let unfinished = self.recover_pod(record, containers);
                     work.spawn(async move { runtime.sync_pod(&id, unfinished).await });
                 }
-                Found::Nothing => {
+                Ok(None) => {
                     tracing::info!(pod = %id, "clearing away a pod that was never finished");
                     work.spawn(async move { drop(runtime.cleanup_pod(&id).await) });
                 }
-                Found::Foreign => {}
+                Err(why) => {
+                    tracing::error!(pod = %id, %why, "the pod can only be looked at, stopped and removed");
+                    let why = Arc::new(why);
+                    let containers = self.recover_containers(&id, Some(&why));
+                    let record = self.unreadable_pod(&id, &why, &containers.found);
+                    let unfinished = self.recover_pod(record, containers);
+                    work.spawn(async move { runtime.sync_pod(&id, unfinished).await });
+                }
             }
         }
         self.recover_networks().await;
@@ -50,7 +60,7 @@ impl Runtime {
     }
 
     /// Puts a pod and its containers on the books; returns the containers that were never finished.
-    fn recover_pod(&self, record: PodRecord) -> Vec<ContainerId> {
+    fn recover_pod(&self, record: PodRecord, containers: FoundContainers) -> Vec<ContainerId> {
         let id = record.id.clone();
         // Taken only once: two records with one name cannot have been written.
         if let Ok(name) = self.pod_names.reserve(record.spec.meta.clone(), PodMeta::to_string, id.as_str()) {
@@ -62,21 +72,33 @@ impl Runtime {
         {
             tracing::warn!(%gone);
         }
-        Self::mark_pod_published(&self.pods.insert(self.recover_pod_resize(record)));
-        let names = safe_fs::list_names(&self.layout.containers(&id)).unwrap_or_else(|error| {
-            tracing::error!(pod = %id, error = chain(&error), "the pod's containers cannot be found");
+        let record = if record.unreadable.is_some() { record } else { self.recover_pod_resize(record) };
+        Self::mark_pod_published(&self.pods.insert(record));
+        containers.found.into_iter().for_each(|container| self.recover_container(container));
+        containers.unfinished
+    }
+
+    /// The containers in a pod's directory. Where the record of their pod cannot be read, as `of_pod` says, nothing can be done in
+    /// them either.
+    fn recover_containers(&self, pod: &PodId, of_pod: Option<&Arc<Unreadable>>) -> FoundContainers {
+        let names = safe_fs::list_names(&self.layout.containers(pod)).unwrap_or_else(|error| {
+            tracing::error!(%pod, error = chain(&error), "the pod's containers cannot be found");
             Vec::new()
         });
-        let mut unfinished = Vec::new();
-        for container in names.into_iter().filter_map(|name| ContainerId::try_from(name).ok()) {
-            let file = self.layout.container(&id, &container).join("container.json");
-            match read::<ContainerRecord>(&file) {
-                Found::Record(record) => self.recover_container(*record),
-                Found::Nothing => unfinished.push(container),
-                Found::Foreign => {}
+        let mut containers = FoundContainers::default();
+        for id in names.into_iter().filter_map(|name| ContainerId::try_from(name).ok()) {
+            match read::<ContainerRecord>(&self.layout.container(pod, &id), CONTAINER_FILE, id.as_str()) {
+                Ok(Some(record)) => {
+                    containers.found.push(ContainerRecord { pod: pod.clone(), unreadable: of_pod.cloned(), ..record });
+                }
+                Ok(None) => containers.unfinished.push(id),
+                Err(why) => {
+                    tracing::error!(%pod, container = %id, %why, "the container can only be looked at, stopped and removed");
+                    containers.found.push(self.unreadable_container(pod, &id, &Arc::new(why)));
+                }
             }
         }
-        unfinished
+        containers
     }
 
     fn recover_container(&self, record: ContainerRecord) {
@@ -85,19 +107,24 @@ impl Runtime {
             name.keep();
         }
         self.selinux.remember(record.id.as_str(), record.selinux.as_ref());
-        let entry = self.containers.insert(self.recover_container_resize(record));
-        self.release_if_ended(&entry);
+        let record = if record.unreadable.is_some() { record } else { self.recover_container_resize(record) };
+        let entry = self.containers.insert(record);
+        if entry.get().unreadable.is_none() {
+            self.release_if_ended(&entry);
+        }
         Self::mark_published(&entry);
     }
 
     /// Brings what is known of a pod up to date.
     async fn sync_pod(self: &Arc<Self>, id: &PodId, unfinished: Vec<ContainerId>) {
         let Ok(pod) = self.pod(id.as_str()) else { return };
-        if pod.state == PodState::Ready {
-            self.reconnect_shim(id).await;
-        } else if self.containers_of(id).iter().any(|entry| entry.get().state.pid().is_some()) {
+        let runs = || self.containers_of(id).iter().any(|entry| entry.get().state.pid().is_some());
+        match pod.state {
+            PodState::Ready => self.reconnect_shim(id).await,
+            PodState::Unreadable => self.find_shim_of_unreadable(id).await,
             // An end that could not be written down.
-            self.handle_shim_death(id).await;
+            PodState::NotReady if runs() => self.handle_shim_death(id).await,
+            PodState::NotReady => {}
         }
         for container in unfinished {
             tracing::info!(pod = %id, container = %container, "clearing away a container that was never finished");
@@ -106,37 +133,20 @@ impl Runtime {
     }
 }
 
-/// What lies where a record should be.
-enum Found<R> {
-    Record(Box<R>),
-    /// Never written: whatever is there was never finished.
-    Nothing,
-    /// Of another release, or damaged: somebody else's to judge, so it is left as it is.
-    Foreign,
+/// What is in a pod's directory.
+#[derive(Debug, Default)]
+struct FoundContainers {
+    found: Vec<ContainerRecord>,
+    /// Whatever is there was never a container.
+    unfinished: Vec<ContainerId>,
 }
 
-/// Checks the version first: the rest of a record of another version may look like damage.
-fn read<R: serde::de::DeserializeOwned>(path: &Path) -> Found<R> {
-    let record = match safe_fs::read_json::<serde_json::Value>(path) {
-        Ok(Some(record)) => record,
-        Ok(None) => return Found::Nothing,
-        Err(error) => {
-            tracing::error!(error = chain(&error), "cannot read record; pod left alone");
-            return Found::Foreign;
-        }
-    };
-    let path = path.display();
-    if record["version"] != VERSION {
-        let found = &record["version"];
-        tracing::error!(%path, %found, supported = VERSION, "record has another version; pod left alone");
-        return Found::Foreign;
-    }
-    match serde_json::from_value(record) {
-        Ok(record) => Found::Record(Box::new(record)),
-        Err(error) => {
-            tracing::error!(%path, %error, "cannot read record; pod left alone");
-            Found::Foreign
-        }
+/// The record in `dir`; none where none was ever written.
+fn read<R: Record + DeserializeOwned>(dir: &Path, file: &'static str, id: &str) -> Result<Option<R>, Unreadable> {
+    match std::fs::read(dir.join(file)) {
+        Ok(bytes) => record::parse(file, id, &bytes).map(Some),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(Unreadable::Damaged { file, problem: error.to_string() }),
     }
 }
 
@@ -146,15 +156,24 @@ mod tests {
     use crate::convert::tests::support::pod_record;
 
     #[test]
-    fn a_record_of_another_version_is_left_alone_whatever_else_it_says() {
+    fn a_record_is_read_or_the_reason_names_its_version_or_its_damage() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("pod.json");
-        assert!(matches!(read::<PodRecord>(&path), Found::Nothing));
-        for foreign in [r#"{"version":1,"id":"x"}"#, r#"{"version":99}"#, r#"{"version":2}"#, "{", ""] {
-            std::fs::write(&path, foreign).unwrap();
-            assert!(matches!(read::<PodRecord>(&path), Found::Foreign), "{foreign}");
+        let (path, good) = (dir.path().join(POD_FILE), pod_record());
+        let read = |id: &str| read::<PodRecord>(dir.path(), POD_FILE, id);
+        assert_eq!(read(good.id.as_str()), Ok(None));
+        for (content, said) in [
+            (r#"{"version":1,"id":"x"}"#, "pod.json has version 1, and this daemon reads version 2"),
+            (r#"{"version":99}"#, "pod.json has version 99, and this daemon reads version 2"),
+            (r#"{"version":2}"#, "pod.json is damaged: missing field `id`"),
+            (r#"{"id":"x"}"#, "pod.json is damaged: it has no version"),
+            ("{", "pod.json is damaged: EOF while parsing an object at line 1 column 1"),
+            ("", "pod.json is damaged: EOF while parsing a value at line 1 column 0"),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            assert_eq!(read(good.id.as_str()).unwrap_err().to_string(), said, "{content}");
         }
-        safe_fs::write_json(&path, &pod_record()).unwrap();
-        assert!(matches!(read::<PodRecord>(&path), Found::Record(record) if *record == pod_record()));
+        safe_fs::write_json(&path, &good).unwrap();
+        assert!(read(&"f".repeat(64)).unwrap_err().to_string().contains("damaged"), "it is of another directory");
+        assert_eq!(read(good.id.as_str()), Ok(Some(good)));
     }
 }

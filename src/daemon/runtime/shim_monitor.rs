@@ -90,12 +90,12 @@ impl Runtime {
         }
     }
 
-    /// Reaches the shim of a pod and takes it into service, however often that has to be tried while the pod is ready.
+    /// Reaches the shim of a pod and takes it into service, however often that has to be tried until the pod is stopped.
     /// One that is dead is buried.
     pub(super) async fn reconnect_shim(self: &Arc<Self>, id: &PodId) {
         let mut pause = FIRST_PAUSE;
         while let Ok(Some(pod)) = self.pods.find(id.as_str())
-            && pod.get().state == PodState::Ready
+            && pod.get().state != PodState::NotReady
         {
             match self.connect_shim(id).await {
                 Ok(()) => return,
@@ -109,6 +109,14 @@ impl Runtime {
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// The same for a pod whose record cannot be read, but only once: a shim that is not found where this release has it may be
+    /// elsewhere, and is left as it is.
+    pub(super) async fn find_shim_of_unreadable(self: &Arc<Self>, id: &PodId) {
+        if let Err(error) = self.connect_shim(id).await {
+            tracing::warn!(pod = %id, error = chain(&error), "ends of the pod's containers are not told");
         }
     }
 

@@ -62,6 +62,7 @@ impl Runtime {
             "cgroup": pod.cgroup,
             "selinux": pod.selinux,
             "resources": self.pod_resources_info(pod),
+            "unreadable": pod.unreadable.as_ref().map(ToString::to_string),
             "config": pod.spec,
         })
     }
@@ -96,6 +97,7 @@ impl Runtime {
             "stopSignal": container.stop_signal.to_string(),
             "resources": resources_info(&container.spec.resources, &container.applied, now),
             "cdiDevices": container.cdi,
+            "unreadable": container.unreadable.as_ref().map(ToString::to_string),
             "config": container.spec,
             "runtimeSpec": spec,
         })

@@ -24,6 +24,12 @@ pub(crate) fn pid(dir: &Path) -> Option<u32> {
     fs::read_to_string(dir.join(PID)).ok()?.trim().parse().ok()
 }
 
+/// Whether the noted shim runs.
+pub(crate) fn is_alive(dir: &Path) -> bool {
+    let started = pid(dir).and_then(|pid| start_of(pid).ok());
+    started.is_some() && started == fs::read_to_string(dir.join(START)).ok()
+}
+
 /// Ends the noted shim by force, if it still runs, and forgets it once it is gone.
 pub(crate) fn end(dir: &Path) {
     if let Some(pid) = pid(dir)
@@ -75,6 +81,7 @@ mod tests {
         let mut child = sleeper();
         write(dir.path(), child.id()).unwrap();
         assert_eq!(pid(dir.path()), Some(child.id()));
+        assert!(is_alive(dir.path()));
         end(dir.path());
         assert!(!child.wait().unwrap().success());
         assert_eq!(pid(dir.path()), None);
@@ -86,6 +93,7 @@ mod tests {
         let mut child = sleeper();
         write(dir.path(), child.id()).unwrap();
         fs::write(dir.path().join(START), "1").unwrap();
+        assert!(!is_alive(dir.path()));
         end(dir.path());
         assert!(child.try_wait().unwrap().is_none());
         assert_eq!(pid(dir.path()), None, "the noted one is gone");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! STATE/pods/POD/            all of a pod's runtime state; on a tmpfs, so no record outlives a reboot
-//!   intent.json              written before anything else is made: what to clear away
+//!   intent.json              written before anything else is made: who it is, and what to clear away, for all releases
 //!   pod.json                 the record; the pod exists once it is there
 //!   shim.sock shim.pid shim.start shim.log netns shm/
 //!   etc/                     a small file system: resolv.conf hostname hosts
@@ -14,6 +14,9 @@
 //!                            volumes/N: what its image declares, in the order of their paths
 //! ROOT/cni/                  what CNI plugins connected, and with which configuration
 //! ```
+//!
+//! A release finds pods of other releases, later ones too, by these names: of directories, and of `intent.json`, `pod.json`,
+//! `container.json`, `exit.json`, `netns` and `shim.*`. None of them is ever given to something else.
 
 use std::path::PathBuf;
 

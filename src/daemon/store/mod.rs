@@ -6,6 +6,7 @@
 
 pub(crate) mod cpu_rate;
 mod event_cursor;
+pub(crate) mod intent;
 pub(crate) mod layout;
 pub(crate) mod names;
 pub(crate) mod record;
@@ -14,8 +15,11 @@ mod stop_waiters;
 pub(crate) mod table;
 
 pub(crate) use event_cursor::LifecycleStep;
+pub(crate) use intent::{CgroupIntent, ContainerIntent, PodIntent};
 pub use layout::Layout;
 pub(crate) use names::{NameTaken, Names};
-pub(crate) use record::{ContainerImage, ContainerRecord, ContainerUser, NetworkKind, PodCgroup, PodRecord, VERSION};
+pub(crate) use record::{
+    ContainerImage, ContainerRecord, ContainerUser, NetworkKind, PodCgroup, PodRecord, Unreadable, VERSION,
+};
 pub(crate) use stop_waiters::StopWaiters;
-pub(crate) use table::{AmbiguousId, Entry, Record, Table};
+pub(crate) use table::{AmbiguousId, CONTAINER_FILE, Entry, POD_FILE, Record, Table};

@@ -3,17 +3,50 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use cgroup::AppliedValues;
 use model::{ContainerId, ContainerSpec, ContainerState, PodId, PodSpec, PodState, Signal};
 use oci::cdi::InjectedDevice;
 use security::Labels;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use shim_protocol::Sandbox;
 
-/// Grows when an older daemon could not read the records any more.
+use super::table::Record;
+
+/// Grows when an older daemon could not read the records any more. What that one needs to list and to end what it finds is in the
+/// intents beside the records ([`super::intent`]).
 pub(crate) const VERSION: u32 = 2;
+/// How much of a version that is none is shown.
+const SHOWN_MAX: usize = 40;
+
+/// Why a record cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unreadable {
+    #[error("{file} has version {found}, and this daemon reads version {VERSION}")]
+    Version { file: &'static str, found: String },
+    #[error("{file} is damaged: {problem}")]
+    Damaged { file: &'static str, problem: String },
+}
+
+/// The record in the bytes of `file`. The version comes first: the rest of a record of another version may look like damage.
+pub(crate) fn parse<R: Record + DeserializeOwned>(file: &'static str, id: &str, bytes: &[u8]) -> Result<R, Unreadable> {
+    let damaged = |problem: String| Unreadable::Damaged { file, problem };
+    let record: Value = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    match &record["version"] {
+        version if *version == VERSION => {}
+        Value::Null => return Err(damaged("it has no version".to_owned())),
+        other => {
+            let found = other.to_string().chars().take(SHOWN_MAX).collect();
+            return Err(Unreadable::Version { file, found });
+        }
+    }
+    let record: R = serde_json::from_value(record).map_err(|error| damaged(error.to_string()))?;
+    if record.id() == id { Ok(record) } else { Err(damaged(format!("it is of {}", record.id()))) }
+}
 
 /// A pod that exists.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -39,6 +72,9 @@ pub(crate) struct PodRecord {
     /// Its SELinux labels, which its containers share; none where the host has no SELinux.
     #[serde(default)]
     pub(crate) selinux: Option<Labels>,
+    /// Set where the file could not be read: the rest is what the intent says, and is never written over the file.
+    #[serde(skip)]
+    pub(crate) unreadable: Option<Arc<Unreadable>>,
 }
 
 impl PodRecord {
@@ -97,6 +133,9 @@ pub(crate) struct ContainerRecord {
     /// As of the pod.
     #[serde(default)]
     pub(crate) selinux: Option<Labels>,
+    /// As of the pod. Set also where it is the pod's record that cannot be read.
+    #[serde(skip)]
+    pub(crate) unreadable: Option<Arc<Unreadable>>,
 }
 
 /// The image as it was found when the container was made.

@@ -22,12 +22,19 @@ use super::stop_waiters::StopWaiters;
 #[error("{0:?} fits several ids")]
 pub(crate) struct AmbiguousId(String);
 
+/// The record of a pod, in its directory.
+pub(crate) const POD_FILE: &str = "pod.json";
+/// That of a container.
+pub(crate) const CONTAINER_FILE: &str = "container.json";
+
 /// Something that is kept in a file.
 pub(crate) trait Record: Serialize + Clone {
     /// What is kept beside it in memory, and only there.
     type Samples: Default + std::fmt::Debug;
     fn id(&self) -> &str;
     fn file(&self, layout: &Layout) -> PathBuf;
+    /// Whether it may be written: not over a file that this daemon could not read.
+    fn is_writable(&self) -> bool;
 }
 
 /// What is known of a pod from readings alone.
@@ -44,7 +51,10 @@ impl Record for PodRecord {
         self.id.as_str()
     }
     fn file(&self, layout: &Layout) -> PathBuf {
-        layout.pod(&self.id).join("pod.json")
+        layout.pod(&self.id).join(POD_FILE)
+    }
+    fn is_writable(&self) -> bool {
+        self.unreadable.is_none()
     }
 }
 
@@ -64,7 +74,10 @@ impl Record for ContainerRecord {
         self.id.as_str()
     }
     fn file(&self, layout: &Layout) -> PathBuf {
-        layout.container(&self.pod, &self.id).join("container.json")
+        layout.container(&self.pod, &self.id).join(CONTAINER_FILE)
+    }
+    fn is_writable(&self) -> bool {
+        self.unreadable.is_none()
     }
 }
 
@@ -136,7 +149,8 @@ impl<R: Record> Entry<R> {
         let _turn = self.writing.lock();
         let mut record = R::clone(&self.get());
         change(&mut record);
-        let written = safe_fs::overwrite_json(&record.file(layout), &record);
+        let written =
+            if record.is_writable() { safe_fs::overwrite_json(&record.file(layout), &record) } else { Ok(()) };
         if show(&written) {
             self.seen.send_replace(Arc::new(record));
         }
@@ -212,6 +226,9 @@ mod tests {
         fn file(&self, layout: &Layout) -> PathBuf {
             layout.state.join(&self.0)
         }
+        fn is_writable(&self) -> bool {
+            self.0 != "sealed"
+        }
     }
 
     #[test]
@@ -227,6 +244,16 @@ mod tests {
         assert_eq!(found("b").unwrap().as_deref(), Some("b"));
         assert_eq!(found("c").unwrap(), None);
         assert_eq!(found("").unwrap(), None);
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_read_is_never_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout { state: dir.path().to_owned(), root: dir.path().to_owned() };
+        let entry = Entry::new(Word("sealed".into()));
+        entry.update(&layout, |_| ()).unwrap();
+        entry.try_update(&layout, |_| ()).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
     #[test]

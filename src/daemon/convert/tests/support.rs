@@ -270,6 +270,7 @@ pub(crate) fn pod_record() -> PodRecord {
         ips: vec!["10.1.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
         network: NetworkKind::Bridge,
         selinux: None,
+        unreadable: None,
     }
 }
 
@@ -294,5 +295,6 @@ pub(crate) fn container_record() -> ContainerRecord {
         applied: cgroup::AppliedValues::new(),
         cdi: vec![],
         selinux: None,
+        unreadable: None,
     }
 }

@@ -19,13 +19,15 @@ use super::create_plan::ContainerPlan;
 use super::image_name::{display_image_name, image_ref};
 use super::poststop_hooks;
 use crate::failpoint;
-use crate::runtime::cleanup::CleanupIntent;
 use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::pod::etc_files;
 use crate::runtime::shim_monitor::recorded_exit;
 use crate::runtime::{LookupError, Runtime, blocking, orphaned_layers, random};
 use crate::sandbox_client::SandboxError;
-use crate::store::{ContainerImage, ContainerRecord, ContainerUser, PodRecord, StopWaiters, VERSION};
+use crate::store::intent::INTENT_FILE;
+use crate::store::{
+    CONTAINER_FILE, ContainerImage, ContainerIntent, ContainerRecord, ContainerUser, PodRecord, StopWaiters, VERSION,
+};
 
 impl Runtime {
     pub(crate) async fn create(
@@ -34,7 +36,7 @@ impl Runtime {
         spec: ContainerSpec,
         pod_spec: Option<PodSpec>,
     ) -> Result<ContainerId, CreateError> {
-        let entry = self.pod_entry(pod)?;
+        let entry = self.readable_pod(pod)?;
         // A pod that is being stopped takes no more containers.
         let _turn = entry.lock().await;
         if !self.pods.has(&entry) {
@@ -112,8 +114,13 @@ impl Runtime {
         let dir = self.layout.container(&draft.pod.id, &draft.id);
         failpoint::at("create.begin")?;
         safe_fs::private_dir(&dir)?;
-        let intent = CleanupIntent { cgroup: draft.cgroup.path().as_str().to_owned(), ours: true };
-        safe_fs::write_json(&dir.join(CleanupIntent::FILE), &intent)?;
+        let image = container_image(&draft.spec, &draft.image);
+        let intent = ContainerIntent {
+            log: draft.log.as_ref().map(|(path, _)| path.clone()),
+            selinux: draft.selinux.clone(),
+            ..ContainerIntent::new(&draft.spec, draft.cgroup.path().as_str(), image, draft.stop_signal)
+        };
+        safe_fs::write_json(&dir.join(INTENT_FILE), &intent)?;
         failpoint::at("create.intent")?;
         let hold = |image: &image::Image| self.images.hold(draft.id.as_str(), &image.id);
         let lower = hold(&draft.image)?;
@@ -208,8 +215,7 @@ impl Runtime {
             selinux,
             ..
         } = draft;
-        let name = display_image_name(&spec.image, &image);
-        let reference = image_ref(&name, &image);
+        let shown = container_image(&spec, &image);
         let record = ContainerRecord {
             version: VERSION,
             id,
@@ -217,7 +223,7 @@ impl Runtime {
             spec,
             created: SystemTime::now(),
             state: ContainerState::Created { pid },
-            image: ContainerImage { id: image.id.to_string(), name, reference },
+            image: shown,
             mounted: mounted.into_iter().map(|(name, image)| (name, image.id.to_string())).collect(),
             user: ContainerUser { uid: user.uid, gid: user.gid, groups },
             log: log.map(|(path, _)| path),
@@ -226,9 +232,10 @@ impl Runtime {
             applied: settings,
             cdi,
             selinux,
+            unreadable: None,
         };
         let dir = self.layout.container(&record.pod, &record.id);
-        safe_fs::write_json(&dir.join("container.json"), &record)?;
+        safe_fs::write_json(&dir.join(CONTAINER_FILE), &record)?;
         let entry = self.containers.insert(record);
         // What a shim tells of a container that is not here yet is lost. It writes an exit down before it tells of it,
         // so this look misses none; and if the shim itself is gone, nobody will tell.
@@ -241,4 +248,11 @@ impl Runtime {
         self.publish_container_events(&entry);
         Ok(())
     }
+}
+
+/// The image as the container's status shows it.
+fn container_image(spec: &ContainerSpec, image: &image::Image) -> ContainerImage {
+    let name = display_image_name(&spec.image, image);
+    let reference = image_ref(&name, image);
+    ContainerImage { id: image.id.to_string(), name, reference }
 }

@@ -77,7 +77,7 @@ pub(crate) fn open(directory: &Path, path: &Path) -> Result<File, LogError> {
 
 impl Runtime {
     pub(crate) async fn reopen_log(self: &Arc<Self>, id: &str) -> Result<(), ReopenError> {
-        let record = self.container(id)?;
+        let record = self.readable_container(id)?.get();
         if !matches!(record.state, ContainerState::Running { .. }) {
             return Err(ReopenError::NotRunning(record.id.clone()));
         }

@@ -43,7 +43,7 @@ const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 impl Runtime {
     pub(crate) async fn start(self: &Arc<Self>, id: &str) -> Result<(), StartError> {
-        let entry = self.container_entry(id)?;
+        let entry = self.readable_container(id)?;
         let _turn = entry.lock().await;
         if !self.containers.has(&entry) {
             return Err(LookupError::NoSuchContainer(id.to_owned()).into());

@@ -15,7 +15,7 @@ use crate::runtime::resize::journal;
 use crate::runtime::resize::journal::{Journal, ResizeError};
 use crate::runtime::resize::outcomes::Outcome;
 use crate::runtime::{LookupError, Runtime, blocking};
-use crate::store::{ContainerRecord, Entry};
+use crate::store::{CONTAINER_FILE, ContainerRecord, Entry};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpdateError {
@@ -61,7 +61,7 @@ impl Runtime {
     /// Changes what a container may use. One that has ended has nothing to change, and that is no failure: it may have
     /// ended while the request was under way.
     pub(crate) async fn update(self: &Arc<Self>, id: &str, asked: ContainerUpdate) -> Result<(), UpdateError> {
-        let entry = self.container_entry(id)?;
+        let entry = self.readable_container(id)?;
         let _turn = entry.lock_resources().await;
         if !self.containers.has(&entry) {
             return Err(LookupError::NoSuchContainer(id.to_owned()).into());
@@ -233,7 +233,7 @@ impl Runtime {
         }
         asked.apply_to(&mut record.spec);
         record.applied.extend(settings);
-        safe_fs::overwrite_json(&self.layout.container(&record.pod, &record.id).join("container.json"), record)
+        safe_fs::overwrite_json(&self.layout.container(&record.pod, &record.id).join(CONTAINER_FILE), record)
     }
 }
 

@@ -67,7 +67,7 @@ fn reached(phase: &ContainerState) -> (LifecycleStep, bool) {
 
 fn pod_reached(phase: PodState) -> LifecycleStep {
     match phase {
-        PodState::Ready => LifecycleStep::Started,
+        PodState::Ready | PodState::Unreadable => LifecycleStep::Started,
         PodState::NotReady => LifecycleStep::Stopped,
     }
 }

@@ -199,6 +199,8 @@ impl Runtime {
         // From the beginning, not from the first pod on: whoever starts next is to see it.
         let wanted = self.networks.connection() == NetworkKind::Bridge;
         let position = self.layout.state.join("bridge-position.json");
+        // It may have any of the interfaces.
+        let spared = self.pods().into_iter().find(|pod| pod.state == PodState::Unreadable && pod.is_nameless());
         blocking(move || {
             if !in_use {
                 return;
@@ -213,6 +215,9 @@ impl Runtime {
             }
             if wanted && let Err(error) = bridge.acquire() {
                 return tracing::warn!(error = chain(&error), "pods cannot be connected by crisp's own bridge");
+            }
+            if let Some(pod) = spared {
+                return tracing::warn!(pod = %pod.id, "whose interfaces are left is not known while this pod is there: all of them stay");
             }
             match bridge.gc() {
                 Ok((swept, _)) if swept.is_empty() => {}
@@ -274,7 +279,7 @@ impl Runtime {
     }
 
     fn connected_by(&self, connection: NetworkKind) -> Vec<Arc<PodRecord>> {
-        self.pods().into_iter().filter(|pod| pod.state == PodState::Ready && pod.network == connection).collect()
+        self.pods().into_iter().filter(|pod| pod.state != PodState::NotReady && pod.network == connection).collect()
     }
 }
 

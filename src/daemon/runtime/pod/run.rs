@@ -18,11 +18,11 @@ use super::user_ns::UserNsError;
 use super::{etc_files, limits};
 use crate::failpoint;
 use crate::failpoint::InjectedFailure;
-use crate::runtime::cleanup::CleanupIntent;
 use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::{Runtime, blocking, random};
 use crate::sandbox_client::{SandboxClient, SandboxError, SandboxEvent, SpawnError};
-use crate::store::{NameTaken, PodCgroup, PodRecord, VERSION};
+use crate::store::intent::INTENT_FILE;
+use crate::store::{NameTaken, NetworkKind, POD_FILE, PodCgroup, PodIntent, PodRecord, VERSION};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunPodError {
@@ -109,8 +109,8 @@ impl Runtime {
         let cgroup = self.pod_cgroup(id, &spec)?;
         failpoint::at("run_pod.begin")?;
         safe_fs::private_dir(&dir)?;
-        let intent = CleanupIntent { cgroup: cgroup.path.clone(), ours: cgroup.ours };
-        safe_fs::write_json(&dir.join(CleanupIntent::FILE), &intent)?;
+        let mut intent = PodIntent::new(&spec, &cgroup, selinux.as_ref());
+        safe_fs::write_json(&dir.join(INTENT_FILE), &intent)?;
         failpoint::at("run_pod.intent")?;
         let mut settings = AppliedValues::new();
         if cgroup.ours {
@@ -137,13 +137,18 @@ impl Runtime {
         // Taken back by `cleanup_pod`, which looks for it in every network.
         let pod = network::pod(id, &spec, &cgroup.path, sandbox.network.as_deref())?;
         let (connection, ips) = self.connect(&pod).instrument(tracing::debug_span!("network.connect")).await?;
+        if connection != NetworkKind::None {
+            // A daemon that cannot read the record gives these addresses to none else.
+            (intent.network, intent.ips) = (Some(connection), Some(ips.clone()));
+            safe_fs::write_json(&dir.join(INTENT_FILE), &intent)?;
+        }
         failpoint::at("run_pod.network")?;
         etc_files::write(&dir, &spec, &hostname, &ips, selinux.as_ref())?;
         let record = PodRecord {
             version: VERSION,
             id: id.clone(),
             spec,
-            created: SystemTime::now(),
+            created: intent.created.unwrap_or_else(SystemTime::now),
             state: PodState::Ready,
             hostname,
             sandbox,
@@ -152,6 +157,7 @@ impl Runtime {
             ips,
             network: connection,
             selinux,
+            unreadable: None,
         };
         self.at_step(&Step::RunPod(&record));
         self.publish_pod(record, client, events)?;
@@ -166,7 +172,7 @@ impl Runtime {
         events: mpsc::UnboundedReceiver<SandboxEvent>,
     ) -> Result<(), FileError> {
         let id = record.id.clone();
-        safe_fs::write_json(&self.pod_dir(&id).join("pod.json"), &record)?;
+        safe_fs::write_json(&self.pod_dir(&id).join(POD_FILE), &record)?;
         let entry = self.pods.insert(record);
         self.attach(id, sandbox, events);
         self.publish_pod_events(&entry);

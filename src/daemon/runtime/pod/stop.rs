@@ -47,18 +47,18 @@ impl Runtime {
         for container in self.containers_of(&pod.id) {
             self.stop_entry(&container, Duration::ZERO).await?;
         }
-        if pod.state == PodState::Ready {
+        if pod.state != PodState::NotReady {
             self.at_step(&Step::StopPod(&pod));
         }
         // While its network namespace is there, as plugins expect.
         self.disconnect(&pod.id).instrument(tracing::debug_span!("network.disconnect")).await;
-        if pod.state == PodState::Ready {
+        if pod.state != PodState::NotReady {
             self.end_shim(&pod.id).await;
         }
         let dir = self.pod_dir(&pod.id);
         // What resists is tried again when the pod is removed.
         drop(crate::runtime::blocking_stop(move || crate::runtime::cleanup::unmount_all(&dir)).await);
-        if pod.state == PodState::Ready {
+        if pod.state != PodState::NotReady {
             self.end_pod(entry);
         }
         Ok(())

@@ -10,7 +10,7 @@ use crate::runtime::resize::journal;
 use crate::runtime::resize::journal::{Journal, ResizeError};
 use crate::runtime::resize::outcomes::Outcome;
 use crate::runtime::{LookupError, Runtime, blocking};
-use crate::store::{Entry, PodRecord};
+use crate::store::{Entry, POD_FILE, PodRecord};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpdatePodError {
@@ -36,7 +36,7 @@ impl Runtime {
     /// Remembers what a pod may use as a whole, and sizes its cgroup where that is ours: a client that gave one sizes it
     /// itself.
     pub(crate) async fn update_pod(self: &Arc<Self>, id: &str, asked: PodUpdate) -> Result<(), UpdatePodError> {
-        let entry = self.pod_entry(id)?;
+        let entry = self.readable_pod(id)?;
         let _turn = entry.lock_resources().await;
         if !self.pods.has(&entry) {
             return Err(LookupError::NoSuchPod(id.to_owned()).into());
@@ -121,7 +121,7 @@ impl Runtime {
         journal::recover(&group, &dir, |asked: PodUpdate, settings| {
             asked.lay_over(&mut record.spec);
             record.applied.extend(settings);
-            safe_fs::overwrite_json(&dir.join("pod.json"), &record)
+            safe_fs::overwrite_json(&dir.join(POD_FILE), &record)
         });
         record
     }

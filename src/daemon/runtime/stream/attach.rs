@@ -43,7 +43,7 @@ enum DetachReason {
 impl Runtime {
     /// The container, if its streams can be attached to.
     pub(crate) fn attachable(&self, id: &str) -> Result<Arc<ContainerRecord>, ExecError> {
-        let record = self.container(id)?;
+        let record = self.readable_container(id)?.get();
         match record.state {
             ContainerState::Running { .. } => Ok(record),
             _ => Err(ExecError::NotAttachable { container: record.id.clone(), phase: record.state.name() }),

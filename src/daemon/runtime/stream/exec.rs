@@ -42,7 +42,7 @@ struct ExecSession {
 impl Runtime {
     /// The container, if commands can be executed in it.
     pub(crate) fn running(&self, id: &str) -> Result<Arc<ContainerRecord>, ExecError> {
-        let record = self.container(id)?;
+        let record = self.readable_container(id)?.get();
         match record.state {
             ContainerState::Running { .. } => Ok(record),
             _ => Err(ExecError::NotRunning { container: record.id.clone(), phase: record.state.name() }),

@@ -69,7 +69,7 @@ impl Runtime {
         command: Vec<String>,
         timeout: Option<Duration>,
     ) -> Result<ExecOutput, ExecError> {
-        let record = self.container(id)?;
+        let record = self.readable_container(id)?.get();
         let container = record.id.clone();
         let ContainerState::Running { .. } = record.state else {
             return Err(ExecError::NotRunning { container, phase: record.state.name() });

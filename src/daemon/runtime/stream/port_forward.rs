@@ -53,10 +53,10 @@ enum DialError {
 impl Runtime {
     /// The pod, if its ports can be reached.
     pub(crate) fn ready(&self, id: &str) -> Result<PodId, ForwardError> {
-        let pod = self.pod(id)?;
+        let pod = self.readable_pod(id)?.get();
         match pod.state {
             PodState::Ready => Ok(pod.id.clone()),
-            PodState::NotReady => Err(ForwardError::NotReady(pod.id.clone())),
+            PodState::NotReady | PodState::Unreadable => Err(ForwardError::NotReady(pod.id.clone())),
         }
     }
 
