@@ -19,6 +19,8 @@
 pub(crate) mod config_watch;
 pub mod convert;
 pub(crate) mod failpoint;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod grpc;
 pub mod logging;
 pub(crate) mod metrics;

@@ -39,13 +39,15 @@ fn no_layer_like_the_seeds_reaches_out_or_is_written_out_otherwise() {
 
 #[test]
 fn no_document_like_the_seeds_makes_the_readers_panic() {
-    let seeds = seeds("manifest");
-    seeds.iter().for_each(|(_, seed)| manifest(seed));
-    let mut dice = Dice::new(2);
-    for round in 0..ROUNDS * 4 {
-        let (_, seed) = &seeds[round % seeds.len()];
-        let (_, other) = &seeds[dice.below(seeds.len())];
-        manifest(&mutate::text(seed, other, &mut dice));
+    for (name, read) in [("manifest", manifest as fn(&[u8])), ("records", records), ("cdi", cdi)] {
+        let seeds = seeds(name);
+        seeds.iter().for_each(|(_, seed)| read(seed));
+        let mut dice = Dice::new(2);
+        for round in 0..ROUNDS * 4 {
+            let (_, seed) = &seeds[round % seeds.len()];
+            let (_, other) = &seeds[dice.below(seeds.len())];
+            read(&mutate::text(seed, other, &mut dice));
+        }
     }
 }
 

@@ -66,7 +66,12 @@ pub(super) fn read(path: &Path) -> Result<Spec, FileError> {
     if u64::try_from(text.len()).is_ok_and(|length| length > BYTES_MAX) {
         return Err(FileError::TooLong);
     }
-    let raw = if path.extension().is_some_and(|ext| ext == "json") { json(&text) } else { yaml(&text) };
+    parse(&text, path.extension().is_some_and(|ext| ext == "json"))
+}
+
+/// Checks a spec that is JSON, or else YAML.
+pub(super) fn parse(text: &str, is_json: bool) -> Result<Spec, FileError> {
+    let raw = if is_json { json(text) } else { yaml(text) };
     Ok(validate::check(raw?)?)
 }
 

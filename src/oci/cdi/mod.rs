@@ -21,6 +21,8 @@ mod annotations;
 mod edits;
 mod file;
 mod file_format;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod registry;
 mod spec;
 mod validate;

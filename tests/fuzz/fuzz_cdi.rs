@@ -1,0 +1,6 @@
+//! libFuzzer on CDI specs.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| fuzz::cdi(data));
