@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::{Condvar, Mutex};
@@ -84,7 +85,12 @@ impl Threads {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> oneshot::Receiver<thread::Result<T>> {
         let (sender, receiver) = oneshot::channel();
-        let job = Box::new(move || drop(sender.send(catch_unwind(AssertUnwindSafe(work)))));
+        // Work may use the runtime of its caller, as with `spawn_blocking`.
+        let runtime = Handle::try_current().ok();
+        let job = Box::new(move || {
+            let _runtime = runtime.as_ref().map(Handle::enter);
+            drop(sender.send(catch_unwind(AssertUnwindSafe(work))));
+        });
         let mut state = self.state.lock();
         state.queue.push_back(job);
         // An idle thread that was notified counts until it has taken its job.
@@ -163,6 +169,13 @@ mod tests {
         let panicked = SET.run(|| panic!("in a job")).await.unwrap_err();
         assert_eq!(panicked.downcast_ref(), Some(&"in a job"));
         assert_eq!(SET.run(|| 8).await.unwrap(), 8, "the thread lives on");
+    }
+
+    #[tokio::test]
+    async fn work_may_use_the_runtime_of_its_caller() {
+        static SET: Threads = Threads::new("test", 1, 4);
+        let work = || Handle::current().block_on(async { tokio::spawn(async { 5 }).await });
+        assert_eq!(SET.run(work).await.unwrap().unwrap(), 5);
     }
 
     #[tokio::test]
