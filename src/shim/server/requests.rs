@@ -83,8 +83,8 @@ impl Shim {
             rate_max: settings.log_rate_max,
         };
         let (their_started, their_go) = (their_started.into(), their_go.into());
-        let (streams, stdio) =
-            stdio::connect(settings.tty, settings.stdin, log, their_report, their_started, their_go).map_err(internal)?;
+        let (streams, stdio) = stdio::connect(settings.tty, settings.stdin, log, their_report, their_started, their_go)
+            .map_err(internal)?;
         let id = &request.container;
         let source = Source::Report(id.clone());
         self.poller.watch(&report, source.clone()).map_err(internal)?;
