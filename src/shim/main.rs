@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     if let Some(passed) = launcher::launch::hook_gate::run_as_hook() {
         return passed;
     }
-    match prepare().and_then(|(listener, signals)| server::Shim::new(listener, signals)?.run()) {
+    match prepare().and_then(|(listener, signals)| server::Shim::new(listener, signals).run()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             launcher::log(format_args!("ended: {error}"));

@@ -8,6 +8,7 @@
 //! - [`seqpacket`]: sequenced packets over Unix sockets that carry file descriptors.
 //! - [`bpf`]: load and attach a device program.
 //! - [`memfd`]: a sealed copy of a program, which nobody can overwrite while it runs.
+//! - [`poll`]: wait for descriptors without a quota.
 //! - [`chroot`]: whether this process is in a chroot.
 //! - [`malloc`]: give free memory back. [`keyring`]: share no keys.
 //! - [`netns`]: the loopback interface of a new namespace, and a look into others; [`signal`]: signals as a new program expects them.
@@ -23,6 +24,7 @@ pub mod malloc;
 pub mod memfd;
 pub mod mount;
 pub mod netns;
+pub mod poll;
 pub mod seccomp;
 pub mod seqpacket;
 pub mod sibling;

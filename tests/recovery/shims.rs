@@ -199,3 +199,15 @@ fn a_command_ends_with_its_time_also_where_the_shim_stands_still() {
     kill(shim, Signal::CONT);
     assert_eq!(daemon.client().exec_script(&id, "echo alive"), "alive\n");
 }
+
+#[test]
+fn a_shim_has_no_epoll_watch_which_a_container_could_use_up() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    client.run_idle(&pod, "main");
+    let files = std::fs::read_dir(format!("/proc/{}/fd", daemon.shims()[0])).unwrap().flatten();
+    let open: Vec<_> = files.filter_map(|file| std::fs::read_link(file.path()).ok()).collect();
+    assert!(!open.is_empty());
+    assert!(!open.iter().any(|link| link.as_os_str() == "anon_inode:[eventpoll]"), "{open:?}");
+}

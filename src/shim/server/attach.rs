@@ -38,8 +38,7 @@ impl Shim {
         } else if request.stdio.stdin {
             attached.send(AttachFrame::Closed, &[]);
         }
-        let watched = self.poller.watch(&attached.socket, Source::Attached(id.clone(), number));
-        watched.map_err(|error| shim_error(ShimErrorKind::Internal, error.to_string()))?;
+        self.poller.watch(&attached.socket, Source::Attached(id.clone(), number));
         container.streams.attached.push(attached);
         Ok(Response::Done)
     }

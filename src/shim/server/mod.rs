@@ -68,11 +68,11 @@ pub(crate) struct Exec {
 }
 
 impl Shim {
-    pub(crate) fn new(listener: OwnedFd, signals: SignalFd) -> io::Result<Self> {
-        let mut poller = Poller::new()?;
-        poller.watch(&listener, Source::Listener)?;
-        poller.watch(&signals, Source::Signals)?;
-        Ok(Self {
+    pub(crate) fn new(listener: OwnedFd, signals: SignalFd) -> Self {
+        let mut poller = Poller::default();
+        poller.watch(&listener, Source::Listener);
+        poller.watch(&signals, Source::Signals);
+        Self {
             poller,
             listener,
             signals,
@@ -85,7 +85,7 @@ impl Shim {
             unclaimed: HashMap::new(),
             buffer: vec![0; BUFFER],
             leaving: false,
-        })
+        }
     }
 
     /// Runs until the daemon says leave, or goes before it said what to hold.
@@ -120,10 +120,8 @@ impl Shim {
         };
         self.next_connection += 1;
         let id = self.next_connection;
-        // A connection that cannot be watched is closed; the daemon comes again.
-        if self.poller.watch(&socket, Source::Connection(id)).is_ok() {
-            self.connections.insert(id, Connection::new(socket));
-        }
+        self.poller.watch(&socket, Source::Connection(id));
+        self.connections.insert(id, Connection::new(socket));
     }
 
     fn signalled(&mut self) {
@@ -235,10 +233,7 @@ impl Shim {
 
     fn watch_room(&mut self, id: u64) {
         let Some(connection) = self.connections.get(&id) else { return };
-        let watched = self.poller.watch_room(&connection.socket, &Source::Connection(id), connection.is_behind());
-        if watched.is_err() {
-            self.close_connection(id);
-        }
+        self.poller.watch_room(&Source::Connection(id), connection.is_behind());
     }
 
     fn close_connection(&mut self, id: u64) {

@@ -1,14 +1,13 @@
-//! One wait for everything: who is ready, by name.
+//! One wait for all descriptors, by `poll(2)`: a shim has tens of them, and watches of epoll count for root, whose quota
+//! any container without a user namespace can use up.
 
-use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, RawFd};
 use std::time::Duration;
 
 use launcher::io::cri_log::Stream;
 use model::ContainerId;
-use rustix::event::Timespec;
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use sys::poll::{POLLIN, POLLNVAL, POLLOUT, PollFd};
 
 use crate::server::ExecKey;
 
@@ -26,49 +25,56 @@ pub(crate) enum Source {
     Attached(ContainerId, u64),
 }
 
-#[derive(Debug)]
+/// The descriptors that are watched, and what each is there for at the same place.
+#[derive(Debug, Default)]
 pub(crate) struct Poller {
-    epoll: OwnedFd,
-    sources: HashMap<u64, Source>,
-    next: u64,
+    entries: Vec<PollFd>,
+    sources: Vec<Source>,
 }
 
 impl Poller {
-    pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, sources: HashMap::new(), next: 0 })
-    }
-
-    /// Watches `fd` for input until [`Poller::forget`], which has to be told the same descriptor.
-    pub(crate) fn watch(&mut self, fd: impl AsFd, source: Source) -> io::Result<()> {
-        self.next += 1;
-        epoll::add(&self.epoll, fd, EventData::new_u64(self.next), EventFlags::IN)?;
-        self.sources.insert(self.next, source);
-        Ok(())
+    /// Watches `fd` for input until [`Poller::forget`], which comes before `fd` is closed.
+    pub(crate) fn watch(&mut self, fd: impl AsFd, source: Source) {
+        self.entries.push(sys::poll::entry(fd.as_fd().as_raw_fd(), POLLIN));
+        self.sources.push(source);
     }
 
     /// Also watches a connection for room to write.
-    pub(crate) fn watch_room(&mut self, fd: impl AsFd, source: &Source, room: bool) -> io::Result<()> {
-        let Some((token, _)) = self.sources.iter().find(|(_, s)| *s == source) else { return Ok(()) };
-        let flags = if room { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-        Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(*token), flags)?)
+    pub(crate) fn watch_room(&mut self, source: &Source, room: bool) {
+        let events = if room { POLLIN | POLLOUT } else { POLLIN };
+        for (entry, watched) in self.entries.iter_mut().zip(&self.sources) {
+            if watched == source {
+                entry.events = events;
+            }
+        }
     }
 
     /// Ends the watch of a descriptor that is about to be closed.
     pub(crate) fn forget(&mut self, fd: impl AsFd, source: &Source) {
-        self.sources.retain(|_, s| s != source);
-        // Nothing to delete where it was never watched.
-        epoll::delete(&self.epoll, fd).ok();
+        let number = fd.as_fd().as_raw_fd();
+        self.retain(|entry, watched| entry.fd != number && watched != source);
+    }
+
+    fn retain(&mut self, keep: impl Fn(&PollFd, &Source) -> bool) {
+        let watched = self.entries.iter().zip(&self.sources);
+        let kept: Vec<bool> = watched.map(|(entry, source)| keep(entry, source)).collect();
+        let (mut entries, mut sources) = (kept.iter(), kept.iter());
+        self.entries.retain(|_| entries.next() == Some(&true));
+        self.sources.retain(|_| sources.next() == Some(&true));
     }
 
     /// Waits until something is ready, or `limit` is over.
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> io::Result<Vec<Source>> {
-        let mut events = Vec::with_capacity(16);
-        // Longer than a timer can count is for ever.
-        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), limit.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+        sys::poll::wait(&mut self.entries, limit)?;
+        let answers = self.entries.iter().zip(&self.sources);
+        let ready = answers.clone().filter(|(entry, _)| entry.revents & !POLLNVAL != 0);
+        let ready: Vec<Source> = ready.map(|(_, source)| source.clone()).collect();
+        let closed: Vec<RawFd> =
+            answers.filter(|(entry, _)| entry.revents & POLLNVAL != 0).map(|(entry, _)| entry.fd).collect();
+        if !closed.is_empty() {
+            launcher::log(format_args!("descriptors {closed:?} were closed while they were watched"));
+            self.retain(|entry, _| entry.revents & POLLNVAL == 0);
         }
-        Ok(events.iter().filter_map(|e| self.sources.get(&e.data.u64()).cloned()).collect())
+        Ok(ready)
     }
 }

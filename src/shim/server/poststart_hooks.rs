@@ -38,12 +38,11 @@ impl Shim {
         if !container.launch.poststart {
             return self.reply(caller, Ok(Response::Done));
         }
-        let begun = begin(id, &container.dir, pid, caller).and_then(|begun| {
-            self.poller.watch(&begun.outcome, Source::Poststart(id.clone()))?;
-            Ok(begun)
-        });
-        match begun {
-            Ok(begun) => container.poststart = Some(begun),
+        match begin(id, &container.dir, pid, caller) {
+            Ok(begun) => {
+                self.poller.watch(&begun.outcome, Source::Poststart(id.clone()));
+                container.poststart = Some(begun);
+            }
             Err(error) => self.start_failed(id, caller, format!("poststart hooks: {error}")),
         }
     }

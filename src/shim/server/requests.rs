@@ -87,7 +87,7 @@ impl Shim {
             .map_err(internal)?;
         let id = &request.container;
         let source = Source::Report(id.clone());
-        self.poller.watch(&report, source.clone()).map_err(internal)?;
+        self.poller.watch(&report, source.clone());
         let pod_proc = self.pod.as_ref().and_then(|pod| pod.proc.as_ref()).map(|proc| proc.as_fd());
         let launcher = launch::launch(request, stdio, pod_proc)
             .inspect_err(|_| self.poller.forget(&report, &source))
@@ -120,10 +120,8 @@ impl Shim {
         let Self { poller, containers, .. } = self;
         let Some(container) = containers.get(id) else { return };
         for stream in [Stream::Stdout, Stream::Stderr] {
-            if let Some(fd) = container.streams.fd(stream)
-                && let Err(error) = poller.watch(fd, Source::Output(id.clone(), stream))
-            {
-                launcher::log(format_args!("the output of {id} cannot be watched: {error}"));
+            if let Some(fd) = container.streams.fd(stream) {
+                poller.watch(fd, Source::Output(id.clone(), stream));
             }
         }
     }
@@ -163,7 +161,7 @@ impl Shim {
         else {
             return Ok(());
         };
-        self.poller.watch(&started, Source::Started(id.clone())).map_err(internal)?;
+        self.poller.watch(&started, Source::Started(id.clone()));
         container.state = State::Starting { pid, started, caller };
         Ok(())
     }
@@ -241,7 +239,7 @@ impl Shim {
         let started = OwnedFd::from(started);
         rustix::io::ioctl_fionbio(&started, true).map_err(internal)?;
         let key = (caller.connection, request.exec);
-        self.poller.watch(&started, Source::ExecStarted(key)).map_err(internal)?;
+        self.poller.watch(&started, Source::ExecStarted(key));
         let started_exec = launcher::process::setns_exec::exec(request, mode, &container.dir, init, stdio)
             .inspect_err(|_| self.poller.forget(&started, &Source::ExecStarted(key)))
             .map_err(|error| {
