@@ -55,11 +55,18 @@ fn prepare() -> io::Result<(OwnedFd, SignalFd)> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    let mut taken = SigSet::empty();
-    for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGPIPE] {
-        taken.add(signal);
-    }
+    let taken = signals_taken();
     sigprocmask(SigmaskHow::SIG_BLOCK, Some(&taken), None)?;
     let signals = SignalFd::with_flags(&taken, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
     Ok((listener, signals))
+}
+
+/// Every signal but those of a fault in the shim's own instructions, which a blocked signal would only hide: a pod does not
+/// end because its shim was signalled.
+fn signals_taken() -> SigSet {
+    let mut taken = SigSet::all();
+    for fault in [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGILL, Signal::SIGFPE, Signal::SIGTRAP, Signal::SIGSYS] {
+        taken.remove(fault);
+    }
+    taken
 }

@@ -201,6 +201,22 @@ fn a_command_ends_with_its_time_also_where_the_shim_stands_still() {
 }
 
 #[test]
+fn signals_that_mean_nothing_do_not_end_a_shim() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let shim = daemon.shims()[0];
+    for signal in [Signal::USR1, Signal::USR2, Signal::ALARM, Signal::QUIT, Signal::VTALARM, Signal::XFSZ, Signal::TERM]
+    {
+        kill(shim, signal);
+    }
+    // An answer comes after the signals were taken.
+    assert_eq!(client.exec_script(&id, "echo fine"), "fine\n");
+    assert_eq!(daemon.shims(), [shim]);
+}
+
+#[test]
 fn a_shim_has_no_epoll_watch_which_a_container_could_use_up() {
     let daemon = Daemon::start();
     let client = daemon.client();
