@@ -111,6 +111,36 @@ fn a_container_that_somebody_froze_takes_no_command() {
 }
 
 #[test]
+fn a_command_that_is_frozen_on_its_way_ends_with_its_time() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let pod = daemon.run_pod("pod");
+    let id = client.run_idle(&pod, "main");
+    let dirs = kernel_state::cgroups_under(daemon.env.cgroup());
+    let (file, word) = if kernel_state::is_v2() { ("cgroup.freeze", "1") } else { ("freezer.state", "FROZEN") };
+    let files: Vec<_> = dirs.iter().filter(|dir| dir.ends_with(&id)).map(|dir| dir.join(file)).collect();
+    let files: Vec<_> = files.into_iter().filter(|file| file.exists()).collect();
+    assert!(!files.is_empty());
+    let before = daemon.pids(&id).len();
+    let watched = daemon.env.cgroup().to_owned();
+    let container = id.clone();
+    // When the command has joined the cgroup and before its time is over.
+    let freeze = std::thread::spawn(move || {
+        wait_for("the command", seconds(10), || {
+            (kernel_state::pids_in(&container, &watched).len() > before).then_some(())
+        });
+        files.iter().for_each(|file| std::fs::write(file, word).unwrap());
+    });
+    let begin = Instant::now();
+    let refusal = client.try_exec(&id, &["sleep", "1000"], 2).unwrap_err();
+    let took = begin.elapsed();
+    freeze.join().unwrap();
+    assert_eq!(refusal.code(), Code::DeadlineExceeded, "{refusal:?}");
+    assert!(took < seconds(2) + std::time::Duration::from_secs(6), "{took:?}");
+    client.stop_pod(&pod.id).unwrap();
+}
+
+#[test]
 fn a_command_within_its_time_is_not_touched() {
     let daemon = Daemon::start();
     let client = daemon.client();

@@ -116,6 +116,17 @@ impl Container {
         })
     }
 
+    /// Thaws the container's own cgroup where that is frozen by version 1, whose frozen processes do not die; says whether it
+    /// was frozen.
+    pub(crate) fn thaw(&self) -> bool {
+        let files = self.launch.cgroup.join.iter().map(|file| file.with_file_name("freezer.state"));
+        let frozen = |file: &std::path::PathBuf| {
+            std::fs::read_to_string(file).is_ok_and(|state| !state.is_empty() && !state.starts_with("THAWED"))
+        };
+        // One that is frozen from above stays so, and is asked again in the next round.
+        files.filter(frozen).filter(|file| std::fs::write(file, "THAWED").is_ok()).count() > 0
+    }
+
     /// Kills whatever the first process left behind: in a PID namespace that others share, it does not die by itself.
     pub(crate) fn kill_rest(&self) {
         for file in &self.launch.cgroup.join {

@@ -270,11 +270,14 @@ impl Shim {
                 sys::signal::send(root.as_raw(), 9).ok();
                 family
             });
-            if family.is_empty() && entering.is_none() {
-                break;
-            }
+            let last = family.is_empty() && entering.is_none();
             for pid in family {
                 sys::signal::send(pid, 9).ok();
+            }
+            // After the signals: what is thawed dies before it does anything else.
+            let thawed = container.is_some_and(Container::thaw);
+            if last && !thawed {
+                break;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
