@@ -153,7 +153,8 @@ impl RuntimeService for RuntimeApi {
         record_pod_id(&pod);
         log_warnings(&warnings);
         let runtime = Arc::clone(&self.runtime);
-        let container = run_detached(async move { runtime.create(&pod, spec, pod_spec).await }).await?;
+        let create = Box::pin(async move { runtime.create(&pod, spec, pod_spec).await });
+        let container = run_detached(create).await?;
         record_container_id(container.as_str());
         Ok(Response::new(CreateContainerResponse { container_id: container.into() }))
     }

@@ -89,7 +89,7 @@ pub(crate) fn with_keys<T>(
     set(proc, "attr/keycreate", label).map_err(LabelError::Keyring)?;
     let done = work();
     // An empty line takes it back.
-    set(proc, "attr/keycreate", "\n").and_then(|()| done).map_err(LabelError::Keyring)
+    set(proc, "attr/keycreate", "\n").and(done).map_err(LabelError::Keyring)
 }
 
 /// What is added to the options of a mount whose files are to have `label`. In quotes, since levels have commas.
