@@ -1,7 +1,8 @@
 //! File operations for state directories and for trees that containers control.
 //!
 //! [`atomic_write`] replaces small files whole, [`dir`] creates and lists directories, [`file_stamp`] detects changed
-//! files. [`remove_tree`] and [`tree_walk`] handle trees of any depth that a container may change at the same time:
+//! files, [`log_file`] opens the logs of containers, [`process_lock`] keeps a directory for one process. [`remove_tree`] and
+//! [`tree_walk`] handle trees of any depth that a container may change at the same time:
 //! they never recurse and never follow a symbolic link.
 #![forbid(unsafe_code)]
 
@@ -9,6 +10,8 @@ pub mod atomic_write;
 pub mod dir;
 mod error;
 pub mod file_stamp;
+pub mod log_file;
+pub mod process_lock;
 pub mod remove_tree;
 pub mod tree_walk;
 

@@ -1,0 +1,52 @@
+//! Opening a container's log in a directory that is not ours.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use model::{ErrorClass, ErrorKind};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
+
+/// A log that cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    #[error("sandbox_config.log_directory: {path}")]
+    Directory { path: PathBuf, source: io::Error },
+    #[error("config.log_path: {path}")]
+    File { path: PathBuf, source: io::Error },
+}
+
+impl ErrorClass for LogError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Directory { source, .. } | Self::File { source, .. } => match source.raw_os_error() {
+                Some(libc_no_space) if libc_no_space == rustix::io::Errno::NOSPC.raw_os_error() => ErrorKind::Exhausted,
+                _ => ErrorKind::Precondition,
+            },
+        }
+    }
+}
+
+/// Opens the log for appending. Neither `..` nor a symbolic link leads it out of the pod's directory, which is no link
+/// itself; what is above that is the host's affair. A pipe or a device in the log's place is not waited for.
+///
+/// The file system may hang, and the calling thread with it.
+pub fn open_log(directory: &Path, path: &Path) -> Result<File, LogError> {
+    let above = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // Without what would have the kernel follow a link at the end all the same.
+    let plain: PathBuf = directory.components().collect();
+    let directory_fd = rustix::fs::open(&plain, above, Mode::empty())
+        .map_err(|e| LogError::Directory { path: directory.to_owned(), source: e.into() })?;
+    let failed = |source: io::Error| LogError::File { path: directory.join(path), source };
+    let mut flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    flags |= OFlags::NONBLOCK | OFlags::NOCTTY;
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    let fd: OwnedFd =
+        openat2(directory_fd, path, flags, Mode::from_raw_mode(0o640), how).map_err(|e| failed(e.into()))?;
+    let stat = rustix::fs::fstat(&fd).map_err(|e| failed(e.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(failed(io::Error::other("not a regular file")));
+    }
+    Ok(File::from(fd))
+}
