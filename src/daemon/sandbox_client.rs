@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use model::{ContainerId, ErrorClass, ErrorKind, Exit, Signal};
 use shim_protocol::{
-    AttachRequest, ContainerReport, CreateRequest, ExecRequest, ExecStreamRequest, Request, Response, Sandbox,
+    AttachRequest, ContainerReport, CreateRequest, ExecRequest, ExecStreamRequest, LogPath, Request, Response, Sandbox,
     SandboxRequest, ShimError, ShimErrorKind,
 };
 use tokio::sync::{mpsc, oneshot};
@@ -62,7 +62,7 @@ impl ErrorClass for SandboxError {
             Self::Failed(failure) => match failure.kind {
                 ShimErrorKind::NotFound => ErrorKind::NotFound,
                 ShimErrorKind::State => ErrorKind::Precondition,
-                ShimErrorKind::Program => ErrorKind::Invalid,
+                ShimErrorKind::Program | ShimErrorKind::Invalid => ErrorKind::Invalid,
                 ShimErrorKind::Exhausted => ErrorKind::Exhausted,
                 ShimErrorKind::Unsupported => ErrorKind::Unsupported,
                 ShimErrorKind::Refused | ShimErrorKind::Internal => ErrorKind::Internal,
@@ -149,9 +149,21 @@ impl SandboxClient {
         self.notify(Request::Signal { container, signal: signal.number() }, &[]).await
     }
 
-    /// Continues the container's log in another file.
-    pub(crate) async fn reopen_log(&self, container: ContainerId, log: BorrowedFd<'_>) -> Result<(), SandboxError> {
-        self.notify(Request::Reopen { container }, &[log]).await
+    /// Whether it opens logs and makes the sources of mounts; else the daemon does.
+    pub(crate) fn opens_paths(&self) -> bool {
+        match self {
+            Self::Shim(shim) => shim.opens_paths(),
+        }
+    }
+
+    /// Continues the container's log in another file, by its path or, where it opens none, with the open file.
+    pub(crate) async fn reopen_log(
+        &self,
+        container: ContainerId,
+        log: Option<LogPath>,
+        file: Option<BorrowedFd<'_>>,
+    ) -> Result<(), SandboxError> {
+        self.notify(Request::Reopen { container, log }, file.as_slice()).await
     }
 
     /// Kills the container's processes and removes it from the sandbox.

@@ -27,7 +27,20 @@ pub struct LaunchConfig {
     /// Hooks are to run once the program does; what they are is in the OCI configuration.
     #[serde(default)]
     pub poststart: bool,
+    /// The log, for the launcher to open; none: it comes beside the request, or nothing is logged.
+    #[serde(default)]
+    pub log: Option<LogPath>,
+    /// Directories that are mounted, for the launcher to make where they are missing.
+    #[serde(default)]
+    pub mount_sources: Vec<PathBuf>,
     pub cgroup: CgroupPaths,
+}
+
+/// A log: a file below a directory of its pod's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPath {
+    pub directory: PathBuf,
+    pub file: PathBuf,
 }
 
 impl LaunchConfig {

@@ -15,7 +15,7 @@ mod launch_config;
 mod message;
 
 pub use codec::{FrameError, decode, encode};
-pub use launch_config::{CgroupMount, CgroupPaths, LaunchConfig, Overlay};
+pub use launch_config::{CgroupMount, CgroupPaths, LaunchConfig, LogPath, Overlay};
 pub use message::{
     AttachFrame, AttachRequest, ContainerReport, CreateRequest, Event, ExecRequest, ExecStreamRequest, PodNamespaces,
     Request, Response, Sandbox, SandboxRequest, ShimError, ShimErrorKind, ShimMessage, ShimRequest, Stdio,

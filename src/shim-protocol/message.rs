@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use model::{ContainerId, ContainerState, Exit, UserNs};
 use serde::{Deserialize, Serialize};
 
+use crate::LogPath;
+
 /// A request of the daemon. The response repeats its number.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ShimRequest {
@@ -28,7 +30,8 @@ pub enum Request {
     Hello { protocol: u32, release: String },
     /// Creates the pod's namespaces. Once in the life of a shim.
     CreateSandbox(SandboxRequest),
-    /// Creates a container, without executing its program. Descriptor: the log file, if it has one.
+    /// Creates a container, without executing its program. Descriptor: the log file, if it has one and
+    /// [`crate::LaunchConfig::log`] does not name it.
     Create(CreateRequest),
     /// Executes the program of a created container.
     Start { container: ContainerId },
@@ -42,8 +45,12 @@ pub enum Request {
     KillExec { exec: u64 },
     /// Attaches to the streams of a running container. Descriptor: a seqpacket socket, see [`AttachFrame`].
     Attach(AttachRequest),
-    /// Switches to another log file. Descriptor: the file.
-    Reopen { container: ContainerId },
+    /// Switches to another log file, which the shim has opened. Descriptor, where `log` is none: the file.
+    Reopen {
+        container: ContainerId,
+        #[serde(default)]
+        log: Option<LogPath>,
+    },
     /// Kills the processes of a container and removes it from the shim.
     RemoveContainer { container: ContainerId },
     /// Returns the sandbox and the state of every container.
@@ -165,6 +172,9 @@ pub enum Response {
         protocol: u32,
         release: String,
         pid: u32,
+        /// It opens logs and makes the sources of mounts.
+        #[serde(default)]
+        opens_paths: bool,
     },
     SandboxCreated(Sandbox),
     /// The container's first process waits for its start. `warnings` name the settings that this host could not apply.
@@ -238,6 +248,8 @@ pub enum ShimErrorKind {
     State,
     /// The container's program could not be executed: its own fault.
     Program,
+    /// A field of the request cannot be used on this host.
+    Invalid,
     /// The host cannot fulfil the request.
     Refused,
     /// The host has no room for another process, or no memory.

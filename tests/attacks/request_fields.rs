@@ -191,7 +191,9 @@ fn no_annotation_changes_anything_of_a_container() {
             Some(v1::SecurityProfile { profile_type: profile, localhost_ref: String::new() });
         let id = client.run_config(&pod, config);
         let looks = launched(&daemon, &pod, &id);
-        let text = |value: Value| value.to_string().replace(&format!("/{name}/"), "/NAME/");
+        let text = |value: Value| {
+            value.to_string().replace(&format!("/{name}/"), "/NAME/").replace(&format!("/{name}\""), "/NAME\"")
+        };
         let looks = (text(looks.0), text(looks.1), looks.2);
         client.stop_pod(&pod.id).unwrap();
         client.remove_pod(&pod.id).unwrap();

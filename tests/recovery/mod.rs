@@ -2,6 +2,7 @@
 
 pub(crate) mod failpoints;
 mod failures;
+mod frozen_disk;
 mod full_disk;
 mod leak;
 mod no_threads;

@@ -130,6 +130,14 @@ impl Daemon {
         (self.process, self.client) = launch(&self.env, failpoints);
     }
 
+    /// Kills the daemon and starts another, also where the kernel does not let go of the first one, which is returned.
+    pub(crate) fn supersede(&mut self) -> Child {
+        self.process.kill().unwrap();
+        let (process, client) = launch(&self.env, "");
+        self.client = client;
+        std::mem::replace(&mut self.process, process)
+    }
+
     /// A daemon killed at a bad moment, and its successor.
     pub(crate) fn restart(&mut self) {
         self.kill9();

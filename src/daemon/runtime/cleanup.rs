@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use model::error_chain::chain;
 use model::{CleanupFailure, ContainerId, PodId};
 use nix::mount::{MntFlags, umount2};
 use tokio::sync::mpsc;
@@ -11,7 +12,8 @@ use tokio::sync::mpsc;
 use super::container::poststop_hooks;
 use super::{Runtime, blocking, blocking_stop};
 use crate::sandbox_client::{STOP_TIMEOUT, SandboxClient};
-use crate::store::CgroupIntent;
+use crate::store::intent::INTENT_FILE;
+use crate::store::{CgroupIntent, ContainerIntent};
 
 /// Something to clear away later.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +68,20 @@ impl Runtime {
         }
         self.remember_pending(PendingCleanup::Container(pod.clone(), id.clone()), &left);
         left
+    }
+
+    /// Clears away what a create that was given up has made since.
+    pub(super) async fn cleanup_abandoned(self: &Arc<Self>, pod: &PodId, id: &ContainerId, intent: &ContainerIntent) {
+        let dir = self.layout.container(pod, id);
+        // It may be gone already, and the cgroup made after that.
+        let noted = safe_fs::private_dir(&dir).and_then(|()| safe_fs::write_json(&dir.join(INTENT_FILE), intent));
+        if let Err(error) = noted {
+            tracing::warn!(container = %id, error = chain(&error), "the rest of a container may stay behind");
+        }
+        self.cleanup_container(pod, id).await;
+        if matches!(self.pods.find(pod.as_str()), Ok(None)) {
+            self.cleanup_pod(pod).await;
+        }
     }
 
     /// Clears away a pod and what is left of its containers: shim, mounts, cgroup, directory.

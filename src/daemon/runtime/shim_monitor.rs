@@ -157,6 +157,7 @@ impl Runtime {
     /// nothing: nobody would see its containers end. The client makes a new one.
     pub(super) async fn handle_shim_death(self: &Arc<Self>, id: &PodId) {
         let Ok(Some(pod)) = self.pods.find(id.as_str()) else { return };
+        let _waiting = pod.samples().ends.wait();
         let _turn = pod.lock().await;
         if !self.pods.has(&pod) {
             return;

@@ -36,6 +36,7 @@ struct Shared {
     silent_since: AtomicU64,
     /// Set when the shim is of another time and cannot be driven.
     foreign: Option<(String, u32)>,
+    opens_paths: bool,
     reader: tokio::task::AbortHandle,
 }
 
@@ -86,11 +87,13 @@ impl ShimClient {
             heard,
             silent_since: AtomicU64::new(u64::MAX),
             foreign: None,
+            opens_paths: false,
             reader: tokio::spawn(reader.run()).abort_handle(),
         };
         let hello = Request::Hello { protocol: PROTOCOL, release: env!("CARGO_PKG_VERSION").to_owned() };
         match shared.request(hello, &[]).await? {
-            Response::Hello { protocol, release, .. } => {
+            Response::Hello { protocol, release, pid: _, opens_paths } => {
+                shared.opens_paths = opens_paths;
                 if release != env!("CARGO_PKG_VERSION") {
                     tracing::info!(shim = release, protocol, "the shim is of another release");
                 }
@@ -101,6 +104,11 @@ impl ShimClient {
             _ => return Err(SandboxError::Mismatch),
         }
         Ok(Self(Arc::new(shared)))
+    }
+
+    /// Whether the shim opens logs and makes the sources of mounts; one of an older release leaves that to the daemon.
+    pub(crate) fn opens_paths(&self) -> bool {
+        self.0.opens_paths
     }
 
     pub(crate) async fn call(&self, request: Request, fds: &[BorrowedFd<'_>]) -> Result<Response, SandboxError> {

@@ -22,7 +22,7 @@ fn greet(listener: &OwnedFd, protocol: u32) -> OwnedFd {
     let socket = sys::seqpacket::accept(listener).unwrap();
     let ShimRequest { number, request } = hear(&socket);
     assert!(matches!(request, Request::Hello { .. }));
-    let result = Ok(Response::Hello { protocol, release: "9.9.9".into(), pid: 1 });
+    let result = Ok(Response::Hello { protocol, release: "9.9.9".into(), pid: 1, opens_paths: true });
     say(&socket, &ShimMessage::Response { number, result });
     socket
 }

@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
@@ -16,22 +17,36 @@ use crate::layer::metadata::{MetadataCopier, owners, times_of};
 use crate::layer::whiteout::is_whiteout;
 
 /// Copies all that is in the directory `from`, and its looks, to the directory `to`. `links` is an empty directory on
-/// the file system of `to`, which the caller removes afterwards.
-pub(crate) fn copy_tree(from: OwnedFd, to: BorrowedFd<'_>, links: BorrowedFd<'_>) -> io::Result<()> {
-    Copy { links, copier: MetadataCopier::default() }.directory(from, to)
+/// the file system of `to`, which the caller removes afterwards. Fails soon after it was `given_up`.
+pub(crate) fn copy_tree(
+    from: OwnedFd,
+    to: BorrowedFd<'_>,
+    links: BorrowedFd<'_>,
+    given_up: &AtomicBool,
+) -> io::Result<()> {
+    Copy { links, copier: MetadataCopier::default(), given_up }.directory(from, to)
 }
+
+/// What is copied before a look at whether that was given up.
+const PIECE: u64 = 8 << 20;
 
 struct Copy<'a> {
     /// Every file with several names is here once more, named by its number in the image.
     links: BorrowedFd<'a>,
     copier: MetadataCopier,
+    given_up: &'a AtomicBool,
 }
 
 impl Copy<'_> {
+    fn check(&self) -> io::Result<()> {
+        if self.given_up.load(Ordering::Relaxed) { Err(io::Error::other("it was given up")) } else { Ok(()) }
+    }
+
     /// Two descriptors for each level, and an image has [`crate::layer::root::DEPTH_MAX`] of those at most.
     fn directory(&mut self, from: OwnedFd, to: BorrowedFd<'_>) -> io::Result<()> {
         let mut entries = rustix::fs::Dir::new(from)?;
         while let Some(entry) = entries.read() {
+            self.check()?;
             let (entry, from) = (entry?, entries.fd()?);
             let name = OsStr::from_bytes(entry.file_name().to_bytes());
             if name == "." || name == ".." {
@@ -76,32 +91,33 @@ impl Copy<'_> {
         let source = File::from(rustix::fs::openat(from, name, flags, Mode::empty())?);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let copy = File::from(rustix::fs::openat(to, name, flags, Mode::RUSR | Mode::WUSR)?);
-        contents(&source, &copy)?;
+        self.contents(&source, &copy)?;
         self.copier.dress(source.as_fd(), copy.as_fd(), stat)?;
         match several.map(|same| rustix::fs::linkat(to, name, self.links, same, AtFlags::empty())) {
             None | Some(Ok(()) | Err(Errno::EXIST | Errno::MLINK)) => Ok(()),
             Some(Err(errno)) => Err(errno.into()),
         }
     }
-}
 
-/// Holes stay holes: a small layer can hold a file larger than any disk.
-fn contents(from: &File, to: &File) -> io::Result<()> {
-    let length = rustix::fs::fstat(from)?.st_size;
-    let mut at = 0;
-    loop {
-        let begin = match rustix::fs::seek(from, SeekFrom::Data(at)) {
-            Ok(begin) => begin,
-            Err(Errno::NXIO) => break,
-            Err(errno) => return Err(errno.into()),
-        };
-        let end = rustix::fs::seek(from, SeekFrom::Hole(begin))?;
-        rustix::fs::seek(from, SeekFrom::Start(begin))?;
-        rustix::fs::seek(to, SeekFrom::Start(begin))?;
-        io::copy(&mut from.take(end - begin), &mut &*to)?;
-        at = end;
+    /// Holes stay holes: a small layer can hold a file larger than any disk.
+    fn contents(&self, from: &File, to: &File) -> io::Result<()> {
+        let length = rustix::fs::fstat(from)?.st_size;
+        let mut at = 0;
+        loop {
+            self.check()?;
+            let begin = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+                Ok(begin) => begin,
+                Err(Errno::NXIO) => break,
+                Err(errno) => return Err(errno.into()),
+            };
+            let end = rustix::fs::seek(from, SeekFrom::Hole(begin))?.min(begin + PIECE);
+            rustix::fs::seek(from, SeekFrom::Start(begin))?;
+            rustix::fs::seek(to, SeekFrom::Start(begin))?;
+            io::copy(&mut from.take(end - begin), &mut &*to)?;
+            at = end;
+        }
+        Ok(rustix::fs::ftruncate(to, u64::try_from(length).unwrap_or(0))?)
     }
-    Ok(rustix::fs::ftruncate(to, u64::try_from(length).unwrap_or(0))?)
 }
 
 fn symlink(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> io::Result<()> {

@@ -1,6 +1,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use super::*;
 
@@ -11,7 +12,7 @@ fn copied(from: &Path) -> tempfile::TempDir {
     fs::create_dir(&copy).unwrap();
     fs::create_dir(&links).unwrap();
     let open = |path: &Path| open_directory(path).unwrap();
-    copy_tree(open(from), open(&copy).as_fd(), open(&links).as_fd()).unwrap();
+    copy_tree(open(from), open(&copy).as_fd(), open(&links).as_fd(), &AtomicBool::new(false)).unwrap();
     above
 }
 
@@ -92,4 +93,14 @@ fn owners_attributes_and_special_files_are_the_same_in_the_copy() {
         assert_eq!((look(name).mode(), look(name).rdev()), (original.mode(), original.rdev()), "{name}");
     }
     assert!(!to("whiteout").exists(), "it stands for nothing");
+}
+
+#[test]
+fn a_copy_that_is_given_up_ends_before_the_next_file() {
+    let [from, to, links] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    fs::write(from.path().join("file"), "x").unwrap();
+    let open = |dir: &tempfile::TempDir| open_directory(dir.path()).unwrap();
+    let copied = copy_tree(open(&from), open(&to).as_fd(), open(&links).as_fd(), &AtomicBool::new(true));
+    assert!(copied.unwrap_err().to_string().contains("given up"));
+    assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0);
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use rustix::fs::FileType;
 
@@ -96,12 +97,12 @@ impl Store {
     /// Makes each volume's directory and fills it with what the layers `lowers` have at its path.
     ///
     /// Every path is looked up inside the image. One that is not there gives an empty directory, owned by root. What
-    /// was made stays when a later one fails. Blocks.
-    pub fn fill(&self, lowers: &[String], volumes: &[Volume]) -> Result<(), VolumeError> {
+    /// was made stays when a later one fails, or when the work is given up. Blocks.
+    pub fn fill(&self, lowers: &[String], volumes: &[Volume], given_up: &AtomicBool) -> Result<(), VolumeError> {
         if volumes.is_empty() {
             return Ok(());
         }
-        self.show(lowers, |root| volumes.iter().try_for_each(|volume| fill_one(root, volume)))?
+        self.show(lowers, |root| volumes.iter().try_for_each(|volume| fill_one(root, volume, given_up)))?
     }
 
     fn show<T: Send>(&self, lowers: &[String], work: impl FnOnce(&ConfinedRoot) -> T + Send) -> Result<T, RootfsError> {
@@ -109,7 +110,7 @@ impl Store {
     }
 }
 
-fn fill_one(root: &ConfinedRoot, volume: &Volume) -> Result<(), VolumeError> {
+fn fill_one(root: &ConfinedRoot, volume: &Volume, given_up: &AtomicBool) -> Result<(), VolumeError> {
     let Volume { path, directory } = volume;
     durable::make_directory(directory, 0o755).map_err(durable::at("creating", directory))?;
     let inside = path.strip_prefix("/").unwrap_or(path);
@@ -124,7 +125,7 @@ fn fill_one(root: &ConfinedRoot, volume: &Volume) -> Result<(), VolumeError> {
     let from = root.directory(inside).map_err(finding)?;
     let links = directory.with_extension("links");
     durable::make_directory(&links, 0o700).map_err(durable::at("creating", &links))?;
-    let copy = || copy_tree(from, open_directory(directory)?.as_fd(), open_directory(&links)?.as_fd());
+    let copy = || copy_tree(from, open_directory(directory)?.as_fd(), open_directory(&links)?.as_fd(), given_up);
     copy().map_err(|source| VolumeError::Copy { path: path.clone(), source })?;
     Ok(durable::remove_tree(&links)?)
 }

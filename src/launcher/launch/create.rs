@@ -35,7 +35,7 @@ use super::minimal_mounts::pivot_to_minimal_mounts;
 use super::report::trace;
 use super::shared_pid_ns::{self, SharedPidNs};
 use super::shared_stage::SharedStage;
-use super::{ContainerStdio, LaunchError, read, set_oom_score, step};
+use super::{ContainerStdio, LaunchError, client_paths, read, set_oom_score, step};
 use crate::process::execve::{clamped_limits, raise_limits};
 use crate::process::lsm_label::ProcFs;
 use crate::process::seccomp_filter::SeccompFilter;
@@ -80,6 +80,7 @@ pub(super) fn run(
     pod_proc: Option<BorrowedFd<'_>>,
 ) -> Result<CreatedProcess, LaunchError> {
     let mut launcher = Launcher::read(request, pod_proc)?;
+    client_paths::prepare(&launcher.config, &stdio.report)?;
     let filter = launcher.read_filter()?;
     launcher.chown_stdio(&stdio).map_err(step("handing the standard streams to the user"))?;
     let mut prepared = launcher.prepare_mounts()?;

@@ -5,6 +5,7 @@
 //! flag, memory) goes away with the child. The container's first process becomes a child of the shim.
 
 mod cgroup_join;
+pub mod client_paths;
 mod create;
 pub mod hook_gate;
 mod join_user_ns;
@@ -22,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use nix::unistd::Pid;
-use shim_protocol::CreateRequest;
+use shim_protocol::{CreateRequest, ShimErrorKind};
 use sys::fork::SingleThread;
 
 use crate::launch::create::CreatedProcess;
@@ -46,6 +47,24 @@ pub enum LaunchError {
     Lacks(&'static str),
     #[error("/{0} of the image is not a directory")]
     NotADirectory(&'static str),
+    #[error(transparent)]
+    Path(#[from] client_paths::PathError),
+}
+
+impl LaunchError {
+    fn kind(&self) -> ShimErrorKind {
+        match self {
+            Self::Path(error) => error.kind(),
+            Self::Read { .. }
+            | Self::Step { .. }
+            | Self::Stage(_)
+            | Self::Node(_)
+            | Self::Split(_)
+            | Self::Libcontainer(_)
+            | Self::Lacks(_)
+            | Self::NotADirectory(_) => ShimErrorKind::Refused,
+        }
+    }
 }
 
 fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> LaunchError {
@@ -83,7 +102,7 @@ pub fn launch(request: &CreateRequest, stdio: ContainerStdio, pod_proc: Option<B
                 0
             }
             Err(error) => {
-                send(&report, &Report::Failed(truncate(error.to_string())), &[]);
+                send(&report, &Report::Refused { kind: error.kind(), words: truncate(error.to_string()) }, &[]);
                 1
             }
         }

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use serde::{Deserialize, Serialize};
+use shim_protocol::ShimErrorKind;
 
 /// From the launcher, or from the container's first process before it runs its program.
 #[derive(Debug, Serialize, Deserialize)]
@@ -14,6 +15,8 @@ pub enum Report {
     Warning(String),
     /// The terminal's master side comes beside this.
     Console,
+    /// The log comes beside this.
+    Log,
     Created {
         pid: u32,
         warnings: Vec<String>,
@@ -21,6 +24,10 @@ pub enum Report {
         waits: bool,
     },
     Failed(String),
+    Refused {
+        kind: ShimErrorKind,
+        words: String,
+    },
 }
 
 /// No text in a message is longer: a message has to fit into a packet, whatever a container does to its words.

@@ -10,8 +10,9 @@ use std::time::Instant;
 use launcher::io::stdio::Streams;
 use model::{ContainerState, Exit};
 use nix::unistd::Pid;
-use shim_protocol::LaunchConfig;
+use shim_protocol::{LaunchConfig, ShimErrorKind};
 
+use crate::server::log_reopen::LogReopening;
 use crate::server::poststart_hooks::PoststartHooks;
 
 /// To whom an answer is owed.
@@ -32,6 +33,7 @@ pub(crate) struct Container {
     pub(crate) paused: Option<Instant>,
     /// Whose start is answered when its hooks have run.
     pub(crate) poststart: Option<PoststartHooks>,
+    pub(crate) reopening: Option<LogReopening>,
 }
 
 /// Output that could not be logged and was not told of yet.
@@ -72,7 +74,7 @@ pub(crate) struct Launching {
     /// The settings that the stages could not apply.
     pub(crate) warnings: Vec<String>,
     /// What a stage of ours said: more telling than what libcontainer makes of it.
-    pub(crate) failure: Option<String>,
+    pub(crate) failure: Option<(ShimErrorKind, String)>,
 }
 
 impl Container {

@@ -1,5 +1,6 @@
 //! The progress of launches, starts and execs: reports of the launcher, and pipes that close when a program runs.
 
+use std::fs::File;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::SystemTime;
@@ -29,11 +30,19 @@ impl Shim {
                     if let (Some(slave), Some(master)) = (fds.pop(), fds.pop())
                         && let Err(error) = container.streams.set_console(master, slave, max)
                     {
-                        launching.failure = Some(format!("taking the terminal: {error}"));
+                        launching.failure = Some((ShimErrorKind::Refused, format!("taking the terminal: {error}")));
                     }
                 }
                 Ok(Some((Report::Failed(words), _))) => {
-                    launching.failure.get_or_insert(words);
+                    launching.failure.get_or_insert((ShimErrorKind::Refused, words));
+                }
+                Ok(Some((Report::Refused { kind, words }, _))) => {
+                    launching.failure.get_or_insert((kind, words));
+                }
+                Ok(Some((Report::Log, mut files))) => {
+                    if let Some(file) = files.pop() {
+                        container.streams.reopen(File::from(file));
+                    }
                 }
                 Ok(Some((Report::Created { pid, warnings, waits }, _))) => {
                     return self.launched(id, pid, warnings, waits);
@@ -69,9 +78,14 @@ impl Shim {
         container.kill_rest();
         if let State::Launching(Launching { caller, report, started, trace, failure, .. }) = container.state {
             // A first process that has its filter already has nothing else to tell it by.
-            let told = Some(why_not(&started)).filter(|words| !words.is_empty()).or(failure);
+            let told = Some(why_not(&started)).filter(|words| !words.is_empty());
+            let told = told.map(|words| (ShimErrorKind::Refused, words)).or(failure);
             self.poller.forget(&report, &Source::Report(id.clone()));
-            self.reply(caller, Err(shim_error(ShimErrorKind::Refused, truncate(launch_failure(told, trace)))));
+            let (kind, told) = match told {
+                Some((kind, words)) => (kind, Some(words)),
+                None => (ShimErrorKind::Refused, None),
+            };
+            self.reply(caller, Err(shim_error(kind, truncate(launch_failure(told, trace)))));
         }
         self.drop_unclaimed();
     }

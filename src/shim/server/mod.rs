@@ -5,6 +5,7 @@ mod connection;
 mod container;
 mod container_output;
 mod launch_events;
+mod log_reopen;
 mod poller;
 mod poststart_hooks;
 mod reaper;
@@ -107,6 +108,7 @@ impl Shim {
             Source::Report(container) => self.on_launch_report(&container),
             Source::Started(container) => self.on_start_pipe(&container),
             Source::Poststart(container) => self.on_poststart(&container),
+            Source::LogOpened(container) => self.on_log_opened(&container),
             Source::Output(container, stream) => self.copy_output(&container, stream),
             Source::ExecStarted(exec) => self.on_exec_pipe(exec),
             Source::Attached(container, attached) => self.on_attach_message(&container, attached),
@@ -169,11 +171,11 @@ impl Shim {
                 protocol: PROTOCOL,
                 release: env!("CARGO_PKG_VERSION").to_owned(),
                 pid: std::process::id(),
+                opens_paths: true,
             }),
             Request::CreateSandbox(hold) => self.create_sandbox(&hold),
             Request::State => Ok(self.state()),
             Request::Signal { container, signal } => self.signal(&container, signal),
-            Request::Reopen { container } => self.reopen(&container, fds.pop()),
             Request::RemoveContainer { container } => self.remove(&container),
             Request::KillExec { exec } => self.kill_exec((caller.connection, exec)),
             Request::Attach(attach) => self.attach(&attach, fds.pop()),
@@ -183,6 +185,7 @@ impl Shim {
             }
             // These answer when their work is done.
             Request::Create(create) => return self.create(caller, create, fds),
+            Request::Reopen { container, log } => return self.reopen(caller, &container, log, fds.pop()),
             Request::Start { container } => return self.start(caller, &container),
             Request::Exec(exec) => return self.exec(caller, &exec, ExecMode::Sync, fds),
             Request::ExecStream(ExecStreamRequest { exec, terminal: false }) => {

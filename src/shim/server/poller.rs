@@ -20,6 +20,7 @@ pub(crate) enum Source {
     Report(ContainerId),
     Started(ContainerId),
     Poststart(ContainerId),
+    LogOpened(ContainerId),
     Output(ContainerId, Stream),
     ExecStarted(ExecKey),
     Attached(ContainerId, u64),

@@ -93,6 +93,7 @@ impl Shim {
             container.kill_rest();
         }
         self.unwatch_output(id);
+        self.end_reopen(id);
         let Some(container) = self.containers.get_mut(id) else { return };
         let lost = container.streams.finish(&mut self.buffer);
         let phase = container.state_report().unwrap_or(ContainerState::Unknown { left: Vec::new() });

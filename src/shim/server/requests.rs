@@ -29,7 +29,7 @@ fn internal(error: impl std::fmt::Display) -> ShimError {
 }
 
 /// The error of something that starts a process: `otherwise`, unless the kernel has no room for one.
-fn start_error(error: &(dyn std::error::Error + 'static), otherwise: ShimErrorKind) -> ShimError {
+pub(crate) fn start_error(error: &(dyn std::error::Error + 'static), otherwise: ShimErrorKind) -> ShimError {
     let mut causes = std::iter::successors(Some(error), |error| error.source());
     let is_exhausted = causes.any(|cause| {
         let errno = cause.downcast_ref::<io::Error>().and_then(Errno::from_io_error);
@@ -110,6 +110,7 @@ impl Shim {
             lost: DroppedOutput::default(),
             paused: None,
             poststart: None,
+            reopening: None,
         };
         self.containers.insert(id.clone(), container);
         Ok(())
@@ -176,18 +177,12 @@ impl Shim {
         Ok(Response::Done)
     }
 
-    pub(crate) fn reopen(&mut self, id: &ContainerId, log: Option<OwnedFd>) -> RequestResult {
-        let container = self.containers.get_mut(id).ok_or_else(|| not_found(id))?;
-        let log = log.ok_or_else(|| shim_error(ShimErrorKind::Refused, "no log file came with the ask"))?;
-        container.streams.reopen(File::from(log));
-        Ok(Response::Done)
-    }
-
     /// Kills the container, if it lives, and reaps it. Its exit is not told: nobody asks any more.
     pub(crate) fn remove(&mut self, id: &ContainerId) -> RequestResult {
         self.unwatch_output(id);
         self.detach_all(id);
         self.remove_poststart(id);
+        self.end_reopen(id);
         let Some(mut container) = self.containers.remove(id) else { return Ok(Response::Done) };
         let mut dead: Vec<i32> = container.pid().and_then(to_pid).map(Pid::as_raw).into_iter().collect();
         match &container.state {

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use config::OomPolicy;
@@ -22,12 +23,10 @@ use crate::failpoint;
 use crate::runtime::lifecycle_steps::Step;
 use crate::runtime::pod::etc_files;
 use crate::runtime::shim_monitor::recorded_exit;
-use crate::runtime::{LookupError, Runtime, blocking, orphaned_layers, random};
-use crate::sandbox_client::SandboxError;
+use crate::runtime::{LookupError, Runtime, orphaned_layers, random};
+use crate::sandbox_client::{SandboxClient, SandboxError};
 use crate::store::intent::INTENT_FILE;
-use crate::store::{
-    CONTAINER_FILE, ContainerImage, ContainerIntent, ContainerRecord, ContainerUser, PodRecord, StopWaiters, VERSION,
-};
+use crate::store::{CONTAINER_FILE, ContainerImage, ContainerRecord, ContainerUser, PodRecord, StopWaiters, VERSION};
 
 impl Runtime {
     pub(crate) async fn create(
@@ -58,14 +57,16 @@ impl Runtime {
             |(_, name)| name.to_string(),
             id.as_str(),
         )?;
-        let (runtime, draft_id, draft_pod) = (self.clone(), id.clone(), pod.clone());
-        let draft = blocking(move || runtime.plan_container(draft_id, draft_pod, spec)).await;
+        let ends = &entry.samples().ends;
+        let sandbox = self.sandbox_of(&pod.id).ok_or_else(|| CreateError::PodNotReady(pod.id.clone()))?;
+        let draft = self.plan_unless_stopped(&id, &pod, spec, sandbox.opens_paths(), ends).await;
         let draft = draft.inspect_err(|_| self.selinux.free(id.as_str()))?;
-        match self.make_container(draft, &entry.samples().ends).await {
+        match self.make_container(draft, &sandbox, ends).await {
             Ok(()) => {
                 name.keep();
                 Ok(id)
             }
+            Err(abandoned @ CreateError::GivenUp(_)) => Err(abandoned),
             Err(error) => {
                 self.cleanup_container(&pod.id, &id).await;
                 Err(error)
@@ -84,14 +85,17 @@ impl Runtime {
         Ok(())
     }
 
-    async fn make_container(self: &Arc<Self>, draft: ContainerPlan, ends: &StopWaiters) -> Result<(), CreateError> {
-        let (runtime, sandbox) = (self.clone(), self.sandbox_of(&draft.pod.id));
-        let sandbox = sandbox.ok_or_else(|| CreateError::PodNotReady(draft.pod.id.clone()))?;
+    async fn make_container(
+        self: &Arc<Self>,
+        draft: ContainerPlan,
+        sandbox: &SandboxClient,
+        ends: &StopWaiters,
+    ) -> Result<(), CreateError> {
         self.at_step(&Step::CreateContainer(&draft));
         let preparing = tracing::debug_span!("container.prepare");
-        let (dir, draft) = blocking(move || runtime.prepare(draft)).instrument(preparing).await?;
+        let (dir, draft) = self.prepare_unless_stopped(draft, ends).instrument(preparing).await?;
         let request = CreateRequest { container: draft.id.clone(), dir };
-        let log = draft.log.as_ref().map(|(_, file)| file.as_fd());
+        let log = draft.paths.log_file.as_ref().map(|file| file.as_fd());
         let created = tokio::select! {
             created = sandbox.create_container(request, log).instrument(tracing::debug_span!("shim.create")) => created,
             // Neighbours that see its first process may keep it from ever being done.
@@ -110,17 +114,15 @@ impl Runtime {
     }
 
     /// Makes all that the shim finds in the container's directory, and the cgroup.
-    fn prepare(&self, mut draft: ContainerPlan) -> Result<(PathBuf, ContainerPlan), CreateError> {
+    pub(super) fn prepare(
+        &self,
+        mut draft: ContainerPlan,
+        given_up: &AtomicBool,
+    ) -> Result<(PathBuf, ContainerPlan), CreateError> {
         let dir = self.layout.container(&draft.pod.id, &draft.id);
         failpoint::at("create.begin")?;
         safe_fs::private_dir(&dir)?;
-        let image = container_image(&draft.spec, &draft.image);
-        let intent = ContainerIntent {
-            log: draft.log.as_ref().map(|(path, _)| path.clone()),
-            selinux: draft.selinux.clone(),
-            ..ContainerIntent::new(&draft.spec, draft.cgroup.path().as_str(), image, draft.stop_signal)
-        };
-        safe_fs::write_json(&dir.join(INTENT_FILE), &intent)?;
+        safe_fs::write_json(&dir.join(INTENT_FILE), &draft.intent())?;
         failpoint::at("create.intent")?;
         let hold = |image: &image::Image| self.images.hold(draft.id.as_str(), &image.id);
         let lower = hold(&draft.image)?;
@@ -142,8 +144,11 @@ impl Runtime {
         }
         failpoint::at("create.layer")?;
         safe_fs::private_dir(&writable.join("volumes"))?;
-        self.images.fill(&overlay.lower, &draft.volumes)?;
+        self.images.fill(&overlay.lower, &draft.volumes, given_up)?;
         failpoint::at("create.volumes")?;
+        if given_up.load(Ordering::Relaxed) {
+            return Err(CreateError::PodNotReady(draft.pod.id.clone()));
+        }
         self.label(&draft)?;
         // Taken back by `cleanup_container`, which the intent tells of it.
         drop(draft.cgroup.create()?);
@@ -188,6 +193,8 @@ impl Runtime {
             log_rate_max: draft.log_rate_max,
             seccomp: draft.seccomp.clone(),
             oom_score_adj: draft.spec.resources.oom_score_adj.map(|score| i32::from(score.get())),
+            log: draft.paths.log.clone().filter(|_| draft.paths.log_file.is_none()),
+            mount_sources: draft.paths.mount_sources.clone(),
             poststart: draft.config.hooks().as_ref().is_some_and(|hooks| hooks.poststart().is_some()),
             cgroup: CgroupPaths {
                 oom: draft.cgroup.oom_file(),
@@ -208,7 +215,7 @@ impl Runtime {
             user,
             groups,
             stop_signal,
-            log,
+            paths,
             cgroup,
             settings,
             cdi,
@@ -226,7 +233,7 @@ impl Runtime {
             image: shown,
             mounted: mounted.into_iter().map(|(name, image)| (name, image.id.to_string())).collect(),
             user: ContainerUser { uid: user.uid, gid: user.gid, groups },
-            log: log.map(|(path, _)| path),
+            log: paths.log.map(|log| log.directory.join(log.file)),
             stop_signal,
             cgroup: cgroup.path().as_str().to_owned(),
             applied: settings,
@@ -251,7 +258,7 @@ impl Runtime {
 }
 
 /// The image as the container's status shows it.
-fn container_image(spec: &ContainerSpec, image: &image::Image) -> ContainerImage {
+pub(super) fn container_image(spec: &ContainerSpec, image: &image::Image) -> ContainerImage {
     let name = display_image_name(&spec.image, image);
     let reference = image_ref(&name, image);
     ContainerImage { id: image.id.to_string(), name, reference }

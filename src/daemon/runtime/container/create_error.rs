@@ -8,11 +8,11 @@ use model::{ContainerId, ErrorClass, ErrorKind, PodId};
 use oci::OciError;
 use oci::cdi::CdiError;
 use safe_fs::FileError;
+use safe_fs::log_file::LogError;
 use security::seccomp::SeccompError;
 use security::{ApparmorError, RelabelError, SelinuxError};
 
 use super::devices::DevicesError;
-use super::log::LogError;
 use super::pod_resources_check::ResourceMismatch;
 use super::volumes::{ImageVolumeError, MountError};
 use crate::failpoint::InjectedFailure;
@@ -27,6 +27,9 @@ pub(crate) enum CreateError {
     Look(#[from] LookupError),
     #[error("pod {0} is not ready")]
     PodNotReady(PodId),
+    /// Its cleanup waits for what still makes it.
+    #[error("pod {0} is being stopped")]
+    GivenUp(PodId),
     #[error(transparent)]
     Handler(#[from] HandlerMissing),
     #[error(transparent)]
@@ -106,7 +109,7 @@ impl ErrorClass for CreateError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Look(e) => e.kind(),
-            Self::PodNotReady(_) | Self::Target(_) | Self::OomScore(_) => ErrorKind::Precondition,
+            Self::PodNotReady(_) | Self::GivenUp(_) | Self::Target(_) | Self::OomScore(_) => ErrorKind::Precondition,
             Self::OtherPod(_) | Self::StopSignal(_) | Self::CgroupPath(_) | Self::NoLayers(_) => ErrorKind::Invalid,
             Self::Handler(e) => e.kind(),
             Self::ImageHandler(e) => e.kind(),

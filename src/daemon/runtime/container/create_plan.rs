@@ -10,12 +10,14 @@ use config::{Handler, NoSuchHandler, OomPolicy};
 use model::{ContainerId, ContainerSpec, ContainerState, GroupsPolicy, MountSource, NsMode, Profile, Signal, UserRef};
 use oci::cdi::{Edits, InjectedDevice, Owner};
 use oci::{SpecInputs, cdi};
+use safe_fs::log_file::open_log;
 use security::seccomp::ProfileSource;
 use security::{LabelRequest, Labels, RelabelError, SelinuxError, relabel};
+use shim_protocol::LogPath;
 
 use super::create_error::CreateError;
 use super::devices::{self, Devices};
-use super::{log, pod_resources_check, volumes};
+use super::{pod_resources_check, volumes};
 use crate::runtime::Runtime;
 use crate::runtime::pod::etc_files;
 use crate::store::PodRecord;
@@ -38,7 +40,7 @@ pub(crate) struct ContainerPlan {
     pub(crate) cdi: Vec<InjectedDevice>,
     pub(crate) seccomp: Option<PathBuf>,
     pub(crate) selinux: Option<Labels>,
-    pub(crate) log: Option<(PathBuf, File)>,
+    pub(crate) paths: ClientPaths,
     pub(crate) log_line_max: u32,
     pub(crate) log_rate_max: u64,
     pub(crate) oom_policy: OomPolicy,
@@ -49,6 +51,16 @@ pub(crate) struct ContainerPlan {
     pub(crate) config: Box<oci_spec::runtime::Spec>,
 }
 
+/// Paths that the client chose, and who looks at them.
+#[derive(Debug)]
+pub(crate) struct ClientPaths {
+    pub(crate) log: Option<LogPath>,
+    /// It is open already, since the pod's shim does not open it.
+    pub(crate) log_file: Option<File>,
+    /// What the launcher makes where it is missing.
+    pub(crate) mount_sources: Vec<PathBuf>,
+}
+
 impl Runtime {
     /// Everything that can be refused, before the first change.
     pub(crate) fn plan_container(
@@ -56,6 +68,7 @@ impl Runtime {
         id: ContainerId,
         pod: Arc<PodRecord>,
         mut spec: ContainerSpec,
+        shim_opens_paths: bool,
     ) -> Result<ContainerPlan, CreateError> {
         let handler = self.handler(&pod)?;
         self.image_handlers(&spec)?;
@@ -100,8 +113,8 @@ impl Runtime {
             selinux: selinux.as_ref(),
         })?;
         // From here on something may be made: missing sources, labels and the log, as the peers do.
-        ready_volumes(&spec, selinux.as_ref())?;
-        let log = open_log(&pod, &spec)?;
+        ready_volumes(&spec, selinux.as_ref(), shim_opens_paths)?;
+        let paths = client_paths(&pod, &spec, shim_opens_paths)?;
         warn_unsupported(&id, &pod, &spec);
         if let Some(differences) = differences {
             tracing::warn!(container = %id, %differences, "not as announced with its pod");
@@ -120,7 +133,7 @@ impl Runtime {
             cdi: edits.used,
             seccomp,
             selinux,
-            log,
+            paths,
             log_line_max: handler.log_line_max,
             log_rate_max: handler.log_rate_max,
             oom_policy: handler.oom_score_adj,
@@ -236,12 +249,28 @@ impl Runtime {
     }
 }
 
-/// The log file, where the pod has a log directory and the container a path in it.
-fn open_log(pod: &PodRecord, spec: &ContainerSpec) -> Result<Option<(PathBuf, File)>, CreateError> {
-    match (&pod.spec.log_directory, &spec.log_path) {
-        (Some(directory), Some(path)) => Ok(Some((directory.join(path), log::open(directory, path)?))),
-        (None, _) | (_, None) => Ok(None),
-    }
+/// The log, where the pod has a log directory and the container a path in it.
+fn log_path(pod: &PodRecord, spec: &ContainerSpec) -> Option<LogPath> {
+    let (directory, file) = (pod.spec.log_directory.clone()?, spec.log_path.clone()?);
+    Some(LogPath { directory, file })
+}
+
+/// Opens the log, unless the shim does.
+fn client_paths(pod: &PodRecord, spec: &ContainerSpec, shim_opens_paths: bool) -> Result<ClientPaths, CreateError> {
+    let log = log_path(pod, spec);
+    let log_file = log.as_ref().filter(|_| !shim_opens_paths);
+    let log_file = log_file.map(|log| open_log(&log.directory, &log.file)).transpose()?;
+    let mount_sources = if shim_opens_paths { host_sources(spec) } else { Vec::new() };
+    Ok(ClientPaths { log, log_file, mount_sources })
+}
+
+/// The sources of mounts on the host.
+fn host_sources(spec: &ContainerSpec) -> Vec<PathBuf> {
+    let host = |source: &MountSource| match source {
+        MountSource::Host(path) => Some(path.clone()),
+        MountSource::Image { .. } => None,
+    };
+    spec.mounts.iter().filter_map(|mount| host(&mount.source)).collect()
 }
 
 fn stop_signal(spec: &ContainerSpec, image: &image::Image) -> Result<Signal, CreateError> {
@@ -252,10 +281,12 @@ fn stop_signal(spec: &ContainerSpec, image: &image::Image) -> Result<Signal, Cre
     })
 }
 
-/// Makes the sources that are missing, and relabels those that are to be: for this container alone, as CRI is understood, so its
-/// level goes with the label. Images have it from their mount.
-fn ready_volumes(spec: &ContainerSpec, labels: Option<&Labels>) -> Result<(), CreateError> {
-    spec.mounts.iter().try_for_each(|mount| make_source(&mount.source))?;
+/// Relabels the sources that are to be: for this container alone, as CRI is understood, so its level goes with the label. Images
+/// have it from their mount. Makes those first that are missing, and all others where the shim does not.
+fn ready_volumes(spec: &ContainerSpec, labels: Option<&Labels>, shim_opens_paths: bool) -> Result<(), CreateError> {
+    let relabels = |mount: &model::Mount| mount.selinux_relabel && labels.is_some();
+    let mut here = spec.mounts.iter().filter(|mount| !shim_opens_paths || relabels(mount));
+    here.try_for_each(|mount| make_source(&mount.source))?;
     let Some(Labels { mount: label, .. }) = labels else { return Ok(()) };
     for (index, mount) in spec.mounts.iter().enumerate().filter(|(_, mount)| mount.selinux_relabel) {
         let MountSource::Host(path) = &mount.source else { continue };

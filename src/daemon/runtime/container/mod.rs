@@ -3,6 +3,7 @@
 //! `plan` makes every check of CreateContainer before anything is created; `create` carries the plan out.
 
 mod create;
+mod create_abort;
 mod create_error;
 pub(crate) mod create_plan;
 mod devices;

@@ -1,0 +1,110 @@
+//! A create gives way to the end of its pod, wherever it is.
+//!
+//! Its threads may be held up by a device, or copy for long. So a stop does not wait for them: what they make after that is
+//! cleared away once they end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use model::{ContainerId, ContainerSpec};
+use sync::threads::ORDINARY;
+use tokio::sync::oneshot;
+
+use super::create::container_image;
+use super::create_error::CreateError;
+use super::create_plan::ContainerPlan;
+use crate::runtime::Runtime;
+use crate::store::{ContainerIntent, PodRecord, StopWaiters};
+
+/// How long a thread may take to see that its work was given up.
+const GIVE_UP_WITHIN: Duration = Duration::from_millis(500);
+
+type Work<T> = oneshot::Receiver<thread::Result<Result<T, CreateError>>>;
+
+impl Runtime {
+    /// Finds out all that can be refused, unless the pod is to be stopped first.
+    pub(super) async fn plan_unless_stopped(
+        self: &Arc<Self>,
+        id: &ContainerId,
+        pod: &Arc<PodRecord>,
+        spec: ContainerSpec,
+        shim_opens_paths: bool,
+        ends: &StopWaiters,
+    ) -> Result<ContainerPlan, CreateError> {
+        let (runtime, plan_id, plan_pod) = (self.clone(), id.clone(), pod.clone());
+        let planning = start(move || runtime.plan_container(plan_id, plan_pod, spec, shim_opens_paths));
+        match unless_stopped(planning, ends).await {
+            Ok(planned) => planned,
+            Err(planning) => {
+                let (runtime, id) = (self.clone(), id.clone());
+                tokio::spawn(async move {
+                    drop(planning.await);
+                    runtime.selinux.free(id.as_str());
+                });
+                Err(CreateError::PodNotReady(pod.id.clone()))
+            }
+        }
+    }
+
+    /// Makes all that the shim finds in the container's directory, and the cgroup, unless the pod is to be stopped first.
+    pub(super) async fn prepare_unless_stopped(
+        self: &Arc<Self>,
+        draft: ContainerPlan,
+        ends: &StopWaiters,
+    ) -> Result<(PathBuf, ContainerPlan), CreateError> {
+        let (pod, id, intent) = (draft.pod.id.clone(), draft.id.clone(), draft.intent());
+        let given_up = Arc::new(AtomicBool::new(false));
+        let (runtime, flag) = (self.clone(), given_up.clone());
+        let preparing = start(move || runtime.prepare(draft, &flag));
+        let mut preparing = match unless_stopped(preparing, ends).await {
+            Ok(prepared) => return prepared,
+            Err(preparing) => preparing,
+        };
+        given_up.store(true, Ordering::Relaxed);
+        if tokio::time::timeout(GIVE_UP_WITHIN, &mut preparing).await.is_err() {
+            tracing::warn!(container = %id, "the container is still being made; it is cleared away when that ends");
+            let (runtime, stopped) = (self.clone(), pod.clone());
+            tokio::spawn(async move {
+                drop(preparing.await);
+                runtime.cleanup_abandoned(&stopped, &id, &intent).await;
+            });
+            return Err(CreateError::GivenUp(pod));
+        }
+        Err(CreateError::PodNotReady(pod))
+    }
+}
+
+impl ContainerPlan {
+    /// What a cleanup has to know before anything of the container exists.
+    pub(super) fn intent(&self) -> ContainerIntent {
+        let image = container_image(&self.spec, &self.image);
+        ContainerIntent {
+            log: self.paths.log.as_ref().map(|log| log.directory.join(&log.file)),
+            selinux: self.selinux.clone(),
+            ..ContainerIntent::new(&self.spec, self.cgroup.path().as_str(), image, self.stop_signal)
+        }
+    }
+}
+
+fn start<T: Send + 'static>(work: impl FnOnce() -> Result<T, CreateError> + Send + 'static) -> Work<T> {
+    // What it logs belongs to the request, too.
+    let span = tracing::Span::current();
+    ORDINARY.spawn(move || span.in_scope(work))
+}
+
+/// What came of the work; the work itself where the pod is to be stopped first.
+async fn unless_stopped<T>(mut work: Work<T>, ends: &StopWaiters) -> Result<Result<T, CreateError>, Work<T>> {
+    let done = tokio::select! {
+        done = &mut work => done,
+        () = ends.awaited() => return Err(work),
+    };
+    match done {
+        Ok(Ok(outcome)) => Ok(outcome),
+        Ok(Err(panicked)) => std::panic::resume_unwind(panicked),
+        // No thread leaves a job without an answer.
+        Err(_) => std::future::pending().await,
+    }
+}
