@@ -1,6 +1,5 @@
 //! From settings to a running daemon, and to its end.
 
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
@@ -13,8 +12,7 @@ use cri_api::health::health_server::HealthServer;
 use cri_api::v1::image_service_server::ImageServiceServer;
 use cri_api::v1::runtime_service_server::RuntimeServiceServer;
 use h2_authority::AuthorityRewriter;
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
+use safe_fs::process_lock::{self, ProcessLock};
 use sd_notify::NotifyState;
 use sync::Mutex;
 use sync::threads::{ORDINARY, STOP};
@@ -102,7 +100,7 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
         Ok(false) => return Err(ServeError::Chroot),
         Err(error) => tracing::debug!(%error, "whether this is a chroot cannot be told"),
     }
-    let _state = lock_directories(&config)?;
+    let mut state = lock_directories(&config)?;
     let (socket, listener) = Socket::bind(&config.listen, config.socket_mode, config.socket_group)?;
     let metrics = match &config.metrics {
         Some(listen) => Some(metrics::Listener::bind(listen).await?),
@@ -115,6 +113,9 @@ async fn run(config: Config, level: LogLevel, spans: Option<Spans>) -> Result<()
     let settings = Mutex::new(ConfigReloader::new(config.clone()));
     let store = image::Store::open(&images_dir(&config.root), config.registries.clone(), config.pull)?;
     let runtime = Runtime::open(config, Arc::new(store)).await.map_err(|error| ServeError::Runtime(error.into()))?;
+    if let Some(replaced) = state.replaced.take() {
+        runtime.remove_layers_after(replaced);
+    }
     let tally = spans.as_ref().map(Spans::counters).unwrap_or_default();
     let sources = metrics::Sources { runtime: Arc::clone(&runtime), latencies: Arc::clone(&latencies), spans: tally };
     let telling = metrics.map(|listener| metrics::write_metrics(listener, sources.clone()));
@@ -147,14 +148,13 @@ pub fn images_dir(root: &Path) -> PathBuf {
     root.join("images")
 }
 
-/// Makes sure that this daemon is the only one in its state directory, for as long as the file is open.
-fn lock_directories(config: &Config) -> Result<File, ServeError> {
+/// Makes sure that this daemon is the only one in its state directory, for as long as the lock is held.
+fn lock_directories(config: &Config) -> Result<ProcessLock, ServeError> {
     // The socket's directory has to let its group through; anything else of ours is for root alone.
     let shared = config.listen.parent() == Some(&config.state);
     socket::make_dir(&config.state, if shared { 0o711 } else { 0o700 })?;
-    let locked = socket::lock(&config.state.join("lock"), FlockOperation::NonBlockingLockExclusive);
-    locked.map_err(|source| match Errno::from_io_error(&source) {
-        Some(Errno::WOULDBLOCK) => ServeError::StateInUse(config.state.clone()),
+    process_lock::lock(&config.state.join("lock")).map_err(|source| match source.kind() {
+        io::ErrorKind::WouldBlock => ServeError::StateInUse(config.state.clone()),
         _ => ServeError::Lock { dir: config.state.clone(), source },
     })
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Gid, Mode};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use safe_fs::process_lock;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -97,8 +98,15 @@ fn clear_stale(path: &Path) -> Result<(), SocketError> {
             fs::remove_file(path).map_err(failed("removing the stale", path))
         }
         Err(error) => Err(failed("finding out who listens on", path)(error)),
+        Ok(listener) if is_of_killed(&listener) => fs::remove_file(path).map_err(failed("removing the stale", path)),
         Ok(_) => Err(SocketError::Live(path.to_owned())),
     }
+}
+
+/// Whether the process that listens was killed: while a thread of it waits in the kernel, its sockets stay open.
+fn is_of_killed(listener: &UnixStream) -> bool {
+    let listens = rustix::net::sockopt::socket_peercred(listener);
+    listens.is_ok_and(|process| process_lock::is_killed(process.pid.as_raw_nonzero().get()))
 }
 
 /// Makes a directory, and those above it, where it is missing; one that exists is left as it is.

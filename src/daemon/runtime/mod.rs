@@ -95,6 +95,8 @@ pub(crate) struct Runtime {
     pending_cleanup: Mutex<Vec<cleanup::PendingCleanup>>,
     /// Writable layers of which nobody knows yet whose they are.
     unjudged: Mutex<Vec<String>>,
+    /// The containers that an earlier daemon did not finish.
+    unfinished: Mutex<Vec<String>>,
     resizes: ResizeOutcomes,
     /// Told of every removal, and of every streaming client that is gone.
     freed: Arc<tokio::sync::Notify>,
@@ -148,6 +150,7 @@ impl Runtime {
             sandboxes: Mutex::default(),
             pending_cleanup: Mutex::default(),
             unjudged: Mutex::default(),
+            unfinished: Mutex::default(),
             resizes: ResizeOutcomes::default(),
             freed: Arc::default(),
             meter: Arc::default(),

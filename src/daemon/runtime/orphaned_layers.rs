@@ -5,11 +5,15 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
+use model::ContainerId;
 use model::error_chain::chain;
 use safe_fs::FileError;
+use safe_fs::process_lock::Holder;
 
-use super::Runtime;
+use super::{Runtime, blocking_stop};
 use crate::store::CONTAINER_FILE;
 
 /// The file in a writable layer's directory that has the path of its container's directory.
@@ -52,6 +56,36 @@ impl Runtime {
         if !names.is_empty() {
             self.reclaim_all_orphaned(names);
         }
+    }
+
+    /// Notes a container that an earlier daemon did not finish and that is removed.
+    pub(super) fn note_unfinished(&self, id: &ContainerId) {
+        self.unfinished.lock().push(id.to_string());
+    }
+
+    /// Removes the layers of unfinished containers once more when the daemon that was replaced has ended: the system call that
+    /// it was held up in may have made one of them.
+    pub(crate) fn remove_layers_after(self: &Arc<Self>, replaced: Holder) {
+        let runtime = Arc::downgrade(self);
+        tokio::spawn(async move {
+            while replaced.is_alive() {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            let Some(runtime) = runtime.upgrade() else { return };
+            blocking_stop(move || {
+                for name in std::mem::take(&mut *runtime.unfinished.lock()) {
+                    let writable = runtime.layout.writable_layers().join(&name);
+                    if let Err(error) = runtime.reclaim_if_orphaned(&name, &writable) {
+                        tracing::warn!(
+                            name,
+                            error = chain(&error),
+                            "a writable layer that a replaced daemon left stays"
+                        );
+                    }
+                }
+            })
+            .await;
+        });
     }
 
     fn reclaim_all_orphaned(&self, names: Vec<String>) {

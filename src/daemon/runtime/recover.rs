@@ -129,6 +129,7 @@ impl Runtime {
         for container in unfinished {
             tracing::info!(pod = %id, container = %container, "clearing away a container that was never finished");
             self.cleanup_container(id, &container).await;
+            self.note_unfinished(&container);
         }
     }
 }

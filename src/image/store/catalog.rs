@@ -15,10 +15,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, MutexGuard, Weak};
 
+use safe_fs::process_lock::{self, ProcessLock};
 use serde::{Deserialize, Serialize};
 use sync::Mutex;
 
@@ -89,7 +91,7 @@ pub(crate) struct Catalog {
     /// How often the kernel said that writes were lost. What was being unpacked at that time cannot be trusted.
     pub(crate) losses: AtomicU64,
     /// Keeps the lock file locked.
-    _lock: File,
+    _lock: ProcessLock,
 }
 
 #[derive(Debug, Default)]
@@ -115,13 +117,11 @@ impl Catalog {
         durable::private_directory(root)?;
         let root = std::fs::canonicalize(root).map_err(durable::at("resolving", root))?;
         let lock_path = root.join("lock");
-        let lock = File::options().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.map_err(durable::at("opening", &lock_path))?;
-        match rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(OpenError::InUse(root)),
-            Err(errno) => return Err(durable::at("locking", &lock_path)(errno.into()).into()),
-        }
+        let lock = match process_lock::lock(&lock_path) {
+            Ok(lock) => lock,
+            Err(held) if held.kind() == io::ErrorKind::WouldBlock => return Err(OpenError::InUse(root)),
+            Err(error) => return Err(durable::at("locking", &lock_path)(error).into()),
+        };
         for name in ["tmp", "images", "blobs", "layers", "view"] {
             durable::private_directory(&root.join(name))?;
         }
