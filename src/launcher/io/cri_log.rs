@@ -56,7 +56,10 @@ impl Lines {
     /// Takes what the container printed and writes every line that is whole, or longer than allowed.
     pub(crate) fn feed(&mut self, log: &mut impl Write, bytes: &[u8]) -> Result<(), DroppedBytes> {
         self.state_dropped(log);
+        let was_partial = self.partial;
         let written = self.write_lines(log, bytes);
+        // The end of that line may be among what was dropped.
+        self.partial |= was_partial && written.is_err();
         self.record_dropped(&written);
         written
     }

@@ -66,6 +66,6 @@ mod tests {
     fn a_pause_is_worth_a_timer() {
         let (mut rate, begin) = (LogRate::new(1 << 30), Instant::now());
         assert_eq!(rate.count(begin, 4 << 30), None);
-        assert_eq!(rate.count(begin, 1), Some(PAUSE_MIN));
+        assert_eq!(rate.count(begin, 2), Some(PAUSE_MIN));
     }
 }

@@ -148,12 +148,31 @@ mod tests {
     #[test]
     #[ignore = "needs root"]
     fn only_the_proc_of_the_namespace_is_taken_for_it() {
-        let namespace = File::open("/proc/self/ns/pid").unwrap();
-        is_proc_of(&detach_copy(Path::new("/proc"), Reach::Top).unwrap(), &namespace).unwrap();
-        for other in ["/proc/self", "/dev", "/"] {
+        use std::process::{Child, Command};
+        struct Namespace(Child, tempfile::TempDir);
+        impl Drop for Namespace {
+            fn drop(&mut self) {
+                rustix::mount::unmount(self.1.path(), rustix::mount::UnmountFlags::DETACH).ok();
+                self.0.kill().ok();
+                self.0.wait().ok();
+            }
+        }
+        let child = Command::new("unshare").args(["--pid", "--fork", "--kill-child", "sleep", "1000"]).spawn().unwrap();
+        let fixture = Namespace(child, tempfile::tempdir().unwrap());
+        let (pid, dir) = (fixture.0.id(), fixture.1.path());
+        while std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap().is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let path = format!("/proc/{pid}/ns/pid_for_children");
+        let mut nsenter = Command::new("nsenter");
+        let mount = nsenter.arg(format!("--pid={path}")).args(["mount", "-t", "proc", "proc"]).arg(dir);
+        assert!(mount.status().unwrap().success());
+        let namespace = File::open(&path).unwrap();
+        is_proc_of(&detach_copy(dir, Reach::Top).unwrap(), &namespace).unwrap();
+        for other in ["/proc", "/proc/self", "/dev", "/"] {
             assert!(is_proc_of(&detach_copy(Path::new(other), Reach::Top).unwrap(), &namespace).is_err(), "{other}");
         }
         let mounts = File::open("/proc/self/ns/mnt").unwrap();
-        assert!(is_proc_of(&detach_copy(Path::new("/proc"), Reach::Top).unwrap(), &mounts).is_err());
+        assert!(is_proc_of(&detach_copy(dir, Reach::Top).unwrap(), &mounts).is_err());
     }
 }
