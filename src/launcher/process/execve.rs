@@ -1,11 +1,11 @@
 //! The final stage: from a privileged process in the container's namespaces to the container's program.
 //!
 //! The first process of a container and every exec'd one go through it, so both get the same user, groups,
-//! capabilities, limits and filter. It begins with all the capabilities that the shim has ([`drop_rights`]), and keeps
-//! `CAP_SETPCAP`, and `CAP_SYS_ADMIN` for the filter, until the last moment ([`load_filter`]). Where other processes can see
+//! capabilities, limits and filter. It begins with all the capabilities that the shim has (`drop_rights`), and keeps
+//! `CAP_SETPCAP`, and `CAP_SYS_ADMIN` for the filter, until the last moment (`load_filter`). Where other processes can see
 //! the new one, it is born after that: `process::sibling`.
 //!
-//! Its descriptors are closed before its program is looked for ([`execute`]). That the program would close them is not
+//! Its descriptors are closed before its program is looked for (`execute`). That the program would close them is not
 //! enough: an image may call it `/proc/self/fd/N/…`.
 
 use std::ffi::{CString, NulError};
