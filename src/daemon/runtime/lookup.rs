@@ -53,7 +53,7 @@ impl Runtime {
         }
     }
 
-    /// What has a directory is not gone, whoever is at work in it.
+    /// An id whose directory exists is never reported as not found, also while its pod is created or removed.
     fn missing_pod(&self, id: &str) -> LookupError {
         match PodId::try_from(id.to_owned()).map(|id| self.pod_dir(&id)) {
             Ok(dir) if dir.exists() => LookupError::Unlisted { what: "pod", id: id.to_owned(), dir },

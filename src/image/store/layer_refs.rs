@@ -48,7 +48,7 @@ impl Catalog {
         Ok(lowers)
     }
 
-    /// An image whose files are not all there is no image any more.
+    /// Fails for an image that has lost the files of a layer, after its record is removed.
     fn check_files(&self, image: &Image) -> Result<(), HoldError> {
         match self.forget_lost(&image.chain)? {
             true => Err(HoldError::LostLayer(image.id.clone())),

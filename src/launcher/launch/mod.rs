@@ -85,7 +85,7 @@ pub struct ContainerStdio {
     pub(crate) go: OwnedFd,
 }
 
-/// Starts the launch. What comes of it is told through `ContainerStdio::report`. `pod_proc` is a mount namespace whose root
+/// Starts the launch. Its outcome arrives at `ContainerStdio::report`. `pod_proc` is a mount namespace whose root
 /// is the proc file system of the pod's PID namespace, where it has one.
 pub fn launch(request: &CreateRequest, stdio: ContainerStdio, pod_proc: Option<BorrowedFd<'_>>) -> io::Result<Pid> {
     sys::fork::fork(SingleThread::check()?, move || {

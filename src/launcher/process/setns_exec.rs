@@ -297,7 +297,7 @@ fn run(mode: ExecMode, process: &Process, args: &[String], filter: &SeccompFilte
 fn settle(mode: ExecMode, filter: &SeccompFilter) -> Result<(), ExecError> {
     sys::sibling::new_session(filter.token).map_err(step("starting a session"))?;
     match mode {
-        // Whoever is left by a parent that ends is taken over by this process, not by the container's first: so all that a
+        // Orphans are reparented to this process, not to the container's first: so all that a
         // command started can be found, and killed, for as long as the command itself runs.
         ExecMode::Sync => sys::sibling::become_subreaper(filter.token).map_err(step("becoming the parent of orphans")),
         ExecMode::Terminal => sys::sibling::take_terminal(filter.token).map_err(step("taking the terminal")),

@@ -69,7 +69,7 @@ impl PropagationGuard {
         Ok(())
     }
 
-    /// Where the mount `id` is, if it is in a group whose others are told of what is mounted there.
+    /// Where the mount `id` is, if mounts made there propagate to others of its peer group.
     fn shared_at(&self, id: u64) -> io::Result<Option<PathBuf>> {
         // Not all names in it need be text.
         let mut table = Vec::new();

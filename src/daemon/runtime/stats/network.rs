@@ -12,7 +12,7 @@ use model::stats::{InterfaceUsage, NetworkUsage};
 const DEFAULT: &str = "eth0";
 const LOOPBACK: &str = "lo";
 
-/// Interfaces beside the default one that are told of, for one pod and for all pods of an answer. A process in a pod may make tens of
+/// Interfaces beside the default one that are reported, for one pod and for all pods of an answer. A process in a pod may make tens of
 /// thousands, and the kubelet takes no answer of more than 16 MiB: eight metrics of an interface take some 3 KiB.
 const OTHERS: usize = 8;
 const OTHERS_OF_ALL: usize = 1024;
@@ -162,7 +162,7 @@ Inter-|   Receive                                                |  Transmit
             told(&[&many]).map(|network| (network.default.name, network.others.len())),
             Some(("v0".into(), OTHERS))
         );
-        // No more is read than is told.
+        // No more is read than is reported.
         let mut rest = ETH.len();
         let text = format!("{ETH}{many}");
         let mut list = io::Cursor::new(text.as_bytes());

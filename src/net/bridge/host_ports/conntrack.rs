@@ -1,7 +1,7 @@
 //! Connections that the kernel remembers.
 //!
 //! A packet of a connection that is known already sees no rule. UDP has no beginning and no end, so a sender that never stops
-//! would be served by what its first packet found for ever: by a pod that is gone, or by nobody.
+//! would be served by what its first packet found for ever: by a pod that is gone, or not at all.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};

@@ -133,7 +133,7 @@ pub(in crate::bridge) fn hold(bindings: &[Binding], device: &str, room: usize) -
     let mut bound = Bound::default();
     for binding in bindings {
         let port = binding.port;
-        // Where the kernel has no SCTP loaded nobody listens, and no pod is to have it loaded.
+        // A kernel without SCTP has no listener, and binding a socket would load the module.
         if port.protocol == SCTP && !Path::new("/proc/thread-self/net/sctp").exists() {
             continue;
         }
