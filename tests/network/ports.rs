@@ -147,6 +147,6 @@ fn addresses_that_are_not_the_hosts_are_refused() {
     let pod = daemon.run_pod("pod");
     for foreign in ["192.0.2.99", &address(&daemon, &pod)] {
         let port = mapping(v1::Protocol::Tcp, 80, 12080, foreign);
-        refused(&daemon, port, &format!("host_ip {foreign} is no address of this host"));
+        refused(&daemon, port, &format!("host_ip {foreign} is not an address of this host"));
     }
 }

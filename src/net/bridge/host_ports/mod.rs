@@ -20,9 +20,11 @@ pub enum PortError {
     Taken { port: HostPort, pod: String },
     #[error("config.port_mappings: host_port {port} is in use by a process of the host")]
     InUse { port: HostPort },
-    #[error("config.port_mappings: host_ip {host_ip} is no address of this host")]
+    #[error("config.port_mappings: host_ip {host_ip} is not an address of this host")]
     NotLocal { host_ip: IpAddr },
-    #[error("config.port_mappings: host_ip {host_ip} is link-local, which is no address without its interface")]
+    #[error(
+        "config.port_mappings: host_ip {host_ip} is link-local: expected an address that is valid without an interface"
+    )]
     LinkLocal { host_ip: IpAddr },
     #[error("looking whether the host has the addresses of host ports")]
     Look(#[source] NetlinkError),

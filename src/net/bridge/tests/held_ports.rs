@@ -32,7 +32,7 @@ fn a_host_port_at_an_address_that_is_not_the_hosts_is_refused() {
         for foreign in neighbours.into_iter().chain(other.ips.iter().map(ToString::to_string)) {
             let error = refused(&bridge, port(Protocol::Tcp, &foreign, 8080, 80));
             assert_eq!(error.kind(), ErrorKind::Precondition, "{error}");
-            let text = format!("config.port_mappings: host_ip {foreign} is no address of this host");
+            let text = format!("config.port_mappings: host_ip {foreign} is not an address of this host");
             assert_eq!(error.to_string(), text);
         }
         let error = refused(&bridge, port(Protocol::Tcp, "fe80::1", 8080, 80));
