@@ -49,6 +49,7 @@ fn a_host_port_at_an_address_that_the_host_lost_takes_nothing() {
     on_host(|env| {
         let bridge = dual();
         sh("ip address add 192.0.2.77/32 dev lo; ip address add 2001:db8::77/128 dev lo nodad");
+        bindable("2001:db8::77");
         let ports = [port(Protocol::Tcp, "192.0.2.77", 8080, 80), port(Protocol::Tcp, "2001:db8::77", 8080, 80)];
         let (pod, other) = (attach(&bridge, 1, &ports), attach(&bridge, 2, &[]));
         for (family, ip) in ["192.0.2.77", "2001:db8::77"].into_iter().enumerate() {
@@ -57,6 +58,7 @@ fn a_host_port_at_an_address_that_the_host_lost_takes_nothing() {
             tcp(&pod.netns, at, &other.netns, to).unwrap();
             sh(&format!("ip address del {ip} dev lo"));
             env.outside.sh(&format!("ip address add {ip} dev eth0 nodad"));
+            env.outside.enter(|| bindable(ip));
             // Now it is another machine's, and so is what is sent there.
             tcp(&env.outside, to, &other.netns, to).unwrap();
             tcp(&env.outside, to, &env.host, to).unwrap();

@@ -96,6 +96,8 @@ pub(super) fn on_host<T: Send>(test: impl FnOnce(&TestEnv) -> T + Send) -> T {
         env.outside.sh(&format!(
             "ip address add {OUTSIDE4}/24 dev eth0; ip address add {OUTSIDE6}/64 dev eth0 nodad; ip link set eth0 up"
         ));
+        bindable(HOST6);
+        env.outside.enter(|| bindable(OUTSIDE6));
         test(&env)
     };
     let thread = std::thread::scope(|scope| scope.spawn(begin).join());
@@ -203,6 +205,16 @@ fn bind<T>(bind: impl Fn() -> io::Result<T>) -> io::Result<T> {
             }
             other => return other,
         }
+    }
+}
+
+/// Waits until sockets of this network namespace can bind to the address. The kernel keeps a new IPv6
+/// address tentative until a worker has run, also with nodad.
+pub(super) fn bindable(ip: &str) {
+    let begin = Instant::now();
+    while let Err(error) = UdpSocket::bind(address(ip, 0)) {
+        assert!(begin.elapsed() < PATIENCE, "{ip}: {error}");
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
