@@ -67,7 +67,7 @@ mod tests {
             repo_digests: vec![format!("a.example/b@{id}")],
             manifest: None,
             size: 1,
-            config: image::Config::default(),
+            user: String::new(),
             chain: Vec::new(),
         }
     }

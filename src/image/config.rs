@@ -4,9 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::{List, Map};
 use crate::digest::Digest;
-use crate::manifest::ManifestError;
+use crate::manifest::{LAYERS_MAX, ManifestError};
 use crate::platform::host;
+
+/// The most items that a list or map of a config may have.
+pub(crate) const CONFIG_ITEMS_MAX: usize = 8192;
+/// The longest user, which stays in memory while the image is in the store.
+pub(crate) const CONFIG_NAME_MAX: usize = 1024;
 
 /// The part of an image config that matters to a container. Values are as the image has them: untrusted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,22 +62,23 @@ struct RawBlob {
 
 #[derive(Deserialize)]
 struct RawRootfs {
-    diff_ids: Vec<Digest>,
+    diff_ids: List<Digest, LAYERS_MAX>,
 }
 
-type Set = BTreeMap<String, serde::de::IgnoredAny>;
+type Texts = List<String, CONFIG_ITEMS_MAX>;
+type Set = Map<serde::de::IgnoredAny, CONFIG_ITEMS_MAX>;
 
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "PascalCase", default)]
 struct RawConfig {
     user: Option<String>,
-    env: Option<Vec<String>>,
-    entrypoint: Option<Vec<String>>,
-    cmd: Option<Vec<String>>,
+    env: Option<Texts>,
+    entrypoint: Option<Texts>,
+    cmd: Option<Texts>,
     working_dir: Option<String>,
     stop_signal: Option<String>,
     volumes: Option<Set>,
-    labels: Option<BTreeMap<String, String>>,
+    labels: Option<Map<String, CONFIG_ITEMS_MAX>>,
     exposed_ports: Option<Set>,
 }
 
@@ -87,21 +94,27 @@ impl ConfigBlob {
         }
         let RawConfig { user, env, entrypoint, cmd, working_dir, stop_signal, volumes, labels, exposed_ports } =
             raw.config.unwrap_or_default();
+        let diff_ids = raw.rootfs.diff_ids.all().map_err(ManifestError::TooManyLayers)?;
+        let too_many = |field| move |count| ManifestError::TooManyItems { field, count };
+        let texts = |field, list: Option<Texts>| list.unwrap_or_default().all().map_err(too_many(field));
+        let set = |field, set: Option<Set>| -> Result<Vec<String>, ManifestError> {
+            Ok(set.unwrap_or_default().all().map_err(too_many(field))?.into_keys().collect())
+        };
         let config = Config {
             user: user.unwrap_or_default(),
-            env: env.unwrap_or_default(),
-            entrypoint: entrypoint.unwrap_or_default(),
-            cmd: cmd.unwrap_or_default(),
+            env: texts("Env", env)?,
+            entrypoint: texts("Entrypoint", entrypoint)?,
+            cmd: texts("Cmd", cmd)?,
             working_dir: working_dir.unwrap_or_default(),
             stop_signal: stop_signal.unwrap_or_default(),
-            volumes: volumes.unwrap_or_default().into_keys().collect(),
-            labels: labels.unwrap_or_default(),
-            exposed_ports: exposed_ports.unwrap_or_default().into_keys().collect(),
+            volumes: set("Volumes", volumes)?,
+            labels: labels.unwrap_or_default().all().map_err(too_many("Labels"))?,
+            exposed_ports: set("ExposedPorts", exposed_ports)?,
             os: raw.os,
             architecture: raw.architecture,
         };
         config.check()?;
-        Ok(Self { config, diff_ids: raw.rootfs.diff_ids })
+        Ok(Self { config, diff_ids })
     }
 
     /// The chain ids of the layers, lowest first: each names a layer together with all below it.
@@ -123,21 +136,10 @@ pub(crate) fn chain_id(below: Option<&Digest>, diff_id: &Digest) -> Digest {
 }
 
 impl Config {
-    /// The image's user by number, where it is one.
-    pub fn uid(&self) -> Option<u32> {
-        crate::rootfs::passwd::id(self.user_part())
-    }
-
-    /// The image's user by name; empty where it is a number or none.
-    pub fn username(&self) -> &str {
-        if self.uid().is_some() { "" } else { self.user_part() }
-    }
-
-    fn user_part(&self) -> &str {
-        self.user.split(':').next().unwrap_or_default()
-    }
-
     fn check(&self) -> Result<(), ManifestError> {
+        if self.user.len() > CONFIG_NAME_MAX {
+            return Err(ManifestError::TooLong("User"));
+        }
         let lists =
             [("Env", &self.env), ("Entrypoint", &self.entrypoint), ("Cmd", &self.cmd), ("Volumes", &self.volumes)];
         let texts = [("User", &self.user), ("WorkingDir", &self.working_dir), ("StopSignal", &self.stop_signal)];
@@ -179,15 +181,24 @@ mod tests {
     }
 
     #[test]
-    fn the_user_is_a_number_or_a_name() {
-        let of = |user: &str| {
-            let config = Config { user: user.into(), ..Config::default() };
-            (config.uid(), config.username().to_owned())
-        };
-        assert_eq!(of(""), (None, String::new()));
-        assert_eq!(of("1000:5"), (Some(1000), String::new()));
-        assert_eq!(of("web:5"), (None, "web".into()));
-        assert_eq!(of("4294967296"), (None, "4294967296".into()));
+    fn a_field_with_very_many_items_or_a_very_long_user_is_refused() {
+        let many: Vec<String> = (0..=CONFIG_ITEMS_MAX).map(|number| number.to_string()).collect();
+        let set: serde_json::Map<_, _> = many.iter().map(|key| (key.clone(), serde_json::json!({}))).collect();
+        let texts: serde_json::Map<_, _> = many.iter().map(|key| (key.clone(), key.clone().into())).collect();
+        for (field, value) in [
+            ("Env", serde_json::json!(many)),
+            ("Cmd", serde_json::json!(many)),
+            ("Entrypoint", serde_json::json!(many)),
+            ("Volumes", set.clone().into()),
+            ("ExposedPorts", set.into()),
+            ("Labels", texts.into()),
+        ] {
+            let error = ConfigBlob::parse(&blob(serde_json::json!({field: value}))).unwrap_err();
+            let text = format!("config field {field} has 8193 items, at most 8192 are allowed");
+            assert_eq!(error.to_string(), text);
+        }
+        let long = ConfigBlob::parse(&blob(serde_json::json!({"User": "u".repeat(CONFIG_NAME_MAX + 1)})));
+        assert!(matches!(long, Err(ManifestError::TooLong("User"))));
     }
 
     #[test]

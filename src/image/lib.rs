@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod archive;
+mod bounded;
 mod config;
 mod digest;
 #[cfg(feature = "fuzzing")]
@@ -68,6 +69,6 @@ pub use store::disk_usage::Usage;
 pub use store::durable::DiskError;
 pub use store::layer_refs::HoldError;
 pub use store::prune::{PruneError, Pruned};
-pub use store::{AccountsCause, AccountsError, AmbiguousImageId, Store};
+pub use store::{AccountsCause, AccountsError, AmbiguousImageId, ConfigCause, ConfigError, Store};
 pub use tar::reader::TarError;
 pub use tar::tar_split::{TarSplitError, assemble};

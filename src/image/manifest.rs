@@ -2,6 +2,8 @@
 
 use serde::Deserialize;
 
+use crate::bounded::List;
+use crate::config::{CONFIG_ITEMS_MAX, CONFIG_NAME_MAX};
 use crate::digest::Digest;
 use crate::platform::Platform;
 
@@ -12,8 +14,8 @@ pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json";
 
 /// Overlayfs takes its lower directories in one page of mount options.
-const LAYERS_MAX: usize = 256;
-const INDEX_ENTRIES_MAX: usize = 4096;
+pub(crate) const LAYERS_MAX: usize = 256;
+pub(crate) const INDEX_ENTRIES_MAX: usize = 4096;
 
 /// Points to content by digest.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -26,7 +28,31 @@ pub(crate) struct Descriptor {
     #[serde(default)]
     pub(crate) platform: Option<Platform>,
     #[serde(default)]
-    pub(crate) annotations: Option<std::collections::BTreeMap<String, String>>,
+    pub(crate) annotations: NameAnnotations,
+}
+
+/// The annotations that name an image in an OCI layout. No other annotation is kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "Option<RawAnnotations>")]
+pub(crate) struct NameAnnotations {
+    /// containerd's full name.
+    pub(crate) full: Option<String>,
+    /// A tag, or a full name.
+    pub(crate) reference: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawAnnotations {
+    #[serde(default, rename = "io.containerd.image.name")]
+    full: Option<String>,
+    #[serde(default, rename = "org.opencontainers.image.ref.name")]
+    reference: Option<String>,
+}
+
+impl From<Option<RawAnnotations>> for NameAnnotations {
+    fn from(raw: Option<RawAnnotations>) -> Self {
+        raw.map_or_else(Self::default, |RawAnnotations { full, reference }| Self { full, reference })
+    }
 }
 
 /// What a tag or digest may point to.
@@ -99,6 +125,17 @@ pub enum ManifestError {
         /// Diff ids of the config.
         diff_ids: usize,
     },
+    /// More items in a list or map of the config than any honest image has.
+    #[error("config field {field} has {count} items, at most {CONFIG_ITEMS_MAX} are allowed")]
+    TooManyItems {
+        /// The field.
+        field: &'static str,
+        /// Its items.
+        count: usize,
+    },
+    /// A text of the config that is longer than it can be.
+    #[error("config field {0} is longer than {CONFIG_NAME_MAX} bytes")]
+    TooLong(&'static str),
     /// A text of the config that cannot reach a process.
     #[error("config field {0} holds a NUL byte")]
     Nul(&'static str),
@@ -133,6 +170,8 @@ impl ManifestError {
             | Self::TooManyLayers(_)
             | Self::TooManyEntries(_)
             | Self::LayerCount { .. }
+            | Self::TooManyItems { .. }
+            | Self::TooLong(_)
             | Self::Nul(_)
             | Self::Nested => model::ErrorKind::Invalid,
         }
@@ -148,9 +187,9 @@ struct RawDocument {
     #[serde(default)]
     config: Option<Descriptor>,
     #[serde(default)]
-    layers: Option<Vec<Descriptor>>,
+    layers: Option<List<Descriptor, LAYERS_MAX>>,
     #[serde(default)]
-    manifests: Option<Vec<Descriptor>>,
+    manifests: Option<List<Descriptor, INDEX_ENTRIES_MAX>>,
 }
 
 impl Document {
@@ -170,10 +209,7 @@ impl Document {
                 Ok(Self::Manifest(Manifest::check(config, layers)?))
             }
             (None, None, Some(entries)) if is_index(&media_type) => {
-                if entries.len() > INDEX_ENTRIES_MAX {
-                    return Err(ManifestError::TooManyEntries(entries.len()));
-                }
-                Ok(Self::Index(entries))
+                Ok(Self::Index(entries.all().map_err(ManifestError::TooManyEntries)?))
             }
             _ => Err(ManifestError::MediaType(media_type)),
         }
@@ -181,13 +217,14 @@ impl Document {
 }
 
 impl Manifest {
-    fn check(config: Descriptor, layers: Vec<Descriptor>) -> Result<Self, ManifestError> {
+    fn check(config: Descriptor, layers: List<Descriptor, LAYERS_MAX>) -> Result<Self, ManifestError> {
         if !matches!(
             config.media_type.as_str(),
             "application/vnd.oci.image.config.v1+json" | "application/vnd.docker.container.image.v1+json"
         ) {
             return Err(ManifestError::MediaType(config.media_type));
         }
+        let layers = layers.all().map_err(ManifestError::TooManyLayers)?;
         check_layer_count(layers.len())?;
         match layers.iter().find(|layer| !is_layer(&layer.media_type)) {
             Some(layer) => Err(ManifestError::MediaType(layer.media_type.clone())),
@@ -299,7 +336,7 @@ mod tests {
             digest: Digest::of(b"x"),
             size,
             platform: Some(Platform { architecture: architecture.into(), os: os.into(), variant: String::new() }),
-            annotations: None,
+            annotations: NameAnnotations::default(),
         };
         let entries = [entry("windows", architecture, 1), entry(os, "mips", 2), entry(os, architecture, 3)];
         assert_eq!(choose(&entries).unwrap().size, 3);

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
 use crate::digest::Digest;
 
 /// An image whose layers are all unpacked here.
@@ -18,13 +17,27 @@ pub struct Image {
     pub manifest: Option<Digest>,
     /// Disk space of its layers, shared ones included.
     pub size: u64,
-    /// What it wants its containers to run.
-    pub config: Config,
+    /// `user[:group]` of its config. Everything else of the config stays on disk: see [`Store::config`](crate::Store::config).
+    pub user: String,
     /// Chain ids of its layers, lowest first.
     pub chain: Vec<Digest>,
 }
 
 impl Image {
+    /// The user as a number, where it is one.
+    pub fn uid(&self) -> Option<u32> {
+        crate::rootfs::passwd::id(self.user_part())
+    }
+
+    /// The user as a name; empty where it is a number or not set.
+    pub fn username(&self) -> &str {
+        if self.uid().is_some() { "" } else { self.user_part() }
+    }
+
+    fn user_part(&self) -> &str {
+        self.user.split(':').next().unwrap_or_default()
+    }
+
     /// Adds the names of `other`, each once.
     pub(crate) fn add_names(&mut self, tags: &[String], digests: &[String]) {
         for (have, new) in [(&mut self.repo_tags, tags), (&mut self.repo_digests, digests)] {
@@ -38,5 +51,26 @@ impl Image {
     pub(crate) fn has_names(&self, tags: &[String], digests: &[String]) -> bool {
         tags.iter().all(|tag| self.repo_tags.contains(tag))
             && digests.iter().all(|digest| self.repo_digests.contains(digest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_is_a_number_or_a_name() {
+        let of = |user: &str| {
+            let image: Image = serde_json::from_value(serde_json::json!({
+                "id": Digest::of(b""), "repo_tags": [], "repo_digests": [], "manifest": null, "size": 1, "user": user,
+                "chain": [],
+            }))
+            .unwrap();
+            (image.uid(), image.username().to_owned())
+        };
+        assert_eq!(of(""), (None, String::new()));
+        assert_eq!(of("1000:5"), (Some(1000), String::new()));
+        assert_eq!(of("web:5"), (None, "web".into()));
+        assert_eq!(of("4294967296"), (None, "4294967296".into()));
     }
 }

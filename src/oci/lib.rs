@@ -93,7 +93,7 @@ pub struct SpecInputs<'a> {
     /// The directory of the files that all containers of the pod have in `/etc`.
     pub pod_files: &'a Path,
     pub container: &'a ContainerSpec,
-    pub image: &'a image::Image,
+    pub image: &'a image::Config,
     pub user: &'a image::User,
     /// All groups beside the primary one.
     pub groups: &'a [u32],

@@ -52,7 +52,7 @@ fn rlimits(given: &SpecInputs<'_>) -> Result<Vec<PosixRlimit>, OciError> {
 /// The container's command replaces the image's entrypoint and its command; the container's arguments replace the
 /// image's command.
 fn args(given: &SpecInputs<'_>) -> Result<Vec<String>, OciError> {
-    let (asked, image) = (given.container, &given.image.config);
+    let (asked, image) = (given.container, given.image);
     let (entrypoint, rest) = if asked.command.is_empty() {
         (&image.entrypoint, if asked.args.is_empty() { &image.cmd } else { &asked.args })
     } else {
@@ -64,7 +64,7 @@ fn args(given: &SpecInputs<'_>) -> Result<Vec<String>, OciError> {
 
 fn working_dir(given: &SpecInputs<'_>) -> Result<PathBuf, OciError> {
     let asked = &given.container.working_dir;
-    let dir = if asked.is_empty() { &given.image.config.working_dir } else { asked };
+    let dir = if asked.is_empty() { &given.image.working_dir } else { asked };
     match dir.as_str() {
         "" => Ok(PathBuf::from("/")),
         absolute if absolute.starts_with('/') => Ok(PathBuf::from(absolute)),
@@ -93,7 +93,7 @@ fn env(given: &SpecInputs<'_>) -> Vec<String> {
     }
     set(format!("HOME={}", given.user.home));
     // What has no name is no variable.
-    given.image.config.env.iter().filter(|e| e.find('=') > Some(0)).cloned().for_each(&mut set);
+    given.image.env.iter().filter(|e| e.find('=') > Some(0)).cloned().for_each(&mut set);
     given.container.envs.iter().map(|(k, v)| format!("{k}={v}")).for_each(&mut set);
     given.edits.env.iter().cloned().for_each(&mut set);
     env

@@ -91,15 +91,15 @@ pub(super) mod given {
         }
     }
 
-    pub(in super::super) fn image() -> image::Image {
-        serde_json::from_value(serde_json::json!({
-            "id": format!("sha256:{}", "0".repeat(64)), "repo_tags": [], "repo_digests": [], "manifest": null, "size": 1,
-            "config": {"user": "", "env": ["A=image", "PATH=/image"], "entrypoint": ["/entry"], "cmd": ["one", "two"],
-                "working_dir": "/work", "stop_signal": "", "volumes": [], "labels": {}, "exposed_ports": [],
-                "os": "linux", "architecture": "amd64"},
-            "chain": [],
-        }))
-        .unwrap()
+    pub(in super::super) fn image() -> image::Config {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        image::Config {
+            env: texts(&["A=image", "PATH=/image"]),
+            entrypoint: texts(&["/entry"]),
+            cmd: texts(&["one", "two"]),
+            working_dir: "/work".into(),
+            ..image::Config::default()
+        }
     }
 }
 

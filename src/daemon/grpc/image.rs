@@ -214,7 +214,7 @@ mod tests {
                 repo_digests: Vec::new(),
                 manifest: None,
                 size: 1,
-                config: ::image::Config::default(),
+                user: String::new(),
                 chain: Vec::new(),
             })
         };

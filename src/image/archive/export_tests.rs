@@ -67,7 +67,8 @@ fn an_export_is_imported_as_the_same_image() {
         let elsewhere = tempfile::tempdir().unwrap();
         let (other, images) = import(elsewhere.path(), &archive);
         let [same] = &images[..] else { panic!("{images:?}") };
-        assert_eq!((&same.id, &same.repo_tags, &same.config), (&image.id, &image.repo_tags, &image.config));
+        assert_eq!((&same.id, &same.repo_tags, &same.user), (&image.id, &image.repo_tags, &image.user));
+        assert_eq!(other.config(same).unwrap(), store.config(&image).unwrap());
         assert_eq!(same.chain, image.chain);
         assert_eq!(files(&other, same), files(&store, &image));
         assert_eq!(other.blob(&same.id).unwrap(), store.blob(&image.id).unwrap());

@@ -244,8 +244,8 @@ impl Store {
         let work: Vec<(&LayerPlan, &str)> =
             plans.iter().zip(&layers).map(|(plan, (name, _))| (plan, name.as_str())).collect();
         let ready = self.unpack_all(package, &work, counter)?;
-        let config = config.config;
-        let new = NewImage { id: config_digest, config_json, config, manifest, chain, tags, digests };
+        let user = config.config.user;
+        let new = NewImage { id: config_digest, config_json, user, manifest, chain, tags, digests };
         Ok(self.catalog.add(new, &ready)?)
     }
 

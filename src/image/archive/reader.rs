@@ -11,7 +11,7 @@ use serde::Deserialize;
 use crate::archive::import::ImportError;
 use crate::digest::Digest;
 use crate::layer::confined_root::ConfinedRoot;
-use crate::manifest::{Descriptor, Document, Manifest, ManifestError, check_layer_count};
+use crate::manifest::{Descriptor, Document, Manifest, ManifestError, NameAnnotations, check_layer_count};
 use crate::platform::choose;
 use crate::reference::{BadReference, Reference, TagOrDigest};
 use crate::tar::reader::{EntryKind, TarReader};
@@ -268,10 +268,8 @@ pub(crate) fn blob_name(digest: &Digest) -> String {
 
 /// The full name of an index entry; a bare tag is no name, for nobody says of what.
 fn reference_name(entry: &Descriptor) -> Result<Option<Reference>, BadReference> {
-    let annotations = entry.annotations.as_ref();
-    let get = |key: &str| annotations.and_then(|annotations| annotations.get(key));
-    let name = get("io.containerd.image.name")
-        .or_else(|| get("org.opencontainers.image.ref.name").filter(|name| name.contains(['/', ':'])));
+    let NameAnnotations { full, reference } = &entry.annotations;
+    let name = full.as_ref().or_else(|| reference.as_ref().filter(|name| name.contains(['/', ':'])));
     let name = name.map(|name| name.parse::<Reference>()).transpose()?;
     Ok(name.filter(|name| matches!(name.pick(), TagOrDigest::Tag(_))))
 }

@@ -183,7 +183,7 @@ impl Pull {
         let new = NewImage {
             id: manifest.config.digest,
             config_json,
-            config: blob.config,
+            user: blob.config.user,
             manifest: Some((digest, json)),
             chain,
             tags,

@@ -129,7 +129,7 @@ impl Catalog {
         let mut state = State::default();
         clear(&root.join("tmp"), &mut state)?;
         load_layers(&root.join("layers"), &mut state)?;
-        load_images(&root.join("images"), &mut state)?;
+        load_images(&root, &mut state)?;
         Ok(Self {
             root,
             state: Mutex::new(state),

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::config::Config;
 use crate::digest::Digest;
 use crate::layer::staged_layer::{Layer, Origin, Staged};
 use crate::layer::unpack::{Blob, UnpackError, unpack, verify};
@@ -50,7 +49,8 @@ impl LayerPlan {
 pub(crate) struct NewImage {
     pub(crate) id: Digest,
     pub(crate) config_json: Vec<u8>,
-    pub(crate) config: Config,
+    /// `user[:group]` of the config.
+    pub(crate) user: String,
     /// Digest and content of the manifest, where there is one.
     pub(crate) manifest: Option<(Digest, Vec<u8>)>,
     /// Chain ids, lowest first.
@@ -289,7 +289,7 @@ impl Catalog {
                     repo_digests: Vec::new(),
                     manifest: new.manifest.map(|(digest, _)| digest),
                     size: bytes.map(|layer| layer.record.bytes).sum(),
-                    config: new.config,
+                    user: new.user,
                     chain: new.chain,
                 };
                 image.add_names(&new.tags, &new.digests);

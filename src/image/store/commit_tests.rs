@@ -29,9 +29,9 @@ fn staged(store: &Store, tars: &[Vec<u8>]) -> (NewImage, Vec<ReadyLayer>) {
             .unwrap_or_else(|| store.catalog.stage(&plan, &tar[..], &store.limits()).unwrap())
     };
     let layers = tars.iter().enumerate().map(stage).collect();
-    let (id, config_json, config) = (made.id(), made.config.clone(), blob.config);
+    let (id, config_json, user) = (made.id(), made.config.clone(), blob.config.user);
     let (tags, digests) = (vec!["a.b/x:1".to_owned()], Vec::new());
-    (NewImage { id, config_json, config, manifest: None, chain, tags, digests }, layers)
+    (NewImage { id, config_json, user, manifest: None, chain, tags, digests }, layers)
 }
 
 #[test]

@@ -110,9 +110,10 @@ fn nameless(number: u64, path: &Path) -> Result<LayerRecord, DiskError> {
 }
 
 /// Reads the records of all images, whose layers are known by now.
-pub(crate) fn load_images(directory: &Path, state: &mut State) -> Result<(), OpenError> {
+pub(crate) fn load_images(root: &Path, state: &mut State) -> Result<(), OpenError> {
+    let (directory, blobs) = (root.join("images"), root.join("blobs"));
     let mut records = Vec::new();
-    for path in entries(directory)? {
+    for path in entries(&directory)? {
         if path.extension().is_some_and(|extension| extension == "new") {
             durable::remove_file(&path)?;
             continue;
@@ -124,6 +125,9 @@ pub(crate) fn load_images(directory: &Path, state: &mut State) -> Result<(), Ope
             }
             Found::Record(record) if !record.image.chain.iter().all(|layer| state.layers.contains_key(layer)) => {
                 "image lacks layers and is dropped"
+            }
+            Found::Record(record) if !blobs.join(record.image.id.hex()).is_file() => {
+                "image lacks its config and is dropped"
             }
             Found::Record(record) => {
                 records.push(record);

@@ -28,8 +28,10 @@ use std::sync::Arc;
 
 use sync::{KeyedLock, Mutex, RwLock};
 
+use crate::config::{Config, ConfigBlob};
 use crate::digest::Digest;
 use crate::limits::Limits;
+use crate::manifest::ManifestError;
 use crate::record::Image;
 use crate::registry::endpoint::Registries;
 use crate::registry::http::Http;
@@ -41,6 +43,11 @@ use crate::store::catalog::{Catalog, OpenError};
 use crate::store::disk_usage::Usage;
 use crate::store::durable::DiskError;
 use crate::store::layer_refs::HoldError;
+
+/// Images whose accounts are kept in memory.
+const CACHED_ACCOUNTS: usize = 128;
+/// The size of account files above which they are read for each container.
+const CACHED_ACCOUNTS_BYTES: usize = 16 << 10;
 
 /// All images of this machine. Cheap calls answer from memory; those that touch the disk say so.
 #[derive(Debug)]
@@ -85,6 +92,32 @@ impl AmbiguousImageId {
 
 fn join(ids: &[Digest]) -> String {
     ids.iter().take(8).map(Digest::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// The config of an image that could not be read.
+#[derive(Debug, thiserror::Error)]
+#[error("reading the config of image {image}")]
+pub struct ConfigError {
+    image: Digest,
+    source: ConfigCause,
+}
+
+/// Why the config of an image could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigCause {
+    /// Its file could not be read.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// Its file is damaged.
+    #[error(transparent)]
+    Damaged(#[from] ManifestError),
+}
+
+impl ConfigError {
+    /// The class of this error.
+    pub fn kind(&self) -> model::ErrorKind {
+        model::ErrorKind::Internal
+    }
 }
 
 /// Account files that could not be read.
@@ -254,6 +287,14 @@ impl Store {
         std::fs::read(&path).map_err(durable::at("reading", &path))
     }
 
+    /// Reads the config of an image. It is not kept in memory: its size is the choice of whoever made the image.
+    pub fn config(&self, image: &Image) -> Result<Config, ConfigError> {
+        let failed = |source| ConfigError { image: image.id.clone(), source };
+        let json = self.blob(&image.id).map_err(|error| failed(error.into()))?;
+        let blob = ConfigBlob::parse(&json).map_err(|error| failed(error.into()))?;
+        Ok(blob.config)
+    }
+
     /// The users and groups of an image, as its own files have them. Blocks the first time.
     pub fn accounts(&self, image: &Image) -> Result<Arc<Accounts>, AccountsError> {
         let cached = self.accounts.lock().get(&image.id).cloned();
@@ -268,11 +309,19 @@ impl Store {
         let view = self.catalog.root.join("view");
         let [passwd, group] =
             read_files(&self.layers_dir(), &lowers, &view, files, FILE_MAX).map_err(|error| failed(error.into()))?;
-        let accounts = Accounts::parse(&passwd.unwrap_or_default(), &group.unwrap_or_default());
-        let accounts = Arc::new(accounts);
+        let (passwd, group) = (passwd.unwrap_or_default(), group.unwrap_or_default());
+        let accounts = Arc::new(Accounts::parse(&passwd, &group));
+        if passwd.len() + group.len() > CACHED_ACCOUNTS_BYTES {
+            return Ok(accounts);
+        }
         let mut cache = self.accounts.lock();
         // Only for images that are here: a removed one must not stay in memory.
         if self.catalog.state().images.contains_key(&image.id) {
+            while cache.len() >= CACHED_ACCOUNTS
+                && let Some(other) = cache.keys().next().cloned()
+            {
+                cache.remove(&other);
+            }
             cache.insert(image.id.clone(), accounts.clone());
         }
         Ok(accounts)

@@ -233,7 +233,7 @@ fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
     let new = crate::store::commit::NewImage {
         id: chain.id(),
         config_json: chain.config.clone(),
-        config: blob.config.clone(),
+        user: String::new(),
         manifest: None,
         chain: vec![plan.chain_id.clone()],
         tags: Vec::new(),
@@ -309,8 +309,7 @@ fn accounts_of_a_single_layer_are_read_without_a_mount() {
         .end();
     let image = add(&store, &[layer], "a.b/x:1");
     let accounts = store.accounts(&image).unwrap();
-    let user =
-        resolve_user(&accounts, UserRequest { image_user: &image.config.user, ..UserRequest::default() }).unwrap();
+    let user = resolve_user(&accounts, UserRequest { image_user: &image.user, ..UserRequest::default() }).unwrap();
     assert_eq!((user.uid, user.gid, user.home.as_str()), (5, 6, "/srv"));
     assert!(Arc::ptr_eq(&accounts, &store.accounts(&image).unwrap()));
 }

@@ -86,7 +86,7 @@ pub(crate) fn try_add(store: &Store, tars: &[Vec<u8>], name: &str) -> Result<Arc
     let new = NewImage {
         id: made.id(),
         config_json: made.config.clone(),
-        config: blob.config,
+        user: blob.config.user,
         manifest: Some((Digest::of(&made.manifest), made.manifest.clone())),
         chain,
         tags: vec![name.to_owned()],

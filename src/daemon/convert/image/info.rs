@@ -18,7 +18,7 @@ pub(crate) struct ImageInfo<'a> {
     chain_id: Option<&'a Digest>,
     /// The image config as it came; null where it is too large to be shown, or gone.
     image_spec: Option<Value>,
-    labels: Option<&'a BTreeMap<String, String>>,
+    labels: Option<BTreeMap<String, String>>,
     manifest_digest: Option<&'a Digest>,
     /// Lowest first.
     layers: Vec<LayerInfo<'a>>,
@@ -61,15 +61,17 @@ pub(crate) fn info<'a>(
     config: Option<&[u8]>,
     manifest: Option<&[u8]>,
 ) -> ImageInfo<'a> {
-    let Image { id: _, repo_tags, repo_digests, manifest: digest, size, config: known, chain } = image;
+    let Image { id: _, repo_tags, repo_digests, manifest: digest, size, user: _, chain } = image;
     let config = config.filter(|json| json.len() <= DOCUMENT_MAX);
     let manifest = manifest.filter(|json| json.len() <= DOCUMENT_MAX);
     let manifest: Manifest = manifest.and_then(|json| serde_json::from_slice(json).ok()).unwrap_or_default();
     let blobs = manifest.layers.into_iter().map(Some).chain(std::iter::repeat(None));
+    let image_spec: Option<Value> = config.and_then(|json| serde_json::from_slice(json).ok());
+    let labels = image_spec.as_ref().map(|spec| BTreeMap::deserialize(&spec["config"]["Labels"]).unwrap_or_default());
     ImageInfo {
         chain_id: chain.last(),
-        image_spec: config.and_then(|json| serde_json::from_slice(json).ok()),
-        labels: config.map(|_| &known.labels),
+        image_spec,
+        labels,
         manifest_digest: digest.as_ref(),
         layers: chain.iter().zip(blobs).map(|(chain_id, blob)| LayerInfo { chain_id, blob }).collect(),
         repo_tags,
@@ -96,7 +98,7 @@ mod tests {
             repo_digests: vec![format!("a.example/b@{}", digest('b'))],
             manifest: Some(digest('b')),
             size: 7,
-            config: ::image::Config { labels: [("k".into(), "v".into())].into(), ..Default::default() },
+            user: String::new(),
             chain: vec![digest('c'), digest('d')],
         }
     }
@@ -107,7 +109,7 @@ mod tests {
             {"mediaType": "tar", "digest": digest('1'), "size": 1},
             {"mediaType": "tar", "digest": digest('2'), "size": 2},
         ]});
-        let config = json!({"os": "linux", "config": {"Env": ["A=b"]}, "history": [{}]});
+        let config = json!({"os": "linux", "config": {"Env": ["A=b"], "Labels": {"k": "v"}}, "history": [{}]});
         let (manifest, config) = (manifest.to_string(), config.to_string());
         let image = image();
         let shown = info(&image, true, Some(config.as_bytes()), Some(manifest.as_bytes()));
@@ -115,7 +117,7 @@ mod tests {
             serde_json::to_value(shown).unwrap(),
             json!({
                 "chainID": digest('d'),
-                "imageSpec": {"os": "linux", "config": {"Env": ["A=b"]}, "history": [{}]},
+                "imageSpec": {"os": "linux", "config": {"Env": ["A=b"], "Labels": {"k": "v"}}, "history": [{}]},
                 "labels": {"k": "v"},
                 "manifestDigest": digest('b'),
                 "layers": [

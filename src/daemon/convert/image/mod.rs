@@ -155,7 +155,7 @@ fn is_registry(server: &str, registry: &str) -> bool {
 
 /// An image as lists and status show it; `pinned` are those that the operator wants kept.
 pub fn to_wire(image: &Image, pinned: &PinnedImages) -> v1::Image {
-    let Image { id, repo_tags, repo_digests, manifest: _, size, config, chain: _ } = image;
+    let Image { id, repo_tags, repo_digests, manifest: _, size, user: _, chain: _ } = image;
     v1::Image {
         id: id.to_string(),
         repo_tags: repo_tags.clone(),
@@ -163,8 +163,8 @@ pub fn to_wire(image: &Image, pinned: &PinnedImages) -> v1::Image {
         // An image of nothing at all has a size too: 0 is no answer.
         size: (*size).max(1),
         // The kubelet lets a number run that is not 0: one that is no user must not look like one.
-        uid: config.uid().map(|uid| v1::Int64Value { value: uid.into() }),
-        username: config.username().chars().take(USERNAME_MAX).collect(),
+        uid: image.uid().map(|uid| v1::Int64Value { value: uid.into() }),
+        username: image.username().chars().take(USERNAME_MAX).collect(),
         spec: Some(v1::ImageSpec { image: id.to_string(), ..v1::ImageSpec::default() }),
         pinned: pinned.keeps(image),
     }

@@ -43,7 +43,7 @@ fn image() -> Image {
         repo_digests: vec![format!("a.example:5000/b@sha256:{}", "c".repeat(64))],
         manifest: Some(digest("b")),
         size: 7,
-        config: ::image::Config::default(),
+        user: String::new(),
         chain: Vec::new(),
     }
 }
@@ -205,7 +205,7 @@ fn an_image_shows_every_field() {
 fn an_images_user_is_a_number_or_a_name() {
     let user = |text: &str| {
         let mut image = image();
-        image.config.user = text.into();
+        image.user = text.into();
         let shown = to_wire(&image, &PinnedImages::default());
         (shown.uid.map(|uid| uid.value), shown.username)
     };

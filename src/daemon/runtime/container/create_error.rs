@@ -63,6 +63,8 @@ pub(crate) enum CreateError {
     StopSignal(#[from] model::UnknownSignal),
     #[error("finding the container's user")]
     Accounts(#[from] image::AccountsError),
+    #[error(transparent)]
+    ImageConfig(#[from] image::ConfigError),
     #[error("the container's user")]
     User(#[from] image::UserError),
     #[error(transparent)]
@@ -121,6 +123,7 @@ impl ErrorClass for CreateError {
             Self::Declared(e) => e.kind(),
             Self::Volumes(e) => e.kind(),
             Self::Accounts(e) => e.kind(),
+            Self::ImageConfig(e) => e.kind(),
             Self::User(e) => e.kind(),
             Self::Devices(e) => e.kind(),
             Self::Cdi(e) => e.kind(),

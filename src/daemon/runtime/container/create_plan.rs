@@ -75,8 +75,9 @@ impl Runtime {
         let differences =
             pod_resources_check::check(self.settings().resources.mismatch, pod.spec.pod_resources.as_ref(), &mut spec)?;
         let image = self.image_of(&spec)?;
+        let image_config = self.images.config(&image)?;
         let (user, mut groups) = self.user(&spec, &image)?;
-        let stop_signal = stop_signal(&spec, &image)?;
+        let stop_signal = stop_signal(&spec, &image_config)?;
         let (Devices { nodes, rules: device_rules, .. }, edits) = self.devices(&pod, &spec, &user)?;
         groups.extend(&edits.groups);
         groups.sort_unstable();
@@ -89,7 +90,7 @@ impl Runtime {
         let mounted = self.mounted(&spec.mounts).map_err(CreateError::ImageMount)?;
         let sources: Vec<PathBuf> = spec.mounts.iter().map(|mount| volumes::source(mount, &mounted)).collect();
         let above = self.layout.writable_layer(&id).join("volumes");
-        let volumes = volumes::image_volumes(&image.config.volumes, &spec.mounts, &above)?;
+        let volumes = volumes::image_volumes(&image_config.volumes, &spec.mounts, &above)?;
         let parent = cgroup::CgroupPath::new(&pod.cgroup.path)?;
         let cgroup = self.cgroup(self.driver.container(&parent, id.as_str())?.as_str())?;
         let config = oci::build(&SpecInputs {
@@ -99,7 +100,7 @@ impl Runtime {
             held: &pod.sandbox,
             pod_files: &self.pod_dir(&pod.id).join(etc_files::DIR),
             container: &spec,
-            image: &image,
+            image: &image_config,
             user: &user,
             groups: &groups,
             cgroup: cgroup.path().as_str(),
@@ -186,7 +187,7 @@ impl Runtime {
             run_as_user: id,
             run_as_username: name,
             run_as_group: security.run_as_group.map(i64::from),
-            image_user: &image.config.user,
+            image_user: &image.user,
         };
         let accounts = self.images.accounts(image)?;
         let user = image::resolve_user(&accounts, request)?;
@@ -273,8 +274,8 @@ fn host_sources(spec: &ContainerSpec) -> Vec<PathBuf> {
     spec.mounts.iter().filter_map(|mount| host(&mount.source)).collect()
 }
 
-fn stop_signal(spec: &ContainerSpec, image: &image::Image) -> Result<Signal, CreateError> {
-    Ok(match (spec.stop_signal, image.config.stop_signal.as_str()) {
+fn stop_signal(spec: &ContainerSpec, image: &image::Config) -> Result<Signal, CreateError> {
+    Ok(match (spec.stop_signal, image.stop_signal.as_str()) {
         (Some(asked), _) => asked,
         (None, "") => Signal::TERM,
         (None, image) => Signal::parse(image)?,

@@ -18,7 +18,7 @@ async fn an_image_is_pulled_whole_and_asked_for_again_with_one_request() {
     assert_eq!(image.id, made.id());
     assert_eq!(image.repo_tags, std::slice::from_ref(&name));
     assert_eq!(image.repo_digests, [format!("{}/a/b@{}", server.host, Digest::of(&made.manifest))]);
-    assert_eq!(image.config.cmd, ["sh"]);
+    assert_eq!(env.store.config(&image).unwrap().cmd, ["sh"]);
     assert_eq!((env.read(&image, "top"), env.read(&image, "etc/base")), ("one".into(), "base".into()));
     assert_eq!(env.list("tmp"), Vec::<String>::new());
     assert!(env.store.usage().bytes > 0);
