@@ -1,4 +1,4 @@
-//! The files that limits live in: what was asked, written, and stands there now.
+//! The cgroup files of a pod or container, with the requested, applied and current value of each.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,31 +10,31 @@ use serde::Serialize;
 use super::units;
 use super::verbose_info::VerboseInfo;
 
-/// Why the files of a cgroup cannot be looked at.
+/// Why the files of a cgroup cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    #[error("finding the host's cgroups")]
+    #[error("detecting the host's cgroups")]
     Layout(#[from] cgroup::DetectError),
-    #[error("the daemon's word for a cgroup")]
+    #[error("reading the cgroup path in the daemon's answer")]
     Path(#[from] cgroup::InvalidPath),
 }
 
-/// One setting and the file it lives in.
+/// One setting and its cgroup file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Row {
-    /// In words.
+    /// Label shown to the user.
     pub(super) what: &'static str,
     pub(super) file: String,
     pub(super) path: PathBuf,
     pub(super) asked: Option<String>,
     pub(super) applied: Option<String>,
-    /// What the file holds at this moment.
+    /// Current content of the file.
     pub(super) actual: Option<String>,
-    /// Whether somebody else wrote there since.
+    /// Whether the file was changed by something other than crisp since crisp wrote it.
     pub(super) drift: bool,
 }
 
-/// The cgroup at `path`, in every tree of this host.
+/// Returns the cgroup at `path`, in every hierarchy of this host.
 pub(super) fn group(layout: &Arc<Layout>, path: &str) -> Result<Cgroup, FilesError> {
     Ok(Cgroup::new(Arc::clone(layout), CgroupPath::new(path)?))
 }
@@ -43,21 +43,21 @@ pub(super) fn layout() -> Result<Arc<Layout>, FilesError> {
     Ok(Arc::new(Layout::detect()?))
 }
 
-/// All files that matter: those that every container has, and what else was written or asked for.
-pub(super) fn rows(group: &Cgroup, said: &VerboseInfo) -> Vec<Row> {
+/// Returns the rows to show: the files that every container has, and all others that were written or requested.
+pub(super) fn rows(group: &Cgroup, info: &VerboseInfo) -> Vec<Row> {
     let version = group.layout().version();
     let mut knobs = usual(version);
-    let named = said.applied.keys().filter_map(|file| knob(file));
+    let named = info.applied.keys().filter_map(|file| knob(file));
     let more: Vec<Knob> =
-        named.chain(cgroup::knobs(version, &said.asked)).filter(|knob| !knobs.contains(knob)).collect();
+        named.chain(cgroup::knobs(version, &info.asked)).filter(|knob| !knobs.contains(knob)).collect();
     knobs.extend(more);
     knobs.dedup();
-    knobs.iter().filter_map(|knob| row(group, said, knob)).collect()
+    knobs.iter().filter_map(|knob| row(group, info, knob)).collect()
 }
 
-fn row(group: &Cgroup, said: &VerboseInfo, knob: &Knob) -> Option<Row> {
+fn row(group: &Cgroup, info: &VerboseInfo, knob: &Knob) -> Option<Row> {
     let file = knob.file();
-    let (asked, applied) = (asked_for(file, &said.asked), said.applied.get(file).cloned());
+    let (asked, applied) = (asked_for(file, &info.asked), info.applied.get(file).cloned());
     let actual = group.read(knob).ok().map(|text| text.trim().to_owned());
     let known = asked.is_some() || applied.is_some() || actual.is_some();
     known.then(|| Row {
@@ -67,11 +67,11 @@ fn row(group: &Cgroup, said: &VerboseInfo, knob: &Knob) -> Option<Row> {
         asked,
         applied,
         actual,
-        drift: said.drift.iter().any(|drift| drift.file == file),
+        drift: info.drift.iter().any(|drift| drift.file == file),
     })
 }
 
-/// A file by its name. Not all of them have a constant: unified settings and huge pages.
+/// Returns the knob with this file name; settings of `unified` and huge pages have no constant.
 fn knob(file: &str) -> Option<Knob> {
     serde_json::from_value(serde_json::Value::from(file)).ok()
 }
@@ -113,7 +113,7 @@ fn what(file: &str) -> &'static str {
     }
 }
 
-/// What CRI asked for that ends up in this file, in the words of a pod spec where there are any.
+/// Returns the requested value for this file, in the notation of a pod spec where one exists.
 pub(super) fn asked_for(file: &str, asked: &LimitsPatch) -> Option<String> {
     let swap = || asked.memory_swap.map(|limit| format!("{} with memory", units::memory(limit)));
     let named = match file {
@@ -136,7 +136,7 @@ pub(super) fn asked_for(file: &str, asked: &LimitsPatch) -> Option<String> {
     unified().or(named).or_else(huge)
 }
 
-/// What a file holds, shorter where it says that there is no limit.
+/// Formats the content of a file: adds units, and replaces huge values by "no limit".
 pub(super) fn readable(file: &str, text: &str) -> String {
     match (file, text) {
         ("cpu.cfs_quota_us", "-1") => "-1 (no limit)".to_owned(),
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_asked_is_found_by_the_file_it_ends_up_in() {
+    fn requested_values_are_found_by_file_name() {
         let asked = LimitsPatch {
             cpu_quota: Some(CpuQuota::Micros(Micros(50_000))),
             cpu_period: Some(CpuPeriod::new(100_000).unwrap()),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_file_holds_is_readable_and_still_what_it_holds() {
+    fn file_contents_are_shown_with_units() {
         assert_eq!(readable("memory.limit_in_bytes", "9223372036854771712"), "no limit");
         assert_eq!(readable("memory.max", "67108864"), "67108864 (64Mi)");
         assert_eq!(readable("memory.max", "max"), "max");

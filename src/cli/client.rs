@@ -1,4 +1,4 @@
-//! A client of the daemon's socket for verbs that work on pods.
+//! CRI client for commands that work on pods.
 
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -11,21 +11,24 @@ use daemon::grpc::REQUEST_MAX;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-/// No daemon could be asked.
+/// Why no daemon could be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error(
-        "no daemon runs, there is no socket {}: start one with `crisp serve`, or name its socket with --listen",
+        "cannot connect to {}: socket not found; start the daemon with `crisp serve`, or set its socket with --listen",
         .0.display()
     )]
     Absent(PathBuf),
-    #[error("no daemon runs, nobody listens on {} any more: start one with `crisp serve`", .0.display())]
+    #[error(
+        "cannot connect to {}: no daemon is listening (stale socket); start the daemon with `crisp serve`",
+        .0.display()
+    )]
     Stale(PathBuf),
-    #[error("{} is not for this user: run this as root, or be in the group that socket_group names", .0.display())]
+    #[error("cannot connect to {}: permission denied; run as root or join the group set by socket_group", .0.display())]
     Denied(PathBuf),
     #[error("connecting to {}", socket.display())]
     Io { socket: PathBuf, source: io::Error },
-    #[error("speaking with whoever listens on {}", socket.display())]
+    #[error("opening a gRPC connection to {}", socket.display())]
     Transport { socket: PathBuf, source: tonic::transport::Error },
 }
 
@@ -37,12 +40,12 @@ pub struct CallError {
     pub status: Box<Status>,
 }
 
-/// Names the call that failed.
+/// Returns a function that adds the name of the call to a status.
 pub(super) fn call(call: &'static str) -> impl FnOnce(Status) -> CallError {
     move |status| CallError { call, status: Box::new(status) }
 }
 
-/// A daemon that takes connections.
+/// Connection to a daemon.
 #[derive(Debug, Clone)]
 pub(super) struct Cri {
     channel: Channel,
@@ -51,7 +54,7 @@ pub(super) struct Cri {
 impl Cri {
     pub(super) async fn connect(socket: &Path) -> Result<Self, ConnectError> {
         let at = || socket.to_owned();
-        // What tonic says of a socket that is not there helps nobody.
+        // tonic's error does not say whether the socket is missing, stale or not permitted.
         match UnixStream::connect(socket) {
             Ok(_) => {}
             Err(error) => {
@@ -88,7 +91,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_missing_and_a_dead_daemon_are_told_apart_and_how_to_start_one() {
+    async fn missing_and_stale_sockets_are_reported_with_the_command_to_start_a_daemon() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let absent = Cri::connect(&socket).await.unwrap_err();

@@ -1,13 +1,13 @@
-//! Colours where they are seen, and columns.
+//! Terminal colours and column layout.
 
 use std::io::IsTerminal as _;
 
-/// Whether stdout takes colours.
+/// Whether output to stdout is coloured.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Color(bool);
 
 impl Color {
-    /// On a terminal, unless `NO_COLOR` is set: see <https://no-color.org>.
+    /// Uses colours on a terminal, unless `NO_COLOR` is set: see <https://no-color.org>.
     pub(super) fn stdout() -> Self {
         Self(std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|text| text.is_empty()))
     }
@@ -42,7 +42,7 @@ impl Color {
     }
 }
 
-/// Puts rows into columns, two spaces apart; nothing follows the last word of a line.
+/// Aligns rows in columns, two spaces apart, without trailing spaces.
 pub(super) fn columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; N] = std::array::from_fn(width);
@@ -58,13 +58,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_straight_and_have_no_tail() {
+    fn columns_are_aligned_without_trailing_spaces() {
         let rows = [["a".to_owned(), "bb".to_owned()], ["ccc→".to_owned(), String::new()]];
         assert_eq!(columns(&rows), ["a     bb", "ccc→"]);
     }
 
     #[test]
-    fn without_a_terminal_there_is_no_colour() {
+    fn output_without_a_terminal_is_not_coloured() {
         assert_eq!(Color::none().bad("x"), "x");
         assert_eq!(Color(true).good("x"), "\x1b[32mx\x1b[0m");
     }

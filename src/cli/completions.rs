@@ -1,4 +1,4 @@
-//! Completions for shells, and pages for `man`.
+//! `crisp completions` and `crisp man`.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,11 +7,12 @@ use clap_complete::Shell;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
+Examples:
   bash  crisp completions bash > /etc/bash_completion.d/crisp
   zsh   crisp completions zsh > /usr/local/share/zsh/site-functions/_crisp
   fish  crisp completions fish > /etc/fish/completions/crisp.fish")]
 pub struct CompletionsArgs {
-    /// The shell that is to complete.
+    /// Shell to generate completions for.
     #[arg(value_enum)]
     shell: CompletedShell,
 }
@@ -25,11 +26,11 @@ enum CompletedShell {
 
 #[derive(Debug, clap::Args)]
 pub struct ManArgs {
-    /// Where the pages are written to, such as /usr/local/share/man/man1; made where it is missing.
+    /// Output directory, such as /usr/local/share/man/man1; created if missing.
     directory: PathBuf,
 }
 
-/// Prints a script for one shell.
+/// Prints the completion script for one shell.
 pub fn completions(args: &CompletionsArgs, mut command: clap::Command) -> io::Result<()> {
     let shell = match args.shell {
         CompletedShell::Bash => Shell::Bash,
@@ -41,7 +42,7 @@ pub fn completions(args: &CompletionsArgs, mut command: clap::Command) -> io::Re
     io::Write::write_all(&mut io::stdout(), &script)
 }
 
-/// Writes a page for crisp and one for each verb that is not hidden.
+/// Writes a manual page for crisp and one for each command that is not hidden.
 pub fn man(args: &ManArgs, command: clap::Command) -> io::Result<()> {
     std::fs::create_dir_all(&args.directory)?;
     clap_mangen::generate_to(command.disable_help_subcommand(true), &args.directory)

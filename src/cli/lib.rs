@@ -1,14 +1,14 @@
-//! What an operator does, beside `crisp serve`.
+//! The commands of `crisp` for operators, except `crisp serve`.
 //!
-//! - `image`: a store that a daemon has open is worked on through that daemon, over its socket; a store that nobody has open is
-//!   opened here. Both ways do the same: `remote` calls the daemon, `local` opens the store.
-//! - [`check`](fn@check): what this host can do; with `--live`, whether a daemon does all of it.
-//! - [`explain`](fn@explain): asked, applied and actual side by side.
-//! - [`resize`](fn@resize): several containers and their pod at once, in the right order, or not at all.
-//! - [`demo`](fn@demo): a pod that is resized while it runs.
+//! - [`image`](fn@image): manages images. If a daemon has the store open, `remote` calls the daemon; otherwise `local`
+//!   opens the store. Both have the same effect.
+//! - [`check`](fn@check): checks this host; with `--live`, runs a test pod through a daemon.
+//! - [`explain`](fn@explain): shows requested, applied and actual limits side by side.
+//! - [`resize`](fn@resize): resizes several containers and their pod in order; rolls back if a step fails.
+//! - [`demo`](fn@demo): resizes a running pod.
 //!
-//! What is asked for goes to stdout, everything else to stderr. Pods are looked at and changed over the daemon's socket; the
-//! kernel's files are read here, so that what is shown is not the daemon's word alone.
+//! Results go to stdout, everything else to stderr. Pods are read and changed over the daemon's
+//! socket. cgroup files are read directly, so that the output does not depend on the daemon alone.
 #![forbid(unsafe_code)]
 
 mod cgroup_files;

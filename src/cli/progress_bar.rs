@@ -1,4 +1,4 @@
-//! How far something is: a bar on a terminal, a line now and then elsewhere, nothing where it is not wanted.
+//! Progress output: a bar on a terminal, a line every 5 seconds elsewhere, nothing with `--quiet`.
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use ::image::Progress;
 use indicatif::{HumanBytes, ProgressDrawTarget, ProgressStyle};
 use sync::Mutex;
 
-/// Between two lines where nobody looks on.
+/// Time between two lines if stderr is not a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 const STYLE: &str = "{msg} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
 
@@ -18,13 +18,13 @@ pub(super) enum ProgressBar {
 }
 
 impl ProgressBar {
-    /// `doing` is how lines begin.
+    /// Creates progress output; each line begins with `doing`.
     pub(super) fn new(doing: &'static str, quiet: bool) -> Self {
         if quiet {
             Self::Silent
         } else if io::stderr().is_terminal() {
             let bar = indicatif::ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
-            // The template is ours: one that did not parse would only look plainer.
+            // STYLE is a constant; if it did not parse, only the appearance would change.
             bar.set_style(ProgressStyle::with_template(STYLE).unwrap_or_else(|_| ProgressStyle::default_bar()));
             bar.set_message(doing);
             Self::Bar(bar, doing)
@@ -46,7 +46,7 @@ impl ProgressBar {
                 if last.elapsed() >= LINE_EVERY {
                     *last = Instant::now();
                     let (bytes, total) = (HumanBytes(bytes), HumanBytes(total));
-                    // Work does not stop because nobody can be told of it.
+                    // A failed write of progress must not stop the work.
                     writeln!(io::stderr(), "{doing}: {bytes} of {total}, {layers} layers done").ok();
                 }
             }
@@ -54,7 +54,7 @@ impl ProgressBar {
         }
     }
 
-    /// Takes the bar away.
+    /// Clears the bar.
     pub(super) fn clear(&self) {
         if let Self::Bar(bar, _) = self {
             bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! Ctrl-C, and what must not stay behind after it.
+//! SIGINT and SIGTERM, and the removal of a partial output file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use sync::Mutex;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
-/// What a shell expects of a command that was interrupted.
+/// Exit code of a command that was interrupted: 128 + SIGINT.
 pub(super) const EXIT_CODE: u8 = 130;
-/// How long work may take to give up: what hangs in a write to a slow pipe never will.
+/// Time for work to stop after a signal; a blocked write to a pipe would never stop.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Told of SIGINT and SIGTERM.
+/// Records SIGINT and SIGTERM.
 #[derive(Debug, Default)]
 pub(super) struct Interrupt {
     stopped: AtomicBool,
-    told: Notify,
+    notify: Notify,
     half_written: Mutex<Option<PathBuf>>,
 }
 
 impl Interrupt {
-    /// Watches for signals from now on; who does not heed one is ended soon after it.
+    /// Records signals, and exits the process [`GRACE`] after the first one.
     pub(super) fn watch() -> std::io::Result<Arc<Self>> {
         let watched = Self::note()?;
         let ours = watched.clone();
@@ -36,7 +36,7 @@ impl Interrupt {
         Ok(watched)
     }
 
-    /// Takes note of signals from now on, and leaves it to the work when to heed them: it has something to take back first.
+    /// Records signals only: the caller stops when it has rolled back its changes.
     pub(super) fn note() -> std::io::Result<Arc<Self>> {
         let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         let noted = Arc::new(Self::default());
@@ -47,7 +47,7 @@ impl Interrupt {
                 _ = terminate.recv() => {}
             }
             ours.stopped.store(true, Ordering::Release);
-            ours.told.notify_waiters();
+            ours.notify.notify_waiters();
         });
         Ok(noted)
     }
@@ -58,20 +58,20 @@ impl Interrupt {
 
     /// Waits for a signal.
     pub(super) async fn stopped(&self) {
-        let told = self.told.notified();
+        let notified = self.notify.notified();
         if !self.is_stopped() {
-            told.await;
+            notified.await;
         }
     }
 
-    /// Remembers a file that must not stay unless it gets whole; the one before is none any more.
+    /// Sets the partial output file to remove on exit; None if there is none (any more).
     pub(super) fn half_written(&self, path: Option<&Path>) {
         *self.half_written.lock() = path.map(Path::to_owned);
     }
 
     fn clear(&self) {
         if let Some(path) = self.half_written.lock().take() {
-            // We are about to end, and there is nobody to tell.
+            // The process exits next; an error could not be reported.
             std::fs::remove_file(path).ok();
         }
     }

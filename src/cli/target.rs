@@ -1,14 +1,13 @@
-//! Which pod or container a word means.
+//! Resolves a command-line argument to a pod or container.
 
 use cri_api::v1;
 
 use super::client::{CallError, Cri, call};
 use super::image::table::short;
 
-/// What was found.
+/// The pod or container found, by ID.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
-    /// By id.
     Container(String),
     Pod(String),
 }
@@ -17,17 +16,17 @@ pub(super) enum Target {
 pub enum TargetError {
     #[error(transparent)]
     Call(#[from] CallError),
-    #[error("there is no pod or container {0:?}: `crictl pods` and `crictl ps -a` list them")]
+    #[error("pod or container {0:?} not found; list them with `crictl pods` and `crictl ps -a`")]
     Nothing(String),
-    #[error("{word:?} could be any of these: {}", found.join(", "))]
+    #[error("{word:?} is ambiguous, it matches: {}", found.join(", "))]
     Several { word: String, found: Vec<String> },
 }
 
-/// Something that has an id and a name.
+/// A pod or container that an argument may refer to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Candidate {
     target: Target,
-    /// Every name it goes by.
+    /// All names that refer to it.
     names: Vec<String>,
     alive: bool,
 }
@@ -49,7 +48,7 @@ impl Candidate {
     }
 }
 
-/// Finds what `word` means: an id or its beginning, a name, `POD/CONTAINER` or `NAMESPACE/POD`.
+/// Finds the pod or container for an ID or ID prefix, a name, `POD/CONTAINER` or `NAMESPACE/POD`.
 pub(super) async fn find(cri: &Cri, word: &str) -> Result<Target, TargetError> {
     let pods = cri.runtime().list_pod_sandbox(v1::ListPodSandboxRequest::default()).await;
     let pods = pods.map_err(call("listing pods"))?.into_inner().items;
@@ -83,7 +82,7 @@ fn candidates(pods: &[v1::PodSandbox], containers: &[v1::Container]) -> Vec<Cand
     containers.iter().map(container).chain(pods.iter().map(pod)).collect()
 }
 
-/// A name goes before the beginning of an id; where several have it, the only one that runs is meant.
+/// Chooses by full ID, then name, then ID prefix; if several match, the only running one is chosen.
 fn choose(word: &str, all: &[Candidate]) -> Result<Target, TargetError> {
     let exact = || all.iter().filter(|one| one.id() == word).collect::<Vec<_>>();
     let named = || all.iter().filter(|one| one.names.iter().any(|name| name == word)).collect::<Vec<_>>();
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_an_id_a_name_or_the_beginning_of_an_id() {
+    fn a_target_is_found_by_id_name_or_id_prefix() {
         let all = [container("abc1", "web", true), container("abd2", "db", true), pod("fff3", "shop")];
         for (word, id) in [("abc1", "abc1"), ("abc", "abc1"), ("db", "abd2"), ("shop/web", "abc1")] {
             assert_eq!(choose(word, &all).unwrap(), Target::Container(id.to_owned()), "{word}");
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_by_several_is_told_and_not_guessed() {
+    fn an_ambiguous_target_is_refused_with_the_matches() {
         let all = [container("abc1", "web", true), container("abd2", "web", true)];
         let words = choose("ab", &all).unwrap_err().to_string();
         assert!(words.contains("abc1") && words.contains("abd2"), "{words}");
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_attempts_the_one_that_runs_is_meant() {
+    fn the_running_container_is_chosen_among_attempts() {
         let all = [container("abc1", "web", false), container("abd2", "web", true)];
         assert_eq!(choose("web", &all).unwrap(), Target::Container("abd2".to_owned()));
     }

@@ -1,13 +1,13 @@
-//! Amounts for people.
+//! Formats amounts for output.
 
 use model::resources::{Bytes, CpuPeriod, CpuQuota, MemoryLimit, Micros};
 
-/// What the kernel takes for a period where nobody says one.
+/// The kernel's default CFS period, in microseconds.
 pub(super) const PERIOD: u64 = 100_000;
-/// No machine has as much memory: how much the kernel says exactly depends on its page size.
+/// Values from here on mean no limit; the kernel's exact value depends on the page size.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Bytes in the largest binary unit that they are a whole number of, as a pod spec writes them.
+/// Formats bytes as in a pod spec, in the largest binary unit that gives a whole number.
 pub(super) fn bytes(bytes: u64) -> String {
     if bytes >= NO_LIMIT {
         return "no limit".to_owned();
@@ -19,7 +19,7 @@ pub(super) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// Bytes that were measured: to a tenth of a mebibyte.
+/// Formats measured bytes in MiB, with one decimal.
 pub(super) fn measured(bytes: u64) -> String {
     let tenths = bytes.saturating_mul(10) >> 20;
     format!("{}.{} MiB", tenths / 10, tenths % 10)
@@ -32,7 +32,7 @@ pub(super) fn memory(limit: MemoryLimit) -> String {
     }
 }
 
-/// A quota as a number of CPUs, in the words of a pod spec.
+/// Formats a quota as a number of CPUs, as in a pod spec.
 pub(super) fn cpus(quota: CpuQuota, period: Option<CpuPeriod>) -> String {
     match quota {
         CpuQuota::Unlimited => "no limit".to_owned(),
@@ -40,7 +40,7 @@ pub(super) fn cpus(quota: CpuQuota, period: Option<CpuPeriod>) -> String {
     }
 }
 
-/// Thousandths of a CPU.
+/// Formats thousandths of a CPU.
 pub(super) fn millis(millis: u64) -> String {
     if millis.is_multiple_of(1000) { (millis / 1000).to_string() } else { format!("{millis}m") }
 }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_are_written_as_a_pod_spec_has_them() {
+    fn bytes_are_formatted_as_in_a_pod_spec() {
         for (amount, text) in [
             (0, "0"),
             (1000, "1000"),
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_a_share_of_its_period() {
+    fn a_quota_is_formatted_relative_to_its_period() {
         let period = |micros| Some(CpuPeriod::new(micros).unwrap());
         assert_eq!(cpus(CpuQuota::Micros(Micros(50_000)), None), "500m");
         assert_eq!(cpus(CpuQuota::Micros(Micros(50_000)), period(25_000)), "2");

@@ -1,4 +1,4 @@
-//! What crisp tells of a pod or container beyond CRI, as far as the operator's verbs read it.
+//! The fields of the daemon's verbose status answers that the commands read.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use model::resources::{LimitsPatch, ObservedLimits};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-/// Asked, applied and actual; see `daemon/runtime/verbose_info.rs`.
+/// Asked, applied and actual limits; see `daemon/runtime/verbose_info.rs`.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub(super) struct VerboseInfo {
     pub(super) asked: LimitsPatch,
-    /// What was written, by file.
+    /// Applied values, by file.
     pub(super) applied: BTreeMap<String, String>,
-    /// None where there is no cgroup any more.
+    /// None if the cgroup no longer exists.
     pub(super) actual: Option<ObservedLimits>,
     pub(super) drift: Vec<Drifted>,
-    /// Of pods alone.
+    /// For pods only.
     #[serde(default)]
     pub(super) overhead: Option<LimitsPatch>,
 }
@@ -51,7 +51,7 @@ pub(super) struct PodInfo {
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct PodCgroup {
     pub(super) path: String,
-    /// Whether crisp made it, and so may change it.
+    /// Whether crisp created the cgroup, and so may change it.
     pub(super) ours: bool,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct RequestedPod {
     pub(super) pod_resources: Option<PodResourceConfig>,
 }
 
-/// Of the daemon itself.
+/// Verbose status of the daemon.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct DaemonInfo {
@@ -73,12 +73,12 @@ pub(super) struct DaemonInfo {
     pub(super) containers: u64,
 }
 
-/// The answer is not crisp's.
+/// The answer cannot be read as crisp's.
 #[derive(Debug, thiserror::Error)]
-#[error("what listens on the socket is no crisp of this release")]
+#[error("the daemon on this socket is not this version of crisp; restart it after an upgrade")]
 pub struct NotCrisp(#[source] Option<serde_json::Error>);
 
-/// Reads the one entry that crisp's verbose answers have.
+/// Parses the entry `info` of a verbose answer.
 pub(super) fn read<T: DeserializeOwned>(info: &BTreeMap<String, String>) -> Result<T, NotCrisp> {
     let text = info.get("info").ok_or(NotCrisp(None))?;
     serde_json::from_str(text).map_err(|error| NotCrisp(Some(error)))

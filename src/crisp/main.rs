@@ -1,4 +1,4 @@
-//! `crisp`: the daemon and what an operator does beside it.
+//! `crisp`: the daemon and the commands for operators.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write as _};
@@ -11,9 +11,12 @@ use cli::{
 };
 use daemon::{logging, serve};
 
-/// A Kubernetes container runtime that resizes pods in place.
+/// Kubernetes container runtime (CRI) that resizes pods in place.
 #[derive(Debug, Parser)]
-#[command(version, after_help = "`crisp check` is the first thing to run on a new machine, `crisp demo` the second.")]
+#[command(
+    version,
+    after_help = "On a new machine, run `crisp check` first, then start the daemon and run `crisp demo`."
+)]
 struct Cli {
     #[command(subcommand)]
     verb: Verb,
@@ -23,28 +26,28 @@ struct Cli {
 enum Verb {
     /// Run the daemon.
     Serve(CommonArgs),
-    /// Tell what this host can and cannot do; with --live, prove it by a pod.
+    /// Check whether this host can run pods; `--live` runs a test pod through the daemon.
     Check(CheckArgs),
-    /// Show a pod that is resized while it runs, through the daemon.
+    /// Run a test pod through the daemon and resize it while it runs.
     Demo(DemoArgs),
-    /// Show what a pod or container was asked to have, what was written, and what the kernel says.
+    /// Show requested, applied and actual limits of a pod or container.
     Explain(ExplainArgs),
-    /// Change the resources of a container, or of several in a pod, in place, all of it or nothing.
+    /// Resize running containers in place; if any step fails, all changes are rolled back.
     Resize(Box<ResizeArgs>),
-    /// Look after images, whether a daemon runs or not.
+    /// Manage images (works with or without a running daemon).
     Image(ImageArgs),
     /// Print the settings that `serve` would use with the same options.
     Config(CommonArgs),
-    /// Measure this or any other CRI runtime.
+    /// Benchmark crisp or another CRI runtime.
     Bench(bench::BenchArgs),
-    /// Print completions for a shell.
+    /// Print shell completions.
     Completions(CompletionsArgs),
     /// Write manual pages.
     Man(ManArgs),
-    /// What runs in the pods of `demo` and `check --live`.
+    /// Run the workload of the pods of `demo` and `check --live`.
     #[command(hide = true)]
     DemoWorkload(WorkloadArgs),
-    /// Clears away after a `demo` or `check --live` that was killed.
+    /// Remove the pod, image and logs of a killed `demo` or `check --live`.
     #[command(hide = true)]
     SelftestCleanup(SelftestCleanupArgs),
 }
@@ -53,7 +56,7 @@ fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The log may not be set up yet, and an operator looks here first.
+            // The log may not be set up yet, so errors of the command go to stderr.
             writeln!(io::stderr(), "crisp: {error:#}").ok();
             exit_code(&error)
         }
@@ -84,7 +87,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Verb::Config(settings) => {
             let raw = settings.load()?;
             write!(io::stdout(), "{}", toml::to_string(&raw)?)?;
-            // What cannot be used is printed all the same, and then refused as `serve` would.
+            // Invalid settings are printed too, and then refused as by `serve`.
             raw.resolve()?;
             Ok(())
         }

@@ -14,7 +14,7 @@ fn findings(json: &str) -> Value {
 
 fn finding<'a>(all: &'a Value, name: &str) -> &'a Value {
     let list = all["findings"].as_array().unwrap();
-    list.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("nothing is said of {name}: {all:#}"))
+    list.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("finding {name} not found: {all:#}"))
 }
 
 fn names(env: &TestEnv) -> Vec<String> {
@@ -25,7 +25,7 @@ fn names(env: &TestEnv) -> Vec<String> {
 }
 
 #[test]
-fn a_host_that_runs_pods_is_told_so_and_nothing_is_left_behind() {
+fn check_passes_on_a_host_that_runs_pods_and_leaves_nothing() {
     let env = TestEnv::new();
     let (before, files) = (env.snapshot(None), names(&env));
     let found = findings(&env.verb_ok("check", &["--json"]));
@@ -49,7 +49,7 @@ fn a_host_that_runs_pods_is_told_so_and_nothing_is_left_behind() {
 }
 
 #[test]
-fn the_networks_it_tries_are_never_seen() {
+fn check_leaves_no_links_on_the_host() {
     let env = TestEnv::connected("");
     let before = env.links();
     let found = findings(&env.verb_ok("check", &["--json"]));
@@ -58,7 +58,7 @@ fn the_networks_it_tries_are_never_seen() {
 }
 
 #[test]
-fn a_network_that_is_broken_keeps_pods_from_running() {
+fn check_fails_with_a_broken_cni_configuration() {
     let env = TestEnv::connected("");
     let conflist = r#"{"cniVersion":"1.0.0","name":"broken","plugins":[{"type":"no-such-plugin"}]}"#;
     fs::write(env.cni().join("10-broken.conflist"), conflist).unwrap();
@@ -67,7 +67,7 @@ fn a_network_that_is_broken_keeps_pods_from_running() {
 }
 
 #[test]
-fn what_keeps_pods_from_running_is_exit_code_1_and_named() {
+fn check_names_the_reason_why_pods_cannot_run_and_exits_with_1() {
     let env = TestEnv::new();
     let text = fs::read_to_string(env.config()).unwrap();
     let shim = format!("{:?}", program("crisp-shim"));
@@ -82,7 +82,7 @@ fn what_keeps_pods_from_running_is_exit_code_1_and_named() {
 }
 
 #[test]
-fn a_configuration_that_no_daemon_takes_is_told() {
+fn check_reports_an_invalid_configuration() {
     let env = TestEnv::with_settings("colour = \"blue\"");
     let output = env.verb("check", &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -90,7 +90,7 @@ fn a_configuration_that_no_daemon_takes_is_told() {
 }
 
 #[test]
-fn a_daemon_that_runs_is_looked_at_too() {
+fn check_includes_a_running_daemon() {
     let daemon = Daemon::start();
     let found = findings(&daemon.env.verb_ok("check", &["--json"]));
     assert_eq!(finding(&found, "settings")["level"], "ok", "{found:#}");

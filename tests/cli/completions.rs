@@ -12,7 +12,7 @@ fn crisp(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn every_shell_completes_the_verbs() {
+fn completions_of_every_shell_contain_the_commands() {
     for shell in ["bash", "zsh", "fish"] {
         let script = crisp(&["completions", shell]);
         for word in ["explain", "resize", "dry-run", "check"] {
@@ -24,7 +24,7 @@ fn every_shell_completes_the_verbs() {
 }
 
 #[test]
-fn every_verb_that_is_shown_has_a_page() {
+fn every_visible_command_has_a_manual_page() {
     let dir = tempfile::tempdir().unwrap();
     let pages = dir.path().join("man1");
     crisp(&["man", pages.to_str().unwrap()]);
@@ -38,7 +38,7 @@ fn every_verb_that_is_shown_has_a_page() {
 }
 
 #[test]
-fn help_shows_what_is_for_people_and_nothing_else() {
+fn help_lists_all_commands_but_the_hidden_ones() {
     let help = crisp(&["--help"]);
     for verb in ["serve", "check", "demo", "explain", "resize", "image", "completions", "man"] {
         assert!(help.contains(&format!("  {verb}")), "{verb}: {help}");

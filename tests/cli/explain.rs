@@ -8,7 +8,7 @@ use crate::support::harness::Daemon;
 use crate::support::kernel_state;
 use crate::update::{file, limits};
 
-fn told(daemon: &Daemon, target: &str) -> Value {
+fn explained(daemon: &Daemon, target: &str) -> Value {
     serde_json::from_str(&daemon.env.verb_ok("explain", &[target, "--json"])).unwrap()
 }
 
@@ -26,12 +26,12 @@ fn memory_file() -> &'static str {
 }
 
 #[test]
-fn asked_applied_and_actual_stand_beside_the_file_they_live_in() {
+fn asked_applied_and_actual_are_shown_with_their_file() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("shop");
     let id = daemon.client().run_limited(&pod, "web", limits(500, 64));
     for target in ["web", "shop/web", &id, &id[..8]] {
-        let view = told(&daemon, target);
+        let view = explained(&daemon, target);
         assert_eq!(
             (&view["kind"], &view["id"], &view["state"]),
             (&"container".into(), &id.clone().into(), &"running".into())
@@ -52,11 +52,11 @@ fn drift_is_marked() {
     let pod = daemon.run_pod("shop");
     let id = daemon.client().run_limited(&pod, "web", limits(500, 64));
     fs::write(file(&daemon, &id, memory_file()), (32 << 20).to_string()).unwrap();
-    let view = told(&daemon, "web");
+    let view = explained(&daemon, "web");
     let memory = row(&view, memory_file());
     assert_eq!((&memory["drift"], &memory["actual"]), (&true.into(), &"33554432".into()), "{memory:#}");
     let text = daemon.env.verb_ok("explain", &["web"]);
-    assert!(text.lines().any(|line| line.contains("32Mi") && line.contains("somebody else")), "{text}");
+    assert!(text.lines().any(|line| line.contains("32Mi") && line.contains("changed outside crisp")), "{text}");
 }
 
 #[test]
@@ -70,42 +70,44 @@ fn a_pod_is_explained_with_its_owner_and_its_containers() {
     let given = daemon.run_pod_with("given", |config| {
         config.linux.get_or_insert_default().cgroup_parent = parent.clone();
     });
-    let view = told(&daemon, "tests/ours");
+    let view = explained(&daemon, "tests/ours");
     assert_eq!((&view["kind"], &view["owner"]), (&"pod".into(), &"crisp".into()));
     assert_eq!(row(&view, memory_file())["asked"], "128Mi");
     assert_eq!(view["containers"][0]["name"], "web");
     assert_eq!(row(&view["containers"][0], memory_file())["asked"], "64Mi");
-    let view = told(&daemon, "given");
+    let view = explained(&daemon, "given");
     assert_eq!((&view["owner"], &view["cgroup"]), (&"client".into(), &parent.clone().into()));
-    assert!(daemon.env.verb_ok("explain", &["given"]).contains("never writes there"));
+    assert!(
+        daemon.env.verb_ok("explain", &["given"]).contains("managed by the client: crisp never changes its limits")
+    );
     daemon.client().stop_pod(&given.id).unwrap();
     daemon.client().remove_pod(&given.id).unwrap();
     daemon.env.remove_pod_cgroup(&parent);
 }
 
 #[test]
-fn what_has_not_begun_and_what_has_ended_is_explained_too() {
+fn created_and_exited_containers_are_explained() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("shop");
     let created = client.try_create(&pod, crate::update::limited("early", limits(500, 64))).unwrap();
-    let view = told(&daemon, "early");
+    let view = explained(&daemon, "early");
     assert_eq!((&view["id"], &view["state"]), (&created.into(), &"created".into()));
     assert_eq!(row(&view, memory_file())["actual"], "67108864");
     client.script(&pod, "late", "exit 3");
-    let view = told(&daemon, "late");
+    let view = explained(&daemon, "late");
     assert_eq!((&view["state"], &view["ended"]["code"]), (&"exited".into(), &3.into()));
-    assert!(daemon.env.verb_ok("explain", &["late"]).contains("exited with 3"));
+    assert!(daemon.env.verb_ok("explain", &["late"]).contains("exited with code 3"));
 }
 
 #[test]
-fn who_is_not_there_or_not_alone_is_told() {
+fn missing_and_ambiguous_targets_are_refused() {
     let daemon = Daemon::start();
     let (a, b) = (daemon.run_pod("a"), daemon.run_pod("b"));
     let (x, y) = (daemon.client().run_idle(&a, "web"), daemon.client().run_idle(&b, "web"));
     let words = daemon.env.verb_fails("explain", &["web"]);
     assert!(words.contains(&x[..12]) && words.contains(&y[..12]), "{words}");
-    assert_eq!(told(&daemon, "b/web")["id"], y);
-    let words = daemon.env.verb_fails("explain", &["nobody"]);
-    assert!(words.contains("nobody") && words.contains("crictl"), "{words}");
+    assert_eq!(explained(&daemon, "b/web")["id"], y);
+    let words = daemon.env.verb_fails("explain", &["absent"]);
+    assert!(words.contains("\"absent\" not found") && words.contains("crictl"), "{words}");
 }

@@ -1,4 +1,4 @@
-//! What an operator does beside the daemon: check, explain, resize, demo.
+//! Tests of the commands for operators: check, explain, resize, demo.
 
 mod check;
 mod completions;
@@ -11,21 +11,21 @@ use std::process::{Command, Output};
 use crate::support::env::TestEnv;
 
 impl TestEnv {
-    /// A verb of `crisp` on this ground.
+    /// Returns a command of `crisp` with the configuration of this environment.
     pub(crate) fn verb(&self, verb: &str, arguments: &[&str]) -> Command {
         let mut command = self.crisp(&[verb, "--config"]);
         command.arg(self.config()).args(arguments);
         command
     }
 
-    /// What a verb prints that must succeed.
+    /// Runs a command that must succeed, and returns its stdout.
     pub(crate) fn verb_ok(&self, verb: &str, arguments: &[&str]) -> String {
         let output = self.verb(verb, arguments).output().unwrap();
         assert!(output.status.success(), "{verb} {arguments:?}: {}\n{}", errors(&output), text(&output));
         text(&output)
     }
 
-    /// What a verb says on stderr that must fail, as the shell sees it.
+    /// Runs a command that must fail with exit code 1, and returns its stderr.
     pub(crate) fn verb_fails(&self, verb: &str, arguments: &[&str]) -> String {
         let output = self.verb(verb, arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{verb} {arguments:?}: {}\n{}", errors(&output), text(&output));

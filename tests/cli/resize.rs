@@ -8,13 +8,13 @@ use crate::support::kernel_state;
 use crate::update::{assert_limits, kernel_limits, limits};
 
 #[test]
-fn a_container_gets_what_a_kubelet_would_give_it() {
+fn a_container_gets_the_same_limits_as_from_a_kubelet() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("shop");
     let id = daemon.client().run_limited(&pod, "web", limits(500, 64));
-    let said = daemon.env.verb_ok("resize", &["web", "--cpu", "250m", "--memory", "96Mi"]);
+    let output = daemon.env.verb_ok("resize", &["web", "--cpu", "250m", "--memory", "96Mi"]);
     assert_limits(&daemon, &id, 250, 96);
-    assert!(said.contains("67108864 (64Mi)") && said.contains("100663296 (96Mi)"), "before and after: {said}");
+    assert!(output.contains("67108864 (64Mi)") && output.contains("100663296 (96Mi)"), "before and after: {output}");
     daemon.env.verb_ok("resize", &["shop/web", "--cpu", "100m/300m"]);
     let shown = daemon.client().in_force(&id);
     assert_eq!((shown.cpu_quota, shown.cpu_shares, shown.memory_limit_in_bytes), (30_000, 102, 96 << 20));
@@ -22,10 +22,10 @@ fn a_container_gets_what_a_kubelet_would_give_it() {
     let shown = daemon.client().in_force(&id);
     assert_eq!((shown.cpu_quota, shown.cpu_shares, shown.memory_limit_in_bytes), (-1, 77, 96 << 20));
     let again = daemon.env.verb_ok("resize", &["web", "--memory", "96Mi"]);
-    assert!(again.contains("nothing to do"), "{again}");
+    assert!(again.contains("no change: these limits are already active"), "{again}");
 }
 
-/// A pod of crisp's own with two containers, sized as their sum.
+/// Creates a pod in a cgroup managed by crisp, with two containers; the pod's limits are the sum of theirs.
 fn pair(daemon: &Daemon) -> (String, String, String) {
     let pod = daemon.run_pod_with("shop", |config| {
         config.linux.get_or_insert_default().resources = Some(limits(500, 192));
@@ -36,7 +36,7 @@ fn pair(daemon: &Daemon) -> (String, String, String) {
 }
 
 #[test]
-fn a_whole_pod_is_changed_in_order_and_a_dry_run_changes_nothing() {
+fn a_pod_is_resized_in_order_and_a_dry_run_changes_nothing() {
     let daemon = Daemon::start();
     let (pod, web, log) = pair(&daemon);
     let before = [kernel_limits(&daemon, &pod), kernel_limits(&daemon, &web), kernel_limits(&daemon, &log)];
@@ -64,14 +64,14 @@ fn a_whole_pod_is_changed_in_order_and_a_dry_run_changes_nothing() {
 }
 
 #[test]
-fn when_one_container_cannot_shrink_all_of_the_pod_is_as_it_was() {
+fn a_refused_step_rolls_back_the_whole_pod() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("shop", |config| {
         config.linux.get_or_insert_default().resources = Some(limits(1000, 384));
     });
     let log = client.run_limited(&pod, "log", limits(200, 64));
-    // The shell keeps the text in itself, and stays, since there is more to do.
+    // The shell holds the text in a variable, and does not exec the sleep, because another command follows.
     let script = format!("x=$(head -c {} /dev/zero | tr '\\0' a); echo holding; sleep 100000; echo $x", 24 << 20);
     let mut config = container("web", &["sh", "-c", &script]);
     config.linux.as_mut().unwrap().resources = Some(limits(500, 256));
@@ -80,17 +80,17 @@ fn when_one_container_cannot_shrink_all_of_the_pod_is_as_it_was() {
     wait_for("the shell to wait", seconds(10), || (daemon.pids(&web).len() == 2).then_some(()));
     let all = || [&format!("pod{}", pod.id), &web, &log].map(|cgroup| kernel_limits(&daemon, cgroup));
     let before = all();
-    // log shrinks first, since it is named first; then web cannot.
+    // log comes first and is lowered; then web is refused.
     let words = daemon.env.verb_fails("resize", &["shop", "log=cpu:400m,memory:32Mi", "web=cpu:200m,memory:8Mi"]);
     assert!(words.contains("step 2 of") && words.contains("container web: memory 256Mi → 8Mi"), "{words}");
-    assert!(words.contains("cannot be reclaimed") && words.contains("all that was changed is as it was"), "{words}");
+    assert!(words.contains("cannot be reclaimed") && words.contains("all changes were rolled back"), "{words}");
     assert_eq!(all(), before);
     assert_limits(&daemon, &log, 200, 64);
     assert_eq!(daemon.pids(&web).len(), 2);
 }
 
 #[test]
-fn a_pod_of_a_client_keeps_its_cgroup() {
+fn a_pod_cgroup_of_the_client_is_not_changed() {
     let daemon = Daemon::start();
     let parent = daemon.env.pod_cgroup("given");
     let pod = daemon.run_pod_with("shop", |config| {
@@ -98,30 +98,30 @@ fn a_pod_of_a_client_keeps_its_cgroup() {
     });
     let id = daemon.client().run_limited(&pod, "web", limits(500, 64));
     let before = kernel_limits(&daemon, "given");
-    let said = daemon.env.verb_ok("resize", &["shop", "web=cpu:700m,memory:96Mi"]);
-    assert!(said.contains("its client's"), "{said}");
+    let output = daemon.env.verb_ok("resize", &["shop", "web=cpu:700m,memory:96Mi"]);
+    assert!(output.contains("managed by the client and was not changed"), "{output}");
     assert_limits(&daemon, &id, 700, 96);
     assert_eq!(kernel_limits(&daemon, "given"), before);
     let words = daemon.env.verb_fails("resize", &["shop", "--pod-memory", "1Gi"]);
-    assert!(words.contains("its client's"), "{words}");
+    assert!(words.contains("managed by the client"), "{words}");
     daemon.client().stop_pod(&pod.id).unwrap();
     daemon.client().remove_pod(&pod.id).unwrap();
     daemon.env.remove_pod_cgroup(&parent);
 }
 
 #[test]
-fn what_cannot_be_is_refused_before_anything_is_changed() {
+fn invalid_requests_are_refused_before_any_change() {
     let daemon = Daemon::start();
     let (pod, web, _) = pair(&daemon);
     let before = (kernel_limits(&daemon, &pod), kernel_limits(&daemon, &web));
     for (arguments, word) in [
         (&["shop"][..], "nothing to change"),
         (&["web"], "nothing to change"),
-        (&["shop", "--cpu", "1"], "which container"),
-        (&["web", "web=cpu:1"], "for pods"),
+        (&["shop", "--cpu", "1"], "name a container"),
+        (&["web", "web=cpu:1"], "only for pods"),
         (&["shop", "db=cpu:1"], "log"),
         (&["shop", "web=cpu:1", "web=cpu:2"], "twice"),
-        (&["web", "--cpu", "1", "--cpu-quota", "20000"], "two ways"),
+        (&["web", "--cpu", "1", "--cpu-quota", "20000"], "cannot be combined"),
         (&["web", "--cpu-shares", "1"], "1"),
     ] {
         let words = daemon.env.verb_fails("resize", arguments);
@@ -142,7 +142,7 @@ fn what_cannot_be_is_refused_before_anything_is_changed() {
 }
 
 #[test]
-fn what_was_announced_of_a_pod_follows() {
+fn declared_resources_of_a_pod_follow_a_resize() {
     let daemon = Daemon::start();
     let amounts = [("cpu", "500m"), ("memory", "64Mi")];
     let amounts = amounts.map(|(name, text)| (name.to_owned(), cri_api::Quantity { string: text.to_owned() }));
@@ -160,19 +160,19 @@ fn what_was_announced_of_a_pod_follows() {
     config.kubernetes_resources = Some(stated);
     let id = daemon.client().run_config(&pod, config);
     daemon.env.verb_ok("resize", &["web", "--cpu", "250m/700m", "--memory", "96Mi"]);
-    let told = daemon.client().pod_info(&pod.id)["config"]["pod_resources"]["containers"][0]["resources"].clone();
-    let said = daemon.client().container_info(&id)["config"]["kubernetes_resources"].clone();
-    assert_eq!(told, said);
+    let of_pod = daemon.client().pod_info(&pod.id)["config"]["pod_resources"]["containers"][0]["resources"].clone();
+    let of_container = daemon.client().container_info(&id)["config"]["kubernetes_resources"].clone();
+    assert_eq!(of_pod, of_container);
     let expected = serde_json::json!({
         "requests": { "cpu": "250m", "memory": "96Mi" }, "limits": { "cpu": "700m", "memory": "96Mi" },
     });
-    assert_eq!(told, expected);
+    assert_eq!(of_pod, expected);
     let [cpu, _, memory] = kernel_limits(&daemon, &format!("pod{}", pod.id));
     assert_eq!((cpu, memory), ("70000 100000".to_owned(), (96_i64 << 20).to_string()));
 }
 
 #[test]
-fn a_set_of_cpus_is_changed_too() {
+fn a_cpuset_is_changed_in_place() {
     let daemon = Daemon::start();
     let pod = daemon.run_pod("shop");
     let id = daemon.client().run_limited(&pod, "web", limits(500, 64));

@@ -142,7 +142,7 @@ fn what_the_daemon_does_not_support_is_said_in_its_words() {
     let index = json!({ "schemaVersion": 2, "manifests": [odd.descriptor(MANIFEST)] });
     fs::write(layout.join("index.json"), index.to_string()).unwrap();
     let said = daemon.env.image_fails(&["import", path(&layout), "--name", "crisp.test/odd:1"]);
-    assert!(said.contains("text/odd") && !said.contains("release"), "{said}");
+    assert!(said.contains("text/odd") && !said.contains("not this version"), "{said}");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn only_an_import_makes_a_store() {
     fs::create_dir_all(root.join("images")).unwrap();
     for verb in [&["ls"][..], &["export", "-o", "/dev/null", BOX], &["rm", BOX], &["prune"]] {
         let said = env.image_fails(&[&["--root", path(&root)], verb].concat());
-        assert!(said.contains("there is no image store at") && said.contains("elsewhere/images"), "{said}");
+        assert!(said.contains("image store") && said.contains("elsewhere/images not found"), "{said}");
     }
     assert_eq!(fs::read_dir(root.join("images")).unwrap().count(), 0);
     let file = saved(&env, "crisp.test/new:1", "new");
@@ -199,7 +199,7 @@ fn without_a_daemon_nothing_is_taken_from_containers_that_run_on() {
     let env = &daemon.env;
     env.image_ok(&["import", path(&saved(env, "crisp.test/more:1", "more"))]);
     let said = env.image_fails(&["prune", "--all"]);
-    assert!(said.contains("containers may still run") && said.contains("start it first"), "{said}");
+    assert!(said.contains("cannot tell which images are in use") && said.contains("start it first"), "{said}");
     assert_eq!(env.listed().as_array().unwrap().len(), 2);
     env.image_ok(&["rm", BOX, "crisp.test/more:1"]);
     assert_eq!(env.layers().0, 2, "a daemon decides");
@@ -229,7 +229,7 @@ fn images_are_listed_and_removed_with_and_without_a_daemon() {
         assert_eq!(two["pinned"], json!(false));
         assert!(two["size"].as_u64().unwrap() > 100_000);
         let said = env.image_fails(&["rm", "crisp.test/never:1", "crisp.test/two:2", "crisp.test/nor:1"]);
-        assert!(said.contains("there is no image crisp.test/never:1, crisp.test/nor:1"), "{said}");
+        assert!(said.contains("image not found: crisp.test/never:1, crisp.test/nor:1"), "{said}");
         assert_eq!(env.listed().as_array().unwrap().len(), 1, "the others went");
         assert_eq!(env.image(&["rm"]).output().unwrap().status.code(), Some(2));
         if turn == 0 {

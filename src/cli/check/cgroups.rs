@@ -1,4 +1,4 @@
-//! Control groups: which, with what controllers, and who makes them.
+//! Checks cgroups: version, controllers, driver.
 
 use std::fs;
 use std::path::Path;
@@ -11,22 +11,22 @@ use super::finding::Finding;
 
 const TOPIC: &str = "cgroups";
 
-/// A controller, whether no pod runs without it, and what is lost.
+/// Name of a controller, whether pods need it, and what it provides.
 const CONTROLLERS: [(&str, bool, &str); 7] = [
     ("cpu", true, "CPU limits and weights"),
     ("memory", true, "memory limits"),
-    ("pids", false, "limits on the number of processes"),
-    ("cpuset", false, "containers bound to CPUs and memory nodes"),
-    ("devices", true, "which devices a container may use"),
-    ("freezer", false, "stopping all processes of a container at once"),
-    ("hugetlb", false, "limits on huge pages"),
+    ("pids", false, "process limits"),
+    ("cpuset", false, "pinning to CPUs and memory nodes"),
+    ("devices", true, "device access control"),
+    ("freezer", false, "freezing containers"),
+    ("hugetlb", false, "huge page limits"),
 ];
 
 pub(super) fn check(config: &CgroupConfig) -> Vec<Finding> {
     let layout = match Layout::detect() {
         Ok(layout) => layout,
         Err(error) => {
-            let hint = "mount cgroup2 on /sys/fs/cgroup, as every init system does";
+            let hint = "mount cgroup2 on /sys/fs/cgroup";
             return vec![Finding::missing(TOPIC, "version", chain(&error), hint).essential()];
         }
     };
@@ -42,14 +42,15 @@ pub(super) fn check(config: &CgroupConfig) -> Vec<Finding> {
 fn version(layout: &Layout) -> Finding {
     let what = match layout {
         Layout::V2 { root } => return Finding::ok(TOPIC, "version", format!("v2, at {}", root.display())),
-        Layout::V1 { unified: Some(_), .. } => "v1, with a v2 tree that only tracks processes (hybrid)",
+        Layout::V1 { unified: Some(_), .. } => "v1, with a v2 hierarchy that only tracks processes (hybrid)",
         Layout::V1 { unified: None, .. } => "v1",
     };
-    let hint = "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2 alone: current kubelets want v2";
-    Finding::warn(TOPIC, "version", format!("{what}: all of crisp works, but memory is lowered more bluntly"), hint)
+    let hint = "boot with systemd.unified_cgroup_hierarchy=1, or mount cgroup2 only: current kubelets need v2";
+    let what = format!("{what}: supported, but memory limits cannot be lowered gradually (no memory.high)");
+    Finding::warn(TOPIC, "version", what, hint)
 }
 
-/// Those that a v2 tree offers, and those that a v1 tree is mounted for.
+/// Returns the controllers that the v2 hierarchy offers, or that have a v1 hierarchy.
 fn available(layout: &Layout) -> Vec<String> {
     match layout {
         Layout::V1 { .. } => {
@@ -58,7 +59,7 @@ fn available(layout: &Layout) -> Vec<String> {
         }
         Layout::V2 { root } => {
             let listed = fs::read_to_string(root.join("cgroup.controllers")).unwrap_or_default();
-            // These two are no controllers there, but always in the kernel: bpf programs, and a file of every cgroup.
+            // v2 has no controllers for these; it always has BPF device programs and cgroup.freeze.
             listed.split_whitespace().chain(["devices", "freezer"]).map(str::to_owned).collect()
         }
     }
@@ -69,14 +70,14 @@ fn controllers(layout: &Layout) -> Vec<Finding> {
     let hint = |name: &str| match layout.version() {
         Version::V1 => format!("mount it: mount -t cgroup -o {name} {name} /sys/fs/cgroup/{name}"),
         Version::V2 => format!(
-            "see whether the kernel has it (cgroup_disable={name} in /proc/cmdline), and whether a v1 tree holds it"
+            "check that /proc/cmdline has no cgroup_disable={name}, and that no v1 hierarchy uses the controller"
         ),
     };
     let look = |(name, essential, gives): &(&'static str, bool, &str)| {
         if available.iter().any(|has| has == name) {
-            return Finding::ok(TOPIC, *name, format!("there: {gives}"));
+            return Finding::ok(TOPIC, *name, format!("available ({gives})"));
         }
-        let lacking = Finding::missing(TOPIC, *name, format!("not there: no {gives}"), hint(name));
+        let lacking = Finding::missing(TOPIC, *name, format!("not available: no {gives}"), hint(name));
         if *essential { lacking.essential() } else { lacking }
     };
     CONTROLLERS.iter().map(look).collect()
@@ -87,34 +88,34 @@ fn swap(layout: &Layout) -> Finding {
         Layout::V1 { .. } => {
             layout.mount_of("memory").is_some_and(|dir| dir.join("memory.memsw.limit_in_bytes").exists())
         }
-        // The root has no limits: any cgroup below it shows.
+        // The root cgroup has no limit files; any cgroup below it has them.
         Layout::V2 { root } => {
             let below = fs::read_dir(root).into_iter().flatten().flatten();
             below.into_iter().any(|entry| entry.path().join("memory.swap.max").exists())
         }
     };
     if has {
-        return Finding::ok(TOPIC, "swap accounting", "on: swap can be limited");
+        return Finding::ok(TOPIC, "swap accounting", "on: swap limits work");
     }
     let what = "off: swap of containers cannot be limited";
-    Finding::warn(TOPIC, "swap accounting", what, "boot with swapaccount=1, or have no swap")
+    Finding::warn(TOPIC, "swap accounting", what, "boot with swapaccount=1, or disable swap")
 }
 
 fn driver(driver: CgroupDriver, booted_by_systemd: bool) -> Finding {
     let name = "driver";
     match (driver, booted_by_systemd) {
-        (CgroupDriver::Cgroupfs, false) => Finding::ok(TOPIC, name, "cgroupfs, and the init system is not systemd"),
+        (CgroupDriver::Cgroupfs, false) => Finding::ok(TOPIC, name, "cgroupfs (the init system is not systemd)"),
         (CgroupDriver::Cgroupfs, true) => Finding::warn(
             TOPIC,
             name,
-            "cgroupfs under systemd: two write to one tree, and systemd may undo limits",
-            "set driver = \"systemd\" under [cgroup]; a kubelet asks and follows",
+            "cgroupfs, but the init system is systemd, which writes to the same hierarchy and may revert limits",
+            "set driver = \"systemd\" under [cgroup]; the kubelet reads the driver from crisp",
         ),
         (CgroupDriver::Systemd, _) => match Systemd::connect() {
             Ok(systemd) => Finding::ok(TOPIC, name, format!("systemd {}", systemd.version())),
             Err(error) => {
                 let hint = "set driver = \"cgroupfs\" under [cgroup], or boot with systemd";
-                Finding::missing(TOPIC, name, format!("systemd cannot be reached: {}", chain(&error)), hint).essential()
+                Finding::missing(TOPIC, name, format!("cannot connect to systemd: {}", chain(&error)), hint).essential()
             }
         },
     }
@@ -122,26 +123,26 @@ fn driver(driver: CgroupDriver, booted_by_systemd: bool) -> Finding {
 
 fn check_favordynmods(fast: bool) -> Finding {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let name = "fast moves";
+    let name = "favordynmods";
     match (fast, cgroup::favordynmods_is_free(&release)) {
-        (true, true) => Finding::ok(TOPIC, name, "on: containers start without waiting, at nobody's cost"),
+        (true, true) => Finding::ok(TOPIC, name, "on: saves about 10 ms per container start"),
         (true, false) => {
-            Finding::ok(TOPIC, name, "on: containers start without waiting, and every fork costs a little more")
+            Finding::ok(TOPIC, name, "on: saves about 10 ms per container start; fork and exit are slightly slower")
         }
         (false, _) => Finding::warn(
             TOPIC,
             name,
-            "off: the start of a container may wait some ten milliseconds for all CPUs",
-            "set favordynmods = \"on\" under [cgroup]; before kernel 6.18 every fork pays a little for it",
+            "off: each container start may take about 10 ms longer",
+            "set favordynmods = \"on\" under [cgroup]; before Linux 6.18 it makes fork and exit slightly slower",
         ),
     }
 }
 
-/// The file can be there and say that it is switched off.
+/// Checks PSI by reading the file: with PSI disabled it may exist, but reading it fails.
 fn check_pressure() -> Finding {
     match fs::read_to_string("/proc/pressure/memory") {
-        Ok(_) => Finding::ok(TOPIC, "pressure (PSI)", "on: stats tell how long processes waited"),
-        Err(_) => Finding::missing(TOPIC, "pressure (PSI)", "off: stats have no pressure", "boot with psi=1"),
+        Ok(_) => Finding::ok(TOPIC, "pressure (PSI)", "on: stats include pressure"),
+        Err(_) => Finding::missing(TOPIC, "pressure (PSI)", "off: stats do not include pressure", "boot with psi=1"),
     }
 }
 
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_controller_that_is_not_there_is_told_and_weighed() {
+    fn only_essential_controllers_decide_whether_pods_can_run() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("cgroup.controllers"), "cpu memory pids\n").unwrap();
         let layout = Layout::V2 { root: root.path().to_owned() };
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroupfs_under_systemd_is_doubtful() {
+    fn cgroupfs_under_systemd_is_a_warning() {
         assert_eq!(driver(CgroupDriver::Cgroupfs, true).level, Level::Warn);
         assert_eq!(driver(CgroupDriver::Cgroupfs, false).level, Level::Ok);
     }

@@ -1,4 +1,4 @@
-//! The daemon on the configured socket, and whether it is the one that the configuration means.
+//! Checks the daemon on the configured socket, and whether it uses the same configuration.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -14,25 +14,27 @@ use super::finding::Finding;
 
 const TOPIC: &str = "daemon";
 
-/// A daemon that answered.
+/// Answers of the daemon.
 pub(super) struct Answer {
     pub(super) pid: u32,
     status: v1::StatusResponse,
     version: v1::VersionResponse,
 }
 
-/// Asks whoever listens.
+/// Queries version and status of the daemon on `socket`.
 pub(super) async fn check(socket: &Path) -> Result<Answer, Finding> {
     let start = "start it with `crisp serve`, or `systemctl start crisp`";
     let cri = match Cri::connect(socket).await {
         Ok(cri) => cri,
         Err(ConnectError::Absent(_)) => {
-            let what = format!("none runs: there is no socket {}", socket.display());
+            let what = format!("not running: {} not found", socket.display());
             return Err(Finding::warn(TOPIC, "socket", what, start));
         }
         Err(ConnectError::Stale(_)) => {
-            let what =
-                format!("none runs: {} is left of one that is gone, and taken over by the next", socket.display());
+            let what = format!(
+                "not running: {} is a stale socket of a previous daemon; the next start replaces it",
+                socket.display()
+            );
             return Err(Finding::warn(TOPIC, "socket", what, start));
         }
         Err(other) => return Err(Finding::warn(TOPIC, "socket", chain(&other), start)),
@@ -43,8 +45,8 @@ pub(super) async fn check(socket: &Path) -> Result<Answer, Finding> {
         Ok::<_, tonic::Status>((version, status))
     };
     let (version, status) = asked.await.map_err(|error| {
-        let hint = "see its log: journalctl -u crisp";
-        Finding::missing(TOPIC, "socket", format!("it does not answer: {}", error.message()), hint)
+        let hint = "see the daemon's log: journalctl -u crisp";
+        Finding::missing(TOPIC, "socket", format!("the status request failed: {}", error.message()), hint)
     })?;
     Ok(Answer { pid: peer(socket).unwrap_or_else(std::process::id), status, version })
 }
@@ -55,7 +57,7 @@ fn peer(socket: &Path) -> Option<u32> {
     u32::try_from(pid.as_raw_pid()).ok()
 }
 
-/// What it says of itself, held against the configuration.
+/// Compares the daemon's answers with the configuration and with this version.
 pub(super) fn judge_peer(answer: &Answer, config: &Config) -> Vec<Finding> {
     let v1::VersionResponse { runtime_name, runtime_version, .. } = &answer.version;
     let ours = env!("CARGO_PKG_VERSION");
@@ -63,13 +65,13 @@ pub(super) fn judge_peer(answer: &Answer, config: &Config) -> Vec<Finding> {
         ("crisp", version) if version == ours => Finding::ok(
             TOPIC,
             "version",
-            format!("crisp {version}, pid {}, answers on {}", answer.pid, config.listen.display()),
+            format!("crisp {version}, pid {}, on {}", answer.pid, config.listen.display()),
         ),
         (name, version) => Finding::warn(
             TOPIC,
             "version",
-            format!("{name} {version} answers on {}, and this is crisp {ours}", config.listen.display()),
-            "restart the daemon after an upgrade: pods run on meanwhile",
+            format!("{name} {version} on {}, but this program is crisp {ours}", config.listen.display()),
+            "restart the daemon after an upgrade; pods keep running",
         ),
     }];
     for condition in answer.status.status.iter().flat_map(|status| &status.conditions) {
@@ -78,7 +80,7 @@ pub(super) fn judge_peer(answer: &Answer, config: &Config) -> Vec<Finding> {
             let what = if message.is_empty() { "true" } else { message };
             Finding::ok(TOPIC, r#type.clone(), what)
         } else {
-            let hint = "see the lines above, and the daemon's log";
+            let hint = "see the findings above and the daemon's log";
             Finding::warn(TOPIC, r#type.clone(), format!("false ({reason}): {message}"), hint)
         });
     }
@@ -91,7 +93,7 @@ pub(super) fn judge_peer(answer: &Answer, config: &Config) -> Vec<Finding> {
     found
 }
 
-/// A daemon that was started with other settings, or before they changed.
+/// Compares the daemon's settings with the configuration: it may have been started with others, or before a change.
 fn settings(info: &DaemonInfo, config: &Config) -> Finding {
     let driver = match config.cgroup.driver {
         CgroupDriver::Cgroupfs => "cgroupfs",
@@ -104,13 +106,13 @@ fn settings(info: &DaemonInfo, config: &Config) -> Finding {
     ];
     let other: Vec<String> = pairs
         .iter()
-        .filter(|(_, has, says)| has != says)
-        .map(|(key, has, says)| format!("{key} is {has} and not {says}"))
+        .filter(|(_, actual, expected)| actual != expected)
+        .map(|(key, actual, expected)| format!("{key} is {actual}, expected {expected}"))
         .collect();
     if other.is_empty() {
-        let what = format!("those of the configuration; {} pods, {} containers", info.pods, info.containers);
+        let what = format!("same as in the configuration; {} pods, {} containers", info.pods, info.containers);
         return Finding::ok(TOPIC, "settings", what);
     }
-    let hint = "restart the daemon, or give this command the options that the daemon was started with";
-    Finding::warn(TOPIC, "settings", format!("not those of the configuration: {}", other.join(", ")), hint)
+    let hint = "restart the daemon, or run this command with the options of the daemon";
+    Finding::warn(TOPIC, "settings", format!("different from the configuration: {}", other.join(", ")), hint)
 }

@@ -1,4 +1,4 @@
-//! CDI devices.
+//! Checks CDI devices.
 
 use config::CdiConfig;
 use oci::cdi::CdiRegistry;
@@ -12,11 +12,11 @@ pub(super) fn check(config: &CdiConfig) -> Finding {
     let dirs = dirs.join(", ");
     let (devices, bad) = CdiRegistry::new(config.spec_dirs.clone()).count_devices();
     if let Some((file, problem)) = bad.first() {
-        let what = format!("{devices} devices in {dirs}; {} is not believed: {problem}", file.display());
-        return Finding::warn(TOPIC, "CDI", what, "mend or remove the file: its devices cannot be asked for");
+        let what = format!("{devices} devices in {dirs}; {} is invalid: {problem}", file.display());
+        return Finding::warn(TOPIC, "CDI", what, "fix or remove the file; its devices are not available");
     }
     match devices {
-        0 => Finding::ok(TOPIC, "CDI", format!("no devices in {dirs}: resource drivers put them there")),
+        0 => Finding::ok(TOPIC, "CDI", format!("no devices in {dirs} (device drivers create them)")),
         count => Finding::ok(TOPIC, "CDI", format!("{count} devices in {dirs}")),
     }
 }

@@ -1,4 +1,4 @@
-//! One thing that was looked at, and what follows from it.
+//! The result of one check.
 
 use serde::Serialize;
 
@@ -6,9 +6,9 @@ use serde::Serialize;
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
     Ok,
-    /// Pods run, but something is slower, weaker or less than it could be.
+    /// Pods run, but with a disadvantage.
     Warn,
-    /// Something is not there.
+    /// A feature is missing.
     Missing,
 }
 
@@ -17,9 +17,9 @@ pub(super) struct Finding {
     pub(super) topic: &'static str,
     pub(super) name: String,
     pub(super) level: Level,
-    /// What was found, and what follows.
+    /// The state that was found, and its effect.
     pub(super) what: String,
-    /// What to do about it.
+    /// How to fix it.
     pub(super) hint: Option<String>,
     /// Whether no pod can run without it.
     pub(super) essential: bool,
@@ -39,7 +39,7 @@ impl Finding {
         Self { level: Level::Warn, hint: Some(hint.into()), ..Self::ok(topic, name, what) }
     }
 
-    /// Pods run without it.
+    /// Reports a missing feature that pods do not need.
     pub(super) fn missing(
         topic: &'static str,
         name: impl Into<String>,
@@ -49,13 +49,13 @@ impl Finding {
         Self { level: Level::Missing, hint: Some(hint.into()), ..Self::ok(topic, name, what) }
     }
 
-    /// No pod runs without it.
+    /// Marks the finding as one that pods need.
     pub(super) fn essential(self) -> Self {
         Self { essential: true, ..self }
     }
 }
 
-/// Whether pods can run.
+/// Returns whether pods can run: no essential feature is missing.
 pub(super) fn can_run(findings: &[Finding]) -> bool {
     !findings.iter().any(|finding| finding.essential && finding.level == Level::Missing)
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_essential_and_missing_keeps_pods_from_running() {
+    fn only_missing_essential_features_prevent_pods_from_running() {
         let warn = Finding::warn("a", "b", "c", "d");
         let missing = Finding::missing("a", "b", "c", "d");
         assert!(can_run(&[Finding::ok("a", "b", "c"), warn.clone().essential(), missing.clone()]));

@@ -1,4 +1,4 @@
-//! How much of everything the kernel lets a node have.
+//! Checks the kernel's version and limits.
 
 use std::fs;
 
@@ -6,18 +6,18 @@ use super::finding::Finding;
 
 const TOPIC: &str = "limits";
 
-/// A file of the kernel's, what it bounds, and how much a node with many pods wants.
+/// Name of a sysctl, what it limits, the recommended minimum for a node with many pods, and the unit.
 const SYSCTLS: [(&str, &str, u64, &str); 5] = [
-    ("fs.inotify.max_user_instances", "watches of files by daemon, kubelet and containers", 512, "instances"),
-    ("fs.inotify.max_user_watches", "watches of files by daemon, kubelet and containers", 65_536, "watches"),
-    ("kernel.pid_max", "processes of all containers together", 65_536, "processes"),
-    ("kernel.threads-max", "threads of all containers together", 32_768, "threads"),
-    ("kernel.keys.root_maxkeys", "containers, each of which has a session keyring", 10_000, "keys"),
+    ("fs.inotify.max_user_instances", "file watches of the daemon, kubelet and containers", 512, "instances"),
+    ("fs.inotify.max_user_watches", "file watches of the daemon, kubelet and containers", 65_536, "watches"),
+    ("kernel.pid_max", "processes of all containers", 65_536, "processes"),
+    ("kernel.threads-max", "threads of all containers", 32_768, "threads"),
+    ("kernel.keys.root_maxkeys", "session keyrings, one per container", 10_000, "keys"),
 ];
-/// Files that a daemon with many pods has open.
+/// Open files of a daemon with many pods.
 const FILES: u64 = 65_536;
 
-/// `pid` is the daemon's, where one runs, else our own.
+/// Checks kernel version and limits. `pid` is the daemon's if one runs, otherwise our own.
 pub(super) fn check(pid: u32, daemon: bool) -> Vec<Finding> {
     let mut found = vec![kernel(&rustix::system::uname().release().to_string_lossy()), files(pid, daemon)];
     found.extend(SYSCTLS.iter().map(|(name, bounds, least, unit)| sysctl(name, bounds, *least, unit)));
@@ -29,20 +29,20 @@ pub(super) fn check(pid: u32, daemon: bool) -> Vec<Finding> {
 fn kernel(release: &str) -> Finding {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let hint = "a newer kernel: 6.3 has all that crisp uses";
+    let hint = "upgrade the kernel; crisp uses features up to Linux 6.3";
     let lacks = [
-        ((5, 6), true, "mounts by descriptor and openat2, without which no container is made"),
-        ((5, 12), false, "recursively read-only mounts"),
-        ((5, 14), false, "cgroup.kill, by which all processes of a container end at once"),
-        ((5, 19), false, "memory.reclaim, by which memory is lowered gently, and idmapped layers"),
-        ((6, 3), false, "idmapped tmpfs, so no user namespaces"),
+        ((5, 6), true, "fsopen and openat2 (needed to create containers)"),
+        ((5, 12), false, "recursive read-only mounts"),
+        ((5, 14), false, "cgroup.kill (kills all processes of a container at once)"),
+        ((5, 19), false, "memory.reclaim (lowers memory limits gradually) and idmapped layers"),
+        ((6, 3), false, "idmapped tmpfs (needed for user namespaces)"),
     ];
     let missing: Vec<_> = lacks.iter().filter(|(since, _, _)| version < *since).collect();
     if missing.is_empty() {
         return Finding::ok(TOPIC, "kernel", release);
     }
     let list: Vec<&str> = missing.iter().map(|(_, _, what)| *what).collect();
-    let what = format!("{release}: it lacks {}", list.join("; "));
+    let what = format!("{release} does not have {}", list.join("; "));
     if missing.iter().any(|(_, essential, _)| *essential) {
         Finding::missing(TOPIC, "kernel", what, hint).essential()
     } else {
@@ -50,7 +50,7 @@ fn kernel(release: &str) -> Finding {
     }
 }
 
-/// The soft limit, which a daemon does not raise by itself.
+/// Returns the soft limit: the daemon does not raise it itself.
 fn open_files(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     let soft = line.split_whitespace().next()?;
@@ -58,28 +58,30 @@ fn open_files(limits: &str) -> Option<u64> {
 }
 
 fn files(pid: u32, daemon: bool) -> Finding {
-    let whose = if daemon { "the daemon" } else { "this shell, and a daemon started from it," };
+    let process = if daemon { "the daemon" } else { "this shell (and a daemon started from it)" };
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     match open_files(&limits) {
-        Some(soft) if soft >= FILES => Finding::ok(TOPIC, "open files", format!("{whose} may have {soft}")),
+        Some(soft) if soft >= FILES => Finding::ok(TOPIC, "open files", format!("limit of {process}: {soft}")),
         Some(soft) => Finding::warn(
             TOPIC,
             "open files",
-            format!("{whose} may have {soft}: enough for some {} pods", soft / 20),
-            "start the daemon with LimitNOFILE=1048576, as runtime-config/crisp.service does, or after ulimit -n 1048576",
+            format!("limit of {process}: {soft}, enough for about {} pods", soft / 20),
+            "set LimitNOFILE=1048576 in the unit, as runtime-config/crisp.service does, or run ulimit -n 1048576 first",
         ),
-        None => Finding::warn(TOPIC, "open files", format!("/proc/{pid}/limits does not tell"), "mount /proc"),
+        None => {
+            Finding::warn(TOPIC, "open files", format!("cannot read the limit in /proc/{pid}/limits"), "mount /proc")
+        }
     }
 }
 
 fn sysctl(name: &str, bounds: &str, least: u64, unit: &str) -> Finding {
     let path = format!("/proc/sys/{}", name.replace('.', "/"));
     match fs::read_to_string(&path).ok().and_then(|text| text.trim().parse::<u64>().ok()) {
-        None => Finding::ok(TOPIC, name, "not bounded by this kernel"),
+        None => Finding::ok(TOPIC, name, "not limited by this kernel"),
         Some(value) if value >= least => Finding::ok(TOPIC, name, value.to_string()),
         Some(value) => {
-            let what = format!("{value} {unit} bound the {bounds}");
-            Finding::warn(TOPIC, name, what, format!("sysctl -w {name}={least}, and the same in /etc/sysctl.d"))
+            let what = format!("{value} {unit}; {least} or more recommended (for {bounds})");
+            Finding::warn(TOPIC, name, what, format!("run sysctl -w {name}={least}, and set it in /etc/sysctl.d"))
         }
     }
 }
@@ -95,12 +97,12 @@ fn huge_pages() -> Finding {
         .collect();
     sizes.sort();
     match sizes.is_empty() {
-        true => Finding::ok(TOPIC, "huge pages", "none: this kernel has no sizes of them"),
+        true => Finding::ok(TOPIC, "huge pages", "not supported by this kernel"),
         false => Finding::ok(TOPIC, "huge pages", format!("reserved: {}", sizes.join(", "))),
     }
 }
 
-/// A clock before this program was made refuses every certificate of a registry.
+/// Checks the clock: with a wrong year, certificates of registries are not valid yet.
 fn clock() -> Finding {
     /// 2025, in seconds since 1970.
     const LEAST: u64 = 1_735_689_600;
@@ -109,7 +111,7 @@ fn clock() -> Finding {
         return Finding::ok(TOPIC, "clock", "set");
     }
     let what = "set to a time before 2025: certificates of registries are not valid yet";
-    Finding::warn(TOPIC, "clock", what, "set it, and start an NTP client")
+    Finding::warn(TOPIC, "clock", what, "set the clock and start an NTP client")
 }
 
 #[cfg(test)]
@@ -118,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_kernel_is_told_with_what_it_lacks() {
+    fn an_old_kernel_is_reported_with_the_missing_features() {
         assert_eq!(kernel("6.18.5-fc").level, Level::Ok);
         let old = kernel("5.15.0-91-generic");
         assert!(old.level == Level::Warn && old.what.contains("memory.reclaim"), "{old:?}");
@@ -128,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_on_files_is_the_soft_one() {
+    fn the_soft_limit_of_open_files_is_read() {
         let text = "Limit                     Soft Limit           Hard Limit           Units     \n\
             Max open files            1024                 524288               files     \n";
         assert_eq!(open_files(text), Some(1024));

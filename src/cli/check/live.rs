@@ -1,4 +1,4 @@
-//! `crisp check --live`: the whole path, from the socket to the kernel and back, with a pod that is gone afterwards.
+//! `crisp check --live`: creates, uses, resizes and removes a pod through the daemon, and checks the kernel's values.
 
 use cgroup::Cgroup;
 use cri_api::v1;
@@ -14,26 +14,26 @@ use super::super::{units, verbose_info};
 const SIZE: PodSize = PodSize { millis: 200, mib: 64 };
 const LARGER: PodSize = PodSize { millis: 400, mib: 96 };
 
-/// The daemon, as it says of itself.
+/// Queries the daemon's status.
 pub(super) async fn daemon(cri: &Cri, steps: &mut Steps) -> Result<DaemonInfo, Failed> {
     let ask = async {
         let status = cri.runtime().status(v1::StatusRequest { verbose: true }).await?.into_inner();
         let info: DaemonInfo = verbose_info::read(&status.info)?;
         let conditions = status.status.map(|status| status.conditions).unwrap_or_default();
-        // A node without a network can still run pods that need none.
+        // A false condition is no failure: without a network, pods of the host network still run.
         let lacking = conditions.iter().filter(|condition| !condition.status);
         let lacking: String = lacking.map(|c| format!("; {} is false: {}", c.r#type, c.message)).collect();
         let words = format!("crisp {}, {} pods, {} containers{lacking}", info.release, info.pods, info.containers);
         Ok((info, words))
     };
-    steps.step("ask the daemon", ask).await
+    steps.step("query the daemon", ask).await
 }
 
-/// Runs the pod through its whole life. Whatever it leaves, the caller clears away.
+/// Runs all steps with the pod. After a failure the caller removes what is left.
 pub(super) async fn run(selftest: &Selftest, steps: &mut Steps) -> Result<(), Failed> {
     let import = async {
         let size = selftest.import().await?;
-        Ok(((), format!("made of this program: {}", units::measured(size))))
+        Ok(((), format!("built from this program, {}", units::measured(size))))
     };
     steps.step("import an image", import).await?;
     let run = async {
@@ -73,11 +73,11 @@ async fn use_it(selftest: &Selftest, steps: &mut Steps, container: &SelftestCont
     };
     steps.step("read its log", logs).await?;
     let exec = async {
-        let said = selftest.exec(container, &["say", "hello"]).await?;
-        if said == "hello" {
-            Ok(((), said))
+        let output = selftest.exec(container, &["say", "hello"]).await?;
+        if output == "hello" {
+            Ok(((), output))
         } else {
-            Err(SelftestError::Wrong(format!("it said {said:?}, not \"hello\"")))
+            Err(SelftestError::Wrong(format!("unexpected output {output:?}: expected \"hello\"")))
         }
     };
     steps.step("exec in it", exec).await?;
@@ -87,7 +87,7 @@ async fn use_it(selftest: &Selftest, steps: &mut Steps, container: &SelftestCont
         let memory = stats.memory.and_then(|memory| memory.working_set_bytes).map_or(0, |value| value.value);
         if cpu == 0 || memory == 0 {
             return Err(SelftestError::Wrong(format!(
-                "it used {cpu} ns of CPU time and {memory} bytes: that cannot be"
+                "stats report {cpu} ns of CPU time and {memory} bytes of memory: expected more than 0"
             )));
         }
         Ok(((), format!("{} ms of CPU time, {}", cpu / 1_000_000, units::measured(memory))))
@@ -95,7 +95,7 @@ async fn use_it(selftest: &Selftest, steps: &mut Steps, container: &SelftestCont
     steps.step("read its stats", stats).await
 }
 
-/// Up and down again, the pod before its container and after it.
+/// Resizes up, the pod before the container, and down again, the pod after the container.
 async fn resize(
     selftest: &Selftest,
     steps: &mut Steps,
@@ -116,18 +116,18 @@ async fn resize(
         Ok(((), expect(&container.group, SIZE)?))
     };
     steps.step("resize it down", down).await?;
-    let told = async {
+    let status = async {
         let shown = selftest.inspect(&container.id).await?.0.resources.and_then(|resources| resources.linux);
-        let shown = shown.ok_or_else(|| SelftestError::Wrong("its status has no resources".to_owned()))?;
+        let shown = shown.ok_or_else(|| SelftestError::Wrong("status reports no resources".to_owned()))?;
         let asked = SIZE.to_wire();
         let pair = |r: &v1::LinuxContainerResources| (r.cpu_quota, r.cpu_period, r.cpu_shares, r.memory_limit_in_bytes);
         if pair(&shown) == pair(&asked) {
-            Ok(((), "what was asked".to_owned()))
+            Ok(((), "limits as requested".to_owned()))
         } else {
-            Err(SelftestError::Wrong(format!("its status says {:?}, and {:?} was asked", pair(&shown), pair(&asked))))
+            Err(SelftestError::Wrong(format!("status reports {:?}: expected {:?}", pair(&shown), pair(&asked))))
         }
     };
-    steps.step("read its status", told).await
+    steps.step("read its status", status).await
 }
 
 async fn end(
@@ -139,47 +139,43 @@ async fn end(
     let stop = async {
         match selftest.stop(container).await? {
             0 => Ok(((), "exit code 0".to_owned())),
-            code => Err(SelftestError::Wrong(format!("it ended with {code}, not 0"))),
+            code => Err(SelftestError::Wrong(format!("exit code {code}: expected 0"))),
         }
     };
     steps.step("stop it", stop).await?;
     let remove = async {
         selftest.remove(container).await?;
         gone(&container.group)?;
-        Ok(((), "its cgroup is gone".to_owned()))
+        Ok(((), "cgroup removed".to_owned()))
     };
     steps.step("remove it", remove).await?;
     let clear = async {
         selftest.clear().await?;
         gone(&pod.group)?;
-        Ok(((), "nothing is left".to_owned()))
+        Ok(((), "nothing left".to_owned()))
     };
     steps.step("remove pod and image", clear).await
 }
 
-/// Whether the kernel has this in force: what it says.
+/// Checks that the kernel's limits are those of `size`, and returns them as text.
 fn expect(group: &Cgroup, size: PodSize) -> Result<String, SelftestError> {
     let ObservedLimits { cpu_quota, cpu_period, memory, .. } = observed(group)?;
     let quota = size.millis * units::PERIOD / 1000;
     let (quota, period, bytes) = (Some(Micros(quota)), Some(Micros(units::PERIOD)), Some(Bytes(size.mib << 20)));
     if (cpu_quota, cpu_period, memory) == (quota, period, bytes) {
         return Ok(format!(
-            "the kernel has cpu {}, memory {}",
+            "kernel limits: cpu {}, memory {}",
             units::millis(size.millis),
             units::bytes(size.mib << 20)
         ));
     }
     let has = format!("quota {cpu_quota:?}, period {cpu_period:?}, memory {memory:?}");
     Err(SelftestError::Wrong(format!(
-        "the kernel has {has} for {}, not {quota:?}, {period:?}, {bytes:?}",
+        "the kernel has {has} for {}: expected {quota:?}, {period:?}, {bytes:?}",
         group.path()
     )))
 }
 
 fn gone(group: &Cgroup) -> Result<(), SelftestError> {
-    if group.exists() {
-        Err(SelftestError::Wrong(format!("the cgroup {} is still there", group.path())))
-    } else {
-        Ok(())
-    }
+    if group.exists() { Err(SelftestError::Wrong(format!("cgroup {} still exists", group.path()))) } else { Ok(()) }
 }

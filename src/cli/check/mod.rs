@@ -1,7 +1,8 @@
-//! `crisp check`: what this host can and cannot do, tried rather than guessed, and what to do about it.
+//! `crisp check`: checks by trial whether this host can run pods, and prints a hint for each problem.
 //!
-//! Nothing is changed: mounts are made in the air, networks in namespaces that are thrown away, and directories for trying are
-//! removed. With `--live` a pod is run through a daemon instead.
+//! The host is not changed: mounts are detached, networks are created in temporary network
+//! namespaces, and temporary directories are removed. With `--live`, a test pod is run through the
+//! daemon instead.
 
 mod cgroups;
 mod daemon;
@@ -27,17 +28,17 @@ use super::selftest::{Failed, Selftest, Steps};
 use super::signals;
 use super::signals::Interrupt;
 
-/// How to check.
+/// Arguments of `crisp check`.
 #[derive(Debug, clap::Args)]
 pub struct CheckArgs {
     #[command(flatten)]
     settings: CommonArgs,
-    /// Run a pod through the daemon instead: image, create, start, exec, logs, stats, resize, stop, remove.
+    /// Run a test pod through the daemon instead: image, create, start, exec, logs, stats, resize, stop, remove.
     ///
-    /// The pod is made of crisp itself and needs no registry. All of it is removed afterwards, whatever happens.
+    /// The image is built from crisp itself, no registry is needed. Pod and image are removed afterwards in any case.
     #[arg(long)]
     live: bool,
-    /// Print what is found as JSON.
+    /// Print the results as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -50,18 +51,18 @@ pub enum CheckError {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Connect(#[from] ConnectError),
-    #[error("no pod can run here: {0}")]
+    #[error("pods cannot run on this host: {0}")]
     CannotRun(String),
     #[error("{0}")]
     Failed(String),
-    #[error("interrupted; all that was made is gone again")]
+    #[error("interrupted; pod and image were removed")]
     Interrupted,
     #[error("printing")]
     Print(#[source] io::Error),
 }
 
 impl CheckError {
-    /// What the program ends with.
+    /// Returns the exit code of the program.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Interrupted => signals::EXIT_CODE,
@@ -70,7 +71,7 @@ impl CheckError {
     }
 }
 
-/// Checks, and prints what was found.
+/// Runs `crisp check`.
 pub fn check(args: CheckArgs) -> Result<(), CheckError> {
     let CheckArgs { settings, live, json } = args;
     let threads = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -91,7 +92,8 @@ async fn check_host(settings: CommonArgs, json: bool) -> Result<(), CheckError> 
             found.extend(all(&config).await);
         }
         Err(error) => {
-            let hint = "mend it: runtime-config/crisp.toml has every setting; `crisp config` shows what is in force";
+            let hint =
+                "fix the file: runtime-config/crisp.toml lists every setting, `crisp config` prints the current ones";
             found.push(Finding::missing("configuration", "file", chain(&error), hint).essential());
         }
     }
@@ -106,7 +108,7 @@ fn origin(raw: &RawConfig) -> String {
     match &raw.origin.file {
         Some(file) => file.display().to_string(),
         None if Path::new(DEFAULT_FILE).exists() => DEFAULT_FILE.to_owned(),
-        None => format!("none: there is no {DEFAULT_FILE}, so all is as by default"),
+        None => format!("none ({DEFAULT_FILE} not found), using defaults"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What connects pods: tried in network namespaces that are thrown away.
+//! Checks CNI and the built-in bridge; the bridge is tried in temporary network namespaces.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
@@ -17,7 +17,7 @@ const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
 pub(super) async fn check(config: &NetworkConfig) -> Vec<Finding> {
     let CniConfig { conf_dir, bin_dirs, timeout, template } = config.cni.clone();
-    // Nothing is attached here, so nothing is kept there.
+    // The check attaches no pod by CNI, so it does not use the cache.
     let cache_dir = PathBuf::from("/nonexistent");
     let cni = Cni::new(cni::Settings { conf_dir: conf_dir.clone(), bin_dirs, cache_dir, timeout, template });
     let by_cni = match config.mode {
@@ -34,25 +34,25 @@ pub(super) async fn check(config: &NetworkConfig) -> Vec<Finding> {
         found.push(match cni.status().await {
             Ok(cni::Ready { network, file, skipped }) => {
                 let skipped: String = skipped.iter().map(|bad| format!("; {bad}")).collect();
-                Finding::ok(TOPIC, "CNI", format!("pods are connected by {network} of {}{skipped}", file.display()))
+                Finding::ok(TOPIC, "CNI", format!("pods use network {network} of {}{skipped}", file.display()))
             }
             Err(error) => {
                 let hint = format!(
-                    "put a network into {} and its plugins beside the others, or set mode = \"bridge\" under [network]",
+                    "add a valid network to {} and install its plugins, or set mode = \"bridge\" under [network]",
                     conf_dir.display()
                 );
                 Finding::missing(TOPIC, "CNI", chain(&error), hint).essential()
             }
         });
     } else {
-        let what = format!("no network in {}: pods are connected by crisp's own bridge", conf_dir.display());
+        let what = format!("no network in {}: pods use the built-in bridge", conf_dir.display());
         found.push(Finding::ok(TOPIC, "CNI", what));
     }
     found.push(bridge(config, !by_cni).await);
     found
 }
 
-/// Makes the bridge and connects a pod to it, in namespaces of a thread of its own.
+/// Creates the bridge and attaches a pod to it, in temporary network namespaces of a separate thread.
 async fn bridge(config: &NetworkConfig, wanted: bool) -> Finding {
     let settings = config.bridge.clone();
     let tried = std::thread::spawn(move || connect(settings));
@@ -61,11 +61,11 @@ async fn bridge(config: &NetworkConfig, wanted: bool) -> Finding {
         Ok(Ok(Ok(warnings))) if warnings.is_empty() => None,
         Ok(Ok(Ok(warnings))) => Some((false, warnings.join("; "))),
         Ok(Ok(Err(problem))) => Some((true, problem)),
-        Ok(Err(_)) | Err(_) => Some((true, "trying it ended in a panic".to_owned())),
+        Ok(Err(_)) | Err(_) => Some((true, "internal error: the test panicked".to_owned())),
     };
-    let hint = "a kernel with bridge, veth and nf_tables (modprobe bridge veth nf_tables nft_chain_nat nft_masq)";
+    let hint = "load the kernel modules: modprobe -a bridge veth nf_tables nft_chain_nat nft_masq";
     match problem {
-        None => Finding::ok(TOPIC, "built-in bridge", "works: bridge, veth and nftables (tried)"),
+        None => Finding::ok(TOPIC, "built-in bridge", "works: bridge, veth and nftables (tested)"),
         Some((false, warnings)) => Finding::warn(TOPIC, "built-in bridge", format!("works, but {warnings}"), hint),
         Some((true, problem)) => {
             let lacking = Finding::missing(TOPIC, "built-in bridge", format!("does not work: {problem}"), hint);
@@ -74,11 +74,11 @@ async fn bridge(config: &NetworkConfig, wanted: bool) -> Finding {
     }
 }
 
-/// Both namespaces go with the thread and the file.
+/// Runs the test; the kernel removes both namespaces when the thread exits and the file is closed.
 fn connect(settings: net::bridge::Settings) -> Result<Vec<String>, String> {
-    unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("making a network namespace: {error}"))?;
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("creating a network namespace: {error}"))?;
     let inside = File::open(NAMESPACE).map_err(|error| format!("opening {NAMESPACE}: {error}"))?;
-    unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("making a network namespace: {error}"))?;
+    unshare(CloneFlags::CLONE_NEWNET).map_err(|error| format!("creating a network namespace: {error}"))?;
     let bridge = Bridge::open(settings).map_err(|error| chain(&error))?;
     let mut warnings = bridge.set_up().map_err(|error| chain(&error))?;
     let id = "check".to_owned();
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root"]
-    fn the_bridge_is_tried_and_never_seen_on_the_host() {
+    fn the_bridge_test_leaves_no_links_on_the_host() {
         let links = || std::fs::read_to_string("/proc/net/dev").unwrap();
         let names = |text: &str| {
             text.lines().filter_map(|l| l.split_once(':').map(|(n, _)| n.trim().to_owned())).collect::<Vec<_>>()

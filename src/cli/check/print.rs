@@ -1,4 +1,4 @@
-//! What was found, on a terminal or for a program.
+//! Prints findings as text or JSON.
 
 use std::io::{self, Write as _};
 
@@ -40,11 +40,15 @@ pub(super) fn findings(found: &[Finding], as_json: bool) -> io::Result<()> {
 fn summary(found: &[Finding]) -> String {
     let count = |level| found.iter().filter(|one| one.level == level).count();
     let (warn, missing) = (count(Level::Warn), count(Level::Missing));
-    let rest = format!("{} ok, {warn} to look at, {missing} missing", count(Level::Ok));
-    if can_run(found) { format!("pods can run here: {rest}") } else { format!("no pod can run here: {rest}") }
+    let rest = format!("{} ok, {warn} warnings, {missing} missing", count(Level::Ok));
+    if can_run(found) {
+        format!("pods can run on this host: {rest}")
+    } else {
+        format!("pods cannot run on this host: {rest}")
+    }
 }
 
-/// The steps were shown as they were made; what is left is how it ended.
+/// Prints the result of a live check; with text output the steps are already printed.
 pub(super) fn steps(records: &[Record], as_json: bool, failed: &Option<String>) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if as_json {
@@ -55,7 +59,7 @@ pub(super) fn steps(records: &[Record], as_json: bool, failed: &Option<String>) 
     }
     if failed.is_none() {
         let time: f64 = records.iter().map(|record| record.milliseconds).sum();
-        writeln!(out, "\nall of it works: {} steps in {time:.0} ms", records.len())?;
+        writeln!(out, "\nall {} steps passed in {time:.0} ms", records.len())?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Rights: of the daemon, and those that it can take from containers.
+//! Checks the daemon's privileges, and the kernel's means to restrict containers.
 
 use std::fs;
 use std::path::Path;
@@ -7,20 +7,20 @@ use super::finding::Finding;
 
 const TOPIC: &str = "security";
 
-/// By the kernel's numbers: what is lost without it, and whether no pod runs then.
+/// Number and name of a capability, whether pods need it, and what crisp uses it for.
 const CAPABILITIES: [(u32, &str, bool, &str); 9] = [
     (21, "CAP_SYS_ADMIN", true, "mounts and namespaces"),
-    (12, "CAP_NET_ADMIN", true, "networks of pods"),
-    (1, "CAP_DAC_OVERRIDE", true, "files of images, whosever they are"),
-    (0, "CAP_CHOWN", true, "files of images, whosever they are"),
+    (12, "CAP_NET_ADMIN", true, "pod networks"),
+    (1, "CAP_DAC_OVERRIDE", true, "access to image files of any owner"),
+    (0, "CAP_CHOWN", true, "ownership of image files"),
     (6, "CAP_SETGID", true, "groups of containers"),
     (7, "CAP_SETUID", true, "users of containers"),
-    (5, "CAP_KILL", true, "ending containers of other users"),
+    (5, "CAP_KILL", true, "killing containers of other users"),
     (27, "CAP_MKNOD", false, "devices in containers"),
-    (24, "CAP_SYS_RESOURCE", false, "OOM scores below the daemon's own, limits of processes above it"),
+    (24, "CAP_SYS_RESOURCE", false, "OOM scores below, and rlimits above, those of the daemon"),
 ];
 
-/// `pid` is the daemon's, where one runs, else our own.
+/// Checks privileges. `pid` is the daemon's if one runs, otherwise our own.
 pub(super) fn check(pid: u32) -> Vec<Finding> {
     let mut found = vec![root(), capabilities(pid)];
     found.extend(chroot());
@@ -34,18 +34,18 @@ fn root() -> Finding {
     if rustix::process::geteuid().is_root() {
         return Finding::ok(TOPIC, "user", "root");
     }
-    let what = "not root: much of this cannot be tried, and no daemon of this user could run pods";
+    let what = "not root: many checks cannot run, and a daemon of this user cannot run pods";
     Finding::missing(TOPIC, "user", what, "run this as root").essential()
 }
 
 fn chroot() -> Option<Finding> {
-    let what = "this is a chroot, and containers would find the way out of it: no daemon starts here";
-    let hint = "start it in a mount namespace that has this root, by pivot_root";
+    let what = "chroot: the daemon does not start here, because containers could escape from it";
+    let hint = "start the daemon in a mount namespace with this root directory (pivot_root)";
     let found = Finding::missing(TOPIC, "root directory", what, hint).essential();
     sys::chroot::is_namespace_root().is_ok_and(|fine| !fine).then_some(found)
 }
 
-/// The set of capabilities in force, as `/proc/PID/status` has it.
+/// Parses the effective capabilities in `/proc/PID/status`.
 fn effective(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()
@@ -55,7 +55,7 @@ fn capabilities(pid: u32) -> Finding {
     let name = "capabilities";
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let Some(has) = effective(&status) else {
-        return Finding::warn(TOPIC, name, format!("/proc/{pid}/status does not tell"), "mount /proc");
+        return Finding::warn(TOPIC, name, format!("cannot read capabilities in /proc/{pid}/status"), "mount /proc");
     };
     weigh(has)
 }
@@ -64,12 +64,11 @@ fn weigh(has: u64) -> Finding {
     let name = "capabilities";
     let lacks: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| has & (1 << bit) == 0).collect();
     if lacks.is_empty() {
-        return Finding::ok(TOPIC, name, "all that it takes");
+        return Finding::ok(TOPIC, name, "all required capabilities");
     }
     let list: Vec<String> = lacks.iter().map(|(_, name, _, lost)| format!("{name} ({lost})")).collect();
-    let what = format!("without {}", list.join(", "));
-    let hint =
-        "give the daemon all capabilities; where they cannot be had, OOM scores and limits are cut to what is allowed";
+    let what = format!("missing {}", list.join(", "));
+    let hint = "run the daemon with all capabilities; without CAP_SYS_RESOURCE, OOM scores and rlimits are clamped";
     if lacks.iter().any(|(_, _, essential, _)| *essential) {
         Finding::missing(TOPIC, name, what, hint).essential()
     } else {
@@ -81,30 +80,30 @@ fn seccomp() -> Finding {
     let actions = fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail").unwrap_or_default();
     let has = |action: &str| actions.split_whitespace().any(|known| known == action);
     if has("errno") && has("allow") {
-        return Finding::ok(TOPIC, "seccomp", "there: system calls are filtered by default");
+        return Finding::ok(TOPIC, "seccomp", "available: system calls are filtered by default");
     }
-    let what = "not there: containers that ask for a filter are refused";
-    Finding::missing(TOPIC, "seccomp", what, "a kernel with CONFIG_SECCOMP_FILTER")
+    let what = "not available: containers with a seccomp profile are refused";
+    Finding::missing(TOPIC, "seccomp", what, "use a kernel with CONFIG_SECCOMP_FILTER")
 }
 
 fn apparmor() -> Finding {
     let apparmor = security::Apparmor::find();
     match (apparmor.is_there(), apparmor.has_parser()) {
-        (true, true) => Finding::ok(TOPIC, "AppArmor", "there: containers run under crisp-default"),
+        (true, true) => Finding::ok(TOPIC, "AppArmor", "available: the default profile is crisp-default"),
         (true, false) => Finding::warn(
             TOPIC,
             "AppArmor",
-            "there, but apparmor_parser is not: the default profile cannot be loaded",
+            "available, but apparmor_parser not found: the default profile cannot be loaded",
             "install the package apparmor",
         ),
         (false, _) => {
-            let what = "not there: profiles that pods ask for are refused";
-            Finding::missing(TOPIC, "AppArmor", what, "boot with apparmor=1 security=apparmor, if you want it")
+            let what = "not available: pods with an AppArmor profile are refused";
+            Finding::missing(TOPIC, "AppArmor", what, "to enable it, boot with apparmor=1 security=apparmor")
         }
     }
 }
 
-/// Told only where there is one: most hosts have one of the two.
+/// Reports SELinux only if it is enabled: most hosts have AppArmor or SELinux, not both.
 fn selinux() -> Option<Finding> {
     let enforcing = fs::read_to_string(Path::new("/sys/fs/selinux/enforce")).ok()?;
     let mode = if enforcing.trim() == "1" { "enforcing" } else { "permissive" };
@@ -117,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lacking_capability_is_named_with_what_is_lost() {
+    fn a_missing_capability_is_reported_with_its_purpose() {
         assert_eq!(effective("Name:\tx\nCapEff:\t000001ffffffffff\n"), Some(0x1ff_ffff_ffff));
         assert_eq!(weigh(u64::MAX).level, Level::Ok);
         let resource = weigh(!(1 << 24));

@@ -1,4 +1,4 @@
-//! Where images and what runs are kept, and whether layers can be put on top of each other there.
+//! Checks the root and state directories, overlayfs and user namespaces.
 
 use std::ffi::CString;
 use std::fs;
@@ -15,7 +15,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, 
 use super::finding::Finding;
 
 const TOPIC: &str = "storage";
-/// Less than this is too little for more than a few images.
+/// Minimum free bytes in the root directory: enough for a few images.
 const SPACE_MIN: u64 = 2 << 30;
 const STATE_MIN: u64 = 64 << 20;
 const FILES_MIN: u64 = 10_000;
@@ -29,12 +29,12 @@ pub(super) async fn check(config: &Config) -> Vec<Finding> {
     found
 }
 
-/// The directory itself, or what is above it where it is not made yet.
+/// Returns the directory, or its nearest existing parent.
 fn existing(dir: &Path) -> &Path {
     dir.ancestors().find(|above| above.is_dir()).unwrap_or(Path::new("/"))
 }
 
-/// A directory that is gone with this.
+/// A temporary directory, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -48,24 +48,25 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            // What was found is still to be told.
-            writeln!(io::stderr(), "crisp: {} stays behind: {error}", self.0.display()).ok();
+            // The findings are still printed.
+            writeln!(io::stderr(), "crisp: removing {}: {error}", self.0.display()).ok();
         }
     }
 }
 
 fn space(setting: &'static str, dir: &Path, least: u64) -> Finding {
     let (at, name) = (existing(dir), format!("space of {setting}"));
-    let hint = format!("make room, or set {setting} to a directory on another disk");
+    let hint = format!("free space, or set {setting} to a directory on another disk");
     match statvfs(at) {
         Ok(stat) => {
             let free = stat.f_bavail.saturating_mul(stat.f_frsize);
             let words = format!("{}: {} MiB free", dir.display(), free >> 20);
-            // A file system that counts no files has no end of them.
+            // f_files is 0 on file systems without a fixed number of inodes.
             if free < least {
-                Finding::warn(TOPIC, name, format!("{words}, which is little"), hint)
+                Finding::warn(TOPIC, name, format!("{words}; {} MiB or more recommended", least >> 20), hint)
             } else if stat.f_files > 0 && stat.f_favail < FILES_MIN {
-                Finding::warn(TOPIC, name, format!("{words}, but only {} files can be made", stat.f_favail), hint)
+                let words = format!("{words}, but only {} free inodes; {FILES_MIN} or more recommended", stat.f_favail);
+                Finding::warn(TOPIC, name, words, hint)
             } else {
                 Finding::ok(TOPIC, name, words)
             }
@@ -74,7 +75,7 @@ fn space(setting: &'static str, dir: &Path, least: u64) -> Finding {
     }
 }
 
-/// Names that the kernel gives to numbers, for those that matter here.
+/// Returns the name for a file system's magic number.
 fn file_system(magic: u64) -> &'static str {
     match magic {
         0xEF53 => "ext4",
@@ -97,33 +98,33 @@ fn kind(setting: &'static str, dir: &Path) -> Finding {
     let magic = match statfs(existing(dir)) {
         Ok(stat) => u64::try_from(stat.f_type).unwrap_or(0),
         Err(error) => {
-            return Finding::missing(TOPIC, name, error.to_string(), "see whether the disk is well").essential();
+            return Finding::missing(TOPIC, name, error.to_string(), "check the disk for errors").essential();
         }
     };
     let kind = file_system(magic);
     let words = format!("{}: {kind}", dir.display());
     match (setting, kind) {
         ("root", "tmpfs" | "ramfs") => {
-            let what = format!("{words}: images take memory and are gone after a reboot");
+            let what = format!("{words}: images use memory and are lost at reboot");
             Finding::warn(TOPIC, name, what, "set root to a directory on a disk")
         }
         ("root", "overlay" | "nfs" | "fuse" | "9p") => {
-            let what = format!("{words}: overlayfs may not take it for its upper layer");
+            let what = format!("{words}: overlayfs may refuse it as upper directory");
             Finding::warn(TOPIC, name, what, "set root to a directory on ext4, xfs or btrfs")
         }
         ("state", "tmpfs" | "ramfs") | ("root", _) => Finding::ok(TOPIC, name, words),
         (_, _) => {
-            let what = format!("{words}: what runs is written to a disk, which is slower, and outlives a reboot");
-            Finding::warn(TOPIC, name, what, "set state to a directory on a tmpfs, such as below /run")
+            let what = format!("{words}: not a tmpfs, so runtime state is slower to write and survives a reboot");
+            Finding::warn(TOPIC, name, what, "set state to a directory on a tmpfs, such as /run/crisp")
         }
     }
 }
 
-/// Puts one layer on top of another, as for a container, in a mount that is never anywhere.
+/// Tests an overlay mount, as for a container; the mount stays detached.
 fn overlay(root: &Path) -> Finding {
     let name = "overlayfs";
     match Scratch::below(root).and_then(|scratch| try_overlay(&scratch.0)) {
-        Ok(()) => Finding::ok(TOPIC, name, format!("works in {} (tried)", root.display())),
+        Ok(()) => Finding::ok(TOPIC, name, format!("works in {} (tested)", root.display())),
         Err(error) => {
             let hint = "load the module (modprobe overlay), or set root to a directory on ext4, xfs or btrfs";
             Finding::missing(TOPIC, name, format!("does not work in {}: {error}", root.display()), hint).essential()
@@ -145,21 +146,21 @@ fn try_overlay(dir: &Path) -> io::Result<()> {
     let root = fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
     let below = openat(&root, "below", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     if io::read_to_string(fs::File::from(below))? != "below" {
-        return Err(io::Error::other("a file of the lower layer has another content"));
+        return Err(io::Error::other("a file of the lower directory has wrong content"));
     }
     let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     let above = openat(&root, "above", flags, Mode::from_raw_mode(0o600))?;
     fs::File::from(above).write_all(b"above")?;
     match fs::read_to_string(dir.join("upper/above")) {
         Ok(text) if text == "above" => Ok(()),
-        Ok(_) | Err(_) => Err(io::Error::other("what is written does not reach the upper layer")),
+        Ok(_) | Err(_) => Err(io::Error::other("a written file does not appear in the upper directory")),
     }
 }
 
-/// The daemon asks the same of its shim when it starts.
+/// Runs the shim's user namespace probe, which the daemon also runs at start.
 async fn user_namespaces(config: &Config) -> Finding {
     let name = "user namespaces";
-    let hint = "kernel 6.3 or later, user.max_user_namespaces above 0, and root on ext4, xfs or btrfs";
+    let hint = "use Linux 6.3 or later, user.max_user_namespaces above 0, and root on ext4, xfs or btrfs";
     let program = match ShimProgram::load(&config.shim) {
         Ok(program) => program,
         Err(error) => {
@@ -169,7 +170,7 @@ async fn user_namespaces(config: &Config) -> Finding {
     };
     let dirs = Scratch::below(&config.root).and_then(|scratch| {
         let state = if config.state.is_dir() { None } else { Some(scratch.0.join("state")) };
-        // The probe wants a directory of its own that is empty.
+        // The probe needs an empty directory.
         let own = scratch.0.join("probe");
         fs::create_dir(&own)?;
         state.as_ref().map(fs::create_dir).transpose()?;
@@ -180,8 +181,8 @@ async fn user_namespaces(config: &Config) -> Finding {
         Err(error) => Some(error.to_string()),
     };
     match lack {
-        None => Finding::ok(TOPIC, name, "pods can have their own, with idmapped mounts (tried)"),
-        Some(reason) => Finding::missing(TOPIC, name, format!("not offered to pods: {reason}"), hint),
+        None => Finding::ok(TOPIC, name, "available for pods, with idmapped mounts (tested)"),
+        Some(reason) => Finding::missing(TOPIC, name, format!("not available for pods: {reason}"), hint),
     }
 }
 
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_there_yet_is_looked_for_above() {
+    fn a_missing_directory_is_checked_by_its_nearest_parent() {
         assert_eq!(existing(Path::new("/proc/self/none/of/this")), Path::new("/proc/self"));
         assert_eq!(space("root", Path::new("/dev/shm/none"), u64::MAX).level, Level::Warn);
         assert_eq!(kind("state", Path::new("/dev/shm")).level, Level::Ok);
@@ -200,7 +201,7 @@ mod tests {
 
     #[test]
     #[ignore = "needs root"]
-    fn an_overlay_is_tried_and_leaves_nothing() {
+    fn the_overlay_test_leaves_no_files() {
         let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
         let found = overlay(&dir.path().join("not/made/yet"));
         assert_eq!(found.level, Level::Ok, "{found:?}");

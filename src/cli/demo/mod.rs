@@ -1,4 +1,4 @@
-//! `crisp demo`: a pod that is resized while it runs, with the kernel's word before and after.
+//! `crisp demo`: resizes a running pod, and shows the kernel's values before and after.
 
 mod script;
 mod workload;
@@ -17,7 +17,7 @@ use super::{signals, verbose_info};
 
 pub use workload::{WorkloadArgs, run_workload};
 
-/// Where the daemon is.
+/// Arguments of `crisp demo`.
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
     #[command(flatten)]
@@ -36,16 +36,16 @@ pub enum DemoError {
     Call(#[from] CallError),
     #[error(transparent)]
     NotCrisp(#[from] NotCrisp),
-    #[error("{0}: `crisp check` says what this host lacks")]
+    #[error("{0}; run `crisp check` to see what this host is missing")]
     Failed(String),
-    #[error("something of the demo stays behind: {0}")]
+    #[error("cleaning up: {0}")]
     Left(String),
-    #[error("interrupted; all of the demo is gone again")]
+    #[error("interrupted; pod and image were removed")]
     Interrupted,
 }
 
 impl DemoError {
-    /// What the program ends with.
+    /// Returns the exit code of the program.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Interrupted => signals::EXIT_CODE,
@@ -54,14 +54,14 @@ impl DemoError {
     }
 }
 
-/// Shows it.
+/// Runs `crisp demo`.
 pub fn demo(args: DemoArgs) -> Result<(), DemoError> {
     let config = args.settings.load()?;
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(DemoError::Start)?;
     tokio.block_on(async {
         let cri = Cri::connect(&config.listen).await?;
         let ask = cri_api::v1::StatusRequest { verbose: true };
-        let status = cri.runtime().status(ask).await.map_err(call("asking the daemon"))?.into_inner();
+        let status = cri.runtime().status(ask).await.map_err(call("querying the daemon"))?.into_inner();
         let info: DaemonInfo = verbose_info::read(&status.info)?;
         let interrupt = Interrupt::note().map_err(DemoError::Start)?;
         writeln!(io::stdout(), "crisp {} on {}", info.release, config.listen.display()).ok();
@@ -79,8 +79,8 @@ pub fn demo(args: DemoArgs) -> Result<(), DemoError> {
         }
         ended.map_err(|left| DemoError::Left(chain(&left)))?;
         let next =
-            "Next: `crisp check` for this host, `crisp resize --help` and `crisp explain --help` for pods of your own.";
-        writeln!(io::stdout(), "\nThe pod, its image and its logs are gone again.\n{next}").ok();
+            "Next: `crisp check` for this host, `crisp resize --help` and `crisp explain --help` for your own pods.";
+        writeln!(io::stdout(), "\nThe pod, its image and its logs were removed.\n{next}").ok();
         Ok(())
     })
 }

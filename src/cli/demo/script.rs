@@ -1,4 +1,4 @@
-//! What is shown, in its order.
+//! The steps of the demo.
 
 use std::io::{self, Write as _};
 use std::time::{Duration, Instant};
@@ -13,30 +13,30 @@ use super::super::units;
 
 const SMALL: PodSize = PodSize { millis: 250, mib: 64 };
 const LARGE: PodSize = PodSize { millis: 1000, mib: 192 };
-/// What the program takes meanwhile, in MiB: more than the small pod has.
+/// Memory that the program allocates, in MiB: more than the limit of the small pod.
 const HELD: u64 = 96;
-/// How long the use of a CPU is measured.
+/// How long CPU usage is measured.
 const MEASURED: Duration = Duration::from_millis(1500);
 const LOOK_EVERY: Duration = Duration::from_millis(150);
 
 pub(super) async fn run_script(selftest: &Selftest, steps: &mut Steps) -> Result<(), Failed> {
-    heading("A pod, from an image made of this very program: no registry is asked");
+    heading("Create a pod, with an image built from this program (no registry needed)");
     let demo = Demo::make(selftest, steps).await?;
     let before = demo.identity(steps).await?;
 
-    heading("CPU up: 250m to 1, while it spins");
+    heading("CPU up: 250m to 1, while the program uses all CPU time it gets");
     demo.measure(steps).await?;
     demo.cpu(steps, LARGE.millis).await?;
     demo.measure(steps).await?;
 
-    heading("Memory up: 64Mi to 192Mi, and the program takes 96 MiB more");
+    heading("Memory up: 64Mi to 192Mi, then the program allocates 96 MiB");
     demo.memory(steps, LARGE.mib).await?;
     demo.hold(steps, HELD).await?;
 
-    heading("Memory down while it is in use: refused, and nobody is killed");
+    heading("Memory down while the memory is in use: refused, no process is killed");
     demo.refused(steps).await?;
 
-    heading("Memory down once it is given back");
+    heading("Memory down after the program has freed the memory");
     demo.hold(steps, 0).await?;
     demo.memory(steps, SMALL.mib).await?;
 
@@ -44,7 +44,7 @@ pub(super) async fn run_script(selftest: &Selftest, steps: &mut Steps) -> Result
     demo.cpu(steps, SMALL.millis).await?;
     demo.measure(steps).await?;
 
-    heading("All along it was the same process");
+    heading("The process is still the same");
     demo.same(steps, before).await
 }
 
@@ -52,27 +52,27 @@ fn heading(text: &str) {
     writeln!(io::stdout(), "\n{}", Color::stdout().bold(text)).ok();
 }
 
-/// A share of a CPU, drawn.
+/// Draws CPU usage as a bar.
 fn bar(percent: u128) -> String {
     let blocks = usize::try_from(percent / 5).unwrap_or(0).min(40);
     format!("{percent:>3}% of a CPU  {}", "█".repeat(blocks))
 }
 
-/// The part of a refusal that has the numbers: its beginning names the container, its end the file.
+/// Returns the part of a refusal with the numbers, without the container before it and the file after it.
 fn numbers(refusal: &str) -> &str {
     let begin = refusal.find("memory limit (").unwrap_or(0);
     let rest = refusal.get(begin..).unwrap_or(refusal);
     rest.split_once(": ").map_or(rest, |(numbers, _)| numbers)
 }
 
-/// The pod that is shown.
+/// The pod of the demo.
 struct Demo<'a> {
     selftest: &'a Selftest,
     pod: SelftestPod,
     container: SelftestContainer,
 }
 
-/// Which process it is, and how often the kernel killed for lack of memory.
+/// Identity of the process, and the number of OOM kills.
 #[derive(Debug, PartialEq, Eq)]
 struct Identity {
     pid: Option<u32>,
@@ -106,7 +106,7 @@ impl<'a> Demo<'a> {
         Ok(Self { selftest, pod, container })
     }
 
-    /// How much of a CPU the container uses, while one looks on.
+    /// Measures the container's CPU usage and shows it live.
     async fn measure(&self, steps: &mut Steps) -> Result<(), Failed> {
         let failed = |source| Failed::Step { step: "stats", source };
         let (begin, first) = (Instant::now(), self.cpu_time().await.map_err(failed)?);
@@ -115,14 +115,14 @@ impl<'a> Demo<'a> {
             let used = self.cpu_time().await.map_err(failed)?.saturating_sub(first);
             let percent = u128::from(used) * 100 / begin.elapsed().as_nanos().max(1);
             let end = begin.elapsed() >= MEASURED;
-            steps.watch("used meanwhile", &bar(percent), end);
+            steps.watch("CPU usage", &bar(percent), end);
             if end {
                 return Ok(());
             }
         }
     }
 
-    /// In nanoseconds.
+    /// Returns the container's CPU time in nanoseconds.
     async fn cpu_time(&self) -> Result<u64, SelftestError> {
         let cpu = self.selftest.stats(&self.container).await?.cpu;
         Ok(cpu.and_then(|cpu| cpu.usage_core_nano_seconds).map_or(0, |value| value.value))
@@ -137,7 +137,7 @@ impl<'a> Demo<'a> {
         self.resize(steps, "resize memory", memory(mib), &[memory_knob(&self.container.group)]).await
     }
 
-    /// The pod before the container when it grows, after it when it shrinks.
+    /// Resizes pod and container: the pod first if it grows, last if it shrinks.
     async fn resize(
         &self,
         steps: &mut Steps,
@@ -163,7 +163,7 @@ impl<'a> Demo<'a> {
         steps.step(step, change).await
     }
 
-    /// Has the program hold so much memory.
+    /// Makes the program hold `mib` MiB of memory.
     async fn hold(&self, steps: &mut Steps, mib: u64) -> Result<(), Failed> {
         let hold = async {
             self.selftest.exec(&self.container, &["hold", &mib.to_string()]).await?;
@@ -171,10 +171,10 @@ impl<'a> Demo<'a> {
             let memory = stats.memory.and_then(|memory| memory.working_set_bytes).map_or(0, |bytes| bytes.value);
             Ok(((), format!("the program holds {mib} MiB; {} in use", units::measured(memory))))
         };
-        steps.step(if mib > 0 { "take memory" } else { "give memory back" }, hold).await
+        steps.step(if mib > 0 { "allocate memory" } else { "free memory" }, hold).await
     }
 
-    /// What must not be done is not.
+    /// Checks that a limit below the usage is refused and leaves the file unchanged.
     async fn refused(&self, steps: &mut Steps) -> Result<(), Failed> {
         let knob = memory_knob(&self.container.group);
         let before = read(&self.container.group, std::slice::from_ref(&knob));
@@ -182,11 +182,11 @@ impl<'a> Demo<'a> {
             let error = match self.selftest.update(&self.container, memory(SMALL.mib)).await {
                 Err(SelftestError::Daemon(status)) if status.code() == tonic::Code::FailedPrecondition => status,
                 Err(other) => return Err(other),
-                Ok(()) => return Err(SelftestError::Wrong("memory in use was taken away".to_owned())),
+                Ok(()) => return Err(SelftestError::Wrong("a memory limit below the usage was accepted".to_owned())),
             };
             let after = read(&self.container.group, std::slice::from_ref(&knob));
             if before != after {
-                return Err(SelftestError::Wrong(format!("{knob} was {before:?} and is {after:?}")));
+                return Err(SelftestError::Wrong(format!("{knob} changed from {before:?} to {after:?}")));
             }
             Ok(((), format!("{knob} is still {}: {}", after.join(" "), numbers(error.message()))))
         };
@@ -210,12 +210,12 @@ impl<'a> Demo<'a> {
         let same = async {
             let after = self.look().await?;
             if before != after {
-                return Err(SelftestError::Wrong(format!("it was {before:?} and is {after:?}")));
+                return Err(SelftestError::Wrong(format!("the process changed from {before:?} to {after:?}")));
             }
             let pid = after.pid.unwrap_or(0);
-            Ok(((), format!("pid {pid}, not restarted, {} kills for lack of memory", after.kills)))
+            Ok(((), format!("pid {pid}, 0 restarts, {} OOM kills", after.kills)))
         };
-        steps.step("look", same).await
+        steps.step("process", same).await
     }
 }
 
@@ -242,7 +242,7 @@ fn cpu_and_memory(group: &Cgroup) -> Vec<Knob> {
     cpu_knobs(group).into_iter().chain([memory_knob(group)]).collect()
 }
 
-/// What the kernel's files hold.
+/// Reads the cgroup files.
 fn read(group: &Cgroup, knobs: &[Knob]) -> Vec<String> {
     knobs.iter().map(|knob| group.read(knob).map_or_else(|_| "-".to_owned(), |text| text.trim().to_owned())).collect()
 }
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_refusal_the_numbers_are_shown() {
+    fn the_numbers_of_a_refusal_are_shown() {
         let words = "changing x: attempting to set memory limit (1) below current usage (2): 1 bytes cannot be reclaimed, /sys/f stays";
         let expected = "memory limit (1) below current usage (2)";
         assert_eq!(numbers(words), expected);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_as_long_as_what_is_used() {
+    fn the_length_of_a_bar_is_the_cpu_usage() {
         assert_eq!(bar(25), " 25% of a CPU  █████");
         assert_eq!(bar(0), "  0% of a CPU  ");
     }

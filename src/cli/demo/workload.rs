@@ -1,4 +1,4 @@
-//! What runs in the pods of `crisp demo` and `crisp check --live`: it works, holds memory, and does as it is told.
+//! The workload in the pods of `crisp demo` and `crisp check --live`: uses CPU and holds memory on command.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Mebibytes that are to be held, and that are.
+/// Files with the MiB of memory to hold, and the MiB held now.
 const WANTED: &str = "/hold";
 const HELD: &str = "/held";
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const PAGE: usize = 4096;
-/// Blocks as large as this go back to the kernel at once, in bytes.
+/// malloc returns freed blocks of this size, in bytes, to the kernel at once.
 const LARGE: i32 = 256 << 10;
-/// Touching memory may take its time where there is hardly enough.
+/// Time to allocate the memory; page faults are slow near the memory limit.
 const WITHIN: Duration = Duration::from_secs(50);
 
 #[derive(Debug, clap::Args)]
@@ -24,23 +24,23 @@ pub struct WorkloadArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Wait to be stopped.
+    /// Wait for SIGTERM.
     Idle,
-    /// Keep one CPU busy, hold memory as told, and wait to be stopped.
+    /// Use one CPU, hold memory as set by `hold`, and wait for SIGTERM.
     Work,
-    /// Tell the one that works how much memory to hold, and wait until it does.
+    /// Set how much memory the process `work` holds, and wait until it does.
     Hold { mib: usize },
     /// Print a word.
     Say { word: String },
 }
 
-/// Does as told.
+/// Runs a command of the workload.
 pub fn run_workload(args: WorkloadArgs) -> io::Result<()> {
     match args.word {
         Command::Idle => wait(false),
         Command::Work => {
             if !sys::malloc::return_from(LARGE) {
-                return Err(io::Error::other("memory that is given back would stay with the allocator"));
+                return Err(io::Error::other("cannot configure malloc to return freed memory to the kernel"));
             }
             std::thread::spawn(|| {
                 loop {
@@ -54,7 +54,7 @@ pub fn run_workload(args: WorkloadArgs) -> io::Result<()> {
     }
 }
 
-/// Until SIGTERM: the first process of a container ends by no signal that it has no hand for.
+/// Waits for SIGTERM. It needs a handler: the kernel ignores signals without one for PID 1 of a PID namespace.
 fn wait(holding: bool) -> io::Result<()> {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio.block_on(async {
@@ -73,14 +73,14 @@ fn wait(holding: bool) -> io::Result<()> {
     })
 }
 
-/// Takes or gives back as much memory as is wanted.
+/// Allocates or frees memory until as much is held as `WANTED` says.
 fn follow(memory: &mut Vec<Vec<u8>>) -> io::Result<()> {
     let wanted = fs::read_to_string(WANTED).ok().and_then(|text| text.trim().parse::<usize>().ok());
     let Some(wanted) = wanted.filter(|wanted| *wanted != memory.len()) else { return Ok(()) };
     memory.truncate(wanted);
     while memory.len() < wanted {
         let mut piece = vec![0_u8; 1 << 20];
-        // Memory is had from the first write on.
+        // The kernel allocates a page at the first write to it.
         piece.iter_mut().step_by(PAGE).for_each(|byte| *byte = 1);
         memory.push(piece);
     }
@@ -92,7 +92,7 @@ fn hold(mib: usize) -> io::Result<()> {
     let begin = Instant::now();
     while fs::read_to_string(HELD).ok().as_deref() != Some(&mib.to_string()) {
         if begin.elapsed() > WITHIN {
-            return Err(io::Error::other(format!("{mib} MiB are still not held")));
+            return Err(io::Error::other(format!("the workload does not hold {mib} MiB after {} s", WITHIN.as_secs())));
         }
         std::thread::sleep(LOOK_EVERY);
     }

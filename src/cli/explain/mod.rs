@@ -1,4 +1,4 @@
-//! `crisp explain`: what a pod or container was asked to have, what was written, and what the kernel says.
+//! `crisp explain`: shows requested, applied and actual limits of a pod or container.
 
 mod print;
 mod view;
@@ -16,15 +16,15 @@ use super::target::{self, Target, TargetError};
 use super::verbose_info::NotCrisp;
 use super::{cgroup_files, verbose_info};
 
-/// What is to be explained.
+/// Arguments of `crisp explain`.
 #[derive(Debug, clap::Args)]
 pub struct ExplainArgs {
     #[command(flatten)]
     settings: CommonArgs,
-    /// A pod or container: its id or the beginning of it, its name, POD/CONTAINER or NAMESPACE/POD.
+    /// Pod or container: ID or ID prefix, name, POD/CONTAINER or NAMESPACE/POD.
     #[arg(value_name = "CONTAINER|POD")]
     target: String,
-    /// Print all that is known, as JSON.
+    /// Print all information as JSON.
     #[arg(long)]
     json: bool,
 }
@@ -49,7 +49,7 @@ pub enum ExplainError {
     Print(#[source] io::Error),
 }
 
-/// Explains it.
+/// Runs `crisp explain`.
 pub fn explain(args: ExplainArgs) -> Result<(), ExplainError> {
     let ExplainArgs { settings, target, json } = args;
     let config = settings.load()?;
@@ -67,7 +67,8 @@ pub fn explain(args: ExplainArgs) -> Result<(), ExplainError> {
 
 async fn container(cri: &Cri, id: &str) -> Result<ContainerView, ExplainError> {
     let ask = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
-    let answer = cri.runtime().container_status(ask).await.map_err(call("looking at the container"))?.into_inner();
+    let answer =
+        cri.runtime().container_status(ask).await.map_err(call("reading the container's status"))?.into_inner();
     let info: verbose_info::ContainerInfo = verbose_info::read(&answer.info)?;
     let group = cgroup_files::group(&cgroup_files::layout()?, &info.cgroup)?;
     Ok(view::container(answer.status.unwrap_or_default(), &info, &group))
@@ -75,7 +76,7 @@ async fn container(cri: &Cri, id: &str) -> Result<ContainerView, ExplainError> {
 
 async fn pod(cri: &Cri, id: &str) -> Result<PodView, ExplainError> {
     let ask = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
-    let answer = cri.runtime().pod_sandbox_status(ask).await.map_err(call("looking at the pod"))?.into_inner();
+    let answer = cri.runtime().pod_sandbox_status(ask).await.map_err(call("reading the pod's status"))?.into_inner();
     let info: verbose_info::PodInfo = verbose_info::read(&answer.info)?;
     let group = cgroup_files::group(&cgroup_files::layout()?, &info.cgroup.path)?;
     let filter = v1::ContainerFilter { pod_sandbox_id: id.to_owned(), ..Default::default() };
@@ -84,7 +85,7 @@ async fn pod(cri: &Cri, id: &str) -> Result<PodView, ExplainError> {
     for listed in listed.map_err(call("listing containers"))?.into_inner().containers {
         match container(cri, &listed.id).await {
             Ok(view) => containers.push(view),
-            // It was removed in between.
+            // The container was removed after it was listed.
             Err(ExplainError::Call(error)) if error.status.code() == tonic::Code::NotFound => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! A view on a terminal, or for a program.
+//! Prints a view as text or JSON.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -31,7 +31,7 @@ fn state(view: &ContainerView) -> String {
     match (&view.ended, view.pid) {
         (Some(ended), _) => {
             let message = if ended.message.is_empty() { String::new() } else { format!(": {}", ended.message) };
-            format!("exited with {} ({}{message})", ended.code, ended.reason)
+            format!("exited with code {} ({}{message})", ended.code, ended.reason)
         }
         (None, Some(pid)) => format!("{}, pid {pid}", view.state),
         (None, None) => view.state.to_owned(),
@@ -43,7 +43,7 @@ fn container(out: &mut impl Write, view: &ContainerView, color: Color) -> io::Re
         writeln!(out, "pod spec: {}", spec(resources))?;
     }
     if !view.has_cgroup {
-        writeln!(out, "cgroup {} is gone: nothing is in force any more", view.cgroup)?;
+        writeln!(out, "cgroup {} no longer exists: no limits are active", view.cgroup)?;
     }
     let score = view.oom_score.as_ref().map(|score| {
         let show = |score: Option<i16>| score.map(|score| score.to_string());
@@ -60,12 +60,12 @@ fn pod(out: &mut impl Write, view: &PodView, color: Color) -> io::Result<()> {
     let head = format!("pod {}/{} ({})", view.namespace, view.name, short(&view.id));
     writeln!(out, "{}: {}", color.bold(&head), view.state)?;
     let owner = match view.owner {
-        "crisp" => "crisp's own: sized by what is asked of the pod",
-        _ => "its client's: crisp never writes there",
+        "crisp" => "managed by crisp: limits follow the pod's resources",
+        _ => "managed by the client: crisp never changes its limits",
     };
-    writeln!(out, "cgroup {} is {owner}", view.cgroup)?;
+    writeln!(out, "cgroup {} ({owner})", view.cgroup)?;
     if let Some(overhead) = &view.overhead {
-        writeln!(out, "overhead beside its containers: {overhead}")?;
+        writeln!(out, "pod overhead: {overhead}")?;
     }
     if let Some(announced) = &view.announced {
         let one = |name: &str, resources: &Option<Resources>| {
@@ -73,14 +73,14 @@ fn pod(out: &mut impl Write, view: &PodView, color: Color) -> io::Result<()> {
             format!("{name}: {}", spec(resources.as_ref().unwrap_or(&none)))
         };
         let mut lines: Vec<String> = Vec::new();
-        lines.extend(announced.resources.is_some().then(|| one("the pod", &announced.resources)));
+        lines.extend(announced.resources.is_some().then(|| one("pod", &announced.resources)));
         lines.extend(announced.containers.iter().map(|container| one(&container.name, &container.resources)));
-        writeln!(out, "announced (KEP-4112): {}", lines.join("; "))?;
+        writeln!(out, "declared (KEP-4112): {}", lines.join("; "))?;
     }
     if view.has_cgroup {
         table(out, &view.files, None, color)?;
     } else {
-        writeln!(out, "the cgroup is gone: nothing is in force any more")?;
+        writeln!(out, "the cgroup no longer exists: no limits are active")?;
     }
     for view in &view.containers {
         let head = format!("container {} ({})", view.name, short(&view.id));
@@ -90,7 +90,7 @@ fn pod(out: &mut impl Write, view: &PodView, color: Color) -> io::Result<()> {
     Ok(())
 }
 
-/// Requests and limits in one line.
+/// Formats requests and limits in one line.
 fn spec(resources: &Resources) -> String {
     let list = |amounts: &ResourceList| {
         let all: Vec<String> = amounts.iter().map(|(name, amount)| format!("{} {amount}", name.as_str())).collect();
@@ -103,7 +103,7 @@ fn dash(text: Option<String>) -> String {
     text.unwrap_or_else(|| "-".to_owned())
 }
 
-/// The rows, and in which directories their files are.
+/// Prints the rows, and the directories of their files.
 fn table(out: &mut impl Write, files: &[Row], more: Option<[String; 5]>, color: Color) -> io::Result<()> {
     if files.is_empty() && more.is_none() {
         return Ok(());
@@ -121,7 +121,7 @@ fn table(out: &mut impl Write, files: &[Row], more: Option<[String; 5]>, color: 
     }
     for (line, row) in lines.by_ref().zip(files) {
         if row.drift {
-            writeln!(out, "{}", color.bad(&format!("{line}  ← somebody else wrote this")))?;
+            writeln!(out, "{}", color.bad(&format!("{line}  ← changed outside crisp")))?;
         } else {
             writeln!(out, "{line}")?;
         }
@@ -130,7 +130,7 @@ fn table(out: &mut impl Write, files: &[Row], more: Option<[String; 5]>, color: 
     directories(files).iter().try_for_each(|line| writeln!(out, "{}", color.faint(line)))
 }
 
-/// Each directory once, with the controllers whose files are in it.
+/// Lists each directory once, with the controllers of the files in it.
 fn directories(files: &[Row]) -> Vec<String> {
     let mut found: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for row in files {
@@ -161,15 +161,15 @@ mod tests {
     }
 
     #[test]
-    fn drift_is_marked_and_every_directory_is_told_once() {
+    fn drift_is_marked_and_each_directory_is_listed_once() {
         let files = [row("memory.max", "/c/a", true), row("cpu.max", "/c/a", false)];
         let mut out = Vec::new();
         table(&mut out, &files, None, Color::none()).unwrap();
         let text = String::from_utf8(out).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 4, "{text}");
-        assert!(lines[1].contains("1048576 (1Mi)") && lines[1].contains("somebody else"), "{text}");
-        assert!(!lines[2].contains("somebody else"), "{text}");
+        assert!(lines[1].contains("1048576 (1Mi)") && lines[1].contains("changed outside crisp"), "{text}");
+        assert!(!lines[2].contains("changed outside crisp"), "{text}");
         assert_eq!(lines[3], "memory, cpu: /c/a");
     }
 }

@@ -1,4 +1,4 @@
-//! What is known of a pod or container, put together.
+//! The data that `crisp explain` shows of a pod or container.
 
 use cgroup::Cgroup;
 use cri_api::v1;
@@ -23,14 +23,14 @@ pub(super) struct ContainerView {
     pub(super) pod: String,
     pub(super) state: &'static str,
     pub(super) pid: Option<u32>,
-    /// Of one that has ended.
+    /// Set if the container has exited.
     pub(super) ended: Option<Ended>,
     pub(super) cgroup: String,
-    /// Whether the cgroup is there: then `actual` is what its files hold.
+    /// Whether the cgroup exists; if so, `actual` is the content of its files.
     pub(super) has_cgroup: bool,
     pub(super) files: Vec<Row>,
     pub(super) oom_score: Option<Score>,
-    /// Requests and limits of the pod spec (KEP-4112), where the client told them.
+    /// Requests and limits of the pod spec (KEP-4112), if the client sent them.
     pub(super) kubernetes: Option<Resources>,
 }
 
@@ -56,13 +56,13 @@ pub(super) struct PodView {
     pub(super) namespace: String,
     pub(super) state: &'static str,
     pub(super) cgroup: String,
-    /// Who made the cgroup, and so sizes it.
+    /// Creator of the cgroup, which also sets its limits: `crisp` or `client`.
     pub(super) owner: &'static str,
     pub(super) has_cgroup: bool,
     pub(super) files: Vec<Row>,
-    /// What the pod costs beside its containers, in words.
+    /// Pod overhead, as text.
     pub(super) overhead: Option<String>,
-    /// What was announced of its containers (KEP-4112).
+    /// Declared resources of the pod and its containers (KEP-4112).
     pub(super) announced: Option<PodResourceConfig>,
     pub(super) containers: Vec<ContainerView>,
 }
@@ -95,9 +95,9 @@ pub(super) fn container(status: v1::ContainerStatus, info: &ContainerInfo, group
     }
 }
 
-fn score(said: &VerboseInfo) -> Option<Score> {
-    let asked = said.asked.oom_score_adj.map(|score| score.get());
-    let actual = said.actual.as_ref().and_then(|actual| actual.oom_score_adj).map(|score| score.get());
+fn score(info: &VerboseInfo) -> Option<Score> {
+    let asked = info.asked.oom_score_adj.map(|score| score.get());
+    let actual = info.actual.as_ref().and_then(|actual| actual.oom_score_adj).map(|score| score.get());
     (asked.is_some() || actual.is_some()).then_some(Score { asked, actual })
 }
 
@@ -127,8 +127,8 @@ pub(super) fn pod(
     }
 }
 
-fn overhead(said: &VerboseInfo) -> Option<String> {
-    let overhead = said.overhead.as_ref()?;
+fn overhead(info: &VerboseInfo) -> Option<String> {
+    let overhead = info.overhead.as_ref()?;
     let cpu = overhead.cpu_quota.map(|quota| format!("cpu {}", units::cpus(quota, overhead.cpu_period)));
     let memory = overhead.memory.map(|memory| format!("memory {}", units::memory(memory)));
     let parts: Vec<String> = [cpu, memory].into_iter().flatten().collect();

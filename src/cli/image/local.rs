@@ -1,7 +1,7 @@
-//! Images of a store that no daemon has open.
+//! Works on an image store that no daemon has open.
 //!
-//! Containers outlive the daemon that made them. As long as there may be one, no layer is freed here: only a daemon
-//! finds out which of them run.
+//! Containers outlive the daemon. While there may be one, no layer is deleted here: only a daemon
+//! can find out which containers run.
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -19,14 +19,14 @@ use super::output_file::OutputFile;
 use crate::progress_bar::ProgressBar;
 use crate::signals::Interrupt;
 
-/// The store, opened by us.
+/// A store opened by this process.
 pub(crate) struct LocalStore {
     store: Store,
     layout: Layout,
     pinned: PinnedImages,
 }
 
-/// What to do about a store that does not exist.
+/// What to do if the store does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IfMissing {
     Make,
@@ -36,8 +36,8 @@ pub(crate) enum IfMissing {
 impl LocalStore {
     pub(crate) fn open(config: &RawConfig, absent: IfMissing) -> Result<Self, ImageError> {
         let dir = images_dir(&config.root);
-        // A store has its lock from the first moment; a directory of that name alone may be anybody's. Where we may not look,
-        // opening says so.
+        // A store has a lock file from its creation on; a directory without one may be another
+        // program's. If the directory cannot be read, `Store::open` reports it.
         if absent == IfMissing::Refuse && matches!(dir.join("lock").try_exists(), Ok(false)) {
             return Err(ImageError::NoStore(dir));
         }
@@ -52,7 +52,7 @@ impl LocalStore {
         self.store.list().iter().map(|image| convert::image::to_wire(image, &self.pinned)).collect()
     }
 
-    /// Something of a container that may still run.
+    /// Returns a path of a container that may still run.
     fn container(&self) -> Result<Option<PathBuf>, FileError> {
         let first = |dir: PathBuf| safe_fs::list_names(&dir).map(|names| names.first().map(|name| dir.join(name)));
         if let Some(writable) = first(self.layout.writable_layers())? {
@@ -70,7 +70,7 @@ impl LocalStore {
         self.container().map_err(|error| ImageError::Containers(error.into()))
     }
 
-    /// Removes an image with all its names; false if there is none.
+    /// Removes an image with all its tags; false if it does not exist.
     pub(crate) fn remove(&self, name: &str) -> Result<bool, ImageError> {
         let Some(image) = self.store.find(name) else { return Ok(false) };
         if self.known_container()?.is_none() {
@@ -130,7 +130,7 @@ fn going_on(interrupt: &Interrupt) -> ControlFlow<()> {
     if interrupt.is_stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
 }
 
-/// Whether the store could not be opened because it is a daemon's, or only a daemon may.
+/// Returns whether opening failed because a daemon uses the store, or because only root may open it.
 pub(crate) fn is_daemons(error: &OpenError) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     let mut denied = false;

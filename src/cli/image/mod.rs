@@ -1,4 +1,4 @@
-//! `crisp image` and its verbs.
+//! `crisp image` and its subcommands.
 
 mod local;
 mod output_file;
@@ -24,7 +24,7 @@ use super::progress_bar::ProgressBar;
 use super::signals;
 use super::signals::Interrupt;
 
-/// What is to be done with images.
+/// Arguments of `crisp image`.
 #[derive(Debug, clap::Args)]
 pub struct ImageArgs {
     #[command(flatten)]
@@ -35,62 +35,62 @@ pub struct ImageArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum ImageVerb {
-    /// Put the images of an OCI layout, OCI archive or docker archive into the store.
+    /// Import the images of an OCI layout, OCI archive or docker archive.
     ///
-    /// Prints the id and the names of each. Archives may be compressed by gzip or zstd.
+    /// Prints ID and tags of each image. Archives may be compressed with gzip or zstd.
     Import {
-        /// The archive or layout directory; - reads an archive from stdin.
+        /// Archive or layout directory; `-` reads an archive from stdin.
         file: PathBuf,
-        /// The name of the only image in the file, instead of what the file says.
+        /// Tag for the imported image (the archive must contain exactly one image).
         #[arg(long)]
         name: Option<String>,
-        /// Show no progress.
+        /// Do not show progress.
         #[arg(short, long)]
         quiet: bool,
     },
-    /// Write images as one archive that crisp, docker, podman and containerd read.
+    /// Export images as one archive, readable by crisp, docker, podman and containerd.
     ///
-    /// The images have the same ids wherever they are imported. One that is named by tag goes under that tag, one that is
-    /// named by id under all its tags.
+    /// Image IDs stay the same after an import. An image given by tag is exported with that tag; an
+    /// image given by ID with all its tags.
     Export {
-        /// The file to write, which is whole or not there and for its owner alone; - is stdout.
+        /// Output file, written atomically with mode 0600; `-` for stdout.
         #[arg(short, long)]
         output: Option<PathBuf>,
-        /// Compress the layers: the archive gets smaller, and takes much longer.
+        /// Compress the layers; the archive is smaller, but the export takes much longer.
         #[arg(long, value_enum)]
         compress: Option<Compression>,
-        /// Show no progress.
+        /// Do not show progress.
         #[arg(short, long)]
         quiet: bool,
-        /// Tags or ids of images.
+        /// Tags or IDs of images.
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
-    /// List the images of the store.
+    /// List images.
     Ls {
-        /// Print ids only.
+        /// Print IDs only.
         #[arg(short, long, conflicts_with = "json")]
         quiet: bool,
-        /// Print all that is known, as JSON.
+        /// Print all information as JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Remove images, each with all its names.
+    /// Remove images, each with all its tags.
     ///
-    /// What containers use stays on disk until they are removed.
+    /// Layers used by containers stay on disk until the containers are removed.
     Rm {
-        /// Tags or ids of images.
+        /// Tags or IDs of images.
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
     },
-    /// Remove images that have no tag and that no container uses.
+    /// Remove images without a tag that no container uses.
     ///
-    /// Pinned images stay in any case.
+    /// Pinned images are never removed.
     Prune {
-        /// Remove images that have a tag, too.
+        /// Also remove unused images with a tag.
         #[arg(short, long)]
         all: bool,
-        /// Only say what would be removed.
+        /// Only print what would be removed.
         #[arg(long)]
         dry_run: bool,
     },
@@ -102,37 +102,37 @@ enum Compression {
     Zstd,
 }
 
-/// Something that could not be done with images.
+/// Why a command on images failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error("starting")]
     Start(#[source] io::Error),
-    #[error("there is no image store at {}", .0.display())]
+    #[error("image store {} not found", .0.display())]
     NoStore(PathBuf),
     #[error("opening the image store")]
     Open(#[from] OpenError),
     #[error(
-        "{store}, and no daemon answers on {}: give the daemon's socket by --listen, or wait for another `crisp image`",
+        "{store}, and cannot connect to a daemon on {}; set its socket with --listen, or wait for another `crisp image`",
         socket.display()
     )]
     NoDaemon { store: String, socket: PathBuf, source: tonic::transport::Error },
     #[error("{}", .0.message())]
     Daemon(Box<tonic::Status>),
-    #[error("what listens on the socket is no crisp of this release: {}", .0.message())]
+    #[error("the daemon on this socket is not this version of crisp; restart it after an upgrade: {}", .0.message())]
     OtherDaemon(Box<tonic::Status>),
-    #[error("the daemon ended before it was done: its log says why")]
+    #[error("the daemon closed the connection before the operation was complete; see the daemon's log")]
     CutShort,
-    #[error("{0:?} cannot be told to the daemon: it is not UTF-8")]
+    #[error("cannot send path {0:?} to the daemon: not UTF-8")]
     Path(PathBuf),
-    #[error("the archive would come from a terminal: give a file, or pipe one in")]
+    #[error("cannot read an archive from a terminal; give a file, or pipe the archive to stdin")]
     FromTerminal,
-    #[error("stdin is a file that is not at its beginning: give a file by its path, or pipe the rest of it in")]
+    #[error("stdin is a file that was partly read; give the path of a file, or pipe the archive to stdin")]
     MidFile,
-    #[error("the archive would go to a terminal: give a file by -o, or pipe it on")]
+    #[error("cannot write an archive to a terminal; set a file with -o, or pipe stdout")]
     ToTerminal,
-    #[error("finding {}", path.display())]
+    #[error("opening {}", path.display())]
     Input { path: PathBuf, source: io::Error },
     #[error("writing {}", path.display())]
     Output { path: PathBuf, source: io::Error },
@@ -140,16 +140,16 @@ pub enum ImageError {
     Import(#[from] ImportError),
     #[error(transparent)]
     Export(#[from] ExportError),
-    #[error("there is no image {}", .0.join(", "))]
+    #[error("image not found: {}", .0.join(", "))]
     NoSuchImage(Vec<String>),
     #[error("removing images")]
     Remove(#[source] ::image::DiskError),
     #[error(transparent)]
     Prune(#[from] PruneError),
-    #[error("looking for containers")]
+    #[error("listing containers in the state directory")]
     Containers(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error(
-        "containers may still run from any image ({} is there), and only a daemon knows from which: start it first",
+        "cannot tell which images are in use without the daemon ({} exists); start it first",
         .0.display()
     )]
     MayRun(PathBuf),
@@ -160,7 +160,7 @@ pub enum ImageError {
 }
 
 impl ImageError {
-    /// What the program ends with.
+    /// Returns the exit code of the program.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Interrupted => signals::EXIT_CODE,
@@ -169,14 +169,14 @@ impl ImageError {
     }
 }
 
-/// Who has the store.
+/// The image store: used through a daemon, or opened by this process.
 enum ImageStore {
     Daemon(RemoteStore),
     Offline(Box<LocalStore>),
 }
 
 impl ImageStore {
-    /// A store that nobody has open is ours; else its daemon is asked.
+    /// Opens the store; if another process has it open, connects to the daemon.
     async fn find(config: &RawConfig, absent: IfMissing) -> Result<Self, ImageError> {
         let error = match LocalStore::open(config, absent) {
             Ok(offline) => return Ok(Self::Offline(Box::new(offline))),
@@ -190,7 +190,7 @@ impl ImageStore {
     }
 }
 
-/// Does it.
+/// Runs `crisp image`.
 pub fn image(args: ImageArgs) -> Result<(), ImageError> {
     let ImageArgs { settings, verb } = args;
     let config = settings.load()?;
@@ -199,7 +199,7 @@ pub fn image(args: ImageArgs) -> Result<(), ImageError> {
 }
 
 async fn run(verb: ImageVerb, config: &RawConfig) -> Result<(), ImageError> {
-    // Only an import has something to put into a new store; elsewhere it would hide that the wrong one is named.
+    // Only an import creates a store: for other commands a missing store means a wrong path.
     let absent = if matches!(verb, ImageVerb::Import { .. }) { IfMissing::Make } else { IfMissing::Refuse };
     let place = ImageStore::find(config, absent).await?;
     match verb {
@@ -241,7 +241,7 @@ async fn import(place: &ImageStore, file: &Path, name: Option<&str>, quiet: bool
         if is_mid_file(io::stdin()).map_err(|source| ImageError::Input { path: stdin.clone(), source })? {
             return Err(ImageError::MidFile);
         }
-        // The daemon reads our stdin itself, and keeps what it needs of it where it may.
+        // The daemon opens our stdin through /proc and reads it itself.
         stdin
     } else {
         std::path::absolute(file).map_err(|source| ImageError::Input { path: file.to_owned(), source })?
@@ -259,7 +259,7 @@ async fn import(place: &ImageStore, file: &Path, name: Option<&str>, quiet: bool
     imported?.iter().try_for_each(|image| writeln!(out, "{}", line(image))).map_err(ImageError::Print)
 }
 
-/// Whether `file` has been read from: opened anew by its path, as imports do, it would begin at its beginning.
+/// Returns whether `file` was partly read: an import opens it again by its path, and would start at offset 0.
 fn is_mid_file(file: impl AsFd) -> io::Result<bool> {
     let mut file = File::from(file.as_fd().try_clone_to_owned()?);
     Ok(file.metadata()?.is_file() && file.stream_position()? != 0)
@@ -312,7 +312,7 @@ async fn prune(place: &ImageStore, all: bool, dry_run: bool) -> Result<(), Image
     writeln!(io::stderr(), "{verb} {size} of {count} images").map_err(ImageError::Print)
 }
 
-/// An image in one line: its id, and its names.
+/// Formats an image in one line: ID and tags.
 fn line(image: &admin::Image) -> String {
     let names = if image.tags.is_empty() { short(&image.id).to_owned() } else { image.tags.join(" ") };
     format!("{} {names}", image.id)
@@ -323,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_file_that_was_read_from_is_mid_file() {
+    fn only_a_partly_read_file_is_mid_file() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"ab").unwrap();
         assert!(is_mid_file(&file).unwrap());

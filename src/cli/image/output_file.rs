@@ -1,4 +1,4 @@
-//! The file that an export goes to: whole, or not there.
+//! The output file of an export, written atomically.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -10,17 +10,17 @@ use std::sync::Arc;
 use super::ImageError;
 use crate::signals::Interrupt;
 
-/// Images may hold secrets: who else may read one is for its owner to say.
+/// Images may contain secrets, so only the owner may read the file.
 const MODE: u32 = 0o600;
 
 pub(crate) enum OutputFile {
     Stdout(io::StdoutLock<'static>),
-    /// A device or pipe, which is written as it is.
+    /// A device or pipe, written directly.
     Other {
         path: PathBuf,
         file: File,
     },
-    /// Written aside and renamed when it is whole; whatever had the name before stays until then.
+    /// A regular file: written to a temporary file and renamed when complete.
     File {
         path: PathBuf,
         aside: PathBuf,
@@ -31,7 +31,7 @@ pub(crate) enum OutputFile {
 }
 
 impl OutputFile {
-    /// `-` or nothing is stdout.
+    /// Opens `path`; `-` or None is stdout.
     pub(crate) fn open(path: Option<&Path>, interrupt: Arc<Interrupt>) -> Result<Self, ImageError> {
         let Some(path) = path.filter(|path| *path != Path::new("-")) else {
             if io::stdout().is_terminal() {
@@ -53,7 +53,7 @@ impl OutputFile {
         Ok(Self::File { path: path.to_owned(), aside, file, interrupt, whole: false })
     }
 
-    /// All has been written: the file gets its name.
+    /// Flushes the output and renames the temporary file.
     pub(crate) fn finish(mut self) -> Result<(), ImageError> {
         let done = match &mut self {
             Self::Stdout(out) => out.flush(),
@@ -97,7 +97,7 @@ impl Drop for OutputFile {
         if let Self::File { aside, interrupt, whole, .. } = self {
             interrupt.half_written(None);
             if !*whole {
-                // The error that led here is what counts.
+                // The export has already failed; that error is the one to report.
                 fs::remove_file(aside).ok();
             }
         }

@@ -1,4 +1,4 @@
-//! Images through a running daemon.
+//! Works on images through a running daemon.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -17,18 +17,18 @@ use super::output_file::OutputFile;
 use crate::progress_bar::ProgressBar;
 use crate::signals::Interrupt;
 
-/// Bytes of an archive that may be on their way.
+/// HTTP/2 window for an archive, in bytes.
 const WINDOW: u32 = 4 << 20;
 
-/// A daemon that answers.
+/// Connection to a daemon.
 pub(crate) struct RemoteStore {
     channel: Channel,
 }
 
-/// A call that was not begun.
+/// Converts the status of a call that failed before its first answer.
 fn failed(status: Status) -> ImageError {
     match status.code() {
-        // Our own calls are there in every daemon of this release.
+        // Every daemon of this version implements these calls.
         Code::Unimplemented => ImageError::OtherDaemon(Box::new(status)),
         _ => ImageError::Daemon(Box::new(status)),
     }
@@ -54,7 +54,7 @@ impl RemoteStore {
         Ok(listed.map_err(failed)?.into_inner().images)
     }
 
-    /// Removes an image with all its names; false if there is none.
+    /// Removes an image with all its tags; false if it does not exist.
     pub(crate) async fn remove(&self, name: &str) -> Result<bool, ImageError> {
         let spec = |image: &str| Some(v1::ImageSpec { image: image.to_owned(), ..v1::ImageSpec::default() });
         let ask = v1::ImageStatusRequest { image: spec(name), verbose: false };
@@ -74,8 +74,8 @@ impl RemoteStore {
     ) -> Result<Vec<admin::Image>, ImageError> {
         let path = path.to_str().ok_or_else(|| ImageError::Path(path.to_owned()))?.to_owned();
         let ask = admin::ImportRequest { path, name: name.unwrap_or_default().to_owned() };
-        let told = self.admin().import(ask).await.map_err(failed)?.into_inner();
-        imported(told, progress_bar, interrupt).await
+        let messages = self.admin().import(ask).await.map_err(failed)?.into_inner();
+        imported(messages, progress_bar, interrupt).await
     }
 
     pub(crate) async fn export(
@@ -102,8 +102,7 @@ impl RemoteStore {
     }
 }
 
-/// The next message of a stream that has not said that it is done. Dropping the stream tells the daemon that nobody wants
-/// it any more.
+/// Returns the next message of a stream that is not done yet. Dropping the stream cancels the call.
 async fn next<T>(
     stream: &mut (impl Stream<Item = Result<T, Status>> + Unpin),
     interrupt: &Interrupt,
@@ -115,14 +114,14 @@ async fn next<T>(
     message.ok_or(ImageError::CutShort)?.map_err(|status| ImageError::Daemon(Box::new(status)))
 }
 
-/// The images that an import ends with.
+/// Reads the progress of an import to its end, and returns the images.
 async fn imported(
-    mut told: impl Stream<Item = Result<admin::ImportProgress, Status>> + Unpin,
+    mut messages: impl Stream<Item = Result<admin::ImportProgress, Status>> + Unpin,
     progress_bar: &ProgressBar,
     interrupt: &Interrupt,
 ) -> Result<Vec<admin::Image>, ImageError> {
     loop {
-        let admin::ImportProgress { bytes, total, layers, images, done } = next(&mut told, interrupt).await?;
+        let admin::ImportProgress { bytes, total, layers, images, done } = next(&mut messages, interrupt).await?;
         progress_bar.update(Progress { bytes, total, layers });
         if done {
             return Ok(images);
@@ -130,7 +129,7 @@ async fn imported(
     }
 }
 
-/// Writes an archive until it is whole.
+/// Writes an archive until the daemon reports its end.
 async fn exported(
     mut pieces: impl Stream<Item = Result<admin::Chunk, Status>> + Unpin,
     output: &mut OutputFile,
@@ -161,7 +160,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_archive_is_whole_only_when_the_daemon_says_so() {
+    async fn an_export_is_complete_only_when_the_daemon_reports_it() {
         let dir = tempfile::tempdir().unwrap();
         let (file, interrupt) = (dir.path().join("a.tar"), Arc::<Interrupt>::default());
         let mut output = OutputFile::open(Some(&file), interrupt.clone()).unwrap();
@@ -177,25 +176,25 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_import_is_done_only_when_the_daemon_says_so() {
+    async fn an_import_is_complete_only_when_the_daemon_reports_it() {
         let image = admin::Image { id: "a".into(), ..admin::Image::default() };
-        let told = |done| {
+        let messages = |done| {
             let last = admin::ImportProgress { images: vec![image.clone()], done, ..admin::ImportProgress::default() };
             iter([Ok(admin::ImportProgress::default()), Ok(last)])
         };
         let interrupt = Interrupt::default();
-        let cut = imported(told(false), &ProgressBar::Silent, &interrupt).await;
+        let cut = imported(messages(false), &ProgressBar::Silent, &interrupt).await;
         assert!(matches!(cut, Err(ImageError::CutShort)), "{cut:?}");
-        let images = imported(told(true), &ProgressBar::Silent, &interrupt).await.unwrap();
+        let images = imported(messages(true), &ProgressBar::Silent, &interrupt).await.unwrap();
         assert_eq!((images.len(), images[0].id.as_str()), (1, "a"));
     }
 
     #[tokio::test]
-    async fn what_a_daemon_says_within_a_stream_is_its_own() {
-        let told = iter([Err(Status::unimplemented("media type text/plain"))]);
-        let error = imported(told, &ProgressBar::Silent, &Interrupt::default()).await.unwrap_err();
+    async fn only_unimplemented_calls_are_reported_as_another_version() {
+        let messages = iter([Err(Status::unimplemented("media type text/plain"))]);
+        let error = imported(messages, &ProgressBar::Silent, &Interrupt::default()).await.unwrap_err();
         assert_eq!(error.to_string(), "media type text/plain");
         let opening = failed(Status::unimplemented("unknown service")).to_string();
-        assert!(opening.contains("no crisp of this release"), "{opening}");
+        assert!(opening.contains("not this version of crisp"), "{opening}");
     }
 }

@@ -1,4 +1,4 @@
-//! Images for people and for programs.
+//! Prints a list of images as table, IDs or JSON.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use cri_api::v1::Image;
 use indicatif::HumanBytes;
 use serde_json::json;
 
-/// As many digits of an id as people can tell apart.
+/// Number of digits of a short ID.
 const SHORT: usize = 12;
 
 /// How a list is printed.
@@ -34,7 +34,7 @@ pub(crate) fn list(images: &[Image], form: TableFormat, out: &mut impl Write) ->
     }
 }
 
-/// One line for each name.
+/// Prints one line for each tag or digest.
 fn table(images: &[Image], out: &mut impl Write) -> io::Result<()> {
     let mut rows: Vec<[String; 4]> = Vec::new();
     for image in images {
@@ -59,7 +59,7 @@ fn table(images: &[Image], out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The first digits of an id.
+/// Returns the short form of an ID.
 pub(crate) fn short(id: &str) -> &str {
     let hex = id.strip_prefix("sha256:").unwrap_or(id);
     hex.get(..SHORT).unwrap_or(hex)
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_has_a_line_and_columns_are_straight() {
+    fn the_table_has_a_line_per_name_in_aligned_columns() {
         let images = [image("a", &["z.io/long/name:1", "b.io/x:1"], 5 << 20, true), image("b", &[], 10, false)];
         let expected = "\
 NAME              ID                SIZE  PINNED
@@ -99,7 +99,7 @@ z.io/long/name:1  aaaaaaaaaaaa  5.00 MiB  yes
     }
 
     #[test]
-    fn programs_get_ids_or_json() {
+    fn images_are_listed_as_ids_or_json() {
         let images = [image("a", &["b.io/x:1"], 7, false)];
         assert_eq!(text(&images, TableFormat::Ids), format!("sha256:{}\n", "a".repeat(64)));
         let value: serde_json::Value = serde_json::from_str(&text(&images, TableFormat::Json)).unwrap();

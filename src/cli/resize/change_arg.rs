@@ -1,4 +1,4 @@
-//! What is to change of one container, or of a pod: options of the command line, or `NAME=KEY:VALUE,…`.
+//! The requested change of a container or pod: command-line options, or `NAME=KEY:VALUE,…`.
 
 use std::str::FromStr;
 
@@ -8,46 +8,49 @@ use model::resources::{CpuPeriod, CpuQuota, CpuSet, CpuShares, InvalidLimits, Li
 use super::quantity_arg;
 use super::quantity_arg::{InvalidQuantityArg, Limit, QuantityArg};
 
-/// All of it may be left out.
+/// Changes of one container; every field is optional.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 pub(super) struct Change {
-    /// CPUs, such as 500m, 250m/500m, 250m/ (request alone), /500m (limit alone) or /max (no limit).
+    /// CPUs: 500m, 250m/500m, 250m/ (request only), /500m (limit only) or /max (no limit).
     #[arg(long, value_name = "[REQUEST/]LIMIT")]
     cpu: Option<QuantityArg>,
-    /// Memory in the same form, such as 256Mi; the request is only told to crisp, the kernel has no place for it.
+    /// Memory in the same form, such as 256Mi; the request is only recorded, no kernel setting corresponds to it.
     #[arg(long, value_name = "[REQUEST/]LIMIT")]
     memory: Option<QuantityArg>,
-    /// Memory and swap together: an amount, or max.
+    /// Limit of memory plus swap: an amount, or max.
     #[arg(long, value_name = "LIMIT")]
     memory_swap: Option<Limit>,
-    /// Microseconds of CPU time in each period, in place of a limit by --cpu; -1 is no limit.
+    /// CPU time per period, instead of a limit in --cpu; -1 is no limit.
     #[arg(long, value_name = "MICROSECONDS", allow_negative_numbers = true)]
     cpu_quota: Option<i64>,
-    /// The length of a period.
+    /// Length of the CPU period.
     #[arg(long, value_name = "MICROSECONDS")]
     cpu_period: Option<i64>,
-    /// The weight against others, 2 to 262144, in place of a request by --cpu; 1024 is one CPU's.
+    /// CPU weight, 2 to 262144, instead of a request in --cpu; 1024 corresponds to one CPU.
     #[arg(long, value_name = "SHARES")]
     cpu_shares: Option<i64>,
-    /// The CPUs that may be used, such as 0-1,3.
+    /// CPUs that the container may use, such as 0-1,3.
     #[arg(long, value_name = "LIST")]
     cpuset_cpus: Option<String>,
-    /// The memory nodes that may be used.
+    /// Memory nodes that the container may use.
     #[arg(long, value_name = "LIST")]
     cpuset_mems: Option<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChangeError {
-    #[error("{0:?} is no NAME=KEY:VALUE,… such as app=cpu:500m,memory:256Mi")]
+    #[error("invalid change {0:?}: expected NAME=KEY:VALUE,… such as app=cpu:500m,memory:256Mi")]
     Form(String),
-    #[error("{key:?} is none of cpu, memory, memory-swap, cpu-quota, cpu-period, cpu-shares, cpuset-cpus, cpuset-mems")]
+    #[error(
+        "unknown key {key:?}: expected cpu, memory, memory-swap, cpu-quota, cpu-period, cpu-shares, cpuset-cpus or \
+         cpuset-mems"
+    )]
     Key { key: String },
-    #[error("{key} is given twice")]
+    #[error("{key} is set twice")]
     Twice { key: String },
-    #[error("{key}: {value:?}: {problem}")]
+    #[error("invalid {key} {value:?}: {problem}")]
     Value { key: String, value: String, problem: String },
-    #[error("cpu and {0} say the same in two ways: leave one of them out")]
+    #[error("cpu and {0} cannot be combined")]
     Both(&'static str),
     #[error(transparent)]
     Amount(#[from] InvalidQuantityArg),
@@ -55,7 +58,7 @@ pub(super) enum ChangeError {
     Limits(#[from] InvalidLimits),
 }
 
-/// A change of the container that has this name.
+/// A change of the container with this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Named {
     pub(super) name: String,
@@ -73,7 +76,7 @@ impl FromStr for Named {
         for part in rest.split(',') {
             match (part.split_once(':'), pairs.last_mut()) {
                 (Some((key, value)), _) => pairs.push((key.to_owned(), value.to_owned())),
-                // A list of CPUs has commas of its own.
+                // A list of CPUs may contain commas.
                 (None, Some((_, value))) => *value = format!("{value},{part}"),
                 (None, None) => return Err(form()),
             }
@@ -84,7 +87,7 @@ impl FromStr for Named {
     }
 }
 
-/// Reads a value into a place that must be empty.
+/// Parses a value into `place`, which must be empty.
 fn put<T: FromStr>(place: &mut Option<T>, key: &str, value: &str) -> Result<(), ChangeError>
 where
     T::Err: std::fmt::Display,
@@ -123,7 +126,7 @@ impl Change {
         Self { cpu, memory, ..Self::default() }
     }
 
-    /// In the words of cgroups. `period` is the one in force.
+    /// Converts the change to limits. `period` is the current CPU period.
     pub(super) fn patch(&self, period: CpuPeriod) -> Result<LimitsPatch, ChangeError> {
         let Self { cpu, memory, memory_swap, cpu_quota, cpu_period, cpu_shares, cpuset_cpus, cpuset_mems } = self;
         let new_period = cpu_period.map(CpuPeriod::new).transpose()?;
@@ -146,7 +149,7 @@ impl Change {
         let limit = memory.as_ref().and_then(|memory| memory.limit.as_ref());
         Ok(LimitsPatch {
             cpu_quota: quota,
-            // A quota means nothing without its period.
+            // A quota is only valid together with its period.
             cpu_period: new_period.or(quota.map(|_| period)),
             cpu_shares: shares,
             memory: limit.map(quantity_arg::memory).transpose()?,
@@ -157,7 +160,7 @@ impl Change {
         })
     }
 
-    /// What the pod spec says of the container then (KEP-4112), where it said something before.
+    /// Returns the container's requests and limits (KEP-4112) after the change.
     pub(super) fn stated(&self, had: &Resources) -> Resources {
         let mut resources = had.clone();
         for (name, amount) in [("cpu", &self.cpu), ("memory", &self.memory)] {
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_change_is_written_in_one_word() {
+    fn a_change_is_parsed_from_one_argument() {
         let Named { name, .. } = "app=cpu:500m".parse().unwrap();
         assert_eq!(name, "app");
         let all = patch("app=cpu:250m/500m,memory:256Mi,cpuset-cpus:0,2-3,cpuset-mems:0").unwrap();
@@ -209,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_values_and_a_period_of_its_own_are_taken() {
+    fn raw_values_and_another_period_are_accepted() {
         let raw = patch("a=cpu-quota:20000,cpu-period:50000,cpu-shares:77").unwrap();
         assert_eq!(raw.cpu_quota, Some(CpuQuota::Micros(Micros(20_000))));
         assert_eq!((raw.cpu_period, raw.cpu_shares), (CpuPeriod::new(50_000).ok(), CpuShares::new(77).ok()));
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_name() {
+    fn an_invalid_change_is_refused_with_its_key() {
         for (text, word) in [
             ("app", "NAME=KEY:VALUE"),
             ("=cpu:1", "NAME=KEY:VALUE"),
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_pod_spec_says_follows() {
+    fn requests_and_limits_of_the_pod_spec_follow_the_change() {
         let amounts =
             |list: &[(&str, &str)]| list.iter().map(|(n, a)| (n.parse().unwrap(), a.parse().unwrap())).collect();
         let had = Resources { requests: amounts(&[("cpu", "1")]), limits: amounts(&[("cpu", "2"), ("memory", "1Gi")]) };

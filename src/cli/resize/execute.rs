@@ -1,4 +1,4 @@
-//! Step by step, and back when one of them fails.
+//! Executes the steps of a resize, and rolls back if one fails.
 
 use std::io::{self, Write as _};
 use std::time::Instant;
@@ -15,7 +15,7 @@ use super::order::{Owner, Step};
 use super::targets::Targets;
 use super::{ResizeError, print};
 
-/// Makes all the calls, or takes back those that were made.
+/// Calls the daemon for each step; after a failure or a signal, rolls back the completed steps.
 pub(super) async fn execute(
     cri: &Cri,
     group: &Targets,
@@ -31,7 +31,7 @@ pub(super) async fn execute(
         match call(cri, group, step, Direction::There).await {
             Ok(()) => {
                 let took = begin.elapsed().as_millis();
-                // What is changed is changed, whether anybody reads of it or not.
+                // A failed write to stdout must not stop the resize.
                 writeln!(io::stdout(), "{}  {what}  {}", color.good("ok"), color.faint(&format!("{took} ms"))).ok();
             }
             Err(status) => {
@@ -42,9 +42,9 @@ pub(super) async fn execute(
             }
         }
     }
-    if let Some(told) = &group.told {
-        // Last: the limits have their values already, and of files at most the weight of the pod changes.
-        let pod_resources = Some(pod_resources::pod_resource_config_to_wire(told));
+    if let Some(declared) = &group.declared {
+        // Last: all limits are set by now, so this changes no cgroup file except possibly the pod's weight.
+        let pod_resources = Some(pod_resources::pod_resource_config_to_wire(declared));
         let ask = v1::UpdatePodSandboxResourcesRequest {
             pod_sandbox_id: group.pod.id.clone(),
             pod_resources,
@@ -52,10 +52,10 @@ pub(super) async fn execute(
         };
         if let Err(status) = cri.runtime().update_pod_sandbox_resources(ask).await {
             let undone = roll_back(cri, group, steps).await;
-            let (step, what, problem) = (steps.len() + 1, print::TOLD.to_owned(), status.message().to_owned());
+            let (step, what, problem) = (steps.len() + 1, print::DECLARED.to_owned(), status.message().to_owned());
             return Err(ResizeError::Step { step, all: step, what, problem, undone });
         }
-        writeln!(io::stdout(), "{}  {}", color.good("ok"), print::TOLD).ok();
+        writeln!(io::stdout(), "{}  {}", color.good("ok"), print::DECLARED).ok();
     }
     Ok(())
 }
@@ -66,17 +66,17 @@ enum Direction {
     Back,
 }
 
-/// Takes back every step, last first, and says how that went.
+/// Rolls back every step, last first, and returns a message about the result.
 async fn roll_back(cri: &Cri, group: &Targets, steps: &[Step]) -> String {
     let mut left = Vec::new();
     for step in steps.iter().rev() {
         if let Err(status) = call(cri, group, step, Direction::Back).await {
-            left.push(format!("{} could not be taken back: {}", print::words(group, step), status.message()));
+            left.push(format!("cannot roll back {}: {}", print::words(group, step), status.message()));
         }
     }
     match (steps.len(), &left[..]) {
         (0, _) => "nothing was changed".to_owned(),
-        (_, []) => "all that was changed is as it was".to_owned(),
+        (_, []) => "all changes were rolled back".to_owned(),
         (_, left) => left.join("; "),
     }
 }
@@ -110,7 +110,7 @@ async fn call(cri: &Cri, group: &Targets, step: &Step, direction: Direction) -> 
     }
 }
 
-/// A patch in CRI's words: 0 and "" leave alone, -1 is no limit.
+/// Converts a patch to a CRI message: 0 and "" mean unchanged, -1 means no limit.
 fn to_wire(patch: &LimitsPatch) -> v1::LinuxContainerResources {
     let memory = |limit: Option<MemoryLimit>| match limit {
         None => 0,
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_is_left_alone_and_no_limit_is_said() {
+    fn unset_fields_are_sent_as_unchanged_and_no_limit_as_minus_1() {
         assert_eq!(to_wire(&LimitsPatch::default()), v1::LinuxContainerResources::default());
         let patch = LimitsPatch {
             cpu_quota: Some(CpuQuota::Unlimited),

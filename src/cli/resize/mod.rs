@@ -1,7 +1,8 @@
-//! `crisp resize`: changes a container, or several of a pod, in place, all of it or nothing.
+//! `crisp resize`: resizes a container, or several containers of a pod, in place.
 //!
-//! What is in force is asked of the daemon, the order of the calls is that of KEP-1287 ([`order`]), and a call that fails has
-//! all earlier ones taken back, last first. Each call by itself is made whole or not at all by the daemon.
+//! The current limits come from the daemon. Calls are made in the order of KEP-1287 ([`order`]). If
+//! a call fails, all earlier ones are rolled back, last first. The daemon makes each single call
+//! atomic.
 
 mod change_arg;
 mod execute;
@@ -26,39 +27,39 @@ use super::signals::Interrupt;
 use super::target::{self, Target, TargetError};
 use super::verbose_info::NotCrisp;
 
-/// What is to be changed, and how.
+/// Arguments of `crisp resize`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  crisp resize web --cpu 500m --memory 256Mi          a container by its name
+  crisp resize web --cpu 500m --memory 256Mi          a container by name
   crisp resize 4f2a --cpu 250m/1                      request 250m, limit 1
   crisp resize shop/web --cpu-quota 20000 --cpu-shares 512
   crisp resize shop web=cpu:500m,memory:256Mi log=memory:64Mi --dry-run
                                                       several containers of a pod at once
 
-The limits of a pod whose cgroup is crisp's own follow its containers, unless --keep-pod, --pod-cpu or --pod-memory say
-otherwise. Under a kubelet, that one decides: what is changed here, it changes back at the next resize of the pod.")]
+If crisp manages the pod's cgroup, the pod's limits follow its containers, unless --keep-pod, --pod-cpu or --pod-memory
+is set. On a Kubernetes node the kubelet overrides these changes at the pod's next resize.")]
 pub struct ResizeArgs {
     #[command(flatten)]
     settings: CommonArgs,
-    /// A container or pod: its id or the beginning of it, its name, POD/CONTAINER or NAMESPACE/POD.
+    /// Container or pod: ID or ID prefix, name, POD/CONTAINER or NAMESPACE/POD.
     #[arg(value_name = "CONTAINER|POD")]
     target: String,
-    /// For a pod, what changes of which container: NAME=KEY:VALUE,… with the names of the options below as keys.
+    /// Changes per container of a pod: `NAME=KEY:VALUE,…`; keys are the option names below.
     #[arg(value_name = "NAME=CHANGE", value_parser = str::parse::<Named>)]
     containers: Vec<Named>,
     #[command(flatten)]
     change: Change,
-    /// The pod's own CPUs, in place of what follows from its containers.
+    /// CPUs of the pod's cgroup, instead of the value that follows from its containers.
     #[arg(long, value_name = "[REQUEST/]LIMIT", conflicts_with = "keep_pod")]
     pod_cpu: Option<QuantityArg>,
-    /// The pod's own memory.
+    /// Memory of the pod's cgroup, instead of the value that follows from its containers.
     #[arg(long, value_name = "[REQUEST/]LIMIT", conflicts_with = "keep_pod")]
     pod_memory: Option<QuantityArg>,
-    /// Leave the pod's own limits as they are.
+    /// Do not change the limits of the pod's cgroup.
     #[arg(long)]
     keep_pod: bool,
-    /// Only show the steps, in their order.
+    /// Only print the steps, in order.
     #[arg(long)]
     dry_run: bool,
 }
@@ -83,15 +84,15 @@ pub enum ResizeError {
     Change(String),
     #[error("{0}")]
     Asked(&'static str),
-    #[error("pod {pod} has no container {name:?}: it has {}", has.join(", "))]
+    #[error("container {name:?} not found in pod {pod}: expected one of {}", has.join(", "))]
     NoSuchContainer { pod: String, name: String, has: Vec<String> },
-    #[error("container {0:?} is named twice")]
+    #[error("container {0:?} is given twice")]
     Twice(String),
-    #[error("container {name} is {state}: only what is created or runs can be resized")]
+    #[error("container {name} is {state}: only created or running containers can be resized")]
     NotAlive { name: String, state: &'static str },
-    #[error("the cgroup {0} is its client's, which alone sizes it: leave --pod-cpu and --pod-memory out")]
+    #[error("cgroup {0} is managed by the client; --pod-cpu and --pod-memory cannot be used")]
     ClientsPod(String),
-    #[error("step {step} of {all}, {what}, failed: {problem}; {undone}")]
+    #[error("step {step} of {all} ({what}): {problem}; {undone}")]
     Step { step: usize, all: usize, what: String, problem: String, undone: String },
     #[error("interrupted; {0}")]
     Interrupted(String),
@@ -100,7 +101,7 @@ pub enum ResizeError {
 }
 
 impl ResizeError {
-    /// What the program ends with.
+    /// Returns the exit code of the program.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Interrupted(_) => signals::EXIT_CODE,
@@ -115,7 +116,7 @@ impl From<ChangeError> for ResizeError {
     }
 }
 
-/// Changes it.
+/// Runs `crisp resize`.
 pub fn resize(args: ResizeArgs) -> Result<(), ResizeError> {
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ResizeError::Start)?;
     tokio.block_on(run(args))
@@ -130,21 +131,23 @@ async fn run(args: ResizeArgs) -> Result<(), ResizeError> {
         Target::Container(id) => {
             if !containers.is_empty() {
                 return Err(ResizeError::Asked(
-                    "NAME=CHANGE is for pods: of a container, give --cpu, --memory and the like",
+                    "NAME=CHANGE is only for pods; for a container, use --cpu, --memory or another option",
                 ));
             }
             if change.is_empty() {
-                return Err(ResizeError::Asked("nothing to change: give --cpu, --memory or another amount"));
+                return Err(ResizeError::Asked("nothing to change: use --cpu, --memory or another option"));
             }
             Targets::of_container(&cri, &id, change).await?
         }
         Target::Pod(id) => {
             if !change.is_empty() {
-                return Err(ResizeError::Asked("of a pod, say which container: NAME=cpu:500m,memory:256Mi"));
+                return Err(ResizeError::Asked(
+                    "the target is a pod: name a container (NAME=cpu:500m,memory:256Mi) or use --pod-cpu, --pod-memory",
+                ));
             }
             if containers.is_empty() && of_pod.is_empty() {
                 return Err(ResizeError::Asked(
-                    "nothing to change: give NAME=cpu:500m,memory:256Mi, --pod-cpu or --pod-memory",
+                    "nothing to change: use NAME=cpu:500m,memory:256Mi, --pod-cpu or --pod-memory",
                 ));
             }
             Targets::of_pod(&cri, &id, containers).await?
@@ -157,7 +160,7 @@ async fn run(args: ResizeArgs) -> Result<(), ResizeError> {
         return print::plan(&group, &steps).map_err(ResizeError::Print);
     }
     let before = print::kernel(&group, &steps);
-    // From here on a signal has all of it taken back.
+    // From here on, a signal causes a rollback.
     let interrupt = Interrupt::note().map_err(ResizeError::Start)?;
     execute::execute(&cri, &group, &steps, &interrupt).await?;
     print::done(&group, &before, &print::kernel(&group, &steps)).map_err(ResizeError::Print)

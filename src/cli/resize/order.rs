@@ -1,8 +1,9 @@
-//! In which order a pod and its containers are changed: KEP-1287's.
+//! The order of changes of a pod and its containers, as in KEP-1287.
 //!
-//! Memory goes before CPU. Within each: the pod's limit is raised first, then containers that get less, then those that get
-//! more, and the pod's limit is lowered last. So at no moment are containers allowed more than their pod, and what may be
-//! refused comes before what others may use at once.
+//! Memory goes before CPU. For each: the pod's limit is raised first, then containers are lowered,
+//! then containers are raised, and the pod's limit is lowered last. So containers never have more
+//! than their pod, and the steps that may be refused come before the steps that give resources to
+//! other containers.
 
 use std::cmp::Ordering;
 
@@ -11,7 +12,7 @@ use model::resources::{CpuQuota, LimitsPatch, MemoryLimit};
 use super::super::units::PERIOD;
 use super::quantity_arg::{cpu_micros, memory_bytes};
 
-/// What is in force, and what of it is to change.
+/// Current limits, and the limits to change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct LimitsChange {
     pub(super) now: LimitsPatch,
@@ -21,11 +22,11 @@ pub(super) struct LimitsChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
     Pod,
-    /// By its place among the containers.
+    /// Index in the list of containers.
     Container(usize),
 }
 
-/// One call, and the call that takes it back.
+/// One call, and the limits for its rollback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) owner: Owner,
@@ -37,11 +38,11 @@ pub(super) struct Step {
 enum Part {
     Memory,
     Cpu,
-    /// What has no order: sets of CPUs and memory nodes.
+    /// Fields without an order: sets of CPUs and memory nodes.
     Rest,
 }
 
-/// The steps, none of which changes nothing.
+/// Returns the steps; steps without a change are left out.
 pub(super) fn steps(pod: &LimitsChange, containers: &[LimitsChange]) -> Vec<Step> {
     let mut steps = Vec::new();
     for part in [Part::Memory, Part::Cpu, Part::Rest] {
@@ -57,7 +58,7 @@ pub(super) fn steps(pod: &LimitsChange, containers: &[LimitsChange]) -> Vec<Step
 }
 
 impl LimitsChange {
-    /// What of this is of one part and really changes.
+    /// Returns the fields of one part whose values change.
     fn part(&self, part: Part) -> LimitsChange {
         let LimitsPatch { cpu_quota, cpu_period, cpu_shares, memory, memory_swap, cpuset_cpus, cpuset_mems, .. } =
             self.to.clone();
@@ -109,7 +110,7 @@ impl LimitsChange {
         self.to.memory_swap.map_or(Ordering::Equal, |to| compare(bytes(Some(to)), bytes(self.now.memory_swap)))
     }
 
-    /// The limit says whether it is more or less, and where it stays the same, the request does.
+    /// Compares by limit; if the limit stays the same, by request.
     fn direction(&self, part: Part) -> Ordering {
         match part {
             Part::Memory => self.memory_order().then(self.swap_order()),
@@ -118,7 +119,7 @@ impl LimitsChange {
         }
     }
 
-    /// The fields that go this way.
+    /// Returns the fields that change in this direction.
     fn only(&self, direction: Ordering) -> LimitsChange {
         let cpu = self.cpu_order() == direction;
         let to = LimitsPatch {
@@ -152,7 +153,7 @@ impl LimitsChange {
     }
 }
 
-/// Without a limit is more than any.
+/// Compares limits; None is no limit, which is more than any limit.
 fn compare(a: Option<u128>, b: Option<u128>) -> Ordering {
     match (a, b) {
         (None, None) => Ordering::Equal,
@@ -162,7 +163,7 @@ fn compare(a: Option<u128>, b: Option<u128>) -> Ordering {
     }
 }
 
-/// Billionths of a CPU; none without a limit.
+/// Returns the limit in billionths of a CPU; None without a limit.
 fn cpus(patch: &LimitsPatch) -> Option<u128> {
     let micros = cpu_micros(patch.cpu_quota?)?;
     let period = patch.cpu_period.map_or(PERIOD, |period| period.micros().0);

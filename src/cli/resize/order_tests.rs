@@ -17,7 +17,7 @@ fn from_to(now: LimitsPatch, to: LimitsPatch) -> LimitsChange {
     LimitsChange { now, to }
 }
 
-/// Who changes what, in order: `P` is the pod.
+/// Returns owner and fields of each step, in order; `P` is the pod.
 fn order(pod: &LimitsChange, containers: &[LimitsChange]) -> Vec<String> {
     let words = |step: &Step| {
         let owner = match step.owner {
@@ -53,7 +53,7 @@ fn a_pod_that_shrinks_is_lowered_after_its_containers() {
 }
 
 #[test]
-fn who_gets_less_goes_before_who_gets_more() {
+fn containers_are_lowered_before_others_are_raised() {
     let up = from_to(size(Some(100), 100, Some(64)), size(Some(200), 200, Some(128)));
     let down = from_to(size(Some(200), 200, Some(128)), size(Some(100), 100, Some(64)));
     let expected = ["1 memory", "0 memory", "1 cpu+shares", "0 cpu+shares"];
@@ -61,21 +61,21 @@ fn who_gets_less_goes_before_who_gets_more() {
 }
 
 #[test]
-fn memory_up_and_cpu_down_are_ordered_each_by_itself() {
+fn memory_and_cpu_are_ordered_independently() {
     let pod = from_to(size(Some(1000), 1024, Some(128)), size(Some(500), 1024, Some(256)));
     let app = from_to(size(Some(1000), 1024, Some(128)), size(Some(500), 1024, Some(256)));
     assert_eq!(order(&pod, &[app]), ["P memory", "0 memory", "0 cpu", "P cpu"]);
 }
 
 #[test]
-fn the_request_decides_where_the_limit_stays() {
+fn the_request_decides_if_the_limit_stays_the_same() {
     let more = from_to(size(None, 100, None), size(None, 200, None));
     let less = from_to(size(None, 200, None), size(None, 100, None));
     assert_eq!(order(&LimitsChange::default(), &[more, less]), ["1 shares", "0 shares"]);
 }
 
 #[test]
-fn no_limit_is_more_than_any_and_is_put_back_as_such() {
+fn no_limit_is_more_than_any_limit_and_is_restored() {
     let limit = from_to(size(None, 100, None), size(Some(100), 100, Some(64)));
     let free = from_to(size(Some(100), 100, Some(64)), size(None, 100, None));
     assert_eq!(order(&LimitsChange::default(), &[free, limit.clone()]), ["1 memory", "0 memory", "1 cpu", "0 cpu"]);
@@ -84,7 +84,7 @@ fn no_limit_is_more_than_any_and_is_put_back_as_such() {
 }
 
 #[test]
-fn what_is_in_force_already_is_no_step() {
+fn an_unchanged_limit_needs_no_step() {
     let same = from_to(size(Some(100), 100, Some(64)), size(Some(100), 100, Some(64)));
     assert_eq!(steps(&same, std::slice::from_ref(&same)), []);
     let set = LimitsPatch { cpuset_cpus: CpuSet::new("0").ok(), ..LimitsPatch::default() };
@@ -98,10 +98,10 @@ fn sizes() -> impl Strategy<Value = LimitsPatch> {
 }
 
 proptest! {
-    /// Whatever is asked: all of it is done once, taking it back gives the old values, and no container ever has more memory
-    /// than its pod where that holds before and after.
+    /// For any request: each change is made once, a rollback restores the old values, and no
+    /// container ever has more memory than its pod if that holds before and after.
     #[test]
-    fn every_change_is_whole_can_be_undone_and_stays_within_the_pod(
+    fn all_changes_are_made_can_be_rolled_back_and_stay_within_the_pod(
         pod in (sizes(), sizes()),
         containers in proptest::collection::vec((sizes(), sizes()), 1..4),
     ) {

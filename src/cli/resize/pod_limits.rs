@@ -1,4 +1,4 @@
-//! What becomes of a pod's own limits when its containers change.
+//! Computes a pod's limits after a change of its containers.
 
 use model::resources::{Bytes, CpuQuota, CpuShares, LimitsPatch, MemoryLimit, Micros};
 
@@ -6,12 +6,13 @@ use super::super::units::PERIOD;
 use super::order::LimitsChange;
 use super::quantity_arg::{cpu_micros, memory_bytes};
 
-/// The least that is left of a pod, whatever its containers lose.
+/// Minimum limits of a pod.
 const MEMORY_MIN: i128 = 4096;
 const QUOTA_MIN: i128 = 1000;
 
-/// The pod's limits, changed by as much as those of its containers together: one that is the sum of them stays the sum, one
-/// that has room beyond them keeps that room. A pod without a limit gets none.
+/// Returns the pod's limits, changed by the sum of the changes of its containers. A limit that is
+/// the sum of the containers' limits stays the sum; a limit above the sum keeps the difference. A
+/// pod without a limit gets none.
 pub(super) fn pod_limits_after(pod: &LimitsPatch, containers: &[LimitsChange]) -> LimitsPatch {
     let period = period(pod);
     let memory = pod.memory.and_then(memory_bytes).map(|had| {
@@ -41,14 +42,14 @@ fn period(patch: &LimitsPatch) -> u64 {
     patch.cpu_period.map_or(PERIOD, |period| period.micros().0)
 }
 
-/// A container's quota in the pod's period.
+/// Returns a container's quota, scaled to the pod's period.
 fn scaled(patch: &LimitsPatch, pod_period: u64) -> Option<u64> {
     let micros = cpu_micros(patch.cpu_quota?)?;
     let micros = (u128::from(micros) * u128::from(pod_period)).div_ceil(u128::from(period(patch)));
     u64::try_from(micros).ok()
 }
 
-/// How much more a container gets. One that had no limit, or will have none, never counted.
+/// Returns the change of a container's limit; 0 if it has no limit before or after.
 fn difference(one: &LimitsChange, amount: impl Fn(&LimitsPatch) -> Option<u64>) -> i128 {
     let then = one.now.clone().merged(&one.to);
     match (amount(&one.now), amount(&then)) {
@@ -79,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_follows_its_containers_and_keeps_its_room() {
+    fn pod_limits_follow_the_containers_and_keep_the_difference() {
         let one = LimitsChange { now: size(50_000, 100_000, 512, 64), to: size(100_000, 100_000, 1024, 128) };
         let two = LimitsChange { now: size(10_000, 20_000, 512, 64), to: size(5_000, 20_000, 256, 32) };
         let pod = size(120_000, 100_000, 1024, 200);
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_without_limits_gets_none_and_unlimited_containers_do_not_count() {
+    fn unlimited_pods_stay_unlimited_and_unlimited_containers_do_not_count() {
         let change = LimitsChange { now: LimitsPatch::default(), to: size(50_000, 100_000, 512, 64) };
         assert_eq!(pod_limits_after(&LimitsPatch::default(), std::slice::from_ref(&change)), LimitsPatch::default());
         let pod = size(50_000, 100_000, 1024, 64);

@@ -1,4 +1,4 @@
-//! Steps and kernel values for people.
+//! Prints steps and kernel values.
 
 use std::io::{self, Write as _};
 
@@ -11,10 +11,10 @@ use super::super::units;
 use super::order::{Owner, Step};
 use super::targets::Targets;
 
-/// The step that changes no limit.
-pub(super) const TOLD: &str = "what was announced of the pod (KEP-4112) says the same";
+/// Text of the step that changes no limit.
+pub(super) const DECLARED: &str = "update the declared resources of the pod (KEP-4112)";
 
-/// What a file of a cgroup held: whose it is, its name, its value.
+/// Owner, name and value of a cgroup file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CurrentValues {
     owner: String,
@@ -22,7 +22,7 @@ pub(super) struct CurrentValues {
     value: String,
 }
 
-/// A step in a few words: `container web: memory 64Mi → 128Mi`.
+/// Describes a step: `container web: memory 64Mi → 128Mi`.
 pub(super) fn words(group: &Targets, step: &Step) -> String {
     let owner = owner_name(group, step.owner);
     let fields: Vec<String> = fields(&step.back, &step.to);
@@ -63,22 +63,22 @@ fn fields(from: &LimitsPatch, to: &LimitsPatch) -> Vec<String> {
     .collect()
 }
 
-/// The steps, numbered.
+/// Prints the numbered steps.
 pub(super) fn plan(group: &Targets, steps: &[Step]) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if steps.is_empty() {
-        return writeln!(out, "nothing to do: all of it is in force");
+        return writeln!(out, "no change: these limits are already active");
     }
     for (index, step) in steps.iter().enumerate() {
         writeln!(out, "{}. {}", index + 1, words(group, step))?;
     }
-    if group.told.is_some() {
-        writeln!(out, "{}. {TOLD}", steps.len() + 1)?;
+    if group.declared.is_some() {
+        writeln!(out, "{}. {DECLARED}", steps.len() + 1)?;
     }
-    writeln!(out, "nothing was changed: this was a dry run")
+    writeln!(out, "dry run: nothing was changed")
 }
 
-/// What the kernel holds in every file that the steps write.
+/// Reads every file that the steps write.
 pub(super) fn kernel(group: &Targets, steps: &[Step]) -> Vec<CurrentValues> {
     let mut held: Vec<CurrentValues> = Vec::new();
     for step in steps {
@@ -98,11 +98,11 @@ pub(super) fn kernel(group: &Targets, steps: &[Step]) -> Vec<CurrentValues> {
     held
 }
 
-/// Before and after, as the kernel has it.
+/// Prints the kernel's values before and after.
 pub(super) fn done(group: &Targets, before: &[CurrentValues], after: &[CurrentValues]) -> io::Result<()> {
     let (mut out, color) = (io::stdout().lock(), Color::stdout());
     if after.is_empty() {
-        return writeln!(out, "nothing to do: all of it is in force");
+        return writeln!(out, "no change: these limits are already active");
     }
     let head = ["", "FILE", "BEFORE", "AFTER"].map(str::to_owned);
     let mut rows = vec![head];
@@ -120,7 +120,11 @@ pub(super) fn done(group: &Targets, before: &[CurrentValues], after: &[CurrentVa
     }
     if !group.pod.ours && !group.containers.is_empty() {
         let path = group.pod.group.path();
-        writeln!(out, "{}", color.faint(&format!("the pod's cgroup {path} is its client's and stays as it is")))?;
+        writeln!(
+            out,
+            "{}",
+            color.faint(&format!("cgroup {path} of the pod is managed by the client and was not changed"))
+        )?;
     }
     Ok(())
 }
@@ -132,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_told_with_what_was_before() {
+    fn a_step_is_described_with_old_and_new_values() {
         let patch = |micros: u64, mib: u64| LimitsPatch {
             cpu_quota: Some(CpuQuota::Micros(Micros(micros))),
             cpu_period: CpuPeriod::new(100_000).ok(),

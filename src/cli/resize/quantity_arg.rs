@@ -1,19 +1,19 @@
-//! How much of a resource: a request and a limit, as a pod spec writes them, and what a kubelet makes of them.
+//! A request and a limit in pod spec notation, and their conversion to cgroup values as in the kubelet.
 
 use std::str::FromStr;
 
 use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, InvalidLimits, MemoryLimit, Micros};
 use model::{InvalidQuantity, Quantity};
 
-/// The least quota that the kernel takes, in microseconds.
+/// The kernel's minimum quota, in microseconds.
 const QUOTA_MIN: u64 = 1000;
-/// What a kubelet gives to who asks for nothing.
+/// Shares that the kubelet sets for a container without a request.
 const SHARES_MIN: u64 = 2;
 const SHARES_MAX: u64 = 262_144;
 /// Shares of one CPU.
 const SHARES_PER_CPU: u64 = 1024;
 
-/// `[REQUEST/]LIMIT`: one amount is both, `250m/` leaves the limit alone, `/500m` the request, `/max` takes the limit away.
+/// `[REQUEST/]LIMIT`: one amount sets both, `250m/` only the request, `/500m` only the limit; `/max` removes the limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QuantityArg {
     pub(super) request: Option<Quantity>,
@@ -30,13 +30,13 @@ pub(super) enum Limit {
 pub(super) enum InvalidQuantityArg {
     #[error(transparent)]
     Quantity(#[from] InvalidQuantity),
-    #[error("a limit of 0 allows nothing: `max` takes a limit away")]
+    #[error("limit must not be 0; use `max` to remove the limit")]
     Zero,
-    #[error("the request of {request} is more than the limit of {limit}")]
+    #[error("request {request} must not exceed limit {limit}")]
     Above { request: Quantity, limit: Quantity },
-    #[error("{0:?} says neither a request nor a limit")]
+    #[error("{0:?} has neither a request nor a limit")]
     Empty(String),
-    #[error("{0} is more than any machine has")]
+    #[error("{0} is too large")]
     TooMuch(Quantity),
     #[error(transparent)]
     Limits(#[from] InvalidLimits),
@@ -76,19 +76,19 @@ impl FromStr for QuantityArg {
     }
 }
 
-/// Thousandths of a CPU, rounded up as a kubelet does.
+/// Converts to thousandths of a CPU, rounded up as in the kubelet.
 fn millis(cpus: &Quantity) -> Result<u64, InvalidQuantityArg> {
     u64::try_from(cpus.nanos().div_ceil(1_000_000)).map_err(|_| InvalidQuantityArg::TooMuch(cpus.clone()))
 }
 
-/// What a kubelet makes of a request for CPUs.
+/// Converts a CPU request to shares, as the kubelet does.
 pub(super) fn shares(request: &Quantity) -> Result<CpuShares, InvalidQuantityArg> {
     let shares = millis(request)?.saturating_mul(SHARES_PER_CPU) / 1000;
     let shares = i64::try_from(shares.clamp(SHARES_MIN, SHARES_MAX)).unwrap_or(i64::MAX);
     Ok(CpuShares::new(shares)?)
 }
 
-/// What a kubelet makes of a limit on CPUs.
+/// Converts a CPU limit to a quota, as the kubelet does.
 pub(super) fn quota(limit: &Limit, period: CpuPeriod) -> Result<CpuQuota, InvalidQuantityArg> {
     let Limit::Of(limit) = limit else { return Ok(CpuQuota::Unlimited) };
     let quota =
@@ -104,7 +104,7 @@ pub(super) fn memory(limit: &Limit) -> Result<MemoryLimit, InvalidQuantityArg> {
     Ok(MemoryLimit::new("memory", bytes)?)
 }
 
-/// What is in force as a quantity, to compare or to add.
+/// Returns a quota in microseconds; None is no limit.
 pub(super) fn cpu_micros(quota: CpuQuota) -> Option<u64> {
     match quota {
         CpuQuota::Unlimited => None,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn one_amount_is_request_and_limit_and_a_slash_parts_them() {
+    fn one_amount_sets_both_and_a_slash_separates_request_and_limit() {
         assert_eq!(parsed("500m"), pair(Some("500m"), Some("500m")));
         assert_eq!(parsed("250m/500m"), pair(Some("250m"), Some("500m")));
         assert_eq!(parsed("250m/"), pair(Some("250m"), None));
@@ -145,16 +145,16 @@ mod tests {
     }
 
     #[test]
-    fn amounts_that_cannot_be_are_refused() {
+    fn invalid_amounts_are_refused() {
         for bad in ["", "/", "x", "0", "/0", "2/1", "1/2/3", "-1", "max/1"] {
             assert!(bad.parse::<QuantityArg>().is_err(), "{bad}");
         }
         assert!(matches!("600m/500m".parse::<QuantityArg>(), Err(InvalidQuantityArg::Above { .. })));
     }
 
-    /// The kubelet's MilliCPUToShares and MilliCPUToQuota.
+    /// Expected values of the kubelet's MilliCPUToShares and MilliCPUToQuota.
     #[test]
-    fn shares_and_quotas_are_those_of_a_kubelet() {
+    fn shares_and_quotas_are_the_same_as_in_the_kubelet() {
         let period = CpuPeriod::new(100_000).unwrap();
         for (cpus, wanted_shares, wanted_quota) in [
             ("1", 1024, 100_000),
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_in_whole_bytes() {
+    fn memory_is_rounded_up_to_whole_bytes() {
         assert_eq!(memory_bytes(memory(&"256Mi".parse().unwrap()).unwrap()), Some(256 << 20));
         assert_eq!(memory_bytes(memory(&"1500m".parse().unwrap()).unwrap()), Some(2));
         assert_eq!(memory(&Limit::Max).unwrap(), MemoryLimit::Unlimited);

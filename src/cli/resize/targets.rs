@@ -1,4 +1,4 @@
-//! The pod and the containers that are changed together: what is in force, and what is to be.
+//! The pod and containers of a resize, with their current and new limits.
 
 use cgroup::Cgroup;
 use cri_api::v1;
@@ -14,14 +14,14 @@ use super::order::{LimitsChange, Step};
 use super::pod_limits::pod_limits_after;
 use super::{ResizeError, order};
 
-/// One that is changed.
+/// A container of the resize.
 #[derive(Debug)]
 pub(super) struct ContainerTarget {
     pub(super) id: String,
     pub(super) name: String,
     pub(super) group: Cgroup,
     pub(super) size: LimitsChange,
-    /// What the pod spec says of it, before and after; none where nobody told crisp.
+    /// Requests and limits of the pod spec, before and after; None if the client did not send them.
     pub(super) stated: Option<(Resources, Resources)>,
 }
 
@@ -39,14 +39,14 @@ pub(super) struct PodTarget {
 pub(super) struct Targets {
     pub(super) pod: PodTarget,
     pub(super) containers: Vec<ContainerTarget>,
-    /// What is to be announced of the pod (KEP-4112), where that changes.
-    pub(super) told: Option<PodResourceConfig>,
+    /// New declared resources of the pod (KEP-4112), if they change.
+    pub(super) declared: Option<PodResourceConfig>,
 }
 
 impl Targets {
     pub(super) async fn of_container(cri: &Cri, id: &str, change: Change) -> Result<Self, ResizeError> {
         let (member, pod) = member(cri, id, &change).await?;
-        Ok(Self { pod: self::pod(cri, &pod).await?, containers: vec![member], told: None })
+        Ok(Self { pod: self::pod(cri, &pod).await?, containers: vec![member], declared: None })
     }
 
     pub(super) async fn of_pod(cri: &Cri, id: &str, changes: Vec<Named>) -> Result<Self, ResizeError> {
@@ -54,7 +54,7 @@ impl Targets {
         let filter = v1::ContainerFilter { pod_sandbox_id: id.to_owned(), ..Default::default() };
         let listed = cri.runtime().list_containers(v1::ListContainersRequest { filter: Some(filter) }).await;
         let mut listed = listed.map_err(call("listing containers"))?.into_inner().containers;
-        // Of several attempts the last one is meant.
+        // The last attempt first: a name refers to that one.
         listed.sort_by_key(|one| std::cmp::Reverse(one.metadata.as_ref().map(|meta| meta.attempt)));
         let name_of = |one: &v1::Container| one.metadata.as_ref().map(|meta| meta.name.clone()).unwrap_or_default();
         let mut containers: Vec<ContainerTarget> = Vec::new();
@@ -68,12 +68,12 @@ impl Targets {
             };
             containers.push(member(cri, &found.id, &change).await?.0);
         }
-        Ok(Self { pod, containers, told: None })
+        Ok(Self { pod, containers, declared: None })
     }
 
-    /// What becomes of the pod's own limits, and of what was announced of it: that sizes a pod too.
+    /// Computes the new limits of the pod, and its new declared resources, which also affect its limits.
     pub(super) fn size_pod(&mut self, asked: &Change, keep: bool) -> Result<(), ResizeError> {
-        self.told = self.describe().filter(|_| !keep);
+        self.declared = self.describe().filter(|_| !keep);
         if !self.pod.ours {
             let clients = || ResizeError::ClientsPod(self.pod.group.path().as_str().to_owned());
             return if asked.is_empty() { Ok(()) } else { Err(clients()) };
@@ -84,7 +84,7 @@ impl Targets {
         Ok(())
     }
 
-    /// Only who announced a pod by request is told anew by request; what an annotation says is the annotation's.
+    /// Returns the new declared resources, if a request declared them; those of an annotation cannot be updated.
     fn describe(&self) -> Option<PodResourceConfig> {
         let had = self.pod.announced.clone().filter(|announced| announced.source == Source::Request)?;
         let mut then = had.clone();
@@ -105,7 +105,8 @@ impl Targets {
 
 async fn member(cri: &Cri, id: &str, change: &Change) -> Result<(ContainerTarget, String), ResizeError> {
     let ask = v1::ContainerStatusRequest { container_id: id.to_owned(), verbose: true };
-    let answer = cri.runtime().container_status(ask).await.map_err(call("looking at the container"))?.into_inner();
+    let answer =
+        cri.runtime().container_status(ask).await.map_err(call("reading the container's status"))?.into_inner();
     let info: ContainerInfo = verbose_info::read(&answer.info)?;
     let status = answer.status.unwrap_or_default();
     let state = match status.state() {
@@ -130,7 +131,7 @@ async fn member(cri: &Cri, id: &str, change: &Change) -> Result<(ContainerTarget
 
 async fn pod(cri: &Cri, id: &str) -> Result<PodTarget, ResizeError> {
     let ask = v1::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: true };
-    let answer = cri.runtime().pod_sandbox_status(ask).await.map_err(call("looking at the pod"))?.into_inner();
+    let answer = cri.runtime().pod_sandbox_status(ask).await.map_err(call("reading the pod's status"))?.into_inner();
     let info: PodInfo = verbose_info::read(&answer.info)?;
     let status = answer.status.unwrap_or_default();
     let name = status.metadata.map(|meta| meta.name).unwrap_or_default();
@@ -142,11 +143,11 @@ async fn pod(cri: &Cri, id: &str) -> Result<PodTarget, ResizeError> {
 
 fn period(now: &LimitsPatch) -> CpuPeriod {
     let usual = || i64::try_from(PERIOD).ok().and_then(|period| CpuPeriod::new(period).ok());
-    // The usual one is within its own bounds.
-    now.cpu_period.or_else(usual).unwrap_or_else(|| unreachable!("the usual period is one"))
+    // The default is a valid period.
+    now.cpu_period.or_else(usual).unwrap_or_else(|| unreachable!("the default period is valid"))
 }
 
-/// A container's limits, as its status has them: what was asked, where the kernel has that in force.
+/// Converts a container's limits from its status: the requested value where the kernel has it, else the kernel's.
 fn in_force(shown: &v1::LinuxContainerResources) -> LimitsPatch {
     let memory = |field, value| match value {
         0 => Some(MemoryLimit::Unlimited),
@@ -164,11 +165,11 @@ fn in_force(shown: &v1::LinuxContainerResources) -> LimitsPatch {
     }
 }
 
-/// A pod's own limits, as the kernel has them, without what it costs beside its containers. Its shares count only where
-/// somebody asked for them: else they are what the kernel begins with.
-fn pod_size(said: &VerboseInfo) -> LimitsPatch {
-    let ObservedLimits { cpu_quota, cpu_period, memory, .. } = said.actual.clone().unwrap_or_default();
-    let overhead = said.overhead.clone().unwrap_or_default();
+/// Returns the kernel's limits of a pod, without the pod overhead. Shares count only if they were
+/// requested; otherwise they are the kernel's default.
+fn pod_size(info: &VerboseInfo) -> LimitsPatch {
+    let ObservedLimits { cpu_quota, cpu_period, memory, .. } = info.actual.clone().unwrap_or_default();
+    let overhead = info.overhead.clone().unwrap_or_default();
     let period = cpu_period.and_then(|micros| CpuPeriod::new(i64::try_from(micros.0).ok()?).ok());
     let beside = overhead.memory.and_then(MemoryLimit::bytes).map_or(0, |Bytes(bytes)| bytes);
     let overhead_period = overhead.cpu_period.map_or(PERIOD, |period| period.micros().0);
@@ -182,7 +183,7 @@ fn pod_size(said: &VerboseInfo) -> LimitsPatch {
             CpuQuota::Micros(model::resources::Micros(micros.0.saturating_sub(cpu_beside)))
         })),
         cpu_period: period,
-        cpu_shares: said.asked.cpu_shares,
+        cpu_shares: info.asked.cpu_shares,
         memory: Some(
             memory
                 .map_or(MemoryLimit::Unlimited, |Bytes(bytes)| MemoryLimit::Bytes(Bytes(bytes.saturating_sub(beside)))),

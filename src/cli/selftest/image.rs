@@ -1,4 +1,4 @@
-//! An image made of this very program and the libraries it runs with.
+//! Builds an image from this program and its shared libraries.
 
 use std::fs;
 use std::io::{self, Read as _};
@@ -14,10 +14,10 @@ use super::elf::{self, Loaded};
 /// The program in the image.
 pub(super) const PROGRAM: &str = "/crisp";
 const EXE: &str = "/proc/self/exe";
-/// Where the image has libraries, by the names that programs know them by.
+/// Directory of the shared libraries in the image, by soname.
 const LIBRARIES: &str = "lib";
 
-/// An archive in memory: no file stays behind, and the daemon reads it through our descriptor.
+/// Builds an archive in a memfd, which needs no cleanup; the daemon opens it through `/proc/PID/fd`.
 pub(super) fn archive(name: &str) -> io::Result<OwnedFd> {
     let layer = layer()?;
     let digest: String = Sha256::digest(&layer).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -26,7 +26,7 @@ pub(super) fn archive(name: &str) -> io::Result<OwnedFd> {
         "config": {
             "Entrypoint": [PROGRAM, "demo-workload"],
             "Env": [format!("LD_LIBRARY_PATH=/{LIBRARIES}")],
-            // Two runs have two images, and neither takes the other's away.
+            // Makes the image ID unique, so that a run does not remove the image of another run.
             "Labels": { "io.crisp.trial": name },
         },
         "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{digest}")] },
@@ -39,7 +39,7 @@ pub(super) fn archive(name: &str) -> io::Result<OwnedFd> {
     sys::memfd::sealed("crisp-trial", &archive.into_inner()?[..])
 }
 
-/// This machine in the words of images.
+/// Returns this machine's architecture as in an image config.
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -70,18 +70,19 @@ fn layer() -> io::Result<Vec<u8>> {
     layer.into_inner()
 }
 
-/// The libraries that the dynamic linker finds for this program, each by its name and its place here.
+/// Returns name and path of each library that the dynamic linker finds for this program.
 fn libraries(interpreter: &str) -> io::Result<Vec<(String, String)>> {
     let ourselves = format!("/proc/{}/exe", std::process::id());
     let listed = Command::new(interpreter).arg("--list").arg(ourselves).stdin(Stdio::null()).output()?;
     if !listed.status.success() {
         let words = String::from_utf8_lossy(&listed.stderr).trim().to_owned();
-        return Err(io::Error::other(format!("{interpreter} does not tell this program's libraries: {words}")));
+        return Err(io::Error::other(format!("listing this program's libraries with {interpreter}: {words}")));
     }
     Ok(parse(&String::from_utf8_lossy(&listed.stdout)))
 }
 
-/// Lines such as `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)`; what has no arrow is the kernel's, or the linker.
+/// Parses lines such as `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f…)`. Lines without
+/// an arrow are the vDSO and the linker.
 fn parse(listed: &str) -> Vec<(String, String)> {
     let one = |line: &str| {
         let (name, rest) = line.trim().split_once(" => ")?;
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_linkers_list_is_read() {
+    fn the_output_of_the_linker_is_parsed() {
         let text = "\tlinux-vdso.so.1 (0x00007ffd)\n\
             \tlibgcc_s.so.1 => /lib/x86_64-linux-gnu/libgcc_s.so.1 (0x00007f)\n\
             \tlibc.so.6 => /lib/with space/libc.so.6 (0x00007f)\n\
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_archive_has_the_program_its_linker_and_its_libraries() {
+    fn the_archive_contains_the_program_and_its_libraries() {
         fn names(archive: impl io::Read) -> Vec<String> {
             let mut archive = tar::Archive::new(archive);
             let entries = archive.entries().unwrap().map(Result::unwrap);

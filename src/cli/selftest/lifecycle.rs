@@ -1,4 +1,4 @@
-//! The life of a trial's pod, step by step.
+//! The steps in the life of a selftest's pod.
 
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -19,7 +19,7 @@ use super::cleanup::{NotRemoved, Watcher};
 use super::run_id::{LABEL, RunId};
 use super::{cleanup, image};
 
-/// What could not be done.
+/// Why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub(in super::super) enum SelftestError {
     #[error("{}", .0.message())]
@@ -28,17 +28,17 @@ pub(in super::super) enum SelftestError {
     NotCrisp(#[from] NotCrisp),
     #[error(transparent)]
     Files(#[from] FilesError),
-    #[error("making an image of this program")]
+    #[error("building an image from this program")]
     Image(#[source] io::Error),
-    #[error("the directory for logs {}", path.display())]
+    #[error("creating the log directory {}", path.display())]
     Logs { path: PathBuf, source: io::Error },
-    #[error("starting a process that clears away after this one")]
+    #[error("starting the cleanup process")]
     Watcher(#[source] io::Error),
     #[error("reading the kernel's values")]
     Kernel(#[from] cgroup::ApplyError),
     #[error("{0}")]
     Wrong(String),
-    #[error("there was no end of it after {} s", .0.as_secs())]
+    #[error("timed out after {} s", .0.as_secs())]
     Late(Duration),
     #[error(transparent)]
     Left(#[from] NotRemoved),
@@ -50,7 +50,7 @@ impl From<Status> for SelftestError {
     }
 }
 
-/// What a pod and its container may use.
+/// Limits of a pod and its container.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct PodSize {
     /// Thousandths of a CPU.
@@ -71,7 +71,7 @@ impl PodSize {
     }
 }
 
-/// A pod with one container, and all that belongs to it.
+/// A selftest: a pod with one container, image and logs.
 pub(in super::super) struct Selftest {
     cri: Cri,
     run: RunId,
@@ -80,21 +80,21 @@ pub(in super::super) struct Selftest {
     name: &'static str,
 }
 
-/// A pod that was made.
+/// A created pod.
 pub(in super::super) struct SelftestPod {
     pub(in super::super) id: String,
     config: v1::PodSandboxConfig,
     pub(in super::super) group: Cgroup,
 }
 
-/// A container that was made.
+/// A created container.
 pub(in super::super) struct SelftestContainer {
     pub(in super::super) id: String,
     pub(in super::super) group: Cgroup,
 }
 
 impl Selftest {
-    /// Begins a trial whose pod has this name. `state` is the daemon's directory of what runs.
+    /// Begins a selftest whose pod has this name. `state` is the daemon's runtime state directory.
     pub(in super::super) async fn begin(
         cri: Cri,
         socket: &Path,
@@ -114,26 +114,26 @@ impl Selftest {
         self.state.join(self.run.directory())
     }
 
-    /// Puts the image into the daemon's store: how large it is.
+    /// Imports the image into the daemon's store, and returns its size.
     pub(in super::super) async fn import(&self) -> Result<u64, SelftestError> {
         let name = self.run.image();
         let archive = tokio::task::spawn_blocking(move || image::archive(&name));
         let archive = archive.await.map_err(io::Error::other).and_then(|made| made).map_err(SelftestError::Image)?;
         let path = format!("/proc/{}/fd/{}", std::process::id(), archive.as_raw_fd());
         let ask = cri_api::admin::ImportRequest { path, name: String::new() };
-        let mut told = self.cri.admin().import(ask).await?.into_inner();
-        while let Some(progress) = told.message().await? {
+        let mut messages = self.cri.admin().import(ask).await?.into_inner();
+        while let Some(progress) = messages.message().await? {
             if progress.done {
                 return Ok(progress.images.first().map_or(0, |image| image.size));
             }
         }
-        Err(SelftestError::Wrong("the daemon ended before the import was done".to_owned()))
+        Err(SelftestError::Wrong("the daemon closed the connection before the import was complete".to_owned()))
     }
 
     pub(in super::super) async fn run_pod(&self, size: PodSize) -> Result<SelftestPod, SelftestError> {
         let name = format!("{}-{}", self.name, self.run);
         let metadata = v1::PodSandboxMetadata {
-            // By its name alone, people find it: there is one for each who tries.
+            // A short name that users can find; the uid makes it unique among concurrent selftests.
             name: self.name.to_owned(),
             uid: name,
             namespace: "crisp".to_owned(),
@@ -150,7 +150,7 @@ impl Selftest {
         };
         let ask = v1::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
         let mut runtime = self.cri.runtime();
-        // Requests as large as this are kept several times over on the way.
+        // Boxed: the future holds several copies of this large request.
         let id = Box::pin(runtime.run_pod_sandbox(ask)).await?.into_inner().pod_sandbox_id;
         let ask = v1::PodSandboxStatusRequest { pod_sandbox_id: id.clone(), verbose: true };
         let answer = self.cri.runtime().pod_sandbox_status(ask).await?.into_inner();
@@ -159,7 +159,7 @@ impl Selftest {
         Ok(SelftestPod { id, config, group })
     }
 
-    /// The first address of the pod; none where it has no network.
+    /// Returns the pod's first address; None without a network.
     pub(in super::super) async fn address(&self, pod: &SelftestPod) -> Result<Option<String>, SelftestError> {
         let ask = v1::PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
         let status = self.cri.runtime().pod_sandbox_status(ask).await?.into_inner().status;
@@ -167,7 +167,7 @@ impl Selftest {
         Ok(ip.filter(|ip| !ip.is_empty()))
     }
 
-    /// Makes a container that runs a word of `crisp demo-workload`.
+    /// Creates a container that runs a subcommand of `crisp demo-workload`.
     pub(in super::super) async fn create(
         &self,
         pod: &SelftestPod,
@@ -210,7 +210,7 @@ impl Selftest {
         Ok(())
     }
 
-    /// Waits until the container's log has a line that ends so.
+    /// Waits until the container's log has a line that ends with `line`.
     pub(in super::super) async fn wait_for_line(
         &self,
         container: &SelftestContainer,
@@ -227,20 +227,20 @@ impl Selftest {
             }
             if status.state() == v1::ContainerState::ContainerExited {
                 let code = status.exit_code;
-                let words = format!("the container ended with {code} instead of printing {line:?}; its log: {log:?}");
+                let words = format!("the container exited with code {code} before it printed {line:?}; log: {log:?}");
                 return Err(SelftestError::Wrong(words));
             }
             if begin.elapsed() > WITHIN {
                 let path = path.display();
                 return Err(SelftestError::Wrong(format!(
-                    "there is no line {line:?} in {path} after {WITHIN:?}: {log:?}"
+                    "line {line:?} not found in {path} after {WITHIN:?}: {log:?}"
                 )));
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
 
-    /// Runs words of `crisp demo-workload` in the container: what they print.
+    /// Runs a subcommand of `crisp demo-workload` in the container, and returns its output.
     pub(in super::super) async fn exec(
         &self,
         container: &SelftestContainer,
@@ -254,7 +254,7 @@ impl Selftest {
             return Ok(text);
         }
         let (code, stderr) = (done.exit_code, String::from_utf8_lossy(&done.stderr).trim().to_owned());
-        Err(SelftestError::Wrong(format!("the command ended with {code}: {stderr:?}")))
+        Err(SelftestError::Wrong(format!("the command exited with code {code}: {stderr:?}")))
     }
 
     pub(in super::super) async fn update(
@@ -285,7 +285,7 @@ impl Selftest {
     ) -> Result<v1::ContainerStats, SelftestError> {
         let ask = v1::ContainerStatsRequest { container_id: container.id.clone() };
         let stats = self.cri.runtime().container_stats(ask).await?.into_inner().stats;
-        stats.ok_or_else(|| SelftestError::Wrong("there are no stats of the container".to_owned()))
+        stats.ok_or_else(|| SelftestError::Wrong("the daemon returned no stats of the container".to_owned()))
     }
 
     pub(in super::super) async fn stop(&self, container: &SelftestContainer) -> Result<i32, SelftestError> {
@@ -300,20 +300,20 @@ impl Selftest {
         Ok(())
     }
 
-    /// Removes whatever there is of this run: pods, image and logs.
+    /// Removes the pods, image and logs of this run.
     pub(in super::super) async fn clear(&self) -> Result<(), SelftestError> {
         cleanup::remove_all(&self.cri, &self.state, &self.run).await?;
         Ok(())
     }
 
-    /// Clears away, and lets the watcher go; where it fails, the watcher tries on.
+    /// Removes everything and stops the watcher; if the removal fails, the watcher continues it.
     pub(in super::super) async fn end(self) -> Result<(), SelftestError> {
         self.clear().await?;
         self.watcher.stop().map_err(SelftestError::Watcher)
     }
 }
 
-/// What the kernel has in force, read from its files.
+/// Reads the kernel's limits from the cgroup files.
 pub(in super::super) fn observed(group: &Cgroup) -> Result<ObservedLimits, SelftestError> {
     Ok(group.observe(&AppliedValues::default())?.observed)
 }

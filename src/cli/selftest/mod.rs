@@ -1,8 +1,9 @@
-//! A pod to try crisp with: made of this very program, so that it needs no registry, and gone afterwards whatever happens.
+//! The test pod of `crisp check --live` and `crisp demo`. Its image is built from this program and needs no registry.
 //!
-//! [`Selftest`] has the steps of its life. All that it makes carries the name of its run, which names the process that began it:
-//! so whoever comes after a process that was killed can tell what is nobody's any more. Beside each trial runs a process that
-//! clears away when the trial's own is gone before its time ([`selftest-cleanup`]).
+//! [`Selftest`] has the steps of the pod's life. Pod, image and log directory are labelled with the
+//! run ID, which names the process that created them: so a later selftest can find and remove the
+//! objects of a killed one. A watcher process (`crisp selftest-cleanup`) removes them as soon as
+//! the selftest is killed.
 
 mod cleanup;
 mod elf;

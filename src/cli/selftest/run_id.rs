@@ -1,30 +1,30 @@
-//! A run of a trial, named by the process that began it, so that anybody can tell whether that one still lives.
+//! The ID of a selftest run. It names the process that began it, so that any process can check whether it still runs.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Pods and images of trials begin with this.
+/// Repository of the images of selftests.
 pub(super) const IMAGES: &str = "crisp.local/trial";
-/// The label of pods of trials: their run.
+/// Label of the pods of selftests; the value is the run ID.
 pub(super) const LABEL: &str = "io.crisp.trial";
-/// Directories of trials begin with this.
+/// Prefix of the directories of selftests.
 const DIRECTORY: &str = "trial-";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RunId {
     pid: u32,
-    /// Clock ticks from boot to the start of the process: a process id is used again, the two together are not.
+    /// Clock ticks from boot to the start of the process: a PID may be reused, but not with the same start time.
     start: u64,
 }
 
 impl RunId {
-    /// That of this process.
+    /// Returns the run ID of this process.
     pub(super) fn own() -> Self {
         let pid = std::process::id();
         Self { pid, start: start_of(pid).unwrap_or_default() }
     }
 
-    /// Whether its process still runs.
+    /// Returns whether the process still runs.
     pub(super) fn is_alive(&self) -> bool {
         start_of(self.pid) == Some(self.start)
     }
@@ -33,7 +33,7 @@ impl RunId {
         format!("{IMAGES}:{self}")
     }
 
-    /// The run that an image belongs to.
+    /// Returns the run that an image belongs to.
     pub(super) fn of_image(name: &str) -> Option<Self> {
         name.strip_prefix(IMAGES)?.strip_prefix(':')?.parse().ok()
     }
@@ -47,7 +47,7 @@ impl RunId {
     }
 }
 
-/// Field 22 of `/proc/PID/stat`; the name of the program before it may hold anything.
+/// Reads field 22 of `/proc/PID/stat`. Field 2, the program's name, may contain spaces and brackets.
 fn start_of(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
@@ -59,9 +59,9 @@ impl fmt::Display for RunId {
     }
 }
 
-/// No run.
+/// Not a run ID.
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} names no run of a trial")]
+#[error("invalid run ID {0:?}: expected PID-START")]
 pub(super) struct InvalidRunId(String);
 
 impl FromStr for RunId {
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_lives_as_long_as_its_process() {
+    fn a_run_is_alive_as_long_as_its_process() {
         let own = RunId::own();
         assert!(own.is_alive() && own.start > 0);
         assert!(!RunId { start: own.start + 1, ..own.clone() }.is_alive());
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_known_again_by_what_it_made() {
+    fn the_run_id_is_parsed_from_image_and_directory_names() {
         let run = RunId { pid: 12, start: 345 };
         assert_eq!(run.to_string().parse::<RunId>().unwrap(), run);
         assert_eq!(RunId::of_image(&run.image()).unwrap(), run);

@@ -1,4 +1,4 @@
-//! Steps that are shown as they are made, each with its time.
+//! Runs steps and prints each one with its duration.
 
 use std::future::Future;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -11,23 +11,23 @@ use super::super::color::Color;
 use super::super::signals::Interrupt;
 use super::lifecycle::SelftestError;
 
-/// No step of a working daemon takes as long: it is stuck.
+/// Timeout of a step; no step of a working daemon takes this long.
 const WITHIN: Duration = Duration::from_secs(300);
 
-/// A step that was made.
+/// A completed step.
 #[derive(Debug, Clone, Serialize)]
 pub(in super::super) struct Record {
     pub(in super::super) step: &'static str,
     pub(in super::super) ok: bool,
     pub(in super::super) milliseconds: f64,
-    /// What came of it.
+    /// Result or error.
     pub(in super::super) note: String,
 }
 
-/// A step that failed, or that was not begun.
+/// A step failed, or was not begun because of a signal.
 #[derive(Debug, thiserror::Error)]
 pub(in super::super) enum Failed {
-    #[error("the step {step:?} failed")]
+    #[error("step {step:?} failed")]
     Step { step: &'static str, source: SelftestError },
     #[error("interrupted")]
     Interrupted,
@@ -35,9 +35,9 @@ pub(in super::super) enum Failed {
 
 pub(in super::super) struct Steps {
     interrupt: Arc<Interrupt>,
-    /// Whether they are printed.
+    /// Whether steps are printed.
     shown: bool,
-    /// Whether a line can be written over.
+    /// Whether stdout is a terminal, where a line can be overwritten.
     terminal: bool,
     color: Color,
     records: Vec<Record>,
@@ -53,7 +53,7 @@ impl Steps {
         &self.records
     }
 
-    /// Makes one step to its end: the daemon would go on with it in any case. A signal is heeded between two steps.
+    /// Runs one step to its end: the daemon would complete it in any case. Signals are handled between steps.
     pub(in super::super) async fn step<T>(
         &mut self,
         step: &'static str,
@@ -76,7 +76,7 @@ impl Steps {
         done.map(|(value, _)| value).map_err(|source| Failed::Step { step, source })
     }
 
-    /// Pauses, unless a signal comes.
+    /// Sleeps until the time is over or a signal arrives.
     pub(in super::super) async fn pause(&self, time: Duration) -> Result<(), Failed> {
         tokio::select! {
             () = tokio::time::sleep(time) => Ok(()),
@@ -84,10 +84,10 @@ impl Steps {
         }
     }
 
-    /// Shows how something stands that takes a while, over and over in one line; only its end stays.
+    /// Shows a changing value in one line, on a terminal; elsewhere prints only the last value.
     pub(in super::super) fn watch(&self, name: &str, note: &str, end: bool) {
         let mut out = io::stdout();
-        // Nobody needs to read along for the steps to count.
+        // A failed write to stdout must not stop the steps.
         if end {
             let start = if self.terminal { "\r\x1b[K" } else { "" };
             writeln!(out, "{start}      {name:<22} {:11}   {note}", "").ok();
