@@ -1,4 +1,4 @@
-//! `crisp bench`: everything is measured and nothing is left behind, also where steps fail.
+//! `crisp bench`: measures every figure and removes all its objects, also if steps fail.
 
 use std::fs;
 use std::path::Path;
@@ -10,11 +10,11 @@ use crate::support::harness::Daemon;
 use crate::support::image_fixture::{Archive, BOX};
 use crate::support::registry_fixture::Registry;
 
-/// Runs `crisp bench`, compared with itself; the output and the JSON.
+/// Runs `crisp bench` compared with itself; returns output, JSON and HTML.
 fn bench(daemon: &Daemon, image: &str, words: &[&str]) -> (String, Value, String) {
     let socket = daemon.env.socket().display().to_string();
     let [json, html] = ["bench.json", "bench.html"].map(|name| daemon.env.dir().join(name).display().to_string());
-    // Below the test's own, so that what is left of it is seen.
+    // Below the test's cgroup, so that the test's cleanup check finds leftovers.
     let cgroup = format!("{}/bench", daemon.env.cgroup());
     let (ours, again) = (format!("ours={socket}"), format!("again={socket}"));
     let mut arguments = vec!["bench"];
@@ -65,9 +65,9 @@ const FIGURES: [&str; 33] = [
 ];
 
 #[test]
-fn everything_is_measured_without_an_error_and_nothing_is_left() {
+fn bench_measures_all_figures_without_errors_and_leaves_nothing() {
     let registry = Registry::start();
-    // Another image than the one that containers run: it is removed with all its names.
+    // Not the image of the containers: the benchmark removes it with all its tags.
     registry.push(&Archive::new("x").with("Env", json!(["PATH=/bin", "PULLED=yes"])), "small", "1");
     let pulled = format!("{}/small:1", registry.host());
     let daemon = Daemon::start();
@@ -105,7 +105,7 @@ fn everything_is_measured_without_an_error_and_nothing_is_left() {
 }
 
 #[test]
-fn steps_that_fail_are_counted_and_leave_nothing_behind() {
+fn failed_steps_are_counted_and_leave_nothing() {
     let daemon = Daemon::start();
     let before = daemon.snapshot();
     let (table, json, _) = bench(&daemon, "crisp.test/absent:1", &["life", "exec", "--rounds", "2", "--pods", "1"]);

@@ -1,4 +1,4 @@
-//! What is measured, of whom, and how often.
+//! The command-line arguments of `crisp bench`.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use clap::ValueEnum;
 /// A part of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Part {
-    /// Everything below; pull only with --pull
+    /// All parts below; pull only with --pull
     All,
-    /// Pods with one container from beginning to end, one after another and several at once
+    /// Create and remove pods with one container, one at a time and several in parallel
     Life,
     /// ExecSync of `true`
     Exec,
-    /// UpdateContainerResources: memory, CPU, and nothing new; with the bare files beside it
+    /// UpdateContainerResources: memory, CPU, no change; compared with plain writes to the cgroup files
     Update,
     /// ContainerStatus and PodSandboxStatus
     Status,
@@ -23,21 +23,21 @@ pub enum Part {
     List,
     /// ListContainerStats and ListPodSandboxStats
     Stats,
-    /// Looks at containers while very many changes are made
+    /// Latency of status calls during a storm of updates
     Storm,
     /// update, status, list, stats and storm
     Resize,
-    /// Exec output and a forwarded port through the streaming server, and what a container prints into its log
+    /// Throughput of exec output, of a forwarded port and of the container log
     Stream,
-    /// Latency and memory with more and more pods
+    /// Latency and memory with a growing number of pods
     Scale,
-    /// An image that is pulled while absent and again while present; it is removed, again and again
+    /// Pull an image that is absent, and again while present; the image is removed repeatedly
     Pull,
-    /// What the kernel alone needs for a pod and a container; needs no runtime
+    /// Time of the same kernel operations without a runtime
     Floor,
 }
 
-/// A runtime to measure.
+/// Name and socket of a runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NamedSocket {
     pub(super) name: String,
@@ -47,7 +47,7 @@ pub(super) struct NamedSocket {
 impl FromStr for NamedSocket {
     type Err = Infallible;
 
-    /// `NAME=SOCKET`, or a socket alone, whose file gives the name.
+    /// Parses `NAME=SOCKET`, or a socket whose file name gives the name.
     fn from_str(text: &str) -> Result<Self, Infallible> {
         let (name, socket) = match text.split_once('=') {
             Some((name, socket)) => (Some(name), socket),
@@ -60,75 +60,76 @@ impl FromStr for NamedSocket {
     }
 }
 
-/// Measure this or any other CRI runtime.
+/// Benchmark crisp or another CRI runtime.
 ///
-/// With --compare the runtimes take turns round by round, so that all meet the same machine, and the table has their ratios
-/// with intervals of 95 % confidence: on a shared machine only these mean something. A step that fails is counted and
-/// shown, and the rest goes on. Pods, containers and cgroups of the benchmark are gone at its end.
+/// With --compare, the runtimes take turns in every round, so that all run under the same
+/// conditions, and the table shows their ratios with 95 % confidence intervals. On a shared machine
+/// only the ratios are meaningful. Failed steps are counted and shown; the benchmark continues.
+/// Pods, containers and cgroups of the benchmark are removed at the end.
 #[derive(Debug, Clone, clap::Args)]
 pub struct BenchArgs {
-    /// What is measured
+    /// Parts to measure
     #[arg(value_enum, default_value = "all", value_name = "PART")]
     pub(super) parts: Vec<Part>,
-    /// The runtime that this is about
+    /// Runtime to benchmark
     #[arg(long, default_value = "crisp=/run/crisp/crisp.sock", value_name = "[NAME=]SOCKET")]
     pub(super) socket: NamedSocket,
-    /// Runtimes that it is compared with
+    /// Runtimes to compare it with
     #[arg(long, num_args = 1.., value_name = "[NAME=]SOCKET")]
     pub(super) compare: Vec<NamedSocket>,
-    /// An image with busybox that all of them have
+    /// Image with busybox, present in all runtimes
     #[arg(long, default_value = "docker.io/library/busybox:latest")]
     pub(super) image: String,
-    /// An image that all of them can pull; it is removed from them
+    /// Image for the part pull, which all runtimes can pull; removed from them
     #[arg(long, value_name = "IMAGE")]
     pub(super) pull: Option<String>,
-    /// How often each runtime has its turn; pulls and streams take fewer
+    /// Rounds per runtime; fewer for pull and stream
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rounds: u32,
-    /// Pods that are there for exec, update, status, list, stats and storm
+    /// Running pods for exec, update, status, list, stats and storm
     #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) pods: u32,
-    /// Containers of each of them
+    /// Containers per pod
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) containers: u32,
-    /// Pods under way at the same time in the parallel part of life
+    /// Number of pods created in parallel, for life
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) at_once: u32,
-    /// Numbers of pods at which scale looks
+    /// Numbers of pods to measure with, for scale
     #[arg(long, value_delimiter = ',', default_values_t = [10, 25, 50, 100, 200])]
     pub(super) steps: Vec<u32>,
-    /// Bytes through each stream, in MiB
+    /// MiB per stream, for stream
     #[arg(long, default_value_t = 1024)]
     pub(super) stream_mib: u32,
-    /// Bytes that a container prints, in MiB
+    /// MiB that a container writes to its log, for stream
     #[arg(long, default_value_t = 256)]
     pub(super) log_mib: u32,
-    /// Changes that a storm brings in a second
+    /// Updates per second, for storm
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) storm: u32,
-    /// How long a storm lasts, in seconds
+    /// Duration of storm in seconds
     #[arg(long, default_value_t = 5)]
     pub(super) storm_seconds: u64,
-    /// Pods in the host's network, for runtimes without any
+    /// Use the host's network for pods, for runtimes without a network
     #[arg(long)]
     pub(super) host_network: bool,
-    /// The cgroup to make those of the benchmark in, which is removed at the end; a slice goes to the runtimes as it is, for
-    /// those with the systemd driver [default: /crisp-bench-PID]
+    /// Parent cgroup of the benchmark, removed at the end; a slice is passed to the runtimes
+    /// unchanged, for the systemd driver [default: /crisp-bench-PID]
     #[arg(long, value_name = "PATH|SLICE")]
     pub(super) cgroup: Option<String>,
-    /// All runtimes use the same CNI plugins: other budgets count then
+    /// All runtimes use the same CNI plugins; selects the budgets for this case
     #[arg(long)]
     pub(super) same_cni: bool,
-    /// Also write everything that was measured to a file
+    /// Also write all results to a JSON file
     #[arg(long, value_name = "FILE")]
     pub(super) json: Option<PathBuf>,
-    /// Also draw it, as one HTML page that needs no other file
+    /// Also write the results with plots to a self-contained HTML file
     #[arg(long, value_name = "FILE")]
     pub(super) html: Option<PathBuf>,
 }
 
 impl BenchArgs {
-    /// The slice that all pods are put into, where there is one.
+    /// Returns the slice for all pods, if `--cgroup` is a slice.
     pub(super) fn slice(&self) -> Option<&str> {
         self.cgroup.as_deref().filter(|name| name.ends_with(".slice"))
     }
@@ -137,7 +138,7 @@ impl BenchArgs {
         std::iter::once(&self.socket).chain(&self.compare)
     }
 
-    /// Whether `part` was asked for, by name or by a word that means it.
+    /// Returns whether `part` was requested, by its name or as a part of `all` or `resize`.
     pub(super) fn wants(&self, part: Part) -> bool {
         self.parts.iter().any(|asked| match asked {
             Part::All => part != Part::Pull || self.pull.is_some(),
@@ -146,12 +147,12 @@ impl BenchArgs {
         })
     }
 
-    /// Whether any runtime is needed at all.
+    /// Returns whether any requested part needs a runtime.
     pub(super) fn wants_runtimes(&self) -> bool {
         self.parts.iter().any(|part| *part != Part::Floor)
     }
 
-    /// Whether pods have to be there for what was asked for.
+    /// Returns whether any requested part needs running pods.
     pub(super) fn wants_background_pods(&self) -> bool {
         [Part::Exec, Part::Update, Part::Status, Part::List, Part::Stats, Part::Storm]
             .into_iter()
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_have_names() {
+    fn sockets_are_parsed_with_and_without_a_name() {
         let named = |text: &str| {
             let NamedSocket { name, socket } = text.parse().unwrap();
             (name, socket.to_str().unwrap().to_owned())
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn words_mean_the_parts_they_stand_for() {
+    fn all_and_resize_select_several_parts() {
         let all = parse("");
         assert!(
             all.wants(Part::Life) && all.wants(Part::Floor) && !all.wants(Part::Pull) && all.wants_background_pods()

@@ -1,4 +1,4 @@
-//! Pods that are there while something else is measured, and what they hold in memory.
+//! Pods that run during other measurements, and their memory.
 
 use super::args::BenchArgs;
 use super::lifecycle::{READY, add, make};
@@ -9,7 +9,8 @@ pub(super) const DAEMON: &str = "daemon memory (PSS)";
 pub(super) const SHIM: &str = "shim memory of a pod (PSS)";
 pub(super) const FRESH: &str = "daemon memory without pods (PSS)";
 
-/// Adds pods until there are `pods`, each with `containers`. Ready times go to `figures`; a pod that fails is one less.
+/// Adds pods until there are `pods`, each with `containers`. Records ready times in `figures`;
+/// stops at the first failure.
 pub(super) async fn grow(runtime: &mut Runtime, figures: &mut Figures, pods: usize, containers: u32) {
     while runtime.pods.len() < pods {
         let name = format!("herd-{}", runtime.pods.len());
@@ -26,19 +27,19 @@ pub(super) async fn grow(runtime: &mut Runtime, figures: &mut Figures, pods: usi
     }
 }
 
-/// Makes the pods that are looked at, and weighs the runtime before and after.
+/// Creates the pods for other measurements, and measures the daemon's memory before.
 pub(super) async fn create_all(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     for runtime in runtimes.iter_mut().filter(|runtime| runtime.pods.is_empty()) {
         let fresh = runtime.family.memory(&[]).map(|memory| memory.daemon);
         runtime.figures.note(FRESH, Unit::MB, fresh);
         let mut figures = Figures::default();
         Box::pin(grow(runtime, &mut figures, plan.pods as usize, plan.containers)).await;
-        // Times are measured elsewhere; what failed is told.
+        // Ready times are measured by other parts; only failures are recorded here.
         runtime.figures.add_failures(&figures);
     }
 }
 
-/// Memory of the daemon, and of what keeps each of its pods.
+/// Measures the memory of the daemon, and of the shim processes per pod.
 pub(super) fn measure_memory(runtime: &Runtime, figures: &mut Figures) {
     let memory = runtime.family.memory(&runtime.ids());
     let pods = u32::try_from(runtime.pods.len()).unwrap_or(u32::MAX).max(1);

@@ -1,4 +1,4 @@
-//! Looks at containers before and during changes of many of them at once, at a steady rate.
+//! Measures reads before and during updates of many containers at a steady rate.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::report::results::{Figures, Unit};
 use super::runtime::{Runtime, connect, in_turns};
 use super::specs::{limits, update};
 
-/// Changes under way at the same time, at the most.
+/// Maximum number of concurrent updates.
 const AT_ONCE: usize = 16;
 const RATE: &str = "storm: updates";
 
@@ -25,7 +25,7 @@ pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     in_turns(runtimes, 1, async |runtime, _| Box::pin(measure_under_load(plan, runtime)).await).await;
 }
 
-/// The same looks before and during a storm.
+/// Measures the same reads before and during a storm of updates.
 async fn measure_under_load(plan: &BenchArgs, runtime: &mut Runtime) {
     let span = Duration::from_secs(plan.storm_seconds);
     let containers = runtime.containers();
@@ -34,13 +34,13 @@ async fn measure_under_load(plan: &BenchArgs, runtime: &mut Runtime) {
     }
     look_for(runtime, &containers, span, ["calm: ContainerStatus", "calm: ListContainers"]).await;
     let load = UpdateLoad { socket: runtime.socket.clone(), containers: containers.clone(), rate: plan.storm, span };
-    // On a thread of its own: what it costs to ask must not slow down those who look.
+    // On a separate thread, so that sending updates does not slow down the measured reads.
     let load = thread::spawn(move || load.update_load());
     look_for(runtime, &containers, span, ["storm: ContainerStatus", "storm: ListContainers"]).await;
     match load.join() {
         Ok(Ok(blown)) => runtime.figures.merge(blown),
         Ok(Err(error)) => runtime.figures.fail(RATE, Unit::PerSecond, &error),
-        Err(_) => runtime.figures.fail(RATE, Unit::PerSecond, &"the storm ended in a panic"),
+        Err(_) => runtime.figures.fail(RATE, Unit::PerSecond, &"the thread of the storm panicked"),
     }
 }
 
@@ -61,7 +61,7 @@ async fn look_for(runtime: &mut Runtime, containers: &[String], span: Duration, 
 struct UpdateLoad {
     socket: PathBuf,
     containers: Vec<String>,
-    /// Changes in a second, if the runtime keeps up.
+    /// Updates per second, if the runtime keeps up.
     rate: u32,
     span: Duration,
 }
@@ -72,12 +72,12 @@ impl UpdateLoad {
         tokio.block_on(self.changes())
     }
 
-    /// How many changes a second there were.
+    /// Sends the updates, and records the rate that was reached.
     async fn changes(self) -> Result<Figures, BenchError> {
         let client = RuntimeServiceClient::new(connect(&self.socket).await?);
         let places = Arc::new(Semaphore::new(AT_ONCE));
         let mut beat = tokio::time::interval(Duration::from_secs(1) / self.rate);
-        // A runtime that cannot keep up is not run over.
+        // A slow runtime gets late updates as a burst; the semaphore limits how many are in flight.
         beat.set_missed_tick_behavior(MissedTickBehavior::Burst);
         let mut changes = JoinSet::new();
         let (mut figures, begin) = (Figures::default(), Instant::now());
@@ -92,7 +92,7 @@ impl UpdateLoad {
                 break;
             }
             beat.tick().await;
-            // Nobody closes the semaphore.
+            // Fails only if the semaphore is closed, which never happens.
             let Ok(place) = Arc::clone(&places).acquire_owned().await else { break };
             let round = number / 50;
             let request = update(id, limits(200 + round % 2 * 100, 64 + round % 2 * 32));

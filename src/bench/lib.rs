@@ -1,18 +1,19 @@
-//! `crisp bench`: how fast and how small any CRI runtime is, seen from its socket and from `/proc`.
+//! `crisp bench`: measures speed and memory of any CRI runtime, through its socket and `/proc`.
 //!
 //! ```text
-//! plan      what is asked for            runtime   a runtime, its pods, whose turn it is
-//! life      pods from end to end         family    its processes: memory, processor time
-//! herd      pods that stay; memory       shape     what pods and containers are like
-//! look      calls to containers          figures   values by name, failures counted
-//! storm     looks while all changes      ratio     percentiles, ratios with intervals
-//! scale     more and more pods           report    everything, as JSON; table, html: for people
-//! stream    exec, forwarded port, log    budgets   what crisp promises, and whether it keeps it
-//! pull      images                       bare, floor   what the kernel alone needs
+//! args             command-line arguments        runtime              a runtime and its pods, the order of turns
+//! lifecycle        pods from creation to removal processes            memory and CPU time of a runtime
+//! background_pods  running pods; memory          specs                configuration of pods and containers
+//! reads            calls to running containers   report/results       values by name, counted failures
+//! contention       reads during updates          report/statistics    percentiles, ratios with intervals
+//! scaling          a growing number of pods      report               JSON; report/table, report/html: text, HTML
+//! stream           exec, forwarded port, log     report/budgets       crisp's budgets and whether they are met
+//! pull             images                        raw_cgroup_writes, baseline   the kernel's time without a runtime
 //! ```
 //!
-//! With several sockets the rounds go in turns, so that all meet the same machine, and what is printed beside the
-//! figures is their ratio: on a shared machine only that means something.
+//! With several sockets the runtimes take turns in every round, so that all run under the same
+//! conditions. The ratios are printed beside the figures: on a shared machine only the ratios are
+//! meaningful.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -44,18 +45,18 @@ use report::Report;
 use runtime::Runtime;
 use specs::Specs;
 
-/// Nothing could be measured, or not written down. Steps that fail are counted instead.
+/// Why a benchmark failed. Failed steps are counted instead.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     #[error("starting")]
     Start(#[source] io::Error),
     #[error("connecting to {}", socket.display())]
     Connect { socket: PathBuf, source: tonic::transport::Error },
-    #[error("asking for the version at {}", socket.display())]
+    #[error("reading the version at {}", socket.display())]
     Version { socket: PathBuf, source: Box<tonic::Status> },
-    #[error("looking at the daemon behind {}", socket.display())]
+    #[error("reading the processes of the daemon at {}", socket.display())]
     Daemon { socket: PathBuf, source: io::Error },
-    #[error("making a cgroup for the benchmark")]
+    #[error("creating a cgroup for the benchmark")]
     Cgroup(#[source] io::Error),
     #[error("{0} needs --pull IMAGE")]
     NoImage(&'static str),
@@ -67,7 +68,7 @@ pub enum BenchError {
     Print(#[source] io::Error),
 }
 
-/// Measures, prints a table, and writes the files that were asked for.
+/// Runs the benchmark, prints a table, and writes the requested files.
 pub fn bench(plan: BenchArgs) -> Result<(), BenchError> {
     if plan.parts.contains(&Part::Pull) && plan.pull.is_none() {
         return Err(BenchError::NoImage("pull"));
@@ -75,7 +76,7 @@ pub fn bench(plan: BenchArgs) -> Result<(), BenchError> {
     let began = SystemTime::now();
     let place = plan.cgroup.as_deref().filter(|_| plan.slice().is_none());
     let parent = ParentCgroup::make(place).map_err(BenchError::Cgroup)?;
-    // Before there is a second thread: it forks.
+    // Before the first thread is started: the baseline forks.
     let mut floor = plan.wants(Part::Floor).then(|| Baseline::start(&parent)).transpose().map_err(BenchError::Start)?;
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(BenchError::Start)?;
     let mut runtimes = Vec::new();
@@ -102,7 +103,7 @@ async fn connect(plan: &BenchArgs, parent: &ParentCgroup, runtimes: &mut Vec<Run
     for (number, named) in plan.runtimes().enumerate().filter(|_| plan.wants_runtimes()) {
         let cgroup_parent = match plan.slice() {
             Some(given) => given.to_owned(),
-            // One for each, so that each one's processor time can be told.
+            // One per runtime, to measure the CPU time of each.
             None => parent.child(&number.to_string()).map_err(BenchError::Cgroup)?.path().as_str().to_owned(),
         };
         let shape = Specs { number, image: plan.image.clone(), cgroup_parent, host_network: plan.host_network };
@@ -111,7 +112,7 @@ async fn connect(plan: &BenchArgs, parent: &ParentCgroup, runtimes: &mut Vec<Run
     Ok(())
 }
 
-/// The parts that were asked for, one after another.
+/// Runs the requested parts, one after another.
 async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime], bare: &mut RawWrites, mut floor: Option<&mut Baseline>) {
     if let Some(floor) = floor.as_mut() {
         log_step("floor");
@@ -141,14 +142,14 @@ async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime], bare: &mut RawWrite
         log_step("scale");
         Box::pin(scaling::measure(plan, runtimes)).await;
     }
-    // Last: an image that is removed takes its other names along.
+    // Last: removing an image also removes its other tags.
     if plan.wants(Part::Pull) {
         log_step("pull");
         Box::pin(pull::measure(plan, runtimes)).await;
     }
 }
 
-/// Says what is being done, to whoever waits for it.
+/// Prints the current part to stderr.
 fn log_step(part: &str) {
     use std::io::Write as _;
     writeln!(io::stderr(), "bench: {part}").ok();

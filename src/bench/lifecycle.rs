@@ -1,4 +1,4 @@
-//! Pods with one container, from beginning to end: one after another, and several at once.
+//! Measures creation and removal of pods with one container, one at a time and several in parallel.
 
 use std::time::Instant;
 
@@ -33,13 +33,13 @@ pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     .await;
 }
 
-/// One pod with one container, from beginning to end.
+/// Creates and removes one pod with one container.
 async fn run_once(client: &mut Client, figures: &mut Figures, shape: &Specs, name: &str) {
     let Some(pod) = Box::pin(make(client, figures, shape, name)).await else { return };
     end(client, figures, pod).await;
 }
 
-/// A pod with a running container; what was made of it is removed where a step fails.
+/// Creates a pod with a running container; removes the pod if a step fails.
 pub(super) async fn make(client: &mut Client, figures: &mut Figures, shape: &Specs, name: &str) -> Option<Pod> {
     let begin = Instant::now();
     let config = shape.pod(name);
@@ -60,7 +60,7 @@ pub(super) async fn make(client: &mut Client, figures: &mut Figures, shape: &Spe
     None
 }
 
-/// Adds a running container to a pod.
+/// Creates and starts a container in a pod.
 pub(super) async fn add(
     client: &mut Client,
     figures: &mut Figures,
@@ -81,7 +81,7 @@ pub(super) async fn add(
     Some(())
 }
 
-/// Stops and removes the container, then the pod. A step that fails does not keep the others from being tried.
+/// Stops and removes the container, then the pod. Runs all steps, also after a failure.
 async fn end(client: &mut Client, figures: &mut Figures, pod: Pod) {
     let begin = Instant::now();
     let mut whole = true;
@@ -102,7 +102,7 @@ async fn end(client: &mut Client, figures: &mut Figures, pod: Pod) {
     }
 }
 
-/// So many lives, at most `at_once` of them under way at a time: how many a second brings.
+/// Creates and removes `count` pods, at most `at_once` in parallel; records the rate per second.
 async fn run_parallel(runtime: &mut Runtime, name: &str, at_once: u32, count: u32, round: u32) {
     let mut workers = JoinSet::new();
     let begin = Instant::now();

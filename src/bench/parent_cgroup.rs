@@ -1,16 +1,16 @@
-//! A cgroup of the benchmark's own, as a kubelet makes one for its pods.
+//! The parent cgroup of the benchmark's pods, as a kubelet creates one.
 
 use std::io;
 use std::sync::Arc;
 
 use cgroup::{Cgroup, CgroupPath, Layout};
 
-/// Gone with this, and so is everything below it.
+/// A cgroup that is removed on drop, with everything below it.
 #[derive(Debug)]
 pub(super) struct ParentCgroup(Cgroup);
 
 impl ParentCgroup {
-    /// At `path`, or at one that nobody else has.
+    /// Creates the cgroup at `path`, or at a unique path.
     pub(super) fn make(path: Option<&str>) -> io::Result<Self> {
         let layout = Arc::new(Layout::detect().map_err(io::Error::other)?);
         let own = format!("/crisp-bench-{}", std::process::id());
@@ -20,7 +20,7 @@ impl ParentCgroup {
         Ok(parent)
     }
 
-    /// A new cgroup below it.
+    /// Creates a child cgroup.
     pub(super) fn child(&self, name: &str) -> io::Result<Cgroup> {
         let child = self.0.child(name).map_err(io::Error::other)?;
         drop(child.create().map_err(io::Error::other)?);
@@ -31,7 +31,7 @@ impl ParentCgroup {
 impl Drop for ParentCgroup {
     fn drop(&mut self) {
         if let Err(error) = self.0.remove() {
-            tracing::warn!(cgroup = %self.0.path(), %error, "a cgroup stays behind");
+            tracing::warn!(cgroup = %self.0.path(), %error, "cgroup not removed");
         }
     }
 }

@@ -1,12 +1,15 @@
-//! The processes of a runtime: its daemon and what keeps its pods, their memory and processor time, as the kernel counts them.
+//! The processes of a runtime (daemon and shims), with their memory and CPU time as counted by the kernel.
 //!
-//! The daemon is who listens on the socket (`SO_PEERCRED`). With it goes every process that descends from it, that names one of
-//! the measured pods or containers in its arguments (containerd's shims, conmon), or that is in the daemon's cgroup, where that
-//! is not the benchmark's own. The containers' programs themselves are left out; a pause container's is not.
+//! The daemon is the process that listens on the socket (`SO_PEERCRED`). Its runtime also includes
+//! its descendants, every process with the ID of a measured pod or container in its arguments
+//! (containerd's shims, conmon), and every process in the daemon's cgroup, unless the benchmark is
+//! in the same cgroup. Programs of containers are not included, except the program of a pause
+//! container.
 //!
-//! Processor time of an operation is what two cgroups have used meanwhile: the daemon's, where it has one of its own, and that above the
-//! pods. So helpers that came and went count too, and so does what the runtime does inside a container before its program
-//! runs. Where the daemon has no cgroup of its own, its processes are asked, with the children that they have waited for.
+//! The CPU time of an operation is the CPU time of two cgroups meanwhile: the daemon's, if it has
+//! its own, and the parent of the pods. This includes short-lived helpers, and the runtime's work
+//! inside a container before its program runs. If the daemon has no cgroup of its own, the times of
+//! its processes and of their reaped children are added up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::net::UnixStream;
@@ -17,36 +20,36 @@ use std::{fs, io};
 use cgroup::Layout;
 use nix::unistd::Pid;
 
-/// What the containers of the benchmark run; by this they are known as no part of the runtime.
+/// Program of the benchmark's containers; processes with these arguments are not counted as the runtime's.
 pub(super) const PROGRAM: [&str; 2] = ["sleep", "86399"];
-/// What the kernel counts processor time of children in, on every architecture that crisp knows.
+/// `USER_HZ`, the unit of times in `/proc/PID/stat`, on every architecture that crisp supports.
 const TICKS_PER_SECOND: u64 = 100;
 
 #[derive(Debug)]
 pub(super) struct RuntimeProcesses {
     daemon: i32,
-    /// The file that counts the processor time of the daemon's cgroup.
+    /// CPU time of the daemon's cgroup.
     own: Option<Counter>,
-    /// The same of the cgroup above the pods.
+    /// CPU time of the parent cgroup of the pods.
     pods: Option<Counter>,
-    /// The daemon's line in `/proc/PID/cgroup` that counts, where its cgroup is its own.
+    /// The line of the cpuacct or v2 hierarchy in `/proc/PID/cgroup`, if the daemon has its own cgroup.
     cgroup: Option<String>,
 }
 
-/// A file that tells how much processor time a cgroup has used.
+/// A file with the CPU time that a cgroup has used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Counter {
-    /// Nanoseconds, and nothing else.
+    /// `cpuacct.usage`: nanoseconds.
     V1(PathBuf),
-    /// Among other lines one with microseconds.
+    /// `cpu.stat`: a line with microseconds.
     V2(PathBuf),
 }
 
-/// What a runtime holds in memory, in MB (10^6 bytes).
+/// Memory of a runtime in MB (10^6 bytes).
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Memory {
     pub(super) daemon: f64,
-    /// Of all others together.
+    /// Memory of all other processes.
     pub(super) others: f64,
 }
 
@@ -56,7 +59,7 @@ struct Process {
 }
 
 impl RuntimeProcesses {
-    /// Of the daemon that listens on `socket`; `parent` is the cgroup that its pods are put into.
+    /// Finds the daemon that listens on `socket`; `parent` is the parent cgroup of its pods.
     pub(super) fn behind(socket: &Path, parent: Option<&str>) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         let daemon = rustix::net::sockopt::socket_peercred(&stream)?.pid.as_raw_pid();
@@ -69,17 +72,17 @@ impl RuntimeProcesses {
         Ok(Self { daemon, own, pods, cgroup })
     }
 
-    /// How processor time is found out, in words.
+    /// Describes the source of CPU times.
     pub(super) fn how(&self) -> &'static str {
         match (&self.own, &self.pods) {
-            (Some(_), Some(_)) => "the daemon's cgroup and that above the pods",
+            (Some(_), Some(_)) => "the daemon's cgroup and the parent cgroup of the pods",
             (Some(_), None) => "the daemon's cgroup",
-            (None, Some(_)) => "the runtime's processes and the cgroup above the pods",
+            (None, Some(_)) => "the runtime's processes and the parent cgroup of the pods",
             (None, None) => "the runtime's processes",
         }
     }
 
-    /// Processor time that was spent for this runtime so far, by whomever.
+    /// Returns the CPU time used for this runtime so far, including its pods.
     pub(super) fn all_cpu(&self, ids: &[&str]) -> io::Result<Duration> {
         let own = match &self.own {
             Some(counter) => counter.read()?,
@@ -88,21 +91,21 @@ impl RuntimeProcesses {
         Ok(own + self.pods.as_ref().map_or(Ok(Duration::ZERO), Counter::read)?)
     }
 
-    /// Processor time of the processes that are there now, without those in containers: they have PID namespaces of their own.
+    /// Returns the CPU time of the current processes, except those in containers, which have another PID namespace.
     pub(super) fn cpu(&self, ids: &[&str]) -> io::Result<Duration> {
         let namespace = |pid: i32| fs::read_link(format!("/proc/{pid}/ns/pid")).ok();
         let own = namespace(self.daemon);
         Ok(self.members(ids)?.into_iter().filter(|pid| namespace(*pid) == own).map(clock).sum())
     }
 
-    /// Proportional shares (PSS): pages that several processes share count once over all of them.
+    /// Returns the proportional set size (PSS): shared pages count once in total.
     pub(super) fn memory(&self, ids: &[&str]) -> io::Result<Memory> {
         let mut memory = Memory::default();
         for pid in self.members(ids)? {
             match pss(pid) {
                 Ok(mib) if pid == self.daemon => memory.daemon = mib,
                 Ok(mib) => memory.others += mib,
-                // It ended meanwhile.
+                // The process exited in the meantime.
                 Err(e) if e.kind() == io::ErrorKind::NotFound || e.raw_os_error() == Some(3) => {}
                 Err(e) => return Err(e),
             }
@@ -110,15 +113,15 @@ impl RuntimeProcesses {
         Ok(memory)
     }
 
-    /// Lets [`RuntimeProcesses::peak`] begin anew.
+    /// Resets the value of [`RuntimeProcesses::peak`].
     pub(super) fn reset_peak(&self) -> io::Result<()> {
         fs::write(format!("/proc/{}/clear_refs", self.daemon), "5")
     }
 
-    /// The most memory of the daemon that was resident at any moment, in MB (10^6 bytes).
+    /// Returns the peak resident memory of the daemon in MB (10^6 bytes).
     pub(super) fn peak(&self) -> io::Result<f64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.daemon))?;
-        kib(&status, "VmHWM:").ok_or_else(|| io::Error::other("the kernel does not tell VmHWM"))
+        kib(&status, "VmHWM:").ok_or_else(|| io::Error::other("no VmHWM in /proc/PID/status"))
     }
 
     fn members(&self, ids: &[&str]) -> io::Result<BTreeSet<i32>> {
@@ -162,7 +165,7 @@ impl Counter {
     }
 
     fn read(&self) -> io::Result<Duration> {
-        let odd = |path: &Path| io::Error::other(format!("{} tells no processor time", path.display()));
+        let odd = |path: &Path| io::Error::other(format!("no CPU time in {}", path.display()));
         match self {
             Self::V1(path) => {
                 let nanos = fs::read_to_string(path)?.trim().parse().map_err(|_| odd(path))?;
@@ -177,7 +180,7 @@ impl Counter {
     }
 }
 
-/// The line of `/proc/PID/cgroup` that says where processor time is counted.
+/// Returns the line of `/proc/PID/cgroup` for the hierarchy that counts CPU time.
 fn line(text: &str) -> Option<String> {
     let has_cpuacct =
         |line: &&str| line.split(':').nth(1).is_some_and(|names| names.split(',').any(|n| n == "cpuacct"));
@@ -193,7 +196,7 @@ fn processes() -> io::Result<BTreeMap<i32, Process>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir("/proc")? {
         let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // Those that end meanwhile are none.
+        // Processes that exit in the meantime are left out.
         let Some(parent) = stat(pid, 4).and_then(|parent| i32::try_from(parent).ok()) else { continue };
         let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         all.insert(pid, Process { parent, arguments });
@@ -201,21 +204,21 @@ fn processes() -> io::Result<BTreeMap<i32, Process>> {
     Ok(all)
 }
 
-/// A field of `/proc/PID/stat`, as proc(5) counts them, from the third on.
+/// Returns a field of `/proc/PID/stat`, numbered as in proc(5), from the third on.
 fn stat(pid: i32, field: usize) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, also brackets.
+    // The name may contain any characters, also brackets.
     let (_, rest) = text.rsplit_once(") ")?;
     rest.split(' ').nth(field.checked_sub(3)?)?.parse().ok()
 }
 
-/// Processor time of all threads that a process has and had; none of one that is gone.
+/// Returns the CPU time of all current and past threads of a process; 0 if the process no longer exists.
 fn clock(pid: i32) -> Duration {
     let clock = nix::time::clock_getcpuclockid(Pid::from_raw(pid)).and_then(nix::time::ClockId::now);
     clock.map_or(Duration::ZERO, Duration::from)
 }
 
-/// Processor time of children that a process has waited for.
+/// Returns the CPU time of the reaped children of a process.
 fn waited_for(pid: i32) -> Duration {
     let ticks = stat(pid, 16).unwrap_or_default() + stat(pid, 17).unwrap_or_default();
     Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
@@ -226,7 +229,7 @@ fn pss(pid: i32) -> io::Result<f64> {
     Ok(kib(&text, "Pss:").unwrap_or_default())
 }
 
-/// The number of KiB behind `name`, in MB (10^6 bytes).
+/// Parses the number of KiB after `name`, and converts it to MB (10^6 bytes).
 fn kib(text: &str, name: &str) -> Option<f64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(rest.trim().strip_suffix(" kB")?.parse::<f64>().ok()? * 1024.0 / 1e6)

@@ -10,7 +10,7 @@ fn own() -> i32 {
 }
 
 #[test]
-fn peak_and_processor_time_are_those_of_the_listener() {
+fn peak_memory_and_cpu_time_are_those_of_the_listening_process() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let _listener = UnixListener::bind(&socket).unwrap();
@@ -28,8 +28,8 @@ fn peak_and_processor_time_are_those_of_the_listener() {
 }
 
 #[test]
-fn who_descends_from_the_daemon_or_names_a_pod_belongs_to_it_and_containers_do_not() {
-    // This process is nobody's runtime: one of its children plays the daemon.
+fn descendants_and_shims_are_counted_but_containers_are_not() {
+    // A child of this process plays the daemon.
     let mut daemon = Command::new("sh").args(["-c", "sleep 1000 & sleep 86399 & wait"]).spawn().unwrap();
     let mut named =
         Command::new("sh").args(["-c", "read x", "0123abc", "--id", "the-pod"]).stdin(pipe()).spawn().unwrap();
@@ -64,7 +64,7 @@ fn who_descends_from_the_daemon_or_names_a_pod_belongs_to_it_and_containers_do_n
     assert!(memory.daemon > 0.0 && memory.others > 0.0, "{memory:?}");
 }
 
-/// Something that never ends and never says anything, for as long as this process lives.
+/// Returns a pipe that gives neither data nor EOF while this process runs.
 fn pipe() -> std::io::PipeReader {
     let (reader, writer) = std::io::pipe().unwrap();
     std::mem::forget(writer);
@@ -72,7 +72,7 @@ fn pipe() -> std::io::PipeReader {
 }
 
 #[test]
-fn the_cgroup_that_counts_is_found_in_either_world() {
+fn the_cgroup_with_cpu_time_is_found_on_v1_and_v2() {
     let hybrid = "12:cpu,cpuacct:/a/b\n1:name=systemd:/x\n0::/y\n";
     assert_eq!(line(hybrid).as_deref(), Some("12:cpu,cpuacct:/a/b"));
     assert_eq!(path_of("12:cpu,cpuacct:/a:b"), "/a:b");
@@ -81,7 +81,7 @@ fn the_cgroup_that_counts_is_found_in_either_world() {
 }
 
 #[test]
-fn processes_are_read_whatever_their_names() {
+fn processes_with_any_name_are_read() {
     assert_eq!(stat(own(), 4), Some(u64::try_from(nix::unistd::getppid().as_raw()).unwrap()));
     assert_eq!(kib("Rss: 1 kB\nPss:     2048 kB\n", "Pss:"), Some(2.097_152));
     assert!(pss(own()).unwrap() > 0.1);

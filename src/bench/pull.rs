@@ -1,4 +1,4 @@
-//! An image pulled while absent, pulled again, and looked at.
+//! Measures pulls of an image, absent and present, and ImageStatus.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use super::runtime::{Runtime, in_turns};
 pub(super) const ABSENT: &str = "pull absent";
 pub(super) const PRESENT: &str = "pull present";
 pub(super) const PEAK: &str = "pull absent: peak memory of the daemon";
-/// Quick calls, one after another, in each round.
+/// ImageStatus calls per round, one after another.
 const CALLS: u32 = 500;
-/// Quick calls under way at once when it is counted how many a second brings.
+/// Concurrent ImageStatus calls, to measure the rate.
 const AT_ONCE: u32 = 32;
 
 pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
@@ -38,7 +38,7 @@ async fn remove(runtime: &mut Runtime, image: &str) {
     if let Err(status) = runtime.images.remove_image(v1::RemoveImageRequest { image: spec(image) }).await {
         runtime.figures.fail("RemoveImage", Unit::Ms, &status.message());
     }
-    // What one runtime left to be written must not slow down the next.
+    // Dirty pages of one runtime must not slow down the next.
     rustix::fs::sync();
 }
 
@@ -69,7 +69,7 @@ async fn pull_present(runtime: &mut Runtime, image: &str) {
     }
 }
 
-/// Calls that only look, alone and many at once.
+/// Measures ImageStatus, one call at a time and many in parallel.
 async fn look(runtime: &mut Runtime, image: &str) {
     let request = v1::ImageStatusRequest { image: spec(image), verbose: false };
     let before = runtime.cpu();

@@ -1,4 +1,4 @@
-//! What a change costs at the least: the reads and writes of files that it is made of, and nothing else.
+//! Measures the reads and writes of cgroup files in a resize without a runtime.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -10,7 +10,7 @@ use model::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, InvalidLimits, Lim
 use super::reads::{UPDATE_CPU, UPDATE_MEMORY};
 use super::report::results::{Figures, Unit};
 
-/// A cgroup that is changed by hand, as the runtimes are asked to change theirs.
+/// A cgroup that is changed directly, with the same values as the runtimes get.
 #[derive(Debug)]
 pub(super) struct RawWrites {
     group: Option<Cgroup>,
@@ -29,12 +29,12 @@ pub(super) fn patch(millis: u64, mib: u64) -> io::Result<LimitsPatch> {
 }
 
 impl RawWrites {
-    /// With `group`, which is the benchmark's own; without one nothing is measured.
+    /// Uses `group`, which belongs to the benchmark; without a group nothing is measured.
     pub(super) fn new(group: Option<Cgroup>) -> Self {
         Self { group, figures: Figures::default() }
     }
 
-    /// Times the changes, done by hand.
+    /// Measures the changes.
     pub(super) fn measure(&mut self, times: u32) {
         let Some(group) = self.group.take() else { return };
         if let Err(error) = self.changes(&group, times) {
@@ -65,7 +65,7 @@ impl RawWrites {
     }
 }
 
-/// Reads what is in force, writes what changes, and reads that back.
+/// Reads the current values, writes the new ones, and reads them back.
 fn by_hand(group: &Cgroup, knobs: &[Knob], change: &Change) -> io::Result<()> {
     for knob in knobs {
         match fs::read_to_string(group.location(knob)) {

@@ -1,4 +1,4 @@
-//! Calls to containers that are there: exec, changes, looks, lists.
+//! Measures calls to running containers: exec, update, status, lists.
 
 use cri_api::v1;
 
@@ -16,10 +16,10 @@ pub(super) const STATUS: &str = "ContainerStatus";
 pub(super) const LIST: &str = "ListContainers";
 pub(super) const STATS: &str = "ListContainerStats";
 
-/// Calls of each kind in a round.
+/// Calls of each kind per round.
 const CALLS: u32 = 10;
 
-/// Measures the parts that were asked for, in turns.
+/// Measures the requested parts; the runtimes take turns.
 pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime], bare: &mut raw_cgroup_writes::RawWrites) {
     in_turns(runtimes, plan.rounds, async |runtime, round| {
         if plan.wants(Part::Exec) {
@@ -45,7 +45,7 @@ pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime], bare: &m
     .await;
 }
 
-/// The containers whose turn it is.
+/// Returns the containers for one round.
 fn some(runtime: &Runtime) -> Vec<String> {
     runtime.containers().into_iter().cycle().take(CALLS as usize).collect()
 }
@@ -67,7 +67,7 @@ async fn exec(runtime: &mut Runtime) {
     runtime.note_cpu(EXEC_CPU, before, CALLS);
 }
 
-/// Changes as the kubelet makes them: memory, then CPU; and the last one again.
+/// Updates as the kubelet does: memory, then CPU; then the last update again, which changes nothing.
 async fn change(runtime: &mut Runtime, round: u32) {
     let (old, new) = if round.is_multiple_of(2) { (200, 300) } else { (300, 200) };
     let mib = if round.is_multiple_of(2) { 96 } else { 64 };
@@ -96,7 +96,7 @@ async fn status(runtime: &mut Runtime) {
     for pod in pods.iter().cycle().take(CALLS as usize) {
         let status = v1::PodSandboxStatusRequest { pod_sandbox_id: pod.id.clone(), verbose: false };
         figures.time("PodSandboxStatus", client.pod_sandbox_status(status)).await;
-        // What a call costs that does nothing.
+        // The cost of a call that does nothing.
         figures.time("Version", client.version(v1::VersionRequest::default())).await;
     }
 }

@@ -1,4 +1,4 @@
-//! A runtime that is measured: its socket, its processes, the pods it was asked for, and its figures.
+//! A runtime under test: its socket, processes, pods and figures.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,27 +20,27 @@ pub(super) type Client = RuntimeServiceClient<Channel>;
 pub(super) struct Runtime {
     pub(super) name: String,
     pub(super) socket: PathBuf,
-    /// Its own name and version.
+    /// Name and version that the runtime reports.
     pub(super) version: String,
     pub(super) client: Client,
     pub(super) images: ImageServiceClient<Channel>,
     pub(super) family: RuntimeProcesses,
     pub(super) shape: Specs,
     pub(super) figures: Figures,
-    /// Pods that are there, each with its containers.
+    /// Current pods with their containers.
     pub(super) pods: Vec<Pod>,
-    /// Figures with so many pods.
+    /// Figures by number of pods.
     pub(super) growth: Vec<Step>,
 }
 
-/// A pod that is there.
+/// A running pod.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pod {
     pub(super) id: String,
     pub(super) containers: Vec<String>,
 }
 
-/// What was measured with so many pods.
+/// Figures for a number of pods.
 #[derive(Debug)]
 pub(super) struct Step {
     pub(super) pods: usize,
@@ -84,41 +84,41 @@ impl Runtime {
         self.pods.iter().flat_map(|pod| std::iter::once(&pod.id).chain(&pod.containers)).map(String::as_str).collect()
     }
 
-    /// All containers that are there.
+    /// Returns the IDs of all containers.
     pub(super) fn containers(&self) -> Vec<String> {
         self.pods.iter().flat_map(|pod| pod.containers.iter().cloned()).collect()
     }
 
-    /// Processor time that was spent for this runtime so far.
+    /// Returns the CPU time used for this runtime so far.
     pub(super) fn cpu(&self) -> std::io::Result<Duration> {
         self.family.all_cpu(&self.ids())
     }
 
-    /// Notes how much processor time each of `count` operations took, which began at `before`.
+    /// Records the CPU time per operation of `count` operations since `before`.
     pub(super) fn note_cpu(&mut self, name: &str, before: std::io::Result<Duration>, count: u32) {
         let each = |now: Duration, before| now.saturating_sub(before).as_secs_f64() * 1000.0 / f64::from(count.max(1));
         let used = before.and_then(|before| Ok(each(self.cpu()?, before)));
         self.figures.note(name, Unit::Ms, used);
     }
 
-    /// Removes all pods that are there, and says which stay behind.
+    /// Removes all pods, and logs those that cannot be removed.
     pub(super) async fn clear(&mut self) {
         for pod in std::mem::take(&mut self.pods) {
             if let Err(status) = remove(&mut self.client, &pod.id).await {
-                tracing::warn!(runtime = self.name, pod = pod.id, %status, "a pod stays behind");
+                tracing::warn!(runtime = self.name, pod = pod.id, %status, "pod not removed");
             }
         }
     }
 }
 
-/// Removes a pod with all that is in it.
+/// Stops and removes a pod with its containers.
 pub(super) async fn remove(client: &mut Client, pod: &str) -> Result<(), tonic::Status> {
     client.stop_pod_sandbox(v1::StopPodSandboxRequest { pod_sandbox_id: pod.to_owned() }).await?;
     client.remove_pod_sandbox(v1::RemovePodSandboxRequest { pod_sandbox_id: pod.to_owned() }).await?;
     Ok(())
 }
 
-/// Lets each runtime have its turn in every round, in an order that turns around each time.
+/// Calls `turn` for each runtime in every round, in alternating order.
 pub(super) async fn in_turns(runtimes: &mut [Runtime], rounds: u32, mut turn: impl AsyncFnMut(&mut Runtime, u32)) {
     for round in 0..rounds {
         for index in order(round, runtimes.len()) {
@@ -127,7 +127,7 @@ pub(super) async fn in_turns(runtimes: &mut [Runtime], rounds: u32, mut turn: im
     }
 }
 
-/// Whose turn it is: none always comes first, or always after the same.
+/// Returns the order of a round: no runtime is always first, or always after the same one.
 fn order(round: u32, count: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     if !round.is_multiple_of(2) {
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_order_turns_around_each_round() {
+    fn the_order_alternates_between_rounds() {
         assert_eq!(order(0, 3), [0, 1, 2]);
         assert_eq!(order(1, 3), [2, 1, 0]);
         assert_eq!(order(2, 1), [0]);

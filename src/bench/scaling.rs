@@ -1,4 +1,4 @@
-//! Latency and memory with more and more pods.
+//! Measures latency and memory with a growing number of pods.
 
 use cri_api::v1;
 
@@ -8,9 +8,9 @@ use super::reads::{LIST, container_stats, container_status, exec_true};
 use super::report::results::Figures;
 use super::runtime::{Runtime, Step, in_turns};
 
-/// Pods, the last before each step, whose times count for it.
+/// Number of pods created last before each step; their ready times count for the step.
 const LAST: usize = 10;
-/// Calls of each kind at each step.
+/// Calls of each kind per step.
 const CALLS: usize = 20;
 
 pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
@@ -30,7 +30,7 @@ pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     }
 }
 
-/// Goes on to so many pods, and measures there.
+/// Creates pods up to this number, and measures.
 async fn step(plan: &BenchArgs, runtime: &mut Runtime, pods: usize) {
     let mut before = Figures::default();
     Box::pin(grow(runtime, &mut before, pods.saturating_sub(LAST), plan.containers)).await;
@@ -38,7 +38,7 @@ async fn step(plan: &BenchArgs, runtime: &mut Runtime, pods: usize) {
     figures.add_failures(&before);
     Box::pin(grow(runtime, &mut figures, pods, plan.containers)).await;
     let ids = runtime.containers();
-    // Also the newest: some runtimes are slower the later a container came.
+    // Includes the newest containers: some runtimes are slower for those.
     for id in ids.iter().rev().chain(&ids).cycle().step_by(3).take(if ids.is_empty() { 0 } else { CALLS }) {
         exec_true(&mut runtime.client, &mut figures, id).await;
         container_status(&mut runtime.client, &mut figures, id).await;

@@ -1,4 +1,4 @@
-//! What the pods and containers of the benchmark are like: as the kubelet asks for them.
+//! Configuration of the benchmark's pods and containers, as a kubelet sends it.
 
 use cri_api::v1;
 
@@ -6,10 +6,10 @@ use super::processes::PROGRAM;
 
 const MIB: i64 = 1 << 20;
 
-/// What all pods of a runtime have in common.
+/// Common settings of all pods of a runtime.
 #[derive(Debug, Clone)]
 pub(super) struct Specs {
-    /// In the names of its pods: two runtimes may be one.
+    /// Part of the pod names, since two sockets may belong to the same runtime.
     pub(super) number: usize,
     pub(super) image: String,
     pub(super) cgroup_parent: String,
@@ -42,7 +42,7 @@ impl Specs {
         }
     }
 
-    /// A container that does nothing, with limits as most have.
+    /// Returns a container that only sleeps, with typical limits.
     pub(super) fn idle(&self, name: &str) -> v1::ContainerConfig {
         let mut config = self.unlimited(name, &PROGRAM);
         if let Some(linux) = config.linux.as_mut() {
@@ -51,7 +51,7 @@ impl Specs {
         config
     }
 
-    /// A container that may work as fast as it can.
+    /// Returns a container without limits.
     pub(super) fn unlimited(&self, name: &str, command: &[&str]) -> v1::ContainerConfig {
         let security =
             v1::LinuxContainerSecurityContext { namespace_options: Some(self.namespaces()), ..Default::default() };
@@ -65,7 +65,7 @@ impl Specs {
     }
 }
 
-/// Limits as the kubelet sends them at each change, all of them.
+/// Returns the complete set of limits that the kubelet sends with each update.
 pub(super) fn limits(millis: i64, mib: i64) -> v1::LinuxContainerResources {
     v1::LinuxContainerResources {
         cpu_period: 100_000,

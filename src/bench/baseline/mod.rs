@@ -1,8 +1,8 @@
-//! What the kernel alone needs for a pod with a container: the same namespaces, interface, cgroups, mounts and program, made by
-//! bare system calls, without a runtime, an image, a record or a log.
+//! Measures the kernel's time for a pod with a container: the same namespaces, interface, cgroups,
+//! mounts and program, created by system calls, without a runtime, image, record or log.
 //!
-//! It is done by a process of its own, forked before this one has a second thread, in a mount and a network namespace of its
-//! own, with all files in memory: nothing of it is left when that process ends.
+//! A separate process does this. It is forked before this process has a second thread, and has its
+//! own mount and network namespace with all files on a tmpfs, so nothing is left when it exits.
 
 mod pod;
 mod setup;
@@ -20,21 +20,21 @@ pub(crate) use super::report::results::{Figures, Unit};
 
 use setup::Setup;
 
-/// The process that does it.
+/// The process that runs the measurement.
 #[derive(Debug)]
 pub(super) struct Baseline {
     process: Pid,
     talk: BufReader<UnixStream>,
-    /// Where it mounts its own files.
+    /// Mount point of its tmpfs.
     directory: PathBuf,
     figures: Figures,
 }
 
-/// How long the parts of one life took, in ms, each by its name; or why there is none.
+/// Duration of each step of one pod, in ms, by name; or the error.
 type Measurement = Result<Vec<(String, f64)>, String>;
 
 impl Baseline {
-    /// Only while this process has one thread.
+    /// Forks the process; fails if this process has more than one thread.
     pub(super) fn start(parent: &ParentCgroup) -> io::Result<Self> {
         let directory = std::env::temp_dir().join(format!("crisp-bench-floor-{}", std::process::id()));
         let group = parent.child("floor")?;
@@ -54,7 +54,7 @@ impl Baseline {
         }
     }
 
-    /// So many lives, one after another.
+    /// Runs this number of pods, one after another.
     pub(super) fn rounds(&mut self, rounds: u32) {
         for _ in 0..rounds {
             match self.round() {
@@ -78,28 +78,28 @@ impl Baseline {
 }
 
 impl Drop for Baseline {
-    /// The end of the conversation is the end of the process.
+    /// Closes the socket, which makes the process exit, and reaps it.
     fn drop(&mut self) {
         self.talk.get_ref().shutdown(std::net::Shutdown::Both).ok();
         if let Err(error) = sys::child_wait::reap(self.process.as_raw()) {
-            tracing::warn!(process = %self.process, %error, "what measures the kernel may still run");
+            tracing::warn!(process = %self.process, %error, "baseline process may still be running");
         }
         if let Err(error) = fs::remove_dir(&self.directory) {
-            tracing::warn!(directory = %self.directory.display(), %error, "a directory stays behind");
+            tracing::warn!(directory = %self.directory.display(), %error, "directory not removed");
         }
     }
 }
 
-/// One life for each line that comes; its times are the answer.
+/// Runs one pod for each line read, and answers with its times.
 fn serve(talk: &UnixStream, make: impl FnOnce() -> io::Result<Setup>) -> io::Result<()> {
     let mut env = make().map_err(|error| error.to_string());
     for line in BufReader::new(talk).lines() {
         line?;
-        let told: Measurement = match &mut env {
+        let measured: Measurement = match &mut env {
             Ok(env) => pod::run_once(env).map_err(|error| error.to_string()),
             Err(why) => Err(why.clone()),
         };
-        let mut text = serde_json::to_string(&told)?;
+        let mut text = serde_json::to_string(&measured)?;
         text.push('\n');
         { talk }.write_all(text.as_bytes())?;
     }

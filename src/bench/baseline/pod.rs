@@ -1,4 +1,4 @@
-//! One life of a pod with a container, by bare system calls.
+//! Creates and removes a pod with a container by system calls.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use super::setup::{FILES, Setup};
 use super::{READY, TEARDOWN};
 use crate::raw_cgroup_writes::patch;
 
-/// How long a thread that was joined may take to be gone from `/proc`.
+/// Timeout until a joined thread is gone from `/proc`.
 const THREAD_GONE: Duration = Duration::from_secs(1);
 
 /// Names of the steps.
@@ -26,7 +26,7 @@ const NAMESPACES: &str = "floor: namespaces of the pod, pinned";
 const NETWORK: &str = "floor: interface, address, routes";
 const CONTAINER: &str = "floor: clone, mounts, root, program";
 
-/// Makes and ends one; how long each part took, in ms.
+/// Creates and removes one pod; returns the duration of each step in ms.
 pub(super) fn run_once(env: &mut Setup) -> io::Result<Vec<(String, f64)>> {
     let mut times = Vec::new();
     let mut note = |name: &str, begin: Instant| {
@@ -64,7 +64,7 @@ pub(super) fn run_once(env: &mut Setup) -> io::Result<Vec<(String, f64)>> {
     Ok(times)
 }
 
-/// New namespaces, the network's kept by a mount at `path`.
+/// Creates namespaces, and keeps the network namespace by a bind mount at `path`.
 fn pin(path: &Path) -> io::Result<()> {
     File::create(path)?;
     let make = || {
@@ -76,7 +76,7 @@ fn pin(path: &Path) -> io::Result<()> {
     std::thread::scope(|scope| scope.spawn(make).join().map_err(|_| io::Error::other("a thread panicked"))?)
 }
 
-/// The proof that this process has one thread, once those that were joined are gone.
+/// Waits until joined threads are gone, and returns the proof that this process has one thread.
 fn one_thread() -> io::Result<SingleThread> {
     let begin = Instant::now();
     loop {
@@ -87,47 +87,47 @@ fn one_thread() -> io::Result<SingleThread> {
     }
 }
 
-/// Starts a container's program, in a root and namespaces of its own; returns once it runs.
+/// Starts a container's program with its own root and namespaces; returns its PID once it runs.
 fn start(env: &Path, directory: &Path, netns: &Path, group: &Cgroup) -> io::Result<i32> {
     let proof = one_thread()?;
-    let (mut told, tell) = io::pipe()?;
+    let (mut reader, writer) = io::pipe()?;
     for name in ["upper", "work", "root"] {
         fs::create_dir(directory.join(name))?;
     }
     let join = group.join_files();
-    let inside = |mut tell: io::PipeWriter| {
+    let inside = |mut writer: io::PipeWriter| {
         let error = match enter(env, directory, &join) {
             Ok(never) => match never {},
             Err(error) => error,
         };
-        writeln!(tell, "{error}").ok();
+        writeln!(writer, "{error}").ok();
         1
     };
-    // The first process gets the namespaces, the second is the first in its PID namespace.
+    // The first process enters the namespaces; the second is PID 1 of the PID namespace.
     let first = sys::fork::fork(proof, || {
         let made = || -> io::Result<i32> {
             move_into_link_name_space(File::open(netns)?.as_fd(), Some(LinkNameSpaceType::Network))?;
             let flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWCGROUP;
             unshare(flags | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS)?;
-            let copy = tell.try_clone()?;
+            let copy = writer.try_clone()?;
             let second = sys::fork::fork(proof, || inside(copy))?;
-            writeln!({ &tell }, "{second}")?;
+            writeln!({ &writer }, "{second}")?;
             Ok(0)
         };
         made().unwrap_or_else(|error| {
-            writeln!({ &tell }, "{error}").ok();
+            writeln!({ &writer }, "{error}").ok();
             1
         })
     })?;
-    drop(tell);
+    drop(writer);
     let mut words = String::new();
-    // Ends with the start of the program, which closes all that is left of the other end.
-    told.read_to_string(&mut words)?;
+    // EOF comes when the program is executed, which closes the last write end.
+    reader.read_to_string(&mut words)?;
     sys::child_wait::reap(first.as_raw())?;
     words.trim().parse().map_err(|_| io::Error::other(words))
 }
 
-/// Joins its cgroups, makes its root and becomes the program.
+/// Joins the cgroups, sets up the root and executes the program.
 fn enter(env: &Path, directory: &Path, join: &[PathBuf]) -> io::Result<std::convert::Infallible> {
     for file in join {
         fs::write(file, "0")?;

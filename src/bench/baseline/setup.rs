@@ -1,4 +1,4 @@
-//! What is there before the first life is measured: a bridge, a root file system, a cgroup.
+//! The environment of the baseline process: a bridge, a root file system, a cgroup.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -10,23 +10,23 @@ use nix::sched::{CloneFlags, unshare};
 
 #[derive(Debug)]
 pub(super) struct Setup {
-    /// A file system in memory.
+    /// Mount point of a tmpfs.
     pub(super) directory: PathBuf,
     pub(super) bridge: Bridge,
     pub(super) group: Cgroup,
     pub(super) lives: u32,
 }
 
-/// Directories that every root has.
+/// Directories of the root file system.
 const ROOT: [&str; 7] = ["bin", "proc", "sys", "dev", "etc", "tmp", "old"];
-/// Files that every pod has of its own.
+/// Files that are separate in every pod.
 pub(super) const FILES: [&str; 3] = ["hosts", "hostname", "resolv.conf"];
 
 impl Setup {
-    /// Takes this process, which has nothing else to do, away from the host's mounts and network.
+    /// Moves this process into its own mount and network namespace, and sets it up.
     pub(super) fn make(directory: &Path, group: Cgroup) -> io::Result<Self> {
-        let told = |what: &'static str| move |error| io::Error::other(format!("{what}: {error}"));
-        // What a life leaves behind is this process's to reap.
+        let failed = |what: &'static str| move |error| io::Error::other(format!("{what}: {error}"));
+        // Orphaned processes of a pod become children of this process, which reaps them.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWNET)?;
         let none: Option<&Path> = None;
@@ -41,7 +41,7 @@ impl Setup {
             fs::write(lower.join("etc").join(name), "")?;
             fs::write(directory.join(name), "")?;
         }
-        fs::copy("/bin/busybox", lower.join("bin/sleep")).map_err(told("copying /bin/busybox"))?;
+        fs::copy("/bin/busybox", lower.join("bin/sleep")).map_err(failed("copying /bin/busybox"))?;
         let bridge = Bridge::open(Settings::default()).map_err(io::Error::other)?;
         bridge.set_up().map_err(io::Error::other)?;
         Ok(Self { directory: directory.to_owned(), bridge, group, lives: 0 })

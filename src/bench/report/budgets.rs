@@ -1,32 +1,32 @@
-//! What crisp may cost: the one place that says so. ARCHITECTURE has the same table, and a test compares the two.
+//! The performance budgets of crisp. ARCHITECTURE.md has the same table, and a test compares the two.
 
 use super::statistics::{Ratio, median};
 use super::{Measured, Report};
 use crate::{background_pods, lifecycle, pull, reads, stream};
 
-/// A promise about a figure.
+/// A limit for a figure.
 #[derive(Debug)]
 pub(crate) struct Budget {
     what: &'static str,
     of: Metric,
     limit: Limit,
-    /// What `hack/dev bench` is told in order to measure it.
+    /// Arguments of `hack/dev bench` that measure it.
     words: &'static str,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Metric {
-    /// Ours divided by that of containerd, measured in turns.
+    /// crisp's value divided by containerd's, measured in turns.
     Peer(&'static str),
-    /// The same, where both use the built-in network and a CNI bridge, or both the same plugins.
+    /// As `Peer`: crisp with its built-in network and containerd with a CNI bridge, or both with the same plugins.
     PeerWith { figure: &'static str, same_cni: bool },
-    /// The same, with so many containers there.
+    /// As `Peer`, with this number of containers.
     PeerAt { figure: &'static str, containers: u32 },
-    /// Ours with so many containers, in its own unit.
+    /// crisp's value with this number of containers, in its unit.
     At { figure: &'static str, containers: usize },
-    /// Ours with many pods, divided by that with few.
+    /// crisp's value with many pods, divided by its value with few pods.
     Growth { figure: &'static str, few: usize, many: usize },
-    /// One of ours divided by another of ours.
+    /// One of crisp's values divided by another.
     Own { figure: &'static str, by: &'static str },
 }
 
@@ -132,32 +132,32 @@ pub(crate) const BUDGETS: &[Budget] = &[
     budget("its peak memory", Metric::Peer(pull::PEAK), AtMost(1.0 / 2.0), "pull"),
 ];
 
-/// How a budget was kept.
+/// The result for a budget.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct Verdict {
     pub(crate) what: &'static str,
-    /// The figure of ours that it is about.
+    /// The figure of crisp.
     pub(crate) figure: &'static str,
-    /// The runtime that ours is divided by, if it is one.
+    /// The runtime whose value is the divisor, if any.
     pub(crate) to: Option<String>,
-    /// In words: of whom, or in which unit.
+    /// Text after the limit: the runtime or the unit.
     pub(crate) of: String,
     #[serde(flatten)]
     pub(crate) measured: Ratio,
     pub(crate) limit: f64,
-    /// Whether `limit` is the least that is wanted, and not the most.
+    /// Whether `limit` is a minimum and not a maximum.
     pub(crate) at_least: bool,
     pub(crate) met: bool,
-    /// Whether the whole interval is on that side of the limit.
+    /// Whether the whole interval is on one side of the limit.
     pub(crate) sure: bool,
-    /// What the kernel alone needs, divided by what we take.
+    /// Baseline divided by crisp's value.
     pub(crate) floor: Option<f64>,
-    /// What shows it again.
+    /// Command that measures it again.
     pub(crate) command: String,
 }
 
 impl Verdict {
-    /// Whether it judges this very comparison.
+    /// Returns whether the budget is for this comparison.
     pub(crate) fn is_about(&self, figure: &str, to: &str) -> bool {
         self.figure == figure && self.to.as_deref() == Some(to)
     }
@@ -172,7 +172,7 @@ impl Verdict {
     }
 }
 
-/// Every budget that was measured.
+/// Returns the results of all budgets that were measured.
 pub(crate) fn check_all(report: &Report) -> Vec<Verdict> {
     let Some((ours, others)) = report.runtimes.split_first() else { return Vec::new() };
     let peer = others.iter().find(|other| other.version.starts_with("containerd"));
@@ -210,7 +210,7 @@ fn verdict(report: &Report, budget: &Budget, ours: &Measured, peer: Option<&Meas
         AtLeast(limit) => (limit, true),
     };
     let met = within(measured.ratio);
-    // What was measured once has no interval to rely on. Sizes have none and hardly vary.
+    // A single measurement has no interval, so it is not sure; except sizes, which hardly vary.
     let enough = matches!(budget.of, Metric::At { .. }) || ours.values(budget.of.figure()).len() != 1;
     let sure = enough && within(measured.low) == met && within(measured.high) == met;
     let floor = floor(report, budget, ours);

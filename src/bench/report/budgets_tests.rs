@@ -6,7 +6,7 @@ fn found<'a>(verdicts: &'a [Verdict], what: &str) -> Option<&'a Verdict> {
 }
 
 #[test]
-fn only_what_was_measured_is_judged() {
+fn only_measured_budgets_have_a_result() {
     let report = example();
     let verdicts = check_all(&report);
     let ready = found(&verdicts, "pod + container ready, built-in network").unwrap();
@@ -19,7 +19,7 @@ fn only_what_was_measured_is_judged() {
 }
 
 #[test]
-fn growth_and_sizes_are_our_own() {
+fn growth_and_sizes_are_computed_from_crisp_alone() {
     let verdicts = check_all(&example());
     let growth = found(&verdicts, "ready with 200 pods to 10").unwrap();
     assert!((1.1..1.3).contains(&growth.measured.ratio) && growth.met && growth.to.is_none());
@@ -28,7 +28,7 @@ fn growth_and_sizes_are_our_own() {
 }
 
 #[test]
-fn a_limit_within_the_interval_is_not_sure() {
+fn a_result_with_the_limit_in_its_interval_is_not_sure() {
     let mut report = example();
     // Half of the values on either side of the limit.
     let limit = 1.0;
@@ -43,7 +43,7 @@ fn a_limit_within_the_interval_is_not_sure() {
 }
 
 #[test]
-fn another_network_has_another_budget() {
+fn the_budget_depends_on_the_network() {
     let mut report = example();
     report.settings.same_cni = true;
     let verdicts = check_all(&report);
@@ -52,7 +52,7 @@ fn another_network_has_another_budget() {
 }
 
 #[test]
-fn architecture_has_every_budget_with_the_command_that_shows_it() {
+fn architecture_md_lists_every_budget_with_its_command() {
     let architecture = include_str!("../../../ARCHITECTURE.md");
     for budget in BUDGETS {
         let (sign, limit) = match budget.limit {
@@ -65,6 +65,6 @@ fn architecture_has_every_budget_with_the_command_that_shows_it() {
             _ => "",
         };
         let row = format!("| {} | {sign} {limit}{of} | `hack/dev bench {}` |", budget.what, budget.words);
-        assert!(architecture.contains(&row), "ARCHITECTURE.md lacks: {row}");
+        assert!(architecture.contains(&row), "row not found in ARCHITECTURE.md: {row}");
     }
 }

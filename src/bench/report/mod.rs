@@ -1,4 +1,4 @@
-//! Everything that was measured, in the shape in which it is written down.
+//! The report of a benchmark, as written with `--json`.
 
 mod budgets;
 pub(crate) mod html;
@@ -15,18 +15,18 @@ use statistics::{Ratio, percentile};
 use crate::args::BenchArgs;
 use crate::runtime::Runtime;
 
-/// What `--json` writes.
+/// Content of the JSON file.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Report {
-    /// Of the program that measured.
+    /// Version of this program.
     pub(super) crisp: &'static str,
     /// Seconds since 1970.
     pub(super) began: u64,
     pub(super) machine: Machine,
     pub(super) settings: Settings,
-    /// First the one that this is about.
+    /// The runtime of `--socket`, then those of `--compare`.
     pub(super) runtimes: Vec<Measured>,
-    /// What the kernel alone needs, where that was measured.
+    /// Baseline figures, if measured.
     pub(super) floor: Vec<Summary>,
     pub(super) comparisons: Vec<Comparison>,
     pub(super) budgets: Vec<Verdict>,
@@ -57,7 +57,7 @@ pub(super) struct Measured {
     pub(super) name: String,
     pub(super) version: String,
     pub(super) socket: String,
-    /// Where its processor time was read.
+    /// Source of CPU times.
     pub(super) processor_time_from: &'static str,
     pub(super) errors: u32,
     pub(super) figures: Vec<Summary>,
@@ -84,7 +84,7 @@ pub(super) struct Summary {
     pub(super) values: Vec<f64>,
 }
 
-/// A figure of the first runtime, divided by that of another.
+/// A figure of the first runtime divided by the same figure of another runtime.
 #[derive(Debug, serde::Serialize)]
 pub(super) struct Comparison {
     pub(super) figure: String,
@@ -166,13 +166,13 @@ impl Report {
         report
     }
 
-    /// Fills in what follows from the figures: ratios, and whether budgets are met.
+    /// Computes ratios and budgets from the figures.
     pub(super) fn compare_and_check(&mut self) {
         self.comparisons = compare(&self.runtimes);
         self.budgets = budgets::check_all(self);
     }
 
-    /// The names of all figures, in the order in which they came.
+    /// Returns the names of all figures, in the order of measurement.
     pub(super) fn names(&self) -> Vec<(&str, Unit)> {
         let mut names: Vec<(&str, Unit)> = Vec::new();
         let figures = self.runtimes.iter().flat_map(|runtime| &runtime.figures);

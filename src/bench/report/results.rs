@@ -1,11 +1,11 @@
-//! What was measured, by name: values with their unit, and the steps that failed.
+//! Measured values by name, with their unit and the number of failed steps.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 use tonic::{Response, Status};
 
-/// What a value is counted in.
+/// Unit of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub(crate) enum Unit {
     #[serde(rename = "ms")]
@@ -36,18 +36,18 @@ impl Unit {
     }
 }
 
-/// One thing that was measured again and again.
+/// The values of one measured operation.
 #[derive(Debug, Clone)]
 pub(crate) struct Figure {
     pub(crate) name: String,
     pub(crate) unit: Unit,
     pub(crate) values: Vec<f64>,
-    /// How often it failed; a failed step has no value.
+    /// Number of failures; a failed step has no value.
     pub(crate) errors: u32,
     pub(crate) first_error: Option<String>,
 }
 
-/// Figures in the order in which their names first came.
+/// Figures in the order in which their names were first used.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Figures(Vec<Figure>);
 
@@ -81,7 +81,7 @@ impl Figures {
         self.add(name, Unit::Ms, time.as_secs_f64() * 1000.0);
     }
 
-    /// Adds what could be measured, or counts that it could not.
+    /// Adds a value, or counts an error.
     pub(crate) fn note(&mut self, name: &str, unit: Unit, measured: Result<f64, impl Display>) {
         match measured {
             Ok(value) => self.add(name, unit, value),
@@ -95,7 +95,7 @@ impl Figures {
         figure.first_error.get_or_insert_with(|| error.to_string());
     }
 
-    /// Times a call; one that fails is counted, and gives nothing.
+    /// Measures a call; counts a failed call and returns None.
     pub(crate) async fn time<T>(
         &mut self,
         name: &str,
@@ -114,7 +114,7 @@ impl Figures {
         }
     }
 
-    /// Adds only what failed.
+    /// Adds only the failures of `other`.
     pub(crate) fn add_failures(&mut self, other: &Self) {
         for figure in other.0.iter().filter(|figure| figure.errors > 0) {
             let mine = self.entry(&figure.name, figure.unit);
@@ -123,7 +123,7 @@ impl Figures {
         }
     }
 
-    /// Adds what another has measured.
+    /// Adds all values and failures of `other`.
     pub(crate) fn merge(&mut self, other: Self) {
         for figure in other.0 {
             let Figure { name, unit, values, errors, first_error } = figure;
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_step_that_fails_is_counted_and_has_no_value() {
+    async fn a_failed_step_is_counted_and_has_no_value() {
         let mut figures = Figures::default();
         assert_eq!(figures.time("walk", async { Ok(Response::new(3)) }).await, Some(3));
         let fall = async { Err::<Response<()>, _>(Status::not_found("no feet")) };
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_several_tasks_are_put_together_by_name() {
+    fn figures_of_several_tasks_are_merged_by_name() {
         let (mut a, mut b) = (Figures::default(), Figures::default());
         a.add("x", Unit::MB, 1.0);
         b.add("y", Unit::PerSecond, 5.0);

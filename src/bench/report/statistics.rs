@@ -1,11 +1,11 @@
-//! Percentiles, and how sure one can be of a ratio of medians.
+//! Percentiles, medians, and confidence intervals of ratios of medians.
 
-/// Resamples that an interval is made from.
+/// Number of bootstrap resamples for an interval.
 const RESAMPLES: usize = 2000;
-/// Always the same, so that the same values always have the same interval.
+/// Fixed seed, so that the same values always give the same interval.
 const SEED: u64 = 0x0063_7269_7370; // "crisp"
 
-/// The least of `values` that `percent` of them do not exceed; none of none.
+/// Returns the smallest of `values` that `percent` of them do not exceed; None if empty.
 pub(crate) fn percentile(values: &[f64], percent: usize) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -13,7 +13,7 @@ pub(crate) fn percentile(values: &[f64], percent: usize) -> Option<f64> {
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// The one in the middle, or what lies between the two that are.
+/// Returns the median; with an even number of values, the mean of the two middle ones.
 pub(crate) fn median(values: &[f64]) -> Option<f64> {
     middle(&mut values.to_vec())
 }
@@ -30,7 +30,7 @@ fn middle(values: &mut [f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// A ratio of two medians, and between which values it lies with 95 % confidence.
+/// A ratio of two medians with its 95 % confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub(crate) struct Ratio {
     pub(crate) ratio: f64,
@@ -39,10 +39,10 @@ pub(crate) struct Ratio {
 }
 
 impl Ratio {
-    /// Of the medians of `ours` and `theirs`; none where one of them is empty or the divisor nothing.
+    /// Returns the ratio of the medians of `ours` and `theirs`; None if one of them is empty or the divisor is 0.
     ///
-    /// The interval comes from a bootstrap: both sides are drawn anew from their own values, again and again, and the middle
-    /// 95 % of the ratios of such draws are it.
+    /// The interval is computed by bootstrap: both sides are resampled with replacement many times,
+    /// and the interval is the middle 95 % of the resulting ratios.
     pub(crate) fn of(ours: &[f64], theirs: &[f64]) -> Option<Self> {
         let divide = |a: f64, b: f64| (b > 0.0).then(|| a / b);
         let ratio = divide(median(ours)?, median(theirs)?)?;
@@ -60,7 +60,7 @@ impl Ratio {
     }
 }
 
-/// Numbers that look like chance: splitmix64.
+/// Pseudo-random number generator splitmix64.
 struct Rng(u64);
 
 impl Rng {
@@ -72,10 +72,10 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Fills `into` with values of `from`, each of which may come any number of times.
+    /// Fills `into` with values drawn from `from` with replacement.
     fn draw(&mut self, from: &[f64], into: &mut [f64]) {
         for slot in into {
-            // The high half of the product is below the length, without the skew of a remainder.
+            // The high half of the product is below the length, without the bias of a modulo.
             let index = (u128::from(self.roll()) * from.len() as u128) >> 64;
             *slot = usize::try_from(index).ok().and_then(|index| from.get(index)).copied().unwrap_or_default();
         }
@@ -86,7 +86,7 @@ impl Rng {
 mod tests {
     use super::*;
 
-    /// Values about `center` that differ by up to a tenth of it.
+    /// Returns values that differ from `center` by up to 10 %.
     fn noise(center: f64, count: usize, seed: u64) -> Vec<f64> {
         let mut dice = Rng(seed);
         (0..count).map(|_| center * (0.9 + (dice.roll() >> 11) as f64 / (1u64 << 53) as f64 * 0.2)).collect()
@@ -103,14 +103,14 @@ mod tests {
     }
 
     #[test]
-    fn a_median_lies_in_the_middle() {
+    fn a_median_is_the_middle_value() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(median(&[]), None);
     }
 
     #[test]
-    fn an_interval_holds_the_true_ratio_and_is_the_same_every_time() {
+    fn an_interval_contains_the_true_ratio_and_is_reproducible() {
         let (ours, theirs) = (noise(1.0, 60, 1), noise(8.0, 60, 2));
         let ratio = Ratio::of(&ours, &theirs).unwrap();
         assert!(ratio.low <= 0.125 && 0.125 <= ratio.high, "{ratio:?}");
@@ -120,13 +120,13 @@ mod tests {
     }
 
     #[test]
-    fn fewer_values_make_a_wider_interval() {
+    fn fewer_values_give_a_wider_interval() {
         let width = |count| Ratio::of(&noise(1.0, count, 3), &noise(1.0, count, 4)).map(|r| r.high - r.low).unwrap();
         assert!(width(6) > width(200), "{} {}", width(6), width(200));
     }
 
     #[test]
-    fn an_interval_holds_the_true_ratio_nineteen_times_in_twenty() {
+    fn an_interval_contains_the_true_ratio_in_95_percent_of_cases() {
         let holds = (0..200).filter(|n| {
             let ratio = Ratio::of(&noise(2.0, 30, 1000 + n), &noise(1.0, 30, 5000 + n)).unwrap();
             ratio.low <= 2.0 && 2.0 <= ratio.high
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_no_ratio_to_nothing() {
+    fn empty_or_zero_values_have_no_ratio() {
         assert_eq!(Ratio::of(&[], &[1.0]), None);
         assert_eq!(Ratio::of(&[1.0], &[]), None);
         assert_eq!(Ratio::of(&[1.0], &[0.0, 0.0, 0.0]), None);

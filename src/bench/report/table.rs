@@ -1,4 +1,4 @@
-//! The table for the terminal.
+//! Prints the report as text.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use super::results::Unit;
 use super::statistics::{Ratio, median};
 use super::{Report, Summary};
 
-/// How wide the names of figures are.
+/// Width of the column of names.
 const NAME: usize = 42;
 
 pub(crate) fn print(out: &mut impl Write, report: &Report) -> io::Result<()> {
@@ -14,7 +14,7 @@ pub(crate) fn print(out: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(out, "Linux {}, {} processors, cgroups {}", machine.kernel, machine.processors, machine.cgroups)?;
     for runtime in &report.runtimes {
         let from = runtime.processor_time_from;
-        writeln!(out, "{}: {}, {} errors, processor time from {from}", runtime.name, runtime.version, runtime.errors)?;
+        writeln!(out, "{}: {}, {} errors, CPU time from {from}", runtime.name, runtime.version, runtime.errors)?;
     }
     figures(out, report)?;
     growth(out, report)?;
@@ -32,7 +32,7 @@ fn number(value: Option<f64>) -> String {
     }
 }
 
-/// A ratio below 1 has more places: there they count.
+/// Formats a ratio; below 1 with more decimals.
 pub(crate) fn ratio_text(ratio: f64) -> String {
     match ratio {
         ratio if ratio < 0.995 => format!("{ratio:.3}"),
@@ -84,13 +84,13 @@ fn cells(out: &mut impl Write, figure: Option<&Summary>) -> io::Result<()> {
     write!(out, "{p50:>9}{p90:>9}{p99:>9}")
 }
 
-/// Medians with so many pods.
+/// Prints medians by number of pods.
 fn growth(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let Some(longest) = report.runtimes.iter().map(|runtime| &runtime.growth).max_by_key(|growth| growth.len()) else {
         return Ok(());
     };
     let Some(first) = longest.first() else { return Ok(()) };
-    write!(out, "\n{:<NAME$}{:>6}", "medians with so many pods", "")?;
+    write!(out, "\n{:<NAME$}{:>6}", "medians by number of pods", "")?;
     for step in longest {
         write!(out, "{:>9}", step.pods)?;
     }
@@ -113,7 +113,7 @@ fn floor(out: &mut impl Write, report: &Report) -> io::Result<()> {
         return Ok(());
     }
     let ours = report.runtimes.first();
-    writeln!(out, "\n{:<NAME$}{:>6}{:>9}{:>9}{:>9}{:>9}", "the kernel alone", "", "p50", "p90", "p99", "ours")?;
+    writeln!(out, "\n{:<NAME$}{:>6}{:>9}{:>9}{:>9}{:>9}", "the kernel alone", "", "p50", "p90", "p99", "runtime")?;
     for figure in &report.floor {
         write!(out, "{:<NAME$}{:>6}", figure.name, figure.unit.label())?;
         cells(out, Some(figure))?;
@@ -145,18 +145,18 @@ fn budgets(out: &mut impl Write, report: &Report) -> io::Result<()> {
     }
     let missed = report.budgets.iter().filter(|verdict| !verdict.met).count();
     let met = report.budgets.len() - missed;
-    writeln!(out, "\nbudgets: {met} met, {missed} missed ('?': the interval holds the limit)")?;
+    writeln!(out, "\nbudgets: {met} met, {missed} missed ('?': the interval contains the limit)")?;
     for verdict in &report.budgets {
         let sign = if verdict.at_least { "≥" } else { "≤" };
         let limit = format!("{sign} {} {}", ratio_text(verdict.limit), verdict.of);
-        let floor = verdict.floor.map(|floor| format!("  kernel alone: {floor:.2} of it")).unwrap_or_default();
+        let floor = verdict.floor.map(|floor| format!("  kernel alone: {floor:.2} of the value")).unwrap_or_default();
         let (what, word) = (verdict.what, verdict.word());
         writeln!(out, "{what:<NAME$}{:>28}   {limit:<26}{word}{floor}", interval(Some(verdict.measured)))?;
     }
     Ok(())
 }
 
-/// Which way is better, for whoever draws.
+/// Returns the label that says which values are better.
 pub(crate) fn better(unit: Unit) -> &'static str {
     if unit.more_is_better() { "more is better" } else { "less is better" }
 }

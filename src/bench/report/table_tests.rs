@@ -8,7 +8,7 @@ fn lines() -> Vec<String> {
 }
 
 #[test]
-fn a_row_has_percentiles_of_all_and_the_ratio_with_its_interval() {
+fn a_row_has_percentiles_and_the_ratio_with_its_interval() {
     let lines = lines();
     let row = lines.iter().find(|line| line.starts_with("pod + container ready")).unwrap();
     let words: Vec<&str> = row["pod + container ready".len()..].split_whitespace().collect();
@@ -18,7 +18,7 @@ fn a_row_has_percentiles_of_all_and_the_ratio_with_its_interval() {
 }
 
 #[test]
-fn errors_growth_and_budgets_are_told() {
+fn errors_growth_and_budgets_are_printed() {
     let lines = lines();
     assert!(lines.iter().any(|line| line.starts_with("crisp: RunPodSandbox: 2 times, first: Internal")), "{lines:#?}");
     assert!(lines.iter().any(|line| line.starts_with("pod + container ready, the <peer>") && line.contains("11.9")));

@@ -40,7 +40,7 @@ fn measured(name: &str, version: &str, slower: f64) -> Measured {
     }
 }
 
-/// A report with something in every part of it.
+/// Returns a report with content in every part.
 pub(in super::super) fn example() -> Report {
     let mut report = Report {
         crisp: "0",
@@ -87,8 +87,8 @@ fn the_json_has_figures_ratios_growth_and_budgets() {
 }
 
 #[test]
-fn what_was_not_measured_has_no_ratio() {
+fn missing_values_have_no_ratio() {
     let report = example();
     assert!(report.ratio("empty", "the <peer>").is_none() && report.ratio("nothing", "the <peer>").is_none());
-    assert!(report.ratio(lifecycle::READY, "nobody").is_none());
+    assert!(report.ratio(lifecycle::READY, "absent").is_none());
 }

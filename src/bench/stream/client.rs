@@ -1,4 +1,4 @@
-//! A client of streaming servers: SPDY/3.1, as kubectl and crictl have always spoken it. It counts bytes.
+//! A client of streaming servers with SPDY/3.1, as in kubectl and crictl. It counts bytes.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
@@ -7,19 +7,19 @@ use std::time::Duration;
 use bytes::BytesMut;
 use streaming::spdy::{Decoder, Encoder, Event, ProtocolError, data_head};
 
-/// How long nothing may come.
+/// Read and write timeout.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-/// The longest answer to an upgrade.
+/// Maximum length of the answer to an upgrade.
 const HEAD_MAX: usize = 16 << 10;
 
-/// Why a stream did not go through.
+/// Why a stream failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("the runtime refused: {0}")]
+    #[error("request failed: {0}")]
     Asked(String),
-    #[error("not a URL that this client takes: {0}")]
+    #[error("unsupported URL {0}")]
     Url(String),
-    #[error("no upgrade: {0}")]
+    #[error("upgrade failed: {0}")]
     Upgrade(String),
     #[error("{0}")]
     Io(#[source] io::Error),
@@ -27,20 +27,20 @@ pub(super) enum Error {
     Violation(#[source] ProtocolError),
     #[error("{0}")]
     Failed(String),
-    #[error("{got} bytes came of {want}")]
+    #[error("received {got} bytes: expected {want}")]
     Bytes { want: u64, got: u64 },
     #[error("a thread panicked")]
     Panic,
 }
 
-/// A connection that was upgraded to SPDY.
+/// A connection upgraded to SPDY.
 #[derive(Debug)]
 pub(super) struct Spdy {
     socket: TcpStream,
     encoder: Encoder,
     decoder: Decoder,
     buffer: BytesMut,
-    /// Read into, before it goes to `buffer`.
+    /// Buffer of a single read, before the bytes are appended to `buffer`.
     block: Vec<u8>,
     last: u32,
 }
@@ -62,7 +62,7 @@ impl Spdy {
         .map_err(Error::Io)?;
         let mut head = Vec::new();
         let mut byte = [0];
-        // One at a time: what comes behind it is not part of it.
+        // Byte by byte, so that no bytes after the head are read.
         while !head.ends_with(b"\r\n\r\n") && head.len() < HEAD_MAX && socket.read(&mut byte).map_err(Error::Io)? == 1 {
             head.push(byte[0]);
         }
@@ -86,7 +86,7 @@ impl Spdy {
         self.socket.write_all(&data_head(stream, true, 0)).map_err(Error::Io)
     }
 
-    /// The next frame; none at the end.
+    /// Returns the next frame; None at EOF.
     fn next(&mut self) -> Result<Option<Event>, Error> {
         loop {
             if let Some(event) = self.decoder.next(&mut self.buffer).map_err(Error::Violation)? {
@@ -101,7 +101,7 @@ impl Spdy {
         }
     }
 
-    /// Counts what comes on `counted` and keeps what comes on `error`, until what `until` says is over.
+    /// Counts the bytes of stream `counted` and collects those of `error`, until the streams of `until` are closed.
     fn count(&mut self, counted: u32, error: u32, until: Until) -> Result<(u64, String), Error> {
         let (mut count, mut words) = (0, Vec::new());
         let (mut counted_over, mut error_over) = (false, false);
@@ -115,7 +115,7 @@ impl Spdy {
                     words.extend_from_slice(&bytes);
                     error_over |= fin;
                 }
-                // How some servers end a stream that is done with; whether it was is told by the count and the status.
+                // Some servers close a finished stream by a reset; count and status show whether it was complete.
                 Some(Event::Reset { stream, .. }) => {
                     counted_over |= stream == counted;
                     error_over |= stream == error;
@@ -128,16 +128,16 @@ impl Spdy {
     }
 }
 
-/// When everything has come.
+/// The streams that must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Until {
-    /// With the stream of bytes.
+    /// The counted stream.
     Counted,
-    /// With the stream for what went wrong as well.
+    /// The counted stream and the error stream.
     Both,
 }
 
-/// Takes the output of a command to its end: how many bytes that were.
+/// Reads the output of a command to its end, and returns the number of bytes.
 pub(super) fn exec(url: &str) -> Result<u64, Error> {
     let mut spdy = Spdy::connect(url, "v4.channel.k8s.io")?;
     let error = spdy.open(&[("streamtype", "error")])?;
@@ -147,7 +147,7 @@ pub(super) fn exec(url: &str) -> Result<u64, Error> {
     if status["status"] == "Success" { Ok(count) } else { Err(Error::Failed(words)) }
 }
 
-/// Takes what comes from a forwarded port to its end: how many bytes that were.
+/// Reads from a forwarded port to EOF, and returns the number of bytes.
 pub(super) fn forward(url: &str, port: u16) -> Result<u64, Error> {
     let mut spdy = Spdy::connect(url, "portforward.k8s.io")?;
     let port = port.to_string();

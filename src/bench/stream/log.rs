@@ -1,4 +1,4 @@
-//! A container that prints as fast as it can: what comes of it in the log, and what that costs daemon and shim.
+//! Measures logging of a container that prints as fast as possible: throughput, and CPU time of daemon and shim.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -12,14 +12,14 @@ use super::super::runtime::{Pod, Runtime};
 use super::LOG_CPU;
 
 const RATE: &str = "log: bytes printed";
-/// One line with its end; a whole number of them makes a MiB.
+/// A line with its newline; its length divides 1 MiB.
 const LINE: &[u8; 128] = b"The quick brown fox jumps over the lazy dog, again and again, until 128 bytes of this line are full and another line can begin.\n";
-/// How long a container may take to print everything.
+/// Timeout for the container to print everything.
 const PATIENCE: Duration = Duration::from_secs(600);
-/// How long the last of it may take to be in the log.
+/// Timeout after the container's exit until the log is complete.
 const SETTLE: Duration = Duration::from_secs(20);
 
-/// A directory that is gone with this.
+/// A directory that is removed on drop.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -34,12 +34,12 @@ impl Directory {
 impl Drop for Directory {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(directory = %self.0.display(), %error, "a directory stays behind");
+            tracing::warn!(directory = %self.0.display(), %error, "directory not removed");
         }
     }
 }
 
-/// Lets a container print so many MiB.
+/// Measures a container that prints `mib` MiB.
 pub(super) async fn measure(runtime: &mut Runtime, round: u32, mib: u64) {
     match Box::pin(run(runtime, round, mib)).await {
         Ok((took, used)) => {
@@ -51,7 +51,7 @@ pub(super) async fn measure(runtime: &mut Runtime, round: u32, mib: u64) {
     }
 }
 
-/// How long it took until everything was in the log, and the processor time that this took.
+/// Returns the time until the log was complete, and the CPU time used.
 async fn run(runtime: &mut Runtime, round: u32, mib: u64) -> Result<(Duration, Duration), String> {
     let directory = Directory::make(&runtime.name, round).map_err(|e| e.to_string())?;
     let container = Box::pin(prepare(runtime, &directory.0, round, mib)).await?;
@@ -69,27 +69,27 @@ async fn run(runtime: &mut Runtime, round: u32, mib: u64) -> Result<(Duration, D
         match got.map_err(|e| e.to_string())? {
             got if got == want => return Ok((took, used.saturating_sub(before))),
             got if ended.elapsed() > SETTLE => {
-                return Err(format!("{got} bytes are in the log of {want} that were printed"));
+                return Err(format!("the log has {got} bytes: expected {want}"));
             }
             _ => {}
         }
-        // The last of it is on its way, and costs as well.
+        // The rest of the output is still being written, and its CPU time counts as well.
         tokio::time::sleep(Duration::from_millis(200)).await;
         used = runtime.family.cpu(&runtime.ids()).map_err(|e| e.to_string())?;
         took = begin.elapsed();
     }
 }
 
-/// A container that is about to print.
+/// Creates a container that prints as soon as it is started.
 async fn prepare(runtime: &mut Runtime, logs: &Path, round: u32, mib: u64) -> Result<String, String> {
     let Runtime { client, shape, pods, .. } = runtime;
-    let said = |status: tonic::Status| status.message().to_owned();
+    let message = |status: tonic::Status| status.message().to_owned();
     let mut shape = shape.clone();
     shape.host_network = true;
     let mut config = shape.pod(&format!("log-{round}"));
     config.log_directory = logs.display().to_string();
     let run = v1::RunPodSandboxRequest { config: Some(config.clone()), ..Default::default() };
-    let id = client.run_pod_sandbox(run).await.map_err(said)?.into_inner().pod_sandbox_id;
+    let id = client.run_pod_sandbox(run).await.map_err(message)?.into_inner().pod_sandbox_id;
     pods.push(Pod { id: id.clone(), containers: Vec::new() });
     let line = String::from_utf8_lossy(LINE.trim_ascii_end()).into_owned();
     let script = format!("yes '{line}' | dd bs=1M count={mib} iflag=fullblock 2>/dev/null");
@@ -97,14 +97,14 @@ async fn prepare(runtime: &mut Runtime, logs: &Path, round: u32, mib: u64) -> Re
     container.log_path = "log".to_owned();
     let create =
         v1::CreateContainerRequest { pod_sandbox_id: id, config: Some(container), sandbox_config: Some(config) };
-    let container = client.create_container(create).await.map_err(said)?.into_inner().container_id;
+    let container = client.create_container(create).await.map_err(message)?.into_inner().container_id;
     if let Some(pod) = pods.last_mut() {
         pod.containers.push(container.clone());
     }
     Ok(container)
 }
 
-/// Waits for the container's end, without costing its runtime much.
+/// Polls until the container exits, at a low rate to keep the load on the runtime small.
 async fn wait(runtime: &mut Runtime, container: &str) -> Result<(), String> {
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
@@ -117,21 +117,21 @@ async fn wait(runtime: &mut Runtime, container: &str) -> Result<(), String> {
             _ => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
-    Err(format!("it did not end in {} s", PATIENCE.as_secs()))
+    Err(format!("container did not exit within {} s", PATIENCE.as_secs()))
 }
 
-/// How many bytes of a container's a log holds, all of which have to be [`LINE`]s.
+/// Counts the container's bytes in a log; fails if a line differs from [`LINE`].
 fn count(mut log: impl BufRead) -> io::Result<u64> {
     let odd = |line: &[u8]| io::Error::other(format!("not a line as printed: {:?}", String::from_utf8_lossy(line)));
     let (mut bytes, mut line) = (0, Vec::new());
-    // What came of a line so far: long ones are written in pieces.
+    // The current line so far: long lines are logged in parts.
     let mut have: Vec<u8> = Vec::new();
     loop {
         line.clear();
         if log.read_until(b'\n', &mut line)? == 0 || line.last() != Some(&b'\n') {
             return Ok(bytes);
         }
-        // Time, stream, tag, and what was printed.
+        // Time, stream, tag and text.
         let mut fields = line.splitn(4, |byte| *byte == b' ');
         let (tag, text) = (fields.nth(2), fields.next());
         let text = text.and_then(|text| text.strip_suffix(b"\n")).ok_or_else(|| odd(&line))?;
@@ -157,19 +157,19 @@ mod tests {
     }
 
     #[test]
-    fn what_a_log_holds_is_counted_without_what_stands_before_it() {
+    fn only_the_containers_bytes_in_a_log_are_counted() {
         let line = &LINE[..127];
         assert_eq!(LINE.len(), 128);
         assert_eq!((1 << 20) % LINE.len(), 0);
         let log = [entry("F", line), entry("P", &line[..100]), entry("F", &line[100..])].concat();
         assert_eq!(count(log.as_slice()).unwrap(), 256);
-        // One that is being written does not count yet.
+        // An incomplete last line does not count.
         let half = [log.clone(), entry("F", line)[..60].to_vec()].concat();
         assert_eq!(count(half.as_slice()).unwrap(), 256);
     }
 
     #[test]
-    fn a_log_that_differs_from_what_was_printed_is_an_error() {
+    fn a_log_with_other_lines_is_an_error() {
         let mut wrong = LINE[..127].to_vec();
         wrong[5] ^= 1;
         for log in [entry("F", &wrong), entry("F", &LINE[..126]), entry("X", &LINE[..127]), b"x\n".to_vec()] {

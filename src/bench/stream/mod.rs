@@ -1,4 +1,4 @@
-//! How many bytes a second come through the streaming server, and what it costs to write down what a container prints.
+//! Measures the throughput of the streaming server, and the cost of logging container output.
 
 mod client;
 mod log;
@@ -33,7 +33,8 @@ pub(super) async fn measure(plan: &BenchArgs, runtimes: &mut [Runtime]) {
     .await;
 }
 
-/// A pod in the host's network, so that this process can listen at the port that is forwarded, with a container without limits.
+/// Creates a pod with an unlimited container. The pod uses the host's network, so that this process
+/// can listen on the forwarded port.
 async fn prepare(runtime: &mut Runtime, round: u32) -> Option<Pod> {
     let Runtime { client, figures, shape, pods, .. } = runtime;
     let mut shape = shape.clone();
@@ -68,13 +69,13 @@ async fn both_streams(runtime: &mut Runtime, pod: &Pod, bytes: u64) {
 }
 
 fn note(runtime: &mut Runtime, name: &str, bytes: u64, took: Result<Duration, Error>) {
-    // Exact: no stream is nearly so long.
+    // Exact: streams are far shorter than 2^53 bytes.
     #[allow(clippy::cast_precision_loss, reason = "a rate, not a count")]
     let rate = took.map(|took| bytes as f64 / 1e6 / took.as_secs_f64());
     runtime.figures.note(name, Unit::MBPerSecond, rate);
 }
 
-/// A command that prints so many bytes, taken over SPDY.
+/// Runs a command that prints `bytes` bytes, and reads its output over SPDY.
 async fn exec(client: &mut Client, container: &str, bytes: u64) -> Result<Duration, Error> {
     let blocks = format!("count={}", bytes / MIB);
     let cmd = ["dd", "if=/dev/zero", "bs=1M", &blocks];
@@ -93,7 +94,7 @@ async fn exec(client: &mut Client, container: &str, bytes: u64) -> Result<Durati
     Ok(begin.elapsed())
 }
 
-/// So many bytes from a port of the pod, which is one of the host here.
+/// Reads `bytes` bytes from a forwarded port of the pod; the pod uses the host's network.
 async fn forward(client: &mut Client, pod: &str, bytes: u64) -> Result<Duration, Error> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(Error::Io)?;
     let port = listener.local_addr().map_err(Error::Io)?.port();
@@ -105,7 +106,7 @@ async fn forward(client: &mut Client, pod: &str, bytes: u64) -> Result<Duration,
     let taken = spawn_blocking(move || client::forward(&url, port));
     let got = taken.await.map_err(|_| Error::Panic)?;
     if got.is_err() {
-        // Nobody may ever come: whoever listens is woken.
+        // The runtime may never connect: this connection unblocks `serve`.
         std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).ok();
     }
     let served = served.await.map_err(|_| Error::Panic)?;
@@ -117,7 +118,7 @@ async fn forward(client: &mut Client, pod: &str, bytes: u64) -> Result<Duration,
     Ok(begin.elapsed())
 }
 
-/// Sends so many bytes to the first who connects.
+/// Sends `bytes` bytes to the first client.
 fn serve(listener: &TcpListener, bytes: u64) -> io::Result<()> {
     let (mut stream, _) = listener.accept()?;
     stream.set_write_timeout(Some(client::PATIENCE))?;

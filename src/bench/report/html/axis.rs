@@ -1,6 +1,6 @@
-//! From values to places on a drawing.
+//! Scales of plots.
 
-/// A logarithmic or linear scale over some length of a drawing.
+/// A logarithmic or linear scale that maps values to positions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Axis {
     low: f64,
@@ -11,13 +11,13 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// Over `values`, which it reaches a little beyond; none where there is nothing to show. Values that are not positive have no place.
+    /// Creates a logarithmic scale for the positive `values`, with a margin; None if there are none.
     pub(super) fn logarithmic(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Option<Self> {
         let (low, high) = bounds(values.filter(|value| *value > 0.0))?;
         Some(Self { low: (low / 1.15).ln(), high: (high * 1.15).ln(), from, to, logarithmic: true })
     }
 
-    /// From 0 to the largest of `values`.
+    /// Creates a linear scale from 0 to the largest of `values`.
     pub(super) fn linear(values: impl Iterator<Item = f64>, from: f64, to: f64) -> Option<Self> {
         let (_, high) = bounds(values)?;
         Some(Self { low: 0.0, high: if high > 0.0 { high * 1.08 } else { 1.0 }, from, to, logarithmic: false })
@@ -29,7 +29,7 @@ impl Axis {
         self.from + share * (self.to - self.from)
     }
 
-    /// Round values to write beside it, `most` at the most.
+    /// Returns round values for labels, at most `most`.
     pub(super) fn ticks(&self, most: usize) -> Vec<f64> {
         if !self.logarithmic {
             return self.even_ticks(most);
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_have_their_place_and_ticks_are_round() {
+    fn values_are_mapped_to_positions_and_ticks_are_round() {
         let scale = Axis::logarithmic([1.0, 100.0].into_iter(), 0.0, 100.0).unwrap();
         assert!((scale.place(10.0) - 50.0).abs() < 0.01);
         assert!(scale.place(1.0) < scale.place(2.0));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_nonsense_have_no_scale() {
+    fn empty_and_invalid_values_have_no_scale() {
         assert!(Axis::logarithmic([].into_iter(), 0.0, 1.0).is_none());
         assert!(Axis::logarithmic([0.0, -1.0].into_iter(), 0.0, 1.0).is_none());
         assert!(Axis::linear([f64::NAN].into_iter(), 0.0, 1.0).is_none());

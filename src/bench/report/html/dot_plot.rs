@@ -1,4 +1,4 @@
-//! Every value as a dot, in one small drawing for each figure.
+//! Dot plots: one per figure, one dot per value.
 
 use std::fmt::Write as _;
 
@@ -13,7 +13,7 @@ const WIDTH: f64 = 340.0;
 const LEFT: f64 = 8.0;
 const RIGHT: f64 = 332.0;
 const ROW: f64 = 34.0;
-/// Dots of one figure and runtime; more say no more, and make the page large.
+/// Maximum number of dots per figure and runtime, to keep the page small.
 const DOTS: usize = 150;
 
 pub(super) fn all(report: &Report) -> String {
@@ -52,7 +52,7 @@ fn row(svg: &mut String, scale: &Axis, figure: &Summary, index: usize, y: f64) {
     let class = colour(index);
     let every = figure.values.len().div_ceil(DOTS).max(1);
     for (number, value) in figure.values.iter().step_by(every).enumerate().filter(|(_, value)| **value > 0.0) {
-        // Spread over the row, so that equal ones are seen; always in the same way.
+        // Spread vertically, so that equal values are visible; deterministic.
         let spread = f64::from(u32::try_from(number * 7 % 13).unwrap_or_default()) / 12.0;
         let (x, y) = (scale.place(*value), y + 14.0 + spread * 14.0);
         write!(svg, "<circle class=\"value {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2\"/>").ok();

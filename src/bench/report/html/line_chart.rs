@@ -1,4 +1,4 @@
-//! Figures with more and more pods, as curves.
+//! Line charts of figures by number of pods.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ const RIGHT: f64 = 326.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 164.0;
 
-/// A point of a curve.
+/// A point of a line.
 struct Point {
     pods: f64,
     low: f64,

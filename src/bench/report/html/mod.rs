@@ -1,6 +1,6 @@
-//! A page with everything in it: tables, and plots as SVG. It asks nobody for anything else, so it can be kept and sent.
+//! A self-contained HTML page with tables and SVG plots. It loads no other resources.
 //!
-//! All of it is well-formed XML as well, which a test relies on.
+//! The page is also well-formed XML, which a test checks.
 
 mod axis;
 mod dot_plot;
@@ -14,14 +14,14 @@ use super::Report;
 
 const STYLE: &str = include_str!("style.css");
 
-/// Colours of the runtimes, in their order: ours first.
+/// CSS classes with the colours of the runtimes, in their order.
 const COLOURS: [&str; 5] = ["c0", "c1", "c2", "c3", "c4"];
 
 fn colour(index: usize) -> &'static str {
     COLOURS[index % COLOURS.len()]
 }
 
-/// Text that stands for itself.
+/// Escapes text for HTML.
 fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -30,7 +30,7 @@ fn escape(text: &str) -> String {
             '<' => safe.push_str("&lt;"),
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
-            // Nothing else below is allowed in XML.
+            // XML allows no other control characters.
             '\t' | '\n' => safe.push(' '),
             letter if letter.is_control() => safe.push('\u{fffd}'),
             letter => safe.push(letter),
@@ -39,7 +39,7 @@ fn escape(text: &str) -> String {
     safe
 }
 
-/// A number with as many places as say something.
+/// Formats a number with three significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         big if big >= 100.0 => format!("{value:.0}"),
@@ -49,7 +49,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// A section, unless there is nothing in it.
+/// Writes a section, unless it is empty.
 fn section(page: &mut String, title: &str, words: &str, content: &str) {
     if content.is_empty() {
         return;
@@ -69,36 +69,36 @@ pub(crate) fn page(report: &Report) -> String {
     section(
         &mut page,
         "Budgets",
-        "What crisp promises, and what was measured here with its interval of 95 % confidence. A question mark: the interval holds the limit.",
+        "Limits for crisp, and the values measured here with 95 % confidence intervals. A question mark: the interval contains the limit.",
         &tables::budgets(report),
     );
     section(
         &mut page,
         "Ratios",
-        "Medians of the first runtime divided by those of the other, on a logarithmic scale, with intervals of 95 % confidence (bootstrap). \
-         Green is better than the other; a diamond is the budget.",
+        "Medians of the first runtime divided by those of the other, on a logarithmic scale, with 95 % confidence intervals (bootstrap). \
+         Green: the first runtime is better. Diamond: the budget.",
         &ratio_bars::ratios(report),
     );
     section(
         &mut page,
         "Distributions",
-        "Every value that was measured, one dot each; the box holds the middle 80 %, the line is the median. Scales are logarithmic.",
+        "All measured values, one dot each. The box contains the middle 80 %, the line is the median. Scales are logarithmic.",
         &dot_plot::all(report),
     );
     section(
         &mut page,
         "Growth",
-        "Medians with more and more pods; the bands hold the middle 80 %.",
+        "Medians by number of pods. The bands contain the middle 80 %.",
         &line_chart::all(report),
     );
     section(
         &mut page,
         "The kernel alone",
-        "The same steps by bare system calls, without a runtime: no figure can be below these.",
+        "The same steps by system calls, without a runtime: lower bounds for every runtime.",
         &tables::floor(report),
     );
     section(&mut page, "All figures", "", &tables::figures(report));
-    section(&mut page, "Errors", "Steps that failed; they have no value above.", &tables::errors(report));
+    section(&mut page, "Errors", "Failed steps; they are not included in the values above.", &tables::errors(report));
     page.push_str("</main></body></html>\n");
     page
 }

@@ -1,4 +1,4 @@
-//! Ratios as bars that begin at 1.
+//! Bar charts of ratios; bars begin at 1.
 
 use std::fmt::Write as _;
 
@@ -8,12 +8,12 @@ use crate::report::table::{better, ratio_text};
 use crate::report::{Comparison, Report};
 
 const WIDTH: f64 = 1040.0;
-/// Where bars begin and end; names are on the left, numbers on the right.
+/// Horizontal range of the bars; names are on the left, numbers on the right.
 const LEFT: f64 = 290.0;
 const RIGHT: f64 = 850.0;
 const ROW: f64 = 22.0;
 
-/// One drawing for each runtime that was compared with.
+/// Returns one chart for each compared runtime.
 pub(super) fn ratios(report: &Report) -> String {
     let Some((ours, others)) = report.runtimes.split_first() else { return String::new() };
     let mut all = String::new();
@@ -53,7 +53,7 @@ fn drawing(report: &Report, rows: &[&Comparison]) -> String {
     svg
 }
 
-/// As the budgets are written: 1/8, not 0.125.
+/// Formats a tick as budgets are written: 1/8, not 0.125.
 fn tick_text(tick: f64) -> String {
     if tick < 0.95 { format!("1/{}", (10.0 / tick).round() / 10.0) } else { format!("{tick}×") }
 }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_written_as_budgets_are() {
+    fn ticks_are_formatted_as_budgets() {
         let written = [0.001, 0.01, 0.05, 0.2, 0.5, 1.0, 20.0].map(tick_text);
         assert_eq!(written, ["1/1000", "1/100", "1/20", "1/5", "1/2", "1×", "20×"]);
     }

@@ -1,4 +1,4 @@
-//! What is better read than looked at.
+//! Tables of the page.
 
 use std::fmt::Write as _;
 
@@ -7,14 +7,14 @@ use crate::report::statistics::median;
 use crate::report::table::ratio_text;
 use crate::report::{Report, Summary};
 
-/// Who was measured, and where.
+/// Returns the header: machine, settings and runtimes.
 pub(super) fn head(report: &Report) -> String {
     let machine = &report.machine;
     let settings = &report.settings;
     let network = match (settings.same_cni, settings.host_network) {
         (true, _) => "the same CNI plugins for all",
         (false, true) => "the host's network",
-        (false, false) => "each its own network",
+        (false, false) => "default network of each runtime",
     };
     let mut head = format!(
         "<p class=\"dim\">Linux {}, {} processors, cgroups {}; {} rounds, {network}</p><div class=\"chips\">",
@@ -26,8 +26,8 @@ pub(super) fn head(report: &Report) -> String {
     for (index, runtime) in report.runtimes.iter().enumerate() {
         write!(
             head,
-            "<span class=\"chip\"><span class=\"dot {}\"></span><b>{}</b> {} <span class=\"dim\">{} errors; processor time \
-             from {}</span></span>",
+            "<span class=\"chip\"><span class=\"dot {}\"></span><b>{}</b> {} <span class=\"dim\">{} errors; CPU time from \
+             {}</span></span>",
             colour(index),
             escape(&runtime.name),
             escape(&runtime.version),
@@ -75,7 +75,7 @@ pub(super) fn floor(report: &Report) -> String {
         return String::new();
     }
     let mut table =
-        "<div class=\"wide\"><table><tr><th></th><th>unit</th><th>p50</th><th>p90</th><th>ours, p50</th></tr>"
+        "<div class=\"wide\"><table><tr><th></th><th>unit</th><th>p50</th><th>p90</th><th>runtime, p50</th></tr>"
             .to_owned();
     for figure in &report.floor {
         let ours = report.runtimes.first().and_then(|ours| median(ours.values(&figure.name)));

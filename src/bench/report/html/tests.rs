@@ -1,7 +1,7 @@
 use super::*;
 use crate::report::tests::example;
 
-/// Every tag is closed in its order, every attribute quoted, and `&` begins an entity.
+/// Checks that tags are closed in order, attributes are quoted, and `&` begins an entity.
 fn check(page: &str) {
     let body = page.strip_prefix("<!DOCTYPE html>\n").unwrap();
     let mut open: Vec<&str> = Vec::new();
@@ -31,7 +31,7 @@ fn check(page: &str) {
 }
 
 #[test]
-fn the_page_is_well_formed_and_asks_nobody_for_anything() {
+fn the_page_is_well_formed_and_loads_no_other_resources() {
     let page = page(&example());
     check(&page);
     for part in ["Budgets", "Ratios", "Distributions", "Growth", "The kernel alone", "All figures", "Errors"] {
@@ -42,7 +42,7 @@ fn the_page_is_well_formed_and_asks_nobody_for_anything() {
 }
 
 #[test]
-fn a_report_of_nothing_is_a_page_as_well() {
+fn an_empty_report_gives_a_valid_page() {
     let mut report = example();
     report.runtimes.clear();
     report.floor.clear();
