@@ -237,8 +237,8 @@ fn what_cannot_be_prepared_is_told_by_its_claim_and_harms_no_other() {
     {
         assert!(answer.claims[uid].error.contains(words), "{:?}", answer.claims[uid]);
     }
-    assert!(answer.claims[hostile].error.contains("is no uid"), "{:?}", answer.claims[hostile]);
-    assert!(driver.unprepare(hostile).contains("is no uid"));
+    assert!(answer.claims[hostile].error.contains("invalid claim uid"), "{:?}", answer.claims[hostile]);
+    assert!(driver.unprepare(hostile).contains("invalid claim uid"));
     let files: Vec<_> = driver.path("high").read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(files, [driver.spec_file("good")]);
 }

@@ -1,11 +1,11 @@
-//! `examples/`: what the README tells a person to try with crictl.
+//! `examples/`: the files for crictl in the README.
 
 use cri_api::v1;
 use serde_json::Value;
 
 use crate::support::harness::Daemon;
 
-/// An example, whose keys must be these and no others: a key that crictl does not know, it does not tell of.
+/// Parses an example and checks that it has exactly these keys: crictl silently ignores unknown ones.
 fn read(text: &str, keys: &[&str]) -> Value {
     let value: Value = serde_json::from_str(text).unwrap();
     let found: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();

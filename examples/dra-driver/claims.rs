@@ -1,7 +1,8 @@
-//! Claims that are prepared on this node.
+//! Prepared claims of this node.
 //!
-//! A claim that is prepared has a directory `claims/UID` with what it was given, and a CDI spec. The directory is written
-//! first and removed last, so whatever is interrupted is finished by asking again.
+//! A prepared claim has a directory `claims/UID` with a record of its devices, and a CDI spec. The
+//! directory is created first and removed last, so an interrupted call is completed by its
+//! repetition.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,9 +19,9 @@ use crate::spec;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClaimError {
-    #[error("{0:?} is no uid of a claim: letters, digits and dashes")]
+    #[error("invalid claim uid {0:?}: expected letters, digits and dashes")]
     Uid(String),
-    #[error("what the claim was allocated: {0}")]
+    #[error("reading the claim's allocation: {0}")]
     Allocation(#[from] GadgetError),
     #[error("gadget {gadget} is in use by claim {other}")]
     InUse { gadget: String, other: Uid },
@@ -28,7 +29,7 @@ pub(crate) enum ClaimError {
     File { path: PathBuf, source: io::Error },
 }
 
-/// The uid of a claim. It becomes part of file names, so it must not be more than a name.
+/// The uid of a claim. It becomes part of file names, so it must be a plain name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Uid(String);
@@ -65,7 +66,7 @@ impl fmt::Display for Uid {
     }
 }
 
-/// A claim as a kubelet names it.
+/// A claim in a request of the kubelet.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
     pub(crate) namespace: String,
@@ -73,7 +74,7 @@ pub(crate) struct Claim {
     pub(crate) uid: String,
 }
 
-/// What a prepared claim was given, as it is kept.
+/// The record of a prepared claim.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Prepared {
     pub(crate) uid: Uid,
@@ -92,12 +93,12 @@ pub(crate) struct PreparedDevice {
     pub(crate) cdi: String,
 }
 
-/// All that are prepared. One call at a time changes them.
+/// All prepared claims. A lock serializes changes.
 #[derive(Debug)]
 pub(crate) struct Claims {
     driver: String,
     gadgets: Gadgets,
-    /// A directory for each.
+    /// Contains a directory for each claim.
     dir: PathBuf,
     cdi_dir: PathBuf,
     prepared: Mutex<BTreeMap<Uid, Prepared>>,
@@ -106,7 +107,7 @@ pub(crate) struct Claims {
 const RECORD: &str = "claim.json";
 
 impl Claims {
-    /// Takes up what an earlier run prepared.
+    /// Reads the claims that an earlier run prepared.
     pub(crate) fn open(driver: &str, gadgets: Gadgets, dir: PathBuf, cdi_dir: PathBuf) -> Result<Self, ClaimError> {
         fs::create_dir_all(&dir).map_err(|source| ClaimError::File { path: dir.clone(), source })?;
         let mut prepared = BTreeMap::new();
@@ -114,7 +115,7 @@ impl Claims {
             let path = entry.map_err(|source| ClaimError::File { path: dir.clone(), source })?.path().join(RECORD);
             let failed = |source| ClaimError::File { path: path.clone(), source };
             match fs::read(&path) {
-                // Cut off before it was written: there is nothing in it yet.
+                // Interrupted before the record was written: the directory is still empty.
                 Err(missing) if missing.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(failed(error)),
                 Ok(bytes) => {
@@ -126,8 +127,8 @@ impl Claims {
         Ok(Self { driver: driver.to_owned(), gadgets, dir, cdi_dir, prepared: Mutex::new(prepared) })
     }
 
-    /// Prepares a claim. One that is prepared already stays as it is, whatever its allocation says now; but its spec is
-    /// written anew, since it may have gone with a reboot.
+    /// Prepares a claim. A prepared claim keeps its devices, even if its allocation has changed;
+    /// but its CDI spec is written again, since a reboot may have removed it.
     pub(crate) fn prepare(&self, asked: &Claim) -> Result<Prepared, ClaimError> {
         let uid: Uid = asked.uid.parse()?;
         let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +142,7 @@ impl Claims {
         let path = dir.join(RECORD);
         let written = record.and_then(|bytes| replace(&path, &bytes));
         written.map_err(|source| ClaimError::File { path, source })?;
-        // From now on it must be taken back, whatever comes.
+        // From here on the claim must be unprepared, even if the next steps fail.
         prepared.insert(claim.uid.clone(), claim.clone());
         let path = self.spec_of(&claim.uid);
         let text = spec::of(&self.driver, &claim, &dir).to_string();
@@ -149,7 +150,7 @@ impl Claims {
         Ok(claim)
     }
 
-    /// Takes back what was prepared; a claim that is not prepared is no failure.
+    /// Unprepares a claim; does nothing if it is not prepared.
     pub(crate) fn unprepare(&self, asked: &Claim) -> Result<(), ClaimError> {
         let uid: Uid = asked.uid.parse()?;
         let mut prepared = self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,8 +161,8 @@ impl Claims {
         Ok(())
     }
 
-    /// What the claim gets. That no other has any of it is the scheduler's promise; here is the last place to see it
-    /// broken before two pods share a device.
+    /// Returns the devices of the claim. The scheduler allocates a device only once; this check is
+    /// the last one before two pods would share a device.
     fn allot(&self, asked: &Claim, uid: Uid, prepared: &BTreeMap<Uid, Prepared>) -> Result<Prepared, ClaimError> {
         let mut devices = Vec::new();
         for (Allotted { request, pool, device: _ }, Gadget { name, node }) in self.gadgets.allotted(&uid)? {
@@ -187,8 +188,8 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Writes whole or not at all: who reads a spec while it is written must not find half of it. The new file's name ends in
-/// a way that no reader of specs looks for.
+/// Replaces a file atomically, so that a runtime never reads an incomplete spec. Runtimes ignore
+/// the extension of the temporary file.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let new = path.with_extension("new");
     fs::write(&new, bytes)?;
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn preparing_and_taking_back_can_be_asked_for_again_and_again() {
+    fn preparing_and_unpreparing_are_idempotent() {
         let env = TestEnv::new();
         let claims = env.claims();
         env.allocate("u1", "gadget-0");
@@ -246,7 +247,7 @@ mod tests {
         assert_eq!(env.files("cdi"), ["d.example-claim_u1.json"]);
         fs::remove_file(env.dir.path().join("allocations/u1.json")).unwrap();
         fs::remove_file(env.dir.path().join("cdi/d.example-claim_u1.json")).unwrap();
-        // Another run, after a reboot, and the claim cannot be looked up any more.
+        // Another run after a reboot, when the allocation is no longer available.
         let claims = env.claims();
         assert_eq!(claims.prepare(&claim("u1")).unwrap(), first);
         assert_eq!(env.files("cdi"), ["d.example-claim_u1.json"]);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gadget_is_never_given_to_two_claims() {
+    fn a_gadget_is_never_prepared_for_two_claims() {
         let env = TestEnv::new();
         let claims = env.claims();
         env.allocate("u1", "gadget-0");
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_uids_name_no_file() {
+    fn hostile_uids_are_refused() {
         let env = TestEnv::new();
         let claims = env.claims();
         fs::write(env.dir.path().join("precious.json"), "").unwrap();
@@ -288,14 +289,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_allocated_is_not_prepared() {
+    fn claims_without_a_valid_allocation_are_refused() {
         let env = TestEnv::new();
         let claims = env.claims();
         assert!(claims.prepare(&claim("u1")).unwrap_err().to_string().contains("u1.json"));
         env.allocate("u1", "gadget-9");
         assert!(claims.prepare(&claim("u1")).unwrap_err().to_string().contains("gadget-9"));
         fs::write(env.dir.path().join("allocations/u1.json"), "[").unwrap();
-        assert!(claims.prepare(&claim("u1")).unwrap_err().to_string().contains("not understood"));
+        assert!(claims.prepare(&claim("u1")).unwrap_err().to_string().contains("parsing"));
         assert_eq!((env.files("cdi"), env.files("claims")), (vec![], vec![]));
     }
 }

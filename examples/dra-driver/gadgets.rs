@@ -1,4 +1,4 @@
-//! What this node has, and what of it claims were allocated.
+//! The devices of this node, and their allocation to claims.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,35 +12,35 @@ use crate::claims::Uid;
 pub(crate) enum GadgetError {
     #[error("reading {path}: {source}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("{path} is not understood: {source}")]
+    #[error("parsing {path}: {source}")]
     Parse { path: PathBuf, source: serde_json::Error },
-    #[error("{0:?} is no name of a gadget: small letters, digits and dashes")]
+    #[error("invalid gadget name {0:?}: expected lower-case letters, digits and dashes")]
     Name(String),
-    #[error("there are two gadgets {0}")]
+    #[error("duplicate gadget {0}")]
     Twice(String),
-    #[error("pool {0:?} has no gadget {1:?}")]
+    #[error("gadget {1:?} not found in pool {0:?}")]
     NoSuchGadget(String, String),
 }
 
-/// A device of this node's.
+/// A device of this node.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Gadget {
     pub(crate) name: String,
-    /// The device node on the host.
+    /// Path of the device node on the host.
     pub(crate) node: PathBuf,
 }
 
-/// One entry of a claim's `status.allocation.devices.results`. A real one says more.
+/// One entry of a claim's `status.allocation.devices.results`. A real one has more fields.
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct Allotted {
-    /// The request of the claim that this fulfils.
+    /// The request of the claim that this device fulfils.
     pub(crate) request: String,
     pub(crate) pool: String,
     pub(crate) device: String,
 }
 
-/// All gadgets of this node, which are one pool.
+/// All gadgets of this node; they form one pool.
 #[derive(Debug)]
 pub(crate) struct Gadgets {
     pool: String,
@@ -69,8 +69,9 @@ impl Gadgets {
         Ok(Self { pool, all, allocations })
     }
 
-    /// What a claim was allocated of them. A real driver asks the API server for the claim, and makes sure that its uid
-    /// is the one it was told: a claim that was deleted and made anew has the same name.
+    /// Returns the gadgets that a claim was allocated. A real driver reads the claim from the API
+    /// server and compares its uid with that of the request: a claim that was deleted and created
+    /// again has the same name.
     pub(crate) fn allotted(&self, claim: &Uid) -> Result<Vec<(Allotted, Gadget)>, GadgetError> {
         #[derive(Deserialize)]
         struct Allocation {
@@ -90,7 +91,7 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, GadgetError> {
     serde_json::from_slice(&bytes).map_err(|source| GadgetError::Parse { path: path.to_owned(), source })
 }
 
-/// As Kubernetes has it, and good for a file, a device node and a CDI device.
+/// Checks a name: valid in Kubernetes, and as name of a file, a device node and a CDI device.
 fn is_name(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     (1..=63).contains(&text.len())

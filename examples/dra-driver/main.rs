@@ -1,12 +1,14 @@
-//! An example of a resource driver's kubelet plugin (KEP-3063): the part of a driver that runs on a node.
+//! An example of a DRA driver's kubelet plugin (KEP-3063): the part of a driver that runs on a node.
 //!
-//! A kubelet finds it by a socket in the directory that it watches for plugins ([`service`] answers there), and asks it
-//! to prepare the claims of a pod before the pod's containers are made. Preparing ([`claims`]) means: look up what the
-//! claim was allocated ([`gadgets`]), write a CDI spec for it ([`spec`]), and name the CDI devices in it. The kubelet
-//! passes the names on to the container runtime, which reads the spec.
+//! The kubelet finds the plugin by a socket in its plugin registry directory ([`service`]), and
+//! requests it to prepare the claims of a pod before the pod's containers are created. To prepare a
+//! claim ([`claims`]), the plugin reads its allocation ([`gadgets`]), writes a CDI spec ([`spec`]),
+//! and returns the names of the CDI devices. The kubelet passes the names to the container runtime,
+//! which reads the spec.
 //!
-//! The devices here are *gadgets*, which a file makes up out of device nodes that every machine has. Where a real driver
-//! asks the API server what a claim was allocated, this one reads a file, too. `README.md` says what else is missing.
+//! The devices here are *gadgets*: a file defines them with device nodes that every machine has.
+//! Allocations are read from files, instead of from the API server. `README.md` lists what else a
+//! real driver does.
 #![forbid(unsafe_code)]
 
 mod claims;
@@ -34,26 +36,26 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::Server;
 
-/// An example of a resource driver's kubelet plugin.
+/// Example of a DRA driver's kubelet plugin.
 #[derive(Debug, Parser)]
 struct Args {
-    /// The driver's name, as ResourceClaims and DeviceClasses have it.
+    /// Name of the driver, as in ResourceClaims and DeviceClasses.
     #[arg(long, default_value = "gadgets.crisp.example")]
     driver: String,
-    /// The node's gadgets: a file like gadgets.json beside this program's source.
+    /// File with the node's gadgets; see gadgets.json in this program's source directory.
     #[arg(long)]
     gadgets: PathBuf,
-    /// What claims were allocated: a directory with a file UID.json for each, which has the `results` of the claim's
+    /// Directory of allocations, with a file UID.json per claim that contains the `results` of the claim's
     /// `status.allocation.devices`.
     #[arg(long)]
     allocations: PathBuf,
-    /// The driver's own directory. It outlives a reboot, as the kubelet's knowledge of prepared claims does.
+    /// State directory of the driver. It must survive a reboot, as the kubelet's state of prepared claims does.
     #[arg(long, default_value = "/var/lib/kubelet/plugins/gadgets.crisp.example")]
     plugin_dir: PathBuf,
-    /// Where the kubelet looks for plugins.
+    /// The kubelet's plugin registry directory.
     #[arg(long, default_value = "/var/lib/kubelet/plugins_registry")]
     registry_dir: PathBuf,
-    /// Where the container runtime looks for CDI specs.
+    /// The container runtime's directory of CDI specs.
     #[arg(long, default_value = "/var/run/cdi")]
     cdi_dir: PathBuf,
 }
@@ -64,11 +66,11 @@ async fn main() -> anyhow::Result<()> {
     spec::check_driver(&driver)?;
     let gadgets = Gadgets::read(&gadgets, allocations).context("reading the gadgets")?;
     for dir in [&plugin_dir, &registry_dir, &cdi_dir] {
-        fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
     }
     let claims = Claims::open(&driver, gadgets, plugin_dir.join("claims"), cdi_dir).context("opening the claims")?;
 
-    // First what is to be used, then what tells of it.
+    // The plugin socket first: the registration refers to it.
     let (own, registry) = (plugin_dir.join("dra.sock"), registry_dir.join(format!("{driver}-reg.sock")));
     let plugin = Plugin::new(Arc::new(claims));
     let services = Server::builder()
@@ -83,20 +85,21 @@ async fn main() -> anyhow::Result<()> {
     let ended = tokio::select! {
         served = services => served.context("serving the plugin"),
         served = registration => served.context("serving the registration"),
-        Some(reason) = refusals.recv() => Err(anyhow::anyhow!("the kubelet does not take this plugin: {reason}")),
+        Some(reason) = refusals.recv() => Err(anyhow::anyhow!("the kubelet refused the registration: {reason}")),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
-    // In the other order: the kubelet takes a registration that is gone for a plugin that is gone.
+    // The registration socket first: when it is removed, the kubelet unregisters the plugin.
     fs::remove_file(registry).ok();
     fs::remove_file(own).ok();
     ended
 }
 
-/// A socket for root alone, in place of one that an earlier run left behind. The kubelet takes its path for a host.
+/// Creates a socket for root only; replaces the socket of an earlier run. The kubelet sends the
+/// socket's path as `:authority`, which [`AuthorityRewriter`] replaces.
 async fn listen(path: &Path) -> anyhow::Result<impl Stream<Item = io::Result<AuthorityRewriter<UnixStream>>>> {
     if UnixStream::connect(path).await.is_ok() {
-        bail!("somebody else listens at {}", path.display());
+        bail!("another process listens on {}", path.display());
     }
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -104,7 +107,7 @@ async fn listen(path: &Path) -> anyhow::Result<impl Stream<Item = io::Result<Aut
         }
         Ok(()) | Err(_) => {}
     }
-    let listener = UnixListener::bind(path).with_context(|| format!("listening at {}", path.display()))?;
+    let listener = UnixListener::bind(path).with_context(|| format!("listening on {}", path.display()))?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(UnixListenerStream::new(listener).map(|accepted| accepted.map(AuthorityRewriter::new)))
 }

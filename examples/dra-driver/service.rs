@@ -1,4 +1,4 @@
-//! What a kubelet asks.
+//! The gRPC services for the kubelet: registration and DRA plugin.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use tonic::{Request, Response, Status};
 
 use crate::claims::{Claim, Claims, Prepared, PreparedDevice};
 
-/// The services of [`Plugin`], in the words of the registration.
+/// The services of [`Plugin`], as named in the registration.
 const SERVICES: [&str; 2] = ["v1.DRAPlugin", "v1beta1.DRAPlugin"];
 
-/// Answers who this plugin is.
+/// The registration service.
 #[derive(Debug)]
 pub(crate) struct Registrar {
     driver: String,
@@ -24,7 +24,7 @@ pub(crate) struct Registrar {
 }
 
 impl Registrar {
-    /// The kubelet finds the plugin's own services at `endpoint`. Why it does not want them is told through `refused`.
+    /// Registers the services at `endpoint`. If the kubelet refuses them, its reason is sent to `refused`.
     pub(crate) fn new(driver: String, endpoint: &Path, refused: mpsc::Sender<String>) -> Self {
         Self { driver, endpoint: endpoint.to_owned(), refused }
     }
@@ -47,14 +47,14 @@ impl Registration for Registrar {
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let RegistrationStatus { plugin_registered, error } = status.into_inner();
         if !plugin_registered {
-            // The first reason is as good as any other.
+            // A full channel already has a reason; one is enough.
             self.refused.try_send(error).ok();
         }
         Ok(Response::new(RegistrationStatusResponse {}))
     }
 }
 
-/// Prepares claims, in both versions of the service.
+/// The DRA plugin service, in both versions.
 #[derive(Debug, Clone)]
 pub(crate) struct Plugin {
     claims: Arc<Claims>,
@@ -65,13 +65,13 @@ impl Plugin {
         Self { claims }
     }
 
-    /// What came of each claim, by its uid. What fails for one says nothing of the others.
+    /// Returns the result of each claim, by uid. A failure of one claim does not affect the others.
     fn each<T>(&self, asked: Vec<Claim>, mut work: impl FnMut(&Claims, &Claim) -> T) -> BTreeMap<String, T> {
         asked.into_iter().map(|claim| (claim.uid.clone(), work(&self.claims, &claim))).collect()
     }
 }
 
-/// Both versions have the same messages, but for what `$more` adds to a device.
+/// Implements one version; both have the same messages, except for the fields of a device in `$more`.
 macro_rules! serve {
     ($version:ident $(, $more:ident)?) => {
         impl From<$version::Claim> for Claim {

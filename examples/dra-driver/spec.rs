@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::claims::{Prepared, PreparedDevice, Uid};
 
-/// The first version that has all that is used here: devices that begin with a digit, as uids may, and `hostPath`.
+/// The first version with all features used here: device names that begin with a digit, as uids may, and `hostPath`.
 const VERSION: &str = "0.5.0";
 
 /// A driver's name is also the vendor of its CDI devices.
@@ -19,16 +19,20 @@ pub(crate) fn check_driver(name: &str) -> anyhow::Result<()> {
             && !label.ends_with('-')
     };
     let good = name.len() <= 63 && name.split('.').all(label) && name.starts_with(|c: char| c.is_ascii_lowercase());
-    if good { Ok(()) } else { Err(anyhow::anyhow!("{name:?} is no name of a driver: must be like gadgets.example")) }
+    if good {
+        Ok(())
+    } else {
+        Err(anyhow::anyhow!("invalid driver name {name:?}: expected a name like gadgets.example"))
+    }
 }
 
-/// The name by which a container runtime finds the device. It has the uid of the claim in it: a name that is used again
-/// for another claim could be answered from what a runtime remembers of the first.
+/// Returns the CDI name of the device. It contains the uid of the claim, because a runtime may
+/// cache specs: a name used again for another claim could refer to the old spec.
 pub(crate) fn device_id(driver: &str, claim: &Uid, gadget: &str) -> String {
     format!("{driver}/claim={claim}-{gadget}")
 }
 
-/// For each device its node and a variable, and for all of them what this driver knows of the claim, from `dir`.
+/// Returns the CDI spec: a device node and a variable per device; and for all, a mount of the claim's record in `dir`.
 pub(crate) fn of(driver: &str, claim: &Prepared, dir: &Path) -> Value {
     let device = |device: &PreparedDevice| {
         let variable = device.name.to_uppercase().replace('-', "_");

@@ -1,7 +1,8 @@
-//! A person's end of exec and attach, as kubectl has it: `terminal spdy|websocket URL`, with a terminal as standard input.
+//! The client side of exec and attach, as in kubectl: `terminal spdy|websocket URL`, with a terminal as standard input.
 //!
-//! The terminal is made raw, so that every key goes to the other side; its size is told at first and whenever it changes; and the
-//! exit code is the command's. Tests run this at a pseudo terminal, since what happens there cannot be seen from inside a test.
+//! Sets the terminal to raw mode, so that every key is sent to the server; sends its size at first
+//! and after each change; exits with the code of the command. Tests run this program on a pseudo
+//! terminal, because a test process has none.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +17,7 @@ use streaming::spdy::{self, data_head};
 use streaming::ws;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The streams by the numbers that channels have.
+/// Channel numbers of the streams.
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
 const ERROR: u8 = 3;
@@ -52,7 +53,7 @@ fn pass_keys(writer: &Mutex<Writer>) {
     }
 }
 
-/// Tells the size, and again each time that the kernel says it has changed.
+/// Sends the terminal's size, and again after each SIGWINCH.
 fn pass_sizes(writer: &Mutex<Writer>) {
     let clock = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     clock.block_on(async {
@@ -66,7 +67,7 @@ fn pass_sizes(writer: &Mutex<Writer>) {
     });
 }
 
-/// Prints what comes until the end, and returns what came on the stream for errors.
+/// Prints all output until EOF, and returns the content of the error stream.
 fn show(connection: &mut Connection) -> Vec<u8> {
     let mut status = Vec::new();
     while let Some((stream, bytes)) = connection.next() {
@@ -82,7 +83,7 @@ fn show(connection: &mut Connection) -> Vec<u8> {
     status
 }
 
-/// The exit code that a status tells; 255 where it tells something else.
+/// Returns the exit code in a status; 255 if it has none.
 fn code(status: &[u8]) -> u8 {
     let status: serde_json::Value = serde_json::from_slice(status).unwrap_or_default();
     match status["status"].as_str() {
@@ -101,7 +102,7 @@ enum Decoder {
     Spdy(spdy::Decoder),
     Ws {
         decoder: ws::Decoder,
-        /// Of the message that comes in parts.
+        /// Channel of the current fragmented message.
         channel: u8,
     },
 }
@@ -111,7 +112,7 @@ struct Writer {
     websocket: bool,
 }
 
-/// Streams are opened in the order of their names, by odd numbers.
+/// Returns the stream ID of a channel: streams are opened in the order of `NAMES`, with odd IDs.
 fn id_of(channel: u8) -> u32 {
     let at = NAMES.iter().position(|(number, _)| *number == channel).unwrap();
     u32::try_from(2 * at + 1).unwrap()
@@ -152,7 +153,7 @@ impl Connection {
         Writer { socket: self.socket.try_clone().unwrap(), websocket: matches!(self.decoder, Decoder::Ws { .. }) }
     }
 
-    /// The next bytes and what they are for; none at the end.
+    /// Returns the next bytes with their channel; None at EOF.
     fn next(&mut self) -> Option<(u8, bytes::Bytes)> {
         loop {
             match &mut self.decoder {
@@ -194,7 +195,7 @@ impl Writer {
             frame.extend(data_head(id_of(channel), false, bytes.len()));
             frame.extend(bytes);
         }
-        // A server that is gone is noticed by whoever reads.
+        // A closed connection is detected by the reading side.
         self.socket.write_all(&frame).ok();
     }
 }

@@ -1,8 +1,9 @@
-//! A program for a container with `CAP_SYS_PTRACE`: it seizes every process that is born in its PID namespace, as early as it
-//! can, and prints what such a process has that this one does not.
+//! A program for a container with `CAP_SYS_PTRACE`. It seizes every new process in its PID
+//! namespace as early as possible, and prints the privileges that this process has beyond its own.
 //!
-//! `tracer HOST_DIR`: a mount point below `HOST_DIR` is one of the host's. It prints `looking`, then `reached NAME: REASON` once
-//! for each name and reason, and `seized NAME` for the first process of each name. The kernel is asked while the process is
+//! `tracer HOST_DIR`: mount points below `HOST_DIR` belong to the host. Prints `looking`, then
+//! `reached NAME: REASON` once for each name and reason, and `seized NAME` for the first process of
+//! each name. It reads `/proc` while the process is
 //! stopped.
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program for a test")]
@@ -16,7 +17,7 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
-/// What a process may have, and what it must.
+/// Privileges and restrictions of a process.
 #[derive(Debug)]
 struct Rights {
     permitted: u64,
@@ -40,7 +41,7 @@ fn rights(pid: &str) -> Option<(String, Rights)> {
     Some((field("Name")?, Rights { permitted, bounding: set("CapBnd")?, seccomp, no_new_privs }))
 }
 
-/// Everything of a process that is not the container's.
+/// Returns every privilege of a process beyond those of the container.
 fn excess(pid: &str, name: &str, own: &Rights, theirs: &Rights, root: (u64, u64), host: &str) -> Vec<String> {
     let mut found = Vec::new();
     if theirs.permitted & !own.permitted != 0 {
@@ -57,12 +58,12 @@ fn excess(pid: &str, name: &str, own: &Rights, theirs: &Rights, root: (u64, u64)
     }
     if let Ok(meta) = fs::metadata(format!("/proc/{pid}/root/."))
         && (meta.dev(), meta.ino()) != root
-        // Neighbours have roots of their own, with this program in each.
+        // Other containers of the test have another root, which also contains this program.
         && !fs::exists(format!("/proc/{pid}/root/tracer")).unwrap_or(false)
     {
         found.push("root".to_owned());
     }
-    // A program has the descriptors that it opened itself.
+    // Only crisp and youki processes are checked: other programs have descriptors that they opened themselves.
     let fds =
         if name.starts_with("crisp") || name.starts_with("youki") { format!("/proc/{pid}/fd") } else { String::new() };
     for entry in fs::read_dir(fds).into_iter().flatten().flatten() {
@@ -82,7 +83,7 @@ fn excess(pid: &str, name: &str, own: &Rights, theirs: &Rights, root: (u64, u64)
     found
 }
 
-/// Waits until a seized process has stopped, or ended.
+/// Waits until a seized process has stopped or exited.
 fn wait_stopped(pid: Pid) {
     for _ in 0..100_000 {
         match waitpid(pid, Some(WaitPidFlag::__WALL | WaitPidFlag::WNOHANG)) {
@@ -99,13 +100,13 @@ fn main() {
     let last_pid = || -> i32 {
         fs::read_to_string("/proc/sys/kernel/ns_last_pid").ok().and_then(|n| n.trim().parse().ok()).unwrap_or(0)
     };
-    let mut told = HashSet::new();
-    let mut tell = |line: String| {
-        if told.len() < 1000 && told.insert(line.clone()) {
+    let mut printed = HashSet::new();
+    let mut print = |line: String| {
+        if printed.len() < 1000 && printed.insert(line.clone()) {
             println!("{line}");
         }
     };
-    tell("looking".to_owned());
+    print("looking".to_owned());
     let mut next = last_pid() + 1;
     for round in 0u64.. {
         let mut seen = None;
@@ -114,7 +115,7 @@ fn main() {
             let seized = match ptrace::seize(pid, ptrace::Options::empty()) {
                 Err(Errno::ESRCH) => continue,
                 Ok(()) => ptrace::interrupt(pid).is_ok(),
-                // It is there, and may be looked at without being traced.
+                // The process exists, and /proc can be read without tracing it.
                 Err(_) => false,
             };
             if seized {
@@ -122,10 +123,10 @@ fn main() {
             }
             if let Some((name, theirs)) = rights(&number.to_string()) {
                 if seized {
-                    tell(format!("seized {name}"));
+                    print(format!("seized {name}"));
                 }
                 for reason in excess(&number.to_string(), &name, &own, &theirs, root, &host) {
-                    tell(format!("reached {name}: {reason}"));
+                    print(format!("reached {name}: {reason}"));
                 }
             }
             if seized {
@@ -136,7 +137,7 @@ fn main() {
         if let Some(seen) = seen {
             next = seen + 1;
         } else if round % 512 == 0 {
-            // Numbers may be left out.
+            // PIDs may be skipped.
             next = next.max(last_pid() - 2);
         }
     }
