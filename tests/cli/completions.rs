@@ -34,7 +34,7 @@ fn every_visible_command_has_a_manual_page() {
         let text = std::fs::read_to_string(pages.join(page)).unwrap();
         assert!(text.contains(".SH NAME"), "{page}");
     }
-    assert!(!pages.join("crisp-tidy.1").exists());
+    assert!(!pages.join("crisp-selftest-cleanup.1").exists());
 }
 
 #[test]
@@ -43,5 +43,5 @@ fn help_lists_all_commands_but_the_hidden_ones() {
     for verb in ["serve", "check", "demo", "explain", "resize", "image", "completions", "man"] {
         assert!(help.contains(&format!("  {verb}")), "{verb}: {help}");
     }
-    assert!(!help.contains("tidy") && !help.contains("demo-program"), "{help}");
+    assert!(!help.contains("selftest-cleanup") && !help.contains("demo-workload"), "{help}");
 }
