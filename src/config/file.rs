@@ -1,4 +1,4 @@
-//! The settings as they stand in a file: every key optional, none unknown.
+//! The settings as a file has them: every key is optional, unknown keys are rejected.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -25,7 +25,8 @@ const CAPABILITIES: [&str; 14] = [
     "SYS_CHROOT",
 ];
 
-/// All keys of `runtime-config/crisp.toml`; the `Default`s here and the values there are the same, as a test proves.
+/// All keys of `runtime-config/crisp.toml`. A test checks that the `Default`s here are equal to the
+/// values there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawConfig {
@@ -48,7 +49,7 @@ pub struct RawConfig {
     pub tracing: RawTracing,
     pub handlers: BTreeMap<String, RawHandler>,
     pub registries: BTreeMap<String, RawRegistry>,
-    /// Where all of it came from: no setting.
+    /// The source of the settings; not a setting itself.
     #[serde(skip)]
     pub origin: Origin,
 }
@@ -91,7 +92,7 @@ pub struct RawContainer {
     pub rlimits: BTreeMap<String, String>,
 }
 
-/// What a handler may have of its own; the rest is that of [`RawContainer`].
+/// The settings that a handler may override; a missing one has the value of [`RawContainer`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RawHandler {

@@ -1,4 +1,4 @@
-//! Runtime handlers: named ways to run a pod, each with settings of its own.
+//! Runtime handlers: named sets of settings that a RuntimeClass selects.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,36 +11,36 @@ use super::OomPolicy;
 use super::file::{RawContainer, RawHandler};
 use super::resolve::{InvalidSetting, absolute, at_least, invalid};
 
-/// What the default handler is called where it is called anything.
+/// The name of the default handler; the empty name means the same.
 const DEFAULT: &str = "crisp";
 
-/// Some lines a second. Less is taken for a mistake in the unit.
+/// In bytes per second. A smaller value is probably in the wrong unit.
 const LOG_RATE_MIN: u64 = 4096;
 
-/// How the containers of a pod are run, where the pod and its containers leave it open.
+/// Settings for the containers of a pod, used where the request does not decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handler {
     /// Whether a pod may be privileged.
     pub privileged: bool,
-    /// The seccomp profile that `RuntimeDefault` means; none: crisp's own.
+    /// The seccomp profile for `RuntimeDefault`; `None`: crisp's built-in profile.
     pub seccomp: Option<PathBuf>,
-    /// The AppArmor profile that `RuntimeDefault` means; none: crisp's own.
+    /// The AppArmor profile for `RuntimeDefault`; `None`: crisp's own, crisp-default.
     pub apparmor: Option<String>,
     /// Whether pods have SELinux labels, on hosts that have SELinux.
     pub selinux: bool,
-    /// What a container has unless it asks otherwise.
+    /// The capabilities of a container, unless its request changes them.
     pub capabilities: Capabilities,
     pub rlimits: Vec<Rlimit>,
     /// In bytes.
     pub log_line_max: u32,
-    /// Of what is written to a container's log, in bytes a second; 0: no limit.
+    /// The rate at which a container's log is written, in bytes per second; 0: no limit.
     pub log_rate_max: u64,
     /// In bytes.
     pub shm_size: u64,
     pub oom_score_adj: OomPolicy,
 }
 
-/// A limit of the kernel's for each process; `u64::MAX` is none.
+/// A kernel limit for each process (setrlimit(2)); `u64::MAX` is unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rlimit {
     pub kind: PosixRlimitType,
@@ -48,16 +48,16 @@ pub struct Rlimit {
     pub hard: u64,
 }
 
-/// All handlers that a request may name.
+/// All handlers that a request may select.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handlers {
     default: Handler,
     named: BTreeMap<String, Handler>,
 }
 
-/// A handler that nobody configured.
+/// A request for a handler that is not configured.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: there is no runtime handler {name:?}, only {known}; \"crisp\" is also the default")]
+#[error("{field}: runtime handler {name:?} not found: must be one of {known}, or empty for \"crisp\"")]
 pub struct NoSuchHandler {
     field: String,
     name: String,
@@ -71,7 +71,7 @@ impl ErrorClass for NoSuchHandler {
 }
 
 impl Handlers {
-    /// The one of a pod that names none.
+    /// Returns the handler of a pod that names none.
     pub fn default_one(&self) -> &Handler {
         &self.default
     }
@@ -83,7 +83,7 @@ impl Handlers {
         }
     }
 
-    /// The handler that `field` of a request names.
+    /// Returns the handler `name`, which is the value of `field` in a request.
     pub fn asked(&self, field: &str, name: &str) -> Result<&Handler, NoSuchHandler> {
         let missing = || {
             let known: Vec<String> = self.names().filter(|name| !name.is_empty()).map(|n| format!("{n:?}")).collect();
@@ -92,7 +92,7 @@ impl Handlers {
         self.get(name).ok_or_else(missing)
     }
 
-    /// Every name, that of nothing first.
+    /// Iterates over all names, beginning with the empty one.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         ["", DEFAULT].into_iter().chain(self.named.keys().map(String::as_str))
     }
@@ -100,14 +100,14 @@ impl Handlers {
 
 #[cfg(any(test, feature = "test-support"))]
 impl Handlers {
-    /// The default settings under these names, beside the default one.
+    /// Creates handlers with the default settings under these names, in addition to the default one.
     pub fn of(names: &[&str]) -> Self {
         let named = names.iter().map(|name| ((*name).to_owned(), RawHandler::default())).collect();
         resolve(&RawContainer::default(), named).unwrap_or_else(|invalid| panic!("{invalid}"))
     }
 }
 
-/// A handler has what its own section says, and the rest from `container`.
+/// Resolves all handlers. A key that a handler's section does not have is taken from `container`.
 pub(super) fn resolve(
     container: &RawContainer,
     named: BTreeMap<String, RawHandler>,
@@ -119,7 +119,7 @@ pub(super) fn resolve(
             return Err(invalid(&section, "is the default handler: its settings are those of [container]"));
         }
         if !is_label(&name) {
-            return Err(invalid(&section, "is no name of a handler: lower-case letters, digits and - in between"));
+            return Err(invalid(&section, "invalid handler name: expected lower-case letters, digits and inner \"-\""));
         }
         let handler = handler(&section, raw.over(container.clone()))?;
         Ok((name, handler))
@@ -127,7 +127,7 @@ pub(super) fn resolve(
     Ok(Handlers { default, named: named.into_iter().map(resolve).collect::<Result<_, _>>()? })
 }
 
-/// What Kubernetes takes for the handler of a RuntimeClass.
+/// Returns whether Kubernetes accepts `name` as the handler of a RuntimeClass (a DNS label).
 fn is_label(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let edge = |b: Option<u8>| b.is_some_and(plain);
@@ -183,12 +183,12 @@ fn profile(key: &str, path: PathBuf) -> Result<Option<PathBuf>, InvalidSetting> 
     Ok(Some(path))
 }
 
-/// Whether it is loaded is asked when it is used: profiles come and go.
+/// Checks the form only; whether the profile is loaded is checked at each use.
 fn apparmor_name(key: &str, name: String) -> Result<Option<String>, InvalidSetting> {
     let word = name.bytes().all(|b| b.is_ascii_graphic());
     match word {
         true => Ok(Some(name).filter(|name| !name.is_empty())),
-        false => Err(invalid(key, format_args!("{name:?} is no name of a profile"))),
+        false => Err(invalid(key, format_args!("invalid profile name {name:?}"))),
     }
 }
 
@@ -196,30 +196,30 @@ fn selinux_use(key: &str, text: &str) -> Result<bool, InvalidSetting> {
     match text {
         "auto" => Ok(true),
         "off" => Ok(false),
-        other => Err(invalid(key, format_args!("{other:?} is neither \"auto\" nor \"off\""))),
+        other => Err(invalid(key, format_args!("must be \"auto\" or \"off\", got {other:?}"))),
     }
 }
 
 fn capability(key: &str, name: &str) -> Result<oci_spec::runtime::Capability, InvalidSetting> {
     let upper = name.to_ascii_uppercase();
     let plain = upper.strip_prefix("CAP_").unwrap_or(&upper);
-    plain.parse().map_err(|_| invalid(key, format_args!("{name:?} is no capability")))
+    plain.parse().map_err(|_| invalid(key, format_args!("unknown capability {name:?}")))
 }
 
-/// One number for both limits, or the soft and the hard one with a colon in between.
+/// Parses `NUMBER`, which is used for both limits, or `SOFT:HARD`.
 fn rlimit(key: &str, name: &str, value: &str) -> Result<Rlimit, InvalidSetting> {
-    let unknown = |_| invalid(key, "there is no such limit: see setrlimit(2), in lower case without RLIMIT_");
+    let unknown = |_| invalid(key, "unknown limit: expected a name of setrlimit(2) in lower case without RLIMIT_");
     let lower = name.bytes().all(|b| b.is_ascii_lowercase());
     let kind = if lower { name } else { "" };
     let kind = format!("RLIMIT_{}", kind.to_ascii_uppercase()).parse().map_err(unknown)?;
     let number = |text: &str| match text {
         "unlimited" => Ok(u64::MAX),
-        digits => digits.parse().map_err(|_| invalid(key, format_args!("{value:?} is not NUMBER or SOFT:HARD"))),
+        digits => digits.parse().map_err(|_| invalid(key, format_args!("must be NUMBER or SOFT:HARD, got {value:?}"))),
     };
     let (soft, hard) = value.split_once(':').unwrap_or((value, value));
     let (soft, hard) = (number(soft)?, number(hard)?);
     if soft > hard {
-        return Err(invalid(key, format_args!("{value:?} has a soft limit above the hard one")));
+        return Err(invalid(key, format_args!("soft limit must not exceed the hard limit, got {value:?}")));
     }
     Ok(Rlimit { kind, soft, hard })
 }
@@ -228,7 +228,7 @@ fn oom_policy(key: &str, text: &str) -> Result<OomPolicy, InvalidSetting> {
     match text {
         "restrict" => Ok(OomPolicy::Restrict),
         "require" => Ok(OomPolicy::Require),
-        other => Err(invalid(key, format_args!("{other:?} is neither \"restrict\" nor \"require\""))),
+        other => Err(invalid(key, format_args!("must be \"restrict\" or \"require\", got {other:?}"))),
     }
 }
 

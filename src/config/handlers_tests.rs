@@ -57,19 +57,19 @@ fn a_handler_has_its_own_settings_and_the_rest_from_the_default() {
 }
 
 #[test]
-fn a_name_that_is_not_there_is_refused_with_those_that_are() {
+fn an_unknown_handler_is_refused_with_the_list_of_known_ones() {
     let all = Handlers::of(&["b", "a"]);
     assert!(all.asked("runtime_handler", "").is_ok() && all.asked("runtime_handler", "crisp").is_ok());
     let refused = all.asked("runtime_handler", "c").unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "runtime_handler: there is no runtime handler \"c\", only \"crisp\", \"a\", \"b\"; \"crisp\" is also the default"
+        "runtime_handler: runtime handler \"c\" not found: must be one of \"crisp\", \"a\", \"b\", or empty for \"crisp\""
     );
     assert_eq!(refused.kind(), ErrorKind::Invalid);
 }
 
 #[test]
-fn settings_that_cannot_be_are_refused_by_section_and_key() {
+fn invalid_settings_are_refused_by_section_and_key() {
     let rlimits = |name: &str, value: &str| {
         with(RawHandler { rlimits: Some([(name.into(), value.into())].into()), ..RawHandler::default() })
     };

@@ -1,8 +1,9 @@
-//! The daemon's settings: read from a file, overridden by the command line, checked.
+//! Reads the daemon's settings from a file, applies the command line over them and checks them.
 //!
-//! [`RawConfig`] is the file, key by key; [`Config`] is what the daemon works with. A key nobody knows, or a value that
-//! cannot be, is refused by name before anything is done. While the daemon runs `ConfigReloader` looks at
-//! the file again, and `RegistryReloader` at all files that say how registries are reached.
+//! [`RawConfig`] has the keys and values of the file; [`Config`] has the checked values that the
+//! daemon uses. An unknown key or an invalid value is rejected with its name before any setting
+//! takes effect. While the daemon runs, `ConfigReloader` reloads the file, and `RegistryReloader`
+//! reloads the settings of registries with all files that they name.
 #![forbid(unsafe_code)]
 
 mod file;
@@ -36,18 +37,18 @@ pub use stream_server::{InvalidIdentity, StreamConfig, StreamIdentity};
 pub use tracing::SAMPLE_ALL;
 pub use tracing::TracingConfig;
 
-/// Used where no file is named, if it exists.
+/// The file that is read, if it exists, when the command line names none.
 pub const DEFAULT_FILE: &str = "/etc/crisp/crisp.toml";
-/// The file with every setting, its default and an explanation.
+/// The text of the example file: every setting with its default and an explanation.
 pub const EXPLAINED: &str = include_str!("../../runtime-config/crisp.toml");
 
-/// Settings that were checked.
+/// The checked settings of the daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     pub listen: PathBuf,
     /// Permission bits of the socket.
     pub socket_mode: u32,
-    /// The numeric group of the socket; none: the daemon's own.
+    /// The numeric group of the socket; `None`: the daemon's own.
     pub socket_group: Option<u32>,
     pub root: PathBuf,
     pub state: PathBuf,
@@ -65,28 +66,28 @@ pub struct Config {
     pub network: NetworkConfig,
     pub pinned: PinnedImages,
     pub pull: image::Limits,
-    /// As they were at the start.
+    /// The settings of registries at the start of the daemon.
     pub registries: image::Registries,
     pub stream: StreamConfig,
-    /// None: nobody is told.
+    /// `None`: metrics are not served.
     pub metrics: Option<MetricsListen>,
-    /// None: no spans are recorded.
+    /// `None`: no spans are recorded.
     pub tracing: Option<TracingConfig>,
     pub origin: Origin,
 }
 
-/// Where metrics are told.
+/// The address on which metrics are served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MetricsListen {
-    /// An address of this machine alone.
+    /// A loopback address.
     Loopback(SocketAddr),
-    /// A socket for root alone.
+    /// A Unix socket that only root can use.
     Socket(PathBuf),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogConfig {
-    /// A level, or a list of them by part; known to parse.
+    /// A level, or a list of levels by module; checked to be valid for `EnvFilter`.
     pub level: String,
     pub format: LogFormat,
 }
@@ -100,65 +101,65 @@ pub enum LogFormat {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CgroupConfig {
     pub driver: CgroupDriver,
-    /// Above the cgroups of pods that come without one.
+    /// Parent cgroup of pods created without a `cgroup_parent`.
     pub parent: CgroupPath,
-    /// Whether the kernel is told to move processes between cgroups fast.
+    /// Whether cgroups are mounted with favordynmods.
     pub favordynmods: bool,
 }
 
-/// Who makes cgroups, and how they are called.
+/// The component that creates cgroups; it also decides the form of their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupDriver {
-    /// crisp itself, in the file system.
+    /// crisp creates cgroups in the file system.
     Cgroupfs,
-    /// systemd, asked over D-Bus.
+    /// systemd creates cgroups, on requests over D-Bus.
     Systemd,
 }
 
-/// What happens to a wish for an OOM score that the daemon may not set.
+/// The reaction to a requested oom_score_adj that the daemon may not set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OomPolicy {
-    /// Take the lowest score that is allowed, and warn.
+    /// Use the lowest value that is allowed, and log a warning.
     Restrict,
     /// Fail the request.
     Require,
 }
 
-/// What is made of the resources that are announced of a pod before its containers come.
+/// Settings for the pod resources that RunPodSandbox declares (KEP-4112).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourcesConfig {
     pub mismatch: MismatchPolicy,
-    /// The pod annotation that may announce them too; none: no annotation does.
+    /// The pod annotation that may declare them too; `None`: no annotation is read.
     pub annotation: Option<QualifiedName>,
 }
 
-/// What happens to a container that is not as announced.
+/// The reaction to a container that differs from its declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MismatchPolicy {
-    /// Take it, and warn.
+    /// Create it, and log a warning.
     Warn,
     /// Fail the request.
     Refuse,
 }
 
-/// Where CDI devices come from.
+/// The sources of CDI devices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CdiConfig {
-    /// A later one outranks those before it.
+    /// A later directory overrides those before it.
     pub spec_dirs: Vec<PathBuf>,
-    /// Whether annotations may ask for devices too.
+    /// Whether container annotations may request devices too.
     pub annotations: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopConfig {
-    /// A longer grace period is cut to this.
+    /// A longer grace period is reduced to this.
     pub grace_max: Duration,
-    /// How long a killed container may take to be gone.
+    /// The time that a container may take to exit after SIGKILL.
     pub kill_wait: Duration,
 }
 
-/// What the command line says on top of the file.
+/// Settings from the command line, which override the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
     pub listen: Option<PathBuf>,
@@ -168,10 +169,10 @@ pub struct Overrides {
     pub log_format: Option<String>,
 }
 
-/// Where settings came from, to look there again.
+/// The file and command line of the settings, needed to reload them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The file that was named; none: the default one, if it exists.
+    /// The file that the command line names; `None`: the default one, if it exists.
     pub file: Option<PathBuf>,
     pub overrides: Overrides,
 }
@@ -182,19 +183,19 @@ impl Origin {
     }
 }
 
-/// The settings could not be read.
+/// A failure to read or check the settings.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    #[error("reading the configuration {}", file.display())]
+    #[error("reading configuration {}", file.display())]
     Read { file: PathBuf, source: io::Error },
-    #[error("the configuration {} is refused in line {line}", file.display())]
+    #[error("invalid configuration {}:{line}", file.display())]
     Parse { file: PathBuf, line: usize, source: toml::de::Error },
-    #[error("the configuration cannot be used")]
+    #[error("invalid configuration")]
     Invalid(#[from] InvalidSetting),
 }
 
 impl RawConfig {
-    /// Reads `file`, or the default one where none is named and it exists, and lays `overrides` over it.
+    /// Reads `file`, or the default file if `file` is `None` and it exists, and applies `overrides`.
     pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
         let mut raw = match file {
             Some(file) => Self::read(file)?,
@@ -219,7 +220,7 @@ impl RawConfig {
         toml::from_str(&text).map_err(|mut source: toml::de::Error| {
             let before = source.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
-            // It would show the line itself, which may hold what no log should.
+            // Its message would quote the line, which may contain a secret.
             source.set_input(None);
             ConfigError::Parse { file: file.to_owned(), line, source }
         })

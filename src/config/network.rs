@@ -1,4 +1,4 @@
-//! How pods are connected.
+//! Settings of pod networking.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,14 +17,14 @@ pub struct NetworkConfig {
     pub bridge: bridge::Settings,
 }
 
-/// What pods are connected by.
+/// The provider of pod networking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NetworkMode {
-    /// CNI where it is configured, else crisp's own bridge.
+    /// CNI if a network is configured, else crisp's built-in bridge.
     Auto,
     Cni,
     Bridge,
-    /// Nothing.
+    /// Pods have only a loopback interface.
     None,
 }
 
@@ -36,8 +36,9 @@ pub struct CniConfig {
     pub template: Option<PathBuf>,
 }
 
-/// What a kubelet waits for a pod.
+/// In seconds, the time that the kubelet waits for RunPodSandbox.
 const TIMEOUT_MAX: u64 = 240;
+
 pub(super) fn resolve(RawNetwork { mode, cni, bridge }: RawNetwork) -> Result<NetworkConfig, InvalidSetting> {
     let mode = match mode.as_str() {
         "auto" => NetworkMode::Auto,
@@ -45,7 +46,7 @@ pub(super) fn resolve(RawNetwork { mode, cni, bridge }: RawNetwork) -> Result<Ne
         "bridge" => NetworkMode::Bridge,
         "none" => NetworkMode::None,
         other => {
-            let problem = format_args!("{other:?} is none of \"auto\", \"cni\", \"bridge\" and \"none\"");
+            let problem = format_args!("must be \"auto\", \"cni\", \"bridge\" or \"none\", got {other:?}");
             return Err(invalid("network.mode", problem));
         }
     };
@@ -54,7 +55,7 @@ pub(super) fn resolve(RawNetwork { mode, cni, bridge }: RawNetwork) -> Result<Ne
 
 fn cni_config(RawCni { conf_dir, bin_dirs, timeout, template }: RawCni) -> Result<CniConfig, InvalidSetting> {
     if !(1..=TIMEOUT_MAX).contains(&timeout) {
-        return Err(invalid("network.cni.timeout", format_args!("{timeout} is not 1 to {TIMEOUT_MAX}")));
+        return Err(invalid("network.cni.timeout", format_args!("must be 1 to {TIMEOUT_MAX}, got {timeout}")));
     }
     let bin_dirs = bin_dirs.into_iter().map(|dir| absolute("network.cni.bin_dirs", dir));
     Ok(CniConfig {
@@ -70,7 +71,7 @@ fn cni_config(RawCni { conf_dir, bin_dirs, timeout, template }: RawCni) -> Resul
 
 fn bridge_config(RawBridge { name, pools, mtu }: RawBridge) -> Result<bridge::Settings, InvalidSetting> {
     let pool = |text: &String| -> Result<IpNet, InvalidSetting> {
-        text.parse().map_err(|_| invalid("network.bridge.pools", format_args!("{text:?} is not ADDRESS/LENGTH")))
+        text.parse().map_err(|_| invalid("network.bridge.pools", format_args!("must be ADDRESS/LENGTH, got {text:?}")))
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
     let settings = bridge::Settings {
@@ -79,18 +80,18 @@ fn bridge_config(RawBridge { name, pools, mtu }: RawBridge) -> Result<bridge::Se
         pools: pools.iter().map(pool).collect::<Result<_, _>>()?,
         mtu: (mtu != 0).then_some(mtu),
     };
-    // Touches nothing.
+    // Checks the settings without creating anything.
     match Bridge::open(settings.clone()) {
         Ok(_) => Ok(settings),
         Err(SettingsError::Bridge(_) | SettingsError::Table(_)) => {
             let problem = format_args!(
-                "{:?} is no name of a bridge: a letter, then up to five letters, digits or \"-\"",
+                "invalid bridge name {:?}: expected a letter, then up to five letters, digits or \"-\"",
                 settings.bridge
             );
             Err(invalid("network.bridge.name", problem))
         }
         Err(SettingsError::Mtu(mtu)) => {
-            Err(invalid("network.bridge.mtu", format_args!("{mtu} is not 0 or 1280 to 65535")))
+            Err(invalid("network.bridge.mtu", format_args!("must be 0 or 1280 to 65535, got {mtu}")))
         }
         Err(SettingsError::Pools(problem)) => Err(invalid("network.bridge.pools", problem)),
     }
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn one_pool_of_each_kind_is_taken() {
+    fn one_pool_of_each_address_family_is_accepted() {
         let mut raw = RawNetwork::default();
         raw.bridge.pools = vec!["fd00:1::/64".into(), "10.0.0.0/24".into()];
         let pools = resolve(raw).unwrap().bridge.pools;
@@ -123,10 +124,10 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_by_name() {
+    fn invalid_settings_are_refused_by_name() {
         for pools in [&[][..], &["10.0.0.0/24", "10.1.0.0/24"], &["10.0.0.0"], &["10.0.0.0/31"], &["10.0.0.1/24"]] {
-            let said = refused(|raw| raw.bridge.pools = pools.iter().map(|pool| (*pool).to_owned()).collect());
-            assert!(said.starts_with("network.bridge.pools: "), "{said}");
+            let error = refused(|raw| raw.bridge.pools = pools.iter().map(|pool| (*pool).to_owned()).collect());
+            assert!(error.starts_with("network.bridge.pools: "), "{error}");
         }
         for (name, change) in [
             ("network.mode", (|raw| raw.mode = "vxlan".into()) as fn(&mut RawNetwork)),
@@ -138,8 +139,8 @@ mod tests {
             ("network.cni.bin_dirs", |raw| raw.cni.bin_dirs.push("../bin".into())),
             ("network.cni.template", |raw| raw.cni.template = "t".into()),
         ] {
-            let said = refused(change);
-            assert!(said.starts_with(name), "{said}");
+            let error = refused(change);
+            assert!(error.starts_with(name), "{error}");
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Which images the kubelet is told not to collect.
+//! Images that the kubelet must not garbage-collect.
 
 use image::{Image, Reference};
 
 use super::resolve::{InvalidSetting, invalid};
 
-/// Names of images, in full, and beginnings of names.
+/// Patterns for image names: full names and prefixes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PinnedImages(Vec<Pattern>);
 
@@ -29,12 +29,12 @@ impl PinnedImages {
         names.iter().enumerate().map(pattern).collect::<Result<_, _>>().map(Self)
     }
 
-    /// Whether pruning leaves `image` alone even if nobody uses it; pruning `all` spares no tags.
+    /// Returns whether pruning keeps an unused `image`: a pinned one, or a tagged one unless `all`.
     pub fn spares(&self, image: &Image, all: bool) -> bool {
         self.keeps(image) || (!all && !image.repo_tags.is_empty())
     }
 
-    /// Whether `image` is to be kept: any name of it is among these.
+    /// Returns whether `image` is pinned: any of its names matches a pattern.
     pub fn keeps(&self, image: &Image) -> bool {
         image.repo_tags.iter().chain(&image.repo_digests).any(|name| {
             self.0.iter().any(|pattern| match pattern {
@@ -45,12 +45,12 @@ impl PinnedImages {
     }
 }
 
-/// Names are compared in full, so a beginning has to be one of a full name.
+/// Parses the prefix of a full name, since images are compared by their full names.
 fn from_beginning(key: &str, beginning: &str) -> Result<Pattern, InvalidSetting> {
-    // Whatever stands for the rest: only with some rest is it a name.
+    // A prefix alone may not parse as a name, so one more character stands for the rest.
     let example: Reference = format!("{beginning}x").parse().map_err(|bad| invalid(key, bad))?;
     if !example.to_string().starts_with(beginning) {
-        return Err(invalid(key, format_args!("\"{beginning}*\" must begin with the name of a registry")));
+        return Err(invalid(key, format_args!("must begin with a registry, got \"{beginning}*\"")));
     }
     Ok(Pattern::Beginning(beginning.to_owned()))
 }
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn pruning_spares_what_is_kept_and_tags_unless_it_is_for_all() {
+    fn pruning_keeps_pinned_images_and_without_all_tagged_ones() {
         let pinned = PinnedImages::parse(&["a.example/b:1".to_owned()]).unwrap();
         let spared = |image: &Image| (pinned.spares(image, false), pinned.spares(image, true));
         assert_eq!(spared(&image(&["a.example/b:1"])), (true, true));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_elsewhere_and_a_short_beginning_are_refused() {
+    fn a_star_elsewhere_or_after_a_partial_registry_is_refused() {
         for bad in ["*/pause:1", "a.example/*/pause", "pause:*", "a.example*", "a.example/A*", "a.example/b@*"] {
             let refused = PinnedImages::parse(&["a".to_owned(), bad.to_owned()]).unwrap_err();
             assert_eq!(refused.key, "image.pinned[1]", "{bad}");

@@ -1,4 +1,4 @@
-//! How registries are reached: from what the settings say, and the files they name.
+//! Resolves the settings of registries and reads the files that they name.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,16 +11,16 @@ use rustix::fs::{Mode, OFlags};
 use super::file::{RawImage, RawRegistry};
 use super::resolve::{InvalidSetting, absolute, invalid};
 
-/// More than any credentials or certificates need.
+/// In bytes; larger than any usual file of credentials or certificates.
 const FILE_MAX: u64 = 4 << 20;
-/// Stands for all registries that have no section of their own.
+/// The section for all registries without a section of their own.
 const OTHERS: &str = "*";
 
-/// Who may read a file that settings name.
+/// The users that may have access to a file named by a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Readers {
     Anyone,
-    /// It holds a secret.
+    /// The file contains a secret.
     OwnerAlone,
 }
 
@@ -30,15 +30,15 @@ pub(super) fn resolve(
 ) -> Result<image::Registries, InvalidSetting> {
     let mut resolved = BTreeMap::new();
     for (name, raw) in hosts {
-        // Host names are the same in capitals, and image names have theirs without.
+        // Host names are case-insensitive, and those in image names are lower case.
         if resolved.insert(name.to_ascii_lowercase(), registry(name, raw)?).is_some() {
-            return Err(invalid(&format!("registries.{name:?}"), "is there in two spellings"));
+            return Err(invalid(&format!("registries.{name:?}"), "duplicate: the names differ in case only"));
         }
     }
     Ok(image::Registries { hosts: resolved, logins: logins(&image.credentials)?, search: search(&image.search)? })
 }
 
-/// The files that [`resolve`] reads.
+/// Returns the files that [`resolve`] reads.
 pub(super) fn files(image: &RawImage, hosts: &BTreeMap<String, RawRegistry>) -> Vec<PathBuf> {
     let certificates = hosts.values().flat_map(|raw| [&raw.ca, &raw.client_cert, &raw.client_key]);
     certificates.chain([&image.credentials]).filter(|path| !is_empty(path)).cloned().collect()
@@ -48,10 +48,10 @@ fn registry(name: &str, raw: &RawRegistry) -> Result<image::Registry, InvalidSet
     let RawRegistry { mirrors, mirrors_only, plain_http, ca, client_cert, client_key } = raw;
     let key = format!("registries.{name:?}");
     if name != OTHERS && !is_host(name) {
-        return Err(invalid(&key, "is neither host[:port] nor \"*\""));
+        return Err(invalid(&key, "must be HOST[:PORT] or \"*\""));
     }
     if *mirrors_only && mirrors.is_empty() {
-        return Err(invalid(&format!("{key}.mirrors_only"), "there are no mirrors"));
+        return Err(invalid(&format!("{key}.mirrors_only"), "requires mirrors"));
     }
     let endpoint = |url: &String| url.parse::<image::Endpoint>().map_err(|bad| invalid(&format!("{key}.mirrors"), bad));
     let mirrors = mirrors.iter().map(endpoint).collect::<Result<_, _>>()?;
@@ -62,7 +62,7 @@ fn registry(name: &str, raw: &RawRegistry) -> Result<image::Registry, InvalidSet
     Ok(image::Registry { mirrors, mirrors_only: *mirrors_only, plain_http: *plain_http, tls: tls.read()? })
 }
 
-/// The files of one registry, below the settings' key `key`.
+/// The certificate files of one registry, whose settings are below `key`.
 struct Certificates<'a> {
     key: &'a str,
     ca: &'a Path,
@@ -71,11 +71,11 @@ struct Certificates<'a> {
 }
 
 impl Certificates<'_> {
-    /// Trust and identity are for hosts that someone has named.
+    /// Checks that no certificate is set; `*` must not grant trust or identity to unnamed hosts.
     fn absent(&self) -> Result<(), InvalidSetting> {
         let all = [("ca", self.ca), ("client_cert", self.client_cert), ("client_key", self.client_key)];
         match all.iter().find(|(_, path)| !is_empty(path)) {
-            Some((name, _)) => Err(invalid(&self.of(name), "is for one registry: give it a section of its own")),
+            Some((name, _)) => Err(invalid(&self.of(name), "not allowed for \"*\": use a section for one registry")),
             None => Ok(()),
         }
     }
@@ -89,12 +89,12 @@ impl Certificates<'_> {
         }
         match (is_empty(self.client_cert), is_empty(self.client_key)) {
             (true, true) => Ok(tls),
-            (false, true) => Err(invalid(&self.of("client_cert"), "needs client_key beside it")),
-            (true, false) => Err(invalid(&self.of("client_key"), "needs client_cert beside it")),
+            (false, true) => Err(invalid(&self.of("client_cert"), "requires client_key")),
+            (true, false) => Err(invalid(&self.of("client_key"), "requires client_cert")),
             (false, false) => {
                 let chain = read(&self.of("client_cert"), self.client_cert, Readers::Anyone)?;
                 let secret = read(&self.of("client_key"), self.client_key, Readers::OwnerAlone)?;
-                // Each alone first, to know which of them to blame.
+                // Checks the chain alone first, so that the error names the right key.
                 let own = image::Tls::default().with_authorities(&chain);
                 own.map_err(|bad| unusable(&self.of("client_cert"), self.client_cert, bad))?;
                 tls.with_client(&chain, &secret).map_err(|bad| unusable(&self.of("client_key"), self.client_key, bad))
@@ -120,12 +120,12 @@ fn search(registries: &[String]) -> Result<Vec<String>, InvalidSetting> {
     let key = |index| format!("image.search[{index}]");
     let registries: Vec<String> = registries.iter().map(|name| name.to_ascii_lowercase()).collect();
     for (index, name) in registries.iter().enumerate() {
-        // Only what a name can begin with: a single word would be taken for a part of the path.
+        // A single word such as "library" would be parsed as a part of the path, not as a registry.
         if !format!("{name}/x/y").parse::<image::Reference>().is_ok_and(|example| example.registry() == name.as_str()) {
-            return Err(invalid(&key(index), format_args!("{name:?} is no registry: host[:port]")));
+            return Err(invalid(&key(index), format_args!("must be a registry HOST[:PORT], got {name:?}")));
         }
         if registries[..index].contains(name) {
-            return Err(invalid(&key(index), format_args!("{name:?} is there already")));
+            return Err(invalid(&key(index), format_args!("duplicate registry {name:?}")));
         }
     }
     Ok(registries)
@@ -134,22 +134,22 @@ fn search(registries: &[String]) -> Result<Vec<String>, InvalidSetting> {
 pub(super) fn read(key: &str, path: &Path, readers: Readers) -> Result<Vec<u8>, InvalidSetting> {
     let path = absolute(key, path.to_owned())?;
     let failed = |error: io::Error| invalid(key, format_args!("reading {}: {error}", path.display()));
-    // Not to wait for whoever writes to a pipe.
+    // NONBLOCK: open(2) of a FIFO must not wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::open(&path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?;
     let file = File::from(file);
     let meta = file.metadata().map_err(failed)?;
     let mode = meta.permissions().mode() & 0o777;
     if !meta.is_file() {
-        return Err(unusable(key, &path, "is no file"));
+        return Err(unusable(key, &path, "is not a regular file"));
     }
     if readers == Readers::OwnerAlone && mode & 0o077 != 0 {
-        return Err(unusable(key, &path, format_args!("holds a secret, but has mode {mode:04o}: use 0600")));
+        return Err(unusable(key, &path, format_args!("contains a secret: must have mode 0600, got {mode:04o}")));
     }
     let mut content = Vec::new();
     file.take(FILE_MAX + 1).read_to_end(&mut content).map_err(failed)?;
     if u64::try_from(content.len()).map_or(true, |length| length > FILE_MAX) {
-        return Err(unusable(key, &path, format_args!("is longer than {FILE_MAX} bytes")));
+        return Err(unusable(key, &path, format_args!("must be at most {FILE_MAX} bytes")));
     }
     Ok(content)
 }
@@ -162,7 +162,7 @@ pub(super) fn is_empty(path: &Path) -> bool {
     path.as_os_str().is_empty()
 }
 
-/// A host with its port where it has one; no scheme and no path.
+/// Returns whether `text` may be `HOST[:PORT]`, without scheme and path.
 fn is_host(text: &str) -> bool {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':' | '[' | ']');
     !text.is_empty() && text.chars().all(legal)

@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A certificate and its key, as a tool of the trade makes them; for nothing else than these tests.
+/// A self-signed certificate and its key, for these tests only.
 const CERTIFICATE: &str = "\
 -----BEGIN CERTIFICATE-----
 MIIBgDCCASegAwIBAgIUQl351GSgrQ0ZrxFobhOa2/Ts9F8wCgYIKoZIzj0EAwIw
@@ -64,7 +64,7 @@ fn certificates_are_read() {
 }
 
 #[test]
-fn a_file_that_cannot_be_used_is_blamed_by_key_and_name() {
+fn an_invalid_file_is_refused_with_its_key_and_name() {
     let files = Files::new();
     let good = files.with("good.pem", CERTIFICATE, 0o644);
     let open = files.with("open.pem", KEY, 0o640);
@@ -79,7 +79,7 @@ fn a_file_that_cannot_be_used_is_blamed_by_key_and_name() {
         ("ca", &absent, &none, &none, "absent.pem"),
         ("ca", &bad, &none, &none, "bad.pem"),
         ("ca", &long, &none, &none, "long.pem"),
-        ("ca", &dir, &none, &none, "is no file"),
+        ("ca", &dir, &none, &none, "is not a regular file"),
         ("ca", &PathBuf::from("relative.pem"), &none, &none, "relative.pem"),
         ("client_cert", &none, &good, &none, "client_key"),
         ("client_key", &none, &none, &key, "client_cert"),
@@ -94,40 +94,40 @@ fn a_file_that_cannot_be_used_is_blamed_by_key_and_name() {
             client_key: client_key.clone(),
             ..Default::default()
         };
-        let said = of("a.example:5000", raw).unwrap_err();
-        assert_eq!(said.key, format!("registries.\"a.example:5000\".{name}"), "{said}");
-        assert!(said.problem.contains(words), "{said}");
+        let error = of("a.example:5000", raw).unwrap_err();
+        assert_eq!(error.key, format!("registries.\"a.example:5000\".{name}"), "{error}");
+        assert!(error.problem.contains(words), "{error}");
     }
 }
 
 #[test]
-fn a_pipe_is_refused_and_not_waited_for() {
+fn a_fifo_is_refused_without_waiting_for_a_writer() {
     let files = Files::new();
     let pipe = files.0.path().join("pipe");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRUSR).unwrap();
-    assert!(credentials(&pipe).unwrap_err().problem.contains("is no file"));
+    assert!(credentials(&pipe).unwrap_err().problem.contains("is not a regular file"));
 }
 
 #[test]
-fn host_names_are_the_same_in_capitals() {
+fn host_names_are_case_insensitive() {
     let registries = |names: &[&str]| {
         let hosts = names.iter().map(|name| ((*name).to_owned(), RawRegistry::default())).collect();
         resolve(&RawImage::default(), &hosts).map(|all| all.hosts.into_keys().collect::<Vec<_>>())
     };
     assert_eq!(registries(&["A.Example:5000"]).unwrap(), ["a.example:5000"]);
-    let said = registries(&["A.example", "a.example"]).unwrap_err();
-    assert_eq!(said.key, "registries.\"a.example\"", "{said}");
+    let error = registries(&["A.example", "a.example"]).unwrap_err();
+    assert_eq!(error.key, "registries.\"a.example\"", "{error}");
 }
 
 #[test]
-fn all_others_have_no_certificates() {
+fn the_section_for_other_registries_takes_no_certificates() {
     let raw = RawRegistry { ca: "/etc/hostname".into(), ..Default::default() };
-    let said = of("*", raw).unwrap_err();
-    assert_eq!(said.key, "registries.\"*\".ca");
+    let error = of("*", raw).unwrap_err();
+    assert_eq!(error.key, "registries.\"*\".ca");
 }
 
 #[test]
-fn credentials_are_for_the_owner_alone_and_never_shown() {
+fn credentials_must_be_private_to_the_owner_and_are_never_shown() {
     let files = Files::new();
     let link = files.0.path().join("link");
     let good = files.with("good.json", r#"{"auths": {"a.example": {"auth": "bWU6aHVudGVyMg=="}}}"#, 0o600);
@@ -137,14 +137,14 @@ fn credentials_are_for_the_owner_alone_and_never_shown() {
     for (content, mode) in [("{\"auths\": {\"a\": {\"auth\": \"hunter2\"}}}", 0o600), ("hunter2", 0o600), ("{}", 0o604)]
     {
         let bad = files.with("bad.json", content, mode);
-        let said = credentials(&bad).unwrap_err();
-        assert_eq!(said.key, "image.credentials", "{said}");
-        assert!(said.problem.contains("bad.json") && !said.problem.contains("hunter2"), "{said}");
+        let error = credentials(&bad).unwrap_err();
+        assert_eq!(error.key, "image.credentials", "{error}");
+        assert!(error.problem.contains("bad.json") && !error.problem.contains("hunter2"), "{error}");
     }
 }
 
 #[test]
-fn short_names_are_searched_in_registries_only() {
+fn search_accepts_registries_only() {
     let search = |names: &[&str]| {
         let search = names.iter().map(|name| (*name).to_owned()).collect();
         resolve(&RawImage { search, ..RawImage::default() }, &BTreeMap::new()).map(|all| all.search)
@@ -162,7 +162,7 @@ fn short_names_are_searched_in_registries_only() {
 }
 
 #[test]
-fn the_files_to_look_at_are_those_that_are_named() {
+fn files_returns_every_file_that_settings_name() {
     let registry = RawRegistry { ca: "/a".into(), client_key: "/k".into(), ..Default::default() };
     let image = RawImage { credentials: "/c".into(), ..Default::default() };
     let named = files(&image, &[("x.example".to_owned(), registry)].into());

@@ -1,4 +1,4 @@
-//! Registries may change while the daemon runs: passwords, certificates and mirrors do, and pods do not wait for it.
+//! Reloads the settings of registries (credentials, certificates, mirrors) before a pull.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,21 +9,21 @@ use sync::{Mutex, RwLock};
 
 use super::{ConfigError, Origin, RawConfig, registries};
 
-/// How registries are reached, as the files on disk have it. Nothing watches them: whoever is about to pull looks.
+/// The settings of registries on disk. The files are not watched; each pull checks them first.
 #[derive(Debug)]
 pub struct RegistryReloader {
     origin: Origin,
     seen: Mutex<LoadedFiles>,
-    /// Of the last settings that could be used; apart from them, since asking for it must not wait for files.
+    /// Copied from the last valid settings; separate, so that reading it does not wait for file I/O.
     search: RwLock<Vec<String>>,
 }
 
 #[derive(Debug)]
 struct LoadedFiles {
-    /// What each file looked like when it was read. Empty before the first look: what was read at the start may have
-    /// changed since.
+    /// The stamp of each file when it was read. Empty before the first check, since the files may
+    /// have changed after the start.
     files: BTreeMap<PathBuf, Option<FileStamp>>,
-    /// The last settings that could be used.
+    /// The last valid settings.
     good: Registries,
 }
 
@@ -33,11 +33,11 @@ impl RegistryReloader {
         Self { origin, seen: Mutex::new(LoadedFiles { files: BTreeMap::new(), good: registries }), search }
     }
 
-    /// Looks whether any file has changed, and hands over the new settings if they are others. Blocks for a moment.
+    /// Reloads the files that have changed and calls `apply` if the settings differ. Blocks on file I/O.
     ///
-    /// Settings that cannot be used change nothing and are an error once, until the files change again.
+    /// Invalid settings change nothing and are reported once, until the files change again.
     pub fn refresh(&self, apply: impl FnOnce(Registries)) -> Result<(), ConfigError> {
-        // Held to the end, so that the last to look is also the last to apply.
+        // Locked until the end, so that the newest settings are also the last to be applied.
         let mut seen = self.seen.lock();
         if !seen.files.is_empty() && seen.files.iter().all(|(path, stamp)| FileStamp::read(path) == *stamp) {
             return Ok(());
@@ -52,12 +52,13 @@ impl RegistryReloader {
         Ok(())
     }
 
-    /// The registries that are asked for an image whose name has none.
+    /// Returns the registries for image names without a registry.
     pub fn search(&self) -> Vec<String> {
         self.search.read().clone()
     }
 
-    /// Each file is looked at before it is read: what changes meanwhile is seen the next time.
+    /// Reads all files. Takes the stamp of each before reading it, so that a change during the read is
+    /// detected next time.
     fn read(&self, files: &mut BTreeMap<PathBuf, Option<FileStamp>>) -> Result<Registries, ConfigError> {
         let Origin { file, overrides } = &self.origin;
         let mut look = |path: &Path| {
@@ -79,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// A configuration file that can be changed, and who looks at it.
+    /// A configuration file that can be changed, and its reloader.
     struct TestEnv {
         dir: TempDir,
         live: RegistryReloader,
@@ -99,7 +100,7 @@ mod tests {
             self.dir.path().join(name)
         }
 
-        /// As editors do: aside, and renamed into place.
+        /// Writes a temporary file and renames it, as editors do.
         fn write(&self, name: &str, text: &str) {
             let aside = self.path("aside");
             fs::write(&aside, text).unwrap();
@@ -107,7 +108,7 @@ mod tests {
             fs::rename(aside, self.path(name)).unwrap();
         }
 
-        /// What changed, if anything.
+        /// Returns the new settings if they changed.
         fn look(&self) -> Result<Option<Registries>, String> {
             let mut new = None;
             self.live
@@ -126,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_seen_once_and_no_change_is_none() {
+    fn a_change_is_applied_once() {
         let env = TestEnv::new("");
         assert_eq!(env.look(), Ok(None));
         env.write("crisp.toml", &mirror(1));
@@ -134,24 +135,24 @@ mod tests {
         assert_eq!(new.hosts["a.example"].mirrors, ["http://127.0.0.1:1".parse().unwrap()]);
         assert_eq!(env.look(), Ok(None));
         env.write("crisp.toml", &mirror(1));
-        assert_eq!(env.look(), Ok(None), "another file that says the same");
+        assert_eq!(env.look(), Ok(None), "a new file with the same settings");
     }
 
     #[test]
-    fn what_changed_before_the_first_look_is_seen() {
+    fn a_change_before_the_first_check_is_applied() {
         let env = TestEnv::new(&mirror(1));
         assert!(env.look().unwrap().is_some());
     }
 
     #[test]
-    fn a_bad_file_is_told_once_and_changes_nothing() {
+    fn an_invalid_file_is_reported_once_and_changes_nothing() {
         let env = TestEnv::new(&mirror(1));
         env.look().unwrap();
         for (bad, words) in [("colour = 1", "colour"), ("[registries.\"a b\"]", "registries.\"a b\"")] {
             env.write("crisp.toml", bad);
-            let said = env.look().unwrap_err();
-            assert!(said.contains(words), "{said}");
-            assert_eq!(env.look(), Ok(None), "told already");
+            let error = env.look().unwrap_err();
+            assert!(error.contains(words), "{error}");
+            assert_eq!(env.look(), Ok(None), "reported already");
         }
         env.write("crisp.toml", &mirror(1));
         assert_eq!(env.look(), Ok(None), "nothing had changed");
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_the_settings_name_is_looked_at_too() {
+    fn files_named_by_settings_are_checked_too() {
         let env = TestEnv::new("");
         let auth = |password: &str| {
             use base64::Engine as _;
@@ -170,8 +171,8 @@ mod tests {
             format!("{{\"auths\": {{\"a.example\": {{\"auth\": \"{auth}\"}}}}}}")
         };
         env.write("crisp.toml", &env.login());
-        let said = env.look().unwrap_err();
-        assert!(said.contains("image.credentials") && said.contains("login.json"), "{said}");
+        let error = env.look().unwrap_err();
+        assert!(error.contains("image.credentials") && error.contains("login.json"), "{error}");
         env.write("login.json", &auth("one"));
         let one = env.look().unwrap().expect("the file that was missing has appeared");
         env.write("login.json", &auth("two"));
@@ -180,20 +181,20 @@ mod tests {
         env.write("login.json", "no JSON");
         assert!(env.look().is_err());
         fs::remove_file(env.path("login.json")).unwrap();
-        assert!(env.look().is_err(), "it is another error now");
+        assert!(env.look().is_err(), "a different error");
         assert_eq!(env.look(), Ok(None));
         env.write("crisp.toml", "");
         assert_eq!(env.look().unwrap(), Some(Registries::default()));
     }
 
     #[test]
-    fn a_mode_that_changed_is_a_change() {
+    fn a_changed_file_mode_is_detected() {
         let env = TestEnv::new("");
         env.write("crisp.toml", &env.login());
         env.write("login.json", "{\"auths\": {}}");
         assert_eq!(env.look(), Ok(None));
         fs::set_permissions(env.path("login.json"), fs::Permissions::from_mode(0o644)).unwrap();
-        let said = env.look().unwrap_err();
-        assert!(said.contains("0644"), "{said}");
+        let error = env.look().unwrap_err();
+        assert!(error.contains("0644"), "{error}");
     }
 }

@@ -1,24 +1,24 @@
-//! Settings that change while the daemon runs: what can be in force at once is, the rest is named.
+//! Reloads the settings of a running daemon: applies those that need no restart, and lists the rest.
 
 use safe_fs::FileStamp;
 
 use super::{Config, ConfigError, LogConfig, MetricsListen, NetworkConfig, Origin, RawConfig};
 
-/// The settings in force, and what their file looked like when it was read.
+/// The active settings, and the stamp of their file when it was last read.
 #[derive(Debug)]
 pub struct ConfigReloader {
     in_force: Config,
     stamp: Option<FileStamp>,
 }
 
-/// What a new file changes.
+/// The changes of a reload.
 #[derive(Debug)]
 pub struct ConfigChange {
-    /// What is in force now. Whatever takes a restart is as it was.
+    /// The active settings. Those that need a restart have their old values.
     pub config: Config,
-    /// Keys, or sections, that are in force already.
+    /// Changed keys or sections that are active now.
     pub applied: Vec<&'static str>,
-    /// Those that take a restart.
+    /// Changed keys or sections that need a restart.
     pub waiting: Vec<&'static str>,
 }
 
@@ -28,20 +28,21 @@ impl ConfigReloader {
         Self { in_force, stamp }
     }
 
-    /// Whether the file is another than the one that was read last.
+    /// Returns whether the file has changed since it was last read.
     pub fn is_due(&self) -> bool {
         FileStamp::read(self.in_force.origin.path()) != self.stamp
     }
 
-    /// Metrics are still told where they were: to be tried again when the file is read the next time.
+    /// Records that metrics are still served on `listen`, so that the next reload tries the change again.
     pub fn still_listens(&mut self, listen: Option<MetricsListen>) {
         self.in_force.metrics = listen;
     }
 
-    /// Reads the file again; none where nothing has changed. A file that cannot be used changes nothing. Blocks for a moment.
+    /// Reloads the file; returns `None` if no setting has changed. An invalid file changes nothing.
+    /// Blocks on file I/O.
     pub fn read(&mut self) -> Result<Option<ConfigChange>, ConfigError> {
         let Origin { file, overrides } = self.in_force.origin.clone();
-        // Before it is read: what changes meanwhile is seen the next time.
+        // Before the file is read, so that a change during the read is detected next time.
         self.stamp = FileStamp::read(self.in_force.origin.path());
         let new = RawConfig::load(file.as_deref(), overrides)?.resolve()?;
         let change = merge(&self.in_force, new);
@@ -51,14 +52,14 @@ impl ConfigReloader {
     }
 }
 
-/// Notes `key` in `list` where the two differ.
+/// Adds `key` to `list` if the two values differ.
 fn compare<T: PartialEq>(list: &mut Vec<&'static str>, key: &'static str, old: &T, new: &T) {
     if old != new {
         list.push(key);
     }
 }
 
-/// A new setting has to be put on one of the two lists before this compiles.
+/// Compares all settings. The full destructuring makes a new setting a compile error until it is compared here.
 fn merge(old: &Config, new: Config) -> ConfigChange {
     let (mut applied, mut waiting) = (Vec::new(), Vec::new());
     let Config {
@@ -149,7 +150,7 @@ mod tests {
             self.dir.path().join("crisp.toml")
         }
 
-        /// As editors do: aside, and renamed into place.
+        /// Writes a temporary file and renames it, as editors do.
         fn write(&self, text: &str) {
             let aside = self.dir.path().join("aside");
             let shim = std::env::current_exe().unwrap();
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_change_changes_and_the_rest_is_named() {
+    fn reload_applies_live_settings_and_lists_those_that_need_a_restart() {
         let env = TestEnv::new();
         env.write("");
         let mut reload = env.reload();
@@ -199,11 +200,11 @@ mod tests {
         assert!(config.cdi.annotations);
         assert!(!reload.is_due());
         let again = reload.read().unwrap().unwrap();
-        assert_eq!((again.applied.len(), again.waiting), (0, waiting), "it still waits");
+        assert_eq!((again.applied.len(), again.waiting), (0, waiting), "still needs a restart");
     }
 
     #[test]
-    fn a_bad_file_changes_nothing_and_says_why_without_showing_what_is_in_it() {
+    fn an_invalid_file_changes_nothing_and_its_error_shows_no_content() {
         let env = TestEnv::new();
         env.write("[stop]\ngrace_max = 5");
         let mut reload = env.reload();
@@ -211,10 +212,10 @@ mod tests {
         {
             env.write(bad);
             assert!(reload.is_due());
-            let said = model::error_chain::chain(&reload.read().unwrap_err());
-            assert!(said.contains("crisp.toml") || said.contains("log.level"), "{said}");
-            assert!(!said.contains("swordfish"), "{said}");
-            assert!(!reload.is_due(), "told already");
+            let error = model::error_chain::chain(&reload.read().unwrap_err());
+            assert!(error.contains("crisp.toml") || error.contains("log.level"), "{error}");
+            assert!(!error.contains("swordfish"), "{error}");
+            assert!(!reload.is_due(), "reported already");
         }
         fs::remove_file(env.file()).unwrap();
         assert!(reload.is_due() && reload.read().is_err());

@@ -1,4 +1,4 @@
-//! From what a file says to what the daemon uses.
+//! Checks the settings of a file and converts them to those that the daemon uses.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -15,7 +15,7 @@ use super::{
     ResourcesConfig, StopConfig, handlers, network, registries, stream_server, tracing,
 };
 
-/// A setting that cannot be what it is.
+/// A setting with an invalid value.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key}: {problem}")]
 pub struct InvalidSetting {
@@ -27,9 +27,9 @@ pub(super) fn invalid(key: &str, problem: impl Display) -> InvalidSetting {
     InvalidSetting { key: key.to_owned(), problem: problem.to_string() }
 }
 
-/// Each download has a task, a connection and a thread.
+/// The largest value of `image.downloads`; each download has a task, a connection and a thread.
 pub const DOWNLOADS_MAX: usize = 64;
-/// The kernel's room for the path of a socket, without its end.
+/// The kernel's limit for the path of a Unix socket in bytes, without the terminating NUL.
 const SOCKET_PATH_MAX: usize = 107;
 const SHIM: &str = "crisp-shim";
 
@@ -59,11 +59,11 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
     let listen = socket("listen", listen)?;
     let metrics = metrics_listen(&metrics)?;
     if metrics == Some(MetricsListen::Socket(listen.clone())) {
-        return Err(invalid("metrics.listen", "is the socket that clients talk to"));
+        return Err(invalid("metrics.listen", "must differ from listen"));
     }
     let (root, state) = (absolute("root", root)?, absolute("state", state)?);
     if root.starts_with(&state) || state.starts_with(&root) {
-        return Err(invalid("state", format_args!("{} and root must not lie in each other", state.display())));
+        return Err(invalid("state", format_args!("{} and root must not contain each other", state.display())));
     }
     Ok(Config {
         socket_mode: mode(&socket_mode)?,
@@ -93,15 +93,16 @@ pub(super) fn resolve(raw: RawConfig) -> Result<Config, InvalidSetting> {
     })
 }
 
-/// A path for a socket.
+/// Checks the path of a Unix socket.
 fn socket(key: &str, path: PathBuf) -> Result<PathBuf, InvalidSetting> {
     if path.as_os_str().len() > SOCKET_PATH_MAX {
-        return Err(invalid(key, format_args!("is longer than {SOCKET_PATH_MAX} bytes")));
+        return Err(invalid(key, format_args!("must be at most {SOCKET_PATH_MAX} bytes")));
     }
     absolute(key, path)
 }
 
-/// Whoever may ask is told what runs on this node, so nobody outside of it may.
+/// Parses the address for metrics. Only local ones are accepted, since metrics show the pods of this
+/// node to any client.
 fn metrics_listen(text: &str) -> Result<Option<MetricsListen>, InvalidSetting> {
     let key = "metrics.listen";
     if text.is_empty() {
@@ -111,26 +112,26 @@ fn metrics_listen(text: &str) -> Result<Option<MetricsListen>, InvalidSetting> {
         return Ok(Some(MetricsListen::Socket(socket(key, text.into())?)));
     }
     match text.parse::<SocketAddr>() {
-        Err(_) => Err(invalid(key, format_args!("{text:?} is neither ADDRESS:PORT nor an absolute path"))),
+        Err(_) => Err(invalid(key, format_args!("must be ADDRESS:PORT or an absolute path, got {text:?}"))),
         Ok(address) if !address.ip().is_loopback() => {
-            Err(invalid(key, format_args!("{address} can be reached from other machines: use a loopback address")))
+            Err(invalid(key, format_args!("must be a loopback address, got {address}")))
         }
-        Ok(address) if address.port() == 0 => Err(invalid(key, format_args!("{address} has no port"))),
+        Ok(address) if address.port() == 0 => Err(invalid(key, format_args!("port must not be 0, got {address}"))),
         Ok(address) => Ok(Some(MetricsListen::Loopback(address))),
     }
 }
 
 fn pull_limits(image: &RawImage) -> Result<image::Limits, InvalidSetting> {
-    /// What a day's patience comes to.
+    /// In seconds: one day.
     const STALL_MAX: u64 = 86_400;
     let &RawImage { pinned: _, search: _, credentials: _, downloads, pull_memory, stall_timeout } = image;
     let downloads = at_least("image.downloads", downloads, 1)?;
     let stall = at_least("image.stall_timeout", stall_timeout, 1)?;
     if downloads > DOWNLOADS_MAX {
-        return Err(invalid("image.downloads", format_args!("{downloads} is too much: at most {DOWNLOADS_MAX}")));
+        return Err(invalid("image.downloads", format_args!("must be at most {DOWNLOADS_MAX}, got {downloads}")));
     }
     if stall > STALL_MAX {
-        return Err(invalid("image.stall_timeout", format_args!("{stall} is too long: at most {STALL_MAX}")));
+        return Err(invalid("image.stall_timeout", format_args!("must be at most {STALL_MAX}, got {stall}")));
     }
     Ok(image::Limits {
         downloads,
@@ -143,27 +144,28 @@ fn pull_limits(image: &RawImage) -> Result<image::Limits, InvalidSetting> {
 pub(super) fn absolute(key: &str, path: PathBuf) -> Result<PathBuf, InvalidSetting> {
     let climbs = path.components().any(|part| part == std::path::Component::ParentDir);
     if !path.is_absolute() {
-        Err(invalid(key, format_args!("{path:?} is no absolute path")))
+        Err(invalid(key, format_args!("must be an absolute path, got {path:?}")))
     } else if climbs || path.parent().is_none() {
-        Err(invalid(key, format_args!("{path:?} must name something below / without \"..\"")))
+        Err(invalid(key, format_args!("must be a path below / without \"..\", got {path:?}")))
     } else {
         Ok(path)
     }
 }
 
 pub(super) fn at_least<T: PartialOrd + Display>(key: &str, value: T, least: T) -> Result<T, InvalidSetting> {
-    if value < least { Err(invalid(key, format_args!("{value} is too little: at least {least}"))) } else { Ok(value) }
+    if value < least { Err(invalid(key, format_args!("must be at least {least}, got {value}"))) } else { Ok(value) }
 }
 
 fn mode(text: &str) -> Result<u32, InvalidSetting> {
     let key = "socket_mode";
-    let mode = u32::from_str_radix(text, 8).map_err(|_| invalid(key, format_args!("{text:?} is no octal number")))?;
+    let mode = u32::from_str_radix(text, 8)
+        .map_err(|_| invalid(key, format_args!("must be an octal number, got {text:?}")))?;
     if mode > 0o777 {
-        Err(invalid(key, format_args!("{text:?} has more than permission bits")))
+        Err(invalid(key, format_args!("must have permission bits only (at most 0777), got {text:?}")))
     } else if mode & 0o600 != 0o600 {
-        Err(invalid(key, format_args!("{text:?} shuts out the owner")))
+        Err(invalid(key, format_args!("must let the owner read and write (0600), got {text:?}")))
     } else if mode & 0o007 != 0 {
-        Err(invalid(key, format_args!("{text:?} would make every user of the node root: use socket_group")))
+        Err(invalid(key, format_args!("{text:?} would give every user of the node root access: use socket_group")))
     } else {
         Ok(mode)
     }
@@ -179,8 +181,8 @@ fn group(text: &str) -> Result<Option<u32>, InvalidSetting> {
     }
     match nix::unistd::Group::from_name(text) {
         Ok(Some(group)) => Ok(Some(group.gid.as_raw())),
-        Ok(None) => Err(invalid(key, format_args!("there is no group {text:?}"))),
-        Err(errno) => Err(invalid(key, format_args!("looking up the group {text:?}: {errno}"))),
+        Ok(None) => Err(invalid(key, format_args!("group {text:?} not found"))),
+        Err(errno) => Err(invalid(key, format_args!("looking up group {text:?}: {errno}"))),
     }
 }
 
@@ -189,7 +191,7 @@ fn log_config(RawLog { level, format }: RawLog) -> Result<LogConfig, InvalidSett
     let format = match format.as_str() {
         "text" => LogFormat::Text,
         "json" => LogFormat::Json,
-        other => return Err(invalid("log.format", format_args!("{other:?} is neither \"text\" nor \"json\""))),
+        other => return Err(invalid("log.format", format_args!("must be \"text\" or \"json\", got {other:?}"))),
     };
     Ok(LogConfig { level, format })
 }
@@ -199,7 +201,7 @@ fn cgroup_config(RawCgroup { driver, parent, favordynmods }: RawCgroup) -> Resul
         "cgroupfs" => CgroupDriver::Cgroupfs,
         "systemd" => CgroupDriver::Systemd,
         other => {
-            let problem = format_args!("{other:?} is neither \"cgroupfs\" nor \"systemd\"");
+            let problem = format_args!("must be \"cgroupfs\" or \"systemd\", got {other:?}");
             return Err(invalid("cgroup.driver", problem));
         }
     };
@@ -214,19 +216,19 @@ fn cgroup_config(RawCgroup { driver, parent, favordynmods }: RawCgroup) -> Resul
         "auto" => cgroup::favordynmods_is_free(&rustix::system::uname().release().to_string_lossy()),
         "off" => false,
         other => {
-            let problem = format_args!("{other:?} is neither \"auto\" nor \"off\"");
+            let problem = format_args!("must be \"auto\" or \"off\", got {other:?}");
             return Err(invalid("cgroup.favordynmods", problem));
         }
     };
     Ok(CgroupConfig { driver, parent, favordynmods })
 }
 
-/// The shim as it was named, or else beside this program, or else in PATH.
+/// Returns the configured shim, else the one in the directory of this program, else the one in PATH.
 fn shim_path(named: PathBuf) -> Result<PathBuf, InvalidSetting> {
     let key = "shim.path";
     if !named.as_os_str().is_empty() {
         let named = absolute(key, named)?;
-        return if named.is_file() { Ok(named) } else { Err(invalid(key, format_args!("no file at {named:?}"))) };
+        return if named.is_file() { Ok(named) } else { Err(invalid(key, format_args!("file {named:?} not found"))) };
     }
     let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.join(SHIM)));
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -234,7 +236,7 @@ fn shim_path(named: PathBuf) -> Result<PathBuf, InvalidSetting> {
         .into_iter()
         .chain(std::env::split_paths(&path).filter(|dir| dir.is_absolute()).map(|dir| dir.join(SHIM)))
         .find(|candidate| is_program(candidate))
-        .ok_or_else(|| invalid(key, format_args!("{SHIM} is neither beside this program nor in PATH")))
+        .ok_or_else(|| invalid(key, format_args!("{SHIM} not found in the directory of this program or in PATH")))
 }
 
 fn is_program(path: &Path) -> bool {
@@ -247,7 +249,7 @@ fn resources_config(RawResources { mismatch, annotation }: &RawResources) -> Res
         "warn" => MismatchPolicy::Warn,
         "refuse" => MismatchPolicy::Refuse,
         other => {
-            let problem = format_args!("{other:?} is neither \"warn\" nor \"refuse\"");
+            let problem = format_args!("must be \"warn\" or \"refuse\", got {other:?}");
             return Err(invalid("resources.mismatch", problem));
         }
     };
@@ -264,11 +266,11 @@ fn cdi_config(RawCdi { spec_dirs, annotations }: RawCdi) -> Result<CdiConfig, In
 }
 
 fn stop_config(&RawStop { grace_max, kill_wait }: &RawStop) -> Result<StopConfig, InvalidSetting> {
-    /// A hundred years: more cannot be added to any clock in safety.
+    /// In seconds: 100 years. Adding more to a clock's time may overflow.
     const LONGEST: u64 = 100 * 366 * 86_400;
     for (key, seconds) in [("stop.grace_max", grace_max), ("stop.kill_wait", kill_wait)] {
         if seconds > LONGEST {
-            return Err(invalid(key, format_args!("{seconds} is too long: at most {LONGEST}")));
+            return Err(invalid(key, format_args!("must be at most {LONGEST}, got {seconds}")));
         }
     }
     let kill_wait = at_least("stop.kill_wait", kill_wait, 1)?;

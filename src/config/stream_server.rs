@@ -1,4 +1,4 @@
-//! Where clients of exec, attach and port-forward are let in.
+//! Settings of the server for exec, attach and port-forward.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,19 +16,19 @@ use super::file::RawStream;
 use super::registries::{Readers, is_empty, read, unusable};
 use super::resolve::{at_least, invalid};
 
-/// A day, and a bit: whoever waits longer has forgotten.
+/// In seconds: seven days.
 const IDLE_MAX: u64 = 7 * 86_400;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamConfig {
-    /// Port 0: one that is free.
+    /// Port 0: the kernel selects a free port.
     pub listen: SocketAddr,
-    /// With one, TLS is spoken.
+    /// The certificate for TLS; `None`: plain HTTP.
     pub identity: Option<StreamIdentity>,
     pub times: Timeouts,
 }
 
-/// A certificate chain and its key, as PEM. Known to fit each other; never printed.
+/// A certificate chain and its key, as PEM. Checked to match each other; never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StreamIdentity {
     chain: Vec<u8>,
@@ -41,22 +41,22 @@ impl fmt::Debug for StreamIdentity {
     }
 }
 
-/// A certificate and a key that cannot be used.
+/// A certificate or key that cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidIdentity(String);
 
 impl StreamIdentity {
-    /// What a server shows and proves with.
+    /// Returns the TLS configuration of a server with this certificate.
     pub fn server(&self) -> Result<ServerConfig, InvalidIdentity> {
         let bad = |what: &str, error: &dyn fmt::Display| InvalidIdentity(format!("{what}: {error}"));
         let chain = CertificateDer::pem_slice_iter(&self.chain).collect::<Result<Vec<_>, _>>();
-        let chain = chain.map_err(|error| bad("the certificate is no PEM", &error))?;
-        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| bad("the key is no PEM", &error))?;
+        let chain = chain.map_err(|error| bad("certificate is not valid PEM", &error))?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|error| bad("key is not valid PEM", &error))?;
         ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
-            .map_err(|error| bad("certificate and key cannot be used", &error))
+            .map_err(|error| bad("certificate and key do not match or are not supported", &error))
     }
 }
 
@@ -64,8 +64,8 @@ pub(super) fn resolve(raw: &RawStream) -> Result<StreamConfig, InvalidSetting> {
     let RawStream { listen, cert, key, idle_timeout, creation_timeout } = raw;
     let identity = match (is_empty(cert), is_empty(key)) {
         (true, true) => None,
-        (false, true) => return Err(invalid("stream.cert", "needs key beside it")),
-        (true, false) => return Err(invalid("stream.key", "needs cert beside it")),
+        (false, true) => return Err(invalid("stream.cert", "requires stream.key")),
+        (true, false) => return Err(invalid("stream.key", "requires stream.cert")),
         (false, false) => {
             let identity = StreamIdentity {
                 chain: read("stream.cert", cert, Readers::Anyone)?,
@@ -77,18 +77,18 @@ pub(super) fn resolve(raw: &RawStream) -> Result<StreamConfig, InvalidSetting> {
     };
     let at = "stream.listen";
     let address: SocketAddr =
-        listen.parse().map_err(|_| invalid(at, format_args!("{listen:?} is not ADDRESS:PORT")))?;
+        listen.parse().map_err(|_| invalid(at, format_args!("must be ADDRESS:PORT, got {listen:?}")))?;
     if address.ip().is_unspecified() {
-        return Err(invalid(at, format_args!("{address} is no address that clients could be sent to: name one")));
+        return Err(invalid(at, format_args!("must be a specific address, got {address}")));
     }
     if !address.ip().is_loopback() && identity.is_none() {
-        let problem = format_args!("{address} can be reached from other machines: set cert and key too");
+        let problem = format_args!("{address} is not a loopback address: set stream.cert and stream.key");
         return Err(invalid(at, problem));
     }
     for (key, seconds) in [("stream.idle_timeout", idle_timeout), ("stream.creation_timeout", creation_timeout)] {
         at_least(key, *seconds, 1)?;
         if *seconds > IDLE_MAX {
-            return Err(invalid(key, format_args!("{seconds} is too long: at most {IDLE_MAX}")));
+            return Err(invalid(key, format_args!("must be at most {IDLE_MAX}, got {seconds}")));
         }
     }
     let (idle, creation) = (Duration::from_secs(*idle_timeout), Duration::from_secs(*creation_timeout));
@@ -106,9 +106,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_let_in_from_outside_without_tls() {
-        assert!(problem(|raw| raw.listen = "192.0.2.1:10010".into()).contains("set cert and key"));
-        assert!(problem(|raw| raw.listen = "0.0.0.0:10010".into()).contains("name one"));
+    fn an_address_that_is_not_loopback_requires_tls() {
+        assert!(problem(|raw| raw.listen = "192.0.2.1:10010".into()).contains("set stream.cert and stream.key"));
+        assert!(problem(|raw| raw.listen = "0.0.0.0:10010".into()).contains("must be a specific address"));
         assert!(problem(|raw| raw.listen = "localhost:1".into()).contains("ADDRESS:PORT"));
         assert!(problem(|raw| raw.cert = "/x".into()).starts_with("stream.cert"));
         assert!(problem(|raw| raw.key = "/x".into()).starts_with("stream.key"));

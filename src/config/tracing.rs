@@ -1,4 +1,4 @@
-//! Where spans go.
+//! Settings of tracing: the collector for spans.
 
 use std::time::Duration;
 
@@ -7,34 +7,34 @@ use http::Uri;
 use super::file::RawTracing;
 use super::resolve::{InvalidSetting, absolute, at_least, invalid};
 
-/// The largest value of `sampling_per_million`: every request begins a trace.
+/// The largest value of `sampling_per_million`: every request starts a trace.
 pub const SAMPLE_ALL: u32 = 1_000_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TracingConfig {
     /// `http://HOST:PORT` or `unix://PATH`.
     pub endpoint: String,
-    /// How many of a million requests begin a trace.
+    /// The number of traces that a million requests start.
     pub sampling_per_million: u32,
     pub service_name: String,
     pub timeout: Duration,
 }
 
-/// Longer than that nobody should wait for a batch of spans, in seconds.
+/// The longest allowed timeout for one batch of spans, in seconds.
 const TIMEOUT_MAX: u64 = 600;
 
 pub(super) fn resolve(raw: RawTracing) -> Result<Option<TracingConfig>, InvalidSetting> {
     let RawTracing { endpoint, sampling_per_million, service_name, timeout } = raw;
     if sampling_per_million > SAMPLE_ALL {
-        let problem = format_args!("{sampling_per_million} is more than all of them: at most {SAMPLE_ALL}");
+        let problem = format_args!("must be at most {SAMPLE_ALL}, got {sampling_per_million}");
         return Err(invalid("tracing.sampling_per_million", problem));
     }
     if service_name.is_empty() || service_name.len() > 255 || service_name.contains(char::is_control) {
-        return Err(invalid("tracing.service_name", "must have 1 to 255 bytes, none of them a control character"));
+        return Err(invalid("tracing.service_name", "must be 1 to 255 bytes without control characters"));
     }
     let timeout = at_least("tracing.timeout", timeout, 1)?;
     if timeout > TIMEOUT_MAX {
-        return Err(invalid("tracing.timeout", format_args!("{timeout} is too long: at most {TIMEOUT_MAX}")));
+        return Err(invalid("tracing.timeout", format_args!("must be at most {TIMEOUT_MAX}, got {timeout}")));
     }
     let timeout = Duration::from_secs(timeout);
     let endpoint = match endpoint.as_str() {
@@ -44,17 +44,17 @@ pub(super) fn resolve(raw: RawTracing) -> Result<Option<TracingConfig>, InvalidS
     Ok(Some(TracingConfig { endpoint, sampling_per_million, service_name, timeout }))
 }
 
-/// As the kubelet has it: `HOST:PORT`, with or without `http://`; or a socket.
+/// Parses an endpoint in the kubelet's form, `HOST:PORT` with or without `http://`, or a Unix socket.
 fn collector(text: &str) -> Result<String, InvalidSetting> {
     let key = "tracing.endpoint";
     if let Some(path) = text.strip_prefix("unix://") {
         return Ok(format!("unix://{}", absolute(key, path.into())?.display()));
     }
     if text.starts_with("https://") {
-        return Err(invalid(key, "https is not supported: name a collector on this node, which may go on with TLS"));
+        return Err(invalid(key, "https is not supported: use a collector on this node; it can forward with TLS"));
     }
-    // Not shown in a refusal: it may have a password in it.
-    let refused = || invalid(key, "is neither HOST:PORT, http://HOST:PORT nor unix:///PATH");
+    // The error does not show the value, which may contain a password.
+    let refused = || invalid(key, "must be HOST:PORT, http://HOST:PORT or unix:///PATH");
     let uri: Uri = format!("http://{}", text.strip_prefix("http://").unwrap_or(text)).parse().map_err(|_| refused())?;
     let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(refused)?;
     let is_bare = matches!(uri.path_and_query().map(|path| path.as_str()), None | Some("/"));
@@ -98,14 +98,14 @@ mod tests {
             "unix:///a/../b",
             "a b:1",
         ] {
-            let said = endpoint(bad).unwrap_err();
-            assert!(said.starts_with("tracing.endpoint: "), "{bad}: {said}");
-            assert!(!said.contains("swordfish"), "{said}");
+            let error = endpoint(bad).unwrap_err();
+            assert!(error.starts_with("tracing.endpoint: "), "{bad}: {error}");
+            assert!(!error.contains("swordfish"), "{error}");
         }
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name_also_while_it_is_off() {
+    fn invalid_settings_are_refused_by_name_even_without_an_endpoint() {
         for (name, change) in [
             ("tracing.sampling_per_million", (|raw| raw.sampling_per_million = SAMPLE_ALL + 1) as fn(&mut RawTracing)),
             ("tracing.service_name", |raw| raw.service_name.clear()),
@@ -115,8 +115,8 @@ mod tests {
         ] {
             let mut raw = RawTracing::default();
             change(&mut raw);
-            let said = resolve(raw).unwrap_err().to_string();
-            assert!(said.starts_with(name), "{said}");
+            let error = resolve(raw).unwrap_err().to_string();
+            assert!(error.starts_with(name), "{error}");
         }
     }
 }
