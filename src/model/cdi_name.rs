@@ -1,22 +1,22 @@
-//! Names of CDI devices, by the rules of the CDI specification.
+//! Checks names of CDI devices by the rules of the CDI specification.
 
-/// A name that no CDI device can have.
+/// An invalid name of a CDI device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no name of a CDI device: must be like vendor.com/class=device")]
+#[error("invalid CDI device name {0:?}: expected a form like vendor.com/class=device")]
 pub struct InvalidDeviceName(String);
 
-/// Checks a name that says all: whose it is, of what class, and which one.
+/// Checks a fully qualified name: vendor, class and device.
 pub fn check_name(name: &str) -> Result<(), InvalidDeviceName> {
     let good = name.split_once('=').is_some_and(|(kind, device)| is_kind(kind) && is_device(device));
     if good { Ok(()) } else { Err(InvalidDeviceName(name.to_owned())) }
 }
 
-/// `vendor.com/class`.
+/// Returns whether `text` is a kind: `vendor.com/class`.
 pub fn is_kind(text: &str) -> bool {
     text.split_once('/').is_some_and(|(vendor, class)| is_part(vendor) && is_part(class))
 }
 
-/// What a spec calls one of its devices.
+/// Returns whether `text` can be the name of a device in a spec.
 pub fn is_device(text: &str) -> bool {
     is_word(text, |b| b.is_ascii_alphanumeric(), b"_-.:")
 }
@@ -25,7 +25,8 @@ fn is_part(text: &str) -> bool {
     is_word(text, |b| b.is_ascii_alphabetic(), b"_-.")
 }
 
-/// Letters and digits, and between them also `inner`; `first` decides how it may begin.
+/// Returns whether `text` has letters and digits and, not at its ends, bytes of `inner`; `first`
+/// checks the first byte.
 fn is_word(text: &str, first: impl Fn(u8) -> bool, inner: &[u8]) -> bool {
     let bytes = text.as_bytes();
     bytes.first().is_some_and(|b| first(*b))
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_that_the_specification_takes() {
+    fn names_follow_the_cdi_specification() {
         for good in ["vendor.com/class=dev", "v/c=0", "V-1.x/c_l.a-ss=0:1.0-a_b", "nvidia.com/gpu=GPU-1a:2b"] {
             assert_eq!(check_name(good), Ok(()), "{good}");
         }

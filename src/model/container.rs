@@ -1,4 +1,4 @@
-//! What was asked of a container.
+//! The request to create a container.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::resources::LimitsPatch;
 use crate::security::ContainerSecurity;
 use crate::signal::Signal;
 
-/// Who the container is in its pod.
+/// The identity of a container in its pod.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ContainerMeta {
     pub name: String,
@@ -25,19 +25,19 @@ impl fmt::Display for ContainerMeta {
     }
 }
 
-/// An image as the client names it.
+/// An image as named by the client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageName {
-    /// What is looked up: an id, a tag or a digest.
+    /// The name used for lookup: an id, a tag or a digest.
     pub image: String,
-    /// What the pod's author wrote, if the client says so.
+    /// The name in the pod spec, if the client sends it.
     pub user_specified: String,
     pub annotations: BTreeMap<String, String>,
-    /// The runtime handler the image is for; "" is the default one.
+    /// The runtime handler of the image; "" is the default one.
     pub handler: String,
 }
 
-/// A container as the client asked for it. Kept verbatim, since status has to give it back.
+/// A container as requested by the client. Kept verbatim, since ContainerStatus must return it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ContainerSpec {
     pub meta: ContainerMeta,
@@ -55,17 +55,17 @@ pub struct ContainerSpec {
     pub cdi_devices: Vec<String>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// Beneath the pod's log directory; none when nothing is to be logged.
+    /// Relative to the pod's log directory; `None`: the container is not logged.
     pub log_path: Option<PathBuf>,
     pub stdin: bool,
     pub stdin_once: bool,
     pub tty: bool,
     pub resources: LimitsPatch,
-    /// As the pod spec states them; none where nobody told. Older records do not have it.
+    /// As in the pod spec; `None` if the client sent none. Older records do not have this field.
     #[serde(default)]
     pub kubernetes_resources: Option<Resources>,
     pub security: ContainerSecurity,
-    /// None: the image's, or SIGTERM.
+    /// `None`: the image's, or SIGTERM.
     pub stop_signal: Option<Signal>,
 }
 
@@ -90,11 +90,11 @@ pub enum MountSource {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Propagation {
-    /// Nothing crosses.
+    /// Mounts do not propagate.
     Private,
-    /// Mounts made on the host show in the container.
+    /// New mounts on the host appear in the container.
     HostToContainer,
-    /// Both ways.
+    /// Mounts propagate in both directions.
     Bidirectional,
 }
 

@@ -1,47 +1,47 @@
-//! The life of a container.
+//! The state machine of a container.
 
 use std::num::NonZeroU32;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
-/// How a container's first process ended.
+/// The exit of a container's first process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// The exit status, or 128 + the signal that killed it.
+    /// The exit status, or 128 + the number of the signal that killed it.
     pub code: i32,
     pub at: SystemTime,
-    /// The kernel's out-of-memory killer was at work in the container's cgroup.
+    /// Whether the kernel's OOM killer killed a process in the container's cgroup.
     pub oom: bool,
-    /// Why it never ran or was lost, where the exit status does not say it.
+    /// The reason why it never ran or was lost, if the exit status does not show it.
     pub abnormal: Option<AbnormalExit>,
 }
 
-/// An end that was not the program's own.
+/// An exit that the container's program did not cause.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AbnormalExit {
     /// The program could not be executed.
     Start(String),
-    /// The process that watched over the pod died, and the container with it.
+    /// The pod's shim died, and the container with it.
     Lost(String),
 }
 
-/// Something that could not be taken back and is tried again later.
+/// A cleanup step that failed and is retried later.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CleanupFailure {
     pub step: String,
     pub error: String,
 }
 
-/// Where a container stands.
+/// The state of a container.
 ///
 /// ```text
-///  Created ──start──▶ Running ──exit──▶ Exited ──remove──▶ (gone)
+///  Created ──start──▶ Running ──exit──▶ Exited ──remove──▶ (removed)
 ///     └───────exit (killed, or could not start)──▶┘
-///  Unknown: found after a crash in a state nobody can vouch for; only stop and remove are left
+///  Unknown: found after a crash with an uncertain state; only stop and remove are possible
 /// ```
 ///
-/// "Starting" and "removing" are no phases: they are the held work lock of the container.
+/// Starting and removing are not states: meanwhile the work lock of the container is locked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContainerState {
     Created { pid: NonZeroU32 },
@@ -50,7 +50,7 @@ pub enum ContainerState {
     Unknown { left: Vec<CleanupFailure> },
 }
 
-/// The step does not exist from this phase.
+/// A transition that the state does not allow.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the container is {is}, so it cannot {cannot}")]
 pub struct WrongState {
@@ -59,7 +59,7 @@ pub struct WrongState {
 }
 
 impl ContainerState {
-    /// Created → Running.
+    /// Returns the state after the start: Created → Running.
     pub fn start(&self, now: SystemTime) -> Result<ContainerState, WrongState> {
         match self {
             ContainerState::Created { pid } => Ok(ContainerState::Running { pid: *pid, started: now }),
@@ -69,14 +69,14 @@ impl ContainerState {
         }
     }
 
-    /// Anything that had a process → Exited. The first exit told is the one that stays.
+    /// Returns the state after an exit: any state → Exited. The first reported exit is kept.
     #[must_use]
     pub fn exit(&self, exit: Exit) -> ContainerState {
         match self {
             ContainerState::Created { .. } | ContainerState::Unknown { .. } => {
                 ContainerState::Exited { started: None, exit }
             }
-            // Who heard of the start late must not have it begin after its end.
+            // The start may be recorded late; it must not be later than the exit.
             ContainerState::Running { started, .. } => {
                 ContainerState::Exited { started: Some(exit.at.min(*started)), exit }
             }
@@ -84,7 +84,7 @@ impl ContainerState {
         }
     }
 
-    /// The first process, while there is one.
+    /// Returns the pid of the first process while it runs.
     #[must_use]
     pub fn pid(&self) -> Option<NonZeroU32> {
         match self {
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_exit_stays() {
+    fn the_first_exit_is_kept() {
         let pid = NonZeroU32::new(7).unwrap();
         let first = ContainerState::Created { pid }.exit(exit(3));
         assert_eq!(first, ContainerState::Exited { started: None, exit: exit(3) });
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_was_heard_of_late_is_not_after_the_end() {
+    fn a_start_recorded_late_is_not_after_the_exit() {
         let late = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1);
         let running = ContainerState::Running { pid: NonZeroU32::new(7).unwrap(), started: late };
         assert_eq!(

@@ -1,35 +1,35 @@
-//! What an error means to the caller, apart from its text.
+//! The classes of errors, which decide the gRPC status code.
 
-/// The class of a failure. Every operation's error names one; the gRPC edge turns it into a status code.
+/// The class of an error. Every operation's error has one; the gRPC layer maps it to a status code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The request itself is wrong and will stay wrong.
+    /// The request itself is invalid; a retry will fail too.
     Invalid,
-    /// The named thing does not exist.
+    /// The named object does not exist.
     NotFound,
-    /// The name is taken.
+    /// The name is already in use.
     Exists,
-    /// The thing exists but is in no state for this.
+    /// The object exists, but its state does not allow the operation.
     Precondition,
-    /// Someone else is at it, or the runtime is starting or stopping; trying again may help.
+    /// Another operation is in progress, or the runtime is starting or stopping; a retry may succeed.
     Busy,
-    /// A limit of space, count or size was hit.
+    /// A limit of space, count or size was reached.
     Exhausted,
-    /// The time given was not enough.
+    /// The deadline expired.
     Deadline,
-    /// The caller has not shown the right to do this.
+    /// The caller lacks the permission for the operation.
     Denied,
     /// The caller's credentials are missing or wrong.
     Unauthenticated,
-    /// crisp does not do this (yet).
+    /// crisp does not support the operation.
     Unsupported,
-    /// Something outside failed that may come back: a registry, a network.
+    /// An external service failed temporarily: a registry, a network.
     Unavailable,
     /// Anything else: the host, the kernel or crisp itself failed.
     Internal,
 }
 
-/// An error that knows its class. The edge looks at nothing else.
+/// An error with a class. The gRPC layer uses only the class.
 pub trait ErrorClass: std::error::Error {
     fn kind(&self) -> ErrorKind;
 }

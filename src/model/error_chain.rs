@@ -1,8 +1,8 @@
-//! An error with all its causes, in one line.
+//! Formats an error with all its sources in one line.
 
 use std::error::Error;
 
-/// Joins an error and its sources by colons. A source whose words its parent repeats already is left out.
+/// Joins an error and its sources with ": ". A source that the text already ends with is left out.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cause_is_told_once() {
+    fn every_source_appears_once() {
         #[derive(Debug, thiserror::Error)]
         #[error("outer")]
         struct Outer(#[source] Middle);

@@ -1,12 +1,12 @@
-//! Names that the runtime gives: 64 hexadecimal digits, as every CRI client expects.
+//! Ids of pods and containers: 64 hexadecimal digits, as every CRI client expects.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The text is no id of ours.
+/// A text that is not an id.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not an id: 64 lower-case hexadecimal digits are")]
+#[error("invalid id {0:?}: expected 64 lower-case hexadecimal digits")]
 pub struct IdError(String);
 
 macro_rules! id {
@@ -17,7 +17,7 @@ macro_rules! id {
         pub struct $name(String);
 
         impl $name {
-            /// Makes an id of 32 random bytes.
+            /// Creates an id from 32 random bytes.
             #[must_use]
             pub fn from_bytes(random: [u8; 32]) -> Self {
                 Self(random.iter().map(|b| format!("{b:02x}")).collect())
@@ -28,7 +28,7 @@ macro_rules! id {
                 &self.0
             }
 
-            /// The first 13 digits, which is what people and crictl read.
+            /// Returns the first 13 digits, as crictl shows them.
             #[must_use]
             pub fn short(&self) -> &str {
                 &self.0[..13]

@@ -1,11 +1,12 @@
-//! What things are in crisp: pods, containers, their states and limits.
+//! The data types of crisp: pods, containers, their states and limits.
 //!
-//! No I/O, no async, no wire types. A [`PodSpec`] or [`ContainerSpec`] is what was *asked*; a [`ContainerState`] is where a
-//! container stands; [`resources`] holds limits as asked ([`resources::LimitsPatch`]) and as the kernel keeps them
-//! ([`resources::ObservedLimits`]), [`pod_resources`] requests and limits as a pod spec states them, [`stats`] what is used of all
-//! that, and [`metrics`] what is counted besides. Every failing operation elsewhere classes itself as a [`ErrorKind`].
+//! No I/O, no async, no wire types. A [`PodSpec`] or [`ContainerSpec`] is a client's request; a
+//! [`ContainerState`] is the current state. [`resources`] has limits as requested
+//! ([`resources::LimitsPatch`]) and as read from the kernel ([`resources::ObservedLimits`]),
+//! [`pod_resources`] has requests and limits of a pod spec, [`stats`] has resource usage, and
+//! [`metrics`] has further counters. Every error of an operation has an [`ErrorKind`].
 //!
-//! The words are CRI's: pod, container, image. "Sandbox" only means *how* a pod is isolated.
+//! The terms are those of CRI: pod, container, image. "Sandbox" means only *how* a pod is isolated.
 #![forbid(unsafe_code)]
 
 pub mod cdi_name;

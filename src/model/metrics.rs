@@ -1,55 +1,55 @@
-//! What metrics tell of a container beyond its [`stats`](crate::stats): the other counters of the kernel's.
+//! Kernel counters of a container for metrics, in addition to its [`stats`](crate::stats).
 //!
-//! What the kernel does not tell is absent, never 0.
+//! A value that the kernel does not report is absent, never 0.
 
 use crate::stats::{DiskUsage, GroupUsage};
 
-/// One reading of all that the kernel counts for a cgroup and those below it.
+/// One reading of the kernel's counters of a cgroup and those below it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupCounters {
     pub usage: GroupUsage,
     pub cpu: CpuCounters,
     pub memory: MemoryCounters,
-    /// By block device, those that were used.
+    /// By block device; unused devices are left out.
     pub io: Vec<DeviceIo>,
     /// By page size.
     pub huge_pages: Vec<HugePageUsage>,
-    /// Each thread is one.
+    /// The number of threads.
     pub tasks: Option<u64>,
-    /// 0: as many as they like.
+    /// 0: unlimited.
     pub tasks_max: Option<u64>,
 }
 
-/// Times are in nanoseconds.
+/// CPU counters; times are in nanoseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuCounters {
     pub user: Option<u64>,
     pub system: Option<u64>,
-    /// Periods in which a quota was in force.
+    /// Periods in which a quota was active.
     pub periods: Option<u64>,
-    /// Those in which it was used up.
+    /// Periods in which the quota was used up.
     pub throttled_periods: Option<u64>,
     pub throttled: Option<u64>,
 }
 
-/// Sizes are in bytes.
+/// Memory counters; sizes are in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MemoryCounters {
     pub cache: Option<u64>,
     pub mapped: Option<u64>,
     pub kernel: Option<u64>,
     pub peak: Option<u64>,
-    /// How often the limit was hit.
+    /// The number of times that usage reached the limit.
     pub limit_hits: Option<u64>,
     pub oom_kills: Option<u64>,
-    /// Page faults in the cgroup itself; where the kernel counts only those of the whole tree, these.
+    /// Page faults in the cgroup itself; of the whole subtree if the kernel counts only those.
     pub own_page_faults: Option<u64>,
     pub own_major_page_faults: Option<u64>,
-    /// What is kept for the cgroup when memory is short; 0: nothing.
+    /// Memory protected from reclaim; 0: none.
     pub reserved: Option<u64>,
 }
 
-/// What went to and from one block device.
+/// I/O of one block device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceIo {
     pub major: u32,
@@ -64,24 +64,24 @@ pub struct DeviceIo {
 /// Huge pages of one size, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HugePageUsage {
-    /// As the kernel calls it: `2MB`.
+    /// The kernel's name: `2MB`.
     pub size: String,
     pub usage: u64,
     pub peak: Option<u64>,
 }
 
-/// What is counted by looking at each process.
+/// Counters that are read from each process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProcessCounters {
     pub processes: Option<u64>,
     pub descriptors: Option<u64>,
-    /// Those of the descriptors that are sockets; absent where there are too many to look at each.
+    /// The number of descriptors that are sockets; absent if there are too many descriptors to check.
     pub sockets: Option<u64>,
-    /// How many files the first process may open.
+    /// The limit on open files of the first process.
     pub open_files_max: Option<u64>,
 }
 
-/// A file system, and how much of it there is.
+/// A file system and its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileSystem {
     pub device: String,
@@ -90,11 +90,11 @@ pub struct FileSystem {
     pub inodes_free: u64,
 }
 
-/// All that is told of one container.
+/// All counters of one container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerCounters {
     pub group: GroupCounters,
     pub processes: ProcessCounters,
-    /// Absent until it was measured for the first time.
+    /// Absent until the first measurement.
     pub writable: Option<DiskUsage>,
 }

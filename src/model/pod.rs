@@ -1,4 +1,4 @@
-//! What was asked of a pod.
+//! The request to create a pod.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::pod_resources::PodResourceConfig;
 use crate::resources::LimitsPatch;
 use crate::security::PodSecurity;
 
-/// Who the pod is in Kubernetes.
+/// The identity of a pod in Kubernetes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodMeta {
     pub name: String,
@@ -26,28 +26,29 @@ impl fmt::Display for PodMeta {
     }
 }
 
-/// A pod as the client asked for it. Kept verbatim, since status has to give it back.
+/// A pod as requested by the client. Kept verbatim, since PodSandboxStatus must return it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PodSpec {
     pub meta: PodMeta,
     /// Empty with the host's network: the pod then has the host's name.
     pub hostname: String,
-    /// Where the pod's containers log to; none when nothing is to be logged.
+    /// The directory for logs of the pod's containers; `None`: containers are not logged.
     pub log_directory: Option<PathBuf>,
     pub dns: Option<Dns>,
     pub port_mappings: Vec<PortMapping>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// The cgroup that the client made for the pod and owns; none where crisp is to make one.
+    /// The cgroup that the client created for the pod and owns; `None`: crisp creates one.
     pub cgroup_parent: Option<String>,
     pub sysctls: BTreeMap<String, String>,
     pub overhead: LimitsPatch,
     pub resources: LimitsPatch,
-    /// What its containers will ask for; none where nobody told. Older records do not have it.
+    /// The declared resources of its containers; `None` if the client sent none. Older records do
+    /// not have this field.
     #[serde(default)]
     pub pod_resources: Option<PodResourceConfig>,
     pub security: PodSecurity,
-    /// The runtime handler by name; "" is the default one.
+    /// The name of the runtime handler; "" is the default one.
     pub handler: String,
 }
 
@@ -74,12 +75,12 @@ pub enum Protocol {
     Sctp,
 }
 
-/// Whether the pod can still hold containers.
+/// The state of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PodState {
     Ready,
-    /// Stopped, or its shim is gone.
+    /// Stopped, or its shim no longer exists.
     NotReady,
-    /// Its record cannot be read: it can be looked at, stopped and removed. No record says so of itself.
+    /// Its record cannot be read. It can be listed, stopped and removed. Never stored in a record.
     Unreadable,
 }

@@ -1,4 +1,4 @@
-//! Amounts as a pod spec writes them: `500m`, `1.5Gi`, `2e3`.
+//! Parses Kubernetes quantities: `500m`, `1.5Gi`, `2e3`.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -6,36 +6,36 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// A text that is no amount, or one that cannot be kept exactly.
+/// A text that is not a quantity, or whose value cannot be represented exactly.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidQuantity {
-    #[error("{0:?} is no quantity: must be like 500m, 1.5Gi or 2e3")]
+    #[error("invalid quantity {0:?}: expected a form like 500m, 1.5Gi or 2e3")]
     Malformed(String),
-    #[error("{0:?} is negative")]
+    #[error("invalid quantity {0:?}: must not be negative")]
     Negative(String),
-    #[error("{0:?} is too large: at most 2^63-1")]
+    #[error("invalid quantity {0:?}: must be at most 2^63-1")]
     TooLarge(String),
-    #[error("{0:?} is too fine: must be a whole number of n")]
+    #[error("invalid quantity {0:?}: must be a multiple of 1n")]
     TooFine(String),
-    #[error("{0:?} has too many digits: at most {DIGITS_MAX} beside leading and trailing zeros")]
+    #[error("invalid quantity {0:?}: must have at most {DIGITS_MAX} digits without leading and trailing zeros")]
     TooManyDigits(String),
-    #[error("{0} bytes are too long for a quantity: at most {LENGTH_MAX}")]
+    #[error("invalid quantity of {0} bytes: must be at most {LENGTH_MAX}")]
     TooLong(usize),
 }
 
-/// Longer texts are padded with zeros, or beyond every bound.
+/// In bytes. A longer text is padded with zeros, or its value is out of range.
 const LENGTH_MAX: usize = 64;
-/// As many as 128 bits have room for, whichever they are.
+/// Any number of 38 decimal digits fits into 128 bits.
 const DIGITS_MAX: usize = 38;
-/// In billionths. Kubernetes' largest amount with a binary suffix; of all the others, more than there is.
+/// In billionths: 2^63-1, the largest quantity of Kubernetes.
 const NANOS_MAX: u128 = ((1 << 63) - 1) * 1_000_000_000;
 
-/// An amount that is not negative: its text as it was given, and its exact value.
+/// A non-negative amount: its original text and its exact value.
 ///
-/// Takes what Kubernetes' grammar of quantities has: a sign, digits with a point among, before or after them, and one suffix
-/// of `n u m k M G T P E`, `Ki Mi Gi Ti Pi Ei`, or `e` or `E` with a whole number. Kubernetes rounds what is finer than `1n` and
-/// cuts what is more than 2^63-1; here both are refused, so that a value is always the one in the text. Equal are amounts of
-/// the same value: `1000m` and `1`.
+/// Accepts Kubernetes' grammar of quantities: a sign, digits with a point among, before or after
+/// them, and one suffix of `n u m k M G T P E`, `Ki Mi Gi Ti Pi Ei`, or `e` or `E` with a whole
+/// number. Kubernetes rounds values finer than `1n` and caps values above 2^63-1; this type rejects
+/// both, so the value always equals the text. Quantities are compared by value: `1000m` equals `1`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Quantity {
@@ -48,7 +48,7 @@ impl Quantity {
         &self.text
     }
 
-    /// The value in billionths.
+    /// Returns the value in billionths.
     pub fn nanos(&self) -> u128 {
         self.nanos
     }
@@ -79,7 +79,7 @@ impl FromStr for Quantity {
         if digits.len() > DIGITS_MAX {
             return Err(InvalidQuantity::TooManyDigits(text.to_owned()));
         }
-        // No digits at all are zero, and any others fit.
+        // An empty text means 0; up to DIGITS_MAX digits always fit.
         let mantissa = digits.parse().unwrap_or(0);
         let nanos = nanos(mantissa, twos, tens + padding - count(fraction)).map_err(|beyond| match beyond {
             Beyond::Large => InvalidQuantity::TooLarge(text.to_owned()),
@@ -92,7 +92,7 @@ impl FromStr for Quantity {
     }
 }
 
-/// What a suffix multiplies by: so many twos and so many tens, the latter perhaps less than none.
+/// The factor of a suffix: 2^`twos` · 10^`tens`, where `tens` may be negative.
 struct Scale {
     twos: u32,
     tens: i64,
@@ -122,7 +122,8 @@ fn scale(suffix: &str) -> Option<Scale> {
 }
 
 fn exponent(text: &str) -> Option<i64> {
-    /// More than the digits of any text that is short enough can make up for: a larger one changes nothing.
+    /// No text within LENGTH_MAX has enough digits to compensate for such an exponent, so larger
+    /// ones are capped to it.
     const ENOUGH: i64 = 1000;
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -132,13 +133,13 @@ fn exponent(text: &str) -> Option<i64> {
     Some(if text.starts_with('-') { -size } else { size })
 }
 
-/// The digits without zeros around them, and how many zeros followed.
+/// Returns the digits without leading and trailing zeros, and the number of trailing zeros.
 fn significant(digits: &str) -> (&str, i64) {
     let cut = digits.trim_end_matches('0');
     (cut.trim_start_matches('0'), count(&digits[cut.len()..]))
 }
 
-/// The length of a part of a quantity, which is short.
+/// Returns the length of a part of a quantity, which is at most LENGTH_MAX.
 fn count(text: &str) -> i64 {
     i64::try_from(text.len()).unwrap_or(i64::MAX)
 }
@@ -148,14 +149,14 @@ enum Beyond {
     Fine,
 }
 
-/// `mantissa` · 2^`twos` · 10^`tens` in billionths.
+/// Returns `mantissa` · 2^`twos` · 10^`tens` in billionths.
 fn nanos(mut mantissa: u128, mut twos: u32, tens: i64) -> Result<u128, Beyond> {
     if mantissa == 0 {
         return Ok(0);
     }
     let mut tens = tens + 9;
-    // To take a ten away is to take a five and a two away; a suffix may have twos to spare. Before anything is multiplied, so
-    // that nothing overflows on the way to a value that fits.
+    // Divides by 10 as by 5 and by 2; the 2 may come from the suffix. All divisions come before the
+    // multiplications, so that no intermediate value overflows if the result fits.
     while tens < 0 {
         if !mantissa.is_multiple_of(5) || (twos == 0 && !mantissa.is_multiple_of(2)) {
             return Err(Beyond::Fine);

@@ -39,7 +39,7 @@ fn every_suffix_has_its_value() {
 }
 
 #[test]
-fn equal_values_are_equal_however_they_are_written() {
+fn quantities_are_compared_by_value() {
     for (one, other) in [
         ("1000m", "1"),
         ("1Gi", "1073741824"),
@@ -71,14 +71,14 @@ fn equal_values_are_equal_however_they_are_written() {
 }
 
 #[test]
-fn the_text_is_kept_as_it_was() {
+fn the_original_text_is_kept() {
     for text in ["1000m", "+1.50Gi", "2e+03", ".5", "5.", "-0"] {
         assert_eq!((of(text).as_str(), of(text).to_string().as_str()), (text, text));
     }
 }
 
 #[test]
-fn what_is_no_quantity_is_refused() {
+fn malformed_quantities_are_refused() {
     for text in [
         "", " ", "1 ", " 1", "1 Gi", "1\n", "1.2.3", "..", ".", "+", "-", "+-1", "--1", "0x10", "NaN", "inf",
         "Infinity", "m", "Gi", "+Gi", "1K", "1ki", "1KI", "1gi", "1mi", "1Mii", "1GiB", "1i", "1e", "1e+", "1e-",
@@ -86,11 +86,11 @@ fn what_is_no_quantity_is_refused() {
     ] {
         assert_eq!(refused(text), InvalidQuantity::Malformed(text.to_owned()), "{text:?}");
     }
-    assert_eq!(refused("1 Gi").to_string(), "\"1 Gi\" is no quantity: must be like 500m, 1.5Gi or 2e3");
+    assert_eq!(refused("1 Gi").to_string(), "invalid quantity \"1 Gi\": expected a form like 500m, 1.5Gi or 2e3");
 }
 
 #[test]
-fn what_is_negative_is_refused() {
+fn negative_quantities_are_refused() {
     for text in ["-1", "-1m", "-0.5Gi", "-1e-9"] {
         assert_eq!(refused(text), InvalidQuantity::Negative(text.to_owned()));
     }
@@ -98,7 +98,7 @@ fn what_is_negative_is_refused() {
 }
 
 #[test]
-fn nothing_is_rounded_cut_or_wrapped() {
+fn values_are_never_rounded_capped_or_wrapped() {
     assert_eq!(of("9223372036854775807").nanos(), NANOS_MAX);
     assert_eq!(of("9223372036854775.807k").nanos(), NANOS_MAX);
     assert_eq!(of("7.5Ei").nanos(), 8_646_911_284_551_352_320_000_000_000);
@@ -121,15 +121,15 @@ fn nothing_is_rounded_cut_or_wrapped() {
 }
 
 #[test]
-fn a_value_that_fits_is_found_through_numbers_that_would_not() {
-    // 2^-50 in full: its digits times the suffix are far more than 128 bits hold.
+fn a_value_that_fits_is_computed_without_overflow() {
+    // 2^-50 in full: the product of its digits and the suffix exceeds 128 bits.
     assert_eq!(of("0.00000000000000088817841970012523233890533447265625Pi").nanos(), 1_000_000_000);
     assert_eq!(of("0.00000000000000000000000000000000000000000000001e47").nanos(), 1_000_000_000);
     assert_eq!(of("1000000000000000000000000000000000000000e-39").nanos(), 1_000_000_000);
 }
 
 #[test]
-fn texts_and_digits_are_bounded() {
+fn the_length_and_the_number_of_digits_are_limited() {
     let padded = format!("{}1", "0".repeat(63));
     assert_eq!(of(&padded), of("1"));
     assert_eq!(refused(&format!("0{padded}")), InvalidQuantity::TooLong(65));
@@ -147,7 +147,7 @@ fn a_stored_quantity_is_checked_again() {
     assert!(serde_json::from_str::<Quantity>("\"1.5.0Gi\"").is_err());
 }
 
-/// A quantity by its parts, and how its suffix multiplies: by a number, or by one over a number.
+/// The parts of a quantity. `suffix` has a numerator and a denominator.
 #[derive(Debug, Clone)]
 struct Parts {
     plus: bool,
@@ -164,7 +164,7 @@ impl Parts {
         format!("{sign}{whole}{point}{fraction}{suffix}")
     }
 
-    /// The value as numerator and denominator.
+    /// Returns the value as numerator and denominator.
     fn ratio(&self) -> (u128, u128) {
         let (_, times, over) = self.suffix;
         let below = self.fraction.bytes().fold(1, |below, _| below * 10);
@@ -210,7 +210,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_shown_is_read_back(parts in parts()) {
+    fn a_displayed_quantity_parses_to_the_same_value(parts in parts()) {
         if let Ok(quantity) = parts.text().parse::<Quantity>() {
             prop_assert_eq!(quantity.to_string(), parts.text());
             prop_assert_eq!(quantity.to_string().parse::<Quantity>(), Ok(quantity));
@@ -233,7 +233,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_is_that_of_exact_fractions(one in parts(), other in parts()) {
+    fn the_order_equals_that_of_exact_fractions(one in parts(), other in parts()) {
         if let (Ok(first), Ok(second)) = (one.text().parse::<Quantity>(), other.text().parse::<Quantity>()) {
             let ((a, b), (c, d)) = (one.ratio(), other.ratio());
             prop_assert_eq!(first.cmp(&second), (a * d).cmp(&(c * b)), "{} {}", first, second);
@@ -242,7 +242,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_taken_or_refused_and_never_worse(text in "[-+0-9.eEinumkKMGTP ]{0,70}") {
+    fn any_text_is_accepted_or_refused_without_panic(text in "[-+0-9.eEinumkKMGTP ]{0,70}") {
         match text.parse::<Quantity>() {
             Ok(quantity) => prop_assert!(quantity.as_str() == text && quantity.nanos() <= NANOS_MAX),
             Err(error) => prop_assert!(!error.to_string().is_empty()),

@@ -1,19 +1,19 @@
-//! As whom, and how far apart from others, a pod and its containers run.
+//! Security settings of pods and containers: users, namespaces, capabilities and profiles.
 
 use serde::{Deserialize, Serialize};
 
 use crate::container::IdMapping;
 
-/// How wide a namespace is shared.
+/// The scope of a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NsMode {
     /// One for the pod.
     Pod,
     /// One for each container.
     Container,
-    /// The host's.
+    /// The host's namespace.
     Node,
-    /// That of another container of the pod.
+    /// The namespace of another container of the pod.
     Target,
 }
 
@@ -22,27 +22,27 @@ pub struct Namespaces {
     pub network: NsMode,
     pub pid: NsMode,
     pub ipc: NsMode,
-    /// The container meant by [`NsMode::Target`].
+    /// The container for [`NsMode::Target`].
     pub target: Option<String>,
-    /// None: the host's user namespace.
+    /// `None`: the host's user namespace.
     pub user: Option<UserNs>,
 }
 
-/// A user namespace of the pod's own.
+/// The mappings of a pod's own user namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserNs {
     pub uids: Vec<IdMapping>,
     pub gids: Vec<IdMapping>,
 }
 
-/// Who runs the container's program, where the request says so instead of the image.
+/// The user of the container's process, if the request overrides that of the image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum UserRef {
     Id(u32),
     Name(String),
 }
 
-/// Whether the image's own group file adds to the groups asked for.
+/// Whether groups of the image's `/etc/group` are added to the requested groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GroupsPolicy {
     Merge,
@@ -79,7 +79,7 @@ pub struct PodSecurity {
     pub apparmor: Option<Profile>,
 }
 
-/// All capabilities of Linux, without `CAP_`; the place of each is its number.
+/// All capabilities of Linux without `CAP_`; the index of each is its number.
 pub const CAPABILITIES: [&str; 41] = [
     "CHOWN",
     "DAC_OVERRIDE",

@@ -1,4 +1,4 @@
-//! Signals by number and by name.
+//! Parses and prints signals by number and by name.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 #[serde(try_from = "i32", into = "i32")]
 pub struct Signal(i32);
 
-/// The text or number names no signal.
+/// A text or number that does not name a signal.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("there is no signal {0}")]
+#[error("unknown signal {0}")]
 pub struct UnknownSignal(String);
 
-/// In the order of their numbers, from 1. The real-time signals follow by rule, not by name.
+/// In the order of their numbers, from 1. Real-time signals are handled by number, not listed here.
 const NAMES: [&str; 31] = [
     "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
     "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO",
     "PWR", "SYS",
 ];
-/// Glibc keeps 32 and 33 for itself, so programs and CRI count real-time signals from 34.
+/// glibc reserves 32 and 33, so programs and CRI count real-time signals from 34.
 const RTMIN: i32 = 34;
 const RTMAX: i32 = 64;
 
@@ -33,7 +33,7 @@ impl Signal {
         self.0
     }
 
-    /// Reads `SIGTERM`, `TERM`, `RTMIN+3`, `SIGRTMAX-2` or a number, in any case.
+    /// Parses `SIGTERM`, `TERM`, `RTMIN+3`, `SIGRTMAX-2` or a number, in upper or lower case.
     pub fn parse(text: &str) -> Result<Self, UnknownSignal> {
         let unknown = || UnknownSignal(text.to_owned());
         let upper = text.to_ascii_uppercase();
@@ -61,7 +61,7 @@ impl Signal {
     }
 }
 
-/// The number behind `sign`; nothing behind it is 0.
+/// Parses the number after `sign`; an empty text is 0.
 fn offset(rest: &str, sign: char) -> Option<i32> {
     if rest.is_empty() { Some(0) } else { rest.strip_prefix(sign)?.parse().ok().filter(|n| *n >= 0) }
 }
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_signal_is_read_back_from_its_name() {
+    fn every_signal_parses_from_its_name() {
         for number in 1..=RTMAX {
             let signal = Signal::try_from(number).unwrap();
             assert_eq!(Signal::parse(&signal.to_string()), Ok(signal), "{signal}");
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn images_write_signals_in_many_ways() {
+    fn every_spelling_in_images_is_parsed() {
         for (text, number) in [("SIGQUIT", 3), ("quit", 3), ("9", 9), ("SIGRTMIN+3", 37), ("rtmax-1", 63), ("CLD", 17)]
         {
             assert_eq!(Signal::parse(text).unwrap().number(), number, "{text}");

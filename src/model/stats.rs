@@ -1,14 +1,15 @@
-//! What pods and containers use now.
+//! Resource usage of pods and containers (CRI stats).
 //!
-//! What the kernel does not tell is absent, never 0: a number that is there was read at the moment beside it.
+//! A value that the kernel does not report is absent, never 0. Each present value was read at the
+//! time in `at`.
 
 use std::time::SystemTime;
 
-/// One reading of a cgroup: all that its processes and those below it use.
+/// One reading of a cgroup: the usage of its processes and of those in cgroups below it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupUsage {
     pub at: SystemTime,
-    /// Processor time on all cores together, in nanoseconds.
+    /// CPU time on all cores together, in nanoseconds.
     pub cpu: Option<u64>,
     pub memory: Option<MemoryUsage>,
     pub swap: Option<SwapUsage>,
@@ -20,16 +21,16 @@ pub struct GroupUsage {
 /// Memory in bytes, and counters of page faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// All that is charged.
+    /// All memory charged to the cgroup.
     pub usage: u64,
-    /// The usage without files that nobody has used for a while.
+    /// The usage without inactive file pages.
     pub working_set: u64,
-    /// What the limit leaves above the working set; absent without a limit.
+    /// The limit minus the working set; absent without a limit.
     pub available: Option<u64>,
     /// Anonymous memory.
     pub rss: Option<u64>,
     pub page_faults: Option<u64>,
-    /// Those that needed the disk.
+    /// Page faults that needed disk I/O.
     pub major_page_faults: Option<u64>,
 }
 
@@ -37,40 +38,40 @@ pub struct MemoryUsage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwapUsage {
     pub usage: u64,
-    /// What the limit leaves; absent without a limit.
+    /// The limit minus the usage; absent without a limit.
     pub available: Option<u64>,
 }
 
-/// How long work stood still for want of something.
+/// Pressure stall information (PSI) of one resource.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pressure {
     /// At least one task waited.
     pub some: Stall,
-    /// All tasks waited at once; older kernels do not say it of the processor.
+    /// All tasks waited at once; older kernels do not report it for CPU.
     pub full: Option<Stall>,
 }
 
-/// A share of time that was lost to waiting.
+/// The share of time lost to waiting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stall {
     /// Percent of the last 10, 60 and 300 seconds.
     pub avg10: f64,
     pub avg60: f64,
     pub avg300: f64,
-    /// In nanoseconds, since the cgroup was made.
+    /// In nanoseconds, since the cgroup was created.
     pub total: u64,
 }
 
-/// What the files of a writable layer take on the disk.
+/// Disk usage of a container's writable layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DiskUsage {
-    /// When the last of them was counted.
+    /// The time when the count ended.
     pub at: SystemTime,
     pub bytes: u64,
     pub inodes: u64,
 }
 
-/// What went through the interfaces of a network namespace, loopback aside.
+/// Traffic of the interfaces of a network namespace, without loopback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkUsage {
     pub at: SystemTime,
@@ -92,30 +93,30 @@ pub struct InterfaceUsage {
     pub tx_dropped: u64,
 }
 
-/// A container's part.
+/// The stats of a container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ContainerStats {
-    /// Absent once its cgroup is gone.
+    /// Absent once its cgroup is removed.
     pub group: Option<GroupUsage>,
-    /// Nanoseconds of processor time in a second, of late; absent until there are two readings to compare.
+    /// Recent CPU usage in nanoseconds per second; absent until there are two readings to compare.
     pub nano_cores: Option<u64>,
-    /// Absent until it was measured for the first time.
+    /// Absent until the first measurement.
     pub writable: Option<DiskUsage>,
 }
 
-/// A pod as a whole, its containers included.
+/// The stats of a pod including its containers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodStats {
-    /// Absent once its cgroup is gone.
+    /// Absent once its cgroup is removed.
     pub group: Option<GroupUsage>,
     /// As in [`ContainerStats`].
     pub nano_cores: Option<u64>,
     pub tasks: Option<TaskCount>,
-    /// Absent with the host's network, and where there is nothing but loopback.
+    /// Absent with the host's network, and if there is only a loopback interface.
     pub network: Option<NetworkUsage>,
 }
 
-/// How many tasks there are; each thread is one, as in the limit of the kernel's.
+/// The number of tasks (threads), as in the kernel's limit `pids.max`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskCount {
     pub at: SystemTime,

@@ -1,4 +1,4 @@
-//! Requests that change the resources of a pod or container.
+//! Requests that update the resources of a pod or container.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::pod_resources::{PodResourceConfig, Resources};
 use crate::resources::LimitsPatch;
 use crate::{ContainerSpec, PodSpec};
 
-/// An UpdateContainerResources request. `None` leaves the value as it is.
+/// An UpdateContainerResources request. `None` does not change the value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ContainerUpdate {
     pub limits: LimitsPatch,
@@ -14,7 +14,7 @@ pub struct ContainerUpdate {
 }
 
 impl ContainerUpdate {
-    /// Changes `spec` to what it says with this update.
+    /// Applies this update to `spec`.
     pub fn apply_to(&self, spec: &mut ContainerSpec) {
         let ContainerUpdate { limits, kubernetes_resources } = self;
         spec.resources = std::mem::take(&mut spec.resources).merged(limits);
@@ -24,7 +24,7 @@ impl ContainerUpdate {
     }
 }
 
-/// An UpdatePodSandboxResources request. `None` leaves the value as it is.
+/// An UpdatePodSandboxResources request. `None` does not change the value.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PodUpdate {
     pub resources: Option<LimitsPatch>,
@@ -33,14 +33,14 @@ pub struct PodUpdate {
 }
 
 impl PodUpdate {
-    /// Changes `spec` to what it says with this update.
+    /// Applies this update to `spec`.
     pub fn lay_over(&self, spec: &mut PodSpec) {
         let PodUpdate { resources, overhead, pod_resources: announced } = self;
         if let Some(resources) = resources {
             spec.resources = std::mem::take(&mut spec.resources).merged(resources);
         }
         if let Some(overhead) = overhead {
-            // The whole of it: a pod that costs nothing any more says so by an empty message.
+            // Replaces all fields: an empty message means that the pod no longer has overhead.
             spec.overhead = overhead.clone();
         }
         if announced.is_some() {

@@ -1,23 +1,24 @@
-//! Ids inside of a user namespace and outside of it.
+//! Maps ids of a user namespace to ids of the host.
 
 use std::fmt::Write as _;
 
 use crate::container::IdMapping;
 use crate::security::UserNs;
 
-/// The most lines of mappings that the kernel keeps for a user namespace.
+/// The kernel's maximum number of lines in `uid_map` and `gid_map`.
 pub const ID_LINES_MAX: usize = 340;
-/// The kernel takes the lines in one write, which has to be shorter than one page, whatever its pages are.
+/// In bytes. The kernel takes all lines in one write, which must be shorter than a page (4096 bytes
+/// at least).
 pub const ID_TEXT_MAX: usize = 4095;
 
 impl UserNs {
-    /// Who the container's user `inside` is on the host; none where it is nobody.
+    /// Returns the host's uid of the container's uid `inside`; `None` if it is not mapped.
     #[must_use]
     pub fn uid(&self, inside: u32) -> Option<u32> {
         outside(&self.uids, inside)
     }
 
-    /// What the container's group `inside` is on the host; none where it is nobody's.
+    /// Returns the host's gid of the container's gid `inside`; `None` if it is not mapped.
     #[must_use]
     pub fn gid(&self, inside: u32) -> Option<u32> {
         outside(&self.gids, inside)
@@ -31,7 +32,7 @@ fn outside(lines: &[IdMapping], inside: u32) -> Option<u32> {
     })
 }
 
-/// The lines as `/proc/PID/uid_map` and `/proc/PID/gid_map` take them.
+/// Formats the lines for `/proc/PID/uid_map` and `/proc/PID/gid_map`.
 #[must_use]
 pub fn id_map_text(lines: &[IdMapping]) -> String {
     let mut text = String::new();
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_found_in_the_line_that_has_them() {
+    fn ids_are_mapped_by_the_line_that_contains_them() {
         let lines = vec![
             IdMapping { host: 65536, container: 0, length: 1000 },
             IdMapping { host: 4_294_967_293, container: 5000, length: 2 },

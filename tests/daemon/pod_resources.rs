@@ -148,12 +148,12 @@ fn different() -> (v1::ContainerConfig, [&'static str; 6]) {
     config.devices = vec![v1::Device { permissions: "r".into(), ..null_device() }];
     config.devices.push(v1::Device { container_path: "/dev/more".into(), ..null_device() });
     let said = [
-        "config.kubernetes_resources.limits[\"memory\"]: 65Mi, but 64Mi was announced",
-        "config.kubernetes_resources.limits[\"cpu\"]: missing, but 1 was announced",
-        "config.mounts[\"/machine\"].readonly: false, but true was announced",
-        "config.mounts[\"/more\"]: \"/usr\", but none was announced",
-        "config.devices[\"/dev/nothing\"].permissions: \"r\", but \"rw\" was announced",
-        "config.devices[\"/dev/more\"]: \"/dev/null\", but none was announced",
+        "config.kubernetes_resources.limits[\"memory\"]: 65Mi, but 64Mi was declared",
+        "config.kubernetes_resources.limits[\"cpu\"]: missing, but 1 was declared",
+        "config.mounts[\"/machine\"].readonly: false, but true was declared",
+        "config.mounts[\"/more\"]: \"/usr\", but none was declared",
+        "config.devices[\"/dev/nothing\"].permissions: \"r\", but \"rw\" was declared",
+        "config.devices[\"/dev/more\"]: \"/dev/null\", but none was declared",
     ];
     (config, said)
 }
@@ -164,13 +164,13 @@ fn a_container_that_differs_is_taken_with_a_warning() {
     let pod = announced_pod(&daemon, "pod");
     let as_announced = daemon.client().try_create(&pod, main_container()).unwrap();
     daemon.client().remove(&as_announced).unwrap();
-    assert!(!daemon.env.read_log().contains("was announced"), "{}", daemon.env.read_log());
+    assert!(!daemon.env.read_log().contains("was declared"), "{}", daemon.env.read_log());
     let (config, said) = different();
     let id = daemon.client().run_config(&pod, config);
     assert_eq!(daemon.client().wait_exited(&id).exit_code, 0);
     daemon.client().create(&pod, "debugger", &["true"]);
     let log = daemon.env.read_log().replace('\\', "");
-    let unannounced = "config.metadata.name: \"debugger\", but no such container was announced";
+    let unannounced = "config.metadata.name: \"debugger\", but no such container was declared";
     for text in said.iter().chain([&unannounced]) {
         assert!(log.contains(text), "{text}: {log}");
     }
@@ -191,7 +191,7 @@ fn a_container_that_differs_is_refused_where_that_is_set() {
     }
     let refusal = daemon.client().try_create(&pod, container("debugger", &["true"])).unwrap_err();
     assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
-    assert!(refusal.message().contains("\"debugger\", but no such container was announced"), "{refusal:?}");
+    assert!(refusal.message().contains("\"debugger\", but no such container was declared"), "{refusal:?}");
     daemon.wait_until_like(&before);
     let id = daemon.client().run_config(&pod, main_container());
     assert_eq!(daemon.client().wait_exited(&id).exit_code, 0);

@@ -1,4 +1,4 @@
-//! How a container is not what was announced of it, field by field.
+//! Compares a container with its declaration, field by field.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::{self, Debug};
@@ -6,12 +6,12 @@ use std::fmt::{self, Debug};
 use super::{ContainerResourceConfig, ResourceList, Resources};
 use crate::container::{ContainerSpec, Device, ImageName, Mount, MountSource};
 
-/// One field of a container that is not as announced.
+/// One field in which a container differs from its declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// Below the container's configuration: `mounts["/data"].readonly`.
+    /// The path in the container's configuration: `mounts["/data"].readonly`.
     pub field: String,
-    /// What the container has there.
+    /// The value in the container's request.
     pub asked: String,
     pub announced: String,
 }
@@ -19,12 +19,12 @@ pub struct Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { field, asked, announced } = self;
-        write!(f, "{field}: {asked}, but {announced} was announced")
+        write!(f, "{field}: {asked}, but {announced} was declared")
     }
 }
 
 impl Difference {
-    /// A container that nobody announced.
+    /// Returns the difference of a container without a declaration.
     pub fn undeclared_container(container: &ContainerSpec) -> Self {
         Self {
             field: "metadata.name".to_owned(),
@@ -35,9 +35,9 @@ impl Difference {
 }
 
 impl ContainerResourceConfig {
-    /// What is different in `asked`; empty where it is as announced.
+    /// Returns the differences of `asked`; empty if it is as declared.
     ///
-    /// Amounts are compared by value, and lists without their order: by path, or name.
+    /// Amounts are compared by value, and lists by path or name, ignoring their order.
     pub fn differences(&self, asked: &ContainerSpec) -> Vec<Difference> {
         let Self { name: _, kind: _, resources, mounts, devices, cdi_devices } = self;
         let mut found = Found(Vec::new());
@@ -152,7 +152,7 @@ impl Found {
     }
 }
 
-/// Whether both mean one image: what was announced by name may have been found by then, and is asked for by id.
+/// Returns whether both name one image: an image declared by name may be requested by its id later.
 fn is_same_image(asked: &ImageName, announced: &ImageName) -> bool {
     asked.image == announced.image || asked.user_specified == announced.image
 }
@@ -170,7 +170,7 @@ enum Pair<'a, T> {
     Announced(&'a T),
 }
 
-/// Puts together what has the same key, one by one where a key is there more than once.
+/// Pairs items with the same key; items with a repeated key are paired in order.
 fn paired<'a, T>(asked: &'a [T], announced: &'a [T], key: impl Fn(&'a T) -> &'a str) -> Vec<(&'a str, Pair<'a, T>)> {
     let mut left: BTreeMap<&str, VecDeque<&T>> = BTreeMap::new();
     for one in asked {

@@ -43,7 +43,7 @@ fn device(container_path: &str, permissions: &str) -> Device {
     }
 }
 
-fn announced() -> ContainerResourceConfig {
+fn declared() -> ContainerResourceConfig {
     ContainerResourceConfig {
         name: "main".to_owned(),
         kind: ContainerKind::Regular,
@@ -60,9 +60,9 @@ fn announced() -> ContainerResourceConfig {
     }
 }
 
-/// The container that was announced.
+/// Returns the container as declared.
 fn arrived() -> ContainerSpec {
-    let ContainerResourceConfig { name, kind: _, resources, mounts, devices, cdi_devices } = announced();
+    let ContainerResourceConfig { name, kind: _, resources, mounts, devices, cdi_devices } = declared();
     let namespaces =
         Namespaces { network: NsMode::Pod, pid: NsMode::Container, ipc: NsMode::Pod, target: None, user: None };
     ContainerSpec {
@@ -106,7 +106,7 @@ fn arrived() -> ContainerSpec {
 fn after(change: impl FnOnce(&mut ContainerSpec)) -> Vec<String> {
     let mut container = arrived();
     change(&mut container);
-    announced().differences(&container).iter().map(ToString::to_string).collect()
+    declared().differences(&container).iter().map(ToString::to_string).collect()
 }
 
 fn stated(container: &mut ContainerSpec) -> &mut Resources {
@@ -114,12 +114,12 @@ fn stated(container: &mut ContainerSpec) -> &mut Resources {
 }
 
 #[test]
-fn a_container_as_announced_has_no_difference() {
+fn a_container_as_declared_has_no_difference() {
     assert_eq!(after(|_| {}), [""; 0]);
 }
 
 #[test]
-fn other_words_and_another_order_are_no_difference() {
+fn spelling_and_order_are_not_differences() {
     let found = after(|c| {
         stated(c).requests = amounts(&[("cpu", "0.5")]);
         stated(c).limits = amounts(&[("memory", "1073741824"), ("cpu", "1000m")]);
@@ -132,31 +132,31 @@ fn other_words_and_another_order_are_no_difference() {
 }
 
 #[test]
-fn amounts_that_differ_are_named_one_by_one() {
+fn each_differing_amount_is_listed() {
     let found = after(|c| {
         stated(c).requests = amounts(&[("cpu", "501m")]);
         stated(c).limits = amounts(&[("memory", "1.000000001Gi"), ("example.com/gpu", "1")]);
     });
     let expected = [
-        "kubernetes_resources.requests[\"cpu\"]: 501m, but 500m was announced",
-        "kubernetes_resources.limits[\"cpu\"]: missing, but 1 was announced",
-        "kubernetes_resources.limits[\"example.com/gpu\"]: 1, but none was announced",
-        "kubernetes_resources.limits[\"memory\"]: 1.000000001Gi, but 1Gi was announced",
+        "kubernetes_resources.requests[\"cpu\"]: 501m, but 500m was declared",
+        "kubernetes_resources.limits[\"cpu\"]: missing, but 1 was declared",
+        "kubernetes_resources.limits[\"example.com/gpu\"]: 1, but none was declared",
+        "kubernetes_resources.limits[\"memory\"]: 1.000000001Gi, but 1Gi was declared",
     ];
     assert_eq!(found, expected);
 }
 
 #[test]
-fn a_container_that_states_nothing_lacks_all_that_was_announced() {
+fn a_container_without_resources_differs_in_all_declared_ones() {
     assert_eq!(after(|c| c.kubernetes_resources = None).len(), 3);
-    let silent = ContainerResourceConfig { resources: None, ..announced() };
+    let silent = ContainerResourceConfig { resources: None, ..declared() };
     assert_eq!(silent.differences(&arrived()).len(), 3);
     let empty = ContainerSpec { kubernetes_resources: Some(Resources::default()), ..arrived() };
     assert_eq!(silent.differences(&empty), []);
 }
 
 #[test]
-fn every_field_of_a_mount_counts() {
+fn every_field_of_a_mount_is_compared() {
     type Change = fn(&mut Mount);
     let changes: [(&str, Change); 8] = [
         ("host_path: \"/srv/other\", but \"/srv/data\"", |m| m.source = host("/srv/other")),
@@ -173,38 +173,38 @@ fn every_field_of_a_mount_counts() {
         ("mount_options: [\"noexec\"], but []", |m| m.options = vec!["noexec".to_owned()]),
     ];
     for (expected, change) in changes {
-        assert_eq!(after(|c| change(&mut c.mounts[0])), [format!("mounts[\"/data\"].{expected} was announced")]);
+        assert_eq!(after(|c| change(&mut c.mounts[0])), [format!("mounts[\"/data\"].{expected} was declared")]);
     }
 }
 
 #[test]
-fn mounts_that_come_and_go_are_named_by_their_path() {
+fn added_and_missing_mounts_are_listed_by_path() {
     let found = after(|c| {
         c.mounts[0].container_path = "/elsewhere".to_owned();
         c.mounts[1].source = host("/srv/model");
     });
     let expected = [
-        "mounts[\"/data\"]: missing, but \"/srv/data\" was announced",
-        "mounts[\"/model\"]: \"/srv/model\", but image \"a/b:1\" was announced",
-        "mounts[\"/elsewhere\"]: \"/srv/data\", but none was announced",
+        "mounts[\"/data\"]: missing, but \"/srv/data\" was declared",
+        "mounts[\"/model\"]: \"/srv/model\", but image \"a/b:1\" was declared",
+        "mounts[\"/elsewhere\"]: \"/srv/data\", but none was declared",
     ];
     assert_eq!(found, expected);
-    assert_eq!(after(|c| c.mounts.push(c.mounts[0].clone())).len(), 1, "once too often");
+    assert_eq!(after(|c| c.mounts.push(c.mounts[0].clone())).len(), 1, "one mount too many");
 }
 
 #[test]
-fn an_image_may_be_asked_for_by_another_name_of_it() {
+fn an_image_may_be_requested_by_another_of_its_names() {
     let by = |name: &str, user: &str, sub_path: &str| {
         let source = MountSource::Image { image: image(name, user), sub_path: sub_path.to_owned() };
         after(|c| c.mounts[1].source = source)
     };
     assert_eq!(by("sha256:12", "a/b:1", "x"), [""; 0]);
-    assert_eq!(by("a/b:2", "", "x"), ["mounts[\"/model\"].image: \"a/b:2\", but \"a/b:1\" was announced"]);
-    assert_eq!(by("a/b:1", "", "y"), ["mounts[\"/model\"].image_sub_path: \"y\", but \"x\" was announced"]);
+    assert_eq!(by("a/b:2", "", "x"), ["mounts[\"/model\"].image: \"a/b:2\", but \"a/b:1\" was declared"]);
+    assert_eq!(by("a/b:1", "", "y"), ["mounts[\"/model\"].image_sub_path: \"y\", but \"x\" was declared"]);
 }
 
 #[test]
-fn devices_that_differ_are_named_by_path_or_name() {
+fn differing_devices_are_listed_by_path_or_name() {
     let found = after(|c| {
         c.devices[0].host_path = "/dev/other".into();
         c.devices[1] = device("/dev/b", "rw");
@@ -212,25 +212,25 @@ fn devices_that_differ_are_named_by_path_or_name() {
         c.cdi_devices = vec!["v.example/gpu=1".to_owned(), "v.example/gpu=2".to_owned()];
     });
     let expected = [
-        "devices[\"/dev/a\"].host_path: \"/dev/other\", but \"/dev/host\" was announced",
-        "devices[\"/dev/b\"].permissions: \"rw\", but \"r\" was announced",
-        "devices[\"/dev/c\"]: \"/dev/host\", but none was announced",
-        "CDI_devices: missing, but \"v.example/gpu=0\" was announced",
-        "CDI_devices: \"v.example/gpu=2\", but none was announced",
+        "devices[\"/dev/a\"].host_path: \"/dev/other\", but \"/dev/host\" was declared",
+        "devices[\"/dev/b\"].permissions: \"rw\", but \"r\" was declared",
+        "devices[\"/dev/c\"]: \"/dev/host\", but none was declared",
+        "CDI_devices: missing, but \"v.example/gpu=0\" was declared",
+        "CDI_devices: \"v.example/gpu=2\", but none was declared",
     ];
     assert_eq!(found, expected);
 }
 
 #[test]
-fn a_name_that_two_kinds_share_means_the_one_that_fits() {
-    let init = ContainerResourceConfig { kind: ContainerKind::Init, devices: vec![], ..announced() };
-    let pod = PodResourceConfig { containers: vec![init, announced()], resources: None, source: Source::Request };
+fn a_name_shared_by_two_kinds_selects_the_closest_container() {
+    let init = ContainerResourceConfig { kind: ContainerKind::Init, devices: vec![], ..declared() };
+    let pod = PodResourceConfig { containers: vec![init, declared()], resources: None, source: Source::Request };
     assert_eq!(pod.of(&arrived()).unwrap().kind, ContainerKind::Regular);
     let first = ContainerSpec { devices: vec![], ..arrived() };
     assert_eq!(pod.of(&first).unwrap().kind, ContainerKind::Init);
     let mut other = arrived();
     other.meta.name = "other".to_owned();
     assert_eq!(pod.of(&other), None);
-    let said = Difference::undeclared_container(&other).to_string();
-    assert_eq!(said, "metadata.name: \"other\", but no such container was announced");
+    let text = Difference::undeclared_container(&other).to_string();
+    assert_eq!(text, "metadata.name: \"other\", but no such container was declared");
 }

@@ -1,8 +1,8 @@
-//! Requests and limits as a pod spec states them, and what is announced of a whole pod before its containers come (KEP-4112).
+//! Pod resources (KEP-4112): requests and limits of a pod spec, declared before the containers exist.
 //!
-//! A pod may come with an [`PodResourceConfig`]: every container that it will have, each with its [`Resources`], mounts and
-//! devices. [`ContainerResourceConfig::differences`] tells how a container that arrives is not what was announced; [`pod_limits()`] is
-//! what the pod as a whole may use.
+//! RunPodSandbox may declare a [`PodResourceConfig`]: every container that the pod will have, each
+//! with its [`Resources`], mounts and devices. [`ContainerResourceConfig::differences`] compares a
+//! container with its declaration; [`pod_limits()`] computes the limits of the whole pod.
 
 mod diff;
 pub mod pod_limits;
@@ -30,26 +30,26 @@ pub struct Resources {
     pub limits: ResourceList,
 }
 
-/// Everything that a pod's containers will ask for, known when the pod is made.
+/// The resources, mounts and devices of all containers of a pod, declared when it is created.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodResourceConfig {
-    /// In the order of the pod spec. No two of the same kind have the same name.
+    /// In the order of the pod spec. Names are unique within a kind.
     pub containers: Vec<ContainerResourceConfig>,
-    /// Stated for the pod itself; none: the pod is the sum of its containers.
+    /// Resources of the pod itself; `None`: the sum of its containers.
     pub resources: Option<Resources>,
     pub source: Source,
 }
 
-/// Who announced it.
+/// The origin of a declaration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
-    /// A client that knows KEP-4112, and says of each container again what it may use.
+    /// A client that implements KEP-4112 and sends the resources again with each container.
     Request,
-    /// A pod's annotation, which has to do for its containers too.
+    /// An annotation of the pod, also used for its containers, whose requests have no resources.
     Annotation,
 }
 
-/// One container of the pod, as it is to arrive later.
+/// The declaration of one container of the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContainerResourceConfig {
     pub name: String,
@@ -63,7 +63,7 @@ pub struct ContainerResourceConfig {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContainerKind {
-    /// One of those that run to their end, one after another, before the others start.
+    /// Init containers run one after another and exit before the others start.
     Init,
     Regular,
 }
@@ -78,9 +78,10 @@ impl fmt::Display for ContainerKind {
 }
 
 impl PodResourceConfig {
-    /// What was announced of `container`, by its name; where two kinds share the name, the one that it is more like.
+    /// Returns the declaration of `container` by name; if two kinds share the name, the one with
+    /// fewer differences.
     pub fn of(&self, container: &ContainerSpec) -> Option<&ContainerResourceConfig> {
-        let named = self.containers.iter().filter(|announced| announced.name == container.meta.name);
-        named.min_by_key(|announced| announced.differences(container).len())
+        let named = self.containers.iter().filter(|declared| declared.name == container.meta.name);
+        named.min_by_key(|declared| declared.differences(container).len())
     }
 }

@@ -1,4 +1,4 @@
-//! What a pod as a whole may use, by the rules of the kubelet.
+//! Computes the limits of a whole pod by the kubelet's rules.
 
 use super::{ContainerKind, ContainerResourceConfig, PodResourceConfig, ResourceList, Resources};
 use crate::quantity::Quantity;
@@ -6,21 +6,22 @@ use crate::resources::{Bytes, CpuPeriod, CpuQuota, CpuShares, LimitsPatch, Memor
 
 const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
-/// In microseconds: the kubelet's, and the kernel's default.
+/// In microseconds: the default of the kubelet and the kernel.
 const PERIOD: u32 = 100_000;
-/// In microseconds: the least that the kernel takes.
+/// In microseconds: the minimum that the kernel accepts.
 const QUOTA_MIN: u64 = 1000;
-/// In microseconds: the most that it takes, some hundred million CPUs.
+/// In microseconds: the maximum that the kernel accepts, about 175 million CPUs.
 const QUOTA_MAX: u64 = (1 << 44) - 1;
 const NANOS_IN_MILLI: u128 = 1_000_000;
 const NANOS_IN_ONE: u128 = 1_000_000_000;
 
-/// The limits of a cgroup for the whole pod, without overhead; nothing where nothing was announced.
+/// Returns the limits of a cgroup for the whole pod, without overhead; empty without a declaration.
 ///
-/// What is stated for the pod goes before its containers. Of these, init containers run one after another and before the
-/// rest, so the pod needs the most of any of them or all of the rest together, whichever is more; the wire does not tell
-/// which of them stay. A pod has a limit only where each of its containers has one. Fractions are rounded up, and an
-/// amount that no kernel can count is no limit. Huge pages are limited by each container alone.
+/// Resources of the pod itself override those of its containers. Init containers run one after
+/// another before the rest, so the pod needs the maximum of any init container and the sum of the
+/// rest; CRI does not mark init containers that keep running (sidecars). A pod has a limit only if
+/// each of its containers has one. Fractions are rounded up, and an amount that the kernel cannot
+/// represent is unlimited. Huge pages are limited per container only.
 pub fn pod_limits(announced: &PodResourceConfig) -> LimitsPatch {
     if announced.containers.is_empty() && announced.resources.is_none() {
         return LimitsPatch::default();
@@ -35,8 +36,8 @@ pub fn pod_limits(announced: &PodResourceConfig) -> LimitsPatch {
     }
 }
 
-/// In billionths. Where a container states a limit alone, it requests as much; and so does a pod none of whose containers
-/// requests anything.
+/// Returns the request in billionths. A container with only a limit requests the same amount; so
+/// does a pod if none of its containers requests the resource.
 fn request(announced: &PodResourceConfig, name: &str) -> u128 {
     let of_container = |container: &ContainerResourceConfig| {
         let resources = container.resources.as_ref()?;
@@ -52,7 +53,7 @@ fn request(announced: &PodResourceConfig, name: &str) -> u128 {
         .unwrap_or(0)
 }
 
-/// In billionths. A limit of nothing is none, as in Kubernetes.
+/// Returns the limit in billionths. A limit of 0 means no limit, as in Kubernetes.
 fn limit(announced: &PodResourceConfig, name: &str) -> Option<u128> {
     let stated = |resources: &Option<Resources>| of(&resources.as_ref()?.limits, name).filter(|limit| *limit > 0);
     let each = || {
@@ -68,10 +69,10 @@ fn of(amounts: &ResourceList, name: &str) -> Option<u128> {
     amounts.get(name).map(Quantity::nanos)
 }
 
-/// All regular containers at once, or the most of an init container.
+/// Returns the sum of all regular containers, or the maximum of an init container if that is more.
 fn together(announced: &PodResourceConfig, amount: impl Fn(&ContainerResourceConfig) -> u128) -> u128 {
     let of = |kind| announced.containers.iter().filter(move |container| container.kind == kind).map(&amount);
-    // No request has room for as many containers as it would take to overflow this.
+    // Cannot overflow: a request cannot contain enough containers.
     let sum: u128 = of(ContainerKind::Regular).sum();
     sum.max(of(ContainerKind::Init).max().unwrap_or(0))
 }

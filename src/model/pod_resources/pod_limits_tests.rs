@@ -34,12 +34,12 @@ fn pod(containers: Vec<ContainerResourceConfig>, resources: Option<Resources>) -
     pod_limits(&PodResourceConfig { containers, resources, source: Source::Request })
 }
 
-/// Shares, quota and memory; -1 is unlimited, and 0 stays as it is.
+/// Returns shares, quota and memory; -1 is unlimited, and 0 means not set.
 fn numbers(patch: &LimitsPatch) -> (i64, i64, i64) {
     let LimitsPatch { cpu_quota, cpu_period, cpu_shares, memory, .. } = patch.clone();
     assert_eq!(cpu_period.map(i64::from), cpu_quota.map(|_| 100_000));
     let rest = LimitsPatch { cpu_quota, cpu_period, cpu_shares, memory, ..LimitsPatch::default() };
-    assert_eq!(*patch, rest, "only these four are decided");
+    assert_eq!(*patch, rest, "only these four are set");
     let quota = match cpu_quota {
         Some(CpuQuota::Micros(Micros(micros))) => i64::try_from(micros).unwrap(),
         Some(CpuQuota::Unlimited) => -1,
@@ -54,7 +54,7 @@ fn numbers(patch: &LimitsPatch) -> (i64, i64, i64) {
 }
 
 #[test]
-fn nothing_announced_changes_nothing() {
+fn an_empty_declaration_sets_no_limits() {
     assert_eq!(pod(vec![], None), LimitsPatch::default());
 }
 
@@ -66,7 +66,7 @@ fn a_pod_is_the_sum_of_its_containers() {
 }
 
 #[test]
-fn an_init_container_counts_where_it_needs_more_than_the_others_together() {
+fn an_init_container_counts_if_it_needs_more_than_the_rest_together() {
     let small = || regular(&[("cpu", "100m")], &[("cpu", "200m"), ("memory", "10Mi")]);
     let first = || init(&[("cpu", "150m")], &[("cpu", "1"), ("memory", "15Mi")]);
     let second = || init(&[("cpu", "500m")], &[("cpu", "500m"), ("memory", "5Mi")]);
@@ -89,14 +89,14 @@ fn one_container_without_a_limit_leaves_the_pod_without_it() {
 }
 
 #[test]
-fn what_is_stated_for_the_pod_goes_before_its_containers() {
+fn pod_level_resources_override_those_of_containers() {
     let open = || vec![regular(&[("cpu", "250m")], &[]), container(ContainerKind::Regular, None)];
     let whole = resources(&[("cpu", "2")], &[("cpu", "3"), ("memory", "1Gi")]);
     assert_eq!(numbers(&pod(open(), Some(whole))), (2048, 300_000, 1 << 30));
-    // One resource is stated, the other is the sum.
+    // One resource is set for the pod, the other is the sum.
     let limited = vec![regular(&[("cpu", "250m")], &[("cpu", "500m"), ("memory", "64Mi")])];
     assert_eq!(numbers(&pod(limited, Some(resources(&[], &[("memory", "1Gi")])))), (256, 50_000, 1 << 30));
-    // The pod's limit is its request only where no container has one.
+    // The pod's limit is its request only if no container has a request.
     let limits = || Some(resources(&[], &[("cpu", "3")]));
     assert_eq!(numbers(&pod(open(), limits())), (256, 300_000, 0));
     assert_eq!(numbers(&pod(vec![container(ContainerKind::Regular, None)], limits())), (3072, 300_000, 0));
@@ -109,7 +109,7 @@ fn a_limit_alone_is_also_the_request() {
 }
 
 #[test]
-fn numbers_stay_in_the_range_of_the_kernel_and_fractions_are_rounded_up() {
+fn values_are_clamped_to_kernel_ranges_and_rounded_up() {
     let cases = [
         ("1m", "1m", (2, 1000)),
         ("1u", "1u", (2, 1000)),
@@ -134,9 +134,9 @@ fn numbers_stay_in_the_range_of_the_kernel_and_fractions_are_rounded_up() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The kubelet's own words, in whole milli-CPUs and bytes.
+    /// The kubelet's algorithm, in whole milli-CPUs and bytes.
     #[test]
-    fn a_pod_is_as_large_as_the_kubelet_makes_it(
+    fn pod_limits_equal_those_of_the_kubelet(
         regulars in proptest::collection::vec((0..5000_u64, 1..5000_u64, 1..1_000_000_u64), 1..5),
         inits in proptest::collection::vec((0..5000_u64, 1..5000_u64, 1..1_000_000_u64), 0..5),
     ) {

@@ -1,4 +1,4 @@
-//! Names as Kubernetes gives them to resources and annotations.
+//! Qualified names of Kubernetes, used for resources and annotations.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -7,10 +7,10 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no name: must be like memory or example.com/gpu")]
+#[error("invalid name {0:?}: expected a form like memory or example.com/gpu")]
 pub struct InvalidName(String);
 
-/// A name with or without a domain before it: `memory`, `example.com/gpu`.
+/// A name with an optional domain as prefix: `memory`, `example.com/gpu`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct QualifiedName(String);
@@ -33,13 +33,13 @@ impl FromStr for QualifiedName {
     }
 }
 
-/// Letters, digits, and between them also `-`, `_` and `.`.
+/// Returns whether `text` has letters and digits and, not at its ends, `-`, `_` and `.`.
 fn is_name(text: &str) -> bool {
     let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
     text.len() <= 63 && text.bytes().all(inner) && has_ends(text.as_bytes(), |b| b.is_ascii_alphanumeric())
 }
 
-/// As in DNS, in small letters.
+/// Returns whether `text` is a DNS name in lower case.
 fn is_domain(text: &str) -> bool {
     let outer = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
     let label = |label: &str| label.bytes().all(|b| outer(b) || b == b'-') && has_ends(label.as_bytes(), outer);
@@ -50,7 +50,7 @@ fn has_ends(bytes: &[u8], good: impl Fn(u8) -> bool) -> bool {
     matches!((bytes.first(), bytes.last()), (Some(first), Some(last)) if good(*first) && good(*last))
 }
 
-/// Lets a map be asked by text; texts have the same order.
+/// Allows lookup in a map by `str`, which has the same order.
 impl Borrow<str> for QualifiedName {
     fn borrow(&self) -> &str {
         &self.0
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_that_kubernetes_takes() {
+    fn names_valid_in_kubernetes_are_accepted() {
         let longest = format!("{}/{}", vec!["a".repeat(63); 3].join("."), "b".repeat(63));
         for good in ["cpu", "memory", "hugepages-2Mi", "example.com/gpu", "a", "A_b.c-1", "x.y/Z", &longest] {
             assert_eq!(good.parse::<QualifiedName>().unwrap().as_str(), good);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_would_not_take_is_refused() {
+    fn names_invalid_in_kubernetes_are_refused() {
         let (long, domain) = ("a".repeat(64), format!("{}/x", "a.".repeat(127) + "a"));
         for bad in [
             "",

@@ -16,7 +16,7 @@ impl fmt::Display for Micros {
     }
 }
 
-/// How much CPU time a group may use in each period.
+/// The CPU time that a cgroup may use in each period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CpuQuota {
     Unlimited,
@@ -24,7 +24,8 @@ pub enum CpuQuota {
 }
 
 impl CpuQuota {
-    /// Takes CRI's number: -1 is unlimited. 0, CRI's "not specified", is refused: leave the field out instead.
+    /// Converts CRI's number: -1 is unlimited. Rejects 0, which means "not specified" in CRI: leave
+    /// the field out instead.
     pub fn new(value: i64) -> Result<Self, InvalidLimits> {
         match u64::try_from(value) {
             Ok(micros @ 1000..) => Ok(Self::Micros(Micros(micros))),
@@ -34,7 +35,7 @@ impl CpuQuota {
     }
 }
 
-/// The length of the period that a quota counts for.
+/// The length of the period of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "i64", into = "i64")]
 pub struct CpuPeriod(pub(super) u32);
@@ -52,13 +53,13 @@ impl CpuPeriod {
     }
 }
 
-/// The weight of a group against its siblings as cgroup v1 and CRI count it; one CPU is 1024.
+/// The CPU weight of a cgroup relative to its siblings in units of cgroup v1 and CRI; one CPU is 1024.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "i64", into = "i64")]
 pub struct CpuShares(pub(super) u32);
 
 impl CpuShares {
-    /// The kernel would clamp values outside the range without a word, so they are refused.
+    /// Rejects values outside the range, which the kernel would silently clamp.
     pub fn new(value: i64) -> Result<Self, InvalidLimits> {
         match u32::try_from(value) {
             Ok(shares @ 2..=262_144) => Ok(Self(shares)),
@@ -71,7 +72,7 @@ impl CpuShares {
     }
 }
 
-/// The weight of a group against its siblings as cgroup v2 counts it; the default is 100.
+/// The CPU weight of a cgroup relative to its siblings in units of cgroup v2; the default is 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct CpuWeight(pub(super) u16);
@@ -89,7 +90,7 @@ impl CpuWeight {
     }
 }
 
-/// A set of CPUs or memory nodes, kept as it was written, for instance `0-3,7`; never empty.
+/// A non-empty set of CPUs or memory nodes with its original text, for instance `0-3,7`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CpuSet {
@@ -98,7 +99,7 @@ pub struct CpuSet {
 }
 
 impl CpuSet {
-    /// The largest number taken: far above what any kernel is built for, small enough to count on.
+    /// The largest accepted number: above any kernel's maximum, and `+ 1` cannot overflow.
     const MAX: u32 = 1 << 20;
 
     pub fn new(text: &str) -> Result<Self, InvalidLimits> {
@@ -126,13 +127,13 @@ impl CpuSet {
         &self.text
     }
 
-    /// Whether every member of `other` is also in this set.
+    /// Returns whether every member of `other` is also in this set.
     pub fn contains(&self, other: &CpuSet) -> bool {
         let within = |&(low, high): &(u32, u32)| self.ranges.iter().any(|r| r.0 <= low && high <= r.1);
         other.ranges.iter().all(within)
     }
 
-    /// Every member, lowest first.
+    /// Iterates over all members in ascending order.
     pub fn members(&self) -> impl Iterator<Item = u32> + '_ {
         self.ranges.iter().flat_map(|&(low, high)| low..=high)
     }
@@ -143,7 +144,7 @@ fn index(text: &str) -> Option<u32> {
     digits.then(|| text.parse().ok()).flatten().filter(|n| *n <= CpuSet::MAX)
 }
 
-/// Two sets are equal when they have the same members, however they are written.
+/// Two sets are equal if they have the same members; their texts may differ.
 impl PartialEq for CpuSet {
     fn eq(&self, other: &Self) -> bool {
         self.ranges == other.ranges

@@ -1,6 +1,6 @@
-//! What a container may use: the change that was asked for and what the kernel says is in force.
+//! Limits of containers: as requested ([`LimitsPatch`]) and as read from the kernel ([`ObservedLimits`]).
 //!
-//! Units are types, and a value that the kernel would refuse whatever the circumstances cannot be made.
+//! Each unit has a type, whose constructor rejects values that the kernel would always reject.
 
 mod cpu;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cpu::{CpuPeriod, CpuQuota, CpuSet, CpuShares, CpuWeight, Micros};
 
-/// A value that no kernel takes, with the field it was meant for.
+/// A value that no kernel accepts, with its field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidLimits {
     #[error("cpu_quota is {0}: must be -1 (unlimited) or at least 1000 microseconds")]
@@ -24,11 +24,11 @@ pub enum InvalidLimits {
     CpuWeight(u64),
     #[error("{field} is {value}: must be -1 (unlimited) or positive")]
     Memory { field: &'static str, value: i64 },
-    #[error("cpu or memory node list {0:?} is malformed: must be like 0-3,7")]
+    #[error("invalid list of CPUs or memory nodes {0:?}: expected a form like 0-3,7")]
     CpuSet(String),
-    #[error("hugepage_limits.page_size is {0:?}: must be like 64KB, 2MB or 1GB")]
+    #[error("hugepage_limits.page_size is {0:?}: expected a form like 64KB, 2MB or 1GB")]
     HugePageSize(String),
-    #[error("unified key {0:?} is no resource file: must match [a-z0-9_.]+ and not start with \"cgroup.\"")]
+    #[error("invalid unified key {0:?}: must match [a-z0-9_.]+ and not start with \"cgroup.\"")]
     UnifiedKey(String),
     #[error("oom_score_adj is {0}: must be -1000 to 1000")]
     OomScoreAdj(i64),
@@ -44,7 +44,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A ceiling on memory.
+/// A limit on memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MemoryLimit {
     Unlimited,
@@ -52,7 +52,8 @@ pub enum MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Takes CRI's number for `field`: -1 is unlimited. 0, CRI's "not specified", is refused: leave the field out instead.
+    /// Converts CRI's number of `field`: -1 is unlimited. Rejects 0, which means "not specified" in
+    /// CRI: leave the field out instead.
     pub fn new(field: &'static str, value: i64) -> Result<Self, InvalidLimits> {
         match u64::try_from(value) {
             Ok(bytes @ 1..) => Ok(Self::Bytes(Bytes(bytes))),
@@ -61,7 +62,7 @@ impl MemoryLimit {
         }
     }
 
-    /// The ceiling, or `None` where there is none.
+    /// Returns the limit, or `None` if unlimited.
     pub fn bytes(self) -> Option<Bytes> {
         match self {
             Self::Unlimited => None,
@@ -70,7 +71,7 @@ impl MemoryLimit {
     }
 }
 
-/// The size of a huge page as the kernel spells it in file names, for instance `2MB`.
+/// The size of a huge page as in the kernel's file names, for instance `2MB`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct HugePageSize(String);
@@ -93,7 +94,7 @@ impl HugePageSize {
 
 /// The name of a cgroup v2 resource file, for instance `memory.high`.
 ///
-/// Files under `cgroup.` move, freeze and kill processes: they are not resources and cannot be named.
+/// Files with the prefix `cgroup.` move, freeze and kill processes, so they are rejected.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct UnifiedKey(String);
@@ -116,7 +117,7 @@ impl UnifiedKey {
     }
 }
 
-/// How readily the kernel kills a process when memory runs out; 0 is a value like any other.
+/// The oom_score_adj of a process: a higher value makes an OOM kill more likely. 0 is a valid value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "i64", into = "i64")]
 pub struct OomScoreAdj(i16);
@@ -134,7 +135,7 @@ impl OomScoreAdj {
     }
 }
 
-/// Lets a checked type be stored as the plain one it is made from, and checks again when it is read.
+/// Implements conversions that store a checked type as its plain type and check it again when read.
 macro_rules! stored_as {
     ($plain:ty: $($checked:ident by $make:expr, $take:expr;)*) => {$(
         impl TryFrom<$plain> for $checked {
@@ -166,7 +167,7 @@ stored_as! { String:
     UnifiedKey by |text: String| UnifiedKey::new(&text), |key: UnifiedKey| key.0;
 }
 
-/// A change to what a container may use: what is `None`, or not in a map, stays as it is.
+/// A change of a container's limits. A limit that is `None`, or not in a map, is not changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LimitsPatch {
     pub cpu_quota: Option<CpuQuota>,
@@ -181,12 +182,12 @@ pub struct LimitsPatch {
     pub hugepages: BTreeMap<HugePageSize, Bytes>,
     /// Raw cgroup v2 files and their values.
     pub unified: BTreeMap<UnifiedKey, String>,
-    /// Belongs to processes, not to a cgroup: whoever holds the processes applies it.
+    /// A setting of processes, not of a cgroup; applied separately.
     pub oom_score_adj: Option<OomScoreAdj>,
 }
 
 impl LimitsPatch {
-    /// This patch with everything that `later` names laid over it.
+    /// Returns this patch with every value that `later` sets.
     pub fn merged(mut self, later: &LimitsPatch) -> LimitsPatch {
         let LimitsPatch {
             cpu_quota,
@@ -217,7 +218,7 @@ impl LimitsPatch {
     }
 }
 
-/// What the kernel says is in force now. `None` is "no limit", or that the host has no such controller.
+/// The limits read from the kernel. `None`: no limit, or the host does not have the controller.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObservedLimits {
     pub cpu_quota: Option<Micros>,
@@ -232,7 +233,7 @@ pub struct ObservedLimits {
     pub cpuset_cpus: Option<CpuSet>,
     pub cpuset_mems: Option<CpuSet>,
     pub hugepages: BTreeMap<HugePageSize, Bytes>,
-    /// Of the first process, not of a cgroup: whoever knows that fills it in.
+    /// A setting of the first process, not of a cgroup; filled in by a caller that has its pid.
     pub oom_score_adj: Option<OomScoreAdj>,
 }
 
@@ -241,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quota_takes_minus_one_as_unlimited_and_refuses_what_the_kernel_refuses() {
+    fn quota_accepts_minus_one_as_unlimited_and_rejects_invalid_values() {
         assert_eq!(CpuQuota::new(-1), Ok(CpuQuota::Unlimited));
         assert_eq!(CpuQuota::new(1000), Ok(CpuQuota::Micros(Micros(1000))));
         for bad in [0, 999, -2, i64::MIN] {
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_end_where_the_kernel_ends_them() {
+    fn ranges_equal_those_of_the_kernel() {
         assert!(CpuPeriod::new(1000).is_ok() && CpuPeriod::new(1_000_000).is_ok());
         assert!(CpuPeriod::new(999).is_err() && CpuPeriod::new(1_000_001).is_err());
         assert!(CpuShares::new(2).is_ok() && CpuShares::new(262_144).is_ok());
@@ -261,13 +262,13 @@ mod tests {
     }
 
     #[test]
-    fn memory_names_the_field_it_refuses() {
+    fn an_invalid_memory_limit_is_refused_with_its_field() {
         let refused = MemoryLimit::new("memory_limit_in_bytes", 0).unwrap_err();
         assert_eq!(refused.to_string(), "memory_limit_in_bytes is 0: must be -1 (unlimited) or positive");
     }
 
     #[test]
-    fn sets_are_equal_by_their_members() {
+    fn cpu_sets_are_compared_by_their_members() {
         assert_eq!(CpuSet::new("0-3,7").unwrap(), CpuSet::new("7,2-3,0,1").unwrap());
         assert_ne!(CpuSet::new("0-3").unwrap(), CpuSet::new("0-4").unwrap());
         assert_eq!(CpuSet::new("7,0-1\n").unwrap().as_str(), "7,0-1");
@@ -276,14 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn malformed_sets_are_refused() {
+    fn malformed_cpu_sets_are_refused() {
         for bad in ["", "a", "1-", "-1", "3-1", "1,,2", "1 2", "0-4294967295", "+1", "0-3\n1"] {
             assert!(CpuSet::new(bad).is_err(), "{bad:?}");
         }
     }
 
     #[test]
-    fn a_unified_key_cannot_leave_its_cgroup_nor_move_processes() {
+    fn a_unified_key_cannot_escape_its_cgroup_or_move_processes() {
         for good in ["memory.high", "hugetlb.2mb.max", "io.max", "memory.swap.max"] {
             assert!(UnifiedKey::new(good).is_ok(), "{good}");
         }
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_patch_wins_only_where_it_speaks() {
+    fn a_later_patch_overrides_only_the_values_it_sets() {
         let first = LimitsPatch {
             memory: Some(MemoryLimit::Bytes(Bytes(1))),
             cpu_shares: Some(CpuShares::new(512).unwrap()),

@@ -7,7 +7,7 @@ fn announced(source: Source) -> PodResourceConfig {
     PodResourceConfig { source, ..pod_record().spec.pod_resources.unwrap() }
 }
 
-/// The container that was announced, changed.
+/// The container that was declared, changed.
 fn arrived(change: impl FnOnce(&mut ContainerSpec)) -> ContainerSpec {
     let mut spec = container_record().spec;
     change(&mut spec);
@@ -38,8 +38,8 @@ fn what_differs_is_told_or_refused_by_the_policy() {
             c.mounts[0].readonly = false;
         })
     };
-    let said = "config.mounts[\"/data\"].readonly: false, but true was announced; config.devices[\"/dev/fuse\"]: \
-                missing, but \"/dev/host-fuse\" was announced";
+    let said = "config.mounts[\"/data\"].readonly: false, but true was declared; config.devices[\"/dev/fuse\"]: \
+                missing, but \"/dev/host-fuse\" was declared";
     assert_eq!(refused(different()), format!("the container is not as announced with its pod: {said}"));
     let told = check(MismatchPolicy::Warn, Some(&announced(Source::Request)), &mut different()).unwrap();
     assert_eq!(told.unwrap().to_string(), said);
@@ -48,7 +48,7 @@ fn what_differs_is_told_or_refused_by_the_policy() {
 #[test]
 fn a_container_that_nobody_announced_is_a_difference() {
     let said = refused(arrived(|c| c.meta.name = "debugger".into()));
-    assert!(said.ends_with(": config.metadata.name: \"debugger\", but no such container was announced"), "{said}");
+    assert!(said.ends_with(": config.metadata.name: \"debugger\", but no such container was declared"), "{said}");
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn many_differences_are_told_in_part_and_counted() {
         c.cdi_devices = (0..20).map(|number| format!("v.example/gpu={}", 100 + number)).collect();
     });
     let said = refused(many);
-    assert_eq!(said.matches("was announced").count(), 16);
+    assert_eq!(said.matches("was declared").count(), 16);
     assert!(said.ends_with("; and 5 more"), "{said}");
 }
 
