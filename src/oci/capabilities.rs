@@ -1,11 +1,11 @@
-//! Which capabilities a container has.
+//! Computes the capabilities of a container.
 
 use model::{CAPABILITIES, ContainerSecurity};
 use oci_spec::runtime::{Capabilities, Capability};
 
 use super::OciError;
 
-/// Stands for every capability.
+/// CRI's name for all capabilities.
 const ALL: &str = "ALL";
 
 #[derive(Debug)]
@@ -28,7 +28,8 @@ pub(super) fn sets(default: &Capabilities, security: &ContainerSecurity) -> Resu
     Ok(Sets { bounding, ambient })
 }
 
-/// Default, without what is dropped, with what is added; `ALL` counts first on either side. Privileged has all.
+/// Returns the default capabilities, with additions and without dropped ones; `ALL` is applied before
+/// single names. A privileged container has all.
 pub fn effective(default: &Capabilities, security: &ContainerSecurity) -> Result<Capabilities, OciError> {
     if security.privileged {
         return Ok(all().collect());
@@ -57,7 +58,7 @@ fn all() -> impl Iterator<Item = Capability> {
     CAPABILITIES.iter().filter_map(|name| name.parse().ok())
 }
 
-/// Reads a name without `CAP_`, or `ALL`.
+/// Parses a name without `CAP_`, or `ALL`.
 fn named(name: &str) -> Result<Capabilities, OciError> {
     if name == ALL {
         return Ok(all().collect());
@@ -71,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_capability_has_its_word_in_oci() {
+    fn every_capability_has_a_name_in_oci() {
         assert_eq!(all().count(), CAPABILITIES.len());
         assert!(all().zip(CAPABILITIES).all(|(capability, name)| capability.to_string() == name));
     }

@@ -1,4 +1,4 @@
-//! The ids of a container in a user namespace, and those that its mounts show.
+//! Sets the id mappings of a container and of its mounts.
 
 use model::{IdMapping, NsMode, UserNs, UserRef};
 use oci_spec::OciSpecError;
@@ -6,8 +6,8 @@ use oci_spec::runtime::{LinuxIdMapping, LinuxIdMappingBuilder, Mount};
 
 use super::{OciError, SpecInputs};
 
-/// The pod's ids, which have to be the container's too, with its user and groups among them; none where they are the
-/// host's.
+/// Returns the id mappings of the pod, or `None` without a user namespace. Checks that the container
+/// has the same mappings and that they contain its user and groups.
 pub(super) fn of<'a>(given: &SpecInputs<'a>) -> Result<Option<&'a UserNs>, OciError> {
     let asked = &given.container.security.namespaces;
     let ids = given.pod.security.namespaces.user.as_ref();
@@ -34,7 +34,7 @@ pub(super) fn of<'a>(given: &SpecInputs<'a>) -> Result<Option<&'a UserNs>, OciEr
             user
         }
     };
-    let known = |field, id: u32, there: Option<u32>| there.map(drop).ok_or(OciError::NoSuchId { field, id });
+    let known = |field, id: u32, host: Option<u32>| host.map(drop).ok_or(OciError::NoSuchId { field, id });
     known(user, given.user.uid, ids.uid(given.user.uid))?;
     known(group, given.user.gid, ids.gid(given.user.gid))?;
     given.groups.iter().try_for_each(|gid| known(others(gid), *gid, ids.gid(*gid)))?;
@@ -48,7 +48,7 @@ pub(super) fn lines(lines: &[IdMapping]) -> Result<Vec<LinuxIdMapping>, OciSpecE
     lines.iter().map(line).collect()
 }
 
-/// The mount, with its files under `ids`.
+/// Returns the mount as an idmapped mount with `ids`.
 pub(super) fn shown(mut mount: Mount, ids: Option<&UserNs>) -> Result<Mount, OciSpecError> {
     if let Some(UserNs { uids, gids }) = ids {
         mount.set_uid_mappings(Some(lines(uids)?)).set_gid_mappings(Some(lines(gids)?));

@@ -1,7 +1,8 @@
-//! The OCI configuration (`config.json`) of a container: a pure function of the request, the image and the pod.
+//! Builds the OCI configuration (`config.json`) of a container from the request, the image and the pod.
 //!
-//! The configuration is complete, as hooks and people expect it. The shim decides which parts libcontainer gets and
-//! which parts crisp applies itself. [`cdi`] resolves CDI devices. No async code, no wire types.
+//! The configuration is complete, as hooks and administrators expect. The shim decides which parts
+//! are passed to libcontainer and which parts crisp applies itself. [`cdi`] resolves CDI devices.
+//! No async code, no wire types.
 #![forbid(unsafe_code)]
 
 mod capabilities;
@@ -33,33 +34,35 @@ use crate::cdi::Edits;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OciError {
-    #[error("config.command: neither the container nor its image {image} says what to run")]
+    #[error("config.command: neither the container nor its image {image} has a command")]
     NoCommand { image: String },
-    #[error("config.linux.security_context.capabilities: there is no capability {0:?}")]
+    #[error("config.linux.security_context.capabilities: unknown capability {0:?}")]
     UnknownCapability(String),
-    #[error("config.linux.security_context.capabilities.add_ambient_capabilities: the container has no {0}")]
+    #[error("config.linux.security_context.capabilities.add_ambient_capabilities: the container does not have {0}")]
     AmbientAlone(String),
-    #[error("config.linux.security_context.namespace_options.{0}: the host's was asked for, but the pod has its own")]
+    #[error("config.linux.security_context.namespace_options.{0}: must not be NODE: the pod has its own namespace")]
     NotThePods(&'static str),
-    #[error("config.linux.security_context.namespace_options.userns_options: not those of the pod")]
+    #[error("config.linux.security_context.namespace_options.userns_options: must equal those of the pod")]
     NotThePodsIds,
-    #[error("config.linux.security_context.namespace_options.pid: a user namespace cannot have the host's")]
+    #[error("config.linux.security_context.namespace_options.pid: must not be NODE in a pod with a user namespace")]
     HostPids,
-    #[error("{field}: {id} is no id in the pod's user namespace")]
+    #[error("{field}: {id} is not mapped in the pod's user namespace")]
     NoSuchId { field: &'static str, id: u32 },
-    #[error("config.mounts[{0}].propagation: nothing that is mounted in a user namespace may reach the host")]
+    #[error(
+        "config.mounts[{0}].propagation: bidirectional mount propagation is not allowed in pods with a user namespace"
+    )]
     Bidirectional(usize),
-    #[error("config.CDI_devices: mount at {0}: nothing that is mounted in a user namespace may reach the host")]
+    #[error("config.CDI_devices: mount at {0}: shared propagation is not allowed in pods with a user namespace")]
     CdiShared(PathBuf),
-    #[error("config.linux.security_context.namespace_options.target_id: there is no such container")]
+    #[error("config.linux.security_context.namespace_options.target_id: container not found")]
     NoTarget,
-    #[error("config.mounts: container_path: nothing may be mounted over {0}")]
+    #[error("config.mounts: container_path: mounts over {0} are not allowed")]
     MountOver(String),
-    #[error("the image's working directory {0:?} is not absolute")]
+    #[error("the image's working directory {0:?} must be an absolute path")]
     WorkingDir(String),
     #[error("building the OCI configuration")]
     Build(#[from] OciSpecError),
-    #[error("writing down what was announced of the pod")]
+    #[error("serializing the declared pod resources")]
     Announced(#[from] serde_json::Error),
 }
 
@@ -83,37 +86,37 @@ impl ErrorClass for OciError {
     }
 }
 
-/// Everything that decides a configuration.
+/// The inputs of a configuration.
 #[derive(Debug)]
 pub struct SpecInputs<'a> {
     pub handler: &'a Handler,
     pub pod: &'a PodSpec,
     pub hostname: &'a str,
     pub held: &'a Sandbox,
-    /// The directory of the files that all containers of the pod have in `/etc`.
+    /// The directory with the pod's files that are mounted in each container's `/etc`.
     pub pod_files: &'a Path,
     pub container: &'a ContainerSpec,
     pub image: &'a image::Config,
     pub user: &'a image::User,
-    /// All groups beside the primary one.
+    /// All supplementary groups.
     pub groups: &'a [u32],
     pub cgroup: &'a str,
     pub cgroups: Version,
     /// Mount sources, in the order of the container's mounts: a path on the host, or an image's id and a path in it.
     pub sources: &'a [PathBuf],
-    /// What the image declares; none of them where a mount of the container's or one of ours is.
+    /// Volumes declared by the image, without those at the path of another mount.
     pub volumes: &'a [image::Volume],
     pub devices: &'a [LinuxDevice],
-    /// What CDI devices change; their nodes are among `devices`, their groups among `groups`.
+    /// Edits of CDI devices; `devices` already has their nodes, and `groups` their groups.
     pub edits: &'a Edits,
-    /// The first process of the container whose PID namespace is to be joined.
+    /// The first process of the container whose PID namespace this container joins.
     pub target: Option<u32>,
-    /// The AppArmor profile to run under.
+    /// The AppArmor profile of the container's processes.
     pub apparmor: Option<&'a str>,
     pub selinux: Option<&'a Labels>,
 }
 
-/// The capabilities a container has, by name, for whoever has to decide by them.
+/// Returns the capabilities of a container by name, for decisions of other crates.
 pub use capabilities::effective as capabilities_of;
 
 pub fn build(given: &SpecInputs<'_>) -> Result<Spec, OciError> {
@@ -148,7 +151,8 @@ pub fn build(given: &SpecInputs<'_>) -> Result<Spec, OciError> {
     Ok(spec)
 }
 
-/// Network, IPC and UTS are the pod's, whatever those are; the PID namespace is as the container asks.
+/// Returns the namespaces: network, IPC and UTS are those of the pod, the PID namespace is as the
+/// container requests.
 fn namespaces(given: &SpecInputs<'_>) -> Result<Vec<LinuxNamespace>, OciError> {
     let asked = &given.container.security.namespaces;
     let mut all = vec![namespace(LinuxNamespaceType::Mount, None)?];
@@ -169,7 +173,7 @@ fn namespaces(given: &SpecInputs<'_>) -> Result<Vec<LinuxNamespace>, OciError> {
     match asked.pid {
         NsMode::Container => all.push(namespace(LinuxNamespaceType::Pid, None)?),
         NsMode::Node => {}
-        // A pod that shares none gives each container its own; that is also what a client that is silent asks for.
+        // POD is also the default of CRI, so in a pod without a shared PID namespace it means CONTAINER.
         NsMode::Pod => match (&given.held.pid, given.pod.security.namespaces.pid) {
             (Some(path), _) => all.push(namespace(LinuxNamespaceType::Pid, Some(path))?),
             (None, NsMode::Node) => {}

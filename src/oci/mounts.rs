@@ -1,4 +1,4 @@
-//! What a container finds mounted.
+//! Builds the list of mounts of a container.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use oci_spec::runtime::{Mount, MountBuilder};
 
 use super::{OciError, SpecInputs, id_mapping};
 
-/// The kernel's file systems, which are always there, then all else from the top down: what is mounted in a volume is
-/// not hidden by it. A mount of the container's replaces one of ours at the same place.
+/// Returns the kernel's file systems, then all other mounts by depth, so that a volume does not hide
+/// a mount below it. A mount of the request replaces a default mount at the same path.
 pub(super) fn mounts(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
     let mut ours = of_pod(given)?;
     let mut own: Vec<Mount> = Vec::new();
@@ -26,7 +26,7 @@ pub(super) fn mounts(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
         ours.retain(|m| m.destination() != destination);
         own.push(match asked.source {
             MountSource::Host(_) => id_mapping::shown(bind(asked, source)?, of_mount.as_ref())?,
-            // Programs may be run from it, as Kubernetes has it. Its files are the container's own.
+            // Without noexec, as Kubernetes specifies. Its files have the container's ids.
             MountSource::Image { .. } => {
                 let shown = mount(destination, "image", source, &with_options(asked, &["ro", "nosuid", "nodev"]))?;
                 id_mapping::shown(shown, of_mount.as_ref().or(ids))?
@@ -37,18 +37,18 @@ pub(super) fn mounts(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
         let volume = mount(&volume.path, "bind", &volume.directory, &["rbind", "rw", "rprivate"])?;
         ours.push(id_mapping::shown(volume, ids)?);
     }
-    // A CDI device's replaces whatever else was asked for there, as it does with the peers.
+    // A mount of a CDI device replaces any other at its path, as in containerd and CRI-O.
     for edit in &given.edits.mounts {
         ours.retain(|m| m.destination() != edit.destination());
         own.retain(|m| m.destination() != edit.destination());
-        let told = |option: &String| matches!(option.as_str(), "shared" | "rshared");
-        if ids.is_some() && edit.options().iter().flatten().any(told) {
+        let is_shared = |option: &String| matches!(option.as_str(), "shared" | "rshared");
+        if ids.is_some() && edit.options().iter().flatten().any(is_shared) {
             return Err(OciError::CdiShared(edit.destination().clone()));
         }
         let binds = edit.typ().as_deref() == Some("bind");
         own.push(id_mapping::shown(edit.clone(), ids.filter(|_| binds))?);
     }
-    // Stable: among mounts of the same depth the order asked for stays.
+    // A stable sort keeps the requested order among mounts of the same depth.
     ours.extend(own);
     ours.sort_by_key(|m| m.destination().components().count());
     let mut all = kernel(given)?;
@@ -71,15 +71,16 @@ fn bind(asked: &model::Mount, source: &Path) -> Result<Mount, OciError> {
     mount(Path::new(&asked.container_path), "bind", source, &options)
 }
 
-/// What was asked holds for the whole volume, also for what is mounted in it: `noexec` in OCI's words would leave that out.
+/// Adds the requested options in their recursive form, since plain `noexec` would not apply to mounts
+/// below the volume.
 fn with_options<'a>(asked: &model::Mount, ours: &[&'a str]) -> Vec<&'a str> {
     const DEEP: [&str; 7] = ["rnoexec", "rnodev", "rnosuid", "rnoatime", "rnodiratime", "rrelatime", "rstrictatime"];
     let deep = |option: &String| DEEP.iter().find(|deep| deep[1..] == **option);
     ours.iter().chain(asked.options.iter().filter_map(deep)).copied().collect()
 }
 
-/// How many pseudo terminals a container may have open. By default the kernel leaves 3072 to all containers of a node
-/// together (`kernel.pty.max` less `kernel.pty.reserve`): one gets a sixth, enough for hundreds of sessions.
+/// The maximum number of open pseudo terminals of a container. By default the kernel allows 3072 for
+/// all containers of a node (`kernel.pty.max` minus `kernel.pty.reserve`): this is a sixth of them.
 const DEVPTS_MAX: &str = "max=512";
 
 fn kernel(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
@@ -100,17 +101,17 @@ fn kernel_access(given: &SpecInputs<'_>) -> &'static str {
     if given.container.security.privileged { "rw" } else { "ro" }
 }
 
-/// The container's cgroups and the pod's files.
+/// Returns the mounts of the container's cgroups and of the pod's files.
 fn of_pod(given: &SpecInputs<'_>) -> Result<Vec<Mount>, OciError> {
     let cgroup = ["nosuid", "noexec", "nodev", "relatime", kernel_access(given)];
     let mut all = vec![simple("/sys/fs/cgroup", "cgroup", &cgroup)?];
-    // With the host's IPC namespace goes the host's shared memory.
+    // A pod in the host's IPC namespace uses the host's /dev/shm.
     let shm = given.held.shm.as_deref().unwrap_or(Path::new("/dev/shm"));
     all.push(mount(Path::new("/dev/shm"), "bind", shm, &["rbind", "rw", "rprivate", "nosuid", "nodev", "noexec"])?);
     let access = if given.container.security.readonly_rootfs { "ro" } else { "rw" };
     for name in ["resolv.conf", "hostname", "hosts"] {
         let file = given.pod_files.join(name);
-        // A container may write them, and they lie on the host: no program, and no device, may come of that.
+        // The container may write these files of the host, so nosuid, nodev and noexec.
         let options = ["rbind", "rprivate", "nosuid", "nodev", "noexec", access];
         all.push(mount(&Path::new("/etc").join(name), "bind", &file, &options)?);
     }

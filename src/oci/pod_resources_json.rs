@@ -1,8 +1,10 @@
-//! Requests and limits as JSON: what hooks find in a container's annotations, and what a pod's annotation may announce.
+//! Pod resources as JSON, for hooks (annotations of a container) and for the annotation of a pod that
+//! declares them.
 //!
-//! It is protobuf's JSON form of CRI's `PodResourceConfig` and `KubernetesResources` (KEP-4112), but for three things. A
-//! quantity is its text, `"500m"`, as everywhere else in Kubernetes. The `type` of a container is always given, since
-//! protobuf takes none for the first value, which would make an init container of it. Values of enums are names, not numbers.
+//! The format is protobuf's JSON form of CRI's `PodResourceConfig` and `KubernetesResources`
+//! (KEP-4112), with three differences. A quantity is its text, `"500m"`, as everywhere in Kubernetes.
+//! The `type` of a container is required, since protobuf reads a missing one as the first value,
+//! INIT_CONTAINER. Values of enums are names, not numbers.
 //!
 //! ```json
 //! {
@@ -18,8 +20,8 @@
 //! }
 //! ```
 //!
-//! Reading takes the names of the `.proto` files too, `kubernetes_resources`, and refuses what it does not know, and a name
-//! that is there twice.
+//! The reader also accepts the names of the `.proto` files, `kubernetes_resources`. It rejects unknown
+//! and duplicate keys.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -32,14 +34,14 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The annotation with all that was announced of the pod: a [`PodJson`].
+/// The annotation with all declared resources of the pod: a [`PodJson`].
 pub const POD_RESOURCES: &str = "io.crisp.pod-resources";
 /// The annotation with the container's own requests and limits: a [`ResourcesJson`].
 pub const CONTAINER_RESOURCES: &str = "io.crisp.container-resources";
-/// Names that a hook can trust: nobody but crisp writes to them.
+/// Annotations that a hook can trust: only crisp sets them.
 pub const OURS: [&str; 2] = [POD_RESOURCES, CONTAINER_RESOURCES];
 
-/// Puts into `annotations` what hooks are told, and takes out what only looks like it.
+/// Sets crisp's own annotations for hooks, and removes forged ones of the client.
 pub(super) fn add_annotations(
     annotations: &mut HashMap<String, String>,
     pod: Option<&PodResourceConfig>,
@@ -55,7 +57,7 @@ pub(super) fn add_annotations(
     Ok(())
 }
 
-/// Brings what hooks are told in a configuration that was built before up to date.
+/// Updates crisp's own annotations in an existing configuration.
 pub fn update_annotations(
     spec: &mut Spec,
     pod: Option<&PodResourceConfig>,
@@ -184,7 +186,7 @@ pub struct ImageJson {
     pub runtime_handler: String,
 }
 
-/// What is written in braces. The reader takes a list of values, in the order of the fields, for the same: this does not.
+/// A JSON object. serde also reads a struct from an array of its values; this type rejects that.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Object<T>(pub T);
@@ -219,7 +221,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// A map with no name twice: the reader's own would keep the last, and say nothing.
+/// Reads a map and rejects duplicate keys; serde would silently keep the last one.
 fn each_once<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, String>, D::Error> {
     struct EachOnce;
 
@@ -227,14 +229,14 @@ fn each_once<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, Stri
         type Value = BTreeMap<String, String>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("names and texts")
+            f.write_str("an object with string values")
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
             let mut all = BTreeMap::new();
             while let Some((name, text)) = entries.next_entry::<String, String>()? {
                 if all.contains_key(&name) {
-                    return Err(A::Error::custom(format_args!("{name:?} is there twice")));
+                    return Err(A::Error::custom(format_args!("duplicate key {name:?}")));
                 }
                 all.insert(name, text);
             }

@@ -1,4 +1,4 @@
-//! The container's program: what, where, as whom.
+//! Builds the process of the configuration: command, working directory, environment, user and limits.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -49,8 +49,8 @@ fn rlimits(given: &SpecInputs<'_>) -> Result<Vec<PosixRlimit>, OciError> {
     Ok(given.handler.rlimits.iter().map(limit).collect::<Result<_, _>>()?)
 }
 
-/// The container's command replaces the image's entrypoint and its command; the container's arguments replace the
-/// image's command.
+/// Returns the command line. The container's command replaces the image's entrypoint and command;
+/// the container's arguments replace the image's command.
 fn args(given: &SpecInputs<'_>) -> Result<Vec<String>, OciError> {
     let (asked, image) = (given.container, given.image);
     let (entrypoint, rest) = if asked.command.is_empty() {
@@ -72,7 +72,8 @@ fn working_dir(given: &SpecInputs<'_>) -> Result<PathBuf, OciError> {
     }
 }
 
-/// The image's variables, overridden by the container's, and those by what its CDI devices need; what a program expects is added where both are silent.
+/// Returns the environment: defaults such as PATH, overridden by the image, by the container and by
+/// its CDI devices, in this order.
 fn env(given: &SpecInputs<'_>) -> Vec<String> {
     let mut env: Vec<String> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -92,7 +93,7 @@ fn env(given: &SpecInputs<'_>) -> Vec<String> {
         set("TERM=xterm".to_owned());
     }
     set(format!("HOME={}", given.user.home));
-    // What has no name is no variable.
+    // Skip entries without a name.
     given.image.env.iter().filter(|e| e.find('=') > Some(0)).cloned().for_each(&mut set);
     given.container.envs.iter().map(|(k, v)| format!("{k}={v}")).for_each(&mut set);
     given.edits.env.iter().cloned().for_each(&mut set);

@@ -1,4 +1,4 @@
-//! A pod, a container and an image for tests, and their `config.json`.
+//! Provides a pod, a container and an image for tests, and builds their `config.json`.
 
 use config::Handlers;
 

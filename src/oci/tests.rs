@@ -8,7 +8,7 @@ fn args(container: &ContainerSpec) -> Vec<String> {
 }
 
 #[test]
-fn command_and_arguments_replace_the_images_as_in_kubernetes() {
+fn command_and_arguments_override_the_image_as_in_kubernetes() {
     let mut container = given::container();
     assert_eq!(args(&container), ["/entry", "one", "two"]);
     container.args = vec!["x".into()];
@@ -20,7 +20,7 @@ fn command_and_arguments_replace_the_images_as_in_kubernetes() {
 }
 
 #[test]
-fn the_containers_variables_win_and_expected_ones_are_there() {
+fn variables_of_the_container_override_and_defaults_are_added() {
     let mut container = given::container();
     container.envs = vec![("A".into(), "container".into()), ("B".into(), "x=y".into())];
     let env = built(&container, &[]).unwrap().process().clone().unwrap().env().clone().unwrap();
@@ -46,7 +46,7 @@ fn destinations(spec: &Spec) -> Vec<&str> {
 }
 
 #[test]
-fn a_mount_of_the_container_replaces_ours_and_parents_come_first() {
+fn a_mount_of_the_container_replaces_a_default_and_parents_come_first() {
     let mut container = given::container();
     container.mounts = vec![
         volume("/data/deep", model::Propagation::Bidirectional),
@@ -67,7 +67,7 @@ fn a_mount_of_the_container_replaces_ours_and_parents_come_first() {
 }
 
 #[test]
-fn what_a_cdi_device_needs_wins_over_what_was_asked() {
+fn edits_of_a_cdi_device_override_the_request() {
     let mut container = given::container();
     container.envs = vec![("A".into(), "container".into())];
     container.mounts = vec![volume("/data", model::Propagation::Private), volume("/keep", model::Propagation::Private)];
@@ -99,7 +99,7 @@ fn what_a_cdi_device_needs_wins_over_what_was_asked() {
 }
 
 #[test]
-fn images_and_volumes_of_the_image_stand_among_the_others_by_depth() {
+fn image_mounts_and_image_volumes_are_sorted_by_depth() {
     let mut container = given::container();
     let mut of_image = volume("/v/image", model::Propagation::Private);
     of_image.source = model::MountSource::Image { image: container.image.clone(), sub_path: "x".into() };
@@ -111,14 +111,14 @@ fn images_and_volumes_of_the_image_stand_among_the_others_by_depth() {
     let all: Vec<_> = spec.mounts().iter().flatten().filter(|m| m.destination().starts_with("/v")).collect();
     let words = |at: usize| (all[at].typ().as_deref().unwrap(), all[at].options().as_ref().unwrap().join(","));
     assert_eq!(destinations(&spec).iter().filter(|path| path.starts_with("/v")).count(), 3);
-    assert_eq!(words(0), ("bind", "rbind,rw,rprivate".to_owned()), "writable beside a read-only root");
+    assert_eq!(words(0), ("bind", "rbind,rw,rprivate".to_owned()), "writable despite a read-only root");
     assert_eq!(words(1), ("image", "ro,nosuid,nodev".to_owned()));
     assert_eq!(all[1].source().as_deref(), Some(Path::new("sha256:abc/x")));
     assert_eq!(all[2].destination(), Path::new("/v/image/below"));
 }
 
 #[test]
-fn mount_options_hold_for_the_whole_volume() {
+fn mount_options_apply_recursively() {
     let mut container = given::container();
     let all = ["noexec", "nodev", "nosuid", "noatime", "nodiratime", "relatime", "strictatime"];
     let mut of_host = volume("/v", model::Propagation::Private);
@@ -138,7 +138,7 @@ fn mount_options_hold_for_the_whole_volume() {
 }
 
 #[test]
-fn a_volume_hides_nothing_that_is_mounted_below_it() {
+fn a_volume_does_not_hide_mounts_below_it() {
     let mut container = given::container();
     container.mounts = ["/dev", "/etc", "/sys"].map(|path| volume(path, model::Propagation::Private)).to_vec();
     let sources = vec![PathBuf::from("/src"); 3];
@@ -164,7 +164,7 @@ fn capabilities_are_added_and_dropped_by_name_and_unknown_ones_refused() {
 }
 
 #[test]
-fn a_privileged_container_has_nothing_hidden() {
+fn a_privileged_container_has_no_masked_paths() {
     let mut container = given::container();
     container.security.privileged = true;
     let spec = built(&container, &[]).unwrap();
@@ -175,7 +175,7 @@ fn a_privileged_container_has_nothing_hidden() {
 }
 
 #[test]
-fn hooks_are_told_what_was_announced_and_cannot_be_lied_to() {
+fn hooks_get_declared_resources_that_annotations_cannot_forge() {
     let (mut pod, mut container) = (given::pod(), given::container());
     let annotations = |pod: &PodSpec, container: &ContainerSpec| {
         let built = built_in(pod, container, &[], &[]).unwrap().annotations().clone().unwrap();
@@ -191,13 +191,13 @@ fn hooks_are_told_what_was_announced_and_cannot_be_lied_to() {
 
     pod.pod_resources = serde_json::from_str(include_str!("test_pod_resources.json")).unwrap();
     container.kubernetes_resources = pod.pod_resources.as_ref().and_then(|pod| pod.containers[1].resources.clone());
-    let told = annotations(&pod, &container);
-    assert_eq!((told.len(), told["mine"].as_str()), (3, "x"));
+    let built = annotations(&pod, &container);
+    assert_eq!((built.len(), built["mine"].as_str()), (3, "x"));
     let of_container = serde_json::json!({
         "requests": {"cpu": "500m", "memory": "64Mi"},
         "limits": {"cpu": "1", "memory": "100000001", "vendor.example/gpu": "1"},
     });
-    let value = |name: &str| serde_json::from_str::<serde_json::Value>(&told[name]).unwrap();
+    let value = |name: &str| serde_json::from_str::<serde_json::Value>(&built[name]).unwrap();
     assert_eq!(value("io.crisp.container-resources"), of_container);
     let uids = [serde_json::json!({"containerId": 0, "hostId": 65536, "length": 1000})];
     let gids = [
@@ -230,7 +230,7 @@ fn hooks_are_told_what_was_announced_and_cannot_be_lied_to() {
     assert_eq!(value("io.crisp.pod-resources"), of_pod);
 }
 
-/// A pod with ids of its own, and a container for it.
+/// Returns a pod with a user namespace and a container for it.
 fn apart() -> (PodSpec, ContainerSpec) {
     let line = |container, length| model::IdMapping { host: 65536 + container, container, length };
     let ids = model::UserNs { uids: vec![line(0, 2000)], gids: vec![line(0, 6), line(7, 1), line(100, 1)] };
@@ -241,7 +241,7 @@ fn apart() -> (PodSpec, ContainerSpec) {
 }
 
 #[test]
-fn a_user_namespace_is_the_pods_and_its_ids_are_on_all_that_is_crisps() {
+fn a_container_joins_the_pods_user_namespace_and_its_mounts_are_mapped() {
     let (pod, mut container) = apart();
     container.mounts = vec![volume("/bare", model::Propagation::Private), volume("/own", model::Propagation::Private)];
     let line = [model::IdMapping { host: 5, container: 6, length: 1 }];
@@ -259,32 +259,32 @@ fn a_user_namespace_is_the_pods_and_its_ids_are_on_all_that_is_crisps() {
     };
     assert_eq!(lines("/declared"), Some((0, 65536, 2000)));
     for path in ["/etc/hosts", "/etc/hostname", "/etc/resolv.conf"] {
-        assert_eq!(lines(path), None, "{path} belongs to the pod's root by its owner");
+        assert_eq!(lines(path), None, "{path} is owned by the pod's root");
     }
     assert_eq!((lines("/bare"), lines("/own"), lines("/dev/shm"), lines("/sys")), (None, Some((6, 5, 1)), None, None));
 }
 
 #[test]
-fn ids_that_are_not_the_pods_are_refused_and_so_is_what_would_reach_the_host() {
+fn a_pod_with_a_user_namespace_refuses_other_mappings_and_host_access() {
     let (pod, container) = apart();
-    let said = |change: fn(&mut ContainerSpec)| {
+    let refused = |change: fn(&mut ContainerSpec)| {
         let mut container = container.clone();
         change(&mut container);
         built_in(&pod, &container, &["/a".into()], &[]).unwrap_err()
     };
-    assert!(matches!(said(|c| c.security.namespaces.user = None), OciError::NotThePodsIds));
+    assert!(matches!(refused(|c| c.security.namespaces.user = None), OciError::NotThePodsIds));
     assert!(matches!(built(&container, &[]), Err(OciError::NotThePodsIds)));
-    assert!(matches!(said(|c| c.security.namespaces.pid = NsMode::Node), OciError::HostPids));
-    let shared = said(|c| c.mounts = vec![volume("/v", model::Propagation::Bidirectional)]);
+    assert!(matches!(refused(|c| c.security.namespaces.pid = NsMode::Node), OciError::HostPids));
+    let shared = refused(|c| c.mounts = vec![volume("/v", model::Propagation::Bidirectional)]);
     assert!(matches!(shared, OciError::Bidirectional(0)));
     assert_eq!(shared.kind(), ErrorKind::Invalid);
 }
 
 #[test]
-fn users_and_groups_have_to_be_among_the_ids() {
+fn users_and_groups_must_be_mapped() {
     type Change = fn(&mut model::UserNs, &mut ContainerSpec);
     let (pod, container) = apart();
-    let said = |change: Change| {
+    let refused = |change: Change| {
         let (mut pod, mut container) = (pod.clone(), container.clone());
         let ids = pod.security.namespaces.user.as_mut().unwrap();
         change(ids, &mut container);
@@ -306,12 +306,12 @@ fn users_and_groups_have_to_be_among_the_ids() {
         }),
     ];
     for (words, change) in cases {
-        assert_eq!(said(change), format!("{words} is no id in the pod's user namespace"));
+        assert_eq!(refused(change), format!("{words} is not mapped in the pod's user namespace"));
     }
 }
 
 #[test]
-fn profile_and_labels_are_in_the_standards_words() {
+fn apparmor_profile_and_selinux_labels_are_set() {
     let spec = built(&given::container(), &[]).unwrap();
     let process = spec.process().as_ref().unwrap();
     assert_eq!(process.apparmor_profile().as_deref(), Some("profile"));

@@ -68,7 +68,7 @@ fn a_container_has_the_ids_of_its_pod_and_no_others() {
         (&plain, with(Some(mapped(ids())))),
     ] {
         let refusal = refused(&daemon, pod, config);
-        let field = "config.linux.security_context.namespace_options.userns_options: not those of the pod";
+        let field = "config.linux.security_context.namespace_options.userns_options: must equal those of the pod";
         assert!(refusal.code() == Code::InvalidArgument && refusal.message().contains(field), "{refusal:?}");
     }
 }
@@ -92,9 +92,9 @@ fn containers_that_cannot_be_are_refused_by_field_and_leave_nothing() {
     mapping.mounts = vec![v1::Mount { container_path, host_path, uid_mappings: ids(), ..Default::default() }];
     for (config, field) in [
         (host_pids, "config.linux.security_context.namespace_options.pid:"),
-        (as_user(idle("main"), 65536), "config.linux.security_context.run_as_user: 65536 is no id"),
-        (group, "config.linux.security_context.run_as_group: 65536 is no id"),
-        (groups, "config.linux.security_context.supplemental_groups: 70000 is no id"),
+        (as_user(idle("main"), 65536), "config.linux.security_context.run_as_user: 65536 is not mapped"),
+        (group, "config.linux.security_context.run_as_group: 65536 is not mapped"),
+        (groups, "config.linux.security_context.supplemental_groups: 70000 is not mapped"),
         (shared, "config.mounts[0].propagation:"),
         (mapping, "config.mounts[0].gidMappings: empty"),
     ] {
@@ -108,7 +108,10 @@ fn containers_that_cannot_be_are_refused_by_field_and_leave_nothing() {
     security(&mut config).namespace_options.as_mut().unwrap().userns_options = Some(mapped(vec![line(0, FIRST, 1000)]));
     security(&mut config).run_as_username = "user".into();
     let refusal = refused(&daemon, &few, config);
-    assert!(refusal.message().contains("run_as_username: 1000 is no id in the pod's user namespace"), "{refusal:?}");
+    assert!(
+        refusal.message().contains("run_as_username: 1000 is not mapped in the pod's user namespace"),
+        "{refusal:?}"
+    );
 }
 
 #[test]

@@ -1,14 +1,15 @@
-//! CDI devices that a container's annotations ask for.
+//! Reads CDI devices from a container's annotations.
 
 use std::collections::{BTreeMap, HashSet};
 
 use super::CdiError;
 
-/// What such an annotation begins with.
+/// The prefix of annotations with CDI devices.
 const PREFIX: &str = "cdi.k8s.io/";
 
-/// `asked`, then what the annotations ask for beside them, each device once. Where annotations are not `honoured`, one
-/// that asks for more is refused: a container without its device would fail later, and nobody would know why.
+/// Returns the devices in `asked` and then those in annotations, each once. If annotations are not
+/// `honoured`, one with further devices is an error: without its device the container would fail
+/// later for no visible reason.
 pub fn devices(
     asked: &[String],
     annotations: &BTreeMap<String, String>,
@@ -41,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_add_devices_in_the_order_of_their_names_and_each_once() {
+    fn annotations_add_devices_once_in_the_order_of_annotation_names() {
         let asked = ["v.example/g=1", "v.example/g=1", "v.example/g=0"].map(str::to_owned);
         let found = annotations(&[
             ("cdi.k8s.io/b", "v.example/g=2,v.example/g=0,v.example/g=3"),
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_that_is_not_honoured_may_say_what_was_said_and_no_more() {
+    fn an_annotation_that_is_not_honoured_must_not_add_devices() {
         let asked = ["v.example/g=1".to_owned()];
         let same = annotations(&[("cdi.k8s.io/a", "v.example/g=1")]);
         assert_eq!(devices(&asked, &same, false).unwrap(), asked);
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn an_annotation_that_names_no_device_is_refused_by_name() {
+    fn an_annotation_with_an_invalid_device_name_is_refused() {
         for value in ["", "gpu0", "v.example/g=1,", "v.example/g=1, v.example/g=2", "../x"] {
             let bad = annotations(&[("cdi.k8s.io/a", value)]);
             for honoured in [true, false] {

@@ -1,4 +1,4 @@
-//! What the devices of one container come to.
+//! Combines the edits of all CDI devices of a container.
 
 use std::fs::Metadata;
 use std::io;
@@ -15,38 +15,38 @@ use serde::{Deserialize, Serialize};
 use super::CdiError;
 use super::spec::{self, ContainerEdits, HookStage, MountKind, Node, NodeKind};
 
-/// Changes to a container, in the order in which they are made.
+/// Changes to a container, in the order in which they are applied.
 #[derive(Debug, Default)]
 pub struct Edits {
-    /// `NAME=value`; a later one of the same name wins.
+    /// `NAME=value`; a later entry overrides an earlier one of the same name.
     pub(crate) env: Vec<String>,
-    /// A later one at the same place wins.
+    /// A later node overrides an earlier one at the same path.
     pub nodes: Vec<NewNode>,
-    /// A later one at the same place wins.
+    /// A later mount overrides an earlier one at the same path.
     pub(crate) mounts: Vec<Mount>,
     pub(crate) hooks: Option<Hooks>,
-    /// Groups that its processes are in as well.
+    /// Supplementary groups of its processes.
     pub groups: Vec<u32>,
     pub used: Vec<InjectedDevice>,
 }
 
-/// A device node, and what may be done with it.
+/// A device node with its cgroup access rule.
 #[derive(Debug)]
 pub struct NewNode {
     pub node: LinuxDevice,
-    /// None: nothing, or there is no need for a rule.
+    /// `None`: no access, or no rule is needed.
     pub access: Option<Access>,
 }
 
-/// A CDI device that a container was given.
+/// A CDI device of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InjectedDevice {
     pub(crate) name: String,
-    /// The file that described it then.
+    /// The spec file at the time of creation.
     pub(crate) spec: PathBuf,
 }
 
-/// Who device nodes belong to where a spec does not say.
+/// The owner of device nodes for which the spec sets none.
 #[derive(Debug, Clone, Copy)]
 pub struct Owner {
     pub uid: u32,
@@ -54,7 +54,7 @@ pub struct Owner {
 }
 
 impl Edits {
-    /// `device` is who is to blame where the host lacks something.
+    /// Adds `part`. Errors about missing host files name `device`.
     pub(super) fn add(&mut self, device: &str, part: &ContainerEdits, owner: Owner) -> Result<(), CdiError> {
         let ContainerEdits { env, nodes, mounts, hooks, groups, beyond } = part;
         if let Some(what) = beyond {
@@ -80,7 +80,7 @@ impl Edits {
     }
 
     fn add_hook(&mut self, device: &str, hook: &spec::Hook) -> Result<(), CdiError> {
-        // That one runs in the container, whose files nobody can see yet.
+        // A startContainer hook is a file of the container, whose root is not mounted yet.
         if hook.moment != HookStage::StartContainer {
             runnable(&hook.path).map_err(|source| CdiError::Hook {
                 device: device.to_owned(),
@@ -129,7 +129,7 @@ fn new_mount(device: &str, mount: &spec::Mount) -> Result<Mount, CdiError> {
                 path: source.clone(),
                 source: error,
             })?;
-            // What OCI means where nothing is said.
+            // The default propagation of OCI.
             if !options.iter().any(|option| PROPAGATIONS.contains(&option.as_str())) {
                 options.push("rprivate".to_owned());
             }
@@ -140,7 +140,7 @@ fn new_mount(device: &str, mount: &spec::Mount) -> Result<Mount, CdiError> {
     Ok(MountBuilder::default().source(source).destination(target).typ(kind).options(options).build()?)
 }
 
-/// What the spec leaves open is as on the host, which must be asked only then.
+/// Returns a node for the container. Fields that the spec does not set are read from the host's node.
 fn new_node(device: &str, node: &Node, owner: Owner) -> Result<NewNode, CdiError> {
     let Node { path, host, kind, numbers, mode, uid, gid, access } = node;
     let described = *kind == Some(NodeKind::Fifo) || (kind.is_some() && numbers.is_some());

@@ -1,4 +1,4 @@
-//! Reading one spec file.
+//! Reads and parses one spec file.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -13,25 +13,25 @@ use super::spec::Spec;
 use super::validate::SpecError;
 use super::{validate, version};
 
-/// More than any known spec of a machine full of devices.
+/// Larger than any known spec of a host with many devices.
 pub(super) const BYTES_MAX: u64 = 2 << 20;
-/// A file that was written less than this before it was read may be written again without looking different.
+/// A file changed within this time before it is read may change again with an equal timestamp.
 const SETTLED_AFTER: Duration = Duration::from_secs(2);
 
-/// Why a file has no devices for anybody.
+/// The reason why a spec file is ignored.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FileError {
     #[error("{0}")]
     Read(#[from] io::Error),
-    #[error("is no file")]
+    #[error("is not a regular file")]
     NotAFile,
     #[error("has more than {BYTES_MAX} bytes")]
     TooLong,
-    #[error("belongs to user {0}: only root may say what containers are given")]
+    #[error("belongs to user {0}: must belong to root")]
     Owner(u32),
-    #[error("can be written by anybody")]
+    #[error("must not be world-writable")]
     Writable,
-    #[error("cdiVersion: {0:?} is no version that crisp knows")]
+    #[error("cdiVersion: unknown version {0:?}")]
     Version(String),
     #[error("{0}")]
     Syntax(String),
@@ -39,15 +39,15 @@ pub(super) enum FileError {
     Flaw(#[from] SpecError),
 }
 
-/// Whether a later write to the file changes its stamp: timestamps have a granularity.
+/// Returns whether a later write will change the stamp; timestamps have a limited granularity.
 pub(super) fn is_settled(stamp: &FileStamp) -> bool {
     let changed = u64::try_from(stamp.changed().0).map(|s| SystemTime::UNIX_EPOCH + Duration::from_secs(s));
     changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|ago| ago > SETTLED_AFTER))
 }
 
-/// Reads and checks a spec. Symbolic links are followed: the directories are root's.
+/// Reads and checks a spec. Follows symbolic links, since the directories belong to root.
 pub(super) fn read(path: &Path) -> Result<Spec, FileError> {
-    // Without waiting for whoever may be at the other end of what is no file.
+    // NONBLOCK: open(2) of a FIFO must not wait for a writer.
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOCTTY;
     let file = File::options().read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
     let meta = file.metadata()?;
@@ -61,7 +61,7 @@ pub(super) fn read(path: &Path) -> Result<Spec, FileError> {
         return Err(FileError::Writable);
     }
     let mut text = String::new();
-    // By what is read, not by what the file said of itself.
+    // The size in the metadata may be wrong, so the limit applies to the bytes read.
     file.take(BYTES_MAX + 1).read_to_string(&mut text)?;
     if u64::try_from(text.len()).is_ok_and(|length| length > BYTES_MAX) {
         return Err(FileError::TooLong);
@@ -69,7 +69,7 @@ pub(super) fn read(path: &Path) -> Result<Spec, FileError> {
     parse(&text, path.extension().is_some_and(|ext| ext == "json"))
 }
 
-/// Checks a spec that is JSON, or else YAML.
+/// Parses and checks a spec in JSON or YAML.
 pub(super) fn parse(text: &str, is_json: bool) -> Result<Spec, FileError> {
     let raw = if is_json { json(text) } else { yaml(text) };
     Ok(validate::check(raw?)?)
@@ -83,8 +83,8 @@ fn json(text: &str) -> Result<RawSpec, FileError> {
 }
 
 fn yaml(text: &str) -> Result<RawSpec, FileError> {
-    // Modes are written as 0660 in these files, which is octal to the peers' reader. No document refers to itself so
-    // often as to grow beyond its own size by much.
+    // containerd and CRI-O read a mode such as 0660 as octal. The budget bounds the expansion of
+    // aliases.
     let options = || {
         serde_saphyr::options! {
             legacy_octal_numbers: true,
@@ -98,7 +98,8 @@ fn yaml(text: &str) -> Result<RawSpec, FileError> {
     })
 }
 
-/// A file of a version to come has keys that nobody knows yet: then the version is what is wrong.
+/// Returns the error of a file that cannot be parsed: its version if that is unknown, since a later
+/// version may have new keys.
 fn unreadable(head: Option<Header>, problem: String) -> FileError {
     match head {
         Some(Header { cdi_version }) if !version::is_known(&cdi_version) => FileError::Version(cdi_version),

@@ -1,5 +1,5 @@
-//! A spec file, key by key. A key that the specification does not have is refused, as the peers do: it may be a
-//! misspelt one that was to close something.
+//! The keys of a spec file. Unknown keys are rejected, as in containerd and CRI-O, since a misspelt
+//! key may be one that restricts access.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer};
 pub(super) struct RawSpec {
     pub(super) cdi_version: String,
     pub(super) kind: String,
-    /// For people and other programs: they say nothing about containers.
+    /// Metadata for other programs; ignored.
     #[serde(default, deserialize_with = "or_nothing")]
     pub(super) annotations: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "or_nothing")]
@@ -43,7 +43,7 @@ pub(super) struct RawEdits {
     #[serde(deserialize_with = "or_nothing")]
     pub(super) mounts: Vec<RawMount>,
     pub(super) intel_rdt: Option<RawRdt>,
-    /// The specification's text writes it in both ways.
+    /// The specification uses both spellings.
     #[serde(alias = "additionalGIDs", deserialize_with = "or_nothing")]
     pub(super) additional_gids: Vec<u32>,
 }
@@ -90,7 +90,7 @@ pub(super) struct RawHook {
     pub(super) timeout: Option<i64>,
 }
 
-/// Read so that it can be refused by its name; [`super::validate`] says why.
+/// Parsed so that a device with it is rejected by name; see [`super::validate`].
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(super) struct RawRdt {
@@ -120,14 +120,14 @@ pub(super) struct RawNetDevice {
     pub(super) _name: String,
 }
 
-/// The version alone: asked for where the rest cannot be read, which may be since it is of a version to come.
+/// The version only, parsed if the whole spec cannot be, since its version may be a later one.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Header {
     pub(super) cdi_version: String,
 }
 
-/// A key without a value is as good as no key, as it is to the peers.
+/// Treats `null` as a missing key, as containerd and CRI-O do.
 fn or_nothing<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(from: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }

@@ -1,21 +1,22 @@
-//! CDI devices: what a container is given for the name of a device.
+//! CDI devices: resolves names of devices to changes of a container.
 //!
-//! A vendor's *spec* file describes devices of one kind, each by *edits* to a container: variables, device nodes, mounts,
-//! hooks, groups. [`CdiRegistry`] finds the files of the configured directories and the devices in them, [`Edits`] is what the
-//! devices of one container come to.
+//! A vendor's *spec* file defines devices of one kind, each by *edits* to a container: environment
+//! variables, device nodes, mounts, hooks, groups. [`CdiRegistry`] finds the files of the configured
+//! directories and the devices in them, [`Edits`] has the combined edits of a container's devices.
 //!
 //! ```text
-//! file ─ raw ─ check ─▶ Spec ┐
-//! file ─ raw ─ check ─▶ Spec ┼─▶ Specs::find(names) ─▶ Edits ─▶ OCI configuration
-//! file ─ raw ─ refused       ┘
+//! file ─ parse ─ check ─▶ Spec ┐
+//! file ─ parse ─ check ─▶ Spec ┼─▶ CdiRegistry::find(names) ─▶ Edits ─▶ OCI configuration
+//! file ─ parse ─ rejected      ┘
 //! ```
 //!
-//! Specs come from root and may name any path and program of the host: that is what they are for. What they say is
-//! checked all the same, since a wrong one is better refused by the name of its field than found out by the kernel, and
-//! one bad file takes none but its own devices with it.
+//! Specs belong to root and may name any path and program of the host. They are checked nevertheless:
+//! an error with the name of the field is clearer than a failed system call, and an invalid file
+//! affects only its own devices.
 //!
-//! The crate `container-device-interface` (1.1.1) does the same and is not used: see ARCHITECTURE.md. The rules are
-//! those of the CDI specification 1.1.0, and where it is silent those of its Go library, which the peers use.
+//! The crate `container-device-interface` (1.1.1) does the same and is not used: see ARCHITECTURE.md.
+//! The rules are those of the CDI specification 1.1.0, and otherwise those of its Go library, which
+//! containerd and CRI-O use.
 
 mod annotations;
 mod edits;
@@ -44,16 +45,16 @@ use model::cdi_name::InvalidDeviceName;
 use model::{ErrorClass, ErrorKind};
 use oci_spec::OciSpecError;
 
-/// A device that a container cannot be given.
+/// A failure to resolve or apply a CDI device.
 #[derive(Debug, thiserror::Error)]
 pub enum CdiError {
     #[error("config.CDI_devices: {0}")]
     Unresolved(Unresolved),
-    #[error("config.CDI_devices: {device} asks for {what}, which crisp cannot do")]
+    #[error("config.CDI_devices: {device} requires {what}, which is not supported")]
     Beyond { device: String, what: String },
     #[error("config.CDI_devices: {device}: device node {path}")]
     Node { device: String, path: PathBuf, source: io::Error },
-    #[error("config.CDI_devices: {device}: {path} is not the kind of device that the spec says")]
+    #[error("config.CDI_devices: {device}: {path} must have the device type in the spec")]
     NodeKind { device: String, path: PathBuf },
     #[error("config.CDI_devices: {device}: mount of {path}")]
     Source { device: String, path: PathBuf, source: io::Error },
@@ -62,18 +63,18 @@ pub enum CdiError {
     #[error("config.annotations[{annotation}]")]
     Annotation { annotation: String, source: InvalidDeviceName },
     #[error(
-        "config.annotations[{annotation}]: asks for CDI device {device}, which is not among config.CDI_devices, and \
-         cdi.annotations is off"
+        "config.annotations[{annotation}]: CDI device {device} is not in config.CDI_devices, and cdi.annotations is \
+         false"
     )]
     AnnotationsOff { annotation: String, device: String },
-    #[error("describing a CDI device")]
+    #[error("building the OCI configuration of a CDI device")]
     Build(#[from] OciSpecError),
 }
 
 impl ErrorClass for CdiError {
     fn kind(&self) -> ErrorKind {
         match self {
-            // The name is a good one: what is missing is what somebody else has to put there.
+            // The request is valid; a file or node that others must provide is missing.
             Self::Unresolved(_) | Self::Node { .. } | Self::NodeKind { .. } => ErrorKind::Precondition,
             Self::Source { .. } | Self::Hook { .. } | Self::AnnotationsOff { .. } => ErrorKind::Precondition,
             Self::Annotation { .. } => ErrorKind::Invalid,
@@ -83,33 +84,33 @@ impl ErrorClass for CdiError {
     }
 }
 
-/// All the devices that could not be found, and what may be the reason.
+/// All devices that were not found, and possible reasons.
 #[derive(Debug, Default)]
 pub struct Unresolved {
     missing: Vec<String>,
-    /// Devices that two specs of equal rank describe, with the files.
+    /// Devices defined by several specs in one directory, with the files.
     conflicts: Vec<(String, Vec<PathBuf>)>,
-    /// Where specs were looked for.
+    /// The directories that were searched.
     dirs: Vec<PathBuf>,
-    /// The files and directories that could not be used, and why.
+    /// The files and directories that could not be used, with their errors.
     bad: Vec<(PathBuf, String)>,
 }
 
 impl fmt::Display for Unresolved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        /// More are only counted: the text has to fit into the header of an answer.
+        /// Further items are only counted: the text must fit into the header of a gRPC response.
         const TOLD: usize = 8;
         let paths = |paths: &[PathBuf]| paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
         let mut parts = Vec::new();
         if !self.missing.is_empty() {
             let names = listed(&self.missing, TOLD, Clone::clone);
             parts.push(match self.dirs.as_slice() {
-                [] => format!("cdi.spec_dirs is empty, so there is no {names}"),
-                dirs => format!("no CDI spec in {} has {names}", paths(dirs)),
+                [] => format!("{names} not found: cdi.spec_dirs is empty"),
+                dirs => format!("no CDI spec in {} defines {names}", paths(dirs)),
             });
         }
         for (device, files) in self.conflicts.iter().take(TOLD) {
-            parts.push(format!("{device} is described more than once: {}", paths(files)));
+            parts.push(format!("{device} is defined more than once: {}", paths(files)));
         }
         if !self.bad.is_empty() {
             let bad = listed(&self.bad, TOLD, |(path, problem)| format!("{}: {problem}", path.display()));

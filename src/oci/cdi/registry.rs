@@ -1,4 +1,4 @@
-//! All spec files, and the devices in them.
+//! Finds all spec files and the devices in them.
 
 use std::collections::HashMap;
 use std::fs::DirEntry;
@@ -13,16 +13,16 @@ use super::edits::{Edits, Owner};
 use super::spec::Spec;
 use super::{CdiError, Unresolved, file};
 
-/// A driver may write one for each of its claims.
+/// The maximum number of spec files in a directory; a DRA driver may write one per claim.
 const FILES_MAX: usize = 4096;
-/// What is kept of all files, in bytes as they were read.
+/// The maximum size of all spec files together, in bytes.
 const ALL_BYTES_MAX: u64 = 32 << 20;
 
-/// The spec files of some directories, of which a later one outranks those before it.
+/// The spec files of some directories; a later directory overrides those before it.
 ///
-/// Every question looks at the directories again, and reads the files that look different: a driver that has just
-/// written a spec may name its devices at once, and one that has removed it is believed at once. A watch could be late,
-/// and would miss what lies behind a link.
+/// Every lookup lists the directories again and reads the files that changed, so a spec is effective
+/// as soon as a driver writes or removes it. A watch (inotify) could be late, and would miss changes
+/// of a symlink's target.
 #[derive(Debug)]
 pub struct CdiRegistry {
     known: Mutex<Known>,
@@ -35,16 +35,16 @@ struct Known {
     index: Arc<Index>,
 }
 
-/// One file, as it was when it was read.
+/// One file at the time when it was read.
 #[derive(Debug)]
 struct Reading {
     stamp: FileStamp,
-    /// Whether it can be told by its looks that it was written since.
+    /// Whether any later write changes the stamp.
     settled: bool,
     outcome: Result<Arc<Spec>, String>,
 }
 
-/// What all files come to.
+/// The devices of all files.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     dirs: Vec<PathBuf>,
@@ -52,7 +52,7 @@ pub(super) struct Index {
     bad: Vec<(PathBuf, String)>,
 }
 
-/// Where a device is described: by one file, else by none that can be believed.
+/// The definition of a device. With more than one file the device is ambiguous and not used.
 #[derive(Debug)]
 struct Found {
     rank: usize,
@@ -66,11 +66,11 @@ impl CdiRegistry {
         Self { known: Mutex::new(Known { dirs, ..Known::default() }) }
     }
 
-    /// Looks into other directories from the next question on.
+    /// Replaces the directories, effective from the next lookup.
     pub fn set_dirs(&self, dirs: Vec<PathBuf>) {
         let mut known = self.lock();
         if known.dirs != dirs {
-            // The same files may rank in another order now.
+            // The order of the same files may have changed.
             *known = Known { dirs, ..Known::default() };
         }
     }
@@ -79,8 +79,8 @@ impl CdiRegistry {
         self.known.lock()
     }
 
-    /// What the devices `names` change in a container whose first process is `owner`. All that cannot be found are
-    /// told at once.
+    /// Returns the edits of the devices `names` to a container whose first process runs as `owner`.
+    /// The error lists all devices that are not found.
     pub fn find(&self, names: &[String], owner: Owner) -> Result<Edits, CdiError> {
         if names.is_empty() {
             return Ok(Edits::default());
@@ -116,13 +116,13 @@ impl CdiRegistry {
         Ok(edits)
     }
 
-    /// How many devices there are, and the files that are not believed, each with the reason.
+    /// Returns the number of devices, and the invalid files with their errors.
     pub fn count_devices(&self) -> (usize, Vec<(PathBuf, String)>) {
         let index = self.look();
         (index.devices.len(), index.bad.clone())
     }
 
-    /// Looks at every file, and reads those that are new or different.
+    /// Checks every file and reads those that are new or changed.
     pub(super) fn look(&self) -> Arc<Index> {
         let mut known = self.lock();
         let dirs = known.dirs.clone();
@@ -142,7 +142,7 @@ impl CdiRegistry {
                 order.push((rank, path));
             }
         }
-        // What is left was there before and is not any more.
+        // The remaining files no longer exist.
         changed |= !known.files.is_empty()
             || known.index.dirs != dirs
             || known.index.bad.iter().filter(|(path, _)| dirs.contains(path)).ne(&bad);
@@ -154,7 +154,7 @@ impl CdiRegistry {
     }
 }
 
-/// The files of a directory that could be specs, in the order of their names.
+/// Returns the files of a directory with the extension of a spec, sorted by name.
 fn spec_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(dir) {
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -179,7 +179,7 @@ fn spec_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The file as it is now, and whether that is news; none where it has gone meanwhile.
+/// Returns the current file and whether it was read again; `None` if it was removed meanwhile.
 fn look_at(path: &Path, before: Option<Reading>, bytes: &mut u64) -> Option<(Reading, bool)> {
     let meta = match std::fs::metadata(path) {
         Err(gone) if gone.kind() == io::ErrorKind::NotFound && std::fs::symlink_metadata(path).is_err() => return None,
@@ -194,7 +194,7 @@ fn look_at(path: &Path, before: Option<Reading>, bytes: &mut u64) -> Option<(Rea
     {
         return Some((before, false));
     }
-    // Before it is read: what is written from now on makes it look different.
+    // Checked before the read, so that a write during the read changes the stamp.
     let settled = file::is_settled(&stamp);
     let outcome = if *bytes > ALL_BYTES_MAX {
         Err(format!("all specs together have more than {ALL_BYTES_MAX} bytes"))

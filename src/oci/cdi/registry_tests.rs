@@ -9,7 +9,7 @@ use super::{CdiError, CdiRegistry, Edits, Owner};
 
 const ROOT: Owner = Owner { uid: 0, gid: 0 };
 
-/// Two directories of specs, the second of which outranks the first.
+/// Two directories of specs; the second overrides the first.
 struct TestEnv {
     dir: tempfile::TempDir,
     specs: CdiRegistry,
@@ -63,7 +63,7 @@ fn env(variable: &str) -> Value {
 }
 
 #[test]
-fn devices_come_from_json_and_yaml_and_from_nothing_else() {
+fn devices_are_read_from_json_and_yaml_files_only() {
     let test_env = TestEnv::new();
     test_env.spec("low/a.json", &[("0", env("A=json"))]);
     test_env.write(
@@ -76,8 +76,8 @@ fn devices_come_from_json_and_yaml_and_from_nothing_else() {
     }
     assert_eq!(test_env.env("v.example/c=0"), ["A=json"]);
     let edits = test_env.find(&["v.example/y=0", "v.example/y=1"]).unwrap();
-    assert_eq!(edits.env, ["ALL=1", "ONE=1"], "what a spec has for all its devices comes once");
-    assert_eq!(edits.nodes[0].node.file_mode(), Some(0o640), "octal, as the peers read it");
+    assert_eq!(edits.env, ["ALL=1", "ONE=1"], "edits for all devices of a spec are applied once");
+    assert_eq!(edits.nodes[0].node.file_mode(), Some(0o640), "octal, as in containerd and CRI-O");
     assert_eq!(
         edits.used.iter().map(|used| used.name.as_str()).collect::<Vec<_>>(),
         ["v.example/y=0", "v.example/y=1"]
@@ -87,7 +87,7 @@ fn devices_come_from_json_and_yaml_and_from_nothing_else() {
 }
 
 #[test]
-fn every_device_that_is_missing_is_named_and_every_bad_file_too() {
+fn the_error_lists_all_missing_devices_and_all_invalid_files() {
     let test_env = TestEnv::new();
     test_env.spec("low/good.json", &[("here", env("A=1"))]);
     let broken = test_env.write("low/broken.yaml", "cdiVersion: [");
@@ -97,36 +97,36 @@ fn every_device_that_is_missing_is_named_and_every_bad_file_too() {
     let text =
         test_env.refusal(&["v.example/c=1", "v.example/c=here", "other.example/c=2"], ErrorKind::Precondition, &words);
     assert!(!text.contains("c=here") && !text.contains("good.json") && !text.contains('\n'), "{text}");
-    assert_eq!(test_env.env("v.example/c=here"), ["A=1"], "a bad file takes none but its own devices");
+    assert_eq!(test_env.env("v.example/c=here"), ["A=1"], "an invalid file affects only its own devices");
     let many: Vec<String> = (0..20).map(|n| format!("v.example/c={n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     test_env.refusal(&many, ErrorKind::Precondition, &["v.example/c=7", "and 12 more"]);
 }
 
 #[test]
-fn a_later_directory_outranks_and_equals_are_not_believed() {
+fn a_later_directory_overrides_and_duplicates_are_refused() {
     let test_env = TestEnv::new();
     let (one, two) =
         (test_env.spec("low/a.json", &[("x", env("A=a"))]), test_env.spec("low/b.json", &[("x", env("A=b"))]));
     test_env.refusal(
         &["v.example/c=x"],
         ErrorKind::Precondition,
-        &["v.example/c=x is described more than once", one.to_str().unwrap(), two.to_str().unwrap()],
+        &["v.example/c=x is defined more than once", one.to_str().unwrap(), two.to_str().unwrap()],
     );
     let high = test_env.spec("high/c.json", &[("x", env("A=high"))]);
-    assert_eq!(test_env.env("v.example/c=x"), ["A=high"], "what ranks lower does not matter then");
+    assert_eq!(test_env.env("v.example/c=x"), ["A=high"], "duplicates in an earlier directory are irrelevant");
     fs::remove_file(high).unwrap();
     fs::remove_file(one).unwrap();
     assert_eq!(test_env.env("v.example/c=x"), ["A=b"]);
 }
 
 #[test]
-fn what_is_written_replaced_or_removed_is_seen_at_once() {
+fn written_replaced_and_removed_specs_take_effect_at_once() {
     let test_env = TestEnv::new();
     test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["no CDI spec in"]);
     let path = test_env.spec("high/a.json", &[("x", env("A=1"))]);
     assert_eq!(test_env.env("v.example/c=x"), ["A=1"]);
-    // Of the same length, in place and within the same tick of the clock perhaps.
+    // Writes in place with the same length, possibly with the same timestamp.
     for n in 2..9 {
         test_env.spec("high/a.json", &[("x", env(&format!("A={n}")))]);
         assert_eq!(test_env.env("v.example/c=x"), [format!("A={n}")]);
@@ -150,17 +150,17 @@ fn a_file_that_did_not_change_is_not_read_again() {
     let path = test_env.spec("low/a.json", &[("x", env("A=1"))]);
     assert_eq!(test_env.env("v.example/c=x"), ["A=1"]);
     let before = test_env.specs.look();
-    // Its last change has to lie some time back, and no test can set that time.
+    // Waits until the file counts as settled; a test cannot set its ctime.
     std::thread::sleep(std::time::Duration::from_millis(3100));
     let settled = test_env.specs.look();
-    assert!(!std::sync::Arc::ptr_eq(&before, &settled), "it was new, so it is read once more");
+    assert!(!std::sync::Arc::ptr_eq(&before, &settled), "a file changed recently is read once more");
     assert!(std::sync::Arc::ptr_eq(&settled, &test_env.specs.look()));
     fs::write(&path, "").unwrap();
     assert!(!std::sync::Arc::ptr_eq(&settled, &test_env.specs.look()));
 }
 
 #[test]
-fn files_that_only_look_like_specs_are_refused_without_waiting_for_them() {
+fn fifos_devices_and_oversized_files_are_refused_without_waiting() {
     let test_env = TestEnv::new();
     fs::create_dir_all(test_env.path("low")).unwrap();
     rustix::fs::mknodat(
@@ -178,13 +178,19 @@ fn files_that_only_look_like_specs_are_refused_without_waiting_for_them() {
     fs::write(test_env.path("low/latin.json"), b"{\"a\": \"\xff\"}").unwrap();
     let open = test_env.spec("low/open.json", &[("x", env("A=1"))]);
     fs::set_permissions(&open, fs::Permissions::from_mode(0o666)).unwrap();
-    let names = ["fifo.json: is no file", "zero.json: is no file", "loop.json", "long.json: has more", "latin.json"];
+    let names = [
+        "fifo.json: is not a regular file",
+        "zero.json: is not a regular file",
+        "loop.json",
+        "long.json: has more",
+        "latin.json",
+    ];
     test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &names);
-    test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["open.json: can be written by anybody"]);
+    test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &["open.json: must not be world-writable"]);
 }
 
 #[test]
-fn hostile_documents_are_refused_within_bounds() {
+fn hostile_documents_are_refused_with_bounded_work() {
     let test_env = TestEnv::new();
     let mut laughs = "a: &a [x, x, x, x, x, x, x, x, x]\n".to_owned();
     for (above, name) in ('a'..='y').zip('b'..='z') {
@@ -196,12 +202,18 @@ fn hostile_documents_are_refused_within_bounds() {
     test_env.write("low/two.yaml", "cdiVersion: 1.0.0\nkind: v.example/c\n---\nkind: v.example/c\n");
     test_env.write("low/twice.yaml", "cdiVersion: 1.0.0\ncdiVersion: 1.0.0\nkind: v.example/c\ndevices: []\n");
     test_env.write("low/future.json", r#"{"cdiVersion": "9.0.0", "kind": "v.example/c", "brandNew": {}}"#);
-    let names =
-        ["laughs.yaml", "deep.yaml", "deep.json", "two.yaml", "twice.yaml", "future.json: cdiVersion: \"9.0.0\""];
+    let names = [
+        "laughs.yaml",
+        "deep.yaml",
+        "deep.json",
+        "two.yaml",
+        "twice.yaml",
+        "future.json: cdiVersion: unknown version \"9.0.0\"",
+    ];
     test_env.refusal(&["v.example/c=x"], ErrorKind::Precondition, &names);
 }
 
-/// A good spec, of which a piece is replaced.
+/// A valid spec, of which the test replaces a piece.
 const FULL: &str = r#"{"cdiVersion": "0.7.0", "kind": "v.example/c", "annotations": {"a": "b"}, "devices": [{"name": "x",
 "containerEdits": {"env": ["A=b"], "deviceNodes": [{"path": "/dev/x", "hostPath": "/dev/null", "major": 1, "fileMode": 438}],
 "mounts": [{"hostPath": "/usr", "containerPath": "/x", "options": ["ro"]}], "additionalGids": [1], "hooks": [{"hookName":
@@ -209,7 +221,7 @@ const FULL: &str = r#"{"cdiVersion": "0.7.0", "kind": "v.example/c", "annotation
 
 proptest::proptest! {
     #[test]
-    fn no_text_does_worse_than_to_be_refused(
+    fn any_text_is_accepted_or_refused_without_panic(
         piece in "[\\PC\\n\\[\\]{}\":,0-9&*!|>%@#-]{0,12}",
         begin in 0..FULL.len(),
         length in 0_usize..20,
@@ -221,7 +233,7 @@ proptest::proptest! {
         for name in ["a.json", "a.yaml"] {
             test_env.write(&format!("low/{name}"), &text);
             test_env.write(&format!("high/{name}"), &anything);
-            // Found or not: it comes to an end, and nothing else.
+            // The result does not matter, only that the call returns.
             test_env.find(&["v.example/c=x"]).ok();
             fs::remove_file(test_env.path(&format!("low/{name}"))).unwrap();
             fs::remove_file(test_env.path(&format!("high/{name}"))).unwrap();
@@ -230,7 +242,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn no_directory_is_no_trouble_and_one_that_cannot_be_read_is_told() {
+fn a_missing_directory_is_ignored_and_an_unreadable_one_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     fs::write(&file, "").unwrap();
@@ -243,7 +255,7 @@ fn no_directory_is_no_trouble_and_one_that_cannot_be_read_is_told() {
 }
 
 #[test]
-fn nodes_are_filled_from_the_host_where_the_spec_is_silent() {
+fn missing_fields_of_nodes_are_taken_from_the_host() {
     let test_env = TestEnv::new();
     test_env.spec(
         "low/a.json",
@@ -262,14 +274,22 @@ fn nodes_are_filled_from_the_host_where_the_spec_is_silent() {
     };
     let host = node("host", Owner { uid: 1000, gid: 100 });
     assert_eq!((host.node.major(), host.node.minor(), host.node.file_mode()), (1, 3, Some(0o666)));
-    assert_eq!((host.node.uid(), host.node.gid()), (Some(1000), Some(100)), "the container's user's");
+    assert_eq!((host.node.uid(), host.node.gid()), (Some(1000), Some(100)), "owned by the container's user");
     assert_eq!(host.access.unwrap().to_string(), "rwm");
     let named = node("named", Owner { uid: 1000, gid: 100 });
     assert_eq!((named.node.major(), named.node.minor(), named.node.file_mode()), (9, 7, Some(0o666)));
     assert_eq!((named.node.uid(), named.node.gid()), (Some(3), Some(100)));
     assert!(node("closed", ROOT).access.is_none());
-    test_env.refusal(&["v.example/c=other"], ErrorKind::Precondition, &["/dev/null", "kind of device"]);
-    test_env.refusal(&["v.example/c=file"], ErrorKind::Precondition, &["/etc/passwd", "kind of device"]);
+    test_env.refusal(
+        &["v.example/c=other"],
+        ErrorKind::Precondition,
+        &["/dev/null", "must have the device type in the spec"],
+    );
+    test_env.refusal(
+        &["v.example/c=file"],
+        ErrorKind::Precondition,
+        &["/etc/passwd", "must have the device type in the spec"],
+    );
     test_env.refusal(
         &["v.example/c=gone"],
         ErrorKind::Precondition,
@@ -278,7 +298,7 @@ fn nodes_are_filled_from_the_host_where_the_spec_is_silent() {
 }
 
 #[test]
-fn what_a_device_needs_of_the_host_must_be_there() {
+fn host_files_needed_by_a_device_must_exist() {
     let test_env = TestEnv::new();
     let mount = |host: &str| json!({"mounts": [{"hostPath": host, "containerPath": "/x", "options": ["ro"]}]});
     let hook = |name: &str, path: &str| json!({"hooks": [{"hookName": name, "path": path}]});

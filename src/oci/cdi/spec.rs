@@ -1,4 +1,4 @@
-//! A spec that was checked.
+//! A checked spec.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,12 +10,12 @@ use cgroup::Access;
 pub(super) struct Spec {
     /// `vendor.com/class`.
     pub(super) kind: String,
-    /// For each container that is given any of the devices, once.
+    /// Applied once to each container with any of the devices.
     pub(super) edits: ContainerEdits,
     pub(super) devices: BTreeMap<String, ContainerEdits>,
 }
 
-/// What a device, or a whole spec, changes in a container.
+/// The changes of a device, or of a whole spec, to a container.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ContainerEdits {
     /// `NAME=value`.
@@ -24,22 +24,22 @@ pub(super) struct ContainerEdits {
     pub(super) mounts: Vec<Mount>,
     pub(super) hooks: Vec<Hook>,
     pub(super) groups: Vec<u32>,
-    /// What it asks for beside that, and crisp cannot do. Nobody gets a device of which only a part works.
+    /// A feature of it that crisp does not support. Such a device is rejected as a whole.
     pub(super) beyond: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    /// In the container.
+    /// The path in the container.
     pub(super) path: PathBuf,
     pub(super) host: PathBuf,
     pub(super) kind: Option<NodeKind>,
-    /// Major and minor; none: the host's.
+    /// Major and minor; `None`: those of the host's node.
     pub(super) numbers: Option<(u32, u32)>,
     pub(super) mode: Option<u32>,
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,
-    /// None: the node is there and the kernel refuses to open it.
+    /// `None`: the node is created, but the kernel denies open(2).
     pub(super) access: Option<Access>,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Hook {
     pub(super) timeout: Option<i64>,
 }
 
-/// When a hook runs, in the standard's words.
+/// The stage at which a hook runs, as named by OCI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HookStage {
     Prestart,

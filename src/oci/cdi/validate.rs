@@ -1,4 +1,4 @@
-//! From what a file says to a [`Spec`], or to the field that is wrong.
+//! Checks a parsed file and converts it to a [`Spec`], or returns the first invalid field.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -10,7 +10,7 @@ use super::file_format::{RawDevice, RawEdits, RawHook, RawMount, RawNode, RawSpe
 use super::spec::{ContainerEdits, Hook, HookStage, Mount, MountKind, Node, NodeKind, Spec};
 use super::version;
 
-/// A field that cannot be what it is.
+/// A field with an invalid value.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {problem}")]
 pub(super) struct SpecError {
@@ -32,10 +32,10 @@ impl SpecError {
     }
 }
 
-/// Major numbers have 12 bits in the kernel, minor ones 20.
+/// The kernel's major numbers have 12 bits, minor numbers 20.
 const MAJOR_MAX: i64 = (1 << 12) - 1;
 const MINOR_MAX: i64 = (1 << 20) - 1;
-/// The permission bits of a file, and those of its type, which say nothing new.
+/// The permission bits of a mode. Bits of the file type are accepted and ignored.
 const MODE_BITS: u32 = 0o7777;
 const TYPE_BITS: u32 = 0o170_000;
 
@@ -43,24 +43,24 @@ pub(super) fn check(raw: RawSpec) -> Result<Spec, SpecError> {
     version::check(&raw)?;
     let RawSpec { cdi_version: _, kind, annotations: _, devices: list, container_edits } = raw;
     if !model::cdi_name::is_kind(&kind) {
-        return Err(SpecError::new("kind", format_args!("{kind:?} is not like vendor.com/class")));
+        return Err(SpecError::new("kind", format_args!("must be like vendor.com/class, got {kind:?}")));
     }
     if list.is_empty() {
-        return Err(SpecError::new("devices", "there is none"));
+        return Err(SpecError::new("devices", "must not be empty"));
     }
     let edits = part(container_edits).map_err(|flaw| flaw.below("containerEdits"))?;
     let mut devices = BTreeMap::new();
     for (index, RawDevice { name, annotations: _, container_edits }) in list.into_iter().enumerate() {
         let flawed = |flaw: SpecError| flaw.in_entry("devices", index);
         if !model::cdi_name::is_device(&name) {
-            return Err(flawed(SpecError::new("name", format_args!("{name:?} is no name of a device"))));
+            return Err(flawed(SpecError::new("name", format_args!("invalid device name {name:?}"))));
         }
         let own = part(container_edits).map_err(|flaw| flawed(flaw.below("containerEdits")))?;
         if own == ContainerEdits::default() {
-            return Err(flawed(SpecError::new("containerEdits", "there is none")));
+            return Err(flawed(SpecError::new("containerEdits", "must not be empty")));
         }
         if devices.contains_key(&name) {
-            return Err(flawed(SpecError::new("name", format_args!("{name:?} is there twice"))));
+            return Err(flawed(SpecError::new("name", format_args!("duplicate device name {name:?}"))));
         }
         devices.insert(name, own);
     }
@@ -90,9 +90,9 @@ fn part(raw: RawEdits) -> Result<ContainerEdits, SpecError> {
     }
     for (index, gid) in additional_gids.into_iter().enumerate() {
         match gid {
-            // By the specification's word it is ignored.
+            // The specification says that 0 is ignored.
             0 => {}
-            u32::MAX => return Err(SpecError::new(&format!("additionalGids[{index}]"), "is no group")),
+            u32::MAX => return Err(SpecError::new(&format!("additionalGids[{index}]"), "must not be 4294967295")),
             gid => part.groups.push(gid),
         }
     }
@@ -103,7 +103,7 @@ fn check_env(env: &[String]) -> Result<(), SpecError> {
     for (index, variable) in env.iter().enumerate() {
         let at = || format!("env[{index}]");
         if variable.find('=').is_none_or(|end| end == 0) {
-            return Err(SpecError::new(&at(), format_args!("{variable:?} is not like NAME=value")));
+            return Err(SpecError::new(&at(), format_args!("must be NAME=value, got {variable:?}")));
         }
         text(&at(), variable)?;
     }
@@ -113,9 +113,9 @@ fn check_env(env: &[String]) -> Result<(), SpecError> {
 fn node(raw: RawNode) -> Result<Node, SpecError> {
     let RawNode { path, host_path, kind, major, minor, file_mode, permissions, uid, gid } = raw;
     let inside = clean("path", &path)?;
-    // The kernel's file system there is the container's own; what lies elsewhere could be anybody's.
+    // /dev is the container's own tmpfs; another directory could be a volume of a user.
     if !inside.starts_with("/dev") || inside == Path::new("/dev") {
-        return Err(SpecError::new("path", format_args!("{path:?} is not below /dev")));
+        return Err(SpecError::new("path", format_args!("must be below /dev, got {path:?}")));
     }
     let host = if host_path.is_empty() { inside.clone() } else { clean("hostPath", &host_path)? };
     let kind = match kind.as_str() {
@@ -123,16 +123,16 @@ fn node(raw: RawNode) -> Result<Node, SpecError> {
         "b" => Some(NodeKind::Block),
         "c" | "u" => Some(NodeKind::Char),
         "p" => Some(NodeKind::Fifo),
-        other => return Err(SpecError::new("type", format_args!("{other:?} is not b, c, u or p"))),
+        other => return Err(SpecError::new("type", format_args!("must be b, c, u or p, got {other:?}"))),
     };
     let number = |at: &str, value: i64, max: i64| {
         let number = u32::try_from(value).ok().filter(|_| value <= max);
-        number.ok_or_else(|| SpecError::new(at, format_args!("{value} is not 0 to {max}")))
+        number.ok_or_else(|| SpecError::new(at, format_args!("must be 0 to {max}, got {value}")))
     };
     let numbers = (number("major", major, MAJOR_MAX)?, number("minor", minor, MINOR_MAX)?);
     let mode = match file_mode {
         Some(mode) if mode & !(MODE_BITS | TYPE_BITS) != 0 => {
-            return Err(SpecError::new("fileMode", format_args!("{mode:#o} is no mode of a file")));
+            return Err(SpecError::new("fileMode", format_args!("invalid file mode {mode:#o}")));
         }
         mode => mode.map(|mode| mode & MODE_BITS),
     };
@@ -140,20 +140,26 @@ fn node(raw: RawNode) -> Result<Node, SpecError> {
         "" => Some(Access::ALL),
         "none" => None,
         letters => match Access::parse(letters) {
-            None => return Err(SpecError::new("permissions", format_args!("{letters:?} is not some of r, w and m"))),
+            None => {
+                return Err(SpecError::new(
+                    "permissions",
+                    format_args!("must be \"none\" or letters of r, w and m, got {letters:?}"),
+                ));
+            }
             some => some,
         },
     };
-    // A major number of 0 is no device's: then the host is asked, and the minor number says nothing.
+    // No device has the major number 0: then both numbers are read from the host's node.
     let numbers = (numbers.0 != 0).then_some(numbers);
     let id = |at: &str, id: Option<u32>| match id {
-        Some(u32::MAX) => Err(SpecError::new(at, "is no id")),
+        Some(u32::MAX) => Err(SpecError::new(at, "must not be 4294967295")),
         id => Ok(id),
     };
     Ok(Node { path: inside, host, kind, numbers, mode, uid: id("uid", uid)?, gid: id("gid", gid)?, access })
 }
 
-/// None where it is a file system that crisp does not mount. A bind mount's type is a dummy, by the specification.
+/// Returns `None` for a file system that crisp does not mount. The specification ignores the type of
+/// a bind mount.
 fn mount_kind(raw: &RawMount) -> Option<MountKind> {
     let binds = raw.options.iter().any(|option| matches!(option.as_str(), "bind" | "rbind"));
     match raw.kind.as_str() {
@@ -168,7 +174,7 @@ fn mount(raw: RawMount, kind: MountKind) -> Result<Mount, SpecError> {
     let RawMount { host_path, container_path, kind: _, options } = raw;
     let target = clean("containerPath", &container_path)?;
     if target == Path::new("/") || target == Path::new("/proc") {
-        return Err(SpecError::new("containerPath", format_args!("nothing may be mounted over {container_path}")));
+        return Err(SpecError::new("containerPath", format_args!("must not be / or /proc, got {container_path:?}")));
     }
     let source = match kind {
         MountKind::Bind => clean("hostPath", &host_path)?,
@@ -180,7 +186,7 @@ fn mount(raw: RawMount, kind: MountKind) -> Result<Mount, SpecError> {
     for (index, option) in options.iter().enumerate() {
         let at = format!("options[{index}]");
         if option.is_empty() {
-            return Err(SpecError::new(&at, "empty"));
+            return Err(SpecError::new(&at, "must not be empty"));
         }
         text(&at, option)?;
     }
@@ -190,7 +196,7 @@ fn mount(raw: RawMount, kind: MountKind) -> Result<Mount, SpecError> {
 fn hook(raw: RawHook) -> Result<Hook, SpecError> {
     let RawHook { hook_name, path, args, env, timeout } = raw;
     let moment = HookStage::parse(&hook_name)
-        .ok_or_else(|| SpecError::new("hookName", format_args!("{hook_name:?} is no moment for a hook")))?;
+        .ok_or_else(|| SpecError::new("hookName", format_args!("unknown hook {hook_name:?}")))?;
     let path = clean("path", &path)?;
     for (index, arg) in args.iter().enumerate() {
         text(&format!("args[{index}]"), arg)?;
@@ -199,22 +205,22 @@ fn hook(raw: RawHook) -> Result<Hook, SpecError> {
     if let Some(seconds) = timeout
         && seconds <= 0
     {
-        return Err(SpecError::new("timeout", format_args!("{seconds} is not greater than 0")));
+        return Err(SpecError::new("timeout", format_args!("must be greater than 0, got {seconds}")));
     }
     Ok(Hook { moment, path, args, env, timeout })
 }
 
-/// A text that the kernel can take.
+/// Checks that a text is valid for system calls.
 fn text(at: &str, text: &str) -> Result<(), SpecError> {
-    if text.contains('\0') { Err(SpecError::new(at, "contains a zero byte")) } else { Ok(()) }
+    if text.contains('\0') { Err(SpecError::new(at, "must not contain a NUL byte")) } else { Ok(()) }
 }
 
-/// A path from the root that leads nowhere but down. Without what says nothing, such as `//` and `/.`.
+/// Checks that a path is absolute without `..`, and removes empty and `.` components.
 fn clean(at: &str, path: &str) -> Result<PathBuf, SpecError> {
     text(at, path)?;
     let parts = Path::new(path).components();
     if !path.starts_with('/') || parts.clone().any(|part| part == Component::ParentDir) {
-        return Err(SpecError::new(at, format_args!("{path:?} is no absolute path without \"..\"")));
+        return Err(SpecError::new(at, format_args!("must be an absolute path without \"..\", got {path:?}")));
     }
     Ok(parts.collect())
 }

@@ -9,7 +9,7 @@ fn checked(spec: &Value) -> Result<Spec, String> {
     check(raw).map_err(|e| e.to_string())
 }
 
-/// A spec of one device with these edits.
+/// Returns a spec of one device with these edits.
 fn with(edits: Value) -> Value {
     json!({"cdiVersion": "1.1.0", "kind": "vendor.example/class", "devices": [{"name": "a", "containerEdits": edits}]})
 }
@@ -21,7 +21,7 @@ fn refused(spec: &Value, words: &[&str]) {
 }
 
 #[test]
-fn a_full_spec_is_read_whole() {
+fn a_full_spec_is_parsed() {
     let spec = checked(&json!({
         "cdiVersion": "v1.0.0",
         "kind": "vendor.example/class.x",
@@ -60,18 +60,18 @@ fn a_full_spec_is_read_whole() {
     let kinds: Vec<_> = device.mounts.iter().map(|mount| mount.kind).collect();
     assert_eq!(kinds, [MountKind::Bind, MountKind::Tmpfs, MountKind::Bind]);
     assert_eq!(device.hooks[0].timeout, Some(5));
-    assert_eq!(spec.devices["one"].groups, [5], "the specification writes the key in two ways");
+    assert_eq!(spec.devices["one"].groups, [5], "the specification has two spellings of the key");
 }
 
 #[test]
-fn a_key_without_a_value_is_no_key() {
+fn a_null_value_equals_a_missing_key() {
     let spec = json!({"cdiVersion": "0.3.0", "kind": "v.example/c", "annotations": null, "containerEdits": null,
         "devices": [{"name": "a", "containerEdits": {"env": ["A=b"], "mounts": null, "hooks": null, "intelRdt": null}}]});
     checked(&spec).unwrap();
 }
 
 #[test]
-fn a_spec_says_what_it_needs_of_the_specification() {
+fn a_spec_must_declare_the_version_of_its_features() {
     let of = |version: &str, edits: Value| {
         let mut spec = with(edits);
         spec["cdiVersion"] = json!(version);
@@ -104,7 +104,7 @@ fn a_spec_says_what_it_needs_of_the_specification() {
 }
 
 #[test]
-fn names_that_are_none_are_refused() {
+fn invalid_names_are_refused() {
     let mut spec = with(json!({"env": ["A=b"]}));
     for kind in ["", "vendor", "vendor.example/", "/class", "a/b/c", "../x", "vendor.example/cl ass", "1v/c"] {
         spec["kind"] = json!(kind);
@@ -121,7 +121,7 @@ fn names_that_are_none_are_refused() {
     refused(&spec, &["devices[0].containerEdits"]);
     let one = json!({"name": "a", "containerEdits": {"env": ["A=b"]}});
     spec["devices"] = json!([one, one]);
-    refused(&spec, &["devices[1].name", "twice"]);
+    refused(&spec, &["devices[1].name", "duplicate"]);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn hostile_paths_and_values_are_refused_by_their_field() {
 }
 
 #[test]
-fn what_crisp_cannot_do_is_noted_and_not_half_done() {
+fn unsupported_features_are_recorded() {
     for (edits, what) in [
         (json!({"intelRdt": {"closID": "a"}, "env": ["A=b"]}), "intelRdt"),
         (json!({"netDevices": [{"hostInterfaceName": "a", "name": "b"}]}), "netDevices"),

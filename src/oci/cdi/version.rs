@@ -1,27 +1,31 @@
-//! Versions of the CDI specification, and what came with each.
+//! Checks the version of a spec against the features that it uses.
 
 use super::file_format::{RawEdits, RawSpec};
 use super::validate::SpecError;
 
-/// All that were released, oldest first.
+/// All released versions, oldest first.
 const KNOWN: [&str; 10] = ["0.1.0", "0.2.0", "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0"];
-/// The oldest that can still be read.
+/// The oldest supported version.
 const EARLIEST: &str = "0.3.0";
 
-/// Whether this text names a version that crisp knows.
+/// Returns whether `text` is a known version.
 pub(super) fn is_known(text: &str) -> bool {
     rank(text).is_some()
 }
 
-/// Refuses a spec of a version that is unknown, or that has not what the spec uses: another reader would ignore it.
+/// Rejects a spec with an unknown version, or with a feature that its version does not have: other
+/// readers would ignore the feature.
 pub(super) fn check(spec: &RawSpec) -> Result<(), SpecError> {
     let declared = &spec.cdi_version;
     let Some(rank_of_spec) = rank(declared) else {
-        return Err(SpecError::new("cdiVersion", format_args!("{declared:?} is no version that crisp knows")));
+        return Err(SpecError::new("cdiVersion", format_args!("unknown version {declared:?}")));
     };
     let (needed, what) = needed(spec);
     if rank(needed).is_some_and(|needed| needed > rank_of_spec) {
-        return Err(SpecError::new("cdiVersion", format_args!("{declared} has no {what}: must be {needed} or later")));
+        return Err(SpecError::new(
+            "cdiVersion",
+            format_args!("{declared} is too old for {what}: must be {needed} or later"),
+        ));
     }
     Ok(())
 }
@@ -31,7 +35,7 @@ fn rank(text: &str) -> Option<usize> {
     KNOWN.iter().position(|known| *known == plain)
 }
 
-/// The first version with all that the spec uses, and what of it came last.
+/// Returns the first version with all features of the spec, and the newest of these features.
 fn needed(spec: &RawSpec) -> (&'static str, &'static str) {
     let edits = || spec.devices.iter().map(|device| &device.container_edits).chain([&spec.container_edits]);
     let any = |uses: fn(&RawEdits) -> bool| edits().any(uses);
@@ -46,14 +50,14 @@ fn needed(spec: &RawSpec) -> (&'static str, &'static str) {
     } else if !spec.annotations.is_empty() || spec.devices.iter().any(|device| !device.annotations.is_empty()) {
         ("0.6.0", "annotations")
     } else if spec.kind.split_once('/').is_some_and(|(_, class)| class.contains('.')) {
-        ("0.6.0", "class with a dot")
+        ("0.6.0", "a class with a dot")
     } else if spec.devices.iter().any(|device| device.name.starts_with(|c: char| c.is_ascii_digit())) {
-        ("0.5.0", "device that begins with a digit")
+        ("0.5.0", "a device name that begins with a digit")
     } else if any(|e| e.device_nodes.iter().any(|node| !node.host_path.is_empty())) {
         ("0.5.0", "deviceNodes.hostPath")
     } else if any(|e| e.mounts.iter().any(|mount| !mount.kind.is_empty())) {
         ("0.4.0", "mounts.type")
     } else {
-        (EARLIEST, "form that can be read any more")
+        (EARLIEST, "this reader")
     }
 }

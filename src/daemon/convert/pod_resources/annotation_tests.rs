@@ -101,7 +101,7 @@ fn what_cannot_be_read_is_refused_by_the_name_of_the_annotation() {
         (r#"{"containers": [{"name": "a", "type": "SIDECAR"}]}"#.to_owned(), "unknown variant `SIDECAR`"),
         (r#"{"containers": [{"name": "a", "type": 1}]}"#.to_owned(), "expected"),
         (named(r#", "kubernetesResources": {"limits": {"cpu": 1}}"#), "invalid type: integer `1`, expected a string"),
-        (named(r#", "kubernetesResources": {"limits": {"cpu": "1", "cpu": "2"}}"#), "\"cpu\" is there twice"),
+        (named(r#", "kubernetesResources": {"limits": {"cpu": "1", "cpu": "2"}}"#), "duplicate key \"cpu\""),
         (named(r#", "kubernetesResources": {"limit": {}}"#), "unknown field `limit`"),
     ] {
         let said = refused(&text);
