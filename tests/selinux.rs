@@ -242,11 +242,7 @@ fn contexts_that_are_malformed_or_unknown_are_refused_and_leave_nothing_behind()
     let user = v1::SeLinuxOption { user: "nobody_u".into(), ..Default::default() };
     let role = v1::SeLinuxOption { role: "a:b".into(), ..Default::default() };
     for (bad, code, words) in [
-        (
-            options("bad_t", ""),
-            Code::FailedPrecondition,
-            "selinux_options: the host's policy does not know the context",
-        ),
+        (options("bad_t", ""), Code::FailedPrecondition, "selinux_options: unknown SELinux context"),
         (options("", "s0:c16"), Code::FailedPrecondition, "container_t:s0:c16"),
         (user, Code::FailedPrecondition, "nobody_u:system_r:container_t"),
         (role, Code::InvalidArgument, "config.linux.security_context.selinux_options.role"),

@@ -1,4 +1,4 @@
-//! AppArmor: which profile a container runs under, and crisp's own.
+//! AppArmor: selects a container's profile and loads crisp's own.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -9,25 +9,25 @@ use model::error_chain::chain;
 use model::{ErrorClass, ErrorKind, Profile};
 use sync::Mutex;
 
-/// crisp's own profile.
+/// The name of crisp's own profile.
 const OURS: &str = "crisp-default";
 const TEXT: &str = include_str!("../../runtime-config/crisp-default.apparmor");
-/// The line of it that says from whom containers take signals.
+/// The line with the profiles from which containers accept signals.
 const PEERS: &str = "@{CRISP}=unconfined";
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApparmorError {
     #[error("this host has no AppArmor")]
     Absent,
-    #[error("no profile {0:?} is loaded")]
+    #[error("profile {0:?} is not loaded")]
     NotLoaded(String),
-    #[error("finding out which profiles are loaded: reading {}", path.display())]
+    #[error("listing loaded profiles: reading {}", path.display())]
     Loaded { path: PathBuf, source: io::Error },
-    #[error("the default profile is not loaded, and apparmor_parser, which would load it, is not in PATH")]
+    #[error("the default profile is not loaded, and apparmor_parser to load it is not in PATH")]
     NoParser,
     #[error("loading the default profile: starting {}", parser.display())]
     Start { parser: PathBuf, source: io::Error },
-    #[error("loading the default profile: apparmor_parser says: {0}")]
+    #[error("loading the default profile: apparmor_parser failed: {0}")]
     Parser(String),
 }
 
@@ -41,10 +41,10 @@ impl ErrorClass for ApparmorError {
     }
 }
 
-/// The host's AppArmor, or that it has none.
+/// The host's AppArmor, which may be absent.
 #[derive(Debug)]
 pub struct Apparmor {
-    /// Above `sys`, `proc` and `etc`: the root, but for tests.
+    /// The parent of `sys`, `proc` and `etc`: `/` except in tests.
     root: PathBuf,
     parser: Option<PathBuf>,
     /// Whether this daemon has loaded its own profile.
@@ -70,14 +70,15 @@ impl Apparmor {
         std::fs::read(enabled).is_ok_and(|text| text.starts_with(b"Y"))
     }
 
-    /// Whether crisp's own profile could be loaded.
+    /// Returns whether crisp's own profile can be loaded.
     pub fn has_parser(&self) -> bool {
         self.parser.is_some()
     }
 
-    /// The profile of a container. `default` is what the handler has in place of crisp's own.
+    /// Returns the profile of a container. `default` is the handler's replacement of crisp's own.
     ///
-    /// Who asks for none gets the default too, as with the peers, but not where the host cannot load it; that is told once.
+    /// A container without a requested profile gets the default too, as in containerd and CRI-O. If the
+    /// host cannot load it, the container runs without, and a warning is logged once.
     pub fn profile(
         &self,
         asked: Option<&Profile>,
@@ -87,9 +88,9 @@ impl Apparmor {
         match asked {
             Some(Profile::Unconfined) => Ok(None),
             Some(Profile::Localhost(_)) if !self.is_there() => Err(ApparmorError::Absent),
-            // Also for the privileged: nobody names a profile without meaning it.
+            // A requested profile applies to privileged containers too.
             Some(Profile::Localhost(name)) => self.loaded(name).map(Some),
-            // A default that the host does not have confines nothing, here as with the peers.
+            // Without AppArmor the default is skipped, as in containerd and CRI-O.
             None | Some(Profile::RuntimeDefault) if privileged || !self.is_there() => Ok(None),
             Some(Profile::RuntimeDefault) => self.default_one(default).map(Some),
             None => match self.default_one(default) {
@@ -97,7 +98,7 @@ impl Apparmor {
                     self.warned.call_once(|| {
                         tracing::warn!(
                             error = chain(&lacks),
-                            "containers that ask for no AppArmor profile run without"
+                            "containers without a requested AppArmor profile run unconfined"
                         );
                     });
                     Ok(None)
@@ -114,7 +115,7 @@ impl Apparmor {
         }
     }
 
-    /// Loaded once by each daemon, so that it is the text of this release.
+    /// Loads crisp's own profile once per daemon, so that it has the text of this release.
     fn ours(&self) -> Result<String, ApparmorError> {
         let mut loaded = self.loaded.lock();
         match &self.parser {
@@ -123,7 +124,7 @@ impl Apparmor {
             Some(_) | None => {}
         }
         *loaded = true;
-        // Somebody may have unloaded it since.
+        // It may have been unloaded since.
         if !self.is_loaded(OURS)? {
             *loaded = false;
             return Err(ApparmorError::NotLoaded(OURS.to_owned()));
@@ -135,7 +136,7 @@ impl Apparmor {
         if self.is_loaded(name)? { Ok(name.to_owned()) } else { Err(ApparmorError::NotLoaded(name.to_owned())) }
     }
 
-    /// The kernel's list has lines such as `NAME (enforce)`.
+    /// Returns whether the kernel's list has `name`, in a line such as `NAME (enforce)`.
     fn is_loaded(&self, name: &str) -> Result<bool, ApparmorError> {
         let path = self.root.join("sys/kernel/security/apparmor/profiles");
         let list = std::fs::read_to_string(&path).map_err(|source| ApparmorError::Loaded { path, source })?;
@@ -151,14 +152,14 @@ impl Apparmor {
         let given = child.stdin.take().map_or(Ok(()), |mut stdin| stdin.write_all(self.text().as_bytes()));
         let done = child.wait_with_output().map_err(failed)?;
         if !done.status.success() || given.is_err() {
-            let said = String::from_utf8_lossy(&done.stderr);
-            return Err(ApparmorError::Parser(said.trim().chars().take(1000).collect()));
+            let stderr = String::from_utf8_lossy(&done.stderr);
+            return Err(ApparmorError::Parser(stderr.trim().chars().take(1000).collect()));
         }
-        tracing::info!(profile = OURS, "loaded");
+        tracing::info!(profile = OURS, "loaded AppArmor profile");
         Ok(())
     }
 
-    /// The profile as it fits here: in the words of the language that the host pins, and with the profile of this daemon.
+    /// Returns the profile's text for this host: with its ABI version, and with the profile of this daemon.
     fn text(&self) -> String {
         let mut text = String::new();
         if self.root.join("etc/apparmor.d/abi/3.0").exists() {

@@ -2,7 +2,7 @@ use std::fs;
 
 use super::*;
 
-/// A host, as far as AppArmor looks at it: its files below a directory, and a parser that writes down what it is given.
+/// A fake host: the kernel's files of AppArmor below a directory, and a parser that records its input.
 struct Host {
     dir: tempfile::TempDir,
 }
@@ -25,12 +25,13 @@ impl Host {
         fs::read_to_string(self.dir.path().join(file)).unwrap_or_default()
     }
 
-    /// `does` is a shell script, in the host's directory.
+    /// Creates a parser that runs the shell script `does` in the host's directory.
     fn with_parser(&self, does: &str) -> Apparmor {
         let parser = self.dir.path().join("apparmor_parser");
         let script =
             format!("#!/bin/sh\ncd {:?} || exit 1\necho \"$@\" >>asked\ncat >given\n{does}\n", self.dir.path());
-        // By another process: a file that any child of this one holds open for writing cannot be executed.
+        // Written by another process: execve(2) fails while a child of this process has the file open
+        // for writing.
         let mut writer = Command::new("sh");
         writer.args(["-c", "printf %s \"$2\" >\"$1\" && chmod 755 \"$1\"", "sh"]).arg(&parser).arg(script);
         assert!(writer.status().unwrap().success());
@@ -49,7 +50,7 @@ fn named(name: &str) -> Profile {
 }
 
 #[test]
-fn a_host_without_apparmor_grants_the_default_and_refuses_a_name() {
+fn a_host_without_apparmor_skips_the_default_and_refuses_a_named_profile() {
     let disabled = Host::new("N\n", "");
     let nothing = Host { dir: tempfile::tempdir().unwrap() };
     for apparmor in [disabled.bare(), nothing.bare()] {
@@ -65,7 +66,7 @@ fn a_host_without_apparmor_grants_the_default_and_refuses_a_name() {
 }
 
 #[test]
-fn a_profile_is_used_by_its_whole_name_if_it_is_loaded() {
+fn a_profile_must_be_loaded_under_its_full_name() {
     let host = Host::new("Y\n", "web (enforce)\n/usr/bin/a (b)//c (complain)\n");
     let apparmor = host.bare();
     for name in ["web", "/usr/bin/a (b)//c"] {
@@ -76,22 +77,22 @@ fn a_profile_is_used_by_its_whole_name_if_it_is_loaded() {
     for name in ["we", "web (enforce)", "WEB", "c", ""] {
         let refused = apparmor.profile(Some(&named(name)), false, None).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Precondition);
-        assert_eq!(refused.to_string(), format!("no profile {name:?} is loaded"));
+        assert_eq!(refused.to_string(), format!("profile {name:?} is not loaded"));
     }
     fs::remove_file(host.dir.path().join("sys/kernel/security/apparmor/profiles")).unwrap();
     let unknown = apparmor.profile(Some(&named("web")), false, None).unwrap_err();
     assert!(unknown.to_string().contains("apparmor/profiles"), "{unknown}");
-    assert_eq!(apparmor.profile(None, false, None).unwrap(), None, "nobody asked");
+    assert_eq!(apparmor.profile(None, false, None).unwrap(), None, "no profile requested");
     apparmor.profile(Some(&Profile::RuntimeDefault), false, None).unwrap_err();
 }
 
 #[test]
-fn the_default_is_loaded_once_and_again_where_somebody_unloaded_it() {
+fn the_default_is_loaded_once_and_again_after_an_unload() {
     let host = Host::new("Y\n", "");
     let apparmor = host.with_parser(LOADS);
     for asked in [None, Some(&Profile::RuntimeDefault), None] {
         assert_eq!(apparmor.profile(asked, false, None).unwrap().as_deref(), Some("crisp-default"));
-        assert_eq!(apparmor.profile(asked, true, None).unwrap(), None, "not for the privileged");
+        assert_eq!(apparmor.profile(asked, true, None).unwrap(), None, "not for privileged containers");
         assert_eq!(apparmor.profile(Some(&Profile::Unconfined), false, None).unwrap(), None);
     }
     assert_eq!(host.read("asked"), "--skip-cache --replace\n");
@@ -103,7 +104,7 @@ fn the_default_is_loaded_once_and_again_where_somebody_unloaded_it() {
 }
 
 #[test]
-fn the_text_follows_the_host() {
+fn the_profile_text_depends_on_the_host() {
     let host = Host::new("Y\n", "");
     host.write("etc/apparmor.d/abi/3.0", "");
     host.write("proc/self/attr/current", "crisp (enforce)\n");
@@ -117,27 +118,27 @@ fn the_text_follows_the_host() {
 }
 
 #[test]
-fn a_parser_that_fails_or_is_missing_is_told() {
+fn a_failed_or_missing_parser_is_reported() {
     let host = Host::new("Y\n", "");
     let refused = host.with_parser("echo 'syntax error' >&2; exit 3").profile(None, false, None).unwrap_err();
-    assert_eq!(refused.to_string(), "loading the default profile: apparmor_parser says: syntax error");
-    let said = host.with_parser("").profile(Some(&Profile::RuntimeDefault), false, None).unwrap_err();
-    assert_eq!(said.to_string(), "no profile \"crisp-default\" is loaded", "whatever the parser's status was");
+    assert_eq!(refused.to_string(), "loading the default profile: apparmor_parser failed: syntax error");
+    let refused = host.with_parser("").profile(Some(&Profile::RuntimeDefault), false, None).unwrap_err();
+    assert_eq!(refused.to_string(), "profile \"crisp-default\" is not loaded", "despite the parser's exit status 0");
     let bare = host.bare();
-    assert_eq!(bare.profile(None, false, None).unwrap(), None, "nobody asked");
+    assert_eq!(bare.profile(None, false, None).unwrap(), None, "no profile requested");
     let refused = bare.profile(Some(&Profile::RuntimeDefault), false, None).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Precondition);
     host.write("sys/kernel/security/apparmor/profiles", "crisp-default (enforce)\n");
-    assert_eq!(bare.profile(None, false, None).unwrap().as_deref(), Some("crisp-default"), "loaded by somebody else");
+    assert_eq!(bare.profile(None, false, None).unwrap().as_deref(), Some("crisp-default"), "loaded by another program");
 }
 
 #[test]
-fn a_handler_may_have_another_default_which_must_be_there() {
+fn the_default_of_a_handler_must_be_loaded() {
     let host = Host::new("Y\n", "strict (enforce)\n");
     let apparmor = host.bare();
     assert_eq!(apparmor.profile(None, false, Some("strict")).unwrap().as_deref(), Some("strict"));
     for asked in [None, Some(&Profile::RuntimeDefault)] {
         let refused = apparmor.profile(asked, false, Some("gone")).unwrap_err();
-        assert_eq!(refused.to_string(), "no profile \"gone\" is loaded");
+        assert_eq!(refused.to_string(), "profile \"gone\" is not loaded");
     }
 }

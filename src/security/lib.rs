@@ -1,7 +1,8 @@
-//! The confinement of containers: seccomp filters, AppArmor profiles, SELinux labels.
+//! Confines containers: seccomp filters, AppArmor profiles, SELinux labels.
 //!
-//! A request for a security module that the host lacks is an error; a default of the runtime is left out there. The
-//! resulting names go into the OCI configuration, and the shim applies them. No async code, no wire types.
+//! A request for a security module that the host lacks is an error; a default of the runtime is
+//! skipped there. The resulting names go into the OCI configuration, and the shim applies them. No
+//! async code, no wire types.
 #![forbid(unsafe_code)]
 
 mod apparmor;

@@ -1,4 +1,4 @@
-//! One file for each distinct filter, made when it is first wanted.
+//! Caches compiled filters, one file for each distinct filter, written on first use.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -17,17 +17,17 @@ use super::profile::{CapSet, LONGEST, Profile, ProfileError};
 
 #[derive(Debug, thiserror::Error)]
 pub enum SeccompError {
-    #[error("the seccomp profile {0} does not exist")]
+    #[error("seccomp profile {0} not found")]
     Missing(PathBuf),
-    #[error("the seccomp profile {0} is no regular file")]
+    #[error("seccomp profile {0} is not a regular file")]
     NotAFile(PathBuf),
-    #[error("reading the seccomp profile {path}")]
+    #[error("reading seccomp profile {path}")]
     Read { path: PathBuf, source: io::Error },
-    #[error("the seccomp profile {path}")]
+    #[error("compiling seccomp profile {path}")]
     Localhost { path: PathBuf, source: ProfileError },
-    #[error("the default seccomp profile")]
+    #[error("compiling the default seccomp profile")]
     Default(#[source] ProfileError),
-    #[error("keeping a seccomp filter")]
+    #[error("storing a seccomp filter")]
     Keep(#[from] FileError),
 }
 
@@ -42,11 +42,11 @@ impl ErrorClass for SeccompError {
     }
 }
 
-/// Which profile a container asks for.
+/// The source of a container's profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProfileSource<'a> {
     RuntimeDefault,
-    /// A file with a profile, by its absolute path.
+    /// The absolute path of a file with a profile.
     Localhost(&'a Path),
 }
 
@@ -58,12 +58,12 @@ struct Key {
 
 #[derive(Debug)]
 struct CachedFilter {
-    /// Of the profile that it was made from.
+    /// The stamp of the profile that was compiled.
     stamp: Option<FileStamp>,
     filter: PathBuf,
 }
 
-/// The filters of this daemon. Blocks for as long as reading, compiling and writing one takes.
+/// The filters of this daemon. Blocks while it reads, compiles and writes a filter.
 #[derive(Debug)]
 pub struct FilterCache {
     dir: PathBuf,
@@ -71,13 +71,13 @@ pub struct FilterCache {
 }
 
 impl FilterCache {
-    /// Keeps them in `dir`, which is made when there is something to keep.
+    /// Stores filters in `dir`, which is created for the first one.
     pub fn new(dir: PathBuf) -> Self {
         Self { dir, made: Mutex::default() }
     }
 
-    /// The file with the filter for a container with such capabilities. An edited profile is compiled anew; files
-    /// stay, because containers that run may still be entered with them.
+    /// Returns the file with the filter for a container with the capabilities `caps`. A changed profile
+    /// is compiled again; old files are kept, because exec into running containers still needs them.
     pub fn path_for(&self, wanted: ProfileSource<'_>, caps: &CapSet) -> Result<PathBuf, SeccompError> {
         let (localhost, stamp) = match wanted {
             ProfileSource::RuntimeDefault => (None, None),
@@ -110,7 +110,7 @@ impl FilterCache {
         Ok(filter)
     }
 
-    /// Named by its content, so one written by an earlier daemon serves again.
+    /// Writes a file named by its content, so that filters of an earlier daemon are reused.
     fn store(&self, bytes: &[u8]) -> Result<PathBuf, FileError> {
         let short: String = Sha256::digest(bytes).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         let path = self.dir.join(short + ".bpf");
@@ -123,14 +123,14 @@ impl FilterCache {
     }
 }
 
-/// Whether a file has a profile that can be put in force.
+/// Checks that a file has a valid profile.
 pub fn check(path: &Path) -> Result<(), SeccompError> {
     let failed = |source| SeccompError::Localhost { path: path.to_owned(), source };
     let (json, _) = read(path)?;
     Profile::read(&json).and_then(|profile| compile(&profile, &CapSet::default())).map(drop).map_err(failed)
 }
 
-/// All of the file, with the stamp of just what was read. Waits for nobody: a pipe is no profile.
+/// Reads the file and the stamp of the version that was read. NONBLOCK: open(2) of a FIFO must not wait.
 fn read(path: &Path) -> Result<(Vec<u8>, FileStamp), SeccompError> {
     let failed = |source| unreadable(path, source);
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -140,7 +140,7 @@ fn read(path: &Path) -> Result<(Vec<u8>, FileStamp), SeccompError> {
         return Err(SeccompError::NotAFile(path.to_owned()));
     }
     let mut json = Vec::new();
-    // One byte more than allowed, so that too long a profile is seen to be so.
+    // One byte more than allowed, to detect a profile that is too long.
     file.take(LONGEST + 1).read_to_end(&mut json).map_err(failed)?;
     Ok((json, FileStamp::of(&found)))
 }

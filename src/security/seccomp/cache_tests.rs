@@ -35,21 +35,21 @@ impl Place {
 }
 
 #[test]
-fn the_default_is_written_once_for_each_set_of_capabilities_that_differs_in_it() {
+fn the_default_filter_is_stored_once_per_relevant_set_of_capabilities() {
     let place = Place::new();
     let path = |caps: &[&str]| place.filters.path_for(ProfileSource::RuntimeDefault, &caps.iter().collect()).unwrap();
     let plain = path(&["CHOWN"]);
     assert_eq!(plain, path(&["CHOWN"]));
     assert_eq!(plain, path(&["KILL"]), "neither changes the filter");
     assert_ne!(plain, path(&["SYS_ADMIN"]));
-    assert_eq!(place.kept(), 2, "no temporary file stays");
+    assert_eq!(place.kept(), 2, "no temporary file is left");
     let kept = fs::read(&plain).unwrap();
     assert_eq!(kept, compile(&runtime_default(), &CapSet::default()).unwrap().bytes);
     assert_eq!(fs::metadata(place.dir.path().join("seccomp")).unwrap().permissions().mode() & 0o777, 0o700);
 }
 
 #[test]
-fn an_edited_profile_is_seen_and_the_old_filter_stays() {
+fn a_changed_profile_is_compiled_and_the_old_filter_is_kept() {
     let place = Place::new();
     let profile = place.file("p.json", ALLOW_ALL);
     let first = place.localhost(&profile).unwrap();
@@ -63,7 +63,7 @@ fn an_edited_profile_is_seen_and_the_old_filter_stays() {
 }
 
 #[test]
-fn a_filter_that_was_removed_or_spoilt_is_written_again() {
+fn a_removed_or_corrupt_filter_is_written_again() {
     let place = Place::new();
     let get = |filters: &FilterCache| filters.path_for(ProfileSource::RuntimeDefault, &CapSet::default()).unwrap();
     let path = get(&place.filters);
@@ -76,7 +76,7 @@ fn a_filter_that_was_removed_or_spoilt_is_written_again() {
 }
 
 #[test]
-fn what_cannot_be_a_profile_is_an_invalid_request_that_names_the_path() {
+fn an_invalid_profile_is_an_invalid_request_that_names_the_path() {
     let place = Place::new();
     let refused = |path: &Path| {
         let error = place.localhost(path).unwrap_err();
@@ -87,17 +87,17 @@ fn what_cannot_be_a_profile_is_an_invalid_request_that_names_the_path() {
     assert_eq!(refused(Path::new("/no/such/profile.json")), None);
     assert_eq!(refused(&place.file("p", ALLOW_ALL).join("below")), None);
     assert_eq!(refused(place.dir.path()), None);
-    assert_eq!(refused(&place.file("bad.json", "{")).as_deref(), Some("not the JSON of a profile"));
+    assert_eq!(refused(&place.file("bad.json", "{")).as_deref(), Some("invalid JSON of a profile"));
     let bad_action = place.file("action.json", r#"{"defaultAction": "NO"}"#);
-    assert_eq!(refused(&bad_action).as_deref(), Some(r#""NO" is no action"#));
+    assert_eq!(refused(&bad_action).as_deref(), Some(r#"unknown action "NO""#));
     let huge = place.file("huge.json", &" ".repeat(2 << 20));
-    assert_eq!(refused(&huge).as_deref(), Some("more than 1048576 bytes long"));
+    assert_eq!(refused(&huge).as_deref(), Some("must be at most 1048576 bytes"));
     let notify = place.file("notify.json", r#"{"defaultAction": "SCMP_ACT_NOTIFY"}"#);
     assert_eq!(place.localhost(&notify).unwrap_err().kind(), ErrorKind::Unsupported);
 }
 
 #[test]
-fn a_pipe_in_place_of_a_profile_is_refused_without_waiting_for_a_writer() {
+fn a_fifo_is_refused_without_waiting_for_a_writer() {
     let place = Place::new();
     let pipe = place.dir.path().join("pipe");
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();

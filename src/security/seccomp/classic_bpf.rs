@@ -1,14 +1,14 @@
-//! Writing classic BPF, from its end to its beginning.
+//! Generates classic BPF backward, from the last instruction to the first.
 //!
-//! Jumps in a filter only go forward, so whoever writes backward knows the target of each jump before the jump itself.
-//! Conditional jumps reach 255 instructions; where the target is farther off an unconditional one is put in between.
+//! Jumps in a filter only go forward, so the target of each jump is already written. Conditional jumps
+//! reach 255 instructions; for a farther target an unconditional jump is inserted.
 
 use super::profile::Action;
 
-/// An instruction already written, as its distance from the program's end.
+/// An instruction that is already written, as its distance from the program's end.
 pub(super) type Label = u32;
 
-/// How far a conditional jump may aim: one less than 255 for each instruction that may still come in between.
+/// The maximum distance of a conditional jump: 255 minus the instructions that may be inserted before it.
 const REACH: u32 = 250;
 
 // The instructions in use, from linux/bpf_common.h.
@@ -17,7 +17,7 @@ const AND: u16 = 0x54; // ALU | AND | K
 const GO: u16 = 0x05; // JMP | JA
 const RETURN: u16 = 0x06; // RET | K
 
-/// What a conditional jump asks about the loaded word.
+/// The condition of a jump on the loaded word.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum If {
     Equal = 0x15,
@@ -33,7 +33,7 @@ struct Instruction {
     value: u32,
 }
 
-/// A program whose beginning is still to be written.
+/// A program whose beginning is not written yet.
 #[derive(Debug, Default)]
 pub(super) struct Program {
     backward: Vec<Instruction>,
@@ -48,7 +48,7 @@ impl Program {
         self.len
     }
 
-    /// Ends with the action.
+    /// Returns with the action.
     pub(super) fn end(&mut self, action: Action) -> Label {
         if let Some((_, label)) = self.returns.iter().rev().find(|(of, _)| *of == action)
             && self.len - label <= REACH
@@ -60,24 +60,25 @@ impl Program {
         label
     }
 
-    /// Loads a word of the kernel's `seccomp_data`, then goes on with what was written last.
+    /// Loads a word of the kernel's `seccomp_data`, then continues with the instruction written last.
     pub(super) fn load(&mut self, offset: u32) -> Label {
         self.push(LOAD, 0, 0, offset)
     }
 
-    /// Clears the bits outside of the mask, then goes on with what was written last.
+    /// Clears the bits outside of the mask, then continues with the instruction written last.
     pub(super) fn mask(&mut self, mask: u32) -> Label {
         self.push(AND, 0, 0, mask)
     }
 
-    /// Goes to `yes` or `no`.
+    /// Jumps to `yes` or `no`.
     pub(super) fn branch(&mut self, asked: If, value: u32, yes: Label, no: Label) -> Label {
         let (yes, no) = (self.near(yes), self.near(no));
-        let skip = |label| u8::try_from(self.len - label).unwrap_or_else(|_| unreachable!("the target was made near"));
+        let skip =
+            |label| u8::try_from(self.len - label).unwrap_or_else(|_| unreachable!("`near` limits the distance"));
         self.push(asked as u16, skip(yes), skip(no), value)
     }
 
-    /// Makes sure that the instruction written last leads to `label`.
+    /// Adds a jump to `label` unless it is the instruction written last.
     pub(super) fn go(&mut self, label: Label) -> Label {
         if label == self.len { label } else { self.push(GO, 0, 0, self.len - label) }
     }
@@ -86,7 +87,7 @@ impl Program {
         if self.len - label > REACH { self.go(label) } else { label }
     }
 
-    /// The instructions from the first to the last, as the kernel lays them out.
+    /// Returns the instructions in execution order, in the kernel's layout.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let encode = |i: &Instruction| {
             let [a, b] = i.code.to_ne_bytes();

@@ -1,14 +1,14 @@
-//! From a profile to instructions.
+//! Compiles a profile to BPF instructions.
 //!
 //! ```text
-//! which ABI? ── native ──▶ which number? ── a range of numbers with one answer ──▶ answer
-//!     │  └──── 32-bit ───▶ the same for its own numbers      └── or tests of arguments ──▶ answer
-//!     └── any other: the process ends
+//! ABI? ── native ──▶ number? ── a range of numbers with one action ──▶ action
+//!   │ └── 32-bit ──▶ the same for its own numbers   └── or conditions on arguments ──▶ action
+//!   └── other: kill the process
 //! ```
 //!
-//! Numbers next to each other with the same answer are one range; the range is found by halving. Nothing is loaded
-//! for calls that are always allowed but ABI and number, so the kernel (5.11 and later) works these out once, at
-//! load, and does not run the filter for them at all.
+//! Adjacent numbers with the same action are one range; the filter finds it by binary search. For calls
+//! that are always allowed the filter loads only ABI and number, so the kernel (5.11 and later) caches
+//! the result at load and does not run the filter for them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,25 +20,25 @@ use super::syscalls::{self, Abi};
 const MOST_INSTRUCTIONS: usize = 4096;
 const INSTRUCTION: usize = 8;
 
-// Where things are in the kernel's `seccomp_data`, little-endian.
+// Offsets in the kernel's `seccomp_data`, little-endian.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const ARGUMENTS: u32 = 16;
 
-/// From here on numbers of the x86-64 ABI mean x32 calls.
+/// The first number of x32 calls in the x86-64 ABI.
 const X32: u32 = 0x4000_0000;
-/// From here on numbers of the Arm ABI are for private use, not newer calls.
+/// The first number for private use in the Arm ABI; such a number is not a newer call.
 const PRIVATE: u32 = 0xf_0000;
 
 /// A filter in the kernel's form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Compiled {
     pub(crate) bytes: Vec<u8>,
-    /// Names in the profile that no system call has: newer than this crisp, of other machines, or misspelt.
+    /// Unknown names in the profile: newer than this release, of other architectures, or misspelt.
     pub(crate) unknown: Vec<String>,
 }
 
-/// What the filter is for.
+/// The architecture and kernel of a filter.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Machine {
     pub(super) abi: Abi,
@@ -52,7 +52,7 @@ impl Machine {
     }
 }
 
-/// Makes the filter for this machine and a container with such capabilities.
+/// Compiles the filter for this host and a container with the capabilities `caps`.
 pub(crate) fn compile(profile: &Profile, caps: &CapSet) -> Result<Compiled, ProfileError> {
     compile_for(Machine::this(), profile, caps)
 }
@@ -62,7 +62,7 @@ pub(super) fn compile_for(machine: Machine, profile: &Profile, caps: &CapSet) ->
     let narrow = Some(native.narrow()).filter(|narrow| profile.lists(native.listed_as(), narrow.listed_as()));
     let mut writer = Writer::default();
     let foreign = writer.program.end(Action::KillProcess);
-    // Written backward: what is asked first comes last.
+    // Written backward: the first check comes last.
     let mut next = foreign;
     for abi in narrow.into_iter().chain([native]) {
         let start = writer.abi(&ranges(machine, abi, profile, caps), abi.is_wide());
@@ -80,14 +80,14 @@ pub(super) fn compile_for(machine: Machine, profile: &Profile, caps: &CapSet) ->
     Ok(Compiled { bytes, unknown })
 }
 
-/// An answer, if the tests hold.
+/// An action, if the conditions hold.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Branch {
     arguments: Vec<Argument>,
     action: Action,
 }
 
-/// The cases of a system call in the order they are tried, and the answer if none applies.
+/// The branches of a system call in their order, and the action if none applies.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct RuleAction {
     cases: Vec<Branch>,
@@ -107,7 +107,7 @@ impl RuleAction {
     }
 }
 
-/// The decision from each number up to the next one, over all numbers.
+/// Returns the decisions for all numbers, each with the first number of its range.
 fn ranges(machine: Machine, abi: Abi, profile: &Profile, caps: &CapSet) -> Vec<(u32, RuleAction)> {
     let decisions = decisions(machine, abi, profile, caps);
     let names = profile.rules.iter().flat_map(|rule| &rule.names);
@@ -142,8 +142,8 @@ fn decisions(machine: Machine, abi: Abi, profile: &Profile, caps: &CapSet) -> BT
             if let Some(number) = syscalls::number(abi, name) {
                 cases.entry(number).or_default().push(case);
             }
-            // What these calls are given lies in memory, out of a filter's sight. So a rule with tests allows nothing
-            // there, and refuses whatever the arguments are.
+            // A filter cannot read the arguments of these calls, which are in memory. So a rule with
+            // conditions never allows such a call; if it denies, it denies all arguments.
             if let Some((by, index)) = syscalls::multiplexed(abi, name)
                 && let Some(number) = syscalls::number(abi, by)
                 && (rule.arguments.is_empty() || !rule.action.permits())
@@ -157,7 +157,7 @@ fn decisions(machine: Machine, abi: Abi, profile: &Profile, caps: &CapSet) -> BT
     cases.into_iter().map(|(number, cases)| (number, RuleAction::of(cases, profile.otherwise))).collect()
 }
 
-/// Writes decisions; those with tests only once.
+/// Writes decisions; equal ones with conditions are written once.
 #[derive(Default)]
 struct Writer {
     program: Program,
@@ -171,7 +171,7 @@ impl Writer {
         self.program.load(NUMBER)
     }
 
-    /// Finds the loaded number's range by halving.
+    /// Writes a binary search for the range of the loaded number.
     fn search(&mut self, ranges: &[(u32, RuleAction)], wide: bool) -> Label {
         match ranges {
             [] => self.program.end(Action::KillProcess),
@@ -206,7 +206,7 @@ impl Writer {
         next
     }
 
-    /// Goes to `yes` if the test holds, and to `no` if not. Where arguments have 32 bits, the values are cut to them.
+    /// Jumps to `yes` if the condition holds, else to `no`. For 32-bit arguments the values are truncated.
     fn test(&mut self, argument: Argument, wide: bool, yes: Label, no: Label) -> Label {
         let at = ARGUMENTS + 8 * argument.index;
         match argument.test {
@@ -250,7 +250,7 @@ impl Writer {
     }
 }
 
-/// The low and the high half.
+/// Returns the low and the high half.
 fn halves(value: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = value.to_le_bytes();
     (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))

@@ -36,7 +36,7 @@ fn answer(filter: &[Instruction], abi: Abi, name: &str, first: u64) -> u32 {
     run(filter, &Call::new(abi, number, [first, 0, 0, 0, 0, 0])).0
 }
 
-/// What the profile says, found without any of the compiler's ways.
+/// Returns the action of the profile, computed independently of the compiler.
 fn expected(machine: Machine, profile: &Profile, call: &Call) -> Action {
     let listed = [machine.abi, machine.abi.narrow()].into_iter().find(|abi| abi.audit() == call.architecture);
     let Some(abi) = listed else { return Action::KillProcess };
@@ -88,14 +88,14 @@ fn holds(argument: Argument, abi: Abi, call: &Call) -> bool {
     }
 }
 
-/// Every number that an ABI has, its neighbours, and the far ends.
+/// Returns every number of an ABI, its neighbours, and boundary values.
 fn all_numbers(abi: Abi) -> BTreeSet<u32> {
     let known = syscalls::names().filter_map(|name| syscalls::number(abi, name));
     let around = known.flat_map(|n| [n.saturating_sub(1), n, n + 1]);
     around.chain([PRIVATE, X32 - 1, X32, X32 + 1, u32::MAX]).collect()
 }
 
-/// The same for the calls that a profile names, and a few more.
+/// Returns the same for the calls in a profile, and a few more.
 fn named_numbers(profile: &Profile, abi: Abi) -> BTreeSet<u32> {
     let names = profile.rules.iter().flat_map(|rule| &rule.names).map(String::as_str).chain(["socketcall", "ipc"]);
     let around = names.filter_map(|name| syscalls::number(abi, name)).flat_map(|n| [n.saturating_sub(1), n, n + 1]);
@@ -114,7 +114,7 @@ pub(crate) fn check(machine: Machine, profile: &Profile, arguments: [u64; 6], nu
 }
 
 #[test]
-fn every_call_of_every_abi_gets_the_answer_of_the_default_profile() {
+fn every_call_of_every_abi_gets_the_action_of_the_default_profile() {
     let profile = runtime_default();
     let profile = Profile { rules: without_caps(&profile), ..profile };
     for machine in [X86, ARM] {
@@ -122,7 +122,7 @@ fn every_call_of_every_abi_gets_the_answer_of_the_default_profile() {
     }
 }
 
-/// `expected` knows no capabilities: the rules of a container that has none.
+/// Returns the rules for a container without capabilities, since `expected` does not evaluate them.
 fn without_caps(profile: &Profile) -> Vec<Rule> {
     let free = |rule: &&Rule| rule.only == RuleScope::default();
     profile.rules.iter().filter(free).map(|rule| Rule { not: RuleScope::default(), ..rule.clone() }).collect()
@@ -153,7 +153,7 @@ fn any_action() -> impl Strategy<Value = Action> {
 fn any_rule() -> impl Strategy<Value = Rule> {
     let mut all: Vec<&str> = syscalls::names().collect();
     all.sort_unstable();
-    // Some calls come often, so that rules meet.
+    // Some calls are frequent, so that several rules apply to them.
     let often = prop::sample::select(vec!["read", "socket", "socketcall", "shmget", "ipc", "clone3", "no_such_call"]);
     let name = prop_oneof![often, prop::sample::select(all)];
     let arguments = prop::collection::vec((0..3u32, any_test()), 0..3);
@@ -165,7 +165,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn any_profile_is_answered_as_it_says(
+    fn the_filter_of_any_profile_returns_its_actions(
         otherwise in any_action(),
         rules in prop::collection::vec(any_rule(), 0..40),
         arguments in prop::array::uniform6(any_value()),
@@ -177,7 +177,7 @@ proptest! {
     }
 
     #[test]
-    fn any_test_of_an_argument_compares_all_its_bits(test in any_test(), given in any_value(), index in 0..6u32) {
+    fn any_condition_on_an_argument_compares_all_bits(test in any_test(), given in any_value(), index in 0..6u32) {
         let tested = profile(EPERM, vec![rule(&["read"], &[(index, test)], Action::Allow)]);
         let mut arguments = [0; 6];
         arguments[usize::try_from(index).unwrap()] = given;
@@ -190,7 +190,7 @@ proptest! {
 }
 
 #[test]
-fn a_foreign_abi_ends_the_process_and_x32_is_not_there() {
+fn a_foreign_abi_kills_the_process_and_x32_returns_enosys() {
     let open = Profile { abis: vec![], ..profile(Action::Allow, vec![rule(&["mount"], &[], EPERM)]) };
     let filter = filter(X86, &open);
     assert_eq!(answer(&filter, Abi::X86_64, "read", 0), Action::Allow.answer());
@@ -202,7 +202,7 @@ fn a_foreign_abi_ends_the_process_and_x32_is_not_there() {
 }
 
 #[test]
-fn a_rule_without_tests_beats_those_with_and_the_first_such_counts() {
+fn a_rule_without_conditions_overrides_others_and_the_first_is_used() {
     let tested = |action| rule(&["read"], &[(0, ArgCondition::Is(5))], action);
     let plain = |action| rule(&["read"], &[], action);
     let decide = |rules, first| answer(&filter(X86, &profile(EPERM, rules)), Abi::X86_64, "read", first);
@@ -214,7 +214,7 @@ fn a_rule_without_tests_beats_those_with_and_the_first_such_counts() {
 }
 
 #[test]
-fn calls_newer_than_the_profile_answer_enosys_only_where_it_refuses() {
+fn calls_newer_than_the_profile_return_enosys_if_the_default_denies() {
     let named = || vec![rule(&["read", "openat2"], &[], Action::Allow)];
     let newer = filter(X86, &profile(EPERM, named()));
     assert_eq!(answer(&newer, Abi::X86_64, "clone3", 0), EPERM.answer(), "older than openat2");
@@ -227,7 +227,7 @@ fn calls_newer_than_the_profile_answer_enosys_only_where_it_refuses() {
 }
 
 #[test]
-fn names_without_a_system_call_are_told_and_skipped() {
+fn unknown_names_are_reported_and_skipped() {
     let strange = profile(EPERM, vec![rule(&["swapcontext", "read", "raed", "raed"], &[], Action::Allow)]);
     let compiled = compile_for(X86, &strange, &CapSet::default()).unwrap();
     assert_eq!(compiled.unknown, ["raed", "swapcontext"]);
@@ -235,7 +235,7 @@ fn names_without_a_system_call_are_told_and_skipped() {
 }
 
 #[test]
-fn jumps_reach_over_any_distance_and_too_long_a_filter_is_refused() {
+fn jumps_reach_any_distance_and_a_filter_that_is_too_long_is_refused() {
     let tests = |count: u64| {
         let each = |n| rule(&["read"], &[(0, ArgCondition::Is(n << 20)), (1, ArgCondition::Above(n))], Action::Allow);
         let mut rules: Vec<Rule> = (1..=count).map(each).collect();
@@ -261,7 +261,7 @@ fn jumps_reach_over_any_distance_and_too_long_a_filter_is_refused() {
 }
 
 #[test]
-fn the_old_socket_call_of_i386_is_no_way_around_a_rule() {
+fn socketcall_of_i386_does_not_bypass_rules() {
     let tested = profile(
         EPERM,
         vec![
@@ -272,7 +272,11 @@ fn the_old_socket_call_of_i386_is_no_way_around_a_rule() {
     );
     let filter = filter(X86, &tested);
     assert_eq!(answer(&filter, Abi::I386, "socket", 1), Action::Allow.answer());
-    assert_eq!(answer(&filter, Abi::I386, "socketcall", 1), EPERM.answer(), "socket: the family cannot be seen");
+    assert_eq!(
+        answer(&filter, Abi::I386, "socketcall", 1),
+        EPERM.answer(),
+        "socket: the filter cannot read the family"
+    );
     assert_eq!(answer(&filter, Abi::I386, "socketcall", 2), Action::Trap.answer(), "bind");
     assert_eq!(answer(&filter, Abi::I386, "socketcall", 3), Action::Allow.answer(), "connect");
     assert_eq!(answer(&filter, Abi::I386, "socketcall", 4), EPERM.answer(), "listen");

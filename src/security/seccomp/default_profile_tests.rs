@@ -24,7 +24,7 @@ fn answer(filter: &[Instruction], abi: Abi, name: &str, first: u64) -> u32 {
 }
 
 #[test]
-fn every_name_in_it_is_a_system_call_and_is_there_once() {
+fn every_name_is_a_system_call_and_is_listed_once() {
     let machine = Machine { abi: Abi::X86_64, kernel: Kernel(6, 1) };
     assert_eq!(compile_for(machine, &runtime_default(), &CapSet::default()).unwrap().unknown, Vec::<String>::new());
     let mut names: Vec<&str> = ORDINARY.iter().flat_map(|group| group.split_whitespace()).collect();
@@ -37,7 +37,7 @@ fn every_name_in_it_is_a_system_call_and_is_there_once() {
 }
 
 #[test]
-fn ordinary_programs_and_the_way_to_them_are_allowed() {
+fn calls_of_ordinary_programs_and_of_their_start_are_allowed() {
     let everywhere = "read write close chdir fchdir execve execveat exit exit_group setgroups setuid setgid setresuid \
                       setresgid capset prctl dup3 openat wait4 kill mmap mprotect brk futex rt_sigaction \
                       rt_sigprocmask rt_sigreturn getdents64 getrandom epoll_pwait connect accept4 pipe2 ptrace \
@@ -56,7 +56,7 @@ fn ordinary_programs_and_the_way_to_them_are_allowed() {
 }
 
 #[test]
-fn what_has_led_out_of_containers_is_refused_whatever_the_capabilities() {
+fn calls_used_by_escapes_are_denied_with_any_capabilities() {
     let never = "keyctl add_key request_key io_uring_setup io_uring_enter io_uring_register userfaultfd kexec_load \
                  kexec_file_load swapon swapoff pivot_root nfsservctl move_pages migrate_pages _sysctl uselib ustat sysfs";
     let all: Vec<&str> = WITH_CAPABILITY.iter().map(|(cap, _)| *cap).collect();
@@ -72,8 +72,8 @@ fn what_has_led_out_of_containers_is_refused_whatever_the_capabilities() {
     }
 }
 
-/// What a container without capabilities cannot call at all on x86-64. Whoever changes the profile changes this list, and sees
-/// what he opens or closes.
+/// All calls that are always denied to a container without capabilities on x86-64. A change of the
+/// profile must change this list, which shows its effect in review.
 const DENIED: &str = "_sysctl acct add_key afs_syscall bpf chroot clock_settime clone3 create_module delete_module epoll_ctl_old \
     epoll_wait_old fanotify_init finit_module fsconfig fsmount fsopen fspick get_kernel_syms get_mempolicy getpmsg \
     init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp kexec_file_load kexec_load keyctl \
@@ -84,12 +84,12 @@ const DENIED: &str = "_sysctl acct add_key afs_syscall bpf chroot clock_settime 
     tuxcall umount2 unshare uselib userfaultfd ustat vhangup vserver";
 
 #[test]
-fn what_a_container_without_capabilities_cannot_call_is_just_this() {
+fn a_container_without_capabilities_is_denied_exactly_these_calls() {
     let filter = filter(Abi::X86_64, &[]);
     let mut denied: Vec<&str> = syscalls::names()
         .filter(|name| {
             let Some(number) = syscalls::number(Abi::X86_64, name) else { return false };
-            // Whatever its first argument.
+            // With any first argument.
             let values = [0, 1, 2, 8, 16, 17, 0x1_0000, 0x2_0000, 0xffff_ffff];
             values.iter().all(|first| run(&filter, &Call::new(Abi::X86_64, number, [*first, 0, 0, 0, 0, 0])).0 != ALLOW)
         })
@@ -99,11 +99,11 @@ fn what_a_container_without_capabilities_cannot_call_is_just_this() {
 }
 
 #[test]
-fn each_capability_opens_its_own_calls_and_no_others() {
+fn each_capability_allows_its_own_calls_only() {
     for (cap, opened) in WITH_CAPABILITY {
         let (without, with) = (filter(Abi::X86_64, &[]), filter(Abi::X86_64, &[cap]));
         for name in WITH_CAPABILITY.iter().flat_map(|(_, names)| names.split_whitespace()) {
-            // With a namespace flag, lest clone be allowed anyway.
+            // With a namespace flag, since clone is allowed without one.
             let Some(number) = syscalls::number(Abi::X86_64, name) else { continue };
             let call = Call::new(Abi::X86_64, number, [NAMESPACES, 0, 0, 0, 0, 0]);
             let shut = if name == "clone3" { ENOSYS } else { EPERM_ANSWER };
@@ -115,7 +115,7 @@ fn each_capability_opens_its_own_calls_and_no_others() {
 }
 
 #[test]
-fn new_namespaces_take_the_right_to_administer() {
+fn new_namespaces_require_sys_admin() {
     let flags = [0x0002_0000, 0x0200_0000, 0x0400_0000, 0x0800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
     let (without, with) = (filter(Abi::X86_64, &[]), filter(Abi::X86_64, &["CAP_SYS_ADMIN"]));
     for flag in flags {
@@ -125,7 +125,7 @@ fn new_namespaces_take_the_right_to_administer() {
 }
 
 #[test]
-fn sockets_and_personalities_are_of_the_known_kinds() {
+fn only_known_socket_families_and_personalities_are_allowed() {
     let filter = filter(Abi::X86_64, &["SYS_ADMIN"]);
     let socket = |family| answer(&filter, Abi::X86_64, "socket", family);
     for (name, family) in [("unix", 1), ("inet", 2), ("inet6", 10), ("netlink", 16), ("packet", 17), ("xdp", 44)] {
@@ -136,7 +136,7 @@ fn sockets_and_personalities_are_of_the_known_kinds() {
     }
     assert_eq!(answer(&filter, Abi::I386, "socket", 2), ALLOW);
     assert_eq!(answer(&filter, Abi::I386, "socket", 38), EPERM_ANSWER);
-    assert_eq!(answer(&filter, Abi::I386, "socketcall", 1), EPERM_ANSWER, "the family cannot be seen there");
+    assert_eq!(answer(&filter, Abi::I386, "socketcall", 1), EPERM_ANSWER, "the filter cannot read the family");
     assert_eq!(answer(&filter, Abi::I386, "socketcall", 3), ALLOW);
     let personality = |value| answer(&filter, Abi::X86_64, "personality", value);
     assert!(PERSONALITIES.iter().all(|known| personality(*known) == ALLOW));
@@ -144,7 +144,7 @@ fn sockets_and_personalities_are_of_the_known_kinds() {
 }
 
 #[test]
-fn a_call_of_tomorrow_is_not_there_rather_than_refused() {
+fn a_future_call_returns_enosys() {
     let filter = filter(Abi::X86_64, &[]);
     for number in [500, 9999, 0x4000_0000, u32::MAX] {
         assert_eq!(run(&filter, &Call::new(Abi::X86_64, number, [0; 6])).0, ENOSYS, "{number}");
@@ -152,7 +152,7 @@ fn a_call_of_tomorrow_is_not_there_rather_than_refused() {
 }
 
 #[test]
-fn the_filter_is_short_and_soon_made() {
+fn the_filter_is_short_and_compiles_within_500_ms() {
     let started = Instant::now();
     let filter = filter(Abi::X86_64, &[]);
     assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());

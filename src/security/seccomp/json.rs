@@ -1,4 +1,4 @@
-//! How a profile is written in JSON.
+//! Parses profiles in JSON.
 
 use std::collections::BTreeSet;
 
@@ -7,14 +7,14 @@ use serde::Deserialize;
 use super::profile::{Action, ArgCondition, Argument, Kernel, LONGEST, Listed, Profile, ProfileError, Rule, RuleScope};
 
 const EPERM: u16 = 1;
-/// The greatest errno that the kernel can answer with.
+/// The largest errno that a filter can return.
 const LAST_ERRNO: u16 = 4095;
 
 impl Profile {
-    /// Reads the JSON of the OCI runtime specification, with the conditions that container engines add to it.
+    /// Parses the JSON of the OCI runtime specification with the conditions that container engines add.
     ///
-    /// Strict: what it does not know is an error that names it, but for names of system calls. Filter flags change
-    /// no answer; the known ones are accepted and not passed on.
+    /// Unknown values are errors, except for names of system calls. Known filter flags are accepted and
+    /// ignored, since they do not change the action of any call.
     pub(crate) fn read(json: &[u8]) -> Result<Self, ProfileError> {
         if u64::try_from(json.len()).is_ok_and(|len| len > LONGEST) {
             return Err(ProfileError::TooBig);
@@ -47,7 +47,8 @@ impl Profile {
     }
 }
 
-/// Several tests of one argument are alternatives, by an old custom: they become a rule each.
+/// Converts a rule. As in runc, several conditions on one argument are alternatives, so each becomes a
+/// rule.
 fn rules(raw: RawRule) -> Result<Vec<Rule>, ProfileError> {
     let RawRule { name, names, action: asked, errno_ret, errno: errno_name, args, _comment: _, includes, excludes } =
         raw;
@@ -136,7 +137,7 @@ fn is_abi(name: &str) -> bool {
     name.strip_prefix("SCMP_ARCH_").is_some_and(|name| NAMES.split(' ').any(|known| known == name))
 }
 
-/// The errno as a name or a number; the number may stand beside the name, but must mean the same.
+/// Converts an errno given as a name, a number, or both; both must be equal.
 fn errno(name: Option<String>, number: Option<u32>) -> Result<Option<u16>, ProfileError> {
     let small = |number: u32| u16::try_from(number).ok().filter(|number| *number <= LAST_ERRNO);
     let number_read = match number {
@@ -152,7 +153,7 @@ fn errno(name: Option<String>, number: Option<u32>) -> Result<Option<u16>, Profi
     }
 }
 
-/// The names that can be a refusal; any errno can be given by its number.
+/// The accepted names; any errno can be given by its number.
 const ERRNOS: [(&str, u16); 16] = [
     ("EPERM", 1),
     ("ENOENT", 2),
@@ -172,7 +173,7 @@ const ERRNOS: [(&str, u16); 16] = [
     ("EAFNOSUPPORT", 97),
 ];
 
-// The JSON as it is written. Lists and texts may be null: encoders of other languages write empty ones so.
+// The fields of the JSON. Lists and strings may be null, since Go encodes empty ones so.
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]

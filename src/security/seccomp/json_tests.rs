@@ -11,7 +11,7 @@ fn refusal(json: &str) -> String {
     read(json).unwrap_err().to_string()
 }
 
-/// A profile with one rule.
+/// Returns a profile with one rule.
 fn with(rule: &str) -> String {
     format!(r#"{{"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{rule}]}}"#)
 }
@@ -54,14 +54,14 @@ fn every_field_of_a_profile_is_read() {
 }
 
 #[test]
-fn a_list_of_architectures_is_for_every_machine() {
+fn a_list_of_architectures_applies_to_every_machine() {
     let profile = read(r#"{"defaultAction": "SCMP_ACT_LOG", "architectures": ["SCMP_ARCH_X86"]}"#).unwrap();
     assert!(profile.lists("SCMP_ARCH_X86_64", "SCMP_ARCH_X86"));
     assert!(!profile.lists("SCMP_ARCH_X86_64", "SCMP_ARCH_X32"));
 }
 
 #[test]
-fn nulls_and_the_older_single_name_are_understood() {
+fn null_values_and_the_older_field_name_are_accepted() {
     let rule = r#"{"name": "mount", "action": "SCMP_ACT_ALLOW", "args": null, "includes": {}, "excludes": null}"#;
     let profile = read(&with(rule)).unwrap();
     assert_eq!(profile.rules[0].names, ["mount"]);
@@ -70,7 +70,7 @@ fn nulls_and_the_older_single_name_are_understood() {
 }
 
 #[test]
-fn every_action_and_every_comparison_has_its_name() {
+fn every_action_and_every_comparison_is_read() {
     let action = |name: &str| read(&format!(r#"{{"defaultAction": "SCMP_ACT_{name}"}}"#)).unwrap().otherwise;
     assert_eq!(action("KILL"), Action::KillThread);
     assert_eq!(action("KILL_THREAD"), Action::KillThread);
@@ -95,37 +95,43 @@ fn every_action_and_every_comparison_has_its_name() {
 }
 
 #[test]
-fn what_is_not_known_is_refused_by_name() {
-    assert_eq!(refusal(r#"{"defaultAction": "SCMP_ACT_MAYBE"}"#), r#""SCMP_ACT_MAYBE" is no action"#);
+fn unknown_values_are_refused_by_name() {
+    assert_eq!(refusal(r#"{"defaultAction": "SCMP_ACT_MAYBE"}"#), r#"unknown action "SCMP_ACT_MAYBE""#);
     assert!(refusal(r#"{"defaultAction": "SCMP_ACT_NOTIFY"}"#).starts_with("SCMP_ACT_NOTIFY is not supported"));
     let more = |field: &str| refusal(&format!(r#"{{"defaultAction": "SCMP_ACT_ERRNO", {field}}}"#));
-    assert_eq!(more(r#""architectures": ["SCMP_ARCH_Z80"]"#), r#""SCMP_ARCH_Z80" is no architecture"#);
-    assert_eq!(more(r#""flags": ["FAST"]"#), r#""FAST" is no filter flag that crisp knows"#);
+    assert_eq!(more(r#""architectures": ["SCMP_ARCH_Z80"]"#), r#"unknown architecture "SCMP_ARCH_Z80""#);
+    assert_eq!(more(r#""flags": ["FAST"]"#), r#"unknown filter flag "FAST""#);
     assert!(more(r#""listenerPath": "/run/agent.sock""#).starts_with("SCMP_ACT_NOTIFY"));
     let rule = |fields: &str| refusal(&with(&format!(r#"{{"names": ["read"], {fields}}}"#)));
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ALLOW", "args": [{"index": 0, "value": 1, "op": "SCMP_CMP_SAME"}]"#),
-        r#""SCMP_CMP_SAME" is no comparison"#
+        r#"unknown comparison "SCMP_CMP_SAME""#
     );
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ALLOW", "args": [{"index": 6, "value": 1, "op": "SCMP_CMP_EQ"}]"#),
-        "a system call has the arguments 0 to 5, not 6"
+        "invalid argument index 6: must be 0 to 5"
     );
-    assert_eq!(rule(r#""action": "SCMP_ACT_ERRNO", "errnoRet": 4096"#), r#""4096" is no errno that can be answered"#);
-    assert_eq!(rule(r#""action": "SCMP_ACT_ERRNO", "errno": "EODD""#), r#""EODD" is no errno that can be answered"#);
+    assert_eq!(
+        rule(r#""action": "SCMP_ACT_ERRNO", "errnoRet": 4096"#),
+        r#"invalid errno "4096": must be 0 to 4095 or a known name"#
+    );
+    assert_eq!(
+        rule(r#""action": "SCMP_ACT_ERRNO", "errno": "EODD""#),
+        r#"invalid errno "EODD": must be 0 to 4095 or a known name"#
+    );
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ERRNO", "errno": "EPERM", "errnoRet": 2"#),
-        "EPERM is given with errnoRet 2"
+        "errno EPERM and errnoRet 2 differ"
     );
     assert_eq!(
         rule(r#""action": "SCMP_ACT_ALLOW", "includes": {"minKernel": "new"}"#),
-        r#""new" is no kernel version"#
+        r#"invalid kernel version "new": must be MAJOR.MINOR"#
     );
-    assert_eq!(rule(r#""action": "SCMP_ACT_ALLOW", "name": "write""#), r#"name and names are both given for "write""#);
+    assert_eq!(rule(r#""action": "SCMP_ACT_ALLOW", "name": "write""#), r#"name "write" and names cannot be combined"#);
 }
 
 #[test]
-fn a_misspelt_field_is_refused_lest_a_rule_lose_its_conditions() {
+fn a_misspelt_field_is_refused() {
     use std::error::Error as _;
     let rule = r#"{"names": ["socket"], "action": "SCMP_ACT_ALLOW", "arg": []}"#;
     let error = read(&with(rule)).unwrap_err();
@@ -141,7 +147,7 @@ fn a_profile_of_more_than_a_mebibyte_is_not_parsed() {
 }
 
 #[test]
-fn several_tests_of_one_argument_are_alternatives() {
+fn several_conditions_on_one_argument_are_alternatives() {
     let args = r#"[{"index": 0, "value": 1, "op": "SCMP_CMP_EQ"}, {"index": 0, "value": 2, "op": "SCMP_CMP_EQ"},
                    {"index": 1, "value": 3, "op": "SCMP_CMP_EQ"}]"#;
     let rule = format!(r#"{{"names": ["socket"], "action": "SCMP_ACT_ALLOW", "args": {args}}}"#);
@@ -152,7 +158,7 @@ fn several_tests_of_one_argument_are_alternatives() {
 }
 
 #[test]
-fn conditions_ask_for_all_that_is_included_and_for_none_that_is_excluded() {
+fn a_rule_needs_all_includes_and_none_of_the_excludes() {
     let rule = r#"{"names": ["bpf"], "action": "SCMP_ACT_ALLOW",
         "includes": {"caps": ["CAP_BPF", "CAP_PERFMON"], "arches": ["amd64", "arm64"], "minKernel": "5.8"},
         "excludes": {"caps": ["CAP_SYS_ADMIN", "CAP_SYSLOG"], "arches": ["arm64"], "minKernel": "7.0"}}"#;
@@ -168,7 +174,7 @@ fn conditions_ask_for_all_that_is_included_and_for_none_that_is_excluded() {
 }
 
 #[test]
-fn a_kernel_is_read_from_its_release() {
+fn a_kernel_version_is_parsed_from_its_release() {
     assert_eq!(Kernel::read("6.18.44-fc-v445"), Some(Kernel(6, 18)));
     assert_eq!(Kernel::read("5.10"), Some(Kernel(5, 10)));
     assert_eq!(Kernel::read("6"), None);

@@ -1,7 +1,7 @@
-//! The default filter on the real kernel.
+//! Loads the default filter into the real kernel.
 //!
-//! A filter cannot be taken off, so it is loaded in a process of its own: the parent runs this test program again,
-//! for the one test that loads it.
+//! A filter cannot be removed, so a child process loads it: the parent runs this test program again for
+//! the single test that loads the filter.
 
 use std::process::Command;
 
@@ -15,16 +15,16 @@ use super::profile::CapSet;
 const CONFINED: &str = "CRISP_TEST_CONFINED";
 
 #[test]
-fn the_kernel_takes_the_default_filter_and_answers_by_it() {
+fn the_kernel_loads_and_applies_the_default_filter() {
     let this = std::env::current_exe().unwrap();
     let child = Command::new(this)
         .args(["--exact", "seccomp::kernel_tests::within_the_filter", "--nocapture", "--test-threads=1"])
         .env(CONFINED, "yes")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&child.stdout);
-    assert!(child.status.success(), "{said}{}", String::from_utf8_lossy(&child.stderr));
-    assert!(said.contains("1 passed"), "{said}");
+    let stdout = String::from_utf8_lossy(&child.stdout);
+    assert!(child.status.success(), "{stdout}{}", String::from_utf8_lossy(&child.stderr));
+    assert!(stdout.contains("1 passed"), "{stdout}");
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn within_the_filter() {
     }
     let alg = || socket(AddressFamily::from_raw(38), SocketType::SEQPACKET, None).map(drop);
     let nonsense = || socket(AddressFamily::from_raw(4000), SocketType::STREAM, None).map(drop);
-    // Without a filter the kernel answers otherwise, to root and to others. There is one already in some CI systems.
+    // Without a filter the results differ, for root and other users. Some CI systems already have a filter.
     if !std::fs::read_to_string("/proc/thread-self/status").unwrap().contains("Seccomp:\t2") {
         assert_ne!(alg(), Err(Errno::PERM));
         assert_eq!(nonsense(), Err(Errno::AFNOSUPPORT));

@@ -1,16 +1,17 @@
-//! System call filters: from a profile to the bytes that the shim hands to the kernel.
+//! System call filters: compiles profiles to the BPF program that the shim loads.
 //!
-//! A `Profile` says what to answer to which system call. `json` reads those that "Localhost" names, `default_profile` holds
-//! crisp's own. `compile` turns one into classic BPF for this machine and a container's capabilities. [`FilterCache`]
-//! keeps the result in a file for each distinct filter: containers with the same profile and capabilities share it,
-//! and the shim only reads bytes.
+//! A `Profile` has an action for each system call. `json` parses profiles of type Localhost,
+//! `default_profile` has crisp's own. `compile` converts a profile to classic BPF for this host and a
+//! container's capabilities. [`FilterCache`] stores each distinct filter in a file, which containers
+//! with the same profile and capabilities share; the shim only reads the bytes.
 //!
-//! How a profile is understood, where the format leaves it open (each as the common runtimes do):
-//! - a rule without conditions on arguments beats those with; of several such the first counts
-//! - rules with conditions are tried in the profile's order; those that only repeat the default are left out
-//! - system calls newer than all that the profile names answer ENOSYS where it refuses by default, so that programs
-//!   fall back instead of giving up
-//! - a foreign ABI ends the process, except the machine's 32-bit one if the profile lists it; x32 answers ENOSYS
+//! Semantics that the format does not define (as in the common runtimes):
+//! - a rule without conditions on arguments overrides those with; of several, the first is used
+//! - rules with conditions are tried in the profile's order; those that repeat the default are ignored
+//! - system calls newer than all in the profile return ENOSYS if the default denies, so that programs
+//!   use a fallback instead of failing
+//! - a call of a foreign ABI kills the process, except the host's 32-bit ABI if the profile lists it;
+//!   x32 calls return ENOSYS
 //!
 //! Limits: x86-64 and 64-bit Arm machines; no `SCMP_ACT_NOTIFY`; 1 MiB of JSON; the kernel's 4096 instructions.
 

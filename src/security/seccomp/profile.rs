@@ -1,42 +1,42 @@
-//! What to answer to which system call.
+//! Seccomp profiles: the action for each system call.
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
 
 use model::{ErrorClass, ErrorKind};
 
-/// The longest profile that is read, in bytes.
+/// The maximum size of a profile in bytes.
 pub(super) const LONGEST: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    #[error("more than {LONGEST} bytes long")]
+    #[error("must be at most {LONGEST} bytes")]
     TooBig,
-    #[error("not the JSON of a profile")]
+    #[error("invalid JSON of a profile")]
     Json(#[from] serde_json::Error),
-    #[error("{0:?} is no action")]
+    #[error("unknown action {0:?}")]
     Action(String),
-    #[error("SCMP_ACT_NOTIFY is not supported: crisp runs no seccomp agent")]
+    #[error("SCMP_ACT_NOTIFY is not supported: crisp has no seccomp agent")]
     Notify,
-    #[error("{0:?} is no comparison")]
+    #[error("unknown comparison {0:?}")]
     Comparison(String),
-    #[error("a system call has the arguments 0 to 5, not {0}")]
+    #[error("invalid argument index {0}: must be 0 to 5")]
     Argument(u32),
-    #[error("{0:?} is no architecture")]
+    #[error("unknown architecture {0:?}")]
     Architecture(String),
-    #[error("architectures and archMap are both given")]
+    #[error("architectures and archMap cannot be combined")]
     BothArchitectures,
-    #[error("name and names are both given for {0:?}")]
+    #[error("name {0:?} and names cannot be combined")]
     BothNames(String),
-    #[error("{0:?} is no errno that can be answered")]
+    #[error("invalid errno {0:?}: must be 0 to 4095 or a known name")]
     Errno(String),
-    #[error("{name} is given with errnoRet {number}")]
+    #[error("errno {name} and errnoRet {number} differ")]
     BothErrnos { name: String, number: u32 },
-    #[error("{0:?} is no kernel version")]
+    #[error("invalid kernel version {0:?}: must be MAJOR.MINOR")]
     Kernel(String),
-    #[error("{0:?} is no filter flag that crisp knows")]
+    #[error("unknown filter flag {0:?}")]
     Flag(String),
-    #[error("takes {0} instructions, the kernel allows 4096")]
+    #[error("filter has {0} instructions: must be at most 4096")]
     TooLong(usize),
 }
 
@@ -60,7 +60,7 @@ impl ErrorClass for ProfileError {
     }
 }
 
-/// The capabilities that a container's processes can have. Names are taken with and without `CAP_`.
+/// The capabilities that a container's processes can have. Names are accepted with and without `CAP_`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct CapSet(BTreeSet<String>);
 
@@ -81,7 +81,7 @@ fn plain(capability: &str) -> String {
     upper.strip_prefix("CAP_").map_or_else(|| upper.clone(), str::to_owned)
 }
 
-/// How the kernel answers a system call.
+/// The kernel's action on a system call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Action {
     KillProcess,
@@ -96,7 +96,7 @@ pub(super) enum Action {
 impl Action {
     pub(super) const ENOSYS: Self = Self::Errno(38);
 
-    /// The filter's answer: `SECCOMP_RET_*` of linux/seccomp.h.
+    /// Returns the filter's return value: `SECCOMP_RET_*` of linux/seccomp.h.
     pub(super) fn answer(self) -> u32 {
         match self {
             Self::KillProcess => 0x8000_0000,
@@ -109,7 +109,7 @@ impl Action {
         }
     }
 
-    /// Whether the call is made, or may be: a tracer decides for itself what it does not know.
+    /// Returns whether the call is executed or may be; with `Trace` the tracer decides.
     pub(super) fn permits(self) -> bool {
         match self {
             Self::Allow | Self::Log | Self::Trace(_) => true,
@@ -118,7 +118,7 @@ impl Action {
     }
 }
 
-/// What is asked of an argument, unsigned.
+/// A condition on an argument, as an unsigned number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum ArgCondition {
     Is(u64),
@@ -141,14 +141,14 @@ pub(super) struct Argument {
 pub(super) struct Kernel(pub(super) u32, pub(super) u32);
 
 impl Kernel {
-    /// From a version or a release: what follows the minor number does not matter.
+    /// Parses a version or release and ignores everything after the minor number.
     pub(super) fn read(text: &str) -> Option<Self> {
         let mut parts = text.split(|c: char| !c.is_ascii_digit());
         Some(Self(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
     }
 }
 
-/// On which machines and containers.
+/// Conditions on capabilities, architecture and kernel.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct RuleScope {
     pub(super) caps: Vec<String>,
@@ -157,14 +157,14 @@ pub(super) struct RuleScope {
 }
 
 impl RuleScope {
-    /// Whether every wish is met.
+    /// Returns whether all conditions hold.
     fn all(&self, caps: &CapSet, machine: &str, kernel: Kernel) -> bool {
         self.caps.iter().all(|cap| caps.has(cap))
             && (self.machines.is_empty() || self.machines.iter().any(|m| m == machine))
             && self.kernel.is_none_or(|least| kernel >= least)
     }
 
-    /// Whether one wish is met.
+    /// Returns whether at least one condition holds.
     fn any(&self, caps: &CapSet, machine: &str, kernel: Kernel) -> bool {
         self.caps.iter().any(|cap| caps.has(cap))
             || self.machines.iter().any(|m| m == machine)
@@ -172,7 +172,7 @@ impl RuleScope {
     }
 }
 
-/// One answer to some system calls, if all tests of arguments hold.
+/// An action for some system calls if all conditions on arguments hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Rule {
     pub(super) names: Vec<String>,
@@ -188,24 +188,24 @@ impl Rule {
     }
 }
 
-/// ABIs that programs may use, on one machine or on all (none).
+/// ABIs that programs may use on one architecture, or on all if `on` is `None`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) on: Option<String>,
     pub(super) abis: Vec<String>,
 }
 
-/// A whole profile, not yet for any machine.
+/// A profile for all architectures.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Profile {
-    /// For calls that no rule is about.
+    /// The action for calls without a rule.
     pub(super) otherwise: Action,
     pub(super) abis: Vec<Listed>,
     pub(super) rules: Vec<Rule>,
 }
 
 impl Profile {
-    /// Whether programs of ABI `other` may run on a `native` machine.
+    /// Returns whether programs of ABI `other` may run on the architecture `native`.
     pub(super) fn lists(&self, native: &str, other: &str) -> bool {
         let here = |listed: &&Listed| listed.on.as_deref().is_none_or(|machine| machine == native);
         self.abis.iter().filter(here).any(|listed| listed.abis.iter().any(|abi| abi == other))

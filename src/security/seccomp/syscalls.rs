@@ -1,9 +1,9 @@
-//! Which number a system call has, by ABI.
+//! The numbers of system calls by ABI.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-/// A system call convention of a machine that crisp runs on.
+/// A system call ABI of a supported architecture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Abi {
     X86_64,
@@ -13,12 +13,12 @@ pub(super) enum Abi {
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("seccomp filters are made for x86_64 and aarch64 only");
+compile_error!("seccomp filters are supported on x86_64 and aarch64 only");
 
 impl Abi {
     pub(super) const NATIVE: Self = if cfg!(target_arch = "aarch64") { Self::Aarch64 } else { Self::X86_64 };
 
-    /// The 32-bit convention of the same machine; itself if it is one.
+    /// Returns the 32-bit ABI of the same architecture; itself if it is one.
     pub(super) fn narrow(self) -> Self {
         match self {
             Self::X86_64 | Self::I386 => Self::I386,
@@ -26,12 +26,12 @@ impl Abi {
         }
     }
 
-    /// Whether arguments have 64 bits.
+    /// Returns whether arguments have 64 bits.
     pub(super) fn is_wide(self) -> bool {
         self != self.narrow()
     }
 
-    /// As the kernel tells it to a filter: `AUDIT_ARCH_*` of linux/audit.h.
+    /// Returns the kernel's value in `seccomp_data`: `AUDIT_ARCH_*` of linux/audit.h.
     pub(super) fn audit(self) -> u32 {
         match self {
             Self::X86_64 => 0xc000_003e,
@@ -41,7 +41,7 @@ impl Abi {
         }
     }
 
-    /// As profiles list it.
+    /// Returns the name in a profile's list of architectures.
     pub(super) fn listed_as(self) -> &'static str {
         match self {
             Self::X86_64 => "SCMP_ARCH_X86_64",
@@ -51,7 +51,7 @@ impl Abi {
         }
     }
 
-    /// As conditions in profiles name the machine.
+    /// Returns the name of the architecture in conditions of profiles.
     pub(super) fn machine(self) -> &'static str {
         match self {
             Self::X86_64 => "amd64",
@@ -83,19 +83,20 @@ static TABLE: LazyLock<HashMap<&'static str, Numbers>> = LazyLock::new(|| {
     .collect()
 });
 
-/// Its number; none if this ABI lacks the call.
+/// Returns the number of a call, or `None` if the ABI does not have it.
 pub(super) fn number(abi: Abi, name: &str) -> Option<u32> {
     TABLE.get(name).and_then(|numbers| numbers[abi.column()])
 }
 
-/// Whether any ABI has a call of this name.
+/// Returns whether any ABI has a call of this name.
 pub(super) fn is_known(name: &str) -> bool {
     TABLE.contains_key(name)
 }
 
-/// The i386 call that also does what `name` does, with the number to give it as its first argument.
+/// Returns the multiplexing i386 call for `name`, with the number for its first argument.
 ///
-/// From before sockets and System V IPC had calls of their own there: linux/net.h and linux/ipc.h.
+/// i386 had socketcall and ipc before separate calls for sockets and System V IPC: linux/net.h and
+/// linux/ipc.h.
 pub(super) fn multiplexed(abi: Abi, name: &str) -> Option<(&'static str, u32)> {
     if abi != Abi::I386 {
         return None;
@@ -150,10 +151,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_of_the_table_is_whole() {
+    fn every_row_of_the_table_is_complete() {
         let text = include_str!("syscalls.txt");
         let rows: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        assert_eq!(rows.len(), TABLE.len(), "a name is there twice");
+        assert_eq!(rows.len(), TABLE.len(), "a name is duplicated");
         for row in rows {
             let numbers: Vec<&str> = row.split(' ').skip(1).collect();
             assert_eq!(numbers.len(), 4, "{row}");
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_has_two_names_but_for_one_on_arm() {
+    fn every_number_has_one_name_except_one_on_arm() {
         for abi in [Abi::X86_64, Abi::I386, Abi::Aarch64, Abi::Arm] {
             let mut seen = HashSet::new();
             let twice: HashSet<u32> = names().filter_map(|n| number(abi, n)).filter(|n| !seen.insert(*n)).collect();
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_have_the_numbers_that_the_kernel_gives_them() {
+    fn calls_have_the_numbers_of_the_kernel() {
         let cases = [
             ("read", [Some(0), Some(3), Some(63), Some(3)]),
             ("execve", [Some(59), Some(11), Some(221), Some(11)]),

@@ -1,10 +1,10 @@
-//! A kernel for tests: runs a filter, and panics at what the real one would not load.
+//! Runs filters in tests; panics at instructions that the compiler does not generate.
 
 use sys::seccomp::Instruction;
 
 use super::syscalls::Abi;
 
-/// What the kernel tells a filter about a call.
+/// The fields of the kernel's `seccomp_data` for a call.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call {
     pub(super) architecture: u32,
@@ -24,7 +24,7 @@ impl Call {
     }
 }
 
-/// The filter's answer, and after how many instructions.
+/// Returns the filter's return value and the number of instructions executed.
 pub(super) fn run(program: &[Instruction], call: &Call) -> (u32, usize) {
     let data = call.data();
     let (mut at, mut loaded, mut steps) = (0usize, 0u32, 0);

@@ -1,4 +1,4 @@
-//! What SELinux calls a context: who, in which role, of which type, at which level.
+//! SELinux contexts: user, role, type and level.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,13 +10,13 @@ pub struct Context {
     pub(super) user: String,
     pub(super) role: String,
     pub(super) kind: String,
-    /// A policy without levels has contexts without.
+    /// `None` in a policy without levels.
     pub(super) level: Option<String>,
 }
 
-/// A text that is no context.
+/// A text that is not a context.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no context of SELinux")]
+#[error("invalid SELinux context {0:?}: expected USER:ROLE:TYPE[:LEVEL]")]
 pub struct InvalidContext(String);
 
 impl FromStr for Context {
@@ -39,7 +39,7 @@ impl fmt::Display for Context {
 }
 
 impl Context {
-    /// A process, with what was asked for in place of its own.
+    /// Returns the context of a process with the requested options.
     pub(super) fn of_process(mut self, asked: &SeLinux) -> Self {
         for (own, asked) in
             [(&mut self.user, &asked.user), (&mut self.role, &asked.role), (&mut self.kind, &asked.kind)]
@@ -51,7 +51,8 @@ impl Context {
         self.at_level(asked)
     }
 
-    /// Files have their own role and type, whatever those of the process are.
+    /// Returns the context of files with the requested user and level. Role and type of files do not
+    /// depend on the process.
     pub(super) fn of_files(mut self, asked: &SeLinux) -> Self {
         if !asked.user.is_empty() {
             self.user.clone_from(&asked.user);
@@ -66,7 +67,7 @@ impl Context {
         self
     }
 
-    /// The lowest sensitivity of its level, such as `s0`.
+    /// Returns the lowest sensitivity of the level, such as `s0`.
     pub(super) fn sensitivity(&self) -> Option<&str> {
         self.level.as_deref().map(|level| level.split([':', '-']).next().unwrap_or_default())
     }
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_context_is_read_and_written_alike() {
+    fn a_displayed_context_parses_to_the_same_value() {
         for text in ["u:r:t", "u:r:t:s0", "u:r:t:s0:c1,c2", "u:r:t:s0-s0:c0.c1023"] {
             assert_eq!(text.parse::<Context>().unwrap().to_string(), text);
         }
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_asked_for_stays() {
+    fn options_that_are_not_requested_keep_their_defaults() {
         let own: Context = "u:r:t:s0:c1".parse().unwrap();
         let process = |asked: &SeLinux| own.clone().of_process(asked).to_string();
         let files = |asked: &SeLinux| own.clone().of_files(asked).to_string();

@@ -1,17 +1,18 @@
-//! Levels that tell pods apart: two categories for each, such as `s0:c7,c41`.
+//! Allocates MCS levels, which separate pods: two categories for each, such as `s0:c7,c41`.
 
 use std::collections::BTreeMap;
 
 use sync::Mutex;
 
-/// Levels, and the pods and containers that have them. What an earlier daemon gave out is put in from its records.
+/// The levels by owner, a pod or container. Levels of an earlier daemon are added from its records.
 #[derive(Debug, Default)]
 pub(super) struct McsAllocator(Mutex<BTreeMap<String, String>>);
 
 impl McsAllocator {
-    /// A level of two of the first `categories` that nobody has; none where all of them are taken. An `owner` that has one keeps it.
+    /// Returns a free level of two of the first `categories`, or `None` if all are in use. An `owner`
+    /// with a level keeps it.
     ///
-    /// `chance` says where to look first: who can guess what a neighbour has finds it more easily.
+    /// The search starts at the random `chance`, so that the levels of other pods are hard to guess.
     pub(super) fn take(&self, owner: &str, sensitivity: &str, categories: u16, chance: u32) -> Option<String> {
         let mut taken = self.0.lock();
         if let Some(own) = taken.get(owner) {
@@ -29,7 +30,7 @@ impl McsAllocator {
         Some(level)
     }
 
-    /// Notes a level that was asked for by name: it may be shared, but is given to nobody else by chance.
+    /// Records a requested level. Other owners may request it too, but `take` does not return it.
     pub(super) fn hold(&self, owner: &str, level: &str) {
         self.0.lock().insert(owner.to_owned(), level.to_owned());
     }
@@ -39,10 +40,10 @@ impl McsAllocator {
     }
 }
 
-/// The pair of this number: (0, 1), (0, 2), (1, 2), (0, 3), ...
+/// Returns the pair with this number: (0, 1), (0, 2), (1, 2), (0, 3), ...
 fn pair(number: u32) -> (u32, u32) {
     let mut high = number.saturating_mul(2).isqrt();
-    // The first pair with `high` has the number of all pairs below it.
+    // The number of the first pair with `high` equals the count of pairs below `high`.
     while high * (high + 1) / 2 <= number {
         high += 1;
     }
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pair_has_one_number() {
+    fn every_number_has_its_own_pair() {
         assert_eq!([0, 1, 2, 3, 4, 5].map(pair), [(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)]);
         let all: BTreeSet<(u32, u32)> = (0..1024 * 1023 / 2).map(pair).collect();
         assert_eq!(all.len(), 1024 * 1023 / 2);
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn no_level_is_given_twice_and_the_last_one_is_found() {
+    fn every_level_is_allocated_once() {
         let levels = McsAllocator::default();
         let take = |owner: &str, chance| levels.take(owner, "s0", 4, chance);
         let mut given = BTreeSet::new();
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_by_name_is_given_to_nobody_by_chance() {
+    fn requested_levels_are_not_allocated_to_others() {
         let levels = McsAllocator::default();
         levels.hold("named", "s0:c0,c1");
         levels.hold("other", "s0:c0,c1");

@@ -1,4 +1,4 @@
-//! SELinux: under which context a container runs, and which one its files have.
+//! SELinux: selects the contexts of a container's processes and files.
 
 mod context;
 mod mcs;
@@ -14,24 +14,24 @@ use mcs::McsAllocator;
 use model::{ErrorClass, ErrorKind, SeLinux};
 use serde::{Deserialize, Serialize};
 
-/// As many categories as any policy has.
+/// The largest number of categories in any policy.
 const CATEGORIES_MAX: u16 = 1024;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SelinuxError {
-    #[error("it is switched off for this runtime handler")]
+    #[error("SELinux is off for this runtime handler")]
     Off,
-    #[error("the pod was made without labels")]
+    #[error("the pod was created without SELinux labels")]
     Unlabelled,
-    #[error("the host's policy says nothing of containers: there is no lxc_contexts with a process and a file")]
+    #[error("the host's policy has no contexts for containers: lxc_contexts with process and file not found")]
     NoContexts,
     #[error(transparent)]
     Malformed(#[from] InvalidContext),
-    #[error("the host's policy does not know the context {0}")]
+    #[error("unknown SELinux context {0}: not in the host's policy")]
     Unknown(String),
-    #[error("asking the kernel about the context {context}")]
+    #[error("checking SELinux context {context}")]
     Ask { context: String, source: io::Error },
-    #[error("all levels are taken")]
+    #[error("all SELinux levels are in use")]
     NoLevel,
 }
 
@@ -45,17 +45,17 @@ impl ErrorClass for SelinuxError {
     }
 }
 
-/// What a pod or a container has.
+/// The labels of a pod or container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Labels {
-    /// Of its processes; none: what the policy makes of them, as for privileged containers.
+    /// The context of its processes; `None`: the policy decides, as for privileged containers.
     pub process: Option<String>,
-    /// Of its files.
+    /// The context of its files.
     pub mount: String,
 }
 
 impl Labels {
-    /// For files that containers of several levels use.
+    /// Returns the context of files that containers of several levels use.
     pub fn shared(&self) -> String {
         match self.mount.parse::<Context>() {
             Ok(mut context) => {
@@ -67,22 +67,23 @@ impl Labels {
     }
 }
 
-/// What a container asks for, and what it is.
+/// The SELinux options of a container's request.
 #[derive(Debug, Clone, Copy)]
 pub struct LabelRequest<'a> {
     pub asked: Option<&'a SeLinux>,
-    /// What its pod asked for.
+    /// The options of its pod.
     pub of_pod: Option<&'a SeLinux>,
-    /// It is privileged, or sees the host's processes or its IPC: a type of its own would be in the way of that.
+    /// The container is privileged, or in the host's PID or IPC namespace, so the container type would
+    /// deny too much.
     pub free: bool,
 }
 
-/// The host's SELinux, or that it has none.
+/// The host's SELinux, which may be absent.
 #[derive(Debug)]
 pub struct Selinux {
-    /// Above `sys`, `proc`, `usr` and `etc`: the root, but for tests.
+    /// The parent of `sys`, `proc`, `usr` and `etc`: `/` except in tests.
     root: PathBuf,
-    /// Asks the kernel for its own writing of a context.
+    /// Returns the canonical form of a context from the kernel.
     ask: fn(&Path, &str) -> io::Result<String>,
     levels: McsAllocator,
     warned: Once,
@@ -98,15 +99,17 @@ impl Selinux {
         Self { root, ask, levels: McsAllocator::default(), warned: Once::new(), ignored: Once::new() }
     }
 
-    /// Before a policy is loaded everything is called `kernel`, and nothing is forbidden.
+    /// Returns whether SELinux is enabled. Without a loaded policy every context is `kernel`, and
+    /// nothing is denied.
     pub fn is_there(&self) -> bool {
         let own = || std::fs::read_to_string(self.root.join("proc/self/attr/current")).unwrap_or_default();
         self.root.join("sys/fs/selinux/enforce").exists() && own().trim_end_matches(['\n', '\0']) != "kernel"
     }
 
-    /// The labels of a pod, at a level of its own where it asks for none; that one is taken until [`Selinux::free`].
+    /// Returns the labels of a pod. Without a requested level it allocates one until [`Selinux::free`].
     ///
-    /// Who asks for nothing gets the defaults, but not where the host's policy has none; that is told once.
+    /// A pod without options gets the defaults. If the host's policy has none, it gets no labels, and
+    /// a warning is logged once.
     pub fn of_pod(&self, id: &str, asked: Option<&SeLinux>, on: bool) -> Result<Option<Labels>, SelinuxError> {
         if !self.is_there() {
             self.ignore(asked);
@@ -123,7 +126,7 @@ impl Selinux {
             return Err(lacks);
         }
         if matches!(lacks, SelinuxError::NoContexts) {
-            self.warned.call_once(|| tracing::warn!(%lacks, "pods that ask for no SELinux label run without"));
+            self.warned.call_once(|| tracing::warn!(%lacks, "pods without SELinux options run without labels"));
         }
         Ok(None)
     }
@@ -145,7 +148,7 @@ impl Selinux {
         if let Some(asked) = asked {
             (process, files) = (process.of_process(asked), files.of_files(asked));
         }
-        // With everything but the level, so that a bad type is not taken for a policy without categories.
+        // Checked without the new level first, so that a bad type is not reported as a lack of categories.
         self.check(&process)?;
         let own = asked.is_some_and(|asked| !asked.level.is_empty());
         if let (false, Some(sensitivity)) = (own, process.sensitivity()) {
@@ -162,8 +165,8 @@ impl Selinux {
         Ok(Labels { process: Some(process.to_string()), mount })
     }
 
-    /// The labels of a container: those of its pod, but for what it asks for itself. A level of its own is noted until
-    /// [`Selinux::free`].
+    /// Returns the labels of a container: those of its pod with its own options. A requested level is
+    /// recorded until [`Selinux::free`].
     pub fn of_container(
         &self,
         id: &str,
@@ -189,14 +192,14 @@ impl Selinux {
             }
             labels.process = Some(process.to_string());
         }
-        // As the peers do, who ignore a type as well; but nobody names one without meaning it.
+        // As in containerd and CRI-O, except that these ignore a requested type too.
         if request.free && !names_type(request.asked) && !names_type(request.of_pod) {
             labels.process = None;
         }
         Ok(Some(labels))
     }
 
-    /// Takes note of what an earlier daemon gave out.
+    /// Records the level that an earlier daemon allocated.
     pub fn remember(&self, owner: &str, labels: Option<&Labels>) {
         let label = labels.map(|labels| labels.process.as_ref().unwrap_or(&labels.mount));
         let level = label.and_then(|label| label.parse::<Context>().ok()).and_then(|context| context.level);
@@ -205,18 +208,19 @@ impl Selinux {
         }
     }
 
-    /// Gives back the level of something that is gone.
+    /// Frees the level of a removed pod or container.
     pub fn free(&self, owner: &str) {
         self.levels.free(owner);
     }
 
-    /// Of processes and of files. Where they stand is what the peers' tools and policies have agreed upon.
+    /// Returns the default contexts of processes and of files. The paths are those that containerd,
+    /// CRI-O and the policies use.
     fn defaults(&self) -> Result<Option<(Context, Context)>, SelinuxError> {
         let read = |path: &str| std::fs::read_to_string(self.root.join(path)).ok();
         let of_policy = || {
             let config = read("etc/selinux/config")?;
             let policy = values(&config).find(|(key, _)| *key == "SELINUXTYPE")?.1;
-            // A name, not a way to elsewhere.
+            // A plain name that cannot leave the directory.
             let plain = !policy.is_empty() && !policy.starts_with('.') && !policy.contains('/');
             if plain { read(&format!("etc/selinux/{policy}/contexts/lxc_contexts")) } else { None }
         };
@@ -228,7 +232,8 @@ impl Selinux {
         }
     }
 
-    /// How many categories the policy has: the kernel knows one after another up to the last.
+    /// Returns the number of categories in the policy by binary search, since their numbers are
+    /// consecutive.
     fn categories(&self, of: &Context) -> Result<u16, SelinuxError> {
         let sensitivity = of.sensitivity().unwrap_or("s0");
         let (mut known, mut unknown) = (0, CATEGORIES_MAX + 1);
@@ -244,7 +249,7 @@ impl Selinux {
         Ok(known)
     }
 
-    /// The context as the kernel writes it, if its policy knows it.
+    /// Returns the kernel's canonical form of the context, or an error if the policy does not have it.
     pub fn check(&self, context: &Context) -> Result<Context, SelinuxError> {
         let text = context.to_string();
         match (self.ask)(&self.root, &text) {
@@ -265,7 +270,7 @@ fn ask_kernel(root: &Path, context: &str) -> io::Result<String> {
     Ok(answer.trim_end_matches('\0').to_owned())
 }
 
-/// Lines such as `key = "value"`.
+/// Parses lines such as `key = "value"`.
 fn values(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
     lines.filter_map(|line| line.split_once('=')).map(|(key, value)| (key.trim(), value.trim().trim_matches('"')))

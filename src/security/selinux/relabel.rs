@@ -1,8 +1,8 @@
-//! Giving a volume, and all that is in it, the label of a container's files.
+//! Relabels a volume and everything in it with the label of a container's files.
 //!
-//! Containers may do to the tree what they like meanwhile. Every entry is opened by name in a directory that is open already and
-//! labelled through its descriptor: no link is followed, and nothing that is mounted in the volume is entered or labelled, since
-//! that may be anything of the host's. [`TreeWalk`] says how the walk keeps its way.
+//! Containers may change the tree meanwhile. Every entry is opened by name in an open directory and
+//! labelled through its descriptor. Links are not followed, and mounts in the volume are neither
+//! entered nor labelled, since they may be any directory of the host. [`TreeWalk`] documents the walk.
 
 use std::ffi::CStr;
 use std::io;
@@ -18,7 +18,7 @@ use safe_fs::tree_walk::{DEPTH, TreeWalk};
 
 const ATTRIBUTE: &CStr = c"security.selinux";
 
-/// Whoever asks for these would take the host apart: the peers' list, and where some of it lies today.
+/// Relabelling these would break the host: the list of containerd and CRI-O, with today's locations.
 const FORBIDDEN: [&str; 28] = [
     "/",
     "/bin",
@@ -52,11 +52,11 @@ const FORBIDDEN: [&str; 28] = [
 
 #[derive(Debug, thiserror::Error)]
 pub enum RelabelError {
-    #[error("{0} is the host's own and is not relabelled")]
+    #[error("relabelling {0} is not allowed: it is a system directory of the host")]
     Forbidden(PathBuf),
-    #[error("{0} is too deep")]
+    #[error("relabelling {0}: too many nested directories, at most {DEPTH}")]
     Deep(PathBuf),
-    #[error("{path} was moved away meanwhile")]
+    #[error("relabelling {path}: a directory was moved meanwhile")]
     Moved { path: PathBuf },
     #[error("relabelling {path}")]
     Failed { path: PathBuf, source: io::Error },
@@ -72,12 +72,13 @@ impl ErrorClass for RelabelError {
     }
 }
 
-/// Gives `label` to what `path` leads to, and to all below it. False where its file system has no labels. Blocks.
+/// Sets `label` on the target of `path` and on everything below it. Returns false if its file system
+/// does not support labels. Blocks.
 pub fn relabel(path: &Path, label: &str) -> Result<bool, RelabelError> {
     let failed = |source: io::Error| RelabelError::Failed { path: path.to_owned(), source };
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let top = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| failed(e.into()))?;
-    // By what was found: a link may lead anywhere.
+    // Checks the resolved path, since `path` may be a link.
     let found = readlinkat(CWD, through(&top), Vec::new()).map_err(|e| failed(e.into()))?;
     if FORBIDDEN.iter().any(|place| found.as_bytes() == place.as_bytes()) {
         return Err(RelabelError::Forbidden(path.to_owned()));
@@ -106,7 +107,7 @@ impl Tree<'_> {
     fn go_on(&mut self, path: &Path) -> Result<(), RelabelError> {
         let failed = |source: io::Error| RelabelError::Failed { path: path.to_owned(), source };
         while self.way.depth() > 0 {
-            // What is below costs its owner the container, not the host its memory.
+            // A deeper tree fails the container, so that it cannot exhaust the host's memory.
             if self.way.depth() > DEPTH {
                 return Err(RelabelError::Deep(path.to_owned()));
             }
@@ -117,12 +118,12 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// One entry further; false where there is none here.
+    /// Labels the next entry; returns false at the end of the directory.
     fn step(&mut self) -> io::Result<bool> {
         let Some(entry) = self.way.read()? else { return Ok(false) };
         let Some(found) = open_entry(self.way.here()?, entry.file_name())? else { return Ok(true) };
         match set(&found, self.label) {
-            // Removed since it was opened, or of a kind that has no labels.
+            // Removed since it was opened, or a file type without labels.
             Err(Errno::NOENT | Errno::OPNOTSUPP) => return Ok(true),
             set => set?,
         }
@@ -137,7 +138,7 @@ impl Tree<'_> {
     }
 }
 
-/// None where it is gone, or something is mounted on it.
+/// Opens an entry; returns `None` if it no longer exists or is a mount point.
 fn open_entry(at: impl AsFd, name: &CStr) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
@@ -154,7 +155,8 @@ fn is_directory(found: &OwnedFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(fstat(found)?.st_mode) == FileType::Directory)
 }
 
-/// Only where it is another: a volume that cannot be written may be right already, and times of change stay.
+/// Sets the label unless it is already equal, so that a correctly labelled read-only volume works and
+/// change times are kept.
 fn set(found: &OwnedFd, label: &str) -> rustix::io::Result<()> {
     let path = through(found);
     let mut now = [0; 4096];
@@ -166,7 +168,7 @@ fn set(found: &OwnedFd, label: &str) -> rustix::io::Result<()> {
     setxattr(path.as_str(), ATTRIBUTE, label.as_bytes(), XattrFlags::empty())
 }
 
-/// A path to the very thing behind a descriptor, also where that is a link.
+/// Returns a path to the object of a descriptor, even if that is a link.
 fn through(found: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", found.as_raw_fd())
 }

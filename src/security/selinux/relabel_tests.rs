@@ -8,7 +8,7 @@ use super::*;
 
 const LABEL: &str = "system_u:object_r:container_file_t:s0:c1,c2";
 
-/// A kernel without SELinux keeps the attribute like any other, for root.
+/// Reads the label; a kernel without SELinux stores the attribute for root too.
 fn label(path: &Path) -> Option<String> {
     let mut value = [0; 256];
     let length = rustix::fs::lgetxattr(path, ATTRIBUTE, &mut value[..]).ok()?;
@@ -21,7 +21,7 @@ fn is_labelled(path: &Path) -> bool {
 
 #[test]
 #[ignore = "needs root"]
-fn all_of_a_tree_is_labelled_and_no_link_is_followed() {
+fn a_whole_tree_is_labelled_without_following_links() {
     let dir = tempfile::tempdir().unwrap();
     let (volume, outside) = (dir.path().join("volume"), dir.path().join("outside"));
     fs::create_dir_all(volume.join("a/b")).unwrap();
@@ -41,14 +41,14 @@ fn all_of_a_tree_is_labelled_and_no_link_is_followed() {
     for entry in ["", "deep", "file"] {
         assert!(!is_labelled(&outside.join(entry)), "{entry}");
     }
-    // A volume that is a file, and one that a link leads to.
+    // A volume that is a link to a file.
     assert!(relabel(&volume.join("file"), LABEL).unwrap());
     assert!(is_labelled(&outside.join("file")) && !is_labelled(&outside));
 }
 
 #[test]
 #[ignore = "needs root"]
-fn what_is_right_already_is_not_touched() {
+fn correct_labels_are_not_written_again() {
     let dir = tempfile::tempdir().unwrap();
     let volume = dir.path().join("volume");
     fs::create_dir(&volume).unwrap();
@@ -66,13 +66,13 @@ fn what_is_right_already_is_not_touched() {
 
 #[test]
 #[ignore = "needs root"]
-fn what_is_mounted_in_a_volume_keeps_its_labels() {
+fn mounts_in_a_volume_keep_their_labels() {
     let dir = tempfile::tempdir().unwrap();
     let (volume, host) = (dir.path().join("volume"), dir.path().join("host"));
     fs::create_dir_all(volume.join("mounted")).unwrap();
     fs::create_dir(&host).unwrap();
     fs::write(host.join("file"), "x").unwrap();
-    // Of the same file system, so that no number tells it from the volume.
+    // On the same file system, so that its device number equals that of the volume.
     mount(Some(&host), &volume.join("mounted"), None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
     let done = relabel(&volume, LABEL);
     umount2(&volume.join("mounted"), MntFlags::MNT_DETACH).unwrap();
@@ -82,7 +82,7 @@ fn what_is_mounted_in_a_volume_keeps_its_labels() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_deep_tree_takes_few_descriptors() {
+fn a_deep_tree_needs_few_descriptors() {
     let dir = tempfile::tempdir().unwrap();
     let volume = dir.path().join("volume");
     fs::create_dir(&volume).unwrap();
@@ -103,7 +103,7 @@ fn a_deep_tree_takes_few_descriptors() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_directory_moved_meanwhile_leads_nowhere_else() {
+fn moving_a_directory_meanwhile_does_not_label_outside_the_volume() {
     let dir = tempfile::tempdir().unwrap();
     let (volume, outside) = (dir.path().join("volume"), dir.path().join("outside"));
     fs::create_dir_all(volume.join("d/".repeat(OPEN + 10))).unwrap();
@@ -113,7 +113,7 @@ fn a_directory_moved_meanwhile_leads_nowhere_else() {
     while tree.way.depth() < OPEN + 10 {
         assert!(tree.step().unwrap());
     }
-    // The way back from there is no longer open, and leads out of the volume now.
+    // The parents of this directory are no longer open, and ".." now leads out of the volume.
     fs::rename(volume.join("d/".repeat(10)), outside.join("moved")).unwrap();
     let error = tree.go_on(&volume).unwrap_err();
     assert!(matches!(error, RelabelError::Moved { .. }), "{error}");
@@ -121,7 +121,7 @@ fn a_directory_moved_meanwhile_leads_nowhere_else() {
 }
 
 #[test]
-fn the_hosts_own_places_are_refused_however_they_are_written() {
+fn system_directories_are_refused_in_any_spelling() {
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("link");
     symlink("/", &link).unwrap();

@@ -2,7 +2,7 @@ use std::fs;
 
 use super::*;
 
-/// A host, as far as crisp looks at it: its files below a directory, and a kernel whose policy has eight categories.
+/// A fake host: the files that crisp reads, below a directory, and a policy with eight categories.
 struct Host {
     dir: tempfile::TempDir,
 }
@@ -35,7 +35,7 @@ impl Host {
     }
 }
 
-/// Knows some types and the categories c0 to c7, and writes them in order.
+/// A fake kernel: accepts some types and the categories c0 to c7, and returns these sorted.
 fn policy(_: &Path, text: &str) -> io::Result<String> {
     let context: Context = text.parse().map_err(io::Error::other)?;
     let mut level = context.level.clone().unwrap_or_default();
@@ -87,7 +87,7 @@ fn a_host_without_selinux_labels_nothing_and_ignores_options() {
 }
 
 #[test]
-fn every_pod_has_a_level_of_its_own_until_it_is_gone() {
+fn every_pod_has_its_own_level_until_it_is_freed() {
     let host = Host::new();
     let selinux = host.selinux();
     let mut levels = std::collections::BTreeSet::new();
@@ -103,7 +103,7 @@ fn every_pod_has_a_level_of_its_own_until_it_is_gone() {
     selinux.free("p9");
     let labels = selinux.of_pod("more", None, true).unwrap().unwrap();
     assert!(levels.contains(&level(&labels)));
-    // A new daemon, which has read what the last one wrote.
+    // A new daemon that has read the records of the previous one.
     let next = host.selinux();
     for number in (0..28).filter(|number| *number != 9) {
         let own = levels.iter().find(|own| **own != level(&labels)).unwrap().clone();
@@ -116,7 +116,7 @@ fn every_pod_has_a_level_of_its_own_until_it_is_gone() {
 }
 
 #[test]
-fn what_is_asked_for_is_put_over_the_defaults_and_asked_of_the_kernel() {
+fn requested_options_override_defaults_and_are_checked_by_the_kernel() {
     let host = Host::new();
     let selinux = host.selinux();
     let request = asked("own_t", "s0:c3,c1");
@@ -124,7 +124,7 @@ fn what_is_asked_for_is_put_over_the_defaults_and_asked_of_the_kernel() {
     assert_eq!(labels.process.as_deref(), Some("system_u:system_r:own_t:s0:c1,c3"));
     assert_eq!(labels.mount, "system_u:object_r:container_file_t:s0:c1,c3");
     assert_eq!(labels.shared(), "system_u:object_r:container_file_t:s0");
-    // The same by name is another pod's right.
+    // Another pod may request the same level.
     selinux.of_pod("q", Some(&request), true).unwrap().unwrap();
     for (bad, context) in [
         (asked("bad_t", ""), "system_u:system_r:bad_t:s0"),
@@ -132,14 +132,14 @@ fn what_is_asked_for_is_put_over_the_defaults_and_asked_of_the_kernel() {
     ] {
         let refused = selinux.of_pod("r", Some(&bad), true).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Precondition);
-        assert_eq!(refused.to_string(), format!("the host's policy does not know the context {context}"));
+        assert_eq!(refused.to_string(), format!("unknown SELinux context {context}: not in the host's policy"));
     }
     let failed = selinux.of_pod("r", Some(&asked("broken_t", "")), true).unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Internal);
 }
 
 #[test]
-fn containers_have_their_pods_labels_but_for_what_they_ask_for() {
+fn containers_have_their_pods_labels_except_for_requested_options() {
     let host = Host::new();
     let selinux = host.selinux();
     let pod = selinux.of_pod("p", Some(&asked("", "s0:c0,c1")), true).unwrap().unwrap();
@@ -159,7 +159,7 @@ fn containers_have_their_pods_labels_but_for_what_they_ask_for() {
 }
 
 #[test]
-fn who_is_privileged_has_no_label_unless_a_type_is_named() {
+fn a_privileged_container_has_no_label_unless_a_type_is_requested() {
     let host = Host::new();
     let selinux = host.selinux();
     let pod = selinux.of_pod("p", None, true).unwrap().unwrap();
@@ -175,7 +175,7 @@ fn who_is_privileged_has_no_label_unless_a_type_is_named() {
 }
 
 #[test]
-fn the_defaults_are_found_where_the_policy_has_them() {
+fn default_contexts_are_read_from_the_policys_files() {
     let host = Host::new();
     let own = CONTEXTS.replace("container_t", "own_t");
     host.write("usr/share/containers/selinux/contexts", &own);
@@ -187,7 +187,7 @@ fn the_defaults_are_found_where_the_policy_has_them() {
     host.remove("usr/share/containers/selinux/contexts");
     host.write("etc/selinux/config", "SELINUXTYPE=../targeted\n");
     let lacking = host.selinux();
-    assert_eq!(lacking.of_pod("p", None, true).unwrap(), None, "nobody asked");
+    assert_eq!(lacking.of_pod("p", None, true).unwrap(), None, "no options requested");
     let refused = lacking.of_pod("p", Some(&asked("own_t", "")), true).unwrap_err();
     assert!(matches!(refused, SelinuxError::NoContexts) && refused.kind() == ErrorKind::Precondition);
     host.write("etc/selinux/config", "SELINUXTYPE=\"targeted\"\n");
@@ -196,7 +196,7 @@ fn the_defaults_are_found_where_the_policy_has_them() {
 }
 
 #[test]
-fn a_handler_that_has_it_off_labels_nothing_and_refuses_a_wish() {
+fn a_handler_with_selinux_off_sets_no_labels_and_refuses_options() {
     let host = Host::new();
     let selinux = host.selinux();
     assert_eq!(selinux.of_pod("p", None, false).unwrap(), None);
