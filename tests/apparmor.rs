@@ -1,4 +1,4 @@
-//! AppArmor, on a kernel that has it: `hack/dev e2e lsm`.
+//! AppArmor, on a kernel with AppArmor: `hack/dev e2e lsm`.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use tonic::Code;
 use crate::support::client::{Client, IDLE, Pod, container, security};
 use crate::support::harness::Daemon;
 
-/// Denies all writing below /tmp.
+/// A profile that denies all writes below /tmp.
 const NO_TMP: &str = "profile crisp-test-no-tmp flags=(attach_disconnected,mediate_deleted) {
   file, network, capability, signal, ptrace,
   deny /tmp/** w,
@@ -24,7 +24,7 @@ fn parser(option: &str, text: &str) {
     assert!(parser.wait().unwrap().success());
 }
 
-/// A profile that is in the kernel as long as this is.
+/// A loaded profile; unloaded on drop.
 struct Loaded(&'static str);
 
 impl Loaded {
@@ -49,7 +49,7 @@ fn asks(name: &str, profile: Option<(ProfileType, &str)>) -> v1::ContainerConfig
     config
 }
 
-/// What the kernel says of a container's first process, and of one that is exec'd in it.
+/// Returns the confinement of a container's first process and of an exec in it, read from the kernel.
 fn confinement(daemon: &Daemon, id: &str) -> [String; 2] {
     let first = fs::read_to_string(format!("/proc/{}/attr/current", daemon.pids(id)[0])).unwrap();
     let exec = daemon.client().exec_script(id, "cat /proc/self/attr/current");
@@ -71,14 +71,14 @@ const ENFORCED: [&str; 2] = ["crisp-default (enforce)"; 2];
 const FREE: [&str; 2] = ["unconfined"; 2];
 
 #[test]
-fn the_default_profile_is_in_force_also_for_those_who_ask_for_none() {
+fn the_default_profile_applies_also_without_a_requested_profile() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let run = |name: &str, profile| {
         let mut config = asks(name, profile);
         may_mount(&mut config);
-        // What is not hidden or read-only by other means is still forbidden.
+        // The profile denies writes even without read-only paths.
         security(&mut config).readonly_paths.clear();
         client.run_config(&pod, config)
     };
@@ -93,7 +93,7 @@ fn the_default_profile_is_in_force_also_for_those_who_ask_for_none() {
             let refused = client.exec(id, forbidden);
             assert!(refused.code != 0 && refused.stderr.contains("ermission denied"), "{refused:?}");
         }
-        // Ordinary work goes on: files, processes, signals among themselves.
+        // Ordinary operations are allowed: files, processes, signals within the container.
         let work = "echo x > /tmp/f && cat /tmp/f && sleep 100 & kill $! && echo 1 > /proc/self/oom_score_adj && ls /sys > /dev/null";
         client.exec_script(id, work);
     }
@@ -101,13 +101,13 @@ fn the_default_profile_is_in_force_also_for_those_who_ask_for_none() {
     for allowed in [&mount, &write] {
         assert_eq!(client.exec(&free, allowed).code, 0);
     }
-    // Signals from outside reach it.
+    // Signals from the daemon are allowed.
     client.stop(&default, 30).unwrap();
     assert_eq!(client.status(&default).exit_code, 0);
 }
 
 #[test]
-fn the_privileged_are_not_confined_unless_a_profile_is_named() {
+fn privileged_containers_are_unconfined_unless_a_profile_is_requested() {
     let _loaded = Loaded::new(NO_TMP);
     let daemon = Daemon::start();
     let client = daemon.client();
@@ -133,7 +133,7 @@ fn refused(client: &Client, pod: &Pod, config: v1::ContainerConfig) {
 
 #[test]
 #[expect(deprecated, reason = "the older field is still understood")]
-fn a_profile_of_the_hosts_is_in_force_and_one_that_is_not_loaded_is_refused() {
+fn a_localhost_profile_applies_and_one_that_is_not_loaded_is_refused() {
     let _loaded = Loaded::new(NO_TMP);
     let daemon = Daemon::start();
     let client = daemon.client();
@@ -160,7 +160,7 @@ fn a_profile_of_the_hosts_is_in_force_and_one_that_is_not_loaded_is_refused() {
 }
 
 #[test]
-fn a_handler_has_a_default_of_its_own() {
+fn a_handler_may_have_its_own_default() {
     let _loaded = Loaded::new(NO_TMP);
     let settings = "[handlers.own]\napparmor = \"crisp-test-no-tmp\"\n[handlers.bad]\napparmor = \"crisp-test-none\"\n";
     let daemon = Daemon::with_settings(settings);
@@ -178,7 +178,7 @@ fn a_handler_has_a_default_of_its_own() {
 }
 
 #[test]
-fn a_program_never_runs_without_the_profile_that_its_container_has() {
+fn a_program_never_runs_without_the_profile_of_its_container() {
     let loaded = Loaded::new(NO_TMP);
     let daemon = Daemon::start();
     let client = daemon.client();
@@ -190,7 +190,7 @@ fn a_program_never_runs_without_the_profile_that_its_container_has() {
     };
     let (running, created) =
         (client.run_config(&pod, named("running")), client.try_create(&pod, named("created")).unwrap());
-    // Something else in the place where the profile is set.
+    // Fake files cover the files in /proc that set the profile.
     let free = client.run_config(&pod, {
         let mut config = asks("free", Some((ProfileType::Unconfined, "")));
         security(&mut config).privileged = true;
@@ -204,7 +204,7 @@ fn a_program_never_runs_without_the_profile_that_its_container_has() {
     );
     client.exec_script(&free, &cover);
     assert_eq!(client.exec_script(&running, "cat /kernel/self/attr/current"), "crisp-test-no-tmp (enforce)\n");
-    // A profile that is gone when the program is to start.
+    // The profile is unloaded before the program starts.
     drop(loaded);
     let refusal = client.start(&created).unwrap_err();
     assert!(refusal.message().contains("AppArmor profile \"crisp-test-no-tmp\""), "{refusal:?}");

@@ -1,5 +1,5 @@
-//! Dynamic resource allocation from end to end: the example driver's plugin, driven as a kubelet does, and containers of
-//! crisp's that are given what it prepared.
+//! Dynamic resource allocation end to end: the example driver's plugin, called as by a kubelet, and
+//! containers of crisp with the prepared devices.
 
 use std::fs;
 use std::future::Future;
@@ -23,7 +23,7 @@ use crate::support::harness::{kill, program, seconds, wait_for};
 
 const DRIVER: &str = "gadgets.crisp.example";
 
-/// A driver's plugin in directories of its own, and a kubelet's side of it.
+/// A driver's plugin in its own directories, and the kubelet's client for it.
 struct Driver {
     specs: Specs,
     process: Child,
@@ -47,7 +47,7 @@ impl Driver {
         self.path(&format!("high/{DRIVER}-claim_{uid}.json"))
     }
 
-    /// The socket that appears where a kubelet looks for plugins.
+    /// Waits for the plugin's registration socket.
     fn registry(&self) -> PathBuf {
         let socket = self.path(&format!("registry/{DRIVER}-reg.sock"));
         wait_for("the plugin to register", seconds(20), || socket.exists().then_some(()));
@@ -62,17 +62,17 @@ impl Driver {
         let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
         self.clock.block_on(async {
             let answer = tokio::time::timeout(seconds(20), ask(endpoint.connect_lazy())).await;
-            answer.expect("the plugin answers in time").map(Response::into_inner)
+            answer.expect("the plugin responds in time").map(Response::into_inner)
         })
     }
 
-    /// What a kubelet does with a new socket.
+    /// Registers the plugin as a kubelet does.
     fn register(&self) -> PluginInfo {
         let socket = self.registry();
         let info = self.ask(&socket, |c| async { RegistrationClient::new(c).get_info(InfoRequest {}).await }).unwrap();
         let status = RegistrationStatus { plugin_registered: true, error: String::new() };
-        let told = |c| async { RegistrationClient::new(c).notify_registration_status(status).await };
-        self.ask(&socket, told).unwrap();
+        let notify = |c| async { RegistrationClient::new(c).notify_registration_status(status).await };
+        self.ask(&socket, notify).unwrap();
         info
     }
 
@@ -96,7 +96,7 @@ impl Driver {
         answer.claims.remove(uid).unwrap().error
     }
 
-    /// What the scheduler and the API server are for.
+    /// Allocates devices to a claim, as the scheduler and the API server do.
     fn allocate(&self, uid: &str, gadgets: &[(&str, &str)]) {
         let results = gadgets.iter().map(
             |(request, device)| json!({"request": request, "driver": DRIVER, "pool": "this-node", "device": device}),
@@ -105,15 +105,15 @@ impl Driver {
         fs::write(self.path(&format!("allocations/{uid}.json")), text).unwrap();
     }
 
-    /// Another process takes over from one that was asked to end, or was killed.
+    /// Stops the plugin with `signal` and starts it again.
     fn restart(&mut self, signal: Signal) {
         kill(i32::try_from(self.process.id()).unwrap(), signal);
         let process = &mut self.process;
-        let status = wait_for("the plugin to end", seconds(10), || process.try_wait().unwrap());
+        let status = wait_for("the plugin to exit", seconds(10), || process.try_wait().unwrap());
         assert_eq!(status.success(), signal == Signal::TERM, "{status}");
         assert_eq!(self.path("registry").read_dir().unwrap().count(), usize::from(signal != Signal::TERM));
         self.process = spawn(&self.specs);
-        wait_for("the plugin to answer", seconds(10), || {
+        wait_for("the plugin to respond", seconds(10), || {
             let socket = self.registry();
             self.ask(&socket, |c| async { RegistrationClient::new(c).get_info(InfoRequest {}).await }).ok()
         });
@@ -150,7 +150,7 @@ fn claim(uid: &str) -> dra::Claim {
     dra::Claim { namespace: "default".into(), uid: uid.into(), name: "mine".into() }
 }
 
-/// A container that is given what a claim was prepared as.
+/// Returns a container with the devices of a prepared claim.
 fn with_devices(name: &str, devices: &[dra::Device]) -> v1::ContainerConfig {
     let ids = devices.iter().flat_map(|device| &device.cdi_device_ids);
     let cdi_devices = ids.map(|name| v1::CdiDevice { name: name.clone() }).collect();
@@ -158,7 +158,7 @@ fn with_devices(name: &str, devices: &[dra::Device]) -> v1::ContainerConfig {
 }
 
 #[test]
-fn a_claim_is_prepared_used_and_taken_back() {
+fn a_claim_is_prepared_used_and_unprepared() {
     let driver = Driver::start();
     let info = driver.register();
     assert_eq!((info.r#type.as_str(), info.name.as_str()), ("DRAPlugin", DRIVER));
@@ -187,7 +187,7 @@ fn a_claim_is_prepared_used_and_taken_back() {
     assert!(client.exec_script(&id, "cat /run/gadgets/claim.json").contains("\"namespace\": \"default\""));
     let write = client.exec(&id, &["touch", "/run/gadgets/x"]);
     assert!(write.stderr.contains("Read-only"), "{write:?}");
-    // One request of the claim, as a container may ask for.
+    // A container may use a single request of the claim.
     let one = client.run_config(&pod, with_devices("one", std::slice::from_ref(small)));
     assert_eq!(client.exec_script(&one, "ls /dev/gadgets; echo $GADGET_0"), "gadget-1\n\n");
 
@@ -199,11 +199,15 @@ fn a_claim_is_prepared_used_and_taken_back() {
     let refusal = client.try_create(&pod, with_devices("late", &prepared.devices)).unwrap_err();
     assert_eq!(refusal.code(), Code::FailedPrecondition);
     assert!(refusal.message().contains(&big.cdi_device_ids[0]), "{refusal:?}");
-    assert_eq!(client.exec_script(&id, "ls /dev/gadgets"), "gadget-0\ngadget-1\n", "what was given stays given");
+    assert_eq!(
+        client.exec_script(&id, "ls /dev/gadgets"),
+        "gadget-0\ngadget-1\n",
+        "a running container keeps its devices"
+    );
 }
 
 #[test]
-fn an_older_kubelet_gets_the_same_answers() {
+fn an_older_kubelet_gets_the_same_responses() {
     let driver = Driver::start();
     driver.register();
     driver.allocate("u1", &[("r", "gadget-0")]);
@@ -220,7 +224,7 @@ fn an_older_kubelet_gets_the_same_answers() {
 }
 
 #[test]
-fn what_cannot_be_prepared_is_told_by_its_claim_and_harms_no_other() {
+fn a_claim_that_cannot_be_prepared_fails_alone() {
     let driver = Driver::start();
     driver.register();
     driver.allocate("good", &[("r", "gadget-0")]);
@@ -244,7 +248,7 @@ fn what_cannot_be_prepared_is_told_by_its_claim_and_harms_no_other() {
 }
 
 #[test]
-fn a_plugin_that_was_killed_knows_what_it_prepared() {
+fn a_killed_plugin_recovers_its_prepared_claims() {
     let mut driver = Driver::start();
     driver.register();
     driver.allocate("u1", &[("r", "gadget-0")]);
@@ -253,7 +257,7 @@ fn a_plugin_that_was_killed_knows_what_it_prepared() {
     for signal in [Signal::KILL, Signal::TERM] {
         driver.restart(signal);
         assert!(driver.prepare("u2").error.contains("in use by claim u1"));
-        // After a reboot nothing of /var/run is there.
+        // After a reboot /var/run is empty.
         fs::remove_file(driver.spec_file("u1")).unwrap();
         assert_eq!(driver.prepare("u1"), prepared);
         assert!(driver.spec_file("u1").exists());
@@ -264,14 +268,14 @@ fn a_plugin_that_was_killed_knows_what_it_prepared() {
 }
 
 #[test]
-fn a_plugin_that_a_kubelet_does_not_take_ends() {
+fn a_plugin_exits_if_the_kubelet_rejects_its_registration() {
     let mut driver = Driver::start();
     let status = RegistrationStatus { plugin_registered: false, error: "no room".into() };
-    let told = |c| async { RegistrationClient::new(c).notify_registration_status(status).await };
-    // The answer may be lost with the plugin.
-    driver.ask(&driver.registry(), told).ok();
+    let notify = |c| async { RegistrationClient::new(c).notify_registration_status(status).await };
+    // The plugin may exit before it sends a response.
+    driver.ask(&driver.registry(), notify).ok();
     let process = &mut driver.process;
-    let ended = wait_for("the plugin to end", seconds(10), || process.try_wait().unwrap());
+    let ended = wait_for("the plugin to exit", seconds(10), || process.try_wait().unwrap());
     assert_eq!(ended.code(), Some(1));
     assert_eq!(driver.path("registry").read_dir().unwrap().count(), 0);
 }

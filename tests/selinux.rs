@@ -15,7 +15,7 @@ use crate::support::harness::Daemon;
 use crate::support::image_fixture::Archive;
 use crate::userns;
 
-/// What a file is labelled, as the host sees it.
+/// Returns the label of a file, read on the host.
 fn label(path: impl AsRef<Path>) -> String {
     let mut value = [0; 256];
     let length = rustix::fs::lgetxattr(path.as_ref(), "security.selinux", &mut value[..]).unwrap();
@@ -47,7 +47,7 @@ fn volume(host: &Path, at: &str, relabel: bool) -> v1::Mount {
     }
 }
 
-/// What the kernel says of a container's first process, which is that of one that is exec'd in it.
+/// Returns the label of a container's first process, and checks that an exec has the same.
 fn process(daemon: &Daemon, id: &str) -> String {
     let first = fs::read_to_string(format!("/proc/{}/attr/current", daemon.pids(id)[0])).unwrap();
     let exec = daemon.client().exec_script(id, "cat /proc/self/attr/current");
@@ -60,7 +60,7 @@ fn level(label: &str) -> &str {
     label.splitn(4, ':').nth(3).unwrap()
 }
 
-/// A file of a container's, as the host finds it.
+/// Returns the host's path of a file in a container.
 fn inside(daemon: &Daemon, id: &str, path: &str) -> PathBuf {
     Path::new("/proc").join(daemon.pids(id)[0].to_string()).join("root").join(path.trim_start_matches('/'))
 }
@@ -71,7 +71,7 @@ fn denied(daemon: &Daemon, id: &str, script: &str) {
 }
 
 #[test]
-fn pods_have_levels_of_their_own_which_hold_for_all_that_is_theirs() {
+fn every_pod_has_its_own_level_for_all_its_processes_and_files() {
     let volumes = Archive::new("crisp.test/volumes:1").with("Volumes", json!({"/declared": {}}));
     let daemon = daemon_with(&[volumes, data_in_layers()]);
     let client = daemon.client();
@@ -110,7 +110,7 @@ fn pods_have_levels_of_their_own_which_hold_for_all_that_is_theirs() {
         assert_eq!(label(inside(&daemon, &main, place)), files, "{place}");
     }
     assert_eq!(label(inside(&daemon, &beside, "/dev/shm")), files);
-    // Ordinary work goes on, and what is made belongs to the pod.
+    // Ordinary operations are allowed, and new files get the pod's label.
     let work =
         "echo x | tee /new /dev/shm/new /declared/new > /etc/hosts && cat /etc/resolv.conf /data/sub/a > /dev/null";
     client.exec_script(&main, work);
@@ -118,7 +118,7 @@ fn pods_have_levels_of_their_own_which_hold_for_all_that_is_theirs() {
         assert_eq!(label(inside(&daemon, &main, made)), files, "{made}");
     }
     assert_eq!(client.exec_script(&beside, "cat /dev/shm/new /etc/hosts"), "x\nx\n");
-    // It is told on a verbose request, and signals from outside arrive.
+    // A verbose status shows the labels, and signals of the daemon arrive.
     let info = client.try_status(&main).unwrap().info;
     let info: serde_json::Value = serde_json::from_str(&info["info"]).unwrap();
     assert_eq!(info["selinux"], json!({"process": own, "mount": files}));
@@ -130,7 +130,7 @@ fn pods_have_levels_of_their_own_which_hold_for_all_that_is_theirs() {
 }
 
 #[test]
-fn volumes_are_relabelled_where_that_is_asked_for_and_nowhere_else() {
+fn only_volumes_with_selinux_relabel_are_relabelled() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let (one, two) = (daemon.run_pod("one"), daemon.run_pod("two"));
@@ -155,7 +155,7 @@ fn volumes_are_relabelled_where_that_is_asked_for_and_nowhere_else() {
     }
     client.exec_script(&id, "cat /mine/below/file && echo y > /mine/new");
     denied(&daemon, &id, "echo y > /plain/new");
-    // The other pod's level is not enough, before it is its turn.
+    // The level of another pod does not give access.
     let mut next = asks("next", None);
     next.mounts = vec![volume(&mine, "/mine", false)];
     let other = client.run_config(&two, next);
@@ -173,7 +173,7 @@ fn volumes_are_relabelled_where_that_is_asked_for_and_nowhere_else() {
 }
 
 #[test]
-fn what_is_asked_for_is_in_force_and_what_is_not_is_the_pods() {
+fn requested_options_apply_and_others_are_those_of_the_pod() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = asking_pod(&daemon, "pod", options("", "s0:c5,c3"));
@@ -199,7 +199,7 @@ fn what_is_asked_for_is_in_force_and_what_is_not_is_the_pods() {
 }
 
 #[test]
-fn the_privileged_and_those_with_the_hosts_processes_are_labelled_only_by_type() {
+fn privileged_and_host_pid_containers_are_labelled_only_with_a_type() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| {
@@ -214,7 +214,7 @@ fn the_privileged_and_those_with_the_hosts_processes_are_labelled_only_by_type()
         }
         client.run_config(&pod, config)
     };
-    // What the policy makes of a program of a container that has no label.
+    // The context that the policy assigns to a container's program without a label.
     let free = "system_u:system_r:spc_t:s0";
     let silent = run("silent", None, true, false);
     assert_eq!(process(&daemon, &silent), free);
@@ -234,7 +234,7 @@ fn the_privileged_and_those_with_the_hosts_processes_are_labelled_only_by_type()
 }
 
 #[test]
-fn contexts_that_are_malformed_or_unknown_are_refused_and_leave_nothing_behind() {
+fn malformed_and_unknown_contexts_are_refused_and_leave_nothing_behind() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
@@ -261,7 +261,7 @@ fn contexts_that_are_malformed_or_unknown_are_refused_and_leave_nothing_behind()
 }
 
 #[test]
-fn labels_outlive_a_daemon() {
+fn labels_survive_a_daemon_restart() {
     let mut daemon = Daemon::start();
     let pods: Vec<Pod> = ["one", "two", "three"].iter().map(|name| daemon.run_pod(name)).collect();
     let first = daemon.client().run_idle(&pods[0], "first");
@@ -305,7 +305,7 @@ fn a_pod_with_a_user_namespace_is_labelled_too() {
 }
 
 #[test]
-fn a_handler_may_do_without() {
+fn a_handler_may_disable_selinux() {
     let daemon = Daemon::on(TestEnv::with_settings("[handlers.plain]\nselinux = \"off\"\n"));
     let client = daemon.client();
     let run_pod = |asked: Option<v1::SeLinuxOption>| {
@@ -331,7 +331,7 @@ fn a_handler_may_do_without() {
 }
 
 #[test]
-fn a_program_never_runs_without_the_label_that_its_container_has() {
+fn a_program_never_runs_without_the_label_of_its_container() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| {
@@ -344,7 +344,7 @@ fn a_program_never_runs_without_the_label_that_its_container_has() {
         Some(v1::NamespaceOption { pid: v1::NamespaceMode::Node.into(), ..Default::default() });
     let free = client.run_config(&pod, free);
     let first = daemon.pids(&running)[0];
-    // Something else in the place where the label is set.
+    // Fake files cover the files in /proc that set the label.
     let cover = format!(
         "nsenter -t {first} -m sh -c 'mkdir /kernel && mount --bind /proc /kernel && mount -t tmpfs fake /proc && mkdir -p /proc/thread-self/attr && touch /proc/thread-self/attr/exec /proc/thread-self/attr/keycreate'"
     );

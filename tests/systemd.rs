@@ -1,6 +1,6 @@
-//! The systemd driver, under a systemd that is PID 1: `hack/dev e2e systemd` boots one.
+//! The systemd driver, with systemd as PID 1: `hack/dev e2e systemd` boots it.
 //!
-//! What systemd knows is asked of `systemctl`, what is in force of the kernel.
+//! `systemctl` shows the properties that systemd has, the kernel's files show the active limits.
 
 use std::fs;
 use std::process::Command;
@@ -21,7 +21,7 @@ fn systemctl(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Properties of a unit, in this order.
+/// Returns properties of a unit, in this order.
 fn show<const N: usize>(unit: &str, names: [&str; N]) -> [String; N] {
     let list = names.join(",");
     let text = systemctl(&["show", "--property", &list, unit]);
@@ -31,7 +31,7 @@ fn show<const N: usize>(unit: &str, names: [&str; N]) -> [String; N] {
     })
 }
 
-/// All that systemd knows of a daemon's pods and containers, and the files it keeps for them.
+/// Returns systemd's units and transient files of a daemon's pods and containers.
 fn known_to_systemd(env: &TestEnv) -> Vec<String> {
     let stem = env.cgroup()[1..].trim_end_matches(".slice");
     let (slices, transient) = (format!("{stem}-*.slice"), "/run/systemd/transient");
@@ -44,7 +44,7 @@ fn known_to_systemd(env: &TestEnv) -> Vec<String> {
 
 fn wait_until_systemd_knows_nothing(env: &TestEnv) {
     let mut known = Vec::new();
-    wait_for("systemd to forget", seconds(5), || {
+    wait_for("systemd to remove all units", seconds(5), || {
         known = known_to_systemd(env);
         known.is_empty().then_some(())
     });
@@ -56,13 +56,13 @@ fn start() -> Daemon {
     Daemon::on(TestEnv::under_systemd())
 }
 
-/// The slice of a burstable pod, made as the kubelet makes it; the path that it sends.
+/// Creates the slice of a burstable pod as the kubelet does, and returns the path that it sends.
 fn kubelets_slice(daemon: &Daemon) -> String {
     let top = daemon.env.cgroup();
     let stem = top[1..].trim_end_matches(".slice");
     let slice = format!("{stem}-burstable-pod12_34.slice");
     systemctl(&["start", &slice]);
-    // systemd does not know every v1 controller; for those the kubelet makes it.
+    // systemd does not manage every v1 controller; for the others the kubelet creates the cgroup.
     daemon.env.pod_cgroup(&format!("{stem}-burstable.slice/{slice}"))
 }
 
@@ -80,7 +80,7 @@ fn scope(id: &str) -> String {
     format!("crisp-{id}.scope")
 }
 
-/// The cgroup of a process where its memory is counted.
+/// Returns the cgroup of a process: on v1, that of the memory controller.
 fn cgroup_of(pid: i32) -> String {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let controller = if kernel_state::is_v2() { "" } else { "memory" };
@@ -88,7 +88,7 @@ fn cgroup_of(pid: i32) -> String {
     lines.find(|fields| fields[0] == controller).unwrap()[1].to_owned()
 }
 
-/// The processes of a container; the one that keeps the scope is none of them.
+/// Returns the processes of a container without the scope holder.
 fn pids(daemon: &Daemon, id: &str) -> Vec<i32> {
     let all = daemon.pids(&scope(id));
     all.into_iter().filter(|pid| kernel_state::status(*pid)["Name"] != "crisp-keep").collect()
@@ -98,7 +98,7 @@ fn value(daemon: &Daemon, cgroup: &str, name: &str) -> String {
     fs::read_to_string(file(daemon, cgroup, name)).unwrap().trim().to_owned()
 }
 
-/// Files of a container's cgroup, as v2 or v1 has them: quota and period, weight, memory.
+/// Returns limits from the files of a cgroup on v2 or v1: quota and period, weight, memory.
 fn in_force(daemon: &Daemon, cgroup: &str) -> [String; 3] {
     let value = |name| value(daemon, cgroup, name);
     if kernel_state::is_v2() {
@@ -109,8 +109,8 @@ fn in_force(daemon: &Daemon, cgroup: &str) -> [String; 3] {
     }
 }
 
-/// The same three, as systemd was told; a quota is told for a whole second.
-fn told(unit: &str) -> [String; 3] {
+/// Returns the same three as properties of systemd; its quota is per second.
+fn properties(unit: &str) -> [String; 3] {
     if kernel_state::is_v2() {
         show(unit, ["CPUQuotaPerSecUSec", "CPUWeight", "MemoryMax"])
     } else {
@@ -122,13 +122,13 @@ fn texts<const N: usize>(words: [&str; N]) -> [String; N] {
     words.map(str::to_owned)
 }
 
-/// The weight for so many shares.
+/// Returns `weight` on v2 and `shares` on v1.
 fn weight(shares: &'static str, weight: &'static str) -> &'static str {
     if kernel_state::is_v2() { weight } else { shares }
 }
 
 #[test]
-fn limits_of_a_scope_are_in_the_kernel_and_known_to_systemd_and_survive_its_reload() {
+fn limits_of_a_scope_are_set_in_kernel_and_systemd_and_survive_a_reload() {
     let daemon = start();
     let client = daemon.client();
     let parent = kubelets_slice(&daemon);
@@ -136,14 +136,14 @@ fn limits_of_a_scope_are_in_the_kernel_and_known_to_systemd_and_survive_its_relo
     let mut asked = limits(250, 64);
     asked.cpuset_cpus = "0".to_owned();
     if kernel_state::is_v2() {
-        // What the kubelet sends, with the word that stands for no limit.
+        // As sent by the kubelet; "max" means no limit.
         let raw = [("memory.high", "max"), ("memory.min", "4194304"), ("memory.oom.group", "1"), ("pids.max", "100")];
         asked.unified = raw.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     }
     let id = client.run_config(&pod, limited("main", asked));
     let scope = scope(&id);
 
-    // Where it is: in the slice that was given, under a name with its id, and so is what is run in it.
+    // The container and its processes are in the given slice, in a scope named by its id.
     let first = pids(&daemon, &id)[0];
     assert_eq!(cgroup_of(first), format!("{parent}/{scope}"));
     client.exec_script(&id, "sleep 1000 > /dev/null 2>&1 &");
@@ -151,20 +151,20 @@ fn limits_of_a_scope_are_in_the_kernel_and_known_to_systemd_and_survive_its_relo
     assert!(all.len() >= 2 && all.iter().all(|pid| cgroup_of(*pid) == cgroup_of(first)), "{all:?}");
     assert_eq!(show(&scope, ["ActiveState", "Delegate"]), texts(["active", "yes"]));
 
-    // What holds: first as created, then as changed.
+    // The limits at creation, then after an update.
     assert_eq!(in_force(&daemon, &scope), texts(["25000 100000", weight("256", "35"), "67108864"]));
-    assert_eq!(told(&scope), texts(["250ms", weight("256", "35"), "67108864"]));
+    assert_eq!(properties(&scope), texts(["250ms", weight("256", "35"), "67108864"]));
     client.update(&id, limits(500, 96)).unwrap();
     let changed = texts(["50000 100000", weight("512", "59"), "100663296"]);
     assert_eq!(in_force(&daemon, &scope), changed);
     let known = texts(["500ms", weight("512", "59"), "100663296"]);
-    assert_eq!(told(&scope), known);
-    // A change that the kernel refuses is one that systemd has not heard of.
+    assert_eq!(properties(&scope), known);
+    // An update that the kernel rejects does not change the properties of systemd.
     let impossible = v1::LinuxContainerResources { cpuset_cpus: "1000".to_owned(), ..limits(900, 128) };
     client.update(&id, impossible).unwrap_err();
-    assert_eq!((in_force(&daemon, &scope), told(&scope)), (changed.clone(), known.clone()));
+    assert_eq!((in_force(&daemon, &scope), properties(&scope)), (changed.clone(), known.clone()));
 
-    // What holds still when systemd has written everything again.
+    // The limits stay after systemd has written all files again.
     let files = if kernel_state::is_v2() {
         vec!["memory.min", "memory.high", "memory.oom.group", "pids.max", "cpuset.cpus"]
     } else {
@@ -176,13 +176,10 @@ fn limits_of_a_scope_are_in_the_kernel_and_known_to_systemd_and_survive_its_relo
     let denied = client.exec_script(&id, no_disk);
     assert!(denied.contains("Operation not permitted"), "{denied}");
     systemctl(&["daemon-reload"]);
-    wait_for("what systemd cannot be told", seconds(5), || (values() == before).then_some(()));
-    assert_eq!((in_force(&daemon, &scope), told(&scope)), (changed, known));
+    wait_for("limits without a systemd property to be restored", seconds(5), || (values() == before).then_some(()));
+    assert_eq!((in_force(&daemon, &scope), properties(&scope)), (changed, known));
     let log = daemon.env.read_log();
-    assert!(
-        !log.contains("does not answer"),
-        "systemd was asked in a way that it does not understand while busy: {log}"
-    );
+    assert!(!log.contains("does not answer"), "systemd did not respond while busy: {log}");
     assert_eq!(client.exec_script(&id, no_disk), denied);
     assert_eq!(client.exec_script(&id, "echo > /dev/null && echo ok"), "ok\n");
     let shown = client.in_force(&id);
@@ -194,7 +191,7 @@ fn limits_of_a_scope_are_in_the_kernel_and_known_to_systemd_and_survive_its_relo
 }
 
 #[test]
-fn a_quota_is_exact_in_the_kernel_where_systemd_has_whole_percents() {
+fn a_quota_is_exact_in_the_kernel_although_systemd_rounds_to_percents() {
     let daemon = start();
     let client = daemon.client();
     let config = client.call(|mut c| async move { c.runtime_config(v1::RuntimeConfigRequest {}).await }).unwrap();
@@ -213,22 +210,22 @@ fn a_quota_is_exact_in_the_kernel_where_systemd_has_whole_percents() {
     let scope = scope(&id);
     let first = limits(123, 64);
     let cpu = format!("{} 100000", first.cpu_quota);
-    assert_eq!((&in_force(&daemon, &scope)[0], told(&scope)[0].as_str()), (&cpu, "130ms"));
-    // Shares alone: systemd writes its own quota again with them, and the exact one stays.
+    assert_eq!((&in_force(&daemon, &scope)[0], properties(&scope)[0].as_str()), (&cpu, "130ms"));
+    // With new shares systemd writes its rounded quota again; crisp keeps the exact one.
     client.update(&id, v1::LinuxContainerResources { cpu_shares: 512, ..Default::default() }).unwrap();
-    assert_eq!((&in_force(&daemon, &scope)[0], told(&scope)[0].as_str()), (&cpu, "130ms"));
-    assert_eq!(told(&scope)[1], weight("512", "59"));
+    assert_eq!((&in_force(&daemon, &scope)[0], properties(&scope)[0].as_str()), (&cpu, "130ms"));
+    assert_eq!(properties(&scope)[1], weight("512", "59"));
     systemctl(&["daemon-reload"]);
     let noticed = "limits that a reload of systemd changed are in force again";
-    wait_for("the daemon to notice", seconds(5), || daemon.env.read_log().contains(noticed).then_some(()));
+    wait_for("the daemon to restore the limits", seconds(5), || daemon.env.read_log().contains(noticed).then_some(()));
     assert_eq!(in_force(&daemon, &scope)[0], cpu);
-    // What somebody else writes stays, and is told as such.
+    // A value written by another program is kept and reported as the actual limit.
     let max = if kernel_state::is_v2() { ("memory.max", "50331648") } else { ("memory.limit_in_bytes", "50331648") };
     fs::write(file(&daemon, &scope, max.0), max.1).unwrap();
     assert_eq!(client.in_force(&id).memory_limit_in_bytes, 48 << 20);
-    // No limit any more.
+    // Remove the limit.
     client.update(&id, v1::LinuxContainerResources { cpu_quota: -1, ..Default::default() }).unwrap();
-    assert_eq!(told(&scope)[0], "infinity");
+    assert_eq!(properties(&scope)[0], "infinity");
     let none = in_force(&daemon, &scope)[0].clone();
     assert!(none == "max 100000" || none == "-1 100000", "{none}");
     client.remove_pod(&pod.id).unwrap();
@@ -236,7 +233,7 @@ fn a_quota_is_exact_in_the_kernel_where_systemd_has_whole_percents() {
 }
 
 #[test]
-fn a_pod_of_our_own_is_a_slice_and_the_end_of_a_container_is_seen_in_it() {
+fn a_pod_cgroup_created_by_crisp_is_a_slice_and_reports_oom_kills() {
     let daemon = start();
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| config.linux.as_mut().unwrap().resources = Some(limits(1000, 128)));
@@ -244,11 +241,14 @@ fn a_pod_of_our_own_is_a_slice_and_the_end_of_a_container_is_seen_in_it() {
     let slice = format!("{stem}-pod{}.slice", pod.id);
     assert_eq!(show(&slice, ["ActiveState"]), ["active"]);
     assert_eq!(in_force(&daemon, &slice)[2], (128 << 20).to_string());
-    assert_eq!(told(&slice)[2], (128 << 20).to_string());
+    assert_eq!(properties(&slice)[2], (128 << 20).to_string());
     client.update_pod(&pod.id, limits(1000, 192), limits(0, 0)).unwrap();
-    assert_eq!((&in_force(&daemon, &slice)[2], &told(&slice)[2]), (&(192 << 20).to_string(), &(192 << 20).to_string()));
+    assert_eq!(
+        (&in_force(&daemon, &slice)[2], &properties(&slice)[2]),
+        (&(192 << 20).to_string(), &(192 << 20).to_string())
+    );
 
-    // All of a container that runs out of memory is killed, and yet somebody is there to say why.
+    // An OOM kill ends all processes of the container; the reason is still reported.
     let script = "x=0123456789abcdef; while :; do x=$x$x; done";
     let mut config = container("main", &["sh", "-c", script]);
     let mut tight = v1::LinuxContainerResources { memory_limit_in_bytes: 24 << 20, ..Default::default() };
@@ -266,19 +266,19 @@ fn a_pod_of_our_own_is_a_slice_and_the_end_of_a_container_is_seen_in_it() {
 }
 
 #[test]
-fn a_killed_daemon_leaves_scopes_that_the_next_one_goes_on_with_or_clears_away() {
+fn after_a_daemon_is_killed_the_next_one_reuses_or_removes_its_scopes() {
     let mut daemon = start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_limited(&pod, "main", limits(250, 64));
     let before = pids(&daemon, &id);
     let whole = daemon.snapshot();
     daemon.restart();
-    assert_eq!(pids(&daemon, &id), before, "the container did not notice");
+    assert_eq!(pids(&daemon, &id), before, "the container keeps running");
     daemon.client().update(&id, limits(500, 96)).unwrap();
-    assert_eq!(told(&scope(&id))[0], "500ms");
+    assert_eq!(properties(&scope(&id))[0], "500ms");
     assert_eq!(daemon.client().exec_script(&id, "echo alive"), "alive\n");
 
-    // Cut off with a scope that nobody is in yet.
+    // Kill the daemon while a new scope is still empty.
     daemon.kill9();
     daemon.revive_with_failpoints("create.cgroup=kill");
     daemon.client().try_create(&pod, container("other", &["true"])).unwrap_err();

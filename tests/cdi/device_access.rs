@@ -1,4 +1,4 @@
-//! Who may do what with a CDI device's nodes.
+//! Access to the device nodes of CDI devices.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
@@ -8,14 +8,14 @@ use serde_json::json;
 use super::{Specs, given, node};
 use crate::support::client::{IDLE, security};
 
-/// Tries to read and to write, and says in a word each what came of it.
+/// Tries to write and to read each node, and prints "yes" or "no" for each attempt.
 const TRY: &str = "for n in $NODES; do \
     for how in 'if=/dev/null of='$n 'of=/dev/null if='$n; do \
     case $(dd count=1 conv=notrunc $how 2>&1) in *'not permitted'*) echo no;; *'No such device'*) echo yes;; *) echo ?;; esac; \
     done; done";
 
 #[test]
-fn nodes_may_be_used_as_their_permissions_say_and_others_not_at_all() {
+fn nodes_have_their_declared_permissions_and_other_devices_are_denied() {
     let specs = Specs::new();
     specs.device(json!({"deviceNodes": [
         node("/dev/all", 1, ""),
@@ -29,9 +29,9 @@ fn nodes_may_be_used_as_their_permissions_say_and_others_not_at_all() {
     let pod = daemon.run_pod("pod");
     let id = client.run_config(&pod, given("main", &IDLE, &["d"]));
     let tried = |nodes: &str| client.exec_script(&id, &format!("NODES='{nodes}'; {TRY}")).replace('\n', " ");
-    // Written to, then read from.
+    // Each node is written, then read.
     assert_eq!(tried("/dev/all /dev/rw /dev/read /dev/write /dev/none"), "yes yes yes yes no yes yes no no no ");
-    // A node of one's own making is another way to the same device, and none to any other.
+    // A node created by the container has the same access: to this device, and to no other.
     client.exec_script(
         &id,
         "busybox mknod /tmp-all c 240 1; busybox mknod /tmp-none c 240 5; busybox mknod /tmp-6 c 240 6",
@@ -42,7 +42,7 @@ fn nodes_may_be_used_as_their_permissions_say_and_others_not_at_all() {
     assert_eq!(client.exec_script(&plain, &format!("NODES=/tmp-all; {TRY}")), "no\nno\n");
 }
 
-/// A device of this machine that a container has only from it.
+/// Returns a device of this host that containers do not have by default.
 fn another() -> String {
     let own = ["console", "ptmx", "null", "zero", "full", "random", "urandom", "tty", "kmsg"];
     let entries = fs::read_dir("/dev").unwrap().map(Result::unwrap);
@@ -52,7 +52,7 @@ fn another() -> String {
 }
 
 #[test]
-fn a_privileged_container_has_its_device_among_all_others() {
+fn a_privileged_container_has_its_cdi_device_and_all_others() {
     let specs = Specs::new();
     specs.device(json!({"deviceNodes": [node("/dev/mine", 1, "r"), {"path": "/dev/kmsg", "hostPath": "/dev/null"}]}));
     let daemon = specs.daemon();
@@ -64,7 +64,7 @@ fn a_privileged_container_has_its_device_among_all_others() {
     security(&mut config).privileged = true;
     let id = client.run_config(&pod, config);
     assert_eq!(client.exec_script(&id, &format!("NODES=/dev/mine; {TRY}")), "yes\nyes\n", "everything is allowed");
-    assert_eq!(client.exec_script(&id, "stat -c '%t %T' /dev/kmsg"), "1 3\n", "the device's own node is the one");
+    assert_eq!(client.exec_script(&id, "stat -c '%t %T' /dev/kmsg"), "1 3\n", "the node of the CDI device is used");
     let shown = client.exec_script(&id, "ls /dev");
     let is_there = |name: &str| shown.lines().any(|line| line == name);
     assert!(is_there("mine") && is_there(&another()), "and the host's others are there: {shown}");

@@ -1,4 +1,4 @@
-//! Hooks of CDI devices: when and where they run, with what rights, and what becomes of a container whose hook fails.
+//! Hooks of CDI devices: their order, namespaces and privileges, and the effect of a failed hook.
 
 use std::fs;
 use std::time::Instant;
@@ -12,12 +12,12 @@ use crate::support::env::TestEnv;
 use crate::support::harness::{Daemon, seconds, wait_for};
 use crate::support::kernel_state;
 
-/// A shell script for the moment `name`, with the host's shell but for `startContainer`.
+/// Returns a hook of stage `name` with a shell script; it uses the host's shell except for `startContainer`.
 pub(super) fn hook(name: &str, script: &str) -> Value {
     json!({"hookName": name, "path": "/bin/sh", "args": ["sh", "-c", script], "env": ["PATH=/usr/bin:/bin"], "timeout": 60})
 }
 
-/// Reads a file of JSON that a hook wrote.
+/// Reads a JSON file written by a hook.
 fn read(specs: &Specs, name: &str) -> Value {
     serde_json::from_slice(&fs::read(specs.path(name)).unwrap()).unwrap()
 }
@@ -28,16 +28,16 @@ fn text(specs: &Specs, name: &str) -> String {
 
 const BEFORE: [&str; 3] = ["prestart", "createRuntime", "createContainer"];
 
-/// One hook for each moment: each writes down that it ran and what it was told.
+/// Returns one hook per stage; each records that it ran and the state on its stdin.
 fn all_moments(specs: &Specs) -> Vec<Value> {
     let here = specs.path("");
     let here = here.display();
     let note =
         |name: &str, rest: &str| hook(name, &format!("echo {name} >> {here}order; cat > {here}{name}.json; {rest}"));
     vec![
-        // In this order they are in the spec, which is not the order in which they run.
+        // The order in the spec differs from the order of execution.
         note("poststop", &format!("ls {here}ran > /dev/null 2>&1 && echo ran >> {here}order")),
-        // The program runs by now, but may not have come so far.
+        // The program is started, but may not have written the file yet.
         note(
             "poststart",
             &format!(
@@ -55,7 +55,8 @@ fn all_moments(specs: &Specs) -> Vec<Value> {
     ]
 }
 
-/// What a createContainer hook finds: the host's files, the container's mounts below its root, its namespaces.
+/// Returns the script of a createContainer hook that checks for the host's files, the container's mounts
+/// below its root, and its namespaces.
 fn inspect(specs: &Specs) -> String {
     let here = specs.path("");
     let here = here.display();
@@ -74,7 +75,7 @@ fn inspect(specs: &Specs) -> String {
 }
 
 #[test]
-fn hooks_run_at_their_moment_in_their_place() {
+fn hooks_run_at_their_stage_in_their_namespaces() {
     let specs = Specs::new();
     let source = specs.source("lib", "a library\n");
     specs.device(json!({"mounts": [bind(&source, "/opt/lib", &["ro", "rbind"])], "hooks": all_moments(&specs)}));
@@ -117,18 +118,18 @@ fn hooks_run_at_their_moment_in_their_place() {
     assert_eq!((&state["status"], &state["pid"]), (&json!("created"), &json!(1)));
     let state = read(&specs, "poststart.json");
     assert_eq!((&state["status"], &state["pid"]), (&json!("running"), &json!(first)));
-    assert_eq!(text(&specs, "poststart.ns").trim(), own, "where crisp itself is");
+    assert_eq!(text(&specs, "poststart.ns").trim(), own, "in crisp's own mount namespace");
     assert_eq!(client.exec_script(&id, "cat /etc/from-hook"), "made by a hook\n");
 
     client.stop(&id, 0).unwrap();
-    assert!(!text(&specs, "order").contains("poststop"), "a container that was stopped is still there");
+    assert!(!text(&specs, "order").contains("poststop"), "poststop runs at removal, not at stop");
     client.remove(&id).unwrap();
     assert!(text(&specs, "order").ends_with("poststart\npoststop\nran\n"), "{}", text(&specs, "order"));
     assert_eq!(read(&specs, "poststop.json")["status"], "stopped");
 }
 
 #[test]
-fn a_container_with_hooks_is_like_any_other_otherwise() {
+fn a_container_with_hooks_is_otherwise_like_any_other() {
     let specs = Specs::new();
     let source = specs.source("lib", "a library\n");
     specs.device(
@@ -166,7 +167,7 @@ fn a_container_with_hooks_is_like_any_other_otherwise() {
 }
 
 #[test]
-fn hooks_run_in_pods_that_share_or_have_the_hosts_namespaces() {
+fn hooks_run_in_pods_with_shared_or_host_namespaces() {
     let specs = Specs::new();
     let here = specs.path("");
     let script = format!(
@@ -191,20 +192,21 @@ fn hooks_run_in_pods_that_share_or_have_the_hosts_namespaces() {
         let spaces = pod.config.linux.as_ref().unwrap().security_context.as_ref().unwrap().namespace_options.clone();
         security(&mut config).namespace_options = spaces;
         let id = client.run_config(&pod, config);
-        // Others in there could look into it.
+        // Otherwise other processes in the shared PID namespace could inspect the hook.
         assert_eq!(text(&specs, "pids").trim(), fs::read_link("/proc/self/ns/pid").unwrap().to_str().unwrap());
-        // It was told a process with the container's mounts: where processes are shared, the first one forks the container's.
+        // The pid in the hook's state has the container's mounts. In a shared PID namespace that process
+        // forks the container's first process.
         let mounts = fs::read_link(format!("/proc/{}/ns/mnt", daemon.pids(&id)[0])).unwrap();
         assert_eq!(text(&specs, "mounts").trim(), mounts.to_str().unwrap());
         if mode == v1::NamespaceMode::Node {
             assert_eq!(read(&specs, "state")["pid"], daemon.pids(&id)[0]);
         }
-        assert_eq!(client.exec_script(&id, "cat /d"), "\n", "a hook has the variables that it names and no others");
+        assert_eq!(client.exec_script(&id, "cat /d"), "\n", "a hook has only its own variables");
     }
 }
 
 #[test]
-fn a_hook_in_the_container_has_the_containers_rights() {
+fn a_start_container_hook_has_the_containers_privileges() {
     let specs = Specs::new();
     let inside = json!({"hookName": "startContainer", "path": "/bin/sh",
         "args": ["sh", "-c", "cat /proc/self/status > /shared/status; echo $D > /shared/d; echo x > /dev/full-of-it; true"]});
@@ -235,12 +237,12 @@ fn a_hook_in_the_container_has_the_containers_rights() {
         hooks.contains(&"Uid:\t1000\t1000\t1000\t1000".to_owned()) && hooks.contains(&"Seccomp:\t2".to_owned()),
         "{hooks:?}"
     );
-    assert_eq!(hooks, rights(&ended.stdout), "what the container's program may do, and no more");
-    assert_eq!(text(&specs, "shared/d"), "from the device\n", "without variables of its own it has the container's");
+    assert_eq!(hooks, rights(&ended.stdout), "exactly the privileges of the container's program");
+    assert_eq!(text(&specs, "shared/d"), "from the device\n", "a hook without its own variables has the container's");
 }
 
 #[test]
-fn a_hook_that_fails_fails_the_request_with_its_words_and_leaves_nothing() {
+fn a_failed_hook_fails_the_request_with_its_output_and_leaves_nothing() {
     let specs = Specs::new();
     let here = specs.path("");
     let (daemon, mut names) = (specs.daemon(), 0);
@@ -260,7 +262,7 @@ fn a_hook_that_fails_fails_the_request_with_its_words_and_leaves_nothing() {
             daemon.wait_until_like(&before);
         }
     }
-    assert_eq!(text(&specs, "stopped").lines().count(), 6, "what was begun is told to be over");
+    assert_eq!(text(&specs, "stopped").lines().count(), 6, "poststop ran after each failed create");
 
     for moment in ["startContainer", "poststart"] {
         specs.device(json!({"hooks": [hook(moment, "echo the reason >&2; exit 3")]}));
@@ -273,7 +275,7 @@ fn a_hook_that_fails_fails_the_request_with_its_words_and_leaves_nothing() {
         let status = client.status(&id);
         assert_eq!(status.state(), v1::ContainerState::ContainerExited);
         assert_eq!((status.exit_code, status.reason.as_str()), (128, "StartError"));
-        wait_for("its processes to be gone", seconds(5), || daemon.pids(&id).is_empty().then_some(()));
+        wait_for("its processes to exit", seconds(5), || daemon.pids(&id).is_empty().then_some(()));
         client.remove(&id).unwrap();
         daemon.wait_until_like(&before);
     }
@@ -286,14 +288,14 @@ fn a_hook_that_fails_fails_the_request_with_its_words_and_leaves_nothing() {
 }
 
 #[test]
-fn a_hook_that_takes_too_long_is_killed_with_what_it_started() {
+fn a_hook_that_exceeds_its_timeout_is_killed_with_its_children() {
     let specs = Specs::new();
     let daemon = specs.daemon();
     let client = daemon.client();
     let pod = daemon.run_pod("pod");
     let before = daemon.snapshot();
     let sleeps = |moment: &str| {
-        // Named by the directory of this test, so that it can be looked for.
+        // A copy of sleep with its own name, so that the test can count these processes.
         let mut hook = hook(
             moment,
             &format!("echo begun; cp /bin/sleep {0}nap; {0}nap 10000 & {0}nap 10000", specs.path("").display()),
@@ -312,22 +314,22 @@ fn a_hook_that_takes_too_long_is_killed_with_what_it_started() {
         );
         assert!(begun.elapsed() < seconds(20), "{:?}", begun.elapsed());
         daemon.wait_until_like(&before);
-        wait_for("the hook to be gone", seconds(5), || (naps() == 0).then_some(()));
+        wait_for("the hook to exit", seconds(5), || (naps() == 0).then_some(()));
     }
     specs.device(json!({"hooks": [sleeps("poststart")]}));
     let id = client.try_create(&pod, given("poststart", &IDLE, &["d"])).unwrap();
     let refusal = client.start(&id).unwrap_err();
     assert!(refusal.message().contains("poststart hook /bin/sh: did not end within 1 s"), "{refusal:?}");
-    wait_for("the hook to be gone", seconds(5), || (naps() == 0).then_some(()));
+    wait_for("the hook to exit", seconds(5), || (naps() == 0).then_some(()));
     specs.device(json!({"hooks": [sleeps("poststop")]}));
     let id = client.try_create(&pod, given("poststop", &IDLE, &["d"])).unwrap();
     client.remove(&id).unwrap();
-    wait_for("the hook to be gone", seconds(5), || (naps() == 0).then_some(()));
-    assert!(daemon.env.read_log().contains("did not end within 1 s"), "told of, and nothing is held up");
+    wait_for("the hook to exit", seconds(5), || (naps() == 0).then_some(()));
+    assert!(daemon.env.read_log().contains("did not end within 1 s"), "logged, and the removal succeeds");
 }
 
 #[test]
-fn what_a_device_began_is_ended_also_when_shim_or_daemon_were_lost() {
+fn poststop_hooks_run_after_the_loss_of_shim_or_daemon() {
     let specs = Specs::new();
     let here = specs.path("");
     let note = |name: &str| hook(name, &format!("echo {name} >> {}order", here.display()));
@@ -338,7 +340,7 @@ fn what_a_device_began_is_ended_also_when_shim_or_daemon_were_lost() {
     daemon.wait_ended();
     assert_eq!(text(&specs, "order"), "createRuntime\n");
     daemon.revive();
-    wait_for("the half made container to be cleared away", seconds(10), || {
+    wait_for("the incomplete container to be removed", seconds(10), || {
         (text(&specs, "order") == "createRuntime\npoststop\n").then_some(())
     });
 
@@ -346,7 +348,7 @@ fn what_a_device_began_is_ended_also_when_shim_or_daemon_were_lost() {
     for shim in daemon.shims() {
         crate::support::harness::kill(shim, rustix::process::Signal::KILL);
     }
-    wait_for("the container to be given up", seconds(10), || {
+    wait_for("the container to be marked as exited", seconds(10), || {
         let status = daemon.client().status(&id);
         (status.state() == v1::ContainerState::ContainerExited).then_some(())
     });

@@ -1,4 +1,4 @@
-//! Specs, images and volumes that try to get further than a CDI device may.
+//! Hostile specs, images and volumes that try to exceed the rights of a CDI device.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -13,13 +13,13 @@ use crate::support::env::TestEnv;
 use crate::support::harness::Daemon;
 use crate::support::image_fixture::Archive;
 
-/// What makes the mounts come before the root is entered.
+/// Returns hooks that make the launcher attach mounts before it enters the root.
 fn gate() -> Value {
     json!([{"hookName": "createContainer", "path": "/bin/true"}])
 }
 
 #[test]
-fn a_spec_that_reaches_too_far_is_refused_by_its_field() {
+fn a_spec_with_invalid_paths_is_refused_by_its_field() {
     let specs = Specs::new();
     let source = specs.source("source", "");
     let daemon = specs.daemon();
@@ -62,7 +62,7 @@ fn a_spec_that_reaches_too_far_is_refused_by_its_field() {
 }
 
 #[test]
-fn a_spec_that_anybody_may_write_is_not_believed() {
+fn a_spec_that_other_users_may_write_is_refused() {
     let specs = Specs::new();
     specs.device(json!({"env": ["A=1"]}));
     let daemon = specs.daemon();
@@ -77,9 +77,9 @@ fn a_spec_that_anybody_may_write_is_not_believed() {
     assert!(refusal.message().contains("one.json: belongs to user 1000"), "{refusal:?}");
 }
 
-/// Before the root is entered, a link of the image's would lead to the host itself.
+/// Before the launcher enters the root, a link of the image would resolve on the host.
 #[test]
-fn links_of_an_image_lead_no_mount_out_of_the_root_before_or_after_it_is_entered() {
+fn links_of_an_image_do_not_lead_a_mount_out_of_the_root() {
     let specs = Specs::new();
     let source = specs.source("source", "from the host\n");
     let outside = specs.source("outside", "untouched\n");
@@ -120,13 +120,14 @@ fn links_of_an_image_lead_no_mount_out_of_the_root_before_or_after_it_is_entered
         }
     }
     let left: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["file"], "something was made outside of the root");
+    assert_eq!(left, ["file"], "a file was created outside of the root");
     assert_eq!(fs::read_to_string(outside.join("file")).unwrap(), "untouched\n");
 }
 
-/// As in runc's CVE-2021-30465: whoever shares a volume exchanges a directory in it for a link while mounts are made.
+/// As in runc's CVE-2021-30465: a container with the same volume replaces a directory in it with a link
+/// during the mounts.
 #[test]
-fn a_target_that_is_exchanged_while_mounts_are_made_leads_nowhere_else() {
+fn a_mount_target_replaced_by_a_link_does_not_lead_outside() {
     let specs = Specs::new();
     let (source, volume) = (specs.source("source", "from the host\n"), specs.source("volume", ""));
     let outside = specs.source("outside", "untouched\n");
@@ -144,7 +145,7 @@ fn a_target_that_is_exchanged_while_mounts_are_made_leads_nowhere_else() {
             rustix::fs::renameat_with(here, &target, here, &link, flags).ok();
             rounds += 1;
             if rounds.is_multiple_of(64) {
-                // Or the kernel, which unmounts only while nothing is renamed, may never get to it on a busy machine.
+                // The kernel unmounts only while no rename runs; without a pause it may starve on a busy host.
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
         })
@@ -156,25 +157,25 @@ fn a_target_that_is_exchanged_while_mounts_are_made_leads_nowhere_else() {
             host_path: volume.display().to_string(),
             ..Default::default()
         }];
-        // Either may be: what matters is where it ends.
+        // Both results are valid; the test checks only that nothing is created outside.
         if let Ok(id) = client.try_create(&pod, config) {
             client.remove(&id).unwrap();
         }
     }
     drop(racer);
     let left: Vec<_> = fs::read_dir(&outside).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["file"], "something was made outside of the root");
+    assert_eq!(left, ["file"], "a file was created outside of the root");
 }
 
 #[test]
-fn no_variable_or_file_of_an_image_reaches_a_hook_of_the_hosts() {
+fn variables_and_files_of_an_image_do_not_reach_host_hooks() {
     const IMAGE: &str = "crisp.test/preload:1";
     const MOMENTS: [&str; 5] = ["prestart", "createRuntime", "createContainer", "poststart", "poststop"];
     let specs = Specs::new();
     let here = specs.path("");
     let note = |moment| {
         let script = format!("(cat /proc/$$/environ | tr '\\0' '\\n'; pwd) > {}{moment}", here.display());
-        // Without variables of its own, so that none hides what came from elsewhere.
+        // Without its own variables, so that inherited ones are visible.
         json!({"hookName": moment, "path": "/bin/sh", "args": ["sh", "-c", script], "timeout": 60})
     };
     specs.device(json!({"hooks": MOMENTS.map(note)}));

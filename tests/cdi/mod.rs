@@ -1,4 +1,4 @@
-//! CDI devices: what a container is given for a name, and what it is refused.
+//! CDI devices: injection into containers, and refusals.
 
 mod device_access;
 mod hooks;
@@ -20,7 +20,7 @@ use crate::support::harness::Daemon;
 /// The kind of all devices here.
 const KIND: &str = "tests.example/thing";
 
-/// Two directories of specs, of which the second outranks the first, and room for what specs name.
+/// Two directories of specs, the second of which overrides the first, and a place for files of specs.
 pub(crate) struct Specs {
     dir: TempDir,
 }
@@ -38,7 +38,7 @@ impl Specs {
         self.dir.path().join(name)
     }
 
-    /// Lines for the configuration of a daemon that looks here.
+    /// Returns configuration lines for a daemon that uses these directories.
     pub(crate) fn settings(&self, annotations: bool) -> String {
         let (low, high) = (self.path("low"), self.path("high"));
         format!("[cdi]\nspec_dirs = [{low:?}, {high:?}]\nannotations = {annotations}\n")
@@ -48,7 +48,7 @@ impl Specs {
         Daemon::with_settings(&self.settings(false))
     }
 
-    /// A file with these devices, `high/NAME.json` or the like.
+    /// Writes a spec with these devices, such as `high/NAME.json`.
     pub(crate) fn write(&self, file: &str, devices: &[(&str, Value)]) -> PathBuf {
         let devices = devices.iter().map(|(name, edits)| json!({"name": name, "containerEdits": edits}));
         let devices: Vec<_> = devices.collect();
@@ -57,12 +57,12 @@ impl Specs {
         path
     }
 
-    /// The one device `d`, and the directory with this spec's daemon.
+    /// Writes a spec with the single device `d`.
     fn device(&self, edits: Value) {
         self.write("high/one.json", &[("d", edits)]);
     }
 
-    /// A directory with a file of this content.
+    /// Creates a directory with a file of this content.
     fn source(&self, name: &str, content: &str) -> PathBuf {
         let dir = self.path(name);
         fs::create_dir_all(&dir).unwrap();
@@ -71,7 +71,7 @@ impl Specs {
     }
 }
 
-/// A container that asks for these devices of [`KIND`].
+/// Returns a container that requests these devices of [`KIND`].
 pub(crate) fn given(name: &str, command: &[&str], devices: &[&str]) -> v1::ContainerConfig {
     let device = |name: &&str| v1::CdiDevice { name: format!("{KIND}={name}") };
     v1::ContainerConfig { cdi_devices: devices.iter().map(device).collect(), ..container(name, command) }
@@ -81,14 +81,14 @@ fn bind(host: &Path, inside: &str, options: &[&str]) -> Value {
     json!({"hostPath": host, "containerPath": inside, "options": options})
 }
 
-/// The character device 240:MINOR, which no driver is behind: who may open it is told that it is not there, who may not
-/// is told that.
+/// Returns the character device 240:MINOR, which has no driver: open(2) fails with ENXIO if it is
+/// allowed, and with EPERM if not.
 fn node(path: &str, minor: u32, permissions: &str) -> Value {
     json!({"path": path, "type": "c", "major": 240, "minor": minor, "permissions": permissions})
 }
 
 #[test]
-fn a_device_is_its_node_variables_mounts_and_groups() {
+fn a_device_adds_its_nodes_variables_mounts_and_groups() {
     let specs = Specs::new();
     let source = specs.source("source", "from the host\n");
     let one = json!({
@@ -126,7 +126,7 @@ fn a_device_is_its_node_variables_mounts_and_groups() {
 }
 
 #[test]
-fn a_device_fits_a_read_only_root_and_replaces_what_was_asked_for_at_its_place() {
+fn a_device_works_with_a_read_only_root_and_replaces_a_requested_mount() {
     let specs = Specs::new();
     let (ours, theirs) = (specs.source("ours", "cdi\n"), specs.source("theirs", "volume\n"));
     specs.device(json!({"mounts": [bind(&ours, "/data", &["rbind"]), bind(&ours, "/new/place", &["rbind"])]}));
@@ -145,7 +145,7 @@ fn a_device_fits_a_read_only_root_and_replaces_what_was_asked_for_at_its_place()
 }
 
 #[test]
-fn an_unknown_device_is_refused_before_anything_is_made_and_all_are_named() {
+fn unknown_devices_are_all_listed_before_anything_is_created() {
     let specs = Specs::new();
     specs.write("low/good.json", &[("here", json!({"env": ["A=1"]}))]);
     fs::write(specs.path("high/bad.yaml"), "cdiVersion: 1.0.0\nkind: tests.example/thing\ndevices: [{name: /}]\n")
@@ -164,14 +164,14 @@ fn an_unknown_device_is_refused_before_anything_is_made_and_all_are_named() {
         assert!(refusal.message().contains(word), "{word}: {refusal:?}");
     }
     assert!(!refusal.message().contains("thing=here"), "{refusal:?}");
-    assert!(!missing.exists() && daemon.snapshot() == before, "something was made");
-    // The name is free again, and the bad file harms nobody else.
+    assert!(!missing.exists() && daemon.snapshot() == before, "something was created");
+    // The container name is free again, and the invalid file does not affect other devices.
     let ended = client.finish_config(&pod, given("main", &["sh", "-c", "echo $A"], &["here"]));
     assert_eq!(ended.stdout, "1\n");
 }
 
 #[test]
-fn specs_that_appear_change_or_go_are_seen_at_once() {
+fn created_changed_and_removed_specs_take_effect_at_once() {
     let specs = Specs::new();
     fs::remove_dir(specs.path("high")).unwrap();
     let daemon = specs.daemon();
@@ -206,7 +206,7 @@ fn specs_that_appear_change_or_go_are_seen_at_once() {
 }
 
 #[test]
-fn annotations_ask_for_devices_only_where_they_may() {
+fn annotations_add_devices_only_if_enabled() {
     let specs = Specs::new();
     specs.write("low/a.json", &[("d", json!({"env": ["D=1"]})), ("e", json!({"env": ["E=1"]}))]);
     let asking = |name: &str, devices: &[&str], annotation: &str| {
@@ -221,7 +221,7 @@ fn annotations_ask_for_devices_only_where_they_may() {
     for word in ["cdi.k8s.io/tests", "tests.example/thing=d", "cdi.annotations"] {
         assert!(refusal.message().contains(word), "{refusal:?}");
     }
-    // A kubelet of 1.30 and before says the same in both ways.
+    // A kubelet up to 1.30 sends the same devices in both ways.
     let ended = client.finish_config(&pod, asking("both", &["d"], "tests.example/thing=d"));
     assert_eq!(ended.stdout, "1\n");
     drop(daemon);
@@ -229,7 +229,7 @@ fn annotations_ask_for_devices_only_where_they_may() {
     let daemon = Daemon::with_settings(&specs.settings(true));
     let client = daemon.client();
     let pod = daemon.run_pod_with("pod", |config| {
-        // What is said of a pod is not said of its containers.
+        // Annotations of a pod do not apply to its containers.
         config.annotations.insert("cdi.k8s.io/tests".into(), "tests.example/thing=e".into());
     });
     let ended = client.finish_config(&pod, asking("main", &[], "tests.example/thing=d"));
@@ -241,7 +241,7 @@ fn annotations_ask_for_devices_only_where_they_may() {
 }
 
 #[test]
-fn a_verbose_status_tells_the_devices_and_their_specs_also_after_a_restart() {
+fn a_verbose_status_shows_devices_and_their_specs_after_a_restart() {
     let specs = Specs::new();
     let file = specs.write("low/a.json", &[("d", json!({"env": ["D=1"]}))]);
     let mut daemon = specs.daemon();
@@ -252,11 +252,11 @@ fn a_verbose_status_tells_the_devices_and_their_specs_also_after_a_restart() {
     let status = daemon.client().try_status(&id).unwrap();
     let info: Value = serde_json::from_str(&status.info["info"]).unwrap();
     assert_eq!(info["cdiDevices"], json!([{"name": "tests.example/thing=d", "spec": file}]));
-    assert_eq!(daemon.client().exec_script(&id, "echo $D"), "1\n", "what it was given stays");
+    assert_eq!(daemon.client().exec_script(&id, "echo $D"), "1\n", "a running container keeps its devices");
 }
 
 #[test]
-fn labels_of_an_image_ask_for_nothing() {
+fn labels_of_an_image_do_not_request_devices() {
     let specs = Specs::new();
     specs.device(json!({"env": ["D=1"]}));
     let env = TestEnv::with_settings(&specs.settings(true));

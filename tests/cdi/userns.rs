@@ -23,7 +23,7 @@ fn open_to_all(path: &Path) {
 }
 
 #[test]
-fn a_device_is_the_containers_own_and_hooks_find_it() {
+fn a_device_belongs_to_the_container_and_hooks_find_it() {
     let specs = Specs::new();
     let source = specs.source("lib", "a library\n");
     fs::set_permissions(source.join("file"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -53,7 +53,7 @@ fn a_device_is_the_containers_own_and_hooks_find_it() {
     let id = client.run_config(&pod, given("main"));
     let read = |name: &str| fs::read_to_string(specs.path(name)).unwrap();
     assert_eq!((read("outside"), read("uid"), read("seen")), ("0\n".into(), "0\n".into(), "a library\n".into()));
-    assert_eq!(fs::metadata(specs.path("uid")).unwrap().uid(), FIRST, "who is root in there is not root here");
+    assert_eq!(fs::metadata(specs.path("uid")).unwrap().uid(), FIRST, "the container's root is not the host's root");
     assert_eq!(client.exec_script(&id, "cat /opt/lib/file /etc/from-hook /start"), "a library\nmade by a hook\n0\n");
     assert_eq!(client.exec_script(&id, "stat -c '%t %T %u' /dev/mine; stat -c %u /etc/from-hook"), "f0 3 0\n0\n");
     assert!(client.exec_script(&id, "id -G").contains("4321"));
@@ -62,7 +62,7 @@ fn a_device_is_the_containers_own_and_hooks_find_it() {
 }
 
 #[test]
-fn what_a_user_namespace_cannot_have_is_refused() {
+fn unmapped_groups_and_shared_mounts_are_refused() {
     let specs = Specs::new();
     let source = specs.source("lib", "");
     let daemon = specs.daemon();
@@ -79,7 +79,7 @@ fn what_a_user_namespace_cannot_have_is_refused() {
 }
 
 #[test]
-fn nobody_in_the_pod_looks_through_a_hook_at_the_hosts_files() {
+fn containers_of_the_pod_cannot_read_host_files_through_a_hook() {
     let specs = Specs::new();
     specs.device(json!({"hooks": [hook("createContainer", "sleep 1")]}));
     let daemon = specs.daemon();
@@ -93,7 +93,7 @@ fn nobody_in_the_pod_looks_through_a_hook_at_the_hosts_files() {
         security(&mut config).namespace_options.as_mut().unwrap().pid = shared;
         config
     };
-    // The image has no such directory, and every host has.
+    // The image does not have this directory, but every host has it.
     let look = "echo looking; while :; do for dir in /proc/[0-9]*; do \
                 [ -e $dir/root/usr ] && echo $dir && sleep 0.1; done; done";
     let mut spy = share(idle("spy"));

@@ -1,9 +1,9 @@
-//! Whatever a streaming client may send, through the framing it claims to be.
+//! Fuzz targets for the frames of streaming clients.
 
 use bytes::{Bytes, BytesMut};
 use streaming::{spdy, ws};
 
-/// Reads `data` as frames of SPDY, at once and in small pieces: either way the same comes out. Only a panic is a failure.
+/// Decodes `data` as SPDY frames, at once and in small pieces, and checks that both results are equal.
 pub fn spdy(data: &[u8]) {
     let all = |size| {
         let mut decoder = spdy::Decoder::default();
@@ -20,7 +20,7 @@ pub fn spdy(data: &[u8]) {
     assert_eq!(all(data.len().max(1)), all(3), "frames depend on how their bytes arrive");
 }
 
-/// Parts of one frame's data are put together again.
+/// Adds an event and joins parts of one frame's data.
 fn push(events: &mut Vec<spdy::Event>, event: spdy::Event) {
     use spdy::Event::Data;
     if let (Some(Data { stream: before, bytes: have, fin: false }), Data { stream, bytes, fin }) =
@@ -36,7 +36,7 @@ fn push(events: &mut Vec<spdy::Event>, event: spdy::Event) {
     events.push(event);
 }
 
-/// The same for frames of WebSocket, from either side.
+/// Decodes `data` as WebSocket frames of a client and of a server, like [`spdy`].
 pub fn websocket(data: &[u8]) {
     for decoder in [ws::Decoder::of_client, ws::Decoder::of_server] {
         let all = |size| {
@@ -62,7 +62,7 @@ pub fn websocket(data: &[u8]) {
     }
 }
 
-/// Feeds a decoder piece by piece; its refusal, if it comes to that.
+/// Feeds a decoder piece by piece, and returns its error if it fails.
 fn feed<E>(data: &[u8], size: usize, mut next: impl FnMut(&mut BytesMut) -> Result<bool, E>) -> Result<(), E> {
     let mut buffer = BytesMut::new();
     for piece in data.chunks(size) {

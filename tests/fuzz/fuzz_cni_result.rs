@@ -1,4 +1,4 @@
-//! libFuzzer on what CNI plugins write.
+//! libFuzzer on the output of CNI plugins.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! libFuzzer on what the kernel sends over netlink.
+//! libFuzzer on netlink messages of the kernel.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

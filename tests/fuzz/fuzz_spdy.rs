@@ -1,4 +1,4 @@
-//! libFuzzer on the framing of SPDY.
+//! libFuzzer on SPDY frames.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

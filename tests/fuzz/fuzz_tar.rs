@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
     GROUND.with(|env| env.tar(data));
 });
 
-// Half of the changes are ours, half are libFuzzer's with checksums that fit.
+// Half of the mutations are ours, half are libFuzzer's, most of them with corrected checksums.
 fuzz_mutator!(|data: &mut [u8], size: usize, max_size: usize, seed: u32| {
     if seed % 2 == 0 {
         let changed = mutate::tar(&data[..size], &data[..size], &mut Dice::new(seed.into()));

@@ -1,4 +1,4 @@
-//! libFuzzer on the framing of WebSocket.
+//! libFuzzer on WebSocket frames.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

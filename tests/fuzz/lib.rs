@@ -1,9 +1,9 @@
-//! Hostile bytes for everything that reads documents and frames of others: layers, manifests, records, CDI specs, streaming
-//! clients, netlink and CNI results. By libFuzzer, and from seeds by a plain test.
+//! Fuzz targets for all parsers of untrusted input: layers, manifests, records, CDI specs, streaming
+//! clients, netlink and CNI results.
 //!
-//! `seeds/NAME/` has inputs that are worth starting from, among them all that ever failed; each is named by what it is.
-//! `hack/dev fuzz NAME` lets libFuzzer go on from them. The test in this crate runs them and thousands of their
-//! mutants, the same ones every time, through the same functions.
+//! `seeds/NAME/` has useful inputs, among them all that ever failed; each is named by its content.
+//! `hack/dev fuzz NAME` runs libFuzzer from these seeds. The tests of this crate run the seeds and
+//! thousands of mutants, the same ones every time, through the same functions.
 #![forbid(unsafe_code)]
 
 mod env;
@@ -13,27 +13,28 @@ pub mod mutate;
 pub use env::TestEnv;
 pub use frames::{spdy, websocket};
 
-/// Reads `data` as whatever a registry may send; only a panic is a failure.
+/// Parses `data` as each document of a registry; only a panic is a failure.
 pub fn manifest(data: &[u8]) {
     image::fuzzing::documents(data);
 }
 
-/// Reads `data` as the kernel's answer over netlink; only a panic is a failure.
+/// Parses `data` as a netlink response of the kernel; only a panic is a failure.
 pub fn netlink(data: &[u8]) {
     net::fuzzing::netlink(data);
 }
 
-/// Reads `data` as what a CNI plugin writes. What is taken has to be the same when it is read again.
+/// Parses `data` as the output of a CNI plugin. An accepted result must be equal when it is written and
+/// parsed again.
 pub fn cni_result(data: &[u8]) {
     net::fuzzing::cni_result(data);
 }
 
-/// Reads `data` as each file that a daemon finds in its state directory; only a panic is a failure.
+/// Parses `data` as each file of a daemon's state directory; only a panic is a failure.
 pub fn records(data: &[u8]) {
     daemon::fuzzing::records(data);
 }
 
-/// Reads `data` as a vendor's CDI spec; only a panic is a failure.
+/// Parses `data` as a vendor's CDI spec; only a panic is a failure.
 pub fn cdi(data: &[u8]) {
     oci::cdi::fuzzing::spec(data);
 }

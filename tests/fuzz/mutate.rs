@@ -1,7 +1,7 @@
-//! Changes to seeds that random flips would take for ever to find.
+//! Mutations of seeds that random bit flips are unlikely to find.
 
 const BLOCK: usize = 512;
-/// Where the numbers of a tar header are, and the checksum's own place.
+/// Offset and width of the number fields of a tar header, then the range of the checksum.
 const NUMBERS: [(usize, usize); 7] = [(100, 8), (108, 8), (116, 8), (124, 12), (136, 12), (329, 8), (337, 8)];
 const CHECKSUM: std::ops::Range<usize> = 148..156;
 const SIZE: std::ops::Range<usize> = 124..136;
@@ -31,17 +31,17 @@ const ODD_NAMES: [&[u8]; 20] = [
     b"l1",
 ];
 
-/// Numbers that look random and are the same every time.
+/// A pseudo-random number generator with reproducible results.
 #[derive(Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// The row of numbers that starts from `seed`.
+    /// Creates a generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A number below `bound`, or 0 where the bound is.
+    /// Returns a number below `bound`, or 0 if `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -57,7 +57,7 @@ impl Dice {
     }
 }
 
-/// A changed tar stream; `other` is one to take parts from.
+/// Returns a mutated tar stream; some mutations insert parts of `other`.
 pub fn tar(stream: &[u8], other: &[u8], dice: &mut Dice) -> Vec<u8> {
     let mut bytes = stream.to_vec();
     for _ in 0..=dice.below(4) {
@@ -75,14 +75,14 @@ pub fn tar(stream: &[u8], other: &[u8], dice: &mut Dice) -> Vec<u8> {
             _ => with_header(&mut bytes, dice, edit_name),
         }
     }
-    // Without this the reader would look no further than the first changed header.
+    // Otherwise the parser would stop at the first changed header.
     if dice.below(16) > 0 {
         settle(&mut bytes);
     }
     bytes
 }
 
-/// A changed text; `other` is one to take parts from.
+/// Returns a mutated text; some mutations insert parts of `other`.
 #[cfg(test)]
 pub fn text(text: &[u8], other: &[u8], dice: &mut Dice) -> Vec<u8> {
     let mut bytes = text.to_vec();
@@ -121,7 +121,7 @@ fn flip(bytes: &mut [u8], dice: &mut Dice) {
     }
 }
 
-/// A few whole blocks.
+/// Returns the range of up to four whole blocks.
 fn blocks(bytes: &[u8], dice: &mut Dice) -> (usize, usize) {
     let count = bytes.len() / BLOCK;
     let from = dice.below(count);
@@ -168,7 +168,7 @@ fn edit_name(header: &mut [u8], dice: &mut Dice) {
     header[at..at + name.len()].copy_from_slice(name);
 }
 
-/// Where headers stand, as a reader would find them.
+/// Returns the offsets of the headers, as a parser finds them.
 fn headers(bytes: &[u8]) -> Vec<usize> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -185,7 +185,7 @@ fn headers(bytes: &[u8]) -> Vec<usize> {
     found
 }
 
-/// Gives every header the checksum that fits it.
+/// Sets the correct checksum of every header.
 pub fn settle(bytes: &mut [u8]) {
     for at in headers(bytes) {
         let header = &mut bytes[at..at + BLOCK];

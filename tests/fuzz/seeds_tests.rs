@@ -18,7 +18,7 @@ fn seeds(name: &str) -> Vec<(String, Vec<u8>)> {
 
 #[test]
 #[ignore = "needs root"]
-fn no_layer_like_the_seeds_reaches_out_or_is_written_out_otherwise() {
+fn mutants_of_layers_stay_inside_and_are_exported_unchanged() {
     let (env, seeds) = (TestEnv::default(), seeds("tar"));
     let whole = seeds.iter().filter(|(_, seed)| env.tar(seed)).count();
     assert!(whole >= seeds.len() / 2, "only {whole} seeds unpack");
@@ -34,11 +34,11 @@ fn no_layer_like_the_seeds_reaches_out_or_is_written_out_otherwise() {
             Err(_) => panic!("mutant of {name} in round {round}, kept as {}", keep(&mutant).display()),
         }
     }
-    assert!(unpacked > ROUNDS / 10, "only {unpacked} of {ROUNDS} mutants unpack: they try nothing");
+    assert!(unpacked > ROUNDS / 10, "only {unpacked} of {ROUNDS} mutants unpack: too few for a useful test");
 }
 
 #[test]
-fn no_document_like_the_seeds_makes_the_readers_panic() {
+fn mutants_of_documents_do_not_panic() {
     for (name, read) in [("manifest", manifest as fn(&[u8])), ("records", records), ("cdi", cdi)] {
         let seeds = seeds(name);
         seeds.iter().for_each(|(_, seed)| read(seed));
@@ -52,7 +52,7 @@ fn no_document_like_the_seeds_makes_the_readers_panic() {
 }
 
 #[test]
-fn no_frames_like_the_seeds_make_the_readers_panic_or_depend_on_their_arrival() {
+fn mutants_of_frames_do_not_panic_or_depend_on_piece_size() {
     for (name, read) in [("spdy", spdy as fn(&[u8])), ("websocket", websocket)] {
         let seeds = seeds(name);
         seeds.iter().for_each(|(_, seed)| read(seed));
@@ -66,7 +66,7 @@ fn no_frames_like_the_seeds_make_the_readers_panic_or_depend_on_their_arrival() 
 }
 
 #[test]
-fn no_answer_like_the_seeds_makes_what_reads_netlink_or_plugins_panic() {
+fn mutants_of_netlink_and_cni_results_do_not_panic() {
     for (name, read) in [("netlink", netlink as fn(&[u8])), ("cni-result", cni_result)] {
         let seeds = seeds(name);
         seeds.iter().for_each(|(_, seed)| read(seed));
@@ -79,7 +79,7 @@ fn no_answer_like_the_seeds_makes_what_reads_netlink_or_plugins_panic() {
     }
 }
 
-/// Keeps a mutant that failed, to be looked at and made a seed.
+/// Saves a failed mutant for analysis and as a new seed.
 fn keep(mutant: &[u8]) -> std::path::PathBuf {
     let (_, path) = tempfile::Builder::new().prefix("crisp-mutant.").tempfile().unwrap().keep().unwrap();
     std::fs::write(&path, mutant).unwrap();
