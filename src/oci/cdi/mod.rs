@@ -99,30 +99,30 @@ pub struct Unresolved {
 impl fmt::Display for Unresolved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// Further items are only counted: the text must fit into the header of a gRPC response.
-        const TOLD: usize = 8;
+        const LISTED_MAX: usize = 8;
         let paths = |paths: &[PathBuf]| paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
         let mut parts = Vec::new();
         if !self.missing.is_empty() {
-            let names = listed(&self.missing, TOLD, Clone::clone);
+            let names = listed(&self.missing, LISTED_MAX, Clone::clone);
             parts.push(match self.dirs.as_slice() {
                 [] => format!("{names} not found: cdi.spec_dirs is empty"),
                 dirs => format!("no CDI spec in {} defines {names}", paths(dirs)),
             });
         }
-        for (device, files) in self.conflicts.iter().take(TOLD) {
+        for (device, files) in self.conflicts.iter().take(LISTED_MAX) {
             parts.push(format!("{device} is defined more than once: {}", paths(files)));
         }
         if !self.bad.is_empty() {
-            let bad = listed(&self.bad, TOLD, |(path, problem)| format!("{}: {problem}", path.display()));
+            let bad = listed(&self.bad, LISTED_MAX, |(path, problem)| format!("{}: {problem}", path.display()));
             parts.push(format!("not usable: {bad}"));
         }
         f.write_str(&parts.join("; "))
     }
 }
 
-fn listed<T>(all: &[T], told: usize, words: impl Fn(&T) -> String) -> String {
-    let mut text = all.iter().take(told).map(words).collect::<Vec<_>>().join(", ");
-    if let Some(more) = all.len().checked_sub(told).filter(|more| *more > 0) {
+fn listed<T>(all: &[T], max: usize, words: impl Fn(&T) -> String) -> String {
+    let mut text = all.iter().take(max).map(words).collect::<Vec<_>>().join(", ");
+    if let Some(more) = all.len().checked_sub(max).filter(|more| *more > 0) {
         text.push_str(&format!(", and {more} more"));
     }
     text
