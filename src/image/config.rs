@@ -1,4 +1,4 @@
-//! The image config: what the image wants its containers to run.
+//! The image config: command, user and environment of the image's containers.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,11 @@ use crate::platform::host;
 
 /// The most items that a list or map of a config may have.
 pub(crate) const CONFIG_ITEMS_MAX: usize = 8192;
-/// The longest user, which stays in memory while the image is in the store.
+/// The longest user of a config. The user stays in memory while the image is in the store.
 pub(crate) const CONFIG_NAME_MAX: usize = 1024;
 
-/// The part of an image config that matters to a container. Values are as the image has them: untrusted.
+/// The part of an image config that concerns containers. Its values come from the image and are not
+/// trusted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Config {
     /// `user[:group]`, names or numbers; empty is root.
@@ -25,23 +26,23 @@ pub struct Config {
     pub entrypoint: Vec<String>,
     /// Second part of the command line, replaced by the container's own arguments.
     pub cmd: Vec<String>,
-    /// Where the process starts; empty is `/`.
+    /// Working directory of the process; empty is `/`.
     pub working_dir: String,
     /// Signal that stops the container, such as `SIGQUIT` or `3`; empty is SIGTERM.
     pub stop_signal: String,
     /// Paths the image declares as volumes.
     pub volumes: Vec<String>,
-    /// The image's labels: never to be mixed with a container's.
+    /// The image's labels; they must never become labels of a container.
     pub labels: BTreeMap<String, String>,
-    /// Ports the image says it listens on, such as `80/tcp`.
+    /// Ports the image declares, such as `80/tcp`.
     pub exposed_ports: Vec<String>,
     /// Operating system.
     pub os: String,
-    /// CPU architecture in Go's words (`amd64`, `arm64`).
+    /// CPU architecture as Go names it (`amd64`, `arm64`).
     pub architecture: String,
 }
 
-/// A config blob with the layers it describes.
+/// A config blob with the diff ids of its layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConfigBlob {
     pub(crate) config: Config,
@@ -117,7 +118,8 @@ impl ConfigBlob {
         Ok(Self { config, diff_ids })
     }
 
-    /// The chain ids of the layers, lowest first: each names a layer together with all below it.
+    /// Returns the chain ids of the layers, lowest first; each identifies a layer and all layers
+    /// below it.
     pub(crate) fn chain(&self) -> Vec<Digest> {
         let mut chain: Vec<Digest> = Vec::with_capacity(self.diff_ids.len());
         for diff_id in &self.diff_ids {
@@ -127,7 +129,7 @@ impl ConfigBlob {
     }
 }
 
-/// The chain id of a layer with `diff_id` on top of the one called `below`.
+/// Returns the chain id of a layer with `diff_id` on top of the layer `below`.
 pub(crate) fn chain_id(below: Option<&Digest>, diff_id: &Digest) -> Digest {
     match below {
         None => diff_id.clone(),

@@ -1,4 +1,4 @@
-//! Content digests: `sha256:<hex>` or `sha512:<hex>`, and readers that check them on the way.
+//! Content digests: `sha256:<hex>` or `sha512:<hex>`, and readers that compute them.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -7,40 +7,40 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256, Sha512};
 
-/// A digest of some content, in its one canonical spelling.
+/// A digest of some content, in canonical form.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Digest(String);
 
-/// Text that is no digest of a kind we know.
+/// Text that is not a supported digest.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a sha256 or sha512 digest")]
 pub struct BadDigest(String);
 
 impl Digest {
-    /// The sha256 digest of `content`.
+    /// Returns the sha256 digest of `content`.
     pub fn of(content: &[u8]) -> Self {
         let mut hasher = Hasher::sha256();
         hasher.update(content);
         hasher.finish()
     }
 
-    /// The digest as `algorithm:hex`.
+    /// Returns the digest as `algorithm:hex`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// `sha256` or `sha512`.
+    /// Returns `sha256` or `sha512`.
     pub fn algorithm(&self) -> &str {
         self.0.split_once(':').map_or("", |(algorithm, _)| algorithm)
     }
 
-    /// The lower-case hex digits after the colon.
+    /// Returns the lower-case hex digits after the colon.
     pub fn hex(&self) -> &str {
         self.0.split_once(':').map_or("", |(_, hex)| hex)
     }
 
-    /// A hasher whose result can be compared with this digest.
+    /// Returns a hasher of the same algorithm.
     pub(crate) fn hasher(&self) -> Hasher {
         match self.algorithm() {
             "sha512" => Hasher::Sha512(Sha512::new()),
@@ -48,7 +48,7 @@ impl Digest {
         }
     }
 
-    /// Whether `content` has this digest.
+    /// Returns whether `content` has this digest.
     pub(crate) fn matches(&self, content: &[u8]) -> bool {
         let mut hasher = self.hasher();
         hasher.update(content);
@@ -127,7 +127,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// Hashes and counts everything read through it, and refuses to go past `cap` bytes.
+/// Hashes and counts everything read through it, and fails after `cap` bytes.
 #[derive(Debug)]
 pub(crate) struct Metered<R> {
     from: R,
@@ -136,7 +136,7 @@ pub(crate) struct Metered<R> {
     cap: u64,
 }
 
-/// The reader went past its cap; carried inside an `io::Error`.
+/// The reader exceeded its cap; carried inside an `io::Error`.
 #[derive(Debug, thiserror::Error)]
 #[error("more than {0} bytes")]
 pub(crate) struct PastCap(pub(crate) u64);
@@ -146,7 +146,7 @@ impl<R: Read> Metered<R> {
         Self { from, hasher, seen: 0, cap }
     }
 
-    /// Reads to the end, then gives the digest and length of everything that came through.
+    /// Reads to the end and returns the digest and the length of the whole stream.
     pub(crate) fn finish(mut self) -> io::Result<(Digest, u64)> {
         io::copy(&mut self, &mut io::sink())?;
         Ok((self.hasher.finish(), self.seen))
@@ -155,7 +155,7 @@ impl<R: Read> Metered<R> {
 
 impl<R: Read> Read for Metered<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // Once past the cap there is nothing more to be had.
+        // After the cap is exceeded, every read fails.
         if self.seen > self.cap {
             return Err(io::Error::other(PastCap(self.cap)));
         }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_canonical_digests_parse() {
+    fn only_canonical_digests_are_parsed() {
         let good = Digest::of(b"");
         assert_eq!(good.hex(), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
         assert_eq!(good.as_str().parse::<Digest>().unwrap(), good);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn sha512_is_checked_with_its_own_hash() {
+    fn a_sha512_digest_is_checked_with_sha512() {
         let mut hasher = Hasher::Sha512(Sha512::new());
         hasher.update(b"x");
         let digest = hasher.finish();

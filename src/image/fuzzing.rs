@@ -1,4 +1,5 @@
-//! Doors to what reads untrusted bytes, for the fuzzer in `tests/fuzz`. Not part of what ships.
+//! Entry points for the fuzzer in `tests/fuzz` to code that reads untrusted bytes. Not part of the
+//! released binary.
 
 use std::path::{Path, PathBuf};
 
@@ -19,19 +20,24 @@ use crate::registry::endpoint::Credentials;
 const BYTES_MAX: u64 = 1 << 20;
 const ENTRIES_MAX: u64 = 256;
 
-/// Unpacks a tar stream into the directory `layer` on top of the layers' files `below`; whether that went well.
+/// Unpacks a tar stream into the directory `layer` on top of the layers' files `below`; returns
+/// whether that succeeded.
 pub fn unpack(stream: &[u8], layer: &Path, below: &[PathBuf]) -> bool {
     let metered = Metered::new(stream, Hasher::sha256(), BYTES_MAX);
     let Ok((pending, metered)) = untar(metered, layer, &Limits::of_entries(ENTRIES_MAX)) else { return false };
     let Ok((diff_id, length)) = metered.finish() else { return false };
-    assert_eq!(Some(length), u64::try_from(stream.len()).ok(), "bytes of the stream were left unread");
+    assert_eq!(Some(length), u64::try_from(stream.len()).ok(), "the stream was not read to its end");
     let mut staged = Staged::new(1, layer.to_owned(), diff_id.clone(), diff_id, None);
     // The caller removes the directory.
     staged.keep();
     staged.unpacked(Unpacked { pending, usage: crate::layer::confined_root::DiskUsage::default(), tar_bytes: 0 });
-    // A link to nothing is found out only here; what was unpacked is whole nonetheless.
+    // A link without a target is detected only here; the unpacked files are complete nonetheless.
     let adopted = staged.link_across_layers(below);
-    assert_eq!(adopted.is_ok(), staged.link_across_layers(below).is_ok(), "adopting twice is not adopting once");
+    assert_eq!(
+        adopted.is_ok(),
+        staged.link_across_layers(below).is_ok(),
+        "linking twice gives another result than linking once"
+    );
     true
 }
 
@@ -55,7 +61,11 @@ pub fn documents(data: &[u8]) {
     }
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(name) = text.parse::<Reference>() {
-        assert_eq!(name.to_string().parse::<Reference>().as_ref(), Ok(&name), "a name does not survive being written");
+        assert_eq!(
+            name.to_string().parse::<Reference>().as_ref(),
+            Ok(&name),
+            "a name changes when formatted and parsed again"
+        );
     }
     if let Ok(digest) = text.parse::<Digest>() {
         assert_eq!(digest.as_str(), text);

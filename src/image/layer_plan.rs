@@ -1,11 +1,12 @@
-//! What layers an image needs, from its manifest and its config.
+//! Combines manifest and config into the list of layers that an image needs.
 
 use crate::config::ConfigBlob;
 use crate::layer::unpack::Blob;
 use crate::manifest::{Descriptor, ManifestError, check_layer_count};
 use crate::store::commit::LayerPlan;
 
-/// Puts the layers' blobs, lowest first, and the config's diff ids together; `registry` is to send them.
+/// Pairs the layers' blobs, lowest first, with the config's diff ids; `registry` is the one to send
+/// them.
 pub(crate) fn plan<'a>(
     registry: Option<&str>,
     layers: impl ExactSizeIterator<Item = Option<&'a Descriptor>>,

@@ -1,23 +1,27 @@
-//! Images: pulled from registries or imported from files, unpacked into layers for overlayfs.
+//! Images: pulled from registries or imported from files, and unpacked into layers for overlayfs.
 //!
-//! A [`Store`] owns one directory. An [`Image`] in it is known by the digest of its config, has names (tags and digest
-//! references) and a chain of layers; a layer is a directory of files named by a short number and known by its chain
-//! id, so images share what they have in common. A container that runs from an image *holds* its layers: they stay
-//! when the image is removed, and go with the last hold.
+//! A [`Store`] owns one directory. An [`Image`] is identified by the digest of its config and has
+//! names (tags and digest references) and a chain of layers. A layer is a directory named by a
+//! short number and identified by its chain id, so images share layers. A container that runs from
+//! an image *holds* its layers: they stay when the image is removed, until the last hold is
+//! released.
 //!
-//! [`Store::pull`]: name → endpoints (mirrors first) → manifest for this machine → config → all missing layers at
-//! once, each streaming from the network through the digest of the blob, decompression and the digest of the tar
-//! stream into its own directory → one sync of the filesystem → renamed into place → image record written.
-//! What may pass is tried again with growing pauses, then at the next endpoint; a blob goes on where it broke off.
-//! Beside its files a layer keeps a tape of the rest of its tar stream, so that it can be written out as it came.
-//! [`Store::import`] does the same from an OCI layout or docker archive, and [`Store::export`] writes one from which
-//! another store gets the very same image. [`Store::prune`] removes what nobody uses. A crash leaves the old state or the new one;
-//! the rest is swept when the store is opened.
+//! [`Store::pull`]: name → endpoints (mirrors first) → manifest for this machine → config → all
+//! missing layers at once, each streaming from the network through the digest of the blob,
+//! decompression and the digest of the tar stream into its own directory → one sync of the
+//! filesystem → renamed to its final place → image record written. Transient errors are retried
+//! with growing pauses, then the next endpoint is tried; an interrupted blob is resumed. Beside its
+//! files, a layer keeps the rest of its tar stream (tar-split), so that an export reproduces it
+//! exactly. [`Store::import`] does the same from an OCI layout or docker archive, and
+//! [`Store::export`] writes an OCI layout from which another store gets the same image.
+//! [`Store::prune`] removes unused images and layers. A crash leaves the old state or the new one;
+//! leftovers are removed when the store is opened.
 //!
-//! Everything that comes from outside is hostile: names follow a strict grammar, documents are read up to a bound,
-//! layers cannot reach out of their directory nor make memory grow, and credentials go only to the host they are for.
-//! The registry protocol is written here on top of an HTTP client, because the usual crate reads manifests and
-//! tokens without bound and leaves redirects to the client.
+//! All input from outside is treated as hostile: names follow a strict grammar, documents have a
+//! size limit, layers cannot write outside of their directory or make memory grow, and credentials
+//! are sent only to the host they are for. The registry protocol is implemented here on top of an
+//! HTTP client, because the common crate reads manifests and tokens without a limit and leaves
+//! redirects to the client.
 //!
 //! Limits: sha256 and sha512 digests, at most 256 layers, no encrypted layers, no Docker schema 1.
 #![forbid(unsafe_code)]

@@ -1,32 +1,32 @@
-//! Bounds on what comes from outside, and how one layer shares in them.
+//! Limits for input from outside, and the share of one layer.
 
 use std::time::Duration;
 
 use crate::layer::free_space::Reserve;
 
 const PIPE_MIN: u64 = 16 << 10;
-/// More only helps where the network stutters, and there the kernel's own buffers do.
+/// A larger pipe helps only when the network stalls; the kernel's socket buffers cover that.
 const PIPE_MAX: u64 = 256 << 10;
 
-/// Bounds on what an image may bring.
+/// Limits for the content of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of a manifest, index or image config.
+    /// Size of a manifest, index or image config, in bytes.
     pub document_bytes: u64,
-    /// Bytes of one layer as it is transferred.
+    /// Size of one layer as it is transferred, in bytes.
     pub layer_bytes: u64,
-    /// Bytes of one layer's tar stream once decompressed.
+    /// Size of one layer's decompressed tar stream, in bytes.
     pub unpacked_bytes: u64,
-    /// Entries in one layer's tar stream.
+    /// Number of entries in one layer's tar stream.
     pub entries: u64,
-    /// Layers that are downloaded and unpacked at once, over all pulls.
+    /// Number of layers that all pulls together download and unpack at once.
     pub downloads: usize,
-    /// Bytes that all pulls together hold between network and disk, decoders' windows included; each layer gets an
-    /// equal share.
+    /// Bytes that all pulls together buffer between network and disk, decoder windows included;
+    /// each layer gets an equal share.
     pub memory_bytes: u64,
-    /// A transfer that brings less than 64 KiB in this time is broken off and resumed.
+    /// A transfer of less than 64 KiB in this time is aborted and resumed.
     pub stall: Duration,
-    /// Room that unpacking leaves free on the file system.
+    /// Free space on the file system that unpacking must leave.
     pub reserve: Reserve,
 }
 
@@ -46,18 +46,19 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The usual ones, but for the entries of a layer.
+    /// The default limits with another number of entries per layer.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn of_entries(entries: u64) -> Self {
         Self { entries, ..Self::default() }
     }
 
-    /// The bytes that one layer may use between network and disk, its decoder's window included.
+    /// Returns how many bytes one layer may buffer between network and disk, its decoder's window
+    /// included.
     pub fn share(&self) -> u64 {
         self.memory_bytes / u64::try_from(self.downloads.max(1)).unwrap_or(u64::MAX)
     }
 
-    /// The bytes that the pipe of one layer may hold; most of the share is the decoder's.
+    /// Returns how many bytes the pipe of one layer may hold; most of the share is the decoder's.
     pub(crate) fn pipe(&self) -> usize {
         usize::try_from((self.share() / 4).clamp(PIPE_MIN, PIPE_MAX)).unwrap_or(usize::MAX)
     }
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layer_has_its_share_of_the_memory_and_a_pipe_a_quarter_of_that_at_most() {
+    fn a_layer_has_its_share_of_the_memory_and_a_pipe_at_most_a_quarter_of_it() {
         let limits = |memory_bytes, downloads| Limits { memory_bytes, downloads, ..Limits::default() };
         assert_eq!(limits(128 << 20, 4).share(), 32 << 20);
         assert_eq!(limits(128 << 20, 4).pipe(), 256 << 10);

@@ -1,4 +1,4 @@
-//! Manifests and indexes, OCI and Docker schema 2: parsing within bounds, and the choice of a platform.
+//! Manifests and indexes, OCI and Docker schema 2: parsing with limits.
 
 use serde::Deserialize;
 
@@ -7,17 +7,17 @@ use crate::config::{CONFIG_ITEMS_MAX, CONFIG_NAME_MAX};
 use crate::digest::Digest;
 use crate::platform::Platform;
 
-/// The media types we ask registries for.
+/// The media types requested from registries.
 pub(crate) const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, \
      application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.v2+json";
 
-/// Overlayfs takes its lower directories in one page of mount options.
+/// Overlayfs accepts its lower directories in one page of mount options.
 pub(crate) const LAYERS_MAX: usize = 256;
 pub(crate) const INDEX_ENTRIES_MAX: usize = 4096;
 
-/// Points to content by digest.
+/// A reference to content by digest.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Descriptor {
@@ -55,7 +55,7 @@ impl From<Option<RawAnnotations>> for NameAnnotations {
     }
 }
 
-/// What a tag or digest may point to.
+/// The document that a tag or digest refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Document {
     /// One image.
@@ -71,53 +71,54 @@ pub(crate) struct Manifest {
     pub(crate) layers: Vec<Descriptor>,
 }
 
-/// A manifest, index or image config that cannot be used.
+/// A manifest, index or image config that is not supported.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// It is not the JSON it should be. The parser's own words would repeat values of a document from outside.
+    /// Invalid JSON or a wrong type. The parser's message is not used: it would repeat values of an
+    /// untrusted document.
     #[error("parsing {what}: {problem} at line {line}, column {column}")]
     Json {
-        /// What was parsed.
+        /// The document.
         what: &'static str,
         /// The kind of error.
         problem: &'static str,
-        /// Where that is.
+        /// The line of the error.
         line: usize,
-        /// Where in the line.
+        /// The column of the error.
         column: usize,
     },
-    /// A media type crisp does not handle.
+    /// An unsupported media type.
     #[error("media type {:?} is not supported", short(.0))]
     MediaType(String),
-    /// Docker schema 1 or something newer than we know.
+    /// Docker schema 1 or an unknown newer version.
     #[error("manifest schema version {0} is not supported")]
     Schema(u64),
-    /// No entry for this machine.
-    #[error("no image for {wanted} among {}", offered.iter().map(|one| short(one)).collect::<Vec<_>>().join(", "))]
+    /// The index has no entry for this machine.
+    #[error("no image for {wanted}: the index has {}", offered.iter().map(|one| short(one)).collect::<Vec<_>>().join(", "))]
     NoPlatform {
         /// The platform of this machine.
         wanted: String,
-        /// What the index has.
+        /// The platforms in the index.
         offered: Vec<String>,
     },
-    /// The image is for some other machine.
+    /// The image is for another platform.
     #[error("image is for {}, this machine is {wanted}", short(found))]
     WrongPlatform {
         /// The platform of this machine.
         wanted: String,
-        /// What the config says.
+        /// The platform in the config.
         found: String,
     },
-    /// An image without layers has no root filesystem.
+    /// The image has no layers, so no root filesystem.
     #[error("image has no layers")]
     NoLayers,
-    /// More layers than one overlay mount takes.
-    #[error("{0} layers are more than {LAYERS_MAX}")]
+    /// More layers than one overlay mount supports.
+    #[error("{0} layers, the limit is {LAYERS_MAX}")]
     TooManyLayers(usize),
-    /// More entries than any honest index has.
-    #[error("{0} index entries are more than {INDEX_ENTRIES_MAX}")]
+    /// More entries than an index may have.
+    #[error("{0} index entries, the limit is {INDEX_ENTRIES_MAX}")]
     TooManyEntries(usize),
-    /// The config lists other layers than the manifest.
+    /// Manifest and config disagree about the number of layers.
     #[error("manifest has {layers} layers, config has {diff_ids} diff ids")]
     LayerCount {
         /// Layers of the manifest.
@@ -125,26 +126,26 @@ pub enum ManifestError {
         /// Diff ids of the config.
         diff_ids: usize,
     },
-    /// More items in a list or map of the config than any honest image has.
+    /// A list or map of the config has too many items.
     #[error("config field {field} has {count} items, at most {CONFIG_ITEMS_MAX} are allowed")]
     TooManyItems {
         /// The field.
         field: &'static str,
-        /// Its items.
+        /// The number of its items.
         count: usize,
     },
-    /// A text of the config that is longer than it can be.
+    /// A string of the config is too long.
     #[error("config field {0} is longer than {CONFIG_NAME_MAX} bytes")]
     TooLong(&'static str),
-    /// A text of the config that cannot reach a process.
-    #[error("config field {0} holds a NUL byte")]
+    /// A string of the config cannot be passed to a process.
+    #[error("config field {0} contains a NUL byte")]
     Nul(&'static str),
-    /// Indexes inside indexes inside indexes.
-    #[error("index nested too deep")]
+    /// An index in an index in an index.
+    #[error("index nested too deeply")]
     Nested,
 }
 
-/// As much of a text from outside as a message may repeat.
+/// Truncates a text from outside for an error message.
 fn short(text: &str) -> String {
     text.chars().filter(|character| !character.is_control()).take(100).collect()
 }
@@ -152,14 +153,14 @@ fn short(text: &str) -> String {
 impl ManifestError {
     pub(crate) fn json(what: &'static str, error: &serde_json::Error) -> Self {
         let problem = match error.classify() {
-            serde_json::error::Category::Data => "a field is missing, or has a value of another type",
-            serde_json::error::Category::Eof => "it ends early",
-            serde_json::error::Category::Syntax | serde_json::error::Category::Io => "it is not JSON",
+            serde_json::error::Category::Data => "a field is missing or has the wrong type",
+            serde_json::error::Category::Eof => "unexpected end",
+            serde_json::error::Category::Syntax | serde_json::error::Category::Io => "not JSON",
         };
         Self::Json { what, problem, line: error.line(), column: error.column() }
     }
 
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::MediaType(_) | Self::Schema(_) => model::ErrorKind::Unsupported,
@@ -193,9 +194,10 @@ struct RawDocument {
 }
 
 impl Document {
-    /// Parses a manifest or an index and checks its shape.
+    /// Parses a manifest or an index and checks its structure.
     ///
-    /// Something that could be read as both is refused: two readers must never see two different images.
+    /// A document that is valid as both is refused: two readers must never see two different
+    /// images.
     pub(crate) fn parse(json: &[u8]) -> Result<Self, ManifestError> {
         let what = "the manifest";
         let raw: RawDocument = serde_json::from_slice(json).map_err(|error| ManifestError::json(what, &error))?;
@@ -233,7 +235,7 @@ impl Manifest {
     }
 }
 
-/// An image has at least one layer, and no more than one mount takes.
+/// Checks that an image has at least one layer and not more than one mount supports.
 pub(crate) fn check_layer_count(count: usize) -> Result<(), ManifestError> {
     match count {
         0 => Err(ManifestError::NoLayers),
@@ -256,7 +258,7 @@ fn is_index(media_type: &str) -> bool {
     )
 }
 
-/// Compression is told from the first bytes, so the suffix only has to be one we can handle.
+/// The compression is detected from the first bytes, so the suffix only has to be a supported one.
 fn is_layer(media_type: &str) -> bool {
     let base = media_type
         .strip_prefix("application/vnd.oci.image.layer.v1.")
@@ -302,7 +304,7 @@ mod tests {
     const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
     #[test]
-    fn a_plain_manifest_parses() {
+    fn a_plain_manifest_is_parsed() {
         assert!(matches!(parse(&manifest(OCI, &[LAYER])), Ok(Document::Manifest(m)) if m.layers.len() == 1));
     }
 
@@ -317,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn layerless_overlong_schema_1_and_encrypted_images_are_refused() {
+    fn images_with_wrong_layer_counts_schema_1_or_encryption_are_refused() {
         assert!(matches!(parse(&manifest(OCI, &[])), Err(ManifestError::NoLayers)));
         assert!(matches!(parse(&manifest(OCI, &[LAYER; 257])), Err(ManifestError::TooManyLayers(257))));
         let mut old = manifest(OCI, &[LAYER]);
@@ -345,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_repeats_little_of_what_came() {
+    fn an_error_truncates_untrusted_text() {
         let long = "x\n".repeat(1 << 20);
         let mut bad = manifest(OCI, &[LAYER]);
         bad["mediaType"] = long.clone().into();
@@ -359,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn json_nested_without_end_is_refused() {
+    fn deeply_nested_json_is_refused() {
         for key in ["x", "config", "layers", "manifests", "mediaType"] {
             for (open, close) in [("[", "]"), (r#"{"platform":"#, "}")] {
                 let nested = format!("{}1{}", open.repeat(100_000), close.repeat(100_000));

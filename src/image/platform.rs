@@ -1,4 +1,4 @@
-//! Picks the entry of an image index for this machine.
+//! Chooses the entry of an image index for this machine.
 
 use serde::Deserialize;
 
@@ -12,7 +12,8 @@ pub(crate) struct Platform {
     pub(crate) variant: String,
 }
 
-/// This machine in the words of an index: os, architecture and the variants it can run, best first.
+/// Returns os, architecture and the supported variants of this machine, best first, as an index
+/// names them.
 pub(crate) fn host() -> (&'static str, &'static str, &'static [&'static str]) {
     match std::env::consts::ARCH {
         "x86_64" => ("linux", "amd64", &["", "v1"]),
@@ -24,7 +25,7 @@ pub(crate) fn host() -> (&'static str, &'static str, &'static [&'static str]) {
     }
 }
 
-/// The entry of an index that fits this machine best.
+/// Returns the entry of an index that fits this machine best.
 pub(crate) fn choose(entries: &[Descriptor]) -> Result<&Descriptor, ManifestError> {
     let (os, architecture, variants) = host();
     let fits = |entry: &&Descriptor, variant: &str| {
@@ -33,7 +34,7 @@ pub(crate) fn choose(entries: &[Descriptor]) -> Result<&Descriptor, ManifestErro
     variants
         .iter()
         .find_map(|variant| entries.iter().find(|entry| fits(entry, variant)))
-        // An index of one entry that names no platform can only mean that one.
+        // A single entry without a platform is taken for this machine.
         .or(match entries {
             [only] if only.platform.is_none() => Some(only),
             _ => None,

@@ -1,35 +1,36 @@
-//! What the store knows about an image.
+//! The record of an image in the store.
 
 use serde::{Deserialize, Serialize};
 
 use crate::digest::Digest;
 
-/// An image whose layers are all unpacked here.
+/// An image whose layers are all unpacked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
     /// The digest of its config: the image's identity.
     pub id: Digest,
-    /// Names that point to it now, in full, such as `docker.io/library/busybox:latest`.
+    /// Tags that currently refer to it, in full, such as `docker.io/library/busybox:latest`.
     pub repo_tags: Vec<String>,
-    /// Names it was pulled under that can never point elsewhere, `repository@digest`.
+    /// Digest references it was pulled under, `repository@digest`.
     pub repo_digests: Vec<String>,
-    /// The manifest it was made from; an imported docker archive has none.
+    /// The digest of its manifest; an imported docker archive has none.
     pub manifest: Option<Digest>,
     /// Disk space of its layers, shared ones included.
     pub size: u64,
-    /// `user[:group]` of its config. Everything else of the config stays on disk: see [`Store::config`](crate::Store::config).
+    /// `user[:group]` of its config. The other fields of the config are on disk only: see
+    /// [`Store::config`](crate::Store::config).
     pub user: String,
     /// Chain ids of its layers, lowest first.
     pub chain: Vec<Digest>,
 }
 
 impl Image {
-    /// The user as a number, where it is one.
+    /// Returns the image's user if it is a number.
     pub fn uid(&self) -> Option<u32> {
         crate::rootfs::passwd::id(self.user_part())
     }
 
-    /// The user as a name; empty where it is a number or not set.
+    /// Returns the image's user if it is a name, otherwise an empty string.
     pub fn username(&self) -> &str {
         if self.uid().is_some() { "" } else { self.user_part() }
     }
@@ -47,7 +48,7 @@ impl Image {
         }
     }
 
-    /// Whether both names lists already hold these.
+    /// Returns whether the record already has all these names.
     pub(crate) fn has_names(&self, tags: &[String], digests: &[String]) -> bool {
         tags.iter().all(|tag| self.repo_tags.contains(tag))
             && digests.iter().all(|digest| self.repo_digests.contains(digest))

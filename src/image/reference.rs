@@ -1,4 +1,4 @@
-//! Names of images: `[registry[:port]/]path[:tag][@digest]`, normalised to one spelling.
+//! Image names: `[registry[:port]/]path[:tag][@digest]`, normalised.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ const TAG_MAX: usize = 128;
 
 /// An image name in full: a bare `busybox` is `docker.io/library/busybox:latest`.
 ///
-/// With a digest the tag is dropped: the digest alone says what is meant.
+/// If there is a digest, the tag is dropped: the digest alone identifies the image.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reference {
     registry: String,
@@ -19,16 +19,16 @@ pub struct Reference {
     pick: TagOrDigest,
 }
 
-/// Which image of a repository is meant.
+/// Selects an image of a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TagOrDigest {
-    /// The one a tag points to now.
+    /// The image that a tag currently refers to.
     Tag(String),
-    /// This very one.
+    /// The image with this digest.
     Digest(Digest),
 }
 
-/// Text that names no image.
+/// Text that is not an image name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("image reference {text:?}: {why}")]
 pub struct BadReference {
@@ -37,35 +37,36 @@ pub struct BadReference {
 }
 
 impl BadReference {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         model::ErrorKind::Invalid
     }
 }
 
 impl Reference {
-    /// The registry's host name and port, as named (`docker.io`, not where its API lives) but in lower case.
+    /// Returns the registry's host name and port as in the name (`docker.io`, not its API host), in
+    /// lower case.
     pub fn registry(&self) -> &str {
         &self.registry
     }
 
-    /// The repository inside the registry, such as `library/busybox`.
+    /// Returns the repository inside the registry, such as `library/busybox`.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The tag or digest.
+    /// Returns the tag or digest.
     pub fn pick(&self) -> &TagOrDigest {
         &self.pick
     }
 
-    /// `registry/path` without tag or digest.
+    /// Returns `registry/path` without tag or digest.
     pub fn repository(&self) -> String {
         format!("{}/{}", self.registry, self.path)
     }
 
-    /// What `text` can mean, likeliest first and never nothing: itself if it names a registry, otherwise that name in
-    /// each of the registries to `search`.
+    /// Returns the full names for `text`, in order of preference and at least one: `text` itself if
+    /// it names a registry, otherwise that name in each of the registries to `search`.
     pub fn candidates(text: &str, search: &[String]) -> Result<Vec<Self>, BadReference> {
         let bad = |why| bad(text, why);
         let parts = Parts::of(text).map_err(bad)?;
@@ -80,24 +81,24 @@ impl Reference {
             }
         }
         if found.is_empty() {
-            return Err(bad("names no registry, and none is configured to search for such names"));
+            return Err(bad("has no registry, and no registry to search is configured"));
         }
         Ok(found)
     }
 
-    /// Whether `text` is a registry as image names have it: a host name, with its port if need be.
+    /// Returns whether `text` is a valid registry: a host name with an optional port.
     pub fn is_registry(text: &str) -> bool {
         is_registry(text)
     }
 
-    /// The same repository at `digest`.
+    /// Returns the same repository at `digest`.
     pub fn at(&self, digest: &Digest) -> Self {
         Self { pick: TagOrDigest::Digest(digest.clone()), ..self.clone() }
     }
 }
 
 impl TagOrDigest {
-    /// The tag or digest as it stands in a registry URL.
+    /// Returns the tag or digest as used in a registry URL.
     pub fn as_str(&self) -> &str {
         match self {
             Self::Tag(tag) => tag,
@@ -128,7 +129,7 @@ fn bad(text: &str, why: &'static str) -> BadReference {
     BadReference { text: text.chars().take(512).collect(), why }
 }
 
-/// A name as it is written.
+/// The parts of a name, before normalisation.
 struct Parts<'a> {
     registry: Option<&'a str>,
     path: &'a str,
@@ -141,10 +142,10 @@ impl<'a> Parts<'a> {
             return Err("empty");
         }
         if text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b)) {
-            return Err("64 hex digits are an image id, not a name");
+            return Err("64 hex digits are an image id, expected a name");
         }
         let (rest, digest) = match text.split_once('@') {
-            Some((rest, digest)) => (rest, Some(digest.parse::<Digest>().map_err(|_| "bad digest")?)),
+            Some((rest, digest)) => (rest, Some(digest.parse::<Digest>().map_err(|_| "invalid digest")?)),
             None => (text, None),
         };
         // A colon after the last slash starts a tag; one before it belongs to a port.
@@ -154,7 +155,7 @@ impl<'a> Parts<'a> {
             None => (rest, None),
         };
         if tag.is_some_and(|tag| !is_tag(tag)) {
-            return Err("bad tag");
+            return Err("invalid tag");
         }
         let is_host = |first: &str| first.eq_ignore_ascii_case("localhost") || first.contains(['.', ':']);
         let (registry, path) = match name.split_once('/') {
@@ -169,10 +170,10 @@ impl<'a> Parts<'a> {
         Ok(Self { registry, path, pick })
     }
 
-    /// The name in full, in a registry.
+    /// Returns the full name in a registry.
     fn at(&self, registry: &str) -> Result<Reference, &'static str> {
         if !is_registry(registry) {
-            return Err("bad registry host or port");
+            return Err("invalid registry host or port");
         }
         let registry = match registry.to_ascii_lowercase() {
             hub if matches!(hub.as_str(), "index.docker.io" | "registry-1.docker.io") => HUB.to_owned(),
@@ -186,7 +187,7 @@ impl<'a> Parts<'a> {
             return Err("name longer than 255 bytes");
         }
         if !is_path(&path) {
-            return Err("a repository is lower-case letters and digits, separated by '/', '.', '_', '__' or '-'");
+            return Err("a repository must be lower-case letters and digits separated by '/', '.', '_', '__' or '-'");
         }
         Ok(Reference { registry, path, pick: self.pick.clone() })
     }
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn short_names_mean_the_hub() {
+    fn short_names_get_the_docker_hub_prefix() {
         assert_eq!(full("busybox"), "docker.io/library/busybox:latest");
         assert_eq!(full("busybox:1.29-2"), "docker.io/library/busybox:1.29-2");
         assert_eq!(full("bitnami/redis"), "docker.io/bitnami/redis:latest");
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_name_can_be_in_every_registry_that_is_searched() {
+    fn a_short_name_has_a_candidate_in_every_searched_registry() {
         let all = |text: &str, search: &[&str]| {
             let search: Vec<String> = search.iter().map(|&registry| registry.to_owned()).collect();
             let found = Reference::candidates(text, &search);
@@ -278,7 +279,9 @@ mod tests {
         assert_eq!(all("x/y", &search).unwrap(), found);
         assert_eq!(all("localhost/x", &search).unwrap(), ["localhost/x:latest"]);
         assert_eq!(all("a.b/x", &[]).unwrap(), ["a.b/x:latest"]);
-        assert!(all("x", &[]).unwrap_err().to_string().contains("names no registry"));
+        assert!(
+            all("x", &[]).unwrap_err().to_string().contains("has no registry, and no registry to search is configured")
+        );
         for (text, search) in [("x", "a b"), ("x", "https://a.b"), ("x", "a.b/c"), ("X", "a.b"), ("", "a.b")] {
             assert!(all(text, &[search]).is_err(), "{text:?} {search:?}");
         }
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_digest_takes_the_place_of_the_tag() {
+    fn a_digest_replaces_the_tag() {
         let digest = Digest::of(b"x");
         let both: Reference = format!("a.b/c:tag@{digest}").parse().unwrap();
         assert_eq!(both.to_string(), format!("a.b/c@{digest}"));
@@ -304,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_breaks_the_grammar_is_refused() {
+    fn invalid_references_are_refused() {
         let long = format!("a.b/{}", "x".repeat(252));
         let hex = "a".repeat(64);
         let tag = format!("a:{}", "t".repeat(129));
@@ -362,7 +365,7 @@ mod tests {
         }
 
         #[test]
-        fn the_normal_form_is_a_fixed_point(text in "([a-zA-Z0-9.-]{1,10}(:[0-9]{1,5})?/)?[a-z0-9._/-]{1,20}(:[a-zA-Z0-9_.-]{1,8})?") {
+        fn formatting_and_parsing_a_name_does_not_change_it(text in "([a-zA-Z0-9.-]{1,10}(:[0-9]{1,5})?/)?[a-z0-9._/-]{1,20}(:[a-zA-Z0-9_.-]{1,8})?") {
             if let Ok(reference) = text.parse::<Reference>() {
                 let again: Reference = reference.to_string().parse().unwrap();
                 prop_assert_eq!(again, reference);
@@ -370,7 +373,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_cannot_leave_its_place_in_a_url(text in "[ -~]{1,40}") {
+        fn a_parsed_name_cannot_change_the_rest_of_a_url(text in "[ -~]{1,40}") {
             if let Ok(reference) = text.parse::<Reference>() {
                 let path = reference.path();
                 prop_assert!(path.split('/').all(|part| !part.is_empty() && part != ".."));

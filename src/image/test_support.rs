@@ -1,4 +1,4 @@
-//! What the tests need: tar streams byte by byte, images made of them, and a small registry on loopback.
+//! Test support: tar streams byte by byte, images made of them, and a small registry on loopback.
 
 use std::collections::HashMap;
 use std::io::Write as _;
@@ -13,11 +13,12 @@ use tokio_rustls::TlsAcceptor;
 use crate::digest::Digest;
 use crate::platform::host;
 
-/// A tar stream that can also be one no honest tool writes.
+/// A tar stream, which may be malformed.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tar(pub(crate) Vec<u8>);
 
-/// Header fields of one entry; the owner is whoever runs the test, so that unpacking needs no root.
+/// Header fields of one entry; the owner defaults to the user of the test, so that unpacking needs
+/// no root.
 #[derive(Debug, Clone)]
 pub(crate) struct Head<'a> {
     pub(crate) kind: u8,
@@ -111,7 +112,7 @@ pub(crate) fn gzip(data: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// An image as a registry has it.
+/// An image as a registry serves it.
 #[derive(Debug, Clone)]
 pub(crate) struct Made {
     pub(crate) config: Vec<u8>,
@@ -121,7 +122,7 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// An image of plain tar streams, lowest first, each packed by `pack`.
+    /// Creates an image of plain tar streams, lowest first, each compressed by `pack`.
     pub(crate) fn new(tars: &[Vec<u8>], pack: fn(&[u8]) -> Vec<u8>) -> Self {
         let (os, architecture, _) = host();
         let diff_ids: Vec<Digest> = tars.iter().map(|tar| Digest::of(tar)).collect();
@@ -152,14 +153,14 @@ impl Made {
     }
 }
 
-/// A request as the test registry saw it.
+/// A request that the test registry received.
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) headers: HashMap<String, String>,
     pub(crate) body: String,
-    /// The client showed a certificate.
+    /// The client sent a certificate.
     pub(crate) certified: bool,
 }
 
@@ -169,8 +170,8 @@ impl Seen {
     }
 }
 
-/// What the test registry answers; `cut` closes the connection after that many bytes of the body, `pace` sends the body
-/// in pieces of so many bytes with a pause after each, `never` sends nothing at all.
+/// A response of the test registry: `cut` closes the connection after that many bytes of the body,
+/// `pace` sends the body in pieces of so many bytes with a pause after each, `never` sends nothing.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -198,7 +199,7 @@ impl Answer {
 
 type Handler = dyn Fn(&Seen) -> Answer + Send + Sync;
 
-/// An HTTP server on loopback that remembers what it was asked.
+/// An HTTP server on loopback that records its requests.
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) host: String,
@@ -237,7 +238,8 @@ impl Server {
                                     let certified = stream.get_ref().1.peer_certificates().is_some();
                                     serve(stream, certified, handler, seen).await;
                                 }
-                                // The client is to read our reasons before the connection is gone.
+                                // The client must be able to read the TLS alert before the
+                                // connection is closed.
                                 Err((_, mut stream)) => {
                                     drop(stream.shutdown().await);
                                     drop(stream.read_to_end(&mut Vec::new()).await);
@@ -266,7 +268,7 @@ impl Server {
     }
 }
 
-/// Paths and what is there; images are named `repository:tag`.
+/// Returns the content by path; images are named `repository:tag`.
 pub(crate) fn routes(images: &[(&str, &Made)]) -> HashMap<String, Vec<u8>> {
     let mut routes = HashMap::new();
     for (name, made) in images {
@@ -301,7 +303,7 @@ async fn serve(
 ) {
     let mut bytes = Vec::new();
     while !bytes.windows(4).any(|window| window == b"\r\n\r\n") {
-        // A client that starts with TLS will never send a request we can read.
+        // A client that starts with TLS never sends a readable request.
         if stream.read_buf(&mut bytes).await.unwrap_or(0) == 0 || bytes[0] == 0x16 {
             return;
         }
@@ -343,7 +345,7 @@ async fn serve(
     if answer.never {
         return std::future::pending().await;
     }
-    // The client may have had enough before we are done.
+    // The client may disconnect early.
     match answer.pace {
         None => drop(stream.write_all(&[head.as_bytes(), &body[..sent]].concat()).await),
         Some((size, pause)) => {

@@ -126,7 +126,7 @@ fn an_export_of_one_daemon_is_the_same_image_in_another_store() {
     assert_eq!(to_daemon.env.listed()[0]["id"], *id);
     assert_eq!(run(&to_daemon, BOX), "\n");
     let said = from.env.image_fails(&["export", "-o", path(&from.env.dir().join("no.tar")), "crisp.test/never:1"]);
-    assert!(said.contains("there is no image \"crisp.test/never:1\""), "{said}");
+    assert!(said.contains("image \"crisp.test/never:1\" not found"), "{said}");
     assert!(!from.env.dir().join("no.tar").exists());
 }
 

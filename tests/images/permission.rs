@@ -56,7 +56,7 @@ fn an_image_whose_layer_was_deleted_is_absent_and_comes_back_by_a_pull() {
     config.image.as_mut().unwrap().image = image.clone();
     let refusal = client.try_create(&pod, config.clone()).unwrap_err();
     assert_eq!(refusal.code(), Code::NotFound, "{refusal:?}");
-    assert!(refusal.message().contains("has lost the files of a layer"), "{refusal:?}");
+    assert!(refusal.message().contains("was removed because files of a layer are missing"), "{refusal:?}");
     // A kubelet asks for this, and pulls.
     assert_eq!(client.image(&image), None);
     client.pull(&image).unwrap();

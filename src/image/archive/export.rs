@@ -1,7 +1,8 @@
-//! Writing images out: an OCI image layout as a tar archive, which `docker load` reads as well.
+//! Exports images as an OCI image layout in a tar archive, which `docker load` reads as well.
 //!
-//! Layers are written as the very tar streams they came as, so whoever imports the archive gets the same diff ids, the
-//! same config and with it the same image id. Only the manifest is new: it says how the layers are packed *here*.
+//! Each layer is written as the tar stream that was pulled or imported, byte for byte, so an import
+//! of the archive yields the same diff ids, the same config and the same image id. Only the
+//! manifest is new: it describes the compression used *here*.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -25,60 +26,61 @@ use crate::tar::writer::TarWriter;
 const LAYOUT: &[u8] = br#"{"imageLayoutVersion":"1.0.0"}"#;
 const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// How layers are packed in an export.
+/// Compression of the layers in an export.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Compress {
-    /// Not at all, which is fastest by far.
+    /// No compression; the fastest.
     #[default]
     No,
-    /// By gzip, which everybody reads.
+    /// Gzip, supported by all tools.
     Gzip,
-    /// By zstd.
+    /// Zstd.
     Zstd,
 }
 
-/// Images that could not be exported.
+/// An export that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// Nothing to do.
-    #[error("no image was named")]
+    /// The list of images is empty.
+    #[error("no image given")]
     Nothing,
-    /// There is no such image.
-    #[error("there is no image {0:?}")]
+    /// An image does not exist.
+    #[error("image {0:?} not found")]
     NoSuchImage(String),
-    /// It was removed meanwhile.
+    /// The image was removed in the meantime.
     #[error(transparent)]
     Gone(#[from] HoldError),
-    /// A layer's tar stream cannot be had.
-    #[error("layer {layer} of image {image} cannot be written out: remove the image and pull or import it again")]
+    /// A layer's tar stream cannot be rebuilt.
+    #[error("layer {layer} of image {image} cannot be exported: remove the image and pull or import it again")]
     Tape {
         /// The layer's diff id.
         layer: Digest,
-        /// The image it is of.
+        /// An image that has this layer.
         image: String,
-        /// What is wrong.
+        /// Why it cannot be rebuilt.
         source: TarSplitError,
     },
-    /// A layer is not what it was.
+    /// The files of a layer were changed on disk.
     #[error(
-        "layer {layer} of image {image} has changed on disk, it is {found} now: remove the image and pull or import it again"
+        "layer {layer} of image {image} has changed on disk, its digest is now {found}: \
+         remove the image and pull or import it again"
     )]
     Changed {
         /// The layer's diff id.
         layer: Digest,
-        /// The image it is of.
+        /// An image that has this layer.
         image: String,
-        /// The digest of what there is.
+        /// The digest of the current content.
         found: Digest,
     },
-    /// The config is not what it was.
+    /// The config was changed on disk.
     #[error("the config of image {0} has changed on disk: remove the image and pull or import it again")]
     Config(Digest),
     /// The archive could not be written.
     #[error("writing the archive")]
     Write(#[source] io::Error),
-    /// The caller gave up.
-    #[error("the export was given up")]
+    /// The caller cancelled the export.
+    #[error("the export was cancelled")]
     GivenUp,
     /// The store failed.
     #[error(transparent)]
@@ -86,7 +88,7 @@ pub enum ExportError {
 }
 
 impl ExportError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Nothing => model::ErrorKind::Invalid,
@@ -101,22 +103,22 @@ impl ExportError {
     }
 }
 
-/// An image to be written, and the tags it goes under.
+/// An image to export, with its tags.
 struct Wanted {
     image: Arc<Image>,
     tags: BTreeSet<String>,
 }
 
-/// A layer to be written.
+/// A layer to export.
 struct Source {
     diff_id: Digest,
     directory: PathBuf,
     tar_bytes: u64,
-    /// One image that has it.
+    /// An image that has this layer.
     image: String,
 }
 
-/// A blob as manifests name it.
+/// A blob as a descriptor in a manifest describes it.
 struct Written {
     media_type: &'static str,
     digest: Digest,
@@ -124,9 +126,10 @@ struct Written {
 }
 
 impl Store {
-    /// Writes images as an OCI layout in a tar archive; those named by tag go under that tag, others under all of theirs.
+    /// Exports images as an OCI layout in a tar archive. An image given by tag is exported with
+    /// that tag, one given by id with all its tags.
     ///
-    /// Nothing of the archive is of use if this fails. Blocks.
+    /// After an error the archive is incomplete and must be discarded. Blocks.
     pub fn export(
         &self,
         names: &[String],
@@ -161,7 +164,7 @@ impl Store {
         if wanted.is_empty() { Err(ExportError::Nothing) } else { Ok(wanted.into_values().collect()) }
     }
 
-    /// The layers of all images by chain id.
+    /// Returns the layers of all images by chain id.
     fn layers_of(&self, wanted: &[Wanted]) -> Result<BTreeMap<Digest, Source>, ExportError> {
         let mut layers = BTreeMap::new();
         for Wanted { image, .. } in wanted {
@@ -194,7 +197,7 @@ impl Store {
     ) -> Result<(), ExportError> {
         let mut pack = TarWriter::new(into);
         pack.file("oci-layout", LAYOUT).map_err(ExportError::Write)?;
-        // The same stream may lie above several others, and is written once.
+        // The same stream may have several chain ids; it is written once.
         let mut written: BTreeMap<&Digest, Written> = BTreeMap::new();
         for source in layers.values() {
             if !written.contains_key(&source.diff_id) {
@@ -253,7 +256,8 @@ impl Store {
         Ok(written)
     }
 
-    /// The size comes before the content in a tar archive, so a compressed layer is put together aside.
+    /// A tar archive has the size before the content, so the layer is compressed to a temporary
+    /// file first.
     fn write_compressed(
         &self,
         source: &Source,
@@ -294,7 +298,7 @@ impl Store {
 }
 
 impl Source {
-    /// Writes the layer as it is.
+    /// Writes the layer without compression.
     fn write(&self, pack: &mut TarWriter<&mut impl Write>, counter: &Counter<'_>) -> Result<Written, ExportError> {
         pack.begin(&blob_name(&self.diff_id), self.tar_bytes).map_err(ExportError::Write)?;
         let size = self.replay(pack.content(), Some(counter))?;
@@ -302,7 +306,7 @@ impl Source {
         Ok(Written { media_type: "application/vnd.oci.image.layer.v1.tar", digest: self.diff_id.clone(), size })
     }
 
-    /// Writes the layer's tar stream, makes sure that it is the right one, and says how long it is.
+    /// Writes the layer's tar stream, checks its digest and returns its length.
     fn replay(&self, to: &mut impl Write, counter: Option<&Counter<'_>>) -> Result<u64, ExportError> {
         let mut out =
             Hashed { to: ProgressWriter { to, counter }, hasher: self.diff_id.hasher(), length: 0, failed: None };
@@ -323,7 +327,7 @@ impl Written {
     }
 }
 
-/// One entry for each tag, or one without any.
+/// Returns one entry for each tag, or one without a tag.
 fn index_entries(manifest: &Written, tags: &BTreeSet<String>) -> Vec<serde_json::Value> {
     if tags.is_empty() {
         return vec![manifest.descriptor()];
@@ -343,7 +347,8 @@ fn length(content: &[u8]) -> u64 {
     u64::try_from(content.len()).unwrap_or(u64::MAX)
 }
 
-/// Hashes what is written through it, and remembers whether writing failed: whoever writes may not say.
+/// Hashes what is written through it and keeps a write error, which the writing code may not
+/// return.
 struct Hashed<W> {
     to: W,
     hasher: Hasher,
@@ -361,9 +366,9 @@ impl<W: Write> Write for Hashed<W> {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
             Err(error) => {
-                let told = io::Error::new(error.kind(), error.to_string());
+                let copy = io::Error::new(error.kind(), error.to_string());
                 self.failed = Some(error);
-                Err(told)
+                Err(copy)
             }
         }
     }
@@ -373,7 +378,7 @@ impl<W: Write> Write for Hashed<W> {
     }
 }
 
-/// Counts what is written through it, where somebody wants to know.
+/// Counts the bytes written through it, if there is a counter.
 struct ProgressWriter<'a, 'b, W> {
     to: &'a mut W,
     counter: Option<&'a Counter<'b>>,

@@ -24,7 +24,8 @@ fn import(into: &Path, archive: &[u8]) -> (Store, Vec<Arc<Image>>) {
     (store, images)
 }
 
-/// Path, mode, owner, time, size and content or target of all files of an image's layers, lowest first.
+/// Returns path, mode, owner, time, size and content or target of all files of an image's layers,
+/// lowest first.
 fn files(store: &Store, image: &Image) -> Vec<Vec<String>> {
     fn list(directory: &Path, into: &mut Vec<String>) {
         for name in names(directory) {
@@ -121,7 +122,7 @@ fn shared_layers_are_written_once_and_docker_finds_its_own_list() {
 }
 
 #[test]
-fn an_image_without_a_tag_stays_without() {
+fn an_image_without_a_tag_is_imported_without_a_tag() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory.path().join("store"));
     let image = add(&store, &[base()], "a.b/x:1");
@@ -133,7 +134,7 @@ fn an_image_without_a_tag_stays_without() {
 }
 
 #[test]
-fn what_cannot_be_exported_is_refused_by_name() {
+fn an_image_that_cannot_be_exported_is_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let image = add(&store, &[base(), top("1")], "a.b/x:1");
@@ -160,7 +161,7 @@ fn what_cannot_be_exported_is_refused_by_name() {
 }
 
 #[test]
-fn a_layer_whose_length_nobody_wrote_down_is_measured() {
+fn a_layer_record_without_a_length_is_measured() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(&directory.path().join("store"));
     let image = add(&store, &[base()], "a.b/x:1");
@@ -174,7 +175,7 @@ fn a_layer_whose_length_nobody_wrote_down_is_measured() {
     assert_eq!(export(&store, &[image.id.as_str()], Compress::No), archive);
 }
 
-/// Takes a few bytes, then fails.
+/// Accepts a number of bytes, then fails.
 struct Full(usize);
 
 impl Write for Full {
@@ -189,7 +190,7 @@ impl Write for Full {
 }
 
 #[test]
-fn a_full_disk_on_the_other_side_and_a_caller_who_left_are_told_apart() {
+fn a_full_target_disk_and_a_cancelled_export_return_different_errors() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     add(&store, &[base(), top("1")], "a.b/x:1");
@@ -201,8 +202,8 @@ fn a_full_disk_on_the_other_side_and_a_caller_who_left_are_told_apart() {
                 assert_eq!(error.kind(), model::ErrorKind::Exhausted);
             }
         }
-        let mut told = 0;
-        let seen = sync::Mutex::new(&mut told);
+        let mut calls = 0;
+        let seen = sync::Mutex::new(&mut calls);
         let watch = |_: Progress| {
             **seen.lock() += 1;
             std::ops::ControlFlow::Break(())
@@ -224,7 +225,7 @@ fn layers_stay_while_they_are_exported() {
         store.remove("a.b/x:1").unwrap();
         std::ops::ControlFlow::Continue(())
     };
-    // The config is read last, and gone by then: but no layer may vanish on the way.
+    // The config is read last, after it was removed; no layer may be removed during the export.
     let outcome = store.export(&texts(&["a.b/x:1"]), Compress::No, &mut io::sink(), &watch);
     assert!(matches!(outcome, Err(ExportError::Disk(_))), "{outcome:?}");
     assert!(names(&store.layers_dir()).is_empty(), "freed once the export is over");

@@ -1,4 +1,4 @@
-//! Importing images from files: an OCI layout directory, the same as a tar archive, or what `docker save` writes.
+//! Imports images from an OCI layout (a directory or a tar archive) or a docker archive.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -26,84 +26,84 @@ use crate::store::temp_file::TempFileError;
 use crate::store::{Store, durable};
 use crate::tar::reader::TarError;
 
-/// An archive that could not be imported.
+/// An import that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
-    /// Reading it failed.
+    /// A read failed.
     #[error("reading {what} of {}", path.display())]
     Read {
         /// The archive.
         path: PathBuf,
-        /// The part of it.
+        /// The part of the archive.
         what: String,
-        /// What happened.
+        /// The error of the read.
         source: io::Error,
     },
-    /// It is no tar archive.
+    /// The file is not a tar archive.
     #[error("reading {} as an archive", path.display())]
     Tar {
         /// The archive.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error of the tar reader.
         source: TarError,
     },
-    /// Neither a file nor a directory nor a pipe.
-    #[error("{} is neither an archive nor a directory", .0.display())]
+    /// The path is not a file, a directory or a pipe.
+    #[error("{} is not a file, a directory or a pipe", .0.display())]
     NoFile(PathBuf),
-    /// The caller gave up.
-    #[error("the import was given up")]
+    /// The caller cancelled the import.
+    #[error("the import was cancelled")]
     GivenUp,
-    /// Neither an OCI layout nor a docker archive.
-    #[error("{} has neither index.json nor manifest.json", .0.display())]
+    /// The archive is neither an OCI layout nor a docker archive.
+    #[error("{} is not an image archive: expected index.json or manifest.json", .0.display())]
     Unknown(PathBuf),
     /// A part is missing.
-    #[error("{} has no {name}", path.display())]
+    #[error("{name} not found in {}", path.display())]
     Missing {
         /// The archive.
         path: PathBuf,
         /// The part.
         name: String,
     },
-    /// A part is larger than it may be.
+    /// A part is larger than the limit.
     #[error("{name} of {} is larger than {limit} bytes", path.display())]
     TooLarge {
         /// The archive.
         path: PathBuf,
         /// The part.
         name: String,
-        /// The bound.
+        /// The limit.
         limit: u64,
     },
-    /// There is more of something than is kept in memory.
+    /// The archive has more items than crisp keeps in memory.
     #[error("{} has more than {limit} {what}", path.display())]
     TooMany {
         /// The archive.
         path: PathBuf,
-        /// What of.
+        /// The kind of item.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         limit: usize,
     },
-    /// A part is not what its digest says.
-    #[error("{} has another content under {wanted}", path.display())]
+    /// The content of a part does not match its digest.
+    #[error("{wanted} in {}: content does not match the digest", path.display())]
     Digest {
         /// The archive.
         path: PathBuf,
-        /// The digest that does not fit.
+        /// The expected digest.
         wanted: Digest,
     },
-    /// A name, given or in the archive, is not one.
+    /// A name, given or in the archive, is not valid.
     #[error(transparent)]
     Reference(#[from] BadReference),
-    /// One name cannot be given to several images, and a digest to none.
+    /// A name was given for several images, or it has a digest.
     #[error("{0}")]
     Name(&'static str),
-    /// An image in it is not usable here.
+    /// An image in the archive is not supported.
     #[error("image in {}", path.display())]
     Manifest {
         /// The archive.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: ManifestError,
     },
     /// A layer could not be unpacked.
@@ -111,7 +111,7 @@ pub enum ImportError {
     Unpack {
         /// The archive.
         path: PathBuf,
-        /// The layer's trouble.
+        /// The error of the layer.
         source: UnpackError,
     },
     /// The store failed.
@@ -120,7 +120,7 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => model::ErrorKind::NotFound,
@@ -142,11 +142,13 @@ impl ImportError {
 }
 
 impl Store {
-    /// Imports all images of an OCI layout (directory or tar) or docker archive, or the only one under `name`.
+    /// Imports all images of an OCI layout (directory or tar) or docker archive, or the only one as
+    /// `name`.
     ///
-    /// Names come from the archive otherwise. A pipe is read to its end first. Where it fails, images before the one
-    /// that failed stay. As many layers are unpacked at once as pulls may download, and beside those: the memory of
-    /// `Limits` is that of pulls alone. Blocks; not to be called on an async thread.
+    /// Without `name` the names come from the archive. A pipe is read to its end first. When one
+    /// image fails, images that were imported before it stay. Up to `Limits::downloads` layers are
+    /// unpacked at once, in addition to those of pulls; the memory in `Limits` is that of pulls
+    /// alone. Blocks; must not be called on an async thread.
     pub fn import(
         &self,
         path: &Path,
@@ -155,7 +157,7 @@ impl Store {
     ) -> Result<Vec<Arc<Image>>, ImportError> {
         let name = name.map(str::parse::<Reference>).transpose()?;
         if name.as_ref().is_some_and(|name| matches!(name.pick(), TagOrDigest::Digest(_))) {
-            return Err(ImportError::Name("an imported image can be named by tag only"));
+            return Err(ImportError::Name("an imported image must be named by tag, not by digest"));
         }
         let package = self.open_archive(path, watch)?;
         let cap = self.limits().document_bytes;
@@ -166,7 +168,7 @@ impl Store {
         };
         if let Some(name) = name {
             let [only] = &mut found[..] else {
-                return Err(ImportError::Name("a name needs an archive of exactly one image"));
+                return Err(ImportError::Name("a name can be given only if the archive has exactly one image"));
             };
             only.tags = vec![name.to_string()];
         }
@@ -183,7 +185,7 @@ impl Store {
         if path.is_dir() {
             return Ok(ImageArchive::directory(path));
         }
-        // Opening a pipe must not wait for its other end.
+        // Opening a pipe must not wait for its writer.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let mut file: File = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| read(errno.into()))?.into();
         let stat = rustix::fs::fstat(&file).map_err(|errno| read(errno.into()))?;
@@ -205,7 +207,7 @@ impl Store {
         ImageArchive::tar(path, file)
     }
 
-    /// A compressed archive, or one that comes through a pipe, cannot be read at random: it is spooled first.
+    /// Copies to a temporary file what cannot be read at random: a compressed archive or a pipe.
     fn copy_to_temp_file(&self, mut from: impl Read, path: &Path, counter: &Counter<'_>) -> Result<File, ImportError> {
         let read = |source| ImportError::Read { path: path.to_owned(), what: "the content".to_owned(), source };
         let mut temp_file = self.catalog.temp_file()?;
@@ -249,7 +251,7 @@ impl Store {
         Ok(self.catalog.add(new, &ready)?)
     }
 
-    /// Gets all layers ready, several at a time; the first that fails ends the others.
+    /// Unpacks all layers, several at a time; the first error stops the others.
     fn unpack_all(
         &self,
         package: &ImageArchive,
@@ -267,7 +269,7 @@ impl Store {
                         match unpacked {
                             Ok(ready) => done.0.push(ready),
                             Err(error) => {
-                                // Those that are stopped by this one come after it.
+                                // Layers that this one stops fail after it.
                                 done.1.get_or_insert(if counter.is_stopped() { ImportError::GivenUp } else { error });
                                 counter.stop();
                                 return;
@@ -307,16 +309,16 @@ impl Store {
     }
 }
 
-/// A pipe whose writer may come late, and be slow for ever: whether anybody still wants the import is asked now and
-/// then.
+/// Reads a pipe whose writer may open it late or be slow, and checks regularly whether the import
+/// was cancelled.
 struct PollingReader<'a> {
     pipe: File,
-    /// Somebody has opened it for writing; before that its end means nothing.
+    /// A writer has opened the pipe; before that, an end of file means nothing.
     begun: bool,
     counter: &'a Counter<'a>,
 }
 
-/// How long a pipe is waited for between two questions.
+/// How long to poll the pipe between two checks.
 const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 impl Read for PollingReader<'_> {
@@ -333,7 +335,7 @@ impl Read for PollingReader<'_> {
             self.counter.bytes(0)?;
             let mut ready = [PollFd::new(&self.pipe, PollFlags::IN)];
             match rustix::event::poll(&mut ready, Some(&PATIENCE)) {
-                // The kernel tells of an end only where there was a writer.
+                // The kernel reports HUP only if there was a writer.
                 Ok(_) => self.begun |= ready[0].revents().intersects(PollFlags::IN | PollFlags::HUP),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),

@@ -79,7 +79,7 @@ fn an_oci_layout_is_imported_from_a_directory_and_from_an_archive() {
 }
 
 #[test]
-fn a_bare_tag_is_no_name() {
+fn a_bare_tag_is_not_used_as_a_name() {
     let (env, made) = (TestEnv::new(), made());
     let files = oci_files(&made, serde_json::json!({"org.opencontainers.image.ref.name": "latest"}));
     let path = env.write("image.tar", &archive(&files));
@@ -111,7 +111,7 @@ fn a_docker_archive_is_imported_with_linked_layers() {
 }
 
 #[test]
-fn archives_that_lie_are_refused() {
+fn archives_with_wrong_or_missing_content_are_refused() {
     let made = made();
     let wrong = |change: &dyn Fn(&mut Files)| {
         let env = TestEnv::new();
@@ -172,7 +172,7 @@ fn a_name_for_several_images_or_by_digest_is_refused() {
 }
 
 #[test]
-fn progress_is_told_and_an_import_can_be_given_up() {
+fn an_import_reports_progress_and_can_be_cancelled() {
     let (env, made) = (TestEnv::new(), made());
     let path = env.write("image.tar", &archive(&oci_files(&made, serde_json::json!({}))));
     let seen = Mutex::new(Vec::new());
@@ -213,7 +213,7 @@ fn an_archive_comes_through_a_pipe_of_a_slow_writer() {
 }
 
 #[test]
-fn a_pipe_that_brings_nothing_can_be_given_up_and_a_device_is_no_archive() {
+fn an_import_from_an_idle_pipe_can_be_cancelled_and_a_device_is_refused() {
     let env = TestEnv::new();
     let (reader, _writer) = std::io::pipe().unwrap();
     let path = PathBuf::from(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&reader)));
@@ -237,7 +237,7 @@ fn many_layers_are_unpacked_at_once_and_stay_in_order() {
     }
 }
 
-/// Most memory this process has had by now, in MiB.
+/// Returns the peak memory of this process so far, in MiB.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
@@ -245,7 +245,7 @@ fn peak() -> u64 {
 }
 
 #[test]
-fn a_config_that_many_images_name_is_in_memory_once() {
+fn a_config_that_many_images_share_is_in_memory_once() {
     let env = TestEnv::new();
     let entries: Vec<_> = (0..300).map(|_| serde_json::json!({"Config": "c", "Layers": []})).collect();
     let manifest = serde_json::to_vec(&entries).unwrap();
@@ -297,7 +297,7 @@ fn long_names_of_files_in_an_archive_are_not_kept() {
 }
 
 #[test]
-fn a_named_pipe_waits_for_its_writer_and_can_be_given_up() {
+fn an_import_waits_for_the_writer_of_a_named_pipe_and_can_be_cancelled() {
     let (env, made) = (TestEnv::new(), made());
     let bytes = archive(&oci_files(&made, serde_json::json!({})));
     let path = env.directory.path().join("pipe");
@@ -308,7 +308,7 @@ fn a_named_pipe_waits_for_its_writer_and_can_be_given_up() {
     let to = path.clone();
     let writer = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(300));
-        // Opening for writing alone waits until there is a reader.
+        // Opening a pipe only for writing waits for a reader.
         std::fs::write(to, bytes).unwrap();
     });
     let images = env.store.import(&path, Some("a.b/c:1"), &ignore_progress).unwrap();

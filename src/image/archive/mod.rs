@@ -1,4 +1,4 @@
-//! Images as files: archives and layouts, in and out.
+//! Import and export of images as archives and OCI layouts.
 
 pub(crate) mod export;
 pub(crate) mod import;

@@ -1,4 +1,4 @@
-//! How far long work is, and whether anybody still wants it.
+//! Progress and cancellation of imports and exports.
 
 use std::io::{self, Read};
 use std::ops::ControlFlow;
@@ -6,26 +6,26 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sync::Mutex;
 
-/// How far an import or export is.
+/// The progress of an import or export.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes done.
     pub bytes: u64,
-    /// Bytes to be done, as far as is known by now; 0 where nothing is known.
+    /// Expected total in bytes, as far as known; 0 if unknown.
     pub total: u64,
     /// Layers done.
     pub layers: u64,
 }
 
-/// Told of every step, by any thread; breaks where the work is to be given up.
+/// Called after every step, by any thread; `Break` cancels the work.
 pub type ProgressFn<'a> = &'a (dyn Fn(Progress) -> ControlFlow<()> + Sync);
 
-/// The work was given up; carried inside an `io::Error`.
+/// The work was cancelled; carried inside an `io::Error`.
 #[derive(Debug, thiserror::Error)]
-#[error("given up")]
+#[error("cancelled")]
 struct Cancelled;
 
-/// Adds up what several threads have done.
+/// Sums up the work of several threads.
 pub(crate) struct Counter<'a> {
     seen: Mutex<Progress>,
     stopped: AtomicBool,
@@ -38,7 +38,7 @@ impl<'a> Counter<'a> {
         Self { seen, stopped: AtomicBool::new(false), watch }
     }
 
-    /// Counts bytes; an error once the work is to be given up.
+    /// Counts bytes; returns an error once the work is cancelled.
     pub(crate) fn bytes(&self, count: u64) -> io::Result<()> {
         self.tell(|seen| seen.bytes = seen.bytes.saturating_add(count))
     }
@@ -56,7 +56,7 @@ impl<'a> Counter<'a> {
         if self.is_stopped() { Err(io::Error::other(Cancelled)) } else { Ok(()) }
     }
 
-    /// Makes all who count here give up.
+    /// Cancels the work of all threads that count here.
     pub(crate) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
     }
@@ -94,7 +94,7 @@ impl<R: Read> Read for Counted<'_, R> {
     }
 }
 
-/// For work that nobody watches.
+/// A [`ProgressFn`] that ignores the progress.
 pub fn ignore_progress(_: Progress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }

@@ -1,4 +1,4 @@
-//! What an import reads from: a directory or a tar archive whose files are found by name.
+//! The source of an import: a directory or a tar archive whose files are found by name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -18,21 +18,21 @@ use crate::tar::reader::{EntryKind, TarReader};
 
 /// Files in an archive that are indexed; an image has a few per layer.
 const MEMBERS_MAX: usize = 1 << 16;
-/// Bytes of a file's name in an archive; what is called longer is not looked at.
+/// Maximum length of a file name in an archive, in bytes; files with longer names are ignored.
 const NAME_MAX: usize = 4096;
-/// Bytes of all those names together.
+/// Maximum length of all those names together, in bytes.
 const NAMES_MAX: usize = 16 << 20;
-/// Images in one package.
+/// Maximum number of images in one archive.
 const IMAGES_MAX: usize = 1024;
 
-/// An image that a package has.
+/// An image found in an archive.
 pub(crate) struct Candidate {
     pub(crate) tags: Vec<String>,
     pub(crate) digests: Vec<String>,
     pub(crate) place: Place,
 }
 
-/// Where the parts of an image are in a package.
+/// Where an archive has the parts of an image.
 pub(crate) enum Place {
     Oci { manifest: Digest },
     Docker { config: String, layers: Vec<String> },
@@ -40,11 +40,11 @@ pub(crate) enum Place {
 
 /// The parts of an image.
 pub(crate) struct Parts {
-    /// Digest and content, where there is one.
+    /// Digest and content, if there is a manifest.
     pub(crate) manifest: Option<(Digest, Vec<u8>)>,
     pub(crate) config_digest: Digest,
     pub(crate) config_json: Vec<u8>,
-    /// Name of each layer in the package, lowest first, and its descriptor if there is one.
+    /// Name of each layer in the archive, lowest first, and its descriptor if there is one.
     pub(crate) layers: Vec<(String, Option<Descriptor>)>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct ImageArchive {
 
 enum From {
     Directory,
-    /// Where each member's data is, or what it links to.
+    /// The members: where the data is, or the name of the link target.
     Tar {
         file: File,
         members: HashMap<String, Member>,
@@ -111,7 +111,7 @@ impl ImageArchive {
         }
     }
 
-    /// Opens a part by a name that came from the package, which is as little trusted as the rest of it; gives its size.
+    /// Opens a part and returns its size. The name comes from the archive and is not trusted.
     pub(crate) fn open(&self, name: &str) -> Result<(Box<dyn Read + '_>, u64), ImportError> {
         let read = |source| ImportError::Read { path: self.path.clone(), what: name.to_owned(), source };
         match &self.from {
@@ -168,7 +168,8 @@ impl ImageArchive {
         }
     }
 
-    /// The images of an OCI layout. Of each only its names are kept: the rest is read again when its turn comes.
+    /// Returns the images of an OCI layout, with their names only: the rest is read again when it
+    /// is needed.
     pub(crate) fn oci_images(&self, cap: u64) -> Result<Vec<Candidate>, ImportError> {
         let index: Index = self.read_json("index.json", cap)?;
         let mut entries: BTreeMap<&Digest, Vec<Reference>> = BTreeMap::new();
@@ -213,7 +214,7 @@ impl ImageArchive {
         Err(self.unusable(ManifestError::Nested))
     }
 
-    /// The images of a docker archive.
+    /// Returns the images of a docker archive.
     pub(crate) fn docker_images(&self, cap: u64) -> Result<Vec<Candidate>, ImportError> {
         let images: Vec<DockerImage> = self.read_json("manifest.json", cap)?;
         self.bounded(images.len())?;
@@ -227,7 +228,7 @@ impl ImageArchive {
         images.into_iter().map(one).collect()
     }
 
-    /// The parts of an image that its candidate only names.
+    /// Reads the parts of an image.
     pub(crate) fn parts(&self, place: Place, cap: u64) -> Result<Parts, ImportError> {
         match place {
             Place::Oci { manifest } => {
@@ -245,7 +246,7 @@ impl ImageArchive {
         }
     }
 
-    /// How long the layers of an image are, as they lie here.
+    /// Returns the total size of an image's layers in this archive.
     pub(crate) fn layer_bytes(&self, place: &Place, cap: u64) -> Result<u64, ImportError> {
         let size = |name: &str| Ok(self.open(name)?.1);
         let sizes: Vec<u64> = match place {
@@ -261,12 +262,12 @@ impl ImageArchive {
     }
 }
 
-/// Where an OCI layout has a blob.
+/// Returns the path of a blob in an OCI layout.
 pub(crate) fn blob_name(digest: &Digest) -> String {
     format!("blobs/{}/{}", digest.algorithm(), digest.hex())
 }
 
-/// The full name of an index entry; a bare tag is no name, for nobody says of what.
+/// Returns the full name of an index entry. A bare tag is not a name: the repository is unknown.
 fn reference_name(entry: &Descriptor) -> Result<Option<Reference>, BadReference> {
     let NameAnnotations { full, reference } = &entry.annotations;
     let name = full.as_ref().or_else(|| reference.as_ref().filter(|name| name.contains(['/', ':'])));
@@ -274,7 +275,7 @@ fn reference_name(entry: &Descriptor) -> Result<Option<Reference>, BadReference>
     Ok(name.filter(|name| matches!(name.pick(), TagOrDigest::Tag(_))))
 }
 
-/// Finds every file of a tar archive.
+/// Indexes all files of a tar archive.
 fn members(path: &Path, file: &File) -> Result<HashMap<String, Member>, ImportError> {
     let broken = |source| ImportError::Tar { path: path.to_owned(), source };
     let too_many = |what, limit| ImportError::TooMany { path: path.to_owned(), what, limit };
@@ -282,7 +283,7 @@ fn members(path: &Path, file: &File) -> Result<HashMap<String, Member>, ImportEr
     let (mut members, mut kept) = (HashMap::new(), 0usize);
     while let Some(entry) = archive.next().map_err(broken)? {
         if entry.path.len() > NAME_MAX || entry.link.len() > NAME_MAX {
-            // No image calls a part so.
+            // No part of an image has such a long name.
             continue;
         }
         let Ok(path) = String::from_utf8(entry.path) else { continue };
@@ -310,7 +311,7 @@ fn members(path: &Path, file: &File) -> Result<HashMap<String, Member>, ImportEr
     Ok(members)
 }
 
-/// What a symbolic link at `name` points to, as a name in the archive.
+/// Resolves the target of a symbolic link at `name` to a name in the archive.
 fn beside(name: &str, target: &str) -> String {
     let mut parts: Vec<&str> = name.split('/').collect();
     parts.pop();
@@ -324,7 +325,7 @@ fn beside(name: &str, target: &str) -> String {
     parts.join("/")
 }
 
-/// A stretch of a file.
+/// A range of a file.
 struct Window<'a> {
     file: &'a File,
     at: u64,
@@ -334,7 +335,7 @@ struct Window<'a> {
 impl Read for Window<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(buffer.len());
-        // Other threads read elsewhere in the same file.
+        // Other threads read other ranges of the same file.
         let count = self.file.read_at(&mut buffer[..most], self.at)?;
         let read = u64::try_from(count).unwrap_or(u64::MAX);
         self.at += read;

@@ -1,4 +1,4 @@
-//! A directory that nothing done through it can leave: every path is resolved by the kernel inside it.
+//! A directory that confines all operations: the kernel resolves every path inside it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,17 +9,17 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-/// Deep enough for any honest image, shallow enough to walk and remove recursively.
+/// Enough for real images, and small enough to walk and remove recursively.
 pub(crate) const DEPTH_MAX: usize = 256;
 
-/// Paths inside the root that the kernel must resolve for us.
+/// Flags for paths that the kernel must resolve inside the root.
 pub(crate) const INSIDE: ResolveFlags =
     ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
 
 #[derive(Debug)]
 pub(crate) struct ConfinedRoot {
     fd: OwnedFd,
-    /// Where the root is, as the kernel spells it.
+    /// The path of the root, as the kernel reports it.
     real: PathBuf,
 }
 
@@ -30,16 +30,16 @@ impl ConfinedRoot {
         Ok(Self { fd, real })
     }
 
-    /// Opens the directory at `path`; symbolic links on the way are followed inside the root.
+    /// Opens the directory at `path`; symbolic links are followed inside the root.
     pub(crate) fn directory(&self, path: &Path) -> io::Result<OwnedFd> {
         self.locate(path).map(|(fd, _)| fd)
     }
 
-    /// [`ConfinedRoot::directory`], with the path it has when no symbolic link is on the way.
+    /// Does the same as [`ConfinedRoot::directory`], and returns the path without symbolic links.
     pub(crate) fn locate(&self, path: &Path) -> io::Result<(OwnedFd, PathBuf)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-        // Nearly every path has no symbolic link in it, and then its depth is what it looks like.
+        // Almost no path has a symbolic link, and then its depth is that of its text.
         let plain = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
         match rustix::fs::openat2(&self.fd, path, flags, Mode::empty(), plain) {
             Ok(fd) => return Ok((fd, path.components().filter(|part| *part != Component::CurDir).collect())),
@@ -54,7 +54,8 @@ impl ConfinedRoot {
 
     /// Opens a regular file for reading, following symbolic links inside the root.
     ///
-    /// What it is gets known before it is opened: opening a device or FIFO of an image could do anything.
+    /// The type is checked before opening: opening a device or FIFO of an image could have side
+    /// effects.
     pub(crate) fn regular(&self, path: &Path) -> io::Result<std::fs::File> {
         let found =
             retry(|| rustix::fs::openat2(&self.fd, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE))?;
@@ -73,7 +74,8 @@ impl AsFd for ConfinedRoot {
     }
 }
 
-/// The kernel gives up on scoped lookups when something is renamed meanwhile, anywhere.
+/// Repeats a scoped lookup, which the kernel aborts (EAGAIN) after any concurrent rename on the
+/// system.
 pub(crate) fn retry<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     for _ in 0..64 {
         match open() {
@@ -94,12 +96,12 @@ fn spelled(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
     Ok(PathBuf::from(OsStr::from_bytes(target.as_bytes())))
 }
 
-/// Whether an error is the kernel's answer `errno`.
+/// Returns whether `error` is the errno `errno`.
 pub(crate) fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// What stands at `name` in `directory` itself, if anything.
+/// Returns the status of `name` in `directory`, if it exists; does not follow a symbolic link.
 pub(crate) fn stat(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option<rustix::fs::Stat>> {
     match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(stat) => Ok(Some(stat)),
@@ -108,7 +110,7 @@ pub(crate) fn stat(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<Option
     }
 }
 
-/// Removes whatever is at `name`, with all below it, following nothing.
+/// Removes `name` and everything below it; does not follow symbolic links.
 pub(crate) fn remove(directory: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
     match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
         Ok(()) => return Ok(()),
@@ -141,7 +143,8 @@ impl DiskUsage {
     }
 }
 
-/// Weighs the tree under `directory`, that directory included, and what else is in the directory `also`.
+/// Measures the tree under `directory`, that directory included, and the content of the directory
+/// `also`.
 pub(crate) fn disk_usage(directory: BorrowedFd<'_>, also: Option<BorrowedFd<'_>>) -> io::Result<DiskUsage> {
     let mut usage = DiskUsage::default();
     let mut linked = std::collections::HashSet::new();

@@ -1,4 +1,4 @@
-//! What of a layer can only be finished once the layers below are there.
+//! The part of a layer that can only be completed once the layers below are unpacked.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,17 +15,17 @@ use crate::layer::metadata::{MetadataCopier, modified, restore_time};
 use crate::layer::staged_layer::Staged;
 use crate::layer::whiteout::{OPAQUE, is_opaque, is_whiteout, make_whiteout};
 
-/// The layer itself, in a stack of it and those below.
+/// The index of the layer itself in a stack with those below.
 const OWN: usize = 0;
 
 impl Staged {
-    /// Makes the layer fit those `below`, nearest first. Doing it again changes nothing.
+    /// Completes the layer on top of those `below`, nearest first. Idempotent.
     ///
-    /// - Hard links to files of the layers below are made. The file is shared: layers are never written to, and a layer
-    ///   outlives those on top of it.
-    /// - Directories that the layer implied but did not list get the looks they have below. Without this they would
-    ///   show up with our default owner and mode instead of the image's.
-    /// - An opaque root hides all there is below: overlayfs does not look for the mark there.
+    /// - Creates hard links to files of the layers below. The file is shared: layers are never
+    ///   written to, and a layer outlives those on top of it.\n- Copies the metadata of directories
+    ///   that the layer implied but did not list from the layers below. Without this they would
+    ///   have crisp's default owner and mode instead of the image's.\n- Hides everything below an
+    ///   opaque root: overlayfs does not read the mark there.
     pub(crate) fn link_across_layers(&self, below: &[PathBuf]) -> io::Result<()> {
         let files = self.files();
         let own = ConfinedRoot::open(&files)?;
@@ -38,7 +38,8 @@ impl Staged {
             link(&mut merged, path, target)?;
         }
         let mut copier = MetadataCopier::default();
-        // Deepest first: setting a directory's looks leaves the time of the one above alone.
+        // Deepest first: setting the metadata of a directory does not change the time of its
+        // parent.
         for path in self.pending.implied.iter().rev() {
             if let Some(lower) = merged.beneath(path)? {
                 let (from, to) = (merged.layers[lower].directory(path)?, merged.layers[OWN].directory(path)?);
@@ -51,30 +52,34 @@ impl Staged {
 
 fn link(merged: &mut MergedLayers, path: &Path, target: &Path) -> io::Result<()> {
     let bad = |why| io::Error::other(BadLink::new(path, target, why));
-    let found = merged.find(target)?.ok_or_else(|| bad("there is no such file"))?;
+    let found = merged.find(target)?.ok_or_else(|| bad("file not found"))?;
     let (Some(holder), Some(name)) = (found.real.parent(), found.real.file_name()) else {
-        return Err(bad("it is the root"));
+        return Err(bad("the target is the root"));
     };
-    let (false, [layer]) = (found.is_directory, &found.layers[..]) else { return Err(bad("it is a directory")) };
+    let (false, [layer]) = (found.is_directory, &found.layers[..]) else {
+        return Err(bad("the target is a directory"));
+    };
     if *layer == OWN {
-        // Whether an earlier or the later file is meant, readers do not agree on.
-        return Err(bad("the layer has that file only after the link"));
+        // Readers differ on whether this means the earlier or the later file.
+        return Err(bad("the layer has the target only after the link"));
     }
     let holder = merged.layers[*layer].directory(holder)?;
-    let (Some(parent), Some(own_name)) = (path.parent(), path.file_name()) else { return Err(bad("it is the root")) };
+    let (Some(parent), Some(own_name)) = (path.parent(), path.file_name()) else {
+        return Err(bad("the link is the root"));
+    };
     let parent = merged.layers[OWN].directory(parent)?;
     let before = modified(&rustix::fs::fstat(&parent)?);
     if stat(parent.as_fd(), own_name)?.is_some() {
         remove(parent.as_fd(), own_name)?;
     }
     match rustix::fs::linkat(&holder, name, &parent, own_name, AtFlags::empty()) {
-        Err(Errno::MLINK) => return Err(bad("it has more links than the filesystem takes")),
+        Err(Errno::MLINK) => return Err(bad("the target has the maximum number of links of the filesystem")),
         other => other?,
     }
     restore_time(parent.as_fd(), before)
 }
 
-/// Hides everything at the top of the lower layers that the first layer does not have.
+/// Hides all entries in the roots of the lower layers that the first layer does not have.
 fn hide(layers: &[ConfinedRoot]) -> io::Result<()> {
     let top = |layer: &ConfinedRoot| layer.directory(Path::new("."));
     let [own, below @ ..] = layers else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Decompression of what images are made of, in the memory that is given for it.
+//! Decompression of layers, with limited memory.
 
 use std::io::{self, BufReader, Cursor, Read};
 
@@ -7,17 +7,17 @@ use crate::limits::Limits;
 const BUFFER: usize = 64 * 1024;
 /// The first bytes of a zstd frame.
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-/// What zstd itself can do, as powers of two.
+/// The window sizes zstd supports, as powers of two.
 const WINDOW_LOGS: (u32, u32) = (10, 31);
-/// How zstd counts its errors: down from 0, this one for a window above the bound.
+/// Zstd's error codes count down from 0; this one is for a window above the limit.
 const WINDOW_TOO_LARGE: usize = 0usize.wrapping_sub(16);
 
-/// A zstd frame wants a larger window than there is memory for; carried inside an `io::Error`.
+/// A zstd frame needs a larger window than the memory limit allows; carried inside an `io::Error`.
 #[derive(Debug, thiserror::Error)]
-#[error("a zstd frame wants a window of more than {0} bytes, a layer's part of image.pull_memory")]
+#[error("a zstd frame needs a window of more than {0} bytes, the share of one layer in image.pull_memory")]
 pub(crate) struct WindowTooLarge(pub(crate) u64);
 
-/// Decompresses by what the first bytes say: gzip, zstd or nothing.
+/// Decompresses gzip or zstd, detected by the first bytes; other data is passed through.
 pub(crate) fn decompressed<'a>(source: &'a mut (impl Read + 'a), limits: &Limits) -> io::Result<Box<dyn Read + 'a>> {
     let mut first = Vec::with_capacity(4);
     source.by_ref().take(4).read_to_end(&mut first)?;
@@ -36,18 +36,19 @@ pub(crate) fn decompressed<'a>(source: &'a mut (impl Read + 'a), limits: &Limits
     }
 }
 
-/// Whether what begins with these bytes is decoded in little memory, whatever follows.
+/// Returns whether data with these first bytes needs little memory to decode.
 pub(crate) fn is_cheap_to_decode(first: &[u8]) -> bool {
     first.get(..ZSTD.len()).is_some_and(|first| first != ZSTD)
 }
 
-/// The largest window, as a power of two: three quarters of a layer's memory, the rest is for what comes and goes.
+/// Returns the largest window as a power of two: three quarters of a layer's memory; the rest is
+/// for buffers.
 fn window_log(limits: &Limits) -> u32 {
     let (least, most) = WINDOW_LOGS;
     (limits.share() / 4 * 3).max(1).ilog2().clamp(least, most)
 }
 
-/// Tells a window that is too large from a stream that is broken.
+/// Distinguishes a window that is too large from a corrupt stream.
 struct BoundedDecoder<R> {
     decoder: R,
     window: u64,
@@ -68,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// A frame whose window is 2^`log`, though it holds little.
+    /// Returns a frame with little content whose window is 2^`log`.
     fn frame(log: u32) -> Vec<u8> {
         let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
         encoder.window_log(log).unwrap();
@@ -90,13 +91,13 @@ mod tests {
         let error = read(&frame(25), &limits).unwrap_err();
         assert!(error.get_ref().is_some_and(|inner| inner.is::<WindowTooLarge>()), "{error}");
         assert!(error.to_string().contains("more than 16777216 bytes"), "{error}");
-        // Frames may follow each other, and each is bounded.
+        // A stream may have several frames; the limit applies to each.
         let error = read(&[frame(20), frame(25)].concat(), &limits).unwrap_err();
         assert!(error.to_string().contains("image.pull_memory"), "{error}");
     }
 
     #[test]
-    fn a_broken_stream_is_not_taken_for_one_that_wants_too_much() {
+    fn a_corrupt_stream_is_not_reported_as_a_too_large_window() {
         let mut broken = frame(20);
         let last = broken.len() - 1;
         broken[last] ^= 0xff;
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_and_the_most_memory_make_windows_that_zstd_takes() {
+    fn minimum_and_maximum_memory_give_windows_that_zstd_accepts() {
         for memory_bytes in [0, u64::MAX] {
             let limits = Limits { memory_bytes, ..Limits::default() };
             assert_eq!(read(&frame(10), &limits).unwrap(), b"content");

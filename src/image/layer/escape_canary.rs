@@ -1,17 +1,17 @@
-//! Something beside a layer that must not change, for tests of hostile layers.
+//! Detects changes outside of a layer, for tests of hostile layers.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// A directory with a place for a layer, and a tree beside it that nobody may touch.
+/// A directory with a place for a layer, and a tree beside it that must not change.
 #[derive(Debug)]
 pub struct Canary {
     directory: PathBuf,
     before: BTreeMap<PathBuf, Seen>,
 }
 
-/// All that can be seen of a file. The time of the last change betrays even what was put back.
+/// All visible properties of a file. The ctime reveals changes that were undone, too.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     mode: u32,
@@ -26,7 +26,7 @@ struct Seen {
 }
 
 impl Canary {
-    /// Makes the tree and the layer's directory, both under `directory`, which must be empty.
+    /// Creates the tree and the layer's directory, both under `directory`, which must be empty.
     pub fn new(directory: &Path) -> std::io::Result<Self> {
         let at = |name: &str| directory.join(name);
         std::fs::create_dir_all(at("layer/fs"))?;
@@ -40,14 +40,14 @@ impl Canary {
         Ok(Self { directory: directory.to_owned(), before })
     }
 
-    /// The directory to unpack a layer in.
+    /// Returns the directory to unpack a layer in.
     pub fn layer(&self) -> PathBuf {
         self.directory.join("layer")
     }
 
-    /// Panics if anything but the layer is not what it was.
+    /// Panics if anything outside of the layer has changed.
     pub fn check(&self) {
-        let now = survey(&self.directory).unwrap_or_else(|error| panic!("looking at the canary: {error}"));
+        let now = survey(&self.directory).unwrap_or_else(|error| panic!("reading the canary: {error}"));
         let all = self.before.keys().chain(now.keys());
         let changed = all.filter(|path| self.before.get(*path) != now.get(*path));
         let changed: Vec<_> = changed.map(|path| (path, self.before.get(path), now.get(path))).collect();
@@ -55,7 +55,7 @@ impl Canary {
     }
 }
 
-/// Everything under `directory` but what is in `layer`.
+/// Returns everything under `directory` except the content of `layer`.
 fn survey(directory: &Path) -> std::io::Result<BTreeMap<PathBuf, Seen>> {
     let mut seen = BTreeMap::new();
     let mut left = vec![directory.to_owned()];

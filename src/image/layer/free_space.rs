@@ -1,4 +1,5 @@
-//! Room that unpacking leaves on the file system: a full one stops the daemon, the kubelet and their logs as well.
+//! Free space that unpacking leaves on the file system: a full one also stops the daemon, the
+//! kubelet and their logs.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -6,15 +7,16 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, StatVfs};
 
-/// Looks are so far apart, or a part of the reserve: unpackers side by side go below that by no more than this each.
+/// Maximum use between two checks, if a part of the reserve is not less: each concurrent unpacker
+/// can exceed the reserve by at most this.
 const LOOKS: Reserve = Reserve { bytes: 4 << 20, inodes: 64 };
 const LOOKS_PER_RESERVE: u64 = 8;
 
-/// The room that stays free, or a part of the file system if that is less: a twentieth of its bytes, a hundredth of its
-/// inodes.
+/// Space that must stay free, or a part of the file system if that is less: 1/20 of its bytes,
+/// 1/100 of its inodes.
 ///
-/// The kubelet evicts pods from 10 % of free bytes and 5 % of free inodes on, so it must see less than these before a
-/// pull is refused.
+/// The kubelet evicts pods at 10 % free bytes and 5 % free inodes, so it must see less than these
+/// before a pull is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reserve {
     /// Bytes.
@@ -29,9 +31,9 @@ impl Default for Reserve {
     }
 }
 
-/// Unpacking would leave too little.
+/// Unpacking would use the reserve.
 #[derive(Debug, thiserror::Error)]
-#[error("no space left for layers in {}: {free} {unit} are free, {wanted} are wanted and {reserve} stay free", directory.display())]
+#[error("no space left for layers in {}: {free} {unit} are free, {wanted} needed, {reserve} must stay free", directory.display())]
 pub struct NoRoom {
     directory: PathBuf,
     unit: &'static str,
@@ -40,19 +42,19 @@ pub struct NoRoom {
     reserve: u64,
 }
 
-/// Looks now and then how much is free where a layer is unpacked.
+/// Checks regularly how much is free on the file system where a layer is unpacked.
 #[derive(Debug)]
 pub(crate) struct FreeSpace {
     directory: PathBuf,
     fd: OwnedFd,
     reserve: Reserve,
-    /// Since the last look.
+    /// Use since the last check.
     used: Reserve,
-    /// Used up, it is looked again.
+    /// Use after which the next check is due.
     next: Reserve,
 }
 
-/// Why there is to be no more.
+/// The reason to stop.
 #[derive(Debug)]
 pub(crate) enum SpaceError {
     NoRoom(NoRoom),
@@ -60,7 +62,7 @@ pub(crate) enum SpaceError {
 }
 
 impl FreeSpace {
-    /// Looks at once whether there is room for `bytes` in `directory`.
+    /// Checks immediately whether `directory` has space for `bytes`.
     pub(crate) fn look(directory: &Path, reserve: Reserve, bytes: u64) -> Result<Self, SpaceError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(directory, flags, Mode::empty()).map_err(unknown)?;
@@ -70,13 +72,13 @@ impl FreeSpace {
         Ok(space)
     }
 
-    /// So many bytes are about to be written.
+    /// Accounts for `bytes` that are about to be written.
     pub(crate) fn write(&mut self, bytes: u64) -> Result<(), SpaceError> {
         self.used.bytes = self.used.bytes.saturating_add(bytes);
         self.look_when_due()
     }
 
-    /// A file is about to be made.
+    /// Accounts for a file that is about to be created.
     pub(crate) fn make(&mut self) -> Result<(), SpaceError> {
         self.used.inodes += 1;
         self.look_when_due()
@@ -92,7 +94,7 @@ impl FreeSpace {
     fn check(&mut self, bytes: u64, inodes: u64) -> Result<(), SpaceError> {
         let stat = rustix::fs::fstatvfs(&self.fd).map_err(unknown)?;
         let total = stat.f_blocks.saturating_mul(stat.f_frsize);
-        // No inodes at all where the file system makes them as they are needed.
+        // Some file systems create inodes on demand and report none.
         let reserve =
             Reserve { bytes: self.reserve.bytes.min(total / 20), inodes: self.reserve.inodes.min(stat.f_files / 100) };
         self.check_unit("bytes", free_bytes(&stat), bytes, reserve.bytes)?;
@@ -104,7 +106,7 @@ impl FreeSpace {
     }
 
     fn check_unit(&self, unit: &'static str, free: u64, wanted: u64, reserve: u64) -> Result<(), SpaceError> {
-        // Without a reserve it is left to the kernel, which knows what a file really takes.
+        // Without a reserve only the kernel decides: it knows the real size of a file on disk.
         if reserve == 0 || free >= reserve.saturating_add(wanted) {
             return Ok(());
         }
@@ -112,7 +114,7 @@ impl FreeSpace {
     }
 }
 
-/// The kubelet's available bytes: without those that the file system keeps for root.
+/// Returns the kubelet's available bytes: without those that the file system reserves for root.
 pub(crate) fn free_bytes(stat: &StatVfs) -> u64 {
     stat.f_bavail.saturating_mul(stat.f_frsize)
 }

@@ -1,7 +1,7 @@
-//! Hard links of a layer: to files it has itself, or to files of the layers below.
+//! Hard links of a layer, to its own files or to files of the layers below.
 //!
-//! Layers are unpacked at the same time, so a file of a layer below may not be there yet. Such a link is remembered,
-//! with an empty file in its place, and made once all layers are there.
+//! Layers are unpacked concurrently, so a file of a layer below may not exist yet. Such a link is
+//! recorded, with an empty file as a placeholder, and created once all layers are unpacked.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::layer::untar::{UntarError, at, inside, refused, shown};
 use crate::layer::whiteout::{is_reserved, is_whiteout};
 
 impl LayerDir<'_> {
-    /// Makes a hard link to `link`, never following a symbolic link as the last part.
+    /// Creates a hard link to `link`; a symbolic link as the last component is not followed.
     pub(crate) fn hard_link(&mut self, entry_path: &EntryPath<'_>, link: &[u8]) -> Result<(), UntarError> {
         let EntryPath { path, parent, name } = *entry_path;
         let target = inside(link)?;
@@ -26,26 +26,27 @@ impl LayerDir<'_> {
         let (holder, real) = match self.root.locate(to.parent) {
             Ok(found) => found,
             Err(error) if is(&error, Errno::NOENT) => return self.link_below(entry_path, target),
-            Err(error) if is(&error, Errno::NOTDIR) => return Err(refused(path, "hard link to a file that is gone")),
+            Err(error) if is(&error, Errno::NOTDIR) => return Err(refused(path, "hard link to a removed file")),
             Err(error) => return Err(at("opening the target's directory of", path)(error)),
         };
-        let Some(source) = stat(holder.as_fd(), to.name).map_err(at("looking at the target of", path))? else {
+        let Some(source) = stat(holder.as_fd(), to.name).map_err(at("reading the status of the target of", path))?
+        else {
             return self.link_below(entry_path, target);
         };
         if is_whiteout(&source) {
-            return Err(refused(path, "hard link to a file that is gone"));
+            return Err(refused(path, "hard link to a removed file"));
         }
         if FileType::from_raw_mode(source.st_mode).is_dir() {
             return Err(refused(path, "hard link to a directory"));
         }
         let fd = self.enter(parent)?;
-        // A name linked to itself must not be removed to make room for itself.
-        if let Some(there) = stat(fd, name).map_err(at("looking at", path))?
+        // A name linked to itself must not be replaced.
+        if let Some(there) = stat(fd, name).map_err(at("reading the status of", path))?
             && (there.st_dev, there.st_ino) == (source.st_dev, source.st_ino)
         {
             return Ok(());
         }
-        // A link to what is itself a link to a layer below.
+        // The target is itself a link to a layer below.
         if let Some(target) = self.pending.links.get(&real.join(to.name)).cloned() {
             return self.link_below(entry_path, target);
         }
@@ -58,16 +59,13 @@ impl LayerDir<'_> {
         self.replacing(entry_path, |fd| Ok(rustix::fs::openat(fd, name, flags, Mode::empty())?))?;
         let real = self.real(entry_path)?;
         if !self.pending.link(real, target) {
-            return Err(refused(
-                path,
-                "too many hard links to files that are not in this layer, or too long paths of them",
-            ));
+            return Err(refused(path, "too many hard links to files of other layers, or their paths are too long"));
         }
         Ok(())
     }
 }
 
-/// A hard link that cannot be made because of what the layers below have.
+/// A hard link that cannot be created because of the content of the layers below.
 #[derive(Debug, thiserror::Error)]
 #[error("layer entry {path:?} is a hard link to {target:?}: {why}")]
 pub(crate) struct BadLink {

@@ -1,7 +1,8 @@
-//! A layer's directory while it is being filled.
+//! The directory of a layer during unpacking.
 //!
-//! A directory's time must survive what is put into it later. Instead of remembering every directory to the end,
-//! the time is restored whenever the unpacker leaves a directory, so memory does not grow with the layer.
+//! The time of a directory must not be changed by entries that are added later. The unpacker
+//! restores it whenever it leaves a directory, instead of recording all directories until the end,
+//! so memory does not grow with the layer.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,7 +21,7 @@ use crate::layer::whiteout::{is_whiteout, mark_opaque};
 
 pub(crate) struct LayerDir<'a> {
     pub(crate) root: &'a ConfinedRoot,
-    /// The directory the last entry went into.
+    /// The directory of the last entry.
     open: Option<Open>,
     replaced: ReplacedFiles,
     pub(crate) pending: Pending,
@@ -28,13 +29,13 @@ pub(crate) struct LayerDir<'a> {
 
 struct Open {
     path: PathBuf,
-    /// Where it is, without symbolic links on the way.
+    /// Its path, without symbolic links.
     real: PathBuf,
     fd: OwnedFd,
     modified: Timespec,
 }
 
-/// Where an entry goes: its path, and the two parts of that.
+/// The path of an entry, with its parent and its name.
 #[derive(Clone, Copy)]
 pub(crate) struct EntryPath<'a> {
     pub(crate) path: &'a Path,
@@ -43,24 +44,25 @@ pub(crate) struct EntryPath<'a> {
 }
 
 impl<'a> EntryPath<'a> {
-    /// None for the root.
+    /// Returns `None` for the root.
     pub(crate) fn new(path: &'a Path) -> Option<Self> {
         Some(Self { path, parent: path.parent()?, name: path.file_name()? })
     }
 }
 
 impl<'a> LayerDir<'a> {
-    /// The site at `root`; what entries of the layer replace is kept under the directory `layer` for its tape.
+    /// Creates the state for unpacking into `root`; files that later entries replace are kept under
+    /// the directory `layer` for the tar-split.
     pub(crate) fn new(root: &'a ConfinedRoot, layer: &Path) -> Self {
         Self { root, open: None, replaced: ReplacedFiles::new(layer), pending: Pending::default() }
     }
 
-    /// Where `spot` is in the layer, without symbolic links on the way.
+    /// Returns the path of `entry_path` in the layer without symbolic links.
     pub(crate) fn real(&mut self, entry_path: &EntryPath<'_>) -> Result<PathBuf, UntarError> {
         Ok(self.opened(entry_path.parent)?.real.join(entry_path.name))
     }
 
-    /// Makes something at `spot`, removing what an earlier entry left there.
+    /// Creates a file with `entry_path`'s name, after removing an earlier entry of that name.
     pub(crate) fn replacing<T>(
         &mut self,
         entry_path: &EntryPath<'_>,
@@ -73,14 +75,14 @@ impl<'a> LayerDir<'a> {
         }
         let real = self.real(entry_path)?;
         self.pending.forget(&real);
-        let Some(open) = &self.open else { return Err(refused(path, "its directory is not open")) };
+        let Some(open) = &self.open else { return Err(refused(path, "the directory is not open")) };
         let fd = open.fd.as_fd();
-        self.replaced.keep(fd, name).map_err(at("keeping for the tape what is replaced by", path))?;
+        self.replaced.keep(fd, name).map_err(at("keeping the file replaced by", path))?;
         remove(fd, name).map_err(at("replacing", path))?;
         make(fd).map_err(at("making", path))
     }
 
-    /// Opens the directory at `spot`, which must not be a symbolic link.
+    /// Opens the directory at `entry_path`, which must not be a symbolic link.
     pub(crate) fn child(&mut self, entry_path: &EntryPath<'_>) -> Result<OwnedFd, UntarError> {
         let fd = self.enter(entry_path.parent)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -88,7 +90,7 @@ impl<'a> LayerDir<'a> {
             .map_err(|errno| at("opening", entry_path.path)(errno.into()))
     }
 
-    /// Opens the directory `path`, making what is missing of it.
+    /// Opens the directory `path` and creates missing parts.
     pub(crate) fn enter(&mut self, path: &Path) -> Result<BorrowedFd<'_>, UntarError> {
         Ok(self.opened(path)?.fd.as_fd())
     }
@@ -107,7 +109,7 @@ impl<'a> LayerDir<'a> {
         Ok(self.open.insert(open))
     }
 
-    /// Leaves the directory the last entry went into, giving it back its time.
+    /// Leaves the directory of the last entry and restores its time.
     pub(crate) fn leave(&mut self) -> Result<(), UntarError> {
         let Some(open) = self.open.take() else { return Ok(()) };
         restore_time(open.fd.as_fd(), open.modified).map_err(at("setting the time of", &open.path))
@@ -126,13 +128,13 @@ impl<'a> LayerDir<'a> {
         }
         let (holder, above_real) = self.open_or_make(above)?;
         let before = rustix::fs::fstat(&holder).map_err(|errno| at("opening", path)(errno.into()))?;
-        let hides = match stat(holder.as_fd(), name).map_err(at("looking at", path))? {
+        let hides = match stat(holder.as_fd(), name).map_err(at("reading the status of", path))? {
             None => false,
             Some(stat) if is_whiteout(&stat) => {
                 remove(holder.as_fd(), name).map_err(at("replacing", path))?;
                 true
             }
-            Some(_) => return Err(refused(path, "parent is not a directory, or a link to nothing")),
+            Some(_) => return Err(refused(path, "parent is not a directory, or is a dangling link")),
         };
         rustix::fs::mkdirat(&holder, name, Mode::from_raw_mode(0o755))
             .map_err(|errno| at("making", path)(errno.into()))?;
@@ -140,10 +142,13 @@ impl<'a> LayerDir<'a> {
         restore_time(holder.as_fd(), modified(&before)).map_err(at("setting the time of", above))?;
         let real = above_real.join(name);
         if hides {
-            // A new directory, which owes nothing to the one below.
+            // A new directory in place of a whiteout: it hides the one below.
             mark_opaque(made.as_fd(), path)?;
         } else if !self.pending.add_implicit_dir(real.clone()) {
-            return Err(refused(path, "too many directories that the layer does not list, or too long paths of them"));
+            return Err(refused(
+                path,
+                "too many directories that the layer does not list, or their paths are too long",
+            ));
         }
         Ok((made, real))
     }

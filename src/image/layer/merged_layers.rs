@@ -1,7 +1,7 @@
-//! Layers on top of each other: what a path means in all of them together, as overlayfs would show it.
+//! Resolves paths in several layers as overlayfs would show them.
 //!
-//! Every step is one name in one directory that is known to have no symbolic link on the way, so that no lookup can leave
-//! the layers; symbolic links are read and followed here.
+//! Each step opens one name in one directory whose path has no symbolic links, so no lookup can
+//! leave the layers; symbolic links are read and resolved here.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,13 +15,13 @@ use rustix::io::Errno;
 use crate::layer::confined_root::{ConfinedRoot, DEPTH_MAX};
 use crate::layer::whiteout::{is_opaque, is_whiteout};
 
-/// As many as the kernel follows.
+/// The same limit as in the kernel.
 const SYMLINKS_MAX: usize = 40;
 
 pub(crate) struct MergedLayers {
     /// Top-most first.
     pub(crate) layers: Vec<ConfinedRoot>,
-    /// The directories on the way to the last path, each with the layers that have a part of it.
+    /// The directories of the last path, each with the layers that have a part of it.
     trail: Vec<Step>,
 }
 
@@ -30,10 +30,10 @@ struct Step {
     layers: Vec<usize>,
 }
 
-/// What is at a path.
+/// The result of a lookup.
 #[derive(Debug)]
 pub(crate) struct Found {
-    /// Where it is, without symbolic links on the way.
+    /// The path without symbolic links.
     pub(crate) real: PathBuf,
     /// The layers that have it, top-most first: more than one only for a directory.
     pub(crate) layers: Vec<usize>,
@@ -41,7 +41,7 @@ pub(crate) struct Found {
 }
 
 impl MergedLayers {
-    /// The layers at `paths`, top-most first.
+    /// Opens the layers at `paths`, top-most first.
     pub(crate) fn open<'a>(paths: impl Iterator<Item = &'a Path>) -> io::Result<Self> {
         let layers = paths.map(ConfinedRoot::open).collect::<io::Result<Vec<_>>>()?;
         let mut merged = Self { layers, trail: vec![Step { name: OsString::new(), layers: Vec::new() }] };
@@ -50,7 +50,8 @@ impl MergedLayers {
         Ok(merged)
     }
 
-    /// Finds `path`, following symbolic links inside the layers but not as the last part; None where nothing is.
+    /// Finds `path`; symbolic links are followed inside the layers, except in the last component.
+    /// Returns `None` if it does not exist.
     pub(crate) fn find(&mut self, path: &Path) -> io::Result<Option<Found>> {
         let mut left: Vec<OsString> = Vec::new();
         push_reversed(&mut left, path);
@@ -89,7 +90,8 @@ impl MergedLayers {
         Ok(Some(Found { real: self.here(), layers, is_directory: true }))
     }
 
-    /// The nearest layer under the top-most whose directory `path` shows when the top-most has none.
+    /// Returns the nearest layer below the top-most that would provide the directory `path` if the
+    /// top-most did not.
     ///
     /// The path must have no symbolic links in the top-most layer.
     pub(crate) fn beneath(&mut self, path: &Path) -> io::Result<Option<usize>> {
@@ -103,7 +105,8 @@ impl MergedLayers {
         Ok(None)
     }
 
-    /// Goes back to the last directory that the new path shares with the one before: neighbours cost one step.
+    /// Goes back to the last directory that the new path shares with the previous one: a sibling
+    /// costs one step.
     fn rewind(&mut self, left: &mut Vec<OsString>) {
         let shared = self.trail[1..].iter().zip(left.iter().rev()).take_while(|(step, name)| step.name == **name);
         let shared = shared.count();
@@ -115,7 +118,7 @@ impl MergedLayers {
         self.trail[1..].iter().map(|step| &step.name).collect()
     }
 
-    /// The top-most layer that has `real`, unless it is hidden there.
+    /// Returns the top-most layer that has `real`, unless a layer above hides it.
     fn top(&self, real: &Path) -> io::Result<Option<(usize, Stat)>> {
         let layers = self.trail.last().map(|step| step.layers.as_slice()).unwrap_or_default();
         for &layer in layers {
@@ -126,7 +129,7 @@ impl MergedLayers {
         Ok(None)
     }
 
-    /// The layers from `top` on whose directory `real` is part of the merged one.
+    /// Returns the layers from `top` on whose directory `real` is part of the merged one.
     fn parts(&self, real: &Path, top: usize) -> io::Result<Vec<usize>> {
         let candidates = self.trail.last().map(|step| step.layers.as_slice()).unwrap_or_default();
         let mut parts = Vec::new();
@@ -154,7 +157,7 @@ impl MergedLayers {
     }
 }
 
-/// Puts the parts of `path` on a pile, the first on top.
+/// Pushes the components of `path` onto a stack, the first on top.
 fn push_reversed(pile: &mut Vec<OsString>, path: &Path) {
     let parts = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
     pile.extend(parts.rev().map(|part| part.as_os_str().to_owned()));

@@ -1,4 +1,4 @@
-//! What an entry looks like: owner, mode, attributes and time.
+//! Metadata of an entry: owner, mode, extended attributes and times.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,33 +13,30 @@ use crate::layer::free_space::free_bytes;
 use crate::layer::untar::{UntarError, at, refused};
 use crate::tar::reader::{Entry, Mtime};
 
-/// The longest list of attributes, and the longest attribute.
+/// The maximum length of the list of extended attributes, and of one attribute.
 const XATTR_MAX: usize = 64 * 1024;
 
-/// Sets everything on an open file or directory.
+/// Sets all metadata of an open file or directory.
 ///
-/// Owner first: changing it clears set-id bits and capabilities.
+/// The owner comes first: changing it clears set-id bits and capabilities.
 pub(crate) fn apply_metadata(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> Result<(), UntarError> {
     rustix::fs::fchown(fd, Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)))
         .map_err(|errno| at("setting the owner of", path)(errno.into()))?;
     for (name, value) in &entry.xattrs {
         match keeps_xattr(name) {
             Some(true) => match rustix::fs::fsetxattr(fd, OsStr::from_bytes(name), value, XattrFlags::empty()) {
-                // A name too long, or a value that is not what the name promises.
+                // The name is too long, or the value is not valid for this attribute.
                 Err(Errno::INVAL | Errno::RANGE) => {
-                    return Err(refused(path, "extended attribute that the kernel does not take"));
+                    return Err(refused(path, "extended attribute rejected by the kernel"));
                 }
-                // Most file systems keep them in the inode and one block beside it.
+                // Most file systems keep attributes in the inode and one more block.
                 Err(Errno::NOSPC) if has_room(fd) => {
-                    return Err(refused(
-                        path,
-                        "extended attributes that need more room than the file system has for them",
-                    ));
+                    return Err(refused(path, "extended attributes larger than the file system supports"));
                 }
                 other => other.map_err(|errno| at("setting an extended attribute of", path)(errno.into()))?,
             },
             Some(false) => {}
-            None => return Err(refused(path, "extended attribute that an image may not set")),
+            None => return Err(refused(path, "extended attribute not allowed in an image")),
         }
     }
     rustix::fs::fchmod(fd, Mode::from_raw_mode(entry.mode))
@@ -47,12 +44,12 @@ pub(crate) fn apply_metadata(fd: BorrowedFd<'_>, entry: &Entry, path: &Path) -> 
     rustix::fs::futimens(fd, &times(entry.mtime)).map_err(|errno| at("setting the time of", path)(errno.into()))
 }
 
-/// Whether the file system has room for other things, so that it is not full.
+/// Returns whether the file system has free space, so that ENOSPC has another reason.
 fn has_room(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatvfs(fd).is_ok_and(|stat| free_bytes(&stat) > u64::try_from(XATTR_MAX).unwrap_or(u64::MAX) * 2)
 }
 
-/// Gives one file or directory the looks of another.
+/// Copies the metadata of one file or directory to another.
 pub(crate) struct MetadataCopier {
     names: Vec<u8>,
     value: Vec<u8>,
@@ -65,10 +62,11 @@ impl Default for MetadataCopier {
 }
 
 impl MetadataCopier {
-    /// Sets owner, attributes, mode and times of `to` as `from` has them; `stat` is that of `from`.
+    /// Sets owner, extended attributes, mode and times of `to` to those of `from`; `stat` is that
+    /// of `from`.
     pub(crate) fn dress(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, stat: &Stat) -> io::Result<()> {
         let (owner, group) = owners(stat);
-        // Owner first: changing it clears set-id bits and capabilities.
+        // The owner comes first: changing it clears set-id bits and capabilities.
         rustix::fs::fchown(to, owner, group)?;
         let length = match rustix::fs::flistxattr(from, &mut self.names[..]) {
             Err(Errno::NOTSUP) => 0,
@@ -87,14 +85,15 @@ pub(crate) fn owners(stat: &Stat) -> (Option<Uid>, Option<Gid>) {
     (Some(Uid::from_raw(stat.st_uid)), Some(Gid::from_raw(stat.st_gid)))
 }
 
-/// When a file was last read and changed.
+/// Returns the access and modification times.
 pub(crate) fn times_of(stat: &Stat) -> Timestamps {
     let read = Timespec { tv_sec: stat.st_atime, tv_nsec: i64::try_from(stat.st_atime_nsec).unwrap_or(0) };
     Timestamps { last_access: read, last_modification: modified(stat) }
 }
 
-/// Some(true): set it. None: refuse. Some(false): the host's security policy decides it, not an image, or no Linux knows
-/// it, as what other systems put into their archives.
+/// Returns `Some(true)` to set the attribute, `None` to refuse it, and `Some(false)` to ignore it:
+/// the host's security policy decides it, or Linux does not know it (other systems put such
+/// attributes into archives).
 pub(crate) fn keeps_xattr(name: &[u8]) -> Option<bool> {
     let starts = |prefix: &str| name.starts_with(prefix.as_bytes());
     if name.contains(&0) {

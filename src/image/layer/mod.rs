@@ -1,4 +1,4 @@
-//! How a layer's tar stream becomes files, and those the same stream again.
+//! Converts a layer's tar stream to files, and these to the same stream again.
 
 pub(crate) mod confined_root;
 pub(crate) mod cross_layer;

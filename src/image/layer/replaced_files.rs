@@ -1,4 +1,5 @@
-//! Content that later entries of the same layer replace: the layer does not show it, but its tape refers to it.
+//! Keeps content that later entries of the same layer replace: the layer does not show it, but its
+//! tar-split refers to it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,13 +14,13 @@ use crate::layer::confined_root::stat;
 
 /// The directory of replaced files, beside the layer's own; each is named by its inode number.
 ///
-/// The number cannot be given to another file while the first is here, so it names one file of the layer.
+/// The number cannot be reused while the file exists, so it identifies one file of the layer.
 pub(crate) struct ReplacedFiles {
     path: PathBuf,
     fd: Option<OwnedFd>,
 }
 
-/// Where the replaced files of a layer are, beside its own, if it has any.
+/// The name of the directory, beside the layer's files; it exists only if files were replaced.
 pub(crate) const REPLACED: &str = "replaced";
 
 impl ReplacedFiles {
@@ -27,14 +28,14 @@ impl ReplacedFiles {
         Self { path: layer.join(REPLACED), fd: None }
     }
 
-    /// Gives all files at or below `name` that have content a second name here.
+    /// Links all files with content at or below `name` into this directory.
     pub(crate) fn keep(&mut self, holder: BorrowedFd<'_>, name: &OsStr) -> io::Result<()> {
         let Some(stat) = stat(holder, name)? else { return Ok(()) };
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile if stat.st_size > 0 => {
                 let number = stat.st_ino.to_string();
                 match rustix::fs::linkat(holder, name, self.open()?, number, AtFlags::empty()) {
-                    // Another name of the same file has been replaced before.
+                    // Another name of the same file was replaced before.
                     Ok(()) | Err(Errno::EXIST) => Ok(()),
                     Err(errno) => Err(errno.into()),
                 }

@@ -1,4 +1,4 @@
-//! Layers on disk: staged while they are unpacked, kept once they are whole and synced.
+//! Layers on disk: staged during unpacking, kept once they are complete and synced.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -13,14 +13,16 @@ use crate::layer::unpack::Unpacked;
 use crate::store::catalog::VERSION;
 use crate::store::durable;
 
-/// What the paths remembered of one layer may take: all layers of an image are remembered until the last is unpacked.
+/// Limit for the recorded paths of one layer; those of all layers of an image are kept until the
+/// last is unpacked.
 const BYTES_MAX: usize = 512 << 10;
-/// Links to layers below that are remembered; an honest layer has a few, and each costs a search when it is made.
+/// Limit for recorded links to layers below; real layers have a few, and each needs a lookup when
+/// it is created.
 const LINKS_MAX: usize = 4096;
-/// Registries that a layer remembers: one that is forgotten has to send the layer again.
+/// Number of registries recorded per layer; a registry that is dropped must send the layer again.
 const ORIGINS_MAX: usize = 32;
 
-/// A layer's own record, `layer.json` beside its files.
+/// The record of a layer, `layer.json` beside its files.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LayerRecord {
     pub(crate) version: u32,
@@ -29,26 +31,27 @@ pub(crate) struct LayerRecord {
     pub(crate) parent: Option<Digest>,
     pub(crate) bytes: u64,
     pub(crate) inodes: u64,
-    /// Length of the tar stream it came as; records of the first release have none.
+    /// Length of the original tar stream; missing in records of the first release.
     #[serde(default)]
     pub(crate) tar_bytes: Option<u64>,
-    /// Where all of it came from; none for an import.
+    /// The registries that sent the whole layer; none for an import.
     #[serde(default)]
     pub(crate) origins: Vec<Origin>,
 }
 
-/// A registry that has sent a layer whole, and the blob that it sent.
+/// A registry that has sent the whole layer, and the blob it sent.
 ///
-/// Only such a registry can say that a client may have the layer: any other could claim that it has the blob.
+/// Only such a registry can grant a client access to the layer: any other could falsely claim to
+/// have the blob.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Origin {
-    /// As image names have it.
+    /// As in image names.
     pub(crate) registry: String,
     pub(crate) blob: Digest,
 }
 
 impl LayerRecord {
-    /// Adds a registry; the oldest goes where there are too many.
+    /// Adds a registry; the oldest is dropped if there are too many.
     pub(crate) fn add_origin(&mut self, origin: Origin) {
         if self.origins.len() >= ORIGINS_MAX {
             self.origins.remove(0);
@@ -63,7 +66,7 @@ pub(crate) struct Layer {
     /// Its directory under `layers/`.
     pub(crate) number: u64,
     pub(crate) record: LayerRecord,
-    /// What its directory takes apart from its files.
+    /// Disk space of its directory except its files.
     pub(crate) beside: DiskUsage,
 }
 
@@ -75,31 +78,33 @@ impl Layer {
     }
 }
 
-/// An unpacked layer that is not yet part of the store; dropped without being kept, it is removed.
+/// An unpacked layer that is not yet part of the store; removed on drop unless it is kept.
 #[derive(Debug)]
 pub(crate) struct Staged {
     pub(crate) number: u64,
     pub(crate) directory: PathBuf,
     pub(crate) record: LayerRecord,
     pub(crate) pending: Pending,
-    /// Whether it fits the layers below; locked while that is seen to, and while it moves into the store.
+    /// Whether it was linked to the layers below; locked during that, and while it is moved into
+    /// the store.
     pub(crate) adopted: Mutex<bool>,
     kept: AtomicBool,
 }
 
-/// What unpacking leaves to be done once the layers below are there. Paths are without symbolic links on the way.
+/// Work that remains until the layers below are unpacked. Paths have no symbolic links.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pending {
     /// Directories that the layer implies but does not list.
     pub(crate) implied: BTreeSet<PathBuf>,
-    /// Hard links to files of layers below, and their targets; an empty file stands in for each.
+    /// Hard links to files of layers below, and their targets; each has an empty file as a
+    /// placeholder.
     pub(crate) links: BTreeMap<PathBuf, PathBuf>,
-    /// Bytes of all paths in here.
+    /// Total length of all paths.
     bytes: usize,
 }
 
 impl Pending {
-    /// Remembers a directory that is not listed; false: there is no room for it.
+    /// Records a directory that is not listed; returns false if the limit is reached.
     pub(crate) fn add_implicit_dir(&mut self, path: PathBuf) -> bool {
         let more = usage(&path);
         if self.bytes.saturating_add(more) > BYTES_MAX {
@@ -111,14 +116,14 @@ impl Pending {
         true
     }
 
-    /// A directory is listed after all.
+    /// Removes a directory that turns out to be listed.
     pub(crate) fn listed(&mut self, path: &Path) {
         if self.implied.remove(path) {
             self.bytes = self.bytes.saturating_sub(usage(path));
         }
     }
 
-    /// Remembers a link to a layer below; false: there is no room for it.
+    /// Records a link to a layer below; returns false if the limit is reached.
     pub(crate) fn link(&mut self, path: PathBuf, target: PathBuf) -> bool {
         let more = usage(&path).saturating_add(usage(&target));
         if self.links.len() == LINKS_MAX || self.bytes.saturating_add(more) > BYTES_MAX {
@@ -136,9 +141,9 @@ impl Pending {
         }
     }
 
-    /// Forgets about `path` and all below it, which has been removed.
+    /// Removes the records of `path` and all below it after their removal.
     pub(crate) fn forget(&mut self, path: &Path) {
-        // An order by component has them side by side.
+        // Paths are ordered by component, so these are adjacent.
         let within = |below: &&PathBuf| below.starts_with(path);
         let implied: Vec<PathBuf> = self.implied.range(path.to_owned()..).take_while(within).cloned().collect();
         let links = self.links.range(path.to_owned()..).map(|(link, _)| link).take_while(within);
@@ -177,7 +182,7 @@ impl Staged {
         self.record.tar_bytes = Some(unpacked.tar_bytes);
     }
 
-    /// From now on the directory is the store's: dropping this does not remove it.
+    /// Hands the directory over to the store: dropping this does not remove it.
     pub(crate) fn keep(&self) {
         self.kept.store(true, Ordering::Release);
     }
@@ -188,7 +193,10 @@ impl Drop for Staged {
         if !self.kept.load(Ordering::Acquire)
             && let Err(error) = durable::remove_tree(&self.directory)
         {
-            tracing::warn!(error = &error as &dyn std::error::Error, "a half-unpacked layer stays until restart");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "cannot remove a partly unpacked layer; it will be removed at the next start"
+            );
         }
     }
 }
@@ -197,7 +205,7 @@ fn usage(path: &Path) -> usize {
     path.as_os_str().len()
 }
 
-/// The number in a layer directory's name.
+/// Returns the number in the name of a layer directory.
 pub(crate) fn number(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! From a blob's bytes to a layer's files: digest, decompression, digest again, tar.
+//! Unpacks a blob into a layer: digest, decompression, diff id, tar.
 
 use std::io::{self, BufReader, Read};
 use std::os::fd::AsFd;
@@ -17,40 +17,40 @@ use crate::tar::reader::TarError;
 
 const BUFFER: usize = 64 * 1024;
 
-/// A layer blob that did not become a layer.
+/// A layer blob that could not be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
-    /// The blob is not the one asked for.
-    #[error("layer blob {wanted} came as {found}")]
+    /// The blob has another digest than requested.
+    #[error("layer blob {wanted}: received content with digest {found}")]
     Blob {
         /// The digest in the manifest.
         wanted: Digest,
-        /// The digest of what came.
+        /// The digest of the received content.
         found: Digest,
     },
-    /// The blob's length is not what the manifest says.
-    #[error("layer blob {blob} is {wanted} bytes long, but {found} came")]
+    /// The blob has another length than in the manifest.
+    #[error("layer blob {blob}: received {found} bytes, expected {wanted}")]
     Length {
         /// The blob.
         blob: Digest,
         /// The length in the manifest.
         wanted: u64,
-        /// The length of what came.
+        /// The received length.
         found: u64,
     },
-    /// The tar stream is not the one the image config names.
-    #[error("layer {wanted} unpacked to {found}")]
+    /// The tar stream has another digest than in the image config.
+    #[error("layer {wanted}: unpacked tar stream has digest {found}")]
     DiffId {
         /// The diff id in the config.
         wanted: Digest,
         /// The digest of the tar stream.
         found: Digest,
     },
-    /// Larger than the configured bound.
+    /// The layer is larger than the configured limit.
     #[error("layer is larger than {0} bytes")]
     TooLarge(u64),
-    /// Compressed so that more memory is needed than a layer may have.
-    #[error("layer cannot be decompressed in {0} bytes of memory, a layer's part of image.pull_memory")]
+    /// Decompression needs more memory than a layer may use.
+    #[error("layer cannot be decompressed in {0} bytes of memory, the share of one layer in image.pull_memory")]
     Window(u64),
     /// The tar stream could not be unpacked.
     #[error(transparent)]
@@ -60,27 +60,27 @@ pub enum UnpackError {
     Read {
         /// The layer's diff id.
         layer: Digest,
-        /// What went wrong.
+        /// The error of the read.
         source: io::Error,
     },
-    /// The layer's own directory could not be used.
+    /// The layer's own directory cannot be used.
     #[error("{doing} {}", path.display())]
     Directory {
         /// The step.
         doing: &'static str,
         /// The directory.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
 }
 
 impl UnpackError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Blob { .. } | Self::Length { .. } | Self::DiffId { .. } => model::ErrorKind::Invalid,
-            // What is read may be written down on the way, and then the disk can be full.
+            // Reading may write to a temporary file, and then the disk can be full.
             Self::Read { source, .. } if crate::store::durable::io_kind(source) == model::ErrorKind::Exhausted => {
                 model::ErrorKind::Exhausted
             }
@@ -91,13 +91,13 @@ impl UnpackError {
         }
     }
 
-    /// Whether another source of the same blob may do better.
+    /// Returns whether another source of the same blob may succeed.
     pub(crate) fn blames_source(&self) -> bool {
         matches!(self, Self::Blob { .. } | Self::Length { .. })
     }
 }
 
-/// The blob a layer is read from, where its digest is known.
+/// The blob of a layer, if its digest is known.
 #[derive(Debug, Clone)]
 pub(crate) struct Blob {
     pub(crate) digest: Digest,
@@ -107,13 +107,15 @@ pub(crate) struct Blob {
 #[derive(Debug)]
 pub(crate) struct Unpacked {
     pub(crate) pending: Pending,
-    /// Of the layer's files and those that it replaced; a file of a layer below weighs there alone.
+    /// Disk usage of the layer's files and of those it replaced; a file of a layer below counts
+    /// only there.
     pub(crate) usage: DiskUsage,
     /// Length of the tar stream.
     pub(crate) tar_bytes: u64,
 }
 
-/// Unpacks the layer read from `source` into `fs` of the directory `into`, and its tape beside that.
+/// Unpacks the layer read from `source` into `fs` of the directory `into`, and its tar-split beside
+/// that.
 pub(crate) fn unpack(
     source: impl Read,
     blob: Option<&Blob>,
@@ -130,7 +132,7 @@ pub(crate) fn unpack(
     {
         return Err(UnpackError::TooLarge(limits.layer_bytes));
     }
-    // Its files hardly take less than the blob.
+    // The files rarely need less space than the blob.
     FreeSpace::look(into, limits.reserve, blob.map_or(0, |blob| blob.size)).map_err(|error| no_space(error, into))?;
     let mut stored = Metered::new(source, hasher, cap);
     let extracted = extract(&mut stored, diff_id, into, limits);
@@ -155,7 +157,7 @@ fn layer_disk_usage(layer: &Path, pending: &Pending) -> io::Result<DiskUsage> {
         other => Some(other?),
     };
     let mut usage = disk_usage(layer.directory(Path::new("fs"))?.as_fd(), replaced.as_ref().map(AsFd::as_fd))?;
-    // What stands in for links will be gone.
+    // The placeholders of links will be removed.
     usage.inodes = usage.inodes.saturating_sub(u64::try_from(pending.links.len()).unwrap_or(u64::MAX));
     Ok(usage)
 }
@@ -180,7 +182,7 @@ fn extract(
     Ok((pending, length))
 }
 
-/// Reads a layer to its end and checks that it is `blob` and has this diff id. Nothing is written.
+/// Reads a layer to its end and checks digest, length and diff id. Writes nothing.
 pub(crate) fn verify(source: impl Read, blob: &Blob, diff_id: &Digest, limits: &Limits) -> Result<(), UnpackError> {
     if blob.size > limits.layer_bytes {
         return Err(UnpackError::TooLarge(limits.layer_bytes));
@@ -201,7 +203,8 @@ fn hash(stored: &mut impl Read, diff_id: &Digest, limits: &Limits) -> Result<(),
     check_diff_id(found, diff_id)
 }
 
-/// The error for a stream that went past a bound: of its length, whichever of the two streams it was, or of memory.
+/// Returns the error for a stream that exceeded a limit: the length of either stream, or the
+/// memory.
 pub(super) fn past_cap(error: &io::Error) -> Option<UnpackError> {
     let cause = error.get_ref()?;
     let length = cause.downcast_ref().map(|PastCap(cap)| UnpackError::TooLarge(*cap));

@@ -1,9 +1,10 @@
-//! Unpacking one layer's tar stream into a directory for overlayfs.
+//! Unpacks the tar stream of one layer into a directory for overlayfs.
 //!
-//! The stream is hostile until shown otherwise. Every parent directory is opened by the kernel inside the layer's
-//! root, the last component is only ever created, replaced or linked relative to that descriptor and never followed,
-//! and no device of an image is opened. Whiteouts become what overlayfs expects: a character device 0:0, or the
-//! opaque mark on a directory. All that is not file content goes onto the layer's tape.
+//! The stream is treated as hostile. The kernel opens every parent directory inside the layer's
+//! root. The last component is only created, replaced or linked relative to that descriptor and
+//! never followed, and no device of an image is opened. Whiteouts become those of overlayfs: a
+//! character device 0:0, or the opaque mark on a directory. All parts of the stream except file
+//! contents go into the layer's tar-split.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -26,47 +27,48 @@ use crate::tar::reader::{Entry, EntryKind, TarError, TarReader};
 use crate::tar::tar_split::{TarSplit, TarSplitReader};
 
 const BUFFER: usize = 64 * 1024;
-/// What filesystems take.
+/// The limit of common filesystems.
 const NAME_MAX: usize = 255;
-/// A path is repeated in messages up to here.
+/// Paths in messages are truncated to this length.
 const SHOWN_MAX: usize = 256;
-/// What the kernel says to names, sizes and links that no filesystem takes: the layer's fault.
+/// Errors of the kernel for names, sizes and links that no filesystem supports: the layer is at
+/// fault.
 const NOT_OURS: [Errno; 6] = [Errno::LOOP, Errno::NAMETOOLONG, Errno::FBIG, Errno::TOOBIG, Errno::XDEV, Errno::MLINK];
 
-/// A layer that was not unpacked.
+/// A layer that could not be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum UntarError {
-    /// The stream is not a tar archive we can read.
+    /// The stream is not a supported tar archive.
     #[error(transparent)]
     Tar(#[from] TarError),
-    /// An entry that no honest layer has.
+    /// An entry that is not allowed in a layer.
     #[error("layer entry {path:?}: {why}")]
     Refused {
         /// The entry's path.
         path: String,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// The kernel refused to make an entry.
+    /// The kernel returned an error for an entry.
     #[error("{doing} layer entry {path:?}")]
     Make {
         /// The step.
         doing: &'static str,
         /// The entry's path.
         path: String,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The disk would be left with too little.
+    /// Too little disk space would be left.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
-    /// More entries than allowed.
+    /// The layer has more entries than allowed.
     #[error("layer has more than {0} entries")]
     TooMany(u64),
 }
 
 impl UntarError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Tar(_) | Self::Refused { .. } => model::ErrorKind::Invalid,
@@ -77,15 +79,16 @@ impl UntarError {
     }
 }
 
-/// Unpacks the tar stream `source` into `fs` of the directory `layer`, and its tape beside that.
+/// Unpacks the tar stream `source` into `fs` of the directory `layer`, and its tar-split beside
+/// that.
 ///
-/// Reads to the very end of the stream; gives what is left to do, and the source.
+/// Reads to the end of the stream; returns the remaining work, and the source.
 pub(crate) fn untar<R: Read>(source: R, layer: &Path, limits: &Limits) -> Result<(Pending, R), UntarError> {
     let entries_max = limits.entries;
     let space = FreeSpace::look(layer, limits.reserve, 0).map_err(|error| no_space(error, layer))?;
     let files = layer.join("fs");
     let root = ConfinedRoot::open(&files).map_err(at("opening", &files))?;
-    let tar_split = TarSplit::create(layer).map_err(at("making the tape of", layer))?;
+    let tar_split = TarSplit::create(layer).map_err(at("creating the tar-split of", layer))?;
     let mut archive = TarReader::new(TarSplitReader::new(source, tar_split));
     let mut untar = Untar { layer_dir: LayerDir::new(&root, layer), space, buffer: vec![0; BUFFER].into_boxed_slice() };
     let mut entries = 0u64;
@@ -98,7 +101,7 @@ pub(crate) fn untar<R: Read>(source: R, layer: &Path, limits: &Limits) -> Result
     }
     untar.layer_dir.leave()?;
     let (source, tar_split) = archive.into_source().finish().map_err(TarError::Read)?;
-    tar_split.end().map_err(at("writing the tape of", layer))?;
+    tar_split.end().map_err(at("writing the tar-split of", layer))?;
     Ok((untar.layer_dir.pending, source))
 }
 
@@ -116,7 +119,7 @@ pub(crate) fn at<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Err
 pub(crate) fn no_space(error: SpaceError, path: &Path) -> UntarError {
     match error {
         SpaceError::NoRoom(error) => error.into(),
-        SpaceError::Unknown(error) => at("asking for the free space of", path)(error),
+        SpaceError::Unknown(error) => at("reading the free space of", path)(error),
     }
 }
 
@@ -124,7 +127,7 @@ pub(crate) fn refused(path: &Path, why: &'static str) -> UntarError {
     UntarError::Refused { path: shown(path), why }
 }
 
-/// What a message says of a path, which can be a mebibyte long: whoever reads it needs its beginning.
+/// Returns the beginning of a path for a message; a path can be 1 MiB long.
 pub(crate) fn shown(path: &Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     match bytes.get(..SHOWN_MAX) {
@@ -133,7 +136,7 @@ pub(crate) fn shown(path: &Path) -> String {
     }
 }
 
-/// The path of an entry relative to the root: no `..`, no empty parts, not too deep.
+/// Returns the path of an entry relative to the root: no `..`, no empty components, not too deep.
 pub(crate) fn inside(raw: &[u8]) -> Result<PathBuf, UntarError> {
     let shown = Path::new(OsStr::from_bytes(raw));
     if raw.contains(&0) {
@@ -173,13 +176,14 @@ impl Untar<'_> {
             EntryKind::Symlink => {
                 let target = OsString::from_vec(entry.link.clone());
                 if target.is_empty() || entry.link.contains(&0) {
-                    return Err(refused(&path, "symbolic link to nothing"));
+                    return Err(refused(&path, "symbolic link with an empty target"));
                 }
                 self.layer_dir.replacing(&entry_path, |fd| Ok(rustix::fs::symlinkat(&target, fd, entry_path.name)?))?;
                 self.apply_node_metadata(&entry_path, entry, false)
             }
             EntryKind::CharDevice { major: 0, minor: 0 } => {
-                // Overlayfs takes it for a whiteout, and whoever reads the layer otherwise sees another image.
+                // Overlayfs treats it as a whiteout, and other readers of the layer would see
+                // another image.
                 Err(refused(&path, "character device 0:0"))
             }
             EntryKind::CharDevice { major, minor } => {
@@ -192,11 +196,11 @@ impl Untar<'_> {
         }
     }
 
-    /// An entry for the root itself: only its looks can be set.
+    /// Handles an entry for the root itself, which only sets its metadata.
     fn whole_root(&mut self, entry: &Entry) -> Result<(), UntarError> {
         let path = Path::new(".");
         if entry.what != EntryKind::Directory {
-            return Err(refused(path, "the root of a layer is a directory"));
+            return Err(refused(path, "the root of a layer must be a directory"));
         }
         self.layer_dir.leave()?;
         let fd = self.layer_dir.root.directory(path).map_err(at("opening", path))?;
@@ -216,7 +220,7 @@ impl Untar<'_> {
             .replacing(entry_path, |fd| Ok(rustix::fs::openat(fd, name, flags, Mode::RUSR | Mode::WUSR)?))?;
         let mut file = File::from(fd);
         if archive.left() > 0 {
-            let stat = rustix::fs::fstat(&file).map_err(|errno| at("looking at", path)(errno.into()))?;
+            let stat = rustix::fs::fstat(&file).map_err(|errno| at("reading the status of", path)(errno.into()))?;
             archive.source().tar_split.file(&self.layer_dir.real(entry_path)?, stat.st_ino);
         }
         match &entry.segments {
@@ -229,11 +233,11 @@ impl Untar<'_> {
                 file.set_len(entry.size).map_err(at("writing", path))?;
             }
         }
-        archive.source().tar_split.check().map_err(at("putting on tape", path))?;
+        archive.source().tar_split.check().map_err(at("writing the tar-split of", path))?;
         apply_metadata(file.as_fd(), entry, path)
     }
 
-    /// Copies `length` bytes of content, which stand at `offset` of the file.
+    /// Copies `length` bytes of content to `offset` of the file.
     fn copy<R: Read>(
         &mut self,
         archive: &mut TarReader<TarSplitReader<R>>,
@@ -256,7 +260,7 @@ impl Untar<'_> {
     fn directory(&mut self, entry_path: &EntryPath<'_>, entry: &Entry) -> Result<(), UntarError> {
         let EntryPath { path, name, .. } = *entry_path;
         let fd = self.layer_dir.enter(entry_path.parent)?;
-        let there = stat(fd, name).map_err(at("looking at", path))?;
+        let there = stat(fd, name).map_err(at("reading the status of", path))?;
         let is_directory = there.is_some_and(|stat| FileType::from_raw_mode(stat.st_mode).is_dir());
         if !is_directory {
             let hides = there.is_some_and(|stat| is_whiteout(&stat));
@@ -284,18 +288,18 @@ impl Untar<'_> {
         self.apply_node_metadata(entry_path, entry, true)
     }
 
-    /// Owner, mode and time of something that must not be opened.
+    /// Sets owner, mode and time of a file that must not be opened.
     fn apply_node_metadata(&mut self, entry_path: &EntryPath<'_>, entry: &Entry, mode: bool) -> Result<(), UntarError> {
         let EntryPath { path, name, parent } = *entry_path;
         if entry.xattrs.iter().any(|(name, _)| keeps_xattr(name) != Some(false)) {
-            return Err(refused(path, "extended attribute on neither file nor directory"));
+            return Err(refused(path, "extended attribute on an entry that is neither a file nor a directory"));
         }
         let fd = self.layer_dir.enter(parent)?;
         let owner = (Some(Uid::from_raw(entry.uid)), Some(Gid::from_raw(entry.gid)));
         rustix::fs::chownat(fd, name, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)
             .map_err(|errno| at("setting the owner of", path)(errno.into()))?;
         if mode {
-            // Not a symbolic link, just made by us: nothing to follow.
+            // Not a symbolic link: this function's caller has just created it.
             rustix::fs::chmodat(fd, name, Mode::from_raw_mode(entry.mode), AtFlags::empty())
                 .map_err(|errno| at("setting the mode of", path)(errno.into()))?;
         }

@@ -6,7 +6,8 @@ use super::unpack::{Blob, UnpackError, past_cap};
 use crate::digest::{Digest, Metered};
 use crate::layer::untar::UntarError;
 
-/// A stream that cannot be read most often means a wrong blob: saying so is the better answer.
+/// Returns whether the blob may be wrong: a stream that cannot be decoded is most often a wrong
+/// blob, and that error is more useful.
 pub(super) fn may_be_wrong_blob(error: &UnpackError, blob: &Blob) -> bool {
     match error {
         UnpackError::Read { .. } | UnpackError::DiffId { .. } => true,
@@ -19,7 +20,7 @@ pub(super) fn may_be_wrong_blob(error: &UnpackError, blob: &Blob) -> bool {
     }
 }
 
-/// Reads the rest of a blob and compares length and digest with what the manifest says.
+/// Reads the rest of a blob and compares length and digest with the manifest.
 pub(super) fn check_blob(stored: Metered<impl Read>, blob: &Blob, diff_id: &Digest) -> Result<(), UnpackError> {
     let Blob { digest, size: wanted } = blob.clone();
     let (found, length) = match stored.finish() {
@@ -35,7 +36,7 @@ pub(super) fn check_blob(stored: Metered<impl Read>, blob: &Blob, diff_id: &Dige
     if found == digest { Ok(()) } else { Err(UnpackError::Blob { wanted: digest, found }) }
 }
 
-/// Compares the digest of the uncompressed tar with the diff ID in the image's configuration.
+/// Compares the digest of the uncompressed tar stream with the diff id in the image config.
 pub(super) fn check_diff_id(found: Digest, diff_id: &Digest) -> Result<(), UnpackError> {
     if found == *diff_id { Ok(()) } else { Err(UnpackError::DiffId { wanted: diff_id.clone(), found }) }
 }

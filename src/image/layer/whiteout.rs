@@ -1,4 +1,4 @@
-//! Whiteouts: how a layer says that something of the layers below is gone.
+//! Whiteouts: entries of a layer that remove files of the layers below.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,11 +11,12 @@ use crate::layer::confined_root::stat;
 use crate::layer::layer_dir::{EntryPath, LayerDir};
 use crate::layer::untar::{UntarError, at, refused};
 
-/// The mark by which overlayfs knows an opaque directory.
+/// The extended attribute by which overlayfs recognises an opaque directory.
 pub(crate) const OPAQUE: &str = "trusted.overlay.opaque";
 
 impl LayerDir<'_> {
-    /// `.wh.name` hides `name` of the layers below, `.wh..wh..opq` all of a directory; never what this layer has.
+    /// Handles `.wh.name`, which hides `name` of the layers below, and `.wh..wh..opq`, which hides
+    /// all of a directory; files of this layer stay visible.
     pub(crate) fn whiteout(&mut self, entry_path: &EntryPath<'_>, hidden: &[u8]) -> Result<(), UntarError> {
         let EntryPath { path, parent, .. } = *entry_path;
         if hidden == b".wh..opq" {
@@ -23,16 +24,16 @@ impl LayerDir<'_> {
             return mark_opaque(fd, path);
         }
         if hidden.starts_with(b".wh.") {
-            // Bookkeeping of aufs that old builders left in their layers; it names no file.
+            // Metadata of aufs that old builders left in their layers; it refers to no file.
             return Ok(());
         }
         if matches!(hidden, b"" | b"." | b"..") {
-            return Err(refused(path, "whiteout of no file"));
+            return Err(refused(path, "whiteout without a file name"));
         }
         let name = OsStr::from_bytes(hidden);
         let fd = self.enter(parent)?;
-        match stat(fd, name).map_err(at("looking at", path))? {
-            None => Ok(make_whiteout(fd, name).map_err(|errno| at("making the whiteout", path)(errno.into()))?),
+        match stat(fd, name).map_err(at("reading the status of", path))? {
+            None => Ok(make_whiteout(fd, name).map_err(|errno| at("creating the whiteout", path)(errno.into()))?),
             Some(stat) if FileType::from_raw_mode(stat.st_mode).is_dir() => {
                 let made = self.child(&EntryPath { path, parent, name })?;
                 mark_opaque(made.as_fd(), path)
@@ -43,12 +44,12 @@ impl LayerDir<'_> {
     }
 }
 
-/// Whether overlayfs takes it for a whiteout.
+/// Returns whether overlayfs treats this file as a whiteout.
 pub(crate) fn is_whiteout(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode).is_char_device() && stat.st_rdev == 0
 }
 
-/// Whether a name in a tar stream is a whiteout's.
+/// Returns whether a name in a tar stream is that of a whiteout.
 pub(crate) fn is_reserved(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b".wh.")
 }
@@ -59,10 +60,10 @@ pub(crate) fn make_whiteout(directory: BorrowedFd<'_>, name: &OsStr) -> rustix::
 
 pub(crate) fn mark_opaque(fd: BorrowedFd<'_>, path: &Path) -> Result<(), UntarError> {
     rustix::fs::fsetxattr(fd, OPAQUE, b"y", XattrFlags::empty())
-        .map_err(|errno| at("marking as opaque the directory of", path)(errno.into()))
+        .map_err(|errno| at("marking as opaque the directory", path)(errno.into()))
 }
 
-/// Whether a directory hides those of its name in the layers below.
+/// Returns whether a directory hides directories of the same name in the layers below.
 pub(crate) fn is_opaque(fd: BorrowedFd<'_>) -> std::io::Result<bool> {
     let mut value = [0u8; 2];
     match rustix::fs::fgetxattr(fd, OPAQUE, &mut value[..]) {

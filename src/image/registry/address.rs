@@ -1,25 +1,28 @@
-//! Where the answers of a registry may send a pull: not to what only this node can reach.
+//! Restricts the servers that the response of a registry may name: none that only this node can
+//! reach.
 //!
-//! Servers that the configuration or an image reference names may be anywhere. A server that only an answer names, by a
-//! redirect or as a token realm, is chosen by the registry: its name is resolved here, the addresses are checked, and the
-//! connection goes to one that was checked.
+//! Servers in the configuration or in an image reference may have any address. A server that only a
+//! response names, in a redirect or as a token realm, is chosen by the registry: its name is
+//! resolved here, the addresses are checked, and the connection goes to an address that was
+//! checked.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use reqwest::Url;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-/// The metadata services of clouds that are not at a link-local address: Alibaba, Azure, Amazon, Google.
+/// Metadata services of clouds that are not at a link-local address: Alibaba, Azure, Amazon,
+/// Google.
 const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(168, 63, 129, 16)];
 const METADATA_V6: [Ipv6Addr; 2] =
     [Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)];
 
-/// A name that stands for nothing but addresses that an answer may not name.
+/// A name that resolves only to addresses that a response may not name.
 #[derive(Debug, thiserror::Error)]
-#[error("resolves to an address of this node, of its link or of a metadata service")]
+#[error("resolves to this node, a link-local address or a metadata service")]
 pub(crate) struct LocalAddress;
 
-/// Whether an address is this node's own, of its link, or of a service that answers by the node that asks.
+/// Returns whether an address is this node's own, link-local, or of a metadata service.
 pub(crate) fn is_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_local_v4(address),
@@ -27,9 +30,9 @@ pub(crate) fn is_local(address: IpAddr) -> bool {
     }
 }
 
-/// Whether a URL names such an address itself.
+/// Returns whether the host of a URL is such an address.
 pub(crate) fn names_local(url: &Url) -> bool {
-    // Names go through the resolver, which is how the client takes them as well.
+    // Host names go through the resolver, in the client too.
     let host = url.host_str().unwrap_or_default();
     let literal = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     literal.parse().is_ok_and(is_local)
@@ -52,7 +55,7 @@ fn is_local_v6(address: Ipv6Addr) -> bool {
         || METADATA_V6.contains(&address)
 }
 
-/// The IPv4 address that a translator or tunnel makes of an IPv6 one: mapped, compatible, NAT64 and 6to4.
+/// Returns the IPv4 address embedded in an IPv6 one: mapped, compatible, NAT64 and 6to4.
 fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let [a, b, c, d, e, f, high, low] = address.segments();
     let of = |high: u16, low: u16| Some(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
@@ -64,10 +67,11 @@ fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Resolves names, but not to local addresses.
+/// Resolves names, but refuses local addresses.
 #[derive(Debug)]
 pub(crate) struct CheckedResolver {
-    /// Proxies that the environment names: they may be anywhere, and resolve the names of others themselves.
+    /// Host names of proxies from the environment: these may have any address, and resolve other
+    /// names themselves.
     proxies: Vec<String>,
 }
 
@@ -104,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_the_node_its_link_and_metadata_services_are_local_in_every_spelling() {
+    fn node_link_local_and_metadata_addresses_are_local_in_every_spelling() {
         for url in [
             "http://127.0.0.1/",
             "http://127.9.9.9:2379/",
@@ -150,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_name_of_this_node_does_not_resolve_unless_it_is_a_proxys() {
+    async fn a_name_of_this_node_does_not_resolve_unless_it_is_a_proxy() {
         let resolve = |resolver: &CheckedResolver| resolver.resolve("localhost".parse().unwrap());
         let refused = resolve(&CheckedResolver { proxies: Vec::new() }).await;
         assert!(refused.err().is_some_and(|error| error.is::<LocalAddress>()));

@@ -1,4 +1,4 @@
-//! Registry authentication: reading challenges and getting tokens.
+//! Registry authentication: parses challenges and builds token requests.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::registry::endpoint::Credentials;
 
-/// What a registry wants to see, from its `WWW-Authenticate` headers.
+/// The credentials a registry requires, from its `WWW-Authenticate` headers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Challenge {
     Basic,
@@ -27,7 +27,7 @@ impl TokenAnswer {
 }
 
 impl Challenge {
-    /// The first challenge we can answer; a bearer token is preferred over sending a password.
+    /// Returns the first supported challenge; a bearer token is preferred over sending a password.
     pub(crate) fn read<'a>(headers: impl Iterator<Item = &'a str>) -> Option<Self> {
         let mut basic = None;
         for (scheme, parameters) in headers.filter_map(split) {
@@ -47,7 +47,7 @@ impl Challenge {
     }
 }
 
-/// `Scheme name="value", name=value`: one challenge per header, as registries send them.
+/// Splits `Scheme name="value", name=value`: one challenge per header, as registries send them.
 fn split(header: &str) -> Option<(&str, Vec<(String, String)>)> {
     let header = header.trim();
     let (scheme, mut rest) = header.split_once(' ').unwrap_or((header, ""));
@@ -86,13 +86,13 @@ fn unquote(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// `Basic ...` for a user name and password.
+/// Returns `Basic ...` for a user name and password.
 pub(crate) fn basic(username: &str, password: &str) -> String {
     format!("Basic {}", STANDARD.encode(format!("{username}:{password}")))
 }
 
 impl Credentials {
-    /// Credentials from the `auth` field of a docker config: base64 of `username:password`.
+    /// Parses the `auth` field of a docker config: base64 of `username:password`.
     pub fn from_docker_auth(auth: &str) -> Option<Self> {
         let decoded = STANDARD.decode(auth.trim_end_matches('\0').trim()).ok()?;
         let text = String::from_utf8(decoded).ok()?;
@@ -102,7 +102,7 @@ impl Credentials {
     }
 }
 
-/// The URL that gives a token to read `repository`.
+/// Returns the URL for a token to read `repository`.
 pub(crate) fn token_url(realm: &str, service: Option<&str>, repository: &str) -> Option<Url> {
     let mut url: Url = realm.parse().ok()?;
     let plain = url.username().is_empty() && url.password().is_none();
@@ -123,7 +123,7 @@ pub(crate) fn scope(repository: &str) -> String {
     format!("repository:{repository}:pull")
 }
 
-/// The body that trades a refresh token for an access token.
+/// Returns the request body that exchanges a refresh token for an access token.
 pub(crate) fn refresh_form(token: &str, service: Option<&str>, repository: &str) -> String {
     let mut url = Url::parse("http://form/").ok();
     if let Some(url) = url.as_mut() {
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn challenges_are_read_whatever_their_spelling() {
+    fn challenges_are_parsed_in_every_spelling() {
         let bearer = |realm: &str, service: Option<&str>| {
             Some(Challenge::Bearer { realm: realm.into(), service: service.map(Into::into) })
         };
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn docker_auth_is_user_and_password() {
+    fn docker_auth_is_parsed_as_user_and_password() {
         let auth = STANDARD.encode("me:pa:ss");
         let wanted = Credentials::Basic { username: "me".into(), password: "pa:ss".into() };
         assert_eq!(Credentials::from_docker_auth(&auth), Some(wanted));
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refresh_form_escapes_what_it_carries() {
+    fn a_refresh_form_escapes_its_values() {
         let form = refresh_form("a&b=c", Some("s"), "x/y");
         assert!(form.contains("refresh_token=a%26b%3Dc"), "{form}");
         assert!(form.contains("scope=repository%3Ax%2Fy%3Apull"), "{form}");

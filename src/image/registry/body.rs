@@ -1,4 +1,4 @@
-//! The body of a registry's answer, read as long as it keeps coming.
+//! The body of a registry's response, read with a minimum rate.
 
 use std::time::{Duration, Instant};
 
@@ -7,29 +7,29 @@ use reqwest::{Response, Url};
 
 use crate::registry::fetch_error::{FetchError, shown};
 
-/// What has to come within the time given, and again within the same time after that: a server that sends a little now
-/// and then would hold a place among the downloads for ever. The slowest line that is of use brings far more.
+/// Bytes that must arrive in each period of the stall time: a server that sends less would hold a
+/// download place indefinitely. The slowest useful link is much faster.
 const PROGRESS: usize = 64 << 10;
 
-/// An answer on its way.
+/// A response whose body is being read.
 #[derive(Debug)]
 pub(crate) struct ResponseBody {
     response: Response,
     url: Url,
     stall: Duration,
-    /// What is left of the time given, of which only waiting for the server takes away.
+    /// Time left in this period; only waiting for the server counts.
     left: Duration,
-    /// What came within it.
+    /// Bytes received in this period.
     came: usize,
 }
 
 impl ResponseBody {
-    /// An answer that has to bring something every `stall`.
+    /// Creates the body of a response that must make progress every `stall`.
     pub(crate) fn new(response: Response, url: Url, stall: Duration) -> Self {
         Self { response, url, stall, left: stall, came: 0 }
     }
 
-    /// The next piece, None at the end.
+    /// Returns the next piece, or `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
         let asked = Instant::now();
         let Ok(piece) = tokio::time::timeout(self.left, self.response.chunk()).await else {
@@ -44,7 +44,8 @@ impl ResponseBody {
         Ok(piece)
     }
 
-    /// All of it, if it is no more than `cap` bytes and comes in twice the time given for a part.
+    /// Returns the whole body if it has at most `cap` bytes and arrives within twice the stall
+    /// time.
     pub(crate) async fn whole(self, cap: u64) -> Result<Vec<u8>, FetchError> {
         let (url, after) = (self.url.clone(), self.stall.saturating_mul(2));
         let slow = |_| FetchError::Slow { url: shown(&url), after };
@@ -67,16 +68,16 @@ impl ResponseBody {
     }
 }
 
-/// A blob on its way, from the byte asked for on.
+/// A blob that is being received, starting at the requested byte.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     pub(crate) answer: ResponseBody,
-    /// What the server sends again although it was not asked for.
+    /// Bytes that the server sends again although they were not requested.
     pub(crate) skip: u64,
 }
 
 impl Pieces {
-    /// The next piece, None at the end.
+    /// Returns the next piece, or `None` at the end.
     pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, FetchError> {
         loop {
             let Some(mut piece) = self.answer.next().await? else { return Ok(None) };

@@ -1,4 +1,4 @@
-//! Credentials for registries from a file in docker's config.json format.
+//! Registry credentials from a file in docker's config.json format.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ use crate::registry::endpoint::Credentials;
 
 const FILE_MAX: usize = 1 << 20;
 
-/// Credentials by registry, or by registry and the beginning of a path. Never printed.
+/// Credentials by registry, or by registry and path prefix. Never printed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegistryCredentials(BTreeMap<String, Credentials>);
 
-/// A file that is not what `docker login` writes. Says no word of what is secret in it.
+/// A file in another format than `docker login` writes. Does not reveal secrets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidCredentialsFile(String);
 
-/// What we read of the file; what else is in it concerns other programs.
+/// The fields that crisp reads; other fields are for other programs.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct File {
@@ -40,10 +40,10 @@ struct Entry {
 }
 
 impl RegistryCredentials {
-    /// Reads docker's config.json: its `auths`, by host, by URL, or by host and the beginning of a path.
+    /// Parses docker's config.json: its `auths`, by host, by URL, or by host and path prefix.
     ///
-    /// Entries without credentials are left out. A file that has its credentials elsewhere, with a `credsStore` or
-    /// `credHelpers`, is refused: crisp runs no such programs, and pulls would go without credentials unnoticed.
+    /// Entries without credentials are skipped. A file with a `credsStore` or `credHelpers` is
+    /// refused: crisp runs no such programs, and pulls would silently have no credentials.
     pub fn parse(json: &[u8]) -> Result<Self, InvalidCredentialsFile> {
         let bad = |why: &str| Err(InvalidCredentialsFile(why.to_owned()));
         if json.len() > FILE_MAX {
@@ -51,22 +51,24 @@ impl RegistryCredentials {
         }
         let file: File = match serde_json::from_slice(json) {
             Ok(file) => file,
-            // Its text may quote a value.
+            // The message of the parser may quote a value.
             Err(error) => {
                 let place = format!("line {} column {}", error.line(), error.column());
-                return Err(InvalidCredentialsFile(format!("is not the JSON that docker login writes: see {place}")));
+                return Err(InvalidCredentialsFile(format!("is not in the format of docker login: error at {place}")));
             }
         };
         if file.creds_store.is_some_and(|name| !name.is_empty()) || file.cred_helpers.is_some_and(|all| !all.is_empty())
         {
-            return bad("leaves credentials to a program (credsStore or credHelpers), and crisp runs none: \
-                        write them into auths");
+            return bad(
+                "keeps credentials in a helper program (credsStore or credHelpers), which crisp does not run: \
+                        put them into auths",
+            );
         }
         let Some(auths) = file.auths else { return bad("has no auths") };
         let mut all = BTreeMap::new();
         for (key, entry) in auths {
             let Some(place) = normalised(&key) else {
-                return Err(InvalidCredentialsFile(format!("auths: {:?} is no registry", shown(&key))));
+                return Err(InvalidCredentialsFile(format!("auths: {:?} is not a registry", shown(&key))));
             };
             let read = entry.unwrap_or_default().credentials();
             let Some(credentials) =
@@ -76,7 +78,10 @@ impl RegistryCredentials {
             };
             match all.insert(place, credentials.clone()) {
                 Some(other) if other != credentials => {
-                    return Err(InvalidCredentialsFile(format!("auths: {:?} is there in two spellings", shown(&key))));
+                    return Err(InvalidCredentialsFile(format!(
+                        "auths: {:?} appears twice in different spellings",
+                        shown(&key)
+                    )));
                 }
                 _ => {}
             }
@@ -84,7 +89,8 @@ impl RegistryCredentials {
         Ok(Self(all))
     }
 
-    /// The credentials for a repository: those for the longest beginning of its path, down to its registry alone.
+    /// Returns the credentials for a repository: those for the longest matching path prefix, at
+    /// least the registry.
     pub fn find(&self, registry: &str, path: &str) -> Option<&Credentials> {
         let mut place = format!("{}/{path}", registry.to_ascii_lowercase());
         loop {
@@ -119,7 +125,7 @@ impl Entry {
     }
 }
 
-/// `host[:port][/path]` in one spelling, from any that docker has used for its keys.
+/// Normalises a key to `host[:port][/path]`; accepts every form that docker has used.
 fn normalised(key: &str) -> Option<String> {
     let (key, is_url) = match key.strip_prefix("https://").or_else(|| key.strip_prefix("http://")) {
         Some(rest) => (rest, true),
@@ -135,7 +141,7 @@ fn normalised(key: &str) -> Option<String> {
         "index.docker.io" | "registry-1.docker.io" => HUB,
         other => other,
     };
-    // The version of the registry API is no part of an image's name.
+    // The version of the registry API is not part of an image's name.
     let path = if is_url && matches!(path, "v1" | "v2") { "" } else { path };
     Some(if path.is_empty() { host.to_owned() } else { format!("{host}/{path}") })
 }
@@ -182,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_path_wins_at_the_borders_of_its_parts() {
+    fn the_longest_path_prefix_of_whole_components_wins() {
         let auths = json!({"a.b": entry("all"), "a.b/team": entry("team"), "a.b/team/app": entry("app")});
         let logins = parse(&json!({"auths": auths})).unwrap();
         let found = |path: &str| logins.find("a.b", path).cloned();
@@ -195,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_credentials_is_read_and_empty_entries_are_left_out() {
+    fn all_kinds_of_credentials_are_parsed_and_empty_entries_are_skipped() {
         let logins = parse(&json!({"auths": {
             "pair.x": {"username": "me", "password": "hunter2"},
             "identity.x": {"auth": STANDARD.encode("<token>:"), "identitytoken": "I"},
@@ -210,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_without_a_word_of_its_secrets() {
+    fn an_unsupported_file_is_refused_without_revealing_secrets() {
         let secret = "c2VjcmV0";
         for bad in [
             json!({}),

@@ -1,4 +1,4 @@
-//! Where registries are: mirrors in order, schemes, and what is assumed of hosts nobody configured.
+//! Registry endpoints: mirrors in order, schemes, and the defaults for hosts without configuration.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,10 +11,10 @@ use crate::reference::HUB;
 use crate::registry::docker_config::RegistryCredentials;
 use crate::registry::tls::Tls;
 
-/// Where the API of [`HUB`] is.
+/// The API host of [`HUB`].
 const HUB_API: &str = "registry-1.docker.io";
 
-/// How a client shows who it is. Never printed.
+/// Credentials for a registry. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Credentials {
     /// User name and password.
@@ -40,12 +40,12 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// Credentials that came with a pull, and the one registry that may see them.
+/// Credentials of a pull, and the only registry that receives them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegistryLogin {
-    /// As [`crate::Reference::registry`] has it.
+    /// As in [`crate::Reference::registry`].
     pub registry: String,
-    /// What it gets.
+    /// Its credentials.
     pub credentials: Credentials,
 }
 
@@ -55,16 +55,16 @@ pub struct Endpoint {
     url: Url,
 }
 
-/// Text that is no registry URL.
+/// Text that is not a registry URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("registry endpoint {0:?} is not http://HOST[:PORT][/PATH] or https://...")]
+#[error("invalid registry endpoint {0:?}: expected http://HOST[:PORT][/PATH] or https://...")]
 pub struct BadEndpoint(String);
 
 impl FromStr for Endpoint {
     type Err = BadEndpoint;
 
     fn from_str(text: &str) -> Result<Self, BadEndpoint> {
-        // What stands before an @ may be a password.
+        // Text before an @ may contain a password.
         let shown = text.rsplit('@').next().unwrap_or_default();
         let bad = || BadEndpoint(shown.chars().filter(|c| !c.is_control()).take(256).collect());
         let mut url: Url = text.parse().map_err(|_| bad())?;
@@ -81,27 +81,27 @@ impl FromStr for Endpoint {
     }
 }
 
-/// How one registry is reached.
+/// The configuration of one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Registry {
     /// Tried in order before the registry itself.
     pub mirrors: Vec<Endpoint>,
-    /// Only the mirrors may be used, never the registry itself.
+    /// Use only the mirrors, never the registry itself.
     pub mirrors_only: bool,
-    /// The registry itself speaks HTTP without TLS.
+    /// The registry itself uses HTTP without TLS.
     pub plain_http: bool,
-    /// How TLS is done with this host, also where it is a mirror of another registry.
+    /// TLS settings for this host, also when it is a mirror of another registry.
     pub tls: Tls,
 }
 
-/// The registries that are configured.
+/// All configured registries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registries {
-    /// By the host name used in image names, with its port; `*` stands for all others.
+    /// By host name as in image names, with its port; `*` is the default for all others.
     pub hosts: BTreeMap<String, Registry>,
-    /// Credentials by registry, used where a pull brings none.
+    /// Credentials by registry, used if a pull has none.
     pub logins: RegistryCredentials,
-    /// Registries that are asked in this order for an image whose name has none.
+    /// Registries to search, in this order, for an image name without a registry.
     pub search: Vec<String>,
 }
 
@@ -111,20 +111,20 @@ impl Default for Registries {
     }
 }
 
-/// An endpoint for one pull, with the credentials it may see.
+/// An endpoint for one pull, with the credentials for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) url: Url,
     pub(crate) credentials: Option<Credentials>,
-    /// The registry it stands in for.
+    /// The registry that it mirrors.
     pub(crate) mirrors: Option<String>,
 }
 
 impl Registries {
-    /// The endpoints to try for a repository, in order.
+    /// Returns the endpoints to try for a repository, in order.
     ///
-    /// Credentials `given` with a pull are the registry's own: a mirror on another host only gets those configured for
-    /// that host.
+    /// Credentials `given` with a pull are only for the registry: a mirror on another host gets
+    /// only those configured for that host.
     pub(crate) fn sources(
         &self,
         host: &str,
@@ -154,13 +154,14 @@ impl Registries {
         Ok(sources)
     }
 
-    /// The certificates configured for the very host and port of `url`, and the name they are configured under.
+    /// Returns the TLS settings for exactly the host and port of `url`, and the name they are
+    /// configured under.
     pub(crate) fn tls(&self, url: &Url) -> Option<(&str, &Tls)> {
         let mut own = self.hosts.iter().filter(|(_, registry)| registry.tls != Tls::default());
         own.find(|(name, _)| is_named(url, name)).map(|(name, registry)| (name.as_str(), &registry.tls))
     }
 
-    /// Whether the very host and port of `url` have a section, or are a mirror's.
+    /// Returns whether exactly the host and port of `url` have a section, or are those of a mirror.
     pub(crate) fn has(&self, url: &Url) -> bool {
         let place = |url: &Url| (url.host_str().map(str::to_owned), url.port_or_known_default());
         let mut mirrors = self.hosts.values().flat_map(|registry| &registry.mirrors);
@@ -168,7 +169,8 @@ impl Registries {
     }
 
     fn own_endpoint(&self, host: &str, plain_http: bool) -> Result<Endpoint, BadEndpoint> {
-        // Loopback never leaves the machine, so it needs no TLS; certificates for it say that it is wanted.
+        // Loopback traffic stays on the machine and needs no TLS; certificates configured for it
+        // enable TLS.
         let has_tls = self.hosts.get(host).is_some_and(|registry| registry.tls != Tls::default());
         let scheme = if plain_http || (is_loopback(host) && !has_tls) { "http" } else { "https" };
         let host = if host == HUB { HUB_API } else { host };
@@ -176,7 +178,7 @@ impl Registries {
     }
 }
 
-/// Whether a registry's name in image names is the very host and port of `url`.
+/// Returns whether a registry's name in image names has exactly the host and port of `url`.
 fn is_named(url: &Url, name: &str) -> bool {
     let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else { return false };
     let name = if name == HUB { HUB_API } else { name };
@@ -184,7 +186,7 @@ fn is_named(url: &Url, name: &str) -> bool {
     (plain && default) || name.eq_ignore_ascii_case(&format!("{host}:{port}"))
 }
 
-/// A URL's host as image names have it, with its port unless that is the scheme's own.
+/// Returns a URL's host as in image names, with its port unless it is the default of the scheme.
 fn host_name(url: &Url) -> String {
     match (url.host_str().unwrap_or_default(), url.port()) {
         (HUB_API, None) => HUB.to_owned(),
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn mirrors_come_first_and_see_no_foreign_credentials() {
+    fn mirrors_come_first_and_do_not_get_credentials_of_others() {
         let given = Credentials::RegistryToken("secret".into());
         let mirrors = vec![
             "http://m1:5000/prefix".parse().unwrap(),
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_stands_for_all_others_and_mirrors_only_leaves_the_registry_out() {
+    fn a_star_is_the_default_and_mirrors_only_excludes_the_registry() {
         let mirror: Endpoint = "http://127.0.0.1:5000".parse().unwrap();
         let mut registries = Registries::default();
         let registry = Registry { mirrors: vec![mirror], mirrors_only: true, ..Registry::default() };
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn logins_are_used_by_host_where_a_pull_brings_nothing() {
+    fn configured_logins_are_used_by_host_if_a_pull_has_none() {
         let logins = br#"{"auths": {"a.b": {"registrytoken": "own"}, "m.x:5000": {"registrytoken": "mirror"},
             "docker.io/team": {"registrytoken": "team"}}}"#;
         let mirrors = ["http://m.x:5000", "https://m.x", "https://a.b"].map(|url| url.parse().unwrap());
@@ -303,8 +305,8 @@ mod tests {
             assert!(bad.parse::<Endpoint>().is_err(), "{bad}");
         }
         for bad in ["https://me:hunter2@a.b", "https://me:hunt@er2@a.b", "ftp://me:hunter2@a.b/"] {
-            let said = bad.parse::<Endpoint>().unwrap_err().to_string();
-            assert!(!said.contains("hunt") && !said.contains("er2") && said.contains("a.b"), "{said}");
+            let text = bad.parse::<Endpoint>().unwrap_err().to_string();
+            assert!(!text.contains("hunt") && !text.contains("er2") && text.contains("a.b"), "{text}");
         }
     }
 

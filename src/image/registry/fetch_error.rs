@@ -1,4 +1,4 @@
-//! What can go wrong with a request to a registry.
+//! Errors of requests to a registry.
 
 use std::error::Error;
 use std::time::{Duration, SystemTime};
@@ -13,7 +13,7 @@ use crate::registry::address::LocalAddress;
 use crate::registry::repository::Repository;
 use crate::registry::retry::retry_after;
 
-/// A URL is repeated in messages up to here.
+/// URLs in messages are truncated to this length.
 const SHOWN_MAX: usize = 256;
 
 /// A registry request that failed.
@@ -22,123 +22,123 @@ pub enum FetchError {
     /// The HTTP client could not be set up.
     #[error("setting up the registry client")]
     Client(#[source] Box<dyn Error + Send + Sync>),
-    /// The request could not be sent, or its answer broke off.
-    #[error("asking {url}")]
+    /// The request could not be sent, or the response was interrupted.
+    #[error("requesting {url}")]
     Transfer {
-        /// Where.
+        /// The URL.
         url: String,
-        /// What happened.
+        /// The error of the HTTP client.
         source: reqwest::Error,
     },
-    /// One side does not take the other's certificate.
+    /// One side rejects the certificate of the other.
     #[error("{url}: {why}")]
     Certificate {
-        /// Where.
+        /// The URL.
         url: String,
-        /// What is wrong and what can be done.
+        /// The problem and how to solve it.
         why: &'static str,
-        /// What the TLS library said.
+        /// The error of the TLS library.
         source: reqwest::Error,
     },
-    /// The answer, or its next part, did not come.
-    #[error("{url} sent next to nothing for {} s", after.as_secs_f32())]
+    /// The response, or its next part, did not arrive.
+    #[error("{url}: no progress for {} s", after.as_secs_f32())]
     Stalled {
-        /// Where.
+        /// The URL.
         url: String,
-        /// How long we waited.
+        /// The time limit.
         after: Duration,
     },
-    /// A document kept coming, and did not end.
-    #[error("{url} did not send all of it in {} s", after.as_secs_f32())]
+    /// A document did not arrive completely in time.
+    #[error("{url}: response incomplete after {} s", after.as_secs_f32())]
     Slow {
-        /// Where.
+        /// The URL.
         url: String,
-        /// How long we waited.
+        /// The time limit.
         after: Duration,
     },
-    /// The registry said no.
-    #[error("{url} answered {status}")]
+    /// The registry returned an error status.
+    #[error("{url} returned {status}")]
     Status {
-        /// Where.
+        /// The URL.
         url: String,
-        /// What it said.
+        /// The status.
         status: StatusCode,
-        /// How long it wants to be left alone.
+        /// The pause that the registry requests.
         wait: Option<Duration>,
     },
-    /// The registry wants other credentials, or any.
-    #[error("{url} does not accept the credentials given, or needs some")]
+    /// The registry requires other credentials, or any.
+    #[error("{url}: credentials missing or rejected")]
     Unauthorized {
-        /// Where.
+        /// The URL.
         url: String,
     },
-    /// A challenge, token answer or redirect that makes no sense or is not safe to follow.
+    /// A challenge, token response or redirect that is invalid or not safe to follow.
     #[error("{url}: {why}")]
     Protocol {
-        /// Where.
+        /// The URL.
         url: String,
-        /// What is wrong.
+        /// The reason.
         why: &'static str,
     },
-    /// It was broken off so that other registries have their turn.
-    #[error("{registry} sent {rate} bytes a second, too little while layers of other registries wait")]
+    /// The download was aborted to free its place for other registries.
+    #[error("{registry}: download aborted at {rate} bytes/s, since layers of other registries are waiting")]
     Overtaken {
         /// The registry.
         registry: String,
-        /// The rate before that.
+        /// The rate before the abort.
         rate: u64,
     },
-    /// An answer names a server at an address that only this node can reach.
+    /// A response names a server at an address that only this node can reach.
     #[error(
-        "{url}: its {by} names a server on this node, on its link or of a metadata service; if that is meant, give \
-         the server a section of its own below [registries]"
+        "{url}: the {by} refers to this node, a link-local address or a metadata service; to allow it, add \
+         a section for that server under [registries]"
     )]
     LocalAddress {
         /// The registry's URL.
         url: String,
-        /// The part of the answer that named it.
+        /// The part of the response that names it.
         by: &'static str,
     },
-    /// More than we are willing to keep in memory.
+    /// The response is larger than the limit.
     #[error("{url} sent more than {limit} bytes")]
     TooLarge {
-        /// Where.
+        /// The URL.
         url: String,
-        /// The bound.
+        /// The limit.
         limit: u64,
     },
-    /// Content that is not what its digest says.
-    #[error("{url} sent {found} for {wanted}")]
+    /// Content with another digest.
+    #[error("{url}: received content with digest {found}, expected {wanted}")]
     Digest {
-        /// Where.
+        /// The URL.
         url: String,
-        /// What was asked for.
+        /// The requested digest.
         wanted: Digest,
-        /// What came.
+        /// The digest of the received content.
         found: Digest,
     },
-    /// Content that is shorter than what points to it says.
-    #[error("{url} sent {found} bytes of {wanted}")]
+    /// Content of another size than in its descriptor.
+    #[error("{url}: received {found} bytes, expected {wanted}")]
     Size {
-        /// Where.
+        /// The URL.
         url: String,
         /// The size in the manifest or index.
         wanted: u64,
-        /// The size of what came.
+        /// The received size.
         found: u64,
     },
-    /// A blob that ended early, however often we asked.
-    #[error("blob {blob} broke off after {came} bytes")]
+    /// A blob is still incomplete after all retries.
+    #[error("blob {blob}: incomplete after {came} bytes")]
     Short {
         /// The blob.
         blob: Digest,
-        /// How far we got.
+        /// The number of received bytes.
         came: u64,
     },
 }
 
 impl FetchError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Client(_) => model::ErrorKind::Internal,
@@ -163,14 +163,14 @@ impl FetchError {
         }
     }
 
-    /// Whether the same request may have another answer in a moment.
+    /// Returns whether the same request may succeed later.
     pub(crate) fn is_transient(&self) -> bool {
         match self {
-            // A host that let us wait for a connection has been asked more than once already, by the kernel.
+            // When a connect times out, the kernel has already retried.
             Self::Transfer { source, .. } => !(source.is_connect() && source.is_timeout()),
             Self::Stalled { .. } | Self::Short { .. } => true,
             Self::Status { status, .. } => matches!(status.as_u16(), 429 | 500 | 502 | 503 | 504),
-            // A line so slow does not get better in a moment.
+            // Such a slow link does not become faster within seconds.
             Self::Slow { .. } | Self::Overtaken { .. } => false,
             Self::Client(_)
             | Self::Certificate { .. }
@@ -183,7 +183,7 @@ impl FetchError {
         }
     }
 
-    /// How long the server asked to be left alone.
+    /// Returns the pause that the server requests.
     pub(crate) fn wait(&self) -> Option<Duration> {
         match self {
             Self::Status { wait, .. } => *wait,
@@ -209,7 +209,8 @@ impl FetchError {
     }
 }
 
-/// What a message may say about a URL: redirect targets carry secrets in their query.
+/// Returns the part of a URL that messages may contain: redirect targets have secrets in their
+/// query.
 pub(crate) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     url.set_query(None);
@@ -219,7 +220,7 @@ pub(crate) fn shown(url: &Url) -> String {
     text
 }
 
-/// The part of a URL that a message may repeat where an answer has named it: scheme, host and port.
+/// Returns the part of a URL from a response that messages may contain: scheme, host and port.
 pub(crate) fn server_of(url: &Url) -> Url {
     let mut server = url.clone();
     server.set_path("");
@@ -228,7 +229,7 @@ pub(crate) fn server_of(url: &Url) -> Url {
     server
 }
 
-/// Whether the resolver refused the server's addresses.
+/// Returns whether the resolver refused the server's addresses.
 fn is_local_address(error: &(dyn Error + 'static)) -> bool {
     error.is::<LocalAddress>() || error.source().is_some_and(is_local_address)
 }
@@ -236,19 +237,21 @@ fn is_local_address(error: &(dyn Error + 'static)) -> bool {
 fn certificate_problem(error: &(dyn Error + 'static)) -> Option<&'static str> {
     match tls_error(error)? {
         rustls::Error::InvalidCertificate(problem) => Some(match problem {
-            // The second: by another CA of the same name.
+            // The second is for another CA of the same name.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                "its certificate is signed by no CA that is known here; \
-                 if it is to be trusted, name its CA in `ca` of this registry"
+                "server certificate is signed by an unknown CA; \
+                 to trust it, add its CA to `ca` of this registry"
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                "its certificate is for another host name"
+                "server certificate is for another host name"
             }
             CertificateError::Expired
             | CertificateError::ExpiredContext { .. }
             | CertificateError::NotValidYet
-            | CertificateError::NotValidYetContext { .. } => "its certificate is out of date, or a clock is wrong",
-            _ => "its certificate is not a good one",
+            | CertificateError::NotValidYetContext { .. } => {
+                "server certificate is expired or not yet valid; check the clock"
+            }
+            _ => "invalid server certificate",
         }),
         rustls::Error::AlertReceived(
             AlertDescription::CertificateRequired
@@ -258,28 +261,28 @@ fn certificate_problem(error: &(dyn Error + 'static)) -> Option<&'static str> {
             | AlertDescription::CertificateExpired
             | AlertDescription::HandshakeFailure,
         ) => Some(
-            "it wants a client certificate, or another one; \
+            "client certificate missing or rejected; \
              see `client_cert` and `client_key` of this registry",
         ),
         _ => None,
     }
 }
 
-/// The TLS library's own error, wherever it is wrapped in.
+/// Finds the TLS library's own error in the chain.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     if let Some(found) = error.downcast_ref() {
         return Some(found);
     }
-    // Its source is the source of what it holds, not what it holds.
+    // Its `source` is that of the wrapped error, not the wrapped error.
     let held = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     held.and_then(|held| tls_error(held)).or_else(|| tls_error(error.source()?))
 }
 
-/// What one endpoint said.
+/// The error of one endpoint.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     endpoint: String,
-    /// It is the registry itself.
+    /// It is the registry itself, not a mirror.
     own: bool,
     error: FetchError,
 }
@@ -290,7 +293,7 @@ impl Attempt {
     }
 }
 
-/// What every endpoint said that was asked for something, in order.
+/// The errors of all endpoints that were tried, in order.
 #[derive(Debug)]
 pub struct Attempts(Vec<Attempt>);
 
@@ -299,12 +302,13 @@ impl Attempts {
         Self(tries)
     }
 
-    /// The errors in the order of the tries.
+    /// Returns the errors in the order of the attempts.
     pub fn errors(&self) -> impl Iterator<Item = &FetchError> {
         self.0.iter().map(|one| &one.error)
     }
 
-    /// The class of this error: the registry itself knows best, then whoever may know better later.
+    /// Returns the class of this error: that of the registry itself, otherwise of an endpoint that
+    /// may succeed later.
     pub fn kind(&self) -> model::ErrorKind {
         let own = self.0.iter().find(|one| one.own);
         let later = || self.0.iter().find(|one| one.error.kind() == model::ErrorKind::Unavailable);
@@ -327,7 +331,7 @@ impl fmt::Display for Attempts {
 }
 
 impl Error for Attempts {
-    /// Several errors are told in full by the text; only a single one has one story to follow.
+    /// Several errors are all in the text; only a single one has a source to follow.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.0[..] {
             [Attempt { error, .. }] => error.source(),
@@ -336,7 +340,7 @@ impl Error for Attempts {
     }
 }
 
-/// An error and all that led to it, on one line.
+/// Returns an error and all its sources on one line.
 pub(crate) fn error_chain(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

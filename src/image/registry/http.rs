@@ -1,4 +1,4 @@
-//! The HTTP clients of all pulls that go by one set of registries.
+//! HTTP clients for pulls, one set per registry configuration.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,43 +13,43 @@ use crate::registry::progress::PullCounters;
 use crate::registry::tls;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
-/// More than any registry sends; together with the client's own bound of some 400 KiB on the head of an answer.
+/// More than any registry sends; the client also limits the head of a response to about 400 KiB.
 const HEADERS_MAX: usize = 100;
 
-/// The registries, and the clients to reach them: new registries come with new clients, so that no certificate or
-/// open connection outlives the settings it belongs to.
+/// The registry configuration and the clients for it. A new configuration gets new clients, so that
+/// no certificate or open connection outlives its settings.
 #[derive(Debug)]
 pub(crate) struct Http {
     pub(crate) registries: Registries,
-    /// A transfer may take as long as it wants, but not be silent for longer than this.
+    /// Maximum time without progress in a transfer; its total time is not limited.
     pub(crate) stall: Duration,
     pub(crate) counters: Arc<PullCounters>,
-    /// Made when first needed: TLS roots are not read for registries without TLS.
+    /// Created on first use: TLS roots are not loaded for registries without TLS.
     clients: Mutex<HashMap<Transport, Client>>,
 }
 
-/// How a server is reached.
+/// The properties that distinguish the clients.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Transport {
     trust: TlsTrust,
-    /// Past any proxy the environment names: what is on this machine must not be asked for elsewhere.
+    /// Bypasses proxies from the environment: a proxy cannot reach servers on this machine.
     direct: bool,
-    /// Only at addresses that a registry's answer may name.
+    /// Connects only to addresses that a registry's response may name.
     checked: bool,
 }
 
-/// Which certificates are taken and shown.
+/// The trusted CAs and the client certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum TlsTrust {
     /// No TLS.
     Plain,
-    /// The machine's own CAs; nothing is shown.
+    /// The system's CAs; no client certificate.
     Machine,
-    /// What is configured for the host of this name.
+    /// The settings configured for the host of this name.
     Host(String),
 }
 
-/// A client that could not be made.
+/// A client that could not be created.
 pub(crate) type ClientError = Box<dyn std::error::Error + Send + Sync>;
 
 impl Http {
@@ -57,8 +57,8 @@ impl Http {
         Self { registries, stall, counters, clients: Mutex::default() }
     }
 
-    /// The client for a server, which is for no other where certificates are configured for this one; `checked` is for
-    /// a server that only an answer has named.
+    /// Returns the client for a server, a separate one if certificates are configured for this
+    /// server; `checked` is for a server that only a response has named.
     pub(crate) fn client(&self, url: &Url, checked: bool) -> Result<Client, ClientError> {
         let own = self.registries.tls(url);
         let trust = match (url.scheme(), own) {
@@ -86,7 +86,8 @@ impl Http {
             .user_agent(concat!("crisp/", env!("CARGO_PKG_VERSION")))
             .redirect(reqwest::redirect::Policy::none())
             .referer(false)
-            // One transfer per connection: its buffer is bounded, and a slow one holds up no other.
+            // One transfer per connection: its buffer is limited, and a slow one does not delay
+            // others.
             .http1_only()
             .http1_max_headers(HEADERS_MAX)
             .connect_timeout(CONNECT_TIMEOUT.min(self.stall))

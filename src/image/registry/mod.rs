@@ -1,4 +1,4 @@
-//! How images come from registries: endpoints, credentials, requests, and the pull itself.
+//! Pulls images from registries: endpoints, credentials, requests, and the pull itself.
 
 pub(crate) mod address;
 pub(crate) mod auth;

@@ -1,4 +1,4 @@
-//! What pulls have moved and are moving, for whoever watches.
+//! Counters and progress of pulls, for metrics, status and log.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -10,44 +10,44 @@ use sync::Mutex;
 
 use crate::reference::Reference;
 
-/// How often a pull under way is told of in the log.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// Interval of the progress messages of a pull in the log.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// All pulls since the store was opened.
+/// Totals of all pulls since the store was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PullTotals {
-    /// Pulls that ended with an image.
+    /// Pulls that succeeded.
     pub succeeded: u64,
-    /// Pulls that ended without one, or were abandoned.
+    /// Pulls that failed or were abandoned.
     pub failed: u64,
-    /// Bytes of blobs that came over the network, also those of pulls that failed.
+    /// Bytes of blobs received over the network, including those of failed pulls.
     pub bytes: u64,
-    /// Layers that were unpacked from the network.
+    /// Layers unpacked from the network.
     pub layers: u64,
-    /// Requests that were tried again.
+    /// Requests that were retried.
     pub retries: u64,
-    /// Pulls that are under way.
+    /// Pulls in progress.
     pub pulling: Vec<ActivePull>,
 }
 
-/// A pull that is under way.
+/// A pull in progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActivePull {
     /// The image's name in full.
     pub image: String,
-    /// How long it has been going on.
+    /// Time since it started.
     pub since: Duration,
-    /// Bytes of layers that came so far.
+    /// Bytes of layers received so far.
     pub bytes: u64,
-    /// Bytes of all layers that have to come; 0 while that is not known.
+    /// Total bytes of the layers to download; 0 if not yet known.
     pub total: u64,
     /// Layers that are ready.
     pub layers: usize,
-    /// Layers of the image that were not here.
+    /// Layers of the image that are not in the store.
     pub layers_total: usize,
 }
 
-/// Counts what all pulls do.
+/// Counters of all pulls.
 #[derive(Debug, Default)]
 pub(crate) struct PullCounters {
     succeeded: AtomicU64,
@@ -59,7 +59,7 @@ pub(crate) struct PullCounters {
     pulling: Mutex<BTreeMap<u64, Arc<Counts>>>,
 }
 
-/// What one pull does.
+/// Counters of one pull.
 #[derive(Debug)]
 struct Counts {
     image: Mutex<String>,
@@ -71,7 +71,7 @@ struct Counts {
 }
 
 impl PullCounters {
-    /// A pull begins; it is taken to have failed unless it is said to have [succeeded](Progress::succeed).
+    /// Starts a pull; it counts as failed unless [`Progress::succeed`] is called.
     pub(crate) fn begin(self: &Arc<Self>) -> Progress {
         let counts = Arc::new(Counts {
             image: Mutex::default(),
@@ -101,7 +101,7 @@ impl PullCounters {
         }
     }
 
-    /// Bytes of layers that came for the pulls of an image that are under way.
+    /// Returns the bytes of layers received by active pulls of an image.
     pub(crate) fn bytes_of(&self, image: &str) -> u64 {
         let pulling = self.pulling();
         let same = pulling.values().filter(|counts| *counts.image.lock() == image);
@@ -126,7 +126,7 @@ impl Counts {
     }
 }
 
-/// One pull, counted as long as this lives.
+/// One pull, counted until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Progress {
     counters: Arc<PullCounters>,
@@ -136,51 +136,51 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// It is about this image now.
+    /// Sets the name of the image.
     pub(crate) fn name(&self, image: &Reference) {
         *self.counts.image.lock() = image.to_string();
     }
 
-    /// These layers, by size, have to come.
+    /// Sets the layers to download, by size.
     pub(crate) fn expect(&self, sizes: impl ExactSizeIterator<Item = u64>) {
         self.counts.layers_total.store(sizes.len(), Relaxed);
         self.counts.total.store(sizes.fold(0, u64::saturating_add), Relaxed);
     }
 
-    /// A part of a blob came.
+    /// Adds received bytes of a blob.
     pub(crate) fn came(&self, bytes: u64) {
         self.counts.bytes.fetch_add(bytes, Relaxed);
         self.counters.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// What came of a layer was worth nothing: it has to come again.
+    /// Subtracts bytes of a layer that must be downloaded again.
     pub(crate) fn lost(&self, bytes: u64) {
         self.counts.bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// A layer was unpacked.
+    /// Counts an unpacked layer.
     pub(crate) fn unpacked(&self) {
         self.counts.layers.fetch_add(1, Relaxed);
         self.counters.layers.fetch_add(1, Relaxed);
     }
 
-    /// A layer that was expected came with another pull.
+    /// Removes a layer that another pull has provided.
     pub(crate) fn skipped(&self, size: u64) {
         self.counts.layers.fetch_add(1, Relaxed);
         let less = |total: u64| Some(total.saturating_sub(size));
         let _before = self.counts.total.fetch_update(Relaxed, Relaxed, less);
     }
 
-    /// The image is here.
+    /// Marks the pull as successful.
     pub(crate) fn succeed(&self) {
         self.succeeded.store(true, Relaxed);
     }
 
-    /// Waits for `work`, and tells the log from time to time how far it is.
+    /// Waits for `work` and logs its progress periodically.
     pub(crate) async fn log_progress_while<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = std::pin::pin!(work);
         loop {
-            if let Ok(done) = tokio::time::timeout(TOLD_EVERY, &mut work).await {
+            if let Ok(done) = tokio::time::timeout(LOG_INTERVAL, &mut work).await {
                 return done;
             }
             let ActivePull { image, since, bytes, total, layers, layers_total } = self.counts.now();
@@ -188,7 +188,7 @@ impl Progress {
         }
     }
 
-    /// Tells the log that a pull which had to fetch something is done.
+    /// Logs the end of a pull that had something to download.
     pub(crate) fn log_end(&self) {
         let ActivePull { image, since, bytes, total: _, layers, layers_total: _ } = self.counts.now();
         tracing::info!(image, seconds = since.as_secs_f32(), bytes, layers, "pulled");

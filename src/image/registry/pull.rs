@@ -1,4 +1,5 @@
-//! Pulling an image: manifest, config, then all missing layers at once, each streamed into its directory.
+//! Pulls an image: manifest, config, then all missing layers concurrently, each streamed into its
+//! directory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,40 +28,41 @@ use crate::store::catalog::Catalog;
 use crate::store::commit::NewImage;
 use crate::store::{PullLimits, Store};
 
-/// Requests of one pull at once whether it may have layers that are here.
+/// Concurrent requests of one pull to check access to layers that are in the store.
 const QUESTIONS_MAX: usize = 4;
 
-/// Another pull of the same thing is waited for as long as it brings so much in this time.
+/// Another pull of the same object is waited for as long as it receives enough bytes in this time.
 const OVERTAKE_AFTER: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 const OVERTAKE_BYTES: u64 = 2 << 20;
 
-/// One image from one registry; everything its layers share.
+/// A pull of one image from one registry, with the state that its layers share.
 #[derive(Debug)]
 pub(crate) struct Pull {
     pub(crate) image: Reference,
-    /// Where it may be, best first.
+    /// Endpoints that may have it, best first.
     pub(crate) remotes: Vec<Repository>,
-    /// The number of the endpoint that had what was last asked for.
+    /// Index of the endpoint that served the last request.
     start: AtomicUsize,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) pull_locks: Arc<KeyedLock>,
     pub(crate) places: Arc<Places>,
-    /// Places among the questions for layers that are here.
+    /// Limits the concurrent access checks for layers that are in the store.
     pub(crate) questions: Semaphore,
     pub(crate) limits: Limits,
     pub(crate) counters: Arc<PullCounters>,
     pub(crate) progress: Arc<Progress>,
 }
 
-/// What a registry has under a name.
+/// The manifest that a name refers to.
 struct ResolvedManifest {
     digest: Digest,
-    /// Its content, where only that could tell.
+    /// Its content, if it was needed to compute the digest.
     json: Option<Vec<u8>>,
 }
 
 impl Store {
-    /// [`Store::pull_as`] with credentials for the registry that clients take the name for: that in it, or docker.io.
+    /// Does the same as [`Store::pull_as`], with credentials for the registry in the name, or
+    /// docker.io.
     pub async fn pull(&self, name: &str, credentials: Option<Credentials>) -> Result<Arc<Image>, PullError> {
         let login = match credentials {
             Some(credentials) => {
@@ -72,15 +74,17 @@ impl Store {
         self.pull_as(name, login).await
     }
 
-    /// Pulls an image unless the registry says that we have it already.
+    /// Pulls an image unless the registry reports the same digest as the image in the store.
     ///
-    /// Each caller asks the registry with its own credentials what the name stands for; then those who need the same
-    /// image wait for each other. A layer that is here is used where this very registry has sent all of it before, and
-    /// says that these credentials may have the blob; any other registry must send it, since it could claim to have what
-    /// it has not. Dropping the future abandons the pull and what it had unpacked.
+    /// Each caller asks the registry with its own credentials to resolve the name; then callers
+    /// that need the same image share one download. A layer in the store is reused only if this
+    /// registry has sent all of it before and grants these credentials access to the blob. Any
+    /// other registry must send it, since it could claim to have a blob that it does not have.
+    /// Dropping the future abandons the pull and removes the layers it had unpacked.
     ///
-    /// A name without a registry is looked for in those that are searched, in order. The search goes on only where a
-    /// registry says that it does not have the image: one that cannot be asked might have it.
+    /// A name without a registry is looked up in the registries to search, in order. The search
+    /// continues only if a registry reports that it does not have the image: one that cannot be
+    /// reached might have it.
     pub async fn pull_as(&self, name: &str, login: Option<RegistryLogin>) -> Result<Arc<Image>, PullError> {
         let http = self.http();
         let candidates = Reference::candidates(name, &http.registries.search)?;
@@ -126,12 +130,12 @@ impl Store {
 }
 
 impl Pull {
-    /// What the name stands for now.
+    /// Resolves the name to a digest.
     async fn resolve(&self) -> Result<ResolvedManifest, PullError> {
         let pick = self.image.pick().as_str();
         if let Some(digest) = self.first(|remote| remote.resolve(pick)).await? {
             let digest = match self.image.pick() {
-                // What a registry says of itself counts for nothing against what was asked for.
+                // A requested digest has precedence over the one in the registry's headers.
                 TagOrDigest::Digest(wanted) => wanted.clone(),
                 TagOrDigest::Tag(_) => digest,
             };
@@ -141,26 +145,26 @@ impl Pull {
         Ok(ResolvedManifest { digest, json: Some(json) })
     }
 
-    /// Brings the image here if it is not, and says in the log how that goes.
+    /// Downloads the image if it is missing, and logs the progress.
     async fn get(self: Arc<Self>, top: ResolvedManifest) -> Result<Arc<Image>, PullError> {
         let progress = self.progress.clone();
         let (image, is_new) = progress.log_progress_while(self.run(top)).await?;
         progress.succeed();
         match is_new {
             true => progress.log_end(),
-            false => tracing::debug!(image = %self.image, "is here already"),
+            false => tracing::debug!(image = %self.image, "image already present"),
         }
         Ok(image)
     }
 
-    /// The image, and whether anything had to be fetched for it.
+    /// Returns the image, and whether anything was downloaded.
     async fn run(self: &Arc<Self>, top: ResolvedManifest) -> Result<(Arc<Image>, bool), PullError> {
         if let Some(image) = self.find_local(&top.digest).await? {
             return Ok((image, false));
         }
         let name = self.image.to_string();
         let _turn = self.turn(&name, |_| Some(self.counters.bytes_of(&name))).await;
-        // Whoever had the turn before may have brought it.
+        // The previous owner of the lock may have downloaded it.
         if let Some(image) = self.find_local(&top.digest).await? {
             return Ok((image, false));
         }
@@ -196,17 +200,18 @@ impl Pull {
         Ok((added.await??, true))
     }
 
-    /// Waits for the lock of `key`, but not behind work that hardly moves: then for the lock of a key after it.
+    /// Waits for the lock of `key`, but not while its owner makes almost no progress: then for the
+    /// lock of the next key.
     ///
-    /// `moved` gives the bytes that came for a key, None while nothing can come. Nothing goes wrong without the lock:
-    /// something may only be fetched twice.
+    /// `moved` returns the bytes received for a key, or `None` while nothing can arrive. Continuing
+    /// without the lock is safe: a layer may only be downloaded twice.
     pub(crate) async fn turn(&self, key: &str, moved: impl Fn(&str) -> Option<u64>) -> (String, KeyedGuard) {
         let mut key = key.to_owned();
         loop {
             if let Some(lock) = self.turn_of(&key, &moved).await {
                 return (key, lock);
             }
-            tracing::debug!(key, "not waiting for a pull that hardly moves");
+            tracing::debug!(key, "not waiting for a pull that makes almost no progress");
             key.push('+');
         }
     }
@@ -226,7 +231,7 @@ impl Pull {
         }
     }
 
-    /// Runs `work` where it may block, to its end.
+    /// Runs blocking `work` to its end on a blocking thread.
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(Arc<Self>) -> T + Send + 'static,
@@ -236,7 +241,7 @@ impl Pull {
         done.map_err(|_| self.aborted())
     }
 
-    /// The names an image gets when what was asked for has the digest `top`.
+    /// Returns the names of an image whose requested reference has the digest `top`.
     fn names(&self, top: &Digest) -> (Vec<String>, Vec<String>) {
         let tags = match self.image.pick() {
             TagOrDigest::Tag(_) => vec![self.image.to_string()],
@@ -245,7 +250,7 @@ impl Pull {
         (tags, vec![self.image.at(top).to_string()])
     }
 
-    /// An image we had from this repository under this very digest.
+    /// Returns an image in the store that was pulled from this repository with exactly this digest.
     async fn find_local(self: &Arc<Self>, top: &Digest) -> Result<Option<Arc<Image>>, PullError> {
         let (tags, digests) = self.names(top);
         let image = digests.first().and_then(|name| self.catalog.state().named(name).cloned());
@@ -261,18 +266,19 @@ impl Pull {
         PullError::Manifest { image: self.image.to_string(), source }
     }
 
-    /// The number of the endpoint to begin with.
+    /// Returns the index of the endpoint to try first.
     pub(crate) fn start(&self) -> usize {
         self.start.load(Ordering::Relaxed)
     }
 
-    /// All endpoints, beginning with number `start` and going round.
+    /// Returns all endpoints in circular order, starting at index `start`.
     pub(crate) fn endpoints(&self, start: usize) -> impl Iterator<Item = &Repository> {
         let count = self.remotes.len();
         self.remotes.iter().cycle().skip(start % count.max(1)).take(count)
     }
 
-    /// The answer of the first endpoint that has one, beginning with the one that had the last.
+    /// Returns the first successful response, starting at the endpoint that served the last
+    /// request.
     pub(crate) async fn first<'a, T, F>(&'a self, ask: impl Fn(&'a Repository) -> F) -> Result<T, PullError>
     where
         F: Future<Output = Result<T, FetchError>>,
@@ -292,22 +298,22 @@ impl Pull {
         Err(PullError::Fetch { image: self.image.to_string(), source: Attempts::new(tried) })
     }
 
-    /// Says in the log that `remote` had what others should have had.
+    /// Logs that `remote` served a request on which other endpoints failed.
     pub(crate) fn log_fallback(&self, remote: &Repository, tried: Vec<Attempt>) {
         let tried = Attempts::new(tried);
-        // A mirror need not have everything.
+        // A mirror may lack content.
         if tried.errors().any(|error| error.kind() != model::ErrorKind::NotFound) {
             let (image, endpoint) = (&self.image, remote.name());
-            tracing::warn!(%image, endpoint, error = error_chain(&tried), "an endpoint failed and another one did not");
+            tracing::warn!(%image, endpoint, error = error_chain(&tried), "endpoint failed; used another endpoint");
         }
     }
 
-    /// A manifest or index, and its digest.
+    /// Downloads a manifest or index; returns its digest and content.
     async fn document(&self, pick: &str) -> Result<(Digest, Vec<u8>), PullError> {
         self.first(|remote| remote.manifest(pick, self.limits.document_bytes)).await
     }
 
-    /// The manifest for this machine, through an index (of an index) if need be.
+    /// Downloads the manifest for this machine, through up to two levels of indexes.
     async fn manifest(&self, mut digest: Digest, mut json: Vec<u8>) -> Result<(Digest, Vec<u8>, Manifest), PullError> {
         for _ in 0..3 {
             match Document::parse(&json).map_err(|source| self.unusable(source))? {

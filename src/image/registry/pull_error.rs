@@ -1,4 +1,4 @@
-//! What can go wrong with a pull.
+//! Errors of pulls.
 
 use crate::layer::unpack::UnpackError;
 use crate::manifest::ManifestError;
@@ -7,37 +7,37 @@ use crate::registry::endpoint::BadEndpoint;
 use crate::registry::fetch_error::{Attempts, error_chain};
 use crate::store::durable::DiskError;
 
-/// An image that could not be pulled.
+/// A pull that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    /// The name is not one.
+    /// The name is not a valid image name.
     #[error(transparent)]
     Reference(#[from] BadReference),
-    /// The name's registry cannot be turned into a URL.
+    /// The name's registry is not a valid URL host.
     #[error(transparent)]
     Endpoint(#[from] BadEndpoint),
-    /// No endpoint had it.
+    /// All endpoints failed.
     #[error("fetching {image}")]
     Fetch {
         /// The image.
         image: String,
-        /// What the endpoints said.
+        /// The errors of the endpoints.
         source: Attempts,
     },
-    /// No registry that is searched for names without one had it.
-    #[error("no registry that is searched has {name}: {}", causes(tried))]
+    /// None of the registries to search has the image.
+    #[error("{name} not found in the searched registries: {}", causes(tried))]
     Search {
-        /// The name as asked for.
+        /// The requested name.
         name: String,
-        /// What became of each of its meanings, in order.
+        /// The error for each candidate, in order.
         tried: Vec<PullError>,
     },
-    /// The image is not usable here.
+    /// The image is not supported.
     #[error("image {image}")]
     Manifest {
         /// The image.
         image: String,
-        /// Why not.
+        /// The reason.
         source: ManifestError,
     },
     /// A layer could not be unpacked.
@@ -45,19 +45,19 @@ pub enum PullError {
     Unpack {
         /// The image.
         image: String,
-        /// The layer's trouble.
+        /// The error of the layer.
         source: UnpackError,
     },
     /// The store failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// A task of ours died.
-    #[error("pulling {0} was cut short")]
+    /// A task of the pull panicked or was cancelled.
+    #[error("pulling {0} was interrupted")]
     Cut(String),
 }
 
 impl PullError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Reference(source) => source.kind(),
@@ -71,7 +71,8 @@ impl PullError {
         }
     }
 
-    /// Whether a registry says that it does not have what was asked for. Some say so by asking for credentials.
+    /// Returns whether the registry reports that the content does not exist. Some registries
+    /// require credentials instead.
     pub(crate) fn is_absence(&self) -> bool {
         use model::ErrorKind::{Denied, NotFound, Unauthenticated};
         matches!(self, Self::Fetch { .. }) && matches!(self.kind(), NotFound | Unauthenticated | Denied)

@@ -1,9 +1,10 @@
-//! One repository at one endpoint, over HTTP: manifests and blobs, within bounds.
+//! A repository at one endpoint, over HTTP: manifests and blobs, with size limits.
 //!
-//! Redirects are followed by hand, because that is where secrets leak: the `Authorization` header goes to the
-//! endpoint's own origin and nowhere else, and only the endpoint itself may ask for it. Token servers are an exception
-//! by design of the protocol: the registry names one, and it gets the credentials to trade them for a token. Client
-//! certificates go by the host that is asked, so that they need no such rule.
+//! Redirects are followed in this module, since they could leak secrets: the `Authorization` header
+//! is sent only to the endpoint's own origin, and only the endpoint itself may request it. Token
+//! servers are an exception required by the protocol: the registry names one, and it receives the
+//! credentials in exchange for a token. Client certificates depend on the target host, so they need
+//! no such rule.
 
 use std::sync::Arc;
 
@@ -24,13 +25,13 @@ use crate::registry::retry::Backoff;
 const REDIRECTS_MAX: usize = 5;
 const TOKEN_MAX: u64 = 1 << 20;
 
-/// One repository at one endpoint.
+/// A repository at one endpoint.
 #[derive(Debug)]
 pub(crate) struct Repository {
     http: Arc<Http>,
     source: Source,
     repository: String,
-    /// The `Authorization` value that last worked.
+    /// The last `Authorization` value that worked.
     authorization: Mutex<Option<HeaderValue>>,
 }
 
@@ -39,23 +40,23 @@ impl Repository {
         Self { http, source, repository: repository.to_owned(), authorization: Mutex::new(None) }
     }
 
-    /// The endpoint, for messages.
+    /// Returns the endpoint, for messages.
     pub(crate) fn name(&self) -> String {
         shown(&self.source.url)
     }
 
-    /// Whether it is the registry itself.
+    /// Returns whether it is the registry itself, not a mirror.
     pub(crate) fn is_own(&self) -> bool {
         self.source.mirrors.is_none()
     }
 
-    /// The digest a tag or digest stands for now, if the registry says so.
+    /// Returns the digest that a tag or digest refers to, if the registry reports it.
     pub(crate) async fn resolve(&self, pick: &str) -> Result<Option<Digest>, FetchError> {
         let url = self.url("manifests", pick)?;
         let headers = accept_manifests();
         let response = match self.with_retries(|| self.ask(Method::HEAD, url.clone(), &headers)).await {
             Ok(response) => response,
-            // Some registries cannot: the manifest itself will tell.
+            // Some registries do not support HEAD; the manifest itself is then needed.
             Err(FetchError::Status { status: StatusCode::METHOD_NOT_ALLOWED, .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -63,7 +64,8 @@ impl Repository {
         Ok(header.and_then(|text| text.parse().ok()))
     }
 
-    /// What a tag or digest points to, with its digest, which is the one asked for if `pick` is one.
+    /// Returns the document of a tag or digest, and its digest, which equals `pick` if that is a
+    /// digest.
     pub(crate) async fn manifest(&self, pick: &str, cap: u64) -> Result<(Digest, Vec<u8>), FetchError> {
         let url = self.url("manifests", pick)?;
         let content = self.whole(&url, &accept_manifests(), cap).await?;
@@ -73,19 +75,19 @@ impl Repository {
         }
     }
 
-    /// The manifest that an entry of an index points to.
+    /// Returns the manifest of an index entry.
     pub(crate) async fn entry(&self, entry: &Descriptor, cap: u64) -> Result<Vec<u8>, FetchError> {
         let url = self.url("manifests", entry.digest.as_str())?;
         self.described(&url, &accept_manifests(), entry, cap).await
     }
 
-    /// A small blob.
+    /// Returns a small blob.
     pub(crate) async fn document(&self, blob: &Descriptor, cap: u64) -> Result<Vec<u8>, FetchError> {
         let url = self.url("blobs", blob.digest.as_str())?;
         self.described(&url, &HeaderMap::new(), blob, cap).await
     }
 
-    /// Asks whether these credentials may have a blob.
+    /// Checks whether these credentials grant access to a blob.
     pub(crate) async fn has_blob(&self, digest: &Digest) -> Result<(), FetchError> {
         let url = self.url("blobs", digest.as_str())?;
         let headers = HeaderMap::new();
@@ -93,14 +95,15 @@ impl Repository {
             Ok(_) => return Ok(()),
             Err(error @ FetchError::Status { status: StatusCode::NOT_FOUND, .. }) => return Err(error),
             Err(error @ FetchError::Unauthorized { .. }) => return Err(error),
-            // Some cannot say it of a blob, or sent us to a server that only takes GET.
-            Err(error) => tracing::debug!(%error, "asking for the first byte of a blob"),
+            // Some registries do not support HEAD for blobs, or redirect to a server that supports
+            // only GET.
+            Err(error) => tracing::debug!(%error, "HEAD request for a blob failed; requesting its first byte"),
         }
         let headers = HeaderMap::from_iter([(RANGE, HeaderValue::from_static("bytes=0-0"))]);
         self.ask(Method::GET, url, &headers).await.map(drop)
     }
 
-    /// A blob from byte `offset` on, in pieces.
+    /// Returns a blob from byte `offset` on, in pieces.
     pub(crate) async fn blob(&self, digest: &Digest, offset: u64) -> Result<Pieces, FetchError> {
         let url = self.url("blobs", digest.as_str())?;
         let mut headers = HeaderMap::new();
@@ -109,18 +112,21 @@ impl Repository {
             headers.insert(RANGE, range.map_err(|error| FetchError::Client(error.into()))?);
         }
         let response = self.with_retries(|| self.ask(Method::GET, url.clone(), &headers)).await?;
-        // A server that ignores the range sends everything again.
+        // A server that ignores the range sends the whole blob.
         let skip = match response.status() {
             StatusCode::PARTIAL_CONTENT if starts_at(&response, offset) => 0,
             StatusCode::PARTIAL_CONTENT => {
-                return Err(FetchError::Protocol { url: shown(&url), why: "sent another range than asked for" });
+                return Err(FetchError::Protocol {
+                    url: shown(&url),
+                    why: "response has another range than requested",
+                });
             }
             _ => offset,
         };
         Ok(Pieces { answer: ResponseBody::new(response, url, self.http.stall), skip })
     }
 
-    /// Content of the digest and the size that `descriptor` says.
+    /// Returns the content, after checking digest and size of `descriptor`.
     async fn described(
         &self,
         url: &Url,
@@ -139,7 +145,7 @@ impl Repository {
         }
     }
 
-    /// The answer to a GET, whole.
+    /// Returns the whole response of a GET.
     async fn whole(&self, url: &Url, headers: &HeaderMap, cap: u64) -> Result<Vec<u8>, FetchError> {
         self.with_retries(|| async {
             let response = self.ask(Method::GET, url.clone(), headers).await?;
@@ -148,7 +154,7 @@ impl Repository {
         .await
     }
 
-    /// Does `work` again, with pauses, as long as its failures may pass.
+    /// Repeats `work`, with pauses, while its errors are transient.
     async fn with_retries<T, F>(&self, work: impl Fn() -> F) -> Result<T, FetchError>
     where
         F: Future<Output = Result<T, FetchError>>,
@@ -160,7 +166,7 @@ impl Repository {
                 other => return other,
             };
             let Some(pause) = backoff.pause(error.wait()) else { return Err(error) };
-            tracing::debug!(%error, ?pause, "asking again");
+            tracing::debug!(%error, ?pause, "retrying the request");
             self.http.counters.retried();
             tokio::time::sleep(pause).await;
         }
@@ -168,7 +174,7 @@ impl Repository {
 
     fn url(&self, kind: &str, what: &str) -> Result<Url, FetchError> {
         let path = format!("v2/{}/{kind}/{what}", self.repository);
-        let bad = || FetchError::Protocol { url: self.name(), why: "cannot hold this image name" };
+        let bad = || FetchError::Protocol { url: self.name(), why: "cannot build a URL for this image name" };
         let mut url = self.source.url.join(&path).map_err(|_| bad())?;
         if let Some(registry) = &self.source.mirrors {
             url.query_pairs_mut().append_pair("ns", registry);
@@ -176,7 +182,8 @@ impl Repository {
         Ok(url)
     }
 
-    /// The client for `url`, which `by` an answer has named if it is not this endpoint's own.
+    /// Returns the client for `url`; if it is not the endpoint's own, the part `by` of a response
+    /// has named it.
     fn client(&self, url: &Url, by: &'static str) -> Result<Client, FetchError> {
         let is_free = self.is_ours(url) || self.http.registries.has(url);
         if !is_free && names_local(url) {
@@ -189,12 +196,12 @@ impl Repository {
         url.origin() == self.source.url.origin()
     }
 
-    /// The URL as messages may have it.
-    fn told(&self, url: &Url) -> Url {
+    /// Returns the URL for messages.
+    fn reported(&self, url: &Url) -> Url {
         if self.is_ours(url) { url.clone() } else { server_of(url) }
     }
 
-    /// Sends a request; the head of the answer has to come whole in the time given.
+    /// Sends a request; the complete head of the response must arrive within the stall time.
     async fn send(&self, url: &Url, request: RequestBuilder) -> Result<Response, FetchError> {
         match tokio::time::timeout(self.http.stall, request.send()).await {
             Ok(answer) => answer.map_err(|source| FetchError::transfer(url, source)),
@@ -202,27 +209,28 @@ impl Repository {
         }
     }
 
-    /// Sends a request, answers one challenge, follows redirects; any answer but success is an error.
+    /// Sends a request, answers one challenge, follows redirects; returns an error for any status
+    /// but success.
     async fn ask(&self, method: Method, start: Url, headers: &HeaderMap) -> Result<Response, FetchError> {
         let mut url = start.clone();
         let mut redirects = 0;
         let mut challenged = false;
         loop {
-            let (ours, told) = (self.is_ours(&url), self.told(&url));
+            let (ours, reported) = (self.is_ours(&url), self.reported(&url));
             let mut request =
                 self.client(&url, "redirect")?.request(method.clone(), url.clone()).headers(headers.clone());
             let authorization = self.authorization.lock().clone();
             if let Some(value) = authorization.filter(|_| ours) {
                 request = request.header(AUTHORIZATION, value);
             }
-            let response = self.send(&told, request).await?;
+            let response = self.send(&reported, request).await?;
             let status = response.status();
             if status.is_success() {
                 return Ok(response);
             }
             if status.is_redirection() {
                 redirects += 1;
-                url = next_hop(&url, &told, &response, redirects)?;
+                url = next_hop(&url, &reported, &response, redirects)?;
             } else if status == StatusCode::UNAUTHORIZED && ours {
                 if challenged {
                     return Err(FetchError::Unauthorized { url: shown(&url) });
@@ -232,7 +240,7 @@ impl Repository {
                 url = start.clone();
                 redirects = 0;
             } else {
-                return Err(FetchError::status(&told, &response));
+                return Err(FetchError::status(&reported, &response));
             }
         }
     }
@@ -264,12 +272,12 @@ impl Repository {
         credentials: Option<&Credentials>,
     ) -> Result<String, FetchError> {
         let protocol = |why| FetchError::Protocol { url: shown(asked_by), why };
-        let url = token_url(realm, service, &self.repository).ok_or_else(|| protocol("bad token realm"))?;
+        let url = token_url(realm, service, &self.repository).ok_or_else(|| protocol("invalid token realm"))?;
         if asked_by.scheme() == "https" && url.scheme() != "https" {
             return Err(protocol("token realm without TLS"));
         }
         let client = self.client(&url, "token realm")?;
-        let told = self.told(&url);
+        let reported = self.reported(&url);
         let request = match credentials {
             Some(Credentials::Basic { username, password }) => {
                 client.get(url.clone()).header(AUTHORIZATION, basic(username, password))
@@ -285,15 +293,15 @@ impl Repository {
             }
             Some(Credentials::RegistryToken(_)) | None => client.get(url.clone()),
         };
-        let response = self.send(&told, request).await?;
+        let response = self.send(&reported, request).await?;
         match response.status() {
             status if status.is_success() => {}
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::BAD_REQUEST => {
-                return Err(FetchError::Unauthorized { url: shown(&told) });
+                return Err(FetchError::Unauthorized { url: shown(&reported) });
             }
-            _ => return Err(FetchError::status(&told, &response)),
+            _ => return Err(FetchError::status(&reported, &response)),
         }
-        let answer = ResponseBody::new(response, told, self.http.stall).whole(TOKEN_MAX).await?;
+        let answer = ResponseBody::new(response, reported, self.http.stall).whole(TOKEN_MAX).await?;
         let answer: Option<TokenAnswer> = serde_json::from_slice(&answer).ok();
         answer.and_then(TokenAnswer::token).ok_or_else(|| protocol("token server sent no token"))
     }
@@ -310,22 +318,22 @@ fn verified(url: &Url, wanted: &Digest, content: Vec<u8>) -> Result<Vec<u8>, Fet
     Err(FetchError::Digest { url: shown(url), wanted: wanted.clone(), found: Digest::of(&content) })
 }
 
-fn next_hop(url: &Url, told: &Url, response: &Response, redirects: usize) -> Result<Url, FetchError> {
-    let refuse = |why| Err(FetchError::Protocol { url: shown(told), why });
+fn next_hop(url: &Url, reported: &Url, response: &Response, redirects: usize) -> Result<Url, FetchError> {
+    let refuse = |why| Err(FetchError::Protocol { url: shown(reported), why });
     if redirects > REDIRECTS_MAX {
         return refuse("too many redirects");
     }
     let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
     let Some(next) = location.and_then(|location| url.join(location).ok()) else {
-        return refuse("redirect to nowhere");
+        return refuse("redirect without a valid Location header");
     };
-    // The HTTP client would make an `Authorization` header of them.
+    // The HTTP client would turn them into an `Authorization` header.
     if !next.username().is_empty() || next.password().is_some() {
-        return refuse("redirect with credentials in it");
+        return refuse("redirect URL contains credentials");
     }
     match (url.scheme(), next.scheme()) {
         ("https", "https") | ("http", "http" | "https") => Ok(next),
-        _ => refuse("redirect to a less safe scheme"),
+        _ => refuse("redirect to a less secure scheme"),
     }
 }
 

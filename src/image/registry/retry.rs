@@ -1,4 +1,4 @@
-//! How long to wait before a registry is asked again, and how often.
+//! Pauses and limits for retries of registry requests.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, SystemTime};
@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 const RETRIES: u32 = 3;
-/// Tests that fail on purpose would mostly sleep.
+/// Shorter in tests, which would otherwise mostly sleep.
 const FIRST_PAUSE: Duration = Duration::from_millis(if cfg!(test) { 30 } else { 300 });
-/// The longest that a server's own wish is followed.
+/// The longest pause that a server can request.
 const ASKED_MAX: Duration = Duration::from_secs(30);
-/// Nothing is tried for the third time, or later, after this: other endpoints, and the caller, wait too.
+/// No third or later attempt starts after this time, since other endpoints and the caller wait.
 const TOTAL_MAX: Duration = Duration::from_secs(60);
 
-/// The pauses between tries of one thing: each twice as long as the one before, none the same on two machines.
+/// The pauses between attempts: each twice as long as the previous one, with jitter.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     tries: u32,
@@ -21,12 +21,13 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// The first try begins.
+    /// Starts with the first attempt.
     pub(crate) fn new() -> Self {
         Self { tries: 0, began: Instant::now() }
     }
 
-    /// The pause before the next try, at least what the server `asked` for; None once it has been tried enough.
+    /// Returns the pause before the next attempt, at least `asked` by the server; `None` after the
+    /// last attempt.
     pub(crate) fn pause(&mut self, asked: Option<Duration>) -> Option<Duration> {
         if self.tries == RETRIES {
             return None;
@@ -38,13 +39,13 @@ impl Backoff {
     }
 }
 
-/// Between two thirds and all of `pause`: machines that failed together must not come back together.
+/// Returns two thirds to all of `pause`: machines that failed together must not retry together.
 fn jittered(pause: Duration) -> Duration {
     let random = u32::try_from(RandomState::new().hash_one(()) % 1024).unwrap_or(0);
     pause * 2 / 3 + pause / 3 * random / 1024
 }
 
-/// The wish in a `Retry-After` header: seconds, or a date.
+/// Parses a `Retry-After` header: seconds, or a date.
 pub(crate) fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     match value.parse() {
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_asks_for_time_gets_it_up_to_a_bound() {
+    async fn a_pause_requested_by_the_server_is_used_up_to_a_limit() {
         let mut backoff = Backoff::new();
         for (asked, given) in [(5, Some(Duration::from_secs(5))), (86_400, Some(ASKED_MAX)), (u64::MAX, None)] {
             let pause = backoff.pause(Some(Duration::from_secs(asked)));
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_took_long_to_fail_is_tried_once_more() {
+    async fn a_slow_failure_is_retried_only_once() {
         let mut backoff = Backoff::new();
         tokio::time::advance(Duration::from_secs(300)).await;
         assert!(backoff.pause(None).is_some());
@@ -87,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_is_read_as_seconds_or_as_a_date() {
+    fn retry_after_is_parsed_as_seconds_or_as_a_date() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_777);
         let read = |value: &str| retry_after(value, now);
         assert_eq!(read("120"), Some(Duration::from_secs(120)));

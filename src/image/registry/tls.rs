@@ -1,4 +1,4 @@
-//! Certificates that an operator gives for one registry, and what they make of TLS.
+//! TLS settings of one registry.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, RootCertStor
 
 use crate::registry::http::ClientError;
 
-/// What TLS with one host needs beside the machine's own CA certificates. Keys are never printed.
+/// TLS settings for one host, in addition to the system's CA certificates. Keys are never printed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Trusted for this host beside the machine's own.
+    /// Trusted for this host in addition to the system's CAs.
     pub(crate) authorities: Vec<CertificateDer<'static>>,
     pub(crate) client: Option<Client>,
 }
 
-/// The certificate chain that we show, and its key.
+/// The client certificate chain and its key.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Client {
     pub(crate) chain: Vec<CertificateDer<'static>>,
-    /// PEM, kept as text since a parsed key cannot be compared.
+    /// PEM; kept as text since a parsed key cannot be compared.
     pub(crate) key: Vec<u8>,
 }
 
-/// PEM that does not hold what it should.
+/// PEM without the expected content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadTls(&'static str);
@@ -41,20 +41,22 @@ impl Tls {
         let authorities = certificates(pem)?;
         let mut roots = RootCertStore::empty();
         for authority in &authorities {
-            roots.add(authority.clone()).map_err(|_| BadTls("holds a certificate that cannot be a CA's"))?;
+            roots
+                .add(authority.clone())
+                .map_err(|_| BadTls("contains a certificate that is not a valid CA certificate"))?;
         }
         self.authorities.extend(authorities);
         Ok(self)
     }
 
-    /// Sets the certificate and key that this machine shows, from PEM.
+    /// Sets the client certificate and its key, from PEM.
     pub fn with_client(mut self, chain: &[u8], key: &[u8]) -> Result<Self, BadTls> {
         let client = Client { chain: certificates(chain)?, key: key.to_vec() };
-        let parsed = client.key().map_err(|_| BadTls("holds no PEM private key"))?;
+        let parsed = client.key().map_err(|_| BadTls("contains no PEM private key"))?;
         match CertifiedKey::from_der(client.chain.clone(), parsed, &ring::default_provider()) {
             Ok(_) => {}
-            Err(rustls::Error::InconsistentKeys(_)) => return Err(BadTls("certificate and key are not of one pair")),
-            Err(_) => return Err(BadTls("certificate or key is of a kind that is not supported")),
+            Err(rustls::Error::InconsistentKeys(_)) => return Err(BadTls("certificate and key do not match")),
+            Err(_) => return Err(BadTls("unsupported type of certificate or key")),
         }
         self.client = Some(client);
         Ok(self)
@@ -75,25 +77,25 @@ impl fmt::Debug for Tls {
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, BadTls> {
-    let bad = BadTls("holds no PEM certificates");
+    let bad = BadTls("contains no PEM certificates");
     let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>().map_err(|_| bad)?;
     if all.is_empty() { Err(bad) } else { Ok(all) }
 }
 
-/// For clients that never use TLS: no server is trusted.
+/// Returns a configuration for clients that never use TLS: it trusts no server.
 pub(crate) fn without_trust() -> Result<ClientConfig, ClientError> {
     let config = builder(&Arc::new(ring::default_provider()))?;
     Ok(config.with_root_certificates(RootCertStore::empty()).with_no_client_auth())
 }
 
-/// TLS with the machine's own CAs, and with what is configured for the host.
+/// Returns a configuration with the system's CAs and the settings for the host.
 pub(crate) fn client_config(own: Option<&Tls>) -> Result<ClientConfig, ClientError> {
     let authorities = own.map(|tls| &tls.authorities[..]).unwrap_or_default();
     let mut roots = RootCertStore::empty();
     let machine = rustls_native_certs::load_native_certs().certs;
     let (added, _) = roots.add_parsable_certificates(machine.into_iter().chain(authorities.iter().cloned()));
     if added == 0 {
-        return Err("this machine has no CA certificates".into());
+        return Err("no CA certificates found on this machine".into());
     }
     let provider = Arc::new(ring::default_provider());
     let ordinary = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build()?;
@@ -111,9 +113,9 @@ fn builder(
     ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()
 }
 
-/// The ordinary check of a server's certificate, and one case beside it: a registry that shows the very certificate
-/// which the operator named as its CA. That is what the usual recipe for a self-signed certificate makes, and the
-/// ordinary check refuses a CA's certificate as a server's, whoever named it.
+/// Verifies server certificates as usual, with one addition: it accepts a server certificate that
+/// is itself configured as the CA. The common openssl command for self-signed certificates creates
+/// such a CA certificate, which the usual verification refuses as a server certificate.
 #[derive(Debug)]
 struct Verifier {
     ordinary: Arc<WebPkiServerVerifier>,
@@ -133,7 +135,7 @@ impl ServerCertVerifier for Verifier {
         let Err(rustls::Error::InvalidCertificate(CertificateError::Other(problem))) = &outcome else {
             return outcome;
         };
-        // Dates are looked at before this is found; the host name is not.
+        // Dates are checked before this error is returned; the host name is not.
         let is_authority = problem.0.downcast_ref() == Some(&webpki::Error::CaUsedAsEndEntity);
         if is_authority && self.named.iter().any(|named| named == server) {
             rustls::client::verify_server_name(&ParsedCertificate::try_from(server)?, name)?;

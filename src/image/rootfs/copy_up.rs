@@ -1,7 +1,8 @@
-//! Copying a tree of an image: contents, owners, modes, times, attributes, links, holes and special files.
+//! Copies a tree of an image: contents, owners, modes, times, attributes, hard links, holes and
+//! special files.
 //!
-//! What is copied does not change meanwhile, and nobody else has what is written yet. Memory does not grow with the
-//! tree: which files are the same by hard links is kept in a directory of its own.
+//! The source does not change during the copy, and no other process has access to the copy yet.
+//! Memory does not grow with the tree: hard-linked files are recorded in a directory.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,8 +17,9 @@ use rustix::io::Errno;
 use crate::layer::metadata::{MetadataCopier, owners, times_of};
 use crate::layer::whiteout::is_whiteout;
 
-/// Copies all that is in the directory `from`, and its looks, to the directory `to`. `links` is an empty directory on
-/// the file system of `to`, which the caller removes afterwards. Fails soon after it was `given_up`.
+/// Copies the content and the metadata of the directory `from` to the directory `to`. `links` is an
+/// empty directory on the file system of `to`, which the caller removes afterwards. Returns an
+/// error soon after `given_up` was set.
 pub(crate) fn copy_tree(
     from: OwnedFd,
     to: BorrowedFd<'_>,
@@ -27,11 +29,11 @@ pub(crate) fn copy_tree(
     Copy { links, copier: MetadataCopier::default(), given_up }.directory(from, to)
 }
 
-/// What is copied before a look at whether that was given up.
+/// Bytes copied between two checks for cancellation.
 const PIECE: u64 = 8 << 20;
 
 struct Copy<'a> {
-    /// Every file with several names is here once more, named by its number in the image.
+    /// Has a second link to every file with several names, named by its inode number in the image.
     links: BorrowedFd<'a>,
     copier: MetadataCopier,
     given_up: &'a AtomicBool,
@@ -39,10 +41,11 @@ struct Copy<'a> {
 
 impl Copy<'_> {
     fn check(&self) -> io::Result<()> {
-        if self.given_up.load(Ordering::Relaxed) { Err(io::Error::other("it was given up")) } else { Ok(()) }
+        if self.given_up.load(Ordering::Relaxed) { Err(io::Error::other("the copy was cancelled")) } else { Ok(()) }
     }
 
-    /// Two descriptors for each level, and an image has [`crate::layer::root::DEPTH_MAX`] of those at most.
+    /// Uses two descriptors for each level; an image has at most [`crate::layer::root::DEPTH_MAX`]
+    /// levels.
     fn directory(&mut self, from: OwnedFd, to: BorrowedFd<'_>) -> io::Result<()> {
         let mut entries = rustix::fs::Dir::new(from)?;
         while let Some(entry) = entries.read() {
@@ -55,7 +58,7 @@ impl Copy<'_> {
             let stat = match rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(stat) if is_whiteout(&stat) => continue,
                 Ok(stat) => stat,
-                // A whiteout in a directory of one layer alone is listed, and yet not there.
+                // A whiteout in a directory of a single layer is listed but cannot be opened.
                 Err(Errno::NOENT) => continue,
                 Err(errno) => return Err(errno.into()),
             };
@@ -66,7 +69,7 @@ impl Copy<'_> {
                 kind => special(to, name, kind, &stat)?,
             }
         }
-        // Last, since all that was made in it changed its time.
+        // Last, since creating the entries changed the time.
         self.copier.dress(entries.fd()?, to, &entries.stat()?)
     }
 
@@ -82,7 +85,7 @@ impl Copy<'_> {
         if let Some(same) = &several {
             match rustix::fs::linkat(self.links, same, to, name, AtFlags::empty()) {
                 Ok(()) => return Ok(()),
-                // The first of them, or the file system takes no more links to it.
+                // It is the first one, or the file system allows no more links to it.
                 Err(Errno::NOENT | Errno::MLINK) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -99,7 +102,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Holes stay holes: a small layer can hold a file larger than any disk.
+    /// Keeps holes: a small layer can contain a file larger than any disk.
     fn contents(&self, from: &File, to: &File) -> io::Result<()> {
         let length = rustix::fs::fstat(from)?.st_size;
         let mut at = 0;
@@ -129,7 +132,7 @@ fn symlink(from: BorrowedFd<'_>, to: BorrowedFd<'_>, name: &OsStr, stat: &Stat) 
 fn special(to: BorrowedFd<'_>, name: &OsStr, kind: FileType, stat: &Stat) -> io::Result<()> {
     rustix::fs::mknodat(to, name, kind, Mode::empty(), stat.st_rdev)?;
     apply_name_metadata(to, name, stat)?;
-    // Not before: a new owner takes set-id bits away. It is no link, we have just made it.
+    // After the owner, since a new owner clears set-id bits. Not a link: it was just created here.
     rustix::fs::chmodat(to, name, Mode::from_raw_mode(stat.st_mode), AtFlags::empty())?;
     Ok(())
 }
@@ -140,7 +143,7 @@ fn apply_name_metadata(to: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> io::Res
     Ok(rustix::fs::utimensat(to, name, &times_of(stat), AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
-/// Opens a directory of ours.
+/// Opens a directory that crisp created.
 pub(crate) fn open_directory(path: &std::path::Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)

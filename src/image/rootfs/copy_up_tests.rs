@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 
-/// Copies `from`, and gives the directory with the copy.
+/// Copies `from` and returns the directory with the copy.
 fn copied(from: &Path) -> tempfile::TempDir {
     let above = tempfile::tempdir().unwrap();
     let (copy, links) = (above.path().join("copy"), above.path().join("links"));
@@ -92,15 +92,15 @@ fn owners_attributes_and_special_files_are_the_same_in_the_copy() {
         let original = fs::symlink_metadata(at(name)).unwrap();
         assert_eq!((look(name).mode(), look(name).rdev()), (original.mode(), original.rdev()), "{name}");
     }
-    assert!(!to("whiteout").exists(), "it stands for nothing");
+    assert!(!to("whiteout").exists(), "a whiteout is not copied");
 }
 
 #[test]
-fn a_copy_that_is_given_up_ends_before_the_next_file() {
+fn a_cancelled_copy_stops_before_the_next_file() {
     let [from, to, links] = [(); 3].map(|()| tempfile::tempdir().unwrap());
     fs::write(from.path().join("file"), "x").unwrap();
     let open = |dir: &tempfile::TempDir| open_directory(dir.path()).unwrap();
     let copied = copy_tree(open(&from), open(&to).as_fd(), open(&links).as_fd(), &AtomicBool::new(true));
-    assert!(copied.unwrap_err().to_string().contains("given up"));
+    assert!(copied.unwrap_err().to_string().contains("the copy was cancelled"));
     assert_eq!(fs::read_dir(to.path()).unwrap().count(), 0);
 }

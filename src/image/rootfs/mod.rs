@@ -1,4 +1,4 @@
-//! Looking into an image: its accounts, its files, copies of a part of it.
+//! Access to the content of an image: accounts, files, copies of a part of it.
 
 pub(crate) mod copy_up;
 pub(crate) mod passwd;

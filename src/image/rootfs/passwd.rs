@@ -1,6 +1,6 @@
-//! The users and groups an image knows, from its own `/etc/passwd` and `/etc/group`.
+//! The users and groups of an image, from its `/etc/passwd` and `/etc/group`.
 
-/// Each file is read up to this size; a larger one is an attack or a mistake.
+/// Size limit of each file; a larger one is an attack or a mistake.
 pub(crate) const FILE_MAX: u64 = 1 << 20;
 const LINE_MAX: usize = 64 * 1024;
 
@@ -28,7 +28,7 @@ pub struct Group {
     pub members: Vec<String>,
 }
 
-/// Everything an image's account files say.
+/// The content of an image's account files.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Accounts {
     users: Vec<Passwd>,
@@ -36,7 +36,7 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Reads both files; lines that make no sense are skipped, as the C library does.
+    /// Parses both files; invalid lines are skipped, as the C library does.
     pub fn parse(passwd: &[u8], group: &[u8]) -> Self {
         Self { users: lines(passwd).filter_map(user).collect(), groups: lines(group).filter_map(a_group).collect() }
     }
@@ -53,13 +53,14 @@ impl Accounts {
         self.groups.iter().find(|group| group.name == name)
     }
 
-    /// Groups that list `user` as a member.
+    /// Returns the groups that list `user` as a member.
     pub(crate) fn groups_of(&self, user: &str) -> impl Iterator<Item = u32> {
         self.groups.iter().filter(move |group| group.members.iter().any(|name| name == user)).map(|group| group.gid)
     }
 }
 
-/// Whole lines of text; one with control characters could smuggle something into a file made from it.
+/// Returns the lines that are valid text; control characters could inject lines into a file
+/// generated from them.
 fn lines(content: &[u8]) -> impl Iterator<Item = &str> {
     content
         .split(|&b| b == b'\n')
@@ -85,7 +86,7 @@ fn a_group(line: &str) -> Option<Group> {
     Some(Group { name, gid, members })
 }
 
-/// Ids a process can have and the kernel's interfaces can all carry.
+/// Parses an id that a process can have and all kernel interfaces can represent.
 pub(crate) fn id(text: &str) -> Option<u32> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn senseless_lines_are_skipped() {
+    fn invalid_lines_are_skipped() {
         let passwd = b"root:x:0:0:root:/root:/bin/sh\n\n# no\nbad\n:x:1:1::/:\nminus:x:-1:0::/:\n\
             big:x:4294967296:0::/:\nmax:x:4294967295:0::/:\ntab:x:7:7::/ho\tme:\nlast:x:5:6";
         let accounts = Accounts::parse(passwd, b"g:x:5:a,b,,c\nshort:x:6\n\xff:x:1:\n");

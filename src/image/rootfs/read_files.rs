@@ -1,4 +1,5 @@
-//! Looking into an image as a container would see it, without anything showing on the host.
+//! Reads files of an image as a container would see them, without mounts that are visible on the
+//! host.
 
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
@@ -12,25 +13,25 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use crate::layer::confined_root::{ConfinedRoot, INSIDE, retry};
 use crate::layer::whiteout::is_whiteout;
 
-/// An image that could not be looked into.
+/// An image whose files could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RootfsError {
-    /// A private mount namespace or the overlay in it could not be made.
+    /// A private mount namespace or the overlay in it could not be created.
     #[error("{0}")]
     Mount(&'static str, #[source] io::Error),
-    /// The thread for it could not be started, or died.
-    #[error("running the thread that looks into an image")]
+    /// The thread could not be started, or panicked.
+    #[error("running the thread that reads an image")]
     Thread(#[source] io::Error),
     /// A file in the image could not be read.
     #[error("reading {0} in the image")]
     Read(&'static str, #[source] io::Error),
-    /// A file in the image is too large to be what it should be.
+    /// A file in the image is larger than the limit.
     #[error("{0} in the image is larger than {1} bytes")]
     TooLarge(&'static str, u64),
 }
 
 impl RootfsError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Thread(source) if source.kind() == io::ErrorKind::WouldBlock => model::ErrorKind::Exhausted,
@@ -40,7 +41,7 @@ impl RootfsError {
     }
 }
 
-/// Shows `work` an image as its layers show it together.
+/// Runs `work` with the merged root of an image.
 ///
 /// `lowers` are the layers relative to `layers_dir`, top-most first; `mount_point` is any directory.
 pub(crate) fn show<T: Send>(
@@ -56,17 +57,17 @@ pub(crate) fn show<T: Send>(
     }
     let options = format!("lowerdir={}", lowers.join(":"));
     std::thread::scope(|scope| {
-        // The thread, its working directory and its mount namespace are thrown away together.
+        // The mount namespace and the working directory end with the thread.
         let thread = std::thread::Builder::new().name("image-view".to_owned()).spawn_scoped(scope, || {
             let root = mounted(layers_dir, mount_point, &options)?;
             Ok(work(&root))
         });
         let thread = thread.map_err(RootfsError::Thread)?;
-        thread.join().map_err(|_| RootfsError::Thread(io::Error::other("it panicked")))?
+        thread.join().map_err(|_| RootfsError::Thread(io::Error::other("the thread panicked")))?
     })
 }
 
-/// What is at `path`, every link on the way followed inside the image; none where there is nothing.
+/// Finds `path`, following links inside the image; returns `None` if it does not exist.
 pub(crate) fn find(root: &ConfinedRoot, path: &Path) -> io::Result<Option<(OwnedFd, Stat)>> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let open = || rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), INSIDE);
@@ -76,11 +77,11 @@ pub(crate) fn find(root: &ConfinedRoot, path: &Path) -> io::Result<Option<(Owned
         Err(errno) => return Err(errno.into()),
     };
     let stat = rustix::fs::fstat(&found)?;
-    // Nothing hides it where there is one layer alone.
+    // With a single layer, no overlay hides whiteouts.
     Ok(if is_whiteout(&stat) { None } else { Some((found, stat)) })
 }
 
-/// Reads small files of an image, as its layers show them together; absent ones are None.
+/// Reads small files from the merged layers of an image; files that do not exist are `None`.
 ///
 /// `lowers` are the layers relative to `layers_dir`, top-most first; `mount_point` is any directory.
 pub(crate) fn read_files<const N: usize>(

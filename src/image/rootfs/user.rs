@@ -1,13 +1,13 @@
-//! Which user and groups a container's process gets.
+//! Resolves the user and groups of a container's process.
 
 use crate::rootfs::passwd::{Accounts, Passwd, id};
 
-/// What the container and its image ask for.
+/// The user as requested by the container and by its image.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct UserRequest<'a> {
-    /// Numeric user of the container; wins over everything.
+    /// Numeric user of the container; has precedence over all others.
     pub run_as_user: Option<i64>,
-    /// Named user of the container; empty is none.
+    /// User name of the container; empty is none.
     pub run_as_username: &'a str,
     /// Numeric group of the container; needs one of the two above.
     pub run_as_group: Option<i64>,
@@ -15,46 +15,46 @@ pub struct UserRequest<'a> {
     pub image_user: &'a str,
 }
 
-/// Who a container's process runs as.
+/// The user and groups of a container's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     /// User id.
     pub uid: u32,
     /// Primary group.
     pub gid: u32,
-    /// Groups the image's `/etc/group` adds for this user, sorted, without the primary one.
+    /// Additional groups of the user in the image's `/etc/group`, sorted, without the primary one.
     pub groups: Vec<u32>,
-    /// Home directory; `/` where the image knows none.
+    /// Home directory; `/` if the image does not define it.
     pub home: String,
 }
 
-/// A user or group that cannot be had.
+/// A user or group that could not be resolved.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UserError {
     /// A number below 0 or above 2147483647.
-    #[error("{what} {value} is not between 0 and 2147483647")]
+    #[error("{what} {value} must be between 0 and 2147483647")]
     Range {
-        /// Which of the settings.
+        /// The setting.
         what: &'static str,
         /// Its value.
         value: String,
     },
-    /// The image's `/etc/passwd` has no such name.
+    /// A user name is not in the image's `/etc/passwd`.
     #[error("user {0:?} is not in the image's /etc/passwd")]
     NoSuchUser(String),
-    /// The image's `/etc/group` has no such name.
+    /// A group name is not in the image's `/etc/group`.
     #[error("group {0:?} is not in the image's /etc/group")]
     NoSuchGroup(String),
-    /// A group was asked for without a user.
+    /// A group was requested without a user.
     #[error("run_as_group is set without run_as_user or run_as_username")]
     GroupAlone,
-    /// An empty name beside a colon, or several colons.
-    #[error("image user {0:?} is not user[:group]")]
+    /// An empty name next to a colon, or several colons.
+    #[error("invalid image user {0:?}: expected user[:group]")]
     Malformed(String),
 }
 
 impl UserError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Range { .. } | Self::NoSuchUser(_) | Self::NoSuchGroup(_) | Self::GroupAlone | Self::Malformed(_) => {
@@ -64,15 +64,16 @@ impl UserError {
     }
 }
 
-/// Finds the user of a container: what the container asks for, else what the image says, else root.
+/// Resolves the user of a container: the container's request, otherwise the image's user, otherwise
+/// root.
 ///
-/// The image's group counts only together with the image's user.
+/// The image's group is used only together with the image's user.
 pub fn resolve_user(accounts: &Accounts, ask: UserRequest<'_>) -> Result<User, UserError> {
     let explicit = ask.run_as_user.is_some() || !ask.run_as_username.is_empty();
     if ask.run_as_group.is_some() && !explicit {
         return Err(UserError::GroupAlone);
     }
-    // What the image says is not even read where the container says something.
+    // The image's user is not even parsed if the container requests one.
     let (user, group) = if explicit { ("", None) } else { split(ask.image_user)? };
     let (uid, entry) = match ask.run_as_user {
         Some(uid) => {
@@ -109,7 +110,7 @@ fn in_range(what: &'static str, value: i64) -> Result<u32, UserError> {
     small.ok_or_else(|| UserError::Range { what, value: value.to_string() })
 }
 
-/// A number, or None where the text is a name. A number out of range is never taken as a name.
+/// Parses a number; `None` if the text is a name. A number out of range is never treated as a name.
 fn number(what: &'static str, text: &str) -> Result<Option<u32>, UserError> {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_numbers_find_the_same_user() {
+    fn names_and_numbers_resolve_to_the_same_user() {
         let web = User { uid: 1000, gid: 1000, groups: vec![10, 29], home: "/srv/web".into() };
         assert_eq!(image("web").unwrap(), web);
         assert_eq!(image("1000").unwrap(), web);
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_out_of_range_are_refused_and_never_taken_as_names() {
+    fn numbers_out_of_range_are_refused_and_not_treated_as_names() {
         for bad in
             ["4294967296", "4294967295", "2147483648", "-1", "4294967296:0", "0:4294967296", "99999999999999999999"]
         {
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_container_asks_wins_over_the_image() {
+    fn the_request_of_the_container_overrides_the_image() {
         let ask = UserRequest { run_as_user: Some(1000), image_user: "0:29", ..UserRequest::default() };
         assert_eq!(resolve_user(&accounts(), ask).unwrap().gid, 1000);
         let ask = UserRequest { run_as_user: Some(1000), image_user: "a:b:c", ..UserRequest::default() };

@@ -1,4 +1,4 @@
-//! What an image has at a path: looked at before it is mounted, or copied for a container to write to.
+//! Paths in an image: their type, and copies that a container can write to.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -15,16 +15,16 @@ use crate::store::durable::{DiskError, io_kind};
 use crate::store::layer_refs::HoldError;
 use crate::store::{Store, durable};
 
-/// A directory of a container's that begins as a copy of what its image has at a path.
+/// A directory of a container that starts as a copy of a path in its image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Volume {
-    /// Where it is in the container: an absolute path.
+    /// Absolute path in the container.
     pub path: PathBuf,
-    /// The directory on the host, not yet there.
+    /// Directory on the host; must not exist yet.
     pub directory: PathBuf,
 }
 
-/// What stands at a path in an image.
+/// The type of a file in an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// A directory.
@@ -35,41 +35,41 @@ pub enum FileKind {
     Special,
 }
 
-/// A part of an image that could not be looked at or copied.
+/// A path of an image that could not be inspected or copied.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// The image's layers are gone.
+    /// The image's layers were removed.
     #[error(transparent)]
     Gone(#[from] HoldError),
-    /// The image could not be looked into.
+    /// The image could not be mounted.
     #[error(transparent)]
     View(#[from] RootfsError),
-    /// The path leads in circles, through a file, or is too long.
+    /// The path has a symlink loop, leads through a file, or is too long.
     #[error("finding {path:?} in the image")]
     Find {
         /// The path in the image.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// Only a directory can be a volume.
+    /// A volume must be a directory.
     #[error("{0:?} in the image is not a directory")]
     NotADirectory(PathBuf),
-    /// The copy could not be made.
+    /// The copy failed.
     #[error("copying {path:?} of the image")]
     Copy {
         /// The path in the image.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// A directory of the host's could not be made or removed.
+    /// A directory on the host could not be created or removed.
     #[error(transparent)]
     Disk(#[from] DiskError),
 }
 
 impl VolumeError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Gone(source) => source.kind(),
@@ -82,7 +82,8 @@ impl VolumeError {
 }
 
 impl Store {
-    /// What an image has at `path`, every link followed inside the image; none where there is nothing. Blocks.
+    /// Returns the type of `path` in an image, following links inside the image; `None` if it does
+    /// not exist. Blocks.
     pub fn inspect(&self, image: &Image, path: &Path) -> Result<Option<FileKind>, VolumeError> {
         let failed = |source| VolumeError::Find { path: path.to_owned(), source };
         let _pin = self.catalog.pin(image.chain.clone());
@@ -94,10 +95,11 @@ impl Store {
         }))
     }
 
-    /// Makes each volume's directory and fills it with what the layers `lowers` have at its path.
+    /// Creates each volume's directory and copies its path in the layers `lowers` to it.
     ///
-    /// Every path is looked up inside the image. One that is not there gives an empty directory, owned by root. What
-    /// was made stays when a later one fails, or when the work is given up. Blocks.
+    /// Every path is looked up inside the image. A path that does not exist gives an empty
+    /// directory, owned by root. Directories that were created stay when a later one fails or the
+    /// work is cancelled. Blocks.
     pub fn fill(&self, lowers: &[String], volumes: &[Volume], given_up: &AtomicBool) -> Result<(), VolumeError> {
         if volumes.is_empty() {
             return Ok(());

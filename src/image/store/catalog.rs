@@ -1,17 +1,19 @@
-//! The store on disk: which images and layers there are, and who uses them.
+//! The store on disk: its images and layers, and their users.
 //!
 //! ```text
-//! ROOT/lock            held by the one process that owns the store
+//! ROOT/lock            locked by the process that owns the store
 //!      images/HEX.json one record per image, by config digest
-//!      blobs/HEX       manifests and configs, as they came
+//!      blobs/HEX       manifests and configs, as received
 //!      layers/N/fs     a layer's files;  layers/N/layer.json its record
-//!      layers/N/tar-split.zst what its tar stream had beside them;  layers/N/replaced/ content that the stream itself replaced
-//!      tmp/            work in progress and trash: emptied at every start
-//!      view/           where a thread of its own sees an overlay mounted
+//!      layers/N/tar-split.zst  its tar stream without file contents
+//!      layers/N/replaced/      content that a later entry of the same stream replaced
+//!      tmp/            work in progress and removed layers: emptied at every start
+//!      view/           mount point of an overlay, in the mount namespace of a separate thread
 //! ```
-//! A layer enters `layers/` by rename after one sync of the filesystem, an image record after that; it leaves in the
-//! opposite order, and its directory by rename into `tmp/`. Reference counts are never stored: they follow from the
-//! records and the holds. Whatever a crash leaves is then either whole, or nobody's and swept.
+//! A layer enters `layers/` by rename after one sync of the filesystem, an image record after that;
+//! removal is in reverse order, and a layer's directory is renamed to `tmp/`. Reference counts are
+//! never stored: they are computed from the records and the holds. After a crash, every entry is
+//! either complete, or unreferenced and swept.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
@@ -34,18 +36,18 @@ use crate::store::load::{clear, load_images, load_layers};
 
 /// The format of records this version reads and writes.
 pub(crate) const VERSION: u32 = 2;
-/// The shortest prefix of an id that stands for an image, as with CRI-O.
+/// The shortest prefix of an id that identifies an image, as in CRI-O.
 const ID_PREFIX_MIN: usize = 3;
-/// The same after `sha256:`: fewer digits may be the tag of an image called sha256.
+/// The shortest prefix after `sha256:`; fewer digits may be the tag of an image named sha256.
 const QUALIFIED_ID_PREFIX_MIN: usize = 12;
 
 /// A store that could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process has it open.
     #[error("image store {} is in use by another process", .0.display())]
     InUse(PathBuf),
-    /// Written by another version of crisp.
+    /// The store was written by another version of crisp.
     #[error(
         "{} has format {found}, this version reads format {VERSION} only: remove the image store, or use the version that \
          wrote it", path.display()
@@ -56,13 +58,13 @@ pub enum OpenError {
         /// Its format.
         found: u32,
     },
-    /// A file or directory of the store failed.
+    /// An operation on a file or directory of the store failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
 }
 
 impl OpenError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::InUse(_) => model::ErrorKind::Busy,
@@ -75,7 +77,7 @@ impl OpenError {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ImageRecord {
     pub(crate) version: u32,
-    /// Counts up with every record written: where two claim a tag, the later one has it.
+    /// Incremented with every record written: if two have the same tag, the later one owns it.
     pub(crate) generation: u64,
     pub(crate) image: Image,
 }
@@ -84,11 +86,13 @@ pub(crate) struct ImageRecord {
 pub(crate) struct Catalog {
     pub(crate) root: PathBuf,
     pub(crate) state: Mutex<State>,
-    /// Held while an image is being added or removed.
+    /// Locked while an image is added or removed.
     pub(crate) change: Mutex<()>,
-    /// The root directory, open from the start: the kernel tells of lost writes only who was there before.
+    /// The root directory, open from the start: the kernel reports lost writes only to descriptors
+    /// opened before.
     pub(crate) disk: File,
-    /// How often the kernel said that writes were lost. What was being unpacked at that time cannot be trusted.
+    /// Number of times the kernel reported lost writes. Layers unpacked at such a time are not
+    /// trusted.
     pub(crate) losses: AtomicU64,
     /// Keeps the lock file locked.
     _lock: ProcessLock,
@@ -100,19 +104,20 @@ pub(crate) struct State {
     /// Tags and digest references to image ids.
     pub(crate) names: HashMap<String, Digest>,
     pub(crate) layers: HashMap<Digest, Arc<Layer>>,
-    /// Layers that are unpacked, and the losses when that began; several of one chain id where registries differ.
+    /// Layers that are unpacked, with the value of `losses` at that start; several per chain id if
+    /// the registries differ.
     pub(crate) staged: Vec<(Weak<Staged>, u64)>,
     pub(super) holds: HashMap<String, BTreeSet<Digest>>,
-    /// Layers that work in progress counts on.
+    /// Layers that pulls and imports in progress need.
     pub(super) pins: HashMap<Digest, usize>,
     pub(crate) next_number: u64,
     pub(crate) generation: u64,
-    /// Before the first sweep we do not know who holds what, so nothing is freed.
+    /// Before the first sweep the holds are unknown, so nothing is freed.
     pub(super) swept: bool,
 }
 
 impl Catalog {
-    /// Opens or makes the store at `root` and drops what a crash left half done.
+    /// Opens or creates the store at `root` and removes the leftovers of a crash.
     pub(crate) fn open(root: &Path) -> Result<Self, OpenError> {
         durable::private_directory(root)?;
         let root = std::fs::canonicalize(root).map_err(durable::at("resolving", root))?;
@@ -156,7 +161,7 @@ impl Catalog {
         self.root.join("blobs").join(digest.hex())
     }
 
-    /// A number no layer has had since the store was opened.
+    /// Returns a number that no layer has had since the store was opened.
     pub(crate) fn fresh_number(&self) -> u64 {
         let mut state = self.state();
         state.next_number += 1;
@@ -165,14 +170,15 @@ impl Catalog {
 }
 
 impl State {
-    /// The image that has this name, which is one in full.
+    /// Returns the image with this full name.
     pub(crate) fn named(&self, name: &str) -> Option<&Arc<Image>> {
         self.images.get(self.names.get(name)?)
     }
 
-    /// The image that `text` means, by id, name or the beginning of an id, and in full the name that it was found by.
+    /// Finds the image that `text` identifies by id, name or id prefix, with the full name by which
+    /// it was found.
     ///
-    /// `search` are the registries of a name that has none.
+    /// `search` are the registries for a name without one.
     pub(crate) fn find(&self, text: &str, search: &[String]) -> Option<(&Arc<Image>, Option<String>)> {
         if let Ok(id) = text.parse::<Digest>() {
             return self.images.get(&id).map(|image| (image, None));
@@ -182,13 +188,13 @@ impl State {
         named.next().or_else(|| self.beginning_with(text).map(|image| (image, None)))
     }
 
-    /// The only image whose id begins with `text`.
+    /// Returns the only image whose id begins with `text`.
     fn beginning_with(&self, text: &str) -> Option<&Arc<Image>> {
         let mut matching = self.all_beginning_with(text);
         matching.next().filter(|_| matching.next().is_none())
     }
 
-    /// The images whose ids begin with `text`.
+    /// Returns the images whose ids begin with `text`.
     pub(crate) fn all_beginning_with(&self, text: &str) -> impl Iterator<Item = &Arc<Image>> {
         let (prefix, least) = match text.strip_prefix("sha256:") {
             Some(digits) => (digits, QUALIFIED_ID_PREFIX_MIN),
@@ -198,7 +204,7 @@ impl State {
         self.images.values().filter(move |image| is_prefix && image.id.hex().starts_with(prefix))
     }
 
-    /// Puts an image and its names into the maps; a tag it has leaves any other image, which is returned changed.
+    /// Adds an image and its names to the maps; other images that lose a tag are returned changed.
     pub(crate) fn insert(&mut self, image: Arc<Image>) -> Vec<Arc<Image>> {
         let mut robbed = Vec::new();
         for name in image.repo_tags.iter().chain(&image.repo_digests) {
@@ -215,7 +221,7 @@ impl State {
         robbed
     }
 
-    /// Takes an image out of the maps.
+    /// Removes an image from the maps.
     pub(crate) fn take(&mut self, id: &Digest) {
         self.names.retain(|_, named| named != id);
         self.images.remove(id);

@@ -1,4 +1,5 @@
-//! Adding layers and images to the store, and removing images, so that a crash leaves the old or the new state.
+//! Adds layers and images to the store and removes images, so that a crash leaves the old or the
+//! new state.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -15,43 +16,43 @@ use crate::store::durable;
 use crate::store::durable::DiskError;
 use crate::store::load::beside;
 
-/// A layer that is in the store, or unpacked and about to be.
+/// A layer in the store, or one that is unpacked and will be added.
 #[derive(Debug, Clone)]
 pub(crate) enum ReadyLayer {
     Kept,
-    /// With the losses when unpacking began.
+    /// With the value of `losses` when unpacking began.
     Staged(Arc<Staged>, u64),
 }
 
-/// Which layer is to be unpacked.
+/// A layer to unpack.
 #[derive(Debug, Clone)]
 pub(crate) struct LayerPlan {
     pub(crate) chain_id: Digest,
     pub(crate) diff_id: Digest,
     /// Chain id of the layer below.
     pub(crate) parent: Option<Digest>,
-    /// Unknown for layers of docker archives.
+    /// `None` for layers of docker archives.
     pub(crate) blob: Option<Blob>,
-    /// The registry that the blob comes from, as image names have it; none for an import.
+    /// The registry that the blob comes from, as in image names; `None` for an import.
     pub(crate) registry: Option<String>,
 }
 
 impl LayerPlan {
-    /// Where the layer comes from, if that is a registry.
+    /// Returns the registry and blob that the layer comes from; `None` for an import.
     pub(crate) fn origin(&self) -> Option<Origin> {
         let (registry, blob) = (self.registry.clone()?, self.blob.as_ref()?.digest.clone());
         Some(Origin { registry, blob })
     }
 }
 
-/// An image to be added, its layers being ready.
+/// An image to add, whose layers are ready.
 #[derive(Debug)]
 pub(crate) struct NewImage {
     pub(crate) id: Digest,
     pub(crate) config_json: Vec<u8>,
     /// `user[:group]` of the config.
     pub(crate) user: String,
-    /// Digest and content of the manifest, where there is one.
+    /// Digest and content of the manifest, if there is one.
     pub(crate) manifest: Option<(Digest, Vec<u8>)>,
     /// Chain ids, lowest first.
     pub(crate) chain: Vec<Digest>,
@@ -60,12 +61,13 @@ pub(crate) struct NewImage {
 }
 
 impl Catalog {
-    /// A layer that is here already, kept or staged, wherever it came from: for an import, which only root can make.
+    /// Returns a layer that is kept or staged, whatever its origin: for imports, which require
+    /// root.
     pub(crate) fn ready(&self, chain_id: &Digest) -> Option<ReadyLayer> {
         self.ready_where(chain_id, |_| true)
     }
 
-    /// A layer that is here already, kept or staged, and that came from `origin`.
+    /// Returns a layer that is kept or staged and came from `origin`.
     pub(crate) fn ready_from(&self, chain_id: &Digest, origin: &Origin) -> Option<ReadyLayer> {
         self.ready_where(chain_id, |origins| origins.contains(origin))
     }
@@ -82,7 +84,7 @@ impl Catalog {
         found.map(|(staged, losses)| ReadyLayer::Staged(staged, losses))
     }
 
-    /// Takes a layer in from the registry: unpacks it, or only verifies it where it is here already.
+    /// Receives a layer from the registry: unpacks it, or only verifies it if it is in the store.
     pub(crate) fn receive(
         &self,
         plan: &LayerPlan,
@@ -101,7 +103,7 @@ impl Catalog {
         }
     }
 
-    /// Unpacks a layer beside the store. Nobody else may be unpacking the same one.
+    /// Unpacks a layer beside the store. The caller holds the lock of this layer.
     pub(crate) fn stage(
         &self,
         plan: &LayerPlan,
@@ -129,27 +131,28 @@ impl Catalog {
         Ok(ReadyLayer::Staged(staged, losses))
     }
 
-    /// Makes an image and its layers part of the store: visible, whole and durable. The caller has pinned its chain.
+    /// Adds an image and its layers to the store, complete and durable. The caller has pinned its
+    /// chain.
     pub(crate) fn add(&self, new: NewImage, layers: &[ReadyLayer]) -> Result<Arc<Image>, DiskError> {
         let staged = layers.iter().filter_map(|ready| match ready {
             ReadyLayer::Staged(staged, losses) => Some((staged, *losses)),
             ReadyLayer::Kept => None,
         });
         let mut staged: Vec<(&Arc<Staged>, u64)> = staged.collect();
-        // Lowest first, however they came: what a layer takes over from those below must be finished there.
+        // Lowest first: metadata that a layer copies from the layers below must be final there.
         staged.sort_by_key(|(staged, _)| new.chain.iter().position(|chain_id| *chain_id == staged.record.chain_id));
-        // How long this takes the image decides, so nobody else may have to wait for it.
+        // The image determines how long this takes, so it runs without the change lock.
         self.link_all_across_layers(&new.chain, &staged)?;
         let _change = self.change.lock();
         let known = self.state().images.contains_key(&new.id);
-        // Of a layer that others have kept meanwhile, only where it came from is new.
+        // A layer that another pull has kept in the meantime only needs the new origin.
         let is_kept = |staged: &Staged| self.state().layers.contains_key(&staged.record.chain_id);
         for (known, _) in staged.extract_if(.., |(staged, _)| is_kept(staged)) {
             self.add_origins(&known.record.chain_id, &known.record.origins);
         }
         let (fresh, losses): (Vec<&Arc<Staged>>, Vec<u64>) = staged.into_iter().unzip();
         if losses.iter().any(|then| *then != self.losses.load(Ordering::Acquire)) {
-            let replaced = std::io::Error::other("the disk lost what was written while layers were unpacked");
+            let replaced = std::io::Error::other("the disk lost writes while layers were unpacked");
             return Err(durable::at("syncing", &self.root)(replaced));
         }
         let (id, manifest) = (new.id.clone(), new.manifest.as_ref().map(|(digest, _)| digest.clone()));
@@ -157,14 +160,16 @@ impl Catalog {
         if added.is_err() && !self.state().images.contains_key(&id) {
             let blobs = manifest.iter().chain([&id]).map(|digest| self.blob_path(digest));
             for path in [self.image_path(&id)].into_iter().chain(blobs) {
-                // Nobody's now. The record goes first; what of the rest cannot be removed is swept at the next start.
+                // Unreferenced now. The record is removed first; the rest is removed at the next
+                // start if this fails.
                 std::fs::remove_file(path).ok();
             }
         }
         added
     }
 
-    /// Makes staged layers, lowest first, ready to be kept. Another pull may be doing the same to the same ones.
+    /// Completes staged layers, lowest first. Another pull may do the same with the same layers at
+    /// the same time.
     fn link_all_across_layers(&self, chain: &[Digest], all: &[(&Arc<Staged>, u64)]) -> Result<(), DiskError> {
         for (staged, _) in all {
             let mut adopted = staged.adopted.lock();
@@ -174,7 +179,7 @@ impl Catalog {
             let mut below = self.below(chain, &staged.record.chain_id, all);
             while let Err(error) = staged.link_across_layers(&below) {
                 let then = std::mem::replace(&mut below, self.below(chain, &staged.record.chain_id, all));
-                // Where one of them was moved into place meanwhile, it is done again, which changes nothing else.
+                // If a layer below was moved in the meantime, repeat; the operation is idempotent.
                 if then == below {
                     return Err(durable::at("preparing", &staged.directory)(error));
                 }
@@ -204,13 +209,14 @@ impl Catalog {
         }
         self.keep(fresh)?;
         if let Some(lost) = new.chain.iter().find(|chain_id| !self.state().layers.contains_key(chain_id)) {
-            let gone = std::io::Error::other("the directory of a layer was removed while the image was added");
+            let gone = std::io::Error::other("layer directory was removed while the image was added");
             return Err(durable::at("finding the files of", Path::new(lost.as_str()))(gone));
         }
         self.record(new)
     }
 
-    /// Writes down that a registry has sent a layer that is in the store. Where that fails it only has to send it again.
+    /// Records that a registry has sent a layer in the store. If this fails, the registry must send
+    /// it again.
     fn add_origins(&self, chain_id: &Digest, origins: &[Origin]) {
         let layer = self.state().layers.get(chain_id).cloned();
         let Some(mut layer) = layer.map(|layer| Layer::clone(&layer)) else { return };
@@ -223,12 +229,15 @@ impl Catalog {
         match durable::write_json(&path, &layer.record) {
             Ok(()) => drop(self.state().layers.insert(chain_id.clone(), Arc::new(layer))),
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "a layer's registry is not remembered");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot record the registry of a layer; it will be downloaded again"
+                );
             }
         }
     }
 
-    /// One sync of the whole filesystem is far cheaper than one of each file.
+    /// One sync of the whole filesystem is much faster than one per file.
     fn sync_all(&self) -> Result<(), DiskError> {
         rustix::fs::syncfs(&self.disk).map_err(|errno| {
             self.losses.fetch_add(1, Ordering::AcqRel);
@@ -239,7 +248,8 @@ impl Catalog {
     fn keep(&self, fresh: &[&Arc<Staged>]) -> Result<(), DiskError> {
         for staged in fresh {
             let to = self.layers_dir().join(staged.number.to_string());
-            // Who looks for it finds it before or after, not on the way. It is adopted: nobody has this for long.
+            // A concurrent lookup finds it at the old or at the new path. It is complete, so the
+            // lock is held only briefly.
             let adopted = staged.adopted.lock();
             std::fs::rename(&staged.directory, &to).map_err(durable::at("moving into place", &to))?;
             staged.keep();
@@ -252,7 +262,8 @@ impl Catalog {
         if fresh.is_empty() { Ok(()) } else { durable::sync(&self.layers_dir()) }
     }
 
-    /// Directories of the layers under `chain_id`, nearest first; those that are staged have been adopted.
+    /// Returns the directories of the layers below `chain_id`, nearest first; the staged ones are
+    /// complete.
     fn below(&self, chain: &[Digest], chain_id: &Digest, all: &[(&Arc<Staged>, u64)]) -> Vec<PathBuf> {
         let place = |below: &Digest| {
             let staged = all.iter().find(|(staged, _)| staged.record.chain_id == *below).map(|(staged, _)| *staged);
@@ -300,7 +311,8 @@ impl Catalog {
         self.publish(image)
     }
 
-    /// Writes an image's record, then shows it; an image that loses a tag by this is written after it.
+    /// Writes an image's record, then makes it visible; an image that loses a tag is written after
+    /// it.
     fn publish(&self, image: Image) -> Result<Arc<Image>, DiskError> {
         let (image, generation) = (Arc::new(image), self.next_generation());
         let write = |image: &Image, generation| {
@@ -310,16 +322,20 @@ impl Catalog {
         write(&image, generation)?;
         let robbed = self.state().insert(image.clone());
         for other in robbed {
-            // The later record has the tag in any case, so this one may as well be written another time.
+            // The newer record owns the tag in any case, so this write may fail.
             if let Err(error) = write(&other, generation.saturating_sub(1)) {
-                tracing::warn!(error = &error as &dyn std::error::Error, "a moved tag stays in an older record");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot remove a moved tag from the older record"
+                );
             }
             durable::crash_point(&self.root, "tag taken from the other");
         }
         Ok(image)
     }
 
-    /// Adds names to an image that is here, with the files of all its layers; says None if it is not.
+    /// Adds names to an image in the store whose layers all have their files; returns `None` if
+    /// there is none.
     pub(crate) fn name(
         &self,
         id: &Digest,
@@ -339,8 +355,8 @@ impl Catalog {
         self.publish(image).map(Some)
     }
 
-    /// Removes an image by id with all its names, or one name of it; with its last tag an image goes too. Gives the id of
-    /// the image that it was about.
+    /// Removes an image by id with all its names, or one of its names; with the last tag the image
+    /// is removed. Returns the id of the image.
     pub(crate) fn remove(&self, text: &str, search: &[String]) -> Result<Option<Digest>, DiskError> {
         let id = self.forget(text, search)?;
         self.free()?;
@@ -367,7 +383,8 @@ impl Catalog {
         Ok(Some(image.id.clone()))
     }
 
-    /// Takes an image out of the store; its layers are freed later. The caller holds the change lock.
+    /// Removes an image from the store; its layers are freed later. The caller holds the change
+    /// lock.
     pub(crate) fn drop_image(&self, image: &Image) -> Result<(), DiskError> {
         durable::remove_file(&self.image_path(&image.id))?;
         durable::crash_point(&self.root, "image record removed");

@@ -1,4 +1,4 @@
-//! Staged layers on their way into the store.
+//! Adding staged layers to the store.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::store::commit::{LayerPlan, NewImage, ReadyLayer};
 use crate::store::test_support::{add, base, names, open};
 use crate::test_support::{Head, Tar};
 
-/// An image of these layers and each of them staged, lowest first.
+/// Returns an image of these layers, and each of them staged, lowest first.
 fn staged(store: &Store, tars: &[Vec<u8>]) -> (NewImage, Vec<ReadyLayer>) {
     let made = crate::test_support::Made::new(tars, |tar| tar.to_vec());
     let blob = crate::config::ConfigBlob::parse(&made.config).unwrap();
@@ -35,7 +35,7 @@ fn staged(store: &Store, tars: &[Vec<u8>]) -> (NewImage, Vec<ReadyLayer>) {
 }
 
 #[test]
-fn layers_fit_those_below_in_whatever_order_they_came() {
+fn layers_are_completed_in_any_order_of_arrival() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let looks = Head { kind: b'5', mode: 0o1711, ..Head::default() };
@@ -51,7 +51,7 @@ fn layers_fit_those_below_in_whatever_order_they_came() {
 }
 
 #[test]
-fn nobody_waits_for_a_layer_to_fit_those_below() {
+fn completing_a_layer_does_not_hold_the_change_lock() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     add(&store, &[base()], "a.b/other:1");
@@ -70,7 +70,7 @@ fn nobody_waits_for_a_layer_to_fit_those_below() {
 }
 
 #[test]
-fn pulls_that_share_what_is_unpacked_may_end_at_the_same_time() {
+fn pulls_that_share_staged_layers_may_end_at_the_same_time() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     store.remove_unused().unwrap();

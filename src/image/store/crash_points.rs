@@ -1,4 +1,4 @@
-//! Tests that want to see what the disk has at every step of an operation, as a crash there would leave it.
+//! Lets tests inspect the disk at every step of an operation, as a crash there would leave it.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ type Look = Arc<dyn Fn(&'static str) + Send + Sync>;
 
 static LOOKS: Mutex<Option<HashMap<PathBuf, Look>>> = Mutex::new(None);
 
-/// Calls `look` at every step of the store at `root`, until it is dropped.
+/// Calls `look` at every step of the store at `root`, until the returned value is dropped.
 pub(crate) fn at_each_step(root: &Path, look: impl Fn(&'static str) + Send + Sync + 'static) -> Looking {
     let root = std::fs::canonicalize(root).unwrap();
     let mut looks = LOOKS.lock();

@@ -1,4 +1,4 @@
-//! What a crash leaves at each step, and what becomes of it when the store is opened again.
+//! The state that a crash leaves at each step, and its recovery when the store is opened again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,13 +14,13 @@ use crate::store::crash_points::at_each_step;
 use crate::store::test_support::{add, base, names, open, top, try_open, walk};
 use crate::test_support::Tar;
 
-/// Copies of a store, each as it was at one step of what was done to it.
+/// Copies of a store, one for each step of an operation.
 struct Crashes {
     directory: tempfile::TempDir,
     at: Vec<(&'static str, PathBuf)>,
 }
 
-/// Does `work` to the store at `root`, and keeps what was on disk at every step of it.
+/// Runs `work` on the store at `root`, and copies the disk at every step.
 fn crashes<T>(root: &Path, work: impl FnOnce() -> T) -> (Crashes, T) {
     let directory = tempfile::tempdir().unwrap();
     let at = Arc::new(Mutex::new(Vec::new()));
@@ -42,7 +42,7 @@ impl Crashes {
         self.at.iter().map(|(step, _)| *step).collect()
     }
 
-    /// Opens each copy; after the sweep nothing may be there but what its images need.
+    /// Opens each copy; after the sweep it must contain only the files of its images.
     fn check(&self, judge: impl Fn(&str, &Store)) {
         assert!(self.directory.path().is_dir());
         for (step, copy) in &self.at {
@@ -51,7 +51,7 @@ impl Crashes {
             whole(step, copy, &store);
             judge(step, &store);
             drop(store);
-            // And what was swept stays so.
+            // The removals are durable.
             let again = open(copy);
             again.remove_unused().unwrap();
             whole(step, copy, &again);
@@ -60,7 +60,7 @@ impl Crashes {
     }
 }
 
-/// Every image can be used, and there is nothing that no image needs.
+/// Checks that every image is usable, and that nothing else is in the store.
 fn whole(step: &str, root: &Path, store: &Store) {
     let images = store.list();
     for image in &images {
@@ -75,10 +75,10 @@ fn whole(step: &str, root: &Path, store: &Store) {
     let mut layers: Vec<Digest> = images.iter().flat_map(|image| image.chain.clone()).collect();
     layers.sort();
     layers.dedup();
-    assert_eq!(names(&store.layers_dir()).len(), layers.len(), "{step}: layers of nobody");
-    assert_eq!(names(&root.join("images")).len(), images.len(), "{step}: records of nobody");
+    assert_eq!(names(&store.layers_dir()).len(), layers.len(), "{step}: unreferenced layers");
+    assert_eq!(names(&root.join("images")).len(), images.len(), "{step}: unreferenced records");
     let blobs: usize = images.iter().map(|image| 1 + usize::from(image.manifest.is_some())).sum();
-    assert_eq!(names(&root.join("blobs")).len(), blobs, "{step}: blobs of nobody");
+    assert_eq!(names(&root.join("blobs")).len(), blobs, "{step}: unreferenced blobs");
     assert!(names(&root.join("tmp")).is_empty(), "{step}: {:?}", names(&root.join("tmp")));
     let (usage, real) = (store.usage(), walk(root));
     assert_eq!((usage.bytes, usage.inodes), (real.bytes, real.inodes), "{step}");
@@ -130,8 +130,8 @@ fn a_crash_while_a_tag_moves_leaves_it_with_one_image() {
         seen.lock().push(store.find("a.b/x:1").unwrap().id.clone());
     });
     let moved = owners.iter().position(|owner| *owner == new.id).unwrap();
-    assert!(owners[..moved].iter().all(|owner| *owner == old.id), "it moves once");
-    assert!(owners[moved..].iter().all(|owner| *owner == new.id), "and does not come back");
+    assert!(owners[..moved].iter().all(|owner| *owner == old.id), "the tag moves once");
+    assert!(owners[moved..].iter().all(|owner| *owner == new.id), "and does not move back");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_crash_at_any_step_of_removing_leaves_the_old_or_the_new_state() {
 }
 
 #[test]
-fn a_crash_at_any_step_of_taking_a_name_away_leaves_the_old_or_the_new_state() {
+fn a_crash_at_any_step_of_removing_a_name_leaves_the_old_or_the_new_state() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     add(&store, &[base()], "a.b/x:1");
@@ -162,7 +162,7 @@ fn a_crash_at_any_step_of_taking_a_name_away_leaves_the_old_or_the_new_state() {
 }
 
 #[test]
-fn a_crash_at_any_step_of_pruning_leaves_some_images_and_nothing_else() {
+fn a_crash_at_any_step_of_pruning_leaves_only_complete_images() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     store.remove_unused().unwrap();
@@ -194,14 +194,14 @@ fn a_crash_at_any_step_of_an_import_leaves_the_old_or_the_new_state() {
     });
 }
 
-/// A store with two images over one base, closed.
+/// Creates a store with two images on one base, and closes it.
 fn two_images(root: &Path) -> [Arc<Image>; 2] {
     let store = open(root);
     [add(&store, &[base(), top("1")], "a.b/x:1"), add(&store, &[base(), top("2")], "a.b/x:2")]
 }
 
 #[test]
-fn a_spoilt_layer_record_costs_its_images_and_no_space() {
+fn a_damaged_layer_record_drops_its_images_and_frees_the_space() {
     let flip = |text: &str| text.replacen("sha256:", "sha256:0", 1).replacen("0\"", "\"", 1);
     type Spoil<'a> = &'a dyn Fn(&Path);
     let empty: Spoil = &|path| std::fs::write(path, "").unwrap();
@@ -227,7 +227,7 @@ fn a_spoilt_layer_record_costs_its_images_and_no_space() {
             let store = open(directory.path());
             store.remove_unused().unwrap();
             whole("spoilt", directory.path(), &store);
-            // And the image can be had again.
+            // The image can be added again.
             add(&store, &[base(), top("1")], "a.b/x:1");
             whole("again", directory.path(), &store);
         }
@@ -235,7 +235,7 @@ fn a_spoilt_layer_record_costs_its_images_and_no_space() {
 }
 
 #[test]
-fn a_container_keeps_the_files_of_a_layer_whose_record_is_spoilt() {
+fn a_container_keeps_the_files_of_a_layer_with_a_damaged_record() {
     let directory = tempfile::tempdir().unwrap();
     two_images(directory.path());
     std::fs::write(directory.path().join("layers/1/layer.json"), "").unwrap();
@@ -243,15 +243,15 @@ fn a_container_keeps_the_files_of_a_layer_whose_record_is_spoilt() {
     store.hold_lowers("container", &["2/fs".to_owned(), "1/fs".to_owned()]).unwrap();
     store.remove_unused().unwrap();
     assert_eq!(names(&store.layers_dir()), ["1", "2"]);
-    // The base is unpacked anew, and the container's own stays beside it.
+    // The base is unpacked again; the container's copy stays beside it.
     add(&store, &[base(), top("1")], "a.b/x:1");
     assert_eq!(names(&store.layers_dir()), ["1", "2", "4"]);
     store.release("container").unwrap();
-    assert_eq!(names(&store.layers_dir()), ["2", "4"], "2 is an image's again");
+    assert_eq!(names(&store.layers_dir()), ["2", "4"], "layer 2 belongs to an image again");
 }
 
 #[test]
-fn a_layer_that_is_there_twice_is_kept_once() {
+fn a_duplicate_layer_is_kept_while_a_container_may_use_it() {
     let directory = tempfile::tempdir().unwrap();
     two_images(directory.path());
     let layers = directory.path().join("layers");
@@ -266,7 +266,7 @@ fn a_layer_that_is_there_twice_is_kept_once() {
 }
 
 #[test]
-fn a_missing_layer_does_not_cost_a_container_its_others() {
+fn a_missing_layer_does_not_drop_other_layers_of_a_container() {
     let directory = tempfile::tempdir().unwrap();
     two_images(directory.path());
     std::fs::remove_dir_all(directory.path().join("layers/1")).unwrap();
@@ -277,7 +277,7 @@ fn a_missing_layer_does_not_cost_a_container_its_others() {
 }
 
 #[test]
-fn a_spoilt_or_misnamed_image_record_is_dropped_with_its_blobs_and_layers() {
+fn a_damaged_or_misnamed_image_record_is_dropped_with_its_blobs_and_layers() {
     for spoil in ["", "{", "{\"version\":2}", "\0\0\0\0"] {
         let directory = tempfile::tempdir().unwrap();
         let [one, two] = two_images(directory.path());
@@ -297,7 +297,7 @@ fn a_spoilt_or_misnamed_image_record_is_dropped_with_its_blobs_and_layers() {
 }
 
 #[test]
-fn a_record_of_another_version_is_no_damage_whatever_is_in_it() {
+fn a_record_of_another_version_is_refused_and_not_treated_as_damaged() {
     for (path, found) in [("images", 3), ("layers/1", 3), ("images", 1), ("layers/1", 1)] {
         let directory = tempfile::tempdir().unwrap();
         let [image, _] = two_images(directory.path());
@@ -311,7 +311,7 @@ fn a_record_of_another_version_is_no_damage_whatever_is_in_it() {
 }
 
 #[test]
-fn a_rest_in_tmp_that_cannot_be_removed_holds_nothing_up() {
+fn a_leftover_in_tmp_that_cannot_be_removed_does_not_prevent_opening() {
     let directory = tempfile::tempdir().unwrap();
     two_images(directory.path());
     std::fs::create_dir_all(directory.path().join("tmp/8/fs")).unwrap();

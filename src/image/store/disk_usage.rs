@@ -1,4 +1,4 @@
-//! What the store takes on disk.
+//! Disk usage of the store.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use crate::store::catalog::Catalog;
 use crate::store::durable;
 use crate::store::load::beside;
 
-/// Disk space the store takes.
+/// Disk usage of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usage {
     /// The store's directory.
@@ -19,20 +19,21 @@ pub struct Usage {
 }
 
 impl Catalog {
-    /// What the store takes on disk, which is what `du` would say: layers are weighed once, the rest is a few files.
+    /// Returns the disk usage of the store as `du` would report it: each layer's recorded size,
+    /// plus a few files.
     ///
-    /// A layer still being unpacked is not known yet, and files without a name are in no directory.
+    /// Layers that are still being unpacked and unnamed temporary files are not included.
     pub(crate) fn usage(&self) -> Usage {
         let own = [durable::disk_usage_of(&self.root)];
         let entries = ["", "images", "blobs"].map(|name| durable::disk_usage_of_entries(&self.root.join(name), ""));
         let mut usage = DiskUsage::default();
-        // What cannot be looked at now counts as nothing.
+        // Entries that cannot be read count as 0.
         own.into_iter().chain(entries).flatten().for_each(|part| usage.add(part));
         let mut waiting = Vec::new();
         let state = self.state();
         state.layers.values().for_each(|layer| usage.add(layer.disk_usage()));
         let staged = state.staged.iter().filter_map(|(staged, _)| staged.upgrade());
-        // One that has just been kept is counted among the layers.
+        // A layer that was just kept is counted among the layers.
         for staged in staged.filter(|staged| state.layers.values().all(|layer| layer.number != staged.number)) {
             usage.add(DiskUsage { bytes: staged.record.bytes, inodes: staged.record.inodes });
             waiting.push(staged);

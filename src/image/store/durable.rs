@@ -1,4 +1,4 @@
-//! Small files that survive crashes: written aside, synced, then renamed into place.
+//! Small files that survive crashes: written to a temporary file, synced, then renamed.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::layer::confined_root::DiskUsage;
 
-/// A file of the store that could not be read or written.
+/// A read or write of a file of the store that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} {}", path.display())]
 pub struct DiskError {
@@ -19,19 +19,20 @@ pub struct DiskError {
 }
 
 impl DiskError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         io_kind(&self.source)
     }
 }
 
-/// For `map_err`: what was being done to which path.
+/// For `map_err`: adds the operation and the path.
 pub(crate) fn at(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DiskError {
     let path = path.to_owned();
     move |source| DiskError { doing, path, source }
 }
 
-/// A full disk or quota is the operator's to solve, a bad layer its maker's, the rest is ours.
+/// Returns the class: no space is `Exhausted`, a bad link is the fault of the layer, others are
+/// internal.
 pub(crate) fn io_kind(error: &io::Error) -> model::ErrorKind {
     match error.kind() {
         _ if error.get_ref().is_some_and(|inner| inner.is::<crate::layer::hard_link::BadLink>()) => {
@@ -42,7 +43,7 @@ pub(crate) fn io_kind(error: &io::Error) -> model::ErrorKind {
     }
 }
 
-/// Writes `content` to `path` in one step: after a crash the old content or the new is there, whole.
+/// Writes `content` to `path` atomically: after a crash the file has the old or the new content.
 pub(crate) fn write(path: &Path, content: &[u8]) -> Result<(), DiskError> {
     let aside = path.with_extension("new");
     let placed = write_aside(&aside, content).and_then(|()| {
@@ -50,7 +51,7 @@ pub(crate) fn write(path: &Path, content: &[u8]) -> Result<(), DiskError> {
         fs::rename(&aside, path).map_err(at("renaming into place", path))
     });
     if placed.is_err() {
-        // What is left of it on a failing disk is removed when the store is opened.
+        // If this fails, the file is removed when the store is opened.
         fs::remove_file(&aside).ok();
     }
     placed?;
@@ -67,18 +68,18 @@ fn write_aside(aside: &Path, content: &[u8]) -> Result<(), DiskError> {
     file.sync_all().map_err(at("syncing", aside))
 }
 
-/// [`write`] of a value as JSON.
+/// Writes a value as JSON with [`write`].
 pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), DiskError> {
     let json = serde_json::to_vec(value).map_err(|error| at("encoding", path)(error.into()))?;
     write(path, &json)
 }
 
-/// What was found where a record should be.
+/// The result of reading a record.
 pub(crate) enum Found<T> {
     Record(T),
-    /// Of a format that this version does not read.
+    /// The format is not supported by this version.
     OtherVersion(u32),
-    /// Missing, empty, damaged, or on a bad part of the disk: it will not get better.
+    /// Missing, empty, damaged, or on a bad part of the disk: a permanent error.
     Spoilt(DiskError),
 }
 
@@ -87,7 +88,8 @@ struct Versioned {
     version: u32,
 }
 
-/// Reads a record of the format `known`. An error is one that may pass, such as too many open files.
+/// Reads a record of the format `known`. Returns an error only for transient failures, such as too
+/// many open files.
 pub(crate) fn read_record<T: DeserializeOwned>(path: &Path, known: u32) -> Result<Found<T>, DiskError> {
     let json = match fs::read(path) {
         Ok(json) => json,
@@ -96,7 +98,7 @@ pub(crate) fn read_record<T: DeserializeOwned>(path: &Path, known: u32) -> Resul
         }
         Err(error) => return Err(at("reading", path)(error)),
     };
-    // The format first: the rest of another one may look like damage.
+    // Check the format first: another one may look damaged.
     let parsed = serde_json::from_slice::<Versioned>(&json).and_then(|Versioned { version }| {
         if version != known {
             Ok(Found::OtherVersion(version))
@@ -111,26 +113,26 @@ fn is_io_error(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// Makes renames and removals in `directory` durable.
+/// Makes renames and removals in `directory` durable by syncing it.
 pub(crate) fn sync(directory: &Path) -> Result<(), DiskError> {
     File::open(directory).and_then(|file| file.sync_all()).map_err(at("syncing", directory))
 }
 
-/// Makes a directory with this mode, whatever our own mask is.
+/// Creates a directory with this mode, independent of the umask.
 pub(crate) fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     fs::DirBuilder::new().mode(mode).create(path)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Makes a directory only root can enter, or makes it so.
+/// Creates a directory that only root can enter, or sets its mode.
 pub(crate) fn private_directory(path: &Path) -> Result<(), DiskError> {
     use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(at("creating", path))?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(at("closing to others", path))
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(at("setting mode 0700 of", path))
 }
 
-/// Removes a tree if it is there.
+/// Removes a tree if it exists.
 pub(crate) fn remove_tree(path: &Path) -> Result<(), DiskError> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at("removing", path)(error)),
@@ -138,7 +140,7 @@ pub(crate) fn remove_tree(path: &Path) -> Result<(), DiskError> {
     }
 }
 
-/// Removes a file if it is there.
+/// Removes a file if it exists.
 pub(crate) fn remove_file(path: &Path) -> Result<(), DiskError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at("removing", path)(error)),
@@ -146,12 +148,12 @@ pub(crate) fn remove_file(path: &Path) -> Result<(), DiskError> {
     }
 }
 
-/// What a file or directory takes by itself.
+/// Returns the disk usage of a single file or directory.
 pub(crate) fn disk_usage_of(path: &Path) -> Result<DiskUsage, DiskError> {
     Ok(usage_of_metadata(&fs::symlink_metadata(path).map_err(at("weighing", path))?))
 }
 
-/// What the entries of a directory take by themselves, but for the one called `except`.
+/// Returns the disk usage of the direct entries of a directory, without the one named `except`.
 pub(crate) fn disk_usage_of_entries(directory: &Path, except: &str) -> Result<DiskUsage, DiskError> {
     let mut usage = DiskUsage::default();
     let mut add = |entry: fs::DirEntry| match entry.metadata() {
@@ -159,7 +161,7 @@ pub(crate) fn disk_usage_of_entries(directory: &Path, except: &str) -> Result<Di
             usage.add(usage_of_metadata(&metadata));
             Ok(())
         }
-        // Gone since it was listed.
+        // Removed since the directory was listed.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
     };
@@ -176,7 +178,7 @@ fn usage_of_metadata(metadata: &fs::Metadata) -> DiskUsage {
     DiskUsage { bytes: metadata.blocks().saturating_mul(512), inodes: 1 }
 }
 
-/// A moment at which the process may die: tests look at what is on disk then.
+/// A step at which the process may crash; tests inspect the disk here.
 #[cfg(not(test))]
 #[inline]
 pub(crate) fn crash_point(_: &Path, _: &'static str) {}

@@ -1,4 +1,5 @@
-//! A disk that is full, at every step: a clear error, nothing half done, and all well once there is room again.
+//! A full disk at every step: a clear error, no partial changes, and success once there is space
+//! again.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use crate::store::Store;
 use crate::store::test_support::{add, names, open, try_add, walk};
 use crate::test_support::Tar;
 
-/// A small filesystem of its own.
+/// A separate small filesystem.
 struct Disk {
     directory: tempfile::TempDir,
 }
@@ -30,7 +31,7 @@ impl Disk {
         self.directory.path().join("store")
     }
 
-    /// Takes all room but that of `blocks` pages and `inodes` files; the room comes back with the answer.
+    /// Uses all space except `blocks` pages and `inodes` files until the returned value is dropped.
     fn fill(&self, blocks: u64, inodes: u64) -> Ballast {
         let path = self.directory.path().join("ballast");
         std::fs::create_dir(&path).unwrap();
@@ -65,7 +66,7 @@ fn layer(of: u8) -> Vec<u8> {
     (0..6).fold(Tar::default(), |tar, at| tar.file(&format!("file-{of}-{at}"), &vec![of; 9000])).end()
 }
 
-/// The whole chain of an error, as an operator sees it.
+/// Returns the whole chain of an error, as an operator sees it.
 fn text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -84,7 +85,8 @@ fn same_as_before(store: &Store, root: &Path, before: &crate::Usage, what: &str)
     assert_eq!((before.bytes, before.inodes), (real.bytes, real.inodes), "{what}");
 }
 
-/// With ever more room, adding fails at one step after another, until it does not.
+/// Repeats an addition with more and more space, until it succeeds; each failure must change
+/// nothing.
 fn fails_cleanly_until_there_is_room(disk: &Disk, room: impl Fn(u64) -> (u64, u64)) {
     let root = disk.store();
     let store = open(&root);
@@ -93,7 +95,7 @@ fn fails_cleanly_until_there_is_room(disk: &Disk, room: impl Fn(u64) -> (u64, u6
     let before = store.usage();
     let mut failures = Vec::new();
     for step in 0.. {
-        assert!(step < 400, "it never works");
+        assert!(step < 400, "it never succeeds");
         let (blocks, inodes) = room(step);
         let ballast = disk.fill(blocks, inodes);
         // The tag moves from the other image.
@@ -108,7 +110,7 @@ fn fails_cleanly_until_there_is_room(disk: &Disk, room: impl Fn(u64) -> (u64, u6
                 failures.push(words);
             }
         }
-        assert_eq!(store.find("a.b/x:1").unwrap().chain.len(), 1, "the tag stays where it was");
+        assert_eq!(store.find("a.b/x:1").unwrap().chain.len(), 1, "the tag has not moved");
         drop(ballast);
     }
     for part in ["layer entry", "layer.json", "blobs/", "images/"] {
@@ -154,8 +156,8 @@ fn unpacking_leaves_a_reserve_for_the_node() {
 
 #[test]
 #[ignore = "needs root"]
-fn an_attribute_too_large_for_the_file_system_is_no_full_disk() {
-    // tmpfs keeps attributes in what its inodes may take, which is little here.
+fn an_attribute_too_large_for_the_file_system_is_not_reported_as_a_full_disk() {
+    // tmpfs stores attributes in the memory limit of its inodes, which is small here.
     let disk = Disk::new("size=8m,nr_inodes=40");
     let store = open(&disk.store());
     let large = Tar::default().pax(&[("SCHILY.xattr.user.large", &[b'x'; 60_000])]).file("file", b"").end();
@@ -189,7 +191,7 @@ fn removing_and_pruning_work_on_a_full_disk() {
 
 #[test]
 #[ignore = "needs root"]
-fn naming_on_a_full_disk_fails_and_changes_nothing() {
+fn adding_a_name_on_a_full_disk_fails_and_changes_nothing() {
     let disk = Disk::new("size=1m,nr_inodes=400");
     let store = open(&disk.store());
     let image = add(&store, &[layer(1)], "a.b/x:1");
@@ -206,7 +208,7 @@ fn naming_on_a_full_disk_fails_and_changes_nothing() {
 
 #[test]
 #[ignore = "needs root"]
-fn spooling_on_a_full_disk_fails_and_leaves_nothing() {
+fn spooling_on_a_full_disk_fails_and_leaves_no_files() {
     let disk = Disk::new("size=1m,nr_inodes=400");
     let elsewhere = tempfile::tempdir().unwrap();
     let source = open(&elsewhere.path().join("store"));
@@ -225,7 +227,7 @@ fn spooling_on_a_full_disk_fails_and_leaves_nothing() {
     same_as_before(&store, &disk.store(), &before, "importing");
     drop(ballast);
     assert_eq!(store.import(&archive, None, &ignore_progress).unwrap()[0].id, image.id);
-    // Compressed layers are put together in the store.
+    // Layers are compressed to a temporary file in the store.
     let _ballast = disk.fill(0, 50);
     for compress in [Compress::Gzip, Compress::Zstd] {
         let error =

@@ -1,6 +1,8 @@
-//! Which layers are in use: by images, by containers that hold them, and by work in progress. Removes the others.
+//! Layers in use: by images, by containers that hold them, and by pulls or imports in progress.
+//! Frees the others.
 //!
-//! Reference counts are never stored: they follow from the records and from the holds of containers.
+//! Reference counts are never stored: they are computed from the records and from the holds of
+//! containers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,22 +19,22 @@ use crate::store::load::{entries, unreferenced_chain_id};
 /// Layers that cannot be held.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
-    /// The image is not here (any more).
+    /// The image is not in the store, or no longer.
     #[error("image {0} is not in the store")]
     NoSuchImage(Digest),
-    /// The layer is not here.
+    /// The layer is not in the store.
     #[error("layer {0:?} is not in the store")]
     NoSuchLayer(String),
-    /// Files of the image are gone from the disk, and with them the image from the store.
-    #[error("image {0} has lost the files of a layer and is removed: pull or import it again")]
+    /// Files of the image are missing on disk, so it was removed from the store.
+    #[error("image {0} was removed because files of a layer are missing: pull or import it again")]
     LostLayer(Digest),
-    /// The layers could not be looked at.
+    /// The layers could not be checked.
     #[error(transparent)]
     Disk(#[from] DiskError),
 }
 
 impl HoldError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::NoSuchImage(_) | Self::NoSuchLayer(_) | Self::LostLayer(_) => model::ErrorKind::NotFound,
@@ -48,7 +50,7 @@ impl Catalog {
         Ok(lowers)
     }
 
-    /// Fails for an image that has lost the files of a layer, after its record is removed.
+    /// Returns an error for an image with missing layer files, after removing its record.
     fn check_files(&self, image: &Image) -> Result<(), HoldError> {
         match self.forget_lost(&image.chain)? {
             true => Err(HoldError::LostLayer(image.id.clone())),
@@ -66,7 +68,8 @@ impl Catalog {
         Ok(lowers)
     }
 
-    /// Holds all of `lowers` that are here, also when one is missing: the container may run on.
+    /// Holds all of `lowers` that exist, even if one is missing: the container may still be
+    /// running.
     pub(crate) fn hold_lowers(&self, owner: &str, lowers: &[String]) -> Result<(), HoldError> {
         let mut state = self.state();
         let mut missing = None;
@@ -81,13 +84,13 @@ impl Catalog {
         missing.map_or(Ok(()), |lower| Err(HoldError::NoSuchLayer(lower)))
     }
 
-    /// Drops a hold and frees what nobody uses any more.
+    /// Removes a hold and frees unused layers.
     pub(crate) fn release(&self, owner: &str) -> Result<(), DiskError> {
         self.state().holds.remove(owner);
         self.free().map(drop)
     }
 
-    /// Keeps layers from being freed while a pull or import counts on them.
+    /// Prevents layers from being freed while a pull or import needs them.
     pub(crate) fn pin(self: &Arc<Self>, chain: Vec<Digest>) -> Pin {
         let mut state = self.state();
         for chain_id in &chain {
@@ -97,11 +100,12 @@ impl Catalog {
         Pin { catalog: self.clone(), chain }
     }
 
-    /// From now on unused layers are freed; the ones unused already are freed at once, with stray blobs.
+    /// Enables freeing of unused layers, frees those that are unused now, and removes unreferenced
+    /// blobs.
     pub(crate) fn remove_unused(&self) -> Result<(), DiskError> {
         self.state().swept = true;
         self.free()?;
-        // No image may be added meanwhile: its blobs are there before its record.
+        // No image may be added during this: its blobs are written before its record.
         let _change = self.change.lock();
         let images: Vec<Arc<Image>> = self.state().images.values().cloned().collect();
         let digests = images.iter().flat_map(|image| image.manifest.iter().chain([&image.id]));
@@ -115,10 +119,10 @@ impl Catalog {
         Ok(())
     }
 
-    /// Frees layers that no image, hold or pull uses, and says what they took.
+    /// Frees layers that no image, hold or pull uses, and returns their disk usage.
     ///
-    /// Each leaves `layers/` by rename first, so that none is ever there in part. One that cannot leave is kept on the
-    /// books, and tried again with the next.
+    /// Each is first moved out of `layers/` by rename, so that `layers/` never has a partial one. A
+    /// layer that cannot be moved is kept in the state, and tried again with the next call.
     pub(crate) fn free(&self) -> Result<DiskUsage, DiskError> {
         let unused = {
             let mut state = self.state();
@@ -171,7 +175,7 @@ impl State {
         unused.iter().filter_map(|chain_id| self.layers.remove(chain_id)).collect()
     }
 
-    /// Puts a layer that could not leave back on the books; a new one may have taken its name meanwhile.
+    /// Restores a layer that could not be moved; a new one may have the same chain id by now.
     fn put_back(&mut self, layer: &Arc<Layer>) {
         let mut layer = Layer::clone(layer);
         if self.layers.contains_key(&layer.record.chain_id) {
@@ -180,18 +184,18 @@ impl State {
         self.layers.insert(layer.record.chain_id.clone(), Arc::new(layer));
     }
 
-    /// Whether a container or work in progress counts on an image.
+    /// Returns whether a container, pull or import uses an image.
     pub(crate) fn in_use(&self, image: &Image) -> bool {
         let Some(top) = image.chain.last() else { return false };
         self.pins.contains_key(top) || self.holds.values().any(|held| held.contains(top))
     }
 
-    /// Layers that containers or work in progress count on.
+    /// Returns the layers that containers, pulls or imports use.
     pub(crate) fn held_layers(&self) -> impl Iterator<Item = &Digest> {
         self.holds.values().flatten().chain(self.pins.keys())
     }
 
-    /// Whether it is known who uses what.
+    /// Returns whether all holds are known.
     pub(crate) fn holds_are_known(&self) -> bool {
         self.swept
     }
@@ -217,7 +221,10 @@ impl Drop for Pin {
         }
         drop(state);
         if let Err(error) = self.catalog.free() {
-            tracing::warn!(error = &error as &dyn std::error::Error, "unused layers stay until the next sweep");
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "cannot free unused layers; they stay until the next sweep"
+            );
         }
     }
 }

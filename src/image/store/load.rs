@@ -1,4 +1,4 @@
-//! Reading the store's records when it is opened.
+//! Loads the store's records when it is opened.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::AsFd;
@@ -14,37 +14,38 @@ use crate::store::catalog::{ImageRecord, OpenError, State, VERSION};
 use crate::store::durable;
 use crate::store::durable::{DiskError, Found};
 
-/// What is in a directory.
+/// Returns the entries of a directory.
 pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>, DiskError> {
     let listed = std::fs::read_dir(directory).and_then(|entries| entries.map(|e| Ok(e?.path())).collect());
     listed.map_err(durable::at("listing", directory))
 }
 
-/// Removes what a crash left in `tmp/`. What cannot be removed is left, and its number is not used again.
+/// Removes what a crash left in `tmp/`. An entry that cannot be removed stays, and its number is
+/// not used again.
 pub(crate) fn clear(directory: &Path, state: &mut State) -> Result<(), DiskError> {
     for path in entries(directory)? {
         let removed =
             if path.is_dir() && !path.is_symlink() { durable::remove_tree(&path) } else { durable::remove_file(&path) };
         if let Err(error) = removed {
             let error: &dyn std::error::Error = &error;
-            tracing::warn!(error, "a rest of earlier work stays until the next start");
+            tracing::warn!(error, "cannot remove a leftover in tmp; it stays until the next start");
             state.next_number = state.next_number.max(number(&path).unwrap_or_default());
         }
     }
     Ok(())
 }
 
-/// Reads the records of all layers.
+/// Loads the records of all layers.
 ///
-/// One whose record is damaged belongs to no image any more, but a container may run from its files: it stays, under
-/// a name that only its number leads to, until a sweep finds that nobody holds it.
+/// A layer with a damaged record no longer belongs to an image, but a container may use its files:
+/// it stays, under a chain id that only its number determines, until a sweep finds it unused.
 pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), OpenError> {
     let mut paths = entries(directory)?;
-    // Of two with the same name, the older has it.
+    // Of two with the same chain id, the older one keeps it.
     paths.sort_by_key(|path| number(path));
     for path in paths {
         let Some(number) = number(&path) else {
-            tracing::warn!(path = %path.display(), "not a layer, left alone");
+            tracing::warn!(path = %path.display(), "not a layer; ignored");
             continue;
         };
         state.next_number = state.next_number.max(number);
@@ -52,21 +53,21 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
         let record = match durable::read_record::<LayerRecord>(&record_path, VERSION)? {
             Found::OtherVersion(found) => return Err(OpenError::Version { path: record_path, found }),
             Found::Record(record) if chain_id(record.parent.as_ref(), &record.diff_id) != record.chain_id => {
-                tracing::warn!(path = %record_path.display(), "layer's record contradicts itself: its images are dropped");
+                tracing::warn!(path = %record_path.display(), "inconsistent layer record; its images are dropped");
                 nameless(number, &path)?
             }
             Found::Record(record) if state.layers.contains_key(&record.chain_id) => {
-                tracing::warn!(path = %path.display(), chain_id = %record.chain_id, "layer is there twice");
+                tracing::warn!(path = %path.display(), chain_id = %record.chain_id, "duplicate layer");
                 LayerRecord { chain_id: unreferenced_chain_id(number), ..record }
             }
             Found::Record(_) if !path.join("fs").is_dir() => {
-                tracing::warn!(path = %path.display(), "layer without its files: its images are dropped");
+                tracing::warn!(path = %path.display(), "layer files are missing; its images are dropped");
                 nameless(number, &path)?
             }
             Found::Record(record) => record,
             Found::Spoilt(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::warn!(error, "layer without a readable record: its images are dropped");
+                tracing::warn!(error, "layer record is not readable; its images are dropped");
                 nameless(number, &path)?
             }
         };
@@ -76,19 +77,19 @@ pub(crate) fn load_layers(directory: &Path, state: &mut State) -> Result<(), Ope
     Ok(())
 }
 
-/// What a layer's directory takes apart from its files.
+/// Returns the disk usage of a layer's directory without its files.
 pub(crate) fn beside(path: &Path) -> Result<DiskUsage, DiskError> {
     let mut usage = durable::disk_usage_of(path)?;
     usage.add(durable::disk_usage_of_entries(path, "fs")?);
     Ok(usage)
 }
 
-/// A chain id that no image can have.
+/// Returns a chain id that no image can have.
 pub(crate) fn unreferenced_chain_id(number: u64) -> Digest {
     Digest::of(format!("layer {number} of nobody").as_bytes())
 }
 
-/// The record of a layer of which nothing is known but what it takes.
+/// Returns the record of a layer of which only the disk usage is known.
 fn nameless(number: u64, path: &Path) -> Result<LayerRecord, DiskError> {
     let files = path.join("fs");
     let weighed = ConfinedRoot::open(&files).and_then(|root| disk_usage(root.directory(Path::new("."))?.as_fd(), None));
@@ -109,7 +110,7 @@ fn nameless(number: u64, path: &Path) -> Result<LayerRecord, DiskError> {
     })
 }
 
-/// Reads the records of all images, whose layers are known by now.
+/// Loads the records of all images; the layers are loaded before.
 pub(crate) fn load_images(root: &Path, state: &mut State) -> Result<(), OpenError> {
     let (directory, blobs) = (root.join("images"), root.join("blobs"));
     let mut records = Vec::new();
@@ -121,19 +122,19 @@ pub(crate) fn load_images(root: &Path, state: &mut State) -> Result<(), OpenErro
         let why = match durable::read_record::<ImageRecord>(&path, VERSION)? {
             Found::OtherVersion(found) => return Err(OpenError::Version { path, found }),
             Found::Record(record) if path.file_stem().and_then(|stem| stem.to_str()) != Some(record.image.id.hex()) => {
-                "image record has another image's name and is dropped"
+                "image record has the file name of another image; dropped"
             }
             Found::Record(record) if !record.image.chain.iter().all(|layer| state.layers.contains_key(layer)) => {
-                "image lacks layers and is dropped"
+                "layers of the image are missing; dropped"
             }
             Found::Record(record) if !blobs.join(record.image.id.hex()).is_file() => {
-                "image lacks its config and is dropped"
+                "the config of the image is missing; dropped"
             }
             Found::Record(record) => {
                 records.push(record);
                 continue;
             }
-            Found::Spoilt(_) => "image record cannot be read and is dropped",
+            Found::Spoilt(_) => "image record is not readable; dropped",
         };
         tracing::warn!(path = %path.display(), "{why}");
         durable::remove_file(&path)?;
@@ -144,15 +145,16 @@ pub(crate) fn load_images(root: &Path, state: &mut State) -> Result<(), OpenErro
     let mut robbed = BTreeSet::new();
     for record in records {
         state.generation = state.generation.max(record.generation);
-        // A crash between two records of a moved tag leaves both with it; the later one is right.
+        // A crash between writing the two records of a moved tag leaves it in both; the newer one
+        // is valid.
         robbed.extend(state.insert(Arc::new(record.image)).iter().map(|image| image.id.clone()));
     }
     for (id, image) in robbed.iter().filter_map(|id| state.images.get_key_value(id)) {
-        // Or the tag would be back once it is removed from the other.
+        // Otherwise the tag would reappear after its removal from the other image.
         let generation = generations.get(id).copied().unwrap_or_default();
         let record = ImageRecord { version: VERSION, generation, image: Image::clone(image) };
         if let Err(error) = durable::write_json(&directory.join(format!("{}.json", id.hex())), &record) {
-            tracing::warn!(error = &error as &dyn std::error::Error, "a moved tag stays in an older record");
+            tracing::warn!(error = &error as &dyn std::error::Error, "cannot remove a moved tag from the older record");
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Layers whose files are gone from the disk: found when they are about to be used.
+//! Detects layers whose files are missing on disk, before they are used.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use crate::store::durable;
 use crate::store::durable::DiskError;
 
 impl Catalog {
-    /// Removes those layers of a chain whose files are gone, and their images, so that they are pulled again; says
-    /// whether there were any. Blocks for a moment.
+    /// Removes layers of a chain whose files are missing, and their images, so that they are pulled
+    /// again; returns whether there were any. Blocks briefly.
     pub(crate) fn forget_lost(&self, chain: &[Digest]) -> Result<bool, DiskError> {
         let mut any = false;
         for chain_id in chain {
@@ -25,30 +25,31 @@ impl Catalog {
         Ok(any)
     }
 
-    /// Whether the kernel says that there is no such directory; any other failure says nothing about that.
+    /// Returns whether the directory does not exist; any other error is returned.
     fn is_lost(&self, layer: &Layer) -> Result<bool, DiskError> {
         let files = self.layers_dir().join(layer.number.to_string()).join("fs");
         match rustix::fs::lstat(&files) {
             Ok(_) => Ok(false),
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(true),
-            Err(errno) => Err(durable::at("looking at", &files)(errno.into())),
+            Err(errno) => Err(durable::at("checking", &files)(errno.into())),
         }
     }
 
     fn forget_layer(&self, lost: &Layer) -> Result<bool, DiskError> {
         let _change = self.change.lock();
         let chain_id = &lost.record.chain_id;
-        // Removed or unpacked again meanwhile, it is not the one that was looked at.
+        // A layer that was removed or unpacked again in the meantime is not the one that was
+        // checked.
         if self.state().layers.get(chain_id).is_none_or(|layer| layer.number != lost.number) {
             return Ok(false);
         }
         let images: Vec<Arc<Image>> = self.state().images.values().cloned().collect();
         for image in images.iter().filter(|image| image.chain.contains(chain_id)) {
-            tracing::error!(image = %image.id, layer = %chain_id, "image has lost the files of a layer and is removed");
+            tracing::error!(image = %image.id, layer = %chain_id, "removing an image: files of a layer are missing");
             self.drop_image(image)?;
         }
         self.state().layers.remove(chain_id);
-        // The record beside the files would come back at the next start.
+        // Otherwise the record beside the files would be loaded at the next start.
         durable::remove_tree(&self.layers_dir().join(lost.number.to_string()))?;
         Ok(true)
     }

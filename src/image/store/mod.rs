@@ -1,4 +1,4 @@
-//! The store as the daemon uses it.
+//! The store's interface for the daemon.
 
 pub(crate) mod catalog;
 pub(crate) mod commit;
@@ -49,20 +49,21 @@ const CACHED_ACCOUNTS: usize = 128;
 /// The size of account files above which they are read for each container.
 const CACHED_ACCOUNTS_BYTES: usize = 16 << 10;
 
-/// All images of this machine. Cheap calls answer from memory; those that touch the disk say so.
+/// All images of this machine. Most calls use memory only; those that block say so.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) catalog: Arc<Catalog>,
     terms: RwLock<PullLimits>,
-    /// One pull per name, and one download per layer and registry, at a time, unless one hardly moves.
+    /// One pull per name, and one download per layer and registry, at a time, unless one makes
+    /// almost no progress.
     pub(crate) pull_locks: Arc<KeyedLock>,
     pub(crate) counters: Arc<PullCounters>,
-    /// The registries and how they are reached.
+    /// The registry configuration and its clients.
     http: RwLock<Arc<Http>>,
     accounts: Mutex<HashMap<Digest, Arc<Accounts>>>,
 }
 
-/// What pulls may take, and the places among the downloads that this leaves.
+/// The limits of pulls, and the download places they allow.
 #[derive(Debug, Clone)]
 pub(crate) struct PullLimits {
     pub(crate) limits: Limits,
@@ -75,16 +76,16 @@ impl PullLimits {
     }
 }
 
-/// A prefix of several image ids.
+/// An id prefix that matches several images.
 #[derive(Debug, thiserror::Error)]
-#[error("finding image {prefix}: {} images have ids that begin with it: {}", .ids.len(), join(.ids))]
+#[error("image id prefix {prefix} is ambiguous: {} images match: {}", .ids.len(), join(.ids))]
 pub struct AmbiguousImageId {
     prefix: String,
     ids: Vec<Digest>,
 }
 
 impl AmbiguousImageId {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         model::ErrorKind::Invalid
     }
@@ -128,19 +129,19 @@ pub struct AccountsError {
     source: AccountsCause,
 }
 
-/// Why account files could not be read.
+/// The reason why account files could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum AccountsCause {
-    /// The image's layers are gone.
+    /// The image's layers were removed.
     #[error(transparent)]
     Gone(#[from] HoldError),
-    /// The image could not be looked into.
+    /// The image could not be mounted.
     #[error(transparent)]
     View(#[from] RootfsError),
 }
 
 impl AccountsError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match &self.source {
             AccountsCause::Gone(source) => source.kind(),
@@ -150,9 +151,9 @@ impl AccountsError {
 }
 
 impl Store {
-    /// Opens the store at `root`, making it if need be. Only one process can have it open.
+    /// Opens the store at `root` and creates it if needed. Only one process can have it open.
     ///
-    /// What a crash left half done is removed here; layers nobody uses only by [`Store::remove_unused`].
+    /// Removes the leftovers of a crash; unused layers are freed only by [`Store::remove_unused`].
     pub fn open(root: &Path, registries: Registries, limits: Limits) -> Result<Self, OpenError> {
         let counters = Arc::<PullCounters>::default();
         Ok(Self {
@@ -165,7 +166,7 @@ impl Store {
         })
     }
 
-    /// Uses other registry settings from the next pull on.
+    /// Sets the registry configuration for the next pulls.
     pub fn set_registries(&self, registries: Registries) {
         let mut http = self.http.write();
         if http.registries != registries {
@@ -173,7 +174,8 @@ impl Store {
         }
     }
 
-    /// Uses other limits from the next pull or import on; those under way end by the old ones, beside the new.
+    /// Sets the limits for the next pulls and imports; active ones keep the old limits, in addition
+    /// to the new ones.
     pub fn set_limits(&self, limits: Limits) {
         let mut terms = self.terms.write();
         let old = terms.limits;
@@ -199,19 +201,20 @@ impl Store {
         self.http.read().clone()
     }
 
-    /// What pulls have moved since the store was opened, and are moving.
+    /// Returns counters of all pulls since the store was opened, and the active pulls.
     pub fn traffic(&self) -> PullTotals {
         self.counters.traffic()
     }
 
-    /// Finds an image by id, by tag or digest reference, or by a prefix of its id that no other image has.
+    /// Finds an image by id, by tag or digest reference, or by an unambiguous prefix of its id.
     ///
-    /// A name without a registry is looked for under each of those that are searched.
+    /// A name without a registry is looked up in each of the registries to search.
     pub fn find(&self, text: &str) -> Option<Arc<Image>> {
         self.find_named(text).map(|(image, _)| image)
     }
 
-    /// [`Store::find`], with an error in place of nothing where `text` is the prefix of several ids.
+    /// Does the same as [`Store::find`], but returns an error if `text` is the prefix of several
+    /// ids.
     pub fn lookup(&self, text: &str) -> Result<Option<Arc<Image>>, AmbiguousImageId> {
         if let Some(found) = self.find(text) {
             return Ok(Some(found));
@@ -220,21 +223,24 @@ impl Store {
         if ids.len() > 1 { Err(AmbiguousImageId { prefix: text.to_owned(), ids }) } else { Ok(None) }
     }
 
-    /// [`Store::find`], and in full the name that it was found by, if it was by one.
+    /// Does the same as [`Store::find`], and returns the full name by which the image was found, if
+    /// any.
     pub(crate) fn find_named(&self, text: &str) -> Option<(Arc<Image>, Option<String>)> {
         let http = self.http();
         let state = self.catalog.state();
         state.find(text, &http.registries.search).map(|(image, name)| (image.clone(), name))
     }
 
-    /// All images, by id.
+    /// Returns all images, by id.
     pub fn list(&self) -> Vec<Arc<Image>> {
         self.catalog.state().images.values().cloned().collect()
     }
 
-    /// Removes an image: all of it if named by id, otherwise that name, and all of it with its last tag.
+    /// Removes an image if `text` is its id, otherwise that name; with the last tag the image is
+    /// removed, too.
     ///
-    /// It is no error if there is no such image. Layers stay as long as another image or a hold uses them. Blocks.
+    /// Succeeds if there is no such image. Layers stay as long as another image or a hold uses
+    /// them. Blocks.
     pub fn remove(&self, text: &str) -> Result<(), DiskError> {
         if let Some(id) = self.catalog.remove(text, &self.http().registries.search)? {
             self.forget_accounts(&id);
@@ -246,48 +252,51 @@ impl Store {
         self.accounts.lock().remove(id);
     }
 
-    /// The directory that [`Store::lowers`] is relative to.
+    /// Returns the directory that [`Store::lowers`] is relative to.
     pub fn layers_dir(&self) -> PathBuf {
         self.catalog.layers_dir()
     }
 
-    /// An image's layer directories relative to [`Store::layers_dir`], top-most first.
+    /// Returns an image's layer directories relative to [`Store::layers_dir`], top-most first.
     pub fn lowers(&self, image: &Image) -> Result<Vec<String>, HoldError> {
         self.catalog.lowers(image)
     }
 
-    /// Keeps an image's layers, whatever happens to the image, until `owner` is released; gives its [`Store::lowers`].
+    /// Keeps an image's layers, even if the image is removed, until `owner` is released; returns
+    /// its [`Store::lowers`].
     pub fn hold(&self, owner: &str, id: &Digest) -> Result<Vec<String>, HoldError> {
         self.catalog.hold(owner, id)
     }
 
-    /// [`Store::hold`] by layer directories: for containers found after a restart, whose image may be gone.
+    /// Does the same as [`Store::hold`] by layer directories: for containers found after a restart,
+    /// whose image may have been removed.
     pub fn hold_lowers(&self, owner: &str, lowers: &[String]) -> Result<(), HoldError> {
         self.catalog.hold_lowers(owner, lowers)
     }
 
-    /// Ends all holds of `owner` and frees layers nobody else uses. Blocks.
+    /// Removes all holds of `owner` and frees layers without other users. Blocks.
     pub fn release(&self, owner: &str) -> Result<(), DiskError> {
         self.catalog.release(owner)
     }
 
-    /// Frees layers nobody uses, now and from now on. To be called once all holds are known again. Blocks.
+    /// Frees unused layers now, and enables freeing for later calls. Call it once all holds are
+    /// known. Blocks.
     pub fn remove_unused(&self) -> Result<(), DiskError> {
         self.catalog.remove_unused()
     }
 
-    /// Space the store takes, as `du` would count it. Looks at a few small directories.
+    /// Returns the disk usage of the store, as `du` would report it. Reads a few small directories.
     pub fn usage(&self) -> Usage {
         self.catalog.usage()
     }
 
-    /// A manifest or image config as it came, if an image here has it. Blocks.
+    /// Returns the content of a manifest or image config, if an image in the store has it. Blocks.
     pub fn blob(&self, digest: &Digest) -> Result<Vec<u8>, DiskError> {
         let path = self.catalog.blob_path(digest);
         std::fs::read(&path).map_err(durable::at("reading", &path))
     }
 
-    /// Reads the config of an image. It is not kept in memory: its size is the choice of whoever made the image.
+    /// Reads the config of an image. The store does not keep it in memory, because the image decides its size.
     pub fn config(&self, image: &Image) -> Result<Config, ConfigError> {
         let failed = |source| ConfigError { image: image.id.clone(), source };
         let json = self.blob(&image.id).map_err(|error| failed(error.into()))?;
@@ -295,14 +304,14 @@ impl Store {
         Ok(blob.config)
     }
 
-    /// The users and groups of an image, as its own files have them. Blocks the first time.
+    /// Returns the users and groups of an image from its account files. Blocks the first time.
     pub fn accounts(&self, image: &Image) -> Result<Arc<Accounts>, AccountsError> {
         let cached = self.accounts.lock().get(&image.id).cloned();
         if let Some(accounts) = cached {
             return Ok(accounts);
         }
         let failed = |source| AccountsError { image: image.id.clone(), source };
-        // Whoever removes the image meanwhile does not take its files from under us.
+        // Prevents a concurrent removal of the image from removing its files.
         let _pin = self.catalog.pin(image.chain.clone());
         let lowers = self.lowers(image).map_err(|error| failed(error.into()))?;
         let files = ["etc/passwd", "etc/group"];
@@ -315,7 +324,7 @@ impl Store {
             return Ok(accounts);
         }
         let mut cache = self.accounts.lock();
-        // Only for images that are here: a removed one must not stay in memory.
+        // Only for images in the store: a removed one must not stay in memory.
         if self.catalog.state().images.contains_key(&image.id) {
             while cache.len() >= CACHED_ACCOUNTS
                 && let Some(other) = cache.keys().next().cloned()

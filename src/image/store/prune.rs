@@ -1,4 +1,4 @@
-//! Removing images that nobody uses.
+//! Removes unused images.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use crate::store::Store;
 use crate::store::catalog::{Catalog, State};
 use crate::store::durable::DiskError;
 
-/// What was removed, or would be.
+/// The images that were removed, or would be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pruned {
     /// The images, by id.
     pub images: Vec<Arc<Image>>,
-    /// Disk space that their layers took and nobody else needs.
+    /// Disk space of their layers that nothing else uses.
     pub bytes: u64,
 }
 
-/// Images that could not be pruned.
+/// A prune that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum PruneError {
-    /// Before the first sweep nobody knows which container uses what.
-    #[error("it is not known yet which images are in use")]
+    /// Before the first sweep the holds of containers are unknown.
+    #[error("the images in use are not known yet")]
     Unknown,
     /// The store failed.
     #[error(transparent)]
@@ -30,7 +30,7 @@ pub enum PruneError {
 }
 
 impl PruneError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::Unknown => model::ErrorKind::Precondition,
@@ -40,9 +40,9 @@ impl PruneError {
 }
 
 impl Store {
-    /// Removes images that no container and no work in progress uses and that `keep` does not want.
+    /// Removes images that no container, pull or import uses and for which `keep` returns false.
     ///
-    /// Only after [`Store::remove_unused`]. Blocks.
+    /// Fails before [`Store::remove_unused`]. Blocks.
     pub fn prune(&self, keep: impl Fn(&Image) -> bool) -> Result<Pruned, PruneError> {
         let pruned = self.catalog.prune(keep)?;
         for image in &pruned.images {
@@ -51,7 +51,7 @@ impl Store {
         Ok(pruned)
     }
 
-    /// What [`Store::prune`] would remove now.
+    /// Returns what [`Store::prune`] would remove now.
     pub fn prunable(&self, keep: impl Fn(&Image) -> bool) -> Result<Pruned, PruneError> {
         let state = self.catalog.state();
         let images = state.prunable(keep)?;
@@ -71,7 +71,7 @@ impl Catalog {
     fn prune(&self, keep: impl Fn(&Image) -> bool) -> Result<Pruned, PruneError> {
         let mut pruned = Pruned::default();
         let change = self.change.lock();
-        // Asked again for each: a container may have come to use it while the one before was removed.
+        // Check again for each image: a container may use it by now.
         let unused = self.state().prunable(keep)?;
         for image in unused {
             if !self.state().in_use(&image) {

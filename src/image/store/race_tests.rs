@@ -1,4 +1,4 @@
-//! Many threads on one store.
+//! Many threads that use one store.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,13 +6,13 @@ use crate::archive::progress::ignore_progress;
 use crate::store::test_support::{add, base, names, open, top, walk};
 use crate::test_support::Tar;
 
-/// A layer nobody else has, with enough files to take a moment to unpack.
+/// Returns a unique layer with enough files to take a while to unpack.
 fn own(of: usize) -> Vec<u8> {
     (0..20).fold(Tar::default(), |tar, at| tar.file(&format!("own-{of}-{at}"), &[1; 3000])).end()
 }
 
 #[test]
-fn images_come_and_go_while_others_share_their_layers_and_containers_hold_them() {
+fn images_are_added_and_removed_while_containers_hold_shared_layers() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     store.remove_unused().unwrap();
@@ -23,12 +23,12 @@ fn images_come_and_go_while_others_share_their_layers_and_containers_hold_them()
                 let store = &store;
                 threads.spawn(move || {
                     for round in 0..25 {
-                        // All share the base, two and two the second layer.
+                        // All share the base; pairs share the second layer.
                         let tars = [base(), top(&format!("{}", worker % 2)), own(worker)];
                         let name = format!("a.b/x:{worker}");
                         let image = add(store, &tars, &name);
                         let owner = format!("container-{worker}-{round}");
-                        // Somebody prunes: then there is nothing to hold, and that is said.
+                        // Another thread prunes: then `hold` returns an error.
                         let Ok(lowers) = store.hold(&owner, &image.id) else { continue };
                         if round % 2 == 0 {
                             store.remove(&name).unwrap();
@@ -53,7 +53,7 @@ fn images_come_and_go_while_others_share_their_layers_and_containers_hold_them()
         threads.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 for image in store.list() {
-                    // It may be removed at any moment, but never half of it.
+                    // It may be removed at any time, but never in part.
                     let id = [image.id.to_string()];
                     if let Err(error) = store.export(&id, crate::Compress::No, &mut std::io::sink(), &ignore_progress) {
                         let kind = error.kind();

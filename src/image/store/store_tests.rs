@@ -45,7 +45,7 @@ fn images_are_found_by_every_name_they_have() {
 }
 
 #[test]
-fn a_prefix_of_two_ids_is_an_error_that_names_both_and_finds_neither() {
+fn an_ambiguous_id_prefix_is_an_error_that_lists_the_ids() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let image = add(&store, &[base()], "docker.io/library/x:latest");
@@ -59,20 +59,20 @@ fn a_prefix_of_two_ids_is_an_error_that_names_both_and_finds_neither() {
         assert!([prefix, image.id.as_str(), other.id.as_str()].iter().all(|part| error.contains(part)), "{error}");
     }
     assert_eq!(store.lookup(&image.id.hex()[..20]).unwrap(), Some(image.clone()));
-    // A name comes before an id.
+    // A name has precedence over an id.
     assert_eq!(store.lookup("x").unwrap(), Some(image));
     assert_eq!(store.lookup("000000").unwrap(), None);
 }
 
 #[test]
-fn everything_is_there_after_reopening_and_a_crash_leaves_no_rest() {
+fn reopening_restores_everything_and_removes_leftovers_of_a_crash() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let image = add(&store, &[base(), top("1")], "a.b/x:1");
     let (lowers, usage) = (store.lowers(&image).unwrap(), store.usage());
     assert_eq!(lowers, ["2/fs", "1/fs"]);
     drop(store);
-    // A crash in the middle of unpacking, and in the middle of writing a record.
+    // A crash during unpacking, and during the write of a record.
     std::fs::create_dir_all(directory.path().join("tmp/77/fs/half")).unwrap();
     std::fs::write(directory.path().join("images/abc.new"), "{").unwrap();
     let store = open(directory.path());
@@ -83,7 +83,7 @@ fn everything_is_there_after_reopening_and_a_crash_leaves_no_rest() {
 }
 
 #[test]
-fn a_layer_that_no_record_reached_is_swept_but_only_when_told() {
+fn a_layer_without_an_image_is_removed_only_by_a_sweep() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let image = add(&store, &[base(), top("1")], "a.b/x:1");
@@ -102,7 +102,7 @@ fn a_layer_that_no_record_reached_is_swept_but_only_when_told() {
 }
 
 #[test]
-fn an_image_that_lost_a_layer_is_dropped_at_open() {
+fn an_image_with_a_missing_layer_is_dropped_at_open() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     add(&store, &[base(), top("1")], "a.b/x:1");
@@ -128,7 +128,7 @@ fn a_store_of_another_version_is_refused() {
 }
 
 #[test]
-fn a_tag_that_two_records_claim_belongs_to_the_later() {
+fn a_tag_in_two_records_belongs_to_the_newer() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let first = add(&store, &[base()], "a.b/x:1");
@@ -137,7 +137,7 @@ fn a_tag_that_two_records_claim_belongs_to_the_later() {
     let second = add(&store, &[top("2")], "a.b/x:1");
     assert!(store.find(first.id.as_str()).unwrap().repo_tags.is_empty());
     drop(store);
-    // As if the crash came between the two records.
+    // As after a crash between the two writes.
     std::fs::write(&old_record, before).unwrap();
     let store = open(directory.path());
     assert_eq!(store.find("a.b/x:1").unwrap().id, second.id);
@@ -145,7 +145,7 @@ fn a_tag_that_two_records_claim_belongs_to_the_later() {
 }
 
 #[test]
-fn removing_frees_what_no_image_and_no_container_uses() {
+fn removing_an_image_frees_layers_without_image_or_container() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     store.remove_unused().unwrap();
@@ -157,7 +157,7 @@ fn removing_frees_what_no_image_and_no_container_uses() {
     assert_eq!((store.find("a.b/x:1"), names(&store.layers_dir()).len()), (None, 2));
     store.remove("a.b/x:2").unwrap();
     assert!(store.list().is_empty());
-    assert_eq!(names(&store.layers_dir()).len(), 2, "the container still runs");
+    assert_eq!(names(&store.layers_dir()).len(), 2, "the container is still running");
     assert!(store.hold("late", &two.id).is_err());
     store.release("container").unwrap();
     assert!(names(&store.layers_dir()).is_empty());
@@ -186,7 +186,7 @@ fn removing_one_of_several_tags_keeps_the_image() {
 }
 
 #[test]
-fn directories_a_layer_implies_look_as_in_the_layer_below() {
+fn implied_directories_get_the_metadata_of_the_layer_below() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let below = Head { kind: b'5', mode: 0o1711, mtime: 77, ..Head::default() };
@@ -200,10 +200,10 @@ fn directories_a_layer_implies_look_as_in_the_layer_below() {
 }
 
 #[test]
-fn a_disk_that_fails_while_adding_leaves_the_store_as_it_was() {
+fn a_disk_error_while_adding_leaves_the_store_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    // No tar stream: unpacking fails after its directory was made.
+    // Not a tar stream: unpacking fails after its directory was created.
     let plan =
         LayerPlan { chain_id: Digest::of(b"c"), diff_id: Digest::of(b"d"), parent: None, blob: None, registry: None };
     assert!(store.catalog.stage(&plan, &b"garbage".repeat(100)[..], &store.limits()).is_err());
@@ -212,7 +212,7 @@ fn a_disk_that_fails_while_adding_leaves_the_store_as_it_was() {
 }
 
 #[test]
-fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
+fn layers_unpacked_while_the_disk_lost_writes_are_not_kept() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     store.remove_unused().unwrap();
@@ -229,7 +229,7 @@ fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
     let staged = store.catalog.stage(&plan, &tars[0][..], &store.limits()).unwrap();
     assert!(store.catalog.ready(&plan.chain_id).is_some());
     store.catalog.losses.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
-    assert!(store.catalog.ready(&plan.chain_id).is_none(), "nobody else may count on it");
+    assert!(store.catalog.ready(&plan.chain_id).is_none(), "no other pull may use it");
     let new = crate::store::commit::NewImage {
         id: chain.id(),
         config_json: chain.config.clone(),
@@ -246,7 +246,7 @@ fn layers_that_were_unpacked_while_the_disk_lost_writes_are_not_kept() {
 }
 
 #[test]
-fn usage_is_what_du_says_also_while_layers_wait_to_be_kept() {
+fn usage_equals_du_also_while_layers_are_staged() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let check = |what: &str| {
@@ -271,7 +271,7 @@ fn usage_is_what_du_says_also_while_layers_wait_to_be_kept() {
 }
 
 #[test]
-fn pruning_removes_what_nobody_holds_or_wants() {
+fn pruning_removes_images_that_are_neither_held_nor_kept() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let images: Vec<_> = ["held", "pinned", "wanted", "spare", "spare too"]
@@ -279,7 +279,7 @@ fn pruning_removes_what_nobody_holds_or_wants() {
         .map(|name| add(&store, &[base(), top(name)], &format!("a.b/{}:1", name.replace(' ', "-"))))
         .collect();
     let keep = |image: &Image| [&images[1].id, &images[2].id].contains(&&image.id);
-    assert!(matches!(store.prune(keep), Err(crate::PruneError::Unknown)), "who holds what is not known yet");
+    assert!(matches!(store.prune(keep), Err(crate::PruneError::Unknown)), "holds are not known yet");
     assert_eq!(store.list().len(), 5);
     store.hold("container", &images[0].id).unwrap();
     store.remove_unused().unwrap();
@@ -315,15 +315,15 @@ fn accounts_of_a_single_layer_are_read_without_a_mount() {
 }
 
 #[test]
-fn oversized_and_odd_account_files_are_refused() {
+fn oversized_and_special_account_files_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
-    // 2 GiB of nothing, as a sparse file.
+    // A sparse file of 2 GiB.
     let records: &[(&str, &[u8])] = &[("GNU.sparse.size", b"2147483648"), ("GNU.sparse.map", b"0,1")];
     let huge = Tar::default().dir("etc").pax(records).file("etc/group", b"x").end();
     let error = store.accounts(&add(&store, &[huge], "a.b/x:1")).unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Invalid, "{error:?}");
-    // Opening a FIFO would wait for ever.
+    // Opening a FIFO would block forever.
     let fifo = Head { kind: b'6', ..Head::default() };
     let fifo = Tar::default().dir("etc").entry("etc/passwd", &fifo, b"").end();
     let error = store.accounts(&add(&store, &[fifo], "a.b/x:2")).unwrap_err();
@@ -334,7 +334,7 @@ fn oversized_and_odd_account_files_are_refused() {
 
 #[test]
 #[ignore = "needs root"]
-fn accounts_are_seen_as_the_layers_show_them_together_and_nothing_shows_on_the_host() {
+fn accounts_are_read_from_the_merged_layers_without_mounts_on_the_host() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let before = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -344,7 +344,7 @@ fn accounts_are_seen_as_the_layers_show_them_together_and_nothing_shows_on_the_h
         .file("etc/group", b"audio:x:29:web\n")
         .file("etc/shadowed", b"web:x:1000:1000::/new:\n")
         .end();
-    // The name moves to a file of the layer below, and the group file is hidden.
+    // The name becomes a link to a file of the layer below, and the group file is hidden.
     let upper = Tar::default().symlink("etc/passwd", "shadowed").file("etc/.wh.group", b"").end();
     let image = add(&store, &[lower, upper], "a.b/x:1");
     let user =
@@ -370,14 +370,14 @@ fn many_layers_fit_one_mount() {
 }
 
 #[test]
-fn a_removed_tag_does_not_come_back_from_an_older_record() {
+fn a_removed_tag_does_not_reappear_from_an_older_record() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let one = add(&store, &[top("1")], "a.b/x:1");
     let path = store.catalog.image_path(&one.id);
     let before = std::fs::read(&path).unwrap();
     add(&store, &[top("2")], "a.b/x:1");
-    // The crash between the two records of a moved tag.
+    // A crash between the two writes of a moved tag.
     std::fs::write(&path, before).unwrap();
     drop(store);
     let store = open(directory.path());
@@ -388,7 +388,7 @@ fn a_removed_tag_does_not_come_back_from_an_older_record() {
 }
 
 #[test]
-fn records_that_say_whether_an_image_is_pinned_are_still_read() {
+fn records_with_the_former_pinned_field_are_still_loaded() {
     let directory = tempfile::tempdir().unwrap();
     let store = open(directory.path());
     let image = add(&store, &[base()], "a.b/x:1");
@@ -401,17 +401,17 @@ fn records_that_say_whether_an_image_is_pinned_are_still_read() {
 }
 
 #[test]
-fn limits_change_for_the_pulls_to_come() {
+fn new_limits_apply_to_later_pulls() {
     let dir = tempfile::tempdir().unwrap();
     let limits = Limits { downloads: 2, ..Limits::default() };
     let store = Store::open(dir.path(), Registries::default(), limits).unwrap();
     let (before, http) = (store.pull_limits(), store.http());
     store.set_limits(limits);
-    assert!(Arc::ptr_eq(&before.places, &store.pull_limits().places), "the same limits change nothing");
+    assert!(Arc::ptr_eq(&before.places, &store.pull_limits().places), "equal limits change nothing");
     let new = Limits { downloads: 5, stall: std::time::Duration::from_secs(7), ..limits };
     store.set_limits(new);
     assert_eq!(store.limits(), new);
-    assert!(!Arc::ptr_eq(&before.places, &store.pull_limits().places), "and have places of their own");
-    assert!(!Arc::ptr_eq(&http, &store.http()), "connections stall by the new limit");
-    assert_eq!(before.limits, limits, "who is under way goes on as before");
+    assert!(!Arc::ptr_eq(&before.places, &store.pull_limits().places), "new limits have new places");
+    assert!(!Arc::ptr_eq(&http, &store.http()), "new clients use the new stall timeout");
+    assert_eq!(before.limits, limits, "active pulls keep the old limits");
 }

@@ -1,4 +1,5 @@
-//! Files without a name in the store's `tmp/`: they go with whoever has them open, also in a crash.
+//! Unnamed files in the store's `tmp/`: the kernel removes them when they are closed, also after a
+//! crash.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, Write};
@@ -10,13 +11,13 @@ use crate::store::durable::DiskError;
 
 const BUFFER: usize = 128 * 1024;
 
-/// A file that is read and written, and where it would be.
+/// A temporary file, and its directory for messages.
 pub(crate) struct TempFile {
     pub(crate) file: File,
     place: PathBuf,
 }
 
-/// Why something could not be copied into a spool.
+/// The reason why data could not be copied to a temporary file.
 pub(crate) enum TempFileError {
     Read(io::Error),
     TooLarge(u64),
@@ -34,7 +35,7 @@ impl Catalog {
 }
 
 impl TempFile {
-    /// Copies all of `from`, of which there may be `cap` bytes.
+    /// Copies all of `from`, at most `cap` bytes.
     pub(crate) fn fill(&mut self, from: &mut dyn Read, cap: u64) -> Result<(), TempFileError> {
         let mut buffer = vec![0; BUFFER];
         let mut came = 0u64;
@@ -53,7 +54,7 @@ impl TempFile {
         }
     }
 
-    /// The file, from its start.
+    /// Returns the file, positioned at its start.
     pub(crate) fn rewound(mut self) -> Result<File, DiskError> {
         match self.file.rewind() {
             Ok(()) => Ok(self.file),

@@ -1,4 +1,4 @@
-//! Stores for tests, and images put into them without a registry.
+//! Stores for tests, and images added to them without a registry.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ pub(crate) fn open(path: &Path) -> Store {
     try_open(path).unwrap()
 }
 
-/// Opens a store that nobody should have open any more.
+/// Opens a store that no other part of the test has open.
 pub(crate) fn try_open(path: &Path) -> Result<Store, OpenError> {
-    // Full disks are to fail wherever they do.
+    // No reserve: tests of a full disk must reach every step.
     let limits = Limits { reserve: Reserve { bytes: 0, inodes: 0 }, ..Limits::default() };
-    // A program that another test is just starting has our lock for a moment, too.
+    // A process that another test is starting may inherit the lock for a moment.
     for _ in 0..100 {
         match Store::open(path, Registries::default(), limits) {
             Err(OpenError::InUse(_)) => std::thread::sleep(std::time::Duration::from_millis(10)),
@@ -34,12 +34,12 @@ pub(crate) fn try_open(path: &Path) -> Result<Store, OpenError> {
     panic!("{} stays in use", path.display());
 }
 
-/// Adds an image of these layers, lowest first, the way a pull does.
+/// Adds an image of these layers, lowest first, as a pull does.
 pub(crate) fn add(store: &Store, tars: &[Vec<u8>], name: &str) -> Arc<Image> {
     try_add(store, tars, name).unwrap()
 }
 
-/// Why an image could not be added.
+/// The reason why an image could not be added.
 #[derive(Debug)]
 pub(crate) enum AddError {
     Unpack(UnpackError),
@@ -110,7 +110,7 @@ pub(crate) fn top(text: &str) -> Vec<u8> {
     Tar::default().file("top", text.as_bytes()).end()
 }
 
-/// All that lies in a tree, by path, with what `du` would count.
+/// Returns the disk usage of all files in a tree, as `du` would count it.
 pub(crate) fn walk(root: &Path) -> crate::layer::confined_root::DiskUsage {
     let root = crate::layer::confined_root::ConfinedRoot::open(root).unwrap();
     crate::layer::confined_root::disk_usage(std::os::fd::AsFd::as_fd(&root.directory(Path::new(".")).unwrap()), None)

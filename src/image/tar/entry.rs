@@ -1,4 +1,4 @@
-//! One entry of a tar stream: what its header and extensions say.
+//! One entry of a tar stream: its header and extensions.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use crate::tar::pax::PaxOverrides;
 use crate::tar::reader::TarError;
 use crate::tar::sparse::Segment;
 
-/// One entry's metadata.
+/// The metadata of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) path: Vec<u8>,
@@ -20,9 +20,9 @@ pub(crate) struct Entry {
     pub(crate) gid: u32,
     pub(crate) mtime: Mtime,
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Length of the file once written; data bytes in the stream are fewer if it is sparse.
+    /// Length of the written file; a sparse file has fewer data bytes in the stream.
     pub(crate) size: u64,
-    /// Where the data of a sparse file goes.
+    /// The offsets of the data of a sparse file.
     pub(crate) segments: Option<Vec<Segment>>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Mtime {
 }
 
 impl Entry {
-    /// The entry of a header and what extensions before it said, without its data.
+    /// Combines a header and the extensions before it to an entry, without its data.
     pub(crate) fn new(block: &Block, extras: PaxOverrides) -> Result<Self, TarError> {
         let path = extras.path.unwrap_or_else(|| header::path(block));
         let what = EntryKind::new(block, &path)?;
@@ -78,7 +78,7 @@ impl EntryKind {
         };
         let device = || Ok::<_, TarError>((part(329..337, "devmajor")?, part(337..345, "devminor")?));
         Ok(match block[156] {
-            // In the oldest format a trailing slash is all that marks a directory.
+            // In the oldest format only a trailing slash marks a directory.
             0 if path.ends_with(b"/") => Self::Directory,
             0 | b'0' | b'7' | b'S' => Self::File,
             b'1' => Self::HardLink,

@@ -5,7 +5,7 @@ pub(crate) const BLOCK: usize = 512;
 /// One header block.
 pub(crate) type Block = [u8; BLOCK];
 
-/// A field of octal digits, or base 256 where the first bit is set; blank is 0.
+/// Parses a field of octal digits, or base 256 if the first bit is set; blank is 0.
 pub(crate) fn number(field: &[u8]) -> Option<u64> {
     if field.first()? & 0x80 != 0 {
         return u64::try_from(signed(field)?).ok();
@@ -17,13 +17,13 @@ pub(crate) fn number(field: &[u8]) -> Option<u64> {
     })
 }
 
-/// [`number`], where base 256 may also be negative.
+/// Parses as [`number`] does, where base 256 may also be negative.
 pub(crate) fn signed(field: &[u8]) -> Option<i64> {
     let first = *field.first()?;
     if first & 0x80 == 0 {
         return i64::try_from(number(field)?).ok();
     }
-    // Two's complement, with the marker bit standing where the sign would be repeated.
+    // Two's complement; the marker bit is in the place of the sign bit.
     let negative = first & 0x40 != 0;
     let start = if negative { -1i64 } else { 0 };
     field.iter().enumerate().try_fold(start, |sum, (at, &byte)| {
@@ -32,20 +32,20 @@ pub(crate) fn signed(field: &[u8]) -> Option<i64> {
     })
 }
 
-/// `chown` takes the largest number as "leave alone", so no file can have it.
+/// Refuses -1, which `chown` takes as "no change", so no file can have it.
 pub(crate) fn checked_id(id: u64) -> Option<u32> {
     u32::try_from(id).ok().filter(|&id| id != u32::MAX)
 }
 
-/// The name, with the prefix that POSIX headers may have.
+/// Returns the name, with the prefix of POSIX headers.
 pub(crate) fn path(header: &Block) -> Vec<u8> {
     let name = until_nul(header[..100].to_vec());
     let prefix = until_nul(header[345..500].to_vec());
-    // GNU tar uses "ustar  " and keeps other things where POSIX has the prefix.
+    // GNU tar has "ustar  " as magic and other data in place of the prefix.
     if &header[257..263] == b"ustar\0" && !prefix.is_empty() { [prefix, name].join(&b'/') } else { name }
 }
 
-/// Texts in headers end at the first NUL, if there is one.
+/// Truncates at the first NUL, if there is one.
 pub(crate) fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Some(end) = bytes.iter().position(|&b| b == 0) {
         bytes.truncate(end);
@@ -53,7 +53,7 @@ pub(crate) fn until_nul(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Whether the header has the checksum it states.
+/// Returns whether the checksum of the header is correct.
 pub(crate) fn is_whole(header: &Block) -> bool {
     let summed = |byte: fn(u8) -> i64| -> i64 {
         let spaces = 8 * i64::from(b' ');

@@ -1,7 +1,8 @@
-//! Tar streams: a reader with bounded memory, a writer, and tar-split.
+//! Tar streams: a reader with limited memory, a writer, and tar-split.
 //!
-//! [`tar_split`] records everything of a tar stream but the contents of files; [`tar_assemble`] joins it with an unpacked
-//! layer into the same stream again, so that an exported layer has the digest it came with.
+//! [`tar_split`] records everything of a tar stream except the contents of files; [`tar_assemble`]
+//! combines it with an unpacked layer to the same stream, so that an exported layer has its
+//! original digest.
 
 pub(crate) mod entry;
 pub(crate) mod header;

@@ -1,4 +1,4 @@
-//! PAX records: what an extension header says about the entry that follows it.
+//! PAX records: an extension header's values for the entry that follows it.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use crate::tar::header::checked_id;
 use crate::tar::reader::{Mtime, TarError};
 use crate::tar::sparse;
 
-/// More than any honest file has; the kernel's own list of names ends at 64 KiB.
+/// More than real files have; the kernel limits the list of names to 64 KiB.
 const XATTRS_MAX: usize = 1024;
 
-/// What extension headers, PAX and GNU, say about the next entry.
+/// Values of extension headers, PAX and GNU, for the next entry.
 #[derive(Debug, Default)]
 pub(crate) struct PaxOverrides {
     pub(crate) path: Option<Vec<u8>>,
@@ -23,7 +23,7 @@ pub(crate) struct PaxOverrides {
 }
 
 impl PaxOverrides {
-    /// Reads PAX records: `length key=value\n`, where the value may hold any byte.
+    /// Parses PAX records: `length key=value\n`, where the value may contain any byte.
     pub(crate) fn read(&mut self, mut records: &[u8]) -> Result<(), TarError> {
         while !records.is_empty() {
             let space = records.iter().position(|&b| b == b' ').ok_or(TarError::Pax)?;
@@ -42,7 +42,7 @@ impl PaxOverrides {
     fn record(&mut self, key: &[u8], value: &[u8]) -> Result<(), TarError> {
         let id = || decimal(value).and_then(checked_id).ok_or(TarError::Pax);
         match key {
-            // An empty value takes back an earlier or global one.
+            // An empty value removes an earlier or global one.
             b"path" => self.path = (!value.is_empty()).then(|| value.to_vec()),
             b"linkpath" => self.link = (!value.is_empty()).then(|| value.to_vec()),
             b"size" => self.size = Some(decimal(value).ok_or(TarError::Pax)?),
@@ -55,7 +55,7 @@ impl PaxOverrides {
                 } else if let Some(key) = key.strip_prefix(b"GNU.sparse.") {
                     self.sparse.record(key, value)?;
                 }
-                // Everything else (atime, uname, comment, vendor keys) says nothing we would act on.
+                // All other keys (atime, uname, comment, vendor keys) have no effect.
             }
         }
         Ok(())
@@ -67,7 +67,7 @@ impl PaxOverrides {
     }
 }
 
-/// A number as PAX has it: digits only.
+/// Parses a PAX number: digits only.
 pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() || text.len() > 20 {
         return None;
@@ -78,7 +78,7 @@ pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// `-12.345678901`: seconds with an optional fraction of any length.
+/// Parses `-12.345678901`: seconds with an optional fraction of any length.
 fn time(text: &[u8]) -> Option<Mtime> {
     let (negative, text) = match text.strip_prefix(b"-") {
         Some(rest) => (true, rest),

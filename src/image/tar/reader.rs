@@ -1,4 +1,4 @@
-//! Reading tar streams: ustar, GNU and PAX headers, in bounded memory whatever the stream says.
+//! Reads tar streams (ustar, GNU and PAX headers) with limited memory.
 
 use std::io::{self, Read};
 
@@ -7,21 +7,22 @@ use crate::tar::header::{BLOCK, Block, number, until_nul};
 use crate::tar::pax::PaxOverrides;
 use crate::tar::{header, sparse};
 
-/// Long names and PAX records of one entry are kept in memory; xattr values are at most 64 KiB each.
+/// Limit for the long names and PAX records of one entry, which are kept in memory; xattr values
+/// have at most 64 KiB each.
 const EXTENSION_MAX: u64 = 1 << 20;
 
-/// A tar stream, entry by entry. Reading from the archive itself reads the current entry's data.
+/// Iterates over the entries of a tar stream. As `Read`, it yields the current entry's data.
 #[derive(Debug)]
 pub(crate) struct TarReader<R> {
     from: R,
-    /// Data bytes of the current entry not read yet.
+    /// Unread data bytes of the current entry.
     left: u64,
-    /// Zeros that fill its last block.
+    /// Zero bytes after the data that fill the last block.
     padding: u64,
     position: u64,
 }
 
-/// A stream that is no tar archive we can read.
+/// A stream that is not a supported tar archive.
 #[derive(Debug, thiserror::Error)]
 pub enum TarError {
     /// The source of the stream failed.
@@ -30,13 +31,13 @@ pub enum TarError {
     /// A header's checksum is wrong.
     #[error("tar header at byte {0} has a wrong checksum")]
     Checksum(u64),
-    /// A number in a header is not one, or too large.
-    #[error("tar header field {0} is not a number in range")]
+    /// A number in a header is malformed or out of range.
+    #[error("invalid tar header field {0}: expected a number in range")]
     Number(&'static str),
-    /// Extension headers that would not fit in memory.
-    #[error("tar extensions of one entry take {0} bytes, more than {EXTENSION_MAX}")]
+    /// Extension headers above the memory limit.
+    #[error("tar extensions of one entry have {0} bytes, the limit is {EXTENSION_MAX}")]
     Extension(u64),
-    /// More extended attributes than any honest file has.
+    /// More extended attributes than allowed.
     #[error("too many extended attributes")]
     Xattrs,
     /// A malformed PAX record.
@@ -45,7 +46,7 @@ pub enum TarError {
     /// A malformed or too long map of a sparse file.
     #[error("malformed or too long sparse file map")]
     Sparse,
-    /// An entry type that means nothing in an image layer.
+    /// An entry type that is not allowed in an image layer.
     #[error("tar entry type {:?} is not supported", char::from(*.0))]
     Type(u8),
 }
@@ -55,27 +56,27 @@ impl<R: Read> TarReader<R> {
         Self { from, left: 0, padding: 0, position: 0 }
     }
 
-    /// Data bytes of the current entry that are still to be read.
+    /// Returns the number of unread data bytes of the current entry.
     pub(crate) fn left(&self) -> u64 {
         self.left
     }
 
-    /// Where in the stream the current entry's data is being read.
+    /// Returns the position in the stream of the next data byte.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// What the archive is read from.
+    /// Returns the source of the archive.
     pub(crate) fn source(&mut self) -> &mut R {
         &mut self.from
     }
 
-    /// Gives back the source, wherever in the stream it stands.
+    /// Returns the source, at its current position.
     pub(crate) fn into_source(self) -> R {
         self.from
     }
 
-    /// Skips what is left of the current entry and reads the next one's headers.
+    /// Skips the rest of the current entry and reads the next entry's headers.
     pub(crate) fn next(&mut self) -> Result<Option<Entry>, TarError> {
         let mut extras = PaxOverrides::default();
         let mut extensions = 0u64;
@@ -84,7 +85,8 @@ impl<R: Read> TarReader<R> {
             let Some(header) = self.header()? else { return Ok(None) };
             let size = number(&header[124..136]).ok_or(TarError::Number("size"))?;
             if matches!(header[156], b'x' | b'g' | b'L' | b'K') {
-                // One after another could fill the memory too, and empty ones go on for ever.
+                // Several extensions also use memory, and an endless series of empty ones would
+                // never end.
                 extensions = extensions.saturating_add(size).saturating_add(512);
                 if extensions > EXTENSION_MAX + 512 {
                     return Err(TarError::Extension(extensions - 512));
@@ -95,7 +97,8 @@ impl<R: Read> TarReader<R> {
                     let records = self.extension(size)?;
                     extras.read(&records)?;
                 }
-                // Defaults for all later entries: layers do not use them, and ignoring them is what others do.
+                // Defaults for all later entries: layers do not use them, and containerd ignores
+                // them, too.
                 b'g' => self.open(size),
                 b'L' => extras.path = Some(until_nul(self.extension(size)?)),
                 b'K' => extras.link = Some(until_nul(self.extension(size)?)),
@@ -117,7 +120,7 @@ impl<R: Read> TarReader<R> {
     fn sparse(&mut self, header: &Block, entry: &mut Entry, pax: sparse::Pax) -> Result<(), TarError> {
         let map = if header[156] == b'S' {
             let data = self.left;
-            // The map's extra blocks stand between the header and the data.
+            // The map's extra blocks are between the header and the data.
             self.open(0);
             let map = sparse::old_gnu(header, || {
                 let mut block = [0; BLOCK];
@@ -149,7 +152,7 @@ impl<R: Read> TarReader<R> {
     fn skip(&mut self) -> Result<(), TarError> {
         let gap = self.left.saturating_add(self.padding);
         let skipped = io::copy(&mut self.from.by_ref().take(gap), &mut io::sink())?;
-        // Some writers leave out the padding of the last entry.
+        // Some writers omit the padding of the last entry.
         if skipped < self.left {
             return Err(TarError::Read(io::ErrorKind::UnexpectedEof.into()));
         }

@@ -28,7 +28,7 @@ fn a_plain_file_has_its_fields_and_data() {
 }
 
 #[test]
-fn pax_values_may_hold_any_byte() {
+fn pax_values_may_contain_any_byte() {
     let value = b"\x01\n0 x=y\n\0\xff";
     let records: &[(&str, &[u8])] =
         &[("SCHILY.xattr.security.capability", value), ("path", b"long/name"), ("mtime", b"-1.25"), ("uid", b"70000")];
@@ -40,7 +40,7 @@ fn pax_values_may_hold_any_byte() {
 }
 
 #[test]
-fn pax_says_only_something_about_the_next_entry() {
+fn pax_records_apply_only_to_the_next_entry() {
     let bytes = Tar::default().pax(&[("uid", b"7")]).file("a", b"").file("b", b"").end();
     let entries = entries(&bytes).unwrap();
     assert_eq!(entries[0].uid, 7);
@@ -61,7 +61,7 @@ fn gnu_long_names_are_read() {
 }
 
 #[test]
-fn an_extension_that_claims_to_be_huge_is_refused_before_it_is_read() {
+fn a_huge_extension_is_refused_before_it_is_read() {
     for kind in *b"xLK" {
         let mut header = tar::Header::new_gnu();
         header.as_old_mut().linkflag = [kind];
@@ -72,7 +72,7 @@ fn an_extension_that_claims_to_be_huge_is_refused_before_it_is_read() {
 }
 
 #[test]
-fn broken_headers_records_and_ends_are_errors() {
+fn broken_headers_records_and_truncation_are_errors() {
     let good = Tar::default().file("a", b"data").end();
     let mut flipped = good.clone();
     flipped[3] ^= 1;
@@ -90,7 +90,7 @@ fn broken_headers_records_and_ends_are_errors() {
 }
 
 #[test]
-fn the_owner_that_means_nobody_is_refused() {
+fn the_owner_minus_one_is_refused() {
     for id in ["4294967295", "4294967296", "18446744073709551616", "-1"] {
         let bytes = Tar::default().pax(&[("uid", id.as_bytes())]).file("a", b"").end();
         assert!(matches!(entries(&bytes), Err(TarError::Pax)), "{id}");
@@ -109,7 +109,7 @@ fn sparse_entry(tar: Tar, path: &str, data: &[u8]) -> Result<(Entry, Vec<u8>), T
 }
 
 #[test]
-fn all_three_pax_forms_of_sparse_files_give_the_same_map() {
+fn all_three_pax_forms_of_sparse_files_yield_the_same_map() {
     let wanted = Some(vec![Segment { offset: 0, length: 2 }, Segment { offset: 100, length: 3 }]);
     let form_00: &[(&str, &[u8])] = &[
         ("GNU.sparse.size", b"200"),
@@ -143,7 +143,7 @@ fn all_three_pax_forms_of_sparse_files_give_the_same_map() {
 }
 
 #[test]
-fn sparse_maps_that_lie_are_refused() {
+fn inconsistent_sparse_maps_are_refused() {
     for map in ["0,9", "5,1,0,1", "0,1,0,1", "199,5", "0", "", "0,18446744073709551615,1,1", "x,1"] {
         let records: &[(&str, &[u8])] = &[("GNU.sparse.size", b"200"), ("GNU.sparse.map", map.as_bytes())];
         let outcome = sparse_entry(Tar::default().pax(records), "x", b"ab");

@@ -9,7 +9,7 @@ use crate::tar::reader::{TarError, TarReader};
 /// 16 bytes each, so a map takes 1 MiB at most.
 const SEGMENTS_MAX: usize = 1 << 16;
 
-/// A run of data inside a sparse file.
+/// A range of data in a sparse file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) offset: u64,
@@ -24,7 +24,8 @@ pub(crate) struct Map {
 }
 
 impl Map {
-    /// Segments must be in order, inside the file and as long together as the data in the stream.
+    /// Checks that segments are in order, inside the file and in total as long as the data in the
+    /// stream.
     pub(crate) fn check(&self, data: u64) -> Result<(), TarError> {
         let mut end = 0u64;
         let mut total = 0u64;
@@ -35,7 +36,7 @@ impl Map {
             end = segment.offset.checked_add(segment.length).ok_or(TarError::Sparse)?;
             total = total.checked_add(segment.length).ok_or(TarError::Sparse)?;
         }
-        // The kernel counts in signed numbers.
+        // The kernel uses signed offsets.
         if end > self.size || total != data || i64::try_from(self.size).is_err() {
             Err(TarError::Sparse)
         } else {
@@ -44,7 +45,7 @@ impl Map {
     }
 }
 
-/// What `GNU.sparse.*` records have said so far.
+/// The `GNU.sparse.*` records read so far.
 #[derive(Debug, Default)]
 pub(crate) struct Pax {
     name: Option<Vec<u8>>,
@@ -81,7 +82,7 @@ impl Pax {
         Ok(())
     }
 
-    /// The whole map, read from the start of the entry's data where the form is 1.0.
+    /// Returns the whole map; in format 1.0 it is read from the start of the entry's data.
     pub(crate) fn finish<R: Read>(self, archive: &mut TarReader<R>) -> Result<Option<Map>, TarError> {
         let segments = match (self.major, self.segments) {
             (None | Some(0), None) if self.size.is_none() && self.name.is_none() => return Ok(None),
@@ -94,7 +95,8 @@ impl Pax {
     }
 }
 
-/// Decimal numbers, one a line, padded to a whole block: count, then offset and length of each segment.
+/// Parses decimal numbers, one per line, padded to a whole block: count, then offset and length of
+/// each segment.
 fn leading_map<R: Read>(archive: &mut TarReader<R>) -> Result<Vec<Segment>, TarError> {
     let mut block = [0u8; 512];
     let mut at = block.len();
@@ -123,7 +125,7 @@ fn leading_map<R: Read>(archive: &mut TarReader<R>) -> Result<Vec<Segment>, TarE
     Ok(segments)
 }
 
-/// The map in an old GNU header and the blocks that follow it.
+/// Parses the map in an old GNU header and the blocks that follow it.
 pub(crate) fn old_gnu(
     header: &[u8; 512],
     mut more: impl FnMut() -> Result<[u8; 512], TarError>,
@@ -138,7 +140,7 @@ pub(crate) fn old_gnu(
     };
     take(&header[386..482])?;
     let mut extended = header[482] != 0;
-    // A chain of blocks without segments would never hit the segment cap.
+    // A chain of blocks without segments would not reach the segment limit.
     let mut blocks = 0;
     while extended {
         blocks += 1;

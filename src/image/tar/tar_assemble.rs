@@ -1,4 +1,4 @@
-//! Reading a tape back: the tar stream a layer came from, byte by byte.
+//! Combines a tar-split and a layer's files to the original tar stream, byte by byte.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
@@ -13,12 +13,13 @@ use crate::layer::replaced_files::REPLACED;
 use crate::tar::tar_split::{END, FILE, MAGIC, RAW, RUN, TarSplitError, WINDOW_LOG, path as tar_split_path};
 
 const BUFFER: usize = 128 * 1024;
-/// As deep as layers go, with names as long as they get.
+/// The maximum depth of a layer, with names of maximum length.
 const PATH_MAX: u64 = DEPTH_MAX as u64 * 256;
 
-/// Writes out the tar stream that the layer in the directory `layer` was unpacked from.
+/// Writes the tar stream that the layer in the directory `layer` was unpacked from.
 ///
-/// Nothing is checked but the tape itself: only the digest shows that files are still what they were.
+/// Only the tar-split itself is checked: the caller must compare the digest to detect changed
+/// files.
 pub fn assemble(layer: &Path, out: &mut impl Write) -> Result<(), TarSplitError> {
     let path = tar_split_path(layer);
     let read = |source| TarSplitError::Read { path: path.clone(), source };
@@ -31,7 +32,7 @@ pub fn assemble(layer: &Path, out: &mut impl Write) -> Result<(), TarSplitError>
     let mut split_reader = SplitReader { layer, tar_split, buffer: vec![0; BUFFER].into_boxed_slice() };
     let mut files = Files::open(layer)?;
     if split_reader.bytes::<16>()? != *MAGIC {
-        return Err(split_reader.broken("not a tape of this version"));
+        return Err(split_reader.broken("not a tar-split of this version"));
     }
     let mut content = None;
     loop {
@@ -47,11 +48,13 @@ pub fn assemble(layer: &Path, out: &mut impl Write) -> Result<(), TarSplitError>
             }
             [RUN] => {
                 let (offset, length) = (split_reader.number()?, split_reader.number()?);
-                let Some((file, path)) = &mut content else { return Err(split_reader.broken("a run of no file")) };
+                let Some((file, path)) = &mut content else {
+                    return Err(split_reader.broken("RUN record without a FILE record"));
+                };
                 split_reader.copy_run(file, offset, length, path, out)?;
             }
             [END] => return Ok(()),
-            _ => return Err(split_reader.broken("an unknown record")),
+            _ => return Err(split_reader.broken("unknown record")),
         }
     }
 }
@@ -83,13 +86,13 @@ impl SplitReader<'_> {
 
     fn path(&mut self, length: u64) -> Result<PathBuf, TarSplitError> {
         if length > PATH_MAX {
-            return Err(self.broken("a path too long"));
+            return Err(self.broken("path too long"));
         }
         let mut path = Vec::new();
         let count =
             self.tar_split.by_ref().take(length).read_to_end(&mut path).map_err(|error| self.read_error(error))?;
         if u64::try_from(count) != Ok(length) {
-            return Err(self.broken("cut off"));
+            return Err(self.broken("unexpected end"));
         }
         Ok(PathBuf::from(std::ffi::OsString::from_vec(path)))
     }
@@ -98,7 +101,7 @@ impl SplitReader<'_> {
         let copied = copy(&mut self.tar_split, length, &mut self.buffer, out)?;
         match copied {
             Ok(0) => Ok(()),
-            Ok(_) => Err(self.broken("cut off")),
+            Ok(_) => Err(self.broken("unexpected end")),
             Err(error) => Err(self.read_error(error)),
         }
     }
@@ -120,7 +123,8 @@ impl SplitReader<'_> {
     }
 }
 
-/// Copies up to `left` bytes and says how many were missing; what fails in reading is the caller's to name.
+/// Copies up to `left` bytes and returns how many were missing; the caller adds the context to read
+/// errors.
 fn copy(
     from: &mut impl Read,
     mut left: u64,
@@ -141,11 +145,11 @@ fn copy(
     Ok(Ok(left))
 }
 
-/// The files of a layer that its tape refers to.
+/// The files of a layer that its tar-split refers to.
 struct Files {
     root: ConfinedRoot,
     replaced: Option<ConfinedRoot>,
-    /// The directory the last file was in.
+    /// The directory of the last file.
     open: Option<(PathBuf, OwnedFd)>,
 }
 
@@ -183,7 +187,7 @@ impl Files {
     }
 }
 
-/// Opens the regular file `name`; what it is gets known before it is opened.
+/// Opens the regular file `name`; the type is checked before opening.
 fn regular(directory: BorrowedFd<'_>, name: &Path) -> io::Result<Option<File>> {
     let Some(stat) = stat(directory, name.as_os_str())? else { return Ok(None) };
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

@@ -1,16 +1,17 @@
-//! A layer's tape: all of its tar stream that is not file content, and where the content is.
+//! Tar-split of a layer: its tar stream without the file contents, and where the contents are.
 //!
-//! Files alone do not say what stream they came from: the order of entries, the form of headers, padding and whatever
-//! follows the end are lost. The tape has these bytes, so that a layer can be exported with the digest it came with.
+//! The files alone do not determine the stream: the order of entries, the format of headers,
+//! padding and trailing bytes are lost. The tar-split has these bytes, so that an exported layer
+//! has its original digest.
 //!
 //! ```text
-//! layers/N/tar-split.zst   one zstd frame of: the magic words, then records up to END. Numbers are 8 bytes, little-endian.
+//! layers/N/tar-split.zst   one zstd frame: magic, then records up to END; numbers are 8 bytes, little-endian
 //!   RAW   length, bytes           bytes of the stream
 //!   FILE  inode, length, path     the runs that follow are content of this file
 //!   RUN   offset, length          content of that file
 //! layers/N/replaced/INODE         content of a file that a later entry of the layer replaced
 //! ```
-//! Paths are without symbolic links on the way, since a link may be replaced later. All memory is bounded: a window of
+//! Paths have no symbolic links, since a link may be replaced later. Memory is limited: a window of
 //! 128 KiB and buffers of the same size.
 
 use std::fs::File;
@@ -25,41 +26,41 @@ pub(crate) const RAW: u8 = 0;
 pub(crate) const FILE: u8 = 1;
 pub(crate) const RUN: u8 = 2;
 pub(crate) const END: u8 = 3;
-/// More makes the tape no smaller, since headers repeat what was just before them.
+/// A larger window would not save space, since headers repeat data just before them.
 pub(crate) const WINDOW_LOG: u32 = 17;
-/// As fast as the compressor gets without giving up on headers.
+/// The fastest level that still compresses headers.
 const LEVEL: i32 = 1;
 const RAW_MAX: usize = 1 << 16;
 
-/// A tape that could not be replayed.
+/// A tar-split that could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TarSplitError {
-    /// The layer was unpacked by a crisp that made no tapes.
-    #[error("layer {} has no tape", .0.display())]
+    /// The layer was unpacked by a version of crisp without tar-split.
+    #[error("layer {}: tar-split not found", .0.display())]
     None(PathBuf),
     /// A part of the layer could not be read.
     #[error("reading {}", path.display())]
     Read {
-        /// The tape, or the file it refers to.
+        /// The tar-split, or the file it refers to.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The tape does not make sense.
-    #[error("tape of layer {}: {why}", path.display())]
+    /// The tar-split is malformed.
+    #[error("tar-split of layer {}: {why}", path.display())]
     Broken {
         /// The layer.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// What is replayed could not be handed on.
-    #[error("writing the layer out")]
+    /// The assembled stream could not be written.
+    #[error("writing the layer")]
     Write(#[source] io::Error),
 }
 
 impl TarSplitError {
-    /// The class of this error.
+    /// Returns the class of this error.
     pub fn kind(&self) -> model::ErrorKind {
         match self {
             Self::None(_) => model::ErrorKind::Precondition,
@@ -69,17 +70,18 @@ impl TarSplitError {
     }
 }
 
-/// Where the tape of a layer is.
+/// Returns the path of a layer's tar-split.
 pub(crate) fn path(layer: &Path) -> PathBuf {
     layer.join("tar-split.zst")
 }
 
-/// A tape being written. Trouble is kept until [`TarSplit::check`] or [`TarSplit::end`] asks for it.
+/// A tar-split being written. The first error is kept until [`TarSplit::check`] or
+/// [`TarSplit::end`] returns it.
 pub(crate) struct TarSplit {
     out: zstd::stream::write::Encoder<'static, File>,
-    /// Bytes of the stream that are not written yet.
+    /// Bytes of the stream that are not yet written.
     raw: Vec<u8>,
-    /// Bytes still to come that are content of a file.
+    /// The number of following bytes that are content of a file.
     content: u64,
     failed: Option<io::Error>,
 }
@@ -92,13 +94,14 @@ impl TarSplit {
         Ok(Self { out, raw: Vec::with_capacity(RAW_MAX), content: 0, failed: None })
     }
 
-    /// What follows by [`TarSplit::run`] is content of the file at `path`, whose inode number is `inode`.
+    /// Starts a file: later calls of [`TarSplit::run`] refer to the file at `path` with the inode
+    /// number `inode`.
     pub(crate) fn file(&mut self, path: &Path, inode: u64) {
         let path = path.as_os_str().as_bytes();
         self.write(FILE, &[inode, length(path)], path);
     }
 
-    /// The next `length` bytes of the stream are what the file has at `offset`.
+    /// Records that the next `length` bytes of the stream are the file's content at `offset`.
     pub(crate) fn run(&mut self, offset: u64, length: u64) {
         if length > 0 {
             self.write(RUN, &[offset, length], b"");
@@ -106,12 +109,12 @@ impl TarSplit {
         }
     }
 
-    /// Whether all could be written so far.
+    /// Returns the first write error, if any.
     pub(crate) fn check(&mut self) -> io::Result<()> {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// Writes what is left. The tape is whole after this, though not synced.
+    /// Writes the rest. The tar-split is then complete, but not synced.
     pub(crate) fn end(mut self) -> io::Result<()> {
         self.write(END, &[], b"");
         self.check()?;
@@ -158,7 +161,7 @@ fn length(bytes: &[u8]) -> u64 {
     u64::try_from(bytes.len()).unwrap_or(u64::MAX)
 }
 
-/// A tar stream whose bytes go onto a tape as they are read.
+/// A tar stream whose bytes are recorded in a tar-split as they are read.
 pub(crate) struct TarSplitReader<R> {
     from: R,
     pub(crate) tar_split: TarSplit,
@@ -169,7 +172,7 @@ impl<R: Read> TarSplitReader<R> {
         Self { from, tar_split }
     }
 
-    /// Reads what follows the archive's end, which belongs to the stream like the rest.
+    /// Reads the bytes after the archive's end, which are part of the stream.
     pub(crate) fn finish(mut self) -> io::Result<(R, TarSplit)> {
         io::copy(&mut self, &mut io::sink())?;
         Ok((self.from, self.tar_split))

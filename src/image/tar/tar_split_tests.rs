@@ -5,7 +5,7 @@ use crate::layer::untar::untar;
 use crate::limits::Limits;
 use crate::test_support::{Head, Tar};
 
-/// A layer directory to unpack into.
+/// Returns a layer directory to unpack into.
 fn layer() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("fs")).unwrap();
@@ -17,7 +17,7 @@ fn replayed(layer: &Path) -> Result<Vec<u8>, TarSplitError> {
     assemble(layer, &mut out).map(|()| out)
 }
 
-/// Unpacks the stream and compares it with what its tape gives.
+/// Unpacks the stream and compares it with the one assembled from its tar-split.
 fn there_and_back(stream: &[u8]) -> tempfile::TempDir {
     let layer = layer();
     untar(stream, layer.path(), &Limits::of_entries(10_000)).unwrap();
@@ -28,7 +28,7 @@ fn there_and_back(stream: &[u8]) -> tempfile::TempDir {
 }
 
 #[test]
-fn a_layer_comes_back_byte_by_byte() {
+fn a_layer_is_assembled_byte_by_byte() {
     let sparse: &[(&str, &[u8])] = &[("GNU.sparse.size", b"10000000"), ("GNU.sparse.map", b"0,2,9999000,3")];
     let big: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
     let tar = Tar::default()
@@ -52,7 +52,7 @@ fn a_layer_comes_back_byte_by_byte() {
 }
 
 #[test]
-fn a_stream_without_end_or_last_padding_comes_back() {
+fn a_stream_without_end_or_last_padding_is_assembled() {
     let stream = Tar::default().file("f", b"content").0;
     there_and_back(&stream);
     there_and_back(&stream[..512 + 7]);
@@ -61,7 +61,7 @@ fn a_stream_without_end_or_last_padding_comes_back() {
 }
 
 #[test]
-fn replaced_content_is_kept_for_the_tape() {
+fn replaced_content_is_kept_for_the_tar_split() {
     let tar = Tar::default()
         .file("f", b"one")
         .file("f", b"two!")
@@ -89,18 +89,18 @@ fn replaced_content_is_kept_for_the_tape() {
     let again = tempfile::tempdir().unwrap();
     std::fs::create_dir(again.path().join("fs")).unwrap();
     let unpacked = crate::layer::unpack::unpack(&tar[..], None, &id, again.path(), &crate::Limits::default()).unwrap();
-    // The root, eight entries that stayed and the three that did not: all take space.
+    // The root, eight entries that stayed and three that were replaced: all use inodes.
     assert_eq!(unpacked.usage.inodes, 12);
 }
 
 #[test]
-fn a_layer_without_a_tape_says_so() {
+fn a_layer_without_a_tar_split_is_reported() {
     let layer = layer();
     assert!(matches!(replayed(layer.path()), Err(TarSplitError::None(path)) if path == layer.path()));
 }
 
 #[test]
-fn a_cut_or_foreign_tape_and_changed_files_are_errors() {
+fn a_truncated_or_foreign_tar_split_and_changed_files_are_errors() {
     let stream = Tar::default().file("d/f", b"content").end();
     let layer = there_and_back(&stream);
     let tar_split = path(layer.path());
@@ -120,7 +120,7 @@ fn a_cut_or_foreign_tape_and_changed_files_are_errors() {
     }
 }
 
-/// One entry of a random layer; names are few, so that entries often meet.
+/// Returns one entry of a random layer; there are few names, so that entries often collide.
 fn entry() -> impl Strategy<Value = (u8, u8, u8, Vec<u8>)> {
     (0u8..9, 0u8..12, 0u8..12, prop::collection::vec(any::<u8>(), 0..1500))
 }
@@ -152,12 +152,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_unpacks_comes_back(
+    fn every_unpacked_stream_is_assembled(
         entries in prop::collection::vec(entry(), 1..24),
         after in prop::collection::vec(any::<u8>(), 0..2000),
         zeros in 0usize..3000,
     ) {
-        // Entries that no layer can have after those before are left out, so that all that is tried unpacks.
+        // Entries that are not valid after the previous ones are skipped, so that every stream can
+        // be unpacked.
         let mut tar = Tar::default();
         for entry in entries {
             let longer = add(tar.clone(), entry);

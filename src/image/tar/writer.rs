@@ -1,8 +1,9 @@
-//! Writing a tar archive of plain files, whose sizes are known and whose contents may come in pieces.
+//! Writes a tar archive of regular files, whose sizes are known and whose contents may be written
+//! in pieces.
 
 use std::io::{self, Write};
 
-/// The blocks that a tar stream is made of.
+/// The block size of a tar stream.
 const BLOCK: u64 = 512;
 
 pub(crate) struct TarWriter<W> {
@@ -14,7 +15,7 @@ impl<W: Write> TarWriter<W> {
         Self { to }
     }
 
-    /// A whole file.
+    /// Writes a whole file.
     pub(crate) fn file(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
         let size = u64::try_from(content.len()).map_err(io::Error::other)?;
         self.begin(name, size)?;
@@ -22,11 +23,11 @@ impl<W: Write> TarWriter<W> {
         self.end(size)
     }
 
-    /// The head of a file; exactly `size` bytes must follow, and [`TarWriter::end`].
+    /// Writes the header of a file; exactly `size` bytes must follow, and [`TarWriter::end`].
     pub(crate) fn begin(&mut self, name: &str, size: u64) -> io::Result<()> {
         let mut header = header(b'0', size);
         if header.set_path(name).is_err() {
-            // Too long for a header: it goes into one of its own.
+            // Too long for the header: an extension header has it.
             let record = pax_record("path", name);
             let mut long = self::header(b'x', u64::try_from(record.len()).map_err(io::Error::other)?);
             long.set_path("long")?;
@@ -40,12 +41,12 @@ impl<W: Write> TarWriter<W> {
         self.to.write_all(header.as_bytes())
     }
 
-    /// Where the content of a file goes.
+    /// Returns the writer for the content of a file.
     pub(crate) fn content(&mut self) -> &mut W {
         &mut self.to
     }
 
-    /// Fills the last block of a file of `size` bytes.
+    /// Pads the last block of a file of `size` bytes.
     pub(crate) fn end(&mut self, size: u64) -> io::Result<()> {
         let padding = usize::try_from(size.next_multiple_of(BLOCK) - size).map_err(io::Error::other)?;
         self.to.write_all(&[0; 512][..padding])
@@ -57,7 +58,7 @@ impl<W: Write> TarWriter<W> {
     }
 }
 
-/// The same for every file, so that the same images give the same archive.
+/// Returns the same header fields for every file, so that the same images yield the same archive.
 fn header(kind: u8, size: u64) -> tar::Header {
     let mut header = tar::Header::new_ustar();
     header.set_entry_type(tar::EntryType::new(kind));
@@ -69,7 +70,7 @@ fn header(kind: u8, size: u64) -> tar::Header {
     header
 }
 
-/// `LENGTH KEY=VALUE\n`, where the length counts itself.
+/// Returns `LENGTH KEY=VALUE\n`, where the length includes itself.
 fn pax_record(key: &str, value: &str) -> String {
     let rest = key.len() + value.len() + 3;
     let mut length = rest + 1;

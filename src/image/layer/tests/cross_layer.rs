@@ -6,7 +6,7 @@ use crate::layer::unpack::unpack;
 use crate::limits::Limits;
 use crate::test_support::{Head, Tar};
 
-/// Layers on top of each other, each adopted by those before it.
+/// Layers on top of each other, each linked to those before it.
 struct Chain {
     directory: tempfile::TempDir,
     /// Lowest first.
@@ -44,7 +44,7 @@ impl Chain {
         self.stat(layer, path).ino() == self.stat(lower, target).ino()
     }
 
-    /// The refusal of a layer on top of these.
+    /// Returns the error for a layer on top of these.
     fn refusal(mut self, tar: Tar) -> String {
         let error = self.add(tar).unwrap_err();
         assert_eq!(crate::store::durable::io_kind(&error), model::ErrorKind::Invalid, "{error}");
@@ -57,7 +57,7 @@ fn base() -> Tar {
 }
 
 #[test]
-fn a_link_to_a_file_below_shares_that_file() {
+fn a_link_to_a_file_in_a_lower_layer_shares_that_file() {
     let dir = Head { kind: b'5', mode: 0o755, mtime: 77, ..Head::default() };
     let top = Tar::default()
         .entry("usr/", &dir, b"")
@@ -70,7 +70,7 @@ fn a_link_to_a_file_below_shares_that_file() {
     }
     assert_eq!(chain.stat(2, "usr").mtime(), 77);
     assert_eq!(std::fs::read(chain.layers[2].files().join("again")).unwrap(), b"tool");
-    // The root and `usr`; the linked files weigh below.
+    // The root and `usr`; linked files count in the layer below.
     assert_eq!(chain.layers[2].record.inodes, 2);
     let mut out = Vec::new();
     crate::assemble(&chain.layers[2].directory, &mut out).unwrap();
@@ -78,7 +78,7 @@ fn a_link_to_a_file_below_shares_that_file() {
 }
 
 #[test]
-fn the_nearest_layer_wins() {
+fn a_link_uses_the_nearest_lower_layer() {
     let chain = Chain::new()
         .with(base())
         .with(Tar::default().file("usr/bin/tool", b"newer"))
@@ -87,21 +87,21 @@ fn the_nearest_layer_wins() {
 }
 
 #[test]
-fn links_to_nothing_directories_and_the_layers_own_later_files_are_refused() {
+fn links_to_missing_files_directories_and_later_files_are_refused() {
     let link = |target: &str| Tar::default().link("h", target);
-    assert!(Chain::new().refusal(link("f")).contains("no such file"));
-    assert!(Chain::new().with(base()).refusal(link("missing")).contains("no such file"));
-    assert!(Chain::new().with(base()).refusal(link("f/x")).contains("no such file"));
+    assert!(Chain::new().refusal(link("f")).contains("file not found"));
+    assert!(Chain::new().with(base()).refusal(link("missing")).contains("file not found"));
+    assert!(Chain::new().with(base()).refusal(link("f/x")).contains("file not found"));
     assert!(Chain::new().with(base()).refusal(link("usr/bin")).contains("directory"));
     assert!(Chain::new().with(base()).refusal(link("h")).contains("after the link"));
     assert!(Chain::new().with(base()).refusal(link("f").file("f", b"later")).contains("after the link"));
 }
 
 #[test]
-fn no_link_below_leads_out_of_the_layers() {
+fn a_link_through_a_lower_layer_cannot_leave_the_layers() {
     for target in ["/etc", "../../../../../../../../etc", "/proc/self/root/etc", "loop"] {
         let lower = Tar::default().symlink("s", target).symlink("loop", "loop");
-        assert!(Chain::new().with(lower).refusal(Tar::default().link("h", "s/passwd")).contains("no such file"));
+        assert!(Chain::new().with(lower).refusal(Tar::default().link("h", "s/passwd")).contains("file not found"));
     }
     let lower = Tar::default().symlink("s", "/etc/passwd");
     let chain = Chain::new().with(lower).with(Tar::default().link("h", "s"));
@@ -109,7 +109,7 @@ fn no_link_below_leads_out_of_the_layers() {
 }
 
 #[test]
-fn implied_directories_look_as_they_do_below() {
+fn implied_directories_get_the_metadata_of_the_lower_layer() {
     let odd = Head { kind: b'5', mode: 0o1770, mtime: 99, ..Head::default() };
     let lower = Tar::default().entry("a/", &odd, b"").entry("a/b/", &odd, b"").file("f", b"");
     let chain = Chain::new().with(lower).with(Tar::default().file("a/b/c/d", b""));
@@ -121,7 +121,7 @@ fn implied_directories_look_as_they_do_below() {
 
 #[test]
 #[ignore = "needs root"]
-fn whiteouts_and_opaque_directories_hide_what_is_below_from_links() {
+fn whiteouts_and_opaque_directories_hide_lower_files_from_links() {
     let link = || Tar::default().link("h", "usr/bin/tool");
     let removed = [
         Tar::default().file("usr/bin/.wh.tool", b""),
@@ -133,11 +133,11 @@ fn whiteouts_and_opaque_directories_hide_what_is_below_from_links() {
     ];
     for between in removed {
         let why = Chain::new().with(base()).with(between.clone()).refusal(link());
-        assert!(why.contains("no such file"), "{why}");
+        assert!(why.contains("file not found"), "{why}");
         let own = Tar(link().0.into_iter().chain(between.0).collect());
         Chain::new().with(base()).refusal(own);
     }
-    // The other way around the layer is refused as soon as it is unpacked.
+    // In reverse order the layer is refused during unpacking.
     for gone in [".wh.f", "d/.wh.f"] {
         let target = gone.replace(".wh.", "");
         let tar = Tar::default().file(gone, b"").link("h", &target).end();
@@ -150,7 +150,7 @@ fn whiteouts_and_opaque_directories_hide_what_is_below_from_links() {
 
 #[test]
 #[ignore = "needs root"]
-fn looks_are_not_taken_from_a_directory_that_is_hidden() {
+fn metadata_is_not_copied_from_a_hidden_directory() {
     let odd = Head { kind: b'5', mode: 0o700, mtime: 99, ..Head::default() };
     let lower = || Tar::default().entry("a/", &odd, b"").entry("a/b/", &odd, b"");
     let new = Tar::default().file(".wh.a", b"").file("a/b/c", b"");
@@ -164,7 +164,7 @@ fn looks_are_not_taken_from_a_directory_that_is_hidden() {
 
 #[test]
 #[ignore = "needs root"]
-fn an_opaque_root_hides_everything_below() {
+fn an_opaque_root_hides_all_lower_layers() {
     let top = Tar::default().file(".wh..wh..opq", b"").file("usr/new", b"").file("f", b"mine");
     let chain = Chain::new().with(base()).with(Tar::default().file("middle", b"")).with(top);
     let mount_point = chain.directory.path().join("view");

@@ -1,4 +1,5 @@
-//! Every trick that has been tried on a layer, each with what comes of it. Nothing beside the layer may change by any.
+//! Known attacks by hostile layers, each with its outcome. None may change anything outside of the
+//! layer.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
@@ -14,13 +15,13 @@ use crate::test_support::{Head, Tar, gzip};
 #[path = "hostile_values.rs"]
 mod values;
 
-/// What comes of a layer.
+/// The outcome of unpacking a layer.
 enum Outcome {
-    /// It is refused, as the fault of whoever made it.
+    /// It is refused as invalid.
     No,
-    /// It unpacks, but has a link to something that is not in the layers.
+    /// It is unpacked, but has a link to a file that is not in the layers.
     BadLink,
-    /// It unpacks, and the function looks at it.
+    /// It is unpacked, and the function checks it.
     Yes(fn(&Layer)),
 }
 
@@ -53,7 +54,8 @@ impl Layer {
     }
 }
 
-/// Unpacks a stream, finishes the layer without any below it, writes it out again, and looks at the canary after each.
+/// Unpacks a stream, completes the layer with no layer below, exports it, and checks the canary
+/// after each step.
 fn attempt(name: &str, stream: &[u8], wanted: &Outcome) {
     let directory = tempfile::tempdir().unwrap();
     let canary = Canary::new(directory.path()).unwrap();
@@ -69,7 +71,7 @@ fn attempt(name: &str, stream: &[u8], wanted: &Outcome) {
                 "{name}: {kind:?}: {error:?}"
             );
         }
-        (Ok(_), No) => panic!("{name}: was not refused"),
+        (Ok(_), No) => panic!("{name}: not refused"),
         (Err(error), _) => panic!("{name}: {error:?}"),
     };
     let mut staged = Staged::new(1, layer.clone(), Digest::of(b""), Digest::of(b""), None);
@@ -85,7 +87,7 @@ fn attempt(name: &str, stream: &[u8], wanted: &Outcome) {
     }
     let mut out = Vec::new();
     crate::assemble(&layer, &mut out).unwrap_or_else(|error| panic!("{name}: {error}"));
-    assert!(out == stream, "{name}: comes out otherwise than it went in");
+    assert!(out == stream, "{name}: the exported stream differs");
     canary.check();
 }
 
@@ -103,7 +105,7 @@ fn of_kind(kind: u8) -> Head<'static> {
     Head { kind, mode: 0o777, device: (1, 3), ..Head::default() }
 }
 
-/// One entry of each kind at `path`.
+/// Returns one entry of each kind at `path`.
 fn each_kind(before: &Tar, path: &str) -> Vec<(String, Tar)> {
     let entry = |what: &str, tar: Tar| (format!("{what} at {path}"), tar);
     let of = |kind| before.clone().entry(path, &of_kind(kind), b"");
@@ -118,7 +120,7 @@ fn each_kind(before: &Tar, path: &str) -> Vec<(String, Tar)> {
     ]
 }
 
-/// The beginning of `path` up to its last part, put before a whiteout of that part.
+/// Returns the path of a whiteout of the last component of `path`.
 fn whiteout(path: &str) -> String {
     match path.rsplit_once('/') {
         Some((parent, name)) => format!("{parent}/.wh.{name}"),
@@ -128,7 +130,7 @@ fn whiteout(path: &str) -> String {
 
 #[test]
 #[ignore = "needs root"]
-fn paths_that_lead_up_are_refused_for_every_kind_of_entry() {
+fn paths_with_dot_dot_are_refused_for_every_kind_of_entry() {
     let before = tar().file("f", b"");
     for path in ["..", "../outside/file", "a/../../outside/file", "/../outside/file", "./../x", "a/..", "a/../b"] {
         run(each_kind(&before, path).into_iter().map(|(name, tar)| (name, tar, No)));
@@ -148,7 +150,7 @@ fn paths_that_lead_up_are_refused_for_every_kind_of_entry() {
 
 #[test]
 #[ignore = "needs root"]
-fn nothing_is_made_through_a_link_that_leads_out() {
+fn nothing_is_created_through_a_link_that_leads_outside() {
     let targets = [
         "../../outside",
         "../outside",
@@ -159,7 +161,7 @@ fn nothing_is_made_through_a_link_that_leads_out() {
         "../../../../../..",
     ];
     for target in targets {
-        // Links lead inside the layer's own root, where most of these are missing.
+        // Links are resolved inside the layer's own root, where most of these targets do not exist.
         let inside = !target.contains("outside") && !target.contains("proc");
         let wanted = || if inside { Yes(|_| ()) } else { No };
         let before = tar().file("f", b"").symlink("o", target);
@@ -170,7 +172,7 @@ fn nothing_is_made_through_a_link_that_leads_out() {
             run([(format!("{target}: {path}"), before.clone().file(path, b""), wanted())]);
         }
         run([(format!("{target}: link to o/file"), before.clone().link("h", "o/file"), BadLink)]);
-        // One link to another, and a directory that becomes a link once it is known.
+        // A link to a link, and a directory that is replaced by a link after it was opened.
         let chain = tar().symlink("o", target).symlink("p", "o").file("p/file", b"written");
         run([(format!("{target}: over two links"), chain, wanted())]);
         let late = tar().dir("o").file("o/file", b"first").symlink("o", target).file("o/file", b"written");
@@ -185,7 +187,7 @@ fn nothing_is_made_through_a_link_that_leads_out() {
 
 #[test]
 #[ignore = "needs root"]
-fn an_entry_takes_the_place_of_a_link_and_never_goes_through_it() {
+fn an_entry_replaces_a_link_and_does_not_follow_it() {
     let out = || tar().symlink("s", "../../outside/file").symlink("d", "../../outside/directory");
     run([
         ("file over a link", out().file("s", b"mine"), Yes(|layer| assert_eq!(layer.text("s"), "mine"))),
@@ -242,7 +244,7 @@ fn an_entry_takes_the_place_of_a_link_and_never_goes_through_it() {
 
 #[test]
 #[ignore = "needs root"]
-fn hard_links_reach_nothing_but_files_of_the_layers() {
+fn hard_links_reach_only_files_of_the_layers() {
     let link = |target: &str| tar().link("h", target);
     run([
         ("link to a file of the host", link("/etc/passwd"), BadLink),
@@ -273,7 +275,7 @@ fn hard_links_reach_nothing_but_files_of_the_layers() {
 
 #[test]
 #[ignore = "needs root"]
-fn whiteouts_of_no_file_are_refused_and_odd_ones_do_no_harm() {
+fn whiteouts_without_a_name_are_refused_and_unusual_ones_are_harmless() {
     for path in [".wh.", ".wh..", ".wh...", "d/.wh.", "d/.wh..", "d/.wh..."] {
         run([(path, tar().dir("d").file(path, b""), No)]);
     }
@@ -301,11 +303,11 @@ fn whiteouts_of_no_file_are_refused_and_odd_ones_do_no_harm() {
 
 #[test]
 #[ignore = "needs root"]
-fn devices_are_made_and_never_opened_but_one_that_is_a_whiteout() {
+fn devices_are_created_but_never_opened_and_a_whiteout_device_is_refused() {
     let device = |kind, device| tar().entry("x", &Head { device, ..of_kind(kind) }, b"");
     run([
         ("character device 0:0", device(b'3', (0, 0)), No),
-        // The console, a watchdog and a whole disk.
+        // The console and a whole disk.
         ("console", device(b'3', (5, 1)), Yes(|layer| assert!(layer.stat("x").file_type().is_char_device()))),
         ("watchdog", device(b'3', (10, 130)), Yes(|layer| assert_eq!(layer.mode("x"), 0o777))),
         ("disk", device(b'4', (8, 0)), Yes(|layer| assert!(layer.stat("x").file_type().is_block_device()))),

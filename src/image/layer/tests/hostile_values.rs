@@ -1,10 +1,10 @@
-//! Tricks by what a layer says: attributes, names, numbers and sizes.
+//! Attacks by values in a layer: attributes, names, numbers and sizes.
 
 use super::*;
 
 #[test]
 #[ignore = "needs root"]
-fn attributes_that_overlayfs_or_the_host_acts_on_never_come_from_an_image() {
+fn attributes_used_by_overlayfs_or_the_host_are_not_set_by_an_image() {
     let with = |name: &str, value: &[u8]| tar().pax(&[(&format!("SCHILY.xattr.{name}"), value)]);
     for name in ["opaque", "redirect", "metacopy", "whiteout", "origin", "impure", "nlink", "upper", "x"] {
         let name = format!("trusted.overlay.{name}");
@@ -54,7 +54,7 @@ fn attributes_that_overlayfs_or_the_host_acts_on_never_come_from_an_image() {
 
 #[test]
 #[ignore = "needs root"]
-fn names_of_every_byte_and_length_are_taken_or_refused() {
+fn names_of_every_byte_and_length_are_accepted_or_refused() {
     let named = |path: &[u8]| tar().pax(&[("path", path)]).file("x", b"named");
     run([
         ("newline", named(b"a\nb"), Yes(|layer| assert_eq!(layer.text("a\nb"), "named"))),
@@ -78,7 +78,7 @@ fn names_of_every_byte_and_length_are_taken_or_refused() {
         ("below a device", tar().entry("c", &of_kind(b'3'), b"").file("c/x", b""), No),
         ("implied", tar().file("a/b/c", b"x").file("a/b/d", b"y"), Yes(|layer| assert_eq!(layer.mode("a/b"), 0o755))),
     ]);
-    // Deeper than paths go, by way of a link to a deep place.
+    // Deeper than the path limit, through a link to a deep directory.
     let deep = "d/".repeat(200);
     let tar = tar()
         .pax(&[("path", deep.as_bytes())])
@@ -92,7 +92,7 @@ fn names_of_every_byte_and_length_are_taken_or_refused() {
 
 #[test]
 #[ignore = "needs root"]
-fn numbers_that_lie_are_refused_and_odd_ones_kept_as_far_as_the_disk_can() {
+fn wrong_numbers_are_refused_and_unusual_ones_kept_if_the_disk_supports_them() {
     let pax = |key: &str, value: &str| tar().pax(&[(key, value.as_bytes())]).file("f", b"data");
     let sparse = |size: &str, map: &str| {
         tar().pax(&[("GNU.sparse.size", size.as_bytes()), ("GNU.sparse.map", map.as_bytes())]).file("f", b"data")
@@ -134,7 +134,7 @@ fn numbers_that_lie_are_refused_and_odd_ones_kept_as_far_as_the_disk_can() {
         ("more in the map than in the stream", sparse("200", "0,4,100,1"), No),
         ("data over data", sparse("200", "0,2,1,2"), No),
     ]);
-    // Which is too large, the filesystem decides; it must be said to be the layer's fault.
+    // The filesystem decides which size is too large; the error must blame the layer.
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("fs")).unwrap();
     if let Err(error) =
@@ -146,7 +146,7 @@ fn numbers_that_lie_are_refused_and_odd_ones_kept_as_far_as_the_disk_can() {
 
 #[test]
 #[ignore = "needs root"]
-fn bombs_stop_at_their_bounds() {
+fn archive_bombs_stop_at_the_limits() {
     let many = (0..2001).fold(tar(), |tar, _| tar.file("same", b"x"));
     run([("entries", many, No)]);
     let empty = Head { kind: b'x', ..Head::default() };
@@ -183,7 +183,7 @@ fn bombs_stop_at_their_bounds() {
 
 #[test]
 #[ignore = "needs root"]
-fn a_stream_cut_anywhere_is_refused_or_whole() {
+fn a_stream_cut_at_any_byte_is_refused_or_complete() {
     let sparse: &[(&str, &[u8])] = &[("GNU.sparse.size", b"200"), ("GNU.sparse.map", b"0,2,100,2")];
     let stream = tar().dir("d").file("d/f", b"content").link("d/h", "d/f").pax(sparse).file("s", b"abcd").end();
     let whole: Vec<usize> = (0..stream.len()).step_by(37).chain((0..stream.len()).step_by(512)).collect();

@@ -16,7 +16,7 @@ fn blob_of(bytes: &[u8]) -> Blob {
 }
 
 #[test]
-fn gzip_zstd_and_plain_layers_unpack_to_the_same_weight() {
+fn gzip_zstd_and_plain_layers_unpack_to_the_same_size() {
     let tar = tar();
     let two_members = [gzip(&tar[..700]), gzip(&tar[700..])].concat();
     let zstd = zstd::encode_all(&tar[..], 3).unwrap();
@@ -29,7 +29,7 @@ fn gzip_zstd_and_plain_layers_unpack_to_the_same_weight() {
 }
 
 #[test]
-fn a_wrong_blob_is_named_as_such_even_where_it_cannot_be_read() {
+fn a_wrong_blob_is_reported_as_wrong_even_if_it_cannot_be_decoded() {
     let (tar, limits) = (tar(), Limits::default());
     let packed = gzip(&tar);
     let named = blob_of(&packed);
@@ -45,7 +45,7 @@ fn a_wrong_blob_is_named_as_such_even_where_it_cannot_be_read() {
 }
 
 #[test]
-fn the_diff_id_covers_what_follows_the_tar_too() {
+fn the_diff_id_covers_bytes_after_the_tar_archive() {
     let tar = tar();
     let padded = [tar.clone(), vec![7; 5000]].concat();
     let limits = Limits::default();
@@ -55,7 +55,7 @@ fn the_diff_id_covers_what_follows_the_tar_too() {
 }
 
 #[test]
-fn a_bomb_stops_at_the_bound() {
+fn an_archive_bomb_stops_at_the_limit() {
     let tar = Tar::default().file("zeros", &vec![0; 8 << 20]).end();
     let packed = gzip(&tar);
     assert!(packed.len() < 100_000);
@@ -69,7 +69,7 @@ fn a_bomb_stops_at_the_bound() {
 }
 
 #[test]
-fn a_zstd_layer_that_wants_more_memory_than_its_share_is_refused_by_the_settings_name() {
+fn a_zstd_window_above_the_memory_limit_is_refused_naming_the_setting() {
     let mut encoder = zstd::Encoder::new(Vec::new(), 1).unwrap();
     encoder.window_log(26).unwrap();
     encoder.include_contentsize(false).unwrap();

@@ -5,7 +5,7 @@ use super::*;
 use crate::layer::whiteout::OPAQUE;
 use crate::test_support::{Head, Tar};
 
-/// A place to unpack to, with something beside it that must never change.
+/// A directory to unpack to, with files beside it that must not change.
 struct TestEnv {
     directory: tempfile::TempDir,
 }
@@ -30,13 +30,13 @@ impl TestEnv {
     fn unpack(&self, tar: Tar) -> Result<Pending, UntarError> {
         let bytes = tar.end();
         let layer = self.directory.path().join("layer");
-        // Some tests unpack one stream over another; the tape is the last one's.
+        // Some tests unpack one stream over another; the tar-split is that of the last one.
         drop(std::fs::remove_file(layer.join("tar-split.zst")));
         let outcome = untar(&bytes[..], &layer, &Limits::of_entries(1000)).map(|(pending, _)| pending);
         let beside: Vec<_> = std::fs::read_dir(self.directory.path()).unwrap().collect();
-        assert_eq!(beside.len(), 2, "something was made beside the root");
+        assert_eq!(beside.len(), 2, "something was created beside the root");
         let outside: Vec<_> = std::fs::read_dir(self.directory.path().join("outside")).unwrap().collect();
-        assert_eq!(outside.len(), 1, "something was made outside");
+        assert_eq!(outside.len(), 1, "something was created outside");
         let file = self.directory.path().join("outside/file");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "untouched");
         assert_eq!(std::fs::metadata(&file).unwrap().nlink(), 1, "a file outside was linked");
@@ -64,7 +64,7 @@ fn refused(outcome: Result<Pending, UntarError>) -> bool {
 }
 
 #[test]
-fn files_directories_and_links_come_out_with_their_times() {
+fn files_directories_and_links_are_unpacked_with_their_times() {
     let env = TestEnv::new();
     let dir = |mtime| Head { kind: b'5', mode: 0o755, mtime, ..Head::default() };
     let tar = Tar::default()
@@ -85,14 +85,14 @@ fn files_directories_and_links_come_out_with_their_times() {
 }
 
 #[test]
-fn directories_that_are_not_listed_are_made_and_named() {
+fn missing_parent_directories_are_created_and_recorded() {
     let env = TestEnv::new();
     let pending = env.unpack(Tar::default().file("a/b/c", b"").dir("a/")).unwrap();
     assert_eq!(pending.implied, BTreeSet::from([PathBuf::from("a/b")]));
 }
 
 #[test]
-fn a_later_entry_takes_the_place_of_an_earlier_one() {
+fn a_later_entry_replaces_an_earlier_one() {
     let env = TestEnv::new();
     let tar = Tar::default()
         .file("f", b"one")
@@ -114,7 +114,7 @@ fn a_later_entry_takes_the_place_of_an_earlier_one() {
 }
 
 #[test]
-fn a_file_never_writes_through_a_link_of_its_name() {
+fn a_file_is_not_written_through_a_link_of_its_name() {
     let env = TestEnv::new();
     let tar = Tar::default()
         .symlink("s", "../outside/file")
@@ -142,7 +142,7 @@ fn paths_cannot_leave_the_root() {
 }
 
 #[test]
-fn symbolic_links_on_the_way_are_followed_inside_the_root_only() {
+fn symbolic_links_in_paths_are_followed_inside_the_root_only() {
     let env = TestEnv::new();
     let tar = Tar::default()
         .dir("usr")
@@ -169,7 +169,7 @@ fn symbolic_links_on_the_way_are_followed_inside_the_root_only() {
 }
 
 #[test]
-fn hard_links_reach_only_what_this_layer_has_and_others_wait() {
+fn hard_links_reach_only_files_of_this_layer_and_others_are_deferred() {
     let env = TestEnv::new();
     for target in ["../outside/file", "", "."] {
         assert!(refused(env.unpack(Tar::default().link("h", target))), "{target}");
@@ -193,7 +193,7 @@ fn hard_links_reach_only_what_this_layer_has_and_others_wait() {
 }
 
 #[test]
-fn a_link_to_a_layer_below_is_forgotten_with_its_place() {
+fn a_deferred_link_is_dropped_when_its_place_is_removed() {
     let tar = Tar::default()
         .link("a", "below")
         .link("b", "a")
@@ -211,11 +211,11 @@ fn a_link_to_a_layer_below_is_forgotten_with_its_place() {
 }
 
 #[test]
-fn depth_entries_and_odd_whiteouts_are_bounded() {
+fn depth_entries_and_unusual_whiteouts_are_limited() {
     let deep = "d/".repeat(DEPTH_MAX + 1);
     let tar = Tar::default().pax(&[("path", deep.as_bytes())]).dir("x");
     assert!(refused(TestEnv::new().unpack(tar)));
-    // Deeper by a link to a deep place.
+    // Deeper through a link to a deep directory.
     let half = "d/".repeat(DEPTH_MAX / 2 + 2);
     let tar = Tar::default()
         .pax(&[("path", half.as_bytes())])
@@ -250,7 +250,7 @@ fn sparse_files_keep_their_holes() {
 }
 
 #[test]
-fn attributes_an_image_may_not_set_are_refused() {
+fn attributes_not_allowed_in_an_image_are_refused() {
     for name in ["trusted.overlay.opaque", "trusted.x", "system.x", "user.a\0b"] {
         let key = format!("SCHILY.xattr.{name}");
         let tar = Tar::default().pax(&[(&key, b"y")]).file("f", b"");
@@ -266,7 +266,7 @@ fn attributes_an_image_may_not_set_are_refused() {
 
 #[test]
 #[ignore = "needs root"]
-fn owners_modes_devices_and_capabilities_come_out_as_stored() {
+fn owners_modes_devices_and_capabilities_are_unpacked_as_stored() {
     let env = TestEnv::new();
     let capability = b"\x01\0\0\x02\x00\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
     let suid = Head { mode: 0o6755, uid: 1000, gid: 2000, ..Head::default() };
@@ -298,7 +298,7 @@ fn owners_modes_devices_and_capabilities_come_out_as_stored() {
 
 #[test]
 #[ignore = "needs root"]
-fn whiteouts_become_what_overlayfs_expects() {
+fn whiteouts_become_whiteouts_of_overlayfs() {
     let env = TestEnv::new();
     let tar = Tar::default()
         .dir("d")

@@ -48,14 +48,14 @@ impl Authority {
         Tls::default().with_authorities(self.pem.as_bytes()).unwrap()
     }
 
-    /// Trusted, and shown a certificate that it signed.
+    /// Trusts this CA and uses a client certificate signed by it.
     pub(crate) fn known(&self) -> Tls {
         let Pair { certificate, key } = self.sign("node", ExtendedKeyUsagePurpose::ClientAuth);
         self.trusted().with_client(certificate.as_bytes(), key.as_bytes()).unwrap()
     }
 }
 
-/// Whether clients have to show a certificate of `authority`, or only may.
+/// Whether a client certificate of `authority` is required or optional.
 pub(crate) struct Demand<'a> {
     pub(crate) authority: &'a Authority,
     pub(crate) must: bool,

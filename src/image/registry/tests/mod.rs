@@ -1,4 +1,4 @@
-//! Tests of the registry client against a registry of our own, with its certificates ([`ca`]).
+//! Tests of the registry client against a test registry, with its certificates ([`ca`]).
 
 pub(crate) mod ca;
 pub(crate) mod real_registry;

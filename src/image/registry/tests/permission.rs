@@ -1,4 +1,5 @@
-//! The store gives an image only to clients that may pull it from a registry that has it.
+//! Tests that the store gives an image only to clients that may pull it from a registry that has
+//! it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::registry::tests::support::{TestEnv, base, made, me};
 use crate::store::Store;
 use crate::test_support::{Answer, Made, Seen, Server, Tar, gzip, route, routes};
 
-/// A registry that says of every blob that it has it, and sends those of `routes`.
+/// A registry that claims to have every blob, and sends those of `routes`.
 async fn boastful(routes: HashMap<String, Vec<u8>>) -> Server {
     Server::start(move |request: &Seen| match route(&routes, request) {
         answer if answer.status == 404 && request.method == "HEAD" && request.path.contains("/blobs/") => {
@@ -29,11 +30,11 @@ fn without(mut routes: HashMap<String, Vec<u8>>, blobs: &[&Vec<u8>]) -> HashMap<
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn knowing_the_id_of_a_private_image_does_not_give_it() {
+async fn the_id_of_a_private_image_does_not_grant_access_to_it() {
     let private = made("private");
     let owner = Server::of(&[("team/x:1", &private)]).await;
     let all = routes(&[("x:1", &private)]);
-    // The manifest alone; then also the config, which says little; then all but the layer with the secret.
+    // The manifest alone; then also the config; then all but the layer with the secret.
     let known: [Vec<&Vec<u8>>; 3] =
         [private.blobs().collect(), private.layers.iter().collect(), vec![&private.layers[1]]];
     for missing in known {
@@ -42,15 +43,16 @@ async fn knowing_the_id_of_a_private_image_does_not_give_it() {
         let image = env.store.pull(&format!("{}/team/x:1", owner.host), Some(me())).await.unwrap();
         let error = env.store.pull(&format!("{}/x:1", impostor.host), None).await.unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::NotFound, "{error:?}");
-        assert_eq!(*env.store.find(image.id.as_str()).unwrap(), *image, "it has no new name");
+        assert_eq!(*env.store.find(image.id.as_str()).unwrap(), *image, "the image has no new name");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claiming_the_layers_of_a_private_image_does_not_give_them() {
+async fn claiming_layers_of_a_private_image_does_not_grant_access_to_them() {
     let private = made("private");
     let owner = Server::of(&[("team/x:1", &private)]).await;
-    // The config is a new one; its layers are those of the other, which are to be had under the names of junk.
+    // The config is new; its layers are those of the private image, which the registry serves under
+    // digests of junk.
     let (os, architecture, _) = host();
     let parsed: serde_json::Value = serde_json::from_slice(&private.config).unwrap();
     let junk = Made::new(&[Tar::default().file("junk-1", b"").end(), Tar::default().file("junk-2", b"").end()], gzip);
@@ -72,7 +74,7 @@ async fn claiming_the_layers_of_a_private_image_does_not_give_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_denies_a_layer_is_believed_though_the_layer_is_here() {
+async fn a_layer_in_the_store_is_not_used_if_the_registry_denies_access() {
     let private = made("private");
     let images = routes(&[("open:1", &private), ("locked:1", &private)]);
     let secret = format!("/v2/locked/blobs/{}", Digest::of(&private.layers[1]));
@@ -89,7 +91,7 @@ async fn a_registry_that_denies_a_layer_is_believed_though_the_layer_is_here() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layer_that_its_registry_has_sent_costs_one_request_from_then_on_also_for_the_next_daemon() {
+async fn a_layer_already_sent_costs_one_request_also_after_a_restart() {
     let (one, two, three) = (made("one"), made("two"), made("three"));
     let images = [("a:1", &one), ("b:1", &two), ("c:1", &three), ("copy:1", &one)];
     let (first, second) = (Server::of(&images).await, Server::of(&images).await);
@@ -102,7 +104,7 @@ async fn a_layer_that_its_registry_has_sent_costs_one_request_from_then_on_also_
         store.pull(&format!("{}/{name}:1", first.host), None).await.unwrap();
         assert_eq!(asked(&first), wanted, "{name}");
     }
-    // Another registry sends it once, although it is here, and nothing is unpacked for that.
+    // Another registry must send it once, although it is in the store; it is not unpacked again.
     let before = std::fs::read_dir(directory.path().join("layers")).unwrap().count();
     store.pull(&format!("{}/copy:1", second.host), None).await.unwrap();
     assert_eq!(asked(&second), (0, 1));
@@ -118,18 +120,18 @@ async fn a_layer_that_its_registry_has_sent_costs_one_request_from_then_on_also_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_whose_layer_was_deleted_is_no_image_and_is_pulled_again() {
+async fn an_image_with_a_deleted_layer_is_pulled_again() {
     let made = made("x");
     let server = Server::of(&[("x:1", &made)]).await;
     let name = format!("{}/x:1", server.host);
     let layer = |env: &TestEnv, lower: &str| env.store.layers_dir().join(Path::new(lower).parent().unwrap());
-    // Found by a container, or by a pull.
+    // Detected when a container is created, or by a pull.
     for by_container in [true, false] {
         let env = TestEnv::new();
         let image = env.store.pull(&name, None).await.unwrap();
         let lowers = env.store.lowers(&image).unwrap();
         let gone = layer(&env, &lowers[0]);
-        // All of it, or the files alone.
+        // The whole layer, or only its files.
         std::fs::remove_dir_all(if by_container { gone.clone() } else { gone.join("fs") }).unwrap();
         if by_container {
             let error = env.store.hold("container", &image.id).unwrap_err();
@@ -141,12 +143,12 @@ async fn an_image_whose_layer_was_deleted_is_no_image_and_is_pulled_again() {
         let again = env.store.pull(&name, None).await.unwrap();
         assert_eq!((again.id.clone(), env.read(&again, "top")), (image.id.clone(), "x".to_owned()));
         assert_eq!(env.store.hold("container", &again.id).unwrap().len(), 2);
-        assert_eq!(env.list("layers").len(), 2, "nothing of the old one is left");
+        assert_eq!(env.list("layers").len(), 2, "the old layer is removed");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_daemon_does_not_believe_in_a_layer_without_files() {
+async fn a_layer_without_files_is_not_used_after_a_restart() {
     let directory = tempfile::tempdir().unwrap();
     let made = Made::new(&[base()], gzip);
     let server = Server::of(&[("x:1", &made)]).await;

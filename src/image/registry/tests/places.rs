@@ -4,7 +4,7 @@ fn places(count: usize) -> Arc<Places> {
     Arc::new(Places::new(count))
 }
 
-/// A place for a layer whose decoder needs little memory.
+/// Takes a place for a layer whose decoder needs little memory.
 async fn small(places: &Arc<Places>, registry: &str) -> Place {
     let place = places.take(registry, registry).await;
     place.transfer.is_small();
@@ -16,28 +16,29 @@ async fn within(times: u32, waits: impl Future<Output = Place>) -> Option<Place>
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_registry_that_has_all_places_gives_one_to_another_and_goes_on() {
+async fn a_registry_with_all_places_yields_one_to_another_and_continues() {
     let places = places(2);
     let (one, two) = (small(&places, "slow").await, small(&places, "slow").await);
     assert!(within(20, places.take("slow", "x")).await.is_none(), "its own layers wait");
     let other = within(3, places.take("good", "x")).await.unwrap();
     assert!(one.transfer.is_beside() != two.transfer.is_beside());
     assert!(!one.transfer.broken_off.load(Relaxed) && !two.transfer.broken_off.load(Relaxed));
-    // Each has one now, and that is fair.
+    // Each has one now, which is fair.
     assert!(within(20, places.take("slow", "x")).await.is_none());
     drop(other);
     assert!(within(1, places.take("good", "x")).await.is_some());
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_registries_as_there_are_places_and_more_keep_no_other_waiting() {
+async fn as_many_registries_as_places_do_not_block_another_registry() {
     let places = places(2);
     let mut held = Vec::new();
     for number in 0..2 + BESIDE_MAX {
         let registry = format!("slow-{number}");
         held.push(within(3, small(&places, &registry)).await.unwrap());
     }
-    // Beside there is no room left: the next breaks off one that brings nothing.
+    // No more downloads can continue beside the places: the next request aborts one without
+    // progress.
     let waits = tokio::spawn({
         let places = places.clone();
         async move { places.take("good", "x").await }
@@ -57,11 +58,11 @@ async fn as_many_registries_as_there_are_places_and_more_keep_no_other_waiting()
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_download_with_a_large_decoder_is_broken_off_only_while_it_is_slow() {
+async fn a_download_with_a_large_decoder_is_aborted_only_while_it_is_slow() {
     let places = places(1);
     let held = places.take("a", "a").await;
     let transfer = held.transfer.clone();
-    // Four times what is asked of it at first.
+    // Four times the initial minimum rate.
     let feeding = tokio::spawn(async move {
         loop {
             transfer.came(RATE_MIN * 4 / 10);
@@ -70,7 +71,7 @@ async fn a_download_with_a_large_decoder_is_broken_off_only_while_it_is_slow() {
     });
     assert!(within(3, places.take("b", "b")).await.is_none());
     assert!(!held.transfer.broken_off.load(Relaxed));
-    // The longer another one waits, the more.
+    // The minimum rate grows with the time that another one waits.
     let wait = tokio::spawn({
         let places = places.clone();
         async move { places.take("b", "b").await }
@@ -83,7 +84,7 @@ async fn a_download_with_a_large_decoder_is_broken_off_only_while_it_is_slow() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_registry_with_the_fewest_places_comes_first_and_one_that_gives_up_is_forgotten() {
+async fn the_registry_with_the_fewest_places_is_first_and_dropped_waiters_are_removed() {
     let places = places(2);
     let (one, _two) = (small(&places, "a").await, small(&places, "b").await);
     let mut given_up = Box::pin(places.take("c", "c"));
@@ -95,7 +96,7 @@ async fn the_registry_with_the_fewest_places_comes_first_and_one_that_gives_up_i
     drop(given_up);
     drop(one);
     let place = tokio::select! { place = &mut first => place, place = &mut second => place };
-    // Neither has any place, so it is the one that came first.
+    // Neither has a place, so the first to wait is next.
     assert_eq!(place.transfer.registry, "a");
     assert_eq!(places.bytes_of("a"), Some(0));
     assert_eq!(places.bytes_of("d"), None);

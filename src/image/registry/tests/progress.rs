@@ -14,11 +14,11 @@ async fn until(what: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("waited in vain");
+    panic!("timeout");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pulls_are_counted_by_how_they_end() {
+async fn pulls_are_counted_by_their_result() {
     let made = made("x");
     let server = Server::of(&[("x:1", &made)]).await;
     let env = TestEnv::new();
@@ -34,7 +34,7 @@ async fn pulls_are_counted_by_how_they_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_is_seen_while_it_goes_on_and_fails_when_it_is_abandoned() {
+async fn an_active_pull_is_listed_and_counts_as_failed_when_abandoned() {
     let made = made("x");
     let (images, slow) = (routes(&[("x:1", &made)]), Digest::of(&made.layers[1]).to_string());
     let server = Server::start(move |request| {
@@ -55,7 +55,7 @@ async fn a_pull_is_seen_while_it_goes_on_and_fails_when_it_is_abandoned() {
     assert!(now.since > Duration::ZERO);
     pulling.abort();
     assert!(pulling.await.unwrap_err().is_cancelled());
-    // The layers' own tasks end a moment later.
+    // The tasks of the layers end a little later.
     until(|| env.store.traffic().pulling.is_empty()).await;
     let traffic = env.store.traffic();
     assert_eq!((traffic.succeeded, traffic.failed, traffic.layers), (0, 1, 1));
@@ -63,7 +63,7 @@ async fn a_pull_is_seen_while_it_goes_on_and_fails_when_it_is_abandoned() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_layer_that_has_to_come_again_is_not_progress() {
+async fn a_layer_that_is_downloaded_again_is_not_counted_as_progress() {
     let made = made("x");
     let mut wrong = routes(&[("x:1", &made)]);
     for layer in &made.layers {
@@ -90,7 +90,7 @@ async fn a_layer_that_has_to_come_again_is_not_progress() {
     assert_eq!(env.store.traffic().bytes, 2 * bytes);
 }
 
-/// Notes the level and message of all that is logged.
+/// Records level and message of all log events.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<(tracing::Level, String)>>>);
 
@@ -125,7 +125,7 @@ impl tracing::Subscriber for Log {
 }
 
 impl Log {
-    /// What an operator sees of what was logged since the last time.
+    /// Returns what an operator sees of the log since the last call.
     fn take(&self) -> Vec<String> {
         let all = std::mem::take(&mut *self.0.lock());
         all.into_iter().filter(|(level, _)| *level <= tracing::Level::INFO).map(|(_, text)| text).collect()
@@ -133,7 +133,7 @@ impl Log {
 }
 
 #[tokio::test]
-async fn the_log_tells_of_a_pull_once_when_it_ends_and_not_at_all_when_there_was_nothing_to_do() {
+async fn a_pull_is_logged_once_at_its_end_and_not_if_nothing_was_downloaded() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
     let server = Server::of(&[("x:1", &made("x"))]).await;
@@ -150,7 +150,7 @@ async fn the_log_tells_of_a_pull_once_when_it_ends_and_not_at_all_when_there_was
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_log_tells_every_ten_seconds_how_far_a_pull_is() {
+async fn the_log_reports_the_progress_of_a_pull_every_ten_seconds() {
     let log = Log::default();
     let _guard = tracing::subscriber::set_default(log.clone());
     let progress = Arc::<PullCounters>::default().begin();

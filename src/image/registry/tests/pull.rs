@@ -9,7 +9,7 @@ use crate::registry::tests::support::{TestEnv, guarded, made, me};
 use crate::test_support::{Answer, Made, Seen, Server, Tar, gzip, route, routes};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_image_is_pulled_whole_and_asked_for_again_with_one_request() {
+async fn an_image_is_pulled_whole_and_checked_again_with_one_request() {
     let made = made("one");
     let server = Server::of(&[("a/b:1", &made)]).await;
     let env = TestEnv::new();
@@ -30,7 +30,7 @@ async fn an_image_is_pulled_whole_and_asked_for_again_with_one_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_callers_at_once_fetch_everything_once() {
+async fn concurrent_pulls_download_everything_once() {
     let (one, two) = (made("one"), made("two"));
     let server = Server::of(&[("x:1", &one), ("x:2", &two)]).await;
     let env = TestEnv::new();
@@ -50,7 +50,7 @@ async fn many_callers_at_once_fetch_everything_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_at_once_need_the_right_each_for_itself() {
+async fn concurrent_callers_each_need_their_own_credentials() {
     let made = made("x");
     let server = guarded(&made, "Basic realm=\"r\"", &crate::registry::auth::basic("me", "secret")).await;
     let env = TestEnv::new();
@@ -64,13 +64,13 @@ async fn callers_at_once_need_the_right_each_for_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_who_goes_away_leaves_the_others_their_image() {
+async fn a_cancelled_caller_does_not_stop_the_pull_of_the_others() {
     let made = made("x");
     let images = routes(&[("x:1", &made), ("y:1", &made)]);
     let calls = AtomicUsize::new(0);
     let slow = Digest::of(&made.layers[1]).to_string();
     let server = Server::start(move |request| {
-        // The first to ask for the layer gets a few bytes of it and no more.
+        // The first request for the layer gets only a few bytes.
         let first = request.path.contains(&slow) && calls.fetch_add(1, Ordering::Relaxed) == 0;
         Answer { pace: first.then_some((10, Duration::from_secs(3600))), ..route(&images, request) }
     })
@@ -84,7 +84,7 @@ async fn a_caller_who_goes_away_leaves_the_others_their_image() {
     while !env.store.traffic().pulling.iter().any(|pull| pull.bytes > 10 && pull.layers == 1) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // Some wait for the same image, others for the same layer of another one.
+    // Some wait for the same image, others for the same layer of another image.
     let others: Vec<_> = ["x", "x", "y", "y"].map(start).into();
     while server.count("HEAD", "manifests") < 5 || env.store.traffic().pulling.len() < 5 {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -121,7 +121,7 @@ async fn a_moved_tag_leaves_the_old_image_with_its_digest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_by_digest_gives_that_digest_whatever_the_registry_says_it_has() {
+async fn a_pull_by_digest_ignores_the_digest_in_the_headers_of_the_registry() {
     let (old, new) = (made("old"), made("new"));
     let images = routes(&[("x:1", &old), ("x:2", &new)]);
     let lie = Digest::of(&old.manifest).to_string();
@@ -175,13 +175,13 @@ async fn basic_authentication_works_and_wrong_passwords_do_not() {
     }
     env.empty();
     env.store.pull(&name, Some(me())).await.unwrap();
-    // Having the image does not open it to those who may not pull it.
+    // An image in the store is not returned to clients that may not pull it.
     let error = env.store.pull(&name, Some(wrong)).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Unauthenticated);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_are_fetched_from_the_realm_the_registry_names() {
+async fn tokens_are_fetched_from_the_realm_of_the_registry() {
     let made = made("x");
     let tokens = Server::start(|request| {
         let by_password =
@@ -205,7 +205,7 @@ async fn tokens_are_fetched_from_the_realm_the_registry_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redirect_to_another_host_carries_no_secret_and_its_challenge_is_not_answered() {
+async fn a_redirect_to_another_host_sends_no_secret_and_ignores_its_challenge() {
     let made = made("x");
     let blobs = routes(&[("x:1", &made)]);
     let elsewhere = Server::start(move |request| route(&blobs, request)).await;
@@ -233,7 +233,7 @@ async fn a_redirect_to_another_host_carries_no_secret_and_its_challenge_is_not_a
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redirects_in_a_circle_end() {
+async fn circular_redirects_are_refused() {
     let server = Server::start(|request| Answer::status(302).with("location", request.path.clone())).await;
     let error = TestEnv::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
     assert!(error_chain(&error).contains("too many redirects"), "{error:?}");
@@ -241,7 +241,7 @@ async fn redirects_in_a_circle_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn wrong_content_of_any_kind_is_refused_and_leaves_nothing() {
+async fn wrong_content_is_refused_and_leaves_no_files() {
     let made = made("x");
     let targets = [
         (format!("/v2/x/manifests/{}", Digest::of(&made.manifest)), true),
@@ -267,7 +267,7 @@ async fn wrong_content_of_any_kind_is_refused_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_broken_transfer_is_resumed_where_it_broke() {
+async fn an_interrupted_transfer_is_resumed_at_its_offset() {
     let big: Vec<u8> = (0..300_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     let made = Made::new(&[Tar::default().file("big", &big).end()], gzip);
     let routes = routes(&[("x:1", &made)]);
@@ -285,7 +285,7 @@ async fn a_broken_transfer_is_resumed_where_it_broke() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blob_that_never_comes_or_comes_byte_by_byte_is_given_up() {
+async fn a_blob_that_makes_no_progress_is_aborted() {
     for bytes in [0, 1] {
         let made = made("x");
         let (routes, layers) = (routes(&[("x:1", &made)]), made.layers.clone());
@@ -303,7 +303,7 @@ async fn a_blob_that_never_comes_or_comes_byte_by_byte_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn documents_beyond_the_bound_are_not_read() {
+async fn documents_above_the_size_limit_are_not_read() {
     let made = made("x");
     let mut routes = routes(&[("x:1", &made)]);
     routes.insert("/v2/x/manifests/1".into(), vec![b' '; 5 << 20]);
@@ -313,7 +313,7 @@ async fn documents_beyond_the_bound_are_not_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mirrors_are_tried_in_order_and_a_lying_one_is_passed_over() {
+async fn mirrors_are_tried_in_order_and_wrong_content_is_skipped() {
     let made = made("x");
     let empty = Server::start(|_| Answer::status(404)).await;
     let mut wrong = routes(&[("x:1", &made)]);
@@ -344,10 +344,10 @@ async fn mirrors_are_tried_in_order_and_a_lying_one_is_passed_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_abandoned_pull_leaves_nothing() {
+async fn an_abandoned_pull_leaves_no_files() {
     let made = made("x");
     let routes: HashMap<_, _> = routes(&[("x:1", &made)]);
-    // The second layer is announced and never sent.
+    // The second layer is in the manifest but is never sent.
     let stuck = Digest::of(&made.layers[1]).to_string();
     let server = Server::start(move |request| {
         if request.path.contains(&stuck) {
@@ -371,7 +371,7 @@ async fn an_abandoned_pull_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn bad_names_are_refused_before_anything_is_asked() {
+async fn an_invalid_name_is_refused_before_any_request() {
     let error = TestEnv::new().store.pull("Not//a name", None).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Invalid);
 }

@@ -1,4 +1,5 @@
-//! Pulls from Debian's docker-registry, with TLS, client certificates and passwords, also through a bad line.
+//! Pulls from Debian's docker-registry, with TLS, client certificates and passwords, also through a
+//! faulty connection.
 
 use std::fs;
 use std::net::TcpListener as StdListener;
@@ -21,7 +22,7 @@ use crate::registry::tests::support::{TestEnv, me, mirrored};
 use crate::registry::tls::Tls;
 use crate::test_support::{Made, Tar, gzip};
 
-/// `me` and `secret`, as htpasswd has it.
+/// `me` and `secret`, in htpasswd format.
 const PASSWORDS: &str = "me:$2b$04$rS7GiO0rJmvFvTPgZyhg2OmnWiqg/I8Jr1Eb1S.4DXP6jL8t5ubNq\n";
 
 struct Real {
@@ -31,12 +32,13 @@ struct Real {
 }
 
 impl Real {
-    /// A registry that has `made` as `x:1`; if there is an authority, with TLS for clients known to it, and passwords.
+    /// Starts a registry that has `made` as `x:1`; with an authority it uses TLS, client
+    /// certificates and passwords.
     async fn start(made: &Made, authority: Option<&Authority>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         store(&path.join("blobs"), made);
-        // Free a moment ago; the next one to ask gets another.
+        // The port is free now; the kernel gives another one to the next caller.
         let host = StdListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let mut config = format!(
             "version: 0.1\nlog: {{level: warn}}\nstorage: {{filesystem: {{rootdirectory: {:?}}}}}\n",
@@ -74,7 +76,7 @@ impl Real {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("the registry does not start");
+        panic!("the registry did not start");
     }
 }
 
@@ -85,7 +87,7 @@ impl Drop for Real {
     }
 }
 
-/// Puts an image where docker-registry keeps them.
+/// Stores an image in the layout of docker-registry.
 fn store(root: &Path, made: &Made) {
     let root = root.join("docker/registry/v2");
     let write = |path: String, content: &[u8]| {
@@ -114,7 +116,7 @@ enum Spoil {
     Corrupt,
 }
 
-/// A line to `host` that does harm after half a megabyte, on every connection; and how often it did.
+/// A proxy to `host` that breaks every connection after half a megabyte, and the number of breaks.
 async fn bad_line(host: &str, spoil: Spoil) -> (String, Arc<AtomicUsize>) {
     let (host, spoiled) = (host.to_owned(), Arc::<AtomicUsize>::default());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -147,7 +149,7 @@ async fn bad_line(host: &str, spoil: Spoil) -> (String, Arc<AtomicUsize>) {
     (address, spoiled)
 }
 
-/// An image with a layer of two megabytes that no compression makes smaller.
+/// An image with an incompressible layer of two megabytes.
 fn big() -> (Made, Vec<u8>) {
     let noise: Vec<u8> = (0..500_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     (Made::new(&[Tar::default().file("big", &noise).end()], gzip), noise)
@@ -166,7 +168,7 @@ fn login(host: &str, password: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs docker-registry"]
-async fn a_guarded_registry_wants_ca_certificate_and_password() {
+async fn a_guarded_registry_requires_ca_certificate_and_password() {
     let (made, _) = big();
     let authority = Authority::new();
     let real = Real::start(&made, Some(&authority)).await;
@@ -182,7 +184,7 @@ async fn a_guarded_registry_wants_ca_certificate_and_password() {
     };
     let right = login(&real.host, "secret");
     let (_, text) = pull(Authority::new().known(), &right, None).await.unwrap_err();
-    assert!(text.contains("signed by no CA"), "{text}");
+    assert!(text.contains("signed by an unknown CA"), "{text}");
     let (_, text) = pull(authority.trusted(), &right, None).await.unwrap_err();
     assert!(text.contains("`client_cert`"), "{text}");
     for logins in [none.to_owned(), login(&real.host, "guess")] {
@@ -195,7 +197,7 @@ async fn a_guarded_registry_wants_ca_certificate_and_password() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs docker-registry"]
-async fn a_line_that_cuts_or_stalls_only_takes_longer() {
+async fn a_pull_completes_over_a_connection_that_breaks_or_stalls() {
     let (made, noise) = big();
     let authority = Authority::new();
     let real = Real::start(&made, Some(&authority)).await;
@@ -206,13 +208,13 @@ async fn a_line_that_cuts_or_stalls_only_takes_longer() {
         let lowers = env.store.lowers(&image).unwrap();
         assert_eq!(fs::read(env.store.layers_dir().join(&lowers[0]).join("big")).unwrap(), noise);
         assert!(spoiled.load(Ordering::Relaxed) >= 3, "{spoil:?}");
-        assert_eq!(env.store.traffic().bytes, made.layers[0].len() as u64, "nothing came twice");
+        assert_eq!(env.store.traffic().bytes, made.layers[0].len() as u64, "no byte is received twice");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs docker-registry"]
-async fn what_a_line_corrupts_is_fetched_from_the_next_mirror() {
+async fn corrupted_content_is_fetched_from_the_next_mirror() {
     let (made, _) = big();
     let real = Real::start(&made, None).await;
     let (line, spoiled) = bad_line(&real.host, Spoil::Corrupt).await;

@@ -11,7 +11,7 @@ async fn refused(server: &Server) -> PullError {
     refused_knowing(server, &[]).await
 }
 
-/// [`refused`] where `others` may be named by answers.
+/// Does the same as [`refused`]; responses may refer to `others`.
 async fn refused_knowing(server: &Server, others: &[&Server]) -> PullError {
     let env = TestEnv::knowing(others);
     let error = env.store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap_err();
@@ -19,7 +19,7 @@ async fn refused_knowing(server: &Server, others: &[&Server]) -> PullError {
     error
 }
 
-/// `made`, with its manifest changed by hand.
+/// Returns `made` with a changed manifest.
 fn altered(made: &Made, alter: impl FnOnce(&mut serde_json::Value)) -> Made {
     let mut manifest: serde_json::Value = serde_json::from_slice(&made.manifest).unwrap();
     alter(&mut manifest);
@@ -43,7 +43,7 @@ async fn urls_in_descriptors_are_never_followed() {
         Server::start(move |request| route(&images, request)).await
     };
     TestEnv::new().store.pull(&format!("{}/x:1", server.host), Some(me())).await.unwrap();
-    // Also where the registry itself does not have it.
+    // Also if the registry itself does not have it.
     images.remove(&format!("/v2/x/blobs/{}", Digest::of(&made.layers[1])));
     let server = Server::start(move |request| route(&images, request)).await;
     assert_eq!(refused(&server).await.kind(), model::ErrorKind::NotFound);
@@ -51,7 +51,7 @@ async fn urls_in_descriptors_are_never_followed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_challenge_from_another_host_is_not_answered_even_by_way_of_the_registry() {
+async fn a_challenge_from_another_host_is_not_answered_even_after_a_redirect() {
     let tokens = Server::start(|_| Answer::ok(r#"{"token":"T"}"#)).await;
     let challenge = format!(r#"Bearer realm="http://{}/token""#, tokens.host);
     let greedy = Server::start(move |_| Answer::status(401).with("www-authenticate", challenge.clone())).await;
@@ -64,7 +64,7 @@ async fn a_challenge_from_another_host_is_not_answered_even_by_way_of_the_regist
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn redirects_and_realms_with_credentials_in_them_are_refused() {
+async fn redirects_and_realms_with_credentials_are_refused() {
     let other = Server::start(|_| Answer::status(404)).await;
     let answers = [
         Answer::status(302).with("location", format!("http://me:hunter2@{}/x", other.host)),
@@ -83,7 +83,7 @@ async fn redirects_and_realms_with_credentials_in_them_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_answer_leads_a_pull_to_a_server_on_this_node() {
+async fn no_response_directs_a_pull_to_a_server_on_this_node() {
     let local = Server::start(|_| Answer::ok(r#"{"token":"T"}"#)).await;
     let port = local.host.rsplit(':').next().unwrap().to_owned();
     for host in ["127.0.0.1", "localhost", "2130706433", "[::ffff:127.0.0.1]", "0.0.0.0"] {
@@ -97,11 +97,15 @@ async fn no_answer_leads_a_pull_to_a_server_on_this_node() {
             let error = refused(&server).await;
             let text = error_chain(&error);
             assert_eq!(error.kind(), model::ErrorKind::Invalid, "{host}: {error:?}");
-            assert!(text.contains("below [registries]") && !text.contains("sesame"), "{host}: {text}");
+            assert!(
+                text.contains("to allow it, add a section for that server under [registries]")
+                    && !text.contains("sesame"),
+                "{host}: {text}"
+            );
         }
     }
     assert!(local.seen().is_empty());
-    // One that the configuration names may be anywhere.
+    // A server in the configuration may have any address.
     let target = format!("http://{}/sesame", local.host);
     let server = Server::start(move |_| Answer::status(302).with("location", target.clone())).await;
     refused_knowing(&server, &[&local]).await;
@@ -109,7 +113,7 @@ async fn no_answer_leads_a_pull_to_a_server_on_this_node() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_repeat_nothing_that_a_server_named_by_an_answer_sent() {
+async fn errors_do_not_repeat_untrusted_responses_of_other_servers() {
     let bodies = [
         r#"{"schemaVersion": "open-sesame"}"#,
         r#"{"schemaVersion": 2, "config": {"digest": "open-sesame", "size": 1}, "layers": []}"#,
@@ -130,7 +134,7 @@ async fn errors_repeat_nothing_that_a_server_named_by_an_answer_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_chain_of_redirects_between_hosts_ends() {
+async fn a_chain_of_redirects_between_hosts_is_limited() {
     let there = Arc::new(std::sync::OnceLock::<String>::new());
     let target = there.clone();
     let one = Server::start(move |request: &Seen| {
@@ -163,7 +167,7 @@ async fn endless_tokens_and_headers_are_not_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_that_are_none_are_refused() {
+async fn invalid_tokens_are_refused() {
     for token in ["", "{}", "[]", r#"{"token":""}"#, r#"{"token":"a\nb"}"#, r#"{"token":1}"#] {
         let tokens = Server::start(move |_| Answer::ok(token)).await;
         let server = guarded(&made("x"), format!(r#"Bearer realm="http://{}/t""#, tokens.host), "Bearer T").await;
@@ -173,7 +177,7 @@ async fn tokens_that_are_none_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn content_of_another_size_than_announced_is_refused() {
+async fn content_of_another_size_than_declared_is_refused() {
     let good = made("x");
     for (place, size) in [("config", -1), ("config", 1), ("layers", -1), ("layers", 1)] {
         let server = Server::of(&[(
@@ -194,7 +198,7 @@ async fn content_of_another_size_than_announced_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_index_entry_must_be_what_the_index_says() {
+async fn a_manifest_must_match_its_index_entry() {
     let made = made("x");
     let (os, architecture, _) = crate::platform::host();
     let digest = Digest::of(&made.manifest);
@@ -217,7 +221,7 @@ async fn an_index_entry_must_be_what_the_index_says() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn indexes_of_indexes_end() {
+async fn nested_indexes_are_limited() {
     let mut images = std::collections::HashMap::new();
     let mut below = made("x").manifest;
     for _ in 0..5 {
@@ -232,7 +236,7 @@ async fn indexes_of_indexes_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tiny_pieced_transfer_brings_the_same_image() {
+async fn a_transfer_in_tiny_pieces_yields_the_same_image() {
     let images = routes(&[("x:1", &made("x"))]);
     let server =
         Server::start(move |request| Answer { pace: Some((1, Duration::from_micros(10))), ..route(&images, request) })

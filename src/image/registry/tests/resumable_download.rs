@@ -10,7 +10,7 @@ use crate::registry::fetch_error::error_chain;
 use crate::registry::tests::support::{TestEnv, guarded, made, me, mirrored};
 use crate::test_support::{Answer, Made, Server, Tar, gzip, route, routes};
 
-/// A layer that no compression makes small.
+/// An incompressible layer.
 fn noise() -> Vec<u8> {
     (0..300_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect()
 }
@@ -32,7 +32,7 @@ async fn unwilling(images: HashMap<String, Vec<u8>>, first: Answer) -> Server {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_server_cannot_answer_now_is_asked_again() {
+async fn a_request_with_a_transient_error_is_retried() {
     let mut pulls = tokio::task::JoinSet::new();
     for status in [429, 500, 502, 503, 504] {
         pulls.spawn(async move {
@@ -49,17 +49,17 @@ async fn what_a_server_cannot_answer_now_is_asked_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_break_off_are_asked_for_again() {
+async fn interrupted_responses_are_requested_again() {
     let server =
         unwilling(routes(&[("x:1", &made("x"))]), Answer { cut: Some(3), ..Answer::ok("not all of it") }).await;
     let env = TestEnv::new();
-    // The answer to HEAD has no body that could break off.
+    // The response to HEAD has no body to interrupt.
     env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap_err();
     env.store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_server_is_asked_again_too() {
+async fn a_token_request_is_retried_too() {
     let tokens = unwilling([("/token".to_owned(), br#"{"token":"T"}"#.to_vec())].into(), Answer::status(503)).await;
     let challenge = format!(r#"Bearer realm="http://{}/token""#, tokens.host);
     let server = guarded(&made("x"), challenge, "Bearer T").await;
@@ -69,17 +69,17 @@ async fn a_token_server_is_asked_again_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_is_left_alone_as_long_as_it_asks_for() {
+async fn a_retry_waits_as_long_as_the_server_requests() {
     let first = Answer::status(429).with("retry-after", "1");
     let server = unwilling(routes(&[("x:1", &made("x"))]), first).await;
     let began = Instant::now();
     TestEnv::new().store.pull(&format!("{}/x:1", server.host), None).await.unwrap();
-    // HEAD, manifest, config and the layers, which are fetched at once.
+    // HEAD, manifest, config and the layers, which are fetched concurrently.
     assert!(began.elapsed() >= Duration::from_secs(4), "{:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_will_not_change_is_final_at_once() {
+async fn a_permanent_error_is_not_retried() {
     for status in [400, 403, 404, 410, 501] {
         let server = Server::start(move |_| Answer::status(status)).await;
         let env = TestEnv::new();
@@ -89,7 +89,7 @@ async fn an_answer_that_will_not_change_is_final_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_pull_names_every_endpoint_with_what_it_said() {
+async fn a_failed_pull_lists_every_endpoint_with_its_error() {
     let (absent, broken) = (Server::start(|_| Answer::status(404)).await, Server::start(|_| Answer::status(503)).await);
     let dead = "http://127.0.0.1:1".to_owned();
     let urls = [dead.clone(), format!("http://{}", absent.host), format!("http://{}", broken.host)];
@@ -102,11 +102,11 @@ async fn a_failed_pull_names_every_endpoint_with_what_it_said() {
     assert!(!text.contains('\n'), "{text}");
     assert_eq!(error.kind(), model::ErrorKind::Unavailable);
     assert_eq!((absent.seen().len(), broken.seen().len()), (1, 4));
-    assert_eq!(env.store.traffic().retries, 6, "of the dead one and the broken one");
+    assert_eq!(env.store.traffic().retries, 6, "of the unreachable and the failing endpoint");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_endpoint_that_failed_once_is_not_asked_first_again() {
+async fn an_endpoint_that_failed_once_is_not_tried_first_again() {
     let broken = Server::start(|_| Answer::status(503)).await;
     let good = Server::of(&[("x:1", &made("x"))]).await;
     let urls = [format!("http://{}", broken.host), format!("http://{}", good.host)];
@@ -116,13 +116,13 @@ async fn an_endpoint_that_failed_once_is_not_asked_first_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_server_is_given_up_wherever_it_falls_silent() {
+async fn a_silent_server_is_aborted_at_every_step() {
     for part in ["HEAD /v2/x/manifests/1", "GET /v2/x/manifests/1", "GET /v2/x/blobs/"] {
         let images = routes(&[("x:1", &made("x"))]);
         let server = Server::start(move |request| {
             let silent = format!("{} {}", request.method, request.path).starts_with(part);
             let pace = silent.then_some((1, Duration::from_secs(3600)));
-            // Without a body it is the head that never comes.
+            // Without a body, the head never arrives.
             match (silent, request.method.as_str()) {
                 (true, "HEAD") => Answer { never: true, ..Answer::default() },
                 _ => Answer { pace, ..route(&images, request) },
@@ -134,13 +134,13 @@ async fn a_silent_server_is_given_up_wherever_it_falls_silent() {
         let pull = env.store.pull(&name, None);
         let error = tokio::time::timeout(Duration::from_secs(20), pull).await.expect(part).unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Unavailable);
-        assert!(error_chain(&error).contains("next to nothing for 0.3 s"), "{}", error_chain(&error));
+        assert!(error_chain(&error).contains("no progress for 0.3 s"), "{}", error_chain(&error));
         env.empty();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_trickles_is_as_bad_as_a_silent_one_and_a_slow_one_is_not() {
+async fn a_trickling_server_is_aborted_and_a_slow_one_is_not() {
     let made = Made::new(&[Tar::default().file("big", &noise()).end()], gzip);
     let layer = Digest::of(&made.layers[0]).to_string();
     for (pace, works) in [((8000, Duration::from_millis(60)), false), ((60_000, Duration::from_millis(60)), true)] {
@@ -157,14 +157,14 @@ async fn a_server_that_trickles_is_as_bad_as_a_silent_one_and_a_slow_one_is_not(
         assert!(began.elapsed() > Duration::from_secs(1), "longer than one stall");
         match works {
             true => assert_eq!(server.count("GET", &layer), 1),
-            false => assert_eq!(server.count("GET", &layer), 4, "given up after some tries"),
+            false => assert_eq!(server.count("GET", &layer), 4, "aborted after some attempts"),
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_document_that_trickles_is_given_up() {
-    // The first brings too little for a blob, the second enough for one, and would yet take for ever.
+async fn a_trickling_document_is_aborted() {
+    // The first is below the minimum rate of a blob; the second is above, but would take too long.
     for (size, pace) in [(40 << 10, (1 << 10, 150)), (3 << 20, (70 << 10, 100))] {
         let mut made = made("x");
         made.manifest.extend(vec![b' '; size]);
@@ -183,12 +183,12 @@ async fn a_document_that_trickles_is_given_up() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_transfer_that_stalls_goes_on_where_it_stopped() {
+async fn a_stalled_transfer_is_resumed_at_its_offset() {
     let made = Made::new(&[Tar::default().file("big", &noise()).end()], gzip);
     let images = routes(&[("x:1", &made)]);
     let server = Server::start(move |request| {
         let answer = route(&images, request);
-        // Half a megabyte at once, then nothing for longer than anyone waits.
+        // Half a megabyte at once, then nothing for longer than the stall time.
         let pace = (answer.body.len() > 400_000).then_some((400_000, Duration::from_secs(3600)));
         Answer { pace, ..answer }
     })
@@ -198,12 +198,12 @@ async fn a_transfer_that_stalls_goes_on_where_it_stopped() {
     let lowers = env.store.lowers(&image).unwrap();
     assert_eq!(std::fs::read(env.store.layers_dir().join(&lowers[0]).join("big")).unwrap(), noise());
     let traffic = env.store.traffic();
-    assert_eq!(traffic.bytes, made.layers[0].len() as u64, "nothing came twice");
+    assert_eq!(traffic.bytes, made.layers[0].len() as u64, "no byte is received twice");
     assert!(traffic.retries >= 2, "{traffic:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blob_that_came_whole_is_whole_even_if_the_connection_breaks_after_it() {
+async fn a_complete_blob_is_accepted_if_the_connection_breaks_after_it() {
     let made = made("x");
     let blob = Digest::of(&made.layers[0]).to_string();
     let (images, size) = (routes(&[("x:1", &made)]), made.layers[0].len());

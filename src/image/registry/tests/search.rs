@@ -18,11 +18,11 @@ async fn the_first_registry_that_has_a_short_name_wins() {
     let env = searching(&[&absent.host, &guarded.host, &first.host, &second.host]);
     let image = env.store.pull("a/x:1", Some(me())).await.unwrap();
     assert_eq!(image.repo_tags, [format!("{}/a/x:1", first.host)]);
-    assert!(second.seen().is_empty(), "not asked once it was found");
+    assert!(second.seen().is_empty(), "not queried after it was found");
     for server in [&absent, &guarded, &first] {
-        assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()), "whose secrets are they?");
+        assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()), "no credentials are sent");
     }
-    // It is found here by the same list.
+    // It is found in the store by the same list.
     assert_eq!(env.store.find("a/x:1"), Some(image.clone()));
     assert_eq!(env.store.find(&image.id.hex()[..12]), Some(image.clone()));
     assert_eq!(env.store.find("a/y:1"), None);
@@ -33,7 +33,7 @@ async fn the_first_registry_that_has_a_short_name_wins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_no_registry_has_is_told_of_all_of_them() {
+async fn a_failed_search_reports_the_errors_of_all_registries() {
     let (one, two) = (Server::start(|_| Answer::status(404)).await, Server::start(|_| Answer::status(403)).await);
     let env = searching(&[&one.host, &two.host]);
     let error = env.store.pull("x", None).await.unwrap_err();
@@ -47,7 +47,7 @@ async fn what_no_registry_has_is_told_of_all_of_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_has_a_name_but_spoils_it_ends_the_search() {
+async fn a_registry_that_has_the_name_but_wrong_content_ends_the_search() {
     let good = made("x");
     let spoiled = Server::start(|request| match request.method.as_str() {
         "HEAD" => Answer::ok("").with("docker-content-digest", Digest::of(b"x").to_string()),
@@ -58,7 +58,7 @@ async fn a_registry_that_has_a_name_but_spoils_it_ends_the_search() {
     let error = searching(&[&spoiled.host, &second.host]).store.pull("x:1", None).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::NotFound, "{error:?}");
     assert!(second.seen().is_empty());
-    // One that cannot say what it has without sending it is asked for all of it.
+    // A registry without HEAD is queried with GET.
     let silent = Server::start(|request| match request.method.as_str() {
         "HEAD" => Answer::status(405),
         _ => Answer::status(404),
@@ -68,33 +68,33 @@ async fn a_registry_that_has_a_name_but_spoils_it_ends_the_search() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn short_names_are_refused_where_nothing_is_searched() {
+async fn short_names_are_refused_if_no_registry_to_search_is_configured() {
     let env = searching(&[]);
     let error = env.store.pull("busybox", None).await.unwrap_err();
     assert_eq!(error.kind(), model::ErrorKind::Invalid);
-    assert!(error.to_string().contains("names no registry"), "{error}");
+    assert!(error.to_string().contains("has no registry, and no registry to search is configured"), "{error}");
     assert_eq!(env.store.find("busybox"), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registry_that_cannot_be_asked_ends_the_search_and_is_named() {
+async fn an_unreachable_registry_ends_the_search_and_is_named() {
     let second = Server::of(&[("x:1", &made("x"))]).await;
     let broken = Server::start(|_| Answer::status(503)).await;
     for first in ["127.0.0.1:1", &broken.host] {
         let error = searching(&[first, &second.host]).store.pull("x:1", None).await.unwrap_err();
         assert_eq!(error.kind(), model::ErrorKind::Unavailable, "{error:?}");
         assert!(error_chain(&error).contains(first), "{}", error_chain(&error));
-        assert!(second.seen().is_empty(), "it might be another image");
+        assert!(second.seen().is_empty(), "the image there may be another one");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn credentials_with_a_short_name_are_for_the_hub_unless_they_say_otherwise() {
+async fn credentials_with_a_short_name_are_for_docker_hub_by_default() {
     let wanted = crate::registry::auth::basic("me", "secret");
     let server = crate::registry::tests::support::guarded(&made("x"), "Basic realm=\"r\"", &wanted).await;
     let env = searching(&[&server.host]);
     env.store.pull("x:1", Some(me())).await.unwrap_err();
-    assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()), "it is not the hub");
+    assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()), "it is not Docker Hub");
     let login = |registry: &str| Some(RegistryLogin { registry: registry.to_owned(), credentials: me() });
     env.store.pull_as("x:1", login("docker.io")).await.unwrap_err();
     assert!(server.seen().iter().all(|seen| seen.header("authorization").is_none()));
@@ -102,7 +102,7 @@ async fn credentials_with_a_short_name_are_for_the_hub_unless_they_say_otherwise
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_short_name_is_no_tag_of_a_repository_called_sha256() {
+async fn a_short_name_is_not_a_tag_of_a_repository_named_sha256() {
     let server = Server::of(&[("library/sha256:nginx", &made("x"))]).await;
     let mirrors = vec![format!("http://{}", server.host).parse().unwrap()];
     let registry = crate::registry::endpoint::Registry { mirrors, mirrors_only: true, ..Default::default() };

@@ -1,4 +1,4 @@
-//! Registries that send next to nothing: it costs their own images time, and no others.
+//! Very slow registries: they delay pulls of their own images only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use crate::registry::endpoint::Registries;
 use crate::registry::tests::support::{TestEnv, base, made};
 use crate::test_support::{Answer, Made, Seen, Server, Tar, gzip, route, routes};
 
-/// Longer than any of this takes, and far shorter than the slow ones do.
+/// Longer than this test takes, and much shorter than the slow pulls.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Serves `made` as `x:1`, each layer at 100 bytes a second.
+/// Serves `made` as `x:1`, each layer at 100 bytes per second.
 async fn trickling(made: &Made) -> Server {
     let (images, layers) = (routes(&[("x:1", made)]), made.layers.clone());
     Server::start(move |request: &Seen| {
@@ -23,7 +23,7 @@ async fn trickling(made: &Made) -> Server {
     .await
 }
 
-/// An image of so many layers that do not compress, so that they take minutes to come.
+/// Returns an image of `count` incompressible layers, which take minutes to transfer.
 fn long(count: u32) -> Made {
     let noise = |seed: u32| (0..20_000u32).flat_map(move |n| (n ^ seed).wrapping_mul(2_654_435_761).to_le_bytes());
     let layer = |seed| Tar::default().file(&format!("noise-{seed}"), &noise(seed).collect::<Vec<_>>()).end();
@@ -42,7 +42,7 @@ async fn until(what: impl Fn() -> bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_registries_keep_no_other_registry_waiting() {
+async fn slow_registries_do_not_delay_another_registry() {
     let env = TestEnv::with(Registries::default(), Limits { downloads: 2, ..Limits::default() });
     let slow = [trickling(&long(4)).await, trickling(&long(3)).await, trickling(&long(1)).await];
     let pulls: Vec<_> = slow.iter().map(|server| pulling(&env, server)).collect();
@@ -52,16 +52,16 @@ async fn slow_registries_keep_no_other_registry_waiting() {
     let good = made("good");
     let server = Server::of(&[("x:1", &good)]).await;
     let pulled = tokio::time::timeout(LIMIT, env.store.pull(&format!("{}/x:1", server.host), None)).await;
-    assert_eq!(pulled.expect("it is not held up").unwrap().id, good.id());
-    assert!(env.store.traffic().pulling.len() >= 2, "the slow ones go on");
+    assert_eq!(pulled.expect("the pull is not delayed").unwrap().id, good.id());
+    assert!(env.store.traffic().pulling.len() >= 2, "the slow pulls continue");
     pulls.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claiming_a_layer_and_not_sending_it_keeps_no_other_registry_from_it() {
+async fn claiming_a_layer_without_sending_it_does_not_delay_another_registry() {
     let good = made("good");
     let (os, architecture, _) = host();
-    // The same layers by their diff ids, under blobs that hardly come.
+    // The same layers by their diff ids, as blobs that are hardly sent.
     let mut claim = long(2);
     let parsed: serde_json::Value = serde_json::from_slice(&good.config).unwrap();
     claim.config = serde_json::to_vec(&serde_json::json!({
@@ -78,13 +78,13 @@ async fn claiming_a_layer_and_not_sending_it_keeps_no_other_registry_from_it() {
     tokio::time::timeout(LIMIT, until(|| slow.count("GET", "/blobs/") == 3)).await.unwrap();
     let server = Server::of(&[("x:1", &good)]).await;
     let pulled = tokio::time::timeout(LIMIT, env.store.pull(&format!("{}/x:1", server.host), None)).await;
-    assert_eq!(pulled.expect("it is not held up").unwrap().id, good.id());
+    assert_eq!(pulled.expect("the pull is not delayed").unwrap().id, good.id());
     assert!(!pull.is_finished());
     pull.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_of_the_same_image_overtakes_one_that_hardly_moves() {
+async fn a_pull_of_the_same_image_overtakes_one_without_progress() {
     let made = Made::new(&[base(), Tar::default().file("top", &[7; 100_000]).end()], |tar| tar.to_vec());
     let (images, slow) = (routes(&[("x:1", &made)]), Digest::of(&made.layers[1]).to_string());
     let first = Arc::new(std::sync::atomic::AtomicBool::new(true));
@@ -97,8 +97,8 @@ async fn a_pull_of_the_same_image_overtakes_one_that_hardly_moves() {
     let stuck = pulling(&env, &server);
     tokio::time::timeout(LIMIT, until(|| server.count("GET", "/blobs/") == 3)).await.unwrap();
     let pulled = tokio::time::timeout(LIMIT, env.store.pull(&format!("{}/x:1", server.host), None)).await;
-    assert_eq!(pulled.expect("it is not held up").unwrap().id, made.id());
-    // The layer that the other has brought serves the first as well.
-    tokio::time::timeout(LIMIT, stuck).await.expect("it needs no more of its own").unwrap();
+    assert_eq!(pulled.expect("the pull is not delayed").unwrap().id, made.id());
+    // The first pull uses the layer that the other one has downloaded.
+    tokio::time::timeout(LIMIT, stuck).await.expect("the first pull ends too").unwrap();
     assert_eq!((env.list("layers").len(), env.list("tmp").len()), (2, 0));
 }

@@ -1,4 +1,4 @@
-//! A store for one test, and the images and registries that tests pull from.
+//! A store for one test, and test images and registries.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ impl TestEnv {
         Self::with(Registries::default(), Limits::default())
     }
 
-    /// With registries that have sections of their own, so that answers may name them though they are on this node.
+    /// Creates a store with a section for each of `servers`, so that responses may name them though
+    /// they are on this node.
     pub(crate) fn knowing(servers: &[&Server]) -> Self {
         let hosts = servers.iter().map(|server| (server.host.clone(), Registry::default())).collect();
         Self::with(Registries { hosts, ..Registries::default() }, Limits::default())
@@ -31,7 +32,7 @@ impl TestEnv {
         Self { store: Arc::new(store), directory }
     }
 
-    /// What is left under `directory` of the store.
+    /// Lists `directory` of the store.
     pub(crate) fn list(&self, directory: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.directory.path().join(directory)).unwrap();
         let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -46,7 +47,7 @@ impl TestEnv {
         std::fs::read_to_string(found.unwrap_or_else(|| panic!("{path} is in no layer"))).unwrap()
     }
 
-    /// Nothing was left behind.
+    /// Checks that the store has no files.
     pub(crate) fn empty(&self) {
         for directory in ["layers", "images", "tmp"] {
             assert_eq!(self.list(directory), Vec::<String>::new(), "{directory}");
@@ -58,12 +59,12 @@ pub(crate) fn base() -> Vec<u8> {
     Tar::default().dir("etc").file("etc/base", b"base").end()
 }
 
-/// An image of two layers, told apart by a text in the upper one.
+/// An image of two layers, distinguished by a text in the upper one.
 pub(crate) fn made(text: &str) -> Made {
     Made::new(&[base(), Tar::default().file("top", text.as_bytes()).end()], gzip)
 }
 
-/// A registry that wants `Authorization: wanted` and otherwise answers `challenge`.
+/// A registry that requires `Authorization: wanted` and otherwise sends `challenge`.
 pub(crate) async fn guarded(made: &Made, challenge: impl Into<String>, wanted: &str) -> Server {
     let (routes, challenge, wanted) = (routes(&[("x:1", made)]), challenge.into(), wanted.to_owned());
     Server::start(move |request| match request.header("authorization") {
@@ -77,7 +78,7 @@ pub(crate) fn me() -> Credentials {
     Credentials::Basic { username: "me".into(), password: "secret".into() }
 }
 
-/// `registry.example`, which is to be had from these mirrors alone.
+/// `registry.example`, available only from these mirrors.
 pub(crate) fn mirrored(urls: &[String]) -> Registries {
     let mirrors = urls.iter().map(|url| url.parse().unwrap()).collect();
     let registry = Registry { mirrors, mirrors_only: true, ..Registry::default() };

@@ -8,7 +8,7 @@ use crate::registry::tests::support::{TestEnv, made, me};
 use crate::registry::tls::Tls;
 use crate::test_support::{Answer, Seen, Server, route, routes};
 
-/// What is configured for some hosts; those that are not named speak TLS too.
+/// Settings for some hosts; others use TLS with default settings.
 fn registries<const N: usize>(hosts: [(&Server, Tls); N]) -> Registries {
     let hosts = hosts.map(|(server, tls)| (server.host.clone(), Registry { tls, ..Registry::default() }));
     Registries { hosts: hosts.into(), ..Registries::default() }
@@ -30,11 +30,11 @@ async fn pull(env: &TestEnv, server: &Server, credentials: Option<Credentials>) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_with_a_known_ca_is_trusted_and_no_other() {
+async fn a_server_with_a_configured_ca_is_trusted_and_no_other() {
     let (ours, other) = (Authority::new(), Authority::new());
     let server = registry(&ours.server("127.0.0.1"), None).await;
     let error = pull(&env([(&server, other.trusted())]), &server, None).await.unwrap_err();
-    assert!(error.contains("signed by no CA that is known here") && error.contains("`ca`"), "{error}");
+    assert!(error.contains("server certificate is signed by an unknown CA") && error.contains("`ca`"), "{error}");
     assert!(server.seen().is_empty());
     pull(&env([(&server, ours.trusted())]), &server, None).await.unwrap();
 }
@@ -49,8 +49,8 @@ async fn a_certificate_for_another_host_name_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_self_signed_certificate_is_trusted_when_it_is_named_as_the_ca() {
-    // The usual recipe makes one that is a CA's as well.
+async fn a_self_signed_certificate_is_trusted_if_configured_as_ca() {
+    // The common openssl command creates one that is also a CA certificate.
     for is_ca in [IsCa::Ca(BasicConstraints::Unconstrained), IsCa::NoCa] {
         for (name, works) in [("127.0.0.1", true), ("registry.example", false)] {
             let key = KeyPair::generate().unwrap();
@@ -68,7 +68,7 @@ async fn a_self_signed_certificate_is_trusted_when_it_is_named_as_the_ca() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_certificate_is_refused_even_when_it_is_named() {
+async fn an_expired_certificate_is_refused_even_if_configured_as_ca() {
     for is_ca in [IsCa::Ca(BasicConstraints::Unconstrained), IsCa::NoCa] {
         let key = KeyPair::generate().unwrap();
         let mut parameters = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
@@ -78,12 +78,12 @@ async fn an_expired_certificate_is_refused_even_when_it_is_named() {
         let server = registry(&Pair { certificate: certificate.clone(), key: key.serialize_pem() }, None).await;
         let named = Tls::default().with_authorities(certificate.as_bytes()).unwrap();
         let error = pull(&env([(&server, named)]), &server, None).await.unwrap_err();
-        assert!(error.contains("out of date"), "{error}");
+        assert!(error.contains("server certificate is expired or not yet valid"), "{error}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_certificate_is_shown_to_the_server_that_demands_it() {
+async fn a_client_certificate_is_sent_to_the_server_that_requires_it() {
     let ours = Authority::new();
     let demand = Some(Demand { authority: &ours, must: true });
     let server = registry(&ours.server("127.0.0.1"), demand).await;
@@ -118,7 +118,8 @@ async fn redirects_tokens_and_mirrors_use_the_certificates_of_their_own_host() {
         }
     })
     .await;
-    // The certificate is for the registry alone; the others are trusted, each by its own section.
+    // The client certificate is for the registry alone; the others are trusted by their own
+    // sections.
     let others = [(&blobs, ours.trusted()), (&tokens, ours.trusted()), (&server, ours.known())];
     pull(&env(others), &server, Some(me())).await.unwrap();
     assert!(server.seen().iter().all(|seen| seen.certified));
@@ -126,15 +127,16 @@ async fn redirects_tokens_and_mirrors_use_the_certificates_of_their_own_host() {
         assert!(!other.seen().is_empty() && other.seen().iter().all(|seen| !seen.certified));
     }
     assert!(blobs.seen().iter().all(|seen| seen.header("authorization").is_none()));
-    // Without a section of its own the redirect's target is not trusted, whatever is said of the registry or of all.
+    // Without its own section the redirect target is not trusted, whatever the section of the
+    // registry or the default.
     let mut few = registries([(&tokens, ours.trusted()), (&server, ours.known())]);
     few.hosts.insert("*".into(), Registry { tls: ours.known(), ..Registry::default() });
     few.hosts.insert(blobs.host.clone(), Registry::default());
     let before = blobs.seen().len();
     let error = pull(&TestEnv::with(few, Limits::default()), &server, Some(me())).await.unwrap_err();
-    assert!(error.contains("signed by no CA"), "{error}");
+    assert!(error.contains("signed by an unknown CA"), "{error}");
     assert_eq!(blobs.seen().len(), before);
-    // As a mirror the same server gets what is configured for its host.
+    // As a mirror the same server uses the settings of its host.
     let mut mirrored = registries([(&tokens, ours.trusted()), (&server, ours.known()), (&blobs, ours.trusted())]);
     let mirrors = vec![format!("https://{}", server.host).parse().unwrap()];
     let mirrors = Registry { mirrors, mirrors_only: true, ..Registry::default() };
@@ -145,25 +147,25 @@ async fn redirects_tokens_and_mirrors_use_the_certificates_of_their_own_host() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_registries_leave_no_client_of_the_old_ones() {
+async fn a_new_configuration_drops_the_old_clients() {
     let ours = Authority::new();
     let server = registry(&ours.server("127.0.0.1"), None).await;
     let env = env([(&server, ours.trusted())]);
     pull(&env, &server, None).await.unwrap();
     env.store.set_registries(registries([(&server, Authority::new().trusted())]));
-    assert!(pull(&env, &server, None).await.unwrap_err().contains("signed by no CA"));
+    assert!(pull(&env, &server, None).await.unwrap_err().contains("signed by an unknown CA"));
     env.store.set_registries(registries([(&server, ours.trusted())]));
     pull(&env, &server, None).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn from_tls_nothing_leads_to_plain_http() {
+async fn a_server_with_tls_cannot_redirect_to_plain_http() {
     let ours = Authority::new();
     let plain = Server::start(|_| Answer::ok(r#"{"token":"T"}"#)).await;
     let realm = format!(r#"Bearer realm="http://{}/token""#, plain.host);
     let target = format!("http://{}/", plain.host);
     let answers = [Answer::status(401).with("www-authenticate", realm), Answer::status(302).with("location", target)];
-    for (answer, why) in answers.into_iter().zip(["token realm without TLS", "less safe scheme"]) {
+    for (answer, why) in answers.into_iter().zip(["token realm without TLS", "less secure scheme"]) {
         let pair = ours.server("127.0.0.1");
         let server = Server::secure(server_config(&pair, None), move |_| answer.clone()).await;
         let error = pull(&env([(&server, ours.trusted())]), &server, Some(me())).await.unwrap_err();
@@ -173,14 +175,14 @@ async fn from_tls_nothing_leads_to_plain_http() {
 }
 
 #[test]
-fn certificates_and_keys_that_cannot_work_are_refused_when_they_are_read() {
+fn unusable_certificates_and_keys_are_refused_when_loaded() {
     let ours = Authority::new();
     let (one, other) = (ours.server("a"), ours.server("b"));
     let bad =
         |chain: &str, key: &str| Tls::default().with_client(chain.as_bytes(), key.as_bytes()).unwrap_err().to_string();
-    assert_eq!(bad(&one.certificate, &other.key), "certificate and key are not of one pair");
-    assert_eq!(bad(&one.certificate, "x"), "holds no PEM private key");
-    assert_eq!(bad(&one.key, &one.key), "holds no PEM certificates");
+    assert_eq!(bad(&one.certificate, &other.key), "certificate and key do not match");
+    assert_eq!(bad(&one.certificate, "x"), "contains no PEM private key");
+    assert_eq!(bad(&one.key, &one.key), "contains no PEM certificates");
     assert!(Tls::default().with_authorities(b"").is_err());
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     assert!(Tls::default().with_authorities(broken.as_bytes()).is_err());

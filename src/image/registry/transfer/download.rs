@@ -1,4 +1,4 @@
-//! The layers of one pull: fetched and unpacked side by side.
+//! Downloads and unpacks the layers of one pull concurrently.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,28 +17,28 @@ use crate::registry::transfer::resumable_download::BlobStream;
 use crate::store::commit::{LayerPlan, ReadyLayer};
 use crate::store::layer_refs::Pin;
 
-/// How often a download looks whether another one was faster.
+/// How often a download checks whether another one was faster.
 const OVERTAKEN_EVERY: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
 
-/// What an unpacker has until it has really ended, whether or not anybody still waits for it.
+/// The resources of an unpacker until it has really ended, even if the pull was abandoned.
 #[derive(Debug)]
 struct UnpackGuard {
-    /// Nobody else unpacks this layer.
+    /// Prevents other unpackers of this layer.
     _lock: KeyedGuard,
-    /// A place among the downloads, and with it a share of the memory.
+    /// A download place, and with it a share of the memory.
     place: Place,
-    /// Tells the pull that it has ended.
+    /// Closed when the unpacker has ended.
     alive: mpsc::Sender<()>,
 }
 
-/// Something that takes long to let go, such as a layer that nobody keeps: dropped, it goes on a thread that may block.
+/// Drops a value whose drop blocks, such as a layer that is not kept, on a blocking thread.
 #[derive(Debug)]
 pub(crate) struct DropBlocking<T: Send + 'static>(Option<T>);
 
-/// A layer that is ready, and word to the pull once that is let go.
+/// A layer that is ready, and the sender that reports its drop to the pull.
 type Unpacked = DropBlocking<(ReadyLayer, mpsc::Sender<()>)>;
 
-/// What a pull has in hand; the layers go first.
+/// The layers of a pull that are ready; the layers are dropped first.
 #[derive(Debug)]
 pub(crate) struct ReadyLayers {
     pub(crate) layers: Vec<ReadyLayer>,
@@ -51,7 +51,7 @@ impl<T: Send + 'static> DropBlocking<T> {
         Self(Some(what))
     }
 
-    /// Hands it over; whoever drops it then must be able to block.
+    /// Takes the value out; the caller must be able to block when dropping it.
     pub(crate) fn take(mut self) -> Option<T> {
         self.0.take()
     }
@@ -76,14 +76,14 @@ impl<T: Send + 'static> Drop for DropBlocking<T> {
 }
 
 impl Pull {
-    /// Gets all layers ready; the first that fails ends the others, and with the answer all of them have ended and what
-    /// they had unpacked is gone.
+    /// Prepares all layers; the first error stops the others. On return all of them have ended, and
+    /// after an error their unpacked files are removed.
     pub(crate) async fn layers(
         self: &Arc<Self>,
         plans: Vec<LayerPlan>,
         pin: Pin,
     ) -> Result<DropBlocking<ReadyLayers>, PullError> {
-        // All who have something of this pull hold a sender: nothing can be received once the last of them is gone.
+        // Every task of this pull has a sender: the channel closes when the last one is dropped.
         let (alive, mut gone) = mpsc::channel::<()>(1);
         let mut ready_layers = DropBlocking::new(ReadyLayers {
             layers: Vec::with_capacity(plans.len()),
@@ -136,7 +136,7 @@ impl Pull {
         }
     }
 
-    /// The layer, once a pull that has overtaken this one has brought it.
+    /// Returns the layer once a pull that overtook this one has provided it.
     async fn overtaken(&self, plan: &LayerPlan) -> ReadyLayer {
         loop {
             tokio::time::sleep(OVERTAKEN_EVERY).await;
@@ -146,7 +146,7 @@ impl Pull {
         }
     }
 
-    /// Fetches one layer, from one endpoint after another.
+    /// Downloads one layer, trying one endpoint after another.
     async fn fetch(self: Arc<Self>, plan: &LayerPlan, mut held: UnpackGuard) -> Result<Unpacked, PullError> {
         let start = self.start();
         for skipped in 0..self.remotes.len() {
@@ -173,33 +173,34 @@ impl Pull {
         Attempts::new(attempt.into_iter().collect())
     }
 
-    /// A layer that is here, and that this registry has sent before.
+    /// Returns a layer in the store that this registry has sent before.
     fn found(&self, plan: &LayerPlan) -> Option<ReadyLayer> {
         self.catalog.ready_from(&plan.chain_id, &plan.origin()?)
     }
 
-    /// [`Pull::found`], if the registry says now that these credentials may have it.
+    /// Does the same as [`Pull::found`], if the registry currently grants these credentials access.
     async fn permitted(&self, plan: &LayerPlan) -> Option<ReadyLayer> {
         let ready = self.found(plan)?;
         let blob = &plan.blob.as_ref()?.digest;
         let _turn = self.questions.acquire().await.ok()?;
         match self.first(|remote| remote.has_blob(blob)).await {
             Ok(()) => Some(ready),
-            // Fetching it will tell why.
+            // The download will report the reason.
             Err(error) => {
-                tracing::debug!(%blob, error = error_chain(&error), "a layer that is here is fetched once more");
+                tracing::debug!(%blob, error = error_chain(&error), "no access to a stored layer; downloading it");
                 None
             }
         }
     }
 
-    /// The key of a download's lock. Another registry may claim the same layer, and never send it.
+    /// Returns the lock key of a download. It includes the registry, since another one could claim
+    /// the same layer and never send it.
     fn lock_key(&self, plan: &LayerPlan) -> String {
         let blob = plan.blob.as_ref().map_or("", |blob| blob.digest.as_str());
         format!("{} {blob} {}", self.image.registry(), plan.chain_id)
     }
 
-    /// Streams one layer from the network into the unpacker, beginning with endpoint number `start`.
+    /// Streams one layer from the network into the unpacker, starting at endpoint index `start`.
     async fn download(
         self: Arc<Self>,
         plan: &LayerPlan,
@@ -212,7 +213,7 @@ impl Pull {
         let before = transfer.bytes();
         let (unpacker, layer) = (self.clone(), plan.clone());
         let unpacking = tokio::task::spawn_blocking(move || {
-            // If nobody waits any more, the layer is dropped, and removed by that, before what is held.
+            // If the pull was abandoned, the layer is dropped and removed before the guard.
             DropBlocking::new((unpacker.catalog.receive(&layer, reader, &unpacker.limits), held))
         });
         let stream = BlobStream::new(self.clone(), &blob, writer, transfer.clone());
@@ -224,7 +225,7 @@ impl Pull {
         let unpacked = unpacking.await.ok().and_then(DropBlocking::take);
         let (unpacked, held) = unpacked.ok_or_else(|| self.aborted())?;
         let unpacked = unpacked.map(|ready| DropBlocking::new((ready, held.alive.clone())));
-        // If the network failed, the unpacker only saw the stream break off.
+        // After a network error, the unpacker has only seen a truncated stream.
         let outcome = match fetched {
             Err(source) => Err(PullError::Fetch { image: self.image.to_string(), source }),
             Ok(()) => unpacked.map_err(|source| PullError::Unpack { image: self.image.to_string(), source }),
@@ -253,15 +254,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_let_go_is_dropped_where_nobody_waits() {
+    fn a_blocking_value_is_dropped_on_a_blocking_thread() {
         let (to, from) = std::sync::mpsc::channel();
         let here = std::thread::current().id();
         drop(DropBlocking::new(Tells(to.clone())));
-        assert_eq!(from.recv().unwrap(), here, "without a runtime there is nobody to wait");
+        assert_eq!(from.recv().unwrap(), here, "without a runtime it is dropped on the same thread");
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async { drop(DropBlocking::new(Tells(to.clone()))) });
         assert_ne!(from.recv().unwrap(), here);
         runtime.block_on(async { drop(DropBlocking::new(Tells(to)).take()) });
-        assert_eq!(from.recv().unwrap(), here, "who takes it has it");
+        assert_eq!(from.recv().unwrap(), here, "a value that is taken is dropped by its owner");
     }
 }

@@ -1,4 +1,4 @@
-//! Blobs on their way from a registry into the store.
+//! Transfers of blobs from a registry into the store.
 
 pub(crate) mod download;
 pub(crate) mod pipe;

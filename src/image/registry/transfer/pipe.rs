@@ -1,4 +1,4 @@
-//! The pipe between the network and an unpacker, bounded by bytes.
+//! A pipe of limited size between the network and an unpacker.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::sync::{Arc, MutexGuard};
 use sync::{Condvar, Mutex};
 use tokio::sync::Notify;
 
-/// A pipe that holds `capacity` bytes, in memory that it takes once.
+/// Creates a pipe of `capacity` bytes, which allocates its memory once.
 pub(crate) fn pipe(capacity: usize) -> (PipeWriter, PipeReader) {
     let held = RingState { bytes: VecDeque::with_capacity(capacity), filled_to_the_end: false, read_no_more: false };
     let ring = Arc::new(Ring { capacity, held: Mutex::new(held), filled: Condvar::new(), emptied: Notify::new() });
@@ -35,19 +35,19 @@ impl Ring {
     }
 }
 
-/// The end that is filled.
+/// The writing end.
 #[derive(Debug)]
 pub(crate) struct PipeWriter(Arc<Ring>);
 
-/// The end that is read on a thread that may block; dropped, it closes the pipe.
+/// The reading end, for a blocking thread; dropping it closes the pipe.
 #[derive(Debug)]
 pub(crate) struct PipeReader(Arc<Ring>);
 
 impl PipeWriter {
-    /// Puts `bytes` into the pipe as room is made for them; false if nobody reads any more.
+    /// Writes `bytes` into the pipe as space becomes free; returns false if the reader was dropped.
     ///
-    /// They are copied: what comes is a part of the HTTP client's buffer, which could not be used again as long as the
-    /// part is kept.
+    /// The bytes are copied: a piece is a slice of the HTTP client's buffer, which cannot be reused
+    /// while the slice is alive.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         loop {
@@ -62,7 +62,7 @@ impl PipeWriter {
         }
     }
 
-    /// Puts in what there is room for, unless nobody reads any more.
+    /// Writes as much as fits; returns `None` if the reader was dropped.
     fn put(&self, bytes: &[u8]) -> Option<usize> {
         let mut held = self.0.held();
         if held.read_no_more {
@@ -92,7 +92,7 @@ impl Read for PipeReader {
         let waits = |held: &mut RingState| held.bytes.is_empty() && !held.filled_to_the_end;
         let mut held = ring.filled.wait_while(ring.held(), waits);
         let count = held.bytes.read(buffer)?;
-        // Not for every byte: waking the other end costs more than letting it sleep.
+        // Not for every byte: waking the writer costs more than letting it wait.
         if held.bytes.len() <= ring.capacity / 2 {
             ring.emptied.notify_one();
         }
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends pieces until there is no room, and says how many there were.
+    /// Sends pieces until the pipe is full, and returns their number.
     async fn fill(writer: &mut PipeWriter, piece: &[u8]) -> usize {
         let mut count = 0;
         while tokio::time::timeout(Duration::from_millis(50), writer.send(piece)).await.is_ok() {
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_pipe_waits_whatever_the_size_of_its_pieces() {
+    async fn a_full_pipe_blocks_for_every_size_of_pieces() {
         let (mut writer, reader) = pipe(64 << 10);
         assert_eq!(fill(&mut writer, &[0; 16 << 10]).await, 4);
         assert_eq!(reader.0.held().bytes.capacity(), 64 << 10);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn what_is_sent_is_read_in_order_and_makes_room() {
+    async fn bytes_are_read_in_order_and_free_their_space() {
         let (mut writer, mut reader) = pipe(1000);
         let reading = tokio::task::spawn_blocking(move || {
             let mut all = Vec::new();
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sender_that_waits_for_room_learns_that_nobody_reads() {
+    async fn a_blocked_sender_returns_when_the_reader_is_dropped() {
         let (mut writer, reader) = pipe(1000);
         assert!(writer.send(&[0; 1000]).await);
         let (sent, ()) = tokio::join!(writer.send(&[0; 1000]), async move { drop(reader) });

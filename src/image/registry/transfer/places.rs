@@ -1,9 +1,11 @@
-//! Places among the downloads of all pulls, shared between registries: no registry can keep those of another waiting.
+//! Download places, shared by all pulls: no registry can block the downloads of another.
 //!
-//! There are `image.downloads` places. A layer that waits gets the next that is free, those of the registry with the
-//! fewest places first. One that has waited for a while, from a registry that has less than its part, overtakes: the
-//! slowest download of a registry that has more goes on beside the places, if it needs little memory and few do that
-//! already, and is broken off otherwise, if it brings too little; the rate that is too little grows with the wait.
+//! There are `image.downloads` places. A waiting layer gets the next free place, those of the
+//! registry with the fewest places first. A layer that has waited for [`PATIENCE`], from a registry
+//! with less than its share, overtakes: the slowest download of a registry with more than its share
+//! loses its place. It continues beside the places if it needs little memory and few downloads do
+//! so already; otherwise it is aborted if its rate is too low. The minimum rate grows with the
+//! waiting time.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,14 +16,16 @@ use sync::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How long a layer waits before it overtakes, and over how long the rate of the others is measured.
+/// How long a layer waits before it overtakes, and the period over which the rate of the others is
+/// measured.
 const PATIENCE: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(5) };
-/// Bytes per second that a download must bring once another registry's layer has waited for [`PATIENCE`]; twice as
-/// much after twice that time, and so on.
+/// Minimum bytes per second of a download once another registry's layer has waited for
+/// [`PATIENCE`]; twice as much after twice that time, and so on.
 const RATE_MIN: u64 = 64 << 10;
-/// Downloads that were overtaken and go on. Each holds the pipe and buffers of an unpacker, a few MiB.
+/// Maximum number of overtaken downloads that continue. Each holds the pipe and buffers of an
+/// unpacker, a few MiB.
 const BESIDE_MAX: usize = 8;
-/// Of one registry.
+/// The maximum for one registry.
 const BESIDE_OF_REGISTRY_MAX: usize = 2;
 
 /// All places.
@@ -35,7 +39,7 @@ pub(crate) struct Places {
 #[derive(Debug, Default)]
 struct State {
     held: Vec<Arc<Transfer>>,
-    /// First come, first.
+    /// In order of arrival.
     waiting: Vec<Waiting>,
     last: u64,
 }
@@ -52,11 +56,11 @@ struct Waiting {
 pub(crate) struct Transfer {
     number: u64,
     registry: String,
-    /// The lock of the layer that it downloads.
+    /// The lock key of the layer that it downloads.
     key: String,
     since: Instant,
     bytes: AtomicU64,
-    /// Its decoder takes more than a little memory, or that is not known yet.
+    /// Its decoder needs much memory, or that is not known yet.
     is_large: AtomicBool,
     beside: AtomicBool,
     rate: Mutex<Window>,
@@ -64,7 +68,7 @@ pub(crate) struct Transfer {
     breaks_off: Notify,
 }
 
-/// Bytes and time since the last look, and the rate before that.
+/// Bytes and time since the last measurement, and the rate before that.
 #[derive(Debug)]
 struct Window {
     since: Instant,
@@ -73,12 +77,12 @@ struct Window {
 }
 
 impl Transfer {
-    /// So many bytes came.
+    /// Adds received bytes.
     pub(crate) fn came(&self, bytes: u64) {
         self.bytes.fetch_add(bytes, Relaxed);
     }
 
-    /// Its decoder needs next to no memory.
+    /// Records that its decoder needs almost no memory.
     pub(crate) fn is_small(&self) {
         self.is_large.store(false, Relaxed);
     }
@@ -87,7 +91,7 @@ impl Transfer {
         self.bytes.load(Relaxed)
     }
 
-    /// Waits until others are to have its place; gives the rate that was too little.
+    /// Waits until the download must yield its place; returns its rate, which was too low.
     pub(crate) async fn broken_off(&self) -> u64 {
         loop {
             let notified = self.breaks_off.notified();
@@ -98,7 +102,7 @@ impl Transfer {
         }
     }
 
-    /// Bytes per second in the last full window.
+    /// Returns the bytes per second in the last full period.
     fn rate(&self, now: Instant) -> u64 {
         let mut window = self.rate.lock();
         let (elapsed, bytes) = (now.duration_since(window.since), self.bytes());
@@ -129,7 +133,7 @@ impl Drop for Place {
     }
 }
 
-/// A layer that waits, until it has a place or is given up.
+/// A waiting layer, until it has a place or is dropped.
 struct Queued<'a> {
     places: &'a Arc<Places>,
     number: u64,
@@ -147,7 +151,7 @@ impl Places {
         Self { count: count.max(1), state: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Waits for a place for a layer of `registry`, which others know by `key`.
+    /// Waits for a place for a layer of `registry` with the lock key `key`.
     pub(crate) async fn take(self: &Arc<Self>, registry: &str, key: &str) -> Place {
         let queued = self.queue(registry);
         loop {
@@ -155,12 +159,12 @@ impl Places {
             if let Some(place) = self.try_take(queued.number, key) {
                 return place;
             }
-            // Woken by a place that is free, or to see how the others get on.
+            // Woken by a free place, or after a while to check the rate of the others.
             drop(tokio::time::timeout(PATIENCE / 5, changed).await);
         }
     }
 
-    /// Bytes that came of `key`; None while it has no place.
+    /// Returns the bytes received for `key`; `None` while it has no place.
     pub(crate) fn bytes_of(&self, key: &str) -> Option<u64> {
         let state = self.state.lock();
         let mut bytes = state.held.iter().filter(|held| held.key == key).map(|held| held.bytes()).peekable();
@@ -173,7 +177,7 @@ impl Places {
         state.last += 1;
         let (number, now) = (state.last, Instant::now());
         state.waiting.push(Waiting { number, registry: registry.to_owned(), since: now });
-        // Their rates count from now on, not what they brought while nothing waited.
+        // Their rates are measured from now on, since nothing was waiting before.
         for held in &state.held {
             held.rate(now);
         }
@@ -212,12 +216,13 @@ impl Places {
 }
 
 impl State {
-    /// The next: of those whose registry has the fewest places, the one that came first.
+    /// Returns the next to get a place: of those whose registry has the fewest places, the one that
+    /// waits longest.
     fn first(&self) -> Option<&Waiting> {
         self.waiting.iter().min_by_key(|waiting| (self.of(&waiting.registry), waiting.number))
     }
 
-    /// Places that a registry has, and those beside.
+    /// Returns the number of downloads of a registry, with and without a place.
     fn of(&self, registry: &str) -> usize {
         self.held.iter().filter(|held| held.registry == registry).count()
     }
@@ -226,7 +231,8 @@ impl State {
         self.held.iter().filter(|held| !held.is_beside()).count()
     }
 
-    /// Makes room for a layer of `registry` that has waited so long, if that is to be.
+    /// Frees a place for a layer of `registry` that has waited for `waited`, if it is entitled to
+    /// one.
     fn overtake(&self, registry: &str, waited: Duration, now: Instant) {
         if waited < PATIENCE {
             return;
@@ -244,13 +250,13 @@ impl State {
             free && !held.is_beside() && !held.is_large.load(Relaxed) && of_registry < BESIDE_OF_REGISTRY_MAX
         });
         if let Some((rate, held)) = aside {
-            tracing::debug!(registry = held.registry, rate, "a download goes on beside the places");
+            tracing::debug!(registry = held.registry, rate, "an overtaken download continues beside the places");
             held.beside.store(true, Relaxed);
             return;
         }
         let times = u64::try_from(waited.as_millis() / PATIENCE.as_millis()).unwrap_or(u64::MAX);
         if let Some((rate, held)) = others.first().filter(|(rate, _)| *rate < RATE_MIN.saturating_mul(times)) {
-            tracing::debug!(registry = held.registry, rate, "a download is broken off for that of another registry");
+            tracing::debug!(registry = held.registry, rate, "aborting a slow download for another registry");
             held.broken_off.store(true, Relaxed);
             held.breaks_off.notify_waiters();
         }

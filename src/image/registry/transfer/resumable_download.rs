@@ -1,4 +1,4 @@
-//! A blob on its way from the registry into an unpacker, resumed where a connection broke.
+//! Downloads a blob into an unpacker and resumes it after interruptions.
 
 use std::sync::Arc;
 
@@ -13,10 +13,11 @@ use crate::registry::retry::Backoff;
 use crate::registry::transfer::pipe::PipeWriter;
 use crate::registry::transfer::places::Transfer;
 
-/// An endpoint that brings this much before it breaks off is one to stay with; less is as good as nothing.
+/// An endpoint that sends at least this much before an interruption is retried; less counts as a
+/// failure.
 const WORTH_IT: u64 = 64 << 10;
 
-/// One blob, and how much of it came.
+/// A blob, and the number of bytes received.
 #[derive(Debug)]
 pub(crate) struct BlobStream<'a> {
     pull: Arc<Pull>,
@@ -31,9 +32,9 @@ impl<'a> BlobStream<'a> {
         Self { pull, blob, to, transfer, came: 0 }
     }
 
-    /// Sends the blob's bytes in order; stops early once the pipe is closed.
+    /// Sends the blob's bytes to the pipe in order; stops early when the pipe is closed.
     ///
-    /// The endpoints are asked one after another, beginning with number `start`.
+    /// The endpoints are tried one after another, starting at index `start`.
     pub(crate) async fn run(mut self, start: usize) -> Result<(), Attempts> {
         let pull = self.pull.clone();
         let mut tried = Vec::new();
@@ -43,7 +44,7 @@ impl<'a> BlobStream<'a> {
                     pull.log_fallback(remote, tried);
                     return Ok(());
                 }
-                // It has had enough, and says itself why.
+                // The unpacker has stopped, and reports the reason itself.
                 Err(_) if self.to.is_closed() => return Ok(()),
                 Err(error) => tried.push(Attempt::new(remote, error)),
             }
@@ -51,14 +52,14 @@ impl<'a> BlobStream<'a> {
         Err(Attempts::new(tried))
     }
 
-    /// Asks one endpoint for the rest of the blob, again and again as long as that brings something.
+    /// Requests the rest of the blob from one endpoint, repeatedly while that makes progress.
     async fn ask(&mut self, remote: &Repository) -> Result<(), FetchError> {
         let mut backoff = Backoff::new();
         loop {
             let before = self.came;
             let pieces = remote.blob(&self.blob.digest, self.came).await?;
             let error = match self.copy_body(pieces).await {
-                // All of it came; whether that is the right blob is the unpacker's to say.
+                // All bytes have arrived; the unpacker checks the digest.
                 Err(_) if self.came >= self.blob.size => return Ok(()),
                 Err(error) if error.is_transient() && !self.to.is_closed() => error,
                 other => return other,
@@ -67,13 +68,13 @@ impl<'a> BlobStream<'a> {
                 backoff = Backoff::new();
             }
             let Some(pause) = backoff.pause(None) else { return Err(error) };
-            tracing::debug!(blob = %self.blob.digest, came = self.came, %error, ?pause, "asking for the rest of a blob");
+            tracing::debug!(blob = %self.blob.digest, came = self.came, %error, ?pause, "resuming a blob");
             self.pull.counters.retried();
             tokio::time::sleep(pause).await;
         }
     }
 
-    /// Passes on what comes. More than was announced is left to the unpacker to complain about.
+    /// Copies the body to the pipe. The unpacker reports a blob that is too long.
     async fn copy_body(&mut self, mut pieces: Pieces) -> Result<(), FetchError> {
         let Blob { digest, size } = self.blob;
         while let Some(piece) = pieces.next().await? {
