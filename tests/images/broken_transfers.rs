@@ -1,4 +1,5 @@
-//! Transfers that break off, stall, lie or never end: resumed, or refused in time with nothing left of them.
+//! Transfers that break, stall, have wrong content or never end: resumed, or refused in time
+//! without leftovers.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::support::layer_fixture::Layer;
 use crate::support::registry_fixture::Registry;
 pub(crate) use crate::support::registry_proxy::{Act, Proxy, Request, Way};
 
-/// Waits no longer than a second for anything to come, a little longer where all takes longer.
+/// Settings with a stall timeout of 1 s, or more on slow machines.
 fn hasty() -> String {
     format!("[image]\nstall_timeout = {}", slow().min(5))
 }
@@ -21,7 +22,7 @@ const LARGE: usize = 1 << 20;
 struct Line {
     daemon: Daemon,
     proxy: Proxy,
-    /// The layer that matters.
+    /// The layer whose transfer is manipulated.
     layer: Blob,
     config: Blob,
     image: String,
@@ -29,7 +30,7 @@ struct Line {
 }
 
 impl Line {
-    /// `rule` says what is done with requests for the layer.
+    /// Creates the image and the proxy; `rule` handles requests for the layer.
     fn with_settings(settings: &str, size: usize, rule: impl Fn(&Request) -> Act + Send + Sync + 'static) -> Self {
         let registry = Registry::start();
         let pieces = Archive::bare(Layer::noise("noise", size, 6)).pieces();
@@ -47,7 +48,7 @@ impl Line {
         Self::with_settings("", size, rule)
     }
 
-    /// The image arrives, whole.
+    /// Checks that the pull succeeds.
     fn arrives(&self) {
         let id = self.daemon.client().pull(&self.image).unwrap_or_else(|refusal| panic!("{refusal:?}"));
         self.daemon.check_store(2);
@@ -55,13 +56,14 @@ impl Line {
         self.daemon.check_nothing_left();
     }
 
-    /// The pull ends in good time, with a word on the registry and nothing in the store.
+    /// Checks that the pull fails in time, with an error that names the registry or a blob, and
+    /// leaves nothing in the store.
     fn fails(&self) -> Status {
         let begin = Instant::now();
         let refusal = self.daemon.client().pull(&self.image).unwrap_err();
         assert!(begin.elapsed() < seconds(40), "it took {:?}", begin.elapsed());
-        let told = [self.proxy.host(), self.layer.digest.clone(), self.config.digest.clone()];
-        assert!(told.iter().any(|word| refusal.message().contains(word)), "{refusal:?}");
+        let names = [self.proxy.host(), self.layer.digest.clone(), self.config.digest.clone()];
+        assert!(names.iter().any(|name| refusal.message().contains(name)), "{refusal:?}");
         self.daemon.check_nothing_left();
         refusal
     }
@@ -72,18 +74,18 @@ impl Line {
 }
 
 #[test]
-fn a_connection_cut_again_and_again_is_resumed_where_it_broke() {
+fn a_connection_that_breaks_repeatedly_is_resumed_at_the_offset() {
     let line = Line::new(LARGE, |_| Act::Pass(Way::Cut(300_000)));
     line.arrives();
     let parts: Vec<Request> = line.proxy.requests().into_iter().filter(|part| part.is_for(&line.layer)).collect();
     assert_eq!(parts.len(), 4, "{parts:?}");
     assert!(parts.iter().skip(1).all(|part| part.header("range").is_some()), "{parts:?}");
     let sent: u64 = parts.iter().map(|part| part.sent).sum();
-    assert_eq!(sent, line.size(), "nothing came twice");
+    assert_eq!(sent, line.size(), "no byte is received twice");
 }
 
 #[test]
-fn a_connection_that_is_always_cut_ends_the_pull() {
+fn a_connection_that_always_breaks_fails_the_pull() {
     let line = Line::new(LARGE, |request| Act::Pass(Way::Cut(if request.nth == 0 { 100_000 } else { 0 })));
     assert_eq!(line.fails().code(), Code::Unavailable);
     assert!(line.proxy.blob_bytes() < 150_000);
@@ -92,32 +94,32 @@ fn a_connection_that_is_always_cut_ends_the_pull() {
 }
 
 #[test]
-fn a_stalled_transfer_is_resumed_and_one_that_stalls_always_given_up() {
+fn a_stalled_transfer_is_resumed_and_fails_if_it_always_stalls() {
     let line = Line::with_settings(&hasty(), LARGE, |request| match request.nth {
         0 => Act::Pass(Way::Stall(300_000)),
         _ => Act::pass(),
     });
     line.arrives();
-    assert!(line.proxy.blob_bytes() < line.size() + 10_000, "what had come was not fetched again");
+    assert!(line.proxy.blob_bytes() < line.size() + 10_000, "received bytes are not downloaded again");
     line.proxy.rule(|request| Act::Pass(if request.is_blob() { Way::Stall(100) } else { Way::Whole }));
     let refusal = line.fails();
     assert!([Code::Unavailable, Code::DeadlineExceeded].contains(&refusal.code()), "{refusal:?}");
 }
 
 #[test]
-fn a_slow_transfer_is_not_a_stalled_one() {
-    // Long enough that a pause on a busy machine is none, and still less than all of it takes.
+fn a_slow_transfer_is_not_treated_as_stalled() {
+    // Longer than a pause on a busy machine, and shorter than the whole transfer.
     let stall = seconds(3);
     let settings = format!("[image]\nstall_timeout = {}", stall.as_secs());
     let line = Line::with_settings(&settings, 260_000, move |_| Act::Pass(Way::Slow(20_000, stall / 10)));
     let begin = Instant::now();
     line.arrives();
-    assert!(begin.elapsed() > stall, "it was slow");
+    assert!(begin.elapsed() > stall, "the transfer was slow");
     assert_eq!(line.proxy.count(|request| request.is_for(&line.layer)), 1);
 }
 
 #[test]
-fn one_changed_byte_is_noticed_wherever_it_is() {
+fn one_changed_byte_is_detected_in_every_part() {
     let line = Line::new(LARGE, |_| Act::Pass(Way::Flip(500_000)));
     let refusal = line.fails();
     assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
@@ -130,7 +132,7 @@ fn one_changed_byte_is_noticed_wherever_it_is() {
 }
 
 #[test]
-fn a_registry_that_is_busy_is_asked_again_when_it_says() {
+fn a_busy_registry_is_retried_after_the_requested_pause() {
     for (status, wait) in [("429 Too Many Requests", Some("1")), ("503 Service Unavailable", None)] {
         let busy = move || {
             let headers = wait.map(|wait| ("Retry-After", wait.to_owned()));
@@ -145,19 +147,20 @@ fn a_registry_that_is_busy_is_asked_again_when_it_says() {
 }
 
 #[test]
-fn a_registry_that_ignores_ranges_is_read_past_what_is_known() {
+fn a_registry_that_ignores_ranges_is_read_from_the_offset() {
     let first =
         |later: Way| move |request: &Request| Act::Pass(if request.nth == 0 { Way::Cut(300_000) } else { later });
     let line = Line::new(LARGE, first(Way::NoRange));
     line.arrives();
-    // One that says it heeds them and does not sends something else than was asked for.
+    // A registry that accepts a range but sends another one.
     let lying = Line::new(LARGE, first(Way::FalseRange));
     assert_eq!(lying.fails().code(), Code::InvalidArgument);
 }
 
 #[test]
-fn what_a_registry_says_of_lengths_is_not_believed() {
-    // Less than comes: the rest is asked for. More than comes: broken off, but all of it is here.
+fn wrong_lengths_of_a_registry_are_detected() {
+    // Less than the real length: the rest is requested. More: the connection breaks, but the blob
+    // is complete.
     let line = Line::new(LARGE, |request| Act::Pass(if request.nth == 0 { Way::Length(1000) } else { Way::Whole }));
     line.arrives();
     line.proxy.rule(|request| match request.is_manifest() {
@@ -186,7 +189,7 @@ const OK: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n";
 const OK_BODY: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
 
 #[test]
-fn what_never_ends_is_not_read_to_the_end() {
+fn endless_responses_are_not_read_to_the_end() {
     let line = Line::with_settings(&hasty(), 1000, |_| Act::pass());
     let now = Duration::ZERO;
     // Headers, a manifest, a config, a layer.
@@ -207,11 +210,11 @@ fn what_never_ends_is_not_read_to_the_end() {
         assert!([Code::ResourceExhausted, Code::InvalidArgument].contains(&refusal.code()), "{refusal:?}");
     }
     let memory = crate::support::kernel_state::holding(line.daemon.pid()).rss;
-    assert!(memory < 150 << 10, "the daemon takes {memory} KiB");
+    assert!(memory < 150 << 10, "the daemon uses {memory} KiB");
 }
 
 #[test]
-fn headers_that_come_a_byte_at_a_time_are_not_waited_for() {
+fn headers_sent_byte_by_byte_time_out() {
     let line = Line::with_settings(&hasty(), 1000, |_| Act::pass());
     line.proxy.rule(|_| Act::Endless("HTTP/1.1 200 OK\r\nX: ", b"x".to_vec(), Duration::from_millis(200)));
     let refusal = line.fails();

@@ -1,4 +1,4 @@
-//! `crisp image`, with a daemon and without.
+//! `crisp image`, with and without a daemon.
 
 use std::fs::{self, File};
 use std::io::{Seek as _, SeekFrom};
@@ -16,7 +16,7 @@ use crate::support::harness::{Daemon, kill, seconds, wait_for};
 use crate::support::image_fixture::{Archive, BOX, Blob, MANIFEST};
 
 impl TestEnv {
-    /// `crisp image` on this ground's store, whoever has it.
+    /// Returns a command `crisp image` for this environment's store.
     fn image(&self, arguments: &[&str]) -> Command {
         let mut command = self.crisp(&["image", "--config"]);
         command.arg(self.config()).args(arguments);
@@ -39,7 +39,7 @@ impl TestEnv {
         serde_json::from_str(&self.image_ok(&["ls", "--json"])).unwrap()
     }
 
-    /// Names of the store's layers, and of what is in work.
+    /// Returns the number of the store's layers, and of those in progress.
     fn layers(&self) -> (usize, usize) {
         let count = |name: &str| fs::read_dir(self.root().join("images").join(name)).unwrap().count();
         (count("layers"), count("tmp"))
@@ -62,7 +62,7 @@ fn saved(env: &TestEnv, name: &str, which: &str) -> std::path::PathBuf {
 }
 
 fn run(daemon: &Daemon, image: &str) -> String {
-    // A log of its own for each.
+    // A separate log for each.
     let pod = daemon.run_pod(&image.replace(['/', ':'], "-"));
     let mut config = container("main", &["sh", "-c", "echo $WHICH"]);
     config.image.as_mut().unwrap().image = image.into();
@@ -79,7 +79,7 @@ fn an_archive_is_imported_while_the_daemon_runs_and_containers_run_from_it() {
     let printed = env.image_ok(&["import", path(&file)]);
     assert!(printed.starts_with("sha256:") && printed.ends_with(" crisp.test/live:1\n"), "{printed}");
     assert_eq!(run(&daemon, "crisp.test/live:1"), "live\n");
-    // Through a pipe, under another name, and compressed on the way.
+    // Through a pipe, under another name, and compressed.
     let mut gzip = Command::new("gzip").arg("-c").arg(&file).stdout(Stdio::piped()).spawn().unwrap();
     let mut piped = env.image(&["import", "-", "--name", "crisp.test/piped:1", "--quiet"]);
     let output = piped.stdin(gzip.stdout.take().unwrap()).output().unwrap();
@@ -93,13 +93,13 @@ fn an_archive_is_imported_while_the_daemon_runs_and_containers_run_from_it() {
     rest.seek(SeekFrom::Start(512)).unwrap();
     let output = env.image(&["import", "-"]).stdin(rest).output().unwrap();
     assert!(errors(&output).contains("stdin is a file that is not at its beginning"), "{}", errors(&output));
-    let said = env.image_fails(&["import", path(&env.dir().join("absent.tar"))]);
-    assert!(said.contains("absent.tar") && said.contains("No such file"), "{said}");
+    let error = env.image_fails(&["import", path(&env.dir().join("absent.tar"))]);
+    assert!(error.contains("absent.tar") && error.contains("No such file"), "{error}");
     assert_eq!(env.layers().1, 0);
 }
 
 #[test]
-fn an_export_of_one_daemon_is_the_same_image_in_another_store() {
+fn an_export_of_one_daemon_is_imported_as_the_same_image_in_another_store() {
     let from = Daemon::start();
     let to = TestEnv::new();
     to.image_ok(&["rm", BOX]);
@@ -115,9 +115,9 @@ fn an_export_of_one_daemon_is_the_same_image_in_another_store() {
         assert_eq!(printed, format!("{id} {BOX}\n"));
         assert_eq!(to.listed()[0]["tags"], listed[0]["tags"]);
         to.image_ok(&["rm", &id]);
-        assert_eq!(to.layers(), (0, 0), "without containers a store gives its space back at once");
+        assert_eq!(to.layers(), (0, 0), "without containers the space is freed immediately");
     }
-    // From one to the other without a file, and without a daemon on either side.
+    // Directly from one store to the other, without a daemon.
     let to_daemon = Daemon::on(to);
     let mut export = from.env.image(&["export", BOX]).stdout(Stdio::piped()).spawn().unwrap();
     let mut import = to_daemon.env.image(&["import", "-"]);
@@ -125,13 +125,13 @@ fn an_export_of_one_daemon_is_the_same_image_in_another_store() {
     assert!(export.wait().unwrap().success() && output.status.success(), "{}", errors(&output));
     assert_eq!(to_daemon.env.listed()[0]["id"], *id);
     assert_eq!(run(&to_daemon, BOX), "\n");
-    let said = from.env.image_fails(&["export", "-o", path(&from.env.dir().join("no.tar")), "crisp.test/never:1"]);
-    assert!(said.contains("image \"crisp.test/never:1\" not found"), "{said}");
+    let error = from.env.image_fails(&["export", "-o", path(&from.env.dir().join("no.tar")), "crisp.test/never:1"]);
+    assert!(error.contains("image \"crisp.test/never:1\" not found"), "{error}");
     assert!(!from.env.dir().join("no.tar").exists());
 }
 
 #[test]
-fn what_the_daemon_does_not_support_is_said_in_its_words() {
+fn an_unsupported_image_is_refused_with_the_error_of_the_daemon() {
     let daemon = Daemon::start();
     let (layout, archive) = (daemon.env.dir().join("layout"), Archive::new("crisp.test/odd:1"));
     archive.write_layout(&layout);
@@ -141,18 +141,18 @@ fn what_the_daemon_does_not_support_is_said_in_its_words() {
     fs::write(layout.join("blobs").join(odd.digest.replace(':', "/")), &odd.bytes).unwrap();
     let index = json!({ "schemaVersion": 2, "manifests": [odd.descriptor(MANIFEST)] });
     fs::write(layout.join("index.json"), index.to_string()).unwrap();
-    let said = daemon.env.image_fails(&["import", path(&layout), "--name", "crisp.test/odd:1"]);
-    assert!(said.contains("text/odd") && !said.contains("not this version"), "{said}");
+    let error = daemon.env.image_fails(&["import", path(&layout), "--name", "crisp.test/odd:1"]);
+    assert!(error.contains("text/odd") && !error.contains("not this version"), "{error}");
 }
 
 #[test]
-fn only_an_import_makes_a_store() {
+fn only_an_import_creates_a_store() {
     let env = TestEnv::new();
     let root = env.dir().join("elsewhere");
     fs::create_dir_all(root.join("images")).unwrap();
     for verb in [&["ls"][..], &["export", "-o", "/dev/null", BOX], &["rm", BOX], &["prune"]] {
-        let said = env.image_fails(&[&["--root", path(&root)], verb].concat());
-        assert!(said.contains("image store") && said.contains("elsewhere/images not found"), "{said}");
+        let error = env.image_fails(&[&["--root", path(&root)], verb].concat());
+        assert!(error.contains("image store") && error.contains("elsewhere/images not found"), "{error}");
     }
     assert_eq!(fs::read_dir(root.join("images")).unwrap().count(), 0);
     let file = saved(&env, "crisp.test/new:1", "new");
@@ -161,13 +161,13 @@ fn only_an_import_makes_a_store() {
 }
 
 #[test]
-fn pruning_keeps_what_is_used_pinned_or_tagged() {
+fn pruning_keeps_used_pinned_and_tagged_images() {
     let daemon = Daemon::with_settings("[image]\npinned = [\"crisp.test/pinned:1\"]\n");
     let env = &daemon.env;
     for which in ["pinned", "spare", "old"] {
         env.image_ok(&["import", path(&saved(env, &format!("crisp.test/{which}:1"), which))]);
     }
-    // The tag moves on, and the old one has none left.
+    // The tag moves, so the old image has no tag.
     env.image_ok(&["import", path(&saved(env, "crisp.test/new:1", "new")), "--name", "crisp.test/old:1"]);
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
@@ -191,21 +191,21 @@ fn pruning_keeps_what_is_used_pinned_or_tagged() {
 }
 
 #[test]
-fn without_a_daemon_nothing_is_taken_from_containers_that_run_on() {
+fn without_a_daemon_layers_of_running_containers_are_kept() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
     daemon.kill9();
     let env = &daemon.env;
     env.image_ok(&["import", path(&saved(env, "crisp.test/more:1", "more"))]);
-    let said = env.image_fails(&["prune", "--all"]);
-    assert!(said.contains("cannot tell which images are in use") && said.contains("start it first"), "{said}");
+    let error = env.image_fails(&["prune", "--all"]);
+    assert!(error.contains("cannot tell which images are in use") && error.contains("start it first"), "{error}");
     assert_eq!(env.listed().as_array().unwrap().len(), 2);
     env.image_ok(&["rm", BOX, "crisp.test/more:1"]);
-    assert_eq!(env.layers().0, 2, "a daemon decides");
+    assert_eq!(env.layers().0, 2, "only a daemon frees layers");
     daemon.revive();
     assert_eq!(daemon.client().exec_script(&id, "cat /etc/passwd | head -n 1"), "root:x:0:0:root:/root:/bin/sh\n");
-    assert_eq!(daemon.env.layers().0, 1, "what no container uses went with the start");
+    assert_eq!(daemon.env.layers().0, 1, "the start freed the unused layers");
 }
 
 #[test]
@@ -228,8 +228,8 @@ fn images_are_listed_and_removed_with_and_without_a_daemon() {
         assert_eq!(two["tags"], json!(["crisp.test/two:1", "crisp.test/two:2"]));
         assert_eq!(two["pinned"], json!(false));
         assert!(two["size"].as_u64().unwrap() > 100_000);
-        let said = env.image_fails(&["rm", "crisp.test/never:1", "crisp.test/two:2", "crisp.test/nor:1"]);
-        assert!(said.contains("image not found: crisp.test/never:1, crisp.test/nor:1"), "{said}");
+        let error = env.image_fails(&["rm", "crisp.test/never:1", "crisp.test/two:2", "crisp.test/nor:1"]);
+        assert!(error.contains("image not found: crisp.test/never:1, crisp.test/nor:1"), "{error}");
         assert_eq!(env.listed().as_array().unwrap().len(), 1, "the others went");
         assert_eq!(env.image(&["rm"]).output().unwrap().status.code(), Some(2));
         if turn == 0 {
@@ -238,7 +238,7 @@ fn images_are_listed_and_removed_with_and_without_a_daemon() {
     }
 }
 
-/// A full file system at a path, for as long as this is there.
+/// Mounts a full file system at a path until it is dropped.
 struct Full<'a>(&'a Path);
 
 impl<'a> Full<'a> {
@@ -256,14 +256,14 @@ impl Drop for Full<'_> {
 }
 
 #[test]
-fn an_export_to_a_full_disk_says_so_and_leaves_nothing() {
+fn an_export_to_a_full_disk_fails_with_its_path_and_leaves_no_file() {
     let mut daemon = Daemon::start();
     let place = daemon.env.dir().join("small");
     let full = Full::new(&place);
     for turn in 0..2 {
         let file = place.join("image.tar");
-        let said = daemon.env.image_fails(&["export", "-o", path(&file), BOX]);
-        assert!(said.contains("small/image.tar: No space left on device"), "{said}");
+        let error = daemon.env.image_fails(&["export", "-o", path(&file), BOX]);
+        assert!(error.contains("small/image.tar: No space left on device"), "{error}");
         assert_eq!(fs::read_dir(&place).unwrap().count(), 0, "{:?}", fs::read_dir(&place).unwrap().collect::<Vec<_>>());
         if turn == 0 {
             assert!(daemon.terminate().success());
@@ -273,14 +273,14 @@ fn an_export_to_a_full_disk_says_so_and_leaves_nothing() {
 }
 
 #[test]
-fn work_whose_caller_leaves_is_given_up_and_nothing_of_it_stays() {
+fn an_import_or_export_is_cancelled_without_leftovers_when_the_client_exits() {
     let daemon = Daemon::start();
     let env = &daemon.env;
-    // Nobody ever writes, and then the one who waits is gone.
+    // No process writes to the pipe, and then the client exits.
     for signal in [rustix::process::Signal::KILL, rustix::process::Signal::INT] {
         let (reader, writer) = std::io::pipe().unwrap();
         let mut import = env.image(&["import", "-"]).stdin(reader).stderr(Stdio::null()).spawn().unwrap();
-        wait_for("the import to begin", seconds(20), || {
+        wait_for("the import to start", seconds(20), || {
             let held = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
             held.flatten()
                 .any(|fd| fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().contains("tmp/spool-")))
@@ -289,7 +289,7 @@ fn work_whose_caller_leaves_is_given_up_and_nothing_of_it_stays() {
         kill(i32::try_from(import.id()).unwrap(), signal);
         let status = import.wait().unwrap();
         assert_eq!(status.code(), (signal == rustix::process::Signal::INT).then_some(130));
-        wait_for("the daemon to give up", seconds(20), || {
+        wait_for("the daemon to cancel", seconds(20), || {
             let held = fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
             (!held
                 .flatten()
@@ -299,7 +299,8 @@ fn work_whose_caller_leaves_is_given_up_and_nothing_of_it_stays() {
         drop(writer);
     }
     assert_eq!(env.layers(), (1, 0));
-    // An export that nobody reads does not hold up the daemon, and its layers are free once it is given up.
+    // An export into a pipe without a reader does not block the daemon, and its layers are freed
+    // after it is cancelled.
     let (_reader, writer) = std::io::pipe().unwrap();
     let stdout = writer.try_clone().unwrap();
     let mut export = env.image(&["export", BOX]).stdout(stdout).stderr(Stdio::null()).spawn().unwrap();

@@ -1,4 +1,5 @@
-//! Many pulls at once: what they have in common comes once, and nobody is hurt by one who leaves.
+//! Concurrent pulls: shared content is downloaded once, and a client that disconnects does not
+//! affect others.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::support::layer_fixture::Layer;
 use crate::support::registry_fixture::Registry;
 pub(crate) use crate::support::registry_proxy::{Act, Proxy, Request, Way};
 
-/// Pulls, and hangs up as soon as there is `enough`.
+/// Pulls, and disconnects when `enough` returns true.
 fn pull_until(socket: &Path, image: &str, enough: impl Fn() -> bool) -> Result<String, Status> {
     let client = Client::connect(socket);
     let image = Some(v1::ImageSpec { image: image.into(), ..Default::default() });
@@ -25,11 +26,11 @@ fn pull_until(socket: &Path, image: &str, enough: impl Fn() -> bool) -> Result<S
                 return answer;
             }
             if enough() {
-                return Err(Status::cancelled("hung up"));
+                return Err(Status::cancelled("disconnected"));
             }
         }
     });
-    // With the client its connection goes.
+    // Dropping the client closes the connection.
     pulled.map(|answer| answer.image_ref)
 }
 
@@ -38,12 +39,13 @@ fn slowly(request: &Request) -> Act {
 }
 
 #[test]
-fn twenty_images_that_share_layers_fetch_each_layer_once() {
+fn twenty_images_with_shared_layers_download_each_layer_once() {
     let registry = Registry::start();
     let shared = |number: u64| Layer::noise(&format!("shared-{number}"), 100_000, number);
     let own = |number: usize| Layer::new(|tar| tar.file("own", 0o644, format!("{number}\n").as_bytes()));
     for number in 0..20 {
-        // Each has the first layers of a row of four, and one of its own.
+        // Each has the first layers of a sequence of four, and one layer that is only in this
+        // image.
         let mut archive = Archive::new("x");
         for below in 0..=(number % 4) {
             archive = archive.on_top(shared(u64::try_from(below).unwrap()));
@@ -64,7 +66,8 @@ fn twenty_images_that_share_layers_fetch_each_layer_once() {
         let blob = shared(number).blob();
         assert_eq!(proxy.count(|request| request.is_blob() && request.is_for(&blob)), 1, "shared layer {number}");
     }
-    // Besides those, a config and a layer for each image; busybox was here before, but not from this registry.
+    // Also a config and a layer for each image; busybox was in the store, but not from this
+    // registry.
     assert_eq!(proxy.count(Request::is_blob), 4 + 1 + 20 + 20);
     daemon.check_store(1 + 4 + 20);
     let pod = daemon.run_pod("pod");
@@ -82,7 +85,7 @@ fn twenty_images_that_share_layers_fetch_each_layer_once() {
 }
 
 #[test]
-fn an_image_asked_for_twenty_times_at_once_comes_once() {
+fn an_image_pulled_twenty_times_at_once_is_downloaded_once() {
     let registry = Registry::start();
     let archive = Archive::bare(Layer::noise("noise", 200_000, 11));
     registry.push(&archive, "box", "1");
@@ -99,14 +102,14 @@ fn an_image_asked_for_twenty_times_at_once_comes_once() {
 }
 
 #[test]
-fn one_who_hangs_up_leaves_nothing_and_takes_nothing_from_others() {
+fn a_client_that_disconnects_leaves_nothing_and_does_not_affect_others() {
     let registry = Registry::start();
     let layer = Layer::noise("noise", 200_000, 12);
     registry.push(&Archive::bare(layer.clone()), "box", "1");
     registry.push(&Archive::bare(layer.clone()).with("Env", serde_json::json!(["OTHER=1"])), "box", "other");
     let blob = layer.blob();
     let mine = blob.clone();
-    // Whoever comes first does not get it.
+    // The first request does not get the layer.
     let proxy = Proxy::before(&registry, move |request| {
         Act::Pass(if request.is_for(&mine) && request.nth < 2 { Way::Stall(50_000) } else { Way::Whole })
     });
@@ -118,10 +121,10 @@ fn one_who_hangs_up_leaves_nothing_and_takes_nothing_from_others() {
     daemon.check_nothing_left();
     let joined = || proxy.count(|request| request.is_manifest() && request.path.contains("/other")) > 0;
     std::thread::scope(|threads| {
-        // Leaves when the others are there too.
+        // Disconnects when the other pulls have joined.
         let first = threads.spawn(|| pull_until(&socket, &image, joined));
-        wait_for("the layer to be on its way", seconds(10), || (asked() == 2).then_some(()));
-        // The same image, and another with the same layer.
+        wait_for("the layer to be requested", seconds(10), || (asked() == 2).then_some(()));
+        // The same image, and another one with the same layer.
         let waiting = [&image, &other].map(|image| threads.spawn(|| Client::connect(&socket).pull(image)));
         assert_eq!(first.join().unwrap().unwrap_err().code(), Code::Cancelled);
         waiting.into_iter().for_each(|pull| drop(pull.join().unwrap().unwrap()));
@@ -130,7 +133,7 @@ fn one_who_hangs_up_leaves_nothing_and_takes_nothing_from_others() {
 }
 
 #[test]
-fn removing_while_pulling_harms_neither() {
+fn removing_an_image_during_a_pull_breaks_neither() {
     let registry = Registry::start();
     let (low, high) = (Layer::noise("low", 1000, 13), Layer::noise("high", 100_000, 14));
     registry.push(&Archive::new("x").on_top(low.clone()), "low", "1");
@@ -144,10 +147,10 @@ fn removing_while_pulling_harms_neither() {
     std::thread::scope(|threads| {
         let pull = threads.spawn(|| Client::connect(&socket).pull(&higher));
         let blob = high.blob();
-        wait_for("the layer to be on its way", seconds(10), || {
+        wait_for("the layer to be requested", seconds(10), || {
             (proxy.count(|request| request.is_blob() && request.is_for(&blob)) > 0).then_some(())
         });
-        // One whose layers the pull counts on, and the one that is being pulled.
+        // An image whose layers the pull needs, and the one that is being pulled.
         client.remove_image(&low).unwrap();
         client.remove_image(&higher).unwrap();
         pull.join().unwrap().unwrap();

@@ -1,4 +1,5 @@
-//! The daemon killed while images come and go: after each restart the old state or the new one, and nothing else.
+//! The daemon is killed while images are added and removed: each restart finds the old state or the
+//! new one.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +17,13 @@ const SEED: u64 = 20_240_229;
 const LAYERS: u64 = 5;
 const SIZE: usize = 100_000;
 
-/// An image of several layers with files whose content is known.
+/// An image of several layers with files of known content.
 fn archive() -> Archive {
     let layer = |number: u64| Layer::noise(&format!("data/{number}"), SIZE, number);
     (0..LAYERS).fold(Archive::new("crisp.test/crash:1"), |archive, number| archive.on_top(layer(number)))
 }
 
-/// The image is in the store, whole and usable, or not at all.
+/// Checks that the image is complete and usable, or not in the store; returns whether it is there.
 fn check(daemon: &Daemon, image: &str) -> bool {
     let there = daemon.client().image(image).is_some();
     daemon.check_store(1 + if there { usize::try_from(LAYERS).unwrap() } else { 0 });
@@ -35,7 +36,7 @@ fn check(daemon: &Daemon, image: &str) -> bool {
     there
 }
 
-/// Waits for a moment somewhere in a time that is a little longer than `usual`.
+/// Waits for a random time up to a little more than `usual`.
 fn wait_a_moment(random: &mut Random, usual: Duration) {
     let moment = usual.mul_f64(f64::from(u32::try_from(random.below(1150)).unwrap()) / 1000.0);
     eprintln!("killed after {moment:?}");
@@ -43,10 +44,10 @@ fn wait_a_moment(random: &mut Random, usual: Duration) {
 }
 
 #[test]
-fn a_daemon_killed_at_any_moment_of_a_pull_leaves_no_half_image() {
+fn a_daemon_killed_at_any_time_during_a_pull_leaves_no_partial_image() {
     let registry = Registry::start();
     registry.push(&archive(), "crash", "1");
-    // Three layers come at a time, 100 kB each: some 300 ms for all.
+    // Three layers are downloaded at a time, 100 kB each: about 300 ms for all.
     let proxy = Proxy::before(&registry, |request| {
         Act::Pass(if request.is_blob() { Way::Slow(10_000, Duration::from_millis(12)) } else { Way::Whole })
     });
@@ -63,7 +64,7 @@ fn a_daemon_killed_at_any_moment_of_a_pull_leaves_no_half_image() {
     for _ in 0..times(50, 5) {
         let socket = daemon.env.socket();
         std::thread::scope(|threads| {
-            // Nobody is left to answer.
+            // The daemon is killed before it answers.
             threads.spawn(|| Client::connect(&socket).pull(&image).ok());
             wait_a_moment(&mut random, usual);
             daemon.kill9();
@@ -74,13 +75,13 @@ fn a_daemon_killed_at_any_moment_of_a_pull_leaves_no_half_image() {
             daemon.client().remove_image(&image).unwrap();
         }
     }
-    eprintln!("{whole} of the pulls had ended");
+    eprintln!("{whole} of the pulls were complete");
     daemon.client().pull(&image).unwrap();
     assert!(check(&daemon, &image));
 }
 
 #[test]
-fn a_daemon_killed_while_it_removes_an_image_leaves_all_of_it_or_nothing() {
+fn a_daemon_killed_while_removing_an_image_leaves_all_of_it_or_nothing() {
     let registry = Registry::start();
     registry.push(&archive(), "crash", "1");
     let image = format!("{}/crash:1", registry.host());
@@ -107,7 +108,7 @@ fn a_daemon_killed_while_it_removes_an_image_leaves_all_of_it_or_nothing() {
 }
 
 #[test]
-fn an_import_killed_at_any_moment_can_be_done_again() {
+fn an_import_killed_at_any_time_can_be_repeated() {
     let env = TestEnv::new();
     let layout = env.dir().join("layout");
     std::fs::create_dir(&layout).unwrap();

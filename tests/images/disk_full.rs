@@ -11,7 +11,7 @@ use crate::support::image_fixture::{Archive, BOX};
 use crate::support::layer_fixture::Layer;
 use crate::support::registry_fixture::Registry;
 
-/// With its images on a file system of its own, which goes with the ground.
+/// Creates an environment with its images on a separate small file system.
 fn on_small_disk(options: &str) -> TestEnv {
     let env = TestEnv::new();
     let (disk, images) = (env.dir().join("disk"), env.root().join("images"));
@@ -24,7 +24,8 @@ fn on_small_disk(options: &str) -> TestEnv {
     env
 }
 
-/// Images that do not fit are refused in words that say so, and the store and all that runs go on as before.
+/// Checks that images that do not fit are refused with a clear error, and that the store and
+/// containers still work.
 fn what_does_not_fit_is_refused(options: &str, too_much: &[Layer]) {
     let registry = Registry::start();
     registry.push(&Archive::new("x").on_top(Layer::noise("noise", 1 << 20, 15)), "small", "1");
@@ -51,7 +52,7 @@ fn what_does_not_fit_is_refused(options: &str, too_much: &[Layer]) {
 
 #[test]
 fn an_image_too_large_for_the_disk_is_refused_and_the_store_stays_usable() {
-    // One that is large, and one that only becomes so.
+    // A large blob, and one that becomes large when decompressed.
     let large = Layer::new(|tar| tar.file("large", 0o644, &b"large ".repeat(5 << 20)));
     let bomb = Layer::new(|tar| (0..100).for_each(|number| tar.file(&format!("{number}"), 0o644, &vec![0; 2 << 20])));
     what_does_not_fit_is_refused("size=24m", &[large, bomb]);

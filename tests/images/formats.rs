@@ -1,4 +1,4 @@
-//! Every form an image comes in, and what a layer's files look like in a container.
+//! All image formats, and the files of layers in a container.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ fn file(name: &str, text: &str) -> Layer {
     Layer::new(|tar| tar.file(name, 0o644, text.as_bytes()))
 }
 
-/// An image in which `/which` says which one it is.
+/// Returns an image whose `/which` has this text.
 fn which(text: &str) -> Archive {
     Archive::new("x").on_top(file("which", &format!("{text}\n")))
 }
@@ -21,7 +21,7 @@ fn which(text: &str) -> Archive {
 const WHICH: &str = "cat /which";
 
 #[test]
-fn of_many_platforms_the_one_of_this_machine_is_taken() {
+fn the_platform_of_this_machine_is_chosen_from_an_index() {
     let registry = Registry::start();
     let (ours, foreign) = (which("ours").pieces(), which("foreign").for_architecture("s390x").pieces());
     for pieces in [&ours, &foreign] {
@@ -44,7 +44,7 @@ fn of_many_platforms_the_one_of_this_machine_is_taken() {
         client.pull(&image).unwrap();
         assert_eq!(daemon.print_in(&image, WHICH), format!("{words}\n"), "{tag}");
     }
-    // The index itself is what was asked for, so that is the digest to pin it by.
+    // The digest of the index was requested, so the image can be pinned by it.
     let image = client.image(&format!("{}/box:index", registry.host())).unwrap();
     assert!(image.repo_digests.iter().any(|name| name.ends_with(&index.digest)), "{image:?}");
     let by_digest = format!("{}/box@{}", registry.host(), index.digest);
@@ -55,7 +55,7 @@ fn of_many_platforms_the_one_of_this_machine_is_taken() {
 }
 
 #[test]
-fn layers_are_read_however_they_are_packed() {
+fn layers_are_unpacked_with_every_compression() {
     let registry = Registry::start();
     let packings = [Packing::Plain, Packing::Gzip, Packing::Members, Packing::Zstd];
     let mut mixed = Archive::new("x").on_top(Layer::new(|_| ()));
@@ -79,15 +79,15 @@ fn layers_are_read_however_they_are_packed() {
 }
 
 #[test]
-fn many_layers_and_the_same_layer_twice_are_one_file_system() {
+fn many_layers_and_repeated_layers_are_merged() {
     let registry = Registry::start();
     let mut many = Archive::new("x");
     for number in 0..120 {
         many = many.on_top(file(&format!("many/{number}"), "x").packed(Packing::Plain));
     }
-    // To push that many takes a real registry long.
+    // Pushing that many layers to a real registry takes too long.
     let shelf = Proxy::of(many.pieces());
-    // Once its file is there, then it is hidden, then it is there again.
+    // The file exists, then it is hidden, then it exists again.
     let (again, hides) = (file("dir/again", "again\n"), file("dir/.wh.again", ""));
     let twice = Archive::new("x").on_top(again.clone()).on_top(hides.clone()).on_top(again).on_top(hides.clone());
     registry.push(&twice.on_top(file("dir/other", "other\n")), "twice", "1");
@@ -105,7 +105,7 @@ fn many_layers_and_the_same_layer_twice_are_one_file_system() {
 const CAN_BIND: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[test]
-fn files_have_the_owners_times_links_holes_and_rights_of_the_layer() {
+fn files_have_the_owners_times_links_holes_and_modes_of_the_layer() {
     let registry = Registry::start();
     let busybox = std::fs::read("/bin/busybox").unwrap();
     let below = Layer::new(|tar| {
@@ -123,7 +123,7 @@ fn files_have_the_owners_times_links_holes_and_rights_of_the_layer() {
         tar.file("emptied/.wh..wh..opq", 0o644, b"");
         tar.file("emptied/new", 0o644, b"new\n");
         tar.file(".wh.gone", 0o644, b"");
-        // The directory is not listed here: it looks as it did below.
+        // The directory is not listed here: it has the metadata of the layer below.
         tar.file("kept/above", 0o644, b"above\n");
         tar.xattr("security.capability", &CAN_BIND);
         tar.file("bin/busybox-capable", 0o755, &busybox);
@@ -146,7 +146,7 @@ fn files_have_the_owners_times_links_holes_and_rights_of_the_layer() {
     );
     assert_eq!(printed, wanted);
 
-    // Without the capability in its bounds, nor with no_new_privs, the file gives nobody anything.
+    // Without the capability in the bounding set, or with no_new_privs, the file grants nothing.
     let bind = "/bin/busybox-capable grep CapEff /proc/self/status";
     let as_user = |no_new_privs: bool| {
         daemon.print_with(&image, bind, |config| {
@@ -176,7 +176,7 @@ fn two_containers_of_one_image_share_no_environment() {
 }
 
 #[test]
-fn a_hard_link_may_lead_to_a_file_of_a_layer_below() {
+fn a_hard_link_may_refer_to_a_file_of_a_layer_below() {
     let registry = Registry::start();
     let above = Layer::new(|tar| tar.hard_link("linked", "dir/file"));
     registry.push(&Archive::new("x").on_top(file("dir/file", "below\n")).on_top(above), "box", "1");

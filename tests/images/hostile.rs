@@ -1,4 +1,5 @@
-//! Layers and configs made to reach out of their image, through a real pull to a container that runs from it.
+//! Layers and configs that try to reach outside of their image, from a real pull to a running
+//! container.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -15,7 +16,7 @@ use crate::support::image_fixture::{Archive, BOX};
 use crate::support::layer_fixture::{Layer, Tar, header};
 use crate::support::registry_fixture::Registry;
 
-/// A directory beside the daemon's own, to see whether anything reaches it.
+/// A directory beside the daemon's own, to detect changes to it.
 struct Canary {
     dir: tempfile::TempDir,
     before: Vec<(String, u64, u32, i64, i64)>,
@@ -57,7 +58,7 @@ fn pull(daemon: &Daemon, registry: &Registry, name: &str, layer: Layer) -> Resul
 type Fill<'a> = Box<dyn FnOnce(&mut Tar) + 'a>;
 
 #[test]
-fn a_layer_that_reaches_out_is_refused_and_reaches_nothing() {
+fn a_layer_that_reaches_outside_is_refused_and_changes_nothing() {
     let canary = Canary::new();
     let there = canary.dir.path().display().to_string();
     let up = format!("{}{there}", "../".repeat(12));
@@ -93,7 +94,7 @@ fn a_layer_that_reaches_out_is_refused_and_reaches_nothing() {
         let outcome = pull(&daemon, &registry, &format!("out-{number}"), Layer::new(fill));
         canary.check(words);
         if words.is_empty() {
-            // A name that is used twice is nothing bad by itself.
+            // A name that is used twice is valid.
             outcome.unwrap();
             continue;
         }
@@ -106,14 +107,15 @@ fn a_layer_that_reaches_out_is_refused_and_reaches_nothing() {
 }
 
 #[test]
-fn links_of_a_layer_lead_nowhere_but_into_its_image() {
+fn links_of_a_layer_are_resolved_inside_its_image() {
     let canary = Canary::new();
     let there = canary.dir.path().display().to_string();
     let up = format!("{}{there}", "../".repeat(12));
     let registry = Registry::start();
     let daemon = Daemon::start();
     for (number, target) in [&there, &up].into_iter().enumerate() {
-        // What is put behind a link goes where the link leads within the image, or is refused.
+        // A file behind a link is created where the link leads inside the image, or the layer is
+        // refused.
         let layer = Layer::new(|tar| {
             tar.dir(there.trim_start_matches('/'), 0o755);
             tar.symlink("way", target);
@@ -148,13 +150,13 @@ fn devices_of_a_layer_cannot_be_used_in_a_container() {
 }
 
 #[test]
-fn a_set_uid_file_is_honoured_as_the_kernel_does_and_not_with_no_new_privs() {
+fn a_set_uid_file_works_except_with_no_new_privs() {
     let registry = Registry::start();
     let daemon = Daemon::start();
     let busybox = fs::read("/bin/busybox").unwrap();
     let layer = Layer::new(|tar| {
         tar.file("bin/busybox-suid", 0o4755, &busybox);
-        // No password: the one thing in the way is what the kernel makes of the bit.
+        // No password: only the set-uid bit determines the result.
         tar.file("etc/passwd", 0o644, b"root::0:0:root:/:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n");
     });
     let image = pull(&daemon, &registry, "suid", layer).unwrap();
@@ -169,7 +171,7 @@ fn a_set_uid_file_is_honoured_as_the_kernel_does_and_not_with_no_new_privs() {
     assert!(!run(true).contains("0\n"), "{}", run(true));
 }
 
-/// What CreateContainer says to an image.
+/// Returns the result of CreateContainer for an image.
 fn create(daemon: &Daemon, pod: &str, image: &str) -> Result<String, Status> {
     let pod = daemon.run_pod(pod);
     let mut config = container("main", &["true"]);
@@ -178,7 +180,7 @@ fn create(daemon: &Daemon, pod: &str, image: &str) -> Result<String, Status> {
 }
 
 #[test]
-fn users_that_wrap_around_are_never_root() {
+fn users_that_overflow_are_never_root() {
     let registry = Registry::start();
     let daemon = Daemon::start();
     for (number, user) in ["4294967296", "2147483648", "-1", "0:4294967296", "4294967296:user", "99999999999999999999"]
@@ -212,11 +214,11 @@ fn huge_account_files_are_not_read() {
         assert!(refusal.message().contains(name), "{refusal:?}");
     }
     let memory = crate::support::kernel_state::holding(daemon.pid()).rss;
-    assert!(memory < 150 << 10, "the daemon takes {memory} KiB");
+    assert!(memory < 150 << 10, "the daemon uses {memory} KiB");
 }
 
 #[test]
-fn labels_of_an_image_never_become_those_of_a_container() {
+fn labels_of_an_image_do_not_become_labels_of_a_container() {
     let registry = Registry::start();
     let daemon = Daemon::start();
     let labels = json!({
@@ -240,11 +242,11 @@ fn labels_of_an_image_never_become_those_of_a_container() {
 }
 
 #[test]
-fn a_layer_cannot_be_larger_or_deeper_than_a_layer_is() {
+fn a_layer_above_the_size_or_depth_limit_is_refused() {
     let registry = Registry::start();
     let daemon = Daemon::start();
     let cases: Vec<(&str, Fill<'_>)> = vec![
-        // A header that promises more than comes.
+        // A header with a larger size than the data.
         (
             "",
             Box::new(|tar| {
@@ -255,7 +257,7 @@ fn a_layer_cannot_be_larger_or_deeper_than_a_layer_is() {
             }),
         ),
         ("", Box::new(|tar| tar.raw(&[0xff; 512]))),
-        // Whoever unpacks an attribute that steers overlayfs has lost.
+        // Attributes that control overlayfs must not be set.
         (
             "trusted.overlay",
             Box::new(|tar| {
@@ -270,9 +272,9 @@ fn a_layer_cannot_be_larger_or_deeper_than_a_layer_is() {
                 assert_eq!(refusal.code(), Code::InvalidArgument, "{number}: {refusal:?}");
                 assert!(refusal.message().contains("layer") || refusal.message().contains("tar"), "{refusal:?}");
             }
-            // Left out is as good as refused.
+            // Ignoring the attribute is also correct.
             Ok(image) => {
-                assert!(!words.is_empty(), "case {number} was taken");
+                assert!(!words.is_empty(), "case {number} was accepted");
                 assert_eq!(daemon.print_in(&image, "ls /redirected"), "");
             }
         }

@@ -1,4 +1,5 @@
-//! Manifests, indexes and configs that no honest registry sends: each is refused by name, and the daemon goes on.
+//! Malformed manifests, indexes and configs: each is refused with its name, and the daemon keeps
+//! working.
 
 use serde_json::{Value, json};
 use tonic::Code;
@@ -13,7 +14,7 @@ fn pieces() -> Pieces {
     Archive::bare(Layer::noise("file", 1000, 8)).pieces()
 }
 
-/// An image whose manifest was changed.
+/// Returns an image with a changed manifest.
 fn with_manifest(change: impl FnOnce(&mut Value)) -> Pieces {
     let mut pieces = pieces();
     let mut manifest = serde_json::from_slice(&pieces.manifest.bytes).unwrap();
@@ -22,14 +23,14 @@ fn with_manifest(change: impl FnOnce(&mut Value)) -> Pieces {
     pieces
 }
 
-/// An image whose config says that it has these layers.
+/// Returns an image whose config has these diff ids.
 fn with_diff_ids(diff_ids: &[String]) -> Pieces {
     let config = Archive::new("x").config(diff_ids);
     let descriptor = config.descriptor("application/vnd.oci.image.config.v1+json");
     Pieces { config, ..with_manifest(|manifest| manifest["config"] = descriptor) }
 }
 
-/// An image whose config is this text.
+/// Returns an image whose config is this text.
 fn with_config(text: &str) -> Pieces {
     let config = Blob::new(text.as_bytes().to_vec());
     let descriptor = config.descriptor("application/vnd.oci.image.config.v1+json");
@@ -37,7 +38,7 @@ fn with_config(text: &str) -> Pieces {
 }
 
 #[test]
-fn documents_that_make_no_sense_are_refused_by_name() {
+fn invalid_documents_are_refused_by_name() {
     let daemon = Daemon::start();
     let invalid = [Code::InvalidArgument, Code::Unimplemented];
     let zero = format!("sha256:{}", "0".repeat(64));
@@ -73,7 +74,7 @@ fn documents_that_make_no_sense_are_refused_by_name() {
 }
 
 #[test]
-fn documents_without_bound_are_not_read() {
+fn documents_above_the_size_limit_are_not_read() {
     let daemon = Daemon::start();
     let large = "x".repeat(5 << 20);
     for forged in [with_manifest(|manifest| manifest["annotations"] = json!({ "a": large })), with_config(&large)] {
@@ -86,7 +87,7 @@ fn documents_without_bound_are_not_read() {
 }
 
 #[test]
-fn indexes_within_indexes_come_to_an_end() {
+fn nested_indexes_are_limited() {
     let daemon = Daemon::start();
     let platform = json!({ "os": "linux", "architecture": architecture() });
     let image = pieces();
@@ -105,6 +106,6 @@ fn indexes_within_indexes_come_to_an_end() {
     let refusal = daemon.client().pull(&format!("{}/box:1", registry.host())).unwrap_err();
     assert_eq!(refusal.code(), Code::InvalidArgument, "{refusal:?}");
     assert!(refusal.message().contains("nested"), "{refusal:?}");
-    assert!(registry.requests().len() < 10, "{} documents were asked for", registry.requests().len());
+    assert!(registry.requests().len() < 10, "{} documents were requested", registry.requests().len());
     daemon.check_nothing_left();
 }

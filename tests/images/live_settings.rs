@@ -1,4 +1,4 @@
-//! Registries that change while the daemon runs, and what it tells of itself.
+//! Registry settings that change while the daemon runs, and its metrics.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -12,7 +12,7 @@ use crate::support::image_fixture::Archive;
 use crate::support::layer_fixture::Layer;
 use crate::support::registry_fixture::Registry;
 
-/// The configuration file of a running daemon, with more lines at its end.
+/// Replaces the configuration file of a running daemon, with `more` at its end.
 fn add_settings(daemon: &Daemon, before: &str, more: &str) {
     let aside = daemon.env.dir().join("aside.toml");
     fs::write(&aside, format!("{before}\n{more}")).unwrap();
@@ -33,16 +33,16 @@ fn a_mirror_added_to_the_settings_of_a_running_daemon_is_used() {
     add_settings(&daemon, &before, &mirror);
     daemon.client().pull("mirrored.test/box:1").unwrap();
 
-    // What cannot be used changes nothing, and is told once.
+    // Invalid settings change nothing, and are logged once.
     add_settings(&daemon, &before, "[registries.\"mirrored.test\"]\ncolour = 1\n");
     daemon.client().pull("mirrored.test/box:2").unwrap();
     daemon.client().pull("mirrored.test/box:3").unwrap();
     fs::remove_file(daemon.env.config()).unwrap();
     daemon.client().pull("mirrored.test/box:3").unwrap();
     let log = daemon.env.read_log();
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("last good ones stay")).collect();
-    assert_eq!(told.len(), 2, "{log}");
-    assert!(told[0].contains("colour") && told[1].contains("crisp.toml"), "{told:?}");
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("last good ones stay")).collect();
+    assert_eq!(warnings.len(), 2, "{log}");
+    assert!(warnings[0].contains("colour") && warnings[1].contains("crisp.toml"), "{warnings:?}");
 
     add_settings(&daemon, &before, "");
     daemon.client().remove_image("mirrored.test/box:1").unwrap();
@@ -53,7 +53,7 @@ fn a_mirror_added_to_the_settings_of_a_running_daemon_is_used() {
 }
 
 #[test]
-fn metrics_and_info_tell_of_pulls_and_images() {
+fn metrics_and_info_report_pulls_and_images() {
     let registry = Registry::start();
     registry.push(&Archive::new("x").on_top(Layer::noise("some", 10_000, 7)), "box", "1");
     let env = TestEnv::new();

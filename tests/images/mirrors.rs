@@ -1,4 +1,5 @@
-//! Mirrors in order, and other hosts that a registry sends a pull to: what is asked of whom, and who sees a secret.
+//! Mirrors in order, and redirects of a registry to other hosts: which server gets which request
+//! and which secret.
 
 use cri_api::v1::AuthConfig;
 use serde_json::json;
@@ -20,7 +21,7 @@ fn mirrored(host: &str, mirrors: &[String], only: bool) -> String {
     format!("[registries.{host:?}]\nmirrors = {mirrors:?}\nmirrors_only = {only}\n")
 }
 
-/// Settings that name these servers, and say nothing else of them.
+/// Returns an empty section for each of these servers.
 fn sections<const N: usize>(servers: [&Proxy; N]) -> String {
     servers.map(|server| format!("[registries.{:?}]\n", server.host())).concat()
 }
@@ -34,7 +35,7 @@ fn two_layers() -> Archive {
 }
 
 #[test]
-fn mirrors_are_asked_in_order_until_one_has_the_image() {
+fn mirrors_are_tried_in_order_until_one_has_the_image() {
     let (empty, full) = (Registry::start(), Registry::start());
     full.push(&two_layers(), "some/box", "1");
     let second = Proxy::before(&empty, |_| Act::pass());
@@ -46,13 +47,13 @@ fn mirrors_are_asked_in_order_until_one_has_the_image() {
     let client = daemon.client();
     let image = "registry.test:5000/some/box:1";
     let id = client.pull_as(image, credentials()).unwrap();
-    assert_eq!(client.image(&id).unwrap().repo_tags, [image], "the mirrors do not show in the name");
+    assert_eq!(client.image(&id).unwrap().repo_tags, [image], "the name does not contain the mirror");
     assert_eq!(daemon.print_in(image, "wc -c < /noise"), "10000\n");
     assert!(second.count(Request::is_manifest) > 0);
-    assert!(third.count(|request| request.path.contains("ns=registry.test")) > 0, "a mirror knows whose image it is");
+    assert!(third.count(|request| request.path.contains("ns=registry.test")) > 0, "a mirror gets the registry's name");
     assert_eq!(fourth.requests().len(), 0);
     let missing = client.pull("registry.test:5000/some/box:2").unwrap_err();
-    // Nobody has it, as far as one can know without the one that does not answer.
+    // No mirror has it, as far as known: one of them does not answer.
     assert!([Code::NotFound, Code::Unavailable].contains(&missing.code()), "{missing:?}");
     assert!(missing.message().contains("404"), "{missing:?}");
     for mirror in [&second, &third, &fourth] {
@@ -61,7 +62,7 @@ fn mirrors_are_asked_in_order_until_one_has_the_image() {
 }
 
 #[test]
-fn after_the_mirrors_comes_the_registry_unless_only_mirrors_may_be_asked() {
+fn the_registry_is_tried_after_the_mirrors_unless_mirrors_only_is_set() {
     let (empty, full) = (Registry::start(), Registry::start());
     full.push(&two_layers(), "box", "1");
     let locked = full.with_password();
@@ -81,15 +82,15 @@ fn after_the_mirrors_comes_the_registry_unless_only_mirrors_may_be_asked() {
     daemon.client().pull_as(&image, credentials()).unwrap();
     assert_eq!(daemon.print_in(&image, "wc -c < /noise"), "10000\n");
     assert!(own.count(shows_a_secret) > 0);
-    assert_eq!(mirror.count(shows_a_secret), 0, "the registry's password is not a mirror's");
+    assert_eq!(mirror.count(shows_a_secret), 0, "the registry's password is not sent to a mirror");
 }
 
 #[test]
-fn what_a_mirror_has_changed_is_taken_from_the_next() {
+fn content_changed_by_a_mirror_is_fetched_from_the_next_one() {
     let registry = Registry::start();
     let digest = registry.push(&two_layers(), "box", "1");
     let other = Archive::bare(Layer::noise("file", 100, 4)).pieces();
-    // By a digest nobody can be given another manifest; layers and config are known by theirs as well.
+    // A pull by digest detects a changed manifest; layers and config are identified by digest, too.
     let changes_blobs = |request: &Request| Act::Pass(if request.is_blob() { Way::Flip(100) } else { Way::Whole });
     let mirror = Proxy::before(&registry, changes_blobs);
     let daemon = Daemon::with_settings(&mirrored(&registry.host(), &[mirror.host()], false));
@@ -110,7 +111,7 @@ fn what_a_mirror_has_changed_is_taken_from_the_next() {
 }
 
 #[test]
-fn where_a_registry_sends_a_pull_no_password_goes() {
+fn a_redirect_does_not_send_passwords_to_another_host() {
     let open = Registry::start();
     open.push(&two_layers(), "box", "1");
     let locked = open.with_password();
@@ -121,17 +122,21 @@ fn where_a_registry_sends_a_pull_no_password_goes() {
         false => Act::pass(),
     });
     let listener = Proxy::alone(|_| Act::json(json!({ "token": "x" })));
-    // On loopback only what has a section of its own may be named by an answer.
+    // On loopback, a response may only name servers with their own section.
     let daemon = Daemon::with_settings(&sections([&front, &elsewhere, &listener]));
     let client = daemon.client();
     let image = format!("{}/box:1", front.host());
     let id = client.pull_as(&image, credentials()).unwrap();
-    assert_eq!(elsewhere.count(Request::is_blob), 3, "the config and two layers, of which one was here from elsewhere");
+    assert_eq!(
+        elsewhere.count(Request::is_blob),
+        3,
+        "the config and two layers, one of them from another registry in the store"
+    );
     assert!(front.count(shows_a_secret) > 0);
     assert_eq!(elsewhere.count(shows_a_secret), 0);
     client.remove_image(&id).unwrap();
 
-    // One that asks for a password there gets none, and its token server is not gone to.
+    // A target that requires a password gets none, and its token server is not contacted.
     for scheme in ["Basic".to_owned(), format!("Bearer realm=\"http://{}/token\",service=\"x\"", listener.host())] {
         let ask = scheme.clone();
         elsewhere.rule(move |_| Act::Answer("401 Unauthorized", vec![("WWW-Authenticate", ask.clone())], Vec::new()));
@@ -149,7 +154,7 @@ fn where_a_registry_sends_a_pull_no_password_goes() {
 }
 
 #[test]
-fn a_registry_leads_no_pull_to_a_service_of_the_node() {
+fn a_registry_cannot_direct_a_pull_to_a_service_of_the_node() {
     let service = Proxy::alone(|_| Act::json(json!({ "token": "open sesame", "schemaVersion": "open sesame" })));
     let port = service.host().rsplit(':').next().unwrap().to_owned();
     let daemon = Daemon::start();
@@ -169,7 +174,7 @@ fn a_registry_leads_no_pull_to_a_service_of_the_node() {
 }
 
 #[test]
-fn places_that_a_manifest_names_for_a_layer_are_not_gone_to() {
+fn urls_of_a_layer_in_a_manifest_are_ignored() {
     let listener = Proxy::alone(|_| Act::status("404 Not Found"));
     let mut pieces = two_layers().pieces();
     let mut manifest: serde_json::Value = serde_json::from_slice(&pieces.manifest.bytes).unwrap();
@@ -181,7 +186,7 @@ fn places_that_a_manifest_names_for_a_layer_are_not_gone_to() {
     let registry = Proxy::of(pieces);
     let daemon = Daemon::start();
     let image = format!("{}/box:1", registry.host());
-    // The registry has the layers: what it says of other places does not matter.
+    // The registry has the layers: the URLs do not matter.
     daemon.client().pull_as(&image, credentials()).unwrap();
     registry.rule(|_| Act::status("404 Not Found"));
     assert_eq!(daemon.client().pull(&format!("{}/box:2", registry.host())).unwrap_err().code(), Code::NotFound);

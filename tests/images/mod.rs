@@ -1,4 +1,4 @@
-//! Images: pulled from a registry, imported, listed, removed.
+//! Images: pull, import, list and remove.
 
 mod broken_transfers;
 mod cli;
@@ -44,7 +44,7 @@ impl Client {
         self.image_call(|mut c| async move { c.list_images(v1::ListImagesRequest::default()).await }).unwrap().images
     }
 
-    /// What a verbose status tells beside the image.
+    /// Returns the `info` of a verbose status.
     pub(crate) fn image_info(&self, image: &str) -> Value {
         let image = Some(v1::ImageSpec { image: image.into(), ..Default::default() });
         let request = v1::ImageStatusRequest { image, verbose: true };
@@ -65,7 +65,7 @@ impl Client {
         listed
     }
 
-    /// Images in the chunks they came in.
+    /// Returns the images in the chunks of the stream.
     pub(crate) fn stream(&self, request: v1::StreamImagesRequest) -> Vec<Vec<v1::Image>> {
         let answer = self.image_call(|mut c| async move {
             let mut stream = c.stream_images(request).await?.into_inner();
@@ -88,7 +88,7 @@ impl Client {
     }
 }
 
-/// A container of `image` that has run, and what it printed.
+/// Runs a container of `image` and returns its output.
 fn run(daemon: &Daemon, image: &str) -> String {
     let name = format!("pod-of-{}", image.replace(['/', ':', '@'], "-"));
     let pod = daemon.run_pod_with(&name, |config| config.hostname = "pod".into());
@@ -132,7 +132,7 @@ fn an_image_is_pulled_by_tag_and_by_digest() {
 }
 
 #[test]
-fn a_tag_that_moved_is_followed() {
+fn a_moved_tag_is_followed() {
     let registry = Registry::start();
     let archive =
         |which: &str| Archive::new("x").with("Env", serde_json::json!(["PATH=/bin", format!("WHICH={which}")]));
@@ -148,7 +148,7 @@ fn a_tag_that_moved_is_followed() {
 }
 
 #[test]
-fn what_a_registry_does_not_have_is_not_found() {
+fn an_image_that_the_registry_does_not_have_is_not_found() {
     let registry = Registry::start();
     registry.push(&Archive::new("x"), "box", "1");
     let daemon = Daemon::with_settings(&format!("[registries.{:?}]\nplain_http = true\n", registry.host()));
@@ -164,7 +164,7 @@ fn what_a_registry_does_not_have_is_not_found() {
 }
 
 #[test]
-fn two_pulls_of_one_image_at_once_both_end_well() {
+fn two_concurrent_pulls_of_one_image_both_succeed() {
     let registry = Registry::start();
     registry.push(&Archive::new("x"), "box", "1");
     let daemon = Daemon::with_settings(&format!("[registries.{:?}]\nplain_http = true\n", registry.host()));
@@ -178,7 +178,7 @@ fn two_pulls_of_one_image_at_once_both_end_well() {
 }
 
 #[test]
-fn an_image_that_is_removed_is_gone_with_all_its_names() {
+fn a_removed_image_is_removed_with_all_its_names() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let image = client.image(BOX).unwrap();
@@ -193,7 +193,7 @@ fn an_image_that_is_removed_is_gone_with_all_its_names() {
 }
 
 #[test]
-fn an_image_in_use_stays_usable_for_those_who_use_it() {
+fn a_removed_image_stays_usable_for_its_containers() {
     let mut daemon = Daemon::start();
     let pod = daemon.run_pod("pod");
     let id = daemon.client().run_idle(&pod, "main");
@@ -203,7 +203,7 @@ fn an_image_in_use_stays_usable_for_those_who_use_it() {
     daemon.restart();
     let client = daemon.client();
     assert!(client.images().is_empty());
-    assert!(client.filesystems().image_filesystems[0].used_bytes.unwrap().value > 0, "its layers are there");
+    assert!(client.filesystems().image_filesystems[0].used_bytes.unwrap().value > 0, "its layers are kept");
     for status in [client.status(&id), client.status(&created)] {
         assert_eq!((status.image_id, status.image.unwrap().image), (image.id.clone(), BOX.to_owned()));
     }
@@ -214,7 +214,7 @@ fn an_image_in_use_stays_usable_for_those_who_use_it() {
 }
 
 #[test]
-fn images_survive_the_daemon() {
+fn images_survive_a_restart_of_the_daemon() {
     let mut daemon = Daemon::start();
     let before = daemon.client().images();
     assert_eq!(before.len(), 1);
@@ -235,10 +235,10 @@ fn a_docker_archive_is_imported_like_an_oci_layout() {
 }
 
 #[test]
-fn an_archive_that_is_none_is_refused_by_name_and_so_is_a_store_whose_daemon_cannot_be_found() {
+fn an_import_refuses_an_invalid_archive_and_a_store_whose_daemon_does_not_answer() {
     let daemon = Daemon::start();
     let bad = daemon.env.dir().join("bad.tar");
-    std::fs::write(&bad, "this is no archive").unwrap();
+    std::fs::write(&bad, "not an archive").unwrap();
     let layout = daemon.env.dir().join("layout");
     std::fs::create_dir(&layout).unwrap();
     Archive::new("crisp.test/more:1").write_layout(&layout);
@@ -252,13 +252,13 @@ fn an_archive_that_is_none_is_refused_by_name_and_so_is_a_store_whose_daemon_can
             .arg(file)
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && said.contains(words), "{said}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && error.contains(words), "{error}");
     }
 }
 
 #[test]
-fn what_an_image_wants_is_heeded() {
+fn the_image_config_is_applied_to_a_container() {
     let env = TestEnv::new();
     let archive = Archive::new("crisp.test/wishes:1")
         .with("User", serde_json::json!("user"))

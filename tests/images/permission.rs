@@ -1,4 +1,5 @@
-//! The image store gives an image only to clients that may pull it, and as long as all of it is on the disk.
+//! The image store gives an image only to clients that may pull it, and only while all its files
+//! exist.
 
 use tonic::Code;
 
@@ -14,11 +15,11 @@ fn private() -> Archive {
 }
 
 #[test]
-fn a_manifest_that_names_a_private_image_gives_nothing_of_it() {
+fn a_manifest_of_a_private_image_does_not_grant_access() {
     let registry = Registry::start();
     registry.push(&private(), "team/box", "1");
     let pieces = private().pieces();
-    // It has the manifest and the config, and claims that it has every blob.
+    // It has the manifest and the config, and claims to have every blob.
     let impostor = Proxy::alone(move |request: &Request| match request.verb.as_str() {
         _ if request.is_manifest() => Act::document(pieces.kind, pieces.manifest.bytes.clone()),
         _ if request.is_for(&pieces.config) => Act::document("application/json", pieces.config.bytes.clone()),
@@ -40,7 +41,7 @@ fn a_manifest_that_names_a_private_image_gives_nothing_of_it() {
 }
 
 #[test]
-fn an_image_whose_layer_was_deleted_is_absent_and_comes_back_by_a_pull() {
+fn an_image_whose_layer_was_deleted_is_absent_until_the_next_pull() {
     let registry = Registry::start();
     registry.push(&private(), "box", "1");
     let daemon = Daemon::start();
@@ -57,7 +58,7 @@ fn an_image_whose_layer_was_deleted_is_absent_and_comes_back_by_a_pull() {
     let refusal = client.try_create(&pod, config.clone()).unwrap_err();
     assert_eq!(refusal.code(), Code::NotFound, "{refusal:?}");
     assert!(refusal.message().contains("was removed because files of a layer are missing"), "{refusal:?}");
-    // A kubelet asks for this, and pulls.
+    // A kubelet queries this, and pulls.
     assert_eq!(client.image(&image), None);
     client.pull(&image).unwrap();
     assert_eq!(client.finish_config(&pod, config).stdout, "sesame\n");

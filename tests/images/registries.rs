@@ -1,4 +1,4 @@
-//! Who may pull: user names and passwords, from the request or from a file.
+//! Credentials of pulls: user names and passwords, from the request or from a file.
 
 use std::fs;
 
@@ -15,7 +15,7 @@ use crate::support::image_fixture::Archive;
 use crate::support::layer_fixture::Layer;
 use crate::support::registry_fixture::{PASSWORD, Registry, USER};
 
-/// An image that only has to arrive.
+/// A small image, for pulls that only have to succeed.
 fn small() -> Archive {
     Archive::bare(Layer::noise("file", 1000, 1))
 }
@@ -28,7 +28,8 @@ fn encoded(password: &str) -> String {
     STANDARD.encode(format!("{USER}:{password}"))
 }
 
-/// The pull is refused for want of credentials, in words that name the registry and no secret.
+/// Checks that the pull is refused for missing credentials, with an error that names the registry
+/// and no secret.
 fn refused(client: &Client, image: &str, auth: AuthConfig) {
     let refusal = client.pull_as(image, auth.clone()).unwrap_err();
     assert_eq!(refusal.code(), Code::Unauthenticated, "{auth:?}: {refusal:?}");
@@ -37,7 +38,7 @@ fn refused(client: &Client, image: &str, auth: AuthConfig) {
 }
 
 #[test]
-fn a_password_opens_a_registry_in_every_form_a_request_can_carry_it() {
+fn a_password_is_accepted_in_every_form_of_a_request() {
     let open = Registry::start();
     open.push(&small(), "box", "1");
     let locked = open.with_password();
@@ -69,7 +70,7 @@ fn a_password_opens_a_registry_in_every_form_a_request_can_carry_it() {
     for auth in good {
         let id = client.pull_as(&image, auth).unwrap();
         assert_eq!(client.image(&image).unwrap().id, id);
-        // What one may have is not another's: the image is here, and still not theirs.
+        // The image is in the store, but other credentials do not grant access to it.
         refused(client, &image, bad[0].clone());
         refused(client, &image, bad[1].clone());
         client.remove_image(&id).unwrap();
@@ -98,7 +99,7 @@ fn credentials_come_from_a_file_that_may_change_at_any_time() {
     refused(client, &image, AuthConfig::default());
     write(&locked.host(), PASSWORD);
     let id = client.pull(&image).unwrap();
-    // What a request brings is for this pull and comes first; what is empty there is nothing.
+    // Credentials of a request have precedence for this pull; empty ones are ignored.
     refused(client, &image, password(USER, "open barley"));
     assert_eq!(client.pull_as(&image, AuthConfig::default()).unwrap(), id);
     write(&locked.host(), "open barley");
@@ -109,12 +110,12 @@ fn credentials_come_from_a_file_that_may_change_at_any_time() {
     refused(client, &image, AuthConfig::default());
     write(&format!("https://{}/v2/", locked.host()), PASSWORD);
     client.pull(&image).unwrap();
-    let said = daemon.env.read_log();
-    assert!(!said.contains(PASSWORD) && !said.contains(&encoded(PASSWORD)), "{said}");
+    let log = daemon.env.read_log();
+    assert!(!log.contains(PASSWORD) && !log.contains(&encoded(PASSWORD)), "{log}");
 }
 
 #[test]
-fn a_short_name_is_looked_for_where_the_settings_say() {
+fn a_short_name_is_searched_in_the_configured_registries() {
     let (first, second) = (Registry::start(), Registry::start());
     first.push(&small(), "other", "1");
     second.push(&small(), "box", "1");
@@ -123,6 +124,6 @@ fn a_short_name_is_looked_for_where_the_settings_say() {
     let id = client.pull("box:1").unwrap();
     assert_eq!(client.image(&id).unwrap().repo_tags, [format!("{}/box:1", second.host())]);
     client.pull("other:1").unwrap();
-    assert_eq!(client.image(&id).unwrap().repo_tags.len(), 2, "the same image by another name");
+    assert_eq!(client.image(&id).unwrap().repo_tags.len(), 2, "the same image with another name");
     assert_eq!(client.pull("neither:1").unwrap_err().code(), Code::NotFound);
 }

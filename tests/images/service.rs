@@ -1,4 +1,4 @@
-//! What the image service says of images, and what of it agrees with what containers say.
+//! Responses of the image service, and their agreement with those for containers.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use crate::support::harness::Daemon;
 use crate::support::image_fixture::{Archive, BOX, import};
 use crate::support::registry_fixture::Registry;
 
-/// Not the image that is there already.
+/// Not the image that is already in the store.
 fn another() -> Archive {
     Archive::new("x").with("Labels", json!({ "another": "one" }))
 }
 
 #[test]
-fn images_are_listed_and_streamed_by_every_name_they_have() {
+fn images_are_listed_and_streamed_by_all_their_names() {
     let registry = Registry::start();
     let first = registry.push(&another(), "box", "1");
     let daemon = Daemon::start();
@@ -56,7 +56,7 @@ fn images_are_listed_and_streamed_by_every_name_they_have() {
 }
 
 #[test]
-fn a_verbose_status_tells_what_an_image_is_made_of() {
+fn a_verbose_status_reports_config_and_layers_of_an_image() {
     let registry = Registry::start();
     let archive = Archive::new("x").with("Labels", json!({ "a": "b" })).with("User", json!("4294967296"));
     let digest = registry.push(&archive, "box", "1");
@@ -76,14 +76,14 @@ fn a_verbose_status_tells_what_an_image_is_made_of() {
     assert_eq!(info["layers"][0]["size"], json!(archive.pieces().layers[0].bytes.len()));
     assert_eq!(info["repoTags"], json!([name]));
     let image = daemon.client().image(&name).unwrap();
-    assert_eq!((image.uid, image.username.as_str()), (None, "4294967296"), "this is no user's number");
+    assert_eq!((image.uid, image.username.as_str()), (None, "4294967296"), "4294967296 is not a user id");
     let saved = daemon.client().image_info("crisp.test/saved:2");
     assert_eq!(saved["manifestDigest"], Value::Null);
     assert_eq!(saved["layers"][0], json!({ "chainID": saved["chainID"] }));
 }
 
 #[test]
-fn a_container_says_of_its_image_what_the_image_says() {
+fn a_container_reports_the_same_image_as_the_image_service() {
     let registry = Registry::start();
     let archive = |which: &str| Archive::new("x").with("Labels", json!({ "which": which }));
     let first = registry.push(&archive("first"), "box", "1");
@@ -105,7 +105,8 @@ fn a_container_says_of_its_image_what_the_image_says() {
     };
     let saved = client.image("crisp.test/saved:2").unwrap();
     assert!(saved.repo_digests.is_empty());
-    // Name asked for and name in the pod's specification; then the name shown, the reference and the image.
+    // Requested name and name in the pod's specification; then the reported name, reference and
+    // image.
     let cases = [
         ("tag", tag.as_str(), "", tag.as_str(), digest.as_str(), &id),
         ("digest", &digest, "", &digest, &digest, &id),
@@ -129,7 +130,7 @@ fn a_container_says_of_its_image_what_the_image_says() {
         let image = client.image(&client.status(container).image_ref).unwrap();
         assert_eq!(client.status(container).image_id, image.id, "{case}");
     }
-    // A tag that moved away, and images that are removed, change nothing for those who run.
+    // A moved tag and removed images do not change running containers.
     registry.push(&archive("second"), "box", "1");
     assert_ne!(client.pull(&tag).unwrap(), id);
     check();
@@ -139,7 +140,7 @@ fn a_container_says_of_its_image_what_the_image_says() {
 }
 
 #[test]
-fn an_image_goes_with_all_its_names_whichever_is_given() {
+fn removing_an_image_by_any_name_removes_all_its_names() {
     let registry = Registry::start();
     let digest = registry.push(&another(), "box", "1");
     registry.push(&another(), "box", "2");
@@ -161,11 +162,11 @@ fn an_image_goes_with_all_its_names_whichever_is_given() {
     }
     assert!(client.image(BOX).unwrap().pinned);
     client.remove_image(BOX).unwrap();
-    assert_eq!(client.image(BOX), None, "pinned is for the kubelet's own collecting");
+    assert_eq!(client.image(BOX), None, "pinned only affects the kubelet's garbage collection");
 }
 
 #[test]
-fn the_filesystems_are_told_as_one_where_they_are_one() {
+fn a_single_filesystem_is_reported_once() {
     let daemon = Daemon::start();
     let before = daemon.client().filesystems();
     let [images] = &before.image_filesystems[..] else { panic!("{before:?}") };
@@ -181,7 +182,7 @@ fn the_filesystems_are_told_as_one_where_they_are_one() {
 }
 
 #[test]
-fn a_pull_knows_its_pod_and_refuses_what_it_cannot_heed() {
+fn a_pull_logs_its_pod_and_refuses_unsupported_fields() {
     let registry = Registry::start();
     registry.push(&another(), "box", "1");
     let daemon = Daemon::start();

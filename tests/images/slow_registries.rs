@@ -1,4 +1,4 @@
-//! Registries that hardly send anything, and the images of others meanwhile.
+//! Very slow registries, and concurrent pulls from others.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::support::registry_fixture::Registry;
 use crate::support::registry_proxy::{Act, Proxy, Request, Way};
 
 #[test]
-fn a_registry_that_hardly_sends_anything_keeps_no_other_waiting() {
+fn a_very_slow_registry_does_not_delay_another_registry() {
     let registry = Registry::start();
     let layers = (0..3).fold(Archive::bare(Layer::noise("noise-3", 200_000, 33)), |archive, number| {
         archive.on_top(Layer::noise(&format!("noise-{number}"), 200_000, 30 + number))
@@ -30,7 +30,7 @@ fn a_registry_that_hardly_sends_anything_keeps_no_other_waiting() {
     let begin = Instant::now();
     daemon.client().pull(&format!("{}/good:1", registry.host())).unwrap();
     assert!(begin.elapsed() < Duration::from_secs(40) * slow(), "{:?}", begin.elapsed());
-    assert!(!pulling.is_finished(), "and goes on itself");
+    assert!(!pulling.is_finished(), "the slow pull continues");
     drop(daemon);
     pulling.join().unwrap();
 }

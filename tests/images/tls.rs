@@ -1,4 +1,4 @@
-//! Registries with certificates of their own.
+//! Registries with configured certificates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::support::image_fixture::Archive;
 use crate::support::layer_fixture::Layer;
 use crate::support::registry_fixture::Registry;
 
-/// Signs certificates; all files lie in one directory.
+/// A CA for tests; its files are in one directory.
 struct Authority {
     dir: TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -60,7 +60,8 @@ fn full_registry() -> Registry {
     registry
 }
 
-/// Settings under which `registry.test` is to be had from `mirror` alone, and `lines` hold for that mirror.
+/// Returns settings where `registry.test` is available only from `mirror`, with `lines` for that
+/// mirror.
 fn settings(mirror: &Registry, lines: &str) -> String {
     let host = mirror.host();
     format!(
@@ -75,7 +76,7 @@ fn ca(file: &Path) -> String {
 const IMAGE: &str = "registry.test/box:1";
 
 #[test]
-fn a_certificate_is_trusted_for_the_registry_it_is_configured_for() {
+fn a_certificate_is_trusted_for_its_registry_only() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let server = authority.sign("127.0.0.1");
     let registry = full_registry().with_tls(&server.certificate, &server.key, None);
@@ -88,7 +89,7 @@ fn a_certificate_is_trusted_for_the_registry_it_is_configured_for() {
     let daemon = Daemon::with_settings(&settings(&registry, &ca(&authority.file())));
     let id = daemon.client().pull(IMAGE).unwrap();
     assert_eq!(daemon.client().image(&id).unwrap().repo_tags, [IMAGE]);
-    // Also by its own name: where there are certificates there is TLS, even on loopback.
+    // Also by its own name: a registry with certificates uses TLS, even on loopback.
     assert_eq!(daemon.client().pull(&format!("{}/box:1", registry.host())).unwrap(), id);
 
     let misnamed = authority.sign("elsewhere.test");
@@ -100,7 +101,7 @@ fn a_certificate_is_trusted_for_the_registry_it_is_configured_for() {
 }
 
 #[test]
-fn a_registry_that_wants_to_see_a_certificate_is_shown_ours() {
+fn a_client_certificate_is_sent_to_a_registry_that_requires_it() {
     let authority = Authority::new();
     let (server, client) = (authority.sign("127.0.0.1"), authority.sign("node.test"));
     let registry = full_registry().with_tls(&server.certificate, &server.key, Some(&authority.file()));
@@ -114,7 +115,7 @@ fn a_registry_that_wants_to_see_a_certificate_is_shown_ours() {
 }
 
 #[test]
-fn certificates_that_change_are_read_again_before_the_next_pull() {
+fn changed_certificates_are_loaded_before_the_next_pull() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let server = authority.sign("127.0.0.1");
     let registry = full_registry().with_tls(&server.certificate, &server.key, None);

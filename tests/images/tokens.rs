@@ -1,4 +1,4 @@
-//! Registries that send who asks to a token server.
+//! Registries that require tokens of a token server.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -21,14 +21,14 @@ pub(crate) use crate::support::registry_proxy::{Act, Proxy, Request};
 
 const REFRESH: &str = "a token/for&tokens=";
 
-/// Signs tokens that a registry with its certificate believes.
+/// Signs tokens that a registry with its certificate accepts.
 struct Signer {
     key: EcdsaKeyPair,
     certificate: Vec<u8>,
 }
 
 impl Signer {
-    /// And writes the certificate to `file`.
+    /// Also writes the certificate to `file`.
     fn new(file: &std::path::Path) -> Self {
         let pair = KeyPair::generate().unwrap();
         let certificate = CertificateParams::new(Vec::new()).unwrap().self_signed(&pair).unwrap();
@@ -38,7 +38,7 @@ impl Signer {
         Self { key, certificate: certificate.der().to_vec() }
     }
 
-    /// A token to pull from `repository`.
+    /// Returns a token to pull from `repository`.
     fn token(&self, repository: &str) -> String {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
         let at = |time: Duration| time.as_secs();
@@ -55,7 +55,8 @@ impl Signer {
     }
 }
 
-/// Gives a token for the password, or for a token that stands for it; to anybody else one that opens nothing.
+/// Returns a token for the password, or for a refresh token; for other credentials, a token without
+/// access.
 fn token_server(signer: &Signer, request: &Request) -> Act {
     let basic = format!("Basic {}", STANDARD.encode(format!("{USER}:{PASSWORD}")));
     match (request.verb.as_str(), request.header("authorization")) {
@@ -73,7 +74,7 @@ fn token_server(signer: &Signer, request: &Request) -> Act {
 }
 
 #[test]
-fn a_token_is_fetched_for_every_kind_of_credentials_and_only_then() {
+fn a_token_is_fetched_for_all_credentials_except_a_registry_token() {
     let dir = TempDir::new().unwrap();
     let roots = dir.path().join("roots.pem");
     let signer = Signer::new(&roots);
@@ -99,10 +100,10 @@ fn a_token_is_fetched_for_every_kind_of_credentials_and_only_then() {
         let before = server.requests().len();
         let id = client.pull_as(&image, auth.clone()).unwrap_or_else(|refusal| panic!("{auth:?}: {refusal:?}"));
         let asked = server.requests().len() - before;
-        assert_eq!(asked, usize::from(auth.registry_token.is_empty()), "one token serves one pull: {auth:?}");
+        assert_eq!(asked, usize::from(auth.registry_token.is_empty()), "one token per pull: {auth:?}");
         client.remove_image(&id).unwrap();
     }
-    // The registry itself only ever sees tokens.
+    // The registry itself receives only tokens.
     let all = front.requests();
     assert!(all.iter().all(|request| request.header("authorization").is_none_or(|words| words.starts_with("Bearer "))));
 }
