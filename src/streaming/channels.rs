@@ -1,4 +1,4 @@
-//! Streams as Kubernetes has them on WebSocket: each message begins with the number of its channel.
+//! Kubernetes streams over WebSocket: each message begins with its channel number.
 
 use std::sync::Arc;
 
@@ -8,41 +8,41 @@ use bytes::{Buf as _, Bytes};
 
 use crate::recv_buffer::{BufferBudget, RecvBuffer, RecvStream, StreamError};
 
-/// The "channel" on which a client of version 5 tells that it will not write to another.
+/// The "channel" on which a client of version 5 closes its side of another channel.
 const CLOSE: u8 = 255;
-/// The longest message that is kept whole: base64 cannot be read in parts that begin anywhere.
+/// The longest message that is buffered whole: base64 cannot be decoded from arbitrary parts.
 const BASE64_MAX: usize = 1 << 20;
 
-/// What a client writes.
+/// The channels that a client writes to.
 #[derive(Debug)]
 pub(crate) struct Channels {
     inboxes: Vec<Option<Arc<RecvBuffer>>>,
     words: ChannelFraming,
-    /// What the message that comes now is.
+    /// State of the current message.
     now: MessageState,
 }
 
-/// How messages are written.
+/// The encoding of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChannelFraming {
     pub(crate) base64: bool,
-    /// Whether a channel can be closed.
+    /// Whether a client can close a channel.
     pub(crate) close: bool,
 }
 
 #[derive(Debug)]
 enum MessageState {
-    /// Its first byte has not come yet.
+    /// Its first byte has not arrived yet.
     Nothing,
     Bytes(usize),
     Close,
     Base64(usize, Vec<u8>),
-    /// For a channel that nobody reads, or that there is not.
+    /// For a channel that is not read, or does not exist.
     Waste,
 }
 
 impl Channels {
-    /// `read` says which channels are read from.
+    /// Creates the channels; `read` has the ones to read from.
     pub(crate) fn new(budget: &Arc<BufferBudget>, read: &[bool], words: ChannelFraming) -> Self {
         let inboxes = read.iter().map(|read| read.then(|| RecvBuffer::new(budget.clone()))).collect();
         Self { inboxes, words, now: MessageState::Nothing }
@@ -56,7 +56,7 @@ impl Channels {
         self.inboxes.get(channel).and_then(Option::as_ref)
     }
 
-    /// Takes a part of a message.
+    /// Handles a part of a message.
     pub(crate) async fn put(&mut self, budget: &BufferBudget, mut bytes: Bytes, first: bool, last: bool) {
         if first {
             self.now = MessageState::Nothing;
@@ -103,7 +103,7 @@ impl Channels {
 }
 
 impl Drop for Channels {
-    /// Nobody else would tell the readers. What had its end before keeps it.
+    /// Ends the readers, unless they have reached their end before.
     fn drop(&mut self) {
         for recv_buffer in self.inboxes.iter().flatten().filter(|recv_buffer| !recv_buffer.has_ended()) {
             recv_buffer.end(Err(StreamError::Lost));

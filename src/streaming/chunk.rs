@@ -1,11 +1,11 @@
-//! Bytes on their way to a client, with room before them for what every transport puts there.
+//! A buffer for bytes to a client, with space for the headers of every transport.
 
 use crate::{spdy, ws};
 
-/// A message's head, a frame's head in it, and the number of a channel.
+/// Space for a message header, a frame header and a channel number.
 pub(crate) const HEADROOM: usize = ws::HEAD_MAX + spdy::HEAD + 1;
 
-/// A buffer that is filled, sent, and filled again. Bytes are never moved in it.
+/// A reusable buffer. Its bytes are never moved.
 #[derive(Debug)]
 pub struct Chunk {
     buffer: Vec<u8>,
@@ -13,13 +13,13 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// With room for so many bytes.
+    /// Creates a chunk with space for `room` bytes.
     #[must_use]
     pub fn with_room(room: usize) -> Self {
         Self { buffer: vec![0; HEADROOM + room], length: 0 }
     }
 
-    /// One with these bytes in it.
+    /// Creates a chunk with these bytes.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let mut chunk = Self::with_room(bytes.len());
@@ -28,17 +28,18 @@ impl Chunk {
         chunk
     }
 
-    /// Where bytes are put, before [`Chunk::fill`] says how many.
+    /// Returns the space for bytes; [`Chunk::fill`] then sets their number.
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.buffer[HEADROOM..]
     }
 
-    /// The same with one byte before it, which is not sent: for messages that begin with what they are.
+    /// Returns the same space with one byte before it, which is not sent: for records that begin
+    /// with a type.
     pub fn tagged_room(&mut self) -> &mut [u8] {
         &mut self.buffer[HEADROOM - 1..]
     }
 
-    /// Says that the first `length` bytes count.
+    /// Sets the number of valid bytes.
     pub fn fill(&mut self, length: usize) {
         self.length = length.min(self.buffer.len() - HEADROOM);
     }
@@ -48,7 +49,8 @@ impl Chunk {
         &self.buffer[HEADROOM..HEADROOM + self.length]
     }
 
-    /// `length` bytes from `from` on, with `head` before them. Overwrites what is before: it was sent already.
+    /// Returns `length` bytes at `from`, preceded by `heads`. Overwrites the bytes before, which
+    /// were sent already.
     pub(crate) fn framed(&mut self, from: usize, length: usize, heads: &[&[u8]]) -> &[u8] {
         let end = HEADROOM + from;
         let mut start = end;

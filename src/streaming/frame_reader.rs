@@ -1,4 +1,4 @@
-//! Bytes as they come in, out of messages of WebSocket where they are in such.
+//! Reads the bytes of a connection, unwrapped from WebSocket messages if it is a tunnel.
 
 use std::sync::Arc;
 use std::{fmt, io};
@@ -10,7 +10,7 @@ use crate::idle_timer::IdleTimer;
 use crate::writer::FrameWriter;
 use crate::ws;
 
-/// What is read at once, at first and when much comes.
+/// The read size, initially and for large amounts.
 const READ_LEAST: usize = 8 << 10;
 const READ_MOST: usize = 128 << 10;
 
@@ -33,7 +33,7 @@ impl FrameReader {
         Self { io, clock, size: READ_LEAST }
     }
 
-    /// Adds what comes next to `buffer`; false at the end.
+    /// Appends the next bytes to `buffer`; returns false at the end.
     pub(crate) async fn fill(&mut self, buffer: &mut BytesMut) -> io::Result<bool> {
         buffer.reserve(self.size);
         let room = buffer.capacity() - buffer.len();
@@ -46,11 +46,11 @@ impl FrameReader {
     }
 }
 
-/// The bytes that a client sends, whichever way.
+/// The bytes from a client, for all transports.
 #[derive(Debug)]
 pub(crate) enum Source {
     Plain(FrameReader, BytesMut),
-    /// In binary messages: what is not taken apart yet comes second.
+    /// In binary messages; the second field has the bytes that are not yet decoded.
     Tunnel {
         wire: FrameReader,
         outer: BytesMut,
@@ -70,14 +70,14 @@ impl Source {
         }
     }
 
-    /// What has come and was not taken yet.
+    /// Returns the bytes that were received and not consumed.
     pub(crate) fn buffer(&mut self) -> &mut BytesMut {
         match self {
             Self::Plain(_, buffer) | Self::Tunnel { inner: buffer, .. } => buffer,
         }
     }
 
-    /// Waits for more; false at the end.
+    /// Waits for more bytes; returns false at the end.
     pub(crate) async fn fill(&mut self) -> io::Result<bool> {
         match self {
             Self::Plain(wire, buffer) => wire.fill(buffer).await,

@@ -1,4 +1,4 @@
-//! What a client asks a connection to become, by the headers of its request.
+//! Negotiates the upgrade of a connection from the headers of its request.
 
 use http::header::{
     CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
@@ -12,17 +12,17 @@ const SPDY: &str = "SPDY/3.1";
 const VERSIONS: HeaderName = HeaderName::from_static("x-stream-protocol-version");
 const ACCEPTED: HeaderName = HeaderName::from_static("x-accepted-stream-protocol-versions");
 
-/// How exec and attach are spoken.
+/// The negotiated protocol of exec and attach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteCommandProtocol {
     pub(crate) transport: Transport,
-    /// How it went is told as JSON; else only what went wrong, as text.
+    /// The outcome is sent as JSON; otherwise only errors, as text.
     pub(crate) json: bool,
-    /// There is a stream for sizes of the terminal.
+    /// There is a stream for terminal sizes.
     pub(crate) resizes: bool,
 }
 
-/// How port-forward is spoken.
+/// The negotiated protocol of port-forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PortForwardProtocol {
     pub(crate) transport: Transport,
@@ -31,36 +31,36 @@ pub struct PortForwardProtocol {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
     Spdy,
-    /// SPDY in messages of WebSocket.
+    /// SPDY in WebSocket messages.
     Tunnel,
     Channels(ChannelFraming),
 }
 
 impl PortForwardProtocol {
-    /// Whether the client leaves it to the request to name the ports.
+    /// Returns whether the request must name the ports, since the client does not.
     #[must_use]
     pub fn needs_ports(self) -> bool {
         matches!(self.transport, Transport::Channels(_))
     }
 }
 
-/// A request that is not answered with an upgrade.
+/// A request that is refused without an upgrade.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unable to upgrade: {message}")]
 pub struct UpgradeError {
     pub status: StatusCode,
     pub message: String,
-    /// What would have been accepted.
+    /// The supported protocols.
     accepted: &'static [&'static str],
 }
 
 impl UpgradeError {
-    /// The request itself is wrong.
+    /// Returns an error for an invalid request.
     pub fn bad(message: impl Into<String>) -> Self {
         Self { status: StatusCode::BAD_REQUEST, message: message.into(), accepted: &[] }
     }
 
-    /// The answer, without its text.
+    /// Returns the response, without its text.
     #[must_use]
     pub fn response(&self) -> Response<()> {
         let mut response = Response::new(());
@@ -79,7 +79,7 @@ const FORWARD_SPDY: &[&str] = &["portforward.k8s.io"];
 const FORWARD_TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 const FORWARD_WS: &[&str] = &[FORWARD_TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io"];
 
-/// Reads a request for exec or attach, and makes the answer.
+/// Negotiates exec or attach, and returns the response.
 pub fn remote_command(
     method: &Method,
     headers: &HeaderMap,
@@ -95,7 +95,7 @@ pub fn remote_command(
     Ok((response, RemoteCommandProtocol { transport: Transport::Spdy, json: name.starts_with("v4"), resizes }))
 }
 
-/// Reads a request for port-forward, and makes the answer.
+/// Negotiates port-forward, and returns the response.
 pub fn port_forward(method: &Method, headers: &HeaderMap) -> Result<(Response<()>, PortForwardProtocol), UpgradeError> {
     if is_websocket(headers) {
         let (response, name) = websocket(method, headers, FORWARD_WS)?;
@@ -111,7 +111,7 @@ fn is_websocket(headers: &HeaderMap) -> bool {
     headers.get(UPGRADE).is_some_and(|upgrade| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
-/// The values of a header, which may come in several lines and several to a line.
+/// Returns the values of a header, which may be on several lines and several per line.
 fn values(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
     let lines = headers.get_all(name).iter().filter_map(|line| line.to_str().ok());
     lines.flat_map(|line| line.split(',')).map(str::trim).filter(|v| !v.is_empty()).map(str::to_owned).collect()
@@ -121,7 +121,7 @@ fn wants_upgrade(headers: &HeaderMap) -> bool {
     values(headers, &CONNECTION).iter().any(|value| value.eq_ignore_ascii_case("upgrade"))
 }
 
-/// The first of the client's that is ours too.
+/// Returns the first protocol of the client that the server supports.
 fn common(asked: &[String], ours: &'static [&'static str]) -> Option<&'static str> {
     asked.iter().find_map(|name| ours.iter().copied().find(|our| our == name))
 }
@@ -137,11 +137,11 @@ fn switching(to: &'static str) -> Response<()> {
 fn spdy(headers: &HeaderMap, ours: &'static [&'static str]) -> Result<(Response<()>, &'static str), UpgradeError> {
     let upgrade = values(headers, &UPGRADE);
     if !wants_upgrade(headers) || !upgrade.iter().any(|value| value.eq_ignore_ascii_case(SPDY)) {
-        return Err(UpgradeError::bad("the request asks neither for SPDY/3.1 nor for websocket"));
+        return Err(UpgradeError::bad("the request must ask for SPDY/3.1 or websocket"));
     }
     let asked = values(headers, &VERSIONS);
     if asked.is_empty() {
-        return Err(UpgradeError::bad(format!("the request has no {VERSIONS}")));
+        return Err(UpgradeError::bad(format!("missing header {VERSIONS}")));
     }
     let name = common(&asked, ours).ok_or_else(|| UpgradeError {
         status: StatusCode::FORBIDDEN,
@@ -153,21 +153,21 @@ fn spdy(headers: &HeaderMap, ours: &'static [&'static str]) -> Result<(Response<
     Ok((response, name))
 }
 
-/// The name is "" where the client asks for none.
+/// The name is "" if the client requests none.
 fn websocket(
     method: &Method,
     headers: &HeaderMap,
     ours: &'static [&'static str],
 ) -> Result<(Response<()>, &'static str), UpgradeError> {
     if method != Method::GET || !wants_upgrade(headers) {
-        return Err(UpgradeError::bad("websocket is asked for with GET and Connection: Upgrade"));
+        return Err(UpgradeError::bad("websocket requires GET and Connection: Upgrade"));
     }
     if headers.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != "13") {
-        return Err(UpgradeError::bad("the version of websocket is not 13"));
+        return Err(UpgradeError::bad("the version of websocket must be 13"));
     }
     let key = headers.get(SEC_WEBSOCKET_KEY).and_then(|key| key.to_str().ok()).and_then(ws::accept);
     let accept = key.and_then(|accept| HeaderValue::try_from(accept).ok());
-    let accept = accept.ok_or_else(|| UpgradeError::bad("the key of websocket is not 16 bytes in base64"))?;
+    let accept = accept.ok_or_else(|| UpgradeError::bad("the key of websocket must be 16 bytes in base64"))?;
     let asked = values(headers, &SEC_WEBSOCKET_PROTOCOL);
     let mut response = switching("websocket");
     response.headers_mut().insert(SEC_WEBSOCKET_ACCEPT, accept);
@@ -198,7 +198,7 @@ mod tests {
     const THIRTEEN: (&str, &str) = ("sec-websocket-version", "13");
 
     #[test]
-    fn the_newest_version_that_a_client_names_first_is_spoken() {
+    fn the_first_common_version_of_the_client_is_used() {
         let asked = headers(&[
             ("connection", "keep-alive, Upgrade"),
             ("upgrade", "SPDY/3.1"),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_that_nobody_speaks_is_refused_with_those_that_are_spoken() {
+    fn an_unsupported_version_is_refused_with_the_supported_ones() {
         let asked = headers(&[("connection", "Upgrade"), ("upgrade", "spdy/3.1"), ("x-stream-protocol-version", "v9")]);
         let refusal = remote_command(&Method::POST, &asked).unwrap_err();
         assert_eq!(refusal.status, StatusCode::FORBIDDEN);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn websocket_has_its_own_names() {
+    fn websocket_uses_its_own_protocol_names() {
         let with = |protocol: &'static str| {
             let mut all = headers(&[("connection", "upgrade"), ("upgrade", "WebSocket"), KEY, THIRTEEN]);
             if !protocol.is_empty() {

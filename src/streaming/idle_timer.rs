@@ -1,4 +1,4 @@
-//! When something last moved on a connection.
+//! Detects connections without traffic.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     begin: Instant,
-    /// Milliseconds since the beginning.
+    /// Time of the last traffic in milliseconds since the creation.
     last: AtomicU64,
 }
 
@@ -23,7 +23,7 @@ impl IdleTimer {
         self.last.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Returns when nothing has moved for so long.
+    /// Returns when there was no traffic for `limit`.
     pub(crate) async fn idle(&self, limit: Duration) {
         loop {
             let still = Duration::from_millis(self.now().saturating_sub(self.last.load(Ordering::Relaxed)));

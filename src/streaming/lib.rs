@@ -1,16 +1,18 @@
-//! What clients of exec, attach and port-forward speak once their connection was upgraded: SPDY/3.1 ([`spdy`]) or WebSocket
-//! ([`ws`]), and on top of either what Kubernetes made of them ([`remote_command`], [`port_forward`]).
+//! Protocols of exec, attach and port-forward after the upgrade of the connection: SPDY/3.1
+//! ([`spdy`]) or WebSocket ([`ws`]), and the Kubernetes protocols on top of them
+//! ([`remote_command`], [`port_forward`]).
 //!
 //! ```text
-//! upgrade    what the client asks for, and the answer
-//! session    a connection and the task that listens to it
-//!   wire → spdy | ws → streams | channels → inbox → Input      bytes of the client's
-//!   Output → gate → outlet                                     bytes for the client
+//! http_upgrade   negotiates the protocol
+//! session        a connection and the task that reads from it
+//!   frame_reader → spdy | ws → stream_table | channels → recv_buffer → RecvStream   from the client
+//!   SendStream → send_window → writer                                               to the client
 //! ```
 //!
-//! A client is hostile until proven otherwise: frames are refused by their first bytes, header blocks by what they would
-//! unfold to, streams and waiting bytes are counted, and a connection on which nothing moves ends. Bytes are passed on as they
-//! come: no frame and no message is ever kept whole, but for those of base64.
+//! Clients are treated as hostile: frames are checked by their first bytes, header blocks by their
+//! decompressed size, the number of streams and buffered bytes is limited, and an idle connection
+//! is closed. Bytes are passed on as they arrive: no frame or message is buffered whole, except
+//! those in base64.
 #![forbid(unsafe_code)]
 
 mod channels;

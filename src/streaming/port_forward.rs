@@ -1,4 +1,4 @@
-//! Port-forward: any number of streams in pairs, one for bytes and one for what went wrong.
+//! Port-forward: any number of stream pairs, one stream for data and one for errors.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,33 +15,33 @@ use crate::send_stream::{SendStream, SendTarget};
 use crate::session::{Io, Opened, Policy, Session};
 use crate::spdy::Headers;
 
-/// Streams that a client may have open on one connection: two for each that is forwarded.
+/// Maximum number of open streams per connection: two for each forwarded connection.
 const STREAMS_MAX: usize = 512;
 
-/// A connection to make to a port of the pod.
+/// A connection to open to a port of the pod.
 #[derive(Debug)]
 pub struct Forward {
     pub port: u16,
     pub input: RecvStream,
     pub output: SendStream,
     pub error: ErrorOutput,
-    /// Whether the client can say that it will not write any more.
+    /// Whether the client can close its side of the stream.
     pub half_close: bool,
 }
 
-/// Where it is told what went wrong.
+/// The stream for errors of one forwarded connection.
 #[derive(Debug)]
 pub struct ErrorOutput(SendStream);
 
 impl ErrorOutput {
-    /// Tells, and ends.
+    /// Sends an error message and closes the stream.
     pub async fn tell(mut self, words: &str) {
         if self.0.send(&mut Chunk::of(words.as_bytes())).await.is_ok() {
             self.0.finish().await;
         }
     }
 
-    /// Ends without a word.
+    /// Closes the stream without a message.
     pub async fn finish(self) {
         self.0.finish().await;
     }
@@ -61,11 +61,11 @@ enum Kind {
         pairs: HashMap<String, Half>,
         creation: Duration,
     },
-    /// All at once, from the beginning.
+    /// All from the start, one per port.
     Channels(Vec<Forward>),
 }
 
-/// One stream of a pair whose other has not come yet.
+/// One stream of a pair whose other stream is not open yet.
 #[derive(Debug)]
 struct Half {
     port: u16,
@@ -74,7 +74,8 @@ struct Half {
     until: Instant,
 }
 
-/// Connects a client whose connection was upgraded. `ports` are those of the request, for clients that do not name any.
+/// Starts port-forward on an upgraded connection. `ports` are those of the request, for clients
+/// that do not name them.
 pub async fn open(io: Io, protocol: PortForwardProtocol, ports: &[u16], times: Timeouts) -> Forwards {
     match protocol.transport {
         Transport::Channels(words) => {
@@ -91,7 +92,8 @@ pub async fn open(io: Io, protocol: PortForwardProtocol, ports: &[u16], times: T
             let mut all = Vec::new();
             for (n, (port, input)) in ports.iter().zip(inputs).enumerate() {
                 let (mut data, mut error) = (output(2 * n), output(2 * n + 1));
-                // The first message of each channel is its port. A client that is gone is noticed soon enough.
+                // The first message of each channel is its port. A disconnected client is detected
+                // later.
                 data.send(&mut Chunk::of(&port.to_le_bytes())).await.ok();
                 error.send(&mut Chunk::of(&port.to_le_bytes())).await.ok();
                 all.push(Forward { port: *port, input, output: data, error: ErrorOutput(error), half_close: false });
@@ -108,7 +110,7 @@ pub async fn open(io: Io, protocol: PortForwardProtocol, ports: &[u16], times: T
     }
 }
 
-/// The port, and whether it is the stream for bytes.
+/// Returns the port, and whether it is the data stream.
 fn read(headers: &Headers) -> Option<(u16, bool)> {
     let port = headers.get("port")?.parse().ok().filter(|port| *port > 0)?;
     match headers.get("streamtype")?.as_str() {
@@ -118,8 +120,8 @@ fn read(headers: &Headers) -> Option<(u16, bool)> {
     }
 }
 
-/// What both streams of a pair have in common. Old clients do not say: theirs is the number of the first stream, which is the
-/// one for errors.
+/// Returns the request id of both streams of a pair. Old clients send none: theirs is the number of
+/// the error stream, which they open first.
 fn request(stream: &Opened, is_data: bool) -> String {
     match stream.headers.get("requestid") {
         Some(id) if !id.is_empty() => id.clone(),
@@ -128,12 +130,12 @@ fn request(stream: &Opened, is_data: bool) -> String {
 }
 
 impl Forwards {
-    /// Returns when the client is gone.
+    /// Returns when the client has disconnected.
     pub fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
         self.session.gone()
     }
 
-    /// The next connection to make; none when no more will come. Nothing is lost where it is not waited for to the end.
+    /// Returns the next connection to open; `None` if no more will follow. Cancel-safe.
     pub async fn next(&mut self) -> Option<Forward> {
         let gone = self.session.gone();
         match &mut self.kind {
@@ -146,7 +148,7 @@ impl Forwards {
         }
     }
 
-    /// Tells the client that this was all, and hangs up.
+    /// Sends the end to the client and closes the connection.
     pub async fn end(self) {
         let Self { session, kind } = self;
         drop(kind);
@@ -170,7 +172,7 @@ async fn pair(
         let stream = tokio::select! {
             stream = opened.recv() => stream?,
             () = late => {
-                // Dropped, they are reset.
+                // Dropped streams are reset.
                 pairs.retain(|_, half| half.until > Instant::now());
                 continue;
             }
@@ -183,7 +185,7 @@ async fn pair(
                 let Opened { input, output, .. } = data;
                 return Some(Forward { port, input, output, error: ErrorOutput(error.output), half_close: true });
             }
-            // Two that are no pair: both are reset.
+            // Two streams of the same type: both are reset.
             Some(_) => {}
             None => {
                 let half = Half { port, stream, is_data, until: Instant::now() + creation };

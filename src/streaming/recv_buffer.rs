@@ -1,4 +1,4 @@
-//! What the other side wrote to a stream and nobody has read yet: bounded, by letting the connection wait.
+//! Received bytes of a stream that are not read yet: limited by blocking the connection.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,21 +10,21 @@ use tokio::sync::Notify;
 
 use crate::spdy::WINDOW;
 
-/// A stream that has more than this waiting makes its connection wait.
+/// A stream with more buffered bytes blocks its connection.
 pub(crate) const STREAM_ROOM: usize = 256 << 10;
-/// The same for all streams of a connection together.
+/// The same limit for all streams of a connection together.
 pub(crate) const CONNECTION_ROOM: usize = 4 << 20;
 
-/// The stream ended otherwise than by its end.
+/// The stream ended abnormally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StreamError {
-    #[error("the client gave the stream up")]
+    #[error("the client reset the stream")]
     Reset,
-    #[error("the connection ended")]
+    #[error("the connection was closed")]
     Lost,
 }
 
-/// All that waits on one connection.
+/// The buffered bytes of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct BufferBudget {
     held: Mutex<usize>,
@@ -36,7 +36,7 @@ impl BufferBudget {
         self.held.lock()
     }
 
-    /// Waits until `inbox` and the connection have room.
+    /// Waits until the stream and the connection are below their limits.
     pub(crate) async fn room(&self, recv_buffer: &RecvBuffer) {
         loop {
             let taken = self.taken.notified();
@@ -52,21 +52,22 @@ impl BufferBudget {
             let mut held = self.held();
             *held = held.saturating_sub(bytes);
         }
-        // Only the connection waits.
+        // Only the connection's task waits.
         self.taken.notify_one();
     }
 }
 
-/// One direction of a stream.
+/// The receive buffer of one stream.
 pub(crate) struct RecvBuffer {
     budget: Arc<BufferBudget>,
     state: Mutex<State>,
     arrived: Notify,
-    /// Told how much was read, now and then: whoever counts may send as much again.
+    /// Called with the number of bytes read, from time to time, to let the client send as many
+    /// again.
     on_read: Box<dyn Fn(u32) + Send + Sync>,
 }
 
-/// How much has to be read before it is told.
+/// The number of bytes read after which `on_read` is called.
 const TELL_READ: u32 = WINDOW / 2;
 
 #[derive(Debug, Default)]
@@ -74,9 +75,9 @@ struct State {
     waiting: VecDeque<Bytes>,
     bytes: usize,
     end: Option<Result<(), StreamError>>,
-    /// Nobody reads: what comes is dropped.
+    /// The reader was dropped: new bytes are discarded.
     abandoned: bool,
-    /// Read, and not told yet.
+    /// Bytes read since the last call of `on_read`.
     read: u32,
 }
 
@@ -111,7 +112,8 @@ impl RecvBuffer {
         }
     }
 
-    /// What was put in before is still read. Only the first end counts, but that a stream is broken always does.
+    /// Ends the stream after the buffered bytes. Only the first end counts, but an error replaces a
+    /// normal end.
     pub(crate) fn end(&self, end: Result<(), StreamError>) {
         let mut state = self.state();
         if state.end.is_none_or(|earlier| earlier.is_ok() && end.is_err()) {
@@ -164,20 +166,20 @@ impl RecvBuffer {
     }
 }
 
-/// What the client writes to one stream.
+/// The bytes that the client writes to one stream.
 #[derive(Debug)]
 pub struct RecvStream(pub(crate) Arc<RecvBuffer>);
 
 impl RecvStream {
-    /// The next bytes; none at the end.
+    /// Returns the next bytes; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Bytes>, StreamError> {
         Ok(self.next_pieces(1).await?.pop_front())
     }
 
-    /// All that has come, as far as it is in no more than `most` pieces; nothing at the end.
+    /// Returns the buffered bytes, at most `most` pieces; empty at the end.
     pub async fn next_pieces(&mut self, most: usize) -> Result<VecDeque<Bytes>, StreamError> {
         loop {
-            // A notice of what came meanwhile is kept, and there is one reader.
+            // A notification in between is kept, and there is only one reader.
             if let Some(taken) = self.0.take(most) {
                 return taken;
             }
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bytes_come_in_order_and_before_the_end() {
+    async fn bytes_are_read_in_order_and_before_the_end() {
         let recv_buffer = RecvBuffer::new(Arc::default());
         let mut input = RecvStream(recv_buffer.clone());
         recv_buffer.put(Bytes::from_static(b"one"));
@@ -214,13 +216,13 @@ mod tests {
         assert_eq!(input.next().await, Ok(Some(Bytes::from_static(b"two"))));
         assert_eq!(input.next().await, Ok(None));
         recv_buffer.end(Err(StreamError::Reset));
-        assert_eq!(input.next().await, Err(StreamError::Reset), "an end does not hide a break");
+        assert_eq!(input.next().await, Err(StreamError::Reset), "an error replaces a normal end");
         recv_buffer.end(Ok(()));
         assert_eq!(input.next().await, Err(StreamError::Reset));
     }
 
     #[tokio::test]
-    async fn a_full_stream_makes_its_connection_wait_until_somebody_reads_or_nobody_will() {
+    async fn a_full_stream_blocks_its_connection_until_it_is_read_or_dropped() {
         let budget: Arc<BufferBudget> = Arc::default();
         let recv_buffer = RecvBuffer::new(budget.clone());
         let mut input = RecvStream(recv_buffer.clone());
@@ -233,12 +235,12 @@ mod tests {
         drop(input);
         assert!(!waits(budget.room(&recv_buffer)).await);
         recv_buffer.put(vec![0; STREAM_ROOM].into());
-        assert!(!waits(budget.room(&recv_buffer)).await, "what nobody reads is dropped");
+        assert!(!waits(budget.room(&recv_buffer)).await, "bytes without a reader are discarded");
         assert_eq!(*budget.held(), 0);
     }
 
     #[tokio::test]
-    async fn all_streams_together_are_bounded_too() {
+    async fn all_streams_together_are_limited_too() {
         let budget: Arc<BufferBudget> = Arc::default();
         let inboxes: Vec<_> = (0..=CONNECTION_ROOM / STREAM_ROOM).map(|_| RecvBuffer::new(budget.clone())).collect();
         inboxes.iter().for_each(|recv_buffer| recv_buffer.put(vec![0; STREAM_ROOM - 1].into()));

@@ -1,4 +1,4 @@
-//! Exec and attach: a few streams with names, and one that tells how it ended.
+//! Exec and attach: a few named streams, and one for the outcome.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::terminal_size::Resizes;
 const NAME: &str = "streamtype";
 const NAMES: [&str; 5] = ["stdin", "stdout", "stderr", "error", "resize"];
 
-/// Which streams were asked for beside the one for errors.
+/// The requested streams, in addition to the error stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StdioOptions {
     pub stdin: bool,
@@ -27,25 +27,25 @@ pub struct StdioOptions {
     pub tty: bool,
 }
 
-/// How long a client may take.
+/// Timeouts of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Without anything moving at all.
+    /// Maximum time without any traffic.
     pub idle: Duration,
-    /// Until it has opened what it asked for.
+    /// Maximum time until the client has opened its streams.
     pub creation: Duration,
 }
 
 /// The client did not open its streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    #[error("the client hung up before it had opened its streams")]
+    #[error("the client disconnected before opening its streams")]
     Gone,
     #[error("the client did not open its streams in time")]
     Late,
 }
 
-/// A client that is connected with something to run.
+/// The streams of a connected client.
 #[derive(Debug)]
 pub struct RemoteCommand {
     pub stdin: Option<RecvStream>,
@@ -55,25 +55,26 @@ pub struct RemoteCommand {
     pub talk: StatusChannel,
 }
 
-/// What remains of a client beside its streams.
+/// The part of a client connection besides its streams.
 #[derive(Debug)]
 pub struct StatusChannel {
     session: Session,
     error: SendStream,
     json: bool,
-    /// The directions of streams in which nothing is ever said.
+    /// Unused directions of streams, which are closed at the end.
     silent: Vec<SendStream>,
-    /// Streams that a client opens and nobody asked for end with this.
+    /// Additional streams of the client; dropping this resets them.
     _opened: Option<mpsc::Receiver<Opened>>,
 }
 
 impl StatusChannel {
-    /// Returns when the client is gone.
+    /// Returns when the client has disconnected.
     pub fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
         self.session.gone()
     }
 
-    /// Tells the client how it ended, and hangs up. Its streams have to be finished by then.
+    /// Sends the outcome to the client and closes the connection. Its streams must be finished
+    /// before.
     pub async fn end(self, outcome: &Outcome) {
         let Self { session, mut error, json, silent, _opened } = self;
         let words = if json { outcome.json() } else { outcome.text() };
@@ -88,7 +89,7 @@ impl StatusChannel {
     }
 }
 
-/// Connects a client whose connection was upgraded.
+/// Starts exec or attach on an upgraded connection.
 pub async fn open(
     io: Io,
     protocol: RemoteCommandProtocol,
@@ -102,7 +103,7 @@ pub async fn open(
 }
 
 fn over_channels(io: Io, protocol: RemoteCommandProtocol, wants: StdioOptions, idle: Duration) -> RemoteCommand {
-    let Transport::Channels(words) = protocol.transport else { unreachable!("looked at by the caller") };
+    let Transport::Channels(words) = protocol.transport else { unreachable!("checked by the caller") };
     let (mut stdin, mut resize) = (None, None);
     let session = Session::channels(io, idle, |budget| {
         let channels = Channels::new(&budget, &[wants.stdin, false, false, false, wants.tty], words);
@@ -112,7 +113,7 @@ fn over_channels(io: Io, protocol: RemoteCommandProtocol, wants: StdioOptions, i
     let output = |number| SendStream::new(session.writer.clone(), SendTarget::Channel { number, base64: words.base64 });
     let (stdout, stderr) = (wants.stdout.then(|| output(1)), wants.stderr.then(|| output(2)));
     let error = output(3);
-    // Some clients wait for a first message to know that they are connected.
+    // Some clients wait for a first message before they start.
     let lowest = if wants.stdout {
         1
     } else if wants.stderr {
@@ -138,7 +139,7 @@ async fn over_spdy(
     wants: StdioOptions,
     times: Timeouts,
 ) -> Result<RemoteCommand, OpenError> {
-    // One of each, and as many that a confused client opens twice.
+    // One of each name, and as many for a client that opens them twice.
     let policy = Policy { admits: is_known, streams_max: NAMES.len() * 2 };
     let (session, mut opened) = Session::spdy(io, protocol.transport == Transport::Tunnel, times.idle, policy);
     let StdioOptions { stdin, stdout, stderr, tty } = wants;
@@ -153,7 +154,7 @@ async fn over_spdy(
     let collect = async {
         while wanted.iter().any(|(wanted, name)| *wanted && !found.contains_key(*name)) {
             let Opened { headers, input, output, .. } = opened.recv().await.ok_or(OpenError::Gone)?;
-            // A second one of a name is dropped, and so reset.
+            // A second stream of the same name is dropped, which resets it.
             if let Some(name) = headers.get(NAME) {
                 found.entry(name.clone()).or_insert((input, output));
             }

@@ -1,4 +1,4 @@
-//! What is written to one stream of a client's.
+//! The sending side of one stream.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use crate::stream_table::StreamTable;
 use crate::writer::FrameWriter;
 use crate::ws;
 
-/// Dropped without [`SendStream::finish`], it tells the client that the stream broke off, where the protocol has a word for that.
+/// A stream to the client. If it is dropped without [`SendStream::finish`], it is reset, where the
+/// protocol supports it.
 #[derive(Debug)]
 pub struct SendStream {
     writer: Arc<FrameWriter>,
@@ -31,7 +32,7 @@ impl SendStream {
         Self { writer, target, over: false }
     }
 
-    /// Sends what is in the chunk, whose bytes are gone afterwards.
+    /// Sends the content of the chunk and overwrites it.
     pub async fn send(&mut self, chunk: &mut Chunk) -> Result<(), StreamError> {
         let length = chunk.bytes().len();
         match &self.target {
@@ -61,7 +62,7 @@ impl SendStream {
         }
     }
 
-    /// Says that nothing follows on this stream. A channel has no word for that: it ends with its connection.
+    /// Closes the stream. A channel cannot be closed: it ends with its connection.
     pub async fn finish(mut self) {
         self.over = true;
         if let SendTarget::Stream { id, streams } = &self.target {
@@ -75,7 +76,7 @@ impl SendStream {
         }
     }
 
-    /// Breaks the stream off, in both directions.
+    /// Resets the stream, in both directions.
     pub fn reset(self) {}
 }
 

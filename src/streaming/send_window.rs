@@ -1,7 +1,7 @@
-//! How much the other side lets us send.
+//! Flow control: how many bytes may be sent to the other side.
 //!
-//! The client library of Kubernetes never says, and takes all; one that says so even once is held to it. Until then only
-//! TCP slows a sender down.
+//! The client library of Kubernetes never sends window updates, and accepts any amount; a client
+//! that sends one is held to the limits. Until then only TCP limits a sender.
 
 use std::collections::HashMap;
 use std::sync::MutexGuard;
@@ -20,7 +20,7 @@ pub(crate) struct SendWindow {
 #[derive(Debug)]
 struct State {
     whole: Window,
-    /// Those that are open, and whether anybody said anything about any of them.
+    /// The windows of open streams, and whether an update was received for any of them.
     streams: HashMap<u32, i64>,
     counted: bool,
 }
@@ -46,7 +46,7 @@ impl SendWindow {
         self.state().streams.insert(stream, WINDOW.into());
     }
 
-    /// Also lets go of whoever waits.
+    /// Removes the stream and wakes its waiting sender.
     pub(crate) fn close(&self, stream: u32) {
         self.state().streams.remove(&stream);
         self.opened.notify_waiters();
@@ -57,7 +57,7 @@ impl SendWindow {
         self.opened.notify_waiters();
     }
 
-    /// Stream 0 is the connection as a whole.
+    /// Handles a window update. Stream 0 is the whole connection.
     pub(crate) fn widen(&self, stream: u32, more: u32) {
         let mut state = self.state();
         if stream == 0 {
@@ -71,11 +71,12 @@ impl SendWindow {
         self.opened.notify_waiters();
     }
 
-    /// Waits until something may be sent on the stream, and says how much of `wanted`; none when it is closed.
+    /// Waits until bytes may be sent on the stream, and returns how many of `wanted`; `None` if it
+    /// is closed.
     pub(crate) async fn pass(&self, stream: u32, wanted: usize) -> Option<usize> {
         loop {
             let mut opened = std::pin::pin!(self.opened.notified());
-            // From here on a notice is not missed.
+            // No notification is missed from here on.
             opened.as_mut().enable();
             if let Some(passed) = self.state().take(stream, wanted)? {
                 return Some(passed);
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_never_counts_is_sent_everything() {
+    async fn a_client_without_window_updates_is_sent_everything() {
         let window = SendWindow::default();
         window.open(1);
         for _ in 0..100 {
@@ -124,18 +125,18 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_counts_gets_no_more_than_was_asked_for() {
+    async fn a_client_with_window_updates_gets_no_more_than_its_window() {
         let window = SendWindow::default();
         window.open(1);
         window.open(3);
         window.widen(1, 36 << 10);
         assert_eq!(pass(&window, 1, 1 << 20).await, Ok(Some(100 << 10)));
         assert_eq!(pass(&window, 1, 1).await, Err(()));
-        assert_eq!(pass(&window, 1, 0).await, Ok(Some(0)), "an end needs no room");
-        assert_eq!(pass(&window, 3, 1 << 20).await, Ok(Some(64 << 10)), "each stream for itself");
+        assert_eq!(pass(&window, 1, 0).await, Ok(Some(0)), "a close needs no window");
+        assert_eq!(pass(&window, 3, 1 << 20).await, Ok(Some(64 << 10)), "each stream has its own window");
         window.widen(1, 5);
         assert_eq!(pass(&window, 1, 10).await, Ok(Some(5)));
-        // All together have sent 164 KiB and 5 bytes of their 64 KiB.
+        // All streams have sent 164 KiB and 5 bytes of the 64 KiB.
         window.widen(0, (100 << 10) + 6);
         window.widen(1, 100);
         assert_eq!(pass(&window, 1, 10).await, Ok(Some(1)));
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stream_that_closes_lets_go_of_its_sender() {
+    async fn closing_a_stream_wakes_its_sender() {
         let window = SendWindow::default();
         window.open(1);
         window.widen(1, 1);

@@ -1,4 +1,4 @@
-//! A connection that was upgraded, with the task that listens to it.
+//! An upgraded connection, with the task that reads from it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::stream_table::StreamTable;
 use crate::writer::{FrameWriter, Writer};
 use crate::ws;
 
-/// How long a client may take to hang up once it was told everything.
+/// Maximum time for a client to disconnect after the end was sent.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// Both directions of a connection that was upgraded.
+/// Both directions of an upgraded connection.
 pub struct Io {
     pub(crate) reader: Reader,
     pub(crate) writer: Writer,
-    /// What came before anybody listened.
+    /// Bytes received before the session started.
     pub(crate) begun: BytesMut,
 }
 
@@ -44,10 +44,10 @@ impl Io {
     }
 }
 
-/// Why nobody listens to a client any more.
+/// The reason why the session ended.
 #[derive(Debug, thiserror::Error)]
 enum End {
-    #[error("the client hung up")]
+    #[error("the client disconnected")]
     Hung,
     #[error("reading from the client")]
     Read(#[source] std::io::Error),
@@ -55,13 +55,13 @@ enum End {
     Spdy(#[from] spdy::ProtocolError),
     #[error("the client sent {0}")]
     Ws(#[from] ws::ProtocolError),
-    #[error("the client does not read what it is sent")]
+    #[error("the client does not read its frames")]
     Deaf,
-    #[error("nothing moved for too long")]
+    #[error("idle timeout")]
     Idle,
 }
 
-/// A connection. The task that listens ends with this.
+/// A connection. Dropping it stops its task.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) writer: Arc<FrameWriter>,
@@ -85,7 +85,7 @@ pub(crate) struct Opened {
     pub(crate) output: SendStream,
 }
 
-/// Which streams a client may open, and how many at a time.
+/// The streams a client may open, and how many at a time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Policy {
     pub(crate) admits: fn(&Headers) -> bool,
@@ -93,7 +93,7 @@ pub(crate) struct Policy {
 }
 
 impl Session {
-    /// Listens to a client that speaks SPDY, within messages of WebSocket if `tunnel`.
+    /// Starts a session with SPDY, inside WebSocket messages if `tunnel`.
     pub(crate) fn spdy(io: Io, tunnel: bool, idle: Duration, policy: Policy) -> (Self, mpsc::Receiver<Opened>) {
         let Io { reader, writer, begun } = io;
         let (clock, (leave, gone)) = (Arc::new(IdleTimer::new()), watch::channel(false));
@@ -108,21 +108,21 @@ impl Session {
         (Self { writer, gone, listener, goodbye }, accepted)
     }
 
-    /// Listens to a client that speaks in channels of WebSocket.
+    /// Starts a session with WebSocket channels.
     pub(crate) fn channels(io: Io, idle: Duration, make: impl FnOnce(Arc<BufferBudget>) -> Channels) -> Self {
         let Io { reader, writer, begun } = io;
         let (clock, (leave, gone)) = (Arc::new(IdleTimer::new()), watch::channel(false));
         let writer = FrameWriter::new(writer, false, clock.clone(), gone.clone());
         let budget: Arc<BufferBudget> = Arc::default();
         let mut channels = make(budget.clone());
-        let (mut wire, mut buffer, said) = (FrameReader::new(reader, clock.clone()), begun, writer.clone());
+        let (mut wire, mut buffer, pongs) = (FrameReader::new(reader, clock.clone()), begun, writer.clone());
         let listener = tokio::spawn(listen(writer.clone(), clock, idle, leave, async move {
             let mut decoder = ws::Decoder::of_client();
             loop {
                 while let Some(event) = decoder.next(&mut buffer)? {
                     match event {
                         ws::Event::Part { bytes, first, last } => channels.put(&budget, bytes, first, last).await,
-                        ws::Event::Ping(content) => said.message(ws::PONG, &content),
+                        ws::Event::Ping(content) => pongs.message(ws::PONG, &content),
                         ws::Event::Pong => {}
                         ws::Event::Close => return Err(End::Hung),
                     }
@@ -136,17 +136,17 @@ impl Session {
         Self { writer, gone, listener, goodbye }
     }
 
-    /// Returns when the client is gone, or is listened to no more.
+    /// Returns when the client has disconnected, or the session has ended.
     pub(crate) fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
         let mut gone = self.gone.clone();
         async move {
-            // An error means that the listener is gone, too.
+            // An error means that the task has ended, too.
             gone.wait_for(|gone| *gone).await.ok();
         }
     }
 
-    /// Tells the client that this was all, and waits a moment for it to hang up: whoever closes a connection with bytes unread
-    /// takes back what is still on its way.
+    /// Sends the end to the client, and waits up to 2 s for it to disconnect: closing a TCP
+    /// connection with unread bytes discards data in transit.
     pub(crate) async fn close(mut self) {
         (self.goodbye)(&self.writer);
         if self.writer.is_tunnel() {
@@ -160,7 +160,7 @@ impl Session {
     }
 }
 
-/// Hears a client out, and sends small frames meanwhile.
+/// Reads from a client until the end, and sends small frames.
 async fn listen(
     writer: Arc<FrameWriter>,
     clock: Arc<IdleTimer>,
@@ -174,24 +174,24 @@ async fn listen(
         () = clock.idle(idle) => End::Idle,
     };
     if !matches!(end, End::Hung) {
-        tracing::debug!(error = &end as &dyn std::error::Error, "a streaming connection ended");
+        tracing::debug!(error = &end as &dyn std::error::Error, "streaming connection ended");
     }
     leave.send_replace(true);
 }
 
-/// The streams of one client, as its frames come in.
+/// Distributes the frames of one client to its streams.
 struct Demux {
     writer: Arc<FrameWriter>,
     streams: Arc<StreamTable>,
     budget: Arc<BufferBudget>,
     opened: mpsc::Sender<Opened>,
     policy: Policy,
-    /// The last stream that was opened: their numbers grow.
+    /// The last stream that was opened: stream numbers increase.
     last: u32,
 }
 
 impl Drop for Demux {
-    /// Nobody else would tell the streams.
+    /// Ends the streams of a lost connection.
     fn drop(&mut self) {
         self.streams.lose();
         self.writer.window.close_all();
@@ -224,7 +224,7 @@ impl Demux {
                 self.streams.cut(stream);
                 self.writer.window.close(stream);
             }
-            // Those of even numbers would answer ours, and we send none.
+            // Even numbers would be replies to our pings, and we send none.
             Event::Ping(id) if id % 2 == 1 => self.writer.send_control(|_, to| spdy::Encoder::ping(id, to)),
             Event::Window { stream, more } => self.writer.window.widen(stream, more),
             Event::Headers { .. } | Event::Replied { .. } | Event::Ping(_) | Event::GoAway { .. } | Event::Settings => {
@@ -250,13 +250,13 @@ impl Demux {
         });
         self.streams.add(id, recv_buffer.clone());
         self.writer.window.open(id);
-        // Before anything is written to the stream: clients drop what comes earlier.
+        // Before any data on the stream: clients drop data that arrives earlier.
         self.writer.send_control(|encoder, to| encoder.reply(id, false, to));
         if fin {
             drop(self.streams.put(id, bytes::Bytes::new(), true));
         }
         let output = SendStream::new(self.writer.clone(), SendTarget::Stream { id, streams: self.streams.clone() });
-        // Full only where as many wait as may be open; dropped, it is reset.
+        // Full only if the maximum number of streams is waiting; a dropped stream is reset.
         self.opened.try_send(Opened { id, headers, input: RecvStream(recv_buffer), output }).ok();
     }
 }

@@ -1,20 +1,20 @@
-//! How a command went, as clients are told.
+//! The outcome of a command, as sent to clients.
 
 use serde_json::{Value, json};
 
-/// The end of an exec or attach.
+/// The outcome of an exec or attach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// All went well: the command ended with 0, or there was nothing to end.
+    /// Success: the command exited with 0, or there was no command to wait for.
     Success,
-    /// The command's own exit code, which is not 0.
+    /// The exit code of the command, not 0.
     Exit(i32),
-    /// It could not be run, or not to its end.
+    /// The command could not be run, or not to its end.
     Failed(String),
 }
 
 impl Outcome {
-    /// The `Status` of Kubernetes that clients of version 4 and later read.
+    /// Returns the Kubernetes `Status` for clients of version 4 and later.
     pub(crate) fn json(&self) -> String {
         let status: Value = match self {
             Self::Success => json!({ "metadata": {}, "status": "Success" }),
@@ -29,7 +29,7 @@ impl Outcome {
         status.to_string()
     }
 
-    /// What older clients read; nothing where all went well.
+    /// Returns the text for older clients; empty on success.
     pub(crate) fn text(&self) -> String {
         match self {
             Self::Success => String::new(),
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_has_what_clients_look_for() {
+    fn a_status_has_the_fields_that_clients_use() {
         assert_eq!(Outcome::Success.json(), r#"{"metadata":{},"status":"Success"}"#);
         let exit: Value = serde_json::from_str(&Outcome::Exit(3).json()).unwrap();
         assert_eq!((&exit["status"], &exit["reason"]), (&json!("Failure"), &json!("NonZeroExitCode")));

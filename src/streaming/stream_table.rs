@@ -1,4 +1,4 @@
-//! The streams of a connection that are open.
+//! The open streams of a connection.
 
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
@@ -16,10 +16,10 @@ pub(crate) struct StreamTable {
 #[derive(Debug)]
 struct Stream {
     recv_buffer: Arc<RecvBuffer>,
-    /// We will not write any more.
+    /// Our side is closed.
     finished: bool,
-    /// The client will not write any more.
-    heard_out: bool,
+    /// The client's side is closed.
+    input_ended: bool,
 }
 
 impl StreamTable {
@@ -32,19 +32,20 @@ impl StreamTable {
     }
 
     pub(crate) fn add(&self, id: u32, recv_buffer: Arc<RecvBuffer>) {
-        self.open().insert(id, Stream { recv_buffer, finished: false, heard_out: false });
+        self.open().insert(id, Stream { recv_buffer, finished: false, input_ended: false });
     }
 
-    /// Hands bytes to the reader of a stream, and its inbox back, to see whether it has room. Those for no stream are dropped.
+    /// Passes bytes to the reader of a stream, and returns its buffer to check its limit. Bytes for
+    /// unknown streams are dropped.
     pub(crate) fn put(&self, id: u32, bytes: Bytes, fin: bool) -> Option<Arc<RecvBuffer>> {
         let mut open = self.open();
         let stream = open.get_mut(&id)?;
         let recv_buffer = stream.recv_buffer.clone();
-        if stream.heard_out {
+        if stream.input_ended {
             return None;
         }
         if fin {
-            stream.heard_out = true;
+            stream.input_ended = true;
             if stream.finished {
                 open.remove(&id);
             }
@@ -57,18 +58,18 @@ impl StreamTable {
         Some(recv_buffer)
     }
 
-    /// Notes that we will not write to a stream; false if it is gone already.
+    /// Closes our side of a stream; returns false if it is not open.
     pub(crate) fn finish(&self, id: u32) -> bool {
         let mut open = self.open();
         let Some(stream) = open.get_mut(&id) else { return false };
         stream.finished = true;
-        if stream.heard_out {
+        if stream.input_ended {
             open.remove(&id);
         }
         true
     }
 
-    /// Ends a stream in both directions; false if it is gone already.
+    /// Closes a stream in both directions; returns false if it is not open.
     pub(crate) fn cut(&self, id: u32) -> bool {
         let stream = self.open().remove(&id);
         stream.is_some_and(|stream| {
@@ -77,9 +78,9 @@ impl StreamTable {
         })
     }
 
-    /// The connection ended. What had its end before keeps it.
+    /// Ends all streams after the connection was lost, except those that had ended before.
     pub(crate) fn lose(&self) {
-        for (_, stream) in self.open().drain().filter(|(_, stream)| !stream.heard_out) {
+        for (_, stream) in self.open().drain().filter(|(_, stream)| !stream.input_ended) {
             stream.recv_buffer.end(Err(StreamError::Lost));
         }
     }

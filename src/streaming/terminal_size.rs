@@ -1,13 +1,13 @@
-//! Sizes of a client's terminal: JSON objects, one after the other.
+//! Sizes of a client's terminal: a sequence of JSON objects.
 
 use serde::Deserialize;
 
 use crate::recv_buffer::RecvStream;
 
-/// More than this without a whole size in it is none.
+/// Maximum length of a size.
 const SIZE_MAX: usize = 4 << 10;
 
-/// In characters.
+/// A terminal size in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub struct Size {
     #[serde(rename = "Width", alias = "width")]
@@ -27,7 +27,7 @@ impl Resizes {
         Self { input, waiting: Vec::new() }
     }
 
-    /// The next size that is one; none when no more will come, or what comes are no sizes.
+    /// Returns the next size that is not 0; `None` at the end or after invalid input.
     pub async fn next(&mut self) -> Option<Size> {
         loop {
             while let Some(size) = self.parse()? {
@@ -75,15 +75,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn sizes_come_whole_however_they_are_cut() {
+    async fn sizes_are_parsed_however_they_are_split() {
         let one = r#"{"Width":80,"Height":24}"#;
         assert_eq!(sizes(&[one, "\n", one]).await, [(80, 24), (80, 24)]);
         assert_eq!(sizes(&[r#"{"Wid"#, r#"th":1,"Height":2}{"Width":3,"#, r#""Height":4}"#]).await, [(1, 2), (3, 4)]);
-        assert_eq!(sizes(&[r#"{"Width":0,"Height":9}{"width":5,"height":6}"#]).await, [(5, 6)], "no size of nothing");
+        assert_eq!(
+            sizes(&[r#"{"Width":0,"Height":9}{"width":5,"height":6}"#]).await,
+            [(5, 6)],
+            "a width of 0 is ignored"
+        );
     }
 
     #[tokio::test]
-    async fn what_is_no_size_ends_it() {
+    async fn invalid_input_ends_the_sizes() {
         assert_eq!(sizes(&["[1]", r#"{"Width":1,"Height":2}"#]).await, []);
         assert_eq!(sizes(&[r#"{"Width":70000,"Height":2}"#]).await, []);
         assert_eq!(sizes(&["{\"", &"x".repeat(8 << 10), r#"":1}"#]).await, []);

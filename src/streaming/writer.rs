@@ -1,4 +1,4 @@
-//! What goes out on a connection: bytes of streams as their senders bring them, and small frames in between.
+//! Writes to a connection: data frames of streams, and control frames in between.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,8 @@ use crate::recv_buffer::StreamError;
 use crate::send_window::SendWindow;
 use crate::{spdy, ws};
 
-/// Small frames that the other side makes us send and does not read: a connection with more of them is given up.
+/// Limit for queued control frames that the other side causes and does not read; above it the
+/// connection is closed.
 const PENDING_MAX: usize = 64 << 10;
 
 pub(crate) type Writer = Box<dyn AsyncWrite + Send + Unpin>;
@@ -21,16 +22,16 @@ pub(crate) type Writer = Box<dyn AsyncWrite + Send + Unpin>;
 pub(crate) struct FrameWriter {
     io: tokio::sync::Mutex<Writer>,
     pending: Mutex<Pending>,
-    /// Something is pending.
+    /// Control frames are queued.
     due: Notify,
-    /// Too much is.
+    /// The limit is exceeded.
     overflown: Notify,
-    /// A frame was begun and not ended, or the connection was closed: nothing can follow.
+    /// A frame was written in part, or the connection was closed: nothing can follow.
     torn: AtomicBool,
-    /// Frames of SPDY go into messages of WebSocket.
+    /// SPDY frames are wrapped in WebSocket messages.
     tunnel: bool,
     clock: Arc<IdleTimer>,
-    /// True once nobody reads what the client sends: then nobody writes either.
+    /// True once the session no longer reads from the client: then writes fail, too.
     gone: watch::Receiver<bool>,
     pub(crate) window: SendWindow,
 }
@@ -70,7 +71,7 @@ impl FrameWriter {
         self.tunnel
     }
 
-    /// Queues small frames of SPDY; they go out before whatever is sent after.
+    /// Queues SPDY control frames; they are sent before all later frames.
     pub(crate) fn send_control(&self, frames: impl FnOnce(&mut spdy::Encoder, &mut Vec<u8>)) {
         self.queue(|pending| {
             if self.tunnel {
@@ -83,7 +84,7 @@ impl FrameWriter {
         });
     }
 
-    /// Queues a small message of WebSocket.
+    /// Queues a WebSocket control message.
     pub(crate) fn message(&self, kind: u8, content: &[u8]) {
         self.queue(|pending| ws::frame(kind, content, &mut pending.bytes));
     }
@@ -99,7 +100,7 @@ impl FrameWriter {
         self.due.notify_one();
     }
 
-    /// Sends small frames when nobody else sends anything. Ends when the connection is of no use any more.
+    /// Sends queued control frames while no data is sent. Ends when the connection is closed.
     pub(crate) async fn flush_on(&self) {
         let flush = async {
             loop {
@@ -115,7 +116,8 @@ impl FrameWriter {
         }
     }
 
-    /// Sends what is pending, and then whole frames. Dropped halfway, it leaves a connection on which nothing can follow.
+    /// Sends queued control frames, then `frames`. If it is dropped before the end, nothing more
+    /// can be sent on the connection.
     pub(crate) async fn send(&self, frames: &[u8]) -> Result<(), StreamError> {
         let mut gone = self.gone.clone();
         tokio::select! {
@@ -135,19 +137,19 @@ impl FrameWriter {
                 io.write_all(part).await.map_err(|_| StreamError::Lost)?;
             }
         }
-        // Buffers of TLS are nobody else's to empty.
+        // TLS buffers data, so flush it.
         io.flush().await.map_err(|_| StreamError::Lost)?;
         self.clock.touch();
         self.torn.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Sends what is pending and says that nothing follows.
+    /// Sends queued control frames and closes the sending side.
     pub(crate) async fn close(&self) {
         if self.send(&[]).await.is_ok() {
             let mut io = self.io.lock().await;
             self.torn.store(true, Ordering::Relaxed);
-            // Whoever is gone needs no goodbye.
+            // The client may have disconnected.
             io.shutdown().await.ok();
         }
     }

@@ -1,17 +1,19 @@
-//! From bytes to frames.
+//! Decodes frames.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::headers::{BLOCK_MAX, Headers, Inflater};
 use super::{FIN, HEAD, ProtocolError, UNIDIRECTIONAL, VERSION, kind};
 
-/// The longest control frame that is read: headers that do not compress at all, and settings nobody cares about.
+/// The longest control frame that is accepted: headers that do not compress, and settings, which
+/// are ignored.
 const CONTROL_MAX: usize = BLOCK_MAX + 16;
 
 /// A frame, or a part of one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The other side opens a stream; with `fin` it will not write to it, with `one_way` we may not.
+    /// The other side opens a stream; with `fin` it will not write to it, with `one_way` we must
+    /// not.
     Opened {
         stream: u32,
         headers: Headers,
@@ -23,7 +25,7 @@ pub enum Event {
         headers: Headers,
         fin: bool,
     },
-    /// A part of what is written to a stream: however long a frame is, its bytes are passed on as they come.
+    /// A part of a data frame: bytes are passed on as they arrive, however long the frame is.
     Data {
         stream: u32,
         bytes: Bytes,
@@ -42,7 +44,7 @@ pub enum Event {
     GoAway {
         last: u32,
     },
-    /// Stream 0 is the connection as a whole.
+    /// A window update; stream 0 is the whole connection.
     Window {
         stream: u32,
         more: u32,
@@ -50,11 +52,11 @@ pub enum Event {
     Settings,
 }
 
-/// Reads the frames of one side of a connection.
+/// Decodes the frames of one side of a connection.
 #[derive(Debug, Default)]
 pub struct Decoder {
     inflater: Inflater,
-    /// The data frame whose bytes come now.
+    /// The data frame that is being received.
     current: Option<Data>,
 }
 
@@ -66,7 +68,8 @@ struct Data {
 }
 
 impl Decoder {
-    /// Takes the next event off the front of `buffer`, if there is a whole one. Never wants more than a few KiB at once.
+    /// Removes the next event from the front of `buffer`, if there is a complete one. Needs at most
+    /// a few KiB at once.
     pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Event>, ProtocolError> {
         if let Some(data) = self.current {
             return Ok(self.piece(data, buffer));
@@ -130,13 +133,13 @@ impl Decoder {
             kind::WINDOW_UPDATE => {
                 Event::Window { stream: word(content, 0) & 0x7fff_ffff, more: word(content, 4) & 0x7fff_ffff }
             }
-            // The only other one that passes the check.
+            // The only other type that passes `check`.
             _ => Event::Settings,
         })
     }
 }
 
-/// Refuses a control frame by its first eight bytes: before anything is kept for it.
+/// Refuses a control frame by its first eight bytes, before any memory is allocated for it.
 fn check(kind: u16, length: usize) -> Result<(), ProtocolError> {
     let fits = match kind {
         kind::SYN_STREAM => (10..=CONTROL_MAX).contains(&length),
@@ -148,7 +151,7 @@ fn check(kind: u16, length: usize) -> Result<(), ProtocolError> {
     if fits { Ok(()) } else { Err(ProtocolError::Length { kind, length }) }
 }
 
-/// Only for content whose length was checked; what is not there is 0.
+/// Reads a number of content whose length was checked; missing bytes are 0.
 fn word(content: &[u8], at: usize) -> u32 {
     content.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u32::from_be_bytes(*bytes))
 }

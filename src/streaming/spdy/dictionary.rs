@@ -1,8 +1,8 @@
-//! The words that header blocks of SPDY/3 refer to from their first byte on.
+//! The preset dictionary of SPDY/3 header blocks.
 
 use std::sync::LazyLock;
 
-/// Each comes with its length, as names in a header block do.
+/// Words, each with its length, as names in a header block have.
 const WORDS: &str = "options head post put delete trace accept accept-charset accept-encoding accept-language \
     accept-ranges age allow authorization cache-control connection content-base content-encoding content-language \
     content-length content-location content-md5 content-range content-type date etag expect expires from host if-match \
@@ -11,7 +11,7 @@ const WORDS: &str = "options head post put delete trace accept accept-charset ac
     user-agent vary via warning www-authenticate method get status 200_OK version HTTP/1.1 url public set-cookie \
     keep-alive origin";
 
-/// Values, one after the other.
+/// Values, concatenated.
 const VALUES: &str = "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505\
     203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden\
     404 Not Found500 Internal Server Error501 Not Implemented503 Service Unavailable\
@@ -19,7 +19,7 @@ const VALUES: &str = "1001012012022052063003023033043053063074024054064074084094
     chunked,text/html,image/png,image/jpg,image/gif,application/xml,application/xhtml+xml,text/plain,text/javascript,\
     publicprivatemax-age=gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0.";
 
-/// What a stream that begins with this dictionary has to name: its Adler-32.
+/// The Adler-32 checksum of the dictionary, which a stream that uses it names.
 pub(super) const ID: u32 = 0xe3c6_a7c2;
 
 pub(super) static DICTIONARY: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_dictionary_is_the_one_that_its_id_names() {
+    fn the_dictionary_matches_its_checksum() {
         let (mut a, mut b) = (1u32, 0u32);
         for byte in DICTIONARY.iter() {
             a = (a + u32::from(*byte)) % 65521;

@@ -1,9 +1,10 @@
-//! From frames to bytes.
+//! Encodes frames.
 
 use super::headers::Storer;
 use super::{FIN, HEAD, Reason, VERSION, kind};
 
-/// Writes the control frames of one side of a connection, which have to be sent in the order in which they were made.
+/// Encodes the control frames of one side of a connection, which must be sent in the order of
+/// encoding.
 #[derive(Debug, Default)]
 pub struct Encoder {
     storer: Storer,
@@ -11,7 +12,7 @@ pub struct Encoder {
 
 impl Encoder {
     pub fn open(&mut self, stream: u32, headers: &[(&str, &str)], fin: bool, to: &mut Vec<u8>) {
-        // No stream above, lowest priority that has no meaning here, no slot.
+        // No associated stream, priority 0 (not used), no slot.
         let fixed = [&stream.to_be_bytes()[..], &[0; 6]].concat();
         self.with_headers(kind::SYN_STREAM, fin, &fixed, headers, to);
     }
@@ -34,7 +35,7 @@ impl Encoder {
         control(kind::PING, 0, &id.to_be_bytes(), to);
     }
 
-    /// No stream after `last` was taken. The status says that nothing is wrong.
+    /// Announces that no stream after `last` was accepted, with status OK.
     pub fn go_away(last: u32, to: &mut Vec<u8>) {
         control(kind::GOAWAY, 0, &two(last, 0), to);
     }
@@ -58,7 +59,7 @@ fn control(kind: u16, flags: u8, content: &[u8], to: &mut Vec<u8>) {
     to.extend(content);
 }
 
-/// What stands before the bytes of a data frame.
+/// Returns the header of a data frame.
 #[must_use]
 pub fn data_head(stream: u32, fin: bool, length: usize) -> [u8; HEAD] {
     let mut head = [0; HEAD];
@@ -67,7 +68,7 @@ pub fn data_head(stream: u32, fin: bool, length: usize) -> [u8; HEAD] {
     head
 }
 
-/// Lengths have 24 bits; nothing of ours is nearly as long.
+/// Lengths have 24 bits; all frames sent are much shorter.
 fn flags_and_length(flags: u8, length: usize) -> [u8; 4] {
     debug_assert!(length < 1 << 24, "a frame of {length} bytes");
     let [_, a, b, c] = u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes();

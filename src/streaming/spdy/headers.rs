@@ -1,4 +1,4 @@
-//! Header blocks: names and values, compressed with a state that lasts as long as the connection.
+//! Header blocks: names and values, compressed with a state that is shared by the whole connection.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use flate2::{Decompress, FlushDecompress, Status};
 use super::ProtocolError;
 use super::dictionary::{DICTIONARY, ID};
 
-/// What a header block may come to once it is decompressed. Those of Kubernetes have three names of a few letters.
+/// The maximum size of a decompressed header block. Those of Kubernetes have three short names.
 pub(super) const BLOCK_MAX: usize = 16 << 10;
-/// The most names in a block.
+/// The maximum number of names in a block.
 const NAMES_MAX: usize = 64;
 
-/// Headers of a stream, by their names in lower case.
+/// Headers of a stream, by name in lower case.
 pub type Headers = BTreeMap<String, String>;
 
-/// Reads header blocks in the order in which they come.
+/// Decodes header blocks in the order of their arrival.
 #[derive(Debug, Default)]
 pub(super) struct Inflater {
-    /// Made with the first block: most of what connects never sends one.
+    /// Created with the first block: most connections have none.
     state: Option<Decompress>,
 }
 
@@ -27,7 +27,7 @@ impl Inflater {
         parse(&self.inflate(compressed)?)
     }
 
-    /// All of `compressed`, or an error: the state of a block that was not read to its end is of no use for the next.
+    /// Decompresses all of `compressed`, or fails: after a partly read block the state is unusable.
     fn inflate(&mut self, mut compressed: &[u8]) -> Result<Vec<u8>, ProtocolError> {
         let state = self.state.get_or_insert_with(|| Decompress::new(true));
         let mut out = vec![0; BLOCK_MAX + 1];
@@ -40,16 +40,16 @@ impl Inflater {
             compressed = compressed.get(taken..).unwrap_or_default();
             filled += made;
             if filled > BLOCK_MAX {
-                return Err(ProtocolError::Headers("too long"));
+                return Err(ProtocolError::Headers("are too long"));
             }
             match outcome {
                 Err(error) if error.needs_dictionary() == Some(ID) => {
-                    state.set_dictionary(&DICTIONARY).map_err(|_| ProtocolError::Headers("of another dictionary"))?;
+                    state.set_dictionary(&DICTIONARY).map_err(|_| ProtocolError::Headers("use another dictionary"))?;
                 }
                 Ok(Status::Ok) if taken > 0 || made > 0 => {}
                 Ok(Status::StreamEnd) if compressed.is_empty() => {}
-                Ok(_) => return Err(ProtocolError::Headers("not compressed as one stream")),
-                Err(_) => return Err(ProtocolError::Headers("not compressed with zlib")),
+                Ok(_) => return Err(ProtocolError::Headers("are not compressed as one stream")),
+                Err(_) => return Err(ProtocolError::Headers("are not compressed with zlib")),
             }
         }
         out.truncate(filled);
@@ -61,36 +61,36 @@ fn parse(block: &[u8]) -> Result<Headers, ProtocolError> {
     let mut rest = block;
     let count = number(&mut rest)?;
     if count > NAMES_MAX {
-        return Err(ProtocolError::Headers("too many"));
+        return Err(ProtocolError::Headers("are too many"));
     }
     let mut headers = Headers::new();
     for _ in 0..count {
         let (name, value) = (text(&mut rest)?, text(&mut rest)?);
         if name.is_empty() || name.bytes().any(|b| b.is_ascii_uppercase()) {
-            return Err(ProtocolError::Headers("with a name that is not in lower case"));
+            return Err(ProtocolError::Headers("have a name that is not in lower case"));
         }
         if headers.insert(name, value).is_some() {
-            return Err(ProtocolError::Headers("with a name twice"));
+            return Err(ProtocolError::Headers("have a duplicate name"));
         }
     }
-    if rest.is_empty() { Ok(headers) } else { Err(ProtocolError::Headers("longer than they say")) }
+    if rest.is_empty() { Ok(headers) } else { Err(ProtocolError::Headers("are longer than declared")) }
 }
 
 fn number(rest: &mut &[u8]) -> Result<usize, ProtocolError> {
-    let (number, after) = rest.split_first_chunk().ok_or(ProtocolError::Headers("cut short"))?;
+    let (number, after) = rest.split_first_chunk().ok_or(ProtocolError::Headers("are truncated"))?;
     *rest = after;
-    usize::try_from(u32::from_be_bytes(*number)).map_err(|_| ProtocolError::Headers("too long"))
+    usize::try_from(u32::from_be_bytes(*number)).map_err(|_| ProtocolError::Headers("are too long"))
 }
 
 fn text(rest: &mut &[u8]) -> Result<String, ProtocolError> {
     let length = number(rest)?;
-    let (text, after) = rest.split_at_checked(length).ok_or(ProtocolError::Headers("cut short"))?;
+    let (text, after) = rest.split_at_checked(length).ok_or(ProtocolError::Headers("are truncated"))?;
     *rest = after;
-    String::from_utf8(text.to_vec()).map_err(|_| ProtocolError::Headers("that are no text"))
+    String::from_utf8(text.to_vec()).map_err(|_| ProtocolError::Headers("are not UTF-8"))
 }
 
-/// Writes header blocks without compressing them: what a server says in them is nothing, and a compressor would take a
-/// quarter of a megabyte for each connection to say it.
+/// Encodes header blocks without compression: the server's headers are empty, and a compressor
+/// would need 256 KiB per connection.
 #[derive(Debug, Default)]
 pub(super) struct Storer {
     begun: bool,
@@ -113,9 +113,11 @@ impl Storer {
             to.extend(ID.to_be_bytes());
             self.begun = true;
         }
-        // The last one is empty, as a compressor's is that flushes: some readers wait for it before they give anything out.
+        // The last one is empty, as after a flush: some readers wait for it before they return
+        // data.
         for piece in block.chunks(usize::from(u16::MAX)).chain([&[][..]]) {
-            // A stored block that is not the last of the stream: its length, the same inverted, and the bytes.
+            // A stored block that is not the last of the stream: length, inverted length, and the
+            // bytes.
             let length = u16::try_from(piece.len()).unwrap_or(u16::MAX);
             to.push(0);
             to.extend(length.to_le_bytes());
@@ -131,7 +133,7 @@ mod tests {
 
     use super::*;
 
-    /// As clients do it: one compressor with the dictionary, flushed after each block.
+    /// Encodes as clients do: one compressor with the dictionary, flushed after each block.
     struct Deflater(Compress);
 
     impl Deflater {
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_read_one_after_the_other() {
+    fn consecutive_blocks_are_decoded() {
         let (mut deflater, mut inflater) = (Deflater::new(), Inflater::default());
         for headers in [&[("streamtype", "error"), ("port", "80")][..], &[], &[("streamtype", "data")], &[("a", "")]] {
             let read = inflater.read(&deflater.write(&block(headers))).unwrap();
@@ -170,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_read_by_any_decompressor() {
+    fn stored_blocks_are_decoded_by_any_decompressor() {
         let (mut storer, mut inflater) = (Storer::default(), Inflater::default());
         for headers in [&[][..], &[("streamtype", "data"), ("port", "8080")], &[]] {
             let mut bytes = Vec::new();
@@ -181,24 +183,24 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_refused_before_it_unfolds() {
+    fn a_decompression_bomb_is_refused_before_it_is_expanded() {
         let value = "0".repeat(4 << 20);
         let bytes = Deflater::new().write(&block(&[("a", &value)]));
         assert!(bytes.len() < 8 << 10, "{}", bytes.len());
-        assert_eq!(Inflater::default().read(&bytes), Err(ProtocolError::Headers("too long")));
+        assert_eq!(Inflater::default().read(&bytes), Err(ProtocolError::Headers("are too long")));
     }
 
     #[test]
-    fn blocks_that_lie_about_their_content_are_refused() {
+    fn blocks_with_wrong_lengths_or_names_are_refused() {
         let read = |block: &[u8]| Inflater::default().read(&Deflater::new().write(block)).unwrap_err();
-        assert_eq!(read(&[0, 0]), ProtocolError::Headers("cut short"));
-        assert_eq!(read(&[0, 0, 0, 1, 0, 0, 0, 9, b'a']), ProtocolError::Headers("cut short"));
-        assert_eq!(read(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, b'a']), ProtocolError::Headers("cut short"));
-        assert_eq!(read(&[0xff, 0, 0, 0]), ProtocolError::Headers("too many"));
-        assert_eq!(read(&[0, 0, 0, 0, 7]), ProtocolError::Headers("longer than they say"));
-        assert_eq!(read(&block(&[("a", "1"), ("a", "2")])), ProtocolError::Headers("with a name twice"));
-        assert_eq!(read(&block(&[("Port", "1")])), ProtocolError::Headers("with a name that is not in lower case"));
-        assert_eq!(read(&[0, 0, 0, 1, 0, 0, 0, 1, 0xff, 0, 0, 0, 0]), ProtocolError::Headers("that are no text"));
-        assert!(Inflater::default().read(b"no zlib at all").is_err());
+        assert_eq!(read(&[0, 0]), ProtocolError::Headers("are truncated"));
+        assert_eq!(read(&[0, 0, 0, 1, 0, 0, 0, 9, b'a']), ProtocolError::Headers("are truncated"));
+        assert_eq!(read(&[0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff, b'a']), ProtocolError::Headers("are truncated"));
+        assert_eq!(read(&[0xff, 0, 0, 0]), ProtocolError::Headers("are too many"));
+        assert_eq!(read(&[0, 0, 0, 0, 7]), ProtocolError::Headers("are longer than declared"));
+        assert_eq!(read(&block(&[("a", "1"), ("a", "2")])), ProtocolError::Headers("have a duplicate name"));
+        assert_eq!(read(&block(&[("Port", "1")])), ProtocolError::Headers("have a name that is not in lower case"));
+        assert_eq!(read(&[0, 0, 0, 1, 0, 0, 0, 1, 0xff, 0, 0, 0, 0]), ProtocolError::Headers("are not UTF-8"));
+        assert!(Inflater::default().read(b"not zlib at all").is_err());
     }
 }

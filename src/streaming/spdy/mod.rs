@@ -1,4 +1,4 @@
-//! SPDY/3.1, as far as Kubernetes speaks it: framing alone, without any input or output.
+//! SPDY/3.1 framing as Kubernetes uses it, without input or output.
 //!
 //! ```text
 //! control  1 version:15 type:16 | flags:8 length:24 | ...
@@ -16,13 +16,13 @@ pub use headers::Headers;
 
 /// The version in every control frame.
 const VERSION: u16 = 3;
-/// Before the content of every frame.
+/// The length of the header of every frame.
 pub const HEAD: usize = 8;
-/// This side of the stream, or all of it, is over.
+/// The sender will not write to the stream any more.
 const FIN: u8 = 1;
-/// Nobody but whoever opened the stream will write to it.
+/// Only the side that opened the stream will write to it.
 const UNIDIRECTIONAL: u8 = 2;
-/// How much a side may send on a stream before it has to wait, unless it is told otherwise.
+/// The initial window of a stream: how much a side may send before a window update.
 pub const WINDOW: u32 = 64 << 10;
 
 /// Types of control frames.
@@ -37,7 +37,7 @@ mod kind {
     pub(super) const WINDOW_UPDATE: u16 = 9;
 }
 
-/// Why a stream ends at once.
+/// The reason of a reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
     Protocol,
@@ -57,16 +57,16 @@ impl Reason {
     }
 }
 
-/// The other side does not keep to the protocol; the connection is of no use any more.
+/// A violation of the protocol; the connection cannot be used any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    #[error("SPDY of version {0}")]
+    #[error("unsupported SPDY version {0}")]
     Version(u16),
-    #[error("a control frame of type {0}")]
+    #[error("unsupported control frame of type {0}")]
     Kind(u16),
-    #[error("a control frame of type {kind} with {length} bytes")]
+    #[error("control frame of type {kind} with invalid length {length}")]
     Length { kind: u16, length: usize },
-    #[error("a frame for stream 0")]
+    #[error("frame for stream 0")]
     NoStream,
     #[error("headers {0}")]
     Headers(&'static str),

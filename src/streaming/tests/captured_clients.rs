@@ -1,4 +1,5 @@
-//! What a real client sent: crictl's library against crisp itself, recorded on the wire. The bytes are seeds of the fuzzer, too.
+//! Bytes sent by a real client: crictl's library against crisp, recorded on the wire. They are
+//! seeds of the fuzzer, too.
 
 use bytes::BytesMut;
 
@@ -17,12 +18,12 @@ fn events(bytes: &[u8]) -> Vec<Event> {
     while let Some(event) = decoder.next(&mut buffer).unwrap() {
         events.push(event);
     }
-    // A client that ends may be cut off in its last word.
+    // The last frame of a client may be truncated.
     assert!(buffer.len() < 16, "{} bytes are left", buffer.len());
     events
 }
 
-/// The streams that were opened, by number, with one of their headers.
+/// Returns the opened streams by number, with one of their headers.
 fn opened<'a>(events: &'a [Event], header: &str) -> Vec<(u32, &'a str)> {
     let named = |headers: &'a Headers| headers.get(header).map_or("", String::as_str);
     let opened = events.iter().filter_map(|event| match event {
@@ -48,7 +49,7 @@ fn exec_opens_its_streams_in_this_order() {
 }
 
 #[test]
-fn attach_types_and_closes_its_stdin() {
+fn attach_sends_and_closes_its_stdin() {
     let events = events(ATTACH);
     assert_eq!(opened(&events, "streamtype"), [(1, "error"), (3, "stdin"), (5, "stdout"), (7, "stderr")]);
     assert_eq!(written(&events, 3), b"echo -n hello\n");
@@ -56,14 +57,14 @@ fn attach_types_and_closes_its_stdin() {
 }
 
 #[test]
-fn forward_opens_pairs_and_sends_what_it_was_sent() {
+fn forward_opens_pairs_and_sends_its_data() {
     let events = events(FORWARD);
     assert_eq!(opened(&events, "streamtype")[..2], [(1, "error"), (3, "data")]);
     assert_eq!(opened(&events, "requestid")[..2], [(1, "0"), (3, "0")]);
     assert!(written(&events, 3).starts_with(b"GET / HTTP/1.1\r\n"));
 }
 
-/// The messages of a client over WebSocket.
+/// Returns the messages of a client over WebSocket.
 fn messages(bytes: &[u8]) -> Vec<Vec<u8>> {
     let (mut decoder, mut buffer, mut all) = (ws::Decoder::of_client(), BytesMut::from(bytes), Vec::new());
     while let Some(event) = decoder.next(&mut buffer).unwrap() {
@@ -77,7 +78,7 @@ fn messages(bytes: &[u8]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn over_websocket_the_same_is_said_in_channels_and_through_a_tunnel() {
+fn websocket_clients_send_the_same_in_channels_and_in_a_tunnel() {
     assert_eq!(messages(WS_ATTACH), [b"\x00echo -n hello\n".to_vec(), b"\xff\x00".to_vec()]);
     let events = events(&messages(WS_FORWARD).concat());
     assert_eq!(opened(&events, "streamtype")[..2], [(1, "error"), (3, "data")]);

@@ -28,12 +28,12 @@ async fn ports_are_forwarded_in_pairs_of_streams() {
     for _ in 0..3 {
         let forward = forwards.next().await.unwrap();
         ports.push(forward.port);
-        forward.error.tell("nobody listens").await;
+        forward.error.tell("connection refused").await;
     }
     assert_eq!(ports, [81, 80, 82]);
-    // Half a pair is not kept for ever.
+    // Half of a pair is dropped after a timeout.
     client.open(15, &[("streamtype", "data"), ("port", "83"), ("requestid", "2")]).await;
-    let mut told = Vec::new();
+    let mut errors = Vec::new();
     let (next, reset) = tokio::join!(tokio::time::timeout(Duration::from_secs(1), forwards.next()), async {
         let mut reset = Vec::new();
         while reset.last() != Some(&15) {
@@ -41,7 +41,7 @@ async fn ports_are_forwarded_in_pairs_of_streams() {
                 Event::Reset { stream, .. } => reset.push(stream),
                 Event::Data { stream, bytes, .. } if !bytes.is_empty() => {
                     assert!([1, 3, 9].contains(&stream));
-                    told.extend_from_slice(&bytes);
+                    errors.extend_from_slice(&bytes);
                 }
                 _ => {}
             }
@@ -49,12 +49,12 @@ async fn ports_are_forwarded_in_pairs_of_streams() {
         reset
     });
     assert!(next.is_err());
-    assert_eq!(told, b"nobody listens".repeat(3));
+    assert_eq!(errors, b"connection refused".repeat(3));
     reset.iter().for_each(|stream| assert!([5, 7, 11, 13, 15].contains(stream), "{reset:?}"));
 }
 
 #[tokio::test]
-async fn ports_are_forwarded_through_messages_of_websocket() {
+async fn ports_are_forwarded_through_websocket_messages() {
     let (mut client, io) = pair();
     let protocol = http_upgrade::port_forward(&Method::GET, &websocket("SPDY/3.1+portforward.k8s.io")).unwrap().1;
     let mut forwards = port_forward::open(io, protocol, &[], TIMES).await;
@@ -62,7 +62,7 @@ async fn ports_are_forwarded_through_messages_of_websocket() {
     client.encoder.open(1, &[("streamtype", "error"), ("port", "80"), ("requestid", "0")], true, &mut frames);
     client.encoder.open(3, &[("streamtype", "data"), ("port", "80"), ("requestid", "0")], false, &mut frames);
     frames.extend([&data_head(3, true, 2)[..], b"hi"].concat());
-    // However the bytes are cut into messages.
+    // However the bytes are split into messages.
     for piece in frames.chunks(5) {
         say(&mut client.io, ws::BINARY, piece).await;
     }

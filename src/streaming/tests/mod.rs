@@ -1,4 +1,4 @@
-//! Whole sessions over a pipe in memory, against clients that know only the framing.
+//! Whole sessions over an in-memory pipe, with test clients that implement only the framing.
 
 #[cfg(test)]
 mod captured_clients;
@@ -17,7 +17,7 @@ use crate::spdy::{Encoder, Event};
 use crate::{Chunk, Outcome, Size, StreamError, http_upgrade, remote_command, ws};
 
 #[tokio::test]
-async fn a_command_is_heard_answered_and_told_how_it_ended() {
+async fn a_command_gets_input_returns_output_and_sends_its_outcome() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
     client.write(3, b"hello", false).await;
@@ -46,7 +46,7 @@ async fn a_command_is_heard_answered_and_told_how_it_ended() {
 }
 
 #[tokio::test]
-async fn older_clients_are_told_in_words_and_only_of_failures() {
+async fn older_clients_get_a_text_and_only_after_failures() {
     for (outcome, words) in
         [(Outcome::Success, ""), (Outcome::Exit(1), "non-zero exit code"), (Outcome::Failed("x".into()), "x")]
     {
@@ -55,20 +55,20 @@ async fn older_clients_are_told_in_words_and_only_of_failures() {
         let remote = opened(io, "v2.channel.k8s.io").await;
         let RemoteCommand { talk, .. } = remote;
         let (all, ()) = tokio::join!(client.rest(), talk.end(&outcome));
-        let told: Vec<u8> = all
+        let text: Vec<u8> = all
             .iter()
             .flat_map(|event| match event {
                 Event::Data { stream: 1, bytes, .. } => bytes.to_vec(),
                 _ => Vec::new(),
             })
             .collect();
-        let told = String::from_utf8(told).unwrap();
-        assert!(told.contains(words) && told.is_empty() == words.is_empty(), "{told}");
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains(words) && text.is_empty() == words.is_empty(), "{text}");
     }
 }
 
 #[tokio::test]
-async fn every_stream_is_replied_to_before_anything_is_written_to_it() {
+async fn a_reply_is_sent_before_data_on_every_stream() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
     let RemoteCommand { mut stdout, stderr: _stderr, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
@@ -80,7 +80,7 @@ async fn every_stream_is_replied_to_before_anything_is_written_to_it() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_open_its_streams_is_not_waited_for() {
+async fn a_client_that_does_not_open_its_streams_times_out() {
     let (mut client, io) = pair();
     client.open(1, &[("streamtype", "error")]).await;
     assert_eq!(remote_command::open(io, spdy("v4.channel.k8s.io"), ALL, TIMES).await.unwrap_err(), OpenError::Late);
@@ -90,7 +90,7 @@ async fn a_client_that_does_not_open_its_streams_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn what_is_no_stream_of_ours_is_reset() {
+async fn unknown_streams_are_reset() {
     let (mut client, io) = pair();
     client.open(2, &[("streamtype", "error")]).await;
     client.open(1, &[("streamtype", "banana")]).await;
@@ -107,10 +107,10 @@ async fn what_is_no_stream_of_ours_is_reset() {
 }
 
 #[tokio::test]
-async fn a_client_that_vanishes_or_breaks_the_rules_ends_its_streams() {
+async fn a_lost_client_or_a_protocol_violation_ends_the_streams() {
     let bad: [&[u8]; 5] = [
         b"",
-        // Version 2, a type that there is not, a ping of 5 bytes, headers of 16 MiB.
+        // Version 2, an unknown type, a ping of 5 bytes, headers of 16 MiB.
         &[0x80, 2, 0, 6, 0, 0, 0, 4],
         &[0x80, 3, 0, 5, 0, 0, 0, 4],
         &[0x80, 3, 0, 6, 0, 0, 0, 5],
@@ -131,7 +131,7 @@ async fn a_client_that_vanishes_or_breaks_the_rules_ends_its_streams() {
 }
 
 #[tokio::test]
-async fn a_client_that_pings_and_does_not_read_is_left() {
+async fn a_client_that_pings_without_reading_is_disconnected() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
     let RemoteCommand { talk, .. } = opened(io, "v4.channel.k8s.io").await;
@@ -147,12 +147,12 @@ async fn a_client_that_pings_and_does_not_read_is_left() {
     tokio::select! {
         () = flood => {}
         () = talk.gone() => {}
-        () = tokio::time::sleep(Duration::from_secs(20)) => panic!("it is still listened to"),
+        () = tokio::time::sleep(Duration::from_secs(20)) => panic!("the session has not ended"),
     }
 }
 
 #[tokio::test]
-async fn a_connection_on_which_nothing_moves_ends() {
+async fn an_idle_connection_is_closed() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
     let times = Timeouts { idle: Duration::from_millis(50), ..TIMES };
@@ -161,12 +161,12 @@ async fn a_connection_on_which_nothing_moves_ends() {
 }
 
 #[tokio::test]
-async fn pings_are_answered_and_whoever_counts_is_held_to_it() {
+async fn pings_are_answered_and_window_updates_are_respected() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
     let RemoteCommand { mut stdout, stderr: _stderr, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
     client.send(|_, to| Encoder::ping(7, to)).await;
-    // From here on the client counts: 64 KiB and one byte.
+    // The client sends a window update: 64 KiB and one byte.
     client.send(|_, to| Encoder::window(5, 1, to)).await;
     loop {
         match client.next().await.unwrap() {
@@ -184,7 +184,7 @@ async fn pings_are_answered_and_whoever_counts_is_held_to_it() {
         count += bytes.len();
     }
     assert_eq!(count, (64 << 10) + 1);
-    assert!(tokio::time::timeout(Duration::from_millis(50), client.next()).await.is_err(), "no more for now");
+    assert!(tokio::time::timeout(Duration::from_millis(50), client.next()).await.is_err(), "the window is used up");
     client.send(|_, to| Encoder::window(5, 1 << 20, to)).await;
     while count < 100 << 10 {
         let Some(Event::Data { stream: 5, bytes, .. }) = client.next().await else { panic!() };
@@ -194,7 +194,7 @@ async fn pings_are_answered_and_whoever_counts_is_held_to_it() {
 }
 
 #[tokio::test]
-async fn what_is_read_is_told_to_the_client() {
+async fn read_bytes_are_reported_by_window_updates() {
     let (mut client, io) = pair();
     open_all(&mut client).await;
     let RemoteCommand { stdin, talk: _talk, .. } = opened(io, "v4.channel.k8s.io").await;
@@ -217,9 +217,9 @@ async fn what_is_read_is_told_to_the_client() {
     assert_eq!(reader.await.unwrap(), 40 << 10);
 }
 
-/// Frames of WebSocket, masked as a client has to.
+/// Frames of WebSocket, masked as those of clients must be.
 #[tokio::test]
-async fn channels_carry_the_same_and_can_be_closed_one_by_one() {
+async fn channels_carry_streams_and_can_be_closed_separately() {
     let (mut client, io) = pair();
     let protocol = http_upgrade::remote_command(&Method::GET, &websocket("v5.channel.k8s.io")).unwrap().1;
     let wants = StdioOptions { tty: true, stderr: false, ..ALL };
@@ -228,7 +228,7 @@ async fn channels_carry_the_same_and_can_be_closed_one_by_one() {
     assert!(stderr.is_none());
     say(&mut client.io, ws::BINARY, b"\x00typed").await;
     say(&mut client.io, ws::BINARY, b"\x04{\"Width\":80,\"Height\":24}").await;
-    say(&mut client.io, ws::BINARY, b"\x63for nobody").await;
+    say(&mut client.io, ws::BINARY, b"\x63unknown").await;
     say(&mut client.io, ws::BINARY, b"\xff\x00").await;
     let mut stdin = stdin.unwrap();
     assert_eq!(stdin.next().await, Ok(Some(Bytes::from_static(b"typed"))));
@@ -243,7 +243,7 @@ async fn channels_carry_the_same_and_can_be_closed_one_by_one() {
 }
 
 #[tokio::test]
-async fn channels_of_text_are_in_base64() {
+async fn text_channels_are_encoded_in_base64() {
     let (mut client, io) = pair();
     let protocol = http_upgrade::remote_command(&Method::GET, &websocket("base64.channel.k8s.io")).unwrap().1;
     let RemoteCommand { stdin, stdout, talk, .. } = remote_command::open(io, protocol, ALL, TIMES).await.unwrap();
@@ -256,5 +256,5 @@ async fn channels_of_text_are_in_base64() {
     let mut stdout = stdout.unwrap();
     stdout.send(&mut Chunk::of(b"\n")).await.unwrap();
     let (all, ()) = tokio::join!(hear(&mut client.io), talk.end(&Outcome::Success));
-    assert_eq!(all, [b"1".to_vec(), b"1Cg==".to_vec()], "of an older version: success is not told");
+    assert_eq!(all, [b"1".to_vec(), b"1Cg==".to_vec()], "this older version does not send success");
 }

@@ -13,7 +13,7 @@ use crate::{Io, http_upgrade, remote_command, ws};
 pub(super) const TIMES: Timeouts = Timeouts { idle: Duration::from_secs(60), creation: Duration::from_millis(200) };
 pub(super) const ALL: StdioOptions = StdioOptions { stdin: true, stdout: true, stderr: true, tty: false };
 
-/// The other side of a connection that was upgraded to SPDY.
+/// The client side of a connection that was upgraded to SPDY.
 pub(super) struct Client {
     pub(super) io: DuplexStream,
     pub(super) encoder: Encoder,
@@ -43,7 +43,7 @@ impl Client {
         self.io.write_all(&[&data_head(id, fin, bytes.len()), bytes].concat()).await.unwrap();
     }
 
-    /// The next frame; none at the end.
+    /// Returns the next frame; `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.decoder.next(&mut self.buffer).unwrap() {
@@ -55,13 +55,13 @@ impl Client {
         }
     }
 
-    /// All that comes, apart from replies to opened streams and the count of what was read.
+    /// Returns all frames until the end, except replies to opened streams and window updates.
     pub(super) async fn rest(&mut self) -> Vec<Event> {
         let mut all = Vec::new();
         while let Some(event) = self.next().await {
             match (all.last_mut(), event) {
                 (_, Event::Replied { .. } | Event::Window { .. }) => {}
-                // Frames come in parts.
+                // Data frames arrive in parts.
                 (
                     Some(Event::Data { stream: before, bytes: have, fin: false }),
                     Event::Data { stream, bytes, fin: false },
@@ -123,7 +123,7 @@ pub(super) async fn hear(io: &mut DuplexStream) -> Vec<Vec<u8>> {
             }
         }
         if io.read_buf(&mut buffer).await.unwrap() == 0 {
-            panic!("no goodbye");
+            panic!("no close message");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! From bytes to parts of messages.
+//! Decodes frames into parts of messages.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::ProtocolError;
 use super::encode::{BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT};
 
-/// What arrived.
+/// A received event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A part of a message; `first` begins one and `last` ends it.
@@ -19,22 +19,22 @@ pub enum Event {
     Close,
 }
 
-/// Who sends what is read here.
+/// The sender of the frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
-    /// All of whose frames are masked.
+    /// All its frames are masked.
     Client,
-    /// None of whose frames are.
+    /// None of its frames are masked.
     Server,
 }
 
-/// Reads the frames of one side of a connection.
+/// Decodes the frames of one side of a connection.
 #[derive(Debug)]
 pub struct Decoder {
     from: From,
-    /// The frame whose bytes come now.
+    /// The frame that is being received.
     current: Option<Frame>,
-    /// A message began and has not ended.
+    /// A fragmented message is not complete yet.
     within: bool,
 }
 
@@ -42,13 +42,13 @@ pub struct Decoder {
 struct Frame {
     left: u64,
     mask: [u8; 4],
-    /// How many bytes of it have passed, as far as the mask cares.
+    /// The number of decoded bytes modulo the length of the mask.
     turn: usize,
     first: bool,
     last: bool,
 }
 
-/// What stands before the bytes of a frame.
+/// The header of a frame.
 struct Head {
     size: usize,
     last: bool,
@@ -58,19 +58,20 @@ struct Head {
 }
 
 impl Decoder {
-    /// For what a client sends.
+    /// Creates a decoder for frames of a client.
     #[must_use]
     pub fn of_client() -> Self {
         Self { from: From::Client, current: None, within: false }
     }
 
-    /// For what a server sends.
+    /// Creates a decoder for frames of a server.
     #[must_use]
     pub fn of_server() -> Self {
         Self { from: From::Server, ..Self::of_client() }
     }
 
-    /// Takes the next event off the front of `buffer`, if there is one. Never wants more than 139 bytes at once.
+    /// Removes the next event from the front of `buffer`, if there is one. Needs at most 139 bytes
+    /// at once.
     pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Event>, ProtocolError> {
         if let Some(frame) = self.current {
             return Ok(self.piece(frame, buffer));
@@ -158,7 +159,7 @@ impl Decoder {
     }
 }
 
-/// Takes the mask off, or puts it on, from its byte `turn` on; eight bytes at a time.
+/// Applies or removes the mask, starting at its byte `turn`; eight bytes at a time.
 pub(super) fn unmask(bytes: &mut [u8], mut mask: [u8; 4], turn: usize) {
     if mask == [0; 4] {
         return;

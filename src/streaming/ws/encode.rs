@@ -1,4 +1,4 @@
-//! From messages to bytes: each is one frame.
+//! Encodes messages, each as one frame.
 
 use super::decode::unmask;
 
@@ -10,10 +10,10 @@ pub const CLOSE: u8 = 8;
 pub const PING: u8 = 9;
 pub const PONG: u8 = 10;
 
-/// The most that stands before the bytes of a frame that is not masked.
+/// The maximum header length of a frame without mask.
 pub const HEAD_MAX: usize = 10;
 
-/// What stands before `length` bytes of a server's, and how much of it counts.
+/// Returns the header for `length` bytes of a server, and its length.
 #[must_use]
 pub fn head(kind: u8, length: usize) -> ([u8; HEAD_MAX], usize) {
     let mut head = [0; HEAD_MAX];
@@ -37,14 +37,14 @@ pub fn head(kind: u8, length: usize) -> ([u8; HEAD_MAX], usize) {
     (head, size)
 }
 
-/// A whole frame of a server's.
+/// Appends a whole frame of a server.
 pub fn frame(kind: u8, content: &[u8], to: &mut Vec<u8>) {
     let (head, size) = head(kind, content.len());
     to.extend(&head[..size]);
     to.extend(content);
 }
 
-/// A whole frame of a client's.
+/// Appends a whole frame of a client.
 pub fn masked_frame(kind: u8, content: &[u8], mask: [u8; 4], to: &mut Vec<u8>) {
     let (mut head, size) = head(kind, content.len());
     head[1] |= 0x80;

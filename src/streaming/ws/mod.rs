@@ -1,6 +1,7 @@
-//! WebSocket (RFC 6455) on the server's side: framing and handshake, without any input or output.
+//! WebSocket (RFC 6455) framing and handshake on the server's side, without input or output.
 //!
-//! Parts of messages are passed on as they come, so no message is too long for its reader, and none is kept.
+//! Parts of messages are passed on as they arrive, so messages are not buffered and have no maximum
+//! length.
 
 mod accept_key;
 mod decode;
@@ -10,19 +11,19 @@ pub use accept_key::accept;
 pub use decode::{Decoder, Event};
 pub use encode::{BINARY, CLOSE, HEAD_MAX, PING, PONG, TEXT, frame, head, masked_frame};
 
-/// The other side does not keep to the protocol; the connection is of no use any more.
+/// A violation of the protocol; the connection cannot be used any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    #[error("a frame with bits that nobody agreed on")]
+    #[error("frame with reserved bits")]
     Reserved,
-    #[error("a frame of type {0}")]
+    #[error("unsupported frame of type {0}")]
     Kind(u8),
-    #[error("a frame that is not masked as it should be")]
+    #[error("frame with wrong masking")]
     Mask,
-    #[error("a frame of control that is in parts, or longer than 125 bytes")]
+    #[error("control frame that is fragmented or longer than 125 bytes")]
     Control,
-    #[error("a message within a message, or the rest of none")]
+    #[error("new message inside a fragmented one, or continuation without a message")]
     Order,
-    #[error("a frame of {0} bytes")]
+    #[error("frame of {0} bytes")]
     Length(u64),
 }
