@@ -1,22 +1,22 @@
-//! Follows the frames of HTTP/2 along a connection, and mends the HEADERS among them.
+//! Tracks the HTTP/2 frames of a connection, and rewrites the HEADERS frames among them.
 
 use tokio::io::ReadBuf;
 
 use super::hpack;
 
-/// What every client begins with (RFC 9113, section 3.4).
+/// The start of every client connection (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How long the head of a frame is.
+/// The length of a frame header.
 const HEAD: usize = 9;
-/// The longest payload that a client may send, since the server does not offer more.
+/// The longest payload that a client may send; the server does not advertise more.
 const PAYLOAD_MAX: usize = 1 << 14;
-/// The type of frames that begin a request.
+/// The type of frames that start a request.
 const HEADERS: u8 = 1;
-/// Flags of HEADERS: there is padding, and its length before all else; there is a priority.
+/// Flags of HEADERS: padding, whose length is the first byte; priority.
 const PADDED: u8 = 0x08;
 const PRIORITY: u8 = 0x20;
 
-/// How far a connection has come, and the one payload that may be kept back of it.
+/// The position in a connection, and one payload that may be held.
 #[derive(Debug)]
 pub(super) struct Frames {
     next: Next,
@@ -24,31 +24,31 @@ pub(super) struct Frames {
     held: HeldPayload,
 }
 
-/// What the next byte belongs to.
+/// The part of the connection that the next byte belongs to.
 #[derive(Debug, Clone, Copy)]
 enum Next {
-    /// The preface, after so many bytes of it.
+    /// The preface, after this many bytes of it.
     Preface(usize),
-    /// The head of a frame, after so many bytes of it.
+    /// A frame header, after this many bytes of it.
     Head(usize),
-    /// A payload that passes as it is, of which so many bytes are to come.
+    /// A payload that passes unchanged, with this many bytes left.
     Other(usize),
-    /// A payload of HEADERS, with so many bytes in all.
+    /// A HEADERS payload of this total length.
     Headers(usize),
-    /// Nothing that we know.
+    /// Not HTTP/2.
     Unknown,
 }
 
-/// A payload of HEADERS that did not come in one piece.
+/// A HEADERS payload that did not arrive in one piece.
 #[derive(Debug)]
 enum HeldPayload {
     Nothing,
-    /// It has its length already, but only so many bytes have come.
+    /// Allocated in full length, of which only the first bytes have arrived.
     Coming {
         payload: Vec<u8>,
-        came: usize,
+        received: usize,
     },
-    /// So many of its bytes have gone on.
+    /// The number of its bytes that were released.
     Going {
         payload: Vec<u8>,
         gone: usize,
@@ -60,10 +60,10 @@ impl Frames {
         Self { next: Next::Preface(0), head: [0; HEAD], held: HeldPayload::Nothing }
     }
 
-    /// Mends what came next on the connection, and says how many bytes of it may go on.
+    /// Rewrites the next bytes of the connection, and returns how many of them may be passed on.
     ///
-    /// The others are kept. They go on by [`Self::release`] once [`Self::missing`] is filled, and before anything that
-    /// comes after them.
+    /// The others are held. [`Self::release`] passes them on once [`Self::missing`] is filled,
+    /// before any later bytes.
     pub(super) fn pass(&mut self, bytes: &mut [u8]) -> usize {
         let mut passed = 0;
         while passed < bytes.len() {
@@ -101,7 +101,7 @@ impl Frames {
         length
     }
 
-    /// What the head says of what follows it.
+    /// Returns the kind of the payload after the header.
     fn payload(&self) -> Next {
         let [a, b, c, kind, ..] = self.head;
         let length = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
@@ -130,36 +130,37 @@ impl Frames {
     fn hold(&mut self, length: usize, begin: &[u8]) {
         let mut payload = vec![0; length];
         payload[..begin.len()].copy_from_slice(begin);
-        self.held = HeldPayload::Coming { payload, came: begin.len() };
+        self.held = HeldPayload::Coming { payload, received: begin.len() };
     }
 
-    /// Where the next bytes of the connection have to go, while a payload is kept back.
+    /// Returns the buffer for the next bytes of the connection while a payload is held.
     pub(super) fn missing(&mut self) -> Option<&mut [u8]> {
         match &mut self.held {
-            HeldPayload::Coming { payload, came } => Some(&mut payload[*came..]),
+            HeldPayload::Coming { payload, received } => Some(&mut payload[*received..]),
             HeldPayload::Nothing | HeldPayload::Going { .. } => None,
         }
     }
 
-    /// Takes note of so many bytes in [`Self::missing`]; none means that the connection ended, and what there is goes
-    /// on as it is.
-    pub(super) fn came(&mut self, bytes: usize) {
+    /// Records that `bytes` were read into [`Self::missing`]; 0 means the end of the connection,
+    /// and the held bytes are then passed on unchanged.
+    pub(super) fn received(&mut self, bytes: usize) {
         self.held = match std::mem::replace(&mut self.held, HeldPayload::Nothing) {
-            HeldPayload::Coming { mut payload, came } if bytes == 0 => {
+            HeldPayload::Coming { mut payload, received } if bytes == 0 => {
                 self.next = Next::Unknown;
-                payload.truncate(came);
+                payload.truncate(received);
                 HeldPayload::Going { payload, gone: 0 }
             }
-            HeldPayload::Coming { mut payload, came } if came + bytes == payload.len() => {
+            HeldPayload::Coming { mut payload, received } if received + bytes == payload.len() => {
                 self.headers(&mut payload);
                 HeldPayload::Going { payload, gone: 0 }
             }
-            HeldPayload::Coming { payload, came } => HeldPayload::Coming { payload, came: came + bytes },
+            HeldPayload::Coming { payload, received } => HeldPayload::Coming { payload, received: received + bytes },
             held @ (HeldPayload::Nothing | HeldPayload::Going { .. }) => held,
         };
     }
 
-    /// Puts what was kept back, and is complete, into `into` as far as there is room; false if there is no such thing.
+    /// Copies a held, complete payload to `into` as far as there is space; returns false if there
+    /// is none.
     pub(super) fn release(&mut self, into: &mut ReadBuf<'_>) -> bool {
         let HeldPayload::Going { payload, gone } = &mut self.held else { return false };
         let rest = &payload[*gone..];
@@ -173,7 +174,7 @@ impl Frames {
     }
 }
 
-/// The header block in a payload of HEADERS, without what the flags put around it.
+/// Returns the header block in a HEADERS payload, without padding and priority.
 fn block(flags: u8, payload: &mut [u8]) -> Option<&mut [u8]> {
     let (mut begin, mut end) = (0, payload.len());
     if flags & PADDED != 0 {

@@ -1,21 +1,21 @@
-//! Finds `:authority` in a header block as RFC 7541 (HPACK) writes it, and mends it where it is.
+//! Finds `:authority` in an HPACK header block (RFC 7541) and rewrites its value.
 
 use std::ops::Range;
 
-/// The place of `:authority` among the names that both sides know from the start.
+/// The index of `:authority` in the static table.
 const STATIC_INDEX: usize = 1;
-/// The name spelled out, as gRPC's C core does.
+/// The name as a literal, as gRPC's C core sends it.
 const NAME: &[u8] = b":authority";
-/// The name in Huffman's code, which has only one way to write it.
+/// The name in Huffman code, whose encoding is unique.
 const NAME_IN_HUFFMAN: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 
-/// The codes for `%`, `/` and `-`, all of six bits.
+/// The length of the codes of `%`, `/` and `-`, in bits.
 const SIX: usize = 6;
 const PERCENT: u32 = 0b01_0101;
 const SLASH: u32 = 0b01_1000;
 const DASH: u32 = 0b01_0110;
-/// The last code of each length in bits. Codes are counted through from short to long, so one has the first length for
-/// which it is not too large. Longer ones have no place in the name of a host.
+/// The last code of each length in bits. Codes increase with their length, so the length of a code
+/// is the first whose last code is not smaller.
 const LAST_CODES: [(usize, u32); 10] = [
     (5, 0x09),
     (6, 0x2d),
@@ -29,17 +29,18 @@ const LAST_CODES: [(usize, u32); 10] = [
     (15, 0x7ffe),
 ];
 
-/// Puts `-` for each `%` and `/` in the values of `:authority` that the block spells out; nothing moves.
+/// Replaces each `%` and `/` by `-` in literal values of `:authority`; no length changes.
 ///
-/// What cannot be understood stays as it is, with all that follows it. So does a value whose name is given by its place
-/// in the dynamic table, which is not kept here.
+/// From a field that cannot be parsed on, the rest stays unchanged. So does a value whose name is
+/// an index of the dynamic table, which is not tracked here.
 pub(super) fn rewrite_authority(block: &mut [u8]) {
     let mut walk = Walk { block, at: 0 };
-    // Each field is a byte at least, so this ends.
+    // Each field has at least one byte, so this terminates.
     while walk.field().is_some() {}
 }
 
-/// A way through a header block; every step gives `None` where the block ends too early or makes no sense.
+/// A parser of a header block; every step returns `None` if the block ends too early or is
+/// malformed.
 struct Walk<'a> {
     block: &'a mut [u8],
     at: usize,
@@ -52,13 +53,13 @@ struct Text {
 }
 
 impl Walk<'_> {
-    /// Goes over one field, and mends it if it is the one.
+    /// Parses one field, and rewrites it if it is `:authority`.
     fn field(&mut self) -> Option<()> {
         let is_authority = match *self.block.get(self.at)? {
-            // A field from the tables, or the size of the dynamic one.
+            // An indexed field, or a size update of the dynamic table.
             0x80.. => return self.integer(7).map(drop),
             0x20..=0x3f => return self.integer(5).map(drop),
-            // A value that is to be put into the dynamic table, and one that is not.
+            // A literal value, with and without indexing.
             0x40..=0x7f => self.name(6)?,
             0x00..=0x1f => self.name(4)?,
         };
@@ -70,7 +71,8 @@ impl Walk<'_> {
         Some(())
     }
 
-    /// Goes over the name of a field, whose index has so many bits in its first byte: is it `:authority`?
+    /// Parses the name of a field, whose index has `bits` bits in its first byte; returns whether
+    /// it is `:authority`.
     fn name(&mut self, bits: u32) -> Option<bool> {
         match self.integer(bits)? {
             0 => {
@@ -89,7 +91,7 @@ impl Walk<'_> {
         (range.end <= self.block.len()).then_some(Text { huffman, range })
     }
 
-    /// A number that begins in the lower `bits` of a byte; none of more than five bytes, which h2 refuses too.
+    /// Parses an integer that begins in the lower `bits` of a byte; at most five bytes, as in h2.
     fn integer(&mut self, bits: u32) -> Option<usize> {
         let most = 0xff_usize >> (8 - bits);
         let first = usize::from(self.byte()?) & most;
@@ -124,7 +126,7 @@ fn rewrite_huffman(value: &mut [u8]) {
     let mut at = 0;
     while let Some((length, code)) = code_at(value, at) {
         if length == SIX && matches!(code, PERCENT | SLASH) {
-            // What differs between the two codes, at its place in the first of up to two bytes.
+            // The difference of the two codes, at its position in up to two bytes.
             let change = ((code ^ DASH) << (32 - SIX - at % 8)).to_be_bytes();
             for (byte, change) in value.iter_mut().skip(at / 8).zip(change) {
                 *byte ^= change;
@@ -134,7 +136,7 @@ fn rewrite_huffman(value: &mut [u8]) {
     }
 }
 
-/// The length of the code that begins at a bit, and the code; the padding at the end is none.
+/// Returns length and value of the code that begins at a bit; `None` for the padding at the end.
 fn code_at(value: &[u8], at: usize) -> Option<(usize, u32)> {
     let byte = |n: usize| value.get(at / 8 + n).copied().unwrap_or(0xff);
     let ahead = u32::from_be_bytes([byte(0), byte(1), byte(2), 0]) << (at % 8);

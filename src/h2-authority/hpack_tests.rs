@@ -2,13 +2,13 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The three ways to write a field with its value: for the dynamic table, not for it, and never for any.
+/// The three representations of a literal field: with indexing, without indexing, never indexed.
 const WAYS: [u8; 3] = [0x40, 0x00, 0x10];
 
-/// The first and the last printable character of each length in Huffman's code.
+/// The first and the last printable character of each code length in Huffman code.
 const ENDS: &str = "0t u:z&Z!?'|#>$~^}<{";
 
-/// How Huffman's code writes those and a few others (RFC 7541, appendix B).
+/// Returns the Huffman code of those and a few other characters (RFC 7541, appendix B).
 fn code(character: char) -> &'static str {
     match character {
         '0' => "00000",
@@ -53,7 +53,7 @@ fn code(character: char) -> &'static str {
     }
 }
 
-/// A number after the upper bits of its first byte.
+/// Encodes an integer after the upper bits of its first byte.
 fn integer(upper: u8, most: usize, number: usize) -> Vec<u8> {
     let byte = |n: usize| u8::try_from(n).unwrap();
     if number < most {
@@ -80,7 +80,7 @@ fn text(text: &str, huffman: bool) -> Vec<u8> {
     [integer(0x80, 0x7f, bits.len() / 8), bytes.collect()].concat()
 }
 
-/// A field as a client may write it.
+/// A field as a client may send it.
 #[derive(Debug, Clone)]
 enum Field {
     FromTable(usize),
@@ -112,7 +112,7 @@ impl Field {
         }
     }
 
-    /// The same with another `:authority`, if it is one.
+    /// Returns the same field with a rewritten value, if it is `:authority`.
     fn mended(&self) -> Self {
         let mut field = self.clone();
         if let (true, Self::Known { value, .. } | Self::Spelled { value, .. }) = (self.is_authority(), &mut field) {
@@ -128,7 +128,7 @@ fn mended(block: &[u8]) -> Vec<u8> {
     block
 }
 
-/// Every way to write `:authority` with this value, and how it should become.
+/// Returns every representation of `:authority` with this value.
 fn authorities(value: &str) -> impl Iterator<Item = Field> {
     let ways = WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]);
     ways.flat_map(|(way, huffman)| {
@@ -144,7 +144,7 @@ fn authorities(value: &str) -> impl Iterator<Item = Field> {
 }
 
 #[test]
-fn a_path_becomes_the_name_of_a_host_however_it_is_written() {
+fn a_path_becomes_a_host_name_in_every_representation() {
     for path in ["%2Frun%2Fcrisp%2Fcrisp.sock", "/run/crisp/crisp.sock", "run%2Fcrisp", "%", "/", "/%/%//", ""] {
         for field in authorities(path) {
             assert_eq!(mended(&field.written()), field.mended().written(), "{field:?}");
@@ -165,14 +165,14 @@ fn a_character_is_found_after_codes_of_every_length() {
 }
 
 #[test]
-fn a_value_of_many_bytes_is_mended_to_its_end() {
+fn a_long_value_is_rewritten_to_its_end() {
     for field in authorities(&"%2Frun".repeat(500)) {
         assert_eq!(mended(&field.written()), field.mended().written(), "{field:?}");
     }
 }
 
 #[test]
-fn a_code_that_no_host_has_ends_the_mending() {
+fn a_code_that_is_not_in_host_names_stops_the_rewrite() {
     let field = |value| Field::Known { way: 0x40, name: 1, value, huffman: true }.written();
     assert_eq!(mended(&field("/\\/".to_owned())), field("-\\/".to_owned()));
 }
@@ -182,7 +182,7 @@ fn other_fields_keep_their_slashes() {
     for way in WAYS {
         for huffman in [false, true] {
             let value = "/run%2F".to_owned();
-            // A path, a field of the dynamic table, and names that are only nearly the one.
+            // A path, a field of the dynamic table, and names that are similar to `:authority`.
             let known = [4, 62].map(|name| Field::Known { way, name, value: value.clone(), huffman });
             let spelled = [":path", "authority", ":authorit", ":authorityy", ""].map(|name| Field::Spelled {
                 way,
@@ -199,7 +199,7 @@ fn other_fields_keep_their_slashes() {
 }
 
 #[test]
-fn a_block_that_breaks_off_stays_as_it_is_from_there() {
+fn a_truncated_block_stays_unchanged_from_there() {
     for field in authorities("/run%2F") {
         let (block, whole) = (field.written(), field.mended().written());
         for length in 0..block.len() {
@@ -211,12 +211,12 @@ fn a_block_that_breaks_off_stays_as_it_is_from_there() {
 }
 
 #[test]
-fn a_number_without_end_ends_the_walk() {
+fn an_overlong_integer_stops_the_parser() {
     let authority = b"\x41\x01/";
     for first in [0xff, 0x7f, 0x3f, 0x1f, 0x0f] {
         let long = |bytes| [vec![first], vec![0x80; bytes], vec![0], authority.to_vec()].concat();
         assert_eq!(mended(&long(4)), long(4));
-        // A field of one index or size; the others go on with a value.
+        // A field that is only an index or size; the others continue with a value.
         if matches!(first, 0xff | 0x3f) {
             assert!(mended(&long(3)).ends_with(b"\x41\x01-"));
         }
@@ -251,14 +251,14 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_too_strange(block in proptest::collection::vec(any::<u8>(), 0..600)) {
+    fn random_blocks_do_not_panic(block in proptest::collection::vec(any::<u8>(), 0..600)) {
         let once = mended(&block);
         prop_assert_eq!(once.len(), block.len());
         prop_assert_eq!(mended(&once), once);
     }
 
     #[test]
-    fn no_authority_is_too_strange(
+    fn random_authorities_do_not_panic(
         way in proptest::sample::select(&WAYS[..]),
         huffman in any::<bool>(),
         value in proptest::collection::vec(any::<u8>(), 0..120),

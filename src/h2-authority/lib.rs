@@ -1,16 +1,19 @@
-//! Lets in clients that take the path of a socket for the host they talk to.
+//! Accepts clients that send the path of a socket as `:authority`.
 //!
-//! Over a Unix socket there is no host to name in `:authority`. Most clients say `localhost`, but those built on gRPC's
-//! C core (Python, C++, Ruby) and a few others, such as the kubelet where it talks to plugins, give the path of the socket, as
-//! it is or with `%2F` for each slash. That is no host: h2 resets the stream, and has no setting for it. Servers written in Go never look.
+//! A connection over a Unix socket has no host name for `:authority`. Most clients send
+//! `localhost`, but those built on gRPC's C core (Python, C++, Ruby) and a few others, such as the
+//! kubelet as a client of plugins, send the path of the socket, as it is or with `%2F` for each
+//! slash. That is not a valid host: h2 resets the stream, and has no setting for it. Servers in Go
+//! do not check it.
 //!
-//! So the bytes of a connection go through here first. In the HEADERS frames among them, each `%` and `/` of
-//! `:authority` becomes a `-`. That is as long as before, in plain text and in Huffman's code, so no length in a frame
-//! or a header block changes, and the dynamic tables of both sides stay in step. Only the first request of a connection
-//! spells the host out; the others cost a look at the head of each frame and at the first byte of each field.
+//! This crate filters the bytes of a connection. In HEADERS frames, it replaces each `%` and `/` of
+//! `:authority` by `-`. The length stays the same, in plain text and in Huffman code, so no length
+//! in a frame or header block changes, and the dynamic tables of both sides stay in sync. Only the
+//! first request of a connection has the host as a literal; for the others the filter only reads
+//! each frame header and the first byte of each field.
 //!
-//! Limits: a value that goes on in a CONTINUATION frame is not mended, nor is one whose name is given by its place in
-//! the dynamic table. What is malformed passes as it is, for h2 to judge.
+//! Limits: a value that continues in a CONTINUATION frame is not rewritten, nor one whose name is
+//! an index of the dynamic table. Malformed input passes unchanged; h2 handles it.
 #![forbid(unsafe_code)]
 
 mod frames;
@@ -24,7 +27,7 @@ use frames::Frames;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tonic::transport::server::Connected;
 
-/// A connection on which `:authority` can be the name of a host.
+/// A connection whose `:authority` is rewritten to a valid host name.
 #[derive(Debug)]
 pub struct AuthorityRewriter<S> {
     stream: S,
@@ -55,17 +58,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for AuthorityRewriter<S> {
             if let Some(missing) = frames.missing() {
                 let mut missing = ReadBuf::new(missing);
                 ready!(Pin::new(&mut *stream).poll_read(cx, &mut missing))?;
-                let came = missing.filled().len();
-                frames.came(came);
+                let received = missing.filled().len();
+                frames.received(received);
                 continue;
             }
             let before = into.filled().len();
             ready!(Pin::new(&mut *stream).poll_read(cx, into))?;
-            let came = &mut into.filled_mut()[before..];
-            let ended = came.is_empty();
-            let passed = frames.pass(came);
+            let received = &mut into.filled_mut()[before..];
+            let ended = received.is_empty();
+            let passed = frames.pass(received);
             into.set_filled(before + passed);
-            // Nothing at all would mean the end.
+            // Returning no bytes would mean the end.
             if passed > 0 || ended {
                 return Poll::Ready(Ok(()));
             }

@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 
 use super::*;
 
-/// What gRPC for Python sends to call Version twice over `/run/crisp/crisp.sock`.
+/// Bytes that gRPC for Python sends to call Version twice over `/run/crisp/crisp.sock`.
 const PYTHON: &[u8] = b"\
     PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
     \x00\x00$\x04\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x03\x00\x00\x00\x00\x00\x04\x00@\x00\x00\x00\
@@ -25,7 +25,8 @@ const PYTHON: &[u8] = b"\
     \x00\x00\x04\x08\x00\x00\x00\x00\x03\x00\x00\x00\x05\
     \x00\x00\x05\x00\x01\x00\x00\x00\x03\x00\x00\x00\x00\x00\
     \x00\x00\x04\x08\x00\x00\x00\x00\x00\x00\x00\x00\x1e";
-/// What curl sends for such a call with `%2Frun%2Fcrisp%2Fcrisp.sock` as the host, in Huffman's code.
+/// Bytes that curl sends for such a call with `%2Frun%2Fcrisp%2Fcrisp.sock` as the host, in Huffman
+/// code.
 const CURL: &[u8] = b"\
     PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\
     \x00\x00\x12\x04\x00\x00\x00\x00\x00\x00\x03\x00\x00\x00d\x00\x04\x02\x00\x00\x00\x00\x02\x00\x00\x00\x00\
@@ -35,20 +36,20 @@ const CURL: &[u8] = b"\
     */*_\x8b\x1du\xd0b\r&=LMed@\x02te\x86M\x835\x05\xb1\x1f\x0f\r\x015\
     \x00\x00\x05\x00\x01\x00\x00\x00\x01\x00\x00\x00\x00\x00\
     \x00\x00\x00\x04\x01\x00\x00\x00\x00";
-/// The host in there, and what it should become: `-2Frun-2Fcrisp-2Fcrisp.sock`.
+/// The host in `CURL`, which becomes `-2Frun-2Fcrisp-2Fcrisp.sock`.
 const CURL_HOST: &[u8] = b"TXl\xb6\xa5E\x84\x96\x19\x15\xaa,$\xb0\xc8\xadt\x1c\x9d\x7f";
 const CURL_MENDED: &[u8] = b"XXl\xb6\xa5\x85\x84\x96\x19\x15\xac,$\xb0\xc8\xadt\x1c\x9d\x7f";
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// `bytes` with the only `old` in them made `new`.
+/// Returns `bytes` with their only `old` replaced by `new`.
 fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
     let found: Vec<usize> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(old)).collect();
     assert_eq!(found.len(), 1);
     [&bytes[..found[0]], new, &bytes[found[0] + old.len()..]].concat()
 }
 
-/// The two connections, and how they should come out.
+/// Returns the two connections, and their expected output.
 fn captured() -> [(&'static [u8], Vec<u8>); 2] {
     let python = replaced(PYTHON, b"run%2Fcrisp%2Fcrisp.sock", b"run-2Fcrisp-2Fcrisp.sock");
     [(PYTHON, python), (CURL, replaced(CURL, CURL_HOST, CURL_MENDED))]
@@ -59,12 +60,12 @@ fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     [&length[..], &[kind, flags, 0, 0, 0, 1], payload].concat()
 }
 
-/// A connection with these frames.
+/// Returns a connection with these frames.
 fn connection(frames: &[Vec<u8>]) -> Vec<u8> {
     [PREFACE, &frames.concat()].concat()
 }
 
-/// A stream on which bytes come in pieces, with a pause before each.
+/// A stream that returns its bytes in pieces, with a pause before each.
 #[derive(Debug)]
 struct Pieces {
     pieces: VecDeque<Vec<u8>>,
@@ -92,7 +93,7 @@ fn clock() -> Runtime {
     tokio::runtime::Builder::new_current_thread().build().unwrap()
 }
 
-/// What a reader gets who has room for so many bytes at a time.
+/// Returns the bytes read with a buffer of `room` bytes.
 fn read(clock: &Runtime, pieces: impl IntoIterator<Item = Vec<u8>>, room: usize) -> Vec<u8> {
     // An empty piece would be the end.
     let pieces = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
@@ -109,13 +110,13 @@ fn read(clock: &Runtime, pieces: impl IntoIterator<Item = Vec<u8>>, room: usize)
     })
 }
 
-/// What comes out when all of it comes at once.
+/// Returns the output when all bytes arrive at once.
 fn passed(bytes: &[u8]) -> Vec<u8> {
     read(&clock(), [bytes.to_vec()], bytes.len().max(1))
 }
 
 #[test]
-fn real_clients_are_mended_wherever_their_bytes_are_split() {
+fn bytes_of_real_clients_are_rewritten_wherever_they_are_split() {
     let clock = clock();
     for (bytes, expected) in captured() {
         for at in 0..=bytes.len() {
@@ -126,7 +127,7 @@ fn real_clients_are_mended_wherever_their_bytes_are_split() {
 }
 
 #[test]
-fn real_clients_are_mended_in_pieces_and_buffers_of_every_size() {
+fn bytes_of_real_clients_are_rewritten_in_pieces_and_buffers_of_every_size() {
     let clock = clock();
     for (bytes, expected) in captured() {
         for size in 1..=bytes.len() {
@@ -139,14 +140,14 @@ fn real_clients_are_mended_in_pieces_and_buffers_of_every_size() {
 }
 
 #[test]
-fn what_was_mended_stays_as_it_is() {
+fn rewriting_twice_changes_nothing() {
     for (_, expected) in captured() {
         assert_eq!(passed(&expected), expected);
     }
 }
 
 #[test]
-fn what_does_not_begin_as_http2_passes_as_it_is() {
+fn a_connection_that_is_not_http2_passes_unchanged() {
     let request = frame(1, 4, b"\x41\x01/");
     for begin in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\rX", &[PREFACE, PREFACE].concat()]
     {
@@ -157,7 +158,7 @@ fn what_does_not_begin_as_http2_passes_as_it_is() {
 }
 
 #[test]
-fn padding_and_priority_are_not_taken_for_fields() {
+fn padding_and_priority_are_not_parsed_as_fields() {
     let pad = b"\x41\x01/";
     for (flags, payload, mended) in [
         (0x04, b"\x41\x01/".to_vec(), b"\x41\x01-".to_vec()),
@@ -171,7 +172,7 @@ fn padding_and_priority_are_not_taken_for_fields() {
 }
 
 #[test]
-fn frames_that_break_their_own_bounds_pass_as_they_are() {
+fn frames_with_invalid_lengths_pass_unchanged() {
     let after = frame(1, 4, b"\x41\x01/");
     for (flags, payload) in [
         (0x0c, &b""[..]),
@@ -189,7 +190,7 @@ fn frames_that_break_their_own_bounds_pass_as_they_are() {
 }
 
 #[test]
-fn other_frames_pass_as_they_are() {
+fn other_frames_pass_unchanged() {
     for kind in (0..=255).filter(|&kind| kind != 1) {
         let bytes = connection(&[
             frame(kind, 4, b"\x41\x01/"),
@@ -201,14 +202,14 @@ fn other_frames_pass_as_they_are() {
 }
 
 #[test]
-fn a_request_that_goes_on_in_another_frame_is_mended_as_far_as_it_is_here() {
+fn a_request_with_a_continuation_is_rewritten_in_its_first_frame() {
     let begin = |host: &[u8]| frame(1, 0, &[b"\x83\x41\x02", host, b"\x40\x05x-"].concat());
     let end = frame(9, 4, b"yz%\x41\x01/");
     assert_eq!(passed(&connection(&[begin(b"/%"), end.clone()])), connection(&[begin(b"--"), end]));
 }
 
 #[test]
-fn the_longest_frame_is_mended_and_a_longer_one_is_not_kept_back() {
+fn the_longest_frame_is_rewritten_and_a_longer_one_is_not_held() {
     let clock = clock();
     let block = |host: &[u8], length: usize| [b"\x41\x03", host, &[0x82; 1 << 15][..length - 5]].concat();
     let bytes = connection(&[frame(1, 4, &block(b"/%/", 1 << 14))]);
@@ -223,7 +224,7 @@ fn the_longest_frame_is_mended_and_a_longer_one_is_not_kept_back() {
 }
 
 #[test]
-fn a_connection_that_ends_within_a_request_ends_with_what_came() {
+fn a_connection_that_ends_within_a_request_returns_all_its_bytes() {
     let clock = clock();
     let bytes = connection(&[frame(1, 4, b"\x41\x01/\x82\x83")]);
     for length in PREFACE.len()..bytes.len() {
@@ -234,7 +235,7 @@ fn a_connection_that_ends_within_a_request_ends_with_what_came() {
 }
 
 #[tokio::test]
-async fn what_was_read_before_in_the_same_buffer_stays() {
+async fn earlier_content_of_the_read_buffer_is_kept() {
     let bytes = connection(&[frame(1, 4, b"\x41\x01/")]);
     let mut stream = AuthorityRewriter::new(bytes.as_slice());
     let mut all = b"before".to_vec();
@@ -243,7 +244,7 @@ async fn what_was_read_before_in_the_same_buffer_stays() {
 }
 
 #[tokio::test]
-async fn the_way_out_and_the_knowledge_of_the_client_are_the_streams_own() {
+async fn writes_and_connect_info_are_passed_to_the_stream() {
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let mut stream = AuthorityRewriter::new(ours);
     assert!(stream.is_write_vectored());
@@ -266,7 +267,8 @@ fn bytes(length: std::ops::Range<usize>) -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(any::<u8>(), length)
 }
 
-/// A frame of any kind, with a payload that is often a request's, and sometimes none that its head says.
+/// Returns a frame of any type, often with the payload of a request, and sometimes with a wrong
+/// length.
 fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     let request = proptest::sample::select(vec![&b"\x41\x02/%"[..], b"\x01\x81\x57", b"\x00\x0a:authority\x01/"]);
     let payload = (bytes(0..20), request, bytes(0..20))
@@ -284,7 +286,7 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// `bytes` in pieces whose sizes come round and round.
+/// Splits `bytes` into pieces of these sizes, repeated.
 fn cut(bytes: &[u8], sizes: &[usize]) -> Vec<Vec<u8>> {
     let mut rest = bytes;
     let mut pieces = Vec::new();
@@ -303,7 +305,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_connection_is_too_strange(
+    fn splitting_and_repetition_do_not_change_the_result(
         preface in prop_oneof![9 => Just(PREFACE.to_vec()), 1 => bytes(0..30)],
         frames in proptest::collection::vec(any_frame(), 0..8),
         sizes in proptest::collection::vec(1..400_usize, 1..6),
@@ -313,13 +315,13 @@ proptest! {
         let clock = clock();
         let whole = passed(&bytes);
         prop_assert_eq!(whole.len(), bytes.len());
-        // How it comes makes no difference, nor does a second time.
+        // The split does not change the result, and rewriting is idempotent.
         prop_assert_eq!(&read(&clock, cut(&bytes, &sizes), room), &whole);
         prop_assert_eq!(&passed(&whole), &whole);
     }
 
     #[test]
-    fn nothing_but_requests_is_touched(
+    fn only_requests_are_changed(
         frames in proptest::collection::vec((0..12_u8, any::<u8>(), bytes(0..300)), 0..8),
     ) {
         let written: Vec<Vec<u8>> = frames.iter().map(|(kind, flags, payload)| frame(*kind, *flags, payload)).collect();
