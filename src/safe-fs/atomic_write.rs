@@ -1,4 +1,4 @@
-//! Small files that are replaced whole.
+//! Atomic replacement of small files.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,21 +12,22 @@ use serde::de::DeserializeOwned;
 
 use crate::FileError;
 
-/// Replaces `path` with `value` as JSON, whole or not at all. Does not sync: the state directory is a tmpfs.
+/// Replaces `path` atomically with `value` as JSON. Does not sync: the state directory is a tmpfs.
 pub fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
     let bytes = serde_json::to_vec(value).map_err(|e| FileError::Write { path: path.to_owned(), source: e.into() })?;
     write(path, &bytes)
 }
 
-/// Replaces `path` with `bytes`, whole or not at all. Does not sync.
+/// Replaces `path` atomically with `bytes`. Does not sync.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     let failed = |source| FileError::Write { path: path.to_owned(), source };
     let new = new_name(path);
     fs::write(&new, bytes).and_then(|()| fs::rename(&new, path)).map_err(failed)
 }
 
-/// [`write_json`] for a file that no process reads meanwhile: exchanges the old and the new file and reuses the old one at
-/// the next call. On a disk, a rename over an existing file or a truncation makes ext4 write the data out at once.
+/// Does the same as [`write_json`] for a file that no process reads at the same time: exchanges the
+/// old and the new file and reuses the old one at the next call. On a disk, a rename over an
+/// existing file or a truncation makes ext4 write the data immediately.
 pub fn overwrite_json<T: Serialize>(path: &Path, value: &T) -> Result<(), FileError> {
     let failed = |source| FileError::Write { path: path.to_owned(), source };
     let bytes = serde_json::to_vec(value).map_err(|e| failed(e.into()))?;
@@ -47,7 +48,7 @@ fn new_name(path: &Path) -> PathBuf {
     name.into()
 }
 
-/// Reads a file as JSON; `None` when it does not exist.
+/// Reads a file as JSON; returns `None` if it does not exist.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
     match fs::read(path) {

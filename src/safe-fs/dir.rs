@@ -25,7 +25,7 @@ pub fn chown(path: &Path, uid: Option<u32>, gid: Option<u32>) -> Result<(), File
     given.map_err(|source| FileError::Write { path: path.to_owned(), source })
 }
 
-/// Returns the names in a directory; empty when it does not exist.
+/// Returns the names in a directory; empty if it does not exist.
 pub fn list_names(path: &Path) -> Result<Vec<String>, FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
     let entries = match fs::read_dir(path) {
@@ -46,7 +46,8 @@ pub fn remove_file(path: &Path) -> Result<(), FileError> {
     }
 }
 
-/// Removes a directory and everything in it, also where a container wrote it. A missing one is not an error.
+/// Removes a directory and everything in it, even if a container wrote it. A missing one is not an
+/// error.
 pub fn remove_dir(path: &Path) -> Result<(), FileError> {
     remove_tree::remove_tree(path).map_err(|source| FileError::Remove { path: path.to_owned(), source })
 }

@@ -8,7 +8,7 @@ use model::{ErrorClass, ErrorKind};
 /// A file or directory that could not be read or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    #[error("making the directory {path}")]
+    #[error("creating the directory {path}")]
     MakeDir { path: PathBuf, source: io::Error },
     #[error("writing {path}")]
     Write { path: PathBuf, source: io::Error },

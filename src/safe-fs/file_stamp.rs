@@ -16,7 +16,7 @@ pub struct FileStamp {
 }
 
 impl FileStamp {
-    /// The stamp of the file at `path`; `None` where it does not exist or cannot be read.
+    /// Reads the stamp of the file at `path`; `None` if it does not exist or cannot be read.
     pub fn read(path: &Path) -> Option<Self> {
         std::fs::metadata(path).ok().map(|meta| Self::of(&meta))
     }
@@ -32,7 +32,7 @@ impl FileStamp {
         }
     }
 
-    /// The time of the last change of content or metadata, as seconds and nanoseconds.
+    /// Returns the time of the last change of content or metadata, as seconds and nanoseconds.
     pub fn changed(&self) -> (i64, i64) {
         self.changed
     }

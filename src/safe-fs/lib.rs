@@ -1,9 +1,10 @@
 //! File operations for state directories and for trees that containers control.
 //!
-//! [`atomic_write`] replaces small files whole, [`dir`] creates and lists directories, [`file_stamp`] detects changed
-//! files, [`log_file`] opens the logs of containers, [`process_lock`] keeps a directory for one process. [`remove_tree`] and
-//! [`tree_walk`] handle trees of any depth that a container may change at the same time:
-//! they never recurse and never follow a symbolic link.
+//! [`atomic_write`] replaces small files atomically, [`dir`] creates and lists directories,
+//! [`file_stamp`] detects changed files, [`log_file`] opens the logs of containers,
+//! [`process_lock`] locks a directory for one process. [`remove_tree`] and [`tree_walk`] handle
+//! trees of any depth that a container may change at the same time: they never recurse and never
+//! follow a symbolic link.
 #![forbid(unsafe_code)]
 
 pub mod atomic_write;

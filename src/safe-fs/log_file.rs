@@ -1,4 +1,4 @@
-//! Opening a container's log in a directory that is not ours.
+//! Opens a container's log in a directory that other programs can write to.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use model::{ErrorClass, ErrorKind};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, openat2};
 
-/// A log that cannot be opened.
+/// A log that could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     #[error("sandbox_config.log_directory: {path}")]
@@ -28,13 +28,14 @@ impl ErrorClass for LogError {
     }
 }
 
-/// Opens the log for appending. Neither `..` nor a symbolic link leads it out of the pod's directory, which is no link
-/// itself; what is above that is the host's affair. A pipe or a device in the log's place is not waited for.
+/// Opens the log for appending. Neither `..` nor a symbolic link can lead outside of the pod's
+/// directory, which must not be a link itself; the directories above it belong to the host. A pipe
+/// or device in place of the log does not block.
 ///
-/// The file system may hang, and the calling thread with it.
+/// The file system may hang, and then the calling thread hangs, too.
 pub fn open_log(directory: &Path, path: &Path) -> Result<File, LogError> {
     let above = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    // Without what would have the kernel follow a link at the end all the same.
+    // Without a trailing slash, with which the kernel would follow a link at the end.
     let plain: PathBuf = directory.components().collect();
     let directory_fd = rustix::fs::open(&plain, above, Mode::empty())
         .map_err(|e| LogError::Directory { path: directory.to_owned(), source: e.into() })?;

@@ -1,9 +1,10 @@
-//! A lock on a directory that one process at a time holds, and that a killed process cannot keep.
+//! A lock on a directory for one process, which a killed process cannot keep.
 //!
-//! The lock is a `flock`, so it goes with its process, however that ends. While a thread of a killed process waits in the kernel,
-//! for a disk that hangs perhaps, its files stay open, and the lock with them. So the file names its holder. Where the kernel says
-//! that no thread of it will ever run its program again, the next process puts a file of its own in the place of that one. All
-//! that the old one can still do is to end the system calls that it is in.
+//! The lock is a `flock`, which the kernel releases when the process exits. But while a thread of a
+//! killed process is blocked in the kernel, for example on a disk that hangs, its files stay open,
+//! and the lock with them. So the file names its holder. If the kernel reports that no thread of
+//! the holder will run user code again, the next process replaces the file by its own. The old
+//! process can then only finish the system calls it is in.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -14,30 +15,30 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// How long a process that was killed may take to end as usual.
+/// Time for a killed process to exit normally.
 const END_WITHIN: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);
-/// The bit of SIGKILL in a set of signals.
+/// The bit of SIGKILL in a signal set.
 const KILL_BIT: u64 = 1 << 8;
 
-/// A lock that this process holds until this is dropped.
+/// A lock that this process holds until it is dropped.
 #[derive(Debug)]
 pub struct ProcessLock {
     _file: File,
-    /// The process that had it before and could not end; it may still be ending a system call.
+    /// The previous holder, if it was killed and could not exit; it may still be in a system call.
     pub replaced: Option<Holder>,
 }
 
-/// Locks the file at `path` for this process. `WouldBlock` while another has it.
+/// Locks the file at `path` for this process. Returns `WouldBlock` while another process holds it.
 ///
-/// For the owner alone: a process that can open a file can lock it.
+/// The mode allows only the owner: a process that can open a file can lock it.
 pub fn lock(path: &Path) -> io::Result<ProcessLock> {
     let end = Instant::now() + END_WITHIN;
     loop {
         match try_lock(path) {
             Err(held) if held.kind() == io::ErrorKind::WouldBlock => {}
             Ok(Some(file)) => return Ok(ProcessLock { _file: file, replaced: None }),
-            // Another file took its place meanwhile.
+            // Another file has replaced it in the meantime.
             Ok(None) => continue,
             Err(error) => return Err(error),
         }
@@ -53,13 +54,14 @@ pub fn lock(path: &Path) -> io::Result<ProcessLock> {
     }
 }
 
-/// Whether a process was killed, so that none of its threads will run its program again; it may wait in the kernel for long.
+/// Returns whether a process was killed, so that none of its threads will run user code again; it
+/// may be blocked in the kernel for long.
 pub fn is_killed(pid: i32) -> bool {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     let mut any = false;
     for thread in threads.flatten() {
         any = true;
-        // One that ended meanwhile runs nothing either.
+        // A thread that exited in the meantime runs no code either.
         let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
         let is_over = field("State:").starts_with(['Z', 'X']);
@@ -79,7 +81,7 @@ fn has_threads(pid: i32) -> bool {
     statuses.any(|status| !is_over(&status))
 }
 
-/// None where the locked file is no longer the one at `path`.
+/// Returns `None` if the locked file is no longer the one at `path`.
 fn try_lock(path: &Path) -> io::Result<Option<File>> {
     let file = File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
@@ -91,12 +93,12 @@ fn try_lock(path: &Path) -> io::Result<Option<File>> {
     Ok(Some(file))
 }
 
-/// Puts a locked file of this process in the place of one that `holder`, which was killed, keeps locked.
+/// Replaces a file that the killed `holder` keeps locked by a locked file of this process.
 fn take_over(path: &Path, holder: Option<&Holder>) -> io::Result<File> {
     let turn = path.with_extension("takeover");
     let turn = File::options().create(true).truncate(false).write(true).mode(0o600).open(turn)?;
     flock(&turn, FlockOperation::NonBlockingLockExclusive)?;
-    // Another may have had its turn since.
+    // Another process may have taken it over since.
     if Holder::read(path)?.as_ref() != holder {
         return Err(Errno::WOULDBLOCK.into());
     }
@@ -112,7 +114,7 @@ fn take_over(path: &Path, holder: Option<&Holder>) -> io::Result<File> {
     Ok(file)
 }
 
-/// A process: its number, which is used again, and the moment of its start.
+/// A process: its number, which may be reused, and its start time.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Holder {
     pid: i32,
@@ -125,7 +127,7 @@ impl Holder {
         Ok(Self { pid, start: start_of(pid)? })
     }
 
-    /// None where the file names no holder.
+    /// Returns `None` if the file names no holder.
     fn read(path: &Path) -> io::Result<Option<Self>> {
         let mut text = String::new();
         File::open(path)?.take(64).read_to_string(&mut text)?;
@@ -139,7 +141,7 @@ impl Holder {
         file.write_all(format!("{} {}\n", self.pid, self.start).as_bytes())
     }
 
-    /// Whether a thread of the process has not ended yet.
+    /// Returns whether a thread of the process has not exited yet.
     pub fn is_alive(&self) -> bool {
         start_of(self.pid).is_ok_and(|start| start == self.start) && has_threads(self.pid)
     }
@@ -149,10 +151,10 @@ impl Holder {
     }
 }
 
-/// When the process began, in ticks since the boot.
+/// Returns the start time of a process, in ticks since boot.
 fn start_of(pid: i32) -> io::Result<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name before it may hold anything, parentheses too.
+    // The name before it may contain any character, also parentheses.
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
     fields.split_whitespace().nth(19).map(str::to_owned).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
@@ -163,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// A process that holds a lock, as far as the file says.
+    /// Writes `child` as the holder of a lock.
     fn noted(path: &Path, child: &Child) {
         let pid = i32::try_from(child.id()).unwrap();
         let file = File::create(path).unwrap();
@@ -174,7 +176,7 @@ mod tests {
         Command::new("sleep").arg("1000").spawn().unwrap()
     }
 
-    /// Locked by an open file of this process, whatever it says.
+    /// Locks the file in this process, without changing its content.
     fn held(path: &Path) -> File {
         let file = File::open(path).unwrap();
         flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -202,20 +204,20 @@ mod tests {
         let mut child = sleeper();
         noted(&path, &child);
         let old = held(&path);
-        assert!(is_refused(&path), "it lives");
-        // A zombie, as the first thread of a killed process is.
+        assert!(is_refused(&path), "the holder is running");
+        // A zombie, as the main thread of a killed process is.
         child.kill().unwrap();
         let new = lock(&path).unwrap();
-        assert!(is_refused(&path), "it is this process's now");
+        assert!(is_refused(&path), "this process holds it now");
         drop(old);
-        assert!(is_refused(&path), "the end of the old one changes nothing");
+        assert!(is_refused(&path), "the exit of the old holder changes nothing");
         drop(new);
         lock(&path).unwrap();
         child.wait().unwrap();
     }
 
     #[test]
-    fn a_lock_is_not_taken_from_a_holder_that_is_not_known() {
+    fn a_lock_with_an_unknown_holder_is_not_taken_over() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let mut child = sleeper();

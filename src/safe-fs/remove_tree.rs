@@ -1,7 +1,8 @@
-//! Removing a tree that a container made: however deep it is, in constant memory and with few descriptors.
+//! Removes a tree that a container created, of any depth, in constant memory and with few
+//! descriptors.
 //!
-//! Nothing recurses. A directory that is not empty is brought up to the top of the tree before it is looked into, so no
-//! path ever has more than two parts below it.
+//! There is no recursion. A directory that is not empty is moved to the top of the tree before its
+//! entries are removed, so no path has more than two components below the top.
 
 use std::ffi::CStr;
 use std::io;
@@ -11,7 +12,7 @@ use std::path::Path;
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, RenameFlags, renameat_with, unlinkat};
 use rustix::io::Errno;
 
-/// Removes what is at `path` with all in it, following no link; nothing there is no failure.
+/// Removes `path` with everything in it, following no link; a missing path is not an error.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     match unlinkat(CWD, path, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -29,7 +30,7 @@ fn open(at: BorrowedFd<'_>, name: impl rustix::path::Arg) -> rustix::io::Result<
     rustix::fs::openat(at, name, flags, Mode::empty())
 }
 
-/// Removes what is in `top`, bringing up what is further below; whether there was anything.
+/// Removes the entries of `top` and moves up deeper directories; returns whether there were any.
 fn empty_once(top: BorrowedFd<'_>, fresh: &mut u64) -> io::Result<bool> {
     let mut any = false;
     for entry in Dir::read_from(top)? {
@@ -50,7 +51,8 @@ fn empty_once(top: BorrowedFd<'_>, fresh: &mut u64) -> io::Result<bool> {
                 move_to_top(inside.as_fd(), deeper, top, fresh)?;
             }
         }
-        // Not all that was moved or removed meanwhile was listed: the rest has its turn next time.
+        // Entries that were moved or removed during the listing may be missing in it: the next
+        // round handles them.
         removed(top, name)?;
     }
     Ok(any)
@@ -60,7 +62,7 @@ fn is_itself(name: &CStr) -> bool {
     matches!(name.to_bytes(), b"." | b"..")
 }
 
-/// Removes a file or an empty directory; false if it is a directory with something in it.
+/// Removes a file or an empty directory; returns false if it is a directory with entries.
 fn removed(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     let gone = match unlinkat(directory, name, AtFlags::empty()) {
         Err(Errno::ISDIR) => unlinkat(directory, name, AtFlags::REMOVEDIR),
@@ -73,7 +75,7 @@ fn removed(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     }
 }
 
-/// Moves a directory to `top`, under a name that nothing there has.
+/// Moves a directory to `top`, under an unused name.
 fn move_to_top(from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>, fresh: &mut u64) -> io::Result<()> {
     loop {
         *fresh += 1;
@@ -91,7 +93,8 @@ mod tests {
 
     use super::*;
 
-    /// `levels` directories, each in the one before, with a file in the last; made from below, since no path is so long.
+    /// Creates `levels` nested directories, with a file in the last; built from the bottom, since
+    /// no path can be so long.
     fn nested(top: &Path, levels: u32) {
         fs::create_dir_all(top.join("new")).unwrap();
         fs::write(top.join("new/file"), "x").unwrap();
@@ -107,7 +110,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let tree = place.path().join("tree");
         nested(&tree, 2_000);
-        // A stack that has no room for a frame of each level.
+        // The stack is too small for one frame per level.
         let little = std::thread::Builder::new().stack_size(64 * 1024);
         let (again, gone) =
             (tree.clone(), little.spawn(move || (remove_tree(&tree), remove_tree(&tree))).unwrap().join().unwrap());
@@ -115,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_tree_goes_and_no_link_is_followed() {
+    fn only_the_tree_is_removed_and_no_link_is_followed() {
         let place = tempfile::tempdir().unwrap();
         let (tree, other) = (place.path().join("tree"), place.path().join("other"));
         fs::create_dir_all(other.join("kept")).unwrap();

@@ -1,7 +1,8 @@
-//! The way down into a tree that containers may change meanwhile, and back up.
+//! Traverses a tree that containers may change at the same time.
 //!
-//! Nothing recurses. Few directories are open at once, and the way back up is found by `..`, but only into the very directory that
-//! the way down came from: no rename leads out of the tree. Memory is a few bytes for each level, and levels have an end.
+//! There is no recursion. Few directories are open at once. The parent is reopened by `..`, but
+//! only if it is the directory that the walk came from, so no rename can lead outside of the tree.
+//! Memory is a few bytes per level, and the number of levels is limited.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,12 +10,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Dir, DirEntry, Mode, OFlags, fstat, openat};
 use rustix::path::Arg;
 
-/// Directories that are open at once.
+/// Maximum number of open directories.
 pub const OPEN: usize = 32;
-/// No honest tree is deeper. Whoever goes down looks at it.
+/// Maximum depth; real trees are less deep. The caller checks it.
 pub const DEPTH: usize = 1 << 16;
 
-/// From the top of a tree to where somebody is.
+/// The path from the top of a tree to the current directory.
 #[derive(Debug)]
 pub struct TreeWalk {
     levels: Vec<Level>,
@@ -23,32 +24,33 @@ pub struct TreeWalk {
 
 #[derive(Debug)]
 struct Level {
-    /// None while it is too far up to be kept open.
+    /// `None` if it is too far up to be kept open.
     dir: Option<Dir>,
-    /// Device and number.
+    /// Device and inode number.
     identity: (u64, u64),
-    /// Where to go on reading once it is opened again.
+    /// Position to continue reading after it is reopened.
     offset: i64,
 }
 
 impl TreeWalk {
-    /// Outside of any tree. Directories are opened with `more` flags than it takes.
+    /// Creates a walk outside of any tree. Directories are opened with `more` flags in addition to
+    /// its own.
     pub fn new(more: OFlags) -> Self {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Self { levels: Vec::new(), flags: flags | more }
     }
 
-    /// Opens a directory, through no link at its end.
+    /// Opens a directory; a link as the last component is not followed.
     pub fn open(&self, at: impl AsFd, name: impl Arg) -> rustix::io::Result<OwnedFd> {
         openat(at, name, self.flags, Mode::empty())
     }
 
-    /// Levels between the outside and here.
+    /// Returns the number of levels from the outside.
     pub fn depth(&self) -> usize {
         self.levels.len()
     }
 
-    /// One level down, into a directory that was opened here.
+    /// Enters a directory that was opened in the current one.
     pub fn enter(&mut self, dir: OwnedFd) -> io::Result<()> {
         let stat = fstat(&dir)?;
         self.levels.push(Level { dir: Some(Dir::new(dir)?), identity: (stat.st_dev, stat.st_ino), offset: 0 });
@@ -58,7 +60,7 @@ impl TreeWalk {
         Ok(())
     }
 
-    /// What comes next here; none at the end.
+    /// Returns the next entry; `None` at the end.
     pub fn read(&mut self) -> io::Result<Option<DirEntry>> {
         let Some(Level { dir: Some(dir), offset, .. }) = self.levels.last_mut() else { return Ok(None) };
         while let Some(entry) = dir.read().transpose()? {
@@ -70,18 +72,19 @@ impl TreeWalk {
         Ok(None)
     }
 
-    /// The directory here.
+    /// Returns the current directory.
     pub fn here(&self) -> io::Result<BorrowedFd<'_>> {
         let dir = self.levels.last().and_then(|level| level.dir.as_ref());
         Ok(dir.ok_or(io::ErrorKind::NotFound)?.fd()?)
     }
 
-    /// The device of the directory here.
+    /// Returns the device of the current directory.
     pub fn device(&self) -> Option<u64> {
         self.levels.last().map(|level| level.identity.0)
     }
 
-    /// Back to the level above; false where that is not the one that the way came from. Then there is no way on.
+    /// Goes back to the parent; returns false if it is not the directory that the walk came from.
+    /// The walk cannot continue then.
     pub fn up(&mut self) -> io::Result<bool> {
         let (below, above) = (self.levels.pop(), self.levels.last_mut());
         if let (Some(Level { dir: Some(below), .. }), Some(above)) = (below, above)
@@ -100,7 +103,7 @@ impl TreeWalk {
         Ok(true)
     }
 
-    /// How many directories are open.
+    /// Returns the number of open directories.
     pub fn open_dirs(&self) -> usize {
         self.levels.iter().filter(|level| level.dir.is_some()).count()
     }
